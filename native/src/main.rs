@@ -1,0 +1,2 @@
+//! barnraise
+fn main() {}

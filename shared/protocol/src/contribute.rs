@@ -1,0 +1,97 @@
+//! The `contribute` conversation: a session for as long as a contributor takes part.
+//!
+//! The contributor joins, then reports how many samples it has accumulated; the backbone says when
+//! an epoch begins and when its gradients are due. Gradients travel on streams of their own
+//! ([`crate::gradient`]), so that a report never waits behind a tensor.
+
+use serde::{Deserialize, Serialize};
+
+/// libp2p protocol name.
+pub const PROTOCOL: &str = "/barnraise/contribute/1";
+
+/// Largest message of this conversation.
+pub const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Longest text that a peer may give for the name of its device.
+pub const DEVICE_NAME_CHARS_MAX: usize = 80;
+
+/// Contributor to backbone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ContributorToBackbone {
+    /// First message.
+    Join(Join),
+    /// Samples accumulated since the epoch began and not yet offered.
+    Report(Report),
+}
+
+/// Who joins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// The run it was told of.
+    pub run_id: String,
+    /// What computes.
+    pub device: DeviceKind,
+    /// Free text, such as the adapter's name; at most [`DEVICE_NAME_CHARS_MAX`] characters.
+    pub device_name: String,
+}
+
+/// What a contributor computes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceKind {
+    /// WebGPU in a browser.
+    BrowserWebGpu,
+    /// WebAssembly in a browser.
+    BrowserCpu,
+    /// A native process on its processor.
+    NativeCpu,
+    /// A native process on Vulkan, Metal or DirectX.
+    NativeWgpu,
+    /// A native process on CUDA.
+    NativeCuda,
+}
+
+/// Progress of one contributor within one epoch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The epoch whose parameters were used.
+    pub epoch: u64,
+    /// Samples accumulated and not yet offered.
+    pub n_samples: u32,
+    /// Measured speed.
+    pub samples_per_second: f32,
+}
+
+/// Backbone to contributor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum BackboneToContributor {
+    /// The session is open.
+    Welcome(Progress),
+    /// An epoch began: fetch its parameters.
+    EpochStarted(u64),
+    /// Enough samples exist: offer what you have of this epoch.
+    GradientDue(u64),
+    /// How the run stands; a few times a second at most.
+    Progress(Progress),
+    /// Something the contributor sent was refused. The session goes on unless the stream ends.
+    Refused(String),
+}
+
+/// How the run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Optimizer steps made so far.
+    pub epoch: u64,
+    /// Samples reported or received for the coming step.
+    pub n_samples: u64,
+    /// Samples that the step needs.
+    pub target_batch_size: u32,
+    /// Contributors in the run.
+    pub n_contributors: u32,
+    /// Sum of their speeds.
+    pub samples_per_second: f32,
+    /// Mean training loss of the last step, where there was one.
+    pub train_loss: Option<f32>,
+    /// Newest accuracy on the held-out test set, 0 to 1.
+    pub test_accuracy: Option<f32>,
+}

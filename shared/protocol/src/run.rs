@@ -1,0 +1,81 @@
+//! The `run` conversation: a contributor asks what is being trained.
+//!
+//! One request, one answer, on a stream of its own.
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::TensorCodec;
+use crate::dataset::Manifest;
+
+/// libp2p protocol name.
+pub const PROTOCOL: &str = "/barnraise/run/1";
+
+/// Largest message of this conversation: a manifest of ten thousand shards fits.
+pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Contributor to backbone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ContributorToBackbone {
+    /// What is being trained here?
+    Describe,
+}
+
+/// Backbone to contributor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum BackboneToContributor {
+    /// All that a contributor needs to take part.
+    Description(Box<RunDescription>),
+    /// The request was understood and declined.
+    Refused(String),
+}
+
+/// A run as a contributor sees it: what it computes, on which data, and in which form it answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunDescription {
+    /// Short name, the same for as long as the run lives.
+    pub run_id: String,
+    /// One line for people.
+    pub title: String,
+    /// What the model is for and for whom, a sentence or two.
+    pub purpose: String,
+    /// The network to train.
+    pub model: ModelSpec,
+    /// Number of values in the flat parameter vector and in each gradient.
+    pub n_parameters: u64,
+    /// Samples that all peers together accumulate for one optimizer step (DeDLOC §3.1).
+    pub target_batch_size: u32,
+    /// Samples in one forward and backward pass.
+    pub micro_batch_size: u32,
+    /// Samples held by a peer's shuffle buffer (DeDLOC §3.3).
+    pub shuffle_buffer_samples: u32,
+    /// How gradients travel.
+    pub gradient_codec: TensorCodec,
+    /// How parameters travel.
+    pub state_codec: TensorCodec,
+    /// Largest number of samples that one contribution may claim.
+    pub contribution_samples_max: u32,
+    /// The training data, and a handful of held-out samples to look at.
+    pub manifest: Manifest,
+}
+
+/// The network to train, and the seed of its first weights.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelSpec {
+    /// Architecture.
+    pub kind: ModelKind,
+    /// The same seed gives the same initial weights on every platform.
+    pub seed: u64,
+}
+
+/// Architectures that `barnraise-learning` implements.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModelKind {
+    /// Convolutions and pooling after LeCun et al. 1998, sized by the data's shape.
+    LeNet,
+    /// Fully connected layers with ReLU between them.
+    Mlp {
+        /// Units of each hidden layer.
+        hidden: Vec<u32>,
+    },
+}
