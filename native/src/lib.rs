@@ -1,1 +1,12 @@
-//! native
+//! The native side of Barnraise: what the `barnraise` binary is made of.
+//!
+//! Drivers and storage around the pure core: command line, configuration, data, checkpoints and
+//! journal, the HTTP server. It never decides how a run progresses (`barnraise-swarm` does), never
+//! computes a step (`barnraise-learning` does) and never speaks a transport itself (`barnraise-relay`
+//! does).
+
+pub mod cli;
+pub mod config;
+pub mod data;
+pub mod http;
+pub mod storage;

@@ -1,0 +1,196 @@
+//! The command line of `barnraise`.
+//!
+//! It says what was asked for and nothing more: no file is read before [`ServeArgs::config`] is
+//! called, and nothing is started here.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use axum::http::Uri;
+use clap::{Args, Parser, Subcommand};
+use libp2p::Multiaddr;
+
+use crate::config::{ConfigError, Device, RunConfig, cache_folder};
+
+/// Where `cargo xtask build` puts the page, seen from the root of the repository.
+pub const WEB_ROOT_DEFAULT: &str = "target/web";
+
+/// Raise a model the way a village raises a barn.
+#[derive(Debug, Parser)]
+#[command(name = "barnraise", version, about, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Keep a run up: serve the page, take gradients, make the steps
+    Serve(ServeArgs),
+    /// Lend this machine to a run
+    Join(JoinArgs),
+}
+
+/// `barnraise serve`
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The run, as in run.example.toml
+    #[arg(long, value_name = "FILE", required_unless_present = "dev", conflicts_with = "dev")]
+    pub config: Option<PathBuf>,
+    /// A run on this machine with every default, kept in the user's cache folder
+    #[arg(long)]
+    pub dev: bool,
+    /// The page, as `cargo xtask build` makes it
+    #[arg(long, value_name = "DIR", default_value = WEB_ROOT_DEFAULT)]
+    pub web_root: PathBuf,
+    /// What to compute on, instead of the configuration's
+    #[arg(long)]
+    pub device: Option<Device>,
+    /// Where to serve the page, instead of the configuration's address
+    #[arg(long, value_name = "HOST:PORT")]
+    pub http: Option<SocketAddr>,
+    /// Where to listen for contributors, instead of the configuration's addresses; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    pub listen: Vec<Multiaddr>,
+    /// Where to keep the data set and the run, instead of the configuration's folders
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+}
+
+/// `barnraise join`
+#[derive(Debug, Args)]
+pub struct JoinArgs {
+    /// The run: the address of its page, or a libp2p multiaddress with a peer id
+    pub address: JoinAddress,
+    /// What to compute on
+    #[arg(long, default_value = "cpu")]
+    pub device: Device,
+    /// Key file, so that this machine is the same peer each time; made if it is not there
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// Leave after this many samples
+    #[arg(long, value_name = "N")]
+    pub samples: Option<u64>,
+}
+
+/// How a run is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JoinAddress {
+    /// `http://` or `https://`: its `/api/run` lists the multiaddresses. Without a slash at its end.
+    Page(String),
+    /// A multiaddress, dialled as it is.
+    Peer(Multiaddr),
+}
+
+/// Not an address that can be joined.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "an address like http://host:8080 or /ip4/192.0.2.1/tcp/4001/p2p/12D3… is wanted, got {got:?} ({why})"
+)]
+pub struct JoinAddressError {
+    got: String,
+    why: String,
+}
+
+impl FromStr for JoinAddress {
+    type Err = JoinAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = |why: String| JoinAddressError { got: text.chars().take(200).collect(), why };
+        if text.starts_with('/') {
+            return text
+                .parse()
+                .map(Self::Peer)
+                .map_err(|why: libp2p::multiaddr::Error| error(why.to_string()));
+        }
+        let uri: Uri = text.parse().map_err(|why: axum::http::uri::InvalidUri| error(why.to_string()))?;
+        match (uri.scheme_str(), uri.host()) {
+            (Some("http" | "https"), Some(host)) if !host.is_empty() => {
+                Ok(Self::Page(text.trim_end_matches('/').to_owned()))
+            }
+            _ => Err(error("neither a multiaddress nor http:// or https:// with a host".into())),
+        }
+    }
+}
+
+impl ServeArgs {
+    /// The configuration: from the file or the defaults, then what the command line says.
+    pub fn config(&self) -> Result<RunConfig, ConfigError> {
+        let mut config = match &self.config {
+            Some(path) => RunConfig::load(path)?,
+            None => RunConfig::dev(&self.data_dir.clone().unwrap_or_else(cache_folder)),
+        };
+        if let Some(folder) = &self.data_dir {
+            config.data.cache = Some(folder.clone());
+            config.storage.folder = folder.join(&config.run.id);
+        }
+        config.device.kind = self.device.unwrap_or(config.device.kind);
+        config.network.http = self.http.unwrap_or(config.network.http);
+        if !self.listen.is_empty() {
+            config.network.listen.clone_from(&self.listen);
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::path::Path;
+
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn serve(args: &[&str]) -> Result<ServeArgs, clap::Error> {
+        match Cli::try_parse_from([&["barnraise", "serve"], args].concat())?.command {
+            Command::Serve(args) => Ok(args),
+            Command::Join(_) => panic!("serve was asked for"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_run_is_a_file_or_dev_and_not_both() {
+        assert!(serve(&[]).is_err());
+        assert!(serve(&["--dev", "--config", "x"]).is_err());
+        assert!(serve(&["--config", "does-not-exist.toml"]).unwrap().config().is_err());
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_configuration() {
+        let args = ["--dev", "--device", "wgpu", "--http", "127.0.0.1:0", "--data-dir", "/d"];
+        let listen = ["--listen", "/ip4/127.0.0.1/tcp/0", "--listen", "/ip4/127.0.0.1/tcp/1"];
+        let config = serve(&[&args[..], &listen].concat()).unwrap().config().unwrap();
+        assert_eq!(config.device.kind, Device::Wgpu);
+        assert_eq!(config.network.http.port(), 0);
+        assert_eq!(config.network.listen.len(), 2);
+        assert_eq!(config.data_cache(), Path::new("/d"));
+        assert_eq!(config.storage.folder, Path::new("/d/fashion-mnist"));
+        assert_eq!(serve(&["--dev"]).unwrap().config().unwrap(), RunConfig::dev(&cache_folder()));
+    }
+
+    #[test]
+    fn a_run_is_joined_by_page_or_by_multiaddress() {
+        let parse = |text: &str| text.parse::<JoinAddress>();
+        assert_eq!(parse("http://127.0.0.1:8080/"), Ok(JoinAddress::Page("http://127.0.0.1:8080".into())));
+        let address = "/ip4/127.0.0.1/tcp/4001";
+        assert_eq!(parse(address), Ok(JoinAddress::Peer(address.parse().unwrap())));
+        for wrong in ["", "127.0.0.1:8080", "ftp://host/", "http://", "/ip4/127.0.0.1/nonsense", "host"] {
+            let error = parse(wrong).unwrap_err().to_string();
+            assert!(error.contains(&format!("{wrong:?}")), "{error}");
+        }
+        let cli =
+            Cli::try_parse_from(["barnraise", "join", "https://h", "--device", "cuda", "--samples", "9"]);
+        let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
+        assert_eq!((args.device, args.samples), (Device::Cuda, Some(9)));
+    }
+}

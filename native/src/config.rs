@@ -1,0 +1,479 @@
+//! The configuration of a run, as an operator writes it: TOML, typed and checked.
+//!
+//! Every key has a default, so a file says only what differs; `run.example.toml` shows them all. An
+//! unknown key is an error, because a misspelt one would otherwise do nothing. Relative folders are
+//! relative to the file. Nothing here opens a socket or creates a folder.
+
+mod check;
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use barnraise_learning::{Decay, OptimizerSpec, ScheduleSpec};
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::run::{ModelKind, ModelSpec};
+use bytesize::ByteSize;
+use libp2p::Multiaddr;
+use serde::{Deserialize, Serialize};
+
+use crate::data::fashion_mnist::{BASE_URLS, Sources};
+use crate::data::shards::Sharding;
+
+/// Largest configuration file that is read.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Everything that `barnraise serve` needs to know.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunConfig {
+    /// What is trained, and how.
+    pub run: RunSection,
+    /// The training data.
+    pub data: DataSection,
+    /// What lasts.
+    pub storage: StorageSection,
+    /// Where the backbone listens.
+    pub network: NetworkSection,
+    /// What counts as a contribution.
+    pub averaging: AveragingSection,
+    /// What the backbone computes on.
+    pub device: DeviceSection,
+    /// Accuracy on the held-out test set.
+    pub evaluation: EvaluationSection,
+}
+
+/// `[run]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunSection {
+    /// Short name, the same for as long as the run lives: lower-case letters, digits and dashes.
+    pub id: String,
+    /// One line for people.
+    pub title: String,
+    /// What the model is for and for whom.
+    pub purpose: String,
+    /// The network.
+    pub model: ModelKind,
+    /// Of the first weights and of the order of the samples.
+    pub seed: u64,
+    /// Samples that all peers together accumulate for one optimizer step (DeDLOC §3.1).
+    pub target_batch_size: u32,
+    /// Samples in one forward and backward pass.
+    pub micro_batch_size: u32,
+    /// Samples in each peer's shuffle buffer (DeDLOC §3.3).
+    pub shuffle_buffer_samples: u32,
+    /// How gradients travel.
+    pub gradient_codec: TensorCodec,
+    /// How parameters travel.
+    pub state_codec: TensorCodec,
+    /// The optimizer.
+    pub optimizer: OptimizerSpec,
+    /// Its learning rate.
+    pub schedule: ScheduleSpec,
+}
+
+/// `[data]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataSection {
+    /// A folder with the data set's files, looked at before the installed package and the cache.
+    pub folder: Option<PathBuf>,
+    /// Where downloads and encoded shards are kept; the user's cache folder where not given.
+    pub cache: Option<PathBuf>,
+    /// Hosts to fetch the files from, in order.
+    pub base_urls: Vec<String>,
+    /// Samples in a shard.
+    pub shard_samples: NonZeroUsize,
+}
+
+/// `[storage]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StorageSection {
+    /// Of checkpoints, journal and identity. One process at a time uses it.
+    pub folder: PathBuf,
+    /// Optimizer steps between two checkpoints.
+    pub checkpoint_every_epochs: u64,
+    /// Checkpoints kept, the newest ones.
+    pub keep_checkpoints: usize,
+}
+
+/// `[network]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkSection {
+    /// Of the page.
+    pub http: SocketAddr,
+    /// libp2p addresses of the backbone.
+    pub listen: Vec<Multiaddr>,
+    /// Contributors at a time.
+    pub contributors_max: u32,
+    /// libp2p connections at a time.
+    pub connections_max: u32,
+}
+
+/// `[averaging]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AveragingSection {
+    /// How long a step waits for gradients that were reported and are due.
+    #[serde(with = "humantime_serde")]
+    pub collect_timeout: Duration,
+    /// Samples that one contribution may claim.
+    pub contribution_samples_max: u32,
+    /// Samples that one peer may claim for each second since its last contribution.
+    pub samples_per_second_max: u32,
+    /// Contributions that are received at the same time.
+    pub contributions_in_flight_max: u32,
+    /// Encoded gradients that may be in memory at the same time.
+    pub in_flight_bytes_max: ByteSize,
+}
+
+/// `[device]`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeviceSection {
+    /// Which.
+    pub kind: Device,
+}
+
+/// What computes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Device {
+    /// The processor.
+    #[default]
+    Cpu,
+    /// A GPU through Vulkan, Metal or DirectX.
+    Wgpu,
+    /// An NVIDIA GPU; needs a binary built with the feature `cuda`.
+    Cuda,
+}
+
+/// `[evaluation]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvaluationSection {
+    /// Optimizer steps between two evaluations.
+    pub every_epochs: u64,
+}
+
+/// Why there is no usable configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// Not TOML, an unknown key, or a value of another type; says where.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Line, column, what was wanted.
+        source: Box<toml::de::Error>,
+    },
+    /// A value that cannot work.
+    #[error("{}{}: {source}", path.display(), line.map(|n| format!(", line {n}")).unwrap_or_default())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Where the value stands, if the file has it.
+        line: Option<usize>,
+        /// Which value, what was wanted, what came.
+        source: Invalid,
+    },
+}
+
+/// A value that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {got}: {want}")]
+pub struct Invalid {
+    /// Section and key.
+    pub key: &'static str,
+    /// What was wanted.
+    pub want: String,
+    /// What came.
+    pub got: String,
+}
+
+impl Default for RunSection {
+    fn default() -> Self {
+        Self {
+            id: "fashion-mnist".into(),
+            title: "Telling garments apart".into(),
+            purpose: "A small network learns to tell ten kinds of garments apart from 28 by 28 pixels. \
+                      It is made by whoever lends a hand, and works in the tab that helped."
+                .into(),
+            model: ModelKind::LeNet,
+            seed: 1,
+            target_batch_size: 1024,
+            micro_batch_size: 64,
+            shuffle_buffer_samples: 2000,
+            gradient_codec: TensorCodec::F16,
+            state_codec: TensorCodec::F32,
+            optimizer: OptimizerSpec::adam(),
+            schedule: ScheduleSpec { peak: 0.002, warmup_steps: 10, decay: Decay::Constant },
+        }
+    }
+}
+
+impl Default for DataSection {
+    fn default() -> Self {
+        Self {
+            folder: None,
+            cache: None,
+            base_urls: BASE_URLS.map(str::to_owned).into(),
+            shard_samples: NonZeroUsize::MIN.saturating_add(499),
+        }
+    }
+}
+
+impl Default for StorageSection {
+    fn default() -> Self {
+        Self { folder: "fashion-mnist-run".into(), checkpoint_every_epochs: 10, keep_checkpoints: 3 }
+    }
+}
+
+impl Default for NetworkSection {
+    fn default() -> Self {
+        use libp2p::multiaddr::Protocol;
+        let host = || Multiaddr::empty().with(Protocol::Ip4(Ipv4Addr::LOCALHOST));
+        Self {
+            http: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            listen: vec![
+                host().with(Protocol::Udp(4001)).with(Protocol::QuicV1).with(Protocol::WebTransport),
+                host().with(Protocol::Tcp(4001)),
+            ],
+            contributors_max: 256,
+            connections_max: 1024,
+        }
+    }
+}
+
+impl Default for AveragingSection {
+    fn default() -> Self {
+        Self {
+            collect_timeout: Duration::from_secs(10),
+            contribution_samples_max: 8192,
+            samples_per_second_max: 100_000,
+            contributions_in_flight_max: 64,
+            in_flight_bytes_max: ByteSize::mib(256),
+        }
+    }
+}
+
+impl Default for EvaluationSection {
+    fn default() -> Self {
+        Self { every_epochs: 5 }
+    }
+}
+
+impl RunConfig {
+    /// What `barnraise serve --dev` runs: the defaults, with everything kept under `cache`.
+    pub fn dev(cache: &Path) -> Self {
+        let mut config = Self::default();
+        config.data.cache = Some(cache.to_owned());
+        config.storage.folder = cache.join("dev-run");
+        config
+    }
+
+    /// Reads and checks a file; its folders become relative to where it lies.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let read = |source| ConfigError::Read { path: path.to_owned(), source };
+        let n_bytes = std::fs::metadata(path).map_err(read)?.len();
+        if n_bytes > FILE_BYTES_MAX {
+            let text = format!("{n_bytes} bytes, a configuration has at most {FILE_BYTES_MAX}");
+            return Err(read(std::io::Error::other(text)));
+        }
+        let text = std::fs::read_to_string(path).map_err(read)?;
+        let mut config = Self::parse(&text, path)?;
+        let base = path.parent().unwrap_or(Path::new(""));
+        let folders = [&mut config.data.folder, &mut config.data.cache].into_iter().flatten();
+        folders.chain([&mut config.storage.folder]).for_each(|folder| *folder = base.join(&*folder));
+        Ok(config)
+    }
+
+    /// Reads and checks a text; `path` is named in errors.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let parse = |source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) };
+        let config: Self = toml::from_str(text).map_err(parse)?;
+        config.validate().map_err(|source| ConfigError::Invalid {
+            path: path.to_owned(),
+            line: check::line_of(text, source.key),
+            source,
+        })?;
+        Ok(config)
+    }
+
+    /// Checks every value that its type does not.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        check::validate(self)
+    }
+
+    /// The network and the seed of its weights.
+    pub fn model_spec(&self) -> ModelSpec {
+        ModelSpec { kind: self.run.model.clone(), seed: self.run.seed }
+    }
+
+    /// How to cut the training set.
+    pub fn sharding(&self) -> Sharding {
+        Sharding { shard_samples: self.data.shard_samples, seed: self.run.seed }
+    }
+
+    /// Where downloads and encoded shards are kept.
+    pub fn data_cache(&self) -> PathBuf {
+        self.data.cache.clone().unwrap_or_else(cache_folder)
+    }
+
+    /// Where to look for the data set.
+    pub fn data_sources(&self) -> Sources {
+        let mut sources = Sources::new(self.data_cache().join("fashion-mnist"));
+        sources.folders.splice(0..0, self.data.folder.clone());
+        sources.base_urls.clone_from(&self.data.base_urls);
+        sources
+    }
+}
+
+/// `barnraise` in the user's cache folder: `$XDG_CACHE_HOME`, else `~/.cache`, else the system's
+/// folder for temporary files.
+pub fn cache_folder() -> PathBuf {
+    cache_folder_from(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))
+}
+
+fn cache_folder_from(xdg_cache_home: Option<OsString>, home: Option<OsString>) -> PathBuf {
+    // A relative XDG_CACHE_HOME is to be ignored, says the XDG base directory specification.
+    let xdg = xdg_cache_home.map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = home.map(PathBuf::from).filter(|path| path.is_absolute()).map(|home| home.join(".cache"));
+    xdg.or(home).unwrap_or_else(std::env::temp_dir).join("barnraise")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../run.example.toml");
+
+    fn parse(text: &str) -> Result<RunConfig, ConfigError> {
+        RunConfig::parse(text, Path::new("run.toml"))
+    }
+
+    fn error(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_example_is_the_defaults() {
+        assert_eq!(parse(EXAMPLE).unwrap(), RunConfig::default());
+    }
+
+    #[test]
+    fn the_example_shows_every_key() {
+        let written = toml::Table::try_from(RunConfig::default()).unwrap();
+        let example: toml::Table = EXAMPLE.parse().unwrap();
+        let keys = |table: &toml::Table| -> Vec<(String, String)> {
+            let section = |(name, section): (&String, &toml::Value)| {
+                let keys = section.as_table().unwrap().keys().cloned();
+                keys.map(|key| (name.clone(), key)).collect::<Vec<_>>()
+            };
+            table.iter().flat_map(section).collect()
+        };
+        assert_eq!(keys(&written), keys(&example));
+        for optional in ["# folder = ", "# cache = "] {
+            assert!(EXAMPLE.contains(optional), "{optional}");
+        }
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults_and_dev_differs_only_in_folders() {
+        assert_eq!(parse("").unwrap(), RunConfig::default());
+        let mut dev = RunConfig::dev(Path::new("/cache/barnraise"));
+        dev.validate().unwrap();
+        assert_eq!(dev.data_sources().cache, Path::new("/cache/barnraise/fashion-mnist"));
+        dev.storage.folder = RunConfig::default().storage.folder;
+        dev.data.cache = None;
+        assert_eq!(dev, RunConfig::default());
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let mut config = RunConfig::default();
+        config.run.model = ModelKind::Mlp { hidden: vec![256, 128] };
+        config.run.gradient_codec = TensorCodec::Int8;
+        config.run.optimizer = OptimizerSpec::lars();
+        config.run.schedule.decay = Decay::Cosine { steps: 100, floor: 0.0 };
+        config.data.folder = Some("data".into());
+        config.device.kind = Device::Wgpu;
+        config.averaging.collect_timeout = Duration::from_millis(2500);
+        assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap(), config);
+        assert_eq!(config.data_sources().folders[0], Path::new("data"));
+    }
+
+    #[test]
+    fn durations_and_sizes_are_readable() {
+        let config =
+            parse("[averaging]\ncollect_timeout = \"1m 30s\"\nin_flight_bytes_max = \"1.5 GiB\"").unwrap();
+        assert_eq!(config.averaging.collect_timeout, Duration::from_secs(90));
+        assert_eq!(config.averaging.in_flight_bytes_max, ByteSize::mib(1536));
+    }
+
+    #[test]
+    fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
+        for (text, parts) in [
+            ("[run]\n\ntarget_batchsize = 3", &["line 3", "target_batchsize", "target_batch_size"][..]),
+            ("[run]\ntarget_batch_size = \"x\"", &["line 2", "u32"]),
+            ("[run]\nmodel = \"resnet\"", &["line 2", "resnet", "le-net"]),
+            ("[averaging]\ncollect_timeout = \"soon\"", &["line 2", "soon"]),
+            ("[network]\nlisten = [\"127.0.0.1:4001\"]", &["line 2"]),
+            ("[data]\nshard_samples = 0", &["line 2", "nonzero"]),
+            ("[run]\noptimizer = { kind = \"adamw\" }", &["line 2", "adamw", "sgd-momentum"]),
+            ("[nonsense]", &["line 1", "nonsense", "storage"]),
+            ("[run", &["line 1"]),
+        ] {
+            let error = error(text);
+            for part in parts {
+                assert!(error.contains(part), "{part} is missing in: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_that_cannot_work_is_shown_with_its_line() {
+        let error = error("[run]\n# a comment\nid = \"a\"\ntarget_batch_size = 32\n");
+        assert_eq!(
+            error,
+            "run.toml, line 4: run.target_batch_size = 32: at least the micro batch size, 64, and at most 10000000"
+        );
+    }
+
+    #[test]
+    fn folders_are_relative_to_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.toml");
+        std::fs::write(&path, "[storage]\nfolder = \"state\"\n[data]\ncache = \"/abs\"").unwrap();
+        let config = RunConfig::load(&path).unwrap();
+        assert_eq!(config.storage.folder, folder.path().join("state"));
+        assert_eq!(config.data_cache(), Path::new("/abs"));
+        let missing = RunConfig::load(&folder.path().join("none.toml")).unwrap_err().to_string();
+        assert!(missing.contains("none.toml"), "{missing}");
+    }
+
+    #[test]
+    fn the_cache_folder_follows_the_specification() {
+        let of = |xdg: Option<&str>, home: Option<&str>| {
+            cache_folder_from(xdg.map(OsString::from), home.map(OsString::from))
+        };
+        assert_eq!(of(Some("/x"), Some("/h")), Path::new("/x/barnraise"));
+        assert_eq!(of(Some("x"), Some("/h")), Path::new("/h/.cache/barnraise"));
+        assert_eq!(of(None, None), std::env::temp_dir().join("barnraise"));
+    }
+}

@@ -1,0 +1,171 @@
+//! The checks of a configuration that its types cannot make.
+//!
+//! Pure. The first value that cannot work is named, with what was wanted.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use barnraise_protocol::run::ModelKind;
+
+use super::{AveragingSection, Invalid, RunConfig, RunSection};
+
+const ID_CHARS_MAX: usize = 64;
+const TITLE_CHARS_MAX: usize = 100;
+const PURPOSE_CHARS_MAX: usize = 500;
+const HIDDEN_LAYERS_MAX: usize = 8;
+const HIDDEN_UNITS_MAX: u32 = 8192;
+const MICRO_BATCH_SIZE_MAX: u32 = 4096;
+const TARGET_BATCH_SIZE_MAX: u32 = 10_000_000;
+const SHUFFLE_BUFFER_SAMPLES_MAX: u32 = 1_000_000;
+/// Keeps a shard of images of 28 by 28 pixels within the protocol's limit.
+const SHARD_SAMPLES_MAX: usize = 50_000;
+const COLLECT_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+
+pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
+    run(&config.run)?;
+    averaging(&config.averaging, config.run.micro_batch_size)?;
+    range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
+    for url in &config.data.base_urls {
+        let good = url.starts_with("https://") || url.starts_with("http://");
+        check("data.base_urls", good, "each begins with https:// or http://", url)?;
+    }
+    range("storage.checkpoint_every_epochs", config.storage.checkpoint_every_epochs, 1..=1_000_000)?;
+    range("storage.keep_checkpoints", config.storage.keep_checkpoints, 1..=1000)?;
+    check("network.listen", !config.network.listen.is_empty(), "at least one address", "[]")?;
+    range("network.contributors_max", config.network.contributors_max, 1..=1_000_000)?;
+    range("network.connections_max", config.network.connections_max, 1..=1_000_000)?;
+    range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000)
+}
+
+fn run(run: &RunSection) -> Result<(), Invalid> {
+    let id = &run.id;
+    let known = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let good = !id.is_empty() && id.len() <= ID_CHARS_MAX && id.chars().all(known);
+    check("run.id", good, "1 to 64 lower-case letters, digits and dashes", format!("{id:?}"))?;
+    text("run.title", &run.title, TITLE_CHARS_MAX)?;
+    text("run.purpose", &run.purpose, PURPOSE_CHARS_MAX)?;
+    if let ModelKind::Mlp { hidden } = &run.model {
+        let good = (1..=HIDDEN_LAYERS_MAX).contains(&hidden.len())
+            && hidden.iter().all(|units| (1..=HIDDEN_UNITS_MAX).contains(units));
+        let want = format!("1 to {HIDDEN_LAYERS_MAX} hidden layers of 1 to {HIDDEN_UNITS_MAX} units each");
+        check("run.model", good, want, format!("{hidden:?}"))?;
+    }
+    let micro = run.micro_batch_size;
+    range("run.micro_batch_size", micro, 1..=MICRO_BATCH_SIZE_MAX)?;
+    at_least_micro("run.target_batch_size", run.target_batch_size, micro, TARGET_BATCH_SIZE_MAX)?;
+    at_least_micro(
+        "run.shuffle_buffer_samples",
+        run.shuffle_buffer_samples,
+        micro,
+        SHUFFLE_BUFFER_SAMPLES_MAX,
+    )?;
+    run.optimizer
+        .validate()
+        .map_err(|error| invalid("run.optimizer", error, format!("{:?}", run.optimizer)))?;
+    run.schedule.validate().map_err(|error| invalid("run.schedule", error, format!("{:?}", run.schedule)))
+}
+
+fn averaging(averaging: &AveragingSection, micro: u32) -> Result<(), Invalid> {
+    let timeout = averaging.collect_timeout;
+    check(
+        "averaging.collect_timeout",
+        COLLECT_TIMEOUT.contains(&timeout),
+        "100ms to 1h",
+        format!("{timeout:?}"),
+    )?;
+    let samples_max = averaging.contribution_samples_max;
+    at_least_micro("averaging.contribution_samples_max", samples_max, micro, TARGET_BATCH_SIZE_MAX)?;
+    range("averaging.samples_per_second_max", averaging.samples_per_second_max, 1..=u32::MAX)?;
+    range("averaging.contributions_in_flight_max", averaging.contributions_in_flight_max, 1..=100_000)?;
+    let bytes = averaging.in_flight_bytes_max;
+    check("averaging.in_flight_bytes_max", bytes.as_u64() >= 1 << 20, "at least 1 MiB", bytes)
+}
+
+fn at_least_micro(key: &'static str, got: u32, micro: u32, max: u32) -> Result<(), Invalid> {
+    let want = format!("at least the micro batch size, {micro}, and at most {max}");
+    check(key, (micro..=max).contains(&got), want, got)
+}
+
+fn text(key: &'static str, got: &str, chars_max: usize) -> Result<(), Invalid> {
+    let n_chars = got.chars().count();
+    let good = !got.trim().is_empty() && n_chars <= chars_max;
+    check(key, good, format!("1 to {chars_max} characters"), format!("({n_chars} characters)"))
+}
+
+fn range<T: PartialOrd + Display>(key: &'static str, got: T, want: RangeInclusive<T>) -> Result<(), Invalid> {
+    check(key, want.contains(&got), format!("{} to {}", want.start(), want.end()), got)
+}
+
+fn check(key: &'static str, good: bool, want: impl Display, got: impl Display) -> Result<(), Invalid> {
+    if good { Ok(()) } else { Err(invalid(key, want, got)) }
+}
+
+fn invalid(key: &'static str, want: impl Display, got: impl Display) -> Invalid {
+    Invalid { key, want: want.to_string(), got: got.to_string() }
+}
+
+/// Line, from 1, on which `section.key` stands in a text that parses.
+pub(super) fn line_of(text: &str, key: &str) -> Option<usize> {
+    let (section, key) = key.split_once('.')?;
+    let document = toml::de::DeTable::parse(text).ok()?;
+    let table = document.get_ref().get(section)?.get_ref().as_table()?;
+    let (key, _) = table.get_key_value(key)?;
+    Some(text.get(..key.span().start)?.matches('\n').count() + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use barnraise_learning::{Decay, OptimizerSpec, ScheduleSpec};
+    use bytesize::ByteSize;
+
+    use super::*;
+
+    type Break = fn(&mut RunConfig);
+
+    #[test]
+    fn every_check_names_its_key() {
+        let cases: [(&str, Break); 20] = [
+            ("run.id", |c| c.run.id = "No spaces".into()),
+            ("run.id", |c| c.run.id = String::new()),
+            ("run.title", |c| c.run.title = " ".into()),
+            ("run.purpose", |c| c.run.purpose = "x".repeat(501)),
+            ("run.model", |c| c.run.model = ModelKind::Mlp { hidden: vec![] }),
+            ("run.model", |c| c.run.model = ModelKind::Mlp { hidden: vec![9000] }),
+            ("run.micro_batch_size", |c| c.run.micro_batch_size = 0),
+            ("run.target_batch_size", |c| c.run.target_batch_size = 1),
+            ("run.shuffle_buffer_samples", |c| c.run.shuffle_buffer_samples = 1),
+            ("run.optimizer", |c| {
+                c.run.optimizer = OptimizerSpec::SgdMomentum { momentum: 1.5, weight_decay: 0.0 };
+            }),
+            ("run.schedule", |c| {
+                c.run.schedule = ScheduleSpec { peak: f32::NAN, warmup_steps: 0, decay: Decay::Constant };
+            }),
+            ("averaging.collect_timeout", |c| c.averaging.collect_timeout = Duration::ZERO),
+            ("averaging.contribution_samples_max", |c| c.averaging.contribution_samples_max = 3),
+            ("averaging.samples_per_second_max", |c| c.averaging.samples_per_second_max = 0),
+            ("averaging.contributions_in_flight_max", |c| c.averaging.contributions_in_flight_max = 0),
+            ("averaging.in_flight_bytes_max", |c| c.averaging.in_flight_bytes_max = ByteSize::kib(1)),
+            ("data.base_urls", |c| c.data.base_urls.push("ftp://x".into())),
+            ("storage.keep_checkpoints", |c| c.storage.keep_checkpoints = 0),
+            ("network.listen", |c| c.network.listen.clear()),
+            ("evaluation.every_epochs", |c| c.evaluation.every_epochs = 0),
+        ];
+        assert_eq!(RunConfig::default().validate(), Ok(()));
+        for (key, break_it) in cases {
+            let mut config = RunConfig::default();
+            break_it(&mut config);
+            assert_eq!(config.validate().unwrap_err().key, key);
+        }
+    }
+
+    #[test]
+    fn the_line_of_a_key_is_found_in_any_notation() {
+        assert_eq!(line_of("[run]\n\nid = \"x\"", "run.id"), Some(3));
+        assert_eq!(line_of("run.id = \"x\"", "run.id"), Some(1));
+        assert_eq!(line_of("\nrun = { id = \"x\" }", "run.id"), Some(2));
+        assert_eq!(line_of("[run]", "run.id"), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! One file over HTTP(S), with a progress bar, written beside its place and renamed into it.
+//!
+//! Blocking: call it from a thread that may block. It never leaves half a file under the final name,
+//! and never reads more than it was told the file can have.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why a file could not be fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum DownloadError {
+    /// The server could not be reached, or refused.
+    #[error("{url}: {source}")]
+    Http {
+        /// What was asked for.
+        url: String,
+        /// What went wrong.
+        source: Box<ureq::Error>,
+    },
+    /// It broke off, or sent more than the file can have.
+    #[error("{url}: {source}, after {n_bytes} bytes of at most {bytes_max}")]
+    Read {
+        /// What was asked for.
+        url: String,
+        /// What went wrong.
+        source: io::Error,
+        /// What had come.
+        n_bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// The disk.
+    #[error("{path}: {source}")]
+    Write {
+        /// The file.
+        path: String,
+        /// What went wrong.
+        source: io::Error,
+    },
+}
+
+/// Fetches `url` into a new file at `path`, which must not be the final name.
+///
+/// # Errors
+/// After an error `path` may hold a part of the file.
+pub fn download(url: &str, path: &Path, bytes_max: u64) -> Result<u64, DownloadError> {
+    let http = |source| DownloadError::Http { url: url.to_owned(), source: Box::new(source) };
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_connect(Some(CONNECT_TIMEOUT))
+        .timeout_per_read(Some(READ_TIMEOUT))
+        .user_agent(concat!("barnraise/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .into();
+    let response = agent.get(url).call().map_err(http)?;
+    let body = response.into_body();
+    let bar = progress_bar(url, body.content_length());
+    // One byte more than allowed tells a file that is too long from one of exactly that length.
+    let reader = body.into_with_config().limit(bytes_max + 1).reader();
+    let result = copy(url, reader, path, bytes_max, &bar);
+    bar.finish_and_clear();
+    result
+}
+
+fn copy(
+    url: &str,
+    mut reader: impl Read,
+    path: &Path,
+    bytes_max: u64,
+    bar: &ProgressBar,
+) -> Result<u64, DownloadError> {
+    let write = |source| DownloadError::Write { path: path.display().to_string(), source };
+    let mut file = File::create(path).map_err(write)?;
+    let mut buffer = vec![0; 64 * 1024];
+    let mut n_bytes = 0;
+    let read = |source, n_bytes| DownloadError::Read { url: url.to_owned(), source, n_bytes, bytes_max };
+    loop {
+        let n = match reader.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(read(error, n_bytes)),
+        };
+        n_bytes += n as u64;
+        if n_bytes > bytes_max {
+            return Err(read(io::Error::other("the file is too long"), n_bytes));
+        }
+        file.write_all(buffer.get(..n).unwrap_or_default()).map_err(write)?;
+        bar.set_position(n_bytes);
+    }
+    file.sync_all().map_err(write)?;
+    Ok(n_bytes)
+}
+
+/// Draws on a terminal only; a log file gets the lines around it instead.
+fn progress_bar(url: &str, n_bytes: Option<u64>) -> ProgressBar {
+    let name = url.rsplit('/').next().unwrap_or(url).to_owned();
+    let bar = match n_bytes {
+        Some(n_bytes) => ProgressBar::new(n_bytes),
+        None => ProgressBar::no_length(),
+    };
+    let template = "{msg} [{bar:30}] {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.with_message(name)
+}

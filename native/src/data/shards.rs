@@ -1,0 +1,444 @@
+//! The training set cut into shards, encoded once and kept.
+//!
+//! A shard is an object named by its hash; the manifest is a JSON object beside them, named by what
+//! it was made from. A start that finds both whole encodes nothing. Which sample goes where depends on
+//! the seed alone, and every shard holds the classes in nearly the proportions of the whole set, so
+//! that a peer which has seen few shards has not seen few classes.
+
+use std::num::NonZeroUsize;
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::dataset::{DatasetError, Manifest, SHARDS_MAX, Shard, ShardEntry};
+use barnraise_protocol::shard::ShardId;
+use bytes::Bytes;
+use object_store::path::Path as ObjectPath;
+
+use super::fashion_mnist::{CLASS_NAMES, Dataset, NAME};
+use crate::storage::{Storage, StorageError};
+
+/// Held-out samples of each class in the gallery.
+pub const GALLERY_SAMPLES_PER_CLASS: usize = 4;
+/// Raised whenever the same data, sizes and seed would give other shards.
+const LAYOUT_VERSION: u32 = 1;
+/// Largest manifest that is read.
+const MANIFEST_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// How to cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sharding {
+    /// Samples in each shard; the last may have fewer.
+    pub shard_samples: NonZeroUsize,
+    /// Of the order of the samples.
+    pub seed: u64,
+}
+
+/// Why there are no shards.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardError {
+    /// From the store.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// From the encoder, or a manifest out of its bounds.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+    /// Cannot happen with a manifest that serializes; kept as an error all the same.
+    #[error("manifest: {0}")]
+    Manifest(#[from] serde_json::Error),
+    /// Too small a shard for so many samples.
+    #[error("{n_samples} samples make {got} shards of {shard_samples}, at most {SHARDS_MAX} are allowed")]
+    TooMany {
+        /// In the training set.
+        n_samples: usize,
+        /// From the configuration.
+        shard_samples: usize,
+        /// That many shards.
+        got: usize,
+    },
+    /// Asked for what the manifest does not list.
+    #[error("there is no shard {id:?}, the manifest lists {n_shards}")]
+    Unknown {
+        /// What was asked for.
+        id: ShardId,
+        /// Training shards.
+        n_shards: usize,
+    },
+    /// Was there at the start and is not any more.
+    #[error("shard {id:?} is gone or damaged; restart the backbone to encode it again")]
+    Damaged {
+        /// Which.
+        id: ShardId,
+    },
+    /// A thread that encoded died.
+    #[error("shards could not be encoded: {0}")]
+    Encoder(String),
+}
+
+/// Encoded shards, and their manifest.
+#[derive(Debug, Clone)]
+pub struct ShardStore {
+    storage: Storage,
+    manifest: Manifest,
+}
+
+impl ShardStore {
+    /// Takes the shards from `storage` where they are whole, and encodes those that are not.
+    pub async fn open(storage: Storage, dataset: &Dataset, sharding: Sharding) -> Result<Self, ShardError> {
+        let path = manifest_path(dataset, sharding);
+        if let Some(manifest) = read_manifest(&storage, &path).await? {
+            let store = Self { storage: storage.clone(), manifest };
+            if store.repair(dataset, sharding).await? {
+                return Ok(store);
+            }
+        }
+        let parts = cut(dataset, sharding)?;
+        let n_shards = parts.len() - 1;
+        tracing::info!(n_shards, "encoding shards");
+        let encoded = encode_all(parts).await?;
+        for (bytes, entry) in &encoded {
+            storage.put(&shard_path(entry), bytes.clone()).await?;
+        }
+        let mut entries: Vec<ShardEntry> = encoded.into_iter().map(|(_, entry)| entry).collect();
+        let gallery = entries.pop().ok_or(DatasetError::Manifest("it has no gallery"))?;
+        let manifest = Manifest {
+            name: NAME.to_owned(),
+            shape: dataset.shape,
+            class_names: CLASS_NAMES.map(str::to_owned).into(),
+            shards: entries,
+            gallery,
+        };
+        manifest.validate()?;
+        // Last, so that a manifest is only ever there when its shards are.
+        storage.put(&path, serde_json::to_vec_pretty(&manifest)?).await?;
+        Ok(Self { storage, manifest })
+    }
+
+    /// What there is.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The compressed bytes of a shard, checked against its hash.
+    pub async fn get(&self, id: ShardId) -> Result<Bytes, ShardError> {
+        let entry = self.entry(id)?;
+        self.read(entry).await?.ok_or(ShardError::Damaged { id })
+    }
+
+    fn entry(&self, id: ShardId) -> Result<&ShardEntry, ShardError> {
+        let entry = match id {
+            ShardId::Train(index) => self.manifest.shards.get(index as usize),
+            ShardId::Gallery => Some(&self.manifest.gallery),
+        };
+        entry.ok_or(ShardError::Unknown { id, n_shards: self.manifest.shards.len() })
+    }
+
+    /// `None` where the object is missing or not what its name says.
+    async fn read(&self, entry: &ShardEntry) -> Result<Option<Bytes>, ShardError> {
+        match self.storage.get(&shard_path(entry), entry.n_bytes.into()).await {
+            Ok(Some(bytes)) if Sha256Hash::of(&bytes) == entry.sha256 => Ok(Some(bytes)),
+            Ok(_) | Err(StorageError::TooLarge { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Checks every shard and encodes the broken ones again.
+    ///
+    /// False where the encoder gives other bytes than when the manifest was made (another version of
+    /// the compressor): then everything has to be made anew.
+    async fn repair(&self, dataset: &Dataset, sharding: Sharding) -> Result<bool, ShardError> {
+        let entries: Vec<ShardEntry> =
+            self.manifest.shards.iter().chain([&self.manifest.gallery]).copied().collect();
+        let mut broken = Vec::new();
+        for (index, entry) in entries.iter().enumerate() {
+            if self.read(entry).await?.is_none() {
+                tracing::warn!(path = %shard_path(entry), "shard is missing or damaged, encoding it again");
+                broken.push(index);
+            }
+        }
+        if broken.is_empty() {
+            return Ok(true);
+        }
+        let mut parts = cut(dataset, sharding)?;
+        if parts.len() != entries.len() {
+            return Ok(false);
+        }
+        for index in broken {
+            let (Some(part), Some(entry)) = (parts.get_mut(index), entries.get(index)) else { continue };
+            let (bytes, encoded) = part.encode()?;
+            if encoded != *entry {
+                return Ok(false);
+            }
+            self.storage.put(&shard_path(entry), bytes).await?;
+        }
+        Ok(true)
+    }
+}
+
+fn shard_path(entry: &ShardEntry) -> ObjectPath {
+    ObjectPath::from_iter(["shards", &format!("{}.zlib", entry.sha256)])
+}
+
+/// Names the manifest by all that its content depends on.
+fn manifest_path(dataset: &Dataset, sharding: Sharding) -> ObjectPath {
+    let mut key = Vec::new();
+    for part in [&dataset.train, &dataset.test] {
+        key.extend_from_slice(&Sha256Hash::of(&part.images).0);
+        key.extend_from_slice(&Sha256Hash::of(&part.labels).0);
+    }
+    key.extend_from_slice(&(sharding.shard_samples.get() as u64).to_le_bytes());
+    key.extend_from_slice(&sharding.seed.to_le_bytes());
+    key.extend_from_slice(&LAYOUT_VERSION.to_le_bytes());
+    ObjectPath::from_iter(["manifests", &format!("{}.json", Sha256Hash::of(&key))])
+}
+
+async fn read_manifest(storage: &Storage, path: &ObjectPath) -> Result<Option<Manifest>, ShardError> {
+    let bytes = match storage.get(path, MANIFEST_BYTES_MAX).await {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Ok(None),
+        Err(error @ StorageError::TooLarge { .. }) => {
+            tracing::warn!(%path, %error, "manifest is not usable, making it again");
+            return Ok(None);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let manifest: Result<Manifest, String> = serde_json::from_slice(&bytes)
+        .map_err(|error| error.to_string())
+        .and_then(|manifest: Manifest| manifest.validate().map(|()| manifest).map_err(|e| e.to_string()));
+    match manifest {
+        Ok(manifest) => Ok(Some(manifest)),
+        Err(error) => {
+            tracing::warn!(%path, %error, "manifest is not usable, making it again");
+            Ok(None)
+        }
+    }
+}
+
+/// The training shards in order, then the gallery.
+fn cut(dataset: &Dataset, sharding: Sharding) -> Result<Vec<Shard>, ShardError> {
+    let shard_samples = sharding.shard_samples.get();
+    let n_samples = dataset.train.n_samples();
+    let got = n_samples.div_ceil(shard_samples);
+    if got > SHARDS_MAX {
+        return Err(ShardError::TooMany { n_samples, shard_samples, got });
+    }
+    let n_values = dataset.shape.n_values();
+    let order = stratified_order(&dataset.train.labels, sharding.seed);
+    let mut parts: Vec<Shard> =
+        order.chunks(shard_samples).map(|indices| pick(&dataset.train, n_values, indices)).collect();
+    let mut taken = [0; 256];
+    let gallery: Vec<usize> = stratified_order(&dataset.test.labels, sharding.seed)
+        .into_iter()
+        .filter(|&index| {
+            let Some(n) = dataset.test.labels.get(index).and_then(|&label| taken.get_mut(usize::from(label)))
+            else {
+                return false;
+            };
+            *n += 1;
+            *n <= GALLERY_SAMPLES_PER_CLASS
+        })
+        .collect();
+    parts.push(pick(&dataset.test, n_values, &gallery));
+    Ok(parts)
+}
+
+/// An order of the samples that depends on the seed alone, with the classes evenly interleaved.
+///
+/// Within its class a sample's rank is the rank of SHA-256(seed, index): a shuffle that is the same
+/// everywhere and needs no generator. Classes are merged by rank relative to their size.
+fn stratified_order(labels: &[u8], seed: u64) -> Vec<usize> {
+    let key = |index: usize| {
+        let mut bytes = [0; 16];
+        let (a, b) = bytes.split_at_mut(8);
+        a.copy_from_slice(&seed.to_le_bytes());
+        b.copy_from_slice(&(index as u64).to_le_bytes());
+        Sha256Hash::of(&bytes)
+    };
+    let mut by_class: Vec<Vec<(Sha256Hash, usize)>> = vec![Vec::new(); 256];
+    for (index, &label) in labels.iter().enumerate() {
+        if let Some(class) = by_class.get_mut(usize::from(label)) {
+            class.push((key(index), index));
+        }
+    }
+    let mut ranked = Vec::with_capacity(labels.len());
+    for mut class in by_class {
+        class.sort_unstable();
+        let n = class.len();
+        // The middle of the stretch that a sample of its class stands for.
+        let place = |rank: usize| (2 * rank as u64 + 1) * labels.len() as u64 / (2 * n as u64);
+        ranked.extend(class.into_iter().enumerate().map(|(rank, (key, index))| (place(rank), key, index)));
+    }
+    ranked.sort_unstable();
+    ranked.into_iter().map(|(_, _, index)| index).collect()
+}
+
+fn pick(from: &Shard, n_values: usize, indices: &[usize]) -> Shard {
+    let image = |&index: &usize| from.images.get(index * n_values..(index + 1) * n_values);
+    Shard {
+        images: indices.iter().filter_map(image).flatten().copied().collect(),
+        labels: indices.iter().filter_map(|&index| from.labels.get(index).copied()).collect(),
+    }
+}
+
+/// Encodes on every core, in the order given.
+async fn encode_all(parts: Vec<Shard>) -> Result<Vec<(Vec<u8>, ShardEntry)>, ShardError> {
+    let n_threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let n_each = parts.len().div_ceil(n_threads).max(1);
+    let mut rest = parts.into_iter();
+    let mut tasks = Vec::new();
+    loop {
+        let some: Vec<Shard> = rest.by_ref().take(n_each).collect();
+        if some.is_empty() {
+            break;
+        }
+        tasks.push(tokio::task::spawn_blocking(move || {
+            some.iter().map(Shard::encode).collect::<Result<Vec<_>, DatasetError>>()
+        }));
+    }
+    let mut encoded = Vec::new();
+    for task in tasks {
+        encoded.extend(task.await.map_err(|error| ShardError::Encoder(error.to_string()))??);
+    }
+    Ok(encoded)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::fs;
+
+    use barnraise_protocol::dataset::ImageShape;
+
+    use super::*;
+
+    /// 10 classes, unevenly; the image of a sample tells which sample it is.
+    fn dataset(n_train: usize, n_test: usize) -> Dataset {
+        let part = |n: usize| Shard {
+            images: (0..n).flat_map(|i| (i as u32).to_le_bytes()).collect(),
+            labels: (0..n).map(|i| if i % 3 == 0 { 0 } else { (i % 10) as u8 }).collect(),
+        };
+        let shape = ImageShape { height: 2, width: 2, channels: 1 };
+        Dataset { shape, train: part(n_train), test: part(n_test) }
+    }
+
+    fn sharding(shard_samples: usize, seed: u64) -> Sharding {
+        Sharding { shard_samples: NonZeroUsize::new(shard_samples).unwrap(), seed }
+    }
+
+    async fn decoded(store: &ShardStore) -> Vec<Shard> {
+        let mut shards = Vec::new();
+        for (index, entry) in store.manifest().shards.iter().enumerate() {
+            let bytes = store.get(ShardId::Train(index as u32)).await.unwrap();
+            shards.push(Shard::decode(&bytes, entry, store.manifest()).unwrap());
+        }
+        shards
+    }
+
+    #[tokio::test]
+    async fn every_sample_is_in_exactly_one_shard_with_its_label() {
+        let data = dataset(1037, 300);
+        let store = ShardStore::open(Storage::in_memory(), &data, sharding(100, 1)).await.unwrap();
+        let shards = decoded(&store).await;
+        assert_eq!(shards.len(), 11);
+        assert_eq!(store.manifest().n_samples(), 1037);
+        let mut seen = Vec::new();
+        for shard in &shards {
+            for (image, label) in shard.images.chunks_exact(4).zip(&shard.labels) {
+                let index = u32::from_le_bytes(image.try_into().unwrap());
+                assert_eq!(*label, data.train.labels[index as usize]);
+                seen.push(index);
+            }
+        }
+        assert!(!seen.is_sorted(), "not in the order of the files");
+        seen.sort_unstable();
+        assert_eq!(seen, (0..1037).collect::<Vec<u32>>());
+    }
+
+    #[tokio::test]
+    async fn each_shard_has_each_class_in_its_proportion() {
+        let data = dataset(2000, 300);
+        let store = ShardStore::open(Storage::in_memory(), &data, sharding(100, 1)).await.unwrap();
+        let count = |labels: &[u8], class| labels.iter().filter(|&&label| label == class).count();
+        for shard in decoded(&store).await {
+            for class in 0..10 {
+                let want = count(&data.train.labels, class) as f64 / 20.0;
+                let got = count(&shard.labels, class) as f64;
+                assert!((got - want).abs() <= 2.0, "class {class}: {got}, {want} wanted");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_gallery_holds_four_test_samples_of_each_class() {
+        let data = dataset(500, 600);
+        let store = ShardStore::open(Storage::in_memory(), &data, sharding(100, 1)).await.unwrap();
+        let bytes = store.get(ShardId::Gallery).await.unwrap();
+        let gallery = Shard::decode(&bytes, &store.manifest().gallery, store.manifest()).unwrap();
+        let counts: Vec<usize> =
+            (0..10).map(|class| gallery.labels.iter().filter(|&&label| label == class).count()).collect();
+        assert_eq!(counts, [4; 10]);
+        assert_eq!(store.manifest().class_names[9], "Ankle boot");
+    }
+
+    #[tokio::test]
+    async fn the_order_depends_on_the_seed_alone() {
+        let data = dataset(500, 100);
+        let mut manifests = Vec::new();
+        for seed in [1, 1, 2] {
+            let store = ShardStore::open(Storage::in_memory(), &data, sharding(50, seed)).await.unwrap();
+            manifests.push(store.manifest().clone());
+        }
+        assert_eq!(manifests[0], manifests[1]);
+        assert_ne!(manifests[0], manifests[2]);
+        assert_eq!(stratified_order(&[0, 1, 0, 1, 0, 1], 42), stratified_order(&[0, 1, 0, 1, 0, 1], 42));
+    }
+
+    #[tokio::test]
+    async fn a_second_start_encodes_nothing_and_mends_what_broke() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = dataset(500, 100);
+        let open = async || {
+            let storage = Storage::open_shared(folder.path()).unwrap();
+            ShardStore::open(storage, &data, sharding(50, 3)).await.unwrap()
+        };
+        let first = open().await.manifest().clone();
+        let file = |entry: &ShardEntry| folder.path().join(shard_path(entry).to_string());
+        let modified = |index: usize| fs::metadata(file(&first.shards[index])).unwrap().modified().unwrap();
+        let untouched = modified(0);
+        fs::write(file(&first.shards[1]), b"damaged").unwrap();
+        fs::remove_file(file(&first.shards[2])).unwrap();
+        let store = open().await;
+        assert_eq!(*store.manifest(), first);
+        assert_eq!(decoded(&store).await.len(), 10);
+        assert_eq!(modified(0), untouched, "a whole shard is not written again");
+    }
+
+    #[tokio::test]
+    async fn a_damaged_manifest_is_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = dataset(200, 100);
+        let storage = Storage::open_shared(folder.path()).unwrap();
+        let first = ShardStore::open(storage.clone(), &data, sharding(50, 3)).await.unwrap();
+        let path = manifest_path(&data, sharding(50, 3));
+        for damage in [&b"{"[..], b"{}", b""] {
+            fs::write(folder.path().join(path.to_string()), damage).unwrap();
+            let again = ShardStore::open(storage.clone(), &data, sharding(50, 3)).await.unwrap();
+            assert_eq!(again.manifest(), first.manifest());
+        }
+    }
+
+    #[tokio::test]
+    async fn errors_name_what_was_asked_for() {
+        let data = dataset(200, 100);
+        let folder = tempfile::tempdir().unwrap();
+        let storage = Storage::open_shared(folder.path()).unwrap();
+        let store = ShardStore::open(storage, &data, sharding(50, 3)).await.unwrap();
+        let error = store.get(ShardId::Train(4)).await.unwrap_err();
+        assert_eq!(error.to_string(), "there is no shard Train(4), the manifest lists 4");
+        fs::write(folder.path().join(shard_path(&store.manifest().shards[0]).to_string()), b"x").unwrap();
+        let error = store.get(ShardId::Train(0)).await.unwrap_err();
+        assert!(matches!(error, ShardError::Damaged { id: ShardId::Train(0) }), "{error}");
+        let huge = dataset(10_001, 100);
+        let error = ShardStore::open(Storage::in_memory(), &huge, sharding(1, 3)).await.unwrap_err();
+        assert!(matches!(error, ShardError::TooMany { got: 10_001, .. }), "{error}");
+    }
+}

@@ -1,0 +1,362 @@
+//! Checkpoints: all that a backbone needs to go on where it stopped, one object each.
+//!
+//! A new checkpoint never touches an older one, so a crash while it is written leaves the one before
+//! whole. Which is the newest usable one is found out at start-up, by reading.
+
+use barnraise_protocol::api::HistoryPoint;
+use barnraise_protocol::run::ModelSpec;
+use object_store::path::Path as ObjectPath;
+use serde::{Deserialize, Serialize};
+
+use super::sealed::{self, Kind, SealError};
+use super::{SetAside, Storage, StorageError};
+
+const KIND: Kind = Kind { name: *b"ckpt", version: 1 };
+const FOLDER: &str = "checkpoints";
+const CORRUPT: &str = "corrupt";
+/// Largest checkpoint that is written or read: a hundred million parameters with Adam's moments.
+pub const CHECKPOINT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+
+/// The state of a run after some optimizer step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    /// Of the run.
+    pub run_id: String,
+    /// Of the run: parameters of another model are never mixed in.
+    pub model: ModelSpec,
+    /// Optimizer steps made.
+    pub epoch: u64,
+    /// Samples behind all those steps.
+    pub n_samples_total: u64,
+    /// `[n_parameters]`, in the order of `barnraise-learning`.
+    pub parameters: Vec<f32>,
+    /// What the optimizer remembers, in its own encoding.
+    pub optimizer_state: Vec<u8>,
+    /// Loss and accuracy so far, oldest first.
+    pub history: Vec<HistoryPoint>,
+}
+
+/// What a checkpoint says before its raw bytes: parameters as little-endian f32, optimizer state.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    run_id: String,
+    model: ModelSpec,
+    epoch: u64,
+    n_samples_total: u64,
+    n_parameters: u64,
+    n_optimizer_bytes: u64,
+    history: Vec<HistoryPoint>,
+}
+
+/// Why a checkpoint could not be saved, or none could be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// From the store.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// Could not be encoded.
+    #[error("checkpoint of epoch {epoch} cannot be written: {source}")]
+    Encode {
+        /// Its epoch.
+        epoch: u64,
+        /// Why.
+        source: SealError,
+    },
+    /// More than would be read back.
+    #[error("checkpoint of epoch {epoch} has {got} bytes, at most {CHECKPOINT_BYTES_MAX} can be stored")]
+    TooLarge {
+        /// Its epoch.
+        epoch: u64,
+        /// Encoded size.
+        got: u64,
+    },
+    /// The folder belongs to another run.
+    #[error("{path} is of run `{got}`, this is run `{want}`: choose another [storage] folder")]
+    Run {
+        /// The object.
+        path: String,
+        /// From the configuration.
+        want: String,
+        /// From the checkpoint.
+        got: String,
+    },
+    /// The run was started with another model.
+    #[error(
+        "{path} is of the model {got:?}, the configuration asks for {want:?}: \
+         give the run another id and another [storage] folder"
+    )]
+    Model {
+        /// The object.
+        path: String,
+        /// From the configuration.
+        want: Box<ModelSpec>,
+        /// From the checkpoint.
+        got: Box<ModelSpec>,
+    },
+}
+
+/// What [`Checkpoints::load_latest`] found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// The newest usable checkpoint.
+    pub checkpoint: Option<Checkpoint>,
+    /// Newer ones that were damaged.
+    pub set_aside: Vec<SetAside>,
+}
+
+/// The checkpoints of one run.
+#[derive(Debug, Clone)]
+pub struct Checkpoints {
+    storage: Storage,
+    n_kept: usize,
+}
+
+impl Checkpoints {
+    /// Keeps the newest `n_kept` checkpoints, at least one.
+    pub fn new(storage: Storage, n_kept: usize) -> Self {
+        Self { storage, n_kept: n_kept.max(1) }
+    }
+
+    /// Writes a checkpoint, then deletes those beyond the number kept.
+    ///
+    /// Returns the oldest epoch that is still kept: the journal must keep everything from there on,
+    /// so that a damaged newest checkpoint costs no accepted contribution.
+    pub async fn save(&self, checkpoint: &Checkpoint) -> Result<u64, CheckpointError> {
+        let epoch = checkpoint.epoch;
+        let bytes = encode(checkpoint).map_err(|source| CheckpointError::Encode { epoch, source })?;
+        if bytes.len() as u64 > CHECKPOINT_BYTES_MAX {
+            return Err(CheckpointError::TooLarge { epoch, got: bytes.len() as u64 });
+        }
+        self.storage.put(&object_path(epoch), bytes).await?;
+        let mut found = self.list().await?;
+        while found.len() > self.n_kept {
+            let (_, oldest) = found.remove(0);
+            self.storage.delete(&oldest).await?;
+        }
+        Ok(found.first().map_or(epoch, |(oldest, _)| (*oldest).min(epoch)))
+    }
+
+    /// Finds the newest checkpoint that is whole; damaged ones are moved to `checkpoints/corrupt/`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Run`] and [`CheckpointError::Model`] where the newest whole one belongs to
+    /// something else: it is left alone.
+    pub async fn load_latest(&self, run_id: &str, model: &ModelSpec) -> Result<Loaded, CheckpointError> {
+        let mut set_aside = Vec::new();
+        for (_, path) in self.list().await?.into_iter().rev() {
+            let checkpoint = match self.read(&path).await? {
+                Ok(checkpoint) => checkpoint,
+                Err(reason) => {
+                    let name = path.filename().unwrap_or_default();
+                    let moved_to = ObjectPath::from_iter([FOLDER, CORRUPT, name]);
+                    set_aside.push(self.storage.set_aside(&path, &moved_to, reason).await?);
+                    continue;
+                }
+            };
+            let path = path.to_string();
+            if checkpoint.run_id != run_id {
+                return Err(CheckpointError::Run { path, want: run_id.to_owned(), got: checkpoint.run_id });
+            }
+            if checkpoint.model != *model {
+                let (want, got) = (Box::new(model.clone()), Box::new(checkpoint.model));
+                return Err(CheckpointError::Model { path, want, got });
+            }
+            return Ok(Loaded { checkpoint: Some(checkpoint), set_aside });
+        }
+        Ok(Loaded { checkpoint: None, set_aside })
+    }
+
+    /// The inner error is damage, the outer one a store that does not answer.
+    async fn read(&self, path: &ObjectPath) -> Result<Result<Checkpoint, String>, CheckpointError> {
+        match self.storage.get(path, CHECKPOINT_BYTES_MAX).await {
+            Ok(Some(bytes)) => Ok(decode(&bytes).map_err(|error| error.to_string())),
+            Ok(None) => Ok(Err("it vanished while it was read".into())),
+            Err(error @ StorageError::TooLarge { .. }) => Ok(Err(error.to_string())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Epochs and objects, oldest first.
+    async fn list(&self) -> Result<Vec<(u64, ObjectPath)>, CheckpointError> {
+        let (objects, _) = self.storage.list_level(&ObjectPath::from(FOLDER)).await?;
+        let epoch = |path: &ObjectPath| path.filename()?.strip_suffix(".ckpt")?.parse().ok();
+        Ok(objects.into_iter().filter_map(|path| Some((epoch(&path)?, path))).collect())
+    }
+}
+
+fn object_path(epoch: u64) -> ObjectPath {
+    ObjectPath::from_iter([FOLDER, &format!("{epoch:012}.ckpt")])
+}
+
+fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
+    let header = Header {
+        run_id: checkpoint.run_id.clone(),
+        model: checkpoint.model.clone(),
+        epoch: checkpoint.epoch,
+        n_samples_total: checkpoint.n_samples_total,
+        n_parameters: checkpoint.parameters.len() as u64,
+        n_optimizer_bytes: checkpoint.optimizer_state.len() as u64,
+        history: checkpoint.history.clone(),
+    };
+    let parameters: Vec<u8> = checkpoint.parameters.iter().flat_map(|value| value.to_le_bytes()).collect();
+    sealed::seal_parts(KIND, &header, &[&parameters, &checkpoint.optimizer_state])
+}
+
+fn decode(bytes: &[u8]) -> Result<Checkpoint, SealError> {
+    let (header, raw): (Header, _) = sealed::open_parts(KIND, bytes)?;
+    let n_parameter_bytes = header.n_parameters.checked_mul(4);
+    let want = n_parameter_bytes.and_then(|bytes| bytes.checked_add(header.n_optimizer_bytes));
+    if want != Some(raw.len() as u64) {
+        return Err(SealError::Payload(format!(
+            "{} bytes, which are not {} parameters and {} bytes of optimizer state",
+            raw.len(),
+            header.n_parameters,
+            header.n_optimizer_bytes
+        )));
+    }
+    let (parameters, optimizer_state) = raw.split_at(raw.len() - header.n_optimizer_bytes as usize);
+    let (values, _) = parameters.as_chunks::<4>();
+    Ok(Checkpoint {
+        run_id: header.run_id,
+        model: header.model,
+        epoch: header.epoch,
+        n_samples_total: header.n_samples_total,
+        parameters: values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+        optimizer_state: optimizer_state.to_vec(),
+        history: header.history,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::fs;
+
+    use barnraise_protocol::run::ModelKind;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RUN: &str = "test-run";
+
+    fn model() -> ModelSpec {
+        ModelSpec { kind: ModelKind::LeNet, seed: 7 }
+    }
+
+    fn checkpoint(epoch: u64) -> Checkpoint {
+        Checkpoint {
+            run_id: RUN.into(),
+            model: model(),
+            epoch,
+            n_samples_total: epoch * 1024,
+            parameters: (0..100).map(|i| i as f32 * 0.5 - epoch as f32).collect(),
+            optimizer_state: vec![epoch as u8; 33],
+            history: vec![HistoryPoint {
+                epoch,
+                n_samples_total: epoch * 1024,
+                train_loss: Some(1.5),
+                test_accuracy: None,
+            }],
+        }
+    }
+
+    async fn latest(checkpoints: &Checkpoints) -> Loaded {
+        checkpoints.load_latest(RUN, &model()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_newest_is_loaded_and_the_oldest_pruned() {
+        let checkpoints = Checkpoints::new(Storage::in_memory(), 2);
+        assert_eq!(latest(&checkpoints).await, Loaded { checkpoint: None, set_aside: vec![] });
+        assert_eq!(checkpoints.save(&checkpoint(5)).await.unwrap(), 5);
+        assert_eq!(checkpoints.save(&checkpoint(10)).await.unwrap(), 5);
+        assert_eq!(checkpoints.save(&checkpoint(15)).await.unwrap(), 10);
+        let epochs: Vec<u64> = checkpoints.list().await.unwrap().into_iter().map(|(e, _)| e).collect();
+        assert_eq!(epochs, [10, 15]);
+        assert_eq!(latest(&checkpoints).await.checkpoint, Some(checkpoint(15)));
+    }
+
+    #[tokio::test]
+    async fn any_cut_or_flip_of_the_newest_gives_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::new(Storage::open(folder.path()).unwrap(), 3);
+        let newest = folder.path().join("checkpoints/000000000002.ckpt");
+        checkpoints.save(&checkpoint(1)).await.unwrap();
+        let whole = encode(&checkpoint(2)).unwrap();
+        let n = whole.len();
+        // Each border of the layout and both its sides, then a spread over the rest.
+        let borders = [0, 8, 12, 14, 22, 54, 58, n - 33, n].into_iter();
+        let mut cuts: Vec<usize> =
+            borders.flat_map(|b| [b.saturating_sub(1), b, b + 1]).chain((0..n).step_by(61)).collect();
+        cuts.retain(|cut| *cut < n);
+        let mut damaged: Vec<Vec<u8>> = cuts.iter().map(|cut| whole[..*cut].to_vec()).collect();
+        for byte in (0..n).step_by(37) {
+            let mut flipped = whole.clone();
+            flipped[byte] ^= 0x10;
+            damaged.push(flipped);
+        }
+        damaged.push([whole.as_slice(), b"tail"].concat());
+        for bytes in damaged {
+            fs::write(&newest, &bytes).unwrap();
+            let loaded = latest(&checkpoints).await;
+            assert_eq!(loaded.checkpoint, Some(checkpoint(1)), "{} of {n} bytes", bytes.len());
+            assert_eq!(loaded.set_aside.len(), 1);
+            assert_eq!(loaded.set_aside[0].moved_to, "checkpoints/corrupt/000000000002.ckpt");
+            assert!(!newest.exists());
+            assert_eq!(fs::read(folder.path().join(&loaded.set_aside[0].moved_to)).unwrap(), bytes);
+        }
+        fs::write(&newest, &whole).unwrap();
+        assert_eq!(latest(&checkpoints).await.checkpoint, Some(checkpoint(2)));
+    }
+
+    #[tokio::test]
+    async fn another_run_or_model_is_an_error_that_names_both() {
+        let checkpoints = Checkpoints::new(Storage::in_memory(), 3);
+        checkpoints.save(&checkpoint(1)).await.unwrap();
+        let error = checkpoints.load_latest("other", &model()).await.unwrap_err().to_string();
+        assert!(error.contains("`test-run`") && error.contains("`other`"), "{error}");
+        let other = ModelSpec { kind: ModelKind::Mlp { hidden: vec![8] }, seed: 7 };
+        let error = checkpoints.load_latest(RUN, &other).await.unwrap_err().to_string();
+        assert!(error.contains("LeNet") && error.contains("Mlp"), "{error}");
+        assert_eq!(latest(&checkpoints).await.checkpoint, Some(checkpoint(1)));
+    }
+
+    #[test]
+    fn lengths_that_overflow_are_an_error() {
+        let header = Header {
+            run_id: RUN.into(),
+            model: model(),
+            epoch: 1,
+            n_samples_total: 1,
+            n_parameters: u64::MAX / 2,
+            n_optimizer_bytes: 2,
+            history: vec![],
+        };
+        let bytes = sealed::seal_parts(KIND, &header, &[b"xx"]).unwrap();
+        assert!(matches!(decode(&bytes), Err(SealError::Payload(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn a_checkpoint_survives_the_round_trip(
+            epoch in any::<u64>(),
+            parameters in prop::collection::vec(prop::num::f32::NORMAL | prop::num::f32::ZERO, 0..300),
+            optimizer_state in prop::collection::vec(any::<u8>(), 0..300),
+            hidden in prop::collection::vec(any::<u32>(), 0..4),
+            train_loss in prop::option::of(0f32..10.0),
+        ) {
+            let point = HistoryPoint { epoch, n_samples_total: 9, train_loss, test_accuracy: Some(0.5) };
+            let checkpoint = Checkpoint {
+                run_id: RUN.into(),
+                model: ModelSpec { kind: ModelKind::Mlp { hidden }, seed: epoch },
+                epoch,
+                n_samples_total: 9,
+                parameters,
+                optimizer_state,
+                history: vec![point; 3],
+            };
+            prop_assert_eq!(decode(&encode(&checkpoint).unwrap()).unwrap(), checkpoint);
+        }
+    }
+}

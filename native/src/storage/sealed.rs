@@ -1,0 +1,211 @@
+//! The envelope of every object that must not be trusted blindly after a crash.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 8 | magic, `barnrais` |
+//! | 4 | kind, such as `ckpt` |
+//! | 2 | format version of that kind, little endian |
+//! | 8 | length of the payload, little endian |
+//! | 32 | SHA-256 of the 22 bytes above and of the payload |
+//! | … | payload |
+//!
+//! Pure. It never allocates from a length that it has not compared with what is there.
+
+use barnraise_protocol::Sha256Hash;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+
+const MAGIC: &[u8; 8] = b"barnrais";
+const PREFIX_BYTES: usize = 8 + 4 + 2 + 8;
+/// Bytes before the payload.
+pub const HEADER_BYTES: usize = PREFIX_BYTES + 32;
+
+/// What an object holds, and in which version of its format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// Four letters.
+    pub name: [u8; 4],
+    /// Raised whenever the payload's layout changes.
+    pub version: u16,
+}
+
+/// Why an object is not what it should be.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SealError {
+    /// Not even a header.
+    #[error("{got} bytes, a header alone has {HEADER_BYTES}")]
+    Short {
+        /// What is there.
+        got: usize,
+    },
+    /// Not one of our objects.
+    #[error("it does not begin with `barnrais`")]
+    Magic,
+    /// One of our objects, but another.
+    #[error("it holds `{got}`, `{want}` was wanted")]
+    Kind {
+        /// What was asked for.
+        want: String,
+        /// What it says it is.
+        got: String,
+    },
+    /// Written by another version of this program.
+    #[error("format version {got}, this program reads version {want}")]
+    Version {
+        /// What this program reads.
+        want: u16,
+        /// What it says it is.
+        got: u16,
+    },
+    /// Cut short, or with something behind it.
+    #[error("payload of {got} bytes, its header announces {want}")]
+    Length {
+        /// From the header.
+        want: u64,
+        /// What is there.
+        got: u64,
+    },
+    /// Damaged.
+    #[error("SHA-256 is {got}, its header says {want}")]
+    Hash {
+        /// From the header.
+        want: Sha256Hash,
+        /// Of what is there.
+        got: Sha256Hash,
+    },
+    /// The envelope is whole, what is inside does not parse.
+    #[error("payload: {0}")]
+    Payload(String),
+}
+
+/// Puts a payload into an envelope.
+pub fn seal(kind: Kind, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&kind.name);
+    bytes.extend_from_slice(&kind.version.to_le_bytes());
+    bytes.extend_from_slice(&(payload.len() as u64).to_le_bytes());
+    let hash = hash(&bytes, payload);
+    bytes.extend_from_slice(&hash.0);
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// Checks an envelope and gives its payload.
+pub fn open(kind: Kind, bytes: &[u8]) -> Result<&[u8], SealError> {
+    let short = || SealError::Short { got: bytes.len() };
+    let (prefix, rest) = bytes.split_at_checked(PREFIX_BYTES).ok_or_else(short)?;
+    let (want_hash, payload) = rest.split_first_chunk::<32>().ok_or_else(short)?;
+    let (magic, fields) = prefix.split_first_chunk::<8>().ok_or_else(short)?;
+    let (name, fields) = fields.split_first_chunk::<4>().ok_or_else(short)?;
+    let (version, fields) = fields.split_first_chunk::<2>().ok_or_else(short)?;
+    let length = fields.first_chunk::<8>().ok_or_else(short)?;
+    if magic != MAGIC {
+        return Err(SealError::Magic);
+    }
+    if *name != kind.name {
+        let text = |name: [u8; 4]| name.escape_ascii().to_string();
+        return Err(SealError::Kind { want: text(kind.name), got: text(*name) });
+    }
+    let got = u16::from_le_bytes(*version);
+    if got != kind.version {
+        return Err(SealError::Version { want: kind.version, got });
+    }
+    let (want, got) = (u64::from_le_bytes(*length), payload.len() as u64);
+    if want != got {
+        return Err(SealError::Length { want, got });
+    }
+    let (want, got) = (Sha256Hash(*want_hash), hash(prefix, payload));
+    if want != got {
+        return Err(SealError::Hash { want, got });
+    }
+    Ok(payload)
+}
+
+/// Seals a header, as postcard behind its length, and raw bytes that need no encoding.
+pub fn seal_parts<T: Serialize>(kind: Kind, header: &T, raw: &[&[u8]]) -> Result<Vec<u8>, SealError> {
+    let header = postcard::to_allocvec(header).map_err(|error| SealError::Payload(error.to_string()))?;
+    let n_bytes = u32::try_from(header.len())
+        .map_err(|_| SealError::Payload("a header larger than 4 GiB cannot be stored".into()))?;
+    let mut payload = Vec::with_capacity(4 + header.len() + raw.iter().map(|part| part.len()).sum::<usize>());
+    payload.extend_from_slice(&n_bytes.to_le_bytes());
+    payload.extend_from_slice(&header);
+    raw.iter().for_each(|part| payload.extend_from_slice(part));
+    Ok(seal(kind, &payload))
+}
+
+/// Opens what [`seal_parts`] sealed: the header, and the raw bytes behind it.
+pub fn open_parts<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<(T, &[u8]), SealError> {
+    let payload = open(kind, bytes)?;
+    let cut = || SealError::Payload("its header is cut".into());
+    let (n_bytes, rest) = payload.split_first_chunk::<4>().ok_or_else(cut)?;
+    let (header, raw) = rest.split_at_checked(u32::from_le_bytes(*n_bytes) as usize).ok_or_else(cut)?;
+    let header = postcard::from_bytes(header).map_err(|error| SealError::Payload(error.to_string()))?;
+    Ok((header, raw))
+}
+
+fn hash(prefix: &[u8], payload: &[u8]) -> Sha256Hash {
+    Sha256Hash(Sha256::new().chain_update(prefix).chain_update(payload).finalize().into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KIND: Kind = Kind { name: *b"test", version: 3 };
+
+    #[test]
+    fn each_error_says_what_was_wanted() {
+        let sealed = seal(KIND, b"payload");
+        assert_eq!(open(KIND, &sealed[..53]), Err(SealError::Short { got: 53 }));
+        assert_eq!(open(KIND, &sealed[..sealed.len() - 1]), Err(SealError::Length { want: 7, got: 6 }));
+        let other = Kind { name: *b"else", ..KIND };
+        let error = open(other, &sealed).unwrap_err();
+        assert_eq!(error.to_string(), "it holds `test`, `else` was wanted");
+        let newer = Kind { version: 4, ..KIND };
+        assert_eq!(open(newer, &sealed), Err(SealError::Version { want: 4, got: 3 }));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let sealed = seal(KIND, b"some payload");
+        for bit in 0..sealed.len() * 8 {
+            let mut flipped = sealed.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(open(KIND, &flipped).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_header_length_beyond_the_payload_is_an_error() {
+        let sealed = seal(KIND, &u32::MAX.to_le_bytes());
+        let error = open_parts::<u8>(KIND, &sealed).unwrap_err();
+        assert_eq!(error, SealError::Payload("its header is cut".into()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sealed_opens(payload in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let sealed = seal(KIND, &payload);
+            prop_assert_eq!(open(KIND, &sealed).unwrap(), payload.as_slice());
+        }
+
+        #[test]
+        fn parts_come_back(header in any::<(u64, String)>(), raw in prop::collection::vec(any::<u8>(), 0..200)) {
+            let sealed = seal_parts(KIND, &header, &[&raw, b"tail"]).unwrap();
+            let (got, rest) = open_parts::<(u64, String)>(KIND, &sealed).unwrap();
+            prop_assert_eq!(got, header);
+            prop_assert_eq!(rest, [raw.as_slice(), b"tail"].concat());
+        }
+
+        #[test]
+        fn any_bytes_are_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(open(KIND, &bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The HTTP server through `app()` and one request at a time: no socket.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::path::Path;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Request, StatusCode};
+use axum::response::Response;
+use barnraise_native::http::{HttpState, app};
+use barnraise_protocol::api::{DeviceCount, LiveProgress, RunStatus};
+use barnraise_protocol::contribute::{DeviceKind, Progress};
+use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
+use barnraise_protocol::run::{ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::{Sha256Hash, TensorCodec};
+use futures::StreamExt;
+use tokio::sync::{broadcast, watch};
+use tower::ServiceExt;
+
+const ASSET: &str = "assets/peer-0123abcd.wasm";
+
+struct World {
+    folder: tempfile::TempDir,
+    status: watch::Sender<RunStatus>,
+    events: broadcast::Sender<LiveProgress>,
+    state: HttpState,
+}
+
+fn world() -> World {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("assets")).unwrap();
+    write(folder.path(), "index.html", b"<!doctype html>page");
+    write(folder.path(), "index.html.br", b"page in brotli");
+    write(folder.path(), "app.webmanifest", b"{}");
+    write(folder.path(), "worker.js", b"//");
+    write(folder.path(), ASSET, b"\0asm plain");
+    write(folder.path(), &format!("{ASSET}.br"), b"wasm in brotli");
+    write(folder.path(), &format!("{ASSET}.gz"), b"wasm in gzip");
+    let (status, status_receiver) = watch::channel(run_status(3));
+    let (events, events_receiver) = broadcast::channel(2);
+    let state = HttpState::new(folder.path().to_owned(), status_receiver, events_receiver);
+    World { folder, status, events, state }
+}
+
+fn write(folder: &Path, name: &str, bytes: &[u8]) {
+    fs::write(folder.join(name), bytes).unwrap();
+}
+
+fn progress(epoch: u64) -> Progress {
+    Progress {
+        epoch,
+        n_samples: 10,
+        target_batch_size: 1024,
+        n_contributors: 2,
+        samples_per_second: 50.0,
+        train_loss: Some(0.5),
+        test_accuracy: None,
+    }
+}
+
+fn live(epoch: u64) -> LiveProgress {
+    LiveProgress { progress: progress(epoch), point: None, devices: vec![] }
+}
+
+fn run_status(epoch: u64) -> RunStatus {
+    let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([7; 32]) };
+    RunStatus {
+        run: RunDescription {
+            run_id: "r".into(),
+            title: "t".into(),
+            purpose: "p".into(),
+            model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
+            n_parameters: 10,
+            target_batch_size: 1024,
+            micro_batch_size: 64,
+            shuffle_buffer_samples: 1000,
+            gradient_codec: TensorCodec::F16,
+            state_codec: TensorCodec::F32,
+            contribution_samples_max: 4096,
+            manifest: Manifest {
+                name: "d".into(),
+                shape: ImageShape { height: 1, width: 1, channels: 1 },
+                class_names: vec!["a".into()],
+                shards: vec![entry],
+                gallery: entry,
+            },
+        },
+        addresses: vec!["/ip4/127.0.0.1/udp/4001/quic-v1/webtransport".into()],
+        progress: progress(epoch),
+        history: vec![],
+        devices: vec![DeviceCount { device: DeviceKind::NativeCpu, n_contributors: 2 }],
+    }
+}
+
+async fn get(state: &HttpState, path: &str, accept_encoding: &str) -> Response {
+    let request = Request::get(path).header("accept-encoding", accept_encoding).body(Body::empty()).unwrap();
+    app(state.clone()).oneshot(request).await.unwrap()
+}
+
+async fn body(response: Response) -> String {
+    String::from_utf8(to_bytes(response.into_body(), 1 << 20).await.unwrap().to_vec()).unwrap()
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn the_page_and_its_assets_come_compressed_typed_and_cached() {
+    let world = world();
+    for (path, accept, encoding, content_type, cache, text) in [
+        ("/", "gzip, br", "br", "text/html", "no-cache", "page in brotli"),
+        ("/", "identity", "", "text/html", "no-cache", "<!doctype html>page"),
+        ("/worker.js", "br", "", "text/javascript", "no-cache", "//"),
+        ("/app.webmanifest", "br", "", "application/manifest+json", "no-cache", "{}"),
+        (&format!("/{ASSET}"), "br", "br", "application/wasm", "immutable", "wasm in brotli"),
+        (&format!("/{ASSET}"), "gzip", "gzip", "application/wasm", "immutable", "wasm in gzip"),
+        (&format!("/{ASSET}"), "", "", "application/wasm", "immutable", "\0asm plain"),
+    ] {
+        let response = get(&world.state, path, accept).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let headers = response.headers();
+        assert_eq!(header(headers, "content-encoding"), encoding, "{path} {accept}");
+        assert!(header(headers, "content-type").starts_with(content_type), "{path}: {headers:?}");
+        assert!(header(headers, "cache-control").ends_with(cache), "{path}: {headers:?}");
+        assert_eq!(header(headers, "vary"), "accept-encoding");
+        assert!(!header(headers, "last-modified").is_empty());
+        assert_eq!(body(response).await, text);
+    }
+}
+
+#[tokio::test]
+async fn an_unchanged_page_costs_a_304() {
+    let world = world();
+    let first = get(&world.state, "/", "br").await;
+    let modified = first.headers()["last-modified"].clone();
+    let request = Request::get("/").header("if-modified-since", modified).body(Body::empty()).unwrap();
+    let response = app(world.state).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::NOT_MODIFIED);
+    assert_eq!(header(response.headers(), "cache-control"), "no-cache");
+}
+
+#[tokio::test]
+async fn every_answer_has_the_security_headers() {
+    let world = world();
+    for path in ["/", "/nothing", "/api/run", "/api/nothing", "/healthz"] {
+        let response = get(&world.state, path, "br").await;
+        let headers = response.headers();
+        let policy = header(headers, "content-security-policy");
+        for part in ["default-src 'self';", "script-src 'self' 'wasm-unsafe-eval';", "frame-ancestors 'none'"]
+        {
+            assert!(policy.contains(part), "{path}: {policy}");
+        }
+        assert!(!policy.contains("unsafe-inline") && !policy.contains("  "), "{policy}");
+        assert_eq!(header(headers, "x-content-type-options"), "nosniff");
+        assert_eq!(header(headers, "referrer-policy"), "no-referrer");
+        assert_eq!(header(headers, "cross-origin-opener-policy"), "same-origin");
+        assert_eq!(header(headers, "cross-origin-embedder-policy"), "require-corp");
+        assert_eq!(header(headers, "cross-origin-resource-policy"), "same-origin");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_a_short_404_that_nobody_caches() {
+    let world = world();
+    fs::write(world.folder.path().parent().unwrap().join("barnraise-outside"), b"secret").unwrap();
+    for path in [
+        "/nothing",
+        "/assets/gone.wasm",
+        "/api/nothing",
+        "/../barnraise-outside",
+        "/%2e%2e/barnraise-outside",
+    ] {
+        let response = get(&world.state, path, "br").await;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
+        assert_eq!(header(response.headers(), "cache-control"), "no-store", "{path}");
+        assert_eq!(body(response).await, "404: there is nothing at this address\n");
+    }
+    fs::remove_file(world.folder.path().parent().unwrap().join("barnraise-outside")).unwrap();
+}
+
+#[tokio::test]
+async fn a_missing_page_says_how_to_build_it_and_appears_without_a_restart() {
+    let world = world();
+    fs::remove_file(world.folder.path().join("index.html")).unwrap();
+    fs::remove_file(world.folder.path().join("index.html.br")).unwrap();
+    let response = get(&world.state, "/", "br").await;
+    assert_eq!(response.status(), StatusCode::NOT_FOUND);
+    assert!(header(response.headers(), "content-type").starts_with("text/html"));
+    assert!(body(response).await.contains("cargo xtask build"));
+    write(world.folder.path(), "index.html", b"built");
+    assert_eq!(body(get(&world.state, "/", "br").await).await, "built");
+}
+
+#[tokio::test]
+async fn the_run_is_json_and_follows_the_watch() {
+    let world = world();
+    let response = get(&world.state, "/api/run", "br").await;
+    assert_eq!(header(response.headers(), "content-type"), "application/json");
+    assert_eq!(header(response.headers(), "cache-control"), "no-store");
+    let status: RunStatus = serde_json::from_str(&body(response).await).unwrap();
+    assert_eq!(status, run_status(3));
+    world.status.send_replace(run_status(4));
+    let status: RunStatus =
+        serde_json::from_str(&body(get(&world.state, "/api/run", "").await).await).unwrap();
+    assert_eq!(status.progress.epoch, 4);
+    assert_eq!(body(get(&world.state, "/healthz", "").await).await, "ok\n");
+    let post = Request::post("/api/run").body(Body::empty()).unwrap();
+    let response = app(world.state).oneshot(post).await.unwrap();
+    assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn events_begin_with_the_present_drop_old_ones_and_end_with_the_run() {
+    let world = world();
+    let response = get(&world.state, "/api/events", "br").await;
+    assert_eq!(header(response.headers(), "content-type"), "text/event-stream");
+    let mut stream = response.into_body().into_data_stream();
+    let first = stream.next().await.unwrap().unwrap();
+    let expected = format!(
+        "event: progress\ndata: {}\n\n",
+        serde_json::to_string(&LiveProgress { devices: run_status(3).devices, ..live(3) }).unwrap()
+    );
+    assert_eq!(String::from_utf8_lossy(&first), expected);
+    // The channel holds two: of three events, a reader that was slow sees the last two.
+    for epoch in [5, 6, 7] {
+        world.events.send(live(epoch)).unwrap();
+    }
+    for epoch in [6, 7] {
+        let event = String::from_utf8(stream.next().await.unwrap().unwrap().to_vec()).unwrap();
+        let data = event.strip_prefix("event: progress\ndata: ").unwrap();
+        assert_eq!(serde_json::from_str::<LiveProgress>(data.trim()).unwrap(), live(epoch));
+    }
+    drop(world.events);
+    assert!(stream.next().await.is_none(), "the stream ends when the backbone does");
+}
