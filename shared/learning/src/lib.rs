@@ -1,1 +1,25 @@
-//! shared/learning
+//! What a step is: models, losses, optimizers, batches, flat gradients.
+//!
+//! The same code computes gradients in a browser tab and natively, on the CPU, WebGPU or CUDA. It
+//! opens no socket, reads no clock, draws no entropy and spawns nothing: seeds are arguments.
+
+pub mod conformance;
+pub mod device;
+pub mod error;
+pub mod layout;
+pub mod optimizer;
+pub mod schedule;
+pub mod trainer;
+
+mod batch;
+mod model;
+mod platform;
+mod statistics;
+
+pub use batch::{Batch, PIXEL_MEAN, PIXEL_STD};
+pub use device::{ComputeDevice, DeviceChoice, DeviceError, open_device};
+pub use error::ModelError;
+pub use layout::{ParameterLayout, ParameterSegment};
+pub use optimizer::{Optimizer, OptimizerError, OptimizerSpec, OptimizerState};
+pub use schedule::{Decay, ScheduleError, ScheduleSpec};
+pub use trainer::{Evaluation, MeanGradient, Trainer};

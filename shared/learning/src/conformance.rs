@@ -1,0 +1,231 @@
+//! The same checks of a device everywhere: natively in a test, in a browser on WebGPU.
+//!
+//! Each check computes something on the device and on the CPU (or in another way) and reports how
+//! far they lie apart. Nothing is asserted here: the caller decides what a failure means.
+
+use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::run::{ModelKind, ModelSpec};
+use serde::Serialize;
+
+use crate::batch::Batch;
+use crate::device::ComputeDevice;
+use crate::error::ModelError;
+use crate::trainer::{MeanGradient, Trainer};
+
+/// Gradients, losses and probabilities of another device: it sums in another order and its
+/// exponentials differ in their last bits; through four layers of single precision (2^-24 each
+/// operation, some hundred terms a sum) that stays well below a thousandth of the largest value.
+const TOLERANCE_DEVICE: f32 = 1e-3;
+/// The same device, the same samples, another grouping: only the order of the sums differs.
+const TOLERANCE_GROUPING: f32 = 1e-4;
+/// Central differences of a loss with kinks (ReLU, pooling), in single precision logits.
+const TOLERANCE_DIFFERENCES: f32 = 2e-2;
+/// Step of the central differences, relative to a direction of norm 1.
+const DIFFERENCE_STEP: f32 = 2e-3;
+
+const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
+const N_CLASSES: usize = 10;
+const N_SAMPLES: usize = 32;
+/// Where the batch is cut in two for the accumulation check, unevenly.
+const CUT: usize = 11;
+
+/// One comparison.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CheckOutcome {
+    /// What was compared.
+    pub name: String,
+    /// Largest absolute difference, divided by the largest absolute value of the reference.
+    pub deviation: f32,
+    /// What the deviation must not exceed.
+    pub tolerance: f32,
+}
+
+impl CheckOutcome {
+    /// Whether the deviation is a number within the tolerance.
+    pub fn passed(&self) -> bool {
+        self.deviation <= self.tolerance
+    }
+
+    fn new(name: String, got: &[f32], want: &[f32], tolerance: f32) -> Self {
+        Self { name, deviation: deviation(got, want), tolerance }
+    }
+}
+
+/// Runs every check on `device` with both architectures.
+///
+/// # Errors
+/// A device that failed. A wrong result is not an error but an outcome that did not pass.
+pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError> {
+    let mut outcomes = Vec::new();
+    let models = [("LeNet", ModelKind::LeNet), ("MLP", ModelKind::Mlp { hidden: vec![64, 32] })];
+    for (name, kind) in models {
+        let spec = ModelSpec { kind, seed: 11 };
+        let mut tested = Trainer::new(&spec, SHAPE, N_CLASSES, device.clone())?;
+        let mut reference = Trainer::new(&spec, SHAPE, N_CLASSES, ComputeDevice::cpu())?;
+        outcomes.extend(compare(name, &mut tested, &mut reference).await?);
+        outcomes.extend(differences(name, &mut reference).await?);
+    }
+    Ok(outcomes)
+}
+
+async fn compare(
+    model: &str,
+    tested: &mut Trainer,
+    reference: &mut Trainer,
+) -> Result<Vec<CheckOutcome>, ModelError> {
+    let all = synthetic_batch(N_SAMPLES);
+    let (head, tail) = cut(&all);
+    let want = gradient(reference, &[&all]).await?;
+    let whole = gradient(tested, &[&all]).await?;
+    let pieces = gradient(tested, &[&head, &tail]).await?;
+    let parts = [gradient(tested, &[&head]).await?, gradient(tested, &[&tail]).await?];
+    let images = &all.images;
+    let got_probabilities = tested.predict(images, N_SAMPLES).await?;
+    let want_probabilities = reference.predict(images, N_SAMPLES).await?;
+    let evaluation = tested.evaluate(images, &all.labels).await?;
+
+    let name = |check: &str| format!("{model}: {check}");
+    let device = TOLERANCE_DEVICE;
+    let grouping = TOLERANCE_GROUPING;
+    Ok(vec![
+        CheckOutcome::new(name("gradient as on the CPU"), &whole.values, &want.values, device),
+        CheckOutcome::new(name("loss as on the CPU"), &[whole.loss], &[want.loss], device),
+        CheckOutcome::new(
+            name("probabilities as on the CPU"),
+            &got_probabilities,
+            &want_probabilities,
+            device,
+        ),
+        CheckOutcome::new(name("two micro-batches as one"), &pieces.values, &whole.values, grouping),
+        CheckOutcome::new(
+            name("two peers by their samples as one"),
+            &weighted(&parts),
+            &whole.values,
+            grouping,
+        ),
+        CheckOutcome::new(name("loss of evaluation and step"), &[evaluation.loss], &[whole.loss], grouping),
+    ])
+}
+
+/// The gradient of each layer against central differences of the loss along it, on the CPU.
+async fn differences(model: &str, trainer: &mut Trainer) -> Result<Vec<CheckOutcome>, ModelError> {
+    let batch = synthetic_batch(N_SAMPLES);
+    let parameters = trainer.layout().initial_parameters(11);
+    let gradient = gradient(trainer, &[&batch]).await?.values;
+    let mut slopes = (Vec::new(), Vec::new());
+    for segment in trainer.layout().clone().segments() {
+        let range = segment.range();
+        let norm = gradient[range.clone()].iter().map(|value| value * value).sum::<f32>().sqrt();
+        let mut losses = [0.0; 2];
+        for (loss, sign) in losses.iter_mut().zip([DIFFERENCE_STEP, -DIFFERENCE_STEP]) {
+            let mut moved = parameters.clone();
+            for (value, slope) in moved[range.clone()].iter_mut().zip(&gradient[range.clone()]) {
+                *value += sign * slope / norm;
+            }
+            trainer.load_parameters(&moved)?;
+            *loss = trainer.evaluate(&batch.images, &batch.labels).await?.loss;
+        }
+        slopes.0.push(norm);
+        slopes.1.push((losses[0] - losses[1]) / (2.0 * DIFFERENCE_STEP));
+    }
+    trainer.load_parameters(&parameters)?;
+    let name = format!("{model}: gradient as finite differences of the loss");
+    Ok(vec![CheckOutcome::new(name, &slopes.0, &slopes.1, TOLERANCE_DIFFERENCES)])
+}
+
+async fn gradient(trainer: &mut Trainer, batches: &[&Batch]) -> Result<MeanGradient, ModelError> {
+    for batch in batches {
+        trainer.accumulate(batch).await?;
+    }
+    let taken = trainer.take_mean_gradient().await?;
+    taken.ok_or(ModelError::BatchSize { max: N_SAMPLES, got: 0 })
+}
+
+fn weighted(parts: &[MeanGradient]) -> Vec<f32> {
+    let n_samples: u32 = parts.iter().map(|part| part.n_samples).sum();
+    let mut mean = vec![0.0; parts.first().map_or(0, |part| part.values.len())];
+    for part in parts {
+        let weight = part.n_samples as f32 / n_samples as f32;
+        mean.iter_mut().zip(&part.values).for_each(|(sum, value)| *sum += weight * value);
+    }
+    mean
+}
+
+/// Blobs whose place and brightness depend on the class, on a noisy ground.
+fn synthetic_batch(n_samples: usize) -> Batch {
+    let mut batch = Batch::default();
+    let mut random = 12_345_u32;
+    for sample in 0..n_samples {
+        let label = (sample * 7 + 3) % N_CLASSES;
+        let (row, column) = (4 + 2 * label, 24 - 2 * label);
+        for pixel in 0..SHAPE.n_values() {
+            let distance = (pixel / 28).abs_diff(row) + (pixel % 28).abs_diff(column);
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let noise = (random >> 26) as u8;
+            batch.images.push(noise + if distance < 6 { 100 + 8 * label as u8 } else { 0 });
+        }
+        batch.labels.push(label as u8);
+    }
+    batch
+}
+
+fn cut(batch: &Batch) -> (Batch, Batch) {
+    let (head, tail) = batch.images.split_at(CUT * SHAPE.n_values());
+    let (head_labels, tail_labels) = batch.labels.split_at(CUT);
+    let part = |images: &[u8], labels: &[u8]| Batch { images: images.to_vec(), labels: labels.to_vec() };
+    (part(head, head_labels), part(tail, tail_labels))
+}
+
+/// Infinite where the lengths differ or a value is not finite.
+fn deviation(got: &[f32], want: &[f32]) -> f32 {
+    if got.len() != want.len() || got.iter().chain(want).any(|value| !value.is_finite()) {
+        return f32::INFINITY;
+    }
+    let scale = want.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    let worst = got.iter().zip(want).fold(0.0_f32, |worst, (a, b)| worst.max((a - b).abs()));
+    if worst == 0.0 { 0.0 } else { worst / scale }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use futures::executor::block_on;
+
+    use super::*;
+    use crate::device::{DeviceChoice, open_device};
+
+    fn assert_conforms(device: &ComputeDevice) {
+        let outcomes = block_on(run(device)).unwrap();
+        assert_eq!(outcomes.len(), 14);
+        for outcome in &outcomes {
+            println!("{}: {:e} of {:e}", outcome.name, outcome.deviation, outcome.tolerance);
+        }
+        let failed: Vec<_> = outcomes.iter().filter(|outcome| !outcome.passed()).collect();
+        assert!(failed.is_empty(), "{failed:?}");
+    }
+
+    #[test]
+    fn the_cpu_conforms() {
+        assert_conforms(&ComputeDevice::cpu());
+    }
+
+    /// Where the machine has a graphics adapter, software ones included.
+    #[test]
+    fn wgpu_conforms_where_there_is_an_adapter() {
+        if let Ok(device) = block_on(open_device(DeviceChoice::Wgpu)) {
+            assert_conforms(&device);
+        }
+    }
+
+    #[test]
+    fn a_wrong_gradient_does_not_pass() {
+        assert_eq!(deviation(&[1.0, 2.0], &[1.0, 4.0]), 0.5);
+        assert_eq!(deviation(&[0.0], &[0.0]), 0.0);
+        assert_eq!(deviation(&[1.0], &[1.0, 2.0]), f32::INFINITY);
+        let outcome = CheckOutcome::new(String::new(), &[f32::NAN], &[1.0], 1e-3);
+        assert!(!outcome.passed());
+        let outcome = CheckOutcome::new(String::new(), &[1.1], &[1.0], 1e-3);
+        assert!(!outcome.passed());
+    }
+}

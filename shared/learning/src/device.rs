@@ -1,0 +1,274 @@
+//! Where a model computes: the CPU everywhere, WebGPU in the browser, a native graphics API, CUDA.
+//!
+//! Opening a device never panics: a missing adapter, a missing driver or a build without the
+//! backend is an error that says so. A device that is lost later says so too, so that a peer can
+//! go on with the CPU.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
+
+use burn::tensor::wgpu::{WgpuInitError, WgpuSetup};
+use burn::tensor::{Device, ExecutionError};
+use futures::lock::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::platform;
+
+/// What to compute on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceChoice {
+    /// Pure Rust on the CPU; always there.
+    Cpu,
+    /// WebGPU in a browser; Vulkan, Metal, DirectX 12 or OpenGL natively.
+    Wgpu,
+    /// An NVIDIA GPU; needs the cargo feature `cuda`.
+    Cuda,
+}
+
+/// Why a device cannot compute.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// The machine or the browser offers no adapter.
+    #[error("no GPU adapter: {0}")]
+    NoAdapter(String),
+    /// The backend is not in this build.
+    #[error("this build has no {0} backend; build it with the cargo feature `{0}`")]
+    NotBuilt(DeviceChoice),
+    /// There is an adapter or a driver, and it does not start.
+    #[error("{choice} device cannot be opened: {reason}")]
+    Open {
+        /// What was asked for.
+        choice: DeviceChoice,
+        /// From the driver or the backend.
+        reason: String,
+    },
+    /// It worked and is gone: a driver reset, an unplugged GPU, a browser under memory pressure.
+    #[error("the device was lost: {0}")]
+    Lost(String),
+    /// A computation on it failed.
+    #[error("the computation failed: {0}")]
+    Execution(String),
+    /// Not one of `cpu`, `wgpu`, `cuda`.
+    #[error("a device is `cpu`, `wgpu` or `cuda`, not `{0}`")]
+    UnknownChoice(String),
+}
+
+/// An open device. Clones share it.
+#[derive(Debug, Clone)]
+pub struct ComputeDevice {
+    choice: DeviceChoice,
+    name: String,
+    device: Device,
+    /// Set once, by the graphics API's callbacks.
+    lost: Arc<OnceLock<String>>,
+}
+
+/// The one wgpu device of this process or browser worker: the backend registers it only once.
+static WGPU: Mutex<Option<ComputeDevice>> = Mutex::new(None);
+
+/// Opens a device; for [`DeviceChoice::Wgpu`] the one that was opened before.
+///
+/// # Errors
+/// No adapter, no driver, a backend that is not in this build, or a wgpu device that was lost.
+pub async fn open_device(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
+    match choice {
+        DeviceChoice::Cpu => Ok(ComputeDevice::cpu()),
+        DeviceChoice::Wgpu => {
+            let mut opened = WGPU.lock().await;
+            if let Some(device) = opened.as_ref() {
+                device.check()?;
+                return Ok(device.clone());
+            }
+            let device = open_wgpu().await?;
+            *opened = Some(device.clone());
+            Ok(device)
+        }
+        DeviceChoice::Cuda => open_cuda(),
+    }
+}
+
+async fn open_wgpu() -> Result<ComputeDevice, DeviceError> {
+    platform::check_adapter().await.map_err(DeviceError::NoAdapter)?;
+    let (device, setup) = Device::wgpu_options().init_with_setup_async().await.map_err(wgpu_error)?;
+    let lost = Arc::new(OnceLock::new());
+    watch(&setup, &lost);
+    Ok(ComputeDevice { choice: DeviceChoice::Wgpu, name: adapter_name(&setup), device, lost })
+}
+
+/// Replaces burn's own callbacks, of which the one for errors panics.
+fn watch(setup: &WgpuSetup, lost: &Arc<OnceLock<String>>) {
+    let reason = Arc::clone(lost);
+    setup.device.set_device_lost_callback(move |kind, message| {
+        // The first reason counts; a later one is a consequence of it.
+        let _ = reason.set(format!("{kind:?}: {message}"));
+    });
+    let reason = Arc::clone(lost);
+    setup.device.on_uncaptured_error(Arc::new(move |error| {
+        let _ = reason.set(format!("{error}"));
+    }));
+}
+
+fn wgpu_error(error: WgpuInitError) -> DeviceError {
+    match error {
+        WgpuInitError::AdapterUnavailable { message, .. } => DeviceError::NoAdapter(message),
+        other => DeviceError::Open { choice: DeviceChoice::Wgpu, reason: other.to_string() },
+    }
+}
+
+/// What people call the adapter; browsers say little about it.
+fn adapter_name(setup: &WgpuSetup) -> String {
+    let info = setup.adapter.get_info();
+    let parts = [info.name.as_str(), info.driver.as_str()];
+    let known: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    match known.is_empty() {
+        true => format!("{:?} adapter", info.backend),
+        false => format!("{} ({:?})", known.join(", "), info.backend),
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda() -> Result<ComputeDevice, DeviceError> {
+    Err(DeviceError::NotBuilt(DeviceChoice::Cuda))
+}
+
+#[cfg(feature = "cuda")]
+fn open_cuda() -> Result<ComputeDevice, DeviceError> {
+    // Without a driver the backend panics at its first use, so that use happens here.
+    let opened = platform::catch_panic(|| {
+        let device = Device::cuda(0);
+        burn::tensor::Tensor::<1>::ones([1], &device).try_into_data().map(|_| device)
+    });
+    match opened {
+        Ok(Ok(device)) => Ok(ComputeDevice {
+            choice: DeviceChoice::Cuda,
+            name: "CUDA device 0".to_owned(),
+            device,
+            lost: Arc::default(),
+        }),
+        Ok(Err(error)) => Err(DeviceError::Open { choice: DeviceChoice::Cuda, reason: error.to_string() }),
+        Err(reason) => Err(DeviceError::Open { choice: DeviceChoice::Cuda, reason }),
+    }
+}
+
+impl ComputeDevice {
+    /// The CPU, which needs no opening.
+    pub fn cpu() -> Self {
+        Self {
+            choice: DeviceChoice::Cpu,
+            name: "CPU".to_owned(),
+            device: Device::flex(),
+            lost: Arc::default(),
+        }
+    }
+
+    /// What it was opened as.
+    pub fn choice(&self) -> DeviceChoice {
+        self.choice
+    }
+
+    /// Name of the adapter for people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the device is gone; it does not come back.
+    pub fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
+    /// An error with the reason once the device is lost.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        match self.lost.get() {
+            Some(reason) => Err(DeviceError::Lost(reason.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// The burn device, without autodiff.
+    pub(crate) fn burn(&self) -> &Device {
+        &self.device
+    }
+
+    /// The result of a readback: a lost device may answer as if nothing had happened.
+    pub(crate) fn checked<T>(&self, result: Result<T, ExecutionError>) -> Result<T, DeviceError> {
+        self.check()?;
+        result.map_err(|error| DeviceError::Execution(error.to_string()))
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Cpu => "cpu",
+            Self::Wgpu => "wgpu",
+            Self::Cuda => "cuda",
+        })
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
+        match text {
+            "cpu" => Ok(Self::Cpu),
+            "wgpu" => Ok(Self::Wgpu),
+            "cuda" => Ok(Self::Cuda),
+            other => Err(DeviceError::UnknownChoice(other.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use futures::executor::block_on;
+
+    use super::*;
+
+    #[test]
+    fn choices_have_names() {
+        for choice in [DeviceChoice::Cpu, DeviceChoice::Wgpu, DeviceChoice::Cuda] {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        assert_eq!("tpu".parse::<DeviceChoice>(), Err(DeviceError::UnknownChoice("tpu".to_owned())));
+    }
+
+    #[test]
+    fn the_cpu_is_always_there() {
+        let device = block_on(open_device(DeviceChoice::Cpu)).unwrap();
+        assert_eq!(device.choice(), DeviceChoice::Cpu);
+        assert!(!device.is_lost());
+    }
+
+    #[test]
+    fn wgpu_opens_once_or_names_what_is_missing() {
+        let first = block_on(open_device(DeviceChoice::Wgpu));
+        let second = block_on(open_device(DeviceChoice::Wgpu));
+        match first {
+            Ok(device) => assert_eq!(device.name(), second.unwrap().name()),
+            Err(error) => {
+                assert!(matches!(error, DeviceError::NoAdapter(_) | DeviceError::Open { .. }), "{error}");
+                assert!(second.is_err());
+            }
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn cuda_says_which_feature_is_missing() {
+        let error = block_on(open_device(DeviceChoice::Cuda)).unwrap_err();
+        assert_eq!(error, DeviceError::NotBuilt(DeviceChoice::Cuda));
+    }
+
+    #[test]
+    fn a_lost_device_says_why() {
+        let device = ComputeDevice::cpu();
+        device.lost.set("unplugged".to_owned()).unwrap();
+        assert!(device.clone().is_lost());
+        assert_eq!(device.checked(Ok(1)), Err(DeviceError::Lost("unplugged".to_owned())));
+    }
+}

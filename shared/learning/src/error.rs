@@ -1,0 +1,100 @@
+//! What can be wrong with a model, its input or the device it runs on. Only data, no behaviour.
+
+use crate::device::DeviceError;
+
+/// Why a model was not built, or a step not computed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ModelError {
+    /// More values than this crate agrees to hold.
+    #[error("the model has more than {max} parameters")]
+    TooLarge {
+        /// Most allowed.
+        max: usize,
+    },
+    /// Too deep.
+    #[error("the model has {got} hidden layers, at most {max} are allowed")]
+    TooManyLayers {
+        /// Most allowed.
+        max: usize,
+        /// In the specification.
+        got: usize,
+    },
+    /// A layer without units.
+    #[error("hidden layer {layer} of the model has no units")]
+    EmptyLayer {
+        /// Index of the layer.
+        layer: usize,
+    },
+    /// Labels are one byte.
+    #[error("the data has {got} classes, 1 to {max} are allowed")]
+    Classes {
+        /// Most allowed.
+        max: usize,
+        /// In the data set.
+        got: usize,
+    },
+    /// An image shape without pixels.
+    #[error("the images of the data set have no pixels")]
+    EmptyImage,
+    /// Two convolutions and poolings need room.
+    #[error("images of {height}x{width} pixels are too small for LeNet, it needs {want}x{want}")]
+    ImageTooSmall {
+        /// Smallest height and width.
+        want: usize,
+        /// Of the images.
+        height: usize,
+        /// Of the images.
+        width: usize,
+    },
+    /// A flat vector of another model.
+    #[error("{got} values given, the model has {want} parameters")]
+    ParameterCount {
+        /// Of the model.
+        want: usize,
+        /// What came.
+        got: usize,
+    },
+    /// A micro-batch without samples, or with too many.
+    #[error("a batch has {got} samples, 1 to {max} are allowed")]
+    BatchSize {
+        /// Most allowed.
+        max: usize,
+        /// What came.
+        got: usize,
+    },
+    /// Images and labels do not belong together.
+    #[error("a batch of {n_samples} samples needs {want} image bytes, {got} came")]
+    ImageBytes {
+        /// Labels, or the announced number.
+        n_samples: usize,
+        /// Bytes of that many images.
+        want: usize,
+        /// What came.
+        got: usize,
+    },
+    /// A label without a class.
+    #[error("sample {sample} has label {label}, the model has {n_classes} classes")]
+    Label {
+        /// Index in the batch.
+        sample: usize,
+        /// What came.
+        label: u8,
+        /// Of the model.
+        n_classes: usize,
+    },
+    /// More samples than a gradient can be weighted with.
+    #[error("more than {max} samples accumulated")]
+    TooManySamples {
+        /// Most allowed.
+        max: u32,
+    },
+    /// The computation diverged, or the device miscomputed.
+    #[error("value {index} of the gradient is not finite")]
+    NotFinite {
+        /// Position in the flat gradient.
+        index: usize,
+    },
+    /// The device failed or is gone.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}

@@ -1,0 +1,324 @@
+//! The flat parameter vector: which value belongs to which layer, and the first values.
+//!
+//! The order is fixed: layer by layer from input to output, weight before bias, each row-major.
+//! A convolution's weight is `[out, in, kernel height, kernel width]`, a linear layer's
+//! `[in, out]`. Gradients have the same order. This file never touches a tensor library, so the
+//! order cannot depend on a backend.
+
+use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::run::{ModelKind, ModelSpec};
+
+use crate::error::ModelError;
+
+/// Most values a model may have: 64 Mi, a quarter of a GiB in single precision. A specification
+/// comes from a peer, so it is bounded before anything is allocated.
+pub const PARAMETERS_MAX: usize = 64 * 1024 * 1024;
+/// Most values that a forward pass keeps for all its samples: 64 Mi. It bounds the batch.
+pub const ACTIVATIONS_MAX: usize = 64 * 1024 * 1024;
+/// Most hidden layers of an MLP.
+pub const HIDDEN_LAYERS_MAX: usize = 32;
+/// Most classes: a label is one byte.
+pub const CLASSES_MAX: usize = 256;
+/// Smallest height and width that leave LeNet one pixel after its two convolutions and poolings.
+pub const LENET_PIXELS_MIN: usize = 12;
+
+/// Kernel height and width of LeNet's convolutions.
+pub(crate) const LENET_KERNEL: usize = 5;
+/// Zero padding of LeNet's first convolution, so that it keeps the image's size.
+pub(crate) const LENET_PADDING: usize = 2;
+/// Feature maps of LeNet's two convolutions (LeCun et al. 1998).
+const LENET_MAPS: [usize; 2] = [6, 16];
+/// Units of LeNet's two hidden linear layers (LeCun et al. 1998).
+const LENET_HIDDEN: [usize; 2] = [120, 84];
+
+/// One tensor inside the flat vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParameterSegment {
+    /// Such as `conv1.weight`.
+    pub name: String,
+    /// Shape of the tensor, row-major.
+    pub shape: Vec<usize>,
+    /// Position of its first value.
+    pub offset: usize,
+    /// Number of values.
+    pub len: usize,
+    /// Inputs that each unit of the layer sums over.
+    pub fan_in: usize,
+    /// Whether a ReLU follows the layer.
+    pub before_relu: bool,
+}
+
+impl ParameterSegment {
+    /// Whether this is a layer's bias: one dimension.
+    pub fn is_bias(&self) -> bool {
+        self.shape.len() == 1
+    }
+
+    /// Where its values are in the flat vector.
+    pub fn range(&self) -> std::ops::Range<usize> {
+        self.offset..self.offset + self.len
+    }
+}
+
+/// All tensors of a model in the order of the flat vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParameterLayout {
+    segments: Vec<ParameterSegment>,
+    n_parameters: usize,
+    /// Values that a forward pass keeps for each sample.
+    n_activations: usize,
+}
+
+impl ParameterLayout {
+    /// The layout of `spec` on images of `shape`.
+    ///
+    /// # Errors
+    /// A model that is too large, too deep, or does not fit the images.
+    pub fn of(spec: &ModelSpec, shape: ImageShape, n_classes: usize) -> Result<Self, ModelError> {
+        if n_classes == 0 || n_classes > CLASSES_MAX {
+            return Err(ModelError::Classes { max: CLASSES_MAX, got: n_classes });
+        }
+        if shape.n_values() == 0 {
+            return Err(ModelError::EmptyImage);
+        }
+        let mut builder = Builder {
+            layout: Self { segments: Vec::new(), n_parameters: 0, n_activations: shape.n_values() },
+        };
+        match &spec.kind {
+            ModelKind::LeNet => builder.lenet(shape, n_classes)?,
+            ModelKind::Mlp { hidden } => builder.mlp(shape.n_values(), hidden, n_classes)?,
+        }
+        Ok(builder.layout)
+    }
+
+    /// The tensors, in order.
+    pub fn segments(&self) -> &[ParameterSegment] {
+        &self.segments
+    }
+
+    /// Length of the flat vector.
+    pub fn n_parameters(&self) -> usize {
+        self.n_parameters
+    }
+
+    /// Most samples that one forward pass agrees to take.
+    pub fn batch_samples_max(&self) -> usize {
+        (ACTIVATIONS_MAX / self.n_activations).max(1)
+    }
+
+    /// The first parameters, bit for bit the same on every platform for the same seed.
+    ///
+    /// Weights are uniform in `±gain * sqrt(3 / fan_in)` with gain `sqrt(2)` before a ReLU and 1
+    /// elsewhere (Kaiming uniform, He et al. 2015), biases in `±1 / sqrt(fan_in)`. Biases are not
+    /// zero because the layer-wise optimizers scale a step by the norm of what it changes.
+    ///
+    /// The generator works on integers, and the only floating-point operations are conversions,
+    /// products, quotients and roots, which IEEE 754 rounds the same everywhere.
+    pub fn initial_parameters(&self, seed: u64) -> Vec<f32> {
+        let mut random = SplitMix64 { state: seed };
+        let mut flat = Vec::with_capacity(self.n_parameters);
+        for segment in &self.segments {
+            let numerator = match (segment.is_bias(), segment.before_relu) {
+                (true, _) => 1.0,
+                (false, true) => 6.0,
+                (false, false) => 3.0,
+            };
+            let bound = (numerator / segment.fan_in as f32).sqrt();
+            flat.extend((0..segment.len).map(|_| random.next_signed_unit() * bound));
+        }
+        flat
+    }
+
+    /// Checks that a flat vector has this layout's length.
+    pub(crate) fn check_length(&self, got: usize) -> Result<(), ModelError> {
+        match got == self.n_parameters {
+            true => Ok(()),
+            false => Err(ModelError::ParameterCount { want: self.n_parameters, got }),
+        }
+    }
+}
+
+struct Builder {
+    layout: ParameterLayout,
+}
+
+impl Builder {
+    fn lenet(&mut self, shape: ImageShape, n_classes: usize) -> Result<(), ModelError> {
+        let (height, width) = (usize::from(shape.height), usize::from(shape.width));
+        if height < LENET_PIXELS_MIN || width < LENET_PIXELS_MIN {
+            return Err(ModelError::ImageTooSmall { want: LENET_PIXELS_MIN, height, width });
+        }
+        let [maps1, maps2] = LENET_MAPS;
+        let area = LENET_KERNEL * LENET_KERNEL;
+        let channels = usize::from(shape.channels);
+        self.layer("conv1", vec![maps1, channels, LENET_KERNEL, LENET_KERNEL], channels * area, maps1, true)?;
+        self.layer("conv2", vec![maps2, maps1, LENET_KERNEL, LENET_KERNEL], maps1 * area, maps2, true)?;
+        let n_features = maps2 * pooled(height) * pooled(width);
+        let n_mapped = maps1 * height * width + maps2 * (height / 2) * (width / 2);
+        self.layout.n_activations = self.layout.n_activations.saturating_add(n_mapped);
+        let sizes = [n_features, LENET_HIDDEN[0], LENET_HIDDEN[1], n_classes];
+        self.linear_layers(&sizes)
+    }
+
+    fn mlp(&mut self, n_inputs: usize, hidden: &[u32], n_classes: usize) -> Result<(), ModelError> {
+        if hidden.len() > HIDDEN_LAYERS_MAX {
+            return Err(ModelError::TooManyLayers { max: HIDDEN_LAYERS_MAX, got: hidden.len() });
+        }
+        if let Some(layer) = hidden.iter().position(|&units| units == 0) {
+            return Err(ModelError::EmptyLayer { layer });
+        }
+        let mut sizes = vec![n_inputs];
+        sizes.extend(hidden.iter().map(|&units| units as usize));
+        sizes.push(n_classes);
+        self.linear_layers(&sizes)
+    }
+
+    fn linear_layers(&mut self, sizes: &[usize]) -> Result<(), ModelError> {
+        for (index, pair) in sizes.windows(2).enumerate() {
+            let &[n_in, n_out] = pair else { continue };
+            let before_relu = index + 2 < sizes.len();
+            self.layer(&format!("fc{}", index + 1), vec![n_in, n_out], n_in, n_out, before_relu)?;
+        }
+        Ok(())
+    }
+
+    fn layer(
+        &mut self,
+        name: &str,
+        weight: Vec<usize>,
+        fan_in: usize,
+        n_out: usize,
+        before_relu: bool,
+    ) -> Result<(), ModelError> {
+        self.layout.n_activations = self.layout.n_activations.saturating_add(n_out);
+        self.segment(format!("{name}.weight"), weight, fan_in, before_relu)?;
+        self.segment(format!("{name}.bias"), vec![n_out], fan_in, before_relu)
+    }
+
+    fn segment(
+        &mut self,
+        name: String,
+        shape: Vec<usize>,
+        fan_in: usize,
+        before_relu: bool,
+    ) -> Result<(), ModelError> {
+        let offset = self.layout.n_parameters;
+        let len = shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size));
+        let total = len.and_then(|len| offset.checked_add(len)).filter(|&total| total <= PARAMETERS_MAX);
+        let (Some(len), Some(total)) = (len, total) else {
+            return Err(ModelError::TooLarge { max: PARAMETERS_MAX });
+        };
+        self.layout.segments.push(ParameterSegment { name, shape, offset, len, fan_in, before_relu });
+        self.layout.n_parameters = total;
+        Ok(())
+    }
+}
+
+/// Pixels left of `size` after LeNet's padded convolution, pooling, convolution and pooling.
+fn pooled(size: usize) -> usize {
+    (size / 2 - (LENET_KERNEL - 1)) / 2
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014): integers only, the whole state is the seed.
+struct SplitMix64 {
+    state: u64,
+}
+
+impl SplitMix64 {
+    fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in `[-1, 1)`, a multiple of 2^-23, so that both operations are exact.
+    fn next_signed_unit(&mut self) -> f32 {
+        let bits = (self.next_u64() >> 40) as f32;
+        bits / 8_388_608.0 - 1.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use barnraise_protocol::hash::Sha256Hash;
+
+    use super::*;
+
+    const FASHION: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
+
+    fn layout(kind: ModelKind) -> Result<ParameterLayout, ModelError> {
+        ParameterLayout::of(&ModelSpec { kind, seed: 0 }, FASHION, 10)
+    }
+
+    #[test]
+    fn lenet_has_the_sizes_of_the_paper() {
+        let layout = layout(ModelKind::LeNet).unwrap();
+        assert_eq!(layout.n_parameters(), 156 + 2416 + 48_120 + 10_164 + 850);
+        let names: Vec<_> = layout.segments().iter().map(|segment| segment.name.as_str()).collect();
+        assert_eq!(names[..4], ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias"]);
+        assert_eq!(names[4..6], ["fc1.weight", "fc1.bias"]);
+        assert_eq!(layout.segments()[4].shape, [400, 120]);
+    }
+
+    #[test]
+    fn segments_cover_the_vector_without_gaps() {
+        let layout = layout(ModelKind::Mlp { hidden: vec![32, 16] }).unwrap();
+        let mut next = 0;
+        for segment in layout.segments() {
+            assert_eq!(segment.offset, next);
+            assert_eq!(segment.len, segment.shape.iter().product::<usize>());
+            next = segment.range().end;
+        }
+        assert_eq!(next, layout.n_parameters());
+        assert_eq!(next, 784 * 32 + 32 + 32 * 16 + 16 + 16 * 10 + 10);
+    }
+
+    #[test]
+    fn hostile_specifications_are_refused() {
+        let huge = layout(ModelKind::Mlp { hidden: vec![u32::MAX, u32::MAX] });
+        assert_eq!(huge, Err(ModelError::TooLarge { max: PARAMETERS_MAX }));
+        let deep = layout(ModelKind::Mlp { hidden: vec![1; HIDDEN_LAYERS_MAX + 1] });
+        assert!(matches!(deep, Err(ModelError::TooManyLayers { got: 33, .. })));
+        let empty = layout(ModelKind::Mlp { hidden: vec![4, 0] });
+        assert_eq!(empty, Err(ModelError::EmptyLayer { layer: 1 }));
+        let spec = ModelSpec { kind: ModelKind::LeNet, seed: 0 };
+        let small = ImageShape { height: 11, width: 28, channels: 1 };
+        assert!(matches!(ParameterLayout::of(&spec, small, 10), Err(ModelError::ImageTooSmall { .. })));
+        let large = ImageShape { height: u16::MAX, width: u16::MAX, channels: u16::MAX };
+        assert!(ParameterLayout::of(&spec, large, 10).is_err());
+        assert!(matches!(ParameterLayout::of(&spec, FASHION, 257), Err(ModelError::Classes { .. })));
+    }
+
+    #[test]
+    fn splitmix64_gives_its_published_values() {
+        // First outputs for the state 1234567, as the reference implementation prints them.
+        let mut random = SplitMix64 { state: 1_234_567 };
+        assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
+        assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn initial_parameters_are_the_same_everywhere() {
+        let flat = layout(ModelKind::LeNet).unwrap().initial_parameters(7);
+        let bytes: Vec<u8> = flat.iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(Sha256Hash::of(&bytes).to_string(), "GOLDEN");
+        assert_eq!(flat[0].to_bits(), 0);
+    }
+
+    #[test]
+    fn initial_parameters_stay_in_their_bounds_and_fill_them() {
+        let layout = layout(ModelKind::LeNet).unwrap();
+        let flat = layout.initial_parameters(3);
+        let fc1 = &flat[layout.segments()[4].range()];
+        let bound = (6.0_f32 / 400.0).sqrt();
+        let largest = fc1.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        assert!(largest <= bound && largest > 0.999 * bound);
+        let mean = fc1.iter().sum::<f32>() / fc1.len() as f32;
+        assert!(mean.abs() < 0.02 * bound);
+        assert_ne!(flat, layout.initial_parameters(4));
+    }
+}

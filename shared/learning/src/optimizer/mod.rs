@@ -1,0 +1,171 @@
+//! Optimizers on flat vectors: one step per epoch, on the aggregator.
+//!
+//! Plain `f32` loops in a fixed order with `+ - * / sqrt` only (norms are summed in `f64`), so the
+//! same gradients give the same parameters bit for bit on every platform. Nothing here touches a
+//! tensor library or a device.
+
+mod rules;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+use crate::layout::ParameterLayout;
+use rules::Step;
+pub use spec::OptimizerSpec;
+
+/// Why an optimizer was not built, restored, or did not step.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum OptimizerError {
+    /// A hyperparameter out of its range.
+    #[error("{name} must be {want}, it is {got}")]
+    Hyperparameter {
+        /// Such as `momentum`.
+        name: &'static str,
+        /// The range in words.
+        want: &'static str,
+        /// What came.
+        got: f32,
+    },
+    /// A vector of another model.
+    #[error("{what} has {got} values, the model has {want}")]
+    Length {
+        /// Which vector.
+        what: &'static str,
+        /// Of the model.
+        want: usize,
+        /// What came.
+        got: usize,
+    },
+    /// A state of another optimizer.
+    #[error("the state has {got} moment vectors, this optimizer keeps {want}")]
+    Moments {
+        /// Of this optimizer.
+        want: usize,
+        /// In the state.
+        got: usize,
+    },
+    /// Zero is allowed, so that a schedule may reach it.
+    #[error("the learning rate must be finite and not negative, it is {0}")]
+    LearningRate(f32),
+    /// A NaN or an infinity among the gradient; nothing was changed.
+    #[error("value {index} of the mean gradient is not finite")]
+    NotFinite {
+        /// Position in the flat gradient.
+        index: usize,
+    },
+    /// The step would have made a parameter NaN or infinite; the parameters are as they were.
+    #[error("the step makes parameter {index} not finite")]
+    Diverged {
+        /// Position in the flat vector.
+        index: usize,
+    },
+}
+
+/// All that an optimizer remembers between steps; part of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OptimizerState {
+    /// Steps made.
+    pub n_steps: u64,
+    /// `beta1^n_steps` and `beta2^n_steps`, kept as products so that no power function is needed.
+    pub beta_products: [f64; 2],
+    /// `[n_moments][n_parameters]`: velocity, or first and second moment.
+    pub moments: Vec<Vec<f32>>,
+}
+
+/// An optimizer, its hyperparameters and its state.
+#[derive(Debug, Clone)]
+pub struct Optimizer {
+    spec: OptimizerSpec,
+    /// Start and end of each layer's tensor, for the layer-wise rules.
+    segments: Vec<std::ops::Range<usize>>,
+    n_parameters: usize,
+    state: OptimizerState,
+    /// Where a step's parameters are computed before they replace the old ones.
+    next: Vec<f32>,
+}
+
+impl Optimizer {
+    /// A fresh optimizer for a model of `layout`.
+    ///
+    /// # Errors
+    /// A hyperparameter out of its range.
+    pub fn new(spec: OptimizerSpec, layout: &ParameterLayout) -> Result<Self, OptimizerError> {
+        spec.validate()?;
+        let n_parameters = layout.n_parameters();
+        let moments = vec![vec![0.0; n_parameters]; spec.n_moments()];
+        Ok(Self {
+            spec,
+            segments: layout.segments().iter().map(|segment| segment.range()).collect(),
+            n_parameters,
+            state: OptimizerState { n_steps: 0, beta_products: [1.0, 1.0], moments },
+            next: vec![0.0; n_parameters],
+        })
+    }
+
+    /// Moves `parameters` one step against `mean_gradient`.
+    ///
+    /// # Shapes
+    /// - `parameters`, `mean_gradient`: `[n_parameters]`
+    ///
+    /// # Errors
+    /// On any error the parameters are untouched. After [`OptimizerError::Diverged`] the moments
+    /// are those of the failed step: restore a state before going on.
+    pub fn step(
+        &mut self,
+        parameters: &mut [f32],
+        mean_gradient: &[f32],
+        learning_rate: f32,
+    ) -> Result<(), OptimizerError> {
+        self.check_length("the parameter vector", parameters.len())?;
+        self.check_length("the mean gradient", mean_gradient.len())?;
+        if !(learning_rate.is_finite() && learning_rate >= 0.0) {
+            return Err(OptimizerError::LearningRate(learning_rate));
+        }
+        if let Some(index) = mean_gradient.iter().position(|value| !value.is_finite()) {
+            return Err(OptimizerError::NotFinite { index });
+        }
+        self.next.copy_from_slice(parameters);
+        let step = Step { parameters: &mut self.next, gradient: mean_gradient, learning_rate };
+        rules::apply(&self.spec, step, &self.segments, &mut self.state);
+        if let Some(index) = self.next.iter().position(|value| !value.is_finite()) {
+            return Err(OptimizerError::Diverged { index });
+        }
+        parameters.copy_from_slice(&self.next);
+        Ok(())
+    }
+
+    /// The hyperparameters.
+    pub fn spec(&self) -> &OptimizerSpec {
+        &self.spec
+    }
+
+    /// What a checkpoint must keep.
+    pub fn state(&self) -> &OptimizerState {
+        &self.state
+    }
+
+    /// Goes on from the state of a checkpoint.
+    ///
+    /// # Errors
+    /// A state of another optimizer or another model; the current state stays.
+    pub fn restore(&mut self, state: OptimizerState) -> Result<(), OptimizerError> {
+        let want = self.spec.n_moments();
+        if state.moments.len() != want {
+            return Err(OptimizerError::Moments { want, got: state.moments.len() });
+        }
+        for moment in &state.moments {
+            self.check_length("a moment of the state", moment.len())?;
+        }
+        self.state = state;
+        Ok(())
+    }
+
+    fn check_length(&self, what: &'static str, got: usize) -> Result<(), OptimizerError> {
+        match got == self.n_parameters {
+            true => Ok(()),
+            false => Err(OptimizerError::Length { what, want: self.n_parameters, got }),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The update rules against values from an independent double-precision computation of their
+//! papers' formulas: two steps of learning rate 0.1 on a weight of three values and a bias.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::run::{ModelKind, ModelSpec};
+
+use super::*;
+
+const START: [f32; 4] = [0.5, -1.0, 2.0, 0.25];
+const GRADIENTS: [[f32; 4]; 2] = [[0.1, -0.2, 0.3, -0.4], [0.02, 0.5, -0.1, 0.2]];
+
+fn optimizer(spec: OptimizerSpec) -> Optimizer {
+    let model = ModelSpec { kind: ModelKind::Mlp { hidden: Vec::new() }, seed: 0 };
+    let shape = ImageShape { height: 1, width: 3, channels: 1 };
+    Optimizer::new(spec, &ParameterLayout::of(&model, shape, 1).unwrap()).unwrap()
+}
+
+fn after_two_steps(spec: OptimizerSpec) -> [f32; 4] {
+    let mut optimizer = optimizer(spec);
+    let mut parameters = START;
+    for gradient in GRADIENTS {
+        optimizer.step(&mut parameters, &gradient, 0.1).unwrap();
+    }
+    assert_eq!(optimizer.state().n_steps, 2);
+    parameters
+}
+
+fn assert_close(got: [f32; 4], want: [f32; 4]) {
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() < 5e-7, "got {got}, want {want}");
+    }
+}
+
+#[test]
+fn sgd_with_momentum() {
+    let plain = OptimizerSpec::sgd_momentum();
+    assert_close(after_two_steps(plain), [0.479, -1.012, 1.953, 0.306]);
+    let decayed = OptimizerSpec::SgdMomentum { momentum: 0.9, weight_decay: 0.01 };
+    assert_close(after_two_steps(decayed), [0.477560500, -1.009121000, 1.947232000, 0.305235250]);
+}
+
+#[test]
+fn adam_and_decoupled_weight_decay() {
+    assert_close(
+        after_two_steps(OptimizerSpec::adam()),
+        [0.319695923, -0.944221530, 1.859978148, 0.376633701],
+    );
+    let decayed = OptimizerSpec::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
+    assert_close(after_two_steps(decayed), [0.318796423, -0.942322530, 1.856080148, 0.376033951]);
+}
+
+#[test]
+fn lamb_scales_each_layer() {
+    let spec = OptimizerSpec::Lamb { beta1: 0.9, beta2: 0.999, epsilon: 1e-6, weight_decay: 0.01 };
+    assert_close(after_two_steps(spec), [0.201066021, -0.957959811, 1.779640400, 0.3025]);
+}
+
+#[test]
+fn lars_follows_equations_7_to_9() {
+    let eq8 = OptimizerSpec::Lars { momentum: 0.9, trust_coefficient: 0.02, weight_decay: 0.0 };
+    assert_close(after_two_steps(eq8), [0.497493736, -0.999827199, 1.993915200, 0.250449]);
+    let eq9 = OptimizerSpec::Lars { momentum: 0.9, trust_coefficient: 0.02, weight_decay: 0.01 };
+    assert_close(after_two_steps(eq9), [0.497483278, -0.999598701, 1.993669799, 0.250437211]);
+}
+
+#[test]
+fn layer_wise_rules_move_a_layer_of_zeros() {
+    for spec in [OptimizerSpec::lamb(), OptimizerSpec::lars()] {
+        let mut parameters = [0.0; 4];
+        optimizer(spec).step(&mut parameters, &GRADIENTS[0], 0.1).unwrap();
+        assert!(parameters.iter().all(|value| value.is_finite() && *value != 0.0), "{spec:?}");
+    }
+}
+
+#[test]
+fn a_restored_optimizer_goes_on_bit_for_bit() {
+    for spec in
+        [OptimizerSpec::sgd_momentum(), OptimizerSpec::adam(), OptimizerSpec::lamb(), OptimizerSpec::lars()]
+    {
+        let mut first = optimizer(spec);
+        let mut parameters = START;
+        first.step(&mut parameters, &GRADIENTS[0], 0.1).unwrap();
+        let mut second = optimizer(spec);
+        second.restore(first.state().clone()).unwrap();
+        let mut copy = parameters;
+        first.step(&mut parameters, &GRADIENTS[1], 0.1).unwrap();
+        second.step(&mut copy, &GRADIENTS[1], 0.1).unwrap();
+        assert_eq!(parameters.map(f32::to_bits), copy.map(f32::to_bits));
+        assert_eq!(first.state(), second.state());
+    }
+}
+
+#[test]
+fn wrong_input_is_refused_and_changes_nothing() {
+    let mut optimizer = optimizer(OptimizerSpec::sgd_momentum());
+    let mut parameters = START;
+    let nan = [0.0, f32::NAN, 0.0, 0.0];
+    let refused = optimizer.step(&mut parameters, &nan, 0.1);
+    assert_eq!(refused, Err(OptimizerError::NotFinite { index: 1 }));
+    let refused = optimizer.step(&mut parameters, &[0.0; 3], 0.1);
+    assert!(matches!(refused, Err(OptimizerError::Length { want: 4, got: 3, .. })));
+    assert!(optimizer.step(&mut parameters, &[0.0; 4], f32::INFINITY).is_err());
+    assert_eq!(parameters, START);
+    assert_eq!(optimizer.state().n_steps, 0);
+    let refused = optimizer.step(&mut parameters, &[f32::MAX; 4], f32::MAX);
+    assert_eq!(refused, Err(OptimizerError::Diverged { index: 0 }));
+    assert_eq!(parameters, START);
+    let other = OptimizerState { n_steps: 0, beta_products: [1.0; 2], moments: Vec::new() };
+    assert_eq!(optimizer.restore(other), Err(OptimizerError::Moments { want: 1, got: 0 }));
+}
+
+#[test]
+fn unusable_hyperparameters_are_named() {
+    let spec = OptimizerSpec::SgdMomentum { momentum: 1.0, weight_decay: 0.0 };
+    assert!(matches!(spec.validate(), Err(OptimizerError::Hyperparameter { name: "momentum", .. })));
+    let spec = OptimizerSpec::Adam { beta1: 0.9, beta2: 0.999, epsilon: 0.0, weight_decay: 0.0 };
+    assert!(matches!(spec.validate(), Err(OptimizerError::Hyperparameter { name: "epsilon", .. })));
+    let spec = OptimizerSpec::Lars { momentum: 0.0, trust_coefficient: 1.0, weight_decay: f32::NAN };
+    assert!(matches!(spec.validate(), Err(OptimizerError::Hyperparameter { name: "weight_decay", .. })));
+}

@@ -1,0 +1,37 @@
+//! A browser, in a page or a worker: WebGPU may be absent, or present without an adapter, and the
+//! backend is not asked before that is known because it would take the module down with it.
+
+use js_sys::{Function, Promise, Reflect};
+use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::JsFuture;
+
+/// Asks the browser for an adapter, and drops it: the backend requests its own.
+pub(crate) async fn check_adapter() -> Result<(), String> {
+    let navigator = property(&js_sys::global(), "navigator")?;
+    let gpu = property(&navigator, "gpu").map_err(|_| "this browser has no WebGPU".to_owned())?;
+    let request = property(&gpu, "requestAdapter")?
+        .dyn_into::<Function>()
+        .map_err(|_| "navigator.gpu.requestAdapter is not a function".to_owned())?;
+    let options = js_sys::Object::new();
+    Reflect::set(&options, &"powerPreference".into(), &"high-performance".into())
+        .map_err(|error| describe(&error))?;
+    let promise = request.call1(&gpu, &options).map_err(|error| describe(&error))?;
+    let promise = promise.dyn_into::<Promise>().map_err(|_| "requestAdapter gave no promise".to_owned())?;
+    let adapter = JsFuture::from(promise).await.map_err(|error| describe(&error))?;
+    match adapter.is_null() || adapter.is_undefined() {
+        true => Err("the browser has WebGPU and offers no adapter".to_owned()),
+        false => Ok(()),
+    }
+}
+
+fn property(object: &JsValue, name: &str) -> Result<JsValue, String> {
+    match Reflect::get(object, &JsValue::from_str(name)) {
+        Ok(value) if !value.is_undefined() && !value.is_null() => Ok(value),
+        Ok(_) => Err(format!("{name} is not defined")),
+        Err(error) => Err(describe(&error)),
+    }
+}
+
+fn describe(error: &JsValue) -> String {
+    format!("{error:?}")
+}

@@ -1,0 +1,90 @@
+//! Loss, accuracy and probabilities from logits, on the host in double precision.
+//!
+//! A gradient needs no loss value, only `softmax - one_hot`; keeping the loss off the device saves
+//! its kernels in every step.
+
+/// Sums over samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Statistics {
+    pub(crate) n_samples: usize,
+    /// Sum of the samples' cross-entropies, natural logarithm.
+    pub(crate) loss_sum: f64,
+    /// Samples whose largest logit is that of their label.
+    pub(crate) n_correct: usize,
+}
+
+impl Statistics {
+    /// Of `logits` `[labels.len(), n_classes]`.
+    pub(crate) fn of(logits: &[f32], labels: &[u8]) -> Self {
+        let n_classes = logits.len() / labels.len().max(1);
+        let mut statistics = Self::default();
+        for (row, &label) in logits.chunks_exact(n_classes.max(1)).zip(labels) {
+            let Some(&own) = row.get(usize::from(label)) else { continue };
+            statistics.n_samples += 1;
+            statistics.loss_sum += log_sum_exp(row) - f64::from(own);
+            statistics.n_correct += usize::from(argmax(row) == usize::from(label));
+        }
+        statistics
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.n_samples += other.n_samples;
+        self.loss_sum += other.loss_sum;
+        self.n_correct += other.n_correct;
+    }
+
+    /// Mean loss; NaN without samples.
+    pub(crate) fn mean_loss(&self) -> f32 {
+        (self.loss_sum / self.n_samples as f64) as f32
+    }
+}
+
+/// Softmax of each row of `logits`, in place; each row then sums to 1.
+pub(crate) fn softmax_rows(logits: &mut [f32], n_classes: usize) {
+    for row in logits.chunks_exact_mut(n_classes.max(1)) {
+        let normalizer = log_sum_exp(row);
+        for value in row {
+            *value = (f64::from(*value) - normalizer).exp() as f32;
+        }
+    }
+}
+
+fn log_sum_exp(row: &[f32]) -> f64 {
+    let largest = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    largest + row.iter().map(|&value| (f64::from(value) - largest).exp()).sum::<f64>().ln()
+}
+
+/// Index of the first largest value.
+fn argmax(row: &[f32]) -> usize {
+    let mut best = 0;
+    for (index, value) in row.iter().enumerate() {
+        if *value > row[best] {
+            best = index;
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loss_and_accuracy_have_known_values() {
+        let logits = [0.0, 0.0, 1.0_f32.ln(), 3.0_f32.ln(), 1000.0, 0.0];
+        let statistics = Statistics::of(&logits, &[0, 1, 1]);
+        assert_eq!((statistics.n_samples, statistics.n_correct), (3, 2));
+        let want = 2.0_f64.ln() + (4.0_f64 / 3.0).ln() + 1000.0;
+        assert!((statistics.loss_sum - want).abs() < 1e-6);
+        assert!((f64::from(statistics.mean_loss()) - want / 3.0).abs() < 1e-4);
+    }
+
+    #[test]
+    fn probabilities_sum_to_one_even_for_large_logits() {
+        let mut logits = [1.0_f32.ln(), 3.0_f32.ln(), 5000.0, 5000.0];
+        softmax_rows(&mut logits, 2);
+        for (got, want) in logits.iter().zip([0.25, 0.75, 0.5, 0.5]) {
+            assert!((got - want).abs() < 1e-6);
+        }
+    }
+}

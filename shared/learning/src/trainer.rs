@@ -1,0 +1,295 @@
+//! Gradients of one model on one device: accumulate micro-batches, take the mean.
+//!
+//! The gradient sum stays on the device until it is taken. A step uploads a micro-batch and queues
+//! kernels; only the logits come back, and only when a later step is already queued, so that a
+//! slow device never has more than [`IN_FLIGHT_MAX`] steps waiting. Nothing here updates
+//! parameters: the aggregator's optimizer does.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+
+use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::run::ModelSpec;
+use burn::tensor::activation::softmax;
+use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
+use futures::FutureExt;
+use futures::future::MaybeDone;
+
+use crate::batch::{self, Batch};
+use crate::device::{ComputeDevice, DeviceError};
+use crate::error::ModelError;
+use crate::layout::ParameterLayout;
+use crate::model::Network;
+use crate::statistics::{self, Statistics};
+
+/// Most micro-batches queued on the device at once.
+pub const IN_FLIGHT_MAX: usize = 2;
+/// Samples of one forward pass of [`Trainer::evaluate`] and [`Trainer::predict`].
+pub const EVALUATION_CHUNK: usize = 256;
+
+/// Mean over samples, ready to be offered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MeanGradient {
+    /// `[n_parameters]`, finite, in the order of [`ParameterLayout`].
+    pub values: Vec<f32>,
+    /// Samples behind the mean: its weight.
+    pub n_samples: u32,
+    /// Mean cross-entropy of those samples, natural logarithm.
+    pub loss: f32,
+    /// Samples whose class was the model's first guess.
+    pub n_correct: u32,
+}
+
+/// Quality of a model on some samples.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluation {
+    /// Mean cross-entropy, natural logarithm.
+    pub loss: f32,
+    /// Share of samples whose class was the first guess, 0 to 1.
+    pub accuracy: f32,
+}
+
+type Read = Pin<Box<dyn Future<Output = Result<TensorData, ExecutionError>> + Send>>;
+
+/// A step whose logits are on their way to the host.
+struct InFlight {
+    logits: MaybeDone<Read>,
+    labels: Vec<u8>,
+}
+
+/// A model on a device, and the gradient that it accumulates.
+pub struct Trainer {
+    layout: ParameterLayout,
+    shape: ImageShape,
+    n_classes: usize,
+    device: ComputeDevice,
+    autodiff: Device,
+    parameters: Network,
+    /// The same tensors as leaves of a graph.
+    leaves: Network,
+    gradient_sum: Option<Network>,
+    n_samples: u32,
+    in_flight: VecDeque<InFlight>,
+    finished: Statistics,
+    last_loss: Option<f32>,
+}
+
+impl Trainer {
+    /// A model with the initial parameters of its specification's seed.
+    ///
+    /// # Errors
+    /// A specification that is out of bounds or does not fit the images; a lost device.
+    pub fn new(
+        spec: &ModelSpec,
+        shape: ImageShape,
+        n_classes: usize,
+        device: ComputeDevice,
+    ) -> Result<Self, ModelError> {
+        device.check()?;
+        let layout = ParameterLayout::of(spec, shape, n_classes)?;
+        let flat = layout.initial_parameters(spec.seed);
+        let parameters = Network::from_flat(&flat, &layout, device.burn());
+        Ok(Self {
+            leaves: parameters.tracked(),
+            autodiff: device.burn().clone().autodiff(),
+            layout,
+            shape,
+            n_classes,
+            device,
+            parameters,
+            gradient_sum: None,
+            n_samples: 0,
+            in_flight: VecDeque::with_capacity(IN_FLIGHT_MAX + 1),
+            finished: Statistics::default(),
+            last_loss: None,
+        })
+    }
+
+    /// Order of the flat vector.
+    pub fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+
+    /// Where it computes.
+    pub fn device(&self) -> &ComputeDevice {
+        &self.device
+    }
+
+    /// Replaces the parameters and drops the accumulated gradient, which belonged to the old ones.
+    pub fn load_parameters(&mut self, flat: &[f32]) -> Result<(), ModelError> {
+        self.device.check()?;
+        self.layout.check_length(flat.len())?;
+        self.parameters = Network::from_flat(flat, &self.layout, self.device.burn());
+        self.leaves = self.parameters.tracked();
+        self.reset();
+        Ok(())
+    }
+
+    /// Adds the gradient of a micro-batch, summed over its samples.
+    ///
+    /// Returns when the step is queued and at most [`IN_FLIGHT_MAX`] are not yet computed.
+    ///
+    /// # Errors
+    /// A batch that does not fit the model (nothing is added); a device that failed.
+    pub async fn accumulate(&mut self, batch: &Batch) -> Result<(), ModelError> {
+        self.check_batch(&batch.images, &batch.labels)?;
+        let n_samples = u32::try_from(batch.labels.len()).ok().and_then(|n| self.n_samples.checked_add(n));
+        let n_samples = n_samples.ok_or(ModelError::TooManySamples { max: u32::MAX })?;
+        self.device.check()?;
+
+        let (gradient, logits) = self.gradient(batch);
+        self.gradient_sum = Some(match self.gradient_sum.take() {
+            Some(sum) => sum.add(gradient),
+            None => gradient,
+        });
+        self.n_samples = n_samples;
+
+        let read: Read = Box::pin(logits.into_data_async());
+        let mut step = InFlight { logits: futures::future::maybe_done(read), labels: batch.labels.clone() };
+        // Polled once, the read is queued behind this step and does not wait for later ones.
+        let _ = futures::poll!(&mut step.logits);
+        self.in_flight.push_back(step);
+        self.settle(IN_FLIGHT_MAX).await
+    }
+
+    /// Samples accumulated since the last take.
+    pub fn n_samples(&self) -> u32 {
+        self.n_samples
+    }
+
+    /// Mean loss of the newest micro-batch that is computed; up to [`IN_FLIGHT_MAX`] behind.
+    pub fn last_loss(&self) -> Option<f32> {
+        self.last_loss
+    }
+
+    /// The mean over all accumulated samples, read back once; `None` without samples.
+    ///
+    /// # Errors
+    /// A device that failed, a gradient that is not finite. The accumulated gradient is gone.
+    pub async fn take_mean_gradient(&mut self) -> Result<Option<MeanGradient>, ModelError> {
+        let Some(sum) = self.gradient_sum.take() else {
+            return Ok(None);
+        };
+        let n_samples = self.n_samples;
+        let read = sum.read().execute_async().await;
+        let settled = self.settle(0).await;
+        let finished = self.finished;
+        self.reset();
+        settled?;
+        let values = self.mean_values(&self.device.checked(read)?, n_samples)?;
+        Ok(Some(MeanGradient {
+            values,
+            n_samples,
+            loss: finished.mean_loss(),
+            n_correct: u32::try_from(finished.n_correct).unwrap_or(n_samples),
+        }))
+    }
+
+    /// Class probabilities.
+    ///
+    /// # Shapes
+    /// - `images`: `[n_samples, height, width, channels]`
+    /// - returns `[n_samples, n_classes]`, each row summing to 1
+    pub async fn predict(&self, images: &[u8], n_samples: usize) -> Result<Vec<f32>, ModelError> {
+        let want = n_samples.saturating_mul(self.shape.n_values());
+        if images.len() != want {
+            return Err(ModelError::ImageBytes { n_samples, want, got: images.len() });
+        }
+        let mut probabilities = Vec::with_capacity(n_samples * self.n_classes);
+        for chunk in images.chunks(self.chunk_samples() * self.shape.n_values()) {
+            probabilities.extend(self.logits(chunk).await?);
+        }
+        statistics::softmax_rows(&mut probabilities, self.n_classes);
+        Ok(probabilities)
+    }
+
+    /// Loss and accuracy on held-out samples, in chunks.
+    ///
+    /// # Shapes
+    /// - `images`: `[n_samples, height, width, channels]`
+    /// - `labels`: `[n_samples]`
+    pub async fn evaluate(&self, images: &[u8], labels: &[u8]) -> Result<Evaluation, ModelError> {
+        batch::check_images(images, labels.len(), self.shape, usize::MAX)?;
+        batch::check_labels(labels, self.n_classes)?;
+        let mut total = Statistics::default();
+        let n_chunk = self.chunk_samples();
+        for (images, labels) in images.chunks(n_chunk * self.shape.n_values()).zip(labels.chunks(n_chunk)) {
+            total.add(Statistics::of(&self.logits(images).await?, labels));
+        }
+        let accuracy = total.n_correct as f64 / total.n_samples as f64;
+        Ok(Evaluation { loss: total.mean_loss(), accuracy: accuracy as f32 })
+    }
+
+    fn check_batch(&self, images: &[u8], labels: &[u8]) -> Result<(), ModelError> {
+        batch::check_images(images, labels.len(), self.shape, self.layout.batch_samples_max())?;
+        batch::check_labels(labels, self.n_classes)
+    }
+
+    fn chunk_samples(&self) -> usize {
+        EVALUATION_CHUNK.min(self.layout.batch_samples_max())
+    }
+
+    fn reset(&mut self) {
+        self.gradient_sum = None;
+        self.n_samples = 0;
+        self.in_flight.clear();
+        self.finished = Statistics::default();
+        self.last_loss = None;
+    }
+
+    /// The gradient of the summed cross-entropy, and the logits.
+    ///
+    /// Its derivative by the logits is `softmax - one_hot`. The graph starts from the product of
+    /// the logits with that constant, which spares the device the loss and its derivative.
+    fn gradient(&self, batch: &Batch) -> (Network, Tensor<2>) {
+        let tracked = self.leaves.logits(&batch.images, self.shape, &self.autodiff);
+        let logits = tracked.clone().without_autodiff();
+        let one_hot = batch::one_hot(&batch.labels, self.n_classes);
+        let data = TensorData::new(one_hot, [batch.labels.len(), self.n_classes]);
+        let residual = softmax(logits.clone(), 1) - Tensor::from_data(data, self.device.burn());
+        let mut gradients = (tracked * residual.autodiff()).backward();
+        (self.leaves.gradients(&mut gradients), logits)
+    }
+
+    /// Waits until at most `n_left` steps are in flight and counts those that are done.
+    async fn settle(&mut self, n_left: usize) -> Result<(), ModelError> {
+        while self.in_flight.len() > n_left {
+            let Some(mut step) = self.in_flight.pop_front() else { break };
+            (&mut step.logits).await;
+            let Some(read) = Pin::new(&mut step.logits).take_output() else { continue };
+            let logits = values(self.device.checked(read)?)?;
+            let statistics = Statistics::of(&logits, &step.labels);
+            self.last_loss = Some(statistics.mean_loss());
+            self.finished.add(statistics);
+        }
+        Ok(())
+    }
+
+    fn mean_values(&self, read: &[TensorData], n_samples: u32) -> Result<Vec<f32>, ModelError> {
+        let mut mean = Vec::with_capacity(self.layout.n_parameters());
+        for data in read {
+            let sum = data.as_slice::<f32>().map_err(|error| DeviceError::Execution(error.to_string()))?;
+            mean.extend(sum.iter().map(|value| value / n_samples as f32));
+        }
+        self.layout.check_length(mean.len())?;
+        match mean.iter().position(|value| !value.is_finite()) {
+            Some(index) => Err(ModelError::NotFinite { index }),
+            None => Ok(mean),
+        }
+    }
+
+    async fn logits(&self, images: &[u8]) -> Result<Vec<f32>, ModelError> {
+        self.device.check()?;
+        let logits = self.parameters.logits(images, self.shape, self.device.burn());
+        Ok(values(self.device.checked(logits.into_data_async().boxed().await)?)?)
+    }
+}
+
+fn values(data: TensorData) -> Result<Vec<f32>, DeviceError> {
+    let slice = data.as_slice::<f32>().map_err(|error| DeviceError::Execution(error.to_string()))?;
+    Ok(slice.to_vec())
+}
+
+#[cfg(test)]
+#[path = "trainer_tests.rs"]
+mod tests;

@@ -1,0 +1,210 @@
+//! The trainer on the CPU: it learns, and how samples are cut into micro-batches changes nothing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_protocol::run::ModelKind;
+use futures::executor::block_on;
+
+use super::*;
+use crate::optimizer::{Optimizer, OptimizerSpec};
+
+const SHAPE: ImageShape = ImageShape { height: 12, width: 12, channels: 1 };
+const N_CLASSES: usize = 4;
+
+fn mlp() -> ModelSpec {
+    ModelSpec { kind: ModelKind::Mlp { hidden: vec![24] }, seed: 5 }
+}
+
+fn lenet() -> ModelSpec {
+    ModelSpec { kind: ModelKind::LeNet, seed: 5 }
+}
+
+fn trainer(spec: &ModelSpec) -> Trainer {
+    Trainer::new(spec, SHAPE, N_CLASSES, ComputeDevice::cpu()).unwrap()
+}
+
+/// A bright quadrant on a noisy ground; its corner is the class.
+fn quadrants(n_samples: usize, seed: u32) -> Batch {
+    let mut batch = Batch::default();
+    let mut random = seed;
+    for sample in 0..n_samples {
+        let label = (sample * 7 + 3) % N_CLASSES;
+        for pixel in 0..SHAPE.n_values() {
+            let (row, column) = (pixel / 12, pixel % 12);
+            let inside = (row / 6) * 2 + column / 6 == label;
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let noise = (random >> 26) as u8;
+            batch.images.push(if inside { 160 + noise } else { noise });
+        }
+        batch.labels.push(label as u8);
+    }
+    batch
+}
+
+fn part(batch: &Batch, range: std::ops::Range<usize>) -> Batch {
+    let pixels = range.start * SHAPE.n_values()..range.end * SHAPE.n_values();
+    Batch { images: batch.images[pixels].to_vec(), labels: batch.labels[range].to_vec() }
+}
+
+fn gradient_of(trainer: &mut Trainer, batches: &[Batch]) -> MeanGradient {
+    block_on(async {
+        for batch in batches {
+            trainer.accumulate(batch).await.unwrap();
+        }
+        trainer.take_mean_gradient().await.unwrap().unwrap()
+    })
+}
+
+fn deviation(got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len());
+    let scale = want.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    got.iter().zip(want).fold(0.0_f32, |worst, (a, b)| worst.max((a - b).abs())) / scale
+}
+
+#[test]
+fn uneven_micro_batches_give_the_gradient_of_one_batch() {
+    for spec in [mlp(), lenet()] {
+        let all = quadrants(29, 1);
+        let mut trainer = trainer(&spec);
+        let whole = gradient_of(&mut trainer, std::slice::from_ref(&all));
+        let cuts: Vec<_> = [0..3, 3..4, 4..17, 17..29].map(|range| part(&all, range)).to_vec();
+        let pieces = gradient_of(&mut trainer, &cuts);
+        assert_eq!((whole.n_samples, pieces.n_samples), (29, 29));
+        assert_eq!(whole.n_correct, pieces.n_correct);
+        assert!((whole.loss - pieces.loss).abs() < 1e-5);
+        // Sums of f32 in another order: a few units in the last place of the largest value.
+        assert!(deviation(&pieces.values, &whole.values) < 1e-5);
+        assert_eq!(trainer.n_samples(), 0);
+        assert!(block_on(trainer.take_mean_gradient()).unwrap().is_none());
+    }
+}
+
+#[test]
+fn peers_weighted_by_samples_give_the_gradient_of_one_machine() {
+    let all = quadrants(20, 2);
+    let mut machine = trainer(&lenet());
+    let whole = gradient_of(&mut machine, std::slice::from_ref(&all));
+    let peers = [part(&all, 0..5), part(&all, 5..20)];
+    let gradients = peers.map(|batch| gradient_of(&mut trainer(&lenet()), &[batch]));
+    let mut mean = vec![0.0_f32; whole.values.len()];
+    for gradient in &gradients {
+        for (sum, value) in mean.iter_mut().zip(&gradient.values) {
+            *sum += value * gradient.n_samples as f32 / 20.0;
+        }
+    }
+    assert!(deviation(&mean, &whole.values) < 1e-5);
+}
+
+#[test]
+fn new_parameters_drop_the_gradient_of_the_old_ones() {
+    let mut trainer = trainer(&mlp());
+    let batch = quadrants(8, 3);
+    let before = gradient_of(&mut trainer, std::slice::from_ref(&batch));
+    block_on(trainer.accumulate(&batch)).unwrap();
+    let flat = trainer.layout().initial_parameters(99);
+    trainer.load_parameters(&flat).unwrap();
+    assert_eq!(trainer.n_samples(), 0);
+    let after = gradient_of(&mut trainer, std::slice::from_ref(&batch));
+    assert_eq!(after.n_samples, 8);
+    assert!(deviation(&after.values, &before.values) > 0.1);
+    let same = trainer.layout().initial_parameters(5);
+    trainer.load_parameters(&same).unwrap();
+    assert_eq!(gradient_of(&mut trainer, &[batch]), before);
+}
+
+fn learn(spec: &ModelSpec, optimizer: OptimizerSpec, rate: f32, n_steps: usize) -> (Evaluation, Evaluation) {
+    let mut trainer = trainer(spec);
+    let mut parameters = trainer.layout().initial_parameters(spec.seed);
+    let mut optimizer = Optimizer::new(optimizer, trainer.layout()).unwrap();
+    let train = quadrants(32, 4);
+    for _ in 0..n_steps {
+        let mean = gradient_of(&mut trainer, std::slice::from_ref(&train));
+        optimizer.step(&mut parameters, &mean.values, rate).unwrap();
+        trainer.load_parameters(&parameters).unwrap();
+    }
+    let unseen = quadrants(300, 77);
+    block_on(async {
+        let seen = trainer.evaluate(&train.images, &train.labels).await.unwrap();
+        (seen, trainer.evaluate(&unseen.images, &unseen.labels).await.unwrap())
+    })
+}
+
+#[test]
+fn every_optimizer_memorises_a_batch_and_learns_the_problem() {
+    let cases = [
+        (OptimizerSpec::sgd_momentum(), 0.05),
+        (OptimizerSpec::adam(), 0.01),
+        (OptimizerSpec::lamb(), 0.05),
+        (OptimizerSpec::Lars { momentum: 0.9, trust_coefficient: 0.02, weight_decay: 0.0 }, 1.0),
+    ];
+    for (optimizer, rate) in cases {
+        let (seen, unseen) = learn(&mlp(), optimizer, rate, 40);
+        assert!(seen.loss < 0.05 && seen.accuracy == 1.0, "{optimizer:?}: {seen:?}");
+        assert!(unseen.accuracy > 0.95, "{optimizer:?}: {unseen:?}");
+    }
+}
+
+#[test]
+fn lenet_learns() {
+    let (seen, unseen) = learn(&lenet(), OptimizerSpec::adam(), 0.005, 40);
+    assert!(seen.loss < 0.1 && seen.accuracy == 1.0, "{seen:?}");
+    assert!(unseen.accuracy > 0.9, "{unseen:?}");
+}
+
+#[test]
+fn predictions_are_probabilities_and_agree_with_the_evaluation() {
+    let trainer = trainer(&lenet());
+    let batch = quadrants(EVALUATION_CHUNK + 9, 6);
+    let probabilities = block_on(trainer.predict(&batch.images, batch.labels.len())).unwrap();
+    let mut loss = 0.0;
+    for (row, &label) in probabilities.chunks(N_CLASSES).zip(&batch.labels) {
+        assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+        loss -= row[usize::from(label)].ln() / batch.labels.len() as f32;
+    }
+    let evaluation = block_on(trainer.evaluate(&batch.images, &batch.labels)).unwrap();
+    assert!((evaluation.loss - loss).abs() < 1e-4);
+    assert_eq!(block_on(trainer.predict(&[], 0)).unwrap(), Vec::<f32>::new());
+}
+
+#[test]
+fn wrong_input_is_refused_and_adds_nothing() {
+    let mut trainer = trainer(&mlp());
+    let good = quadrants(4, 8);
+    let expected = gradient_of(&mut trainer, std::slice::from_ref(&good));
+    block_on(trainer.accumulate(&good)).unwrap();
+    let empty = block_on(trainer.accumulate(&Batch::default()));
+    assert!(matches!(empty, Err(ModelError::BatchSize { got: 0, .. })));
+    let mut short = good.clone();
+    short.images.pop();
+    assert!(matches!(block_on(trainer.accumulate(&short)), Err(ModelError::ImageBytes { .. })));
+    let mut label = good.clone();
+    label.labels[2] = 4;
+    let refused = block_on(trainer.accumulate(&label));
+    assert_eq!(refused, Err(ModelError::Label { sample: 2, label: 4, n_classes: 4 }));
+    assert!(matches!(trainer.load_parameters(&[0.0]), Err(ModelError::ParameterCount { got: 1, .. })));
+    assert_eq!(block_on(trainer.take_mean_gradient()).unwrap(), Some(expected));
+}
+
+#[test]
+fn a_diverged_model_is_named() {
+    let mut trainer = trainer(&mlp());
+    let flat = vec![f32::MAX; trainer.layout().n_parameters()];
+    trainer.load_parameters(&flat).unwrap();
+    block_on(trainer.accumulate(&quadrants(2, 9))).unwrap();
+    let taken = block_on(trainer.take_mean_gradient());
+    assert!(matches!(taken, Err(ModelError::NotFinite { .. })));
+    assert_eq!(trainer.n_samples(), 0);
+}
+
+#[test]
+fn steps_in_flight_are_bounded_and_report_their_loss() {
+    let mut trainer = trainer(&mlp());
+    let batch = quadrants(4, 10);
+    assert_eq!(trainer.last_loss(), None);
+    for _ in 0..3 * IN_FLIGHT_MAX {
+        block_on(trainer.accumulate(&batch)).unwrap();
+        assert!(trainer.in_flight.len() <= IN_FLIGHT_MAX);
+    }
+    let loss = trainer.last_loss().unwrap();
+    let mean = block_on(trainer.take_mean_gradient()).unwrap().unwrap();
+    assert!((mean.loss - loss).abs() < 1e-5);
+}
