@@ -1,2 +1,104 @@
-//! xtask
-fn main() {}
+//! What a person types: `cargo xtask demo`, `test`, `check`, `build`, `bench`, `fuzz`.
+//!
+//! Drives cargo, wasm-bindgen, wasm-opt and the package manager. It knows nothing of training, is
+//! never part of what is shipped, and never depends on a heavy crate: `cargo xtask` must start
+//! within seconds on a machine that has built nothing yet.
+
+mod assets;
+mod build;
+mod check;
+mod compress;
+mod demo;
+mod fuzz;
+mod process;
+mod setup;
+mod test_run;
+mod toolchain;
+mod wasm;
+mod workspace;
+
+#[cfg(test)]
+mod arrows;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use crate::build::NativeProfile;
+use crate::workspace::Workspace;
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Builds, shows, checks and tests Barnraise")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Install what a build needs and this machine lacks
+    Setup {
+        /// Also what the browser tests need
+        #[arg(long)]
+        tests: bool,
+    },
+    /// Build the browser modules, the web folder and the native binary
+    Build(BuildArgs),
+    /// Build everything, start a backbone on loopback and print the address of its page
+    Demo(DemoArgs),
+    /// Format, clippy with warnings as errors, unit tests: the quick one
+    Check,
+    /// Install what is missing, check, build, and run every test, browsers included
+    Test,
+    /// Run the benchmarks; arguments are passed on
+    Bench {
+        /// For the benchmark program
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Run each fuzz target for a while (needs a nightly toolchain)
+    Fuzz {
+        /// Seconds for each target
+        #[arg(default_value_t = 60)]
+        seconds: u64,
+    },
+}
+
+#[derive(Debug, Args)]
+struct BuildArgs {
+    /// Native binary with full optimization
+    #[arg(long, conflicts_with = "dev")]
+    release: bool,
+    /// Native binary as the tests use it (the default)
+    #[arg(long)]
+    dev: bool,
+}
+
+#[derive(Debug, Args)]
+struct DemoArgs {
+    /// Port of the page on loopback
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+}
+
+fn main() -> Result<()> {
+    let command = Cli::parse().command;
+    let workspace = Workspace::locate()?;
+    match command {
+        Command::Setup { tests } => {
+            setup::for_build(&workspace)?;
+            if tests {
+                setup::for_tests()?;
+            }
+            Ok(())
+        }
+        Command::Build(args) => {
+            let profile = if args.release { NativeProfile::Release } else { NativeProfile::Dev };
+            build::everything(&workspace, profile)
+        }
+        Command::Demo(args) => demo::run(&workspace, args.port),
+        Command::Check => check::run(&workspace),
+        Command::Test => test_run::run(&workspace),
+        Command::Bench { args } => build::bench(&workspace, &args),
+        Command::Fuzz { seconds } => fuzz::run(&workspace, seconds),
+    }
+}

@@ -1,0 +1,69 @@
+//! Everything that runs: the web folder and the native programs.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::assets::{self, Sources};
+use crate::process;
+use crate::setup;
+use crate::toolchain::WasmToolchain;
+use crate::wasm;
+use crate::workspace::Workspace;
+
+/// How the native binary is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NativeProfile {
+    Dev,
+    Release,
+}
+
+/// Installs what is missing, then builds the web folder and the binary.
+pub(crate) fn everything(workspace: &Workspace, profile: NativeProfile) -> Result<()> {
+    let toolchain = setup::for_build(workspace)?;
+    web(workspace, toolchain)?;
+    let binary = native(workspace, profile)?;
+    println!("build: {}\nbuild: {}", workspace.web_root().display(), binary.display());
+    Ok(())
+}
+
+/// The folder that a backbone serves.
+pub(crate) fn web(workspace: &Workspace, toolchain: WasmToolchain) -> Result<()> {
+    let mut sources = Sources::default();
+    for folder in wasm::build(workspace, toolchain)? {
+        sources.add_bindgen(&folder)?;
+    }
+    sources.add_folder(&workspace.root.join("web"))?;
+    println!("build: the web folder");
+    assets::write(&workspace.web_root(), &sources.resolve()?)
+}
+
+/// The `barnraise` binary; returns where it is.
+pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<PathBuf> {
+    println!("build: the native binary");
+    let mut command = workspace.cargo();
+    command.arg("build");
+    let folder = match profile {
+        // The same selection as the tests, so that dependencies are built once.
+        NativeProfile::Dev => {
+            command.args(Workspace::native_selection()).arg("--bins");
+            "debug"
+        }
+        NativeProfile::Release => {
+            command.args(["--release", "-p", "barnraise-native", "--bin", "barnraise"]);
+            "release"
+        }
+    };
+    process::run(&mut command)?;
+    Ok(workspace.target.join(folder).join("barnraise"))
+}
+
+/// Builds and runs the benchmark program.
+pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let browser = setup::for_tests()?;
+    everything(workspace, NativeProfile::Release)?;
+    let mut command = workspace.cargo();
+    command.args(["run", "--release", "-p", "barnraise-benches", "--"]).args(args);
+    command.env("CHROME", browser.chrome).env("CHROMEDRIVER", browser.chromedriver);
+    process::run(&mut command)
+}

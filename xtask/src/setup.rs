@@ -1,0 +1,169 @@
+//! Installs what is missing, and nothing else.
+//!
+//! Each thing is looked for before the package manager is asked: on a machine that has everything no
+//! package manager runs. Only apt-get is driven; elsewhere the error says what to install.
+
+use std::env;
+use std::io::{IsTerminal, stdin};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+use crate::toolchain::WasmToolchain;
+use crate::workspace::Workspace;
+
+/// Folder of Debian's copy of the dataset.
+const DATASET_FOLDER: &str = "/usr/share/datasets/fashion-mnist";
+const DATASET_PACKAGE: Package = Package("dataset-fashion-mnist");
+const BROWSERS: [&str; 5] =
+    ["chromium", "google-chrome", "google-chrome-stable", "chromium-browser", "chrome"];
+const DRIVERS: [&str; 2] = ["chromedriver", "chromium.chromedriver"];
+
+/// Name of a Debian package.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Package(pub(crate) &'static str);
+
+/// A browser and the program that drives it.
+#[derive(Debug, Clone)]
+pub(crate) struct Browser {
+    pub(crate) chrome: PathBuf,
+    pub(crate) chromedriver: PathBuf,
+}
+
+/// What `build` and `demo` need.
+pub(crate) fn for_build(_workspace: &Workspace) -> Result<WasmToolchain> {
+    let toolchain = WasmToolchain::ensure()?;
+    if process::find("wasm-opt").is_none() {
+        install(&[Package("binaryen")]).context("wasm-opt (of binaryen) shrinks the browser modules")?;
+    }
+    offer_dataset();
+    Ok(toolchain)
+}
+
+/// What the browser tests need besides.
+pub(crate) fn for_tests() -> Result<Browser> {
+    if let Some(browser) = find_browser() {
+        return Ok(browser);
+    }
+    // Ubuntu's packages of these names only point to its snap.
+    let packages = if is_ubuntu() {
+        [Package("chromium-browser"), Package("chromium-chromedriver")]
+    } else {
+        [Package("chromium"), Package("chromium-driver")]
+    };
+    let installed = install(&packages);
+    match (find_browser(), installed) {
+        (Some(browser), _) => Ok(browser),
+        (None, Ok(())) => bail!("{BROWSER_MISSING}"),
+        (None, Err(error)) => Err(error.context(BROWSER_MISSING)),
+    }
+}
+
+const BROWSER_MISSING: &str = "the tests drive a real browser and found none: install Chromium or Chrome with \
+    the chromedriver of the same version and put both on PATH, or name them in CHROME and CHROMEDRIVER";
+
+fn find_browser() -> Option<Browser> {
+    Some(Browser {
+        chrome: find_program("CHROME", &BROWSERS)?,
+        chromedriver: find_program("CHROMEDRIVER", &DRIVERS)?,
+    })
+}
+
+/// The path in `variable` if it is set, else the first of `names` on `PATH`.
+fn find_program(variable: &str, names: &[&str]) -> Option<PathBuf> {
+    if let Some(path) = env::var_os(variable) {
+        return Path::new(&path).is_file().then(|| PathBuf::from(path));
+    }
+    names.iter().find_map(|name| process::find(name))
+}
+
+/// The dataset saves a download where apt can bring it without asking anyone; the backbone fetches
+/// it otherwise, so its absence is no error.
+fn offer_dataset() {
+    if Path::new(DATASET_FOLDER).is_dir() || process::find("apt-get").is_none() || !is_root() {
+        return;
+    }
+    if let Err(error) = install(&[DATASET_PACKAGE]) {
+        println!("setup: the backbone will download the dataset itself ({error:#})");
+    }
+}
+
+/// Installs Debian packages as root or through sudo.
+pub(crate) fn install(packages: &[Package]) -> Result<()> {
+    let names: Vec<&str> = packages.iter().map(|package| package.0).collect();
+    let list = names.join(" ");
+    if process::find("apt-get").is_none() {
+        bail!("this system has no apt-get: install by its own means what Debian calls {list}");
+    }
+    if !names.iter().all(|name| is_known(name)) {
+        process::run(&mut apt_get(&["update", "-qq"])?)?;
+    }
+    if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
+        bail!("apt has no package {unknown}");
+    }
+    println!("setup: apt-get install {list}");
+    let mut command = apt_get(&["install", "-y", "-qq", "--no-install-recommends"])?;
+    process::run(command.args(names)).with_context(|| format!("cannot install {list}"))
+}
+
+/// Whether the package lists have a version of `package` to install.
+fn is_known(package: &str) -> bool {
+    let mut command = Command::new("apt-cache");
+    command.args(["policy", package]).env("LC_ALL", "C");
+    process::try_output(&mut command).is_some_and(|policy| has_candidate(&policy))
+}
+
+fn has_candidate(policy: &str) -> bool {
+    let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate:"));
+    candidate.is_some_and(|version| version.trim() != "(none)")
+}
+
+fn apt_get(args: &[&str]) -> Result<Command> {
+    let mut command = if is_root() {
+        Command::new("apt-get")
+    } else if process::find("sudo").is_some() {
+        let mut sudo = Command::new("sudo");
+        if !stdin().is_terminal() {
+            sudo.arg("-n");
+        }
+        sudo.arg("apt-get");
+        sudo
+    } else {
+        bail!("neither root nor sudo: run `apt-get {}` with the packages as root", args.join(" "));
+    };
+    command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+    Ok(command)
+}
+
+fn is_root() -> bool {
+    process::try_output(Command::new("id").arg("-u")).is_some_and(|uid| uid.trim() == "0")
+}
+
+fn is_ubuntu() -> bool {
+    std::fs::read_to_string("/etc/os-release").is_ok_and(|text| os_id(&text) == Some("ubuntu"))
+}
+
+fn os_id(os_release: &str) -> Option<&str> {
+    os_release.lines().find_map(|line| line.strip_prefix("ID=")).map(|id| id.trim_matches('"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_needs_a_candidate() {
+        assert!(has_candidate("binaryen:\n  Installed: (none)\n  Candidate: 108-1\n"));
+        assert!(!has_candidate("binaryen:\n  Installed: (none)\n  Candidate: (none)\n"));
+        assert!(!has_candidate(""), "apt-cache prints nothing for an unknown package");
+    }
+
+    #[test]
+    fn the_system_is_named_by_its_id() {
+        assert_eq!(os_id("PRETTY_NAME=\"Ubuntu 24.04\"\nID=ubuntu\nID_LIKE=debian\n"), Some("ubuntu"));
+        assert_eq!(os_id("VERSION_ID=\"12\"\nID=\"debian\"\n"), Some("debian"));
+        assert_eq!(os_id(""), None);
+    }
+}

@@ -1,0 +1,69 @@
+//! Where this workspace and its build outputs are, as cargo itself says.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::process;
+
+/// Members that only the browser runs; they are left out of native selections.
+pub(crate) const BROWSER_MODULES: [&str; 2] = ["barnraise-page", "barnraise-peer"];
+
+/// Folders of one checkout.
+#[derive(Debug, Clone)]
+pub(crate) struct Workspace {
+    pub(crate) root: PathBuf,
+    /// Target directory of native builds, `CARGO_TARGET_DIR` respected.
+    pub(crate) target: PathBuf,
+}
+
+impl Workspace {
+    pub(crate) fn locate() -> Result<Self> {
+        let metadata = metadata()?;
+        let folder = |key: &str| -> Result<PathBuf> {
+            let path = metadata.get(key).and_then(Value::as_str);
+            Ok(PathBuf::from(path.with_context(|| format!("cargo metadata has no `{key}`"))?))
+        };
+        Ok(Self { root: folder("workspace_root")?, target: folder("target_directory")? })
+    }
+
+    /// Target directory of the browser modules: their own, because another compiler may build them.
+    pub(crate) fn wasm_target(&self) -> PathBuf {
+        self.target.join("wasm")
+    }
+
+    /// The folder that a backbone serves.
+    pub(crate) fn web_root(&self) -> PathBuf {
+        self.target.join("web")
+    }
+
+    /// `cargo` in the workspace's root. `cargo run` gives its child the variables of a package
+    /// (ours); passed on, they would make build scripts that watch them run again each time.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut command = process::cargo();
+        command.current_dir(&self.root);
+        command
+    }
+
+    /// Selects every native member, always in the same way, so that all commands share one build
+    /// of the dependencies.
+    pub(crate) fn native_selection() -> Vec<String> {
+        let mut selection = vec!["--workspace".to_owned()];
+        for module in BROWSER_MODULES {
+            selection.push("--exclude".to_owned());
+            selection.push(module.to_owned());
+        }
+        selection
+    }
+}
+
+/// `cargo metadata` of the members, without resolving their dependencies.
+pub(crate) fn metadata() -> Result<Value> {
+    let mut command = process::cargo();
+    command.args(["metadata", "--format-version", "1", "--no-deps"]);
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    let text = process::output(&mut command)?;
+    serde_json::from_str(&text).context("cargo metadata did not print JSON")
+}
