@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use super::{OptimizerSpec, OptimizerState};
 
+/// A norm below this is zero: a ratio with it would leave the range of `f32`.
+const NORM_MIN: f64 = 1e-20;
+
 /// What one step works on.
 pub(super) struct Step<'a> {
     /// `[n_parameters]`, changed in place.
@@ -65,7 +68,7 @@ fn sgd(w: &mut [f32], g: &[f32], v: &mut [f32], rate: f32, momentum: f32, weight
 /// so that it can leave zero.
 fn lars_local_rate(w: &[f32], g: &[f32], trust_coefficient: f32, weight_decay: f32) -> f32 {
     let (w_norm, g_norm) = (norm(w.iter().copied()), norm(g.iter().copied()));
-    if w_norm == 0.0 || g_norm == 0.0 {
+    if w_norm < NORM_MIN || g_norm < NORM_MIN {
         return trust_coefficient;
     }
     let ratio = w_norm / (g_norm + f64::from(weight_decay) * w_norm);
@@ -114,7 +117,8 @@ impl Moments<'_> {
         let step_norm = norm(self.directions().zip(w.iter()).map(|(r, w)| r + weight_decay * w));
         let w_norm = norm(w.iter().copied());
         // φ is the identity. Without a ratio the step is Adam's, as in the paper's code.
-        let trust = if w_norm > 0.0 && step_norm > 0.0 { (w_norm / step_norm) as f32 } else { 1.0 };
+        let trust =
+            if w_norm >= NORM_MIN && step_norm >= NORM_MIN { (w_norm / step_norm) as f32 } else { 1.0 };
         for (w, r) in w.iter_mut().zip(self.directions()) {
             *w -= rate * trust * (r + weight_decay * *w);
         }
