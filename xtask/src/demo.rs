@@ -15,7 +15,7 @@ pub(crate) fn run(workspace: &Workspace, port: u16) -> Result<()> {
     build::web(workspace, toolchain)?;
     let binary = build::native(workspace, NativeProfile::Release)?;
     let mut command = Command::new(&binary);
-    command.args(["serve", "--dev", "--port"]).arg(port.to_string());
+    command.args(["serve", "--dev", "--http"]).arg(format!("127.0.0.1:{port}"));
     command.arg("--web-root").arg(workspace.web_root());
     Err(command.exec()).with_context(|| format!("cannot start {}", binary.display()))
 }
