@@ -20,7 +20,7 @@ pub(crate) enum NativeProfile {
 
 /// Installs what is missing, then builds the web folder and the binary.
 pub(crate) fn everything(workspace: &Workspace, profile: NativeProfile) -> Result<()> {
-    let toolchain = setup::for_build(workspace)?;
+    let toolchain = setup::for_build()?;
     web(workspace, toolchain)?;
     let binary = native(workspace, profile)?;
     println!("build: {}\nbuild: {}", workspace.web_root().display(), binary.display());
@@ -44,9 +44,9 @@ pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<Pa
     let mut command = workspace.cargo();
     command.arg("build");
     let folder = match profile {
-        // The same selection as the tests, so that dependencies are built once.
+        // With the tests, so that dependencies are built once, with the features that tests add.
         NativeProfile::Dev => {
-            command.args(Workspace::native_selection()).arg("--bins");
+            command.args(Workspace::native_selection()).args(["--bins", "--tests"]);
             "debug"
         }
         NativeProfile::Release => {

@@ -4,7 +4,9 @@ use anyhow::Result;
 
 use crate::process;
 use crate::test_run::{self, Totals};
-use crate::workspace::Workspace;
+use crate::toolchain::WasmToolchain;
+use crate::wasm;
+use crate::workspace::{PEER_MODULE, Workspace};
 
 /// Formats nothing, changes nothing: fails where something is not as it should be.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
@@ -22,5 +24,18 @@ pub(crate) fn lint(workspace: &Workspace) -> Result<()> {
     println!("check: clippy");
     let mut command = workspace.cargo();
     command.arg("clippy").args(Workspace::native_selection());
-    process::run(command.args(["--all-targets", "--quiet", "--", "-D", "warnings"]))
+    process::run(command.args(["--all-targets", "--quiet", "--", "-D", "warnings"]))?;
+    lint_peer(workspace)
+}
+
+/// The module that does not compile natively is linted for the browser, where there is a toolchain.
+fn lint_peer(workspace: &Workspace) -> Result<()> {
+    let Some(toolchain) = WasmToolchain::installed().filter(|toolchain| toolchain.has_clippy()) else {
+        println!("check: skipped clippy of {PEER_MODULE}: no toolchain for the browser has clippy yet");
+        return Ok(());
+    };
+    println!("check: clippy of {PEER_MODULE}");
+    let mut command = toolchain.cargo(workspace, "clippy")?;
+    command.args(["--profile", wasm::PROFILE, "-p", PEER_MODULE, "--quiet", "--", "-D", "warnings"]);
+    process::run(&mut command)
 }

@@ -11,7 +11,7 @@ use crate::workspace::Workspace;
 
 /// Builds everything and becomes the backbone: signals reach it directly.
 pub(crate) fn run(workspace: &Workspace, port: u16) -> Result<()> {
-    let toolchain = setup::for_build(workspace)?;
+    let toolchain = setup::for_build()?;
     build::web(workspace, toolchain)?;
     let binary = build::native(workspace, NativeProfile::Release)?;
     let mut command = Command::new(&binary);

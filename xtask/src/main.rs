@@ -85,8 +85,9 @@ fn main() -> Result<()> {
     let workspace = Workspace::locate()?;
     match command {
         Command::Setup { tests } => {
-            setup::for_build(&workspace)?;
+            let toolchain = setup::for_build()?;
             if tests {
+                toolchain.ensure_clippy()?;
                 setup::for_tests()?;
             }
             Ok(())

@@ -12,7 +12,6 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 use crate::toolchain::WasmToolchain;
-use crate::workspace::Workspace;
 
 /// Folder of Debian's copy of the dataset.
 const DATASET_FOLDER: &str = "/usr/share/datasets/fashion-mnist";
@@ -20,6 +19,9 @@ const DATASET_PACKAGE: Package = Package("dataset-fashion-mnist");
 const BROWSERS: [&str; 5] =
     ["chromium", "google-chrome", "google-chrome-stable", "chromium-browser", "chrome"];
 const DRIVERS: [&str; 2] = ["chromedriver", "chromium.chromedriver"];
+
+/// No questions from packages. Through `env`, because sudo passes no variables on.
+const NONINTERACTIVE: &str = "DEBIAN_FRONTEND=noninteractive";
 
 /// Name of a Debian package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub(crate) struct Browser {
 }
 
 /// What `build` and `demo` need.
-pub(crate) fn for_build(_workspace: &Workspace) -> Result<WasmToolchain> {
+pub(crate) fn for_build() -> Result<WasmToolchain> {
     let toolchain = WasmToolchain::ensure()?;
     if process::find("wasm-opt").is_none() {
         install(&[Package("binaryen")]).context("wasm-opt (of binaryen) shrinks the browser modules")?;
@@ -104,7 +106,7 @@ pub(crate) fn install(packages: &[Package]) -> Result<()> {
         bail!("apt has no package {unknown}");
     }
     println!("setup: apt-get install {list}");
-    let mut command = apt_get(&["install", "-y", "-qq", "--no-install-recommends"])?;
+    let mut command = apt_get(&["install", "-y", "-qq", "--no-install-recommends", "--no-remove"])?;
     process::run(command.args(names)).with_context(|| format!("cannot install {list}"))
 }
 
@@ -122,18 +124,20 @@ fn has_candidate(policy: &str) -> bool {
 
 fn apt_get(args: &[&str]) -> Result<Command> {
     let mut command = if is_root() {
-        Command::new("apt-get")
+        let mut env = Command::new("env");
+        env.args([NONINTERACTIVE, "apt-get"]);
+        env
     } else if process::find("sudo").is_some() {
         let mut sudo = Command::new("sudo");
         if !stdin().is_terminal() {
             sudo.arg("-n");
         }
-        sudo.arg("apt-get");
+        sudo.args(["env", NONINTERACTIVE, "apt-get"]);
         sudo
     } else {
         bail!("neither root nor sudo: run `apt-get {}` with the packages as root", args.join(" "));
     };
-    command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+    command.args(["-o", "Dpkg::Use-Pty=0"]).args(args);
     Ok(command)
 }
 

@@ -1,11 +1,12 @@
 //! Every test there is, browsers included, and one line with the totals.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 
-use crate::build::{self};
+use crate::build::{self, NativeProfile};
 use crate::check;
 use crate::fuzz;
 use crate::process;
@@ -51,22 +52,25 @@ impl Totals {
 /// `cargo xtask test`.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let browser = setup::for_tests()?;
-    let toolchain = setup::for_build(workspace)?;
+    let toolchain = setup::for_build()?;
+    toolchain.ensure_clippy()?;
     check::lint(workspace)?;
     build::web(workspace, toolchain)?;
+    let binary = build::native(workspace, NativeProfile::Dev)?;
     let mut totals = Totals::default();
     println!("test: everything");
-    cargo_test(workspace, &[], &environment(workspace, &browser), &mut totals)?;
+    cargo_test(workspace, &[], &environment(workspace, &browser, &binary), &mut totals)?;
     check_cuda(workspace)?;
     fuzz::check(workspace)?;
     totals.finish()
 }
 
 /// What the tests that start browsers and backbones look for.
-fn environment(workspace: &Workspace, browser: &Browser) -> Vec<(&'static str, String)> {
+fn environment(workspace: &Workspace, browser: &Browser, binary: &Path) -> Vec<(&'static str, String)> {
     vec![
         ("CHROME", browser.chrome.display().to_string()),
         ("CHROMEDRIVER", browser.chromedriver.display().to_string()),
+        ("BARNRAISE_BIN", binary.display().to_string()),
         ("BARNRAISE_WEB_ROOT", workspace.web_root().display().to_string()),
     ]
 }

@@ -25,6 +25,8 @@ const DEBIAN_LINKER: &str = "wasm-ld-19";
 const DEBIAN_PACKAGES: [Package; 4] =
     [Package("rustc-web"), Package("cargo-web"), Package("rust-web-src"), Package("lld-19")];
 
+const DEBIAN_CLIPPY: Package = Package("rust-web-clippy");
+
 /// A way to build for [`TARGET`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WasmToolchain {
@@ -69,8 +71,21 @@ impl WasmToolchain {
         debian_is_complete().then_some(Self::Debian)
     }
 
-    /// `cargo build` for the browser, in the target directory of the browser modules.
-    pub(crate) fn cargo_build(self, workspace: &Workspace) -> Result<Command> {
+    /// Whether it can lint.
+    pub(crate) fn has_clippy(self) -> bool {
+        match self {
+            Self::Current => true,
+            Self::Debian => Path::new(DEBIAN_BIN).join("clippy-driver").is_file(),
+        }
+    }
+
+    /// Installs what is needed to lint.
+    pub(crate) fn ensure_clippy(self) -> Result<()> {
+        if self.has_clippy() { Ok(()) } else { setup::install(&[DEBIAN_CLIPPY]) }
+    }
+
+    /// `cargo <subcommand>` for the browser, in the target directory of the browser modules.
+    pub(crate) fn cargo(self, workspace: &Workspace, subcommand: &str) -> Result<Command> {
         let mut command = match self {
             Self::Current => process::cargo(),
             Self::Debian => debian_cargo()?,
@@ -79,7 +94,7 @@ impl WasmToolchain {
         // Flags from the environment replace those of .cargo/config.toml, without which nothing
         // here compiles for the browser.
         command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
-        command.args(["build", "--target", TARGET]);
+        command.args([subcommand, "--target", TARGET]);
         if self == Self::Debian {
             command.arg("-Zbuild-std=std,panic_abort");
         }

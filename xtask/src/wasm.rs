@@ -16,7 +16,7 @@ use crate::process;
 use crate::toolchain::{TARGET, WasmToolchain};
 use crate::workspace::{BROWSER_MODULES, Workspace};
 
-const PROFILE: &str = "wasm";
+pub(crate) const PROFILE: &str = "wasm";
 /// What the code is compiled with (.cargo/config.toml) and wasm-bindgen adds; wasm-opt has to be told.
 const WASM_OPT_ARGS: [&str; 9] = [
     "-O2",
@@ -40,7 +40,7 @@ pub(crate) fn build(workspace: &Workspace, toolchain: WasmToolchain) -> Result<V
 
 fn compile(workspace: &Workspace, toolchain: WasmToolchain) -> Result<()> {
     println!("build: the browser modules ({toolchain:?} toolchain; a quarter of an hour the first time)");
-    let mut command = toolchain.cargo_build(workspace)?;
+    let mut command = toolchain.cargo(workspace, "build")?;
     command.args(["--profile", PROFILE]);
     for package in BROWSER_MODULES {
         command.args(["-p", package]);

@@ -8,8 +8,11 @@ use serde_json::Value;
 
 use crate::process;
 
-/// Members that only the browser runs; they are left out of native selections.
+/// Members that become modules of a page.
 pub(crate) const BROWSER_MODULES: [&str; 2] = ["barnraise-page", "barnraise-peer"];
+/// The one that is left out of native selections: with it, libp2p would be built for browsers in
+/// native programs too.
+pub(crate) const PEER_MODULE: &str = "barnraise-peer";
 
 /// Folders of one checkout.
 #[derive(Debug, Clone)]
@@ -49,13 +52,8 @@ impl Workspace {
 
     /// Selects every native member, always in the same way, so that all commands share one build
     /// of the dependencies.
-    pub(crate) fn native_selection() -> Vec<String> {
-        let mut selection = vec!["--workspace".to_owned()];
-        for module in BROWSER_MODULES {
-            selection.push("--exclude".to_owned());
-            selection.push(module.to_owned());
-        }
-        selection
+    pub(crate) fn native_selection() -> [&'static str; 3] {
+        ["--workspace", "--exclude", PEER_MODULE]
     }
 }
 
