@@ -2,7 +2,7 @@
 //!
 //! Every file but the entry points is renamed by a hash of its content and goes to `assets/`, so that
 //! browsers may keep it for ever. Text files name another by `{{asset:NAME}}`, which becomes its
-//! address; a file's own hash is taken after its references were resolved, so a change anywhere
+//! address, or `{{bytes:NAME}}`, which becomes its length in bytes, uncompressed; a file's own hash is taken after its references were resolved, so a change anywhere
 //! below changes every name above. Compressed siblings are made here, never while serving.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,8 @@ use sha2::{Digest, Sha256};
 
 use crate::compress;
 
-const OPEN: &str = "{{asset:";
+const OPEN_ADDRESS: &str = "{{asset:";
+const OPEN_LENGTH: &str = "{{bytes:";
 const CLOSE: &str = "}}";
 const ASSET_FOLDER: &str = "assets";
 /// Hexadecimal digits of a content hash in a name.
@@ -78,7 +79,7 @@ impl Sources {
         let mut resolver =
             Resolver { sources: self, done: BTreeMap::new(), open: Vec::new(), assets: Vec::new() };
         for name in self.files.keys() {
-            resolver.address(name)?;
+            resolver.resolve(name)?;
         }
         Ok(resolver.assets)
     }
@@ -89,7 +90,7 @@ fn refer(text: &str, names: &BTreeMap<String, String>) -> Vec<u8> {
     let mut text = text.to_owned();
     for (relative, name) in names {
         for quote in ['\'', '"'] {
-            let reference = format!("{quote}{OPEN}{name}{CLOSE}{quote}");
+            let reference = format!("{quote}{OPEN_ADDRESS}{name}{CLOSE}{quote}");
             text = text.replace(&format!("{quote}./{relative}{quote}"), &reference);
             text = text.replace(&format!("{quote}{relative}{quote}"), &reference);
         }
@@ -100,25 +101,31 @@ fn refer(text: &str, names: &BTreeMap<String, String>) -> Vec<u8> {
 /// Walks references depth first, so that a file is hashed after all that it names.
 struct Resolver<'a> {
     sources: &'a Sources,
-    /// Address by name.
-    done: BTreeMap<String, String>,
+    done: BTreeMap<String, Resolved>,
     /// From the first file to the one whose references are being resolved.
     open: Vec<String>,
     assets: Vec<Asset>,
 }
 
+/// What can be said of a file in another.
+#[derive(Debug, Clone)]
+struct Resolved {
+    /// `/assets/page.0123456789ab.js`
+    address: String,
+    n_bytes: usize,
+}
+
 impl Resolver<'_> {
-    /// Address of a file, `/assets/page.0123456789ab.js`.
-    fn address(&mut self, name: &str) -> Result<String> {
-        if let Some(address) = self.done.get(name) {
-            return Ok(address.clone());
+    fn resolve(&mut self, name: &str) -> Result<Resolved> {
+        if let Some(resolved) = self.done.get(name) {
+            return Ok(resolved.clone());
         }
         if self.open.iter().any(|open| open == name) {
             bail!("files name each other in a circle: {} -> {name}", self.open.join(" -> "));
         }
         let Some(bytes) = self.sources.files.get(name) else {
             let from = self.open.last().map_or("nobody", String::as_str);
-            bail!("{from} names {OPEN}{name}{CLOSE}, and there is no such file");
+            bail!("{from} names {name}, and there is no such file");
         };
         self.open.push(name.to_owned());
         let bytes = if is_text(name) {
@@ -128,26 +135,38 @@ impl Resolver<'_> {
         };
         self.open.pop();
         let path = served_path(name, &bytes);
-        let address = format!("/{path}");
+        let resolved = Resolved { address: format!("/{path}"), n_bytes: bytes.len() };
         self.assets.push(Asset { path, bytes });
-        self.done.insert(name.to_owned(), address.clone());
-        Ok(address)
+        self.done.insert(name.to_owned(), resolved.clone());
+        Ok(resolved)
     }
 
     fn substitute(&mut self, name: &str, text: &str) -> Result<String> {
         let mut result = String::with_capacity(text.len());
         let mut rest = text;
-        while let Some((before, after)) = rest.split_once(OPEN) {
+        while let Some((position, open)) = next_reference(rest) {
+            let (before, after) = (&rest[..position], &rest[position + open.len()..]);
             let Some((reference, tail)) = after.split_once(CLOSE) else {
-                bail!("{name}: a reference begins with {OPEN} and never ends");
+                bail!("{name}: a reference begins with {open} and never ends");
             };
+            let resolved = self.resolve(reference.trim())?;
             result.push_str(before);
-            result.push_str(&self.address(reference.trim())?);
+            if open == OPEN_LENGTH {
+                result.push_str(&resolved.n_bytes.to_string());
+            } else {
+                result.push_str(&resolved.address);
+            }
             rest = tail;
         }
         result.push_str(rest);
         Ok(result)
     }
+}
+
+/// Where the next reference begins, and how.
+fn next_reference(text: &str) -> Option<(usize, &'static str)> {
+    let find = |open: &'static str| text.find(open).map(|position| (position, open));
+    find(OPEN_ADDRESS).into_iter().chain(find(OPEN_LENGTH)).min()
 }
 
 fn served_path(name: &str, bytes: &[u8]) -> String {
@@ -277,6 +296,18 @@ mod tests {
     }
 
     #[test]
+    fn lengths_are_those_of_the_file_as_served() {
+        let files = [
+            ("a.js", "{{bytes:b.css}} {{asset:b.css}} {{bytes:c.wasm}}"),
+            ("b.css", "{{bytes:c.wasm}}!"),
+            ("c.wasm", "0123456789"),
+        ];
+        let assets = sources(&files).resolve().unwrap();
+        let address = &find(&assets, "assets/b.").path;
+        assert_eq!(text(find(&assets, "assets/a.")), format!("3 /{address} 10"));
+    }
+
+    #[test]
     fn a_change_below_changes_the_names_above() {
         let files =
             |wasm: &'static str| [("a.js", "{{asset:b.js}}"), ("b.js", "{{asset:c.wasm}}"), ("c.wasm", wasm)];
@@ -288,7 +319,7 @@ mod tests {
     #[test]
     fn wrong_references_are_named() {
         let error = |files: &[(&str, &str)]| sources(files).resolve().unwrap_err().to_string();
-        assert!(error(&[("a.js", "{{asset:b.js}}")]).contains("a.js names {{asset:b.js}}"));
+        assert!(error(&[("a.js", "{{asset:b.js}}")]).contains("a.js names b.js"));
         assert!(error(&[("a.js", "{{asset:b.js")]).contains("a.js"));
         assert!(
             error(&[("a.js", "{{asset:b.js}}"), ("b.js", "{{asset:a.js}}")]).contains("a.js -> b.js -> a.js")
