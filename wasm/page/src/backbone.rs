@@ -1,0 +1,91 @@
+//! What the backbone says over HTTP: the run once, then a stream of events, again and again with
+//! growing pauses where it does not answer.
+
+use std::rc::Rc;
+
+use barnraise_protocol::api::{LiveProgress, RunStatus};
+use barnraise_swarm::backoff::Backoff;
+use gloo::events::EventListener;
+use gloo::net::http::Request;
+use js_sys::Promise;
+use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::JsFuture;
+use web_sys::{EventSource, MessageEvent};
+
+use crate::app::App;
+use crate::state::Event;
+
+const RUN_URL: &str = "/api/run";
+const EVENTS_URL: &str = "/api/events";
+/// A stream that lasted this long was a good one: the next pause is a short one again.
+const GOOD_STREAM_MS: f64 = 5000.0;
+
+/// Follows the backbone for as long as the page is open.
+pub(crate) async fn follow(app: Rc<App>) {
+    let mut backoff = Backoff::new((js_sys::Math::random() * 2_f64.powi(53)) as u64);
+    loop {
+        let reason = match describe().await {
+            Ok(status) => {
+                app.dispatch(Event::RunArrived(Box::new(status)));
+                let since_ms = crate::dom::now_ms();
+                let reason = listen(&app).await;
+                if crate::dom::now_ms() - since_ms >= GOOD_STREAM_MS {
+                    backoff.reset();
+                }
+                reason
+            }
+            Err(reason) => reason,
+        };
+        let retry_in_ms = u32::try_from(backoff.next_delay().as_millis()).unwrap_or(u32::MAX);
+        app.dispatch(Event::BackboneLost { reason, retry_in_ms });
+        sleep(retry_in_ms).await;
+    }
+}
+
+async fn sleep(delay_ms: u32) {
+    let delay_ms = i32::try_from(delay_ms).unwrap_or(i32::MAX);
+    let over = Promise::new(&mut |resolve, reject| {
+        let window = crate::dom::window();
+        if window.set_timeout_with_callback_and_timeout_and_arguments_0(&resolve, delay_ms).is_err() {
+            let _ = reject.call0(&JsValue::NULL);
+        }
+    });
+    let _ = JsFuture::from(over).await;
+}
+
+async fn describe() -> Result<RunStatus, String> {
+    let response = Request::get(RUN_URL).send().await.map_err(|_| "no answer".to_owned())?;
+    if !response.ok() {
+        return Err(format!("it answered with status {}", response.status()));
+    }
+    let text = response.text().await.map_err(|_| "its answer was cut short".to_owned())?;
+    serde_json::from_str(&text).map_err(|error| format!("its answer makes no sense: {error}"))
+}
+
+/// Hands on events until the stream ends, and says why it did.
+async fn listen(app: &Rc<App>) -> String {
+    let Ok(source) = EventSource::new(EVENTS_URL) else {
+        return "this browser has no event streams".into();
+    };
+    let on_progress = {
+        let app = Rc::clone(app);
+        EventListener::new(&source, "progress", move |event| {
+            let data = event.unchecked_ref::<MessageEvent>().data().as_string().unwrap_or_default();
+            // An event of a newer backbone is skipped: the next `GET /api/run` tells.
+            if let Ok(live) = serde_json::from_str::<LiveProgress>(&data) {
+                app.dispatch(Event::Live(live));
+            }
+        })
+    };
+    let mut on_error = None;
+    let ended = Promise::new(&mut |resolve, _| {
+        on_error = Some(EventListener::new(&source, "error", move |_| {
+            let _ = resolve.call0(&JsValue::NULL);
+        }));
+    });
+    // Neither outcome says more than that it ended.
+    let _ = JsFuture::from(ended).await;
+    source.close();
+    drop((on_progress, on_error));
+    "the connection ended".into()
+}

@@ -1,0 +1,93 @@
+//! What a visitor can press, draw or pick, and what the browser reports by itself.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use gloo::events::EventListener;
+use wasm_bindgen::closure::Closure;
+use wasm_bindgen::{JsCast, JsValue};
+use web_sys::{Element, EventTarget, HtmlElement, PerformanceObserver, PerformanceObserverInit};
+
+use crate::app::App;
+use crate::dom::{DomError, by_id, document, window};
+use crate::draw;
+use crate::sketch::Sketch;
+use crate::state::Event;
+
+/// Listens for as long as the page is open.
+pub(crate) fn listen(app: &Rc<App>) -> Result<(), DomError> {
+    let sketch = Sketch::find()?;
+    on(&by_id::<EventTarget>("toggle")?, "click", app, |app, _| app.dispatch(Event::Toggle));
+    on(&by_id::<EventTarget>("load-model")?, "click", app, |app, _| app.dispatch(Event::LoadModel));
+    on(&by_id::<EventTarget>("more")?, "click", app, |app, _| {
+        app.with_view(|view| view.gallery.turn_page());
+    });
+    on(&by_id::<EventTarget>("table")?, "toggle", app, |app, _| app.draw_soon());
+    on(&window(), "resize", app, |app, _| app.draw_soon());
+    // No animation frame comes to a hidden page: draw what is due before it is one.
+    on(&document(), "visibilitychange", app, |app, _| app.draw());
+    listen_to_gallery(app, &sketch)?;
+    listen_to_sketch(app, &sketch)?;
+    count_long_tasks()
+}
+
+fn on(target: &EventTarget, name: &'static str, app: &Rc<App>, act: impl Fn(&Rc<App>, &web_sys::Event) + 'static) {
+    let app = Rc::clone(app);
+    EventListener::new(target, name, move |event| act(&app, event)).forget();
+}
+
+fn listen_to_gallery(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError> {
+    let sketch = Rc::clone(sketch);
+    on(&by_id::<EventTarget>("gallery")?, "click", app, move |app, event| {
+        let target = event.target().and_then(|target| target.dyn_into::<Element>().ok());
+        let button = target.and_then(|target| target.closest("button").ok().flatten());
+        let idx = button.and_then(|button| button.get_attribute("data-idx")?.parse().ok());
+        if let Some(idx) = idx {
+            sketch.clear();
+            app.dispatch(Event::Picked(idx));
+        }
+    });
+    Ok(())
+}
+
+fn listen_to_sketch(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError> {
+    let (asking, drawn) = (Rc::clone(app), Rc::clone(sketch));
+    sketch.listen(move || {
+        // Before the run is known every picture is taken to be one of Fashion-MNIST.
+        let shape = asking.with_page(|page| page.run.as_ref().map(|run| run.manifest.shape));
+        let (height, width) = shape.map_or((28, 28), |shape| (shape.height.into(), shape.width.into()));
+        let n_channels = shape.map_or(1, |shape| usize::from(shape.channels));
+        let sample = drawn.ink().and_then(|(ink, side)| draw::to_sample(&ink, side, height, width));
+        if let Some(sample) = sample {
+            let pixels = sample.into_iter().flat_map(|value| std::iter::repeat_n(value, n_channels)).collect();
+            asking.dispatch(Event::Drawn(pixels));
+        }
+    });
+    let cleared = Rc::clone(sketch);
+    on(&by_id::<EventTarget>("clear")?, "click", app, move |app, _| {
+        cleared.clear();
+        app.dispatch(Event::ForgetQuestion);
+    });
+    Ok(())
+}
+
+/// Counts tasks of the main thread over 50 ms, and the longest of them, on the body.
+fn count_long_tasks() -> Result<(), DomError> {
+    let body: HtmlElement = by_id("long-tasks")?;
+    let (n_tasks, longest_ms) = (Cell::new(0_u32), Cell::new(0.0_f64));
+    let count = move |list: JsValue| {
+        let entries = list.unchecked_into::<web_sys::PerformanceObserverEntryList>().get_entries();
+        for entry in entries.iter() {
+            n_tasks.set(n_tasks.get() + 1);
+            longest_ms.set(longest_ms.get().max(entry.unchecked_ref::<web_sys::PerformanceEntry>().duration()));
+        }
+        let _ = body.set_attribute("data-count", &n_tasks.get().to_string());
+        let _ = body.set_attribute("data-longest-ms", &longest_ms.get().to_string());
+    };
+    let count = Closure::<dyn Fn(JsValue)>::new(count).into_js_value();
+    let observer = PerformanceObserver::new(count.unchecked_ref())?;
+    let options = PerformanceObserverInit::new(&js_sys::Array::of1(&"longtask".into()));
+    // Browsers without that kind of entry ignore it.
+    observer.observe(&options);
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! Finding elements and writing to them. Writes only what changed, so that nothing is laid out anew
+//! for a text that is the same.
+
+use wasm_bindgen::{JsCast, JsValue};
+use web_sys::{Document, Element, HtmlElement, Window};
+
+/// Why the page could not be set up.
+#[derive(Debug)]
+pub(crate) enum DomError {
+    /// `index.html` lacks an element of this id, or has another kind of element there.
+    Element(&'static str),
+    /// The browser refused something.
+    Browser(JsValue),
+}
+
+impl From<JsValue> for DomError {
+    fn from(error: JsValue) -> Self {
+        Self::Browser(error)
+    }
+}
+
+impl From<DomError> for JsValue {
+    fn from(error: DomError) -> Self {
+        match error {
+            DomError::Element(id) => JsValue::from_str(&format!("the page has no usable element #{id}")),
+            DomError::Browser(error) => error,
+        }
+    }
+}
+
+pub(crate) fn window() -> Window {
+    gloo::utils::window()
+}
+
+pub(crate) fn document() -> Document {
+    gloo::utils::document()
+}
+
+/// Milliseconds since the page was opened.
+pub(crate) fn now_ms() -> f64 {
+    window().performance().map_or(0.0, |performance| performance.now())
+}
+
+/// The element of this id, which must be a `T`.
+pub(crate) fn by_id<T: JsCast>(id: &'static str) -> Result<T, DomError> {
+    document().get_element_by_id(id).and_then(|element| element.dyn_into().ok()).ok_or(DomError::Element(id))
+}
+
+/// A new element of this kind.
+pub(crate) fn create<T: JsCast>(tag: &'static str) -> Result<T, DomError> {
+    document().create_element(tag)?.dyn_into().map_err(|_| DomError::Element(tag))
+}
+
+/// Sets an attribute; a name that is a literal is never refused.
+pub(crate) fn set_attribute(element: &Element, name: &'static str, value: &str) {
+    if element.get_attribute(name).as_deref() != Some(value) {
+        let _ = element.set_attribute(name, value);
+    }
+}
+
+/// An element whose text, value and visibility change.
+#[derive(Debug)]
+pub(crate) struct Field {
+    element: HtmlElement,
+    text: String,
+    value: String,
+    is_hidden: Option<bool>,
+}
+
+impl Field {
+    pub(crate) fn find(id: &'static str) -> Result<Self, DomError> {
+        let element = by_id(id)?;
+        Ok(Self { element, text: String::new(), value: String::new(), is_hidden: None })
+    }
+
+    pub(crate) fn element(&self) -> &HtmlElement {
+        &self.element
+    }
+
+    pub(crate) fn set_text(&mut self, text: &str) {
+        if self.text != text {
+            self.element.set_text_content(Some(text));
+            text.clone_into(&mut self.text);
+        }
+    }
+
+    /// Text for people, and the number itself in `data-value`.
+    pub(crate) fn set_number(&mut self, text: &str, value: f64) {
+        self.set_text(text);
+        let value = value.to_string();
+        if self.value != value {
+            let _ = self.element.set_attribute("data-value", &value);
+            self.value = value;
+        }
+    }
+
+    pub(crate) fn set_hidden(&mut self, is_hidden: bool) {
+        if self.is_hidden != Some(is_hidden) {
+            self.element.set_hidden(is_hidden);
+            self.is_hidden = Some(is_hidden);
+        }
+    }
+
+    /// A text that is there or not.
+    pub(crate) fn set_optional(&mut self, text: Option<&str>) {
+        self.set_text(text.unwrap_or_default());
+        self.set_hidden(text.is_none());
+    }
+}

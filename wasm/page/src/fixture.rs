@@ -1,0 +1,55 @@
+//! A page as the tests of this crate like to have it.
+
+use barnraise_messages::DeviceChoice;
+use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::contribute::Progress;
+use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
+use barnraise_protocol::hash::Sha256Hash;
+use barnraise_protocol::run::{ModelKind, ModelSpec, RunDescription};
+
+use crate::state::{Capabilities, Page};
+
+pub(crate) const ORIGIN: &str = "http://127.0.0.1:4000";
+
+pub(crate) fn page() -> Page {
+    let capabilities = Capabilities { secure: true, web_transport: true, web_gpu: true };
+    let mut page = Page::new(capabilities, DeviceChoice::Auto, ORIGIN.into(), None);
+    page.run = Some(run());
+    page
+}
+
+pub(crate) fn run() -> RunDescription {
+    let entry = ShardEntry { n_samples: 10, n_bytes: 10, sha256: Sha256Hash([0; 32]) };
+    RunDescription {
+        run_id: "garments".into(),
+        title: "A model that knows garments".into(),
+        purpose: "For everybody.".into(),
+        model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
+        n_parameters: 61_706,
+        target_batch_size: 4096,
+        micro_batch_size: 64,
+        shuffle_buffer_samples: 1000,
+        gradient_codec: TensorCodec::F16,
+        state_codec: TensorCodec::F16,
+        contribution_samples_max: 4096,
+        manifest: Manifest {
+            name: "Fashion-MNIST".into(),
+            shape: ImageShape { height: 28, width: 28, channels: 1 },
+            class_names: ["T-shirt", "Trouser", "Pullover"].map(String::from).into(),
+            shards: vec![entry],
+            gallery: entry,
+        },
+    }
+}
+
+pub(crate) fn progress() -> Progress {
+    Progress {
+        epoch: 9,
+        n_samples: 1024,
+        target_batch_size: 4096,
+        n_contributors: 3,
+        samples_per_second: 500.0,
+        train_loss: Some(0.7),
+        test_accuracy: Some(0.8),
+    }
+}

@@ -1,0 +1,117 @@
+//! Numbers as people read them. Never touches the document.
+
+/// Thousands separated by commas: `60,000`.
+pub(crate) fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (idx, digit) in digits.chars().enumerate() {
+        if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Decimal units, one digit after the point below 100 of a unit: `812 bytes`, `1.4 MB`.
+pub(crate) fn bytes(value: u64) -> String {
+    if value < 1000 {
+        return format!("{value} bytes");
+    }
+    let mut scaled = value as f64 / 1000.0;
+    let mut unit = "kB";
+    for larger in ["MB", "GB", "TB"] {
+        // 999.95 would be shown as 1000.0.
+        if scaled < 999.5 {
+            break;
+        }
+        scaled /= 1000.0;
+        unit = larger;
+    }
+    if scaled < 99.95 { format!("{scaled:.1} {unit}") } else { format!("{scaled:.0} {unit}") }
+}
+
+/// Samples per second: `3.4 /s`, `1,204 /s`; a dash where it is not a number.
+pub(crate) fn speed(samples_per_second: f32) -> String {
+    if !samples_per_second.is_finite() || samples_per_second < 0.0 {
+        return "–".into();
+    }
+    if samples_per_second < 9.95 {
+        return format!("{samples_per_second:.1} /s");
+    }
+    format!("{} /s", count(samples_per_second.round() as u64))
+}
+
+/// A share between 0 and 1 with one digit: `87.3 %`.
+pub(crate) fn percent(share: f32) -> String {
+    if share.is_finite() { format!("{:.1} %", share * 100.0) } else { "–".into() }
+}
+
+/// A loss in nats: `0.412`.
+pub(crate) fn loss(value: f32) -> String {
+    if value.is_finite() { format!("{value:.3}") } else { "–".into() }
+}
+
+/// How much of a transfer is there: `45 % of 1.2 MB`, or only the bytes where the whole is unknown.
+pub(crate) fn transfer(bytes_so_far: u64, bytes_total: Option<u64>) -> String {
+    match bytes_total {
+        Some(total) if total > 0 => {
+            let share = bytes_so_far.min(total) as f64 / total as f64;
+            format!("{:.0} % of {}", (share * 100.0).floor(), bytes(total))
+        }
+        _ => bytes(bytes_so_far),
+    }
+}
+
+/// A wait: `in a moment`, `in about 4 seconds`.
+pub(crate) fn wait(retry_in_ms: u32) -> String {
+    match retry_in_ms.div_ceil(1000) {
+        0 | 1 => "in a moment".into(),
+        seconds => format!("in about {seconds} seconds"),
+    }
+}
+
+/// `1 contributor`, `7 contributors`.
+pub(crate) fn counted(n: u64, singular: &str, plural: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { singular } else { plural })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_separators() {
+        let texts: Vec<String> = [0, 999, 1000, 60_000, 1_234_567].map(count).into();
+        assert_eq!(texts, ["0", "999", "1,000", "60,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn bytes_change_unit_without_ever_showing_a_thousand_of_one() {
+        let values = [0, 999, 1000, 1_449_000, 99_960, 999_400, 999_600, 3_500_000_000];
+        let texts: Vec<String> = values.map(bytes).into();
+        let want = ["0 bytes", "999 bytes", "1.0 kB", "1.4 MB", "100 kB", "999 kB", "1.0 MB", "3.5 GB"];
+        assert_eq!(texts, want);
+    }
+
+    #[test]
+    fn numbers_that_are_none_become_a_dash() {
+        assert_eq!([speed(f32::NAN), percent(f32::INFINITY), loss(f32::NAN)], ["–", "–", "–"]);
+        assert_eq!([speed(0.0), speed(3.44), speed(1203.6)], ["0.0 /s", "3.4 /s", "1,204 /s"]);
+        assert_eq!([percent(0.8734), loss(0.4118)], ["87.3 %", "0.412"]);
+    }
+
+    #[test]
+    fn a_transfer_is_done_only_when_it_is_done() {
+        assert_eq!(transfer(999, Some(1000)), "99 % of 1.0 kB");
+        assert_eq!(transfer(1000, Some(1000)), "100 % of 1.0 kB");
+        assert_eq!(transfer(2000, Some(1000)), "100 % of 1.0 kB");
+        assert_eq!(transfer(2000, None), "2.0 kB");
+        assert_eq!(transfer(0, Some(0)), "0 bytes");
+    }
+
+    #[test]
+    fn waits_round_up() {
+        assert_eq!([wait(0), wait(900), wait(3200)], ["in a moment", "in a moment", "in about 4 seconds"]);
+    }
+}

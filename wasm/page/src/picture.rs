@@ -1,0 +1,32 @@
+//! Shows grey values on a canvas, as ink on paper.
+
+use barnraise_protocol::dataset::ImageShape;
+use wasm_bindgen::{Clamped, JsCast};
+use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
+
+/// Opaque black where `pixels` (`[height, width, channels]`) are 255, clear where they are 0. Shows
+/// nothing where the length is not the shape's.
+pub(crate) fn show(canvas: &HtmlCanvasElement, pixels: &[u8], shape: ImageShape) {
+    let (width, height) = (u32::from(shape.width), u32::from(shape.height));
+    (canvas.width() != width).then(|| canvas.set_width(width));
+    (canvas.height() != height).then(|| canvas.set_height(height));
+    let context = canvas.get_context("2d").ok().flatten();
+    let Some(context) = context.and_then(|context| context.dyn_into::<CanvasRenderingContext2d>().ok()) else {
+        return;
+    };
+    context.clear_rect(0.0, 0.0, f64::from(width), f64::from(height));
+    if pixels.len() != shape.n_values() {
+        return;
+    }
+    let n_channels = usize::from(shape.channels).max(1);
+    let mut rgba: Vec<u8> = pixels.chunks_exact(n_channels).flat_map(|pixel| [0, 0, 0, mean(pixel)]).collect();
+    if let Ok(image) = ImageData::new_with_u8_clamped_array_and_sh(Clamped(&mut rgba), width, height) {
+        // The image has the size of the canvas and no other origin: nothing to refuse.
+        let _ = context.put_image_data(&image, 0.0, 0.0);
+    }
+}
+
+fn mean(channels: &[u8]) -> u8 {
+    let sum: usize = channels.iter().copied().map(usize::from).sum();
+    u8::try_from(sum / channels.len().max(1)).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,203 @@
+//! The sentence that always says what the tab is doing or why it waits. Pure.
+
+use barnraise_messages::Activity;
+use barnraise_protocol::contribute::DeviceKind;
+
+use crate::format;
+use crate::state::{Backbone, Page, Peer};
+
+/// What the page says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sentence {
+    /// Which of the sentences it is, for tests and for the style sheet.
+    pub(crate) doing: &'static str,
+    /// In words.
+    pub(crate) text: String,
+    /// The same in words that change seldom, for a screen reader to say aloud.
+    pub(crate) spoken: String,
+}
+
+impl Sentence {
+    fn new(doing: &'static str, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { doing, spoken: text.clone(), text }
+    }
+
+    /// A sentence whose numbers change too often to be read aloud.
+    fn spoken_as(self, spoken: impl Into<String>) -> Self {
+        Self { spoken: spoken.into(), ..self }
+    }
+}
+
+/// What the tab is doing now.
+pub(crate) fn sentence(page: &Page) -> Sentence {
+    if let Some(sentence) = unsupported(page).or_else(|| trouble(page)) {
+        return sentence;
+    }
+    match (&page.peer, &page.backbone) {
+        (Peer::Loading { bytes: 0, .. }, _) => {
+            Sentence::new("loading", "Fetching the training program…")
+        }
+        (Peer::Loading { bytes, bytes_total: Some(total) }, _) if bytes >= total => {
+            Sentence::new("preparing", "Getting the training program ready…")
+        }
+        (Peer::Loading { bytes, bytes_total }, _) => {
+            let so_far = format::transfer(*bytes, *bytes_total);
+            Sentence::new("loading", format!("Fetching the training program: {so_far}."))
+                .spoken_as("Fetching the training program…")
+        }
+        (Peer::Ready { device, .. }, _) if page.contributing || page.activity != Activity::Idle => {
+            activity(page, *device)
+        }
+        (_, Backbone::Asking) => Sentence::new("asking", "Asking what is being trained here…"),
+        (_, Backbone::Lost { reason, retry_in_ms }) => {
+            let wait = format::wait(*retry_in_ms);
+            Sentence::new("unreachable", format!("The backbone cannot be reached ({reason}). Trying again {wait}."))
+                .spoken_as("The backbone cannot be reached. Trying again.")
+        }
+        (_, Backbone::Live) => resting(page),
+    }
+}
+
+fn unsupported(page: &Page) -> Option<Sentence> {
+    let text = if !page.capabilities.secure {
+        "This page did not come over HTTPS, so the browser will not let it compute or connect. \
+         You can still watch."
+    } else if !page.capabilities.web_transport {
+        "This browser has no WebTransport and cannot reach the backbone. A current Chrome, Edge or \
+         Firefox can; here you can still watch."
+    } else {
+        return None;
+    };
+    Some(Sentence::new("unsupported", text))
+}
+
+fn trouble(page: &Page) -> Option<Sentence> {
+    let reason = page.trouble.as_ref()?;
+    Some(Sentence::new("broken", format!("The training program stopped: {reason}. Start loads it anew.")))
+}
+
+fn resting(page: &Page) -> Sentence {
+    let text = match page.contribution.n_samples_accepted {
+        0 => "Resting. Start, and this tab lends its hands to the next step.".into(),
+        n => format!("Resting. This tab gave {}. Thank you.", format::counted(n, "sample", "samples")),
+    };
+    Sentence::new("idle", text)
+}
+
+fn activity(page: &Page, device: DeviceKind) -> Sentence {
+    match &page.activity {
+        Activity::Idle => Sentence::new("idle", "About to begin…"),
+        Activity::Connecting => Sentence::new("connecting", "Connecting to the backbone…"),
+        Activity::Reconnecting { retry_in_ms, reason } => {
+            let wait = format::wait(*retry_in_ms);
+            Sentence::new("reconnecting", format!("Lost touch with the backbone ({reason}). Trying again {wait}."))
+                .spoken_as("Lost touch with the backbone. Trying again.")
+        }
+        Activity::FetchingModel { bytes, bytes_total } => {
+            let so_far = format::transfer(*bytes, Some(*bytes_total));
+            joining(page, Sentence::new("fetching-model", format!("Fetching the newest model: {so_far}.")))
+        }
+        Activity::FetchingData { bytes, bytes_total } => {
+            let so_far = format::transfer(*bytes, Some(*bytes_total));
+            joining(page, Sentence::new("fetching-data", format!("Fetching pictures to learn from: {so_far}.")))
+        }
+        Activity::WarmingUp => {
+            let text = format!("Warming up {}. The first pass takes a little longer.", device_in_words(device));
+            joining(page, Sentence::new("warming-up", text))
+        }
+        Activity::Training { epoch } => {
+            let text = format!("Learning from pictures for step {} on {}.", step(*epoch), device_in_words(device));
+            at_work(Sentence::new("training", text))
+        }
+        Activity::Sending { epoch, bytes, bytes_total } => {
+            let so_far = format::transfer(*bytes, Some(*bytes_total));
+            at_work(Sentence::new(
+                "sending",
+                format!("Handing in what it learned for step {}: {so_far}.", step(*epoch)),
+            ))
+        }
+        Activity::WaitingForOthers { epoch } => {
+            let text = format!("Handed in for step {}. Waiting for the others to finish theirs.", step(*epoch));
+            at_work(Sentence::new("waiting-for-others", text))
+        }
+        Activity::Stopping => Sentence::new("stopping", "Handing in what is finished, then resting."),
+        Activity::Broken { reason } => Sentence::new("broken", format!("This tab cannot go on: {reason}.")),
+    }
+}
+
+/// Steps are counted from one: the parameters of epoch 0 are trained in step 1.
+fn step(epoch: u64) -> String {
+    format::count(epoch.saturating_add(1))
+}
+
+/// Until the first batch, each stage is worth a word.
+fn joining(page: &Page, sentence: Sentence) -> Sentence {
+    if page.contribution.n_samples_computed > 0 {
+        return at_work(sentence);
+    }
+    let spoken = match sentence.doing {
+        "fetching-model" => "Fetching the newest model.",
+        "fetching-data" => "Fetching pictures to learn from.",
+        _ => "Warming up.",
+    };
+    sentence.spoken_as(spoken)
+}
+
+/// Once at work the stages follow each other faster than anyone wants to hear.
+fn at_work(sentence: Sentence) -> Sentence {
+    sentence.spoken_as("This tab is helping to train.")
+}
+
+fn device_in_words(device: DeviceKind) -> &'static str {
+    match device {
+        DeviceKind::BrowserWebGpu | DeviceKind::NativeWgpu | DeviceKind::NativeCuda => "the graphics processor",
+        DeviceKind::BrowserCpu | DeviceKind::NativeCpu => "the processor",
+    }
+}
+
+/// What computes, for the line under the button.
+pub(crate) fn device_line(page: &Page) -> String {
+    match &page.peer {
+        Peer::Ready { device: DeviceKind::BrowserCpu, device_name } => {
+            let why = if page.capabilities.web_gpu { "" } else { ", as this browser offers no WebGPU" };
+            format!("On the processor{why}{}", in_brackets(device_name))
+        }
+        Peer::Ready { device, device_name } => {
+            let via = if *device == DeviceKind::BrowserWebGpu { " through WebGPU" } else { "" };
+            format!("On {}{via}{}", device_in_words(*device), in_brackets(device_name))
+        }
+        _ if page.capabilities.web_gpu => "WebGPU is available: the graphics processor will do the work.".into(),
+        _ => "No WebGPU here: the processor will do the work, more slowly.".into(),
+    }
+}
+
+fn in_brackets(name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!(" ({name})") }
+}
+
+/// What the model said, and whether it was right where that is known.
+pub(crate) fn verdict(page: &Page) -> String {
+    if let Some((top, probability)) = page.prediction.as_ref().and_then(|found| found.ranking.first()) {
+        let name = page.class_name(*top);
+        let guess = match *probability {
+            p if p >= 0.8 => format!("That is: {name}."),
+            p if p >= 0.4 => format!("Probably: {name}."),
+            _ => format!("Hard to say. Perhaps: {name}."),
+        };
+        return match page.label() {
+            None => guess,
+            Some(label) if label == *top => format!("{guess} Right."),
+            Some(label) => format!("{guess} It is labelled: {}.", page.class_name(label)),
+        };
+    }
+    match (&page.peer, page.is_asking()) {
+        (Peer::Loading { .. }, true) => "Fetching the model first…".into(),
+        (_, true) => "Looking…".into(),
+        _ => "Draw something, or pick a picture.".into(),
+    }
+}
+
+#[cfg(test)]
+#[path = "sentence/tests.rs"]
+mod tests;

@@ -1,0 +1,130 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_messages::{Contribution, PageToPeer, PeerToPage};
+
+use super::*;
+use crate::fixture;
+use crate::state::{Event, Gallery, Prediction};
+
+fn working(device: DeviceKind, activity: Activity) -> Page {
+    let mut page = fixture::page();
+    page.contributing = true;
+    page.backbone = Backbone::Live;
+    page.peer = Peer::Ready { device, device_name: "llvmpipe".into() };
+    page.activity = activity;
+    page
+}
+
+/// Every activity, with what the sentence must contain.
+fn activities() -> Vec<(Activity, &'static str, &'static str)> {
+    let (bytes, bytes_total) = (450_000, 1_000_000);
+    let reason = || "timed out".to_string();
+    vec![
+        (Activity::Idle, "idle", "begin"),
+        (Activity::Connecting, "connecting", "backbone"),
+        (Activity::Reconnecting { retry_in_ms: 4000, reason: reason() }, "reconnecting", "in about 4 seconds"),
+        (Activity::FetchingModel { bytes, bytes_total }, "fetching-model", "45 % of 1.0 MB"),
+        (Activity::FetchingData { bytes, bytes_total }, "fetching-data", "45 % of 1.0 MB"),
+        (Activity::WarmingUp, "warming-up", "the processor"),
+        (Activity::Training { epoch: 123 }, "training", "step 124"),
+        (Activity::Sending { epoch: 123, bytes, bytes_total }, "sending", "step 124: 45 %"),
+        (Activity::WaitingForOthers { epoch: 123 }, "waiting-for-others", "others"),
+        (Activity::Stopping, "stopping", "finished"),
+        (Activity::Broken { reason: reason() }, "broken", "timed out"),
+    ]
+}
+
+#[test]
+fn every_activity_has_its_sentence() {
+    for (activity, doing, contains) in activities() {
+        let found = sentence(&working(DeviceKind::BrowserCpu, activity));
+        assert_eq!(found.doing, doing);
+        assert!(found.text.contains(contains), "{found:?}");
+        assert!(found.text.ends_with(['.', '…']) && !found.spoken.is_empty(), "{found:?}");
+    }
+}
+
+#[test]
+fn the_spoken_sentence_stays_the_same_while_an_epoch_goes_by() {
+    let mut spoken: Vec<String> = Vec::new();
+    for (activity, doing, _) in activities() {
+        let mut page = working(DeviceKind::BrowserCpu, activity);
+        page.contribution = Contribution { n_samples_computed: 64, ..Contribution::default() };
+        if ["fetching-model", "fetching-data", "training", "sending", "waiting-for-others"].contains(&doing) {
+            spoken.push(sentence(&page).spoken);
+        }
+    }
+    spoken.dedup();
+    assert_eq!(spoken.len(), 1, "{spoken:?}");
+}
+
+#[test]
+fn spoken_progress_has_no_numbers() {
+    let mut page = fixture::page();
+    page.peer = Peer::Loading { bytes: 5_000_000, bytes_total: None };
+    let found = sentence(&page);
+    assert_eq!(found.text, "Fetching the training program: 5.0 MB.");
+    assert!(!found.spoken.contains(char::is_numeric));
+    page.peer = Peer::Loading { bytes: 5, bytes_total: Some(5) };
+    assert_eq!(sentence(&page).doing, "preparing");
+}
+
+#[test]
+fn before_the_click_it_says_whether_the_backbone_is_there() {
+    let mut page = fixture::page();
+    assert_eq!(sentence(&page).doing, "asking");
+    page.backbone = Backbone::Lost { reason: "no answer".into(), retry_in_ms: 8000 };
+    let found = sentence(&page);
+    assert_eq!(found.doing, "unreachable");
+    assert!(found.text.contains("no answer") && found.text.contains("in about 8 seconds"), "{found:?}");
+    page.backbone = Backbone::Live;
+    assert_eq!(sentence(&page).doing, "idle");
+    page.contribution.n_samples_accepted = 1234;
+    assert!(sentence(&page).text.contains("1,234 samples"));
+}
+
+#[test]
+fn a_browser_that_cannot_take_part_is_told_why() {
+    let mut page = fixture::page();
+    page.capabilities.web_transport = false;
+    assert!(sentence(&page).text.contains("WebTransport"));
+    page.capabilities.secure = false;
+    assert!(sentence(&page).text.contains("HTTPS"));
+}
+
+#[test]
+fn a_crash_is_named_until_the_next_click() {
+    let mut page = fixture::page();
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(0.0, Event::PeerLost { reason: "out of memory".into() });
+    assert!(sentence(&page).text.contains("out of memory"));
+    let actions = page.on_event(0.0, Event::Toggle);
+    assert_eq!(actions.len(), 2);
+    assert_eq!(sentence(&page).doing, "loading");
+}
+
+#[test]
+fn the_device_line_explains_the_cpu() {
+    let mut page = working(DeviceKind::BrowserCpu, Activity::Idle);
+    page.capabilities.web_gpu = false;
+    assert_eq!(device_line(&page), "On the processor, as this browser offers no WebGPU (llvmpipe)");
+    page.peer = Peer::Ready { device: DeviceKind::BrowserWebGpu, device_name: String::new() };
+    assert_eq!(device_line(&page), "On the graphics processor through WebGPU");
+    page.peer = Peer::Absent;
+    assert!(device_line(&page).contains("No WebGPU"));
+}
+
+#[test]
+fn the_verdict_says_how_sure_it_is_and_whether_it_was_right() {
+    let mut page = working(DeviceKind::BrowserCpu, Activity::Idle);
+    assert!(verdict(&page).contains("pick"));
+    page.gallery = Some(Gallery { images: vec![0; 784], labels: vec![1] });
+    let actions = page.on_event(0.0, Event::Picked(0));
+    assert!(matches!(actions[..], [crate::state::Action::Post(PageToPeer::Predict { .. })]));
+    assert_eq!(verdict(&page), "Looking…");
+    let answer = PeerToPage::Prediction { request: 1, epoch: 1, probabilities: vec![0.5, 0.45, 0.05] };
+    page.on_event(0.0, Event::FromPeer(answer));
+    assert_eq!(verdict(&page), "Probably: T-shirt. It is labelled: Trouser.");
+    page.prediction = Some(Prediction { epoch: 1, ranking: vec![(1, 0.9), (0, 0.1)] });
+    assert_eq!(verdict(&page), "That is: Trouser. Right.");
+}

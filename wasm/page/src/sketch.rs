@@ -1,0 +1,122 @@
+//! The drawing canvas: strokes of a pointer become ink, ink becomes a question.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use gloo::events::{EventListener, EventListenerOptions};
+use wasm_bindgen::JsCast;
+use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, PointerEvent};
+
+use crate::dom::{DomError, by_id};
+
+/// Pixels of a side of the canvas; `index.html` says the same.
+const SIDE: u32 = 280;
+/// About two and a half pixels of a 28-pixel picture.
+const LINE_WIDTH: f64 = 24.0;
+
+/// The canvas.
+pub(crate) struct Sketch {
+    canvas: HtmlCanvasElement,
+    context: CanvasRenderingContext2d,
+    /// Where the pen was last, while it is down.
+    pen: Cell<Option<(f64, f64)>>,
+    has_ink: Cell<bool>,
+}
+
+impl Sketch {
+    pub(crate) fn find() -> Result<Rc<Self>, DomError> {
+        let canvas: HtmlCanvasElement = by_id("sketch")?;
+        canvas.set_width(SIDE);
+        canvas.set_height(SIDE);
+        let context = context_of(&canvas).ok_or(DomError::Element("sketch"))?;
+        context.set_line_width(LINE_WIDTH);
+        context.set_line_cap("round");
+        context.set_line_join("round");
+        Ok(Rc::new(Self { canvas, context, pen: Cell::new(None), has_ink: Cell::new(false) }))
+    }
+
+    /// Follows the pointer; `on_lift` is called when a stroke ends.
+    pub(crate) fn listen(self: &Rc<Self>, on_lift: impl Fn() + 'static) {
+        let listener = |name: &'static str, act: Box<dyn Fn(&PointerEvent)>| {
+            let options = EventListenerOptions::enable_prevent_default();
+            EventListener::new_with_options(&self.canvas, name, options, move |event| {
+                act(event.unchecked_ref());
+            })
+            .forget();
+        };
+        let sketch = Rc::clone(self);
+        listener("pointerdown", Box::new(move |event| sketch.lower(event)));
+        let sketch = Rc::clone(self);
+        listener("pointermove", Box::new(move |event| sketch.draw_to(event)));
+        let on_lift = Rc::new(on_lift);
+        for name in ["pointerup", "pointercancel"] {
+            let (sketch, on_lift) = (Rc::clone(self), Rc::clone(&on_lift));
+            listener(
+                name,
+                Box::new(move |_| {
+                    if sketch.pen.take().is_some() {
+                        on_lift();
+                    }
+                }),
+            );
+        }
+    }
+
+    /// The ink, `[side, side]`, and the side.
+    pub(crate) fn ink(&self) -> Option<(Vec<u8>, usize)> {
+        let side = f64::from(SIDE);
+        let image = self.context.get_image_data(0.0, 0.0, side, side).ok()?;
+        // Opacity alone: which colour the ink has is the style sheet's affair.
+        Some((image.data().chunks_exact(4).map(|pixel| pixel[3]).collect(), SIDE as usize))
+    }
+
+    /// Takes the ink away.
+    pub(crate) fn clear(&self) {
+        if self.has_ink.replace(false) {
+            self.context.clear_rect(0.0, 0.0, f64::from(SIDE), f64::from(SIDE));
+        }
+    }
+
+    fn lower(&self, event: &PointerEvent) {
+        if !event.is_primary() || event.button() != 0 {
+            return;
+        }
+        event.prevent_default();
+        // Without capture a stroke that leaves the canvas ends at its edge: no more than that.
+        let _ = self.canvas.set_pointer_capture(event.pointer_id());
+        self.pen.set(Some(self.place(event)));
+        self.draw_to(event);
+    }
+
+    fn draw_to(&self, event: &PointerEvent) {
+        let Some((from_x, from_y)) = self.pen.get().filter(|_| event.is_primary()) else {
+            return;
+        };
+        let (x, y) = self.place(event);
+        self.context.begin_path();
+        self.context.move_to(from_x, from_y);
+        self.context.line_to(x, y);
+        self.context.stroke();
+        self.pen.set(Some((x, y)));
+        self.has_ink.set(true);
+    }
+
+    /// From the window to the canvas, which may be shown smaller than it is.
+    fn place(&self, event: &PointerEvent) -> (f64, f64) {
+        let shown = self.canvas.get_bounding_client_rect();
+        let scale = |at: i32, start: f64, length: f64| {
+            (f64::from(at) - start) / length.max(1.0) * f64::from(SIDE)
+        };
+        (
+            scale(event.client_x(), shown.left(), shown.width()),
+            scale(event.client_y(), shown.top(), shown.height()),
+        )
+    }
+}
+
+/// The context of a canvas that is read back often.
+fn context_of(canvas: &HtmlCanvasElement) -> Option<CanvasRenderingContext2d> {
+    let options = js_sys::Object::new();
+    js_sys::Reflect::set(&options, &"willReadFrequently".into(), &true.into()).ok()?;
+    canvas.get_context_with_context_options("2d", &options).ok()??.dyn_into().ok()
+}

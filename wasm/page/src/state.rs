@@ -1,0 +1,425 @@
+//! What the page knows, and what follows from each thing that happens. Pure: never touches the
+//! document, a socket or a clock.
+//!
+//! The driver feeds one [`Event`] at a time and carries out the [`Action`]s that come back; the
+//! view is drawn from the fields.
+
+use barnraise_messages::{Activity, CheckOutcome, Contribution, DeviceChoice, PageToPeer, PeerToPage};
+use barnraise_protocol::api::{DeviceCount, LiveProgress, RunStatus};
+use barnraise_protocol::contribute::{DeviceKind, Progress};
+use barnraise_protocol::run::RunDescription;
+
+use crate::history::History;
+
+/// A question about the same picture is asked again at most this often while the model changes.
+const ASK_AGAIN_MS: f64 = 3000.0;
+
+/// Something happened.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Event {
+    /// `GET /api/run` was answered.
+    RunArrived(Box<RunStatus>),
+    /// The backbone did not answer, or the stream of events ended.
+    BackboneLost { reason: String, retry_in_ms: u32 },
+    /// An event of the stream.
+    Live(LiveProgress),
+    /// The button.
+    Toggle,
+    /// The visitor wants the model in the tab, without contributing.
+    LoadModel,
+    /// What is this drawing? `[height, width, channels]`.
+    Drawn(Vec<u8>),
+    /// What is this picture of the gallery?
+    Picked(usize),
+    /// The canvas was cleared.
+    ForgetQuestion,
+    /// Run the conformance checks once the peer is there.
+    CheckDevice,
+    /// The worker said something.
+    FromPeer(PeerToPage),
+    /// The worker is gone: it could not be started, or it crashed.
+    PeerLost { reason: String },
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Action {
+    /// Start the worker.
+    SpawnPeer,
+    /// End the worker.
+    EndPeer,
+    /// Tell the worker.
+    Post(PageToPeer),
+    /// Keep the seed of this browser's identity.
+    KeepIdentity(Vec<u8>),
+}
+
+/// What this browser can do, found out before anything is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    /// The page came over HTTPS or from this machine.
+    pub(crate) secure: bool,
+    /// There is a WebTransport.
+    pub(crate) web_transport: bool,
+    /// There is a WebGPU; whether there is an adapter only the peer finds out.
+    pub(crate) web_gpu: bool,
+}
+
+/// Whether the backbone answers over HTTP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Backbone {
+    /// First request.
+    Asking,
+    /// Events arrive.
+    Live,
+    /// It does not answer.
+    Lost { reason: String, retry_in_ms: u32 },
+}
+
+/// The worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// Not asked for yet.
+    Absent,
+    /// The module is on its way, or was loaded and looks for a device.
+    Loading { bytes: u64, bytes_total: Option<u64> },
+    /// It answers.
+    Ready { device: DeviceKind, device_name: String },
+}
+
+/// A picture that the visitor asked about.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Question {
+    /// `[height, width, channels]`.
+    pub(crate) pixels: Vec<u8>,
+    /// Which of the gallery it is, where it was not drawn.
+    pub(crate) picked: Option<usize>,
+    asked_at_ms: f64,
+    is_open: bool,
+}
+
+impl Question {
+    /// What is asked about.
+    pub(crate) fn pixels(&self) -> &[u8] {
+        &self.pixels
+    }
+}
+
+/// What the model said.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Prediction {
+    /// Epoch of the model.
+    pub(crate) epoch: u64,
+    /// Classes and their probabilities, the likeliest first.
+    pub(crate) ranking: Vec<(usize, f32)>,
+}
+
+/// Held-out pictures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Gallery {
+    /// `[n, height, width, channels]`.
+    pub(crate) images: Vec<u8>,
+    /// `[n]`.
+    pub(crate) labels: Vec<u8>,
+}
+
+/// Everything the view shows.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) capabilities: Capabilities,
+    pub(crate) backbone: Backbone,
+    pub(crate) run: Option<RunDescription>,
+    pub(crate) progress: Option<Progress>,
+    pub(crate) devices: Vec<DeviceCount>,
+    pub(crate) history: History,
+    pub(crate) peer: Peer,
+    /// The visitor pressed Start and not yet Stop.
+    pub(crate) contributing: bool,
+    pub(crate) activity: Activity,
+    pub(crate) contribution: Contribution,
+    /// Why the worker is gone.
+    pub(crate) trouble: Option<String>,
+    /// Something worth a line that does not stop anything.
+    pub(crate) notice: Option<String>,
+    pub(crate) gallery: Option<Gallery>,
+    pub(crate) question: Option<Question>,
+    pub(crate) prediction: Option<Prediction>,
+    pub(crate) checks: Option<(DeviceKind, Vec<CheckOutcome>)>,
+    origin: String,
+    identity: Option<Vec<u8>>,
+    device_choice: DeviceChoice,
+    check_wanted: bool,
+    n_requests: u32,
+}
+
+impl Page {
+    /// A page that was just opened.
+    pub(crate) fn new(
+        capabilities: Capabilities,
+        device_choice: DeviceChoice,
+        origin: String,
+        identity: Option<Vec<u8>>,
+    ) -> Self {
+        Self {
+            capabilities,
+            backbone: Backbone::Asking,
+            run: None,
+            progress: None,
+            devices: Vec::new(),
+            history: History::default(),
+            peer: Peer::Absent,
+            contributing: false,
+            activity: Activity::Idle,
+            contribution: Contribution::default(),
+            trouble: None,
+            notice: None,
+            gallery: None,
+            question: None,
+            prediction: None,
+            checks: None,
+            origin,
+            identity,
+            device_choice,
+            check_wanted: false,
+            n_requests: 0,
+        }
+    }
+
+    /// Takes in what happened at `now_ms` (any origin, never going back) and says what to do.
+    pub(crate) fn on_event(&mut self, now_ms: f64, event: Event) -> Vec<Action> {
+        match event {
+            Event::RunArrived(status) => self.on_run(*status),
+            Event::BackboneLost { reason, retry_in_ms } => {
+                self.backbone = Backbone::Lost { reason, retry_in_ms };
+                Vec::new()
+            }
+            Event::Live(live) => self.on_live(now_ms, live),
+            Event::Toggle if self.contributing => self.stop(),
+            Event::Toggle => self.start(),
+            Event::LoadModel => self.load(),
+            Event::Drawn(pixels) => self.ask(now_ms, pixels, None),
+            Event::Picked(idx) => match self.gallery_image(idx).map(<[u8]>::to_vec) {
+                Some(pixels) => self.ask(now_ms, pixels, Some(idx)),
+                None => Vec::new(),
+            },
+            Event::ForgetQuestion => {
+                (self.question, self.prediction) = (None, None);
+                Vec::new()
+            }
+            Event::CheckDevice => {
+                self.check_wanted = true;
+                self.load()
+            }
+            Event::FromPeer(message) => self.on_peer(now_ms, message),
+            Event::PeerLost { reason } => self.on_peer_lost(reason),
+        }
+    }
+
+    /// Whether this browser can take part at all.
+    pub(crate) fn is_supported(&self) -> bool {
+        self.capabilities.secure && self.capabilities.web_transport
+    }
+
+    /// Whether the visitor wants to know how well the device computes.
+    pub(crate) fn is_check_wanted(&self) -> bool {
+        self.check_wanted
+    }
+
+    /// Whether the question on the table waits for its answer.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.question.as_ref().is_some_and(|question| question.is_open)
+    }
+
+    /// A picture of the gallery, `[height, width, channels]`.
+    pub(crate) fn gallery_image(&self, idx: usize) -> Option<&[u8]> {
+        let n_values = self.run.as_ref()?.manifest.shape.n_values();
+        self.gallery.as_ref()?.images.chunks_exact(n_values.max(1)).nth(idx)
+    }
+
+    /// What the picture of the question is, where that is known.
+    pub(crate) fn label(&self) -> Option<usize> {
+        let picked = self.question.as_ref()?.picked?;
+        self.gallery.as_ref()?.labels.get(picked).copied().map(usize::from)
+    }
+
+    /// Name of a class, or its number where the run names none.
+    pub(crate) fn class_name(&self, label: usize) -> String {
+        let named = self.run.as_ref().and_then(|run| run.manifest.class_names.get(label));
+        named.cloned().unwrap_or_else(|| format!("Class {label}"))
+    }
+
+    fn on_run(&mut self, status: RunStatus) -> Vec<Action> {
+        self.backbone = Backbone::Live;
+        self.run = Some(status.run);
+        self.progress = Some(status.progress);
+        self.devices = status.devices;
+        self.history.replace(status.history);
+        Vec::new()
+    }
+
+    fn on_live(&mut self, now_ms: f64, live: LiveProgress) -> Vec<Action> {
+        self.backbone = Backbone::Live;
+        self.devices = live.devices;
+        if let Some(point) = live.point {
+            self.history.push(point);
+        }
+        self.on_progress(now_ms, live.progress)
+    }
+
+    fn on_progress(&mut self, now_ms: f64, progress: Progress) -> Vec<Action> {
+        self.progress = Some(progress);
+        let is_old = self.prediction.as_ref().is_some_and(|prediction| prediction.epoch < progress.epoch);
+        let is_due = self.question.as_ref().is_some_and(|question| {
+            !question.is_open && now_ms - question.asked_at_ms >= ASK_AGAIN_MS
+        });
+        // Only while contributing: the newest model is in the tab then anyway.
+        if is_old && is_due && self.contributing { self.post_question(now_ms) } else { Vec::new() }
+    }
+
+    fn start(&mut self) -> Vec<Action> {
+        if !self.is_supported() {
+            return Vec::new();
+        }
+        self.contributing = true;
+        self.notice = None;
+        match self.peer {
+            Peer::Ready { .. } => vec![Action::Post(PageToPeer::Start)],
+            _ => self.load(),
+        }
+    }
+
+    fn stop(&mut self) -> Vec<Action> {
+        self.contributing = false;
+        match self.peer {
+            Peer::Ready { .. } => vec![Action::Post(PageToPeer::Stop)],
+            _ => Vec::new(),
+        }
+    }
+
+    fn load(&mut self) -> Vec<Action> {
+        if self.peer != Peer::Absent || !self.is_supported() {
+            return Vec::new();
+        }
+        self.trouble = None;
+        self.activity = Activity::Idle;
+        self.peer = Peer::Loading { bytes: 0, bytes_total: None };
+        let hello = PageToPeer::Hello {
+            origin: self.origin.clone(),
+            identity: self.identity.clone(),
+            device: self.device_choice,
+        };
+        vec![Action::SpawnPeer, Action::Post(hello)]
+    }
+
+    fn on_peer(&mut self, now_ms: f64, message: PeerToPage) -> Vec<Action> {
+        match message {
+            PeerToPage::Loading { bytes, bytes_total } => {
+                if matches!(self.peer, Peer::Loading { .. }) {
+                    self.peer = Peer::Loading { bytes, bytes_total };
+                }
+            }
+            PeerToPage::Ready { identity, device, device_name, .. } => {
+                return self.on_ready(now_ms, identity, device, device_name);
+            }
+            PeerToPage::Activity(activity) => {
+                // Pressing the button again is the way to try what trying again does not mend.
+                self.contributing &= !matches!(activity, Activity::Broken { .. });
+                self.activity = activity;
+            }
+            PeerToPage::Progress(progress) => return self.on_progress(now_ms, progress),
+            PeerToPage::Contribution(contribution) => self.contribution = contribution,
+            PeerToPage::Prediction { request, epoch, probabilities } => {
+                self.on_prediction(request, epoch, &probabilities);
+            }
+            PeerToPage::Gallery { images, labels } => self.gallery = Some(Gallery { images, labels }),
+            PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),
+            PeerToPage::DeviceChanged { device, device_name, reason } => {
+                self.peer = Peer::Ready { device, device_name };
+                self.notice = Some(format!("The graphics processor was lost: {reason}. The processor goes on."));
+            }
+            PeerToPage::Failed { message } if matches!(self.peer, Peer::Ready { .. }) => {
+                if let Some(question) = &mut self.question {
+                    question.is_open = false;
+                }
+                self.notice = Some(message);
+            }
+            PeerToPage::Failed { message } => return self.on_peer_lost(message),
+        }
+        Vec::new()
+    }
+
+    fn on_ready(
+        &mut self,
+        now_ms: f64,
+        identity: Vec<u8>,
+        device: DeviceKind,
+        device_name: String,
+    ) -> Vec<Action> {
+        self.peer = Peer::Ready { device, device_name };
+        self.identity = Some(identity.clone());
+        let mut actions = vec![Action::KeepIdentity(identity)];
+        if self.contributing {
+            actions.push(Action::Post(PageToPeer::Start));
+        }
+        if self.check_wanted {
+            actions.push(Action::Post(PageToPeer::SelfCheck));
+        }
+        if self.gallery.is_none() {
+            actions.push(Action::Post(PageToPeer::LoadGallery));
+        }
+        if self.is_asking() {
+            actions.extend(self.post_question(now_ms));
+        }
+        actions
+    }
+
+    fn on_prediction(&mut self, request: u32, epoch: u64, probabilities: &[f32]) {
+        let Some(question) = self.question.as_mut().filter(|_| request == self.n_requests) else {
+            return;
+        };
+        question.is_open = false;
+        let mut ranking: Vec<(usize, f32)> = probabilities.iter().copied().enumerate().collect();
+        ranking.sort_by(|a, b| b.1.total_cmp(&a.1));
+        self.prediction = Some(Prediction { epoch, ranking });
+    }
+
+    fn on_peer_lost(&mut self, reason: String) -> Vec<Action> {
+        let lost = std::mem::replace(&mut self.peer, Peer::Absent);
+        self.activity = Activity::Idle;
+        let on_gpu = matches!(lost, Peer::Ready { device: DeviceKind::BrowserWebGpu, .. });
+        let mut actions = vec![Action::EndPeer];
+        if on_gpu && self.device_choice == DeviceChoice::Auto {
+            // A driver that takes the whole worker down does so again: go on with the CPU.
+            self.device_choice = DeviceChoice::Cpu;
+            self.notice = Some(format!("The graphics processor failed: {reason}. The processor goes on."));
+            actions.extend(self.load());
+        } else {
+            self.contributing = false;
+            self.trouble = Some(reason);
+        }
+        actions
+    }
+
+    fn ask(&mut self, now_ms: f64, pixels: Vec<u8>, picked: Option<usize>) -> Vec<Action> {
+        self.prediction = None;
+        self.question = Some(Question { pixels, picked, asked_at_ms: now_ms, is_open: true });
+        match self.peer {
+            Peer::Ready { .. } => self.post_question(now_ms),
+            _ => self.load(),
+        }
+    }
+
+    fn post_question(&mut self, now_ms: f64) -> Vec<Action> {
+        let Some(question) = &mut self.question else {
+            return Vec::new();
+        };
+        self.n_requests = self.n_requests.wrapping_add(1);
+        (question.asked_at_ms, question.is_open) = (now_ms, true);
+        let pixels = question.pixels.clone();
+        vec![Action::Post(PageToPeer::Predict { request: self.n_requests, pixels })]
+    }
+}
+
+#[cfg(test)]
+#[path = "state/tests.rs"]
+mod tests;

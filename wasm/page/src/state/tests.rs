@@ -1,0 +1,196 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::*;
+use crate::fixture;
+
+fn page() -> Page {
+    fixture::page()
+}
+
+fn ready(device: DeviceKind) -> Event {
+    Event::FromPeer(PeerToPage::Ready {
+        identity: vec![7; 32],
+        peer_id: "12D3".into(),
+        device,
+        device_name: String::new(),
+    })
+}
+
+fn posted(actions: &[Action]) -> Vec<&PageToPeer> {
+    actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Post(message) => Some(message),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn one_click_loads_says_hello_and_starts_when_ready() {
+    let mut page = page();
+    let actions = page.on_event(0.0, Event::Toggle);
+    let hello = PageToPeer::Hello { origin: fixture::ORIGIN.into(), identity: None, device: DeviceChoice::Auto };
+    assert_eq!(actions, [Action::SpawnPeer, Action::Post(hello)]);
+    let actions = page.on_event(1.0, ready(DeviceKind::BrowserCpu));
+    assert_eq!(actions[0], Action::KeepIdentity(vec![7; 32]));
+    assert_eq!(posted(&actions), [&PageToPeer::Start, &PageToPeer::LoadGallery]);
+    assert_eq!(page.on_event(2.0, Event::Toggle), [Action::Post(PageToPeer::Stop)]);
+    assert_eq!(page.on_event(3.0, Event::Toggle), [Action::Post(PageToPeer::Start)]);
+}
+
+#[test]
+fn stop_while_loading_is_not_forgotten() {
+    let mut page = page();
+    page.on_event(0.0, Event::Toggle);
+    assert_eq!(page.on_event(1.0, Event::Toggle), []);
+    let actions = page.on_event(2.0, ready(DeviceKind::BrowserCpu));
+    assert_eq!(posted(&actions), [&PageToPeer::LoadGallery]);
+}
+
+#[test]
+fn asking_works_without_contributing() {
+    let mut page = page();
+    let ask = Event::Drawn(vec![1, 2]);
+    assert_eq!(page.on_event(0.0, ask)[0], Action::SpawnPeer);
+    let actions = page.on_event(1.0, ready(DeviceKind::BrowserCpu));
+    let predict = PageToPeer::Predict { request: 1, pixels: vec![1, 2] };
+    assert_eq!(posted(&actions), [&PageToPeer::LoadGallery, &predict]);
+    assert!(!page.contributing);
+    let answer = PeerToPage::Prediction { request: 1, epoch: 4, probabilities: vec![0.1, 0.7, 0.2] };
+    page.on_event(2.0, Event::FromPeer(answer));
+    let ranking: Vec<usize> = page.prediction.unwrap().ranking.iter().map(|entry| entry.0).collect();
+    assert_eq!(ranking, [1, 2, 0]);
+}
+
+#[test]
+fn an_answer_to_an_older_question_is_not_shown() {
+    let mut page = page();
+    page.on_event(0.0, Event::LoadModel);
+    page.on_event(0.0, ready(DeviceKind::BrowserCpu));
+    for pixels in [vec![1], vec![2]] {
+        page.on_event(0.0, Event::Drawn(pixels));
+    }
+    let answer = |request| {
+        Event::FromPeer(PeerToPage::Prediction { request, epoch: 0, probabilities: vec![1.0] })
+    };
+    page.on_event(1.0, answer(1));
+    assert_eq!(page.prediction, None);
+    assert!(page.is_asking());
+    page.on_event(1.0, answer(2));
+    assert!(page.prediction.is_some() && !page.is_asking());
+    page.on_event(2.0, Event::ForgetQuestion);
+    page.on_event(2.0, answer(2));
+    assert_eq!(page.prediction, None);
+}
+
+#[test]
+fn the_same_picture_is_asked_about_again_as_the_model_changes_but_not_often() {
+    let mut page = page();
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(0.0, ready(DeviceKind::BrowserCpu));
+    page.on_event(0.0, Event::Drawn(vec![1]));
+    let progress = |epoch| Event::FromPeer(PeerToPage::Progress(Progress { epoch, ..fixture::progress() }));
+    let answer = PeerToPage::Prediction { request: 1, epoch: 5, probabilities: vec![1.0] };
+    assert_eq!(page.on_event(9000.0, progress(6)), [], "the question is still open");
+    page.on_event(9000.0, Event::FromPeer(answer));
+    assert_eq!(page.on_event(9000.0, progress(5)), [], "the model is the same");
+    let again = PageToPeer::Predict { request: 2, pixels: vec![1] };
+    assert_eq!(page.on_event(9000.0, progress(6)), [Action::Post(again)]);
+    let answer = PeerToPage::Prediction { request: 2, epoch: 6, probabilities: vec![1.0] };
+    page.on_event(9001.0, Event::FromPeer(answer));
+    assert_eq!(page.on_event(9002.0, progress(7)), [], "too soon");
+}
+
+#[test]
+fn a_load_that_fails_can_be_tried_again() {
+    let mut page = page();
+    page.on_event(0.0, Event::Toggle);
+    let failed = Event::FromPeer(PeerToPage::Failed { message: "404".into() });
+    assert_eq!(page.on_event(1.0, failed), [Action::EndPeer]);
+    assert_eq!((page.contributing, page.trouble.as_deref()), (false, Some("404")));
+    assert_eq!(page.on_event(2.0, Event::Toggle)[0], Action::SpawnPeer);
+    assert_eq!(page.trouble, None);
+}
+
+#[test]
+fn a_graphics_driver_that_takes_the_worker_down_is_replaced_by_the_cpu() {
+    let mut page = page();
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(0.0, ready(DeviceKind::BrowserWebGpu));
+    let lost = || Event::PeerLost { reason: "device lost".into() };
+    let actions = page.on_event(1.0, lost());
+    assert_eq!(actions[..2], [Action::EndPeer, Action::SpawnPeer]);
+    let hello = PageToPeer::Hello {
+        origin: fixture::ORIGIN.into(),
+        identity: Some(vec![7; 32]),
+        device: DeviceChoice::Cpu,
+    };
+    assert_eq!(posted(&actions), [&hello]);
+    assert!(page.contributing && page.notice.is_some());
+    // The CPU crashing too is not answered with a third try.
+    page.on_event(2.0, ready(DeviceKind::BrowserCpu));
+    assert_eq!(page.on_event(3.0, lost()), [Action::EndPeer]);
+    assert!(!page.contributing);
+}
+
+#[test]
+fn what_cannot_be_mended_releases_the_button() {
+    let mut page = page();
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(0.0, ready(DeviceKind::BrowserCpu));
+    let broken = Activity::Broken { reason: "another version".into() };
+    page.on_event(1.0, Event::FromPeer(PeerToPage::Activity(broken)));
+    assert!(!page.contributing);
+    assert_eq!(page.on_event(2.0, Event::Toggle), [Action::Post(PageToPeer::Start)]);
+}
+
+#[test]
+fn a_failed_request_does_not_stop_training() {
+    let mut page = page();
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(0.0, ready(DeviceKind::BrowserCpu));
+    page.on_event(0.0, Event::FromPeer(PeerToPage::Failed { message: "no gallery".into() }));
+    assert!(page.contributing && page.trouble.is_none());
+    assert_eq!(page.notice.as_deref(), Some("no gallery"));
+}
+
+#[test]
+fn a_browser_that_cannot_take_part_loads_nothing() {
+    let mut page = page();
+    page.capabilities.web_transport = false;
+    for event in [Event::Toggle, Event::LoadModel, Event::CheckDevice] {
+        assert_eq!(page.on_event(0.0, event), []);
+    }
+    assert!(!page.contributing);
+}
+
+#[test]
+fn live_events_move_the_curve_and_heal_the_connection() {
+    let mut page = page();
+    page.on_event(0.0, Event::BackboneLost { reason: "x".into(), retry_in_ms: 1 });
+    let point = barnraise_protocol::api::HistoryPoint {
+        epoch: 9,
+        n_samples_total: 90,
+        train_loss: Some(0.5),
+        test_accuracy: Some(0.8),
+    };
+    let live = LiveProgress { progress: fixture::progress(), point: Some(point), devices: vec![] };
+    page.on_event(1.0, Event::Live(live));
+    assert_eq!(page.backbone, Backbone::Live);
+    assert_eq!(page.history.points(), [point]);
+}
+
+#[test]
+fn a_picture_of_the_gallery_is_asked_about_with_its_label() {
+    let mut page = page();
+    page.on_event(0.0, Event::LoadModel);
+    page.on_event(0.0, ready(DeviceKind::BrowserCpu));
+    assert_eq!(page.on_event(0.0, Event::Picked(0)), [], "there is no gallery yet");
+    let images = [vec![1; 784], vec![2; 784]].concat();
+    page.on_event(0.0, Event::FromPeer(PeerToPage::Gallery { images, labels: vec![0, 2] }));
+    let predict = PageToPeer::Predict { request: 1, pixels: vec![2; 784] };
+    assert_eq!(page.on_event(0.0, Event::Picked(1)), [Action::Post(predict)]);
+    assert_eq!(page.label(), Some(2));
+    assert_eq!(page.on_event(0.0, Event::Picked(2)), []);
+}

@@ -1,0 +1,45 @@
+//! Writes the state into the document. Decides nothing but where things go.
+
+mod curves;
+mod everyone;
+mod gallery;
+mod run;
+mod tab;
+mod trial;
+
+use crate::dom::DomError;
+use crate::state::Page;
+
+/// Every part of the page.
+pub(crate) struct View {
+    run: run::RunView,
+    tab: tab::TabView,
+    everyone: everyone::EveryoneView,
+    curves: curves::CurvesView,
+    pub(crate) gallery: gallery::GalleryView,
+    trial: trial::TrialView,
+}
+
+impl View {
+    pub(crate) fn find() -> Result<Self, DomError> {
+        Ok(Self {
+            run: run::RunView::find()?,
+            tab: tab::TabView::find()?,
+            everyone: everyone::EveryoneView::find()?,
+            curves: curves::CurvesView::find()?,
+            gallery: gallery::GalleryView::find()?,
+            trial: trial::TrialView::find()?,
+        })
+    }
+
+    /// Draws what changed. Returns in how many milliseconds to draw again even if nothing happens.
+    pub(crate) fn draw(&mut self, now_ms: f64, page: &Page) -> Option<u32> {
+        self.run.draw(page);
+        let again_in_ms = self.tab.draw(now_ms, page);
+        self.everyone.draw(page);
+        self.curves.draw(now_ms, page);
+        self.gallery.draw(page);
+        self.trial.draw(page);
+        again_in_ms
+    }
+}

@@ -1,0 +1,134 @@
+//! The two curves and their table.
+
+use barnraise_protocol::api::HistoryPoint;
+use web_sys::Element;
+
+use crate::chart::{Chart, Frame, Scale, in_words, layout};
+use crate::dom::{DomError, Field, by_id, document, set_attribute};
+use crate::format;
+use crate::history::History;
+use crate::state::Page;
+
+/// Rows of the table.
+const ROWS_MAX: usize = 40;
+/// The table is written anew at most this often.
+const TABLE_EVERY_MS: f64 = 2000.0;
+const SVG_NAMESPACE: &str = "http://www.w3.org/2000/svg";
+
+pub(crate) struct CurvesView {
+    loss: Field,
+    accuracy: Field,
+    loss_plot: Plot,
+    accuracy_plot: Plot,
+    table: Element,
+    rows: Element,
+    drawn_revision: Option<u64>,
+    table_revision: u64,
+    table_at_ms: f64,
+}
+
+/// An svg element that fills its place.
+struct Plot {
+    place: Element,
+    svg: Element,
+    frame: Frame,
+}
+
+impl CurvesView {
+    pub(crate) fn find() -> Result<Self, DomError> {
+        Ok(Self {
+            loss: Field::find("loss")?,
+            accuracy: Field::find("accuracy")?,
+            loss_plot: Plot::find("loss-chart")?,
+            accuracy_plot: Plot::find("accuracy-chart")?,
+            table: by_id("table")?,
+            rows: by_id("table-rows")?,
+            drawn_revision: None,
+            table_revision: 0,
+            table_at_ms: f64::NEG_INFINITY,
+        })
+    }
+
+    pub(crate) fn draw(&mut self, now_ms: f64, page: &Page) {
+        if let Some(progress) = &page.progress {
+            if let Some(loss) = progress.train_loss {
+                self.loss.set_number(&format::loss(loss), loss.into());
+            }
+            if let Some(accuracy) = progress.test_accuracy {
+                self.accuracy.set_number(&format::percent(accuracy), accuracy.into());
+            }
+        }
+        let revision = page.history.revision();
+        let is_resized = self.loss_plot.measure() | self.accuracy_plot.measure();
+        if is_resized || self.drawn_revision != Some(revision) {
+            self.drawn_revision = Some(revision);
+            self.draw_plots(&page.history);
+        }
+        let is_open = self.table.has_attribute("open");
+        if is_open && self.table_revision != revision && now_ms - self.table_at_ms >= TABLE_EVERY_MS {
+            (self.table_revision, self.table_at_ms) = (revision, now_ms);
+            self.rows.set_inner_html(&table_rows(page.history.points()));
+        }
+    }
+
+    fn draw_plots(&self, history: &History) {
+        let (losses, accuracies) = (history.losses(), history.accuracies());
+        let words = in_words("Training loss", &losses, |loss| format::loss(loss as f32));
+        self.loss_plot.draw(&layout(&losses, self.loss_plot.frame, Scale::FromZero), &words);
+        let words = in_words("Accuracy on held-out pictures", &accuracies, |share| format::percent(share as f32));
+        self.accuracy_plot.draw(&layout(&accuracies, self.accuracy_plot.frame, Scale::Share), &words);
+    }
+}
+
+impl Plot {
+    fn find(id: &'static str) -> Result<Self, DomError> {
+        let figure: Element = by_id(id)?;
+        let place = figure.query_selector(".plot")?.ok_or(DomError::Element(id))?;
+        let svg = document().create_element_ns(Some(SVG_NAMESPACE), "svg")?;
+        svg.set_attribute("role", "img")?;
+        place.append_child(&svg)?;
+        Ok(Self { place, svg, frame: Frame { width: 0.0, height: 0.0 } })
+    }
+
+    /// Whether the place has another size than before.
+    fn measure(&mut self) -> bool {
+        let frame = Frame { width: self.place.client_width().into(), height: self.place.client_height().into() };
+        std::mem::replace(&mut self.frame, frame) != frame
+    }
+
+    fn draw(&self, chart: &Chart, words: &str) {
+        set_attribute(&self.svg, "aria-label", words);
+        self.svg.set_inner_html(&chart.markup());
+    }
+}
+
+/// Rows of the table, the newest first. Numbers only: nothing that came from outside is in it.
+fn table_rows(points: &[HistoryPoint]) -> String {
+    let stride = points.len().div_ceil(ROWS_MAX).max(1);
+    let dash = || "–".to_owned();
+    let row = |point: &HistoryPoint| {
+        format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            format::count(point.epoch),
+            format::count(point.n_samples_total),
+            point.train_loss.map_or_else(dash, format::loss),
+            point.test_accuracy.map_or_else(dash, format::percent),
+        )
+    };
+    points.iter().rev().step_by(stride).map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_bounded_and_begins_with_the_newest() {
+        let point = |epoch| HistoryPoint { epoch, n_samples_total: 0, train_loss: None, test_accuracy: Some(0.5) };
+        let points: Vec<HistoryPoint> = (1..=500).map(point).collect();
+        let rows = table_rows(&points);
+        assert!(rows.matches("<tr>").count() <= ROWS_MAX);
+        assert!(rows.starts_with("<tr><td>500</td><td>0</td><td>–</td><td>50.0 %</td></tr>"), "{rows}");
+        assert_eq!(table_rows(&[]), "");
+    }
+}

@@ -1,0 +1,74 @@
+//! Held-out pictures to pick from, a page of them at a time.
+
+use barnraise_protocol::dataset::ImageShape;
+use web_sys::{Element, HtmlCanvasElement};
+
+use crate::dom::{DomError, Field, by_id, create, set_attribute};
+use crate::picture;
+use crate::state::{Page, Peer};
+
+/// Pictures on show at once.
+const PER_PAGE: usize = 20;
+
+pub(crate) struct GalleryView {
+    place: Element,
+    load: Field,
+    more: Field,
+    buttons: Vec<(usize, Element)>,
+    page_idx: usize,
+    drawn_page: Option<usize>,
+}
+
+impl GalleryView {
+    pub(crate) fn find() -> Result<Self, DomError> {
+        Ok(Self {
+            place: by_id("gallery")?,
+            load: Field::find("load-model")?,
+            more: Field::find("more")?,
+            buttons: Vec::new(),
+            page_idx: 0,
+            drawn_page: None,
+        })
+    }
+
+    /// Shows others.
+    pub(crate) fn turn_page(&mut self) {
+        self.page_idx += 1;
+    }
+
+    pub(crate) fn draw(&mut self, page: &Page) {
+        self.load.set_hidden(page.gallery.is_some() || !page.is_supported());
+        let is_idle = matches!(page.peer, Peer::Absent);
+        self.load.set_text(if is_idle { "Bring the model into this tab" } else { "On its way…" });
+        set_attribute(self.load.element(), "aria-disabled", if is_idle { "false" } else { "true" });
+        let (Some(gallery), Some(run)) = (&page.gallery, &page.run) else { return };
+        let n_pages = gallery.labels.len().div_ceil(PER_PAGE).max(1);
+        self.more.set_hidden(n_pages < 2);
+        let page_idx = self.page_idx % n_pages;
+        if self.drawn_page.replace(page_idx) != Some(page_idx) {
+            let first = page_idx * PER_PAGE;
+            let shown = first..(first + PER_PAGE).min(gallery.labels.len());
+            self.place.set_text_content(None);
+            self.buttons = shown.filter_map(|idx| Some((idx, self.add(page, idx, run.manifest.shape).ok()?))).collect();
+        }
+        let picked = page.question.as_ref().and_then(|question| question.picked);
+        for (idx, button) in &self.buttons {
+            set_attribute(button, "aria-pressed", if picked == Some(*idx) { "true" } else { "false" });
+        }
+    }
+
+    fn add(&self, page: &Page, idx: usize, shape: ImageShape) -> Result<Element, DomError> {
+        let label = page.gallery.as_ref().and_then(|gallery| gallery.labels.get(idx)).copied().unwrap_or_default();
+        let button: Element = create("button")?;
+        button.set_attribute("type", "button")?;
+        button.set_attribute("data-idx", &idx.to_string())?;
+        button.set_attribute("data-label", &label.to_string())?;
+        button.set_attribute("aria-label", &format!("{}, picture {}", page.class_name(label.into()), idx + 1))?;
+        let canvas: HtmlCanvasElement = create("canvas")?;
+        canvas.set_class_name("ink");
+        picture::show(&canvas, page.gallery_image(idx).unwrap_or_default(), shape);
+        button.append_child(&canvas)?;
+        self.place.append_child(&button)?;
+        Ok(button)
+    }
+}

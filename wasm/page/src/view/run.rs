@@ -1,0 +1,63 @@
+//! What is being trained and for whom, and whether the backbone is there.
+
+use barnraise_protocol::run::{ModelKind, RunDescription};
+
+use crate::dom::{DomError, Field, document, set_attribute};
+use crate::format;
+use crate::state::{Backbone, Page};
+
+pub(crate) struct RunView {
+    live: Field,
+    live_text: Field,
+    title: Field,
+    purpose: Field,
+    dataset: Field,
+    classes: Field,
+    model: Field,
+}
+
+impl RunView {
+    pub(crate) fn find() -> Result<Self, DomError> {
+        Ok(Self {
+            live: Field::find("live")?,
+            live_text: Field::find("live-text")?,
+            title: Field::find("title")?,
+            purpose: Field::find("purpose")?,
+            dataset: Field::find("dataset")?,
+            classes: Field::find("classes")?,
+            model: Field::find("model")?,
+        })
+    }
+
+    pub(crate) fn draw(&mut self, page: &Page) {
+        let (state, text) = match page.backbone {
+            Backbone::Asking => ("asking", "Connecting"),
+            Backbone::Live => ("live", "Live"),
+            Backbone::Lost { .. } => ("lost", "No connection"),
+        };
+        set_attribute(self.live.element(), "data-state", state);
+        self.live_text.set_text(text);
+        let Some(run) = &page.run else { return };
+        let title = format!("{} – Barnraise", run.title);
+        if document().title() != title {
+            document().set_title(&title);
+        }
+        self.title.set_text(&run.title);
+        self.purpose.set_text(&run.purpose);
+        let n_samples = format::count(run.manifest.n_samples());
+        self.dataset.set_text(&format!("{}, {n_samples} pictures", run.manifest.name));
+        self.classes.set_text(&run.manifest.class_names.join(", "));
+        self.model.set_text(&network(run));
+    }
+}
+
+fn network(run: &RunDescription) -> String {
+    let parameters = format::count(run.n_parameters);
+    match &run.model.kind {
+        ModelKind::LeNet => format!("LeNet, {parameters} parameters"),
+        ModelKind::Mlp { hidden } => {
+            let widths: Vec<String> = hidden.iter().map(|&width| format::count(width.into())).collect();
+            format!("fully connected, {} units in its hidden layers, {parameters} parameters", widths.join(" and "))
+        }
+    }
+}

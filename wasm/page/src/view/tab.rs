@@ -1,0 +1,133 @@
+//! The button, the sentence, and what this tab has given.
+
+use barnraise_messages::CheckOutcome;
+use web_sys::{Element, HtmlButtonElement};
+
+use crate::dom::{DomError, Field, by_id, create, set_attribute};
+use crate::format;
+use crate::hold::Hold;
+use crate::sentence::{device_line, sentence};
+use crate::state::{Page, Peer};
+
+pub(crate) struct TabView {
+    toggle: HtmlButtonElement,
+    toggle_text: Field,
+    activity: Field,
+    announcement: Field,
+    device: Field,
+    notice: Field,
+    samples: Field,
+    speed: Field,
+    accepted: Field,
+    refused: Field,
+    bytes_up: Field,
+    bytes_down: Field,
+    refusal: Field,
+    checks: Field,
+    checks_lead: Field,
+    check_rows: Element,
+    n_checks: Option<usize>,
+    hold: Hold,
+}
+
+impl TabView {
+    pub(crate) fn find() -> Result<Self, DomError> {
+        Ok(Self {
+            toggle: by_id("toggle")?,
+            toggle_text: Field::find("toggle")?,
+            activity: Field::find("activity")?,
+            announcement: Field::find("announcement")?,
+            device: Field::find("device")?,
+            notice: Field::find("notice")?,
+            samples: Field::find("samples")?,
+            speed: Field::find("speed")?,
+            accepted: Field::find("accepted")?,
+            refused: Field::find("refused")?,
+            bytes_up: Field::find("bytes-up")?,
+            bytes_down: Field::find("bytes-down")?,
+            refusal: Field::find("refusal")?,
+            checks: Field::find("selfcheck-section")?,
+            checks_lead: Field::find("selfcheck-lead")?,
+            check_rows: by_id("selfcheck")?,
+            n_checks: None,
+            hold: Hold::default(),
+        })
+    }
+
+    pub(crate) fn draw(&mut self, now_ms: f64, page: &Page) -> Option<u32> {
+        self.toggle_text.set_text(if page.contributing { "Stop" } else { "Start contributing" });
+        self.toggle.set_disabled(!page.is_supported());
+        set_attribute(&self.toggle, "data-contributing", if page.contributing { "true" } else { "false" });
+        self.device.set_text(&device_line(page));
+        if let Peer::Ready { device, .. } = &page.peer {
+            set_attribute(self.device.element(), "data-device", &crate::view::everyone::slug(*device));
+        }
+        self.notice.set_optional(page.notice.as_deref());
+        self.draw_contribution(page);
+        self.draw_checks(page);
+        self.draw_sentence(now_ms, page)
+    }
+
+    /// `data-doing` is always the newest; the words stay long enough to be read.
+    fn draw_sentence(&mut self, now_ms: f64, page: &Page) -> Option<u32> {
+        let sentence = sentence(page);
+        set_attribute(self.activity.element(), "data-doing", sentence.doing);
+        self.announcement.set_text(&sentence.spoken);
+        match self.hold.admit(now_ms, sentence.doing) {
+            Ok(()) => {
+                self.activity.set_text(&sentence.text);
+                None
+            }
+            Err(remaining_ms) => Some(remaining_ms.ceil() as u32),
+        }
+    }
+
+    fn draw_contribution(&mut self, page: &Page) {
+        let given = &page.contribution;
+        self.samples.set_number(&format::count(given.n_samples_accepted), given.n_samples_accepted as f64);
+        let speed = if given.samples_per_second > 0.0 { format::speed(given.samples_per_second) } else { "–".into() };
+        self.speed.set_number(&speed, given.samples_per_second.into());
+        self.accepted.set_number(&format::count(given.n_accepted), given.n_accepted as f64);
+        self.refused.set_number(&format::count(given.n_refused), given.n_refused as f64);
+        self.bytes_up.set_number(&format::bytes(given.bytes_up), given.bytes_up as f64);
+        self.bytes_down.set_number(&format::bytes(given.bytes_down), given.bytes_down as f64);
+        let refusal = given.last_refusal.as_ref().map(|reason| format!("Newest refusal: {reason}"));
+        self.refusal.set_optional(refusal.as_deref());
+    }
+
+    fn draw_checks(&mut self, page: &Page) {
+        self.checks.set_hidden(!page.is_check_wanted());
+        let Some((device, checks)) = &page.checks else { return };
+        if self.n_checks.replace(checks.len()) == Some(checks.len()) {
+            return;
+        }
+        let n_failed = checks.iter().filter(|check| !check.passed()).count();
+        let outcome = match n_failed {
+            0 => format!("All {} checks pass", checks.len()),
+            n => format!("{n} of {} checks fail", checks.len()),
+        };
+        self.checks_lead.set_text(&format!("{outcome} ({}).", crate::view::everyone::name(*device)));
+        self.check_rows.set_text_content(None);
+        for check in checks {
+            if let Ok(row) = check_row(check) {
+                let _ = self.check_rows.append_child(&row);
+            }
+        }
+    }
+}
+
+fn check_row(check: &CheckOutcome) -> Result<Element, DomError> {
+    let row: Element = create("tr")?;
+    row.set_attribute("data-name", &check.name)?;
+    row.set_attribute("data-deviation", &check.deviation.to_string())?;
+    row.set_attribute("data-tolerance", &check.tolerance.to_string())?;
+    let passed = if check.passed() { "pass" } else { "fail" };
+    let texts =
+        [check.name.clone(), format!("{:.1e}", check.deviation), format!("{:.1e}", check.tolerance), passed.into()];
+    for text in texts {
+        let cell: Element = create("td")?;
+        cell.set_text_content(Some(&text));
+        row.append_child(&cell)?;
+    }
+    Ok(row)
+}

@@ -1,0 +1,69 @@
+//! The training worker, seen from the page: messages out, messages in, and its end.
+
+use gloo::events::EventListener;
+use wasm_bindgen::{JsCast, JsValue};
+use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
+
+use barnraise_messages::{PageToPeer, PeerToPage};
+
+use crate::state::Event;
+
+/// A running worker. Dropping it ends it.
+pub(crate) struct PeerWorker {
+    worker: Worker,
+    _listeners: [EventListener; 3],
+}
+
+impl PeerWorker {
+    /// Starts the worker at `url`; what it says arrives at `dispatch`.
+    pub(crate) fn spawn(url: &str, dispatch: impl Fn(Event) + Clone + 'static) -> Result<Self, JsValue> {
+        let options = WorkerOptions::new();
+        options.set_type(WorkerType::Module);
+        options.set_name("peer");
+        let worker = Worker::new_with_options(url, &options)?;
+        let on_message = {
+            let dispatch = dispatch.clone();
+            move |event: &web_sys::Event| dispatch(read(event))
+        };
+        let on_error = {
+            let dispatch = dispatch.clone();
+            move |event: &web_sys::Event| dispatch(Event::PeerLost { reason: reason(event) })
+        };
+        let on_unreadable = move |_: &web_sys::Event| {
+            dispatch(Event::PeerLost { reason: "it sent what this page cannot read".into() });
+        };
+        let listeners = [
+            EventListener::new(&worker, "message", on_message),
+            EventListener::new(&worker, "error", on_error),
+            EventListener::new(&worker, "messageerror", on_unreadable),
+        ];
+        Ok(Self { worker, _listeners: listeners })
+    }
+
+    /// Posts a message.
+    pub(crate) fn post(&self, message: &PageToPeer) -> Result<(), JsValue> {
+        self.worker.post_message(&serde_wasm_bindgen::to_value(message)?)
+    }
+}
+
+impl Drop for PeerWorker {
+    fn drop(&mut self) {
+        self.worker.terminate();
+    }
+}
+
+fn read(event: &web_sys::Event) -> Event {
+    let data = event.unchecked_ref::<MessageEvent>().data();
+    match serde_wasm_bindgen::from_value::<PeerToPage>(data) {
+        Ok(message) => Event::FromPeer(message),
+        Err(error) => Event::PeerLost { reason: format!("it sent what this page cannot read: {error}") },
+    }
+}
+
+fn reason(event: &web_sys::Event) -> String {
+    // A script that cannot be loaded is a plain event without a word.
+    match event.dyn_ref::<ErrorEvent>().map(ErrorEvent::message) {
+        Some(message) if !message.is_empty() => message,
+        _ => "its script could not be loaded".into(),
+    }
+}
