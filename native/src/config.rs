@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use barnraise_learning::{Decay, OptimizerSpec, ScheduleSpec};
+use barnraise_learning::{Decay, DeviceChoice, OptimizerSpec, ScheduleSpec};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
 use bytesize::ByteSize;
@@ -151,6 +151,16 @@ pub enum Device {
     Wgpu,
     /// An NVIDIA GPU; needs a binary built with the feature `cuda`.
     Cuda,
+}
+
+impl From<Device> for DeviceChoice {
+    fn from(device: Device) -> Self {
+        match device {
+            Device::Cpu => Self::Cpu,
+            Device::Wgpu => Self::Wgpu,
+            Device::Cuda => Self::Cuda,
+        }
+    }
 }
 
 /// `[evaluation]`

@@ -17,6 +17,7 @@ use barnraise_native::data::idx;
 use barnraise_protocol::Sha256Hash;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// What the host answers for a file, and how often it was asked for any.
 #[derive(Default)]
@@ -188,6 +189,24 @@ async fn a_host_with_broken_files_is_named_with_what_was_wrong_and_recovers() {
     }
     world.set("train-images.gz", StatusCode::OK, whole);
     world.load().await.unwrap();
+}
+
+/// A host that closes the connection in the middle of a file whose length it announced.
+#[tokio::test]
+async fn a_connection_that_breaks_off_is_named() {
+    let mut world = world().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    world.sources.base_urls.insert(0, format!("http://{}", listener.local_addr().unwrap()));
+    world.sources.base_urls.truncate(1);
+    tokio::spawn(async move {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut request = [0; 1024];
+        let _ = connection.read(&mut request).await.unwrap();
+        connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf").await.unwrap();
+    });
+    let error = world.load().await.unwrap_err().to_string();
+    assert!(error.contains("after 4 bytes"), "{error}");
+    assert_eq!(names(&world.sources.cache), [""; 0], "nothing broken is kept");
 }
 
 #[tokio::test]

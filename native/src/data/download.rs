@@ -17,18 +17,11 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
     /// The server could not be reached, or refused.
-    #[error("{url}: {source}")]
-    Http {
-        /// What was asked for.
-        url: String,
-        /// What went wrong.
-        source: Box<ureq::Error>,
-    },
+    #[error("{0}")]
+    Http(#[from] Box<ureq::Error>),
     /// It broke off, or sent more than the file can have.
-    #[error("{url}: {source}, after {n_bytes} bytes of at most {bytes_max}")]
+    #[error("{source}, after {n_bytes} bytes of at most {bytes_max}")]
     Read {
-        /// What was asked for.
-        url: String,
         /// What went wrong.
         source: io::Error,
         /// What had come.
@@ -46,40 +39,34 @@ pub enum DownloadError {
     },
 }
 
-/// Fetches `url` into a new file at `path`, which must not be the final name.
+/// Fetches `url` into a new file at `path`, which must not be the final name. Errors do not repeat the
+/// URL: who asked knows it.
 ///
 /// # Errors
 /// After an error `path` may hold a part of the file.
 pub fn download(url: &str, path: &Path, bytes_max: u64) -> Result<u64, DownloadError> {
-    let http = |source| DownloadError::Http { url: url.to_owned(), source: Box::new(source) };
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_connect(Some(CONNECT_TIMEOUT))
         .timeout_per_read(Some(READ_TIMEOUT))
         .user_agent(concat!("barnraise/", env!("CARGO_PKG_VERSION")))
         .build()
         .into();
-    let response = agent.get(url).call().map_err(http)?;
+    let response = agent.get(url).call().map_err(Box::new)?;
     let body = response.into_body();
     let bar = progress_bar(url, body.content_length());
     // One byte more than allowed tells a file that is too long from one of exactly that length.
     let reader = body.into_with_config().limit(bytes_max + 1).reader();
-    let result = copy(url, reader, path, bytes_max, &bar);
+    let result = copy(reader, path, bytes_max, &bar);
     bar.finish_and_clear();
     result
 }
 
-fn copy(
-    url: &str,
-    mut reader: impl Read,
-    path: &Path,
-    bytes_max: u64,
-    bar: &ProgressBar,
-) -> Result<u64, DownloadError> {
+fn copy(mut reader: impl Read, path: &Path, bytes_max: u64, bar: &ProgressBar) -> Result<u64, DownloadError> {
     let write = |source| DownloadError::Write { path: path.display().to_string(), source };
     let mut file = File::create(path).map_err(write)?;
     let mut buffer = vec![0; 64 * 1024];
     let mut n_bytes = 0;
-    let read = |source, n_bytes| DownloadError::Read { url: url.to_owned(), source, n_bytes, bytes_max };
+    let read = |source, n_bytes| DownloadError::Read { source, n_bytes, bytes_max };
     loop {
         let n = match reader.read(&mut buffer) {
             Ok(0) => break,
