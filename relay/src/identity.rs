@@ -1,0 +1,105 @@
+//! The node's key pair, and so its peer id, kept in a file across restarts.
+//!
+//! Never replaces a file that it cannot read: a peer id that others have written down would be lost.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use libp2p::identity::{DecodingError, Keypair};
+
+use crate::files;
+
+/// Why there is no key pair.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The file exists and cannot be read, or cannot be written.
+    #[error("key file {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file does not hold a libp2p private key.
+    #[error("key file {path}: want a libp2p private key (protobuf), got {n_bytes} bytes that are none: {source}")]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        n_bytes: usize,
+        /// What the decoder said.
+        source: DecodingError,
+    },
+    /// The new key could not be encoded.
+    #[error("a new key cannot be encoded: {0}")]
+    Encoding(DecodingError),
+}
+
+/// Reads the key pair in `path`, or makes an Ed25519 one and writes it there (mode 0600).
+///
+/// # Errors
+/// A file that exists and is no key is an error that names it; it is left as it is.
+pub fn load_or_create_keypair(path: &Path) -> Result<Keypair, IdentityError> {
+    let io_error = |source| IdentityError::Io { path: path.to_owned(), source };
+    match files::read_small(path) {
+        Ok(bytes) => Keypair::from_protobuf_encoding(&bytes).map_err(|source| IdentityError::Broken {
+            path: path.to_owned(),
+            n_bytes: bytes.len(),
+            source,
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let keypair = Keypair::generate_ed25519();
+            let bytes = keypair.to_protobuf_encoding().map_err(IdentityError::Encoding)?;
+            if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+                files::create_private_directory(parent).map_err(io_error)?;
+            }
+            files::write_private(path, &bytes).map_err(io_error)?;
+            Ok(keypair)
+        }
+        Err(error) => Err(io_error(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_second_start_has_the_same_peer_id() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("made").join("peer.key");
+        let first = load_or_create_keypair(&path).unwrap();
+        let second = load_or_create_keypair(&path).unwrap();
+        assert_eq!(first.public().to_peer_id(), second.public().to_peer_id());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_the_owner_can_read_the_key() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("peer.key");
+        load_or_create_keypair(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_broken_file_is_named_and_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("peer.key");
+        std::fs::write(&path, b"not a key").unwrap();
+        let error = load_or_create_keypair(&path).unwrap_err();
+        assert!(error.to_string().contains("peer.key"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"not a key");
+    }
+
+    #[test]
+    fn a_file_too_large_to_be_a_key_is_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("peer.key");
+        let n_bytes = usize::try_from(files::FILE_BYTES_MAX).unwrap() + 1;
+        std::fs::write(&path, vec![0; n_bytes]).unwrap();
+        assert!(matches!(load_or_create_keypair(&path), Err(IdentityError::Io { .. })));
+    }
+}

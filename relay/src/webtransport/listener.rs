@@ -1,0 +1,257 @@
+//! One bound UDP socket: its addresses, which follow the interfaces and the certificates, and its clients.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures::future::{Abortable, BoxFuture};
+use futures::{FutureExt as _, Stream, StreamExt as _};
+use if_watch::IfEvent;
+use if_watch::tokio::IfWatcher;
+use libp2p::core::transport::{ListenerId, TransportEvent};
+use libp2p::identity::Keypair;
+use tokio_stream::wrappers::WatchStream;
+use wtransport::quinn;
+
+use super::address::to_multiaddr;
+use super::handshake::{self, HandshakeError};
+use super::pending::PendingHandshakes;
+use super::transport::{TransportError, Upgrade};
+use crate::certificates::{Certhash, Certificates};
+
+pub(super) type Event = TransportEvent<Upgrade, TransportError>;
+
+/// What every listener of a transport shares.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) keypair: Keypair,
+    pub(super) certificates: Certificates,
+    pub(super) handshake_timeout: Duration,
+    pub(super) pending: PendingHandshakes,
+}
+
+pub(super) struct Listener {
+    id: ListenerId,
+    shared: Shared,
+    endpoint: quinn::Endpoint,
+    port: u16,
+    accept: BoxFuture<'static, Option<quinn::Incoming>>,
+    /// Where the socket is bound to every interface.
+    interfaces: Option<IfWatcher>,
+    is_ipv4: bool,
+    ips: BTreeSet<IpAddr>,
+    published: WatchStream<Vec<Certhash>>,
+    certhashes: Vec<Certhash>,
+    events: VecDeque<Event>,
+    is_closed: bool,
+    waker: Option<Waker>,
+}
+
+impl Listener {
+    /// Binds `address`. Needs a tokio runtime.
+    pub(super) fn bind(
+        id: ListenerId,
+        address: SocketAddr,
+        quic: quinn::ServerConfig,
+        shared: Shared,
+    ) -> Result<Self, TransportError> {
+        let bind_error = |source| TransportError::Bind { address, source };
+        let socket = bind_udp(address).map_err(bind_error)?;
+        let bound = socket.local_addr().map_err(bind_error)?;
+        let runtime = Arc::new(quinn::TokioRuntime);
+        let endpoint = quinn::Endpoint::new(quinn::EndpointConfig::default(), Some(quic), socket, runtime)
+            .map_err(bind_error)?;
+        let interfaces = match bound.ip().is_unspecified() {
+            true => Some(IfWatcher::new().map_err(TransportError::Interfaces)?),
+            false => None,
+        };
+        let mut subscription = shared.certificates.subscribe();
+        let certhashes = subscription.borrow_and_update().clone();
+        let mut listener = Self {
+            id,
+            accept: accept(endpoint.clone()),
+            endpoint,
+            port: bound.port(),
+            is_ipv4: bound.is_ipv4(),
+            ips: BTreeSet::new(),
+            published: WatchStream::from_changes(subscription),
+            certhashes,
+            events: VecDeque::new(),
+            is_closed: false,
+            waker: None,
+            shared,
+            interfaces,
+        };
+        if listener.interfaces.is_none() {
+            listener.ip_up(bound.ip());
+        }
+        Ok(listener)
+    }
+
+    pub(super) fn id(&self) -> ListenerId {
+        self.id
+    }
+
+    /// Ends the listener. Connections that stand go on.
+    pub(super) fn close(&mut self, reason: Result<(), TransportError>) {
+        if self.is_closed {
+            return;
+        }
+        self.is_closed = true;
+        // New clients are refused; closing the endpoint would end the connections that stand.
+        self.endpoint.set_server_config(None);
+        self.events.push_back(TransportEvent::ListenerClosed { listener_id: self.id, reason });
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn ip_up(&mut self, ip: IpAddr) {
+        if ip.is_ipv4() == self.is_ipv4 && self.ips.insert(ip) {
+            let listen_addr = to_multiaddr(ip, self.port, &self.certhashes);
+            self.events.push_back(TransportEvent::NewAddress { listener_id: self.id, listen_addr });
+        }
+    }
+
+    fn ip_down(&mut self, ip: IpAddr) {
+        if self.ips.remove(&ip) {
+            let listen_addr = to_multiaddr(ip, self.port, &self.certhashes);
+            self.events.push_back(TransportEvent::AddressExpired { listener_id: self.id, listen_addr });
+        }
+    }
+
+    /// Announces the new addresses before it withdraws the old: there is no moment without one.
+    fn certhashes_changed(&mut self, certhashes: Vec<Certhash>) {
+        let old = std::mem::replace(&mut self.certhashes, certhashes);
+        if old == self.certhashes {
+            return;
+        }
+        let listener_id = self.id;
+        for &ip in &self.ips {
+            let listen_addr = to_multiaddr(ip, self.port, &self.certhashes);
+            self.events.push_back(TransportEvent::NewAddress { listener_id, listen_addr });
+            let listen_addr = to_multiaddr(ip, self.port, &old);
+            self.events.push_back(TransportEvent::AddressExpired { listener_id, listen_addr });
+        }
+    }
+
+    fn poll_addresses(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(Some(certhashes)) = self.published.poll_next_unpin(cx) {
+            self.certhashes_changed(certhashes);
+        }
+        while let Some(Poll::Ready(event)) = self.interfaces.as_mut().map(|watcher| watcher.poll_if_event(cx))
+        {
+            match event {
+                Ok(IfEvent::Up(network)) => self.ip_up(network.addr()),
+                Ok(IfEvent::Down(network)) => self.ip_down(network.addr()),
+                Err(error) => {
+                    let error = TransportError::Interfaces(error);
+                    self.interfaces = None;
+                    self.events.push_back(TransportEvent::ListenerError { listener_id: self.id, error });
+                }
+            }
+        }
+    }
+
+    fn incoming(&self, incoming: quinn::Incoming) -> Option<Event> {
+        if self.shared.pending.is_busy() && !incoming.remote_address_validated() {
+            // Costs an honest client one round trip and takes spoofed addresses out of the count.
+            if let Err(error) = incoming.retry() {
+                tracing::debug!(%error, "no address validation");
+            }
+            return None;
+        }
+        let local = incoming.local_ip().or_else(|| self.ips.first().copied());
+        let remote = incoming.remote_address();
+        Some(TransportEvent::Incoming {
+            listener_id: self.id,
+            local_addr: to_multiaddr(local.unwrap_or_else(|| self.unspecified()), self.port, &[]),
+            send_back_addr: to_multiaddr(remote.ip(), remote.port(), &[]),
+            upgrade: self.upgrade(incoming),
+        })
+    }
+
+    fn upgrade(&self, incoming: quinn::Incoming) -> Upgrade {
+        let Shared { keypair, certificates, handshake_timeout, pending } = self.shared.clone();
+        let (ticket, registration) = pending.admit();
+        async move {
+            let handshake = handshake::authenticate(incoming, keypair, certificates);
+            let timed = tokio::time::timeout(handshake_timeout, handshake);
+            let result = match Abortable::new(timed, registration).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(_)) => Err(HandshakeError::Timeout(handshake_timeout)),
+                Err(_) => Err(HandshakeError::Evicted),
+            };
+            drop(ticket);
+            result.map_err(TransportError::Handshake)
+        }
+        .boxed()
+    }
+
+    fn unspecified(&self) -> IpAddr {
+        match self.is_ipv4 {
+            true => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            false => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        }
+    }
+}
+
+impl Stream for Listener {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let this = &mut *self;
+        loop {
+            if let Some(event) = this.events.pop_front() {
+                return Poll::Ready(Some(event));
+            }
+            if this.is_closed {
+                return Poll::Ready(None);
+            }
+            this.poll_addresses(cx);
+            if !this.events.is_empty() {
+                continue;
+            }
+            match this.accept.poll_unpin(cx) {
+                Poll::Ready(Some(incoming)) => {
+                    this.accept = accept(this.endpoint.clone());
+                    this.events.extend(this.incoming(incoming));
+                }
+                Poll::Ready(None) => this.close(Err(TransportError::EndpointLost)),
+                Poll::Pending => {
+                    this.waker = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("id", &self.id).field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+fn accept(endpoint: quinn::Endpoint) -> BoxFuture<'static, Option<quinn::Incoming>> {
+    async move { endpoint.accept().await }.boxed()
+}
+
+fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(address),
+        socket2::Type::DGRAM,
+        Some(socket2::Protocol::UDP),
+    )?;
+    if address.is_ipv6() {
+        // So that `/ip4/0.0.0.0` and `/ip6/::` can have the same port.
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}

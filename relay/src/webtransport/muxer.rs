@@ -1,0 +1,122 @@
+//! A connection after its handshake: each WebTransport stream is a libp2p substream.
+//!
+//! Any error is the end of the connection. Limits on streams and windows are QUIC's, from the listener's
+//! configuration; nothing is queued here.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
+use wtransport::VarInt;
+use wtransport::error::StreamOpeningError;
+
+use super::stream::Stream;
+
+/// The code of a close that is no failure.
+const CLOSE_CODE: VarInt = VarInt::from_u32(0);
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// The session or the QUIC connection under it ended.
+    #[error("WebTransport connection: {0}")]
+    Session(#[from] wtransport::error::ConnectionError),
+    /// The remote did not let us open a stream.
+    #[error("cannot open a WebTransport stream: {0}")]
+    Open(#[from] StreamOpeningError),
+    /// The HTTP/3 driver broke on something that the remote sent.
+    #[error("the HTTP/3 driver of the connection failed")]
+    Driver,
+}
+
+type Opening = BoxFuture<'static, Result<Stream, ConnectionError>>;
+
+/// An authenticated WebTransport connection.
+pub struct Connection {
+    session: wtransport::Connection,
+    inbound: Option<Opening>,
+    outbound: Option<Opening>,
+    closed: BoxFuture<'static, wtransport::error::ConnectionError>,
+}
+
+impl Connection {
+    pub(super) fn new(session: wtransport::Connection) -> Self {
+        let watched = session.clone();
+        Self { session, inbound: None, outbound: None, closed: async move { watched.closed().await }.boxed() }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+impl StreamMuxer for Connection {
+    type Substream = Stream;
+    type Error = ConnectionError;
+
+    fn poll_inbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Stream, ConnectionError>> {
+        let this = &mut *self;
+        poll_opening(&mut this.inbound, cx, || {
+            let session = this.session.clone();
+            async move { Ok(Stream::new(session.accept_bi().await?)) }
+        })
+    }
+
+    fn poll_outbound(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Stream, ConnectionError>> {
+        let this = &mut *self;
+        poll_opening(&mut this.outbound, cx, || {
+            let session = this.session.clone();
+            async move { Ok(Stream::new(session.open_bi().await?.await?)) }
+        })
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
+        self.session.close(CLOSE_CODE, b"");
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<StreamMuxerEvent, ConnectionError>> {
+        let error = ready!(self.closed.poll_unpin(cx));
+        // A finished future must not be polled again.
+        self.closed = futures::future::pending().boxed();
+        Poll::Ready(Err(error.into()))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Streams hold the QUIC connection too; without this it would outlive its muxer.
+        self.session.close(CLOSE_CODE, b"");
+    }
+}
+
+/// Polls the future in `slot`, or a new one; a panic of the HTTP/3 driver becomes an error.
+fn poll_opening<F>(
+    slot: &mut Option<Opening>,
+    cx: &mut Context<'_>,
+    open: impl FnOnce() -> F,
+) -> Poll<Result<Stream, ConnectionError>>
+where
+    F: Future<Output = Result<Stream, ConnectionError>> + Send + 'static,
+{
+    let opening = slot.get_or_insert_with(|| {
+        let caught = AssertUnwindSafe(open()).catch_unwind();
+        caught.map(|result| result.unwrap_or(Err(ConnectionError::Driver))).boxed()
+    });
+    let result = ready!(opening.poll_unpin(cx));
+    *slot = None;
+    Poll::Ready(result)
+}

@@ -1,0 +1,70 @@
+//! One substream: both directions of a WebTransport stream as one `AsyncRead + AsyncWrite`.
+//!
+//! Closing finishes our direction; dropping a stream that was not closed resets it, so that the remote
+//! never takes a message that was cut short for a whole one.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead as TokioAsyncRead, AsyncWrite as TokioAsyncWrite, ReadBuf};
+use wtransport::{RecvStream, SendStream, VarInt};
+
+/// Application error 0 as HTTP/3 carries it (WebTransport over HTTP/3, section 4.3).
+const RESET_CODE: u64 = 0x52e4_a40f_a8db;
+
+/// A substream of a [`Connection`](super::Connection).
+#[derive(Debug)]
+pub struct Stream {
+    send: SendStream,
+    receive: RecvStream,
+    is_write_closed: bool,
+}
+
+impl Stream {
+    pub(super) fn new((send, receive): (SendStream, RecvStream)) -> Self {
+        Self { send, receive, is_write_closed: false }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        ready!(TokioAsyncRead::poll_read(Pin::new(&mut self.receive), cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+        TokioAsyncWrite::poll_write(Pin::new(&mut self.send), cx, buffer)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        TokioAsyncWrite::poll_flush(Pin::new(&mut self.send), cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.is_write_closed {
+            ready!(TokioAsyncWrite::poll_shutdown(Pin::new(&mut self.send), cx))?;
+            self.is_write_closed = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.is_write_closed {
+            // Fails only where the stream is over already. The other direction is stopped by its own drop.
+            if let Ok(code) = VarInt::try_from_u64(RESET_CODE) {
+                let _ = self.send.reset(code);
+            }
+        }
+    }
+}
