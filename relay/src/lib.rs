@@ -3,9 +3,19 @@
 //! A [`Node`] is a peer that listens, dials and opens streams. It carries bytes and knows nothing of what
 //! they say: no message of the protocol, no model, no run is known here, and nothing of burn.
 
+mod admission;
 pub mod certificates;
+mod crypto;
 mod files;
 mod identity;
+mod node;
+mod pending;
+mod streams;
 pub mod webtransport;
 
+pub use libp2p;
+
+pub use self::crypto::install_crypto_provider;
 pub use self::identity::{IdentityError, load_or_create_keypair};
+pub use self::node::{Node, NodeConfig, NodeError, NodeEvent, NodeLimits};
+pub use self::streams::{INCOMING_STREAMS_MAX, IncomingStreams, OUTGOING_STREAMS_MAX, OpenError};

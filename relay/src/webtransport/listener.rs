@@ -20,7 +20,7 @@ use wtransport::quinn;
 
 use super::address::to_multiaddr;
 use super::handshake::{self, HandshakeError};
-use super::pending::PendingHandshakes;
+use crate::pending::PendingHandshakes;
 use super::transport::{TransportError, Upgrade};
 use crate::certificates::{Certhash, Certificates};
 

@@ -10,7 +10,6 @@ mod config;
 mod handshake;
 mod listener;
 mod muxer;
-mod pending;
 mod stream;
 mod transport;
 

@@ -18,7 +18,7 @@ use super::config::WebTransportConfig;
 use super::handshake::HandshakeError;
 use super::listener::{Listener, Shared};
 use super::muxer::Connection;
-use super::pending::PendingHandshakes;
+use crate::pending::PendingHandshakes;
 use crate::certificates::Certificates;
 
 /// Why a listener or a handshake failed.

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::{AbortHandle, AbortRegistration};
 
-/// The handshakes of one transport.
+/// The handshakes of one transport; clones share the bound.
 #[derive(Clone, Debug)]
-pub(super) struct PendingHandshakes {
+pub(crate) struct PendingHandshakes {
     n_max: usize,
     order: Arc<Mutex<Order>>,
 }
@@ -22,18 +22,18 @@ struct Order {
 
 /// One place; free again when it is dropped.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(crate) struct Ticket {
     number: u64,
     order: Arc<Mutex<Order>>,
 }
 
 impl PendingHandshakes {
-    pub(super) fn new(n_max: usize) -> Self {
+    pub(crate) fn new(n_max: usize) -> Self {
         Self { n_max: n_max.max(1), order: Arc::default() }
     }
 
     /// Admits a handshake, which is to run as a [`futures::future::Abortable`] with the registration.
-    pub(super) fn admit(&self) -> (Ticket, AbortRegistration) {
+    pub(crate) fn admit(&self) -> (Ticket, AbortRegistration) {
         let (handle, registration) = AbortHandle::new_pair();
         let mut order = lock(&self.order);
         while order.under_way.len() >= self.n_max {
@@ -49,7 +49,7 @@ impl PendingHandshakes {
     }
 
     /// Whether new clients should first prove that their address is their own.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         lock(&self.order).under_way.len() * 2 >= self.n_max
     }
 }

@@ -1,0 +1,176 @@
+//! A running peer: listens, dials, opens and accepts streams.
+//!
+//! One tokio task owns the swarm; [`Node`] is a handle to it. Every queue between them is bounded. It never
+//! reconnects by itself and never looks into a stream: that is for whoever opened it.
+
+mod config;
+mod error;
+mod network;
+mod task;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use libp2p::identity::Keypair;
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+pub use self::config::{NodeConfig, NodeLimits};
+pub use self::error::NodeError;
+use self::task::{Command, NodeTask};
+use crate::certificates::Certificates;
+use crate::streams::{IncomingStreams, Registry};
+
+/// Commands that wait for the swarm's task.
+const COMMANDS_MAX: usize = 64;
+/// Events that wait for the slowest receiver; it then learns how many it missed.
+const EVENTS_MAX: usize = 1024;
+
+/// What happens to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeEvent {
+    /// The first connection with a peer stands.
+    Connected(PeerId),
+    /// The last connection with a peer ended.
+    Disconnected(PeerId),
+}
+
+/// A running node; cheap to clone. It stops when the last clone is dropped, and at once with
+/// [`shutdown`](Self::shutdown).
+#[derive(Clone, Debug)]
+pub struct Node {
+    peer_id: PeerId,
+    addresses: Addresses,
+    registry: Registry,
+    commands: mpsc::Sender<Command>,
+    events: broadcast::Sender<NodeEvent>,
+}
+
+impl Node {
+    /// Starts a node; it listens on every address when this returns. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// An address that cannot be listened on is named. Nothing stays running after an error.
+    pub async fn start(keypair: Keypair, config: NodeConfig) -> Result<Self, NodeError> {
+        let certificates = open_certificates(&config).await?;
+        let rotation = certificates.as_ref().map(Certificates::spawn_rotation);
+        let registry = Registry::default();
+        let swarm = network::build(&keypair, &config, certificates, registry.clone())?;
+        let addresses = Addresses::default();
+        let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        let (events, _) = broadcast::channel(EVENTS_MAX);
+        let mut task =
+            NodeTask::new(swarm, received, events.clone(), addresses.clone(), registry.clone(), rotation);
+        task.listen(&config.listen).await?;
+        tokio::spawn(task.run());
+        Ok(Self { peer_id: keypair.public().to_peer_id(), addresses, registry, commands, events })
+    }
+
+    /// Who this node is.
+    #[must_use]
+    pub fn peer_id(&self) -> PeerId {
+        self.peer_id
+    }
+
+    /// Where the node listens now, each with its `/p2p/…`; WebTransport first, with its certificate hashes.
+    ///
+    /// They change when certificates are rotated and when interfaces come and go: ask again, don't keep.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<Multiaddr> {
+        let mut addresses = self.addresses.get();
+        addresses.sort_by_key(|address| (!is_webtransport(address), address.to_string()));
+        addresses.into_iter().map(|address| address.with(Protocol::P2p(self.peer_id))).collect()
+    }
+
+    /// Accepts streams of `protocol` from now on; at most
+    /// [`INCOMING_STREAMS_MAX`](crate::INCOMING_STREAMS_MAX) wait, so take them promptly.
+    ///
+    /// # Errors
+    /// A protocol that does not begin with `/`, or that is being accepted already.
+    pub fn accept(&self, protocol: &'static str) -> Result<IncomingStreams, NodeError> {
+        let name = stream_protocol(protocol)?;
+        self.registry.accept(name).map_err(|_| NodeError::AlreadyAccepted { protocol })
+    }
+
+    /// Connects with the peer at `address`, which must end with its `/p2p/…`; at once where a connection
+    /// with it stands already.
+    ///
+    /// # Errors
+    /// An address without a peer id, or one at which the peer cannot be reached.
+    pub async fn dial(&self, address: Multiaddr) -> Result<PeerId, NodeError> {
+        let Some(Protocol::P2p(peer)) = address.iter().last() else {
+            return Err(NodeError::NoPeerId { address });
+        };
+        self.ask(|reply| Command::Dial { peer, address, reply }).await??;
+        Ok(peer)
+    }
+
+    /// Opens a stream to a peer that a connection stands with.
+    ///
+    /// # Errors
+    /// No connection, a peer that does not speak the protocol, or a connection that fails meanwhile.
+    pub async fn open(&self, peer: PeerId, protocol: &'static str) -> Result<Stream, NodeError> {
+        let name = stream_protocol(protocol)?;
+        let open_error = |source| NodeError::Open { peer, protocol, source };
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Open { peer, protocol: name, reply };
+        self.commands.send(command).await.map_err(|_| NodeError::Stopped)?;
+        // The reply is dropped where there is no connection, or none any more.
+        answer.await.unwrap_or(Err(crate::streams::OpenError::NotConnected)).map_err(open_error)
+    }
+
+    /// Connections from now on. A receiver that is too slow is told how many events it missed.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.events.subscribe()
+    }
+
+    /// Peers that a connection stands with.
+    ///
+    /// # Errors
+    /// The node has stopped.
+    pub async fn connected_peers(&self) -> Result<Vec<PeerId>, NodeError> {
+        self.ask(|reply| Command::ConnectedPeers { reply }).await
+    }
+
+    /// Closes every connection and stops; other clones find the node stopped.
+    pub async fn shutdown(self) {
+        // A node that has stopped already is what was wanted.
+        let _ = self.ask(|reply| Command::Shutdown { reply }).await;
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, NodeError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).await.map_err(|_| NodeError::Stopped)?;
+        answer.await.map_err(|_| NodeError::Stopped)
+    }
+}
+
+/// The listen addresses, written by the task and read by the handles.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Addresses(Arc<RwLock<Vec<Multiaddr>>>);
+
+impl Addresses {
+    fn get(&self) -> Vec<Multiaddr> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, addresses: Vec<Multiaddr>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = addresses;
+    }
+}
+
+async fn open_certificates(config: &NodeConfig) -> Result<Option<Certificates>, NodeError> {
+    let Some(directory) = config.certificates_dir.clone() else { return Ok(None) };
+    let clock = Arc::clone(&config.clock);
+    let opened = tokio::task::spawn_blocking(move || Certificates::open(directory, clock)).await;
+    Ok(Some(opened.map_err(|_| NodeError::Stopped)??))
+}
+
+fn stream_protocol(name: &'static str) -> Result<StreamProtocol, NodeError> {
+    StreamProtocol::try_from_owned(name.to_owned()).map_err(|_| NodeError::ProtocolName { name })
+}
+
+fn is_webtransport(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::WebTransport)
+}
