@@ -1,12 +1,16 @@
 //! The `gradient` conversation: one contribution, offered, pulled and acknowledged.
 //!
 //! A contribution is the mean gradient over its samples. It is named by its peer and its sequence
-//! number, so that offering it again after a lost acknowledgement cannot count it twice.
+//! number, so that offering it again after a lost acknowledgement cannot count it twice. A stream
+//! carries any number of offers, one after the other.
 
+use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-use crate::bulk::Transfer;
+use crate::bulk::{self, Transfer};
 use crate::codec::TensorCodec;
+use crate::error::ConversationError;
+use crate::framing;
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/gradient/1";
@@ -137,4 +141,32 @@ pub enum Refusal {
     /// The aggregator has as many contributions in hand as it may hold.
     #[error("the aggregator is busy; offer it again")]
     Busy,
+}
+
+/// Offers a contribution and sends what is pulled of `bytes`; the answer is the aggregator's.
+///
+/// # Errors
+/// An error says that no answer came: the contribution may or may not count, and should be offered again.
+pub async fn offer<S>(
+    stream: &mut S,
+    offer: &Offer,
+    bytes: &[u8],
+    on_progress: impl FnMut(u64),
+) -> Result<Result<Accepted, Refusal>, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    framing::write(stream, &ContributorToBackbone::Offer(offer.clone()), MESSAGE_BYTES_MAX).await?;
+    match framing::read(stream, MESSAGE_BYTES_MAX).await? {
+        BackboneToContributor::Wanted => bulk::serve(stream, bytes, on_progress).await?,
+        BackboneToContributor::Accepted(accepted) => return Ok(Ok(accepted)),
+        BackboneToContributor::Refused(refusal) => return Ok(Err(refusal)),
+    }
+    match framing::read(stream, MESSAGE_BYTES_MAX).await? {
+        BackboneToContributor::Accepted(accepted) => Ok(Ok(accepted)),
+        BackboneToContributor::Refused(refusal) => Ok(Err(refusal)),
+        BackboneToContributor::Wanted => {
+            Err(ConversationError::Refused("the aggregator asked twice for one contribution".into()))
+        }
+    }
 }

@@ -11,6 +11,7 @@ pub mod bulk;
 pub mod codec;
 pub mod contribute;
 pub mod dataset;
+pub mod error;
 pub mod framing;
 pub mod gradient;
 pub mod hash;
@@ -19,6 +20,7 @@ pub mod shard;
 pub mod state;
 
 pub use codec::TensorCodec;
+pub use error::ConversationError;
 pub use hash::Sha256Hash;
 
 /// Version of every message of this crate, sent in each frame.

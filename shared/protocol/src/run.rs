@@ -2,10 +2,13 @@
 //!
 //! One request, one answer, on a stream of its own.
 
+use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::TensorCodec;
 use crate::dataset::Manifest;
+use crate::error::ConversationError;
+use crate::framing;
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/run/1";
@@ -78,4 +81,29 @@ pub enum ModelKind {
         /// Units of each hidden layer.
         hidden: Vec<u32>,
     },
+}
+
+/// Asks the backbone at the other end of `stream` what is being trained.
+pub async fn describe<S>(stream: &mut S) -> Result<RunDescription, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    framing::write(stream, &ContributorToBackbone::Describe, MESSAGE_BYTES_MAX).await?;
+    match framing::read(stream, MESSAGE_BYTES_MAX).await? {
+        BackboneToContributor::Description(description) => {
+            description.manifest.validate()?;
+            Ok(*description)
+        }
+        BackboneToContributor::Refused(reason) => Err(ConversationError::Refused(reason)),
+    }
+}
+
+/// Answers one question on `stream`.
+pub async fn answer<S>(stream: &mut S, description: &RunDescription) -> Result<(), ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let ContributorToBackbone::Describe = framing::read(stream, MESSAGE_BYTES_MAX).await?;
+    let answer = BackboneToContributor::Description(Box::new(description.clone()));
+    Ok(framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?)
 }

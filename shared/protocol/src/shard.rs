@@ -1,10 +1,17 @@
 //! The `shard` conversation: a contributor pulls one shard of the training data.
 //!
-//! The requester asks, is told the transfer, and pulls its chunks ([`crate::bulk`]).
+//! The requester asks, is told the transfer, and pulls its chunks ([`crate::bulk`]). A stream carries
+//! any number of requests, one after the other.
 
+use std::sync::Arc;
+
+use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-use crate::bulk::Transfer;
+use crate::bulk::{self, Partial, Transfer};
+use crate::dataset::{Manifest, ShardEntry};
+use crate::error::ConversationError;
+use crate::framing::{self, FrameError};
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/shard/1";
@@ -21,6 +28,16 @@ pub enum ShardId {
     Gallery,
 }
 
+impl ShardId {
+    /// The manifest's entry of this shard, if it has one.
+    pub fn entry(self, manifest: &Manifest) -> Option<&ShardEntry> {
+        match self {
+            Self::Train(index) => manifest.shards.get(index as usize),
+            Self::Gallery => Some(&manifest.gallery),
+        }
+    }
+}
+
 /// Contributor to backbone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContributorToBackbone {
@@ -35,4 +52,64 @@ pub enum BackboneToContributor {
     Found(Transfer),
     /// Not here, with the reason.
     Refused(String),
+}
+
+/// Pulls the compressed bytes of one shard, going on where `partial` ended.
+///
+/// The bytes are checked against the hash of the manifest's `entry`; on an error `partial` keeps what
+/// arrived. `on_progress` is told the bytes that are here.
+pub async fn fetch<S>(
+    stream: &mut S,
+    id: ShardId,
+    entry: &ShardEntry,
+    partial: &mut Option<Partial>,
+    on_progress: impl FnMut(u64),
+) -> Result<Vec<u8>, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    framing::write(stream, &ContributorToBackbone::Get(id), MESSAGE_BYTES_MAX).await?;
+    let found = match framing::read(stream, MESSAGE_BYTES_MAX).await? {
+        BackboneToContributor::Found(transfer) => transfer,
+        BackboneToContributor::Refused(reason) => return Err(ConversationError::Refused(reason)),
+    };
+    let want = Transfer { n_bytes: u64::from(entry.n_bytes), sha256: entry.sha256 };
+    if found != want {
+        let what = "bytes in that shard, or another hash,";
+        return Err(ConversationError::Mismatch { what, want: want.n_bytes, got: found.n_bytes });
+    }
+    let partial = match partial {
+        Some(partial) if partial.transfer() == want => partial,
+        partial => partial.insert(Partial::new(want, want.n_bytes)?),
+    };
+    Ok(bulk::pull(stream, partial, on_progress).await?)
+}
+
+/// Serves shards on `stream` until the contributor closes it. `lookup` is asked for the compressed bytes
+/// of a shard, or for the reason why there are none; `on_progress` is told of each chunk sent.
+pub async fn serve<S, F>(
+    stream: &mut S,
+    lookup: impl Fn(ShardId) -> F,
+    mut on_progress: impl FnMut(),
+) -> Result<(), ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Future<Output = Result<(Transfer, Arc<[u8]>), String>>,
+{
+    loop {
+        let ContributorToBackbone::Get(id) = match framing::read(stream, MESSAGE_BYTES_MAX).await {
+            Err(FrameError::Closed) => return Ok(()),
+            request => request?,
+        };
+        match lookup(id).await {
+            Ok((transfer, bytes)) => {
+                let found = BackboneToContributor::Found(transfer);
+                framing::write(stream, &found, MESSAGE_BYTES_MAX).await?;
+                bulk::serve(stream, &bytes, |_| on_progress()).await?;
+            }
+            Err(reason) => {
+                framing::write(stream, &BackboneToContributor::Refused(reason), MESSAGE_BYTES_MAX).await?;
+            }
+        }
+    }
 }

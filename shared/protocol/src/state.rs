@@ -1,9 +1,17 @@
 //! The `state` conversation: a contributor pulls the parameters of an epoch.
+//!
+//! A stream carries any number of requests, one after the other, so that a new epoch costs one round
+//! trip and no negotiation.
 
+use std::sync::Arc;
+
+use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-use crate::bulk::Transfer;
+use crate::bulk::{self, Partial, Transfer};
 use crate::codec::TensorCodec;
+use crate::error::ConversationError;
+use crate::framing::{self, FrameError};
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/state/1";
@@ -40,4 +48,118 @@ pub struct StateHeader {
     pub codec: TensorCodec,
     /// Length and hash of the encoded bytes.
     pub transfer: Transfer,
+}
+
+/// The parameters of an epoch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct State {
+    /// Optimizer steps that led to them.
+    pub epoch: u64,
+    /// `[n_parameters]`, finite.
+    pub parameters: Vec<f32>,
+}
+
+/// A transfer of parameters that was cut, to go on with.
+#[derive(Debug, Clone)]
+pub struct PartialState {
+    header: StateHeader,
+    partial: Partial,
+}
+
+/// Pulls the newest parameters, or the rest of `partial` while the backbone still has its epoch.
+///
+/// `n_parameters` and `codec` come from the run's description. `on_progress` is told the bytes that are
+/// here and the bytes in all. On an error `partial` keeps what arrived.
+pub async fn fetch<S>(
+    stream: &mut S,
+    n_parameters: u64,
+    codec: TensorCodec,
+    partial: &mut Option<PartialState>,
+    mut on_progress: impl FnMut(u64, u64),
+) -> Result<State, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    if let Some(cut) = partial.as_ref() {
+        let request = ContributorToBackbone::GetEpoch(cut.header.epoch);
+        match ask(stream, &request).await {
+            Ok(header) if header == cut.header => {}
+            // Another state, or gone: start over below. `Found` was not pulled, so say so.
+            Ok(_) => {
+                *partial = None;
+                bulk::decline(stream).await?;
+            }
+            Err(ConversationError::Refused(_)) => *partial = None,
+            Err(error) => return Err(error),
+        }
+    }
+    let cut = match partial {
+        Some(cut) => cut,
+        None => {
+            let header = ask(stream, &ContributorToBackbone::GetLatest).await?;
+            check_header(&header, n_parameters, codec)?;
+            let whole = Partial::new(header.transfer, header.transfer.n_bytes)?;
+            partial.insert(PartialState { header, partial: whole })
+        }
+    };
+    let n_bytes = cut.header.transfer.n_bytes;
+    on_progress(cut.partial.n_bytes(), n_bytes);
+    let bytes = bulk::pull(stream, &mut cut.partial, |here| on_progress(here, n_bytes)).await?;
+    let epoch = cut.header.epoch;
+    *partial = None;
+    Ok(State { epoch, parameters: codec.decode(&bytes, n_parameters as usize)? })
+}
+
+async fn ask<S>(stream: &mut S, request: &ContributorToBackbone) -> Result<StateHeader, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    framing::write(stream, request, MESSAGE_BYTES_MAX).await?;
+    match framing::read(stream, MESSAGE_BYTES_MAX).await? {
+        BackboneToContributor::Found(header) => Ok(header),
+        BackboneToContributor::Refused(reason) => Err(ConversationError::Refused(reason)),
+    }
+}
+
+fn check_header(header: &StateHeader, n_parameters: u64, codec: TensorCodec) -> Result<(), ConversationError> {
+    let mismatch = |what, want, got| Err(ConversationError::Mismatch { what, want, got });
+    if header.n_values != n_parameters {
+        return mismatch("parameters", n_parameters, header.n_values);
+    }
+    let n_bytes = codec.encoded_len(n_parameters as usize) as u64;
+    if header.codec != codec || header.transfer.n_bytes != n_bytes {
+        return mismatch("bytes of parameters, or another codec,", n_bytes, header.transfer.n_bytes);
+    }
+    Ok(())
+}
+
+/// Serves parameters on `stream` until the contributor closes it. `lookup` is asked for the newest epoch
+/// or for a given one, and answers with the encoded parameters or the reason why there are none;
+/// `on_progress` is told of each chunk sent.
+pub async fn serve<S>(
+    stream: &mut S,
+    lookup: impl Fn(Option<u64>) -> Result<(StateHeader, Arc<[u8]>), String>,
+    mut on_progress: impl FnMut(),
+) -> Result<(), ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    loop {
+        let epoch = match framing::read(stream, MESSAGE_BYTES_MAX).await {
+            Err(FrameError::Closed) => return Ok(()),
+            request => match request? {
+                ContributorToBackbone::GetLatest => None,
+                ContributorToBackbone::GetEpoch(epoch) => Some(epoch),
+            },
+        };
+        match lookup(epoch) {
+            Ok((header, bytes)) => {
+                framing::write(stream, &BackboneToContributor::Found(header), MESSAGE_BYTES_MAX).await?;
+                bulk::serve(stream, &bytes, |_| on_progress()).await?;
+            }
+            Err(reason) => {
+                framing::write(stream, &BackboneToContributor::Refused(reason), MESSAGE_BYTES_MAX).await?;
+            }
+        }
+    }
 }

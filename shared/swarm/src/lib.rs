@@ -1,1 +1,20 @@
-//! shared/swarm
+//! What Barnraise peers decide: when an epoch's gradients are due, whose count and how they are
+//! averaged, what a contributor does next, in which order it reads the data, when it dials again.
+//!
+//! Pure state machines. They never read a clock, draw entropy, spawn or do I/O: time and seeds are
+//! arguments, and after each `on_*` the driver drains `poll_action`. Three drivers feed them: tokio in
+//! `native`, the browser's event loop in `wasm`, and the simulator in `tests`.
+
+pub mod activity;
+pub mod backoff;
+pub mod contributor;
+pub mod random;
+pub mod round;
+pub mod samples;
+
+/// A point in time: what has passed since an origin that the driver chose, monotonic.
+pub type Moment = std::time::Duration;
+
+/// Name of a peer: the bytes of its libp2p peer id, which is the hash of its public key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerKey(pub Vec<u8>);

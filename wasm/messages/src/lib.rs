@@ -1,8 +1,13 @@
 //! What the page and the training worker say to each other: plain data, posted with `postMessage`.
 //!
 //! The page never sees a tensor or a stream, the worker never sees the document.
+//!
+//! As a JavaScript value (`serde_wasm_bindgen` with its default settings) an enum is an object with
+//! a `type` in kebab case, an integer is a number (an error above 2^53), and bytes are a
+//! `Uint8Array`.
 
 use barnraise_protocol::contribute::{DeviceKind, Progress};
+pub use barnraise_swarm::activity::{Activity, Contribution};
 use serde::{Deserialize, Serialize};
 
 /// Page to worker.
@@ -14,6 +19,7 @@ pub enum PageToPeer {
         /// Origin of the page, `https://host:port`; `GET {origin}/api/run` names the addresses.
         origin: String,
         /// Ed25519 seed of this browser's identity, 32 bytes; `None` makes a new one.
+        #[serde(with = "serde_bytes")]
         identity: Option<Vec<u8>>,
         /// Which device to compute on.
         device: DeviceChoice,
@@ -28,6 +34,7 @@ pub enum PageToPeer {
         /// Echoed.
         request: u32,
         /// Grey values.
+        #[serde(with = "serde_bytes")]
         pixels: Vec<u8>,
     },
     /// Send the gallery; answered by [`PeerToPage::Gallery`].
@@ -53,9 +60,17 @@ pub enum DeviceChoice {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum PeerToPage {
+    /// The peer module itself is on its way; posted by `worker.js` before the module runs.
+    Loading {
+        /// Bytes of the module so far, after decompression.
+        bytes: u64,
+        /// Of these, where the build wrote the size down.
+        bytes_total: Option<u64>,
+    },
     /// Answer to `Hello`.
     Ready {
         /// The seed in use, for the page to keep.
+        #[serde(with = "serde_bytes")]
         identity: Vec<u8>,
         /// Peer id in base58.
         peer_id: String,
@@ -82,8 +97,10 @@ pub enum PeerToPage {
     /// Answer to `LoadGallery`.
     Gallery {
         /// `[n, height, width, channels]`.
+        #[serde(with = "serde_bytes")]
         images: Vec<u8>,
         /// `[n]`.
+        #[serde(with = "serde_bytes")]
         labels: Vec<u8>,
     },
     /// Answer to `SelfCheck`.
@@ -127,84 +144,37 @@ impl CheckOutcome {
     }
 }
 
-/// What the tab is doing, or why it waits. The page turns each into a sentence.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "doing", rename_all = "kebab-case")]
-pub enum Activity {
-    /// Nothing, and nothing was asked.
-    Idle,
-    /// Dialling the backbone.
-    Connecting,
-    /// The connection was lost or could not be made.
-    Reconnecting {
-        /// Until the next try.
-        retry_in_ms: u32,
-        /// What went wrong.
-        reason: String,
-    },
-    /// Pulling parameters.
-    FetchingModel {
-        /// So far.
-        bytes: u64,
-        /// Of these.
-        bytes_total: u64,
-    },
-    /// Pulling training data before the first batch can be made.
-    FetchingData {
-        /// So far.
-        bytes: u64,
-        /// Of these.
-        bytes_total: u64,
-    },
-    /// Compiling kernels, or the first pass of a device.
-    WarmingUp,
-    /// Computing gradients.
-    Training {
-        /// Epoch of the parameters.
-        epoch: u64,
-    },
-    /// Sending a gradient.
-    Sending {
-        /// Epoch of the gradient.
-        epoch: u64,
-        /// So far.
-        bytes: u64,
-        /// Of these.
-        bytes_total: u64,
-    },
-    /// This tab's part of the epoch is done; others still compute or the step is being made.
-    WaitingForOthers {
-        /// The epoch that is being finished.
-        epoch: u64,
-    },
-    /// Offering what is finished before stopping.
-    Stopping,
-    /// Something that trying again does not mend.
-    Broken {
-        /// What was wanted, and what went wrong.
-        reason: String,
-    },
-}
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
 
-/// What this tab has given since it was opened.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Contribution {
-    /// Samples in accepted contributions.
-    pub n_samples_accepted: u64,
-    /// Samples computed, accepted or not.
-    pub n_samples_computed: u64,
-    /// Accepted contributions.
-    pub n_accepted: u64,
-    /// Contributions that were refused, with the newest reason.
-    pub n_refused: u64,
-    /// Newest reason of a refusal.
-    pub last_refusal: Option<String>,
-    /// Current speed.
-    pub samples_per_second: f32,
-    /// Mean loss of the newest batch.
-    pub loss: Option<f32>,
-    /// Bytes sent, payloads of the conversations.
-    pub bytes_up: u64,
-    /// Bytes received, likewise.
-    pub bytes_down: u64,
+    use super::*;
+
+    #[test]
+    fn the_shape_that_worker_js_relies_on() {
+        let json = |message: &PeerToPage| serde_json::to_value(message).unwrap();
+        let loading = PeerToPage::Loading { bytes: 3, bytes_total: None };
+        assert_eq!(json(&loading), serde_json::json!({"type": "loading", "bytes": 3, "bytes_total": null}));
+        let failed = PeerToPage::Failed { message: "x".into() };
+        assert_eq!(json(&failed), serde_json::json!({"type": "failed", "message": "x"}));
+        let activity = PeerToPage::Activity(Activity::Training { epoch: 7 });
+        assert_eq!(json(&activity), serde_json::json!({"type": "activity", "doing": "training", "epoch": 7}));
+    }
+
+    #[test]
+    fn a_missing_total_and_a_missing_identity_read_as_none() {
+        let loading: PeerToPage = serde_json::from_str(r#"{"type":"loading","bytes":3}"#).unwrap();
+        assert_eq!(loading, PeerToPage::Loading { bytes: 3, bytes_total: None });
+        let hello = r#"{"type":"hello","origin":"o","identity":null,"device":"web-gpu"}"#;
+        let hello: PageToPeer = serde_json::from_str(hello).unwrap();
+        let want = PageToPeer::Hello { origin: "o".into(), identity: None, device: DeviceChoice::WebGpu };
+        assert_eq!(hello, want);
+    }
+
+    #[test]
+    fn a_nan_deviation_never_passes() {
+        let check = |deviation| CheckOutcome { name: "x".into(), deviation, tolerance: 1.0 };
+        assert!(check(1.0).passed());
+        assert!(!check(f32::NAN).passed());
+    }
 }

@@ -1,0 +1,390 @@
+//! The backbone's driver of the averaging round: one task that owns the round and the model, and hears
+//! everything through one bounded channel.
+//!
+//! What is decided is decided in `barnraise-swarm`; here it is done: contributions are journaled before
+//! they are acknowledged, steps are made and journaled before they are shown, contributors are told.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use barnraise_learning::Evaluation;
+use barnraise_protocol::api::{DeviceCount, HistoryPoint, LiveProgress, RunStatus};
+use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join, Progress, Report};
+use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
+use barnraise_protocol::run::RunDescription;
+use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundAction, Ticket};
+use barnraise_swarm::{Moment, PeerKey};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::MissedTickBehavior;
+
+use super::learner::{Learner, LearnerError, PublishedState};
+use crate::storage::checkpoint::Checkpoints;
+use crate::storage::journal::{CommitRecord, Journal, JournalEntry};
+
+/// Events that may wait for the core; a sender beyond waits itself.
+pub const EVENTS_MAX: usize = 256;
+/// Messages that may wait for one contributor; one that reads slower than that is let go.
+pub const SESSION_MESSAGES_MAX: usize = 64;
+/// How often contributors and the page are told how the run stands.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+
+/// What the core hears.
+#[derive(Debug)]
+pub enum CoreEvent {
+    /// A contributor opens a session.
+    Join {
+        /// Who.
+        peer: PeerKey,
+        /// With what.
+        join: Join,
+        /// What it is to be told from now on; the session ends when this is dropped.
+        messages: mpsc::Sender<BackboneToContributor>,
+        /// The session's number, or why there is none.
+        answer: oneshot::Sender<Result<SessionId, String>>,
+    },
+    /// A session ended.
+    Leave {
+        /// Who.
+        peer: PeerKey,
+        /// Which of its sessions.
+        session: SessionId,
+    },
+    /// A contributor says how much it has.
+    Report {
+        /// Who.
+        peer: PeerKey,
+        /// What.
+        report: Report,
+    },
+    /// A contributor offers a gradient.
+    Offer {
+        /// Who.
+        peer: PeerKey,
+        /// What.
+        offer: Offer,
+        /// Whether it is to be received.
+        answer: oneshot::Sender<Result<Ticket, Refusal>>,
+    },
+    /// A gradient that was to be received did not come.
+    TransferFailed(Ticket),
+    /// A gradient is here.
+    Gradient {
+        /// Which.
+        ticket: Ticket,
+        /// As it came, for the journal.
+        entry: JournalEntry,
+        /// Decoded.
+        values: Vec<f32>,
+        /// Whether it counts.
+        answer: oneshot::Sender<Result<Accepted, Refusal>>,
+    },
+    /// The evaluator is done with some parameters.
+    Evaluated {
+        /// Their epoch.
+        epoch: u64,
+        /// On the held-out set.
+        evaluation: Evaluation,
+    },
+}
+
+/// One session of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionId(u64);
+
+struct Session {
+    id: SessionId,
+    messages: mpsc::Sender<BackboneToContributor>,
+}
+
+struct Waiting {
+    entry: Option<JournalEntry>,
+    answer: oneshot::Sender<Result<Accepted, Refusal>>,
+}
+
+/// Where the core publishes what others read.
+#[derive(Debug)]
+pub struct Outputs {
+    /// Parameters for contributors and the evaluator.
+    pub state: watch::Sender<PublishedState>,
+    /// `GET /api/run`.
+    pub status: watch::Sender<RunStatus>,
+    /// `GET /api/events`.
+    pub events: broadcast::Sender<LiveProgress>,
+}
+
+/// How often the core stores all it knows.
+#[derive(Debug, Clone)]
+pub struct Storing {
+    /// Contributions and steps since the last checkpoint.
+    pub journal: Journal,
+    /// Everything.
+    pub checkpoints: Checkpoints,
+    /// Steps between two checkpoints.
+    pub checkpoint_every_epochs: u64,
+}
+
+/// The core of a backbone.
+pub struct Core {
+    description: Arc<RunDescription>,
+    learner: Learner,
+    round: AveragingRound,
+    storing: Storing,
+    outputs: Outputs,
+    sessions: HashMap<PeerKey, Session>,
+    next_session: u64,
+    waiting: HashMap<Ticket, Waiting>,
+    started: Instant,
+    unpublished_point: Option<HistoryPoint>,
+}
+
+impl Core {
+    /// A core that goes on where `learner` and `round` stand.
+    pub fn new(
+        description: Arc<RunDescription>,
+        learner: Learner,
+        round: AveragingRound,
+        storing: Storing,
+        outputs: Outputs,
+    ) -> Self {
+        Self {
+            description,
+            learner,
+            round,
+            storing,
+            outputs,
+            sessions: HashMap::new(),
+            next_session: 0,
+            waiting: HashMap::new(),
+            started: Instant::now(),
+            unpublished_point: None,
+        }
+    }
+
+    /// Runs until `shutdown` resolves, then stores a checkpoint.
+    ///
+    /// # Errors
+    /// The store failed in a way that would lose accepted work if the run went on.
+    pub async fn run(
+        mut self,
+        mut events: mpsc::Receiver<CoreEvent>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), LearnerError> {
+        let mut ticks = tokio::time::interval(PROGRESS_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        tokio::pin!(shutdown);
+        loop {
+            let deadline = self.round.next_deadline();
+            let wait = deadline.map_or(Duration::from_secs(3600), |at| at.saturating_sub(self.now()));
+            tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                _ = ticks.tick() => self.publish_progress(),
+                event = events.recv() => match event {
+                    Some(event) => self.on_event(event),
+                    None => break,
+                },
+                () = tokio::time::sleep(wait) => {
+                    let now = self.now();
+                    self.round.on_timeout(now);
+                }
+            }
+            self.act().await?;
+        }
+        self.save_checkpoint().await
+    }
+
+    fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    fn on_event(&mut self, event: CoreEvent) {
+        let now = self.now();
+        match event {
+            CoreEvent::Join { peer, join, messages, answer } => {
+                // A sender that is gone closed its stream meanwhile: its `Leave` follows.
+                let _ = answer.send(self.on_join(peer, &join, messages));
+            }
+            CoreEvent::Leave { peer, session } => {
+                if self.sessions.get(&peer).is_some_and(|known| known.id == session) {
+                    self.sessions.remove(&peer);
+                    self.round.on_leave(now, &peer);
+                }
+            }
+            CoreEvent::Report { peer, report } => {
+                if let Err(error) = self.round.on_report(now, &peer, &report) {
+                    self.tell(&peer, BackboneToContributor::Refused(error.to_string()));
+                }
+            }
+            CoreEvent::Offer { peer, offer, answer } => {
+                let ticket = self.round.on_offer(now, &peer, &offer);
+                if let Err(refusal) = &ticket {
+                    tracing::debug!(?peer, epoch = offer.epoch, %refusal, "offer refused");
+                }
+                if let Err(Ok(unheard)) = answer.send(ticket) {
+                    self.round.on_transfer_failed(now, unheard);
+                }
+            }
+            CoreEvent::TransferFailed(ticket) => self.round.on_transfer_failed(now, ticket),
+            CoreEvent::Gradient { ticket, entry, values, answer } => {
+                self.waiting.insert(ticket, Waiting { entry: Some(entry), answer });
+                self.round.on_gradient(now, ticket, values);
+            }
+            CoreEvent::Evaluated { epoch, evaluation } => {
+                tracing::info!(epoch, accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
+                self.learner.on_evaluated(epoch, evaluation.accuracy);
+                self.unpublished_point = self.learner.history().last();
+            }
+        }
+    }
+
+    fn on_join(
+        &mut self,
+        peer: PeerKey,
+        join: &Join,
+        messages: mpsc::Sender<BackboneToContributor>,
+    ) -> Result<SessionId, String> {
+        if join.run_id != self.description.run_id {
+            return Err(format!("the run here is `{}`, not `{}`", self.description.run_id, join.run_id));
+        }
+        self.round.on_join(peer.clone(), join.device).map_err(|error| error.to_string())?;
+        let id = SessionId(self.next_session);
+        self.next_session += 1;
+        let welcome = BackboneToContributor::Welcome(self.progress());
+        // The channel is new and empty.
+        let _ = messages.try_send(welcome);
+        self.sessions.insert(peer, Session { id, messages });
+        Ok(id)
+    }
+
+    /// Does everything that the round asks for.
+    async fn act(&mut self) -> Result<(), LearnerError> {
+        while let Some(action) = self.round.poll_action() {
+            match action {
+                RoundAction::Persist { ticket, epoch, sequence } => self.persist(ticket, epoch, sequence).await,
+                RoundAction::Acknowledge(ticket, accepted) => self.answer(ticket, Ok(accepted)),
+                RoundAction::Refuse(ticket, refusal) => self.answer(ticket, Err(refusal)),
+                RoundAction::RequestGradients(epoch) => {
+                    self.tell_all(&BackboneToContributor::GradientDue(epoch));
+                }
+                RoundAction::Announce(epoch) => self.tell_all(&BackboneToContributor::EpochStarted(epoch)),
+                RoundAction::Step(mean) => self.step(mean).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn persist(&mut self, ticket: Ticket, epoch: u64, sequence: u32) {
+        let entry = self.waiting.get_mut(&ticket).and_then(|waiting| waiting.entry.take());
+        let stored = match &entry {
+            Some(entry) => self.storing.journal.append(epoch, sequence, entry).await,
+            None => return self.round.on_persist_failed(self.now(), ticket),
+        };
+        let now = self.now();
+        match stored {
+            Ok(()) => self.round.on_persisted(now, ticket),
+            Err(error) => {
+                tracing::error!(epoch, sequence, %error, "a contribution could not be stored");
+                self.round.on_persist_failed(now, ticket);
+            }
+        }
+    }
+
+    fn answer(&mut self, ticket: Ticket, answer: Result<Accepted, Refusal>) {
+        if let Some(waiting) = self.waiting.remove(&ticket) {
+            // A contributor that is gone offers again, and is told that it was counted before.
+            let _ = waiting.answer.send(answer);
+        }
+    }
+
+    async fn step(&mut self, mean: MeanOfRound) -> Result<(), LearnerError> {
+        let MeanOfRound { epoch, n_samples, .. } = mean;
+        let record = CommitRecord { epoch, n_samples, seqs: mean.sequences.clone() };
+        self.storing.journal.commit(&record).await?;
+        self.learner.step(&mean);
+        self.outputs.state.send_replace(self.learner.publish()?);
+        let epoch = self.learner.epoch();
+        tracing::info!(epoch, n_samples, loss = mean.loss, n_contributions = record.seqs.len(), "stepped");
+        self.unpublished_point = self.learner.history().last();
+        let now = self.now();
+        self.round.on_stepped(now);
+        if epoch.is_multiple_of(self.storing.checkpoint_every_epochs) {
+            self.save_checkpoint().await?;
+        }
+        Ok(())
+    }
+
+    async fn save_checkpoint(&self) -> Result<(), LearnerError> {
+        let checkpoint = self.learner.checkpoint()?;
+        let oldest = self.storing.checkpoints.save(&checkpoint).await?;
+        // The journal reaches back to the oldest checkpoint, in case the newer ones turn out broken; one
+        // epoch more names the contributions whose acknowledgement may have been lost.
+        self.storing.journal.truncate(oldest.saturating_sub(1)).await?;
+        tracing::debug!(epoch = checkpoint.epoch, "checkpoint stored");
+        Ok(())
+    }
+
+    fn tell(&mut self, peer: &PeerKey, message: BackboneToContributor) {
+        if let Some(session) = self.sessions.get(peer)
+            && session.messages.try_send(message).is_err()
+        {
+            self.let_go(peer.clone());
+        }
+    }
+
+    fn tell_all(&mut self, message: &BackboneToContributor) {
+        let deaf = |(peer, session): (&PeerKey, &Session)| {
+            session.messages.try_send(message.clone()).is_err().then(|| peer.clone())
+        };
+        let deaf: Vec<PeerKey> = self.sessions.iter().filter_map(deaf).collect();
+        deaf.into_iter().for_each(|peer| self.let_go(peer));
+    }
+
+    /// A contributor that does not read what it is told holds nobody up. It may come back.
+    fn let_go(&mut self, peer: PeerKey) {
+        let now = self.now();
+        self.sessions.remove(&peer);
+        self.round.on_leave(now, &peer);
+    }
+
+    fn progress(&self) -> Progress {
+        let last = self.learner.history().last();
+        Progress {
+            epoch: self.round.epoch(),
+            n_samples: self.round.n_samples(),
+            target_batch_size: self.description.target_batch_size,
+            n_contributors: self.round.n_contributors().try_into().unwrap_or(u32::MAX),
+            samples_per_second: self.round.samples_per_second(),
+            train_loss: last.and_then(|point| point.train_loss),
+            test_accuracy: self.learner.history().last_accuracy(),
+        }
+    }
+
+    fn devices(&self) -> Vec<DeviceCount> {
+        let mut counts: HashMap<DeviceKind, u32> = HashMap::new();
+        self.round.devices().for_each(|device| *counts.entry(device).or_default() += 1);
+        let mut counts: Vec<_> = counts
+            .into_iter()
+            .map(|(device, n_contributors)| DeviceCount { device, n_contributors })
+            .collect();
+        counts.sort_by_key(|count| (std::cmp::Reverse(count.n_contributors), count.device as u8));
+        counts
+    }
+
+    fn publish_progress(&mut self) {
+        let (progress, devices) = (self.progress(), self.devices());
+        self.tell_all(&BackboneToContributor::Progress(progress));
+        let point = self.unpublished_point.take();
+        let live = LiveProgress { progress, point, devices: devices.clone() };
+        // No reader, no harm.
+        let _ = self.outputs.events.send(live);
+        let history = self.learner.history().points();
+        self.outputs.status.send_modify(|status| {
+            status.progress = progress;
+            status.devices = devices;
+            if point.is_some() {
+                status.history = history.to_vec();
+            }
+        });
+    }
+}

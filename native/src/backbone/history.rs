@@ -1,0 +1,111 @@
+//! Loss and accuracy of a run, thinned as it grows, so that a year-old run draws the same curve.
+
+use barnraise_protocol::api::{HISTORY_POINTS_MAX, HistoryPoint};
+
+/// Points of a run, oldest first.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    points: Vec<HistoryPoint>,
+}
+
+impl From<Vec<HistoryPoint>> for History {
+    fn from(points: Vec<HistoryPoint>) -> Self {
+        let mut history = Self { points };
+        history.thin();
+        history
+    }
+}
+
+impl History {
+    /// All points.
+    pub fn points(&self) -> &[HistoryPoint] {
+        &self.points
+    }
+
+    /// The newest point.
+    pub fn last(&self) -> Option<HistoryPoint> {
+        self.points.last().copied()
+    }
+
+    /// The newest accuracy there is.
+    pub fn last_accuracy(&self) -> Option<f32> {
+        self.points.iter().rev().find_map(|point| point.test_accuracy)
+    }
+
+    /// Adds the point of a step.
+    pub fn push(&mut self, point: HistoryPoint) {
+        self.points.push(point);
+        self.thin();
+    }
+
+    /// Adds the accuracy to the point of `epoch`, or to the nearest one before that was kept.
+    pub fn set_accuracy(&mut self, epoch: u64, test_accuracy: f32) {
+        let point = self.points.iter_mut().rev().find(|point| point.epoch <= epoch);
+        match point {
+            Some(point) => point.test_accuracy = Some(test_accuracy),
+            None => self.points.insert(
+                0,
+                HistoryPoint {
+                    epoch,
+                    n_samples_total: 0,
+                    train_loss: None,
+                    test_accuracy: Some(test_accuracy),
+                },
+            ),
+        }
+    }
+
+    /// Halves the resolution of the older half: of two neighbours the later one stays, and takes over an
+    /// accuracy that only the earlier one had.
+    fn thin(&mut self) {
+        while self.points.len() > HISTORY_POINTS_MAX {
+            let recent = self.points.split_off(self.points.len() / 2);
+            let mut thinned: Vec<HistoryPoint> = Vec::with_capacity(HISTORY_POINTS_MAX);
+            for pair in self.points.chunks(2) {
+                if let (Some(first), Some(last)) = (pair.first(), pair.last()) {
+                    let test_accuracy = last.test_accuracy.or(first.test_accuracy);
+                    thinned.push(HistoryPoint { test_accuracy, ..*last });
+                }
+            }
+            thinned.extend(recent);
+            self.points = thinned;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(epoch: u64) -> HistoryPoint {
+        HistoryPoint { epoch, n_samples_total: epoch * 10, train_loss: Some(1.0), test_accuracy: None }
+    }
+
+    #[test]
+    fn it_stays_bounded_ordered_and_keeps_both_ends() {
+        let mut history = History::default();
+        for epoch in 1..=20_000 {
+            history.push(point(epoch));
+            if epoch % 5 == 0 {
+                history.set_accuracy(epoch, 0.5);
+            }
+        }
+        let points = history.points();
+        assert!(points.len() <= HISTORY_POINTS_MAX && points.len() > HISTORY_POINTS_MAX / 4);
+        assert!(points.windows(2).all(|pair| pair[0].epoch < pair[1].epoch));
+        assert!(points[0].epoch < 2_000, "{}", points[0].epoch);
+        assert_eq!(history.last().unwrap().epoch, 20_000);
+        assert_eq!(history.last_accuracy(), Some(0.5));
+    }
+
+    #[test]
+    fn an_accuracy_finds_its_point() {
+        let mut history = History::default();
+        history.set_accuracy(0, 0.1);
+        history.push(point(1));
+        history.push(point(2));
+        history.set_accuracy(1, 0.3);
+        let accuracies: Vec<_> = history.points().iter().map(|point| point.test_accuracy).collect();
+        assert_eq!(accuracies, [Some(0.1), Some(0.3), None]);
+    }
+}

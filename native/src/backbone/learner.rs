@@ -1,0 +1,270 @@
+//! The model of a run as the backbone keeps it: parameters, optimizer, history; checkpoint and replay.
+//!
+//! It makes one optimizer step at a time and never computes a gradient.
+
+use std::sync::Arc;
+
+use barnraise_learning::{ModelError, Optimizer, OptimizerError, OptimizerState, ParameterLayout, ScheduleSpec};
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::api::HistoryPoint;
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::codec::CodecError;
+use barnraise_protocol::dataset::Manifest;
+use barnraise_protocol::state::StateHeader;
+use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundConfig};
+use barnraise_swarm::{Moment, PeerKey};
+
+use super::history::History;
+use crate::config::RunConfig;
+use crate::storage::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
+use crate::storage::journal::{CommitRecord, Journal, JournalError};
+
+/// Why the run's model could not be made, stepped or stored.
+#[derive(Debug, thiserror::Error)]
+pub enum LearnerError {
+    /// The configured model does not fit the data.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The configured optimizer cannot work.
+    #[error(transparent)]
+    Optimizer(#[from] OptimizerError),
+    /// Checkpoints.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Parameters that cannot travel.
+    #[error("parameters: {0}")]
+    Codec(#[from] CodecError),
+    /// A checkpoint whose optimizer state cannot be read.
+    #[error("optimizer state of the checkpoint: {0}")]
+    OptimizerState(#[from] postcard::Error),
+    /// A checkpoint that does not fit the model.
+    #[error("the checkpoint has {got} parameters, the model has {want}")]
+    Parameters {
+        /// Of the model.
+        want: usize,
+        /// Of the checkpoint.
+        got: usize,
+    },
+    /// The journal names a contribution that is gone or damaged.
+    #[error("the step of epoch {epoch} used journal entry {sequence}, which is missing or damaged")]
+    MissingEntry {
+        /// Epoch of the step.
+        epoch: u64,
+        /// Which entry.
+        sequence: u32,
+    },
+}
+
+/// Parameters that contributors can pull.
+#[derive(Debug, Clone)]
+pub struct PublishedState {
+    /// What they are.
+    pub header: StateHeader,
+    /// As they travel.
+    pub bytes: Arc<[u8]>,
+    /// As the backbone has them, `[n_parameters]`.
+    pub parameters: Arc<[f32]>,
+}
+
+/// The model of a run.
+#[derive(Debug)]
+pub struct Learner {
+    run_id: String,
+    spec: barnraise_protocol::run::ModelSpec,
+    state_codec: TensorCodec,
+    schedule: ScheduleSpec,
+    optimizer: Optimizer,
+    parameters: Vec<f32>,
+    epoch: u64,
+    n_samples_total: u64,
+    history: History,
+}
+
+impl Learner {
+    /// The newest checkpoint with the journal replayed over it, or a fresh model; and the open round.
+    pub async fn recover(
+        config: &RunConfig,
+        round: RoundConfig,
+        layout: &ParameterLayout,
+        checkpoints: &Checkpoints,
+        journal: &Journal,
+    ) -> Result<(Self, AveragingRound), LearnerError> {
+        let mut learner = Self::fresh(config, layout)?;
+        let loaded = checkpoints.load_latest(&config.run.id, &learner.spec).await?;
+        for broken in &loaded.set_aside {
+            tracing::warn!(path = broken.path, moved_to = broken.moved_to, reason = broken.reason, "set aside");
+        }
+        if let Some(checkpoint) = loaded.checkpoint {
+            learner.restore(checkpoint)?;
+        }
+        let from_checkpoint = learner.epoch;
+        let mut round = AveragingRound::new(round, learner.epoch);
+        if let Some(before) = from_checkpoint.checked_sub(1) {
+            for (_, entry) in journal.entries(before).await?.entries {
+                round.restore_counted_before(PeerKey(entry.peer), entry.offer.contribution_id);
+            }
+        }
+        for commit in journal.commits(learner.epoch).await? {
+            learner.replay_step(&mut round, journal, &commit).await?;
+        }
+        learner.replay_open(&mut round, journal).await?;
+        let n_replayed = learner.epoch - from_checkpoint;
+        tracing::info!(epoch = learner.epoch, from_checkpoint, n_replayed, n_open = round.n_samples(), "ready");
+        Ok((learner, round))
+    }
+
+    fn fresh(config: &RunConfig, layout: &ParameterLayout) -> Result<Self, LearnerError> {
+        let spec = config.model_spec();
+        Ok(Self {
+            run_id: config.run.id.clone(),
+            state_codec: config.run.state_codec,
+            schedule: config.run.schedule.clone(),
+            optimizer: Optimizer::new(config.run.optimizer.clone(), layout)?,
+            parameters: layout.initial_parameters(spec.seed),
+            spec,
+            epoch: 0,
+            n_samples_total: 0,
+            history: History::default(),
+        })
+    }
+
+    fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), LearnerError> {
+        let (want, got) = (self.parameters.len(), checkpoint.parameters.len());
+        if want != got {
+            return Err(LearnerError::Parameters { want, got });
+        }
+        let state: OptimizerState = postcard::from_bytes(&checkpoint.optimizer_state)?;
+        self.optimizer.restore(state)?;
+        self.parameters = checkpoint.parameters;
+        self.epoch = checkpoint.epoch;
+        self.n_samples_total = checkpoint.n_samples_total;
+        self.history = History::from(checkpoint.history);
+        Ok(())
+    }
+
+    async fn replay_step(
+        &mut self,
+        round: &mut AveragingRound,
+        journal: &Journal,
+        commit: &CommitRecord,
+    ) -> Result<(), LearnerError> {
+        let epoch = commit.epoch;
+        let mut entries: Vec<_> = journal.entries(epoch).await?.entries.into_iter().map(Some).collect();
+        for &sequence in &commit.seqs {
+            let found = entries.iter_mut().find(|entry| matches!(entry, Some((seq, _)) if *seq == sequence));
+            let (_, entry) = found.and_then(Option::take).ok_or(LearnerError::MissingEntry { epoch, sequence })?;
+            let values = entry.offer.codec.decode(&entry.payload, self.parameters.len())?;
+            if let Err(refusal) = round.restore(PeerKey(entry.peer), &entry.offer, &values, sequence) {
+                tracing::warn!(epoch, sequence, %refusal, "journal entry of a step cannot be counted again");
+                return Err(LearnerError::MissingEntry { epoch, sequence });
+            }
+        }
+        self.step(&round.mean());
+        round.on_stepped(Moment::ZERO);
+        while round.poll_action().is_some() {}
+        Ok(())
+    }
+
+    /// Counts the contributions that were accepted since the last step.
+    async fn replay_open(&self, round: &mut AveragingRound, journal: &Journal) -> Result<(), LearnerError> {
+        let entries = journal.entries(self.epoch).await?;
+        for broken in &entries.set_aside {
+            tracing::warn!(path = broken.path, moved_to = broken.moved_to, reason = broken.reason, "set aside");
+        }
+        for (sequence, entry) in entries.entries {
+            let values = entry.offer.codec.decode(&entry.payload, self.parameters.len());
+            let restored = values.map_err(|error| error.to_string()).and_then(|values| {
+                let peer = PeerKey(entry.peer);
+                round.restore(peer, &entry.offer, &values, sequence).map_err(|refusal| refusal.to_string())
+            });
+            if let Err(reason) = restored {
+                tracing::warn!(epoch = self.epoch, sequence, reason, "journal entry is not counted");
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the optimizer step of a round. A step that would leave the finite numbers is skipped: the
+    /// epoch passes with the parameters as they were, now and on every replay.
+    pub fn step(&mut self, mean: &MeanOfRound) {
+        let learning_rate = self.schedule.learning_rate(self.epoch);
+        let before = self.optimizer.clone();
+        if let Err(error) = self.optimizer.step(&mut self.parameters, &mean.gradient, learning_rate) {
+            tracing::error!(epoch = self.epoch, %error, "the optimizer step was skipped");
+            self.optimizer = before;
+        }
+        self.epoch += 1;
+        self.n_samples_total += mean.n_samples;
+        self.history.push(HistoryPoint {
+            epoch: self.epoch,
+            n_samples_total: self.n_samples_total,
+            train_loss: Some(mean.loss),
+            test_accuracy: None,
+        });
+    }
+
+    /// Optimizer steps made.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Loss and accuracy so far.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The held-out accuracy of the parameters of `epoch`, 0 to 1.
+    pub fn on_evaluated(&mut self, epoch: u64, test_accuracy: f32) {
+        self.history.set_accuracy(epoch, test_accuracy);
+    }
+
+    /// The parameters as contributors pull them.
+    pub fn publish(&self) -> Result<PublishedState, LearnerError> {
+        let bytes: Arc<[u8]> = self.state_codec.encode(&self.parameters)?.into();
+        let header = StateHeader {
+            epoch: self.epoch,
+            n_values: self.parameters.len() as u64,
+            codec: self.state_codec,
+            transfer: Transfer::of(&bytes),
+        };
+        Ok(PublishedState { header, bytes, parameters: self.parameters.as_slice().into() })
+    }
+
+    /// All that a restart needs.
+    pub fn checkpoint(&self) -> Result<Checkpoint, LearnerError> {
+        Ok(Checkpoint {
+            run_id: self.run_id.clone(),
+            model: self.spec.clone(),
+            epoch: self.epoch,
+            n_samples_total: self.n_samples_total,
+            parameters: self.parameters.clone(),
+            optimizer_state: postcard::to_allocvec(self.optimizer.state())?,
+            history: self.history.points().to_vec(),
+        })
+    }
+}
+
+/// What the round of a run has to know.
+pub fn round_config(config: &RunConfig, n_parameters: usize) -> RoundConfig {
+    let averaging = &config.averaging;
+    let n_bytes = config.run.gradient_codec.encoded_len(n_parameters).max(1) as u64;
+    let fit = averaging.in_flight_bytes_max.as_u64() / n_bytes;
+    RoundConfig {
+        target_batch_size: config.run.target_batch_size,
+        n_parameters,
+        codec: config.run.gradient_codec,
+        contribution_samples_max: averaging.contribution_samples_max,
+        samples_per_second_max: averaging.samples_per_second_max,
+        collect_timeout: averaging.collect_timeout,
+        in_flight_max: fit.clamp(1, u64::from(averaging.contributions_in_flight_max)) as usize,
+        contributors_max: config.network.contributors_max as usize,
+    }
+}
+
+/// The layout of the run's model on the run's data.
+pub fn layout(config: &RunConfig, manifest: &Manifest) -> Result<ParameterLayout, ModelError> {
+    ParameterLayout::of(&config.model_spec(), manifest.shape, manifest.class_names.len())
+}

@@ -1,0 +1,195 @@
+//! `barnraise serve`: a backbone from its configuration to its shutdown.
+//!
+//! This module only puts the parts together; each part says itself what it does.
+
+pub mod core;
+mod evaluator;
+mod history;
+mod learner;
+mod streams;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use barnraise_learning::{ParameterLayout, open_device};
+use barnraise_protocol::api::RunStatus;
+use barnraise_protocol::contribute::Progress;
+use barnraise_protocol::dataset::Manifest;
+use barnraise_protocol::run::RunDescription;
+use barnraise_relay::{Node, NodeConfig};
+use libp2p::Multiaddr;
+use tokio::net::TcpListener;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::RunConfig;
+use crate::data::fashion_mnist::{Dataset, FileSpecs};
+use crate::data::shards::ShardStore;
+use crate::http::{HttpState, app};
+use crate::storage::Storage;
+use crate::storage::checkpoint::Checkpoints;
+use crate::storage::journal::Journal;
+use core::{Core, EVENTS_MAX, Outputs, Storing};
+use evaluator::Evaluator;
+use learner::{Learner, PublishedState};
+use streams::Services;
+
+/// Live progress that a slow reader may lag behind.
+const LIVE_EVENTS: usize = 16;
+/// How often the addresses in `/api/run` are brought up to date.
+const ADDRESSES_EVERY: Duration = Duration::from_secs(5);
+
+/// Where a backbone can be reached.
+#[derive(Debug, Clone)]
+pub struct Listening {
+    /// The page.
+    pub http: SocketAddr,
+    /// libp2p, peer id included.
+    pub addresses: Vec<Multiaddr>,
+}
+
+/// Runs a backbone until `shutdown` is cancelled; `listening` is told once everything is up.
+///
+/// # Errors
+/// Whatever keeps it from starting, or a store that would lose accepted work.
+pub async fn run(
+    config: RunConfig,
+    web_root: PathBuf,
+    listening: oneshot::Sender<Listening>,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let sources = config.data_sources();
+    let loaded = tokio::task::spawn_blocking(move || Dataset::load(&sources, &FileSpecs::fashion_mnist()));
+    let dataset = loaded.await?.context("the data set cannot be had")?;
+    let shards_in = Storage::open_shared(&config.data_cache().join("shards"))?;
+    let shards = Arc::new(ShardStore::open(shards_in, &dataset, config.sharding()).await?);
+    let layout = learner::layout(&config, shards.manifest())?;
+
+    let storage = Storage::open(&config.storage.folder)?;
+    let storing = Storing {
+        journal: Journal::new(storage.clone()),
+        checkpoints: Checkpoints::new(storage, config.storage.keep_checkpoints),
+        checkpoint_every_epochs: config.storage.checkpoint_every_epochs,
+    };
+    let round = learner::round_config(&config, layout.n_parameters());
+    let recovered = Learner::recover(&config, round, &layout, &storing.checkpoints, &storing.journal);
+    let (learner, round) = recovered.await.context("the run cannot be resumed")?;
+
+    let node = start_node(&config).await?;
+    let http = TcpListener::bind(config.network.http).await;
+    let http = http.with_context(|| format!("the page cannot be served at {}", config.network.http))?;
+    let here = Listening { http: http.local_addr()?, addresses: node.addresses() };
+
+    let description = Arc::new(describe(&config, shards.manifest(), &layout));
+    let device = open_device(config.device.kind.into()).await?;
+    tracing::info!(device = device.name(), "evaluates on");
+    let (outputs, state, status) = outputs(&learner, &description, &here)?;
+    let events = outputs.events.clone();
+    let (core_events, heard) = mpsc::channel(EVENTS_MAX);
+    let services =
+        Services { description: description.clone(), state: state.clone(), shards, core: core_events.clone() };
+    streams::serve(&node, &services, config.network.contributors_max)?;
+    let evaluator = Evaluator {
+        test: dataset.test,
+        model: config.model_spec(),
+        shape: dataset.shape,
+        n_classes: description.manifest.class_names.len(),
+        device,
+        every_epochs: config.evaluation.every_epochs,
+    };
+    let evaluating = std::thread::spawn(move || evaluator.run(state, &core_events));
+    let refreshing = tokio::spawn(refresh_addresses(node.clone(), outputs.status.clone(), shutdown.clone()));
+    let http_state = HttpState::new(web_root, status, events.subscribe());
+    drop(events);
+    let stop = shutdown.clone();
+    let page = tokio::spawn(async move {
+        axum::serve(http, app(http_state)).with_graceful_shutdown(stop.cancelled_owned()).await
+    });
+    let core = Core::new(description, learner, round, storing, outputs);
+    // Whoever asked may have stopped listening for the answer.
+    let _ = listening.send(here);
+
+    let ended = core.run(heard, shutdown.cancelled()).await;
+    shutdown.cancel();
+    drop(services);
+    node.shutdown().await;
+    refreshing.await?;
+    // Open event streams end with the core's sender, so this is soon.
+    page.await??;
+    match evaluating.join() {
+        Ok(evaluated) => evaluated?,
+        Err(_) => anyhow::bail!("the evaluation thread failed"),
+    }
+    ended.context("the run could not be stored")
+}
+
+async fn start_node(config: &RunConfig) -> anyhow::Result<Node> {
+    let folder = &config.storage.folder;
+    let keypair = barnraise_relay::load_or_create_keypair(&folder.join("identity.key"))?;
+    let node = NodeConfig {
+        listen: config.network.listen.clone(),
+        certificates_dir: Some(folder.join("certificates")),
+        ..NodeConfig::default()
+    };
+    Ok(Node::start(keypair, node).await?)
+}
+
+/// The run as contributors see it.
+fn describe(config: &RunConfig, manifest: &Manifest, layout: &ParameterLayout) -> RunDescription {
+    RunDescription {
+        run_id: config.run.id.clone(),
+        title: config.run.title.clone(),
+        purpose: config.run.purpose.clone(),
+        model: config.model_spec(),
+        n_parameters: layout.n_parameters() as u64,
+        target_batch_size: config.run.target_batch_size,
+        micro_batch_size: config.run.micro_batch_size,
+        shuffle_buffer_samples: config.run.shuffle_buffer_samples,
+        gradient_codec: config.run.gradient_codec,
+        state_codec: config.run.state_codec,
+        contribution_samples_max: config.averaging.contribution_samples_max,
+        manifest: manifest.clone(),
+    }
+}
+
+fn outputs(
+    learner: &Learner,
+    description: &RunDescription,
+    here: &Listening,
+) -> anyhow::Result<(Outputs, watch::Receiver<PublishedState>, watch::Receiver<RunStatus>)> {
+    let (state, state_reader) = watch::channel(learner.publish()?);
+    let status = RunStatus {
+        run: description.clone(),
+        addresses: here.addresses.iter().map(Multiaddr::to_string).collect(),
+        progress: Progress {
+            epoch: learner.epoch(),
+            n_samples: 0,
+            target_batch_size: description.target_batch_size,
+            n_contributors: 0,
+            samples_per_second: 0.0,
+            train_loss: learner.history().last().and_then(|point| point.train_loss),
+            test_accuracy: learner.history().last_accuracy(),
+        },
+        history: learner.history().points().to_vec(),
+        devices: Vec::new(),
+    };
+    let (status, status_reader) = watch::channel(status);
+    let (events, _) = broadcast::channel(LIVE_EVENTS);
+    Ok((Outputs { state, status, events }, state_reader, status_reader))
+}
+
+/// Certificates rotate, and addresses with them: whoever asks over HTTP gets those of now.
+async fn refresh_addresses(node: Node, status: watch::Sender<RunStatus>, shutdown: CancellationToken) {
+    let mut ticks = tokio::time::interval(ADDRESSES_EVERY);
+    while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
+        let addresses: Vec<String> = node.addresses().iter().map(Multiaddr::to_string).collect();
+        status.send_if_modified(|status| {
+            let changed = status.addresses != addresses;
+            status.addresses = addresses;
+            changed
+        });
+    }
+}

@@ -1,0 +1,298 @@
+//! What the backbone answers on libp2p streams: one accept loop per conversation, a task per stream.
+//!
+//! Each handler reads with a limit, waits with a limit, and passes what it heard to the core. None of
+//! them decides anything.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use barnraise_protocol::bulk::{self, BulkError, Partial};
+use barnraise_protocol::framing::{self, FrameError};
+use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
+use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::{ConversationError, contribute, gradient, run, shard, state};
+use barnraise_relay::{Node, NodeError};
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::round::Ticket;
+use futures::{AsyncReadExt, StreamExt};
+use libp2p::{PeerId, Stream};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
+use super::learner::PublishedState;
+use crate::data::shards::ShardStore;
+use crate::storage::journal::JournalEntry;
+
+/// A stream on which nothing moves for so long is closed. A contributor keeps streams open between
+/// epochs, so this is longer than an epoch may take.
+const IDLE_MAX: Duration = Duration::from_secs(600);
+/// A transfer on which nothing moves for so long is given up.
+const STALL_MAX: Duration = Duration::from_secs(15);
+/// The first message of a session comes within this time.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Streams of all contributors at once, per contributor that the run takes.
+const STREAMS_PER_CONTRIBUTOR: usize = 8;
+
+/// What handlers need.
+#[derive(Clone)]
+pub struct Services {
+    /// The run.
+    pub description: Arc<RunDescription>,
+    /// Newest parameters.
+    pub state: watch::Receiver<PublishedState>,
+    /// The data.
+    pub shards: Arc<ShardStore>,
+    /// Where everything is decided.
+    pub core: mpsc::Sender<CoreEvent>,
+}
+
+/// Why a conversation ended early. Only for the log: the peer was told what it could be told.
+#[derive(Debug, thiserror::Error)]
+enum StreamError {
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("nothing moved for {0:?}")]
+    Stalled(Duration),
+    #[error("the backbone is shutting down")]
+    ShuttingDown,
+}
+
+/// Accepts every conversation on `node` until it shuts down.
+pub fn serve(node: &Node, services: &Services, contributors_max: u32) -> Result<(), NodeError> {
+    let places = Arc::new(Semaphore::new(contributors_max as usize * STREAMS_PER_CONTRIBUTOR));
+    accept(node, run::PROTOCOL, services, &places, describe)?;
+    accept(node, state::PROTOCOL, services, &places, send_state)?;
+    accept(node, shard::PROTOCOL, services, &places, send_shards)?;
+    accept(node, contribute::PROTOCOL, services, &places, hold_session)?;
+    accept(node, gradient::PROTOCOL, services, &places, take_gradients)
+}
+
+fn accept<F>(
+    node: &Node,
+    protocol: &'static str,
+    services: &Services,
+    places: &Arc<Semaphore>,
+    handle: impl Fn(Services, PeerId, Stream) -> F + Send + 'static,
+) -> Result<(), NodeError>
+where
+    F: Future<Output = Result<(), StreamError>> + Send + 'static,
+{
+    let mut incoming = node.accept(protocol)?;
+    let (services, places) = (services.clone(), places.clone());
+    tokio::spawn(async move {
+        while let Some((peer, stream)) = incoming.next().await {
+            let Ok(place) = places.clone().try_acquire_owned() else {
+                tracing::warn!(%peer, protocol, "no place for another stream");
+                continue;
+            };
+            let conversation = handle(services.clone(), peer, stream);
+            tokio::spawn(async move {
+                if let Err(error) = conversation.await {
+                    tracing::debug!(%peer, protocol, %error, "conversation ended");
+                }
+                drop(place);
+            });
+        }
+    });
+    Ok(())
+}
+
+/// `future`, given up once `progress` has not moved for `limit`.
+async fn unless_stalled<T>(
+    limit: Duration,
+    progress: &AtomicU64,
+    future: impl Future<Output = T>,
+) -> Result<T, StreamError> {
+    tokio::pin!(future);
+    let mut seen = progress.load(Ordering::Relaxed);
+    loop {
+        tokio::select! {
+            output = &mut future => return Ok(output),
+            () = tokio::time::sleep(limit) => {
+                let now = progress.load(Ordering::Relaxed);
+                if now == seen {
+                    return Err(StreamError::Stalled(limit));
+                }
+                seen = now;
+            }
+        }
+    }
+}
+
+async fn describe(services: Services, _: PeerId, mut stream: Stream) -> Result<(), StreamError> {
+    let answer = run::answer(&mut stream, &services.description);
+    Ok(unless_stalled(STALL_MAX, &AtomicU64::new(0), answer).await??)
+}
+
+async fn send_state(services: Services, _: PeerId, mut stream: Stream) -> Result<(), StreamError> {
+    let newest = &services.state;
+    let lookup = |epoch: Option<u64>| {
+        let newest = newest.borrow();
+        match epoch.filter(|&epoch| epoch != newest.header.epoch) {
+            None => Ok((newest.header.clone(), newest.bytes.clone())),
+            Some(epoch) => {
+                Err(format!("parameters of epoch {epoch} are gone, the run is at {}", newest.header.epoch))
+            }
+        }
+    };
+    let progress = AtomicU64::new(0);
+    let count = || drop(progress.fetch_add(1, Ordering::Relaxed));
+    Ok(unless_stalled(IDLE_MAX, &progress, state::serve(&mut stream, lookup, count)).await??)
+}
+
+async fn send_shards(services: Services, _: PeerId, mut stream: Stream) -> Result<(), StreamError> {
+    let shards = &services.shards;
+    let lookup = |id: shard::ShardId| async move {
+        let bytes = shards.get(id).await.map_err(|error| error.to_string())?;
+        let entry = id.entry(shards.manifest()).ok_or("no such shard")?;
+        let transfer = bulk::Transfer { n_bytes: entry.n_bytes.into(), sha256: entry.sha256 };
+        Ok((transfer, Arc::from(&*bytes)))
+    };
+    let progress = AtomicU64::new(0);
+    let count = || drop(progress.fetch_add(1, Ordering::Relaxed));
+    Ok(unless_stalled(IDLE_MAX, &progress, shard::serve(&mut stream, lookup, count)).await??)
+}
+
+async fn hold_session(services: Services, peer: PeerId, mut stream: Stream) -> Result<(), StreamError> {
+    use contribute::{BackboneToContributor as Down, ContributorToBackbone as Up, MESSAGE_BYTES_MAX};
+    let key = PeerKey(peer.to_bytes());
+    let first = tokio::time::timeout(JOIN_TIMEOUT, framing::read(&mut stream, MESSAGE_BYTES_MAX));
+    let join = match first.await.map_err(|_| StreamError::Stalled(JOIN_TIMEOUT))?? {
+        Up::Join(join) if join.device_name.chars().count() <= contribute::DEVICE_NAME_CHARS_MAX => join,
+        Up::Join(_) => return refuse(&mut stream, "the device's name is too long").await,
+        Up::Report(_) => return refuse(&mut stream, "join the run before reporting").await,
+    };
+    tracing::info!(%peer, device = ?join.device, name = join.device_name, "contributor joined");
+    let (messages, mut outgoing) = mpsc::channel(SESSION_MESSAGES_MAX);
+    let (answer, session) = oneshot::channel();
+    let event = CoreEvent::Join { peer: key.clone(), join, messages, answer };
+    send(&services.core, event).await?;
+    let session = match session.await.map_err(|_| StreamError::ShuttingDown)? {
+        Ok(session) => session,
+        Err(reason) => return refuse(&mut stream, &reason).await,
+    };
+    let (mut reader, mut writer) = stream.split();
+    let hear = async {
+        loop {
+            match framing::read(&mut reader, MESSAGE_BYTES_MAX).await? {
+                Up::Report(report) => {
+                    send(&services.core, CoreEvent::Report { peer: key.clone(), report }).await?;
+                }
+                Up::Join(_) => return Err(StreamError::Frame(FrameError::Closed)),
+            }
+        }
+    };
+    let speak = async {
+        while let Some(message) = outgoing.recv().await {
+            let write = framing::write::<Down, _>(&mut writer, &message, MESSAGE_BYTES_MAX);
+            tokio::time::timeout(STALL_MAX, write).await.map_err(|_| StreamError::Stalled(STALL_MAX))??;
+        }
+        Err(StreamError::ShuttingDown)
+    };
+    let ended: Result<(), StreamError> = tokio::select! { ended = hear => ended, ended = speak => ended };
+    tracing::info!(%peer, "contributor left");
+    send(&services.core, CoreEvent::Leave { peer: key, session }).await?;
+    match ended {
+        Err(StreamError::Frame(FrameError::Closed)) => Ok(()),
+        ended => ended,
+    }
+}
+
+async fn refuse(stream: &mut Stream, reason: &str) -> Result<(), StreamError> {
+    let message = contribute::BackboneToContributor::Refused(reason.to_owned());
+    Ok(framing::write(stream, &message, contribute::MESSAGE_BYTES_MAX).await?)
+}
+
+async fn take_gradients(services: Services, peer: PeerId, mut stream: Stream) -> Result<(), StreamError> {
+    let key = PeerKey(peer.to_bytes());
+    loop {
+        let next = framing::read(&mut stream, gradient::MESSAGE_BYTES_MAX);
+        let next = tokio::time::timeout(IDLE_MAX, next).await.map_err(|_| StreamError::Stalled(IDLE_MAX))?;
+        let gradient::ContributorToBackbone::Offer(offer) = match next {
+            Err(FrameError::Closed) => return Ok(()),
+            next => next?,
+        };
+        let answer = take_gradient(&services, &key, offer, &mut stream).await?;
+        let answer = match answer {
+            Ok(accepted) => gradient::BackboneToContributor::Accepted(accepted),
+            Err(refusal) => gradient::BackboneToContributor::Refused(refusal),
+        };
+        let write = framing::write(&mut stream, &answer, gradient::MESSAGE_BYTES_MAX);
+        tokio::time::timeout(STALL_MAX, write).await.map_err(|_| StreamError::Stalled(STALL_MAX))??;
+    }
+}
+
+/// One contribution. The outer error ends the stream, the inner one is the answer.
+async fn take_gradient(
+    services: &Services,
+    peer: &PeerKey,
+    offer: Offer,
+    stream: &mut Stream,
+) -> Result<Result<Accepted, Refusal>, StreamError> {
+    let (answer, wanted) = oneshot::channel();
+    let event = CoreEvent::Offer { peer: peer.clone(), offer: offer.clone(), answer };
+    send(&services.core, event).await?;
+    let ticket = match wanted.await.map_err(|_| StreamError::ShuttingDown)? {
+        Ok(ticket) => ticket,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let received = receive(&offer, stream).await;
+    let payload = match received {
+        Ok(Ok(payload)) => payload,
+        Ok(Err(error)) => return transfer_failed(services, ticket, error).await,
+        Err(error) => {
+            send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
+            return Err(error);
+        }
+    };
+    let values = match offer.codec.decode(&payload, offer.n_values as usize) {
+        Ok(values) => values,
+        Err(error) => {
+            send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
+            return Ok(Err(match error {
+                barnraise_protocol::codec::CodecError::NotFinite { index } => {
+                    Refusal::NotFinite { index: index as u64 }
+                }
+                other => Refusal::Transfer(other.to_string()),
+            }));
+        }
+    };
+    let (answer, counted) = oneshot::channel();
+    let entry = JournalEntry { peer: peer.0.clone(), offer, payload };
+    send(&services.core, CoreEvent::Gradient { ticket, entry, values, answer }).await?;
+    counted.await.map_err(|_| StreamError::ShuttingDown)
+}
+
+async fn receive(offer: &Offer, stream: &mut Stream) -> Result<Result<Vec<u8>, BulkError>, StreamError> {
+    // The core checked that the length is the one of the run's gradients.
+    let mut partial = match Partial::new(offer.transfer, offer.transfer.n_bytes) {
+        Ok(partial) => partial,
+        Err(error) => return Ok(Err(error)),
+    };
+    let progress = AtomicU64::new(0);
+    let receive = async {
+        framing::write(stream, &gradient::BackboneToContributor::Wanted, gradient::MESSAGE_BYTES_MAX).await?;
+        bulk::pull(stream, &mut partial, |here| progress.store(here, Ordering::Relaxed)).await
+    };
+    unless_stalled(STALL_MAX, &progress, receive).await
+}
+
+/// A transfer whose stream still works gets its reason; one whose stream broke ends with it.
+async fn transfer_failed(
+    services: &Services,
+    ticket: Ticket,
+    error: BulkError,
+) -> Result<Result<Accepted, Refusal>, StreamError> {
+    send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
+    match error {
+        BulkError::Checksum { .. } | BulkError::Hash { .. } => Ok(Err(Refusal::Transfer(error.to_string()))),
+        broken => Err(StreamError::Conversation(broken.into())),
+    }
+}
+
+async fn send(core: &mpsc::Sender<CoreEvent>, event: CoreEvent) -> Result<(), StreamError> {
+    core.send(event).await.map_err(|_| StreamError::ShuttingDown)
+}

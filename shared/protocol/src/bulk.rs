@@ -1,0 +1,282 @@
+//! Bulk bytes on a stream, pulled by whoever wants them.
+//!
+//! The holder announces a [`Transfer`]; the puller asks for ranges of chunks and so grants credit:
+//! at most [`WINDOW_CHUNKS`] chunks are under way, whatever the transport buffers. A transfer that was
+//! cut goes on at the first missing chunk on another stream. A chunk on the wire:
+//!
+//! ```text
+//! +---------+---------+---------+------------------+
+//! | index   | length  | CRC-32  | bytes            |
+//! | u32, LE | u32, LE | u32, LE | length bytes     |
+//! +---------+---------+---------+------------------+
+//! ```
+
+use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use serde::{Deserialize, Serialize};
+
+use crate::framing::{self, FrameError};
+use crate::hash::Sha256Hash;
+
+/// Bytes of each chunk but the last.
+pub const CHUNK_BYTES: usize = 64 * 1024;
+/// Most chunks that may be asked for and not yet here: the credit of a transfer.
+pub const WINDOW_CHUNKS: u32 = 16;
+/// Chunks that one request asks for.
+const PULL_CHUNKS: u32 = WINDOW_CHUNKS / 2;
+/// Largest [`Pull`].
+const PULL_BYTES_MAX: usize = 64;
+const CHUNK_HEADER_BYTES: usize = 12;
+
+const _: () = assert!(PULL_CHUNKS > 0 && PULL_CHUNKS * 2 <= WINDOW_CHUNKS);
+
+/// Bytes that can be pulled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// Length.
+    pub n_bytes: u64,
+    /// SHA-256 of all of them.
+    pub sha256: Sha256Hash,
+}
+
+impl Transfer {
+    /// The transfer of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { n_bytes: bytes.len() as u64, sha256: Sha256Hash::of(bytes) }
+    }
+}
+
+/// Puller to holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pull {
+    /// Send these chunks.
+    Chunks {
+        /// Index of the first.
+        first: u32,
+        /// How many, at most [`WINDOW_CHUNKS`].
+        count: u32,
+    },
+    /// No more are wanted.
+    Done,
+}
+
+/// Why a transfer ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum BulkError {
+    /// Announced larger than it may be.
+    #[error("a transfer of {got} bytes, at most {max} are allowed here")]
+    TooLarge {
+        /// Limit.
+        max: u64,
+        /// Announced.
+        got: u64,
+    },
+    /// A chunk that was not asked for, or of another length than its place needs.
+    #[error("chunk {got_index} of {got_bytes} bytes came, chunk {want_index} of {want_bytes} was asked for")]
+    WrongChunk {
+        /// Index asked for.
+        want_index: u32,
+        /// Length at that place.
+        want_bytes: usize,
+        /// Index that came.
+        got_index: u32,
+        /// Announced length.
+        got_bytes: usize,
+    },
+    /// Bytes changed on the way.
+    #[error("chunk {index} has another checksum than its header says")]
+    Checksum {
+        /// Which.
+        index: u32,
+    },
+    /// All chunks came, and they are not what was announced.
+    #[error("the bytes have SHA-256 {got}, announced was {want}")]
+    Hash {
+        /// Announced.
+        want: Sha256Hash,
+        /// Of what came.
+        got: Sha256Hash,
+    },
+    /// The puller asked for chunks that do not exist, or for too many.
+    #[error("{count} chunks from {first} on were asked for, there are {n_chunks}, at most {WINDOW_CHUNKS} at once")]
+    BadPull {
+        /// First index asked for.
+        first: u32,
+        /// Count asked for.
+        count: u32,
+        /// Chunks of the transfer.
+        n_chunks: u32,
+    },
+    /// The puller asked for everything more than twice.
+    #[error("the same chunks were asked for again and again")]
+    RepeatedPulls,
+    /// A message failed.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The stream failed.
+    #[error("stream: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// What has arrived of a transfer. Kept by its owner, so that a cut stream costs no byte twice.
+#[derive(Debug, Clone)]
+pub struct Partial {
+    transfer: Transfer,
+    bytes: Vec<u8>,
+}
+
+impl Partial {
+    /// Nothing yet of `transfer`, which must be of at most `bytes_max` bytes.
+    pub fn new(transfer: Transfer, bytes_max: u64) -> Result<Self, BulkError> {
+        // Chunk indices are u32: 256 TiB are out of reach, but a peer may announce anything.
+        let max = bytes_max.min(u64::from(u32::MAX) * CHUNK_BYTES as u64);
+        if transfer.n_bytes > max {
+            return Err(BulkError::TooLarge { max, got: transfer.n_bytes });
+        }
+        Ok(Self { transfer, bytes: Vec::new() })
+    }
+
+    /// What is being transferred.
+    pub fn transfer(&self) -> Transfer {
+        self.transfer
+    }
+
+    /// Bytes that are here.
+    pub fn n_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn next_chunk(&self) -> u32 {
+        (self.bytes.len() / CHUNK_BYTES) as u32
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>, BulkError> {
+        let bytes = std::mem::take(&mut self.bytes);
+        let got = Sha256Hash::of(&bytes);
+        let want = self.transfer.sha256;
+        if got == want { Ok(bytes) } else { Err(BulkError::Hash { want, got }) }
+    }
+}
+
+fn n_chunks(n_bytes: u64) -> u32 {
+    n_bytes.div_ceil(CHUNK_BYTES as u64) as u32
+}
+
+fn chunk_len(n_bytes: u64, index: u32) -> usize {
+    (n_bytes - u64::from(index) * CHUNK_BYTES as u64).min(CHUNK_BYTES as u64) as usize
+}
+
+/// Pulls what is missing of `partial` and returns all bytes, checked.
+///
+/// `on_progress` is told the bytes that are here after each chunk. On an error `partial` keeps what
+/// arrived whole; on a wrong hash it is emptied, since nobody knows which chunk was wrong. A chunk with
+/// a wrong checksum still drains what was asked for, so that the conversation can go on to its reason.
+pub async fn pull<S>(
+    stream: &mut S,
+    partial: &mut Partial,
+    mut on_progress: impl FnMut(u64),
+) -> Result<Vec<u8>, BulkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let n_bytes = partial.transfer.n_bytes;
+    let end = n_chunks(n_bytes);
+    let mut asked = partial.next_chunk();
+    let mut next = asked;
+    let mut broken = None;
+    while next < end {
+        while broken.is_none() && asked < end && asked - next <= WINDOW_CHUNKS - PULL_CHUNKS {
+            let count = PULL_CHUNKS.min(end - asked);
+            framing::write(stream, &Pull::Chunks { first: asked, count }, PULL_BYTES_MAX).await?;
+            asked += count;
+        }
+        if next == asked {
+            break;
+        }
+        let kept = partial.bytes.len();
+        match read_chunk(stream, next, chunk_len(n_bytes, next), &mut partial.bytes).await {
+            Err(error @ BulkError::Checksum { .. }) => {
+                partial.bytes.truncate(kept);
+                broken.get_or_insert(error);
+            }
+            Err(error) => {
+                partial.bytes.truncate(kept);
+                return Err(error);
+            }
+            Ok(()) if broken.is_some() => partial.bytes.truncate(kept),
+            Ok(()) => on_progress(partial.n_bytes()),
+        }
+        next += 1;
+    }
+    framing::write(stream, &Pull::Done, PULL_BYTES_MAX).await?;
+    match broken {
+        Some(error) => Err(error),
+        None => partial.finish(),
+    }
+}
+
+/// Tells the holder that nothing of what it announced is wanted.
+pub async fn decline<S: AsyncWrite + Unpin>(stream: &mut S) -> Result<(), BulkError> {
+    Ok(framing::write(stream, &Pull::Done, PULL_BYTES_MAX).await?)
+}
+
+async fn read_chunk<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    want_index: u32,
+    want_bytes: usize,
+    bytes: &mut Vec<u8>,
+) -> Result<(), BulkError> {
+    let mut header = [0; CHUNK_HEADER_BYTES];
+    stream.read_exact(&mut header).await?;
+    let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let (got_index, got_bytes, checksum) = (word(0), word(4) as usize, word(8));
+    if (got_index, got_bytes) != (want_index, want_bytes) {
+        return Err(BulkError::WrongChunk { want_index, want_bytes, got_index, got_bytes });
+    }
+    let start = bytes.len();
+    bytes.resize(start + want_bytes, 0);
+    stream.read_exact(&mut bytes[start..]).await?;
+    if crc32fast::hash(&bytes[start..]) != checksum {
+        return Err(BulkError::Checksum { index: want_index });
+    }
+    Ok(())
+}
+
+/// Sends the chunks of `bytes` that the puller asks for until it says that it is done.
+///
+/// `on_progress` is told how many bytes were sent after each chunk, repeats included.
+pub async fn serve<S>(stream: &mut S, bytes: &[u8], mut on_progress: impl FnMut(u64)) -> Result<(), BulkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let n_chunks = n_chunks(bytes.len() as u64);
+    let mut credit = u64::from(n_chunks) * 2 + u64::from(WINDOW_CHUNKS);
+    let mut n_sent = 0;
+    loop {
+        let (first, count) = match framing::read(stream, PULL_BYTES_MAX).await? {
+            Pull::Done => return Ok(()),
+            Pull::Chunks { first, count } => (first, count),
+        };
+        let end = first.checked_add(count).filter(|&end| end <= n_chunks);
+        let Some(end) = end.filter(|_| (1..=WINDOW_CHUNKS).contains(&count)) else {
+            return Err(BulkError::BadPull { first, count, n_chunks });
+        };
+        credit = credit.checked_sub(u64::from(count)).ok_or(BulkError::RepeatedPulls)?;
+        for index in first..end {
+            let start = index as usize * CHUNK_BYTES;
+            let chunk = &bytes[start..bytes.len().min(start + CHUNK_BYTES)];
+            write_chunk(stream, index, chunk).await?;
+            n_sent += chunk.len() as u64;
+            on_progress(n_sent);
+        }
+        stream.flush().await?;
+    }
+}
+
+async fn write_chunk<S: AsyncWrite + Unpin>(stream: &mut S, index: u32, chunk: &[u8]) -> std::io::Result<()> {
+    let mut header = [0; CHUNK_HEADER_BYTES];
+    header[..4].copy_from_slice(&index.to_le_bytes());
+    header[4..8].copy_from_slice(&(chunk.len() as u32).to_le_bytes());
+    header[8..].copy_from_slice(&crc32fast::hash(chunk).to_le_bytes());
+    stream.write_all(&header).await?;
+    stream.write_all(chunk).await
+}

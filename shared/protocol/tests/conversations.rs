@@ -1,0 +1,283 @@
+//! Both halves of each conversation against each other, and against peers that lie or vanish.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use barnraise_protocol::bulk::{self, BulkError, CHUNK_BYTES, Partial, Pull, Transfer, WINDOW_CHUNKS};
+use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::dataset::{DatasetError, ImageShape, Manifest, Shard};
+use barnraise_protocol::framing;
+use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::shard::{self, ShardId};
+use barnraise_protocol::state::{self, StateHeader};
+use barnraise_protocol::{ConversationError, Sha256Hash};
+use futures::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
+
+type Stream = Compat<tokio::io::DuplexStream>;
+
+/// Two ends of a stream with a small buffer, so that credit matters.
+fn pair() -> (Stream, Stream) {
+    let (a, b) = tokio::io::duplex(8 * 1024);
+    (a.compat(), b.compat())
+}
+
+fn noise(n_bytes: usize) -> Vec<u8> {
+    let mut state = 1u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..n_bytes).map(|_| next()).collect()
+}
+
+#[tokio::test]
+async fn bytes_of_every_length_arrive_whole() {
+    for n_bytes in [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, CHUNK_BYTES * 40 + 7] {
+        let bytes = noise(n_bytes);
+        let (mut a, mut b) = pair();
+        let mut partial = Partial::new(Transfer::of(&bytes), u64::MAX).unwrap();
+        let mut seen = 0;
+        let (served, pulled) = futures::join!(
+            bulk::serve(&mut a, &bytes, |_| {}),
+            bulk::pull(&mut b, &mut partial, |here| seen = here),
+        );
+        served.unwrap();
+        assert_eq!(pulled.unwrap(), bytes);
+        assert_eq!(seen, n_bytes as u64);
+    }
+}
+
+#[tokio::test]
+async fn a_cut_transfer_goes_on_where_it_ended() {
+    let bytes = noise(CHUNK_BYTES * 20);
+    let mut partial = Partial::new(Transfer::of(&bytes), u64::MAX).unwrap();
+    let (mut a, mut b) = pair();
+    let holder = async {
+        // Half of a chunk after seven whole ones, then the stream ends.
+        let mut sent = 0;
+        let result = bulk::serve(&mut a, &bytes, |n| sent = n);
+        futures::pin_mut!(result);
+        loop {
+            let step = futures::future::poll_fn(|cx| {
+                let _ = result.as_mut().poll(cx);
+                std::task::Poll::Ready(())
+            });
+            step.await;
+            tokio::task::yield_now().await;
+            if partial_bytes() > (7 * CHUNK_BYTES) as u64 {
+                break;
+            }
+        }
+    };
+    static HERE: AtomicU64 = AtomicU64::new(0);
+    fn partial_bytes() -> u64 {
+        HERE.load(Ordering::SeqCst)
+    }
+    let puller = bulk::pull(&mut b, &mut partial, |here| HERE.store(here, Ordering::SeqCst));
+    let cut = tokio::select! { () = holder => None, result = puller => Some(result) };
+    assert!(cut.is_none(), "the stream was cut before the transfer ended");
+    let kept = partial.n_bytes();
+    assert!(kept > 0 && kept < bytes.len() as u64, "{kept} bytes were kept");
+
+    let (mut a, mut b) = pair();
+    let mut sent = 0;
+    let (served, pulled) =
+        futures::join!(bulk::serve(&mut a, &bytes, |n| sent = n), bulk::pull(&mut b, &mut partial, |_| {}));
+    served.unwrap();
+    assert_eq!(pulled.unwrap(), bytes);
+    assert_eq!(sent, (bytes.len() as u64).next_multiple_of(CHUNK_BYTES as u64) - kept, "only the rest");
+}
+
+#[tokio::test]
+async fn a_wrong_checksum_and_a_wrong_hash_are_told_apart() {
+    let bytes = noise(CHUNK_BYTES * 3);
+    let mut partial = Partial::new(Transfer::of(&bytes), u64::MAX).unwrap();
+    let (mut a, mut b) = pair();
+    let mut wrong = bytes.clone();
+    wrong[CHUNK_BYTES * 2] ^= 1;
+    let (served, pulled) =
+        futures::join!(bulk::serve(&mut a, &wrong, |_| {}), bulk::pull(&mut b, &mut partial, |_| {}));
+    served.unwrap();
+    assert!(matches!(pulled, Err(BulkError::Hash { .. })));
+    assert_eq!(partial.n_bytes(), 0, "nothing of it can be trusted");
+
+    let (mut a, mut b) = pair();
+    let liar = async {
+        let _: Pull = framing::read(&mut a, 64).await.unwrap();
+        for index in 0..3u32 {
+            a.write_all(&index.to_le_bytes()).await.unwrap();
+            a.write_all(&(CHUNK_BYTES as u32).to_le_bytes()).await.unwrap();
+            a.write_all(&0xdead_beefu32.to_le_bytes()).await.unwrap();
+            a.write_all(&bytes[..CHUNK_BYTES]).await.unwrap();
+        }
+        let done: Pull = framing::read(&mut a, 64).await.unwrap();
+        assert_eq!(done, Pull::Done, "what was asked for is drained, so that a reason can follow");
+    };
+    let ((), pulled) = futures::join!(liar, bulk::pull(&mut b, &mut partial, |_| {}));
+    assert!(matches!(pulled, Err(BulkError::Checksum { index: 0 })));
+}
+
+#[tokio::test]
+async fn a_holder_refuses_pulls_out_of_range_and_without_end() {
+    let bytes = noise(CHUNK_BYTES * 2);
+    for (first, count) in [(0, 3), (2, 1), (u32::MAX, 2), (0, 0), (0, WINDOW_CHUNKS + 1)] {
+        let (mut a, mut b) = pair();
+        framing::write(&mut b, &Pull::Chunks { first, count }, 64).await.unwrap();
+        let error = bulk::serve(&mut a, &bytes, |_| {}).await.unwrap_err();
+        assert!(matches!(error, BulkError::BadPull { .. }), "{first}+{count}: {error}");
+    }
+    let (mut a, b) = pair();
+    let (mut reader, mut writer) = b.split();
+    let greedy = async {
+        for _ in 0..100 {
+            if framing::write(&mut writer, &Pull::Chunks { first: 0, count: 2 }, 64).await.is_err() {
+                break;
+            }
+        }
+    };
+    let drain = async {
+        let mut sink = vec![0; 4096];
+        while reader.read(&mut sink).await.is_ok_and(|n| n > 0) {}
+    };
+    let error = tokio::select! {
+        result = bulk::serve(&mut a, &bytes, |_| {}) => result.unwrap_err(),
+        _ = async { futures::join!(greedy, drain) } => panic!("served without end"),
+    };
+    assert!(matches!(error, BulkError::RepeatedPulls), "{error}");
+}
+
+#[tokio::test]
+async fn a_transfer_over_the_limit_is_refused_before_it_starts() {
+    let transfer = Transfer { n_bytes: u64::MAX, sha256: Sha256Hash([0; 32]) };
+    assert!(matches!(Partial::new(transfer, 1024), Err(BulkError::TooLarge { max: 1024, .. })));
+    assert!(Partial::new(transfer, u64::MAX).is_err());
+}
+
+#[tokio::test]
+async fn parameters_are_fetched_epoch_after_epoch_on_one_stream() {
+    let epoch = AtomicU64::new(5);
+    let values = |epoch: u64| vec![epoch as f32; 50_000];
+    let lookup = |wanted: Option<u64>| {
+        let newest = epoch.load(Ordering::SeqCst);
+        if wanted.is_some_and(|wanted| wanted != newest) {
+            return Err("gone".to_owned());
+        }
+        let bytes: Arc<[u8]> = TensorCodec::F16.encode(&values(newest)).unwrap().into();
+        let transfer = Transfer::of(&bytes);
+        Ok((StateHeader { epoch: newest, n_values: 50_000, codec: TensorCodec::F16, transfer }, bytes))
+    };
+    let (mut a, mut b) = pair();
+    let client = async {
+        for want in [5, 6] {
+            epoch.store(want, Ordering::SeqCst);
+            let mut partial = None;
+            let state = state::fetch(&mut b, 50_000, TensorCodec::F16, &mut partial, |_, _| {}).await.unwrap();
+            assert_eq!((state.epoch, state.parameters), (want, values(want)));
+            assert!(partial.is_none());
+        }
+        let mut partial = None;
+        let error = state::fetch(&mut b, 49_999, TensorCodec::F16, &mut partial, |_, _| {}).await.unwrap_err();
+        assert!(matches!(error, ConversationError::Mismatch { want: 49_999, got: 50_000, .. }), "{error}");
+        drop(b);
+    };
+    let (served, ()) = futures::join!(state::serve(&mut a, lookup, || {}), client);
+    // The client left after an announcement that it did not pull: a cut stream, not a clean end.
+    assert!(served.is_err());
+}
+
+fn manifest() -> (Manifest, Vec<u8>) {
+    let shard = Shard { images: noise(4 * 30_000), labels: (0..30_000u32).map(|i| (i % 10) as u8).collect() };
+    let (bytes, entry) = shard.encode().unwrap();
+    let manifest = Manifest {
+        name: "noise".into(),
+        shape: ImageShape { height: 2, width: 2, channels: 1 },
+        class_names: (0..10).map(|i| i.to_string()).collect(),
+        shards: vec![entry],
+        gallery: entry,
+    };
+    (manifest, bytes)
+}
+
+#[tokio::test]
+async fn a_shard_arrives_whole_and_a_poisoned_one_is_refused() {
+    let (manifest, bytes) = manifest();
+    let mut poisoned = bytes.clone();
+    poisoned[1000] ^= 0x40;
+    for (served_bytes, honest) in [(bytes.clone(), true), (poisoned, false)] {
+        let (mut a, mut b) = pair();
+        let served_bytes: Arc<[u8]> = served_bytes.into();
+        let entry = manifest.shards[0];
+        let announced = Transfer { n_bytes: u64::from(entry.n_bytes), sha256: entry.sha256 };
+        let lookup = |id| {
+            let found = (announced, served_bytes.clone());
+            async move { if id == ShardId::Train(0) { Ok(found) } else { Err("no such shard".to_owned()) } }
+        };
+        let client = async {
+            let mut partial = None;
+            let fetched = shard::fetch(&mut b, ShardId::Train(0), &entry, &mut partial, |_| {}).await;
+            if honest {
+                let shard = Shard::decode(&fetched.unwrap(), &entry, &manifest).unwrap();
+                assert_eq!(shard.n_samples(), 30_000);
+                let other = ShardId::Train(7);
+                let refused = shard::fetch(&mut b, other, &entry, &mut None, |_| {}).await.unwrap_err();
+                assert_eq!(refused.to_string(), "no such shard");
+            } else {
+                assert!(matches!(fetched, Err(ConversationError::Bulk(BulkError::Hash { .. }))));
+            }
+            b.close().await.unwrap();
+        };
+        let (served, ()) = futures::join!(shard::serve(&mut a, lookup, || {}), client);
+        served.unwrap();
+    }
+}
+
+#[test]
+fn a_shard_is_checked_against_its_manifest() {
+    let (mut manifest, bytes) = manifest();
+    let entry = manifest.shards[0];
+    let mut fewer = entry;
+    fewer.n_samples -= 1;
+    let short = Shard::decode(&bytes, &fewer, &manifest).unwrap_err();
+    assert!(matches!(short, DatasetError::Length { .. }), "{short}");
+    manifest.class_names.truncate(5);
+    let label = Shard::decode(&bytes, &entry, &manifest).unwrap_err();
+    assert!(matches!(label, DatasetError::Label { n_classes: 5, .. }), "{label}");
+    manifest.class_names.clear();
+    assert!(manifest.validate().is_err());
+}
+
+#[tokio::test]
+async fn an_offer_is_pulled_and_answered() {
+    let values = vec![0.25f32; 40_000];
+    let bytes = TensorCodec::Int8.encode(&values).unwrap();
+    let offer = Offer {
+        contribution_id: 9,
+        epoch: 2,
+        n_samples: 64,
+        loss: 1.5,
+        n_values: 40_000,
+        codec: TensorCodec::Int8,
+        transfer: Transfer::of(&bytes),
+    };
+    let accepted = Accepted { contribution_id: 9, epoch: 2, n_samples: 64 };
+    let refusal = Refusal::Epoch { want: 3, got: 2 };
+    let (mut a, mut b) = pair();
+    let aggregator = async {
+        use gradient::{BackboneToContributor as Down, ContributorToBackbone as Up};
+        let Up::Offer(got) = framing::read(&mut a, gradient::MESSAGE_BYTES_MAX).await.unwrap();
+        framing::write(&mut a, &Down::Wanted, 1024).await.unwrap();
+        let mut partial = Partial::new(got.transfer, 1 << 20).unwrap();
+        let pulled = bulk::pull(&mut a, &mut partial, |_| {}).await.unwrap();
+        assert_eq!(got.codec.decode(&pulled, 40_000).unwrap(), values);
+        framing::write(&mut a, &Down::Accepted(accepted), 1024).await.unwrap();
+        let Up::Offer(_) = framing::read(&mut a, gradient::MESSAGE_BYTES_MAX).await.unwrap();
+        framing::write(&mut a, &Down::Refused(refusal.clone()), 1024).await.unwrap();
+    };
+    let contributor = async {
+        assert_eq!(gradient::offer(&mut b, &offer, &bytes, |_| {}).await.unwrap(), Ok(accepted));
+        assert_eq!(gradient::offer(&mut b, &offer, &bytes, |_| {}).await.unwrap(), Err(refusal.clone()));
+    };
+    futures::join!(aggregator, contributor);
+}

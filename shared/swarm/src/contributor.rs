@@ -1,0 +1,479 @@
+//! What a contributor does next: dial, fetch parameters, compute, report, offer, wait, leave.
+//!
+//! The same for the tab and the native peer. The driver asks [`Contributor::next_action`], does it, and
+//! says how it went. It never holds a tensor; the driver's trainer does.
+
+use std::time::Duration;
+
+use barnraise_protocol::contribute::Report;
+use barnraise_protocol::gradient::{Accepted, Refusal};
+
+use crate::Moment;
+use crate::backoff::Backoff;
+
+/// A backbone that says nothing for so long is taken for dead: it reports progress every second.
+pub const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// How long a contributor that was told to stop tries to deliver what it has finished.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before a contribution is offered again that the aggregator had no room for.
+const OFFER_AGAIN: Duration = Duration::from_millis(300);
+
+/// What the driver does next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Dial, open the session and join; then `on_connected` or `on_disconnected`.
+    Connect,
+    /// Pull the parameters of the newest epoch into the trainer, which forgets its gradient; then
+    /// `on_state`, or `on_disconnected` if the stream broke.
+    FetchState,
+    /// One forward and backward pass, then `on_batch`.
+    ComputeBatch,
+    /// Send the report.
+    SendReport(Report),
+    /// Take the mean gradient from the trainer and encode it, then ask again.
+    TakeGradient {
+        /// The name under which it is offered.
+        contribution_id: u64,
+        /// The epoch whose parameters were used.
+        epoch: u64,
+        /// Samples behind it.
+        n_samples: u32,
+    },
+    /// Offer the gradient that was taken last; then `on_answer`, or `on_disconnected`.
+    Offer,
+    /// Nothing to do until something is heard or the moment comes.
+    Wait(Option<Moment>),
+    /// Close the session: all is delivered, or cannot be.
+    Leave,
+}
+
+/// Whether the person wants to contribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Nothing,
+    Contribute,
+    Stop { deadline: Moment },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Link {
+    Down { retry_at: Moment, reason: Option<String> },
+    Up { heard_at: Moment },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pending {
+    contribution_id: u64,
+    epoch: u64,
+    n_samples: u32,
+    not_before: Moment,
+}
+
+/// What became of the samples so far.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tally {
+    /// Forward and backward passes times their samples.
+    pub n_samples_computed: u64,
+    /// Samples of accepted contributions.
+    pub n_samples_accepted: u64,
+    /// Samples whose epoch ended before they could be offered or while they were.
+    pub n_samples_late: u64,
+    /// Accepted contributions.
+    pub n_accepted: u64,
+    /// Refused contributions.
+    pub n_refused: u64,
+    /// Newest reason of a refusal.
+    pub last_refusal: Option<String>,
+}
+
+/// A contributor's decisions.
+#[derive(Debug)]
+pub struct Contributor {
+    wanted: Wanted,
+    link: Link,
+    backoff: Backoff,
+    contribution_samples_max: u32,
+    micro_batch_size: u32,
+    run_epoch: Option<u64>,
+    loaded_epoch: Option<u64>,
+    /// Samples in the trainer's gradient, of `loaded_epoch`.
+    accumulated: u32,
+    /// What was reported last.
+    reported: u32,
+    due: bool,
+    /// Everything of this epoch was offered because it was due; the next one is awaited.
+    delivered: bool,
+    pending: Option<Pending>,
+    next_contribution_id: u64,
+    samples_per_second: f32,
+    tally: Tally,
+}
+
+impl Contributor {
+    /// A contributor that wants nothing yet. `first_contribution_id` must be above all that this peer
+    /// key has used before; `seed` decides the jitter of reconnections.
+    pub fn new(first_contribution_id: u64, seed: u64) -> Self {
+        Self {
+            wanted: Wanted::Nothing,
+            link: Link::Down { retry_at: Moment::ZERO, reason: None },
+            backoff: Backoff::new(seed),
+            contribution_samples_max: 1,
+            micro_batch_size: 1,
+            run_epoch: None,
+            loaded_epoch: None,
+            accumulated: 0,
+            reported: 0,
+            due: false,
+            delivered: false,
+            pending: None,
+            next_contribution_id: first_contribution_id,
+            samples_per_second: 0.0,
+            tally: Tally::default(),
+        }
+    }
+
+    /// What became of the samples so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// The epoch that the run is at, as far as is known.
+    pub fn run_epoch(&self) -> Option<u64> {
+        self.run_epoch
+    }
+
+    /// Why there is no connection, and when the next try is, where that is so.
+    pub fn down(&self) -> Option<(Moment, Option<&str>)> {
+        match &self.link {
+            Link::Down { retry_at, reason } => Some((*retry_at, reason.as_deref())),
+            Link::Up { .. } => None,
+        }
+    }
+
+    /// Whether the contributor has been told to stop and is delivering what it has.
+    pub fn is_stopping(&self) -> bool {
+        matches!(self.wanted, Wanted::Stop { .. })
+    }
+
+    /// Contribute from now on.
+    pub fn start(&mut self, now: Moment) {
+        self.wanted = Wanted::Contribute;
+        if let Link::Down { retry_at, .. } = &mut self.link {
+            *retry_at = now;
+        }
+    }
+
+    /// Deliver what is finished, then leave.
+    pub fn stop(&mut self, now: Moment) {
+        if self.wanted == Wanted::Contribute {
+            self.wanted = Wanted::Stop { deadline: now + STOP_TIMEOUT };
+        }
+    }
+
+    /// The session is open; the sizes come from the run's description.
+    pub fn on_connected(&mut self, now: Moment, contribution_samples_max: u32, micro_batch_size: u32) {
+        self.link = Link::Up { heard_at: now };
+        self.contribution_samples_max = contribution_samples_max;
+        self.micro_batch_size = micro_batch_size;
+        // What was reported and announced died with the last session.
+        self.run_epoch = None;
+        self.reported = 0;
+        self.due = false;
+        self.delivered = false;
+    }
+
+    /// The connection broke or could not be made.
+    pub fn on_disconnected(&mut self, now: Moment, reason: String) {
+        let retry_at = now + self.backoff.next_delay();
+        self.link = Link::Down { retry_at, reason: Some(reason) };
+    }
+
+    /// Something came from the backbone.
+    pub fn on_heard(&mut self, now: Moment) {
+        if let Link::Up { heard_at } = &mut self.link {
+            *heard_at = now;
+        }
+    }
+
+    /// The backbone says which epoch is to be computed, for the first time or again.
+    pub fn on_epoch(&mut self, epoch: u64) {
+        self.run_epoch = Some(epoch);
+        self.due = false;
+        self.delivered = false;
+        self.reported = 0;
+        self.backoff.reset();
+    }
+
+    /// The backbone says that the gradients of `epoch` are due.
+    pub fn on_due(&mut self, epoch: u64) {
+        self.due |= self.run_epoch == Some(epoch);
+    }
+
+    /// The parameters of `epoch` are in the trainer.
+    pub fn on_state(&mut self, epoch: u64) {
+        self.drop_accumulated();
+        self.loaded_epoch = Some(epoch);
+        // The state may be newer than the announcement that is still on its way.
+        if self.run_epoch.is_some_and(|known| known < epoch) {
+            self.on_epoch(epoch);
+        }
+    }
+
+    /// The trainer was replaced and is empty: its parameters and its gradient are gone.
+    pub fn on_trainer_lost(&mut self) {
+        self.drop_accumulated();
+        self.loaded_epoch = None;
+    }
+
+    /// A forward and backward pass over `n_samples` is done.
+    pub fn on_batch(&mut self, n_samples: u32, samples_per_second: f32) {
+        self.accumulated += n_samples;
+        self.samples_per_second = samples_per_second;
+        self.tally.n_samples_computed += u64::from(n_samples);
+    }
+
+    /// The gradient that was to be taken is gone or cannot be sent: there is nothing to offer.
+    pub fn on_gradient_lost(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.tally.n_samples_late += u64::from(pending.n_samples);
+        }
+    }
+
+    /// The aggregator's answer to the offer.
+    pub fn on_answer(&mut self, now: Moment, answer: &Result<Accepted, Refusal>) {
+        let Some(pending) = self.pending.take() else { return };
+        match answer {
+            // Counted before: the first acknowledgement was lost.
+            Ok(_) | Err(Refusal::Duplicate { .. }) => {
+                self.tally.n_accepted += 1;
+                self.tally.n_samples_accepted += u64::from(pending.n_samples);
+            }
+            Err(Refusal::Busy | Refusal::Storage | Refusal::NotJoined) => {
+                self.pending = Some(Pending { not_before: now + OFFER_AGAIN, ..pending });
+            }
+            Err(refusal) => {
+                if matches!(refusal, Refusal::Epoch { .. }) {
+                    self.tally.n_samples_late += u64::from(pending.n_samples);
+                }
+                self.tally.n_refused += 1;
+                self.tally.last_refusal = Some(refusal.to_string());
+            }
+        }
+    }
+
+    /// What to do next. Ask again after each thing done and whenever something was heard.
+    pub fn next_action(&mut self, now: Moment) -> Action {
+        if self.wanted == Wanted::Nothing {
+            return Action::Wait(None);
+        }
+        if let Wanted::Stop { deadline } = self.wanted {
+            let nothing_left = self.pending.is_none() && self.accumulated == 0;
+            if nothing_left || now >= deadline {
+                return self.leave();
+            }
+        }
+        let heard_at = match self.link {
+            Link::Down { retry_at, .. } if now >= retry_at => return Action::Connect,
+            Link::Down { retry_at, .. } => return Action::Wait(Some(retry_at)),
+            Link::Up { heard_at } => heard_at,
+        };
+        if now >= heard_at + SILENCE_MAX {
+            self.on_disconnected(now, "the backbone has gone silent".into());
+            return self.next_action(now);
+        }
+        let silence = Action::Wait(Some(heard_at + SILENCE_MAX));
+        match self.pending {
+            Some(pending) if now < pending.not_before => return Action::Wait(Some(pending.not_before)),
+            Some(_) => return Action::Offer,
+            None => {}
+        }
+        let Some(run_epoch) = self.run_epoch else { return silence };
+        if self.loaded_epoch != Some(run_epoch) {
+            if self.is_stopping() {
+                self.drop_accumulated();
+                return self.leave();
+            }
+            return Action::FetchState;
+        }
+        self.next_in_epoch(run_epoch, silence)
+    }
+
+    fn next_in_epoch(&mut self, epoch: u64, silence: Action) -> Action {
+        let full = self.accumulated + self.micro_batch_size > self.contribution_samples_max;
+        if self.accumulated > 0 && (self.due || full || self.is_stopping()) {
+            return self.take_gradient(epoch);
+        }
+        if self.due || self.delivered {
+            self.delivered = true;
+            return silence;
+        }
+        if self.reported != self.accumulated {
+            self.reported = self.accumulated;
+            return Action::SendReport(Report {
+                epoch,
+                n_samples: self.accumulated,
+                samples_per_second: self.samples_per_second,
+            });
+        }
+        Action::ComputeBatch
+    }
+
+    fn take_gradient(&mut self, epoch: u64) -> Action {
+        let contribution_id = self.next_contribution_id;
+        let n_samples = std::mem::take(&mut self.accumulated);
+        self.next_contribution_id += 1;
+        self.reported = 0;
+        self.delivered = self.due;
+        self.pending = Some(Pending { contribution_id, epoch, n_samples, not_before: Moment::ZERO });
+        Action::TakeGradient { contribution_id, epoch, n_samples }
+    }
+
+    fn drop_accumulated(&mut self) {
+        self.tally.n_samples_late += u64::from(std::mem::take(&mut self.accumulated));
+    }
+
+    fn leave(&mut self) -> Action {
+        self.drop_accumulated();
+        self.pending = None;
+        self.wanted = Wanted::Nothing;
+        self.link = Link::Down { retry_at: Moment::ZERO, reason: None };
+        self.loaded_epoch = None;
+        self.run_epoch = None;
+        Action::Leave
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn connected() -> Contributor {
+        let mut peer = Contributor::new(100, 1);
+        peer.start(Moment::ZERO);
+        assert_eq!(peer.next_action(Moment::ZERO), Action::Connect);
+        peer.on_connected(Moment::ZERO, 256, 64);
+        assert!(matches!(peer.next_action(Moment::ZERO), Action::Wait(Some(_))));
+        peer.on_epoch(3);
+        assert_eq!(peer.next_action(Moment::ZERO), Action::FetchState);
+        peer.on_state(3);
+        peer
+    }
+
+    fn compute(peer: &mut Contributor, want_total: u32) {
+        assert_eq!(peer.next_action(Moment::ZERO), Action::ComputeBatch);
+        peer.on_batch(64, 10.0);
+        match peer.next_action(Moment::ZERO) {
+            Action::SendReport(report) => assert_eq!((report.epoch, report.n_samples), (3, want_total)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn accepted(id: u64) -> Result<Accepted, Refusal> {
+        Ok(Accepted { contribution_id: id, epoch: 3, n_samples: 128 })
+    }
+
+    #[test]
+    fn an_epoch_from_parameters_to_acceptance() {
+        let mut peer = connected();
+        compute(&mut peer, 64);
+        compute(&mut peer, 128);
+        peer.on_due(3);
+        let taken = Action::TakeGradient { contribution_id: 100, epoch: 3, n_samples: 128 };
+        assert_eq!(peer.next_action(S), taken);
+        assert_eq!(peer.next_action(S), Action::Offer);
+        peer.on_answer(S, &accepted(100));
+        assert!(matches!(peer.next_action(S), Action::Wait(Some(_))), "waits for the next epoch");
+        peer.on_epoch(4);
+        assert_eq!(peer.next_action(S), Action::FetchState);
+        assert_eq!(peer.tally().n_samples_accepted, 128);
+    }
+
+    #[test]
+    fn a_round_that_goes_on_is_computed_for_again_without_fetching() {
+        let mut peer = connected();
+        compute(&mut peer, 64);
+        peer.on_due(3);
+        peer.next_action(S);
+        peer.on_answer(S, &accepted(100));
+        peer.on_epoch(3);
+        assert_eq!(peer.next_action(S), Action::ComputeBatch);
+    }
+
+    #[test]
+    fn a_lost_acknowledgement_is_offered_again_under_the_same_name() {
+        let mut peer = connected();
+        compute(&mut peer, 64);
+        peer.on_due(3);
+        peer.next_action(S);
+        assert_eq!(peer.next_action(S), Action::Offer);
+        peer.on_disconnected(S, "cut".into());
+        let Action::Wait(Some(retry_at)) = peer.next_action(S) else { panic!() };
+        assert_eq!(peer.next_action(retry_at), Action::Connect);
+        peer.on_connected(retry_at, 256, 64);
+        assert_eq!(peer.next_action(retry_at), Action::Offer);
+        peer.on_answer(retry_at, &Err(Refusal::Duplicate { contribution_id: 100 }));
+        assert_eq!((peer.tally().n_accepted, peer.tally().n_refused), (1, 0));
+    }
+
+    #[test]
+    fn work_survives_a_reconnection_within_the_epoch_and_is_dropped_after_it() {
+        let mut peer = connected();
+        compute(&mut peer, 64);
+        for (epoch, action) in [(3, None), (4, Some(Action::FetchState))] {
+            peer.on_disconnected(S, "cut".into());
+            peer.on_connected(S, 256, 64);
+            peer.on_epoch(epoch);
+            match action {
+                Some(action) => assert_eq!(peer.next_action(S), action),
+                None => assert!(matches!(peer.next_action(S), Action::SendReport(r) if r.n_samples == 64)),
+            }
+        }
+        peer.on_state(4);
+        assert_eq!(peer.tally().n_samples_late, 64);
+    }
+
+    #[test]
+    fn a_full_contribution_is_delivered_before_it_is_due() {
+        let mut peer = connected();
+        (1..=4).for_each(|n| compute(&mut peer, 64 * n));
+        assert!(matches!(peer.next_action(S), Action::TakeGradient { n_samples: 256, .. }));
+        peer.on_answer(S, &accepted(100));
+        assert_eq!(peer.next_action(S), Action::ComputeBatch, "and goes on");
+    }
+
+    #[test]
+    fn stopping_delivers_what_is_finished() {
+        let mut peer = connected();
+        compute(&mut peer, 64);
+        peer.stop(S);
+        assert!(matches!(peer.next_action(S), Action::TakeGradient { n_samples: 64, .. }));
+        assert_eq!(peer.next_action(S), Action::Offer);
+        peer.on_answer(S, &Err(Refusal::Busy));
+        assert!(matches!(peer.next_action(S), Action::Wait(Some(_))));
+        assert_eq!(peer.next_action(S + S), Action::Offer);
+        peer.on_answer(S + S, &accepted(100));
+        assert_eq!(peer.next_action(S + S), Action::Leave);
+        assert_eq!(peer.next_action(S + S), Action::Wait(None));
+    }
+
+    #[test]
+    fn stopping_gives_up_on_a_backbone_that_is_gone() {
+        let mut peer = connected();
+        compute(&mut peer, 64);
+        peer.on_disconnected(S, "cut".into());
+        peer.stop(S);
+        assert!(matches!(peer.next_action(S), Action::Wait(Some(_))));
+        assert_eq!(peer.next_action(S + STOP_TIMEOUT), Action::Leave);
+    }
+
+    #[test]
+    fn a_silent_backbone_is_dialled_again() {
+        let mut peer = connected();
+        peer.on_heard(S);
+        assert_eq!(peer.next_action(S + SILENCE_MAX - Duration::from_millis(1)), Action::ComputeBatch);
+        assert!(matches!(peer.next_action(S + SILENCE_MAX), Action::Wait(Some(_))));
+        assert!(peer.down().is_some());
+    }
+}

@@ -1,0 +1,341 @@
+//! An epoch on its aggregator: who contributes, when the gradients are due, which of them count, and
+//! their mean (DeDLOC §3.1).
+//!
+//! Contributors accumulate at their own pace and report how many samples they have. Once reports and
+//! contributions together reach the target batch size, the gradients are due; the round closes when
+//! everybody who reported has delivered or the deadline passes, and the mean over all samples makes one
+//! optimizer step. A contribution counts only after it was persisted, so that what a peer was told is
+//! accepted survives a crash. A round with fewer samples than the target goes on; nothing is dropped.
+
+mod contribution;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::contribute::{DeviceKind, Report};
+use barnraise_protocol::gradient::{Accepted, Refusal};
+
+use crate::{Moment, PeerKey};
+use contribution::{InFlight, Standing};
+
+/// Most peers whose standing is remembered after they left.
+const STANDINGS_MAX: usize = 10_000;
+
+/// What a round needs to know of its run.
+#[derive(Debug, Clone)]
+pub struct RoundConfig {
+    /// Samples of one optimizer step, over all contributors.
+    pub target_batch_size: u32,
+    /// Values of a gradient.
+    pub n_parameters: usize,
+    /// How gradients travel.
+    pub codec: TensorCodec,
+    /// Most samples that one contribution may claim.
+    pub contribution_samples_max: u32,
+    /// Fastest speed that is believed of one peer.
+    pub samples_per_second_max: u32,
+    /// How long a round waits for who reported and does not deliver.
+    pub collect_timeout: Duration,
+    /// Most contributions that are being received or stored at once.
+    pub in_flight_max: usize,
+    /// Most contributors at once.
+    pub contributors_max: usize,
+}
+
+/// What the driver does next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RoundAction {
+    /// Store the contribution, then call [`AveragingRound::on_persisted`] or
+    /// [`AveragingRound::on_persist_failed`].
+    Persist {
+        /// Which.
+        ticket: Ticket,
+        /// Its epoch.
+        epoch: u64,
+        /// Its place in the order in which the epoch's contributions are added up.
+        sequence: u32,
+    },
+    /// Tell its sender that it counts.
+    Acknowledge(Ticket, Accepted),
+    /// Tell its sender why it does not count.
+    Refuse(Ticket, Refusal),
+    /// Tell all contributors that the gradients of this epoch are due.
+    RequestGradients(u64),
+    /// Tell all contributors to compute on this epoch: it is new, or its round goes on.
+    Announce(u64),
+    /// Make one optimizer step, then call [`AveragingRound::on_stepped`].
+    Step(MeanOfRound),
+}
+
+/// A contribution that is being received or stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// The outcome of a round.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MeanOfRound {
+    /// The epoch whose parameters were used.
+    pub epoch: u64,
+    /// Mean gradient over all samples, `[n_parameters]`.
+    pub gradient: Vec<f32>,
+    /// Samples behind it.
+    pub n_samples: u64,
+    /// Sequence numbers of the contributions behind it, in the order in which they were added up.
+    pub sequences: Vec<u32>,
+    /// Mean loss of the samples.
+    pub loss: f32,
+}
+
+/// Why a peer could not join or report.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// No room.
+    #[error("this backbone has {0} contributors and takes no more")]
+    Full(usize),
+    /// A report without a session.
+    #[error("join the run before reporting")]
+    NotJoined,
+    /// More than one contribution can carry.
+    #[error("{got} samples reported, one contribution carries at most {max}")]
+    TooManySamples {
+        /// Limit.
+        max: u32,
+        /// Reported.
+        got: u32,
+    },
+}
+
+#[derive(Debug)]
+struct Contributor {
+    device: DeviceKind,
+    /// Reported for the current epoch and not yet offered.
+    outstanding: u32,
+    samples_per_second: f32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Accumulating,
+    Collecting { deadline: Moment },
+    Stepping,
+}
+
+/// The round of the current epoch. One object lives through all epochs of a run.
+#[derive(Debug)]
+pub struct AveragingRound {
+    config: RoundConfig,
+    epoch: u64,
+    phase: Phase,
+    contributors: BTreeMap<PeerKey, Contributor>,
+    standings: BTreeMap<PeerKey, Standing>,
+    in_flight: BTreeMap<Ticket, InFlight>,
+    next_ticket: u64,
+    /// Contributions of this epoch and of the one before: a repeated offer is told from a new one even
+    /// when the acknowledgement was lost together with the news of the step.
+    counted: BTreeSet<(PeerKey, u64)>,
+    counted_before: BTreeSet<(PeerKey, u64)>,
+    /// Sum over samples, `[n_parameters]`.
+    sum: Vec<f32>,
+    loss_sum: f64,
+    n_samples: u64,
+    next_sequence: u32,
+    sequences: Vec<u32>,
+    actions: VecDeque<RoundAction>,
+}
+
+impl AveragingRound {
+    /// A round at `epoch`, empty.
+    pub fn new(config: RoundConfig, epoch: u64) -> Self {
+        let sum = vec![0.0; config.n_parameters];
+        Self {
+            config,
+            epoch,
+            phase: Phase::Accumulating,
+            contributors: BTreeMap::new(),
+            standings: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            next_ticket: 0,
+            counted: BTreeSet::new(),
+            counted_before: BTreeSet::new(),
+            sum,
+            loss_sum: 0.0,
+            n_samples: 0,
+            next_sequence: 0,
+            sequences: Vec::new(),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The current epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Samples of the coming step: counted, on their way, and reported.
+    pub fn n_samples(&self) -> u64 {
+        self.n_samples + self.n_in_flight_samples() + self.n_outstanding()
+    }
+
+    /// Contributors with a session.
+    pub fn n_contributors(&self) -> usize {
+        self.contributors.len()
+    }
+
+    /// Sum of the contributors' speeds.
+    pub fn samples_per_second(&self) -> f32 {
+        self.contributors.values().map(|contributor| contributor.samples_per_second).sum()
+    }
+
+    /// Device of each contributor.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceKind> + '_ {
+        self.contributors.values().map(|contributor| contributor.device)
+    }
+
+    /// A peer opened a session. A second session of the same peer takes the place of the first.
+    pub fn on_join(&mut self, peer: PeerKey, device: DeviceKind) -> Result<(), SessionError> {
+        let n = self.contributors.len();
+        if n >= self.config.contributors_max && !self.contributors.contains_key(&peer) {
+            return Err(SessionError::Full(n));
+        }
+        let fresh = Contributor { device, outstanding: 0, samples_per_second: 0.0 };
+        self.contributors.insert(peer, fresh);
+        Ok(())
+    }
+
+    /// A session ended. What the peer had delivered still counts; what it only reported does not.
+    pub fn on_leave(&mut self, now: Moment, peer: &PeerKey) {
+        self.contributors.remove(peer);
+        self.advance(now);
+    }
+
+    /// A contributor says how many samples it has accumulated. A report of another epoch is ignored: it
+    /// crossed the announcement of the new one.
+    pub fn on_report(&mut self, now: Moment, peer: &PeerKey, report: &Report) -> Result<(), SessionError> {
+        let max = self.config.contribution_samples_max;
+        let speed_max = self.config.samples_per_second_max as f32;
+        let stalled = self.standings.get(peer).is_some_and(|standing| standing.stalled);
+        let contributor = self.contributors.get_mut(peer).ok_or(SessionError::NotJoined)?;
+        if report.n_samples > max {
+            return Err(SessionError::TooManySamples { max, got: report.n_samples });
+        }
+        // A NaN becomes 0 by `max`.
+        contributor.samples_per_second = report.samples_per_second.max(0.0).min(speed_max);
+        let collecting = matches!(self.phase, Phase::Collecting { .. });
+        let finished = collecting && contributor.outstanding == 0;
+        if report.epoch == self.epoch && !stalled && !finished {
+            contributor.outstanding = report.n_samples;
+            self.advance(now);
+        }
+        Ok(())
+    }
+
+    /// The mean over what was counted so far; not finite while nothing was.
+    ///
+    /// The driver needs it only to repeat a step after a restart; else the round says when to step.
+    pub fn mean(&self) -> MeanOfRound {
+        let n = self.n_samples as f32;
+        MeanOfRound {
+            epoch: self.epoch,
+            gradient: self.sum.iter().map(|sum| sum / n).collect(),
+            n_samples: self.n_samples,
+            sequences: self.sequences.clone(),
+            loss: (self.loss_sum / self.n_samples as f64) as f32,
+        }
+    }
+
+    /// The optimizer step was made: contributors go on with the new epoch.
+    pub fn on_stepped(&mut self, now: Moment) {
+        self.epoch += 1;
+        self.phase = Phase::Accumulating;
+        self.sum.fill(0.0);
+        self.loss_sum = 0.0;
+        self.n_samples = 0;
+        self.next_sequence = 0;
+        self.sequences.clear();
+        self.counted_before = std::mem::take(&mut self.counted);
+        for contributor in self.contributors.values_mut() {
+            contributor.outstanding = 0;
+        }
+        self.actions.push_back(RoundAction::Announce(self.epoch));
+        self.advance(now);
+    }
+
+    /// Ends the wait for whoever reported and did not deliver, once [`Self::next_deadline`] has passed.
+    pub fn on_timeout(&mut self, now: Moment) {
+        let Phase::Collecting { deadline } = self.phase else { return };
+        if now < deadline {
+            return;
+        }
+        let busy: BTreeSet<_> = self.in_flight.values().map(|flight| flight.peer.clone()).collect();
+        let mut stalled = Vec::new();
+        for (peer, contributor) in &mut self.contributors {
+            if std::mem::take(&mut contributor.outstanding) > 0 && !busy.contains(peer) {
+                stalled.push(peer.clone());
+            }
+        }
+        for peer in stalled {
+            self.standing(now, &peer).stalled = true;
+        }
+        // What is still being stored keeps the round open: look again later.
+        self.phase = Phase::Collecting { deadline: now + self.config.collect_timeout };
+        self.drop_slow_transfers();
+        self.advance(now);
+    }
+
+    /// When [`Self::on_timeout`] is due.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        match self.phase {
+            Phase::Collecting { deadline } => Some(deadline),
+            Phase::Accumulating | Phase::Stepping => None,
+        }
+    }
+
+    /// What to do next, until there is nothing.
+    pub fn poll_action(&mut self) -> Option<RoundAction> {
+        self.actions.pop_front()
+    }
+
+    fn n_outstanding(&self) -> u64 {
+        self.contributors.values().map(|contributor| u64::from(contributor.outstanding)).sum()
+    }
+
+    fn n_in_flight_samples(&self) -> u64 {
+        self.in_flight.values().map(|flight| u64::from(flight.offer.n_samples)).sum()
+    }
+
+    /// Makes every transition that the numbers allow.
+    fn advance(&mut self, now: Moment) {
+        let target = u64::from(self.config.target_batch_size);
+        if self.phase == Phase::Accumulating && self.n_samples() >= target {
+            self.phase = Phase::Collecting { deadline: now + self.config.collect_timeout };
+            self.actions.push_back(RoundAction::RequestGradients(self.epoch));
+        }
+        let Phase::Collecting { .. } = self.phase else { return };
+        if self.n_outstanding() > 0 || !self.in_flight.is_empty() {
+            return;
+        }
+        if self.n_samples >= target {
+            self.phase = Phase::Stepping;
+            self.actions.push_back(RoundAction::Step(self.mean()));
+        } else {
+            // Somebody left or stalled with samples that were counted on: the others make up for them.
+            self.phase = Phase::Accumulating;
+            self.actions.push_back(RoundAction::Announce(self.epoch));
+        }
+    }
+
+    /// What is remembered of a peer. One that left makes room for a new one.
+    fn standing(&mut self, now: Moment, peer: &PeerKey) -> &mut Standing {
+        if self.standings.len() >= STANDINGS_MAX && !self.standings.contains_key(peer) {
+            let gone = self.standings.keys().find(|key| !self.contributors.contains_key(*key)).cloned();
+            if let Some(gone) = gone {
+                self.standings.remove(&gone);
+            }
+        }
+        let fresh = Standing::new(now, self.config.contribution_samples_max);
+        self.standings.entry(peer.clone()).or_insert(fresh)
+    }
+}

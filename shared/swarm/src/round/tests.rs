@@ -1,0 +1,324 @@
+//! The round against honest, slow, vanishing and lying contributors.
+
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::gradient::Offer;
+use proptest::prelude::*;
+
+use super::*;
+use crate::random::SplitMix64;
+
+const N: usize = 3;
+const S: Duration = Duration::from_secs(1);
+
+fn config() -> RoundConfig {
+    RoundConfig {
+        target_batch_size: 100,
+        n_parameters: N,
+        codec: TensorCodec::F32,
+        contribution_samples_max: 100,
+        samples_per_second_max: 1000,
+        collect_timeout: S,
+        in_flight_max: 8,
+        contributors_max: 16,
+    }
+}
+
+fn peer(name: u8) -> PeerKey {
+    PeerKey(vec![name])
+}
+
+fn offer(id: u64, epoch: u64, n_samples: u32) -> Offer {
+    let transfer = Transfer::of(&[0; N * 4]);
+    let n_values = N as u64;
+    Offer { contribution_id: id, epoch, n_samples, loss: 2.0, n_values, codec: TensorCodec::F32, transfer }
+}
+
+fn report(epoch: u64, n_samples: u32) -> Report {
+    Report { epoch, n_samples, samples_per_second: 50.0 }
+}
+
+fn joined(names: &[u8]) -> AveragingRound {
+    let mut round = AveragingRound::new(config(), 0);
+    for &name in names {
+        round.on_join(peer(name), DeviceKind::BrowserCpu).unwrap();
+    }
+    round
+}
+
+fn actions(round: &mut AveragingRound) -> Vec<RoundAction> {
+    std::iter::from_fn(|| round.poll_action()).collect()
+}
+
+/// Offers, receives and persists in one go.
+fn contribute(round: &mut AveragingRound, now: Moment, name: u8, offer: &Offer, values: [f32; N]) {
+    let ticket = round.on_offer(now, &peer(name), offer).unwrap();
+    round.on_gradient(now, ticket, values.to_vec());
+    round.on_persisted(now, ticket);
+}
+
+#[test]
+fn uneven_contributors_make_one_weighted_step() {
+    let mut round = joined(&[1, 2]);
+    round.on_report(S, &peer(1), &report(0, 60)).unwrap();
+    assert_eq!(actions(&mut round), []);
+    round.on_report(S, &peer(2), &report(0, 40)).unwrap();
+    assert_eq!(actions(&mut round), [RoundAction::RequestGradients(0)]);
+    contribute(&mut round, S, 1, &offer(7, 0, 60), [1.0, 2.0, 3.0]);
+    contribute(&mut round, S, 2, &offer(7, 0, 40), [-1.0, 0.0, 3.0]);
+    let got = actions(&mut round);
+    let Some(RoundAction::Step(mean)) = got.last() else { panic!("{got:?}") };
+    assert_eq!(mean.gradient, [0.2, 1.2, 3.0]);
+    assert_eq!((mean.n_samples, mean.epoch, mean.loss), (100, 0, 2.0));
+    assert_eq!(mean.sequences, [0, 1]);
+    assert!(matches!(got[0], RoundAction::Persist { sequence: 0, epoch: 0, .. }));
+    assert!(matches!(got[1], RoundAction::Acknowledge(_, accepted) if accepted.n_samples == 60));
+    round.on_stepped(S);
+    assert_eq!(actions(&mut round), [RoundAction::Announce(1)]);
+    assert_eq!(round.n_samples(), 0);
+}
+
+#[test]
+fn nothing_is_acknowledged_before_it_is_stored() {
+    let mut round = joined(&[1]);
+    let ticket = round.on_offer(S, &peer(1), &offer(1, 0, 100)).unwrap();
+    round.on_gradient(S, ticket, vec![1.0; N]);
+    let got = actions(&mut round);
+    assert!(matches!(got[..], [RoundAction::RequestGradients(0), RoundAction::Persist { .. }]), "{got:?}");
+    round.on_persist_failed(S, ticket);
+    let got = actions(&mut round);
+    assert_eq!(got[0], RoundAction::Refuse(ticket, Refusal::Storage));
+    assert_eq!(got[1], RoundAction::Announce(0), "nothing was averaged, so nothing is stepped");
+    contribute(&mut round, S, 1, &offer(1, 0, 100), [1.0; N]);
+    assert!(matches!(actions(&mut round).last(), Some(RoundAction::Step(_))));
+}
+
+#[test]
+fn every_lie_is_refused_with_its_reason_and_the_round_goes_on() {
+    let mut round = joined(&[1, 2]);
+    let cases = [
+        (Offer { epoch: 1, ..offer(1, 0, 10) }, Refusal::Epoch { want: 0, got: 1 }),
+        (Offer { n_values: 4, ..offer(1, 0, 10) }, Refusal::Length { want: 3, got: 4 }),
+        (
+            Offer { codec: TensorCodec::F16, ..offer(1, 0, 10) },
+            Refusal::Codec { want: TensorCodec::F32, got: TensorCodec::F16 },
+        ),
+        (
+            Offer { transfer: Transfer::of(&[0; 40]), ..offer(1, 0, 10) },
+            Refusal::Bytes { want: 12, got: 40 },
+        ),
+        (offer(1, 0, 0), Refusal::Samples { max: 100, got: 0 }),
+        (offer(1, 0, 101), Refusal::Samples { max: 100, got: 101 }),
+        (Offer { loss: f32::NAN, ..offer(1, 0, 10) }, Refusal::NotFinite { index: 3 }),
+    ];
+    for (lie, want) in cases {
+        assert_eq!(round.on_offer(S, &peer(1), &lie), Err(want));
+    }
+    assert_eq!(round.on_offer(S, &peer(9), &offer(1, 0, 10)), Err(Refusal::NotJoined));
+    let got = round.on_report(S, &peer(1), &report(0, 101));
+    assert_eq!(got, Err(SessionError::TooManySamples { max: 100, got: 101 }));
+
+    for (values, want) in [
+        (vec![0.0, f32::NAN, 0.0], Refusal::NotFinite { index: 1 }),
+        (vec![f32::INFINITY, 0.0, 0.0], Refusal::NotFinite { index: 0 }),
+        (vec![0.0; 2], Refusal::Length { want: 3, got: 2 }),
+    ] {
+        let ticket = round.on_offer(S, &peer(1), &offer(1, 0, 1)).unwrap();
+        round.on_gradient(S, ticket, values);
+        assert_eq!(actions(&mut round), [RoundAction::Refuse(ticket, want)]);
+    }
+    contribute(&mut round, S + S, 2, &offer(1, 0, 100), [1.0; N]);
+    assert!(matches!(actions(&mut round).last(), Some(RoundAction::Step(mean)) if mean.n_samples == 100));
+}
+
+#[test]
+fn a_contribution_counts_once() {
+    let mut round = joined(&[1, 2]);
+    contribute(&mut round, S, 1, &offer(5, 0, 30), [1.0; N]);
+    let twice = Err(Refusal::Duplicate { contribution_id: 5 });
+    assert_eq!(round.on_offer(S, &peer(1), &offer(5, 0, 30)), twice);
+    // Another peer's contribution of the same number is another contribution.
+    contribute(&mut round, S, 2, &offer(5, 0, 100), [1.0; N]);
+    assert!(matches!(actions(&mut round).last(), Some(RoundAction::Step(mean)) if mean.n_samples == 130));
+    round.on_stepped(S);
+    assert_eq!(round.on_offer(S, &peer(1), &offer(5, 0, 30)), twice, "not even after the step");
+    // While one is under way, the same peer cannot offer another.
+    round.on_offer(S * 2, &peer(1), &offer(6, 1, 10)).unwrap();
+    assert_eq!(round.on_offer(S * 2, &peer(1), &offer(7, 1, 10)), Err(Refusal::Busy));
+}
+
+#[test]
+fn nobody_claims_more_than_a_device_could_compute() {
+    let mut round = joined(&[1]);
+    let mut config = config();
+    config.target_batch_size = 10_000;
+    round.config = config;
+    contribute(&mut round, S, 1, &offer(1, 0, 100), [0.0; N]);
+    let soon = S + Duration::from_millis(10);
+    assert_eq!(round.on_offer(soon, &peer(1), &offer(2, 0, 50)), Err(Refusal::Rate { max: 10, got: 50 }));
+    // Leaving and coming back changes nothing.
+    round.on_leave(soon, &peer(1));
+    round.on_join(peer(1), DeviceKind::BrowserCpu).unwrap();
+    assert_eq!(round.on_offer(soon, &peer(1), &offer(2, 0, 50)), Err(Refusal::Rate { max: 10, got: 50 }));
+    contribute(&mut round, S + S, 1, &offer(2, 0, 50), [0.0; N]);
+}
+
+#[test]
+fn who_reports_and_does_not_deliver_costs_one_deadline() {
+    let mut round = joined(&[1, 2]);
+    round.on_report(S, &peer(1), &report(0, 100)).unwrap();
+    assert_eq!(actions(&mut round), [RoundAction::RequestGradients(0)]);
+    round.on_timeout(S);
+    assert_eq!(actions(&mut round), [], "not before the deadline");
+    let deadline = round.next_deadline().unwrap();
+    round.on_timeout(deadline);
+    assert_eq!(actions(&mut round), [RoundAction::Announce(0)], "no step without samples");
+    for _ in 0..2 {
+        round.on_report(deadline, &peer(1), &report(0, 100)).unwrap();
+        assert_eq!(actions(&mut round), [], "it is not believed again");
+        round.on_leave(deadline, &peer(1));
+        round.on_join(peer(1), DeviceKind::BrowserCpu).unwrap();
+    }
+    contribute(&mut round, deadline, 1, &offer(1, 0, 10), [1.0; N]);
+    round.on_report(deadline, &peer(1), &report(0, 90)).unwrap();
+    let got = actions(&mut round);
+    assert_eq!(got.last(), Some(&RoundAction::RequestGradients(0)), "until it delivers");
+}
+
+#[test]
+fn who_leaves_takes_only_its_report_along() {
+    let mut round = joined(&[1, 2]);
+    contribute(&mut round, S, 1, &offer(1, 0, 50), [1.0; N]);
+    round.on_report(S, &peer(2), &report(0, 50)).unwrap();
+    actions(&mut round);
+    round.on_leave(S, &peer(2));
+    assert_eq!(actions(&mut round), [RoundAction::Announce(0)]);
+    round.on_leave(S, &peer(1));
+    assert_eq!(round.n_samples(), 50, "what was accepted stays");
+    round.on_join(peer(3), DeviceKind::NativeCpu).unwrap();
+    contribute(&mut round, S, 3, &offer(1, 0, 50), [3.0; N]);
+    let got = actions(&mut round);
+    assert!(matches!(got.last(), Some(RoundAction::Step(mean)) if mean.gradient == [2.0; N]), "{got:?}");
+}
+
+#[test]
+fn a_stalled_transfer_costs_its_own_share_only() {
+    let mut round = joined(&[1, 2]);
+    let slow = round.on_offer(S, &peer(1), &offer(1, 0, 40)).unwrap();
+    contribute(&mut round, S, 2, &offer(1, 0, 100), [1.0; N]);
+    actions(&mut round);
+    round.on_timeout(round.next_deadline().unwrap());
+    assert!(matches!(&actions(&mut round)[..], [RoundAction::Step(mean)] if mean.n_samples == 100));
+    round.on_gradient(S * 9, slow, vec![1.0; N]);
+    assert_eq!(actions(&mut round), [RoundAction::Refuse(slow, Refusal::Busy)]);
+    // Its samples were given back: it may claim them again in the next epoch.
+    round.on_stepped(S * 9);
+    round.on_offer(S * 9, &peer(1), &offer(2, 1, 40)).unwrap();
+}
+
+#[test]
+fn a_restart_restores_the_same_sum() {
+    let values = [[0.1, 0.7, -3.0], [1e-3, 0.2, 0.9], [5.0, -0.3, 0.11]];
+    let mut live = joined(&[1]);
+    let mut restored = AveragingRound::new(config(), 0);
+    for (id, values) in values.into_iter().enumerate() {
+        let offer = offer(id as u64, 0, 30);
+        contribute(&mut live, S * (id as u32 + 1), 1, &offer, values);
+        restored.restore(peer(1), &offer, &values, id as u32).unwrap();
+        let again = restored.restore(peer(1), &offer, &values, 99);
+        assert!(matches!(again, Err(Refusal::Duplicate { .. })));
+    }
+    restored.on_join(peer(1), DeviceKind::BrowserCpu).unwrap();
+    let last = offer(9, 0, 10);
+    contribute(&mut live, S * 9, 1, &last, [1.0; N]);
+    contribute(&mut restored, S * 9, 1, &last, [1.0; N]);
+    let step = |round: &mut AveragingRound| actions(round).pop().unwrap();
+    assert_eq!(step(&mut live), step(&mut restored));
+}
+
+/// Peers that report, deliver, stall, leave, repeat themselves and lie, in any order.
+#[derive(Debug, Clone)]
+enum Step {
+    Join(u8),
+    Leave(u8),
+    Report(u8, u32),
+    Offer { name: u8, id: u64, epoch_back: u64, n_samples: u32 },
+    Deliver { newest: bool, bad: bool },
+    Persist { fails: bool },
+    Wait,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let name = 0u8..4;
+    prop_oneof![
+        name.clone().prop_map(Step::Join),
+        name.clone().prop_map(Step::Leave),
+        (name.clone(), 0u32..120).prop_map(|(name, n)| Step::Report(name, n)),
+        (name, 0u64..9, 0u64..2, 0u32..110)
+            .prop_map(|(name, id, epoch_back, n_samples)| Step::Offer { name, id, epoch_back, n_samples }),
+        any::<(bool, bool)>().prop_map(|(newest, bad)| Step::Deliver { newest, bad: bad && newest }),
+        any::<bool>().prop_map(|fails| Step::Persist { fails }),
+        Just(Step::Wait),
+    ]
+}
+
+proptest! {
+    /// Whatever peers do: each step has at least the target's samples, all of them from contributions that
+    /// were persisted once, and a round that waits has a deadline.
+    #[test]
+    fn sequences_of_operations(steps in proptest::collection::vec(step(), 1..200), seed: u64) {
+        let mut round = AveragingRound::new(config(), 0);
+        let mut random = SplitMix64::new(seed);
+        let (mut now, mut open, mut stored) = (S, Vec::new(), Vec::new());
+        let mut accepted = 0u64;
+        let mut samples = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Join(name) => drop(round.on_join(peer(name), DeviceKind::NativeCpu)),
+                Step::Leave(name) => round.on_leave(now, &peer(name)),
+                Step::Report(name, n) => drop(round.on_report(now, &peer(name), &report(round.epoch(), n))),
+                Step::Offer { name, id, epoch_back, n_samples } => {
+                    let offer = offer(id, round.epoch().saturating_sub(epoch_back), n_samples);
+                    if let Ok(ticket) = round.on_offer(now, &peer(name), &offer) {
+                        samples.insert(ticket, n_samples);
+                        open.push(ticket);
+                    }
+                }
+                Step::Deliver { newest, bad } => {
+                    let at = if newest { open.len().checked_sub(1) } else { Some(random.below(open.len())) };
+                    if let Some(at) = at.filter(|&at| at < open.len()) {
+                        let values = if bad { vec![f32::NAN; N] } else { vec![1.0; N] };
+                        round.on_gradient(now, open.remove(at), values);
+                    }
+                }
+                Step::Persist { fails } => if let Some(ticket) = stored.pop() {
+                    if fails { round.on_persist_failed(now, ticket) } else { round.on_persisted(now, ticket) }
+                },
+                Step::Wait => {
+                    now += S;
+                    round.on_timeout(now);
+                }
+            }
+            for action in actions(&mut round) {
+                match action {
+                    RoundAction::Persist { ticket, epoch, .. } => {
+                        prop_assert_eq!(epoch, round.epoch());
+                        stored.push(ticket);
+                    }
+                    RoundAction::Acknowledge(ticket, told) => {
+                        prop_assert_eq!(Some(&told.n_samples), samples.get(&ticket));
+                        accepted += u64::from(told.n_samples);
+                    }
+                    RoundAction::Step(mean) => {
+                        prop_assert!(mean.n_samples >= 100);
+                        prop_assert_eq!(mean.n_samples, accepted);
+                        prop_assert!(mean.gradient.iter().all(|value| (value - 1.0).abs() < 1e-5));
+                        accepted = 0;
+                        round.on_stepped(now);
+                    }
+                    RoundAction::RequestGradients(_) => prop_assert!(round.next_deadline().is_some()),
+                    RoundAction::Refuse(..) | RoundAction::Announce(_) => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! In which order a peer sees the data: shards in a random order of its own, through a shuffle buffer
+//! (DeDLOC §3.3).
+//!
+//! The stream says which shard it wants next and is given its samples; batches are drawn at random
+//! from the buffer. Each pass visits every shard once. It never fetches anything itself.
+
+use std::sync::Arc;
+
+use barnraise_protocol::dataset::Shard;
+use barnraise_protocol::shard::ShardId;
+
+use crate::random::SplitMix64;
+
+/// Endless stream of training samples.
+#[derive(Debug)]
+pub struct SampleStream {
+    n_shards: u32,
+    capacity: usize,
+    random: SplitMix64,
+    /// Shards of this pass that are still to be fetched, last first.
+    order: Vec<u32>,
+    fetching: Option<u32>,
+    buffer: Vec<(Arc<Shard>, u32)>,
+}
+
+/// Samples of one forward and backward pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Samples {
+    /// `[n, height, width, channels]`.
+    pub images: Vec<u8>,
+    /// `[n]`.
+    pub labels: Vec<u8>,
+}
+
+impl SampleStream {
+    /// Over `n_shards` shards, holding about `capacity` samples; `seed` decides the order.
+    pub fn new(n_shards: u32, capacity: usize, seed: u64) -> Self {
+        let random = SplitMix64::new(seed);
+        Self { n_shards, capacity, random, order: Vec::new(), fetching: None, buffer: Vec::new() }
+    }
+
+    /// The shard to fetch now: one at a time, and only while the buffer has room.
+    pub fn next_fetch(&mut self) -> Option<ShardId> {
+        if self.fetching.is_some() || self.buffer.len() >= self.capacity || self.n_shards == 0 {
+            return None;
+        }
+        if self.order.is_empty() {
+            self.order.extend(0..self.n_shards);
+            self.random.shuffle(&mut self.order);
+        }
+        self.fetching = self.order.pop();
+        self.fetching.map(ShardId::Train)
+    }
+
+    /// The shard that was wanted is here.
+    pub fn on_shard(&mut self, shard: Arc<Shard>) {
+        self.fetching = None;
+        let samples = 0..shard.n_samples() as u32;
+        self.buffer.extend(samples.map(|index| (shard.clone(), index)));
+    }
+
+    /// The shard that was wanted could not be had: it is wanted again, after the others of this pass.
+    pub fn on_fetch_failed(&mut self) {
+        if let Some(shard) = self.fetching.take() {
+            self.order.insert(0, shard);
+        }
+    }
+
+    /// Samples in the buffer.
+    pub fn n_buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Draws `n` samples at random without replacement; `None` while there are fewer.
+    ///
+    /// Before the buffer has filled for the first time, batches are drawn from what is there, so that
+    /// training starts with the first shard.
+    pub fn take(&mut self, n: usize) -> Option<Samples> {
+        if self.buffer.len() < n {
+            return None;
+        }
+        let mut samples = Samples { images: Vec::new(), labels: Vec::with_capacity(n) };
+        for _ in 0..n {
+            let at = self.random.below(self.buffer.len());
+            let (shard, index) = self.buffer.swap_remove(at);
+            let index = index as usize;
+            let n_values = shard.images.len() / shard.n_samples().max(1);
+            samples.images.extend_from_slice(&shard.images[index * n_values..(index + 1) * n_values]);
+            samples.labels.push(shard.labels[index]);
+        }
+        Some(samples)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shard whose samples have one value, their global number, and the label of their shard.
+    fn shard(id: ShardId) -> Arc<Shard> {
+        let ShardId::Train(id) = id else { panic!("{id:?}") };
+        let images = (0..10).map(|i| (id * 10 + i) as u8).collect();
+        Arc::new(Shard { images, labels: vec![id as u8; 10] })
+    }
+
+    fn one_pass(seed: u64) -> Vec<u8> {
+        let mut stream = SampleStream::new(8, 30, seed);
+        let mut seen = Vec::new();
+        while seen.len() < 80 {
+            while let Some(id) = stream.next_fetch() {
+                stream.on_shard(shard(id));
+            }
+            let samples = stream.take(5).unwrap();
+            assert_eq!(samples.labels.len(), 5);
+            seen.extend(samples.images);
+        }
+        seen
+    }
+
+    #[test]
+    fn each_pass_shows_every_sample_once_in_an_order_of_its_own() {
+        let mut stream = SampleStream::new(8, 1000, 1);
+        for _ in 0..8 {
+            let id = stream.next_fetch().unwrap();
+            stream.on_shard(shard(id));
+        }
+        let mut first = stream.take(80).unwrap().images;
+        first.sort_unstable();
+        assert!(first.into_iter().eq(0..80));
+        assert_ne!(one_pass(1), one_pass(2));
+        assert_eq!(one_pass(1), one_pass(1));
+    }
+
+    #[test]
+    fn the_buffer_mixes_shards_and_stays_bounded() {
+        let mut stream = SampleStream::new(8, 30, 5);
+        while let Some(id) = stream.next_fetch() {
+            assert_eq!(stream.next_fetch(), None, "one at a time");
+            stream.on_shard(shard(id));
+        }
+        assert_eq!(stream.n_buffered(), 30);
+        let mut labels = stream.take(12).unwrap().labels;
+        labels.sort_unstable();
+        labels.dedup();
+        assert!(labels.len() > 1, "all of one shard");
+    }
+
+    #[test]
+    fn a_failed_shard_comes_back_within_the_pass() {
+        let mut stream = SampleStream::new(3, 1000, 9);
+        let failed = stream.next_fetch().unwrap();
+        stream.on_fetch_failed();
+        let mut rest = Vec::new();
+        for _ in 0..3 {
+            let id = stream.next_fetch().unwrap();
+            rest.push(id);
+            stream.on_shard(shard(id));
+        }
+        assert_eq!(rest[2], failed);
+        assert_eq!(stream.take(31), None);
+    }
+}
