@@ -8,8 +8,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
-use burn::tensor::wgpu::{WgpuInitError, WgpuSetup};
-use burn::tensor::{Device, ExecutionError};
+use burn::tensor::Device;
+use burn::tensor::wgpu::{WgpuInitError, WgpuSetup, wgpu};
 use futures::lock::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -61,8 +61,16 @@ pub struct ComputeDevice {
     choice: DeviceChoice,
     name: String,
     device: Device,
+    gpu: Option<Gpu>,
     /// Set once, by the graphics API's callbacks.
     lost: Arc<OnceLock<String>>,
+}
+
+/// A device and queue of the graphics API, shared with burn.
+#[derive(Debug, Clone)]
+pub(crate) struct Gpu {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
 }
 
 /// The one wgpu device of this process or browser worker: the backend registers it only once.
@@ -94,7 +102,9 @@ async fn open_wgpu() -> Result<ComputeDevice, DeviceError> {
     let (device, setup) = Device::wgpu_options().init_with_setup_async().await.map_err(wgpu_error)?;
     let lost = Arc::new(OnceLock::new());
     watch(&setup, &lost);
-    Ok(ComputeDevice { choice: DeviceChoice::Wgpu, name: adapter_name(&setup), device, lost })
+    let name = adapter_name(&setup);
+    let gpu = Some(Gpu { device: setup.device, queue: setup.queue });
+    Ok(ComputeDevice { choice: DeviceChoice::Wgpu, name, device, gpu, lost })
 }
 
 /// Replaces burn's own callbacks, of which the one for errors panics.
@@ -145,6 +155,7 @@ fn open_cuda() -> Result<ComputeDevice, DeviceError> {
             choice: DeviceChoice::Cuda,
             name: "CUDA device 0".to_owned(),
             device,
+            gpu: None,
             lost: Arc::default(),
         }),
         Ok(Err(error)) => Err(DeviceError::Open { choice: DeviceChoice::Cuda, reason: error.to_string() }),
@@ -159,6 +170,7 @@ impl ComputeDevice {
             choice: DeviceChoice::Cpu,
             name: "CPU".to_owned(),
             device: Device::flex(),
+            gpu: None,
             lost: Arc::default(),
         }
     }
@@ -191,10 +203,9 @@ impl ComputeDevice {
         &self.device
     }
 
-    /// The result of a readback: a lost device may answer as if nothing had happened.
-    pub(crate) fn checked<T>(&self, result: Result<T, ExecutionError>) -> Result<T, DeviceError> {
-        self.check()?;
-        result.map_err(|error| DeviceError::Execution(error.to_string()))
+    /// The handles that burn's wgpu runtime works with, on a wgpu device.
+    pub(crate) fn gpu(&self) -> Option<&Gpu> {
+        self.gpu.as_ref()
     }
 }
 
@@ -269,6 +280,6 @@ mod tests {
         let device = ComputeDevice::cpu();
         device.lost.set("unplugged".to_owned()).unwrap();
         assert!(device.clone().is_lost());
-        assert_eq!(device.checked(Ok(1)), Err(DeviceError::Lost("unplugged".to_owned())));
+        assert_eq!(device.check(), Err(DeviceError::Lost("unplugged".to_owned())));
     }
 }

@@ -15,6 +15,8 @@ use crate::error::ModelError;
 pub const PARAMETERS_MAX: usize = 64 * 1024 * 1024;
 /// Most values that a forward pass keeps for all its samples: 64 Mi. It bounds the batch.
 pub const ACTIVATIONS_MAX: usize = 64 * 1024 * 1024;
+/// Most samples of one micro-batch, however small the model.
+pub const BATCH_SAMPLES_MAX: usize = 16_384;
 /// Most hidden layers of an MLP.
 pub const HIDDEN_LAYERS_MAX: usize = 32;
 /// Most classes: a label is one byte.
@@ -103,7 +105,7 @@ impl ParameterLayout {
 
     /// Most samples that one forward pass agrees to take.
     pub fn batch_samples_max(&self) -> usize {
-        (ACTIVATIONS_MAX / self.n_activations).max(1)
+        (ACTIVATIONS_MAX / self.n_activations).clamp(1, BATCH_SAMPLES_MAX)
     }
 
     /// The first parameters, bit for bit the same on every platform for the same seed.

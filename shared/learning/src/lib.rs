@@ -12,7 +12,7 @@ pub mod schedule;
 pub mod trainer;
 
 mod batch;
-mod model;
+mod engine;
 mod platform;
 mod statistics;
 

@@ -10,16 +10,13 @@ use std::pin::Pin;
 
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::ModelSpec;
-use burn::tensor::activation::softmax;
-use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
-use futures::FutureExt;
 use futures::future::MaybeDone;
 
 use crate::batch::{self, Batch};
-use crate::device::{ComputeDevice, DeviceError};
+use crate::device::ComputeDevice;
+use crate::engine::{Engine, LogitsRead};
 use crate::error::ModelError;
 use crate::layout::ParameterLayout;
-use crate::model::Network;
 use crate::statistics::{self, Statistics};
 
 /// Most micro-batches queued on the device at once.
@@ -49,11 +46,9 @@ pub struct Evaluation {
     pub accuracy: f32,
 }
 
-type Read = Pin<Box<dyn Future<Output = Result<TensorData, ExecutionError>> + Send>>;
-
 /// A step whose logits are on their way to the host.
 struct InFlight {
-    logits: MaybeDone<Read>,
+    logits: MaybeDone<LogitsRead>,
     labels: Vec<u8>,
 }
 
@@ -63,11 +58,7 @@ pub struct Trainer {
     shape: ImageShape,
     n_classes: usize,
     device: ComputeDevice,
-    autodiff: Device,
-    parameters: Network,
-    /// The same tensors as leaves of a graph.
-    leaves: Network,
-    gradient_sum: Option<Network>,
+    engine: Engine,
     n_samples: u32,
     in_flight: VecDeque<InFlight>,
     finished: Statistics,
@@ -88,16 +79,13 @@ impl Trainer {
         device.check()?;
         let layout = ParameterLayout::of(spec, shape, n_classes)?;
         let flat = layout.initial_parameters(spec.seed);
-        let parameters = Network::from_flat(&flat, &layout, device.burn());
+        let engine = Engine::new(&layout, shape, n_classes, &device, &flat);
         Ok(Self {
-            leaves: parameters.tracked(),
-            autodiff: device.burn().clone().autodiff(),
             layout,
             shape,
             n_classes,
             device,
-            parameters,
-            gradient_sum: None,
+            engine,
             n_samples: 0,
             in_flight: VecDeque::with_capacity(IN_FLIGHT_MAX + 1),
             finished: Statistics::default(),
@@ -119,8 +107,7 @@ impl Trainer {
     pub fn load_parameters(&mut self, flat: &[f32]) -> Result<(), ModelError> {
         self.device.check()?;
         self.layout.check_length(flat.len())?;
-        self.parameters = Network::from_flat(flat, &self.layout, self.device.burn());
-        self.leaves = self.parameters.tracked();
+        self.engine.load(flat);
         self.reset();
         Ok(())
     }
@@ -137,14 +124,8 @@ impl Trainer {
         let n_samples = n_samples.ok_or(ModelError::TooManySamples { max: u32::MAX })?;
         self.device.check()?;
 
-        let (gradient, logits) = self.gradient(batch);
-        self.gradient_sum = Some(match self.gradient_sum.take() {
-            Some(sum) => sum.add(gradient),
-            None => gradient,
-        });
+        let read = self.engine.step(&batch.images, &batch.labels);
         self.n_samples = n_samples;
-
-        let read: Read = Box::pin(logits.into_data_async());
         let mut step = InFlight { logits: futures::future::maybe_done(read), labels: batch.labels.clone() };
         // Polled once, the read is queued behind this step and does not wait for later ones.
         let _ = futures::poll!(&mut step.logits);
@@ -167,16 +148,17 @@ impl Trainer {
     /// # Errors
     /// A device that failed, a gradient that is not finite. The accumulated gradient is gone.
     pub async fn take_mean_gradient(&mut self) -> Result<Option<MeanGradient>, ModelError> {
-        let Some(sum) = self.gradient_sum.take() else {
-            return Ok(None);
-        };
         let n_samples = self.n_samples;
-        let read = sum.read().execute_async().await;
+        if n_samples == 0 {
+            return Ok(None);
+        }
         let settled = self.settle(0).await;
+        let taken = self.engine.take().await;
         let finished = self.finished;
         self.reset();
         settled?;
-        let values = self.mean_values(&self.device.checked(read)?, n_samples)?;
+        self.device.check()?;
+        let values = self.mean_values(taken?, n_samples)?;
         Ok(Some(MeanGradient {
             values,
             n_samples,
@@ -226,29 +208,15 @@ impl Trainer {
     }
 
     fn chunk_samples(&self) -> usize {
-        EVALUATION_CHUNK.min(self.layout.batch_samples_max())
+        EVALUATION_CHUNK.min(self.layout.batch_samples_max()).min(self.engine.logits_samples_max())
     }
 
     fn reset(&mut self) {
-        self.gradient_sum = None;
+        self.engine.reset();
         self.n_samples = 0;
         self.in_flight.clear();
         self.finished = Statistics::default();
         self.last_loss = None;
-    }
-
-    /// The gradient of the summed cross-entropy, and the logits.
-    ///
-    /// Its derivative by the logits is `softmax - one_hot`. The graph starts from the product of
-    /// the logits with that constant, which spares the device the loss and its derivative.
-    fn gradient(&self, batch: &Batch) -> (Network, Tensor<2>) {
-        let tracked = self.leaves.logits(&batch.images, self.shape, &self.autodiff);
-        let logits = tracked.clone().without_autodiff();
-        let one_hot = batch::one_hot(&batch.labels, self.n_classes);
-        let data = TensorData::new(one_hot, [batch.labels.len(), self.n_classes]);
-        let residual = softmax(logits.clone(), 1) - Tensor::from_data(data, self.device.burn());
-        let mut gradients = (tracked * residual.autodiff()).backward();
-        (self.leaves.gradients(&mut gradients), logits)
     }
 
     /// Waits until at most `n_left` steps are in flight and counts those that are done.
@@ -257,7 +225,8 @@ impl Trainer {
             let Some(mut step) = self.in_flight.pop_front() else { break };
             (&mut step.logits).await;
             let Some(read) = Pin::new(&mut step.logits).take_output() else { continue };
-            let logits = values(self.device.checked(read)?)?;
+            self.device.check()?;
+            let logits = read?;
             let statistics = Statistics::of(&logits, &step.labels);
             self.last_loss = Some(statistics.mean_loss());
             self.finished.add(statistics);
@@ -265,29 +234,21 @@ impl Trainer {
         Ok(())
     }
 
-    fn mean_values(&self, read: &[TensorData], n_samples: u32) -> Result<Vec<f32>, ModelError> {
-        let mut mean = Vec::with_capacity(self.layout.n_parameters());
-        for data in read {
-            let sum = data.as_slice::<f32>().map_err(|error| DeviceError::Execution(error.to_string()))?;
-            mean.extend(sum.iter().map(|value| value / n_samples as f32));
-        }
-        self.layout.check_length(mean.len())?;
-        match mean.iter().position(|value| !value.is_finite()) {
+    fn mean_values(&self, mut sum: Vec<f32>, n_samples: u32) -> Result<Vec<f32>, ModelError> {
+        self.layout.check_length(sum.len())?;
+        sum.iter_mut().for_each(|value| *value /= n_samples as f32);
+        match sum.iter().position(|value| !value.is_finite()) {
             Some(index) => Err(ModelError::NotFinite { index }),
-            None => Ok(mean),
+            None => Ok(sum),
         }
     }
 
     async fn logits(&self, images: &[u8]) -> Result<Vec<f32>, ModelError> {
         self.device.check()?;
-        let logits = self.parameters.logits(images, self.shape, self.device.burn());
-        Ok(values(self.device.checked(logits.into_data_async().boxed().await)?)?)
+        let logits = self.engine.logits(images, images.len() / self.shape.n_values()).await;
+        self.device.check()?;
+        Ok(logits?)
     }
-}
-
-fn values(data: TensorData) -> Result<Vec<f32>, DeviceError> {
-    let slice = data.as_slice::<f32>().map_err(|error| DeviceError::Execution(error.to_string()))?;
-    Ok(slice.to_vec())
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! A native process: the graphics backend reports a missing adapter itself.
 
+use burn::tensor::wgpu::wgpu;
+
 /// Nothing to ask before the backend does.
 pub(crate) async fn check_adapter() -> Result<(), String> {
     Ok(())
@@ -15,4 +17,12 @@ pub(crate) fn catch_panic<T>(open: impl FnOnce() -> T + std::panic::UnwindSafe) 
             Err(_) => "the backend stopped without a message".to_owned(),
         },
     })
+}
+
+/// Blocks until a submission is done and its callbacks have run.
+pub(crate) fn finish(
+    device: &wgpu::Device,
+    submission: wgpu::SubmissionIndex,
+) -> Result<(), wgpu::PollError> {
+    device.poll(wgpu::PollType::Wait { submission_index: Some(submission), timeout: None }).map(|_| ())
 }

@@ -1,6 +1,7 @@
 //! A browser, in a page or a worker: WebGPU may be absent, or present without an adapter, and the
 //! backend is not asked before that is known because it would take the module down with it.
 
+use burn::tensor::wgpu::wgpu;
 use js_sys::{Function, Promise, Reflect};
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
@@ -34,4 +35,9 @@ fn property(object: &JsValue, name: &str) -> Result<JsValue, String> {
 
 fn describe(error: &JsValue) -> String {
     format!("{error:?}")
+}
+
+/// Nothing: the browser runs the callbacks between two tasks.
+pub(crate) fn finish(_: &wgpu::Device, _: wgpu::SubmissionIndex) -> Result<(), wgpu::PollError> {
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! The networks as tensors: parameters on a device, and the forward pass.
+//! The networks as burn tensors: parameters on a device, and the forward pass.
 //!
 //! Both architectures are convolutions (none for an MLP), then linear layers with ReLU between
 //! them. The same type holds gradients. No loss here, and no optimizer.
