@@ -183,6 +183,8 @@ where
     let mut asked = partial.next_chunk();
     let mut next = asked;
     let mut broken = None;
+    // A chunk is added to `partial` when it is whole, so that dropping this future loses only that one.
+    let mut chunk = vec![0; CHUNK_BYTES.min(n_bytes as usize)];
     while next < end {
         while broken.is_none() && asked < end && asked - next <= WINDOW_CHUNKS - PULL_CHUNKS {
             let count = PULL_CHUNKS.min(end - asked);
@@ -192,18 +194,15 @@ where
         if next == asked {
             break;
         }
-        let kept = partial.bytes.len();
-        match read_chunk(stream, next, chunk_len(n_bytes, next), &mut partial.bytes).await {
-            Err(error @ BulkError::Checksum { .. }) => {
-                partial.bytes.truncate(kept);
-                broken.get_or_insert(error);
+        let want_bytes = chunk_len(n_bytes, next);
+        match read_chunk(stream, next, &mut chunk[..want_bytes]).await {
+            Err(error @ BulkError::Checksum { .. }) => broken = broken.or(Some(error)),
+            Err(error) => return Err(error),
+            Ok(()) if broken.is_some() => {}
+            Ok(()) => {
+                partial.bytes.extend_from_slice(&chunk[..want_bytes]);
+                on_progress(partial.n_bytes());
             }
-            Err(error) => {
-                partial.bytes.truncate(kept);
-                return Err(error);
-            }
-            Ok(()) if broken.is_some() => partial.bytes.truncate(kept),
-            Ok(()) => on_progress(partial.n_bytes()),
         }
         next += 1;
     }
@@ -222,20 +221,18 @@ pub async fn decline<S: AsyncWrite + Unpin>(stream: &mut S) -> Result<(), BulkEr
 async fn read_chunk<S: AsyncRead + Unpin>(
     stream: &mut S,
     want_index: u32,
-    want_bytes: usize,
-    bytes: &mut Vec<u8>,
+    chunk: &mut [u8],
 ) -> Result<(), BulkError> {
     let mut header = [0; CHUNK_HEADER_BYTES];
     stream.read_exact(&mut header).await?;
     let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let (got_index, got_bytes, checksum) = (word(0), word(4) as usize, word(8));
+    let want_bytes = chunk.len();
     if (got_index, got_bytes) != (want_index, want_bytes) {
         return Err(BulkError::WrongChunk { want_index, want_bytes, got_index, got_bytes });
     }
-    let start = bytes.len();
-    bytes.resize(start + want_bytes, 0);
-    stream.read_exact(&mut bytes[start..]).await?;
-    if crc32fast::hash(&bytes[start..]) != checksum {
+    stream.read_exact(chunk).await?;
+    if crc32fast::hash(chunk) != checksum {
         return Err(BulkError::Checksum { index: want_index });
     }
     Ok(())

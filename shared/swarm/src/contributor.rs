@@ -437,7 +437,9 @@ mod tests {
     #[test]
     fn a_full_contribution_is_delivered_before_it_is_due() {
         let mut peer = connected();
-        (1..=4).for_each(|n| compute(&mut peer, 64 * n));
+        (1..=3).for_each(|n| compute(&mut peer, 64 * n));
+        peer.next_action(S);
+        peer.on_batch(64, 10.0);
         assert!(matches!(peer.next_action(S), Action::TakeGradient { n_samples: 256, .. }));
         peer.on_answer(S, &accepted(100));
         assert_eq!(peer.next_action(S), Action::ComputeBatch, "and goes on");

@@ -1,0 +1,224 @@
+//! Every message of every conversation: its bytes on the wire, its way there and back, its length, and
+//! what becomes of it when bytes change on the way.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fmt::{Debug, Write};
+
+use barnraise_protocol::bulk::{Pull, Transfer};
+use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::contribute::{self, DeviceKind, Join, Progress, Report};
+use barnraise_protocol::dataset::{ImageShape, Manifest, Shard, ShardEntry};
+use barnraise_protocol::framing::{self, HEADER_BYTES};
+use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::run::{self, ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::shard::{self, ShardId};
+use barnraise_protocol::state::{self, StateHeader};
+use barnraise_protocol::{PROTOCOL_VERSION, Sha256Hash};
+use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+const HASH: Sha256Hash = Sha256Hash([0xab; 32]);
+const TRANSFER: Transfer = Transfer { n_bytes: 300, sha256: HASH };
+
+fn hash_hex() -> String {
+    "ab".repeat(32)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
+}
+
+/// Checks the four things that hold for each message.
+fn check<M>(message: &M, bytes_max: usize, golden_payload: &str)
+where
+    M: Serialize + DeserializeOwned + PartialEq + Debug,
+{
+    let frame = framing::encode(message, bytes_max).unwrap();
+    let (header, payload) = frame.split_at(HEADER_BYTES);
+    assert_eq!(hex(payload), golden_payload, "golden bytes of {message:?}");
+    assert_eq!(header[0], PROTOCOL_VERSION);
+    assert_eq!(header[1..], (payload.len() as u32).to_le_bytes(), "declared length of {message:?}");
+    assert_eq!(&framing::decode::<M>(&frame, bytes_max).unwrap(), message);
+    for cut in 0..frame.len() {
+        framing::decode::<M>(&frame[..cut], bytes_max).unwrap_err();
+    }
+    for at in 0..frame.len() {
+        for flip in [1u8, 0x80, 0xff] {
+            let mut mutated = frame.clone();
+            mutated[at] ^= flip;
+            let _ = framing::decode::<M>(&mutated, bytes_max);
+        }
+    }
+}
+
+fn description() -> RunDescription {
+    let entry = ShardEntry { n_samples: 5, n_bytes: 40, sha256: HASH };
+    RunDescription {
+        run_id: "r".into(),
+        title: "t".into(),
+        purpose: "p".into(),
+        model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![300] }, seed: 1 },
+        n_parameters: 10,
+        target_batch_size: 1024,
+        micro_batch_size: 64,
+        shuffle_buffer_samples: 2000,
+        gradient_codec: TensorCodec::F16,
+        state_codec: TensorCodec::F32,
+        contribution_samples_max: 8192,
+        manifest: Manifest {
+            name: "d".into(),
+            shape: ImageShape { height: 28, width: 28, channels: 1 },
+            class_names: vec!["a".into()],
+            shards: vec![entry],
+            gallery: entry,
+        },
+    }
+}
+
+#[test]
+fn run_messages() {
+    let max = run::MESSAGE_BYTES_MAX;
+    check(&run::ContributorToBackbone::Describe, max, "00");
+    check(&run::BackboneToContributor::Refused("no".into()), max, "01026e6f");
+    let entry = format!("0528{}", hash_hex());
+    let golden = format!("000172017401700101ac02010a800840d00f01008040016 41c1c01010161 01{entry}{entry}");
+    let golden = golden.replace(' ', "");
+    check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
+}
+
+#[test]
+fn state_messages() {
+    let max = state::MESSAGE_BYTES_MAX;
+    check(&state::ContributorToBackbone::GetLatest, max, "00");
+    check(&state::ContributorToBackbone::GetEpoch(300), max, "01ac02");
+    let header = StateHeader { epoch: 7, n_values: 75, codec: TensorCodec::F32, transfer: TRANSFER };
+    let golden = format!("00074b00ac02{}", hash_hex());
+    check(&state::BackboneToContributor::Found(header), max, &golden);
+    check(&state::BackboneToContributor::Refused(String::new()), max, "0100");
+}
+
+#[test]
+fn shard_messages() {
+    let max = shard::MESSAGE_BYTES_MAX;
+    check(&shard::ContributorToBackbone::Get(ShardId::Train(300)), max, "0000ac02");
+    check(&shard::ContributorToBackbone::Get(ShardId::Gallery), max, "0001");
+    check(&shard::BackboneToContributor::Found(TRANSFER), max, &format!("00ac02{}", hash_hex()));
+    check(&shard::BackboneToContributor::Refused("x".into()), max, "010178");
+}
+
+#[test]
+fn contribute_messages() {
+    use contribute::{BackboneToContributor as Down, ContributorToBackbone as Up, MESSAGE_BYTES_MAX as MAX};
+    let join = Join { run_id: "r".into(), device: DeviceKind::BrowserCpu, device_name: "d".into() };
+    check(&Up::Join(join), MAX, "00017201 0164".replace(' ', "").as_str());
+    let report = Report { epoch: 1, n_samples: 64, samples_per_second: 1.0 };
+    check(&Up::Report(report), MAX, "0101400000803f");
+    let progress = Progress {
+        epoch: 2,
+        n_samples: 3,
+        target_batch_size: 4,
+        n_contributors: 5,
+        samples_per_second: 0.0,
+        train_loss: None,
+        test_accuracy: Some(1.0),
+    };
+    check(&Down::Welcome(progress), MAX, "00020304050000000000010000803f");
+    check(&Down::EpochStarted(9), MAX, "0109");
+    check(&Down::GradientDue(9), MAX, "0209");
+    check(&Down::Progress(progress), MAX, "03020304050000000000010000803f");
+    check(&Down::Refused("x".into()), MAX, "040178");
+}
+
+#[test]
+fn gradient_messages() {
+    use gradient::{BackboneToContributor as Down, ContributorToBackbone as Up, MESSAGE_BYTES_MAX as MAX};
+    let offer = Offer {
+        contribution_id: 1,
+        epoch: 2,
+        n_samples: 3,
+        loss: 1.0,
+        n_values: 4,
+        codec: TensorCodec::Int8,
+        transfer: TRANSFER,
+    };
+    check(&Up::Offer(offer), MAX, &format!("000102030000803f0402ac02{}", hash_hex()));
+    check(&Down::Wanted, MAX, "00");
+    check(&Down::Accepted(Accepted { contribution_id: 1, epoch: 2, n_samples: 3 }), MAX, "01010203");
+    let refusals = [
+        (Refusal::Epoch { want: 1, got: 2 }, "000102"),
+        (Refusal::Length { want: 1, got: 2 }, "010102"),
+        (Refusal::Bytes { want: 1, got: 2 }, "020102"),
+        (Refusal::Codec { want: TensorCodec::F16, got: TensorCodec::F32 }, "030100"),
+        (Refusal::Samples { max: 1, got: 2 }, "040102"),
+        (Refusal::Rate { max: 1, got: 2 }, "050102"),
+        (Refusal::NotFinite { index: 3 }, "0603"),
+        (Refusal::Duplicate { contribution_id: 3 }, "0703"),
+        (Refusal::Transfer("x".into()), "080178"),
+        (Refusal::NotJoined, "09"),
+        (Refusal::Storage, "0a"),
+        (Refusal::Busy, "0b"),
+    ];
+    for (refusal, golden) in refusals {
+        check(&Down::Refused(refusal), MAX, &format!("02{golden}"));
+    }
+}
+
+#[test]
+fn pulls() {
+    check(&Pull::Chunks { first: 300, count: 8 }, 64, "00ac0208");
+    check(&Pull::Done, 64, "01");
+}
+
+/// What any bytes do to a decoder: a message, or an error. Never a panic, never an allocation beyond them.
+fn decode_everything(bytes: &[u8]) {
+    let _ = framing::decode::<run::ContributorToBackbone>(bytes, run::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<run::BackboneToContributor>(bytes, run::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<state::ContributorToBackbone>(bytes, state::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<state::BackboneToContributor>(bytes, state::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<shard::ContributorToBackbone>(bytes, shard::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<shard::BackboneToContributor>(bytes, shard::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<contribute::ContributorToBackbone>(bytes, contribute::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<contribute::BackboneToContributor>(bytes, contribute::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<gradient::ContributorToBackbone>(bytes, gradient::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<gradient::BackboneToContributor>(bytes, gradient::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<Pull>(bytes, 64);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn any_payload_is_decoded_or_refused(mut payload in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let length = (payload.len() as u32).to_le_bytes();
+        payload.splice(0..0, [&[PROTOCOL_VERSION], length.as_slice()].concat());
+        decode_everything(&payload);
+    }
+
+    #[test]
+    fn any_bytes_are_a_shard_or_refused(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        n_samples in 0u32..1000,
+    ) {
+        // The hash is right, so that what follows it is reached.
+        let sha256 = Sha256Hash::of(&bytes);
+        let entry = ShardEntry { n_samples, n_bytes: bytes.len() as u32, sha256 };
+        let _ = Shard::decode(&bytes, &entry, &description().manifest);
+    }
+
+    #[test]
+    fn a_mutated_description_never_panics(at in 0usize..200, value: u8) {
+        let message = run::BackboneToContributor::Description(Box::new(description()));
+        let mut frame = framing::encode(&message, run::MESSAGE_BYTES_MAX).unwrap();
+        let at = HEADER_BYTES + at % (frame.len() - HEADER_BYTES);
+        frame[at] = value;
+        let decoded = framing::decode::<run::BackboneToContributor>(&frame, run::MESSAGE_BYTES_MAX);
+        if let Ok(run::BackboneToContributor::Description(mutated)) = decoded {
+            let _ = mutated.manifest.validate();
+            let _ = mutated.manifest.n_samples();
+        }
+    }
+}
