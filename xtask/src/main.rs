@@ -71,6 +71,9 @@ struct BuildArgs {
     /// Native binary as the tests use it (the default)
     #[arg(long)]
     dev: bool,
+    /// No native binary: only what a backbone serves
+    #[arg(long)]
+    web_only: bool,
 }
 
 #[derive(Debug, Args)]
@@ -92,6 +95,7 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
+        Command::Build(args) if args.web_only => build::web(&workspace, setup::for_build()?),
         Command::Build(args) => {
             let profile = if args.release { NativeProfile::Release } else { NativeProfile::Dev };
             build::everything(&workspace, profile)
