@@ -1,0 +1,140 @@
+//! Whether a run's description is one that this peer takes part in: a backbone may say anything.
+//!
+//! The manifest was checked where it was received; here the sizes are, before anything is allocated.
+
+use barnraise_learning::{ModelError, ParameterLayout};
+use barnraise_protocol::run::RunDescription;
+
+/// Most samples of one forward and backward pass.
+pub const MICRO_BATCH_SAMPLES_MAX: u32 = 4096;
+/// Most samples of the shuffle buffer.
+pub const SHUFFLE_BUFFER_SAMPLES_MAX: u32 = 1_000_000;
+/// Most bytes of the images in the shuffle buffer.
+pub const BUFFER_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+/// Why a run is not one to take part in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DescriptionError {
+    /// The model is out of bounds or does not fit the data.
+    #[error("the run's model: {0}")]
+    Model(#[from] ModelError),
+    /// The backbone counts another number of parameters.
+    #[error("the run announces {got} parameters, its model has {want}")]
+    Parameters {
+        /// Of the model.
+        want: u64,
+        /// Announced.
+        got: u64,
+    },
+    /// A pass without samples, or with too many.
+    #[error("the run wants {got} samples in a pass, 1 to {max} are possible")]
+    MicroBatch {
+        /// Most possible for this model.
+        max: u32,
+        /// Announced.
+        got: u32,
+    },
+    /// A contribution smaller than a pass, so that nothing could ever be contributed.
+    #[error("a contribution may carry {got} samples, one pass makes {want}")]
+    Contribution {
+        /// Samples of a pass.
+        want: u32,
+        /// Announced.
+        got: u32,
+    },
+    /// A shuffle buffer that holds less than a pass, or more than a tab has memory for.
+    #[error("the run wants {got} samples in the shuffle buffer, {min} to {max} are possible")]
+    ShuffleBuffer {
+        /// Samples of a pass.
+        min: u32,
+        /// Most possible for images of this size.
+        max: u32,
+        /// Announced.
+        got: u32,
+    },
+}
+
+/// Checks the sizes of a run, and returns the layout of its parameters.
+pub fn check_description(run: &RunDescription) -> Result<ParameterLayout, DescriptionError> {
+    let layout = ParameterLayout::of(&run.model, run.manifest.shape, run.manifest.class_names.len())?;
+    let want = layout.n_parameters() as u64;
+    if run.n_parameters != want {
+        return Err(DescriptionError::Parameters { want, got: run.n_parameters });
+    }
+    let got = run.micro_batch_size;
+    let max = u32::try_from(layout.batch_samples_max()).unwrap_or(u32::MAX).min(MICRO_BATCH_SAMPLES_MAX);
+    if got == 0 || got > max {
+        return Err(DescriptionError::MicroBatch { max, got });
+    }
+    let want = run.micro_batch_size;
+    if run.contribution_samples_max < want {
+        return Err(DescriptionError::Contribution { want, got: run.contribution_samples_max });
+    }
+    let fitting = BUFFER_BYTES_MAX / run.manifest.shape.n_values().max(1);
+    let max = u32::try_from(fitting).unwrap_or(u32::MAX).min(SHUFFLE_BUFFER_SAMPLES_MAX);
+    let got = run.shuffle_buffer_samples;
+    if got < want || got > max {
+        return Err(DescriptionError::ShuffleBuffer { min: want, max, got });
+    }
+    Ok(layout)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
+    use barnraise_protocol::run::{ModelKind, ModelSpec};
+    use barnraise_protocol::{Sha256Hash, TensorCodec};
+
+    use super::*;
+
+    fn run() -> RunDescription {
+        let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash::of(b"") };
+        RunDescription {
+            run_id: "run".into(),
+            title: String::new(),
+            purpose: String::new(),
+            model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![3] }, seed: 1 },
+            n_parameters: (4 * 3 + 3) + (3 * 2 + 2),
+            target_batch_size: 8,
+            micro_batch_size: 4,
+            shuffle_buffer_samples: 16,
+            gradient_codec: TensorCodec::F16,
+            state_codec: TensorCodec::F32,
+            contribution_samples_max: 8,
+            manifest: Manifest {
+                name: String::new(),
+                shape: ImageShape { height: 2, width: 2, channels: 1 },
+                class_names: vec!["a".into(), "b".into()],
+                shards: vec![entry],
+                gallery: entry,
+            },
+        }
+    }
+
+    fn rejected(change: impl Fn(&mut RunDescription)) -> DescriptionError {
+        let mut run = run();
+        change(&mut run);
+        check_description(&run).unwrap_err()
+    }
+
+    #[test]
+    fn sizes_that_a_tab_cannot_bear_are_named() {
+        assert_eq!(check_description(&run()).unwrap().n_parameters(), 23);
+        let error = rejected(|run| run.n_parameters = 24);
+        assert_eq!(error, DescriptionError::Parameters { want: 23, got: 24 });
+        for size in [0, MICRO_BATCH_SAMPLES_MAX + 1] {
+            let error = rejected(|run| run.micro_batch_size = size);
+            assert!(matches!(error, DescriptionError::MicroBatch { got, .. } if got == size));
+        }
+        let error = rejected(|run| run.contribution_samples_max = 3);
+        assert_eq!(error, DescriptionError::Contribution { want: 4, got: 3 });
+        for size in [3, SHUFFLE_BUFFER_SAMPLES_MAX + 1] {
+            let error = rejected(|run| run.shuffle_buffer_samples = size);
+            assert!(matches!(error, DescriptionError::ShuffleBuffer { got, .. } if got == size));
+        }
+        let huge = ModelKind::Mlp { hidden: vec![u32::MAX, u32::MAX] };
+        assert!(matches!(rejected(|run| run.model.kind = huge.clone()), DescriptionError::Model(_)));
+    }
+}

@@ -1,0 +1,354 @@
+//! What follows from each operation that completed.
+
+use std::rc::Rc;
+
+use barnraise_learning::{ComputeDevice, ModelError, Trainer};
+use barnraise_protocol::gradient::{Accepted, Refusal};
+use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::shard::ShardId;
+use barnraise_protocol::state::State;
+use barnraise_swarm::Moment;
+use barnraise_swarm::samples::SampleStream;
+use futures::FutureExt;
+use futures::future::Fuse;
+
+use super::{ComputeKind, DEAF_MIN, Driver, Link, NetKind, Run, SHARD_RETRY};
+use crate::compute::{ComputeError, ComputeOutcome, Done};
+use crate::error::OperationError;
+use crate::event::Event;
+use crate::network::{self, Connected, NetOutcome, Prepared, ShardOutcome};
+use crate::platform::Platform;
+use crate::speed::Speed;
+
+impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
+    pub(super) fn on_net(&mut self, outcome: NetOutcome<P>) {
+        let kind = self.net_kind.take();
+        self.net_cancel = None;
+        match outcome {
+            NetOutcome::Connected(result) => match result {
+                Ok(connected) => self.on_connected(connected),
+                Err(error) => self.on_net_error(kind, &error),
+            },
+            NetOutcome::State { stream, partial, result } => {
+                if let Some(run) = &mut self.run {
+                    run.partial_state = partial;
+                }
+                if let Some(link) = &mut self.link {
+                    link.state = stream;
+                }
+                match result {
+                    Ok(state) => self.on_state(state, kind == Some(NetKind::State { is_errand: true })),
+                    Err(error) => self.on_net_error(kind, &error),
+                }
+            }
+            NetOutcome::Reported { writer, result } => {
+                if let Some(link) = &mut self.link {
+                    link.session = Some(writer);
+                }
+                if let Err(error) = result {
+                    self.on_net_error(kind, &error);
+                }
+            }
+            NetOutcome::Answered { stream, result } => {
+                if let Some(link) = &mut self.link {
+                    link.gradient = stream;
+                }
+                match result {
+                    Ok(answer) => self.on_answer(&answer),
+                    Err(error) => self.on_net_error(kind, &error),
+                }
+            }
+            NetOutcome::Left => {}
+        }
+    }
+
+    fn on_net_error(&mut self, kind: Option<NetKind>, error: &OperationError) {
+        if matches!(error, OperationError::Cancelled) {
+            return;
+        }
+        let reason = error.to_string();
+        if error.is_final() {
+            self.give_up(reason);
+            return;
+        }
+        match kind {
+            Some(NetKind::Connect { is_joining: false } | NetKind::State { is_errand: true }) => {
+                self.on_errand_error(&reason);
+            }
+            _ => self.disconnect(reason),
+        }
+    }
+
+    /// An errand failed on the network. A connection that had worked before may have died unnoticed:
+    /// then the errands are tried once more on a new one.
+    fn on_errand_error(&mut self, reason: &str) {
+        let was_proven = self.link.as_ref().is_some_and(|link| link.is_proven);
+        self.drop_link();
+        if !was_proven && self.is_idle {
+            self.fail_errands(reason);
+        }
+    }
+
+    fn on_connected(&mut self, connected: Connected<P>) {
+        let now = self.platform.now();
+        let Connected { run, session } = connected;
+        if !self.use_run(run) {
+            return;
+        }
+        let link = self.link.get_or_insert_with(|| {
+            self.n_links += 1;
+            Link {
+                id: self.n_links,
+                session: None,
+                is_proven: false,
+                state: None,
+                gradient: None,
+                shard: None,
+                used_at: now,
+            }
+        });
+        link.used_at = now;
+        let Some((writer, reader, progress)) = session else { return };
+        link.session = Some(writer);
+        self.session = network::listen::<P>(reader).boxed_local().fuse();
+        let Some(run) = &self.run else { return };
+        let description = &run.description;
+        let (samples_max, micro_batch) = (description.contribution_samples_max, description.micro_batch_size);
+        self.contributor.on_connected(now, samples_max, micro_batch);
+        self.heard(now);
+        self.contributor.on_epoch(progress.epoch);
+        (self.events)(Event::Progress(progress));
+    }
+
+    /// Goes on with the run as the backbone describes it now; `false` where that is impossible.
+    fn use_run(&mut self, description: RunDescription) -> bool {
+        let is_same = |run: &Run| *run.description == description;
+        if self.run.as_ref().is_some_and(is_same) {
+            return true;
+        }
+        let description = Rc::new(description);
+        // Whatever belonged to another run is of no use in this one.
+        self.contributor.on_trainer_lost();
+        self.prepared = None;
+        self.loss = None;
+        self.compute = Fuse::terminated();
+        self.compute_kind = None;
+        self.shard = Fuse::terminated();
+        self.shard_id = None;
+        let n_shards = description.manifest.shards.len() as u32;
+        let capacity = description.shuffle_buffer_samples as usize;
+        self.run = Some(Run {
+            description: Rc::clone(&description),
+            trainer: None,
+            loaded: None,
+            parked: None,
+            is_warm: false,
+            samples: SampleStream::new(n_shards, capacity, self.seed),
+            wanted_shard: None,
+            partial_state: None,
+            partial_shard: None,
+        });
+        (self.events)(Event::Described(Box::new(RunDescription::clone(&description))));
+        match self.new_trainer() {
+            Ok(()) => {}
+            Err(ModelError::Device(error)) => self.on_device_lost(None, &error.to_string()),
+            Err(error) => self.give_up(error.to_string()),
+        }
+        self.broken.is_none()
+    }
+
+    fn new_trainer(&mut self) -> Result<(), ModelError> {
+        let Some(run) = &mut self.run else { return Ok(()) };
+        let manifest = &run.description.manifest;
+        let (model, n_classes) = (&run.description.model, manifest.class_names.len());
+        run.trainer = Some(Trainer::new(model, manifest.shape, n_classes, self.device.clone())?);
+        run.is_warm = false;
+        run.loaded = None;
+        Ok(())
+    }
+
+    fn on_state(&mut self, state: State, is_errand: bool) {
+        let now = self.platform.now();
+        if let Some(link) = &mut self.link {
+            link.is_proven = true;
+            link.used_at = now;
+        }
+        let Some(run) = &mut self.run else { return };
+        let Some(trainer) = &mut run.trainer else {
+            run.parked = Some((state, is_errand));
+            return;
+        };
+        if is_errand && !self.is_idle {
+            // Contributing began meanwhile, and the state machine has an epoch of its own in mind.
+            return;
+        }
+        match trainer.load_parameters(&state.parameters) {
+            Ok(()) => {
+                run.loaded = Some((state.epoch, now));
+                if !is_errand {
+                    self.contributor.on_state(state.epoch);
+                }
+            }
+            Err(error) => self.on_model_error(None, &error),
+        }
+    }
+
+    fn on_answer(&mut self, answer: &Result<Accepted, Refusal>) {
+        let now = self.platform.now();
+        self.heard(now);
+        self.contributor.on_answer(now, answer);
+        if !matches!(answer, Err(Refusal::Busy | Refusal::Storage | Refusal::NotJoined)) {
+            self.prepared = None;
+        }
+    }
+
+    pub(super) fn heard(&mut self, at: Moment) {
+        self.heard_at = at;
+        self.contributor.on_heard(at);
+    }
+
+    pub(super) fn on_compute(&mut self, outcome: ComputeOutcome) {
+        let kind = self.compute_kind.take();
+        let ComputeOutcome { trainer, done } = outcome;
+        self.lost_at = None;
+        let loss = trainer.last_loss();
+        if let Some(run) = &mut self.run {
+            run.trainer = Some(trainer);
+        }
+        match done {
+            Done::Batch { n_samples, took, result: Ok(()) } => {
+                self.loss = loss.or(self.loss);
+                self.on_batch(n_samples, took);
+            }
+            Done::Batch { result: Err(error), .. } => self.on_model_error(kind, &error),
+            Done::Gradient(result) => self.on_gradient(result),
+            Done::Prediction { request, epoch, result: Ok(probabilities) } => {
+                (self.events)(Event::Prediction { request, epoch, probabilities });
+            }
+            Done::Prediction { result: Err(error), .. } => match error {
+                ModelError::Device(_) => self.on_model_error(kind, &error),
+                error => self.fail(format!("The prediction could not be had: {error}")),
+            },
+        }
+        if let Some((state, is_errand)) = self.run.as_mut().and_then(|run| run.parked.take()) {
+            self.on_state(state, is_errand);
+        }
+    }
+
+    fn on_batch(&mut self, n_samples: u32, took: Moment) {
+        if let Some(run) = &mut self.run {
+            // The first pass compiles and tunes: it says nothing about the speed.
+            if std::mem::replace(&mut run.is_warm, true) {
+                self.speed.add(n_samples, took);
+            }
+        }
+        self.contributor.on_batch(n_samples, self.speed.samples_per_second());
+        let deaf = took.saturating_sub(DEAF_MIN);
+        if deaf > Moment::ZERO {
+            let heard_at = (self.heard_at + deaf).min(self.platform.now());
+            self.heard(heard_at);
+        }
+    }
+
+    fn on_gradient(&mut self, result: Result<Prepared, ComputeError>) {
+        let error = match result {
+            Ok(prepared) => {
+                self.prepared = Some(Rc::new(prepared));
+                return;
+            }
+            Err(ComputeError::Model(error @ ModelError::Device(_))) => {
+                self.on_model_error(Some(ComputeKind::Gradient), &error);
+                return;
+            }
+            Err(error) => error,
+        };
+        match error.not_finite_at() {
+            // Counted as the aggregator would have counted it.
+            Some(index) => {
+                let refusal = Err(Refusal::NotFinite { index });
+                self.contributor.on_answer(self.platform.now(), &refusal);
+            }
+            None => self.contributor.on_gradient_lost(),
+        }
+        self.fail(format!("A gradient was not sent: {error}"));
+    }
+
+    fn on_model_error(&mut self, kind: Option<ComputeKind>, error: &ModelError) {
+        match error {
+            ModelError::Device(error) => self.on_device_lost(kind, &error.to_string()),
+            error => self.give_up(error.to_string()),
+        }
+    }
+
+    /// The CPU takes over; what the lost device had accumulated is gone with it.
+    pub(super) fn on_device_lost(&mut self, kind: Option<ComputeKind>, reason: &str) {
+        let cpu = ComputeDevice::cpu();
+        if self.device.choice() == cpu.choice() {
+            self.give_up(format!("the CPU failed: {reason}"));
+            return;
+        }
+        self.device = cpu;
+        self.lost_at = None;
+        self.speed = Speed::default();
+        self.contributor.on_trainer_lost();
+        match kind {
+            Some(ComputeKind::Gradient) => self.contributor.on_gradient_lost(),
+            Some(ComputeKind::Prediction) => self.fail(format!("The prediction could not be had: {reason}")),
+            Some(ComputeKind::Batch) | None => {}
+        }
+        (self.events)(Event::DeviceChanged {
+            device: self.platform.device_kind(self.device.choice()),
+            device_name: self.device.name().to_owned(),
+            reason: reason.to_owned(),
+        });
+        if let Err(error) = self.new_trainer() {
+            self.give_up(error.to_string());
+        }
+    }
+
+    pub(super) fn on_shard(&mut self, outcome: ShardOutcome<P>) {
+        let ShardOutcome { id, link_id, stream, partial, result } = outcome;
+        self.shard_id = None;
+        self.shard_cancel = None;
+        if let Some(link) = self.link.as_mut().filter(|link| link.id == link_id) {
+            link.shard = stream;
+            link.is_proven |= result.is_ok();
+        }
+        let Some(run) = &mut self.run else { return };
+        if let Some(partial) = partial {
+            run.partial_shard = Some((id, partial));
+        }
+        match result {
+            Ok(shard) if id == ShardId::Gallery => self.on_gallery(shard),
+            Ok(shard) => {
+                run.wanted_shard = None;
+                run.samples.on_shard(shard);
+            }
+            Err(OperationError::Cancelled) => {}
+            Err(error) => self.on_shard_error(id, &error),
+        }
+    }
+
+    fn on_shard_error(&mut self, id: ShardId, error: &OperationError) {
+        let is_about_the_network =
+            error.is_cut() || matches!(error, OperationError::Stalled | OperationError::Open { .. });
+        if id == ShardId::Gallery {
+            match is_about_the_network && self.is_idle {
+                true => self.on_errand_error(&error.to_string()),
+                false => self.on_gallery_failed(&error.to_string()),
+            }
+            return;
+        }
+        self.shard_retry_at = self.platform.now() + SHARD_RETRY;
+        if is_about_the_network {
+            // The session notices a dead connection; what arrived of the shard is kept.
+            return;
+        }
+        if let Some(run) = &mut self.run {
+            run.wanted_shard = None;
+            run.partial_shard = None;
+            run.samples.on_fetch_failed();
+        }
+        self.fail(format!("A shard of the data could not be had: {error}"));
+    }
+}

@@ -1,0 +1,133 @@
+//! What the person is told about the state of things: only changes, and not too often.
+
+use barnraise_protocol::shard::ShardId;
+use barnraise_swarm::Moment;
+use barnraise_swarm::activity::{Activity, Contribution};
+use std::time::Duration;
+
+use super::{ComputeKind, Driver, NetKind};
+use crate::event::Event;
+use crate::platform::Platform;
+
+/// Shortest time between two activities.
+const ACTIVITY_GAP: Duration = Duration::from_millis(100);
+/// Shortest time between two counts of what was contributed.
+const CONTRIBUTION_GAP: Duration = Duration::from_millis(200);
+/// A count-down is shown in whole seconds.
+const COUNTDOWN_STEP_MS: u32 = 1000;
+
+/// What was told last.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    activity: Option<(Activity, Moment)>,
+    contribution: Option<(Contribution, Moment)>,
+    /// Whether something changed that was not told yet.
+    pub(super) is_behind: bool,
+}
+
+impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
+    /// Tells what changed, as far as enough time has passed or it `is_final`.
+    pub(super) fn publish(&mut self, is_final: bool) {
+        let now = self.platform.now();
+        self.published.is_behind = false;
+        let activity = self.activity(now);
+        if is_due(&mut self.published.activity, &activity, now, ACTIVITY_GAP, is_final) {
+            (self.events)(Event::Activity(activity));
+        } else {
+            self.published.is_behind |= is_other(&self.published.activity, &activity);
+        }
+        let contribution = self.contribution();
+        if is_due(&mut self.published.contribution, &contribution, now, CONTRIBUTION_GAP, is_final) {
+            (self.events)(Event::Contribution(contribution));
+        } else {
+            self.published.is_behind |= is_other(&self.published.contribution, &contribution);
+        }
+    }
+
+    /// What this peer has given.
+    pub(super) fn contribution(&self) -> Contribution {
+        let tally = self.contributor.tally();
+        let is_computing = self.compute_kind.is_some() || !self.is_idle;
+        Contribution {
+            n_samples_accepted: tally.n_samples_accepted,
+            n_samples_computed: tally.n_samples_computed,
+            n_accepted: tally.n_accepted,
+            n_refused: tally.n_refused,
+            last_refusal: tally.last_refusal.clone(),
+            samples_per_second: if is_computing { self.speed.samples_per_second() } else { 0.0 },
+            loss: self.loss,
+            bytes_up: self.meter.up(),
+            bytes_down: self.meter.down(),
+        }
+    }
+
+    fn activity(&self, now: Moment) -> Activity {
+        if let Some(reason) = &self.broken {
+            return Activity::Broken { reason: reason.clone() };
+        }
+        let (bytes, bytes_total) = self.net_progress.get();
+        let working = match self.net_kind {
+            Some(NetKind::Connect { .. }) => Some(Activity::Connecting),
+            Some(NetKind::State { .. }) => Some(Activity::FetchingModel { bytes, bytes_total }),
+            Some(NetKind::Offer { epoch }) => Some(Activity::Sending { epoch, bytes, bytes_total }),
+            Some(NetKind::Report | NetKind::Leave) | None => None,
+        };
+        if self.is_idle {
+            let gallery = (self.shard_id == Some(ShardId::Gallery)).then(|| self.fetching_data());
+            return working.or(gallery).unwrap_or(Activity::Idle);
+        }
+        if self.contributor.is_stopping() {
+            return Activity::Stopping;
+        }
+        working.unwrap_or_else(|| self.waiting_or_training(now))
+    }
+
+    fn waiting_or_training(&self, now: Moment) -> Activity {
+        match self.contributor.down() {
+            Some((retry_at, Some(reason))) => {
+                let left = retry_at.saturating_sub(now).as_millis();
+                let left = u32::try_from(left).unwrap_or(u32::MAX - COUNTDOWN_STEP_MS);
+                let retry_in_ms = left.div_ceil(COUNTDOWN_STEP_MS) * COUNTDOWN_STEP_MS;
+                return Activity::Reconnecting { retry_in_ms, reason: reason.to_owned() };
+            }
+            Some((_, None)) => return Activity::Connecting,
+            None => {}
+        }
+        let epoch = self.contributor.run_epoch().unwrap_or_default();
+        let is_warm = self.run.as_ref().is_some_and(|run| run.is_warm);
+        if self.is_starved {
+            self.fetching_data()
+        } else if self.compute_kind == Some(ComputeKind::Batch) && !is_warm {
+            Activity::WarmingUp
+        } else if self.wait_until.is_some() {
+            Activity::WaitingForOthers { epoch }
+        } else {
+            Activity::Training { epoch }
+        }
+    }
+
+    fn fetching_data(&self) -> Activity {
+        let (bytes, bytes_total) = self.shard_progress.get();
+        Activity::FetchingData { bytes, bytes_total }
+    }
+}
+
+fn is_other<T: PartialEq>(told: &Option<(T, Moment)>, current: &T) -> bool {
+    told.as_ref().is_none_or(|(told, _)| told != current)
+}
+
+/// Whether `current` is to be told now; then it is noted as told.
+fn is_due<T: PartialEq + Clone>(
+    told: &mut Option<(T, Moment)>,
+    current: &T,
+    now: Moment,
+    gap: Duration,
+    is_final: bool,
+) -> bool {
+    let is_early = told.as_ref().is_some_and(|(_, at)| now.saturating_sub(*at) < gap);
+    if !is_other(told, current) || (is_early && !is_final) {
+        return false;
+    }
+    *told = Some((current.clone(), now));
+    true
+}

@@ -1,0 +1,191 @@
+//! Starts what the state machine wants next, where nothing else is under way.
+
+use std::rc::Rc;
+
+use barnraise_learning::Batch;
+use barnraise_protocol::contribute::{DEVICE_NAME_CHARS_MAX, Join, Report};
+use barnraise_protocol::shard::ShardId;
+use barnraise_swarm::contributor::Action;
+use futures::FutureExt;
+
+use super::{ComputeKind, Driver, NetKind};
+use crate::compute::{self, Naming};
+use crate::event::Event;
+use crate::network::{self, NetOutcome, ShardRequest};
+use crate::operation::Operation;
+use crate::platform::Platform;
+
+impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
+    /// Starts everything that can be started now.
+    pub(super) fn step(&mut self) {
+        self.start_shard();
+        self.start_prediction();
+        let is_parked = self.run.as_ref().is_some_and(|run| run.parked.is_some());
+        while self.net_kind.is_none() && self.compute_kind.is_none() && !is_parked {
+            let action = self.contributor.next_action(self.platform.now());
+            if !self.start(action) {
+                break;
+            }
+        }
+    }
+
+    /// Whether the state machine can be asked again at once.
+    fn start(&mut self, action: Action) -> bool {
+        self.wait_until = None;
+        self.is_starved = false;
+        match action {
+            Action::Connect => self.start_connect(true),
+            Action::FetchState => self.start_state(false),
+            Action::ComputeBatch => self.start_batch(),
+            Action::SendReport(report) => return self.start_report(report),
+            Action::TakeGradient { contribution_id, epoch, n_samples } => {
+                return self.start_gradient(contribution_id, epoch, n_samples);
+            }
+            Action::Offer => return self.start_offer(),
+            Action::Wait(None) => {
+                self.is_idle = true;
+                self.stop_deadline = None;
+                self.errands_on_network();
+            }
+            Action::Wait(at) => {
+                // Silence that the state machine saw ends the connection here too.
+                if self.contributor.down().is_some() && self.link.is_some() {
+                    self.drop_link();
+                }
+                self.wait_until = at;
+            }
+            Action::Leave => return self.start_leave(),
+        }
+        false
+    }
+
+    pub(super) fn start_connect(&mut self, is_joining: bool) {
+        let (operation, cancel) = self.operation();
+        let join = is_joining.then(|| Join {
+            // The run is known when the backbone has described it.
+            run_id: String::new(),
+            device: self.platform.device_kind(self.device.choice()),
+            device_name: self.device.name().chars().take(DEVICE_NAME_CHARS_MAX).collect(),
+        });
+        let connect = network::connect(operation, self.link.is_some(), join);
+        self.run_net(NetKind::Connect { is_joining }, cancel, connect);
+    }
+
+    pub(super) fn start_disconnect(&mut self) {
+        let (operation, cancel) = self.operation();
+        let disconnect = async move {
+            operation.platform.disconnect().await;
+            NetOutcome::Left
+        };
+        self.run_net(NetKind::Leave, cancel, disconnect);
+    }
+
+    pub(super) fn start_state(&mut self, is_errand: bool) {
+        let (operation, cancel) = self.operation();
+        let (Some(link), Some(run)) = (&mut self.link, &mut self.run) else { return };
+        let description = &run.description;
+        let (n_parameters, codec) = (description.n_parameters, description.state_codec);
+        let progress = Rc::clone(&self.net_progress);
+        progress.set((0, codec.encoded_len(n_parameters as usize) as u64));
+        let partial = run.partial_state.take();
+        let fetch =
+            network::fetch_state(operation, link.state.take(), partial, n_parameters, codec, progress);
+        self.run_net(NetKind::State { is_errand }, cancel, fetch);
+    }
+
+    fn start_report(&mut self, report: Report) -> bool {
+        let (operation, cancel) = self.operation();
+        let Some(writer) = self.link.as_mut().and_then(|link| link.session.take()) else {
+            self.disconnect("the session is gone".into());
+            return true;
+        };
+        self.run_net(NetKind::Report, cancel, network::report(operation, writer, report));
+        true
+    }
+
+    fn start_offer(&mut self) -> bool {
+        let Some(prepared) = self.prepared.clone() else {
+            self.contributor.on_gradient_lost();
+            return true;
+        };
+        let (operation, cancel) = self.operation();
+        let Some(link) = &mut self.link else { return false };
+        let epoch = prepared.offer.epoch;
+        let progress = Rc::clone(&self.net_progress);
+        progress.set((0, prepared.bytes.len() as u64));
+        let offer = network::offer(operation, link.gradient.take(), prepared, progress);
+        self.run_net(NetKind::Offer { epoch }, cancel, offer);
+        true
+    }
+
+    fn start_leave(&mut self) -> bool {
+        self.stop_deadline = None;
+        self.prepared = None;
+        let (operation, cancel) = self.operation();
+        let Some(link) = &mut self.link else { return true };
+        link.used_at = self.platform.now();
+        self.session = futures::future::Fuse::terminated();
+        let Some(writer) = link.session.take() else { return true };
+        self.run_net(NetKind::Leave, cancel, network::leave(operation, writer));
+        true
+    }
+
+    fn run_net(
+        &mut self,
+        kind: NetKind,
+        cancel: futures::channel::oneshot::Sender<()>,
+        task: impl Future<Output = NetOutcome<P>> + 'a,
+    ) {
+        self.net_kind = Some(kind);
+        self.net_cancel = Some(cancel);
+        self.net = task.boxed_local().fuse();
+    }
+
+    fn start_batch(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        let Some(trainer) = run.trainer.take() else { return };
+        let Some(samples) = run.samples.take(run.description.micro_batch_size as usize) else {
+            run.trainer = Some(trainer);
+            self.is_starved = true;
+            return;
+        };
+        let batch = Batch { images: samples.images, labels: samples.labels };
+        self.compute_kind = Some(ComputeKind::Batch);
+        self.compute = compute::batch(self.platform, trainer, batch).boxed_local().fuse();
+    }
+
+    fn start_gradient(&mut self, contribution_id: u64, epoch: u64, n_samples: u32) -> bool {
+        let Some((run, trainer)) =
+            self.run.as_mut().and_then(|run| Some((&run.description, run.trainer.take()?)))
+        else {
+            self.contributor.on_gradient_lost();
+            return true;
+        };
+        let naming = Naming { contribution_id, epoch, n_samples, codec: run.gradient_codec };
+        self.compute_kind = Some(ComputeKind::Gradient);
+        self.compute = compute::gradient(trainer, naming).boxed_local().fuse();
+        true
+    }
+
+    fn start_shard(&mut self) {
+        if self.shard_id.is_some() {
+            return;
+        }
+        let Some(id) = self.next_shard() else { return };
+        let (Some(link), Some(run)) = (&mut self.link, &mut self.run) else { return };
+        let Some(&entry) = id.entry(&run.description.manifest) else { return };
+        let (cancel, cancelled) = futures::channel::oneshot::channel();
+        let operation = Operation { platform: self.platform, meter: Rc::clone(&self.meter), cancelled };
+        let partial = run.partial_shard.take_if(|(cut, _)| *cut == id).map(|(_, partial)| partial);
+        let request = ShardRequest { id, entry, link_id: link.id, stream: link.shard.take(), partial };
+        let progress = Rc::clone(&self.shard_progress);
+        progress.set((0, u64::from(entry.n_bytes)));
+        let fetch = network::fetch_shard(operation, request, Rc::clone(&run.description), progress);
+        if id == ShardId::Gallery {
+            link.used_at = self.platform.now();
+        }
+        self.shard_id = Some(id);
+        self.shard_cancel = Some(cancel);
+        self.shard = fetch.boxed_local().fuse();
+    }
+}

@@ -1,0 +1,73 @@
+//! Why a step on the way through a run did not succeed, and what follows from it.
+
+use barnraise_protocol::ConversationError;
+use barnraise_protocol::bulk::BulkError;
+use barnraise_protocol::framing::FrameError;
+
+use crate::description::DescriptionError;
+use crate::operation::STALL_MAX;
+
+/// Ends an operation on the network.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OperationError {
+    /// It is no longer wanted. Not a failure.
+    #[error("no longer wanted")]
+    Cancelled,
+    /// No byte came or went.
+    #[error("nothing moved for {} seconds", STALL_MAX.as_secs())]
+    Stalled,
+    /// No connection.
+    #[error("{0}")]
+    Connect(String),
+    /// No stream on the connection.
+    #[error("no {protocol} stream: {reason}")]
+    Open {
+        /// Which was wanted.
+        protocol: &'static str,
+        /// From the transport.
+        reason: String,
+    },
+    /// The other side declined, or did not keep to the protocol.
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    /// The run is not one to take part in; trying again does not mend it.
+    #[error(transparent)]
+    Description(#[from] DescriptionError),
+}
+
+impl From<FrameError> for OperationError {
+    fn from(error: FrameError) -> Self {
+        Self::Conversation(error.into())
+    }
+}
+
+impl OperationError {
+    /// Whether the stream ended under the conversation, so that another stream may do.
+    pub(crate) fn is_cut(&self) -> bool {
+        let frame_is_cut = |error: &FrameError| {
+            matches!(error, FrameError::Closed | FrameError::Truncated { .. } | FrameError::Io(_))
+        };
+        match self {
+            Self::Conversation(ConversationError::Frame(error)) => frame_is_cut(error),
+            Self::Conversation(ConversationError::Bulk(BulkError::Frame(error))) => frame_is_cut(error),
+            Self::Conversation(ConversationError::Bulk(BulkError::Io(_))) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the conversation came to its end all the same, so that its stream can go on.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Conversation(ConversationError::Refused(_)))
+    }
+
+    /// Whether trying again cannot help.
+    pub(crate) fn is_final(&self) -> bool {
+        let version =
+            |error: &ConversationError| matches!(error, ConversationError::Frame(FrameError::Version { .. }));
+        match self {
+            Self::Description(_) => true,
+            Self::Conversation(error) => version(error),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Counts what passes through streams: for the person, and to notice a transfer that stands still.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use futures::io::{AsyncRead, AsyncWrite};
+
+/// Bytes over all streams of a peer.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    up: Cell<u64>,
+    down: Cell<u64>,
+}
+
+impl Meter {
+    /// Bytes written.
+    pub(crate) fn up(&self) -> u64 {
+        self.up.get()
+    }
+
+    /// Bytes read.
+    pub(crate) fn down(&self) -> u64 {
+        self.down.get()
+    }
+}
+
+/// A stream that counts.
+pub(crate) struct Metered<S> {
+    inner: S,
+    total: Rc<Meter>,
+    moved: Rc<Cell<u64>>,
+}
+
+impl<S> Metered<S> {
+    /// Counts into `total` too.
+    pub(crate) fn new(inner: S, total: Rc<Meter>) -> Self {
+        Self { inner, total, moved: Rc::default() }
+    }
+
+    /// Bytes of this stream alone, both ways.
+    pub(crate) fn moved(&self) -> Rc<Cell<u64>> {
+        Rc::clone(&self.moved)
+    }
+
+    fn count(&self, counter: &Cell<u64>, n: usize) {
+        counter.set(counter.get() + n as u64);
+        self.moved.set(self.moved.get() + n as u64);
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if let Poll::Ready(Ok(n)) = polled {
+            self.count(&self.total.down, n);
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.inner).poll_write(context, buffer);
+        if let Poll::Ready(Ok(n)) = polled {
+            self.count(&self.total.up, n);
+        }
+        polled
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_close(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use futures::executor::block_on;
+    use futures::io::{AsyncReadExt, AsyncWriteExt, Cursor};
+
+    use super::*;
+
+    #[test]
+    fn both_ways_are_counted() {
+        let meter = Rc::new(Meter::default());
+        let mut stream = Metered::new(Cursor::new(vec![0; 10]), Rc::clone(&meter));
+        let moved = stream.moved();
+        block_on(async {
+            stream.read_exact(&mut [0; 7]).await.unwrap();
+            stream.write_all(&[1; 3]).await.unwrap();
+        });
+        assert_eq!((meter.down(), meter.up(), moved.get()), (7, 3, 10));
+    }
+}

@@ -1,0 +1,233 @@
+//! What a contributor does on the network, each an operation with one outcome.
+//!
+//! Every outcome hands back what the next attempt can go on with: streams, partial transfers.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use barnraise_protocol::bulk::Partial;
+use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join, Report};
+use barnraise_protocol::dataset::{Manifest, Shard, ShardEntry};
+use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::run::{self, RunDescription};
+use barnraise_protocol::shard::{self, ShardId};
+use barnraise_protocol::state::{self, PartialState, State};
+use barnraise_protocol::{ConversationError, TensorCodec, framing};
+use futures::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+
+use crate::error::OperationError;
+use crate::operation::{Operation, Stream};
+use crate::platform::Platform;
+
+/// Bytes that are here, and bytes in all.
+pub(crate) type Progress = Rc<Cell<(u64, u64)>>;
+
+/// Our half of a session, with the count of what moved on it.
+pub(crate) struct SessionWriter<P: Platform> {
+    stream: WriteHalf<Stream<P>>,
+    moved: Rc<Cell<u64>>,
+}
+
+/// The backbone's half of a session.
+pub(crate) type SessionReader<P> = ReadHalf<Stream<P>>;
+
+/// A gradient that is ready to be offered, as often as it takes.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) offer: Offer,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What came of an operation, of which one at a time is under way.
+pub(crate) enum NetOutcome<P: Platform> {
+    Connected(Result<Connected<P>, OperationError>),
+    State { stream: Option<Stream<P>>, partial: Option<PartialState>, result: Result<State, OperationError> },
+    Reported { writer: SessionWriter<P>, result: Result<(), OperationError> },
+    Answered { stream: Option<Stream<P>>, result: Result<Result<Accepted, Refusal>, OperationError> },
+    Left,
+}
+
+/// A connection, with a session if one was asked for.
+pub(crate) struct Connected<P: Platform> {
+    pub(crate) run: RunDescription,
+    pub(crate) session: Option<(SessionWriter<P>, SessionReader<P>, contribute::Progress)>,
+}
+
+/// Dials unless there is a connection, asks what is trained, and joins if `join` says as what.
+pub(crate) async fn connect<P: Platform>(
+    mut operation: Operation<'_, P>,
+    is_connected: bool,
+    join: Option<Join>,
+) -> NetOutcome<P> {
+    let result = async {
+        if !is_connected {
+            let platform = operation.platform;
+            let dial = async {
+                platform.disconnect().await;
+                platform.connect().await
+            };
+            let dialled = operation.guard(&Cell::new(0), dial).await?;
+            dialled.map_err(OperationError::Connect)?;
+        }
+        let mut stream = None;
+        let describe =
+            operation.converse(&mut stream, run::PROTOCOL, async |stream| run::describe(stream).await);
+        let run = describe.await?;
+        drop(stream);
+        crate::description::check_description(&run)?;
+        let session = match join {
+            Some(join) => {
+                Some(self::join(&mut operation, Join { run_id: run.run_id.clone(), ..join }).await?)
+            }
+            None => None,
+        };
+        Ok(Connected { run, session })
+    };
+    NetOutcome::Connected(result.await)
+}
+
+async fn join<P: Platform>(
+    operation: &mut Operation<'_, P>,
+    join: Join,
+) -> Result<(SessionWriter<P>, SessionReader<P>, contribute::Progress), OperationError> {
+    let mut stream = operation.open(contribute::PROTOCOL).await?;
+    let moved = stream.moved();
+    let greeting = async {
+        let join = ContributorToBackbone::Join(join);
+        framing::write(&mut stream, &join, contribute::MESSAGE_BYTES_MAX).await?;
+        match framing::read(&mut stream, contribute::MESSAGE_BYTES_MAX).await? {
+            BackboneToContributor::Welcome(progress) => Ok(progress),
+            BackboneToContributor::Refused(reason) => Err(ConversationError::Refused(reason)),
+            other => Err(ConversationError::Refused(format!("a session began with {other:?}"))),
+        }
+    };
+    let progress = operation.guard(&moved, greeting).await??;
+    let (reader, stream) = stream.split();
+    Ok((SessionWriter { stream, moved }, reader, progress))
+}
+
+/// Sends a report.
+pub(crate) async fn report<P: Platform>(
+    mut operation: Operation<'_, P>,
+    mut writer: SessionWriter<P>,
+    report: Report,
+) -> NetOutcome<P> {
+    let moved = Rc::clone(&writer.moved);
+    let message = ContributorToBackbone::Report(report);
+    let write = framing::write(&mut writer.stream, &message, contribute::MESSAGE_BYTES_MAX);
+    let result = match operation.guard(&moved, write).await {
+        Ok(written) => written.map_err(OperationError::from),
+        Err(error) => Err(error),
+    };
+    NetOutcome::Reported { writer, result }
+}
+
+/// Ends a session in order.
+pub(crate) async fn leave<P: Platform>(
+    mut operation: Operation<'_, P>,
+    mut writer: SessionWriter<P>,
+) -> NetOutcome<P> {
+    let moved = Rc::clone(&writer.moved);
+    // The other side sees the end of the stream either way.
+    let _ = operation.guard(&moved, writer.stream.close()).await;
+    NetOutcome::Left
+}
+
+/// Pulls the newest parameters, or the rest of `partial`.
+pub(crate) async fn fetch_state<P: Platform>(
+    mut operation: Operation<'_, P>,
+    mut stream: Option<Stream<P>>,
+    mut partial: Option<PartialState>,
+    n_parameters: u64,
+    codec: TensorCodec,
+    progress: Progress,
+) -> NetOutcome<P> {
+    let fetch = operation.converse(&mut stream, state::PROTOCOL, async |stream| {
+        let on_progress = |here, all| progress.set((here, all));
+        state::fetch(stream, n_parameters, codec, &mut partial, on_progress).await
+    });
+    let result = fetch.await;
+    NetOutcome::State { stream, partial, result }
+}
+
+/// Offers a gradient and sends it.
+pub(crate) async fn offer<P: Platform>(
+    mut operation: Operation<'_, P>,
+    mut stream: Option<Stream<P>>,
+    prepared: Rc<Prepared>,
+    progress: Progress,
+) -> NetOutcome<P> {
+    let n_bytes = prepared.bytes.len() as u64;
+    let offer = operation.converse(&mut stream, gradient::PROTOCOL, async |stream| {
+        let on_progress = |sent| progress.set((sent, n_bytes));
+        gradient::offer(stream, &prepared.offer, &prepared.bytes, on_progress).await
+    });
+    let result = offer.await;
+    NetOutcome::Answered { stream, result }
+}
+
+/// What came of fetching a shard.
+pub(crate) struct ShardOutcome<P: Platform> {
+    pub(crate) id: ShardId,
+    /// The connection on which it was fetched.
+    pub(crate) link_id: u64,
+    pub(crate) stream: Option<Stream<P>>,
+    pub(crate) partial: Option<Partial>,
+    pub(crate) result: Result<Arc<Shard>, OperationError>,
+}
+
+/// A shard to fetch, and what there is already.
+pub(crate) struct ShardRequest<P: Platform> {
+    pub(crate) id: ShardId,
+    pub(crate) entry: ShardEntry,
+    pub(crate) link_id: u64,
+    pub(crate) stream: Option<Stream<P>>,
+    pub(crate) partial: Option<Partial>,
+}
+
+/// Takes a shard from the cache, or pulls it and puts it there. A cached one that is not what its name
+/// says is pulled again.
+pub(crate) async fn fetch_shard<P: Platform>(
+    mut operation: Operation<'_, P>,
+    request: ShardRequest<P>,
+    run: Rc<RunDescription>,
+    progress: Progress,
+) -> ShardOutcome<P> {
+    let ShardRequest { id, entry, link_id, mut stream, mut partial } = request;
+    let result = async {
+        if let Some(shard) = from_cache(&operation, &entry, &run.manifest).await {
+            return Ok(shard);
+        }
+        let n_bytes = u64::from(entry.n_bytes);
+        let on_progress = |here| progress.set((here, n_bytes));
+        on_progress(partial.as_ref().map_or(0, Partial::n_bytes));
+        let fetch = operation.converse(&mut stream, shard::PROTOCOL, async |stream| {
+            shard::fetch(stream, id, &entry, &mut partial, on_progress).await
+        });
+        let bytes = fetch.await?;
+        partial = None;
+        let shard = Shard::decode(&bytes, &entry, &run.manifest).map_err(ConversationError::from)?;
+        operation.platform.cache(entry.sha256, &bytes).await;
+        Ok(Arc::new(shard))
+    };
+    let result = result.await;
+    ShardOutcome { id, link_id, stream, partial, result }
+}
+
+async fn from_cache<P: Platform>(
+    operation: &Operation<'_, P>,
+    entry: &ShardEntry,
+    manifest: &Manifest,
+) -> Option<Arc<Shard>> {
+    let bytes = operation.platform.cached(entry.sha256).await?;
+    Shard::decode(&bytes, entry, manifest).ok().map(Arc::new)
+}
+
+/// The next message of a session, and the reader for the one after it.
+pub(crate) async fn listen<P: Platform>(
+    mut reader: SessionReader<P>,
+) -> (SessionReader<P>, Result<BackboneToContributor, framing::FrameError>) {
+    let message = framing::read(&mut reader, contribute::MESSAGE_BYTES_MAX).await;
+    (reader, message)
+}

@@ -1,0 +1,103 @@
+//! One thing at a time on the network: bounded in time, and cancelled without losing what it holds.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::channel::oneshot;
+use futures::{FutureExt, select_biased};
+
+use crate::error::OperationError;
+use crate::meter::{Meter, Metered};
+use crate::platform::Platform;
+
+/// A transfer that moves no byte for so long is given up.
+pub const STALL_MAX: Duration = Duration::from_secs(15);
+/// How often a transfer is looked at.
+const STALL_CHECK: Duration = Duration::from_secs(3);
+
+/// A stream of the platform's, counted.
+pub(crate) type Stream<P> = Metered<<P as Platform>::Stream>;
+
+/// What an operation works with. Dropping the other end of `cancelled` cancels it.
+pub(crate) struct Operation<'a, P> {
+    pub(crate) platform: &'a P,
+    pub(crate) meter: Rc<Meter>,
+    pub(crate) cancelled: oneshot::Receiver<()>,
+}
+
+impl<P: Platform> Operation<'_, P> {
+    /// Runs `work` until it is done, cancelled, or `moved` has not changed for [`STALL_MAX`].
+    pub(crate) async fn guard<T>(
+        &mut self,
+        moved: &Cell<u64>,
+        work: impl Future<Output = T>,
+    ) -> Result<T, OperationError> {
+        let platform = self.platform;
+        let mut stalled = pin!(stalled(platform, moved).fuse());
+        let mut work = pin!(work.fuse());
+        // The sender is only ever dropped: an answer of either kind cancels.
+        let mut cancelled = pin!((&mut self.cancelled).map(|_| ()).fuse());
+        select_biased! {
+            done = work => Ok(done),
+            () = cancelled => Err(OperationError::Cancelled),
+            () = stalled => Err(OperationError::Stalled),
+        }
+    }
+
+    /// A new stream.
+    pub(crate) async fn open(&mut self, protocol: &'static str) -> Result<Stream<P>, OperationError> {
+        let platform = self.platform;
+        let opened = self.guard(&Cell::new(0), platform.open(protocol)).await?;
+        let stream = opened.map_err(|reason| OperationError::Open { protocol, reason })?;
+        Ok(Metered::new(stream, Rc::clone(&self.meter)))
+    }
+
+    /// Holds a conversation on the stream in `place`, which is opened where there is none and opened
+    /// again, once, where an old one turns out to be cut. Afterwards `place` holds a stream that is fit
+    /// for another conversation, or none.
+    pub(crate) async fn converse<T, E>(
+        &mut self,
+        place: &mut Option<Stream<P>>,
+        protocol: &'static str,
+        mut conversation: impl AsyncFnMut(&mut Stream<P>) -> Result<T, E>,
+    ) -> Result<T, OperationError>
+    where
+        OperationError: From<E>,
+    {
+        loop {
+            let taken = place.take();
+            let is_old = taken.is_some();
+            let mut stream = match taken {
+                Some(stream) => stream,
+                None => self.open(protocol).await?,
+            };
+            let moved = stream.moved();
+            let result = self.guard(&moved, conversation(&mut stream)).await?;
+            match result.map_err(OperationError::from) {
+                Err(error) if is_old && error.is_cut() => {}
+                result => {
+                    if result.as_ref().err().is_none_or(OperationError::is_refusal) {
+                        *place = Some(stream);
+                    }
+                    return result;
+                }
+            }
+        }
+    }
+}
+
+async fn stalled<P: Platform>(platform: &P, moved: &Cell<u64>) {
+    let mut seen = moved.get();
+    let mut seen_at = platform.now();
+    loop {
+        platform.sleep_until(platform.now() + STALL_CHECK).await;
+        let now = platform.now();
+        if moved.get() != seen {
+            (seen, seen_at) = (moved.get(), now);
+        } else if now.saturating_sub(seen_at) >= STALL_MAX {
+            return;
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Samples a second over the last seconds of computing; pauses do not count.
+
+use barnraise_swarm::Moment;
+
+/// What happened so many seconds of computing ago counts a third.
+const MEMORY_SECONDS: f64 = 3.0;
+
+/// Exponentially weighted samples and seconds; their quotient needs no warm-up.
+#[derive(Debug, Default)]
+pub(crate) struct Speed {
+    samples: f64,
+    seconds: f64,
+}
+
+impl Speed {
+    /// `n_samples` took `took`.
+    pub(crate) fn add(&mut self, n_samples: u32, took: Moment) {
+        let seconds = took.as_secs_f64();
+        let keep = (-seconds / MEMORY_SECONDS).exp();
+        self.samples = self.samples * keep + f64::from(n_samples);
+        self.seconds = self.seconds * keep + seconds;
+    }
+
+    /// The average; 0 before anything was measured.
+    pub(crate) fn samples_per_second(&self) -> f32 {
+        if self.seconds > 0.0 { (self.samples / self.seconds) as f32 } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_seconds_count_most() {
+        let mut speed = Speed::default();
+        assert_eq!(speed.samples_per_second(), 0.0);
+        (0..10).for_each(|_| speed.add(100, Moment::from_secs(1)));
+        assert!((speed.samples_per_second() - 100.0).abs() < 1e-3);
+        (0..20).for_each(|_| speed.add(10, Moment::from_secs(1)));
+        assert!((speed.samples_per_second() - 10.0).abs() < 1.0);
+    }
+}
