@@ -1,1 +1,4 @@
-//! tests
+//! What the integration tests share: real processes and real browsers, ended when dropped.
+
+pub mod artifacts;
+pub mod browser;

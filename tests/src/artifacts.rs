@@ -1,0 +1,48 @@
+//! Where the things under test lie. `cargo xtask test` says so in the environment; a bare
+//! `cargo test` finds them beside the test program. Nothing is built here.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+/// The folder that cargo builds into.
+///
+/// # Errors
+/// Where this program does not lie in one.
+pub fn target_dir() -> Result<PathBuf> {
+    // <target>/<profile>/deps/<program>
+    let target = profile_dir()?.parent().map(Path::to_owned);
+    target.context("the test program does not lie in a target folder")
+}
+
+/// The `barnraise` binary.
+///
+/// # Errors
+/// Where it is not built.
+pub fn barnraise() -> Result<PathBuf> {
+    let path = match std::env::var_os("BARNRAISE_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => profile_dir()?.join("barnraise"),
+    };
+    ensure!(path.is_file(), "{} is not there: run `cargo xtask build`", path.display());
+    Ok(path)
+}
+
+/// The folder with the page and its modules.
+///
+/// # Errors
+/// Where it is not built.
+pub fn web_root() -> Result<PathBuf> {
+    let path = match std::env::var_os("BARNRAISE_WEB_ROOT") {
+        Some(path) => PathBuf::from(path),
+        None => target_dir()?.join("web"),
+    };
+    ensure!(path.join("index.html").is_file(), "{} has no page: run `cargo xtask build`", path.display());
+    Ok(path)
+}
+
+fn profile_dir() -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let folder = program.parent().and_then(Path::parent).map(Path::to_owned);
+    folder.context("the test program does not lie in a target folder")
+}

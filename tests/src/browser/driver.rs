@@ -1,0 +1,116 @@
+//! One ChromeDriver with the browser it starts, ended together.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
+use fantoccini::{Client, ClientBuilder};
+use http::Method;
+use hyper_util::client::legacy::connect::HttpConnector;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use url::{ParseError, Url};
+
+/// What ChromeDriver prints before its port.
+const STARTED: &str = "ChromeDriver was started successfully on port ";
+/// Longer than any start seen on a busy machine.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// A running ChromeDriver. Dropping it ends it with all browsers that it started.
+#[derive(Debug)]
+pub(super) struct Driver {
+    child: Child,
+    port: u16,
+    // Kept open: a driver that cannot print ends.
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Driver {
+    /// Starts one on a port of its choice.
+    pub(super) async fn start() -> Result<Self> {
+        let program = std::env::var_os("CHROMEDRIVER").unwrap_or_else(|| "chromedriver".into());
+        let mut child = Command::new(&program)
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // A group of its own, which its browsers stay in.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {} (set CHROMEDRIVER)", program.display()))?;
+        let output = child.stdout.take().context("the output of ChromeDriver is not piped")?;
+        let mut driver = Self { child, port: 0, output: BufReader::new(output).lines() };
+        let port = tokio::time::timeout(START_MAX, driver.read_port()).await;
+        driver.port = port.context("ChromeDriver did not start in time")??;
+        Ok(driver)
+    }
+
+    async fn read_port(&mut self) -> Result<u16> {
+        let mut printed = String::new();
+        while let Some(line) = self.output.next_line().await? {
+            if let Some(port) = line.strip_prefix(STARTED) {
+                return port.trim_end_matches('.').parse().with_context(|| format!("a port in {line:?}"));
+            }
+            printed.push_str(&line);
+        }
+        bail!("ChromeDriver ended before it had a port: {printed}")
+    }
+
+    /// Starts a browser.
+    pub(super) async fn session(&self, capabilities: Value) -> Result<Client> {
+        let capabilities: Capabilities = serde_json::from_value(capabilities)?;
+        let address = format!("http://127.0.0.1:{}", self.port);
+        let mut builder = ClientBuilder::new(HttpConnector::new());
+        Ok(builder.capabilities(capabilities).connect(&address).await?)
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // Not reaped yet, so the number is still its own.
+        if let Some(group) = self.child.id() {
+            let kill = format!("kill -KILL -- -{group}");
+            let _ = std::process::Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// A command of the Chrome DevTools Protocol, by way of ChromeDriver.
+#[derive(Debug)]
+pub(super) struct CdpCommand {
+    method: &'static str,
+    parameters: Value,
+}
+
+impl CdpCommand {
+    pub(super) fn new(method: &'static str, parameters: Value) -> Self {
+        Self { method, parameters }
+    }
+}
+
+impl WebDriverCompatibleCommand for CdpCommand {
+    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, ParseError> {
+        base.join(&format!("session/{}/goog/cdp/execute", session.unwrap_or_default()))
+    }
+
+    fn method_and_body(&self, _: &Url) -> (Method, Option<String>) {
+        let body = json!({ "cmd": self.method, "params": self.parameters });
+        (Method::POST, Some(body.to_string()))
+    }
+}
+
+/// Asks for the console's lines since the last time.
+#[derive(Debug)]
+pub(super) struct ConsoleCommand;
+
+impl WebDriverCompatibleCommand for ConsoleCommand {
+    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, ParseError> {
+        base.join(&format!("session/{}/se/log", session.unwrap_or_default()))
+    }
+
+    fn method_and_body(&self, _: &Url) -> (Method, Option<String>) {
+        (Method::POST, Some(json!({ "type": "browser" }).to_string()))
+    }
+}

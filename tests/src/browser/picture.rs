@@ -1,0 +1,101 @@
+//! Pictures of the page, for people: how it looks is for eyes to judge, not for a test.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::Tab;
+use crate::artifacts;
+
+/// A window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Viewport {
+    /// For file names.
+    pub name: &'static str,
+    /// CSS pixels.
+    pub width: u32,
+    /// CSS pixels.
+    pub height: u32,
+}
+
+/// A window on a desk.
+pub const DESKTOP: Viewport = Viewport { name: "desktop", width: 1280, height: 900 };
+/// The narrowest phone that is to be served.
+pub const PHONE: Viewport = Viewport { name: "phone", width: 360, height: 740 };
+
+/// What the visitor prefers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// Dark on light.
+    Light,
+    /// Light on dark.
+    Dark,
+}
+
+impl Scheme {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Light => "light",
+            Self::Dark => "dark",
+        }
+    }
+}
+
+impl Tab {
+    /// Makes the page believe in a window of this size.
+    ///
+    /// # Errors
+    /// Where Chromium refuses.
+    pub async fn resize(&self, viewport: Viewport) -> Result<()> {
+        let Viewport { width, height, .. } = viewport;
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.cdp("Emulation.setDeviceMetricsOverride", size).await.map(drop)
+    }
+
+    /// Makes the page believe in what the visitor prefers.
+    ///
+    /// # Errors
+    /// Where Chromium refuses.
+    pub async fn prefer(&self, scheme: Scheme) -> Result<()> {
+        let features = json!([{ "name": "prefers-color-scheme", "value": scheme.name() }]);
+        self.cdp("Emulation.setEmulatedMedia", json!({ "features": features })).await.map(drop)
+    }
+
+    /// Saves what the window shows as `<name>.png` in the `screenshots` folder beside the builds.
+    ///
+    /// # Errors
+    /// Where Chromium takes no picture or the folder cannot be written.
+    pub async fn picture(&self, name: &str) -> Result<PathBuf> {
+        let folder = artifacts::target_dir()?.join("screenshots");
+        std::fs::create_dir_all(&folder)?;
+        let path = folder.join(format!("{name}.png"));
+        let png = self.client.screenshot().await.with_context(|| format!("{}: no picture", self.name()))?;
+        std::fs::write(&path, png).with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
+
+    /// Saves the whole page on a desk and on a phone, light and dark. Returns how many pixels it is
+    /// wider than each window, which should be none.
+    ///
+    /// # Errors
+    /// As for [`Tab::picture`].
+    pub async fn pictures(&self, name: &str) -> Result<Vec<(Viewport, u64)>> {
+        let mut overflows = Vec::new();
+        for viewport in [DESKTOP, PHONE] {
+            self.resize(viewport).await?;
+            let wider = self.read("document.documentElement.scrollWidth - innerWidth").await?;
+            overflows.push((viewport, wider.as_u64().unwrap_or(0)));
+            let height = self.read("document.documentElement.scrollHeight").await?;
+            let height = height.as_u64().and_then(|height| u32::try_from(height).ok());
+            self.resize(Viewport { height: height.unwrap_or(viewport.height), ..viewport }).await?;
+            for scheme in [Scheme::Light, Scheme::Dark] {
+                self.prefer(scheme).await?;
+                self.picture(&format!("{name}-{}-{}", viewport.name, scheme.name())).await?;
+            }
+        }
+        self.prefer(Scheme::Light).await?;
+        self.resize(DESKTOP).await?;
+        Ok(overflows)
+    }
+}
