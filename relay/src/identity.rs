@@ -21,7 +21,9 @@ pub enum IdentityError {
         source: io::Error,
     },
     /// The file does not hold a libp2p private key.
-    #[error("key file {path}: want a libp2p private key (protobuf), got {n_bytes} bytes that are none: {source}")]
+    #[error(
+        "key file {path}: want a libp2p private key (protobuf), got {n_bytes} bytes that are none: {source}"
+    )]
     Broken {
         /// The file.
         path: PathBuf,

@@ -8,6 +8,8 @@ mod schedule;
 #[cfg(test)]
 mod schedule_tests;
 mod store;
+#[cfg(test)]
+mod store_tests;
 
 use sha2::{Digest as _, Sha256};
 

@@ -6,6 +6,7 @@ use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
 use libp2p::swarm::NetworkBehaviour;
 use libp2p::{PeerId, Swarm, Transport as _, connection_limits, dns, identify, noise, ping, tcp, yamux};
+use tokio_util::task::TaskTracker;
 
 use super::{NodeConfig, NodeError};
 use crate::admission::Admission;
@@ -30,8 +31,8 @@ pub(super) fn build(
     config: &NodeConfig,
     certificates: Option<Certificates>,
     registry: Registry,
-) -> Result<Swarm<Behaviour>, NodeError> {
-    let transport = transport(keypair, config, certificates)?;
+) -> Result<(Swarm<Behaviour>, TaskTracker), NodeError> {
+    let (transport, quic_tasks) = transport(keypair, config, certificates)?;
     let limits = connection_limits::ConnectionLimits::default()
         .with_max_established(Some(config.limits.connections))
         .with_max_established_per_peer(Some(config.limits.connections_per_peer))
@@ -44,22 +45,24 @@ pub(super) fn build(
         ping: ping::Behaviour::default(),
         streams: streams::Behaviour::new(registry),
     };
-    let swarm_config = libp2p::swarm::Config::with_tokio_executor()
-        .with_idle_connection_timeout(config.idle_timeout);
-    Ok(Swarm::new(transport, behaviour, keypair.public().to_peer_id(), swarm_config))
+    let swarm_config =
+        libp2p::swarm::Config::with_tokio_executor().with_idle_connection_timeout(config.idle_timeout);
+    let swarm = Swarm::new(transport, behaviour, keypair.public().to_peer_id(), swarm_config);
+    Ok((swarm, quic_tasks))
 }
 
 fn transport(
     keypair: &Keypair,
     config: &NodeConfig,
     certificates: Option<Certificates>,
-) -> Result<Boxed<(PeerId, StreamMuxerBox)>, NodeError> {
+) -> Result<(Boxed<(PeerId, StreamMuxerBox)>, TaskTracker), NodeError> {
     let tcp = tcp_transport(keypair, config)?;
-    let Some(certificates) = certificates else { return Ok(tcp.boxed()) };
+    let Some(certificates) = certificates else { return Ok((tcp.boxed(), TaskTracker::new())) };
     let webtransport =
-        webtransport::Transport::new(keypair.clone(), certificates, config.webtransport.clone())
-            .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-    Ok(webtransport.or_transport(tcp).map(|either, _| either.into_inner()).boxed())
+        webtransport::Transport::new(keypair.clone(), certificates, config.webtransport.clone());
+    let tasks = webtransport.tasks();
+    let webtransport = webtransport.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+    Ok((webtransport.or_transport(tcp).map(|either, _| either.into_inner()).boxed(), tasks))
 }
 
 fn tcp_transport(

@@ -1,15 +1,18 @@
 //! The task that owns the swarm: commands in, events out.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::{IpAddr, TcpListener};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use libp2p::core::transport::ListenerId;
+use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol, Swarm};
 use tokio::sync::{broadcast, mpsc, oneshot};
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::network::{Behaviour, BehaviourEvent};
 use super::{Addresses, NodeError, NodeEvent};
@@ -43,25 +46,36 @@ pub(super) struct NodeTask {
     addresses: Addresses,
     registry: Registry,
     dials: HashMap<ConnectionId, PendingDial>,
+    quic_tasks: TaskTracker,
     _rotation: Option<AbortOnDropHandle<()>>,
 }
 
 impl NodeTask {
     pub(super) fn new(
-        swarm: Swarm<Behaviour>,
+        (swarm, quic_tasks): (Swarm<Behaviour>, TaskTracker),
         commands: mpsc::Receiver<Command>,
         events: broadcast::Sender<NodeEvent>,
         addresses: Addresses,
         registry: Registry,
         rotation: Option<AbortOnDropHandle<()>>,
     ) -> Self {
-        Self { swarm, commands, events, addresses, registry, dials: HashMap::new(), _rotation: rotation }
+        Self {
+            swarm,
+            commands,
+            events,
+            addresses,
+            registry,
+            dials: HashMap::new(),
+            quic_tasks,
+            _rotation: rotation,
+        }
     }
 
     /// Listens on every address, and returns once each is known in full.
     pub(super) async fn listen(&mut self, addresses: &[Multiaddr]) -> Result<(), NodeError> {
         let mut unbound = HashMap::new();
         for address in addresses {
+            check_free(address).map_err(|error| listen_error(address, error.to_string()))?;
             let listening = self.swarm.listen_on(address.clone());
             let id = listening.map_err(|error| listen_error(address, causes(&error)))?;
             unbound.insert(id, address.clone());
@@ -79,32 +93,29 @@ impl NodeTask {
 
     pub(super) async fn run(mut self) {
         loop {
-            tokio::select! {
-                event = self.swarm.select_next_some() => self.on_event(event),
-                command = self.commands.recv() => match command {
-                    Some(Command::Shutdown { reply }) => {
-                        self.close().await;
-                        // Whoever asked may have stopped waiting.
-                        let _ = reply.send(());
-                        return;
-                    }
-                    Some(command) => self.on_command(command),
-                    None => return self.close().await,
-                },
+            let command = tokio::select! {
+                event = self.swarm.select_next_some() => {
+                    self.on_event(event);
+                    continue;
+                }
+                command = self.commands.recv() => command,
+            };
+            match command {
+                Some(Command::Dial { peer, address, reply }) => self.dial(peer, address, reply),
+                Some(Command::Open { peer, protocol, reply }) => {
+                    self.swarm.behaviour_mut().streams.open(peer, OpenRequest { protocol, reply });
+                }
+                Some(Command::ConnectedPeers { reply }) => {
+                    // Whoever asked may have stopped waiting; so below.
+                    let _ = reply.send(self.swarm.connected_peers().copied().collect());
+                }
+                Some(Command::Shutdown { reply }) => {
+                    self.close().await;
+                    let _ = reply.send(());
+                    return;
+                }
+                None => return self.close().await,
             }
-        }
-    }
-
-    fn on_command(&mut self, command: Command) {
-        match command {
-            Command::Dial { peer, address, reply } => self.dial(peer, address, reply),
-            Command::Open { peer, protocol, reply } => {
-                self.swarm.behaviour_mut().streams.open(peer, OpenRequest { protocol, reply });
-            }
-            Command::ConnectedPeers { reply } => {
-                let _ = reply.send(self.swarm.connected_peers().copied().collect());
-            }
-            Command::Shutdown { .. } => {}
         }
     }
 
@@ -113,10 +124,8 @@ impl NodeTask {
             let _ = reply.send(Ok(()));
             return;
         }
-        let opts = DialOpts::peer_id(peer)
-            .addresses(vec![address.clone()])
-            .condition(PeerCondition::Always)
-            .build();
+        let opts =
+            DialOpts::peer_id(peer).addresses(vec![address.clone()]).condition(PeerCondition::Always).build();
         let id = opts.connection_id();
         match self.swarm.dial(opts) {
             Ok(()) => {
@@ -174,22 +183,42 @@ impl NodeTask {
         self.addresses.set(self.swarm.listeners().cloned().collect());
     }
 
-    async fn close(&mut self) {
+    /// Ends every connection, and returns once the sockets are free or after [`SHUTDOWN_TIMEOUT`].
+    async fn close(mut self) {
         self.registry.close();
         let peers: HashSet<PeerId> = self.swarm.connected_peers().copied().collect();
         for peer in peers {
             // Fails only where the peer left meanwhile.
             let _ = self.swarm.disconnect_peer_id(peer);
         }
-        let goodbyes = async {
+        let goodbyes = async move {
             while self.swarm.connected_peers().next().is_some() {
                 let event = self.swarm.select_next_some().await;
                 self.on_event(event);
             }
+            let quic_tasks = self.quic_tasks.clone();
+            drop(self);
+            quic_tasks.close();
+            quic_tasks.wait().await;
         };
         if tokio::time::timeout(SHUTDOWN_TIMEOUT, goodbyes).await.is_err() {
             tracing::debug!("some connections did not close in time");
         }
+    }
+}
+
+/// libp2p shares TCP ports between processes (`SO_REUSEPORT`): a second node on the port of a first would
+/// take half of its connections, and nobody would notice.
+fn check_free(address: &Multiaddr) -> io::Result<()> {
+    let mut parts = address.iter();
+    let ip: IpAddr = match parts.next() {
+        Some(Protocol::Ip4(ip)) => ip.into(),
+        Some(Protocol::Ip6(ip)) => ip.into(),
+        _ => return Ok(()),
+    };
+    match parts.next() {
+        Some(Protocol::Tcp(port)) if port != 0 => TcpListener::bind((ip, port)).map(drop),
+        _ => Ok(()),
     }
 }
 
@@ -231,15 +260,14 @@ fn dial_error(address: Multiaddr, error: &DialError) -> NodeError {
 
 /// The error and what it came from, which libp2p leaves out of the error's own text.
 fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+    let mut texts = vec![error.to_string()];
     let mut next = error.source();
     while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
+        texts.push(cause.to_string());
         next = cause.source();
     }
-    text
+    // Some have no text of their own, and some repeat their cause's.
+    texts.retain(|text| !text.is_empty());
+    texts.dedup_by(|cause, error| error.contains(cause.as_str()));
+    texts.join(": ")
 }

@@ -71,10 +71,12 @@ impl futures::Stream for IncomingStreams {
     }
 }
 
+type Accepted = HashMap<StreamProtocol, mpsc::Sender<(PeerId, Stream)>>;
+
 /// Who accepts which protocol; shared with every connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registry {
-    accepted: Arc<Mutex<HashMap<StreamProtocol, mpsc::Sender<(PeerId, Stream)>>>>,
+    accepted: Arc<Mutex<Accepted>>,
 }
 
 impl Registry {
@@ -106,7 +108,7 @@ impl Registry {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<StreamProtocol, mpsc::Sender<(PeerId, Stream)>>> {
+    fn lock(&self) -> MutexGuard<'_, Accepted> {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,10 +27,8 @@ pub(super) fn to_socket_address(address: &Multiaddr) -> Option<SocketAddr> {
 
 /// The address that clients dial.
 pub(super) fn to_multiaddr(ip: IpAddr, port: u16, certhashes: &[Certhash]) -> Multiaddr {
-    let address = Multiaddr::from(ip)
-        .with(Protocol::Udp(port))
-        .with(Protocol::QuicV1)
-        .with(Protocol::WebTransport);
+    let address =
+        Multiaddr::from(ip).with(Protocol::Udp(port)).with(Protocol::QuicV1).with(Protocol::WebTransport);
     certhashes.iter().fold(address, |address, hash| address.with(Protocol::Certhash(*hash)))
 }
 

@@ -16,13 +16,15 @@ use if_watch::tokio::IfWatcher;
 use libp2p::core::transport::{ListenerId, TransportEvent};
 use libp2p::identity::Keypair;
 use tokio_stream::wrappers::WatchStream;
+use tokio_util::task::TaskTracker;
 use wtransport::quinn;
 
 use super::address::to_multiaddr;
 use super::handshake::{self, HandshakeError};
-use crate::pending::PendingHandshakes;
+use super::runtime::TrackedRuntime;
 use super::transport::{TransportError, Upgrade};
 use crate::certificates::{Certhash, Certificates};
+use crate::pending::PendingHandshakes;
 
 pub(super) type Event = TransportEvent<Upgrade, TransportError>;
 
@@ -33,6 +35,7 @@ pub(super) struct Shared {
     pub(super) certificates: Certificates,
     pub(super) handshake_timeout: Duration,
     pub(super) pending: PendingHandshakes,
+    pub(super) tasks: TaskTracker,
 }
 
 pub(super) struct Listener {
@@ -63,7 +66,7 @@ impl Listener {
         let bind_error = |source| TransportError::Bind { address, source };
         let socket = bind_udp(address).map_err(bind_error)?;
         let bound = socket.local_addr().map_err(bind_error)?;
-        let runtime = Arc::new(quinn::TokioRuntime);
+        let runtime = Arc::new(TrackedRuntime::new(shared.tasks.clone()));
         let endpoint = quinn::Endpoint::new(quinn::EndpointConfig::default(), Some(quic), socket, runtime)
             .map_err(bind_error)?;
         let interfaces = match bound.ip().is_unspecified() {
@@ -177,7 +180,7 @@ impl Listener {
     }
 
     fn upgrade(&self, incoming: quinn::Incoming) -> Upgrade {
-        let Shared { keypair, certificates, handshake_timeout, pending } = self.shared.clone();
+        let Shared { keypair, certificates, handshake_timeout, pending, .. } = self.shared.clone();
         let (ticket, registration) = pending.admit();
         async move {
             let handshake = handshake::authenticate(incoming, keypair, certificates);

@@ -10,6 +10,7 @@ mod config;
 mod handshake;
 mod listener;
 mod muxer;
+mod runtime;
 mod stream;
 mod transport;
 

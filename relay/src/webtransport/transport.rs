@@ -12,14 +12,15 @@ use futures::stream::SelectAll;
 use libp2p::core::transport::{DialOpts, ListenerId, TransportError as Libp2pTransportError, TransportEvent};
 use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, PeerId};
+use tokio_util::task::TaskTracker;
 
 use super::address::to_socket_address;
 use super::config::WebTransportConfig;
 use super::handshake::HandshakeError;
 use super::listener::{Listener, Shared};
 use super::muxer::Connection;
-use crate::pending::PendingHandshakes;
 use crate::certificates::Certificates;
+use crate::pending::PendingHandshakes;
 
 /// Why a listener or a handshake failed.
 #[derive(Debug, thiserror::Error)]
@@ -72,8 +73,18 @@ impl Transport {
             certificates,
             handshake_timeout: config.handshake_timeout,
             pending: PendingHandshakes::new(config.max_pending_handshakes),
+            tasks: TaskTracker::new(),
         };
         Self { config, shared, listeners: SelectAll::new(), waker: None }
+    }
+}
+
+impl Transport {
+    /// The tasks of every socket and connection. Once the transport and the connections are dropped and
+    /// these have ended, the ports are free.
+    #[must_use]
+    pub fn tasks(&self) -> TaskTracker {
+        self.shared.tasks.clone()
     }
 }
 
@@ -91,8 +102,7 @@ impl libp2p::Transport for Transport {
         let Some(socket_address) = to_socket_address(&address) else {
             return Err(Libp2pTransportError::MultiaddrNotSupported(address));
         };
-        let quic =
-            self.config.quic_server(&self.shared.certificates).map_err(Libp2pTransportError::Other)?;
+        let quic = self.config.quic_server(&self.shared.certificates).map_err(Libp2pTransportError::Other)?;
         let listener = Listener::bind(id, socket_address, quic, self.shared.clone())
             .map_err(Libp2pTransportError::Other)?;
         self.listeners.push(listener);

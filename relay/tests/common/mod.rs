@@ -1,0 +1,203 @@
+//! A WebTransport client that does what a browser does, step by step, and nodes to dial.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, unreachable_pub)]
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use barnraise_relay::libp2p::core::upgrade::OutboundConnectionUpgrade as _;
+use barnraise_relay::libp2p::identity::Keypair;
+use barnraise_relay::libp2p::multiaddr::Protocol;
+use barnraise_relay::libp2p::multihash::Multihash;
+use barnraise_relay::libp2p::{Multiaddr, PeerId, noise};
+use barnraise_relay::{IncomingStreams, Node, NodeConfig};
+use futures::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_util::compat::TokioAsyncReadCompatExt as _;
+use wtransport::endpoint::endpoint_side;
+use wtransport::tls::Sha256Digest;
+use wtransport::{ClientConfig, Connection, Endpoint};
+
+pub const ECHO: &str = "/barnraise-test/echo/1";
+pub const PATH: &str = "/.well-known/libp2p-webtransport?type=noise";
+
+/// Both directions of a stream, as libp2p's upgrades want them.
+pub type ClientStream =
+    tokio_util::compat::Compat<tokio::io::Join<wtransport::RecvStream, wtransport::SendStream>>;
+
+/// What an address of a listener says.
+pub struct Target {
+    pub socket: SocketAddr,
+    pub certhashes: HashSet<Multihash<64>>,
+    pub peer: Option<PeerId>,
+}
+
+impl Target {
+    pub fn new(address: &Multiaddr) -> Self {
+        let (mut ip, mut port, mut certhashes, mut peer) = (None, None, HashSet::new(), None);
+        for part in address.iter() {
+            match part {
+                Protocol::Ip4(found) => ip = Some(found.into()),
+                Protocol::Ip6(found) => ip = Some(found.into()),
+                Protocol::Udp(found) => port = Some(found),
+                Protocol::Certhash(hash) => {
+                    certhashes.insert(hash);
+                }
+                Protocol::P2p(found) => peer = Some(found),
+                _ => {}
+            }
+        }
+        Self { socket: SocketAddr::new(ip.unwrap(), port.unwrap()), certhashes, peer }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("https://{}{path}", self.socket)
+    }
+
+    /// Trusts exactly the hashes of the address, as `serverCertificateHashes` does.
+    pub fn client_config(&self) -> ClientConfig {
+        let digests = self.certhashes.iter().map(|hash| Sha256Digest::new(hash.digest().try_into().unwrap()));
+        let local = match self.socket {
+            SocketAddr::V4(_) => "127.0.0.1:0",
+            SocketAddr::V6(_) => "[::1]:0",
+        };
+        ClientConfig::builder()
+            .with_bind_address(local.parse().unwrap())
+            .with_server_certificate_hashes(digests)
+            .build()
+    }
+
+    pub fn endpoint(&self) -> Endpoint<endpoint_side::Client> {
+        Endpoint::client(self.client_config()).unwrap()
+    }
+}
+
+/// An authenticated session.
+pub struct Client {
+    pub session: Connection,
+    pub server: PeerId,
+    pub peer_id: PeerId,
+    _endpoint: Endpoint<endpoint_side::Client>,
+}
+
+impl Client {
+    pub async fn connect(address: &Multiaddr) -> Self {
+        Self::try_connect(address).await.unwrap()
+    }
+
+    /// The dialer's side of the libp2p WebTransport specification.
+    pub async fn try_connect(address: &Multiaddr) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let target = Target::new(address);
+        let endpoint = target.endpoint();
+        let session = endpoint.connect(target.url(PATH)).await?;
+        let keypair = Keypair::generate_ed25519();
+        let stream = open_raw(&session).await?;
+        let noise = noise::Config::new(&keypair)?.with_webtransport_certhashes(target.certhashes.clone());
+        let (server, _) = noise.upgrade_outbound(stream, "/noise").await?;
+        if target.peer.is_some_and(|expected| expected != server) {
+            return Err("another peer answered".into());
+        }
+        Ok(Self { session, server, peer_id: keypair.public().to_peer_id(), _endpoint: endpoint })
+    }
+
+    /// Opens a stream and negotiates `protocol` with multistream-select 1.0, written out by hand.
+    pub async fn open(&self, protocol: &str) -> ClientStream {
+        let mut stream = open_raw(&self.session).await.unwrap();
+        negotiate(&mut stream, protocol).await;
+        stream
+    }
+}
+
+pub async fn open_raw(
+    session: &Connection,
+) -> Result<ClientStream, Box<dyn std::error::Error + Send + Sync>> {
+    let (send, receive) = session.open_bi().await?.await?;
+    Ok(tokio::io::join(receive, send).compat())
+}
+
+async fn negotiate(stream: &mut ClientStream, protocol: &str) {
+    for line in ["/multistream/1.0.0", protocol] {
+        let length = u8::try_from(line.len() + 1).unwrap();
+        assert!(length < 128, "one byte of varint");
+        let mut message = vec![length];
+        message.extend(line.as_bytes());
+        message.push(b'\n');
+        stream.write_all(&message).await.unwrap();
+        let mut answer = vec![0; message.len()];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, message, "the listener repeats what it agrees to");
+    }
+}
+
+/// Sends `message`, closes, and reads until the end.
+pub async fn round_trip<S>(mut stream: S, message: &[u8]) -> Vec<u8>
+where
+    S: futures::AsyncRead + futures::AsyncWrite + Unpin,
+{
+    stream.write_all(message).await.unwrap();
+    stream.close().await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    answer
+}
+
+/// Sends back what comes, each stream in its own task.
+pub fn spawn_echo(mut incoming: IncomingStreams) {
+    tokio::spawn(async move {
+        while let Some((_, stream)) = incoming.recv().await {
+            tokio::spawn(async move {
+                let (reader, mut writer) = stream.split();
+                // A client that leaves in the middle is part of some tests.
+                if futures::io::copy(reader, &mut writer).await.is_ok() {
+                    let _ = writer.close().await;
+                }
+            });
+        }
+    });
+}
+
+pub fn config(directory: &Path) -> NodeConfig {
+    NodeConfig {
+        listen: vec![
+            "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
+            "/ip4/127.0.0.1/udp/0/quic-v1/webtransport".parse().unwrap(),
+        ],
+        certificates_dir: Some(directory.join("certificates")),
+        ..NodeConfig::default()
+    }
+}
+
+/// A node on both transports that echoes.
+pub async fn echo_node(config: NodeConfig) -> Node {
+    let node = Node::start(Keypair::generate_ed25519(), config).await.unwrap();
+    spawn_echo(node.accept(ECHO).unwrap());
+    node
+}
+
+/// A node that only dials.
+pub async fn dialer() -> Node {
+    Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap()
+}
+
+pub fn webtransport_address(node: &Node) -> Multiaddr {
+    let addresses = node.addresses();
+    assert!(addresses[0].to_string().contains("/webtransport/"), "webtransport comes first");
+    addresses[0].clone()
+}
+
+pub fn tcp_address(node: &Node) -> Multiaddr {
+    node.addresses().into_iter().find(|address| address.to_string().contains("/tcp/")).unwrap()
+}
+
+/// Bytes without a pattern that a shift would hide.
+pub fn noise_bytes(n_bytes: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(n_bytes + 8);
+    while bytes.len() < n_bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(n_bytes);
+    bytes
+}

@@ -1,0 +1,256 @@
+//! The WebTransport listener against a client that does what a browser does.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::Duration;
+
+use barnraise_relay::NodeEvent;
+use barnraise_relay::libp2p::identity::Keypair;
+use common::*;
+use futures::{AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _};
+use wtransport::error::ConnectingError;
+use wtransport::quinn;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_authenticates_and_echoes() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = echo_node(config(directory.path())).await;
+    let mut events = node.events();
+    let client = Client::connect(&webtransport_address(&node)).await;
+    assert_eq!(client.server, node.peer_id());
+    assert_eq!(events.recv().await.unwrap(), NodeEvent::Connected(client.peer_id));
+    let answer = round_trip(client.open(ECHO).await, b"raise the barn").await;
+    assert_eq!(answer, b"raise the barn");
+    client.session.close(0_u32.into(), b"");
+    assert_eq!(events.recv().await.unwrap(), NodeEvent::Disconnected(client.peer_id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ipv6_is_served_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.listen = vec!["/ip6/::1/udp/0/quic-v1/webtransport".parse().unwrap()];
+    let node = echo_node(config).await;
+    let client = Client::connect(&webtransport_address(&node)).await;
+    assert_eq!(round_trip(client.open(ECHO).await, b"six").await, b"six");
+}
+
+/// More than every window together, so that both directions wait for the slow reader many times.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_gets_all_8_mib_in_both_directions() {
+    const N_BYTES: usize = 8 * 1024 * 1024;
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.webtransport.stream_receive_window = 64 * 1024;
+    config.webtransport.send_window = 64 * 1024;
+    let node = echo_node(config).await;
+    let client = Client::connect(&webtransport_address(&node)).await;
+    let (mut reader, mut writer) = client.open(ECHO).await.split();
+    let sent = noise_bytes(N_BYTES);
+    let writing = async {
+        writer.write_all(&sent).await.unwrap();
+        writer.close().await.unwrap();
+    };
+    let reading = async {
+        let mut received: Vec<u8> = Vec::with_capacity(N_BYTES);
+        let mut piece = [0_u8; 1500];
+        loop {
+            tokio::task::yield_now().await;
+            match reader.read(&mut piece).await.unwrap() {
+                0 => return received,
+                n_bytes => received.extend(&piece[..n_bytes]),
+            }
+        }
+    };
+    let ((), received) = tokio::join!(writing, reading);
+    assert!(received == sent, "{} of {N_BYTES} bytes came back, or others", received.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_node_opens_streams_to_a_client() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = echo_node(config(directory.path())).await;
+    let mut events = node.events();
+    let client = Client::connect(&webtransport_address(&node)).await;
+    assert_eq!(events.recv().await.unwrap(), NodeEvent::Connected(client.peer_id));
+    let answering = async {
+        // Identify and ping come as well; each is refused by name until ours is asked for.
+        loop {
+            let (mut send, mut receive) = client.session.accept_bi().await.unwrap();
+            let mut name = vec![0; 1 + "/multistream/1.0.0\n".len()];
+            if receive.read_exact(&mut name).await.is_err() {
+                continue;
+            }
+            send.write_all(&name).await.unwrap();
+            let mut length = [0];
+            if receive.read_exact(&mut length).await.is_err() {
+                continue;
+            }
+            let mut protocol = vec![0; usize::from(length[0])];
+            receive.read_exact(&mut protocol).await.unwrap();
+            if protocol != b"/client/1\n" {
+                send.write_all(b"\x03na\n").await.unwrap();
+                continue;
+            }
+            send.write_all(&length).await.unwrap();
+            send.write_all(&protocol).await.unwrap();
+            let mut question = [0; 4];
+            receive.read_exact(&mut question).await.unwrap();
+            send.write_all(&question).await.unwrap();
+            send.finish().await.unwrap();
+            return;
+        }
+    };
+    let asking = async {
+        let stream = node.open(client.peer_id, "/client/1").await.unwrap();
+        round_trip(stream, b"who?").await
+    };
+    let ((), answer) = tokio::join!(answering, asking);
+    assert_eq!(answer, b"who?");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_path_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = echo_node(config(directory.path())).await;
+    let target = Target::new(&webtransport_address(&node));
+    for path in ["/", "/.well-known/libp2p-webtransport", "/.well-known/libp2p-webtransport?type=tls"] {
+        let refused = target.endpoint().connect(target.url(path)).await;
+        assert!(matches!(refused, Err(ConnectingError::SessionRejected)), "{path}: {refused:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hashes_that_are_not_the_listeners_are_found_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = echo_node(config(directory.path())).await;
+    let other = echo_node(config(tempfile::tempdir().unwrap().path())).await;
+    let address = webtransport_address(&node);
+    // One more hash, which TLS does not mind and Noise must.
+    let foreign = *Target::new(&webtransport_address(&other)).certhashes.iter().next().unwrap();
+    let peer = address.iter().last().unwrap();
+    let mut forged = address.clone();
+    forged.pop();
+    let forged = forged.with(barnraise_relay::libp2p::multiaddr::Protocol::Certhash(foreign)).with(peer);
+    let error = Client::try_connect(&forged).await.err().expect("the hashes are not a subset");
+    assert!(error.to_string().contains("not a subset"), "{error}");
+    assert!(Client::try_connect(&address).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_instead_of_noise_ends_the_connection_and_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = echo_node(config(directory.path())).await;
+    let address = webtransport_address(&node);
+    let good = Client::connect(&address).await;
+    let target = Target::new(&address);
+    for garbage in [&[0_u8; 64][..], &[0xff; 200_000], &[0, 32, 1, 2, 3], b"GET / HTTP/1.1\r\n\r\n"] {
+        let endpoint = target.endpoint();
+        let session = endpoint.connect(target.url(PATH)).await.unwrap();
+        let mut stream = open_raw(&session).await.unwrap();
+        // The listener may have hung up before the last byte.
+        let _ = stream.write_all(garbage).await;
+        let _ = stream.close().await;
+        session.closed().await;
+    }
+    assert_eq!(round_trip(good.open(ECHO).await, b"still here").await, b"still here");
+    let late = Client::connect(&address).await;
+    assert_eq!(round_trip(late.open(ECHO).await, b"me too").await, b"me too");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_says_nothing_is_dropped_within_the_timeout() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.webtransport.handshake_timeout = Duration::from_millis(300);
+    let node = echo_node(config).await;
+    let target = Target::new(&webtransport_address(&node));
+    let endpoint = target.endpoint();
+    let session = endpoint.connect(target.url(PATH)).await.unwrap();
+    let _silent = open_raw(&session).await.unwrap();
+    // Ends only because the listener hangs up: the test's runner would stop it otherwise.
+    session.closed().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_open_handshakes_do_not_block_new_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.webtransport.max_pending_handshakes = 4;
+    // Far longer than the test: only giving way can let the newcomers in.
+    config.webtransport.handshake_timeout = Duration::from_secs(3600);
+    let node = echo_node(config).await;
+    let address = webtransport_address(&node);
+    let target = Target::new(&address);
+    let mut half_open = Vec::new();
+    for _ in 0..12 {
+        // QUIC stands, and no HTTP/3 ever comes.
+        let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        endpoint.set_default_client_config(target.client_config().quic_config().clone());
+        let connection = endpoint.connect(target.socket, "localhost").unwrap().await.unwrap();
+        half_open.push((endpoint, connection));
+    }
+    let client = Client::connect(&address).await;
+    assert_eq!(round_trip(client.open(ECHO).await, b"let me in").await, b"let me in");
+    // The oldest gave way.
+    half_open[0].1.closed().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_flood_is_bounded() {
+    // Few enough for QUIC to give each stream's credit back at once and not in batches of an eighth.
+    const N_STREAMS_MAX: u32 = 6;
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.webtransport.max_streams_per_connection = N_STREAMS_MAX;
+    let node = echo_node(config).await;
+    let address = webtransport_address(&node);
+    let client = Client::connect(&address).await;
+    let mut flood = Vec::new();
+    for _ in 0..N_STREAMS_MAX {
+        flood.push(client.open(ECHO).await);
+    }
+    let mut one_more = Box::pin(open_raw(&client.session));
+    let other = Client::connect(&address).await;
+    let served = async {
+        flood[0].write_all(b"ping").await.unwrap();
+        flood[0].read_exact(&mut [0; 4]).await.unwrap();
+        assert_eq!(round_trip(other.open(ECHO).await, b"others go on").await, b"others go on");
+    };
+    tokio::select! {
+        _ = &mut one_more => panic!("{N_STREAMS_MAX} streams were allowed, one more was opened"),
+        () = served => {}
+    }
+    assert_eq!(round_trip(flood.remove(0), b"").await, b"");
+    assert!(one_more.await.is_ok(), "a stream that ended makes place for another");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_stream_is_a_reset_and_not_an_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let node =
+        barnraise_relay::Node::start(Keypair::generate_ed25519(), config(directory.path())).await.unwrap();
+    let mut incoming = node.accept(ECHO).unwrap();
+    let client = Client::connect(&webtransport_address(&node)).await;
+    let mut stream = client.open(ECHO).await;
+    let (_, mut accepted) = incoming.recv().await.unwrap();
+    accepted.write_all(b"half a mess").await.unwrap();
+    accepted.flush().await.unwrap();
+    let mut received = [0; 11];
+    stream.read_exact(&mut received).await.unwrap();
+    drop(accepted);
+    let end = stream.read(&mut received).await;
+    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_says_goodbye() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = echo_node(config(directory.path())).await;
+    let clone = node.clone();
+    let client = Client::connect(&webtransport_address(&node)).await;
+    node.shutdown().await;
+    client.session.closed().await;
+    assert!(clone.connected_peers().now_or_never().unwrap().is_err(), "the node has stopped");
+}
