@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use barnraise_protocol::api::{LiveProgress, RunStatus};
 use barnraise_swarm::backoff::Backoff;
-use gloo::events::EventListener;
 use gloo::net::http::Request;
 use js_sys::Promise;
 use wasm_bindgen::{JsCast, JsValue};
@@ -13,6 +12,7 @@ use wasm_bindgen_futures::JsFuture;
 use web_sys::{EventSource, MessageEvent};
 
 use crate::app::App;
+use crate::dom::Listener;
 use crate::state::Event;
 
 const RUN_URL: &str = "/api/run";
@@ -69,7 +69,7 @@ async fn listen(app: &Rc<App>) -> String {
     };
     let on_progress = {
         let app = Rc::clone(app);
-        EventListener::new(&source, "progress", move |event| {
+        Listener::new(&source, "progress", move |event| {
             let data = event.unchecked_ref::<MessageEvent>().data().as_string().unwrap_or_default();
             // An event of a newer backbone is skipped: the next `GET /api/run` tells.
             if let Ok(live) = serde_json::from_str::<LiveProgress>(&data) {
@@ -79,7 +79,7 @@ async fn listen(app: &Rc<App>) -> String {
     };
     let mut on_error = None;
     let ended = Promise::new(&mut |resolve, _| {
-        on_error = Some(EventListener::new(&source, "error", move |_| {
+        on_error = Some(Listener::new(&source, "error", move |_| {
             let _ = resolve.call0(&JsValue::NULL);
         }));
     });

@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use gloo::events::EventListener;
 use wasm_bindgen::closure::Closure;
 use wasm_bindgen::{JsCast, JsValue};
-use web_sys::{Element, EventTarget, HtmlElement, PerformanceObserver, PerformanceObserverInit};
+use web_sys::{Element, EventTarget, HtmlElement, PerformanceEntry, PerformanceObserver};
+use web_sys::{PerformanceObserverEntryList, PerformanceObserverInit};
 
 use crate::app::App;
-use crate::dom::{DomError, by_id, document, window};
+use crate::dom::{DomError, Listener, by_id, document, window};
 use crate::draw;
 use crate::sketch::Sketch;
 use crate::state::Event;
@@ -28,12 +28,12 @@ pub(crate) fn listen(app: &Rc<App>) -> Result<(), DomError> {
     on(&document(), "visibilitychange", app, |app, _| app.draw());
     listen_to_gallery(app, &sketch)?;
     listen_to_sketch(app, &sketch)?;
-    count_long_tasks()
+    count_long_tasks(app)
 }
 
 fn on(target: &EventTarget, name: &'static str, app: &Rc<App>, act: impl Fn(&Rc<App>, &web_sys::Event) + 'static) {
     let app = Rc::clone(app);
-    EventListener::new(target, name, move |event| act(&app, event)).forget();
+    Listener::new(target, name, move |event| act(&app, &event)).keep();
 }
 
 fn listen_to_gallery(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError> {
@@ -71,23 +71,29 @@ fn listen_to_sketch(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError> 
     Ok(())
 }
 
-/// Counts tasks of the main thread over 50 ms, and the longest of them, on the body.
-fn count_long_tasks() -> Result<(), DomError> {
+/// Counts, on the body, the tasks of the main thread over 50 ms since Start, and the longest of them.
+fn count_long_tasks(app: &Rc<App>) -> Result<(), DomError> {
     let body: HtmlElement = by_id("long-tasks")?;
-    let (n_tasks, longest_ms) = (Cell::new(0_u32), Cell::new(0.0_f64));
+    let app = Rc::clone(app);
+    let (n_tasks, longest_ms, since_ms) = (Cell::new(0_u32), Cell::new(0.0_f64), Cell::new(0.0_f64));
     let count = move |list: JsValue| {
-        let entries = list.unchecked_into::<web_sys::PerformanceObserverEntryList>().get_entries();
-        for entry in entries.iter() {
+        let started_ms = app.with_page(|page| page.started_at_ms).unwrap_or(0.0);
+        if since_ms.replace(started_ms) != started_ms {
+            n_tasks.set(0);
+            longest_ms.set(0.0);
+        }
+        let entries = list.unchecked_into::<PerformanceObserverEntryList>().get_entries();
+        let tasks = entries.iter().map(|entry| entry.unchecked_into::<PerformanceEntry>());
+        for task in tasks.filter(|task| task.start_time() >= started_ms) {
             n_tasks.set(n_tasks.get() + 1);
-            longest_ms.set(longest_ms.get().max(entry.unchecked_ref::<web_sys::PerformanceEntry>().duration()));
+            longest_ms.set(longest_ms.get().max(task.duration()));
         }
         let _ = body.set_attribute("data-count", &n_tasks.get().to_string());
         let _ = body.set_attribute("data-longest-ms", &longest_ms.get().to_string());
     };
     let count = Closure::<dyn Fn(JsValue)>::new(count).into_js_value();
     let observer = PerformanceObserver::new(count.unchecked_ref())?;
-    let options = PerformanceObserverInit::new(&js_sys::Array::of1(&"longtask".into()));
     // Browsers without that kind of entry ignore it.
-    observer.observe(&options);
+    observer.observe(&PerformanceObserverInit::new(&js_sys::Array::of1(&"longtask".into())));
     Ok(())
 }

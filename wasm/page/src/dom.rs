@@ -1,8 +1,9 @@
 //! Finding elements and writing to them. Writes only what changed, so that nothing is laid out anew
 //! for a text that is the same.
 
+use wasm_bindgen::closure::Closure;
 use wasm_bindgen::{JsCast, JsValue};
-use web_sys::{Document, Element, HtmlElement, Window};
+use web_sys::{Document, Element, Event, EventTarget, HtmlElement, Window};
 
 /// Why the page could not be set up.
 #[derive(Debug)]
@@ -55,6 +56,36 @@ pub(crate) fn create<T: JsCast>(tag: &'static str) -> Result<T, DomError> {
 pub(crate) fn set_attribute(element: &Element, name: &'static str, value: &str) {
     if element.get_attribute(name).as_deref() != Some(value) {
         let _ = element.set_attribute(name, value);
+    }
+}
+
+/// Listens to an event until it is dropped.
+///
+/// Takes the event by value: a closure that borrows it makes wasm-bindgen emit `table.fill`, which
+/// the wasm-opt of Debian 12 cannot read.
+pub(crate) struct Listener {
+    target: EventTarget,
+    name: &'static str,
+    act: Closure<dyn Fn(Event)>,
+}
+
+impl Listener {
+    pub(crate) fn new(target: &EventTarget, name: &'static str, act: impl Fn(Event) + 'static) -> Self {
+        let act = Closure::<dyn Fn(Event)>::new(act);
+        // Refused only for a callback that is no function.
+        let _ = target.add_event_listener_with_callback(name, act.as_ref().unchecked_ref());
+        Self { target: target.clone(), name, act }
+    }
+
+    /// Listens for as long as the page is open.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = self.target.remove_event_listener_with_callback(self.name, self.act.as_ref().unchecked_ref());
     }
 }
 

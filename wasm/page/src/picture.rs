@@ -22,7 +22,9 @@ pub(crate) fn show(canvas: &HtmlCanvasElement, pixels: &[u8], shape: ImageShape)
     let mut rgba: Vec<u8> = pixels.chunks_exact(n_channels).flat_map(|pixel| [0, 0, 0, mean(pixel)]).collect();
     if let Ok(image) = ImageData::new_with_u8_clamped_array_and_sh(Clamped(&mut rgba), width, height) {
         // The image has the size of the canvas and no other origin: nothing to refuse.
-        let _ = context.put_image_data(&image, 0.0, 0.0);
+        // web-sys takes integers or floats here, as `web_sys_unstable_apis` says: both come from a u8.
+        let origin = 0_u8;
+        let _ = context.put_image_data(&image, origin.into(), origin.into());
     }
 }
 

@@ -3,14 +3,13 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use gloo::events::{EventListener, EventListenerOptions};
 use wasm_bindgen::JsCast;
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, PointerEvent};
 
-use crate::dom::{DomError, by_id};
+use crate::dom::{DomError, Listener, by_id};
 
 /// Pixels of a side of the canvas; `index.html` says the same.
-const SIDE: u32 = 280;
+const SIDE: u16 = 280;
 /// About two and a half pixels of a 28-pixel picture.
 const LINE_WIDTH: f64 = 24.0;
 
@@ -26,8 +25,8 @@ pub(crate) struct Sketch {
 impl Sketch {
     pub(crate) fn find() -> Result<Rc<Self>, DomError> {
         let canvas: HtmlCanvasElement = by_id("sketch")?;
-        canvas.set_width(SIDE);
-        canvas.set_height(SIDE);
+        canvas.set_width(SIDE.into());
+        canvas.set_height(SIDE.into());
         let context = context_of(&canvas).ok_or(DomError::Element("sketch"))?;
         context.set_line_width(LINE_WIDTH);
         context.set_line_cap("round");
@@ -38,11 +37,7 @@ impl Sketch {
     /// Follows the pointer; `on_lift` is called when a stroke ends.
     pub(crate) fn listen(self: &Rc<Self>, on_lift: impl Fn() + 'static) {
         let listener = |name: &'static str, act: Box<dyn Fn(&PointerEvent)>| {
-            let options = EventListenerOptions::enable_prevent_default();
-            EventListener::new_with_options(&self.canvas, name, options, move |event| {
-                act(event.unchecked_ref());
-            })
-            .forget();
+            Listener::new(&self.canvas, name, move |event| act(event.unchecked_ref())).keep();
         };
         let sketch = Rc::clone(self);
         listener("pointerdown", Box::new(move |event| sketch.lower(event)));
@@ -64,10 +59,12 @@ impl Sketch {
 
     /// The ink, `[side, side]`, and the side.
     pub(crate) fn ink(&self) -> Option<(Vec<u8>, usize)> {
-        let side = f64::from(SIDE);
-        let image = self.context.get_image_data(0.0, 0.0, side, side).ok()?;
+        // web-sys takes integers or floats here, as `web_sys_unstable_apis` says: both come from these.
+        let (origin, side) = (0_u8, SIDE);
+        let image =
+            self.context.get_image_data(origin.into(), origin.into(), side.into(), side.into()).ok()?;
         // Opacity alone: which colour the ink has is the style sheet's affair.
-        Some((image.data().chunks_exact(4).map(|pixel| pixel[3]).collect(), SIDE as usize))
+        Some((image.data().chunks_exact(4).map(|pixel| pixel[3]).collect(), SIDE.into()))
     }
 
     /// Takes the ink away.
@@ -104,14 +101,16 @@ impl Sketch {
     /// From the window to the canvas, which may be shown smaller than it is.
     fn place(&self, event: &PointerEvent) -> (f64, f64) {
         let shown = self.canvas.get_bounding_client_rect();
-        let scale = |at: i32, start: f64, length: f64| {
-            (f64::from(at) - start) / length.max(1.0) * f64::from(SIDE)
-        };
         (
             scale(event.client_x(), shown.left(), shown.width()),
             scale(event.client_y(), shown.top(), shown.height()),
         )
     }
+}
+
+/// `at` is whole or not as the version of the browser's interface says.
+fn scale(at: impl Into<f64>, start: f64, length: f64) -> f64 {
+    (at.into() - start) / length.max(1.0) * f64::from(SIDE)
 }
 
 /// The context of a canvas that is read back often.

@@ -135,6 +135,8 @@ pub(crate) struct Page {
     pub(crate) peer: Peer,
     /// The visitor pressed Start and not yet Stop.
     pub(crate) contributing: bool,
+    /// When Start was pressed last.
+    pub(crate) started_at_ms: Option<f64>,
     pub(crate) activity: Activity,
     pub(crate) contribution: Contribution,
     /// Why the worker is gone.
@@ -169,6 +171,7 @@ impl Page {
             history: History::default(),
             peer: Peer::Absent,
             contributing: false,
+            started_at_ms: None,
             activity: Activity::Idle,
             contribution: Contribution::default(),
             trouble: None,
@@ -195,7 +198,7 @@ impl Page {
             }
             Event::Live(live) => self.on_live(now_ms, live),
             Event::Toggle if self.contributing => self.stop(),
-            Event::Toggle => self.start(),
+            Event::Toggle => self.start(now_ms),
             Event::LoadModel => self.load(),
             Event::Drawn(pixels) => self.ask(now_ms, pixels, None),
             Event::Picked(idx) => match self.gallery_image(idx).map(<[u8]>::to_vec) {
@@ -276,11 +279,12 @@ impl Page {
         if is_old && is_due && self.contributing { self.post_question(now_ms) } else { Vec::new() }
     }
 
-    fn start(&mut self) -> Vec<Action> {
+    fn start(&mut self, now_ms: f64) -> Vec<Action> {
         if !self.is_supported() {
             return Vec::new();
         }
         self.contributing = true;
+        self.started_at_ms = Some(now_ms);
         self.notice = None;
         match self.peer {
             Peer::Ready { .. } => vec![Action::Post(PageToPeer::Start)],

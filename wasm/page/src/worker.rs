@@ -1,17 +1,17 @@
 //! The training worker, seen from the page: messages out, messages in, and its end.
 
-use gloo::events::EventListener;
 use wasm_bindgen::{JsCast, JsValue};
 use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
 
 use barnraise_messages::{PageToPeer, PeerToPage};
 
+use crate::dom::Listener;
 use crate::state::Event;
 
 /// A running worker. Dropping it ends it.
 pub(crate) struct PeerWorker {
     worker: Worker,
-    _listeners: [EventListener; 3],
+    _listeners: [Listener; 3],
 }
 
 impl PeerWorker {
@@ -23,19 +23,19 @@ impl PeerWorker {
         let worker = Worker::new_with_options(url, &options)?;
         let on_message = {
             let dispatch = dispatch.clone();
-            move |event: &web_sys::Event| dispatch(read(event))
+            move |event: web_sys::Event| dispatch(read(&event))
         };
         let on_error = {
             let dispatch = dispatch.clone();
-            move |event: &web_sys::Event| dispatch(Event::PeerLost { reason: reason(event) })
+            move |event: web_sys::Event| dispatch(Event::PeerLost { reason: reason(&event) })
         };
-        let on_unreadable = move |_: &web_sys::Event| {
+        let on_unreadable = move |_: web_sys::Event| {
             dispatch(Event::PeerLost { reason: "it sent what this page cannot read".into() });
         };
         let listeners = [
-            EventListener::new(&worker, "message", on_message),
-            EventListener::new(&worker, "error", on_error),
-            EventListener::new(&worker, "messageerror", on_unreadable),
+            Listener::new(&worker, "message", on_message),
+            Listener::new(&worker, "error", on_error),
+            Listener::new(&worker, "messageerror", on_unreadable),
         ];
         Ok(Self { worker, _listeners: listeners })
     }

@@ -13,6 +13,7 @@ const PER_PAGE: usize = 20;
 pub(crate) struct GalleryView {
     place: Element,
     load: Field,
+    load_note: Field,
     more: Field,
     buttons: Vec<(usize, Element)>,
     page_idx: usize,
@@ -24,6 +25,7 @@ impl GalleryView {
         Ok(Self {
             place: by_id("gallery")?,
             load: Field::find("load-model")?,
+            load_note: Field::find("load-note")?,
             more: Field::find("more")?,
             buttons: Vec::new(),
             page_idx: 0,
@@ -37,7 +39,9 @@ impl GalleryView {
     }
 
     pub(crate) fn draw(&mut self, page: &Page) {
-        self.load.set_hidden(page.gallery.is_some() || !page.is_supported());
+        let is_needless = page.gallery.is_some() || !page.is_supported();
+        self.load.set_hidden(is_needless);
+        self.load_note.set_hidden(is_needless);
         let is_idle = matches!(page.peer, Peer::Absent);
         self.load.set_text(if is_idle { "Bring the model into this tab" } else { "On its way…" });
         set_attribute(self.load.element(), "aria-disabled", if is_idle { "false" } else { "true" });
