@@ -104,6 +104,14 @@ async fn what_cannot_be_dialled_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn names_are_resolved() {
+    let node = echo_node(tcp_only()).await;
+    let dialer = dialer().await;
+    let named = tcp_address(&node).to_string().replace("/ip4/127.0.0.1/", "/dns4/localhost/");
+    assert_eq!(dialer.dial(named.parse().unwrap()).await.unwrap(), node.peer_id());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_is_taken_is_named() {
     let node = echo_node(tcp_only()).await;
     let mut taken = tcp_address(&node);
@@ -125,7 +133,7 @@ async fn webtransport_without_certificates_is_refused_by_name() {
     let listen: Vec<Multiaddr> = vec!["/ip4/127.0.0.1/udp/0/quic-v1/webtransport".parse().unwrap()];
     let config = NodeConfig { listen, ..NodeConfig::default() };
     let error = Node::start(Keypair::generate_ed25519(), config).await.unwrap_err();
-    assert!(matches!(error, NodeError::Listen { .. }), "{error}");
+    assert!(error.to_string().contains("a directory for certificates"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -254,3 +254,31 @@ async fn a_shutdown_says_goodbye() {
     client.session.closed().await;
     assert!(clone.connected_peers().now_or_never().unwrap().is_err(), "the node has stopped");
 }
+
+/// What a visitor's tab needs most: a whole state down and a gradient up, many streams at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_clients_with_many_streams_are_served_at_once() {
+    const N_CLIENTS: usize = 8;
+    const N_STREAMS: usize = 16;
+    let directory = tempfile::tempdir().unwrap();
+    let node = echo_node(config(directory.path())).await;
+    let address = webtransport_address(&node);
+    let sent = noise_bytes(64 * 1024);
+    let clients = (0..N_CLIENTS).map(|_| async {
+        let client = Client::connect(&address).await;
+        let streams = (0..N_STREAMS).map(|_| async {
+            let (mut reader, mut writer) = client.open(ECHO).await.split();
+            let writing = async {
+                writer.write_all(&sent).await.unwrap();
+                writer.close().await.unwrap();
+            };
+            let mut received = Vec::new();
+            let (_, read) = tokio::join!(writing, reader.read_to_end(&mut received));
+            read.unwrap();
+            received == sent
+        });
+        futures::future::join_all(streams).await
+    });
+    let whole = futures::future::join_all(clients).await.concat();
+    assert_eq!(whole, vec![true; N_CLIENTS * N_STREAMS]);
+}

@@ -160,13 +160,12 @@ impl Certificates {
     }
 
     /// The hashes that the Noise handshake attests: those of the addresses now and one period before.
+    ///
+    /// Whatever is known, whether or not the next certificate has been made already: in the moment between
+    /// the end of a period and [`refresh`](Self::refresh), clients connect as ever.
     #[must_use]
     pub fn hashes_in_handshake(&self) -> HashSet<Certhash> {
-        let Some(at) = self.read(|state| state.schedule.at((self.inner.clock)())) else {
-            return HashSet::new();
-        };
-        let previous = at.previous.map(|previous| previous.hash);
-        previous.into_iter().chain([at.current.hash, at.next.hash]).collect()
+        self.read(|state| state.keys.keys().copied().collect())
     }
 
     /// The published hashes, and every change of them.

@@ -99,6 +99,18 @@ fn rotation_publishes_and_forgets() {
 }
 
 #[test]
+fn clients_connect_between_the_end_of_a_period_and_the_refresh() {
+    let directory = tempfile::tempdir().unwrap();
+    let (hand, clock) = clock_at(SystemTime::now());
+    let certificates = Certificates::open(directory.path(), clock).unwrap();
+    let published = certificates.subscribe().borrow().clone();
+    *hand.lock().unwrap() += SERVICE_PERIOD;
+    let attested = certificates.hashes_in_handshake();
+    assert!(published.iter().all(|hash| attested.contains(hash)));
+    assert_eq!(published.len(), 2);
+}
+
+#[test]
 fn a_directory_that_cannot_be_made_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a-file");

@@ -53,8 +53,9 @@ pub struct NodeLimits {
     pub pending_tcp_handshakes: usize,
     /// A dial or an inbound TCP handshake ends after this. Default 10 s.
     pub handshake_timeout: Duration,
-    /// Streams in both directions of one TCP connection; WebTransport has its own bound,
-    /// [`WebTransportConfig::max_streams_per_connection`]. Default 256.
+    /// Streams in both directions of one TCP connection, each with at most 512 KiB received and not read;
+    /// one more ends the connection. WebTransport has its own bound,
+    /// [`WebTransportConfig::max_streams_per_connection`]. Default 128.
     pub streams_per_tcp_connection: usize,
 }
 
@@ -66,7 +67,7 @@ impl Default for NodeLimits {
             pending_dials: 64,
             pending_tcp_handshakes: 256,
             handshake_timeout: Duration::from_secs(10),
-            streams_per_tcp_connection: 256,
+            streams_per_tcp_connection: 128,
         }
     }
 }

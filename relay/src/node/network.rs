@@ -17,6 +17,9 @@ use crate::webtransport;
 /// What identify tells of us; peers of another major version would not understand our streams.
 const PROTOCOL_VERSION: &str = "/barnraise/1";
 
+/// Bytes of one stream over TCP that are received and not read yet: 10 MB/s at a round trip of 50 ms.
+const TCP_STREAM_WINDOW_BYTES: u32 = 512 * 1024;
+
 #[derive(NetworkBehaviour)]
 pub(super) struct Behaviour {
     // First: what it denies should reach no other.
@@ -77,8 +80,7 @@ fn tcp_transport(
             dns::tokio::Transport::custom(tcp(), dns::ResolverConfig::new(), dns::ResolverOpts::default())
         }
     };
-    let mut muxer = yamux::Config::default();
-    muxer.set_max_num_streams(config.limits.streams_per_tcp_connection);
+    let muxer = muxer(config.limits.streams_per_tcp_connection);
     let noise = noise::Config::new(keypair).map_err(|source| NodeError::Noise(source.to_string()))?;
     let secured = resolved
         .upgrade(Version::V1Lazy)
@@ -88,4 +90,12 @@ fn tcp_transport(
         .boxed();
     let limits = &config.limits;
     Ok(Admission::new(secured, limits.pending_tcp_handshakes, limits.handshake_timeout))
+}
+
+/// Fixed windows: without them one TCP connection may fill a gigabyte.
+#[expect(deprecated, reason = "what libp2p advises instead bounds neither streams nor windows")]
+fn muxer(n_streams_max: usize) -> yamux::Config {
+    let mut muxer = yamux::Config::default();
+    muxer.set_max_num_streams(n_streams_max).set_receive_window_size(TCP_STREAM_WINDOW_BYTES);
+    muxer
 }

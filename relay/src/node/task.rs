@@ -10,7 +10,7 @@ use libp2p::core::transport::ListenerId;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError, SwarmEvent};
-use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol, Swarm};
+use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol, Swarm, TransportError};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -77,7 +77,7 @@ impl NodeTask {
         for address in addresses {
             check_free(address).map_err(|error| listen_error(address, error.to_string()))?;
             let listening = self.swarm.listen_on(address.clone());
-            let id = listening.map_err(|error| listen_error(address, causes(&error)))?;
+            let id = listening.map_err(|error| listen_error(address, listen_reason(&error)))?;
             unbound.insert(id, address.clone());
         }
         let deadline = tokio::time::Instant::now() + LISTEN_TIMEOUT;
@@ -245,6 +245,15 @@ fn check_listening(unbound: &mut HashMap<ListenerId, Multiaddr>, event: &Event) 
 
 fn listen_error(address: &Multiaddr, reason: String) -> NodeError {
     NodeError::Listen { address: address.clone(), reason }
+}
+
+fn listen_reason(error: &TransportError<io::Error>) -> String {
+    match error {
+        TransportError::MultiaddrNotSupported(_) => "want /ip4|ip6/<ip>/tcp/<port>, or \
+            /ip4|ip6/<ip>/udp/<port>/quic-v1/webtransport and a directory for certificates"
+            .to_owned(),
+        TransportError::Other(error) => causes(error),
+    }
 }
 
 fn dial_error(address: Multiaddr, error: &DialError) -> NodeError {

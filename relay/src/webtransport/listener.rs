@@ -26,6 +26,9 @@ use super::transport::{TransportError, Upgrade};
 use crate::certificates::{Certhash, Certificates};
 use crate::pending::PendingHandshakes;
 
+/// Asked of the system for each direction of a socket, which all its connections share.
+const UDP_BUFFER_BYTES: usize = 4 * 1024 * 1024;
+
 pub(super) type Event = TransportEvent<Upgrade, TransportError>;
 
 /// What every listener of a transport shares.
@@ -255,6 +258,9 @@ fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
         // So that `/ip4/0.0.0.0` and `/ip6/::` can have the same port.
         socket.set_only_v6(true)?;
     }
+    // The system's default is less than a burst of a few tabs; what it does not allow it cuts.
+    let _ = socket.set_recv_buffer_size(UDP_BUFFER_BYTES);
+    let _ = socket.set_send_buffer_size(UDP_BUFFER_BYTES);
     socket.bind(&address.into())?;
     Ok(socket.into())
 }
