@@ -160,7 +160,8 @@ impl NodeTask {
                 }
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
-                tracing::debug!(from = %send_back_addr, error = causes(&error), "no peer came of a connection");
+                let error = causes(&error);
+                tracing::debug!(from = %send_back_addr, error, "no peer came of a connection");
             }
             SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "listener"),
             SwarmEvent::ListenerClosed { addresses, reason, .. } => {
