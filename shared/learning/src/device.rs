@@ -81,6 +81,7 @@ static WGPU: Mutex<Option<ComputeDevice>> = Mutex::new(None);
 /// # Errors
 /// No adapter, no driver, a backend that is not in this build, or a wgpu device that was lost.
 pub async fn open_device(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
+    platform::run_constructors();
     match choice {
         DeviceChoice::Cpu => Ok(ComputeDevice::cpu()),
         DeviceChoice::Wgpu => {
@@ -166,6 +167,7 @@ fn open_cuda() -> Result<ComputeDevice, DeviceError> {
 impl ComputeDevice {
     /// The CPU, which needs no opening.
     pub fn cpu() -> Self {
+        platform::run_constructors();
         Self {
             choice: DeviceChoice::Cpu,
             name: "CPU".to_owned(),

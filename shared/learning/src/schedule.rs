@@ -173,6 +173,16 @@ mod tests {
     }
 
     #[test]
+    fn an_operator_writes_a_schedule_in_a_few_lines() {
+        let parsed = toml::from_str(
+            "peak = 0.4\nwarmup_steps = 4\ndecay = { kind = 'linear', steps = 10, floor = 0.1 }",
+        );
+        assert_eq!(parsed, Ok(schedule(Decay::Linear { steps: 10, floor: 0.1 })));
+        assert_eq!(toml::from_str("peak = 0.01"), Ok(ScheduleSpec::constant(0.01)));
+        assert!(toml::from_str::<ScheduleSpec>("peak = 0.01\nwarm_up = 4").is_err());
+    }
+
+    #[test]
     fn unusable_schedules_are_named() {
         assert_eq!(ScheduleSpec::constant(0.0).validate(), Err(ScheduleError::Peak(0.0)));
         assert!(ScheduleSpec::constant(f32::NAN).validate().is_err());

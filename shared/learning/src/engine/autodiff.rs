@@ -80,7 +80,7 @@ impl AutodiffEngine {
             return Ok(Vec::new());
         };
         let mut flat = Vec::with_capacity(self.layout.n_parameters());
-        for data in sum.read().execute_async().await.map_err(failed)? {
+        for data in sum.read().execute_async().await.map_err(|error| failed(&error))? {
             flat.extend_from_slice(values(&data)?);
         }
         Ok(flat)
@@ -88,13 +88,15 @@ impl AutodiffEngine {
 }
 
 fn read(logits: Tensor<2>) -> LogitsRead {
-    Box::pin(async move { Ok(values(&logits.into_data_async().await.map_err(failed)?)?.to_vec()) })
+    Box::pin(
+        async move { Ok(values(&logits.into_data_async().await.map_err(|error| failed(&error))?)?.to_vec()) },
+    )
 }
 
 fn values(data: &TensorData) -> Result<&[f32], DeviceError> {
     data.as_slice().map_err(|error| DeviceError::Execution(error.to_string()))
 }
 
-fn failed(error: ExecutionError) -> DeviceError {
+fn failed(error: &ExecutionError) -> DeviceError {
     DeviceError::Execution(error.to_string())
 }

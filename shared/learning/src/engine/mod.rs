@@ -22,7 +22,7 @@ pub(crate) type LogitsRead = Pin<Box<dyn Future<Output = Result<Vec<f32>, Device
 /// A model on a device.
 pub(crate) enum Engine {
     /// Any device.
-    Autodiff(AutodiffEngine),
+    Autodiff(Box<AutodiffEngine>),
     /// A wgpu device whose limits hold the model.
     Fused(Box<FusedEngine>),
 }
@@ -54,7 +54,7 @@ impl Engine {
         device: &ComputeDevice,
         flat: &[f32],
     ) -> Self {
-        Self::Autodiff(AutodiffEngine::new(layout, shape, n_classes, device.burn(), flat))
+        Self::Autodiff(Box::new(AutodiffEngine::new(layout, shape, n_classes, device.burn(), flat)))
     }
 
     /// Replaces the parameters and drops the gradient sum.

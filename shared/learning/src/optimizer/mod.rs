@@ -127,8 +127,8 @@ impl Optimizer {
             return Err(OptimizerError::NotFinite { index });
         }
         self.next.copy_from_slice(parameters);
-        let step = Step { parameters: &mut self.next, gradient: mean_gradient, learning_rate };
-        rules::apply(&self.spec, step, &self.segments, &mut self.state);
+        let mut step = Step { parameters: &mut self.next, gradient: mean_gradient, learning_rate };
+        rules::apply(&self.spec, &mut step, &self.segments, &mut self.state);
         if let Some(index) = self.next.iter().position(|value| !value.is_finite()) {
             return Err(OptimizerError::Diverged { index });
         }

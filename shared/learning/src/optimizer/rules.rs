@@ -20,7 +20,7 @@ pub(super) struct Step<'a> {
 /// One step of `spec`. The state has as many moments as the specification says.
 pub(super) fn apply(
     spec: &OptimizerSpec,
-    step: Step<'_>,
+    step: &mut Step<'_>,
     segments: &[Range<usize>],
     state: &mut OptimizerState,
 ) {

@@ -1,10 +1,32 @@
 //! A browser, in a page or a worker: WebGPU may be absent, or present without an adapter, and the
 //! backend is not asked before that is known because it would take the module down with it.
 
+use std::sync::Once;
+
 use burn::tensor::wgpu::wgpu;
 use js_sys::{Function, Promise, Reflect};
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
+
+/// Runs the module's static constructors, the first time it is called.
+///
+/// The tensor compiler registers its parts in some hundred constructors. Unless a module calls
+/// them itself, the linker runs all of them in every exported function, and bindings call exported
+/// functions for each JavaScript object they hand over: that doubled the time of a step.
+pub(crate) fn run_constructors() {
+    static CONSTRUCTED: Once = Once::new();
+    CONSTRUCTED.call_once(construct);
+}
+
+#[allow(unsafe_code)]
+fn construct() {
+    unsafe extern "C" {
+        fn __wasm_call_ctors();
+    }
+    // SAFETY: the linker defines this function, without arguments or result, in every module that
+    // names it, and then calls it nowhere itself; `Once` lets it run a single time.
+    unsafe { __wasm_call_ctors() }
+}
 
 /// Asks the browser for an adapter, and drops it: the backend requests its own.
 pub(crate) async fn check_adapter() -> Result<(), String> {
