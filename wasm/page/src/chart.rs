@@ -130,14 +130,24 @@ impl Chart {
         for tick in &self.y_ticks {
             let (y, label) = (tick.at, &tick.label);
             parts.push(format!("<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>"));
-            parts.push(format!("<text text-anchor=\"end\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>", left - 8.0, y + 4.0));
+            parts.push(format!(
+                "<text text-anchor=\"end\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>",
+                left - 8.0,
+                y + 4.0
+            ));
         }
         for (idx, tick) in self.x_ticks.iter().enumerate() {
             let (x, label) = (tick.at, &tick.label);
             let anchor = if idx + 1 == self.x_ticks.len() && right - x < 20.0 { "end" } else { "middle" };
-            parts.push(format!("<text text-anchor=\"{anchor}\" x=\"{x:.1}\" y=\"{:.1}\">{label}</text>", bottom + 18.0));
+            parts.push(format!(
+                "<text text-anchor=\"{anchor}\" x=\"{x:.1}\" y=\"{:.1}\">{label}</text>",
+                bottom + 18.0
+            ));
         }
-        parts.push(format!("<path class=\"area\" d=\"{}\"/><path class=\"line\" d=\"{}\"/>", self.area, self.line));
+        parts.push(format!(
+            "<path class=\"area\" d=\"{}\"/><path class=\"line\" d=\"{}\"/>",
+            self.area, self.line
+        ));
         if let Some((x, y)) = self.newest {
             parts.push(format!("<circle class=\"newest\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>"));
         }

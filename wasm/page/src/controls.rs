@@ -31,7 +31,12 @@ pub(crate) fn listen(app: &Rc<App>) -> Result<(), DomError> {
     count_long_tasks(app)
 }
 
-fn on(target: &EventTarget, name: &'static str, app: &Rc<App>, act: impl Fn(&Rc<App>, &web_sys::Event) + 'static) {
+fn on(
+    target: &EventTarget,
+    name: &'static str,
+    app: &Rc<App>,
+    act: impl Fn(&Rc<App>, &web_sys::Event) + 'static,
+) {
     let app = Rc::clone(app);
     Listener::new(target, name, move |event| act(&app, &event)).keep();
 }
@@ -59,7 +64,8 @@ fn listen_to_sketch(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError> 
         let n_channels = shape.map_or(1, |shape| usize::from(shape.channels));
         let sample = drawn.ink().and_then(|(ink, side)| draw::to_sample(&ink, side, height, width));
         if let Some(sample) = sample {
-            let pixels = sample.into_iter().flat_map(|value| std::iter::repeat_n(value, n_channels)).collect();
+            let pixels =
+                sample.into_iter().flat_map(|value| std::iter::repeat_n(value, n_channels)).collect();
             asking.dispatch(Event::Drawn(pixels));
         }
     });

@@ -62,7 +62,7 @@ pub(crate) fn set_attribute(element: &Element, name: &'static str, value: &str) 
 /// Listens to an event until it is dropped.
 ///
 /// Takes the event by value: a closure that borrows it makes wasm-bindgen emit `table.fill`, which
-/// the wasm-opt of Debian 12 cannot read.
+/// older versions of wasm-opt cannot read.
 pub(crate) struct Listener {
     target: EventTarget,
     name: &'static str,

@@ -31,15 +31,15 @@ pub(crate) fn bytes(value: u64) -> String {
     if scaled < 99.95 { format!("{scaled:.1} {unit}") } else { format!("{scaled:.0} {unit}") }
 }
 
-/// Samples per second: `3.4 /s`, `1,204 /s`; a dash where it is not a number.
+/// Samples per second: `3.4`, `1,204`; a dash where it is not a number.
 pub(crate) fn speed(samples_per_second: f32) -> String {
     if !samples_per_second.is_finite() || samples_per_second < 0.0 {
         return "–".into();
     }
     if samples_per_second < 9.95 {
-        return format!("{samples_per_second:.1} /s");
+        return format!("{samples_per_second:.1}");
     }
-    format!("{} /s", count(samples_per_second.round() as u64))
+    count(samples_per_second.round() as u64)
 }
 
 /// A share between 0 and 1 with one digit: `87.3 %`.
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn numbers_that_are_none_become_a_dash() {
         assert_eq!([speed(f32::NAN), percent(f32::INFINITY), loss(f32::NAN)], ["–", "–", "–"]);
-        assert_eq!([speed(0.0), speed(3.44), speed(1203.6)], ["0.0 /s", "3.4 /s", "1,204 /s"]);
+        assert_eq!([speed(0.0), speed(3.44), speed(1203.6)], ["0.0", "3.4", "1,204"]);
         assert_eq!([percent(0.8734), loss(0.4118)], ["87.3 %", "0.412"]);
     }
 

@@ -61,7 +61,8 @@ fn start() -> Result<(), JsValue> {
 fn capabilities() -> Capabilities {
     let window = window();
     let has = |object: &JsValue, name: &str| {
-        js_sys::Reflect::get(object, &name.into()).is_ok_and(|value| !value.is_undefined() && !value.is_null())
+        js_sys::Reflect::get(object, &name.into())
+            .is_ok_and(|value| !value.is_undefined() && !value.is_null())
     };
     Capabilities {
         secure: window.is_secure_context(),

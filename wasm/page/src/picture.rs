@@ -11,7 +11,8 @@ pub(crate) fn show(canvas: &HtmlCanvasElement, pixels: &[u8], shape: ImageShape)
     (canvas.width() != width).then(|| canvas.set_width(width));
     (canvas.height() != height).then(|| canvas.set_height(height));
     let context = canvas.get_context("2d").ok().flatten();
-    let Some(context) = context.and_then(|context| context.dyn_into::<CanvasRenderingContext2d>().ok()) else {
+    let Some(context) = context.and_then(|context| context.dyn_into::<CanvasRenderingContext2d>().ok())
+    else {
         return;
     };
     context.clear_rect(0.0, 0.0, f64::from(width), f64::from(height));
@@ -19,8 +20,9 @@ pub(crate) fn show(canvas: &HtmlCanvasElement, pixels: &[u8], shape: ImageShape)
         return;
     }
     let n_channels = usize::from(shape.channels).max(1);
-    let mut rgba: Vec<u8> = pixels.chunks_exact(n_channels).flat_map(|pixel| [0, 0, 0, mean(pixel)]).collect();
-    if let Ok(image) = ImageData::new_with_u8_clamped_array_and_sh(Clamped(&mut rgba), width, height) {
+    let rgba: Vec<u8> =
+        pixels.chunks_exact(n_channels).flat_map(|pixel| [0, 0, 0, mean(pixel)]).collect();
+    if let Ok(image) = ImageData::new_with_u8_clamped_array_and_sh(Clamped(rgba.as_slice()), width, height) {
         // The image has the size of the canvas and no other origin: nothing to refuse.
         // web-sys takes integers or floats here, as `web_sys_unstable_apis` says: both come from a u8.
         let origin = 0_u8;

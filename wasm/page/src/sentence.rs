@@ -1,6 +1,6 @@
 //! The sentence that always says what the tab is doing or why it waits. Pure.
 
-use barnraise_messages::Activity;
+use barnraise_messages::{Activity, DeviceChoice};
 use barnraise_protocol::contribute::DeviceKind;
 
 use crate::format;
@@ -15,12 +15,14 @@ pub(crate) struct Sentence {
     pub(crate) text: String,
     /// The same in words that change seldom, for a screen reader to say aloud.
     pub(crate) spoken: String,
+    /// One of those that follow each other in every step.
+    pub(crate) is_routine: bool,
 }
 
 impl Sentence {
     fn new(doing: &'static str, text: impl Into<String>) -> Self {
         let text = text.into();
-        Self { doing, spoken: text.clone(), text }
+        Self { doing, spoken: text.clone(), text, is_routine: false }
     }
 
     /// A sentence whose numbers change too often to be read aloud.
@@ -35,9 +37,7 @@ pub(crate) fn sentence(page: &Page) -> Sentence {
         return sentence;
     }
     match (&page.peer, &page.backbone) {
-        (Peer::Loading { bytes: 0, .. }, _) => {
-            Sentence::new("loading", "Fetching the training program…")
-        }
+        (Peer::Loading { bytes: 0, .. }, _) => Sentence::new("loading", "Fetching the training program…"),
         (Peer::Loading { bytes, bytes_total: Some(total) }, _) if bytes >= total => {
             Sentence::new("preparing", "Getting the training program ready…")
         }
@@ -52,8 +52,11 @@ pub(crate) fn sentence(page: &Page) -> Sentence {
         (_, Backbone::Asking) => Sentence::new("asking", "Asking what is being trained here…"),
         (_, Backbone::Lost { reason, retry_in_ms }) => {
             let wait = format::wait(*retry_in_ms);
-            Sentence::new("unreachable", format!("The backbone cannot be reached ({reason}). Trying again {wait}."))
-                .spoken_as("The backbone cannot be reached. Trying again.")
+            Sentence::new(
+                "unreachable",
+                format!("The backbone cannot be reached ({reason}). Trying again {wait}."),
+            )
+            .spoken_as("The backbone cannot be reached. Trying again.")
         }
         (_, Backbone::Live) => resting(page),
     }
@@ -91,8 +94,11 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
         Activity::Connecting => Sentence::new("connecting", "Connecting to the backbone…"),
         Activity::Reconnecting { retry_in_ms, reason } => {
             let wait = format::wait(*retry_in_ms);
-            Sentence::new("reconnecting", format!("Lost touch with the backbone ({reason}). Trying again {wait}."))
-                .spoken_as("Lost touch with the backbone. Trying again.")
+            Sentence::new(
+                "reconnecting",
+                format!("Lost touch with the backbone ({reason}). Trying again {wait}."),
+            )
+            .spoken_as("Lost touch with the backbone. Trying again.")
         }
         Activity::FetchingModel { bytes, bytes_total } => {
             let so_far = format::transfer(*bytes, Some(*bytes_total));
@@ -100,14 +106,19 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
         }
         Activity::FetchingData { bytes, bytes_total } => {
             let so_far = format::transfer(*bytes, Some(*bytes_total));
-            joining(page, Sentence::new("fetching-data", format!("Fetching pictures to learn from: {so_far}.")))
+            joining(
+                page,
+                Sentence::new("fetching-data", format!("Fetching pictures to learn from: {so_far}.")),
+            )
         }
         Activity::WarmingUp => {
-            let text = format!("Warming up {}. The first pass takes a little longer.", device_in_words(device));
+            let text =
+                format!("Warming up {}. The first pass takes a little longer.", device_in_words(device));
             joining(page, Sentence::new("warming-up", text))
         }
         Activity::Training { epoch } => {
-            let text = format!("Learning from pictures for step {} on {}.", step(*epoch), device_in_words(device));
+            let text =
+                format!("Learning from pictures for step {} on {}.", step(*epoch), device_in_words(device));
             at_work(Sentence::new("training", text))
         }
         Activity::Sending { epoch, bytes, bytes_total } => {
@@ -118,7 +129,8 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
             ))
         }
         Activity::WaitingForOthers { epoch } => {
-            let text = format!("Handed in for step {}. Waiting for the others to finish theirs.", step(*epoch));
+            let text =
+                format!("Handed in for step {}. Waiting for the others to finish theirs.", step(*epoch));
             at_work(Sentence::new("waiting-for-others", text))
         }
         Activity::Stopping => Sentence::new("stopping", "Handing in what is finished, then resting."),
@@ -146,12 +158,14 @@ fn joining(page: &Page, sentence: Sentence) -> Sentence {
 
 /// Once at work the stages follow each other faster than anyone wants to hear.
 fn at_work(sentence: Sentence) -> Sentence {
-    sentence.spoken_as("This tab is helping to train.")
+    Sentence { is_routine: true, ..sentence.spoken_as("This tab is helping to train.") }
 }
 
 fn device_in_words(device: DeviceKind) -> &'static str {
     match device {
-        DeviceKind::BrowserWebGpu | DeviceKind::NativeWgpu | DeviceKind::NativeCuda => "the graphics processor",
+        DeviceKind::BrowserWebGpu | DeviceKind::NativeWgpu | DeviceKind::NativeCuda => {
+            "the graphics processor"
+        }
         DeviceKind::BrowserCpu | DeviceKind::NativeCpu => "the processor",
     }
 }
@@ -160,14 +174,21 @@ fn device_in_words(device: DeviceKind) -> &'static str {
 pub(crate) fn device_line(page: &Page) -> String {
     match &page.peer {
         Peer::Ready { device: DeviceKind::BrowserCpu, device_name } => {
-            let why = if page.capabilities.web_gpu { "" } else { ", as this browser offers no WebGPU" };
+            let why = match (page.device_choice, page.capabilities.web_gpu) {
+                (DeviceChoice::Cpu, _) => "",
+                (_, false) => ", as this browser offers no WebGPU",
+                (_, true) => ", as WebGPU has no graphics processor to offer",
+            };
             format!("On the processor{why}{}", in_brackets(device_name))
         }
         Peer::Ready { device, device_name } => {
             let via = if *device == DeviceKind::BrowserWebGpu { " through WebGPU" } else { "" };
             format!("On {}{via}{}", device_in_words(*device), in_brackets(device_name))
         }
-        _ if page.capabilities.web_gpu => "WebGPU is available: the graphics processor will do the work.".into(),
+        _ if page.device_choice == DeviceChoice::Cpu => "The processor will do the work.".into(),
+        _ if page.capabilities.web_gpu => {
+            "WebGPU is available: the graphics processor will do the work.".into()
+        }
         _ => "No WebGPU here: the processor will do the work, more slowly.".into(),
     }
 }

@@ -149,7 +149,7 @@ pub(crate) struct Page {
     pub(crate) checks: Option<(DeviceKind, Vec<CheckOutcome>)>,
     origin: String,
     identity: Option<Vec<u8>>,
-    device_choice: DeviceChoice,
+    pub(crate) device_choice: DeviceChoice,
     check_wanted: bool,
     n_requests: u32,
 }
@@ -272,9 +272,10 @@ impl Page {
     fn on_progress(&mut self, now_ms: f64, progress: Progress) -> Vec<Action> {
         self.progress = Some(progress);
         let is_old = self.prediction.as_ref().is_some_and(|prediction| prediction.epoch < progress.epoch);
-        let is_due = self.question.as_ref().is_some_and(|question| {
-            !question.is_open && now_ms - question.asked_at_ms >= ASK_AGAIN_MS
-        });
+        let is_due = self
+            .question
+            .as_ref()
+            .is_some_and(|question| !question.is_open && now_ms - question.asked_at_ms >= ASK_AGAIN_MS);
         // Only while contributing: the newest model is in the tab then anyway.
         if is_old && is_due && self.contributing { self.post_question(now_ms) } else { Vec::new() }
     }
@@ -339,7 +340,8 @@ impl Page {
             PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),
             PeerToPage::DeviceChanged { device, device_name, reason } => {
                 self.peer = Peer::Ready { device, device_name };
-                self.notice = Some(format!("The graphics processor was lost: {reason}. The processor goes on."));
+                self.notice =
+                    Some(format!("The graphics processor was lost: {reason}. The processor goes on."));
             }
             PeerToPage::Failed { message } if matches!(self.peer, Peer::Ready { .. }) => {
                 if let Some(question) = &mut self.question {

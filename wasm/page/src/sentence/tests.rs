@@ -22,7 +22,11 @@ fn activities() -> Vec<(Activity, &'static str, &'static str)> {
     vec![
         (Activity::Idle, "idle", "begin"),
         (Activity::Connecting, "connecting", "backbone"),
-        (Activity::Reconnecting { retry_in_ms: 4000, reason: reason() }, "reconnecting", "in about 4 seconds"),
+        (
+            Activity::Reconnecting { retry_in_ms: 4000, reason: reason() },
+            "reconnecting",
+            "in about 4 seconds",
+        ),
         (Activity::FetchingModel { bytes, bytes_total }, "fetching-model", "45 % of 1.0 MB"),
         (Activity::FetchingData { bytes, bytes_total }, "fetching-data", "45 % of 1.0 MB"),
         (Activity::WarmingUp, "warming-up", "the processor"),
@@ -108,9 +112,14 @@ fn the_device_line_explains_the_cpu() {
     let mut page = working(DeviceKind::BrowserCpu, Activity::Idle);
     page.capabilities.web_gpu = false;
     assert_eq!(device_line(&page), "On the processor, as this browser offers no WebGPU (llvmpipe)");
+    page.capabilities.web_gpu = true;
+    assert!(device_line(&page).contains("WebGPU has no graphics processor"));
+    page.device_choice = DeviceChoice::Cpu;
+    assert_eq!(device_line(&page), "On the processor (llvmpipe)");
+    page.device_choice = DeviceChoice::Auto;
     page.peer = Peer::Ready { device: DeviceKind::BrowserWebGpu, device_name: String::new() };
     assert_eq!(device_line(&page), "On the graphics processor through WebGPU");
-    page.peer = Peer::Absent;
+    (page.peer, page.capabilities.web_gpu) = (Peer::Absent, false);
     assert!(device_line(&page).contains("No WebGPU"));
 }
 

@@ -30,7 +30,8 @@ fn posted(actions: &[Action]) -> Vec<&PageToPeer> {
 fn one_click_loads_says_hello_and_starts_when_ready() {
     let mut page = page();
     let actions = page.on_event(0.0, Event::Toggle);
-    let hello = PageToPeer::Hello { origin: fixture::ORIGIN.into(), identity: None, device: DeviceChoice::Auto };
+    let hello =
+        PageToPeer::Hello { origin: fixture::ORIGIN.into(), identity: None, device: DeviceChoice::Auto };
     assert_eq!(actions, [Action::SpawnPeer, Action::Post(hello)]);
     let actions = page.on_event(1.0, ready(DeviceKind::BrowserCpu));
     assert_eq!(actions[0], Action::KeepIdentity(vec![7; 32]));
@@ -71,9 +72,8 @@ fn an_answer_to_an_older_question_is_not_shown() {
     for pixels in [vec![1], vec![2]] {
         page.on_event(0.0, Event::Drawn(pixels));
     }
-    let answer = |request| {
-        Event::FromPeer(PeerToPage::Prediction { request, epoch: 0, probabilities: vec![1.0] })
-    };
+    let answer =
+        |request| Event::FromPeer(PeerToPage::Prediction { request, epoch: 0, probabilities: vec![1.0] });
     page.on_event(1.0, answer(1));
     assert_eq!(page.prediction, None);
     assert!(page.is_asking());

@@ -75,7 +75,8 @@ impl CurvesView {
         let (losses, accuracies) = (history.losses(), history.accuracies());
         let words = in_words("Training loss", &losses, |loss| format::loss(loss as f32));
         self.loss_plot.draw(&layout(&losses, self.loss_plot.frame, Scale::FromZero), &words);
-        let words = in_words("Accuracy on held-out pictures", &accuracies, |share| format::percent(share as f32));
+        let words =
+            in_words("Accuracy on held-out pictures", &accuracies, |share| format::percent(share as f32));
         self.accuracy_plot.draw(&layout(&accuracies, self.accuracy_plot.frame, Scale::Share), &words);
     }
 }
@@ -92,7 +93,8 @@ impl Plot {
 
     /// Whether the place has another size than before.
     fn measure(&mut self) -> bool {
-        let frame = Frame { width: self.place.client_width().into(), height: self.place.client_height().into() };
+        let frame =
+            Frame { width: self.place.client_width().into(), height: self.place.client_height().into() };
         std::mem::replace(&mut self.frame, frame) != frame
     }
 
@@ -124,7 +126,8 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded_and_begins_with_the_newest() {
-        let point = |epoch| HistoryPoint { epoch, n_samples_total: 0, train_loss: None, test_accuracy: Some(0.5) };
+        let point =
+            |epoch| HistoryPoint { epoch, n_samples_total: 0, train_loss: None, test_accuracy: Some(0.5) };
         let points: Vec<HistoryPoint> = (1..=500).map(point).collect();
         let rows = table_rows(&points);
         assert!(rows.matches("<tr>").count() <= ROWS_MAX);

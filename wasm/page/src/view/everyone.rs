@@ -40,7 +40,8 @@ impl EveryoneView {
         self.batch_text.set_text(&format!("{so_far} of {of} samples toward the next"));
         let n_contributors = progress.n_contributors;
         self.contributors.set_number(&format::count(n_contributors.into()), n_contributors.into());
-        self.speed.set_number(&format::speed(progress.samples_per_second), progress.samples_per_second.into());
+        self.speed
+            .set_number(&format::speed(progress.samples_per_second), progress.samples_per_second.into());
         self.devices.set_text(&devices(&page.devices));
     }
 }

@@ -53,7 +53,8 @@ impl GalleryView {
             let first = page_idx * PER_PAGE;
             let shown = first..(first + PER_PAGE).min(gallery.labels.len());
             self.place.set_text_content(None);
-            self.buttons = shown.filter_map(|idx| Some((idx, self.add(page, idx, run.manifest.shape).ok()?))).collect();
+            self.buttons =
+                shown.filter_map(|idx| Some((idx, self.add(page, idx, run.manifest.shape).ok()?))).collect();
         }
         let picked = page.question.as_ref().and_then(|question| question.picked);
         for (idx, button) in &self.buttons {
@@ -62,12 +63,16 @@ impl GalleryView {
     }
 
     fn add(&self, page: &Page, idx: usize, shape: ImageShape) -> Result<Element, DomError> {
-        let label = page.gallery.as_ref().and_then(|gallery| gallery.labels.get(idx)).copied().unwrap_or_default();
+        let label =
+            page.gallery.as_ref().and_then(|gallery| gallery.labels.get(idx)).copied().unwrap_or_default();
         let button: Element = create("button")?;
         button.set_attribute("type", "button")?;
         button.set_attribute("data-idx", &idx.to_string())?;
         button.set_attribute("data-label", &label.to_string())?;
-        button.set_attribute("aria-label", &format!("{}, picture {}", page.class_name(label.into()), idx + 1))?;
+        button.set_attribute(
+            "aria-label",
+            &format!("{}, picture {}", page.class_name(label.into()), idx + 1),
+        )?;
         let canvas: HtmlCanvasElement = create("canvas")?;
         canvas.set_class_name("ink");
         picture::show(&canvas, page.gallery_image(idx).unwrap_or_default(), shape);

@@ -57,7 +57,10 @@ fn network(run: &RunDescription) -> String {
         ModelKind::LeNet => format!("LeNet, {parameters} parameters"),
         ModelKind::Mlp { hidden } => {
             let widths: Vec<String> = hidden.iter().map(|&width| format::count(width.into())).collect();
-            format!("fully connected, {} units in its hidden layers, {parameters} parameters", widths.join(" and "))
+            format!(
+                "fully connected, {} units in its hidden layers, {parameters} parameters",
+                widths.join(" and ")
+            )
         }
     }
 }

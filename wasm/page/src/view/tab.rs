@@ -73,7 +73,7 @@ impl TabView {
         let sentence = sentence(page);
         set_attribute(self.activity.element(), "data-doing", sentence.doing);
         self.announcement.set_text(&sentence.spoken);
-        match self.hold.admit(now_ms, sentence.doing) {
+        match self.hold.admit(now_ms, sentence.doing, sentence.is_routine) {
             Ok(()) => {
                 self.activity.set_text(&sentence.text);
                 None
@@ -85,7 +85,8 @@ impl TabView {
     fn draw_contribution(&mut self, page: &Page) {
         let given = &page.contribution;
         self.samples.set_number(&format::count(given.n_samples_accepted), given.n_samples_accepted as f64);
-        let speed = if given.samples_per_second > 0.0 { format::speed(given.samples_per_second) } else { "–".into() };
+        let is_at_work = page.contributing && given.samples_per_second > 0.0;
+        let speed = if is_at_work { format::speed(given.samples_per_second) } else { "–".into() };
         self.speed.set_number(&speed, given.samples_per_second.into());
         self.accepted.set_number(&format::count(given.n_accepted), given.n_accepted as f64);
         self.refused.set_number(&format::count(given.n_refused), given.n_refused as f64);
@@ -122,8 +123,12 @@ fn check_row(check: &CheckOutcome) -> Result<Element, DomError> {
     row.set_attribute("data-deviation", &check.deviation.to_string())?;
     row.set_attribute("data-tolerance", &check.tolerance.to_string())?;
     let passed = if check.passed() { "pass" } else { "fail" };
-    let texts =
-        [check.name.clone(), format!("{:.1e}", check.deviation), format!("{:.1e}", check.tolerance), passed.into()];
+    let texts = [
+        check.name.clone(),
+        format!("{:.1e}", check.deviation),
+        format!("{:.1e}", check.tolerance),
+        passed.into(),
+    ];
     for text in texts {
         let cell: Element = create("td")?;
         cell.set_text_content(Some(&text));

@@ -3,10 +3,10 @@
 use web_sys::{Element, HtmlCanvasElement, HtmlElement};
 
 use crate::dom::{DomError, Field, by_id, create};
+use crate::format;
 use crate::picture;
 use crate::sentence::verdict;
 use crate::state::{Page, Question};
-use crate::format;
 
 /// Answers on show.
 const BARS: usize = 3;
