@@ -1,2 +1,58 @@
-//! wasm/peer
-pub use burn; pub use libp2p; pub use libp2p_stream; pub use libp2p_webtransport_websys;
+//! The browser peer: trains in a dedicated worker and speaks libp2p.
+//!
+//! `worker.js` calls [`start`] once; from then on the page is spoken to in `barnraise-messages`. The
+//! contributor is the same as the native peer's; here is what only a browser has: its clock, its
+//! shard cache, its WebTransport. It never touches the document, which is the page's.
+#![cfg(target_arch = "wasm32")]
+
+mod page;
+mod peer;
+mod platform;
+
+use std::cell::RefCell;
+
+use barnraise_messages::{Activity, PageToPeer, PeerToPage};
+use futures::channel::mpsc;
+use wasm_bindgen::JsCast;
+use wasm_bindgen::prelude::{Closure, JsValue, wasm_bindgen};
+use web_sys::MessageEvent;
+
+/// Most messages of the page that wait for the worker.
+const MESSAGES_MAX: usize = 64;
+
+/// Takes over the worker: listens to the page until the worker is closed.
+///
+/// # Errors
+/// Outside of a dedicated worker.
+#[wasm_bindgen]
+pub fn start() -> Result<(), JsValue> {
+    std::panic::set_hook(Box::new(|panic| {
+        console_error_panic_hook::hook(panic);
+        let reason = format!("the training program stopped: {panic}");
+        page::post(&PeerToPage::Activity(Activity::Broken { reason: reason.clone() }));
+        page::post(&PeerToPage::Failed { message: reason });
+    }));
+    let scope = page::scope().ok_or_else(|| JsValue::from_str("this is no dedicated worker"))?;
+    let (sender, messages) = mpsc::channel(MESSAGES_MAX);
+    let sender = RefCell::new(sender);
+    let listener = Closure::<dyn Fn(MessageEvent)>::new(move |event: MessageEvent| {
+        receive(event.data(), &sender);
+    });
+    scope.set_onmessage(Some(listener.as_ref().unchecked_ref()));
+    // It listens for as long as the worker lives.
+    listener.forget();
+    wasm_bindgen_futures::spawn_local(peer::run(messages));
+    Ok(())
+}
+
+fn receive(data: JsValue, sender: &RefCell<mpsc::Sender<PageToPeer>>) {
+    let failed = |message| page::post(&PeerToPage::Failed { message });
+    match serde_wasm_bindgen::from_value::<PageToPeer>(data) {
+        Ok(message) => {
+            if sender.borrow_mut().try_send(message).is_err() {
+                failed("the training program is too busy for more requests".to_owned());
+            }
+        }
+        Err(error) => failed(format!("the page sent what is no message: {error}")),
+    }
+}

@@ -1,0 +1,454 @@
+//! A whole backbone in memory: the averaging round of `barnraise-swarm` behind the conversations of
+//! `barnraise-protocol`, on duplex streams that can be cut.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use barnraise_contributor::Platform;
+use barnraise_learning::{DeviceChoice, ParameterLayout};
+use barnraise_protocol::bulk::{self, Partial, Transfer};
+use barnraise_protocol::contribute::{self, DeviceKind, Progress};
+use barnraise_protocol::dataset::{ImageShape, Manifest, Shard};
+use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::run::{self, ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::shard::{self, ShardId};
+use barnraise_protocol::state::{self, StateHeader};
+use barnraise_protocol::{Sha256Hash, TensorCodec, framing};
+use barnraise_swarm::random::SplitMix64;
+use barnraise_swarm::round::{AveragingRound, RoundAction, RoundConfig, Ticket};
+use barnraise_swarm::{Moment, PeerKey};
+use futures::channel::{mpsc, oneshot};
+use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use futures::{FutureExt, StreamExt, select_biased};
+use tokio::io::DuplexStream;
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, spawn_local};
+use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
+
+pub const MICRO_BATCH: u32 = 16;
+pub const CONTRIBUTION_SAMPLES_MAX: u32 = 256;
+const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
+const N_CLASSES: usize = 4;
+const SHARD_SAMPLES: usize = 250;
+const LEARNING_RATE: f32 = 0.01;
+const DUPLEX_BYTES: usize = 16 * 1024;
+
+type Stream = Compat<DuplexStream>;
+
+pub struct Backbone {
+    pub description: RefCell<RunDescription>,
+    /// Wakes whoever waits for something to happen.
+    pub happened: Notify,
+    pub accepted: RefCell<Vec<Accepted>>,
+    is_up: Cell<bool>,
+    origin: Instant,
+    shards: HashMap<ShardId, (Transfer, Arc<[u8]>)>,
+    round: RefCell<AveragingRound>,
+    parameters: RefCell<Vec<f32>>,
+    sessions: RefCell<HashMap<PeerKey, mpsc::Sender<contribute::BackboneToContributor>>>,
+    answers: RefCell<HashMap<Ticket, oneshot::Sender<Result<Accepted, Refusal>>>>,
+    tasks: RefCell<Vec<AbortHandle>>,
+}
+
+/// Noise on a ground that tells the class, so that it neither compresses well nor is all alike.
+fn shard(seed: u64) -> Shard {
+    let mut random = SplitMix64::new(seed);
+    let mut shard = Shard { images: Vec::new(), labels: Vec::new() };
+    for _ in 0..SHARD_SAMPLES {
+        let label = random.below(N_CLASSES) as u8;
+        shard.images.extend((0..SHAPE.n_values()).map(|_| label * 32 + random.below(128) as u8));
+        shard.labels.push(label);
+    }
+    shard
+}
+
+impl Backbone {
+    pub fn new(n_shards: u32, target_batch_size: u32) -> Rc<Self> {
+        let mut shards = HashMap::new();
+        let mut keep = |id, seed| {
+            let (bytes, entry) = shard(seed).encode().unwrap();
+            shards.insert(id, (Transfer::of(&bytes), Arc::from(bytes)));
+            entry
+        };
+        let manifest = Manifest {
+            name: "noise".into(),
+            shape: SHAPE,
+            class_names: (0..N_CLASSES).map(|class| class.to_string()).collect(),
+            shards: (0..n_shards).map(|id| keep(ShardId::Train(id), u64::from(id))).collect(),
+            gallery: keep(ShardId::Gallery, 1_000),
+        };
+        let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![64] }, seed: 5 };
+        let layout = ParameterLayout::of(&model, SHAPE, N_CLASSES).unwrap();
+        let description = RunDescription {
+            run_id: "test".into(),
+            title: "Test".into(),
+            purpose: "Testing.".into(),
+            model,
+            n_parameters: layout.n_parameters() as u64,
+            target_batch_size,
+            micro_batch_size: MICRO_BATCH,
+            shuffle_buffer_samples: 300,
+            gradient_codec: TensorCodec::F16,
+            state_codec: TensorCodec::F32,
+            contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
+            manifest,
+        };
+        let config = RoundConfig {
+            target_batch_size,
+            n_parameters: layout.n_parameters(),
+            codec: description.gradient_codec,
+            contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
+            samples_per_second_max: 10_000_000,
+            collect_timeout: Duration::from_secs(5),
+            in_flight_max: 4,
+            contributors_max: 4,
+        };
+        Rc::new(Self {
+            description: RefCell::new(description),
+            happened: Notify::new(),
+            accepted: RefCell::default(),
+            is_up: Cell::new(true),
+            origin: Instant::now(),
+            shards,
+            round: RefCell::new(AveragingRound::new(config, 0)),
+            parameters: RefCell::new(layout.initial_parameters(5)),
+            sessions: RefCell::default(),
+            answers: RefCell::default(),
+            tasks: RefCell::default(),
+        })
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.round.borrow().epoch()
+    }
+
+    pub fn n_samples_accepted(&self) -> u64 {
+        self.accepted.borrow().iter().map(|accepted| u64::from(accepted.n_samples)).sum()
+    }
+
+    pub fn state_bytes(&self) -> u64 {
+        self.parameters.borrow().len() as u64 * 4
+    }
+
+    pub fn shard_transfer(&self, id: ShardId) -> (Transfer, Arc<[u8]>) {
+        self.shards[&id].clone()
+    }
+
+    /// Every stream ends, and none can be opened.
+    pub fn vanish(&self) {
+        self.is_up.set(false);
+        self.tasks.take().iter().for_each(AbortHandle::abort);
+        let gone: Vec<_> = self.sessions.take().into_keys().collect();
+        let now = self.origin.elapsed();
+        gone.iter().for_each(|peer| self.round.borrow_mut().on_leave(now, peer));
+        self.answers.take();
+    }
+
+    pub fn come_back(&self) {
+        self.is_up.set(true);
+    }
+
+    fn progress(&self) -> Progress {
+        let round = self.round.borrow();
+        Progress {
+            epoch: round.epoch(),
+            n_samples: round.n_samples(),
+            target_batch_size: self.description.borrow().target_batch_size,
+            n_contributors: round.n_contributors() as u32,
+            samples_per_second: round.samples_per_second(),
+            train_loss: None,
+            test_accuracy: None,
+        }
+    }
+
+    fn broadcast(&self, message: &contribute::BackboneToContributor) {
+        for session in self.sessions.borrow_mut().values_mut() {
+            session.try_send(message.clone()).unwrap();
+        }
+    }
+
+    fn drain(&self) {
+        loop {
+            let action = self.round.borrow_mut().poll_action();
+            let Some(action) = action else { break };
+            let now = self.origin.elapsed();
+            match action {
+                RoundAction::Persist { ticket, .. } => self.round.borrow_mut().on_persisted(now, ticket),
+                RoundAction::Acknowledge(ticket, accepted) => {
+                    self.accepted.borrow_mut().push(accepted);
+                    self.answer(ticket, Ok(accepted));
+                }
+                RoundAction::Refuse(ticket, refusal) => self.answer(ticket, Err(refusal)),
+                RoundAction::RequestGradients(epoch) => {
+                    self.broadcast(&contribute::BackboneToContributor::GradientDue(epoch));
+                }
+                RoundAction::Announce(epoch) => {
+                    self.broadcast(&contribute::BackboneToContributor::EpochStarted(epoch));
+                }
+                RoundAction::Step(mean) => {
+                    let mut parameters = self.parameters.borrow_mut();
+                    for (parameter, slope) in parameters.iter_mut().zip(&mean.gradient) {
+                        *parameter -= LEARNING_RATE * slope;
+                    }
+                    self.round.borrow_mut().on_stepped(now);
+                }
+            }
+        }
+        self.happened.notify_one();
+    }
+
+    fn answer(&self, ticket: Ticket, answer: Result<Accepted, Refusal>) {
+        if let Some(waiting) = self.answers.borrow_mut().remove(&ticket) {
+            let _ = waiting.send(answer);
+        }
+    }
+
+    async fn serve(self: Rc<Self>, protocol: &'static str, mut stream: Stream) {
+        // A contributor may hang up at any time.
+        let _ = match protocol {
+            run::PROTOCOL => {
+                let description = self.description.borrow().clone();
+                run::answer(&mut stream, &description).await.map_err(|error| error.to_string())
+            }
+            state::PROTOCOL => {
+                let lookup = |epoch| self.state(epoch);
+                state::serve(&mut stream, lookup, || ()).await.map_err(|error| error.to_string())
+            }
+            shard::PROTOCOL => {
+                let lookup = async |id| self.shards.get(&id).cloned().ok_or("no such shard".to_owned());
+                shard::serve(&mut stream, lookup, || ()).await.map_err(|error| error.to_string())
+            }
+            contribute::PROTOCOL => self.session(stream).await,
+            gradient::PROTOCOL => self.gradients(stream).await,
+            other => panic!("{other}"),
+        };
+    }
+
+    fn state(&self, epoch: Option<u64>) -> Result<(StateHeader, Arc<[u8]>), String> {
+        let newest = self.epoch();
+        if epoch.is_some_and(|epoch| epoch != newest) {
+            return Err("that epoch is over".into());
+        }
+        let parameters = self.parameters.borrow();
+        let codec = self.description.borrow().state_codec;
+        let bytes = codec.encode(&parameters).unwrap();
+        let transfer = Transfer::of(&bytes);
+        let header = StateHeader { epoch: newest, n_values: parameters.len() as u64, codec, transfer };
+        Ok((header, bytes.into()))
+    }
+
+    async fn session(&self, stream: Stream) -> Result<(), String> {
+        let peer = PeerKey(vec![1]);
+        let (mut reader, mut writer) = stream.split();
+        let max = contribute::MESSAGE_BYTES_MAX;
+        let text = |error: framing::FrameError| error.to_string();
+        let join = framing::read(&mut reader, max).await.map_err(text)?;
+        let contribute::ContributorToBackbone::Join(join) = join else { panic!("{join:?}") };
+        assert_eq!(join.run_id, "test");
+        self.round.borrow_mut().on_join(peer.clone(), join.device).unwrap();
+        let (sender, mut outgoing) = mpsc::channel(64);
+        self.sessions.borrow_mut().insert(peer.clone(), sender);
+        let welcome = contribute::BackboneToContributor::Welcome(self.progress());
+        framing::write(&mut writer, &welcome, max).await.map_err(text)?;
+        let send = async {
+            while let Some(message) = outgoing.next().await {
+                framing::write(&mut writer, &message, max).await?;
+            }
+            Ok::<_, framing::FrameError>(())
+        };
+        let receive = async {
+            loop {
+                let message = framing::read(&mut reader, max).await?;
+                let contribute::ContributorToBackbone::Report(report) = message else { panic!() };
+                self.round.borrow_mut().on_report(self.origin.elapsed(), &peer, &report).unwrap();
+                self.drain();
+            }
+        };
+        let ended: Result<(), framing::FrameError> = select_biased! {
+            sent = Box::pin(send.fuse()) => sent,
+            received = Box::pin(receive.fuse()) => received,
+        };
+        self.sessions.borrow_mut().remove(&peer);
+        self.round.borrow_mut().on_leave(self.origin.elapsed(), &peer);
+        self.drain();
+        ended.map_err(text)
+    }
+
+    async fn gradients(&self, mut stream: Stream) -> Result<(), String> {
+        let max = gradient::MESSAGE_BYTES_MAX;
+        let text = |error: framing::FrameError| error.to_string();
+        loop {
+            let gradient::ContributorToBackbone::Offer(offer) =
+                framing::read(&mut stream, max).await.map_err(text)?;
+            let answer = match self.gradient(&mut stream, &offer).await? {
+                Ok(accepted) => gradient::BackboneToContributor::Accepted(accepted),
+                Err(refusal) => gradient::BackboneToContributor::Refused(refusal),
+            };
+            framing::write(&mut stream, &answer, max).await.map_err(text)?;
+        }
+    }
+
+    async fn gradient(
+        &self,
+        stream: &mut Stream,
+        offer: &Offer,
+    ) -> Result<Result<Accepted, Refusal>, String> {
+        let peer = PeerKey(vec![1]);
+        let offered = self.round.borrow_mut().on_offer(self.origin.elapsed(), &peer, offer);
+        self.drain();
+        let ticket = match offered {
+            Ok(ticket) => ticket,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let wanted = gradient::BackboneToContributor::Wanted;
+        let asked = framing::write(stream, &wanted, gradient::MESSAGE_BYTES_MAX).await;
+        asked.map_err(|error| error.to_string())?;
+        let mut partial = Partial::new(offer.transfer, offer.transfer.n_bytes).unwrap();
+        let bytes = match bulk::pull(stream, &mut partial, |_| ()).await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.round.borrow_mut().on_transfer_failed(self.origin.elapsed(), ticket);
+                self.drain();
+                return Err(error.to_string());
+            }
+        };
+        let values = offer.codec.decode(&bytes, offer.n_values as usize).unwrap();
+        let (sender, answer) = oneshot::channel();
+        self.answers.borrow_mut().insert(ticket, sender);
+        self.round.borrow_mut().on_gradient(self.origin.elapsed(), ticket, values);
+        self.drain();
+        answer.await.map_err(|error| error.to_string())
+    }
+}
+
+/// The contributor's side: the backbone's streams, a cache, and scissors.
+pub struct TestPlatform {
+    pub backbone: Rc<Backbone>,
+    pub cache: RefCell<HashMap<Sha256Hash, Vec<u8>>>,
+    /// The next stream of a protocol ends after so many bytes were read from it.
+    pub cuts: RefCell<HashMap<&'static str, u64>>,
+    read: RefCell<HashMap<&'static str, Rc<Cell<u64>>>>,
+    is_connected: Cell<bool>,
+    origin: Instant,
+}
+
+impl TestPlatform {
+    pub fn new(backbone: &Rc<Backbone>) -> Rc<Self> {
+        Rc::new(Self {
+            backbone: Rc::clone(backbone),
+            cache: RefCell::default(),
+            cuts: RefCell::default(),
+            read: RefCell::default(),
+            is_connected: Cell::new(false),
+            origin: Instant::now(),
+        })
+    }
+
+    /// Bytes read from all streams of a protocol.
+    pub fn n_read(&self, protocol: &'static str) -> u64 {
+        self.read.borrow().get(protocol).map_or(0, |read| read.get())
+    }
+}
+
+impl Platform for TestPlatform {
+    type Stream = CutStream;
+
+    fn now(&self) -> Moment {
+        self.origin.elapsed()
+    }
+
+    fn device_kind(&self, _: DeviceChoice) -> DeviceKind {
+        DeviceKind::NativeCpu
+    }
+
+    async fn sleep_until(&self, at: Moment) {
+        tokio::time::sleep_until((self.origin + at).into()).await;
+    }
+
+    async fn yield_now(&self) {
+        tokio::task::yield_now().await;
+    }
+
+    async fn connect(&self) -> Result<(), String> {
+        match self.backbone.is_up.get() {
+            true => Ok(self.is_connected.set(true)),
+            false => Err("nobody is there".into()),
+        }
+    }
+
+    async fn disconnect(&self) {
+        self.is_connected.set(false);
+    }
+
+    async fn open(&self, protocol: &'static str) -> Result<CutStream, String> {
+        if !self.is_connected.get() || !self.backbone.is_up.get() {
+            return Err("there is no connection".into());
+        }
+        let (ours, theirs) = tokio::io::duplex(DUPLEX_BYTES);
+        let serve = Rc::clone(&self.backbone).serve(protocol, theirs.compat());
+        self.backbone.tasks.borrow_mut().push(spawn_local(serve).abort_handle());
+        Ok(CutStream {
+            inner: ours.compat(),
+            left: self.cuts.borrow_mut().remove(protocol),
+            read: Rc::clone(self.read.borrow_mut().entry(protocol).or_default()),
+        })
+    }
+
+    async fn cached(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
+        self.cache.borrow().get(&sha256).cloned()
+    }
+
+    async fn cache(&self, sha256: Sha256Hash, bytes: &[u8]) {
+        self.cache.borrow_mut().insert(sha256, bytes.to_vec());
+    }
+}
+
+/// A stream that may end before its time.
+pub struct CutStream {
+    inner: Stream,
+    left: Option<u64>,
+    read: Rc<Cell<u64>>,
+}
+
+impl AsyncRead for CutStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let room = self.left.map_or(buffer.len(), |left| buffer.len().min(left as usize));
+        if room == 0 && !buffer.is_empty() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        let polled = Pin::new(&mut self.inner).poll_read(context, &mut buffer[..room]);
+        if let Poll::Ready(Ok(n)) = polled {
+            self.left = self.left.map(|left| left - n as u64);
+            self.read.set(self.read.get() + n as u64);
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for CutStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, buffer)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_close(context)
+    }
+}

@@ -1,0 +1,236 @@
+//! A contributor and a whole backbone in memory: both halves of every conversation, and what happens
+//! when streams are cut, data is corrupt or the backbone vanishes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod backbone;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use barnraise_contributor::{COMMANDS_MAX, Command, Config, Event, contribute};
+use barnraise_learning::ComputeDevice;
+use barnraise_protocol::bulk::CHUNK_BYTES;
+use barnraise_protocol::shard::{self, ShardId};
+use barnraise_protocol::state;
+use barnraise_swarm::activity::{Activity, Contribution};
+use futures::channel::mpsc;
+use tokio::task::LocalSet;
+
+use backbone::{Backbone, TestPlatform};
+
+/// More than any test computes: the epoch goes on for ever.
+const ENDLESS: u32 = 1_000_000_000;
+/// Messages and chunk headers around the bytes of a transfer.
+const OVERHEAD_BYTES: u64 = 4096;
+
+/// What a test sees and does while the contributor runs.
+struct Script {
+    backbone: Rc<Backbone>,
+    platform: Rc<TestPlatform>,
+    commands: mpsc::Sender<Command>,
+    events: Rc<RefCell<Vec<Event>>>,
+}
+
+impl Script {
+    fn send(&mut self, command: Command) {
+        self.commands.try_send(command).unwrap();
+    }
+
+    /// Waits for something to happen until `condition` holds.
+    async fn until(&self, mut condition: impl FnMut(&Self) -> bool) {
+        while !condition(self) {
+            self.backbone.happened.notified().await;
+        }
+    }
+
+    async fn until_event(&self, wanted: impl Fn(&Event) -> bool) {
+        self.until(|script| script.events.borrow().iter().any(&wanted)).await;
+    }
+
+    async fn until_computed(&self) {
+        self.until_event(|event| matches!(event, Event::Contribution(given) if given.n_samples_computed > 0))
+            .await;
+    }
+
+    fn activities(&self) -> Vec<Activity> {
+        let activity = |event: &Event| match event {
+            Event::Activity(activity) => Some(activity.clone()),
+            _ => None,
+        };
+        self.events.borrow().iter().filter_map(activity).collect()
+    }
+}
+
+/// Runs a contributor beside `script`; when the script ends, the contributor delivers and ends.
+fn play<T>(
+    backbone: &Rc<Backbone>,
+    platform: &Rc<TestPlatform>,
+    script: impl AsyncFnOnce(Script) -> T,
+) -> (T, Contribution) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+    let events = Rc::<RefCell<Vec<Event>>>::default();
+    let scene = Script {
+        backbone: Rc::clone(backbone),
+        platform: Rc::clone(platform),
+        commands,
+        events: Rc::clone(&events),
+    };
+    let config = Config { device: ComputeDevice::cpu(), first_contribution_id: 1, seed: 7 };
+    let contributor = contribute(&**platform, config, receiver, |event| {
+        events.borrow_mut().push(event);
+        backbone.happened.notify_one();
+    });
+    let both = futures::future::join(script(scene), contributor);
+    LocalSet::new().block_on(&runtime, Box::pin(both))
+}
+
+#[test]
+fn two_epochs_are_trained_and_every_contribution_is_accounted_for() {
+    let backbone = Backbone::new(3, 64);
+    let platform = TestPlatform::new(&backbone);
+    let (activities, given) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        script.until(|script| script.backbone.epoch() >= 2).await;
+        let is_measured =
+            |event: &Event| matches!(event, Event::Contribution(given) if given.samples_per_second > 0.0);
+        script.until_event(is_measured).await;
+        script.activities()
+    });
+    assert!(given.n_accepted >= 2, "{given:?}");
+    assert_eq!(given.n_samples_accepted, backbone.n_samples_accepted());
+    assert!(given.n_samples_computed >= given.n_samples_accepted);
+    assert_eq!((given.n_refused, given.last_refusal), (0, None));
+    assert!(given.loss.unwrap().is_finite());
+    assert!(given.bytes_down > 2 * backbone.state_bytes() && given.bytes_up > backbone.state_bytes() / 2);
+    assert_eq!(activities[0], Activity::Idle);
+    // The same data in the cache, under their hashes.
+    assert!(!platform.cache.borrow().is_empty());
+}
+
+#[test]
+fn a_cut_in_the_parameters_costs_no_chunk_twice() {
+    let backbone = Backbone::new(1, ENDLESS);
+    let platform = TestPlatform::new(&backbone);
+    platform.cuts.borrow_mut().insert(state::PROTOCOL, 150_000);
+    play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        script.until_computed().await;
+        let reconnecting = |activity: &Activity| matches!(activity, Activity::Reconnecting { .. });
+        assert!(script.activities().iter().any(reconnecting));
+    });
+    let n_bytes = backbone.state_bytes();
+    let n_read = platform.n_read(state::PROTOCOL);
+    assert!(n_bytes > 150_000 && n_read >= n_bytes, "{n_read} of {n_bytes}");
+    assert!(n_read < n_bytes + CHUNK_BYTES as u64 + OVERHEAD_BYTES, "{n_read} of {n_bytes}");
+}
+
+#[test]
+fn a_cut_in_a_shard_costs_no_chunk_twice() {
+    let backbone = Backbone::new(1, ENDLESS);
+    let platform = TestPlatform::new(&backbone);
+    platform.cuts.borrow_mut().insert(shard::PROTOCOL, 100_000);
+    play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        script.until_computed().await;
+    });
+    let n_bytes = backbone.shard_transfer(ShardId::Train(0)).0.n_bytes;
+    let n_read = platform.n_read(shard::PROTOCOL);
+    assert!(n_bytes > 100_000 && n_read >= n_bytes, "{n_read} of {n_bytes}");
+    assert!(n_read < n_bytes + CHUNK_BYTES as u64 + OVERHEAD_BYTES, "{n_read} of {n_bytes}");
+}
+
+#[test]
+fn stopping_delivers_what_is_finished() {
+    let backbone = Backbone::new(1, ENDLESS);
+    let platform = TestPlatform::new(&backbone);
+    let ((), given) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        script.until_computed().await;
+        script.send(Command::Stop);
+        script.until(|script| script.activities().ends_with(&[Activity::Idle])).await;
+        let delivered = script.backbone.n_samples_accepted();
+        assert!(delivered > 0);
+        let newest = script.events.borrow().iter().rev().find_map(|event| match event {
+            Event::Contribution(given) => Some(given.clone()),
+            _ => None,
+        });
+        assert!(newest.unwrap().n_samples_computed >= delivered);
+    });
+    assert_eq!(given.n_samples_computed, backbone.n_samples_accepted());
+}
+
+#[test]
+fn a_corrupt_cached_shard_is_fetched_again_and_a_whole_one_is_not() {
+    let backbone = Backbone::new(1, ENDLESS);
+    let (transfer, bytes) = backbone.shard_transfer(ShardId::Train(0));
+    for is_corrupt in [true, false] {
+        let platform = TestPlatform::new(&backbone);
+        let mut cached = bytes.to_vec();
+        cached[1000] ^= u8::from(is_corrupt);
+        platform.cache.borrow_mut().insert(transfer.sha256, cached);
+        play(&backbone, &platform, async |mut script| {
+            script.send(Command::Start);
+            script.until_computed().await;
+        });
+        assert_eq!(platform.n_read(shard::PROTOCOL) > 0, is_corrupt);
+        assert_eq!(platform.cache.borrow()[&transfer.sha256], bytes.to_vec());
+    }
+}
+
+#[test]
+fn a_backbone_that_vanishes_is_found_again() {
+    let backbone = Backbone::new(3, 64);
+    let platform = TestPlatform::new(&backbone);
+    let ((), given) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        script.until(|script| script.backbone.epoch() >= 1).await;
+        script.backbone.vanish();
+        script.until_event(|event| matches!(event, Event::Activity(Activity::Reconnecting { .. }))).await;
+        let epoch = script.backbone.epoch();
+        script.backbone.come_back();
+        script.until(|script| script.backbone.epoch() >= epoch + 2).await;
+    });
+    assert_eq!(given.n_samples_accepted, backbone.n_samples_accepted());
+}
+
+#[test]
+fn predictions_and_the_gallery_need_no_contributing() {
+    let backbone = Backbone::new(1, ENDLESS);
+    let platform = TestPlatform::new(&backbone);
+    let ((), given) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Predict { request: 9, pixels: vec![0; 784] });
+        script.send(Command::LoadGallery);
+        script.until_event(|event| matches!(event, Event::Gallery { .. })).await;
+        script.until_event(|event| matches!(event, Event::Prediction { .. })).await;
+        for event in script.events.borrow().iter() {
+            match event {
+                Event::Prediction { request, epoch, probabilities } => {
+                    assert_eq!((*request, *epoch, probabilities.len()), (9, 0, 4));
+                    assert!((probabilities.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+                }
+                Event::Gallery { images, labels } => assert_eq!(images.len(), labels.len() * 784),
+                Event::Failed { message } => panic!("{message}"),
+                _ => {}
+            }
+        }
+        // Bytes that are no image are refused, and the next request is served.
+        script.send(Command::Predict { request: 10, pixels: vec![0; 3] });
+        script.until_event(|event| matches!(event, Event::Failed { .. })).await;
+        script.send(Command::Predict { request: 11, pixels: vec![255; 784] });
+        script.until_event(|event| matches!(event, Event::Prediction { request: 11, .. })).await;
+    });
+    assert_eq!((given.n_samples_computed, backbone.n_samples_accepted()), (0, 0));
+}
+
+#[test]
+fn a_run_that_lies_about_its_model_is_not_joined() {
+    let backbone = Backbone::new(1, 64);
+    backbone.description.borrow_mut().n_parameters += 1;
+    let platform = TestPlatform::new(&backbone);
+    play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        script.until_event(|event| matches!(event, Event::Activity(Activity::Broken { .. }))).await;
+    });
+    assert_eq!(platform.n_read(barnraise_protocol::contribute::PROTOCOL), 0);
+}

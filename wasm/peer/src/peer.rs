@@ -1,0 +1,158 @@
+//! What the worker does: opens a device, shows who it is, contributes as the page says.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use barnraise_contributor::{COMMANDS_MAX, Command, Config, Event, Platform};
+use barnraise_learning::{ComputeDevice, DeviceError, conformance, open_device};
+use barnraise_messages::{Activity, CheckOutcome, DeviceChoice, PageToPeer, PeerToPage};
+use futures::StreamExt;
+use futures::channel::mpsc;
+use libp2p::identity::{Keypair, ed25519};
+use wasm_bindgen_futures::spawn_local;
+
+use crate::page;
+use crate::platform::BrowserPlatform;
+
+/// Contribution ids start at the time, so that a tab never repeats those it used before a reload: it
+/// would have to make so many contributions in each millisecond.
+const IDS_PER_MS: u64 = 1024;
+
+/// Serves the page until its messages end, which they do with the worker.
+pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
+    while let Some(message) = messages.next().await {
+        let PageToPeer::Hello { origin, identity, device } = message else {
+            failed("say hello first".to_owned());
+            continue;
+        };
+        match greet(origin, identity, device).await {
+            Ok(peer) => return peer.serve(messages).await,
+            Err(reason) => page::post(&PeerToPage::Activity(Activity::Broken { reason })),
+        }
+    }
+}
+
+/// A peer that has said who it is.
+struct Peer {
+    device: ComputeDevice,
+    commands: mpsc::Sender<Command>,
+    is_checking: Rc<Cell<bool>>,
+}
+
+async fn greet(origin: String, identity: Option<Vec<u8>>, device: DeviceChoice) -> Result<Peer, String> {
+    let device = open(device).await.map_err(|error| error.to_string())?;
+    let (keypair, seed) = identify(identity)?;
+    let peer_id = keypair.public().to_peer_id().to_string();
+    let platform = BrowserPlatform::new(origin, keypair)?;
+    page::post(&PeerToPage::Ready {
+        identity: seed,
+        peer_id,
+        device: platform.device_kind(device.choice()),
+        device_name: device.name().to_owned(),
+    });
+    let (sender, commands) = mpsc::channel(COMMANDS_MAX);
+    let config = Config {
+        device: device.clone(),
+        first_contribution_id: (js_sys::Date::now() as u64).saturating_mul(IDS_PER_MS),
+        seed: (js_sys::Math::random() * (1_u64 << 53) as f64) as u64,
+    };
+    spawn_local(async move {
+        let contribute = barnraise_contributor::contribute(&platform, config, commands, tell);
+        Box::pin(contribute).await;
+    });
+    Ok(Peer { device, commands: sender, is_checking: Rc::default() })
+}
+
+async fn open(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
+    match choice {
+        DeviceChoice::Cpu => Ok(ComputeDevice::cpu()),
+        DeviceChoice::WebGpu => open_device(barnraise_learning::DeviceChoice::Wgpu).await,
+        DeviceChoice::Auto => match open_device(barnraise_learning::DeviceChoice::Wgpu).await {
+            Ok(device) => Ok(device),
+            Err(error) => {
+                gloo::console::info!(format!("WebGPU is not used: {error}"));
+                Ok(ComputeDevice::cpu())
+            }
+        },
+    }
+}
+
+/// The key pair of the seed that the page kept, or a new one, and its seed.
+fn identify(seed: Option<Vec<u8>>) -> Result<(Keypair, Vec<u8>), String> {
+    let kept = seed.and_then(|seed| Some((Keypair::ed25519_from_bytes(seed.clone()).ok()?, seed)));
+    if let Some(kept) = kept {
+        return Ok(kept);
+    }
+    let seed = ed25519::SecretKey::generate().as_ref().to_vec();
+    let keypair = Keypair::ed25519_from_bytes(seed.clone()).map_err(|error| error.to_string())?;
+    Ok((keypair, seed))
+}
+
+impl Peer {
+    async fn serve(mut self, mut messages: mpsc::Receiver<PageToPeer>) {
+        while let Some(message) = messages.next().await {
+            match message {
+                PageToPeer::Hello { .. } => failed("hello was said before".to_owned()),
+                PageToPeer::Start => self.command(Command::Start),
+                PageToPeer::Stop => self.command(Command::Stop),
+                PageToPeer::Predict { request, pixels } => self.command(Command::Predict { request, pixels }),
+                PageToPeer::LoadGallery => self.command(Command::LoadGallery),
+                PageToPeer::SelfCheck => self.check(),
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        if self.commands.try_send(command).is_err() {
+            failed("the training program is too busy for more requests".to_owned());
+        }
+    }
+
+    /// Runs beside the contributor, which may be training: the device takes turns.
+    fn check(&self) {
+        if self.is_checking.replace(true) {
+            failed("the device is being checked already".to_owned());
+            return;
+        }
+        let device = self.device.clone();
+        let is_checking = Rc::clone(&self.is_checking);
+        spawn_local(async move {
+            match conformance::run(&device).await {
+                Ok(outcomes) => page::post(&PeerToPage::SelfCheck {
+                    device: BrowserPlatform::kind(device.choice()),
+                    checks: outcomes.into_iter().map(outcome).collect(),
+                }),
+                Err(error) => failed(format!("the device could not be checked: {error}")),
+            }
+            is_checking.set(false);
+        });
+    }
+}
+
+fn outcome(outcome: conformance::CheckOutcome) -> CheckOutcome {
+    let conformance::CheckOutcome { name, deviation, tolerance } = outcome;
+    CheckOutcome { name, deviation, tolerance }
+}
+
+fn failed(message: String) {
+    page::post(&PeerToPage::Failed { message });
+}
+
+fn tell(event: Event) {
+    let message = match event {
+        // The page has it from the web server.
+        Event::Described(_) => return,
+        Event::Activity(activity) => PeerToPage::Activity(activity),
+        Event::Contribution(contribution) => PeerToPage::Contribution(contribution),
+        Event::Progress(progress) => PeerToPage::Progress(progress),
+        Event::Prediction { request, epoch, probabilities } => {
+            PeerToPage::Prediction { request, epoch, probabilities }
+        }
+        Event::Gallery { images, labels } => PeerToPage::Gallery { images, labels },
+        Event::DeviceChanged { device, device_name, reason } => {
+            PeerToPage::DeviceChanged { device, device_name, reason }
+        }
+        Event::Failed { message } => PeerToPage::Failed { message },
+    };
+    page::post(&message);
+}

@@ -1,0 +1,72 @@
+//! Shards that survive a reload, in the browser's Cache API under their hash.
+//!
+//! The browser may refuse or forget at any time; then the shard is fetched again. Nothing here is
+//! trusted: the contributor checks every hash.
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::dataset::SHARD_BYTES_MAX;
+use js_sys::{Array, ArrayBuffer, Reflect, Uint8Array};
+use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::JsFuture;
+use web_sys::{Cache, Request, Response};
+
+use crate::page;
+
+/// Name of the cache; another format of shards takes another name.
+const NAME: &str = "barnraise-shards-1";
+/// Most shards that are kept, those of earlier runs included; the oldest make room.
+const SHARDS_MAX: u32 = 1024;
+
+/// The cache of one origin.
+pub(super) struct ShardCache {
+    folder: String,
+}
+
+impl ShardCache {
+    pub(super) fn new(origin: &str) -> Self {
+        Self { folder: format!("{origin}/shards/") }
+    }
+
+    /// Bytes under a hash, if there are any.
+    pub(super) async fn get(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
+        let found = JsFuture::from(open().await.ok()?.match_with_str(&self.address(sha256))).await.ok()?;
+        let response: Response = found.dyn_into().ok()?;
+        let buffer: ArrayBuffer =
+            JsFuture::from(response.array_buffer().ok()?).await.ok()?.dyn_into().ok()?;
+        let bytes = Uint8Array::new(&buffer);
+        (bytes.length() <= SHARD_BYTES_MAX).then(|| bytes.to_vec())
+    }
+
+    /// Keeps bytes under their hash where the browser has room.
+    pub(super) async fn put(&self, sha256: Sha256Hash, bytes: &[u8]) {
+        if let Err(error) = self.try_put(sha256, bytes).await {
+            gloo::console::info!("a shard was not kept:", page::describe(&error));
+        }
+    }
+
+    async fn try_put(&self, sha256: Sha256Hash, bytes: &[u8]) -> Result<(), JsValue> {
+        let cache = open().await?;
+        let keys: Array = JsFuture::from(cache.keys()).await?.dyn_into()?;
+        // Keys come in the order in which they were put.
+        for index in 0..(keys.length() + 1).saturating_sub(SHARDS_MAX) {
+            let oldest: Request = keys.get(index).dyn_into()?;
+            JsFuture::from(cache.delete_with_request(&oldest)).await?;
+        }
+        let response = Response::new_with_opt_js_u8_array(Some(&Uint8Array::from(bytes)))?;
+        JsFuture::from(cache.put_with_str(&self.address(sha256), &response)).await?;
+        Ok(())
+    }
+
+    fn address(&self, sha256: Sha256Hash) -> String {
+        format!("{}{sha256}", self.folder)
+    }
+}
+
+/// The cache; absent outside of secure contexts, refused in some private windows.
+async fn open() -> Result<Cache, JsValue> {
+    let scope = page::scope().ok_or(JsValue::NULL)?;
+    if !Reflect::has(&scope, &JsValue::from_str("caches"))? {
+        return Err(JsValue::from_str("this context has no Cache API"));
+    }
+    JsFuture::from(scope.caches()?.open(NAME)).await?.dyn_into()
+}

@@ -1,0 +1,85 @@
+//! What only a browser has: the clock, the shard cache and the network of a worker.
+
+mod cache;
+mod clock;
+mod network;
+
+use barnraise_contributor::Platform;
+use barnraise_learning::DeviceChoice;
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::contribute::DeviceKind;
+use barnraise_swarm::Moment;
+use libp2p::identity::Keypair;
+use web_time::Instant;
+
+use cache::ShardCache;
+use clock::Yielder;
+use network::Network;
+
+/// The browser as the contributor sees it.
+pub(crate) struct BrowserPlatform {
+    origin: Instant,
+    yielder: Yielder,
+    network: Network,
+    cache: ShardCache,
+}
+
+impl BrowserPlatform {
+    /// `origin` is where the page came from: `https://host:port`.
+    pub(crate) fn new(origin: String, keypair: Keypair) -> Result<Self, String> {
+        Ok(Self {
+            origin: Instant::now(),
+            yielder: Yielder::new(),
+            cache: ShardCache::new(&origin),
+            network: Network::start(origin, keypair)?,
+        })
+    }
+
+    /// How a device is called in a browser.
+    pub(crate) fn kind(choice: DeviceChoice) -> DeviceKind {
+        match choice {
+            DeviceChoice::Cpu => DeviceKind::BrowserCpu,
+            DeviceChoice::Wgpu | DeviceChoice::Cuda => DeviceKind::BrowserWebGpu,
+        }
+    }
+}
+
+impl Platform for BrowserPlatform {
+    type Stream = libp2p::Stream;
+
+    fn now(&self) -> Moment {
+        self.origin.elapsed()
+    }
+
+    fn device_kind(&self, choice: DeviceChoice) -> DeviceKind {
+        Self::kind(choice)
+    }
+
+    async fn sleep_until(&self, at: Moment) {
+        gloo::timers::future::sleep(at.saturating_sub(self.now())).await;
+    }
+
+    async fn yield_now(&self) {
+        self.yielder.yield_now().await;
+    }
+
+    async fn connect(&self) -> Result<(), String> {
+        self.network.connect().await
+    }
+
+    async fn disconnect(&self) {
+        self.network.disconnect().await;
+    }
+
+    async fn open(&self, protocol: &'static str) -> Result<libp2p::Stream, String> {
+        self.network.open(protocol).await
+    }
+
+    async fn cached(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
+        self.cache.get(sha256).await
+    }
+
+    async fn cache(&self, sha256: Sha256Hash, bytes: &[u8]) {
+        self.cache.put(sha256, bytes).await;
+    }
+}

@@ -1,0 +1,255 @@
+//! libp2p in the tab: one connection to the backbone over WebTransport.
+//!
+//! A task owns the swarm and is told to dial or to hang up. The backbone's addresses are asked of its
+//! web server before each dial, because they name certificates that live for days. It never
+//! reconnects by itself: the contributor decides when.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use barnraise_protocol::api::RunStatus;
+use futures::channel::{mpsc, oneshot};
+use futures::{SinkExt, StreamExt, select_biased};
+use libp2p::identity::Keypair;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
+use libp2p::swarm::{ConnectionId, DialError, NetworkBehaviour, SwarmEvent};
+use libp2p::{Multiaddr, PeerId, StreamProtocol, Swarm, SwarmBuilder, identify, ping};
+use wasm_bindgen::JsCast;
+use wasm_bindgen_futures::{JsFuture, spawn_local};
+use web_sys::Response;
+
+use crate::page;
+
+/// What identify tells of us.
+const IDENTIFY_PROTOCOL: &str = "/barnraise/1";
+/// A connection without streams is closed after this; the contributor hangs up before.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Most addresses that are dialled.
+const ADDRESSES_MAX: usize = 16;
+/// Longest answer of `GET /api/run`, in UTF-16 units: a manifest of ten thousand shards fits.
+const STATUS_LENGTH_MAX: u32 = 4 * 1024 * 1024;
+/// Room for orders to the task.
+const ORDERS_MAX: usize = 4;
+/// Longest reason of a failed dial.
+const REASON_CHARS_MAX: usize = 400;
+
+#[derive(NetworkBehaviour)]
+struct Behaviour {
+    streams: libp2p_stream::Behaviour,
+    identify: identify::Behaviour,
+    ping: ping::Behaviour,
+}
+
+enum Order {
+    Dial { peer: PeerId, addresses: Vec<Multiaddr>, answer: oneshot::Sender<Result<(), String>> },
+    HangUp { answer: oneshot::Sender<()> },
+}
+
+/// A handle to the task that owns the swarm.
+pub(super) struct Network {
+    origin: String,
+    orders: mpsc::Sender<Order>,
+    control: libp2p_stream::Control,
+    /// The backbone while it is connected.
+    connected: Rc<RefCell<Option<PeerId>>>,
+}
+
+impl Network {
+    /// Starts the task; nothing is dialled yet.
+    pub(super) fn start(origin: String, keypair: Keypair) -> Result<Self, String> {
+        let swarm = swarm(keypair)?;
+        let control = swarm.behaviour().streams.new_control();
+        let (orders, receiver) = mpsc::channel(ORDERS_MAX);
+        let connected = Rc::default();
+        spawn_local(Task { swarm, connected: Rc::clone(&connected), dial: None, link: None }.run(receiver));
+        Ok(Self { origin, orders, control, connected })
+    }
+
+    /// Asks where the backbone is and dials it.
+    pub(super) async fn connect(&self) -> Result<(), String> {
+        let status = fetch_status(&self.origin).await?;
+        let (peer, addresses) = dialable(&status.addresses)?;
+        let (answer, answered) = oneshot::channel();
+        self.order(Order::Dial { peer, addresses, answer }).await?;
+        answered.await.map_err(|_| "the network has stopped".to_owned())?
+    }
+
+    /// Ends the connection.
+    pub(super) async fn disconnect(&self) {
+        let (answer, answered) = oneshot::channel();
+        if self.order(Order::HangUp { answer }).await.is_ok() {
+            // A task that has ended has no connection either.
+            let _ = answered.await;
+        }
+    }
+
+    /// Opens a stream to the backbone, without dialling.
+    pub(super) async fn open(&self, protocol: &'static str) -> Result<libp2p::Stream, String> {
+        let peer = *self.connected.borrow();
+        let peer = peer.ok_or_else(|| "there is no connection".to_owned())?;
+        let opened = self.control.clone().open_stream(peer, StreamProtocol::new(protocol)).await;
+        opened.map_err(|error| error.to_string())
+    }
+
+    async fn order(&self, order: Order) -> Result<(), String> {
+        self.orders.clone().send(order).await.map_err(|_| "the network has stopped".to_owned())
+    }
+}
+
+fn swarm(keypair: Keypair) -> Result<Swarm<Behaviour>, String> {
+    use libp2p_webtransport_websys::{Config, Transport};
+
+    let builder = SwarmBuilder::with_existing_identity(keypair)
+        .with_wasm_bindgen()
+        .with_other_transport(|keypair| Transport::new(Config::new(keypair)));
+    let builder = match builder {
+        Ok(builder) => builder,
+        Err(never) => match never {},
+    };
+    let behaviour = builder.with_behaviour(|keypair| Behaviour {
+        streams: libp2p_stream::Behaviour::new(),
+        identify: identify::Behaviour::new(identify::Config::new(
+            IDENTIFY_PROTOCOL.to_owned(),
+            keypair.public(),
+        )),
+        ping: ping::Behaviour::default(),
+    });
+    let builder = match behaviour {
+        Ok(builder) => builder,
+        Err(never) => match never {},
+    };
+    Ok(builder.with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_TIMEOUT)).build())
+}
+
+async fn fetch_status(origin: &str) -> Result<RunStatus, String> {
+    let scope = page::scope().ok_or_else(|| "this is no worker".to_owned())?;
+    let unreachable =
+        |error: wasm_bindgen::JsValue| format!("the web server does not answer: {}", page::describe(&error));
+    let response = JsFuture::from(scope.fetch_with_str(&format!("{origin}/api/run"))).await;
+    let response: Response = response.map_err(unreachable)?.dyn_into().map_err(unreachable)?;
+    if !response.ok() {
+        return Err(format!("the web server answered with status {}", response.status()));
+    }
+    let text = JsFuture::from(response.text().map_err(unreachable)?).await.map_err(unreachable)?;
+    let text: js_sys::JsString = text.dyn_into().map_err(unreachable)?;
+    if text.length() > STATUS_LENGTH_MAX {
+        return Err(format!("the web server's answer is longer than {STATUS_LENGTH_MAX} characters"));
+    }
+    serde_json::from_str(&String::from(text))
+        .map_err(|error| format!("the web server's answer is not understood: {error}"))
+}
+
+/// The addresses that a browser can dial, of the peer that the first of them names.
+fn dialable(addresses: &[String]) -> Result<(PeerId, Vec<Multiaddr>), String> {
+    let mut backbone = None;
+    let mut found = Vec::new();
+    for address in addresses.iter().take(ADDRESSES_MAX) {
+        let Ok(address) = address.parse::<Multiaddr>() else { continue };
+        let is_webtransport = address.iter().any(|part| matches!(part, Protocol::WebTransport));
+        let peer = address.iter().find_map(|part| match part {
+            Protocol::P2p(peer) => Some(peer),
+            _ => None,
+        });
+        let Some(peer) = peer.filter(|_| is_webtransport) else { continue };
+        if *backbone.get_or_insert(peer) == peer {
+            found.push(address);
+        }
+    }
+    let none = || format!("none of the backbone's {} addresses is for browsers", addresses.len());
+    backbone.map(|peer| (peer, found)).ok_or_else(none)
+}
+
+struct Dial {
+    connection: ConnectionId,
+    answer: oneshot::Sender<Result<(), String>>,
+}
+
+struct Task {
+    swarm: Swarm<Behaviour>,
+    connected: Rc<RefCell<Option<PeerId>>>,
+    dial: Option<Dial>,
+    link: Option<ConnectionId>,
+}
+
+impl Task {
+    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+        loop {
+            select_biased! {
+                order = orders.next() => match order {
+                    Some(order) => self.on_order(order),
+                    None => return,
+                },
+                event = self.swarm.select_next_some() => self.on_event(event),
+            }
+        }
+    }
+
+    fn on_order(&mut self, order: Order) {
+        match order {
+            Order::Dial { peer, addresses, answer } => {
+                let options =
+                    DialOpts::peer_id(peer).addresses(addresses).condition(PeerCondition::Always).build();
+                let connection = options.connection_id();
+                match self.swarm.dial(options) {
+                    Ok(()) => self.dial = Some(Dial { connection, answer }),
+                    // Whoever asked may have gone.
+                    Err(error) => drop(answer.send(Err(reason(&error)))),
+                }
+            }
+            Order::HangUp { answer } => {
+                self.dial = None;
+                self.link = None;
+                self.connected.replace(None);
+                let peers: Vec<PeerId> = self.swarm.connected_peers().copied().collect();
+                for peer in peers {
+                    // An error says that it is gone already.
+                    let _ = self.swarm.disconnect_peer_id(peer);
+                }
+                let _ = answer.send(());
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        match event {
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
+                match self.dial.take_if(|dial| dial.connection == connection_id) {
+                    Some(dial) if !dial.answer.is_canceled() => {
+                        self.link = Some(connection_id);
+                        self.connected.replace(Some(peer_id));
+                        let _ = dial.answer.send(Ok(()));
+                    }
+                    // Nobody waits for it any more.
+                    _ => {
+                        self.swarm.close_connection(connection_id);
+                    }
+                }
+            }
+            SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
+                if let Some(dial) = self.dial.take_if(|dial| dial.connection == connection_id) {
+                    let _ = dial.answer.send(Err(reason(&error)));
+                }
+            }
+            SwarmEvent::ConnectionClosed { connection_id, .. } => {
+                if self.link.take_if(|link| *link == connection_id).is_some() {
+                    self.connected.replace(None);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a person can do something with.
+fn reason(error: &DialError) -> String {
+    let text = match error {
+        DialError::Transport(failures) => {
+            let failures = failures.iter().map(|(_, error)| error.to_string());
+            format!("no connection: {}", failures.collect::<Vec<_>>().join("; "))
+        }
+        other => format!("no connection: {other}"),
+    };
+    text.chars().take(REASON_CHARS_MAX).collect()
+}
