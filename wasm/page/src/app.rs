@@ -71,6 +71,9 @@ impl App {
             Action::EndPeer => {
                 // This may run inside one of the worker's own listeners: they go a turn later.
                 let ended = self.peer.take();
+                if let Some(peer) = &ended {
+                    peer.end();
+                }
                 Timeout::new(0, move || drop(ended)).forget();
             }
             Action::Post(message) => {

@@ -20,8 +20,7 @@ pub(crate) fn show(canvas: &HtmlCanvasElement, pixels: &[u8], shape: ImageShape)
         return;
     }
     let n_channels = usize::from(shape.channels).max(1);
-    let rgba: Vec<u8> =
-        pixels.chunks_exact(n_channels).flat_map(|pixel| [0, 0, 0, mean(pixel)]).collect();
+    let rgba: Vec<u8> = pixels.chunks_exact(n_channels).flat_map(|pixel| [0, 0, 0, mean(pixel)]).collect();
     if let Ok(image) = ImageData::new_with_u8_clamped_array_and_sh(Clamped(rgba.as_slice()), width, height) {
         // The image has the size of the canvas and no other origin: nothing to refuse.
         // web-sys takes integers or floats here, as `web_sys_unstable_apis` says: both come from a u8.

@@ -151,6 +151,8 @@ pub(crate) struct Page {
     identity: Option<Vec<u8>>,
     pub(crate) device_choice: DeviceChoice,
     check_wanted: bool,
+    /// It was contributing when it broke.
+    broke_off: bool,
     n_requests: u32,
 }
 
@@ -184,6 +186,7 @@ impl Page {
             identity,
             device_choice,
             check_wanted: false,
+            broke_off: false,
             n_requests: 0,
         }
     }
@@ -285,6 +288,7 @@ impl Page {
             return Vec::new();
         }
         self.contributing = true;
+        self.broke_off = false;
         self.started_at_ms = Some(now_ms);
         self.notice = None;
         match self.peer {
@@ -295,6 +299,7 @@ impl Page {
 
     fn stop(&mut self) -> Vec<Action> {
         self.contributing = false;
+        self.broke_off = false;
         match self.peer {
             Peer::Ready { .. } => vec![Action::Post(PageToPeer::Stop)],
             _ => Vec::new(),
@@ -327,8 +332,11 @@ impl Page {
                 return self.on_ready(now_ms, identity, device, device_name);
             }
             PeerToPage::Activity(activity) => {
-                // Pressing the button again is the way to try what trying again does not mend.
-                self.contributing &= !matches!(activity, Activity::Broken { .. });
+                if matches!(activity, Activity::Broken { .. }) {
+                    // Pressing the button is the way to try again what trying again does not mend.
+                    self.broke_off |= self.contributing;
+                    self.contributing = false;
+                }
                 self.activity = activity;
             }
             PeerToPage::Progress(progress) => return self.on_progress(now_ms, progress),
@@ -391,16 +399,22 @@ impl Page {
 
     fn on_peer_lost(&mut self, reason: String) -> Vec<Action> {
         let lost = std::mem::replace(&mut self.peer, Peer::Absent);
-        self.activity = Activity::Idle;
+        // What the peer said with its last breath tells more than what the browser makes of it.
+        let reason = match std::mem::replace(&mut self.activity, Activity::Idle) {
+            Activity::Broken { reason } => reason,
+            _ => reason,
+        };
         let on_gpu = matches!(lost, Peer::Ready { device: DeviceKind::BrowserWebGpu, .. });
         let mut actions = vec![Action::EndPeer];
         if on_gpu && self.device_choice == DeviceChoice::Auto {
             // A driver that takes the whole worker down does so again: go on with the CPU.
             self.device_choice = DeviceChoice::Cpu;
+            self.contributing |= self.broke_off;
             self.notice = Some(format!("The graphics processor failed: {reason}. The processor goes on."));
             actions.extend(self.load());
         } else {
             self.contributing = false;
+            self.notice = None;
             self.trouble = Some(reason);
         }
         actions

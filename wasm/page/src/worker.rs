@@ -40,6 +40,11 @@ impl PeerWorker {
         Ok(Self { worker, _listeners: listeners })
     }
 
+    /// Ends the worker; what it said before may still arrive.
+    pub(crate) fn end(&self) {
+        self.worker.terminate();
+    }
+
     /// Posts a message.
     pub(crate) fn post(&self, message: &PageToPeer) -> Result<(), JsValue> {
         self.worker.post_message(&serde_wasm_bindgen::to_value(message)?)
@@ -48,7 +53,7 @@ impl PeerWorker {
 
 impl Drop for PeerWorker {
     fn drop(&mut self) {
-        self.worker.terminate();
+        self.end();
     }
 }
 

@@ -135,6 +135,20 @@ fn a_graphics_driver_that_takes_the_worker_down_is_replaced_by_the_cpu() {
 }
 
 #[test]
+fn a_panic_on_the_graphics_processor_is_named_and_the_cpu_goes_on() {
+    let mut page = page();
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(0.0, ready(DeviceKind::BrowserWebGpu));
+    let broken = Activity::Broken { reason: "device lost".into() };
+    page.on_event(1.0, Event::FromPeer(PeerToPage::Activity(broken)));
+    page.on_event(1.0, Event::FromPeer(PeerToPage::Failed { message: "device lost".into() }));
+    let lost = Event::PeerLost { reason: "RuntimeError: unreachable".into() };
+    assert_eq!(page.on_event(2.0, lost)[..2], [Action::EndPeer, Action::SpawnPeer]);
+    assert!(page.contributing);
+    assert!(page.notice.as_ref().is_some_and(|notice| notice.contains("device lost")));
+}
+
+#[test]
 fn what_cannot_be_mended_releases_the_button() {
     let mut page = page();
     page.on_event(0.0, Event::Toggle);
