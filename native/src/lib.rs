@@ -5,8 +5,11 @@
 //! computes a step (`barnraise-learning` does) and never speaks a transport itself (`barnraise-relay`
 //! does).
 
+pub mod backbone;
 pub mod cli;
 pub mod config;
 pub mod data;
 pub mod http;
+pub mod peer;
+pub mod signals;
 pub mod storage;

@@ -1,20 +1,108 @@
 //! The `barnraise` binary: reads the command line and starts what it asks for.
 
-use barnraise_native::cli::{Cli, Command};
+use std::io::{IsTerminal, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
+
+use barnraise_native::backbone::{self, Listening};
+use barnraise_native::cli::{Cli, Command, JoinArgs, ServeArgs};
+use barnraise_native::peer::{self, display};
+use barnraise_native::signals;
 use clap::Parser;
+use display::Display;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+
+/// Without `RUST_LOG`.
+const LOG_DEFAULT: &str = "info,libp2p_swarm=warn";
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    match cli.command {
-        Command::Serve(args) => {
-            let config = args.config()?;
-            tracing::info!(run = %config.run.id, "configuration is good");
-        }
-        Command::Join(args) => tracing::info!(address = ?args.address, "address is good"),
+    let display = Display::new();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_DEFAULT));
+    let has_colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(has_colours)
+        .with_writer(display.clone())
+        .init();
+    barnraise_relay::install_crypto_provider();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let ended = match cli.command {
+        Command::Serve(args) => runtime.block_on(serve(args)),
+        Command::Join(args) => runtime.block_on(join(args, &display)),
+    };
+    // A request that is still waiting for its timeout keeps nobody waiting.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    let config = args.config()?;
+    let shutdown = CancellationToken::new();
+    let cancel = shutdown.clone();
+    signals::listen(move || {
+        tracing::info!("storing a checkpoint; once more to quit at once");
+        cancel.cancel();
+    })?;
+    let (listening, here) = oneshot::channel();
+    let mut running = Box::pin(backbone::run(config, args.web_root, listening, shutdown.clone()));
+    let mut here = pin!(here);
+    tokio::select! {
+        ended = &mut running => return ended,
+        Ok(here) = &mut here => say(&announcement(&here)),
+        // Nothing was promised to anyone yet.
+        () = shutdown.cancelled() => return Ok(()),
     }
+    running.await
+}
+
+async fn join(args: JoinArgs, display: &Display) -> anyhow::Result<()> {
+    let given = Box::pin(peer::run(args, display)).await?;
+    say(&format!("{}.\n", display::summary(&given)));
     Ok(())
+}
+
+fn announcement(here: &Listening) -> String {
+    let page = page_address(here.http);
+    let mut text = "Contributors are expected at\n".to_owned();
+    for address in &here.addresses {
+        text.push_str(&format!("  {address}\n"));
+    }
+    text.push_str(&format!("A machine without a browser: barnraise join http://{page}\n"));
+    text.push_str(&format!("Open http://{page}/ and press Start.\n"));
+    text
+}
+
+/// An address that a browser on this machine can open.
+fn page_address(mut http: SocketAddr) -> SocketAddr {
+    if http.ip().is_unspecified() {
+        http.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    http
+}
+
+/// On standard output; one that nobody reads is no reason to stop.
+fn say(text: &str) {
+    let mut output = std::io::stdout().lock();
+    let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_page_and_every_address_are_announced() {
+        let here = Listening {
+            http: "0.0.0.0:8080".parse().unwrap(),
+            addresses: vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()],
+        };
+        let text = announcement(&here);
+        assert!(text.ends_with("\nOpen http://127.0.0.1:8080/ and press Start.\n"), "{text}");
+        assert!(text.contains("\n  /ip4/127.0.0.1/tcp/4001\n"), "{text}");
+    }
 }

@@ -56,6 +56,8 @@ pub enum CoreEvent {
         peer: PeerKey,
         /// What.
         report: Report,
+        /// Dropped once it was heard.
+        handled: oneshot::Sender<()>,
     },
     /// A contributor offers a gradient.
     Offer {
@@ -184,11 +186,11 @@ impl Core {
                     Some(event) => self.on_event(event),
                     None => break,
                 },
-                () = tokio::time::sleep(wait) => {
-                    let now = self.now();
-                    self.round.on_timeout(now);
-                }
+                () = tokio::time::sleep(wait) => {}
             }
+            // Here and not in its branch: a flood of events must not put the deadline off.
+            let now = self.now();
+            self.round.on_timeout(now);
             self.act().await?;
         }
         self.save_checkpoint().await
@@ -211,7 +213,7 @@ impl Core {
                     self.round.on_leave(now, &peer);
                 }
             }
-            CoreEvent::Report { peer, report } => {
+            CoreEvent::Report { peer, report, handled: _ } => {
                 if let Err(error) = self.round.on_report(now, &peer, &report) {
                     self.tell(&peer, BackboneToContributor::Refused(error.to_string()));
                 }
@@ -261,7 +263,9 @@ impl Core {
     async fn act(&mut self) -> Result<(), LearnerError> {
         while let Some(action) = self.round.poll_action() {
             match action {
-                RoundAction::Persist { ticket, epoch, sequence } => self.persist(ticket, epoch, sequence).await,
+                RoundAction::Persist { ticket, epoch, sequence } => {
+                    self.persist(ticket, epoch, sequence).await
+                }
                 RoundAction::Acknowledge(ticket, accepted) => self.answer(ticket, Ok(accepted)),
                 RoundAction::Refuse(ticket, refusal) => self.answer(ticket, Err(refusal)),
                 RoundAction::RequestGradients(epoch) => {

@@ -9,7 +9,7 @@ use super::core::CoreEvent;
 use super::learner::PublishedState;
 
 /// What is evaluated, and how often.
-pub struct Evaluator {
+pub(super) struct Evaluator {
     /// The held-out samples.
     pub test: Shard,
     /// The network.
@@ -26,7 +26,7 @@ pub struct Evaluator {
 
 impl Evaluator {
     /// Evaluates until the core is gone. Blocks: for a thread of its own.
-    pub fn run(
+    pub(super) fn run(
         self,
         mut state: watch::Receiver<PublishedState>,
         core: &mpsc::Sender<CoreEvent>,

@@ -55,20 +55,17 @@ impl History {
         }
     }
 
-    /// Halves the resolution of the older half: of two neighbours the later one stays, and takes over an
-    /// accuracy that only the earlier one had.
+    /// Removes the points that are missed least: whose neighbours are closest, so that all of the run stays
+    /// in sight. The later neighbour takes over an accuracy that only the removed point had.
     fn thin(&mut self) {
         while self.points.len() > HISTORY_POINTS_MAX {
-            let recent = self.points.split_off(self.points.len() / 2);
-            let mut thinned: Vec<HistoryPoint> = Vec::with_capacity(HISTORY_POINTS_MAX);
-            for pair in self.points.chunks(2) {
-                if let (Some(first), Some(last)) = (pair.first(), pair.last()) {
-                    let test_accuracy = last.test_accuracy.or(first.test_accuracy);
-                    thinned.push(HistoryPoint { test_accuracy, ..*last });
-                }
+            let gap = |at: &[HistoryPoint]| at[2].epoch.saturating_sub(at[0].epoch);
+            let closest = self.points.windows(3).enumerate().min_by_key(|(_, at)| gap(at));
+            let Some((before, _)) = closest else { return };
+            let removed = self.points.remove(before + 1);
+            if let Some(later) = self.points.get_mut(before + 1) {
+                later.test_accuracy = later.test_accuracy.or(removed.test_accuracy);
             }
-            thinned.extend(recent);
-            self.points = thinned;
         }
     }
 }
@@ -93,7 +90,9 @@ mod tests {
         let points = history.points();
         assert!(points.len() <= HISTORY_POINTS_MAX && points.len() > HISTORY_POINTS_MAX / 4);
         assert!(points.windows(2).all(|pair| pair[0].epoch < pair[1].epoch));
-        assert!(points[0].epoch < 2_000, "{}", points[0].epoch);
+        assert_eq!(points[0].epoch, 1);
+        let widest = points.windows(2).map(|pair| pair[1].epoch - pair[0].epoch).max().unwrap();
+        assert!(widest <= 4 * 20_000 / HISTORY_POINTS_MAX as u64, "a gap of {widest} epochs");
         assert_eq!(history.last().unwrap().epoch, 20_000);
         assert_eq!(history.last_accuracy(), Some(0.5));
     }

@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use barnraise_learning::{ModelError, Optimizer, OptimizerError, OptimizerState, ParameterLayout, ScheduleSpec};
+use barnraise_learning::{
+    ModelError, Optimizer, OptimizerError, OptimizerState, ParameterLayout, ScheduleSpec,
+};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::api::HistoryPoint;
 use barnraise_protocol::bulk::Transfer;
@@ -95,7 +97,12 @@ impl Learner {
         let mut learner = Self::fresh(config, layout)?;
         let loaded = checkpoints.load_latest(&config.run.id, &learner.spec).await?;
         for broken in &loaded.set_aside {
-            tracing::warn!(path = broken.path, moved_to = broken.moved_to, reason = broken.reason, "set aside");
+            tracing::warn!(
+                path = broken.path,
+                moved_to = broken.moved_to,
+                reason = broken.reason,
+                "set aside"
+            );
         }
         if let Some(checkpoint) = loaded.checkpoint {
             learner.restore(checkpoint)?;
@@ -112,7 +119,13 @@ impl Learner {
         }
         learner.replay_open(&mut round, journal).await?;
         let n_replayed = learner.epoch - from_checkpoint;
-        tracing::info!(epoch = learner.epoch, from_checkpoint, n_replayed, n_open = round.n_samples(), "ready");
+        tracing::info!(
+            epoch = learner.epoch,
+            from_checkpoint,
+            n_replayed,
+            n_open = round.n_samples(),
+            "ready"
+        );
         Ok((learner, round))
     }
 
@@ -155,7 +168,8 @@ impl Learner {
         let mut entries: Vec<_> = journal.entries(epoch).await?.entries.into_iter().map(Some).collect();
         for &sequence in &commit.seqs {
             let found = entries.iter_mut().find(|entry| matches!(entry, Some((seq, _)) if *seq == sequence));
-            let (_, entry) = found.and_then(Option::take).ok_or(LearnerError::MissingEntry { epoch, sequence })?;
+            let (_, entry) =
+                found.and_then(Option::take).ok_or(LearnerError::MissingEntry { epoch, sequence })?;
             let values = entry.offer.codec.decode(&entry.payload, self.parameters.len())?;
             if let Err(refusal) = round.restore(PeerKey(entry.peer), &entry.offer, &values, sequence) {
                 tracing::warn!(epoch, sequence, %refusal, "journal entry of a step cannot be counted again");
@@ -172,7 +186,12 @@ impl Learner {
     async fn replay_open(&self, round: &mut AveragingRound, journal: &Journal) -> Result<(), LearnerError> {
         let entries = journal.entries(self.epoch).await?;
         for broken in &entries.set_aside {
-            tracing::warn!(path = broken.path, moved_to = broken.moved_to, reason = broken.reason, "set aside");
+            tracing::warn!(
+                path = broken.path,
+                moved_to = broken.moved_to,
+                reason = broken.reason,
+                "set aside"
+            );
         }
         for (sequence, entry) in entries.entries {
             let values = entry.offer.codec.decode(&entry.payload, self.parameters.len());
@@ -248,7 +267,7 @@ impl Learner {
 }
 
 /// What the round of a run has to know.
-pub fn round_config(config: &RunConfig, n_parameters: usize) -> RoundConfig {
+pub(super) fn round_config(config: &RunConfig, n_parameters: usize) -> RoundConfig {
     let averaging = &config.averaging;
     let n_bytes = config.run.gradient_codec.encoded_len(n_parameters).max(1) as u64;
     let fit = averaging.in_flight_bytes_max.as_u64() / n_bytes;
@@ -265,6 +284,6 @@ pub fn round_config(config: &RunConfig, n_parameters: usize) -> RoundConfig {
 }
 
 /// The layout of the run's model on the run's data.
-pub fn layout(config: &RunConfig, manifest: &Manifest) -> Result<ParameterLayout, ModelError> {
+pub(super) fn layout(config: &RunConfig, manifest: &Manifest) -> Result<ParameterLayout, ModelError> {
     ParameterLayout::of(&config.model_spec(), manifest.shape, manifest.class_names.len())
 }

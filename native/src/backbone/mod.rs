@@ -19,7 +19,7 @@ use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::run::RunDescription;
-use barnraise_relay::{Node, NodeConfig};
+use barnraise_relay::{Node, NodeConfig, NodeLimits};
 use libp2p::Multiaddr;
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -41,6 +41,8 @@ use streams::Services;
 const LIVE_EVENTS: usize = 16;
 /// How often the addresses in `/api/run` are brought up to date.
 const ADDRESSES_EVERY: Duration = Duration::from_secs(5);
+/// How long a shutdown waits for HTTP clients.
+const GOODBYE_MAX: Duration = Duration::from_secs(3);
 
 /// Where a backbone can be reached.
 #[derive(Debug, Clone)]
@@ -89,8 +91,12 @@ pub async fn run(
     let (outputs, state, status) = outputs(&learner, &description, &here)?;
     let events = outputs.events.clone();
     let (core_events, heard) = mpsc::channel(EVENTS_MAX);
-    let services =
-        Services { description: description.clone(), state: state.clone(), shards, core: core_events.clone() };
+    let services = Services {
+        description: description.clone(),
+        state: state.clone(),
+        shards,
+        core: core_events.clone(),
+    };
     streams::serve(&node, &services, config.network.contributors_max)?;
     let evaluator = Evaluator {
         test: dataset.test,
@@ -100,12 +106,12 @@ pub async fn run(
         device,
         every_epochs: config.evaluation.every_epochs,
     };
-    let evaluating = std::thread::spawn(move || evaluator.run(state, &core_events));
+    let evaluating = tokio::task::spawn_blocking(move || evaluator.run(state, &core_events));
     let refreshing = tokio::spawn(refresh_addresses(node.clone(), outputs.status.clone(), shutdown.clone()));
     let http_state = HttpState::new(web_root, status, events.subscribe());
     drop(events);
     let stop = shutdown.clone();
-    let page = tokio::spawn(async move {
+    let mut page = tokio::spawn(async move {
         axum::serve(http, app(http_state)).with_graceful_shutdown(stop.cancelled_owned()).await
     });
     let core = Core::new(description, learner, round, storing, outputs);
@@ -117,12 +123,12 @@ pub async fn run(
     drop(services);
     node.shutdown().await;
     refreshing.await?;
-    // Open event streams end with the core's sender, so this is soon.
-    page.await??;
-    match evaluating.join() {
-        Ok(evaluated) => evaluated?,
-        Err(_) => anyhow::bail!("the evaluation thread failed"),
+    // Open event streams end with the core's sender; a client that never ends its request is cut off.
+    match tokio::time::timeout(GOODBYE_MAX, &mut page).await {
+        Ok(served) => served??,
+        Err(_) => page.abort(),
     }
+    evaluating.await.context("the evaluation thread failed")??;
     ended.context("the run could not be stored")
 }
 
@@ -132,6 +138,7 @@ async fn start_node(config: &RunConfig) -> anyhow::Result<Node> {
     let node = NodeConfig {
         listen: config.network.listen.clone(),
         certificates_dir: Some(folder.join("certificates")),
+        limits: NodeLimits { connections: config.network.connections_max, ..NodeLimits::default() },
         ..NodeConfig::default()
     };
     Ok(Node::start(keypair, node).await?)

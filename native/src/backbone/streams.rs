@@ -3,8 +3,9 @@
 //! Each handler reads with a limit, waits with a limit, and passes what it heard to the core. None of
 //! them decides anything.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use barnraise_protocol::bulk::{self, BulkError, Partial};
@@ -17,7 +18,7 @@ use barnraise_swarm::PeerKey;
 use barnraise_swarm::round::Ticket;
 use futures::{AsyncReadExt, StreamExt};
 use libp2p::{PeerId, Stream};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
 use super::learner::PublishedState;
@@ -33,10 +34,12 @@ const STALL_MAX: Duration = Duration::from_secs(15);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Streams of all contributors at once, per contributor that the run takes.
 const STREAMS_PER_CONTRIBUTOR: usize = 8;
+/// Streams of one peer at once: nobody takes the places of the others.
+const STREAMS_PER_PEER: usize = 16;
 
 /// What handlers need.
 #[derive(Clone)]
-pub struct Services {
+pub(super) struct Services {
     /// The run.
     pub description: Arc<RunDescription>,
     /// Newest parameters.
@@ -56,13 +59,60 @@ enum StreamError {
     Frame(#[from] FrameError),
     #[error("nothing moved for {0:?}")]
     Stalled(Duration),
+    #[error("a second Join in one session")]
+    JoinedTwice,
     #[error("the backbone is shutting down")]
     ShuttingDown,
 }
 
+/// Places for streams, in all and for each peer.
+struct Places {
+    all: Arc<Semaphore>,
+    of_peers: Mutex<HashMap<PeerId, usize>>,
+}
+
+/// One place, given back when it is dropped.
+struct Place {
+    places: Arc<Places>,
+    peer: PeerId,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Places {
+    fn new(all: usize) -> Self {
+        Self { all: Arc::new(Semaphore::new(all)), of_peers: Mutex::default() }
+    }
+
+    fn take(places: &Arc<Self>, peer: PeerId) -> Option<Place> {
+        let permit = places.all.clone().try_acquire_owned().ok()?;
+        let mut of_peers = places.lock();
+        let taken = of_peers.get(&peer).copied().unwrap_or_default();
+        if taken >= STREAMS_PER_PEER {
+            return None;
+        }
+        of_peers.insert(peer, taken + 1);
+        Some(Place { places: places.clone(), peer, _permit: permit })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PeerId, usize>> {
+        self.of_peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut of_peers = self.places.lock();
+        let left = of_peers.get(&self.peer).copied().unwrap_or_default().saturating_sub(1);
+        match left {
+            0 => drop(of_peers.remove(&self.peer)),
+            left => drop(of_peers.insert(self.peer, left)),
+        }
+    }
+}
+
 /// Accepts every conversation on `node` until it shuts down.
-pub fn serve(node: &Node, services: &Services, contributors_max: u32) -> Result<(), NodeError> {
-    let places = Arc::new(Semaphore::new(contributors_max as usize * STREAMS_PER_CONTRIBUTOR));
+pub(super) fn serve(node: &Node, services: &Services, contributors_max: u32) -> Result<(), NodeError> {
+    let places = Arc::new(Places::new(contributors_max as usize * STREAMS_PER_CONTRIBUTOR));
     accept(node, run::PROTOCOL, services, &places, describe)?;
     accept(node, state::PROTOCOL, services, &places, send_state)?;
     accept(node, shard::PROTOCOL, services, &places, send_shards)?;
@@ -74,7 +124,7 @@ fn accept<F>(
     node: &Node,
     protocol: &'static str,
     services: &Services,
-    places: &Arc<Semaphore>,
+    places: &Arc<Places>,
     handle: impl Fn(Services, PeerId, Stream) -> F + Send + 'static,
 ) -> Result<(), NodeError>
 where
@@ -84,8 +134,8 @@ where
     let (services, places) = (services.clone(), places.clone());
     tokio::spawn(async move {
         while let Some((peer, stream)) = incoming.next().await {
-            let Ok(place) = places.clone().try_acquire_owned() else {
-                tracing::warn!(%peer, protocol, "no place for another stream");
+            let Some(place) = Places::take(&places, peer) else {
+                tracing::debug!(%peer, protocol, "no place for another stream");
                 continue;
             };
             let conversation = handle(services.clone(), peer, stream);
@@ -139,7 +189,7 @@ async fn send_state(services: Services, _: PeerId, mut stream: Stream) -> Result
         }
     };
     let progress = AtomicU64::new(0);
-    let count = || drop(progress.fetch_add(1, Ordering::Relaxed));
+    let count = || _ = progress.fetch_add(1, Ordering::Relaxed);
     Ok(unless_stalled(IDLE_MAX, &progress, state::serve(&mut stream, lookup, count)).await??)
 }
 
@@ -152,7 +202,7 @@ async fn send_shards(services: Services, _: PeerId, mut stream: Stream) -> Resul
         Ok((transfer, Arc::from(&*bytes)))
     };
     let progress = AtomicU64::new(0);
-    let count = || drop(progress.fetch_add(1, Ordering::Relaxed));
+    let count = || _ = progress.fetch_add(1, Ordering::Relaxed);
     Ok(unless_stalled(IDLE_MAX, &progress, shard::serve(&mut stream, lookup, count)).await??)
 }
 
@@ -165,23 +215,37 @@ async fn hold_session(services: Services, peer: PeerId, mut stream: Stream) -> R
         Up::Join(_) => return refuse(&mut stream, "the device's name is too long").await,
         Up::Report(_) => return refuse(&mut stream, "join the run before reporting").await,
     };
-    tracing::info!(%peer, device = ?join.device, name = join.device_name, "contributor joined");
     let (messages, mut outgoing) = mpsc::channel(SESSION_MESSAGES_MAX);
     let (answer, session) = oneshot::channel();
+    let (device, name) = (join.device, join.device_name.clone());
     let event = CoreEvent::Join { peer: key.clone(), join, messages, answer };
     send(&services.core, event).await?;
     let session = match session.await.map_err(|_| StreamError::ShuttingDown)? {
         Ok(session) => session,
         Err(reason) => return refuse(&mut stream, &reason).await,
     };
+    tracing::info!(%peer, ?device, name, "contributor joined");
     let (mut reader, mut writer) = stream.split();
+    let (newest, mut reported) = watch::channel(None);
     let hear = async {
         loop {
             match framing::read(&mut reader, MESSAGE_BYTES_MAX).await? {
-                Up::Report(report) => {
-                    send(&services.core, CoreEvent::Report { peer: key.clone(), report }).await?;
-                }
-                Up::Join(_) => return Err(StreamError::Frame(FrameError::Closed)),
+                Up::Report(report) => drop(newest.send_replace(Some(report))),
+                Up::Join(_) => return Err(StreamError::JoinedTwice),
+            }
+        }
+    };
+    let pass_on = async {
+        loop {
+            // The sender lives as long as this future.
+            reported.changed().await.map_err(|_| StreamError::ShuttingDown)?;
+            let report = reported.borrow_and_update().clone();
+            if let Some(report) = report {
+                let (handled, done) = oneshot::channel();
+                send(&services.core, CoreEvent::Report { peer: key.clone(), report, handled }).await?;
+                // One report of each peer in the core's queue: a flood of them keeps nobody waiting, and
+                // of those that come meanwhile the newest counts.
+                let _ = done.await;
             }
         }
     };
@@ -192,9 +256,13 @@ async fn hold_session(services: Services, peer: PeerId, mut stream: Stream) -> R
         }
         Err(StreamError::ShuttingDown)
     };
-    let ended: Result<(), StreamError> = tokio::select! { ended = hear => ended, ended = speak => ended };
+    let ended: Result<(), StreamError> = tokio::select! {
+        ended = hear => ended,
+        ended = pass_on => ended,
+        ended = speak => ended,
+    };
     tracing::info!(%peer, "contributor left");
-    send(&services.core, CoreEvent::Leave { peer: key, session }).await?;
+    send(&services.core, CoreEvent::Leave { peer: key.clone(), session }).await?;
     match ended {
         Err(StreamError::Frame(FrameError::Closed)) => Ok(()),
         ended => ended,
@@ -295,4 +363,28 @@ async fn transfer_failed(
 
 async fn send(core: &mpsc::Sender<CoreEvent>, event: CoreEvent) -> Result<(), StreamError> {
     core.send(event).await.map_err(|_| StreamError::ShuttingDown)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn one_peer_does_not_take_the_places_of_the_others() {
+        let places = Arc::new(Places::new(STREAMS_PER_PEER + 2));
+        let (greedy, other) = (PeerId::random(), PeerId::random());
+        let mut taken: Vec<_> =
+            (0..STREAMS_PER_PEER).map(|_| Places::take(&places, greedy).unwrap()).collect();
+        assert!(Places::take(&places, greedy).is_none());
+        let others: Vec<_> = (0..2).map(|_| Places::take(&places, other).unwrap()).collect();
+        assert!(Places::take(&places, other).is_none(), "there are no more in all");
+        drop(others);
+        taken.pop();
+        let again = Places::take(&places, greedy);
+        assert!(again.is_some());
+        drop((taken, again));
+        assert!(places.lock().is_empty(), "nothing is remembered of a peer that left");
+    }
 }

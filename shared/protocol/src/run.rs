@@ -16,6 +16,9 @@ pub const PROTOCOL: &str = "/barnraise/run/1";
 /// Largest message of this conversation: a manifest of ten thousand shards fits.
 pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 
+/// Largest question: whoever is asked reserves no more for it.
+pub const REQUEST_BYTES_MAX: usize = 64;
+
 /// Contributor to backbone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ContributorToBackbone {
@@ -88,7 +91,7 @@ pub async fn describe<S>(stream: &mut S) -> Result<RunDescription, ConversationE
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    framing::write(stream, &ContributorToBackbone::Describe, MESSAGE_BYTES_MAX).await?;
+    framing::write(stream, &ContributorToBackbone::Describe, REQUEST_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
         BackboneToContributor::Description(description) => {
             description.manifest.validate()?;
@@ -103,7 +106,7 @@ pub async fn answer<S>(stream: &mut S, description: &RunDescription) -> Result<(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let ContributorToBackbone::Describe = framing::read(stream, MESSAGE_BYTES_MAX).await?;
+    let ContributorToBackbone::Describe = framing::read(stream, REQUEST_BYTES_MAX).await?;
     let answer = BackboneToContributor::Description(Box::new(description.clone()));
     Ok(framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?)
 }

@@ -1,0 +1,128 @@
+//! Shards on disk, named by their SHA-256, so that the next run of the program fetches none twice.
+//!
+//! Bounded: the files that were not used for longest go first. It never vouches for a byte: who reads a
+//! shard compares its hash.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::dataset::SHARD_BYTES_MAX;
+
+/// Most bytes of all cached shards.
+const CACHE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+
+/// A folder of shards that several processes may share.
+#[derive(Debug, Clone)]
+pub(super) struct ShardCache {
+    folder: PathBuf,
+    bytes_max: u64,
+}
+
+impl ShardCache {
+    /// In `folder`, which is made when there is something to keep.
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self { folder, bytes_max: CACHE_BYTES_MAX }
+    }
+
+    /// The bytes under a name, if there are any. Blocking.
+    pub(super) fn get(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
+        let file = File::open(self.path(sha256)).ok()?;
+        let mut bytes = Vec::new();
+        (&file).take(u64::from(SHARD_BYTES_MAX)).read_to_end(&mut bytes).ok()?;
+        // Only decides what goes first when room is needed.
+        let _ = file.set_modified(SystemTime::now());
+        Some(bytes)
+    }
+
+    /// Keeps bytes under a name, whole or not at all, and makes room. Blocking.
+    pub(super) fn put(&self, sha256: Sha256Hash, bytes: &[u8]) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        // The process id keeps two programs that share the folder from writing into one file.
+        let part = self.folder.join(format!("{sha256}.part-{}", std::process::id()));
+        let written = File::create(&part).and_then(|mut file| file.write_all(bytes));
+        let kept = written.and_then(|()| fs::rename(&part, self.path(sha256)));
+        if kept.is_err() {
+            let _ = fs::remove_file(&part);
+        }
+        kept?;
+        self.make_room()
+    }
+
+    /// Removes the oldest files until the rest fits. Leftovers of a crash age and go like the others.
+    fn make_room(&self) -> io::Result<()> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            // Another process may have removed it meanwhile.
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.is_file() {
+                files.push((metadata.modified()?, metadata.len(), entry.path()));
+            }
+        }
+        let mut n_bytes: u64 = files.iter().map(|(_, n_bytes, _)| n_bytes).sum();
+        if n_bytes <= self.bytes_max {
+            return Ok(());
+        }
+        files.sort();
+        for (_, freed, path) in files {
+            if n_bytes <= self.bytes_max {
+                break;
+            }
+            remove(&path)?;
+            n_bytes -= freed;
+        }
+        Ok(())
+    }
+
+    fn path(&self, sha256: Sha256Hash) -> PathBuf {
+        self.folder.join(format!("{sha256}.shard"))
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_there_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("made");
+        let sha256 = Sha256Hash::of(b"shard");
+        assert_eq!(ShardCache::new(path.clone()).get(sha256), None);
+        ShardCache::new(path.clone()).put(sha256, b"shard").unwrap();
+        assert_eq!(ShardCache::new(path.clone()).get(sha256).as_deref(), Some(&b"shard"[..]));
+        let names: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, [format!("{sha256}.shard").as_str()]);
+    }
+
+    #[test]
+    fn the_oldest_go_when_room_is_needed() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = ShardCache { folder: folder.path().to_owned(), bytes_max: 25 };
+        let names: Vec<_> = (0..3u8).map(|n| Sha256Hash::of(&[n])).collect();
+        for (age, name) in names.iter().take(2).enumerate() {
+            cache.put(*name, &[0; 10]).unwrap();
+            let file = File::options().append(true).open(cache.path(*name)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(100 - age as u64)).unwrap();
+        }
+        // Reading the first makes the second the oldest.
+        assert!(cache.get(names[0]).is_some());
+        cache.put(names[2], &[0; 10]).unwrap();
+        let there: Vec<_> = names.iter().map(|name| cache.get(*name).is_some()).collect();
+        assert_eq!(there, [true, false, true]);
+    }
+}

@@ -1,0 +1,254 @@
+//! What `barnraise join` shows: a line that moves where there is a terminal, plain lines where there is
+//! none. It never decides anything.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use barnraise_contributor::Event;
+use barnraise_protocol::contribute::Progress;
+use barnraise_swarm::Moment;
+use barnraise_swarm::activity::{Activity, Contribution};
+use bytesize::ByteSize;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Without a terminal the state of things is written this often.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+/// How often the spinner turns.
+const SPIN_EVERY: Duration = Duration::from_millis(120);
+
+/// The terminal, or what stands in for it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Display {
+    bar: ProgressBar,
+    is_terminal: bool,
+    shown: Arc<Mutex<Shown>>,
+}
+
+/// What there is to show.
+#[derive(Debug, Default)]
+struct Shown {
+    activity: Option<Activity>,
+    given: Contribution,
+    run: Option<Progress>,
+    line_at: Option<Moment>,
+}
+
+impl Default for Display {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Display {
+    /// On standard error.
+    pub fn new() -> Self {
+        let is_terminal = io::stderr().is_terminal();
+        let target = if is_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
+            bar.set_style(style);
+        }
+        Self { bar, is_terminal, shown: Arc::default() }
+    }
+
+    /// A line that stays.
+    pub fn say(&self, line: &str) {
+        // A standard error that nobody reads is no reason to stop.
+        self.bar.suspend(|| drop(writeln!(io::stderr(), "{line}")));
+    }
+
+    /// Takes the moving line away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// Shows what happened at `now`.
+    pub fn on_event(&self, event: &Event, now: Moment) {
+        match event {
+            Event::Described(run) => self.say(&format!("{}: {}", run.title, run.purpose)),
+            Event::DeviceChanged { device_name, reason, .. } => {
+                self.say(&format!("Going on with {device_name}: {reason}."));
+            }
+            Event::Failed { message } => self.say(message),
+            Event::Activity(_) | Event::Contribution(_) | Event::Progress(_) => self.update(event, now),
+            Event::Prediction { .. } | Event::Gallery { .. } => {}
+        }
+    }
+
+    fn update(&self, event: &Event, now: Moment) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = shown.take(event);
+        if self.is_terminal {
+            self.bar.enable_steady_tick(SPIN_EVERY);
+            self.bar.set_message(shown.line());
+        } else if is_news || shown.line_at.is_none_or(|at| now.saturating_sub(at) >= LINE_EVERY) {
+            shown.line_at = Some(now);
+            let line = shown.line();
+            drop(shown);
+            self.say(&line);
+        }
+    }
+}
+
+impl Shown {
+    /// Whether this is worth a line of its own: not the steps that come round with every epoch.
+    fn take(&mut self, event: &Event) -> bool {
+        match event {
+            Event::Activity(activity) => {
+                let is_other = self.activity.as_ref().is_none_or(|known| kind(known) != kind(activity));
+                let is_news = is_other && *activity != Activity::Idle;
+                self.activity = Some(activity.clone());
+                is_news
+            }
+            Event::Contribution(given) => {
+                self.given.clone_from(given);
+                false
+            }
+            Event::Progress(run) => {
+                self.run = Some(*run);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    fn line(&self) -> String {
+        let mut parts = vec![self.activity.as_ref().map_or_else(|| "Starting".to_owned(), sentence)];
+        let given = &self.given;
+        if given.n_samples_computed > 0 {
+            parts.push(format!(
+                "{} samples accepted of {} computed",
+                given.n_samples_accepted, given.n_samples_computed
+            ));
+            parts.push(format!("{:.0} samples/s", given.samples_per_second));
+        }
+        parts.extend(given.loss.map(|loss| format!("loss {loss:.3}")));
+        if let Some(run) = &self.run {
+            parts.push(format!("epoch {}", run.epoch));
+            parts.extend(run.test_accuracy.map(|accuracy| format!("accuracy {:.1} %", accuracy * 100.0)));
+            let others = run.n_contributors.saturating_sub(1);
+            parts.extend((others > 0).then(|| format!("{others} others")));
+        }
+        parts.join(" · ")
+    }
+}
+
+/// Activities that follow one another within every epoch are one kind.
+fn kind(activity: &Activity) -> u8 {
+    match activity {
+        Activity::Idle => 0,
+        Activity::Connecting => 1,
+        Activity::Reconnecting { .. } => 2,
+        Activity::FetchingModel { .. }
+        | Activity::FetchingData { .. }
+        | Activity::WarmingUp
+        | Activity::Training { .. }
+        | Activity::Sending { .. }
+        | Activity::WaitingForOthers { .. } => 3,
+        Activity::Stopping => 4,
+        Activity::Broken { .. } => 5,
+    }
+}
+
+fn sentence(activity: &Activity) -> String {
+    let part = |bytes: &u64, total: &u64| format!("{} of {}", ByteSize(*bytes), ByteSize(*total));
+    match activity {
+        Activity::Idle => "Not contributing".to_owned(),
+        Activity::Connecting => "Connecting to the backbone".to_owned(),
+        Activity::Reconnecting { retry_in_ms, reason } => {
+            format!("No connection ({reason}); trying again in {} s", retry_in_ms.div_ceil(1000))
+        }
+        Activity::FetchingModel { bytes, bytes_total } => {
+            format!("Fetching the model, {}", part(bytes, bytes_total))
+        }
+        Activity::FetchingData { bytes, bytes_total } => {
+            format!("Fetching training data, {}", part(bytes, bytes_total))
+        }
+        Activity::WarmingUp => "Warming up the device".to_owned(),
+        Activity::Training { epoch } => format!("Training on epoch {epoch}"),
+        Activity::Sending { epoch, bytes, bytes_total } => {
+            format!("Sending the gradient of epoch {epoch}, {}", part(bytes, bytes_total))
+        }
+        Activity::WaitingForOthers { epoch } => format!("Epoch {epoch} is done here; waiting for the others"),
+        Activity::Stopping => "Delivering what is finished".to_owned(),
+        Activity::Broken { reason } => format!("Cannot go on: {reason}"),
+    }
+}
+
+/// What was given, in a sentence without its full stop.
+pub fn summary(given: &Contribution) -> String {
+    format!(
+        "{} samples were accepted in {} contributions ({} computed, {} refused), {} sent, {} received",
+        given.n_samples_accepted,
+        given.n_accepted,
+        given.n_samples_computed,
+        given.n_refused,
+        ByteSize(given.bytes_up),
+        ByteSize(given.bytes_down),
+    )
+}
+
+/// Log lines that do not tear the moving line.
+impl<'a> MakeWriter<'a> for Display {
+    type Writer = LogWriter;
+
+    fn make_writer(&'a self) -> LogWriter {
+        LogWriter { bar: self.bar.clone() }
+    }
+}
+
+/// Writes to standard error beside the moving line.
+#[derive(Debug)]
+pub struct LogWriter {
+    bar: ProgressBar,
+}
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bar.suspend(|| io::stderr().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn an_epoch_is_not_news_and_a_lost_connection_is() {
+        let mut shown = Shown::default();
+        let mut take = |activity| shown.take(&Event::Activity(activity));
+        assert!(take(Activity::Connecting));
+        assert!(take(Activity::FetchingModel { bytes: 1, bytes_total: 2 }));
+        assert!(!take(Activity::Training { epoch: 1 }));
+        assert!(!take(Activity::WaitingForOthers { epoch: 1 }));
+        let lost = |retry_in_ms| Activity::Reconnecting { retry_in_ms, reason: "cut".into() };
+        assert!(take(lost(2000)));
+        assert!(!take(lost(1000)));
+    }
+
+    #[test]
+    fn the_line_says_what_was_given() {
+        let mut shown = Shown::default();
+        shown.take(&Event::Activity(Activity::Training { epoch: 7 }));
+        let given = Contribution {
+            n_samples_accepted: 128,
+            n_samples_computed: 192,
+            samples_per_second: 99.6,
+            loss: Some(0.5),
+            ..Contribution::default()
+        };
+        shown.take(&Event::Contribution(given));
+        assert_eq!(
+            shown.line(),
+            "Training on epoch 7 · 128 samples accepted of 192 computed · 100 samples/s · loss 0.500"
+        );
+    }
+}

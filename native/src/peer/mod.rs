@@ -1,0 +1,163 @@
+//! `barnraise join`: this machine lends a hand to a run, until it is told to stop.
+//!
+//! The way through the run is `barnraise-contributor`'s, the same as in a tab; here are the network, the
+//! clock, the cache on disk, the terminal and the signals around it. It never listens for anyone.
+
+mod address;
+mod cache;
+pub mod display;
+mod platform;
+
+use std::cell::RefCell;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use barnraise_contributor::{COMMANDS_MAX, Command, Config, Event, contribute};
+use barnraise_learning::{DeviceChoice, open_device};
+use barnraise_protocol::Sha256Hash;
+use barnraise_swarm::activity::{Activity, Contribution};
+use futures::channel::mpsc;
+use libp2p::identity::Keypair;
+
+use crate::cli::JoinArgs;
+use crate::config::cache_folder;
+use crate::signals;
+use cache::ShardCache;
+use display::Display;
+use platform::NativePlatform;
+
+/// Contributes until the person, `--samples` or the run ends it; returns what was given.
+///
+/// Not `Send`: for `Runtime::block_on`, on a runtime with worker threads that keep the network going
+/// while this one computes.
+///
+/// # Errors
+/// A device or a key that cannot be had; a run that cannot be reached, or that is not one, at the first
+/// try. Later the same is waited out.
+pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contribution> {
+    let keypair = match &args.identity {
+        Some(path) => barnraise_relay::load_or_create_keypair(path)?,
+        None => Keypair::generate_ed25519(),
+    };
+    let choice = DeviceChoice::from(args.device);
+    let device = open_device(choice).await.with_context(|| format!("--device {choice} was asked for"))?;
+    display.say(&format!("Computing on {}.", device.name()));
+
+    let (mut commands, received) = mpsc::channel(COMMANDS_MAX);
+    commands.try_send(Command::Start).context("a new channel is full")?;
+    let leave = {
+        let (mut commands, display) = (commands.clone(), display.clone());
+        move || {
+            display.say("Leaving: what is finished is delivered first. Once more to quit at once.");
+            commands.close_channel();
+        }
+    };
+    signals::listen(leave)?;
+
+    let config = Config { device, first_contribution_id: micros(), seed: seed(&keypair) };
+    let platform = NativePlatform::new(args.address, keypair, ShardCache::new(cache_folder().join("peer")));
+    let watch = RefCell::new(Watch { commands, samples: args.samples, was_described: false, failure: None });
+    let given = contribute(&platform, config, received, |event| {
+        watch.borrow_mut().on_event(&event);
+        display.on_event(&event, platform.elapsed());
+    });
+    let given = Box::pin(given).await;
+    display.finish();
+    match watch.into_inner().failure {
+        Some(reason) if given.n_accepted == 0 => bail!(reason),
+        Some(reason) => bail!("{reason}; until then {}", display::summary(&given)),
+        None => Ok(given),
+    }
+}
+
+/// Ends the contribution when there is a reason to.
+struct Watch {
+    commands: mpsc::Sender<Command>,
+    samples: Option<u64>,
+    was_described: bool,
+    failure: Option<String>,
+}
+
+impl Watch {
+    fn on_event(&mut self, event: &Event) {
+        match event {
+            Event::Described(_) => self.was_described = true,
+            Event::Activity(Activity::Broken { reason }) => self.fail(reason.clone()),
+            // Somebody who mistyped an address should not wait for it for ever.
+            Event::Activity(Activity::Reconnecting { reason, .. }) if !self.was_described => {
+                self.fail(reason.clone());
+            }
+            Event::Contribution(given) => {
+                if self.samples.is_some_and(|samples| given.n_samples_accepted >= samples) {
+                    self.commands.close_channel();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn fail(&mut self, reason: String) {
+        self.failure.get_or_insert(reason);
+        self.commands.close_channel();
+    }
+}
+
+/// Above every contribution id that the same key has used before, as long as the clock is not set back
+/// between two runs.
+fn micros() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since_1970.as_micros().try_into().unwrap_or(u64::MAX / 2)
+}
+
+/// Another order of the data for each peer and each time.
+fn seed(keypair: &Keypair) -> u64 {
+    let mut bytes = keypair.public().to_peer_id().to_bytes();
+    bytes.extend(micros().to_le_bytes());
+    let [a, b, c, d, e, f, g, h, ..] = Sha256Hash::of(&bytes).0;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch(samples: Option<u64>) -> (Watch, mpsc::Receiver<Command>) {
+        let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        (Watch { commands, samples, was_described: false, failure: None }, received)
+    }
+
+    fn reconnecting() -> Event {
+        Event::Activity(Activity::Reconnecting { retry_in_ms: 1000, reason: "refused".into() })
+    }
+
+    #[test]
+    fn an_address_that_never_answered_ends_it() {
+        let (mut watch, _received) = watch(None);
+        watch.on_event(&reconnecting());
+        assert!(watch.commands.is_closed());
+        assert_eq!(watch.failure.as_deref(), Some("refused"));
+    }
+
+    #[test]
+    fn a_run_that_was_there_is_waited_for() {
+        let (mut watch, _received) = watch(None);
+        watch.was_described = true;
+        watch.on_event(&reconnecting());
+        assert!(!watch.commands.is_closed() && watch.failure.is_none());
+        watch.on_event(&Event::Activity(Activity::Broken { reason: "version".into() }));
+        assert!(watch.commands.is_closed());
+        assert_eq!(watch.failure.as_deref(), Some("version"));
+    }
+
+    #[test]
+    fn enough_samples_end_it() {
+        let (mut watch, _received) = watch(Some(100));
+        let given = |n_samples_accepted| {
+            Event::Contribution(Contribution { n_samples_accepted, ..Contribution::default() })
+        };
+        watch.on_event(&given(99));
+        assert!(!watch.commands.is_closed());
+        watch.on_event(&given(100));
+        assert!(watch.commands.is_closed() && watch.failure.is_none());
+    }
+}
