@@ -34,6 +34,7 @@ impl View {
 
     /// Draws what changed. Returns in how many milliseconds to draw again even if nothing happens.
     pub(crate) fn draw(&mut self, now_ms: f64, page: &Page) -> Option<u32> {
+        self.curves.measure();
         self.run.draw(page);
         let again_in_ms = self.tab.draw(now_ms, page);
         self.everyone.draw(page);

@@ -49,6 +49,14 @@ impl CurvesView {
         })
     }
 
+    /// Looks how large the plots are. To be called before anything is written: afterwards the
+    /// browser would have to lay out the page twice.
+    pub(crate) fn measure(&mut self) {
+        if self.loss_plot.measure() | self.accuracy_plot.measure() {
+            self.drawn_revision = None;
+        }
+    }
+
     pub(crate) fn draw(&mut self, now_ms: f64, page: &Page) {
         if let Some(progress) = &page.progress {
             if let Some(loss) = progress.train_loss {
@@ -59,8 +67,7 @@ impl CurvesView {
             }
         }
         let revision = page.history.revision();
-        let is_resized = self.loss_plot.measure() | self.accuracy_plot.measure();
-        if is_resized || self.drawn_revision != Some(revision) {
+        if self.drawn_revision != Some(revision) {
             self.drawn_revision = Some(revision);
             self.draw_plots(&page.history);
         }
