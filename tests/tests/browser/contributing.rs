@@ -1,0 +1,97 @@
+//! Training together: tabs and a native peer, leaving and stopping.
+
+use anyhow::{Result, ensure};
+use barnraise_protocol::api::DeviceCount;
+use barnraise_protocol::contribute::DeviceKind;
+use barnraise_tests::browser::Graphics;
+
+use super::village::{LONG, QUICK, SLOW, SOON, contributor, ensure_counted, samples, stop, turn, world};
+
+/// What the run must reach on pictures that nobody trained on.
+const ACCURACY_WANTED: f32 = 0.85;
+
+#[tokio::test]
+async fn two_tabs_and_a_native_peer_train_one_model() -> Result<()> {
+    let _turn = turn().await;
+    let mut world = world(QUICK)?;
+    let backbone = world.backbone().await?;
+    // The slowest comes first, so that its device is warm before the others race ahead.
+    let gpu = contributor(&backbone, "together-webgpu", Graphics::SoftwareAdapter, "device=webgpu").await?;
+    gpu.until("value('accepted') >= 1", LONG).await?;
+    let cpu = contributor(&backbone, "together-cpu", Graphics::NoAdapter, "device=cpu").await?;
+    cpu.until("value('accepted') >= 1", LONG).await?;
+    let _native = world.join(&[&backbone.page()])?;
+
+    backbone.wait_for("three contributors", |progress| progress.n_contributors == 3).await?;
+    let devices = backbone.status().await?.devices;
+    for device in [DeviceKind::BrowserWebGpu, DeviceKind::BrowserCpu, DeviceKind::NativeCpu] {
+        ensure!(devices.contains(&DeviceCount { device, n_contributors: 1 }), "{device:?} in {devices:?}");
+    }
+    cpu.until(&format!("value('accuracy') >= {ACCURACY_WANTED}"), LONG).await?;
+    let reached =
+        backbone.status().await?.history.iter().filter_map(|point| point.test_accuracy).fold(0.0, f32::max);
+    ensure!(reached >= ACCURACY_WANTED, "{reached}");
+    // Everyone sees it.
+    for tab in [&gpu, &cpu] {
+        tab.until(&format!("value('accuracy') >= {ACCURACY_WANTED} && value('epoch') > 0"), SOON).await?;
+        tab.pictures(&format!("training-{}", tab.name())).await?;
+    }
+    ensure!(samples(&cpu).await? > samples(&gpu).await?, "the processors carry the load");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_closed_tab_was_told_is_accepted_is_in_the_run() -> Result<()> {
+    let _turn = turn().await;
+    let mut world = world(QUICK)?;
+    let backbone = world.backbone().await?;
+    let leaving = contributor(&backbone, "leaving", Graphics::NoAdapter, "device=cpu").await?;
+    let staying = contributor(&backbone, "staying", Graphics::NoAdapter, "device=cpu").await?;
+    leaving.until("value('accepted') >= 5", SOON).await?;
+    staying.until("value('accepted') >= 1", SOON).await?;
+    let of_leaving = samples(&leaving).await?;
+    leaving.close().await?;
+
+    let alone = backbone.wait_for("one contributor", |progress| progress.n_contributors == 1).await?;
+    let further = alone.epoch + 3;
+    staying.until(&format!("value('epoch') >= {further}"), SOON).await?;
+    let of_staying = stop(&staying).await?;
+    ensure_counted(&backbone, of_leaving + of_staying).await
+}
+
+#[tokio::test]
+async fn stopping_delivers_what_is_finished() -> Result<()> {
+    let _turn = turn().await;
+    let mut world = world(SLOW)?;
+    let backbone = world.backbone().await?;
+    let tab = contributor(&backbone, "stopping", Graphics::NoAdapter, "device=cpu").await?;
+    // The page shows what this tab reported as part of the coming step.
+    tab.until("Number(element('batch').getAttribute('value')) >= 500", SOON).await?;
+    ensure!(samples(&tab).await? == 0, "nothing is due yet");
+    let delivered = stop(&tab).await?;
+    ensure!(delivered >= 500, "{delivered} of at least 500 samples were delivered");
+    ensure!(tab.number("refused").await? == 0.0, "refused: {}", tab.text("refusal").await?);
+    ensure_counted(&backbone, delivered).await?;
+    // And again, with the same button.
+    tab.click("#toggle").await?;
+    tab.until("doing() === 'training'", SOON).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn training_leaves_the_main_thread_alone() -> Result<()> {
+    const WATCHED_MS: u32 = 20_000;
+    let _turn = turn().await;
+    let mut world = world(QUICK)?;
+    let backbone = world.backbone().await?;
+    let tab = contributor(&backbone, "smooth", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until("value('accepted') >= 1", SOON).await?;
+    tab.read("void Object.assign(window, { since: performance.now(), before: longTasks() })").await?;
+    let accepted = tab.number("accepted").await?;
+    tab.until(&format!("performance.now() - since >= {WATCHED_MS}"), SOON).await?;
+    ensure!(tab.number("accepted").await? > accepted, "it trained all the while");
+    let found =
+        tab.read("({ count: longTasks() - before, longest: document.body.dataset.longestMs })").await?;
+    ensure!(found["count"] == 0, "tasks over 50 ms on the main thread: {found}");
+    Ok(())
+}
