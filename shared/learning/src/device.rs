@@ -99,11 +99,11 @@ pub async fn open_device(choice: DeviceChoice) -> Result<ComputeDevice, DeviceEr
 }
 
 async fn open_wgpu() -> Result<ComputeDevice, DeviceError> {
-    platform::check_adapter().await.map_err(DeviceError::NoAdapter)?;
+    let known_as = platform::check_adapter().await.map_err(DeviceError::NoAdapter)?;
     let (device, setup) = Device::wgpu_options().init_with_setup_async().await.map_err(wgpu_error)?;
     let lost = Arc::new(OnceLock::new());
     watch(&setup, &lost);
-    let name = adapter_name(&setup);
+    let name = adapter_name(&setup, &known_as);
     let gpu = Some(Gpu { device: setup.device, queue: setup.queue });
     Ok(ComputeDevice { choice: DeviceChoice::Wgpu, name, device, gpu, lost })
 }
@@ -128,10 +128,10 @@ fn wgpu_error(error: WgpuInitError) -> DeviceError {
     }
 }
 
-/// What people call the adapter; browsers say little about it.
-fn adapter_name(setup: &WgpuSetup) -> String {
+/// What people call the adapter; a browser tells it to scripts only.
+fn adapter_name(setup: &WgpuSetup, known_as: &str) -> String {
     let info = setup.adapter.get_info();
-    let parts = [info.name.as_str(), info.driver.as_str()];
+    let parts = [known_as, info.name.as_str(), info.driver.as_str()];
     let known: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     match known.is_empty() {
         true => format!("{:?} adapter", info.backend),
@@ -187,7 +187,7 @@ impl ComputeDevice {
         &self.name
     }
 
-    /// Whether the device is gone; it does not come back.
+    /// Whether the device is gone or has failed; it does not come back. Go on with another.
     pub fn is_lost(&self) -> bool {
         self.lost.get().is_some()
     }
@@ -198,6 +198,15 @@ impl ComputeDevice {
             Some(reason) => Err(DeviceError::Lost(reason.clone())),
             None => Ok(()),
         }
+    }
+
+    /// What a failed computation means: an accelerator that fails once is not asked again. The
+    /// failure may be known before the graphics API says that the device is lost.
+    pub(crate) fn failed(&self, error: DeviceError) -> DeviceError {
+        if self.choice == DeviceChoice::Cpu {
+            return error;
+        }
+        DeviceError::Lost(self.lost.get_or_init(|| error.to_string()).clone())
     }
 
     /// The burn device, without autodiff.
@@ -282,6 +291,8 @@ mod tests {
         let device = ComputeDevice::cpu();
         device.lost.set("unplugged".to_owned()).unwrap();
         assert!(device.clone().is_lost());
+        let after = device.failed(DeviceError::Execution("no answer".to_owned()));
+        assert_eq!(after, DeviceError::Execution("no answer".to_owned()));
         assert_eq!(device.check(), Err(DeviceError::Lost("unplugged".to_owned())));
     }
 }

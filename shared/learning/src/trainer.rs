@@ -158,7 +158,7 @@ impl Trainer {
         self.reset();
         settled?;
         self.device.check()?;
-        let values = self.mean_values(taken?, n_samples)?;
+        let values = self.mean_values(taken.map_err(|error| self.device.failed(error))?, n_samples)?;
         Ok(Some(MeanGradient {
             values,
             n_samples,
@@ -226,7 +226,7 @@ impl Trainer {
             (&mut step.logits).await;
             let Some(read) = Pin::new(&mut step.logits).take_output() else { continue };
             self.device.check()?;
-            let logits = read?;
+            let logits = read.map_err(|error| self.device.failed(error))?;
             let statistics = Statistics::of(&logits, &step.labels);
             self.last_loss = Some(statistics.mean_loss());
             self.finished.add(statistics);
@@ -247,7 +247,7 @@ impl Trainer {
         self.device.check()?;
         let logits = self.engine.logits(images, images.len() / self.shape.n_values()).await;
         self.device.check()?;
-        Ok(logits?)
+        Ok(logits.map_err(|error| self.device.failed(error))?)
     }
 }
 

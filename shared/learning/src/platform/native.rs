@@ -5,9 +5,9 @@ use burn::tensor::wgpu::wgpu;
 /// Nothing: the loader ran them.
 pub(crate) fn run_constructors() {}
 
-/// Nothing to ask before the backend does.
-pub(crate) async fn check_adapter() -> Result<(), String> {
-    Ok(())
+/// Nothing to ask before the backend does, which names the adapter too.
+pub(crate) async fn check_adapter() -> Result<String, String> {
+    Ok(String::new())
 }
 
 /// Runs `open` and turns a panic of a driver's wrapper into its message.

@@ -28,8 +28,9 @@ fn construct() {
     unsafe { __wasm_call_ctors() }
 }
 
-/// Asks the browser for an adapter, and drops it: the backend requests its own.
-pub(crate) async fn check_adapter() -> Result<(), String> {
+/// Asks the browser for an adapter and gives its name, as far as the browser tells one. The backend
+/// requests an adapter of its own.
+pub(crate) async fn check_adapter() -> Result<String, String> {
     let navigator = property(&js_sys::global(), "navigator")?;
     let gpu = property(&navigator, "gpu").map_err(|_| "this browser has no WebGPU".to_owned())?;
     let request = property(&gpu, "requestAdapter")?
@@ -43,8 +44,17 @@ pub(crate) async fn check_adapter() -> Result<(), String> {
     let adapter = JsFuture::from(promise).await.map_err(|error| describe(&error))?;
     match adapter.is_null() || adapter.is_undefined() {
         true => Err("the browser has WebGPU and offers no adapter".to_owned()),
-        false => Ok(()),
+        false => Ok(adapter_name(&adapter)),
     }
+}
+
+fn adapter_name(adapter: &JsValue) -> String {
+    let Ok(info) = property(adapter, "info") else {
+        return String::new();
+    };
+    let words = ["vendor", "architecture", "description"].map(|name| property(&info, name));
+    let words: Vec<_> = words.into_iter().flatten().filter_map(|word| word.as_string()).collect();
+    words.join(" ").trim().to_owned()
 }
 
 fn property(object: &JsValue, name: &str) -> Result<JsValue, String> {
