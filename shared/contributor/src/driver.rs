@@ -363,15 +363,15 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     }
 
     /// Something that trying again does not mend: contributing ends.
-    fn give_up(&mut self, reason: String) {
-        self.broken = Some(reason.clone());
+    fn give_up(&mut self, reason: &str) {
+        self.broken = Some(reason.to_owned());
         self.drop_link();
         let now = self.platform.now();
         self.prepared = None;
         self.contributor.on_gradient_lost();
         self.contributor.on_trainer_lost();
         self.contributor.stop(now);
-        self.fail_errands(&reason);
+        self.fail_errands(reason);
     }
 
     fn fail(&mut self, message: String) {
@@ -391,7 +391,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             || self.published.is_behind
             || !self.is_idle;
         let tick = is_busy.then_some(now + TICK);
-        let idle_link = self.link.as_ref().map(|link| link.used_at + IDLE_LINK_MAX);
+        let is_unused = self.is_idle && self.net_kind.is_none();
+        let idle_link = self.link.as_ref().filter(|_| is_unused).map(|link| link.used_at + IDLE_LINK_MAX);
         let wanted = [self.wait_until, tick, idle_link].into_iter().flatten().min();
         let Some(wanted) = wanted else { return };
         if self.timer_at.is_none_or(|at| wanted < at) {

@@ -26,7 +26,6 @@ const OVERHEAD_BYTES: u64 = 4096;
 /// What a test sees and does while the contributor runs.
 struct Script {
     backbone: Rc<Backbone>,
-    platform: Rc<TestPlatform>,
     commands: mpsc::Sender<Command>,
     events: Rc<RefCell<Vec<Event>>>,
 }
@@ -70,12 +69,7 @@ fn play<T>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
     let events = Rc::<RefCell<Vec<Event>>>::default();
-    let scene = Script {
-        backbone: Rc::clone(backbone),
-        platform: Rc::clone(platform),
-        commands,
-        events: Rc::clone(&events),
-    };
+    let scene = Script { backbone: Rc::clone(backbone), commands, events: Rc::clone(&events) };
     let config = Config { device: ComputeDevice::cpu(), first_contribution_id: 1, seed: 7 };
     let contributor = contribute(&**platform, config, receiver, |event| {
         events.borrow_mut().push(event);

@@ -53,7 +53,7 @@ impl SampleStream {
     }
 
     /// The shard that was wanted is here.
-    pub fn on_shard(&mut self, shard: Arc<Shard>) {
+    pub fn on_shard(&mut self, shard: &Arc<Shard>) {
         self.fetching = None;
         let samples = 0..shard.n_samples() as u32;
         self.buffer.extend(samples.map(|index| (shard.clone(), index)));
@@ -108,7 +108,7 @@ mod tests {
         let mut seen = Vec::new();
         while seen.len() < 80 {
             while let Some(id) = stream.next_fetch() {
-                stream.on_shard(shard(id));
+                stream.on_shard(&shard(id));
             }
             let samples = stream.take(5).unwrap();
             assert_eq!(samples.labels.len(), 5);
@@ -122,7 +122,7 @@ mod tests {
         let mut stream = SampleStream::new(8, 1000, 1);
         for _ in 0..8 {
             let id = stream.next_fetch().unwrap();
-            stream.on_shard(shard(id));
+            stream.on_shard(&shard(id));
         }
         let mut first = stream.take(80).unwrap().images;
         first.sort_unstable();
@@ -136,7 +136,7 @@ mod tests {
         let mut stream = SampleStream::new(8, 30, 5);
         while let Some(id) = stream.next_fetch() {
             assert_eq!(stream.next_fetch(), None, "one at a time");
-            stream.on_shard(shard(id));
+            stream.on_shard(&shard(id));
         }
         assert_eq!(stream.n_buffered(), 30);
         let mut labels = stream.take(12).unwrap().labels;
@@ -154,7 +154,7 @@ mod tests {
         for _ in 0..3 {
             let id = stream.next_fetch().unwrap();
             rest.push(id);
-            stream.on_shard(shard(id));
+            stream.on_shard(&shard(id));
         }
         assert_eq!(rest[2], failed);
         assert_eq!(stream.take(31), None);

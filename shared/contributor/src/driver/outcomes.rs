@@ -68,7 +68,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
         let reason = error.to_string();
         if error.is_final() {
-            self.give_up(reason);
+            self.give_up(&reason);
             return;
         }
         match kind {
@@ -152,7 +152,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         match self.new_trainer() {
             Ok(()) => {}
             Err(ModelError::Device(error)) => self.on_device_lost(None, &error.to_string()),
-            Err(error) => self.give_up(error.to_string()),
+            Err(error) => self.give_up(&error.to_string()),
         }
         self.broken.is_none()
     }
@@ -276,7 +276,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     fn on_model_error(&mut self, kind: Option<ComputeKind>, error: &ModelError) {
         match error {
             ModelError::Device(error) => self.on_device_lost(kind, &error.to_string()),
-            error => self.give_up(error.to_string()),
+            error => self.give_up(&error.to_string()),
         }
     }
 
@@ -284,7 +284,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     pub(super) fn on_device_lost(&mut self, kind: Option<ComputeKind>, reason: &str) {
         let cpu = ComputeDevice::cpu();
         if self.device.choice() == cpu.choice() {
-            self.give_up(format!("the CPU failed: {reason}"));
+            self.give_up(&format!("the CPU failed: {reason}"));
             return;
         }
         self.device = cpu;
@@ -302,7 +302,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             reason: reason.to_owned(),
         });
         if let Err(error) = self.new_trainer() {
-            self.give_up(error.to_string());
+            self.give_up(&error.to_string());
         }
     }
 
@@ -322,7 +322,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             Ok(shard) if id == ShardId::Gallery => self.on_gallery(shard),
             Ok(shard) => {
                 run.wanted_shard = None;
-                run.samples.on_shard(shard);
+                run.samples.on_shard(&shard);
             }
             Err(OperationError::Cancelled) => {}
             Err(error) => self.on_shard_error(id, &error),

@@ -31,8 +31,8 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
-pub const MICRO_BATCH: u32 = 16;
-pub const CONTRIBUTION_SAMPLES_MAX: u32 = 256;
+pub(crate) const MICRO_BATCH: u32 = 16;
+pub(crate) const CONTRIBUTION_SAMPLES_MAX: u32 = 256;
 const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 const N_CLASSES: usize = 4;
 const SHARD_SAMPLES: usize = 250;
@@ -41,11 +41,11 @@ const DUPLEX_BYTES: usize = 16 * 1024;
 
 type Stream = Compat<DuplexStream>;
 
-pub struct Backbone {
-    pub description: RefCell<RunDescription>,
+pub(crate) struct Backbone {
+    pub(crate) description: RefCell<RunDescription>,
     /// Wakes whoever waits for something to happen.
-    pub happened: Notify,
-    pub accepted: RefCell<Vec<Accepted>>,
+    pub(crate) happened: Notify,
+    pub(crate) accepted: RefCell<Vec<Accepted>>,
     is_up: Cell<bool>,
     origin: Instant,
     shards: HashMap<ShardId, (Transfer, Arc<[u8]>)>,
@@ -69,7 +69,7 @@ fn shard(seed: u64) -> Shard {
 }
 
 impl Backbone {
-    pub fn new(n_shards: u32, target_batch_size: u32) -> Rc<Self> {
+    pub(crate) fn new(n_shards: u32, target_batch_size: u32) -> Rc<Self> {
         let mut shards = HashMap::new();
         let mut keep = |id, seed| {
             let (bytes, entry) = shard(seed).encode().unwrap();
@@ -124,24 +124,24 @@ impl Backbone {
         })
     }
 
-    pub fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         self.round.borrow().epoch()
     }
 
-    pub fn n_samples_accepted(&self) -> u64 {
+    pub(crate) fn n_samples_accepted(&self) -> u64 {
         self.accepted.borrow().iter().map(|accepted| u64::from(accepted.n_samples)).sum()
     }
 
-    pub fn state_bytes(&self) -> u64 {
+    pub(crate) fn state_bytes(&self) -> u64 {
         self.parameters.borrow().len() as u64 * 4
     }
 
-    pub fn shard_transfer(&self, id: ShardId) -> (Transfer, Arc<[u8]>) {
+    pub(crate) fn shard_transfer(&self, id: ShardId) -> (Transfer, Arc<[u8]>) {
         self.shards[&id].clone()
     }
 
     /// Every stream ends, and none can be opened.
-    pub fn vanish(&self) {
+    pub(crate) fn vanish(&self) {
         self.is_up.set(false);
         self.tasks.take().iter().for_each(AbortHandle::abort);
         let gone: Vec<_> = self.sessions.take().into_keys().collect();
@@ -150,7 +150,7 @@ impl Backbone {
         self.answers.take();
     }
 
-    pub fn come_back(&self) {
+    pub(crate) fn come_back(&self) {
         self.is_up.set(true);
     }
 
@@ -328,18 +328,18 @@ impl Backbone {
 }
 
 /// The contributor's side: the backbone's streams, a cache, and scissors.
-pub struct TestPlatform {
-    pub backbone: Rc<Backbone>,
-    pub cache: RefCell<HashMap<Sha256Hash, Vec<u8>>>,
+pub(crate) struct TestPlatform {
+    pub(crate) backbone: Rc<Backbone>,
+    pub(crate) cache: RefCell<HashMap<Sha256Hash, Vec<u8>>>,
     /// The next stream of a protocol ends after so many bytes were read from it.
-    pub cuts: RefCell<HashMap<&'static str, u64>>,
+    pub(crate) cuts: RefCell<HashMap<&'static str, u64>>,
     read: RefCell<HashMap<&'static str, Rc<Cell<u64>>>>,
     is_connected: Cell<bool>,
     origin: Instant,
 }
 
 impl TestPlatform {
-    pub fn new(backbone: &Rc<Backbone>) -> Rc<Self> {
+    pub(crate) fn new(backbone: &Rc<Backbone>) -> Rc<Self> {
         Rc::new(Self {
             backbone: Rc::clone(backbone),
             cache: RefCell::default(),
@@ -351,7 +351,7 @@ impl TestPlatform {
     }
 
     /// Bytes read from all streams of a protocol.
-    pub fn n_read(&self, protocol: &'static str) -> u64 {
+    pub(crate) fn n_read(&self, protocol: &'static str) -> u64 {
         self.read.borrow().get(protocol).map_or(0, |read| read.get())
     }
 }
@@ -376,10 +376,11 @@ impl Platform for TestPlatform {
     }
 
     async fn connect(&self) -> Result<(), String> {
-        match self.backbone.is_up.get() {
-            true => Ok(self.is_connected.set(true)),
-            false => Err("nobody is there".into()),
+        if !self.backbone.is_up.get() {
+            return Err("nobody is there".into());
         }
+        self.is_connected.set(true);
+        Ok(())
     }
 
     async fn disconnect(&self) {
@@ -410,7 +411,7 @@ impl Platform for TestPlatform {
 }
 
 /// A stream that may end before its time.
-pub struct CutStream {
+pub(crate) struct CutStream {
     inner: Stream,
     left: Option<u64>,
     read: Rc<Cell<u64>>,

@@ -63,7 +63,8 @@ impl Network {
         let control = swarm.behaviour().streams.new_control();
         let (orders, receiver) = mpsc::channel(ORDERS_MAX);
         let connected = Rc::default();
-        spawn_local(Task { swarm, connected: Rc::clone(&connected), dial: None, link: None }.run(receiver));
+        let task = Task { swarm, connected: Rc::clone(&connected), dial: None, link: None, hang_up: None };
+        spawn_local(task.run(receiver));
         Ok(Self { origin, orders, control, connected })
     }
 
@@ -171,6 +172,9 @@ struct Task {
     connected: Rc<RefCell<Option<PeerId>>>,
     dial: Option<Dial>,
     link: Option<ConnectionId>,
+    /// Answered when no connection is left: streams are opened on whichever connection there is, so a
+    /// dying one must be gone before the next is dialled.
+    hang_up: Option<oneshot::Sender<()>>,
 }
 
 impl Task {
@@ -207,8 +211,17 @@ impl Task {
                     // An error says that it is gone already.
                     let _ = self.swarm.disconnect_peer_id(peer);
                 }
-                let _ = answer.send(());
+                self.hang_up = Some(answer);
+                self.answer_hang_up();
             }
+        }
+    }
+
+    fn answer_hang_up(&mut self) {
+        if self.swarm.connected_peers().next().is_none()
+            && let Some(answer) = self.hang_up.take()
+        {
+            let _ = answer.send(());
         }
     }
 
@@ -236,6 +249,7 @@ impl Task {
                 if self.link.take_if(|link| *link == connection_id).is_some() {
                     self.connected.replace(None);
                 }
+                self.answer_hang_up();
             }
             _ => {}
         }
