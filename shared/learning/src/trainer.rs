@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::ModelSpec;
@@ -60,7 +61,8 @@ pub struct Trainer {
     device: ComputeDevice,
     engine: Engine,
     n_samples: u32,
-    in_flight: VecDeque<InFlight>,
+    /// Behind a mutex only so that a shared trainer may evaluate on any thread; nobody ever waits.
+    in_flight: Mutex<VecDeque<InFlight>>,
     finished: Statistics,
     last_loss: Option<f32>,
 }
@@ -87,7 +89,7 @@ impl Trainer {
             device,
             engine,
             n_samples: 0,
-            in_flight: VecDeque::with_capacity(IN_FLIGHT_MAX + 1),
+            in_flight: Mutex::new(VecDeque::with_capacity(IN_FLIGHT_MAX + 1)),
             finished: Statistics::default(),
             last_loss: None,
         })
@@ -129,7 +131,7 @@ impl Trainer {
         let mut step = InFlight { logits: futures::future::maybe_done(read), labels: batch.labels.clone() };
         // Polled once, the read is queued behind this step and does not wait for later ones.
         let _ = futures::poll!(&mut step.logits);
-        self.in_flight.push_back(step);
+        self.in_flight().push_back(step);
         self.settle(IN_FLIGHT_MAX).await
     }
 
@@ -211,18 +213,22 @@ impl Trainer {
         EVALUATION_CHUNK.min(self.layout.batch_samples_max()).min(self.engine.logits_samples_max())
     }
 
+    fn in_flight(&mut self) -> &mut VecDeque<InFlight> {
+        self.in_flight.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn reset(&mut self) {
         self.engine.reset();
         self.n_samples = 0;
-        self.in_flight.clear();
+        self.in_flight().clear();
         self.finished = Statistics::default();
         self.last_loss = None;
     }
 
     /// Waits until at most `n_left` steps are in flight and counts those that are done.
     async fn settle(&mut self, n_left: usize) -> Result<(), ModelError> {
-        while self.in_flight.len() > n_left {
-            let Some(mut step) = self.in_flight.pop_front() else { break };
+        while self.in_flight().len() > n_left {
+            let Some(mut step) = self.in_flight().pop_front() else { break };
             (&mut step.logits).await;
             let Some(read) = Pin::new(&mut step.logits).take_output() else { continue };
             self.device.check()?;

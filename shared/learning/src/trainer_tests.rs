@@ -203,9 +203,20 @@ fn steps_in_flight_are_bounded_and_report_their_loss() {
     assert_eq!(trainer.last_loss(), None);
     for _ in 0..3 * IN_FLIGHT_MAX {
         block_on(trainer.accumulate(&batch)).unwrap();
-        assert!(trainer.in_flight.len() <= IN_FLIGHT_MAX);
+        assert!(trainer.in_flight().len() <= IN_FLIGHT_MAX);
     }
     let loss = trainer.last_loss().unwrap();
     let mean = block_on(trainer.take_mean_gradient()).unwrap().unwrap();
     assert!((mean.loss - loss).abs() < 1e-5);
+}
+
+#[test]
+fn a_thread_pool_may_run_a_trainer() {
+    fn assert_send<T: Send>(_: &T) {}
+    let mut trainer = trainer(&mlp());
+    assert_send(&trainer);
+    let batch = quadrants(2, 11);
+    assert_send(&trainer.accumulate(&batch));
+    assert_send(&trainer.take_mean_gradient());
+    assert_send(&trainer.evaluate(&batch.images, &batch.labels));
 }

@@ -141,7 +141,8 @@ impl FusedEngine {
                 let size = 4 * Kernels::n_values(&self.plan, role, capacity) as u64;
                 let fits = self.buffers.get(&role).is_some_and(|buffer| buffer.size() >= size);
                 if !fits {
-                    self.buffers.insert(role, create_buffer(&self.gpu, role, size));
+                    let old = self.buffers.insert(role, create_buffer(&self.gpu, role, size));
+                    old.iter().for_each(wgpu::Buffer::destroy);
                 }
             }
         }
@@ -192,6 +193,13 @@ impl FusedEngine {
             let rows = read.await?;
             Ok(rows.chunks_exact(stride).flat_map(|row| &row[..n_classes]).copied().collect())
         })
+    }
+}
+
+impl Drop for FusedEngine {
+    /// A browser would keep the memory until its next garbage collection.
+    fn drop(&mut self) {
+        self.buffers.values().for_each(wgpu::Buffer::destroy);
     }
 }
 
@@ -283,10 +291,12 @@ fn read(
         let mapped = receiver.await.map_err(|error| failed(&error))?;
         mapped.map_err(|error| failed(&error))?;
         let view = staging.get_mapped_range(..).map_err(|error| failed(&error))?;
-        Ok(view
-            .chunks_exact(4)
-            .map(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]))
-            .collect())
+        let value = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let values = view.chunks_exact(4).map(value).collect();
+        drop(view);
+        // A browser would keep the memory until its next garbage collection.
+        staging.destroy();
+        Ok(values)
     }
 }
 
