@@ -58,6 +58,15 @@ impl Tab {
         &self.name
     }
 
+    /// Number of the browser's main process.
+    ///
+    /// # Errors
+    /// Where ChromeDriver does not say.
+    pub fn process_id(&self) -> Result<u64> {
+        let found = self.client.capabilities().and_then(|found| found.get("goog:processID"));
+        found.and_then(Value::as_u64).context("ChromeDriver does not name the browser's process")
+    }
+
     /// Loads `url` in this tab.
     ///
     /// # Errors

@@ -10,6 +10,8 @@ mod village;
 mod contributing;
 #[path = "browser/devices.rs"]
 mod devices;
+#[path = "browser/harness.rs"]
+mod harness;
 #[path = "browser/trouble.rs"]
 mod trouble;
 #[path = "browser/visiting.rs"]

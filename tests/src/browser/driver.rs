@@ -1,7 +1,7 @@
 //! One ChromeDriver with the browser it starts, ended together.
 
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
@@ -17,6 +17,9 @@ use url::{ParseError, Url};
 const STARTED: &str = "ChromeDriver was started successfully on port ";
 /// Longer than any start seen on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
+
+/// What was killed is gone by then.
+const END_MAX: Duration = Duration::from_secs(10);
 
 /// A running ChromeDriver. Dropping it ends it with all browsers that it started.
 #[derive(Debug)]
@@ -70,11 +73,26 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         // Not reaped yet, so the number is still its own.
-        if let Some(group) = self.child.id() {
-            let kill = format!("kill -KILL -- -{group}");
-            let _ = std::process::Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status();
+        let Some(group) = self.child.id() else { return };
+        let _ = std::process::Command::new("sh").args(["-c", &format!("kill -KILL -{group}")]).status();
+        // The profile goes next, and nothing may write to it any more.
+        let since = Instant::now();
+        while since.elapsed() < END_MAX && is_alive(group) {
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// Whether a process of the group runs, dead ones that nobody asked after aside.
+fn is_alive(group: u32) -> bool {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok()).any(|stat| {
+        // `pid (name) state parent group …`; a name may hold anything.
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let state = fields.next();
+        let is_dead = matches!(state, Some("Z" | "X"));
+        !is_dead && fields.nth(1).is_some_and(|of| of.parse() == Ok(group))
+    })
 }
 
 /// A command of the Chrome DevTools Protocol, by way of ChromeDriver.

@@ -42,6 +42,11 @@ impl Scheme {
     }
 }
 
+/// What is fading or moving arrives at once; what never ends cannot, and goes on.
+const AT_REST: &str = r"document.getAnimations().forEach((moving) => {
+    try { moving.finish(); } catch { /* it has no end */ }
+})";
+
 impl Tab {
     /// Makes the page believe in a window of this size.
     ///
@@ -70,6 +75,7 @@ impl Tab {
         let folder = artifacts::target_dir()?.join("screenshots");
         std::fs::create_dir_all(&folder)?;
         let path = folder.join(format!("{name}.png"));
+        self.read(AT_REST).await?;
         let png = self.client.screenshot().await.with_context(|| format!("{}: no picture", self.name()))?;
         std::fs::write(&path, png).with_context(|| path.display().to_string())?;
         Ok(path)

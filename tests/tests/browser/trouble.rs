@@ -48,7 +48,7 @@ async fn a_page_without_its_backbone_says_so_and_recovers() -> Result<()> {
     overflows_nowhere(&tab, "unreachable").await?;
     // Starting now cannot work, and is answered all the same.
     tab.click("#toggle").await?;
-    tab.until("doing() === 'broken'", SOON).await?;
+    tab.until("doing() === 'broken' && text('activity').includes('stopped')", SOON).await?;
     overflows_nowhere(&tab, "started-unreachable").await?;
 
     let _backbone = world.backbone().await?;
