@@ -186,7 +186,8 @@ impl AveragingRound {
 
     /// Sum of the contributors' speeds.
     pub fn samples_per_second(&self) -> f32 {
-        self.contributors.values().map(|contributor| contributor.samples_per_second).sum()
+        // Not `sum`: that of nobody is -0.0.
+        self.contributors.values().fold(0.0, |sum, contributor| sum + contributor.samples_per_second)
     }
 
     /// Device of each contributor.
