@@ -2,3 +2,5 @@
 
 pub mod artifacts;
 pub mod browser;
+pub mod client;
+pub mod process;

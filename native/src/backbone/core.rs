@@ -380,8 +380,6 @@ impl Core {
         self.tell_all(&BackboneToContributor::Progress(progress));
         let point = self.unpublished_point.take();
         let live = LiveProgress { progress, point, devices: devices.clone() };
-        // No reader, no harm.
-        let _ = self.outputs.events.send(live);
         let history = self.learner.history().points();
         self.outputs.status.send_modify(|status| {
             status.progress = progress;
@@ -390,5 +388,7 @@ impl Core {
                 status.history = history.to_vec();
             }
         });
+        // Last, so that whoever hears of it finds it in the status. No reader, no harm.
+        let _ = self.outputs.events.send(live);
     }
 }

@@ -83,7 +83,7 @@ impl Display {
         if self.is_terminal {
             self.bar.enable_steady_tick(SPIN_EVERY);
             self.bar.set_message(shown.line());
-        } else if is_news || shown.line_at.is_none_or(|at| now.saturating_sub(at) >= LINE_EVERY) {
+        } else if is_news || shown.line_at.is_some_and(|at| now.saturating_sub(at) >= LINE_EVERY) {
             shown.line_at = Some(now);
             let line = shown.line();
             drop(shown);

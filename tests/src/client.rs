@@ -1,0 +1,144 @@
+//! A contributor that does exactly what a test says, honest or not: the protocol over a relay node,
+//! without the driver that keeps to it.
+
+use anyhow::{Context, Result};
+use barnraise_protocol::contribute::{
+    self, BackboneToContributor, ContributorToBackbone, DeviceKind, Join, Report,
+};
+use barnraise_protocol::framing;
+use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::run::{self, RunDescription};
+use barnraise_protocol::state::{self, State};
+use barnraise_relay::{Node, NodeConfig};
+use futures::AsyncReadExt;
+use futures::io::{ReadHalf, WriteHalf};
+use libp2p::identity::Keypair;
+use libp2p::{Multiaddr, PeerId, Stream};
+
+use crate::process::HANG;
+
+/// A connection to a backbone.
+#[derive(Debug)]
+pub struct Client {
+    node: Node,
+    backbone: PeerId,
+}
+
+/// A session of the `contribute` conversation.
+#[derive(Debug)]
+pub struct Session {
+    reader: ReadHalf<Stream>,
+    writer: WriteHalf<Stream>,
+}
+
+/// `future`, or an error when it hangs.
+///
+/// # Errors
+/// After [`HANG`].
+pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
+    tokio::time::timeout(HANG, future).await.with_context(|| format!("{what}: no answer"))
+}
+
+impl Client {
+    /// Dials with a fresh key.
+    ///
+    /// # Errors
+    /// Where nobody answers.
+    pub async fn connect(address: Multiaddr) -> Result<Self> {
+        let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await?;
+        let backbone = node.dial(address).await?;
+        Ok(Self { node, backbone })
+    }
+
+    /// A stream, for whatever is to be written to it.
+    ///
+    /// # Errors
+    /// From the node.
+    pub async fn open(&self, protocol: &'static str) -> Result<Stream> {
+        Ok(within(protocol, self.node.open(self.backbone, protocol)).await??)
+    }
+
+    /// The run.
+    ///
+    /// # Errors
+    /// From the conversation.
+    pub async fn describe(&self) -> Result<RunDescription> {
+        let mut stream = self.open(run::PROTOCOL).await?;
+        Ok(within("describe", run::describe(&mut stream)).await??)
+    }
+
+    /// The newest parameters.
+    ///
+    /// # Errors
+    /// From the conversation.
+    pub async fn state(&self, run: &RunDescription) -> Result<State> {
+        let mut stream = self.open(state::PROTOCOL).await?;
+        let mut partial = None;
+        let fetch = state::fetch(&mut stream, run.n_parameters, run.state_codec, &mut partial, |_, _| {});
+        Ok(within("state", fetch).await??)
+    }
+
+    /// Joins `run_id`; the first message is still to be heard.
+    ///
+    /// # Errors
+    /// Where the stream breaks.
+    pub async fn join(&self, run_id: &str, device_name: &str) -> Result<Session> {
+        let mut session = self.session().await?;
+        let (run_id, device_name) = (run_id.to_owned(), device_name.to_owned());
+        let join = Join { run_id, device: DeviceKind::NativeCpu, device_name };
+        session.say(&ContributorToBackbone::Join(join)).await?;
+        Ok(session)
+    }
+
+    /// A session in which nothing was said.
+    ///
+    /// # Errors
+    /// Where the stream cannot be opened.
+    pub async fn session(&self) -> Result<Session> {
+        let (reader, writer) = self.open(contribute::PROTOCOL).await?.split();
+        Ok(Session { reader, writer })
+    }
+
+    /// Offers a contribution; the answer is the backbone's.
+    ///
+    /// # Errors
+    /// Where no answer comes.
+    pub async fn offer(&self, offer: &Offer, bytes: &[u8]) -> Result<Result<Accepted, Refusal>> {
+        let mut stream = self.open(gradient::PROTOCOL).await?;
+        Ok(within("offer", gradient::offer(&mut stream, offer, bytes, |_| {})).await??)
+    }
+}
+
+impl Session {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// Where the stream breaks.
+    pub async fn say(&mut self, message: &ContributorToBackbone) -> Result<()> {
+        let write = framing::write(&mut self.writer, message, contribute::MESSAGE_BYTES_MAX);
+        Ok(within("session", write).await??)
+    }
+
+    /// Reports samples of an epoch.
+    ///
+    /// # Errors
+    /// Where the stream breaks.
+    pub async fn report(&mut self, epoch: u64, n_samples: u32) -> Result<()> {
+        let report = Report { epoch, n_samples, samples_per_second: 1.0 };
+        self.say(&ContributorToBackbone::Report(report)).await
+    }
+
+    /// The next message that is no mere progress.
+    ///
+    /// # Errors
+    /// Where the stream ends.
+    pub async fn hear(&mut self) -> Result<BackboneToContributor> {
+        loop {
+            let read = framing::read(&mut self.reader, contribute::MESSAGE_BYTES_MAX);
+            match within("session", read).await?? {
+                BackboneToContributor::Progress(_) => {}
+                message => return Ok(message),
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Several uneven peers through the real backbone make the steps that one machine makes.
+
+use barnraise_learning::{
+    Batch, ComputeDevice, Optimizer, OptimizerSpec, ParameterLayout, ScheduleSpec, Trainer,
+};
+use barnraise_native::config::RunConfig;
+use barnraise_native::data::fashion_mnist::{Dataset, FileSpecs};
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::contribute::BackboneToContributor;
+use barnraise_protocol::dataset::{ImageShape, Shard};
+use barnraise_protocol::gradient::Offer;
+use barnraise_protocol::run::RunDescription;
+use barnraise_tests::client::{Client, Session};
+use barnraise_tests::process::World;
+
+use super::SMALL;
+
+const EPOCHS: u64 = 6;
+/// Samples of each peer in each epoch, together the target, and of its micro-batches.
+const PEERS: [(usize, usize); 3] = [(160, 32), (80, 40), (16, 5)];
+/// Sums of floats depend on their order: that far a parameter may be from the one machine's after all
+/// epochs. The parameters move by about 0.1 in that time.
+const TOLERANCE: f32 = 2e-6;
+
+#[tokio::test]
+async fn uneven_peers_equal_one_machine() {
+    let mut world = World::new(SMALL).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let data = data();
+    let mut peers = Vec::new();
+    for (n_samples, micro_batch) in PEERS {
+        peers.push(Peer::join(&backbone.tcp().unwrap(), n_samples, micro_batch).await);
+    }
+    let run = peers[0].run.clone();
+    let first = peers[0].client.state(&run).await.unwrap().parameters;
+    let mut one_machine = OneMachine::new(&run, data.shape);
+    assert_eq!(first, one_machine.parameters, "the same seed gives the same weights");
+
+    let mut at = 0;
+    for epoch in 0..EPOCHS {
+        let begin = at;
+        for peer in &mut peers {
+            peer.compute(epoch, &take(&data, at, peer.n_samples)).await;
+            at += peer.n_samples;
+        }
+        // All at once: whoever is first brings the epoch to its target for nobody.
+        for peer in &mut peers {
+            peer.deliver(epoch).await;
+        }
+        for peer in &mut peers {
+            assert_eq!(peer.session.hear().await.unwrap(), BackboneToContributor::EpochStarted(epoch + 1));
+        }
+        one_machine.step(epoch, &take(&data, begin, at - begin)).await;
+    }
+
+    let state = peers[0].client.state(&run).await.unwrap();
+    assert_eq!(state.epoch, EPOCHS);
+    let far = |(a, b): (&f32, &f32)| (a - b).abs();
+    let off = state.parameters.iter().zip(&one_machine.parameters).map(far).fold(0.0, f32::max);
+    let moved = state.parameters.iter().zip(&first).map(far).fold(0.0, f32::max);
+    assert!(off <= TOLERANCE, "off by {off}, at most {TOLERANCE} is wanted");
+    assert!(moved > 1000.0 * TOLERANCE, "the parameters moved by {moved} only: nothing was shown");
+}
+
+fn data() -> Dataset {
+    let sources = RunConfig::default().data_sources();
+    Dataset::load(&sources, &FileSpecs::fashion_mnist()).unwrap()
+}
+
+fn take(data: &Dataset, begin: usize, n_samples: usize) -> Shard {
+    let n_values = data.shape.n_values();
+    let end = begin + n_samples;
+    Shard {
+        images: data.train.images[begin * n_values..end * n_values].to_vec(),
+        labels: data.train.labels[begin..end].to_vec(),
+    }
+}
+
+/// Adds the gradients of `samples`, `micro_batch` at a time.
+async fn accumulate(trainer: &mut Trainer, samples: &Shard, micro_batch: usize, shape: ImageShape) {
+    let images = samples.images.chunks(micro_batch * shape.n_values());
+    for (images, labels) in images.zip(samples.labels.chunks(micro_batch)) {
+        let batch = Batch { images: images.to_vec(), labels: labels.to_vec() };
+        trainer.accumulate(&batch).await.unwrap();
+    }
+}
+
+fn trainer(run: &RunDescription) -> Trainer {
+    let (shape, n_classes) = (run.manifest.shape, run.manifest.class_names.len());
+    Trainer::new(&run.model, shape, n_classes, ComputeDevice::cpu()).unwrap()
+}
+
+struct Peer {
+    client: Client,
+    run: RunDescription,
+    session: Session,
+    trainer: Trainer,
+    n_samples: usize,
+    micro_batch: usize,
+}
+
+impl Peer {
+    async fn join(address: &libp2p::Multiaddr, n_samples: usize, micro_batch: usize) -> Self {
+        let client = Client::connect(address.clone()).await.unwrap();
+        let run = client.describe().await.unwrap();
+        let mut session = client.join(&run.run_id, "a test").await.unwrap();
+        assert!(matches!(session.hear().await.unwrap(), BackboneToContributor::Welcome(_)));
+        let trainer = trainer(&run);
+        Self { client, run, session, trainer, n_samples, micro_batch }
+    }
+
+    async fn compute(&mut self, epoch: u64, samples: &Shard) {
+        let state = self.client.state(&self.run).await.unwrap();
+        assert_eq!(state.epoch, epoch);
+        self.trainer.load_parameters(&state.parameters).unwrap();
+        accumulate(&mut self.trainer, samples, self.micro_batch, self.run.manifest.shape).await;
+        self.session.report(epoch, self.n_samples as u32).await.unwrap();
+    }
+
+    async fn deliver(&mut self, epoch: u64) {
+        assert_eq!(self.session.hear().await.unwrap(), BackboneToContributor::GradientDue(epoch));
+        let mean = self.trainer.take_mean_gradient().await.unwrap().unwrap();
+        let codec = self.run.gradient_codec;
+        let bytes = codec.encode(&mean.values).unwrap();
+        let offer = Offer {
+            contribution_id: epoch,
+            epoch,
+            n_samples: mean.n_samples,
+            loss: mean.loss,
+            n_values: self.run.n_parameters,
+            codec,
+            transfer: Transfer::of(&bytes),
+        };
+        let accepted = self.client.offer(&offer, &bytes).await.unwrap().unwrap();
+        assert_eq!((accepted.epoch, accepted.n_samples), (epoch, self.n_samples as u32));
+    }
+}
+
+struct OneMachine {
+    trainer: Trainer,
+    shape: ImageShape,
+    optimizer: Optimizer,
+    schedule: ScheduleSpec,
+    parameters: Vec<f32>,
+}
+
+impl OneMachine {
+    fn new(run: &RunDescription, shape: ImageShape) -> Self {
+        let config: RunConfig = toml::from_str(SMALL).unwrap();
+        let spec: OptimizerSpec = config.run.optimizer;
+        let layout = ParameterLayout::of(&run.model, shape, run.manifest.class_names.len()).unwrap();
+        Self {
+            trainer: trainer(run),
+            shape,
+            optimizer: Optimizer::new(spec, &layout).unwrap(),
+            schedule: config.run.schedule,
+            parameters: layout.initial_parameters(run.model.seed),
+        }
+    }
+
+    async fn step(&mut self, epoch: u64, samples: &Shard) {
+        self.trainer.load_parameters(&self.parameters).unwrap();
+        accumulate(&mut self.trainer, samples, samples.labels.len(), self.shape).await;
+        let mean = self.trainer.take_mean_gradient().await.unwrap().unwrap();
+        let learning_rate = self.schedule.learning_rate(epoch);
+        self.optimizer.step(&mut self.parameters, &mean.values, learning_rate).unwrap();
+    }
+}

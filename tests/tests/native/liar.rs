@@ -1,0 +1,234 @@
+//! A peer that lies is told why it does not count, and nobody else notices.
+
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Report};
+use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::run::{self, RunDescription};
+use barnraise_protocol::{TensorCodec, shard, state};
+use barnraise_tests::client::{Client, within};
+use barnraise_tests::process::World;
+use futures::{AsyncReadExt, AsyncWriteExt};
+
+use super::SMALL;
+
+const PROTOCOLS: [&str; 5] =
+    [run::PROTOCOL, state::PROTOCOL, shard::PROTOCOL, contribute::PROTOCOL, gradient::PROTOCOL];
+/// More than a peer may have at once.
+const HALF_OPEN_STREAMS: usize = 40;
+
+#[tokio::test]
+async fn every_lie_is_refused_with_its_reason_while_an_honest_peer_trains_on() {
+    let mut world = World::new(SMALL).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let honest = world.join(&[&backbone.page()]).unwrap();
+    backbone.wait_for_epoch(1).await.unwrap();
+
+    let mut liar = Liar::connect(backbone.tcp().unwrap()).await;
+    liar.lies_before_it_joins().await;
+    let mut session = liar.client.join("test-run", "a liar").await.unwrap();
+    assert!(matches!(session.hear().await.unwrap(), BackboneToContributor::Welcome(_)));
+    liar.lies_in_its_offers().await;
+    liar.lies_about_its_bytes().await;
+    let n_counted = liar.counts_twice().await;
+    let report = Report { epoch: liar.epoch, n_samples: 1_000_000, samples_per_second: f32::NAN };
+    session.say(&ContributorToBackbone::Report(report)).await.unwrap();
+    refused_for(&mut session, "1000000 samples reported").await;
+    // What it only claims to have is waited for once, not for ever.
+    for _ in 0..3 {
+        session.report(liar.newest_epoch().await, 1000).await.unwrap();
+    }
+
+    let garbage = Liar::connect(backbone.tcp().unwrap()).await;
+    garbage.sends_garbage().await;
+    let half_open = Liar::connect(backbone.tcp().unwrap()).await;
+    let held = half_open.opens_streams_and_says_nothing().await;
+
+    let epoch = backbone.wait_for_epoch(0).await.unwrap().epoch;
+    backbone.wait_for_epoch(epoch + 20).await.unwrap();
+    let learnt = |progress: &contribute::Progress| progress.test_accuracy.is_some_and(|share| share > 0.7);
+    backbone.wait_for("an accuracy of 70 %", learnt).await.unwrap();
+    drop(held);
+    honest.interrupt().unwrap();
+    let given = honest.end().await.unwrap();
+    assert!(given.status.success() && given.n_samples > 20 * 256, "{given:?}");
+    drop(session);
+    // All that was counted is the honest peer's and what the liar was honest about.
+    drop((liar, garbage, half_open));
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples + n_counted, "{given:?}");
+}
+
+async fn refused_for(session: &mut barnraise_tests::client::Session, reason: &str) {
+    loop {
+        match session.hear().await.unwrap() {
+            BackboneToContributor::Refused(text) => {
+                assert!(text.contains(reason), "{text}");
+                return;
+            }
+            BackboneToContributor::EpochStarted(_) | BackboneToContributor::GradientDue(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+struct Liar {
+    client: Client,
+    run: RunDescription,
+    epoch: u64,
+    next_id: u64,
+}
+
+impl Liar {
+    async fn connect(address: libp2p::Multiaddr) -> Self {
+        let client = Client::connect(address).await.unwrap();
+        let run = client.describe().await.unwrap();
+        Self { client, run, epoch: 0, next_id: 0 }
+    }
+
+    fn values(&self) -> Vec<f32> {
+        vec![0.0; self.run.n_parameters as usize]
+    }
+
+    /// An offer of `values` with nothing wrong.
+    fn honest(&mut self, values: &[f32]) -> (Offer, Vec<u8>) {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.next_id += 1;
+        let offer = Offer {
+            contribution_id: self.next_id,
+            epoch: self.epoch,
+            n_samples: 1,
+            loss: 1.0,
+            n_values: values.len() as u64,
+            codec: TensorCodec::F32,
+            transfer: Transfer::of(&bytes),
+        };
+        (offer, bytes)
+    }
+
+    /// The answer to an offer for the current epoch, whichever that is by then.
+    async fn offer(&mut self, mut offer: Offer, bytes: &[u8]) -> Result<Accepted, Refusal> {
+        loop {
+            offer.epoch = self.epoch;
+            match self.client.offer(&offer, bytes).await.unwrap() {
+                Err(Refusal::Epoch { want, .. }) if want != self.epoch => self.epoch = want,
+                Err(Refusal::Busy) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn newest_epoch(&mut self) -> u64 {
+        self.epoch = self.client.state(&self.run).await.unwrap().epoch;
+        self.epoch
+    }
+
+    async fn refusal(&mut self, lie: impl FnOnce(&mut Offer)) -> Refusal {
+        let (mut offer, bytes) = self.honest(&self.values());
+        lie(&mut offer);
+        self.offer(offer, &bytes).await.unwrap_err()
+    }
+
+    async fn lies_before_it_joins(&mut self) {
+        assert_eq!(self.refusal(|_| {}).await, Refusal::NotJoined);
+        let mut session = self.client.session().await.unwrap();
+        session.report(0, 1).await.unwrap();
+        refused_for(&mut session, "join the run before reporting").await;
+        let mut session = self.client.join("another-run", "a liar").await.unwrap();
+        refused_for(&mut session, "`test-run`, not `another-run`").await;
+        let mut session = self.client.join("test-run", &"x".repeat(1000)).await.unwrap();
+        refused_for(&mut session, "too long").await;
+    }
+
+    async fn lies_in_its_offers(&mut self) {
+        let n = self.run.n_parameters;
+        let want = n;
+        assert_eq!(self.refusal(|offer| offer.n_values = n + 1).await, Refusal::Length { want, got: n + 1 });
+        let got = u64::MAX;
+        assert_eq!(self.refusal(|offer| offer.n_values = got).await, Refusal::Length { want, got });
+        for got in [0, 4 * n - 1, u64::MAX] {
+            let refusal = self.refusal(|offer| offer.transfer.n_bytes = got).await;
+            assert_eq!(refusal, Refusal::Bytes { want: 4 * n, got });
+        }
+        let refusal = self.refusal(|offer| offer.codec = TensorCodec::Int8).await;
+        assert_eq!(refusal, Refusal::Codec { want: TensorCodec::F32, got: TensorCodec::Int8 });
+        for got in [0, 1025, u32::MAX] {
+            let refusal = self.refusal(|offer| offer.n_samples = got).await;
+            assert_eq!(refusal, Refusal::Samples { max: 1024, got });
+        }
+        for loss in [f32::NAN, f32::NEG_INFINITY] {
+            let refusal = self.refusal(|offer| offer.loss = loss).await;
+            assert_eq!(refusal, Refusal::NotFinite { index: n });
+        }
+        for got in [0, u64::MAX] {
+            let (mut offer, bytes) = self.honest(&self.values());
+            offer.epoch = got;
+            let refusal = self.client.offer(&offer, &bytes).await.unwrap().unwrap_err();
+            assert!(matches!(refusal, Refusal::Epoch { got: named, .. } if named == got), "{refusal:?}");
+        }
+    }
+
+    async fn lies_about_its_bytes(&mut self) {
+        for (index, poison) in [(0, f32::NAN), (7, f32::INFINITY), (11, f32::NEG_INFINITY)] {
+            let mut values = self.values();
+            values[index] = poison;
+            let (offer, bytes) = self.honest(&values);
+            let refusal = self.offer(offer, &bytes).await.unwrap_err();
+            assert_eq!(refusal, Refusal::NotFinite { index: index as u64 });
+        }
+        let (offer, mut bytes) = self.honest(&self.values());
+        bytes[5] ^= 1;
+        let refusal = self.offer(offer, &bytes).await.unwrap_err();
+        assert!(matches!(refusal, Refusal::Transfer(_)), "{refusal:?}");
+    }
+
+    /// Returns how many contributions, of a sample each, did count.
+    async fn counts_twice(&mut self) -> u64 {
+        for n_counted in 1.. {
+            let (offer, bytes) = self.honest(&self.values());
+            let contribution_id = offer.contribution_id;
+            let accepted = self.offer(offer.clone(), &bytes).await.unwrap();
+            assert_eq!((accepted.contribution_id, accepted.n_samples), (contribution_id, 1));
+            let again = self.client.offer(&Offer { epoch: accepted.epoch, ..offer }, &bytes).await.unwrap();
+            match again.unwrap_err() {
+                Refusal::Duplicate { contribution_id: named } => {
+                    assert_eq!(named, contribution_id);
+                    return n_counted;
+                }
+                // The run is two epochs on already: too late to tell, so once more.
+                Refusal::Epoch { want, got } => assert!(want > got + 1),
+                other => panic!("{other}"),
+            }
+        }
+        unreachable!("the numbers end")
+    }
+
+    /// Each stream is ended by the backbone, whatever it was.
+    async fn sends_garbage(&self) {
+        let oversize = [1, 0xff, 0xff, 0xff, 0x7f];
+        let another_version = [9, 1, 0, 0, 0, 0];
+        let noise: Vec<u8> = (0..4096u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let no_message = [1, 3, 0, 0, 0, 0xff, 0xff, 0xff];
+        for protocol in PROTOCOLS {
+            for garbage in [&oversize[..], &another_version, &noise, &no_message] {
+                let mut stream = self.client.open(protocol).await.unwrap();
+                // The other end may have closed before all of it was written.
+                let _ = stream.write_all(garbage).await;
+                let _ = stream.flush().await;
+                let mut answer = Vec::new();
+                let ended = within("garbage", stream.read_to_end(&mut answer)).await.unwrap();
+                assert!(ended.is_err() || answer.is_empty(), "{protocol}: {answer:?}");
+            }
+        }
+    }
+
+    async fn opens_streams_and_says_nothing(&self) -> Vec<libp2p::Stream> {
+        let mut held = Vec::new();
+        for index in 0..HALF_OPEN_STREAMS {
+            let mut stream = self.client.open(PROTOCOLS[index % PROTOCOLS.len()]).await.unwrap();
+            // The first bytes of a message, and never the rest.
+            let _ = stream.write_all(&[1, 8, 0]).await;
+            let _ = stream.flush().await;
+            held.push(stream);
+        }
+        held
+    }
+}

@@ -1,0 +1,92 @@
+//! A run and its native peer through stops, signals and crashes.
+
+use barnraise_tests::process::World;
+
+use super::SMALL;
+
+#[tokio::test]
+async fn a_native_peer_trains_and_leaves_at_ctrl_c_with_all_of_its_work_counted() {
+    let mut world = World::new(SMALL).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let joined = world.join(&[&backbone.page()]).unwrap();
+    let progress = backbone.wait_for_epoch(4).await.unwrap();
+    assert_eq!(progress.n_contributors, 1);
+    joined.interrupt().unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success(), "{given:?}");
+    assert!(given.n_samples >= 4 * 256, "{given:?}");
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
+}
+
+#[tokio::test]
+async fn a_peer_leaves_by_itself_after_its_samples() {
+    let mut world = World::new(SMALL).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let address = backbone.tcp().unwrap().to_string();
+    let joined = world.join(&[&address, "--samples", "600"]).unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success(), "{given:?}");
+    assert!(given.n_samples >= 600, "{given:?}");
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_joined_says_why() {
+    let mut world = World::new(SMALL).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let nobody = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+    let no_run = format!("{}/elsewhere", backbone.page());
+    for (address, device, want) in [
+        (nobody, "cpu", "refused"),
+        (&no_run, "cpu", "no run at"),
+        ("http://127.0.0.1:1", "cpu", "cannot reach http://127.0.0.1:1/api/run"),
+        (&backbone.page(), "cuda", "--device cuda was asked for"),
+    ] {
+        let joined = world.join(&[address, "--device", device]).unwrap();
+        let given = joined.end().await.unwrap();
+        assert_eq!(given.status.code(), Some(1), "{address}: {given:?}");
+        assert!(given.log.contains(want), "{address}: {given:?}");
+    }
+}
+
+#[tokio::test]
+async fn sigterm_stores_a_checkpoint_from_which_a_restart_resumes() {
+    let mut world = World::new(SMALL).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let joined = world.join(&[&backbone.page()]).unwrap();
+    backbone.wait_for_epoch(3).await.unwrap();
+    joined.interrupt().unwrap();
+    let given = joined.end().await.unwrap();
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
+    let before = backbone.status().await.unwrap();
+    assert!(backbone.terminate().await.unwrap().success());
+
+    let backbone = world.backbone().await.unwrap();
+    let after = backbone.status().await.unwrap();
+    assert_eq!(after.progress.epoch, before.progress.epoch);
+    assert_eq!(after.history.last(), before.history.last());
+    assert_eq!(after.addresses, before.addresses);
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples);
+}
+
+#[tokio::test]
+async fn after_sigkill_nothing_accepted_is_lost_and_the_peer_goes_on_by_itself() {
+    let mut world = World::new(SMALL).unwrap();
+    let mut backbone = world.backbone().await.unwrap();
+    let joined = world.join(&[&backbone.page()]).unwrap();
+    // Between two checkpoints, right behind one, and from the journal alone.
+    for epochs in [2, 6, 11] {
+        let epoch = backbone.wait_for_epoch(0).await.unwrap().epoch;
+        let shown = backbone.wait_for_epoch(epoch + epochs).await.unwrap();
+        backbone.kill().await.unwrap();
+        backbone = world.backbone().await.unwrap();
+        let resumed = backbone.status().await.unwrap();
+        assert!(resumed.progress.epoch >= shown.epoch, "{resumed:?}");
+    }
+    let epoch = backbone.wait_for_epoch(0).await.unwrap().epoch;
+    backbone.wait_for_epoch(epoch + 3).await.unwrap();
+    joined.interrupt().unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success(), "{given:?}");
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
+}

@@ -1,0 +1,30 @@
+//! Real processes on loopback: a backbone, native peers, and peers that lie.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod equivalence;
+mod liar;
+mod lifecycle;
+
+/// A small model and short epochs; F32 on the wire, so that values can be compared.
+const SMALL: &str = r#"
+[run]
+id = "test-run"
+model = { mlp = { hidden = [32] } }
+target_batch_size = 256
+micro_batch_size = 32
+shuffle_buffer_samples = 1000
+gradient_codec = "f32"
+state_codec = "f32"
+optimizer = { kind = "sgd-momentum", momentum = 0.9 }
+schedule = { peak = 0.05, warmup_steps = 0, decay = { kind = "constant" } }
+
+[averaging]
+contribution_samples_max = 1024
+collect_timeout = "2s"
+
+[storage]
+checkpoint_every_epochs = 7
+
+[evaluation]
+every_epochs = 10
+"#;
