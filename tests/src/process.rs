@@ -233,11 +233,7 @@ impl Backbone {
     }
 
     /// `is_met` is told whether the event was published after the question.
-    async fn wait_for_event(
-        &self,
-        what: &str,
-        is_met: impl Fn(bool, &Progress) -> bool,
-    ) -> Result<Progress> {
+    async fn wait_for_event(&self, what: &str, is_met: impl Fn(bool, &Progress) -> bool) -> Result<Progress> {
         let events = async {
             let mut lines = BufReader::new(self.get("/api/events").await?).lines();
             // The first one says what was published last, before it was asked for.

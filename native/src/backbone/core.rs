@@ -264,7 +264,7 @@ impl Core {
         while let Some(action) = self.round.poll_action() {
             match action {
                 RoundAction::Persist { ticket, epoch, sequence } => {
-                    self.persist(ticket, epoch, sequence).await
+                    self.persist(ticket, epoch, sequence).await;
                 }
                 RoundAction::Acknowledge(ticket, accepted) => self.answer(ticket, Ok(accepted)),
                 RoundAction::Refuse(ticket, refusal) => self.answer(ticket, Err(refusal)),
@@ -332,7 +332,7 @@ impl Core {
         if let Some(session) = self.sessions.get(peer)
             && session.messages.try_send(message).is_err()
         {
-            self.let_go(peer.clone());
+            self.let_go(peer);
         }
     }
 
@@ -341,14 +341,14 @@ impl Core {
             session.messages.try_send(message.clone()).is_err().then(|| peer.clone())
         };
         let deaf: Vec<PeerKey> = self.sessions.iter().filter_map(deaf).collect();
-        deaf.into_iter().for_each(|peer| self.let_go(peer));
+        deaf.iter().for_each(|peer| self.let_go(peer));
     }
 
     /// A contributor that does not read what it is told holds nobody up. It may come back.
-    fn let_go(&mut self, peer: PeerKey) {
+    fn let_go(&mut self, peer: &PeerKey) {
         let now = self.now();
-        self.sessions.remove(&peer);
-        self.round.on_leave(now, &peer);
+        self.sessions.remove(peer);
+        self.round.on_leave(now, peer);
     }
 
     fn progress(&self) -> Progress {

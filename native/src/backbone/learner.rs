@@ -134,8 +134,8 @@ impl Learner {
         Ok(Self {
             run_id: config.run.id.clone(),
             state_codec: config.run.state_codec,
-            schedule: config.run.schedule.clone(),
-            optimizer: Optimizer::new(config.run.optimizer.clone(), layout)?,
+            schedule: config.run.schedule,
+            optimizer: Optimizer::new(config.run.optimizer, layout)?,
             parameters: layout.initial_parameters(spec.seed),
             spec,
             epoch: 0,

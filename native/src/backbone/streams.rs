@@ -34,8 +34,9 @@ const STALL_MAX: Duration = Duration::from_secs(15);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Streams of all contributors at once, per contributor that the run takes.
 const STREAMS_PER_CONTRIBUTOR: usize = 8;
-/// Streams of one peer at once: nobody takes the places of the others.
-const STREAMS_PER_PEER: usize = 16;
+/// Streams of one peer at once: nobody takes the places of the others. A contributor needs five; those of
+/// its connections that died unnoticed count for a while.
+const STREAMS_PER_PEER: usize = 64;
 
 /// What handlers need.
 #[derive(Clone)]

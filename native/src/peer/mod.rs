@@ -87,10 +87,10 @@ impl Watch {
             Event::Activity(Activity::Reconnecting { reason, .. }) if !self.was_described => {
                 self.fail(reason.clone());
             }
-            Event::Contribution(given) => {
-                if self.samples.is_some_and(|samples| given.n_samples_accepted >= samples) {
-                    self.commands.close_channel();
-                }
+            Event::Contribution(given)
+                if self.samples.is_some_and(|samples| given.n_samples_accepted >= samples) =>
+            {
+                self.commands.close_channel();
             }
             _ => {}
         }

@@ -14,7 +14,7 @@ use super::SMALL;
 const PROTOCOLS: [&str; 5] =
     [run::PROTOCOL, state::PROTOCOL, shard::PROTOCOL, contribute::PROTOCOL, gradient::PROTOCOL];
 /// More than a peer may have at once.
-const HALF_OPEN_STREAMS: usize = 40;
+const HALF_OPEN_STREAMS: usize = 100;
 
 #[tokio::test]
 async fn every_lie_is_refused_with_its_reason_while_an_honest_peer_trains_on() {

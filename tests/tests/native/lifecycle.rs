@@ -1,5 +1,6 @@
 //! A run and its native peer through stops, signals and crashes.
 
+use barnraise_protocol::api::RunStatus;
 use barnraise_tests::process::World;
 
 use super::SMALL;
@@ -64,7 +65,11 @@ async fn sigterm_stores_a_checkpoint_from_which_a_restart_resumes() {
     let backbone = world.backbone().await.unwrap();
     let after = backbone.status().await.unwrap();
     assert_eq!(after.progress.epoch, before.progress.epoch);
-    assert_eq!(after.history.last(), before.history.last());
+    // The accuracy may come between the two looks.
+    let step = |status: &RunStatus| {
+        status.history.last().map(|point| (point.epoch, point.n_samples_total, point.train_loss))
+    };
+    assert_eq!(step(&after), step(&before));
     assert_eq!(after.addresses, before.addresses);
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples);
 }
