@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
-use crate::compress;
+use crate::compress::{self, Effort};
 
 const OPEN_ADDRESS: &str = "{{asset:";
 const OPEN_LENGTH: &str = "{{bytes:";
@@ -198,7 +198,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 
 /// Writes the assets with their compressed siblings and removes what is no longer part of them. What
 /// is there already under a hashed name is kept as it is.
-pub(crate) fn write(web_root: &Path, assets: &[Asset]) -> Result<()> {
+pub(crate) fn write(web_root: &Path, assets: &[Asset], effort: Effort) -> Result<()> {
     let mut wanted = BTreeSet::new();
     for asset in assets {
         let path = web_root.join(&asset.path);
@@ -208,7 +208,7 @@ pub(crate) fn write(web_root: &Path, assets: &[Asset]) -> Result<()> {
             wanted.extend(compress::siblings(&path));
         }
     }
-    compress::write_siblings(web_root, assets)?;
+    compress::write_siblings(web_root, assets, effort)?;
     for path in files_below(web_root)? {
         if !wanted.contains(&path) {
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
@@ -355,18 +355,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let write_all = |css: &str| {
             let assets = sources(&[("index.html", "{{asset:s.css}}"), ("s.css", css), ("i.png", "png")]);
-            write(folder.path(), &assets.resolve().unwrap()).unwrap();
-            let names = files_below(folder.path()).unwrap();
+            write(&folder.path().join("web"), &assets.resolve().unwrap(), Effort::Quick).unwrap();
+            let names = files_below(&folder.path().join("web")).unwrap();
             names
                 .iter()
                 .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
                 .collect::<Vec<_>>()
         };
         let first = write_all("a { color: red }");
-        let index = fs::read(folder.path().join("index.html.gz")).unwrap();
+        let index = fs::read(folder.path().join("web/index.html.gz")).unwrap();
         let second = write_all("a { color: blue }");
         assert_eq!((first.len(), second.len()), (7, 7), "three of index.html, three of s.css, one of i.png");
         assert_eq!(first.iter().filter(|name| second.contains(name)).count(), 4, "{first:?} {second:?}");
-        assert_ne!(fs::read(folder.path().join("index.html.gz")).unwrap(), index);
+        assert_ne!(fs::read(folder.path().join("web/index.html.gz")).unwrap(), index);
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::assets::{self, Sources};
+use crate::compress::Effort;
 use crate::process;
 use crate::setup;
 use crate::toolchain::WasmToolchain;
@@ -18,24 +19,34 @@ pub(crate) enum NativeProfile {
     Release,
 }
 
+impl NativeProfile {
+    /// What is worth waiting for where the result is to be served to others.
+    pub(crate) fn effort(self) -> Effort {
+        match self {
+            Self::Dev => Effort::Quick,
+            Self::Release => Effort::Best,
+        }
+    }
+}
+
 /// Installs what is missing, then builds the web folder and the binary.
 pub(crate) fn everything(workspace: &Workspace, profile: NativeProfile) -> Result<()> {
     let toolchain = setup::for_build()?;
-    web(workspace, toolchain)?;
+    web(workspace, toolchain, profile.effort())?;
     let binary = native(workspace, profile)?;
     println!("build: {}\nbuild: {}", workspace.web_root().display(), binary.display());
     Ok(())
 }
 
 /// The folder that a backbone serves.
-pub(crate) fn web(workspace: &Workspace, toolchain: WasmToolchain) -> Result<()> {
+pub(crate) fn web(workspace: &Workspace, toolchain: WasmToolchain, effort: Effort) -> Result<()> {
     let mut sources = Sources::default();
     for folder in wasm::build(workspace, toolchain)? {
         sources.add_bindgen(&folder)?;
     }
     sources.add_folder(&workspace.root.join("web"))?;
     println!("build: the web folder");
-    assets::write(&workspace.web_root(), &sources.resolve()?)
+    assets::write(&workspace.web_root(), &sources.resolve()?, effort)
 }
 
 /// The `barnraise` binary; returns where it is.
@@ -61,9 +72,13 @@ pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<Pa
 /// Builds and runs the benchmark program.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     let browser = setup::for_tests()?;
-    everything(workspace, NativeProfile::Release)?;
+    let toolchain = setup::for_build()?;
+    web(workspace, toolchain, Effort::Best)?;
+    let bench_peer = wasm::build_bench(workspace, toolchain)?;
+    let binary = native(workspace, NativeProfile::Release)?;
     let mut command = workspace.cargo();
     command.args(["run", "--release", "-p", "barnraise-benches", "--"]).args(args);
     command.env("CHROME", browser.chrome).env("CHROMEDRIVER", browser.chromedriver);
-    process::run(&mut command)
+    command.env("BARNRAISE_BIN", binary).env("BARNRAISE_WEB_ROOT", workspace.web_root());
+    process::run(command.env("BARNRAISE_BENCH_PEER", bench_peer))
 }

@@ -65,10 +65,11 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct BuildArgs {
-    /// Native binary with full optimization
+    /// To be served to others: native binary with full optimization, web folder compressed with all
+    /// effort (minutes, once)
     #[arg(long, conflicts_with = "dev")]
     release: bool,
-    /// Native binary as the tests use it (the default)
+    /// As the tests use it (the default)
     #[arg(long)]
     dev: bool,
     /// No native binary: only what a backbone serves
@@ -95,9 +96,11 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
-        Command::Build(args) if args.web_only => build::web(&workspace, setup::for_build()?),
         Command::Build(args) => {
             let profile = if args.release { NativeProfile::Release } else { NativeProfile::Dev };
+            if args.web_only {
+                return build::web(&workspace, setup::for_build()?, profile.effort());
+            }
             build::everything(&workspace, profile)
         }
         Command::Demo(args) => demo::run(&workspace, args.port),

@@ -37,9 +37,6 @@ pub(crate) struct Browser {
 /// What `build` and `demo` need.
 pub(crate) fn for_build() -> Result<WasmToolchain> {
     let toolchain = WasmToolchain::ensure()?;
-    if process::find("wasm-opt").is_none() {
-        install(&[Package("binaryen")]).context("wasm-opt (of binaryen) shrinks the browser modules")?;
-    }
     offer_dataset();
     Ok(toolchain)
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::build::{self, NativeProfile};
 use crate::check;
+use crate::compress::Effort;
 use crate::fuzz;
 use crate::process;
 use crate::setup::{self, Browser};
@@ -55,7 +56,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let toolchain = setup::for_build()?;
     toolchain.ensure_clippy()?;
     check::lint(workspace)?;
-    build::web(workspace, toolchain)?;
+    build::web(workspace, toolchain, Effort::Quick)?;
     let binary = build::native(workspace, NativeProfile::Dev)?;
     let mut totals = Totals::default();
     println!("test: everything");

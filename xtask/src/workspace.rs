@@ -13,6 +13,8 @@ pub(crate) const BROWSER_MODULES: [&str; 2] = ["barnraise-page", "barnraise-peer
 /// The one that is left out of native selections: with it, libp2p would be built for browsers in
 /// native programs too.
 pub(crate) const PEER_MODULE: &str = "barnraise-peer";
+/// What the benchmarks run in a worker of a page of their own.
+pub(crate) const BENCH_MODULE: &str = "barnraise-bench-peer";
 
 /// Folders of one checkout.
 #[derive(Debug, Clone)]
