@@ -97,7 +97,9 @@ pub enum BulkError {
         got: Sha256Hash,
     },
     /// The puller asked for chunks that do not exist, or for too many.
-    #[error("{count} chunks from {first} on were asked for, there are {n_chunks}, at most {WINDOW_CHUNKS} at once")]
+    #[error(
+        "{count} chunks from {first} on were asked for, there are {n_chunks}, at most {WINDOW_CHUNKS} at once"
+    )]
     BadPull {
         /// First index asked for.
         first: u32,

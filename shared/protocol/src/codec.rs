@@ -76,9 +76,7 @@ impl TensorCodec {
             return Err(CodecError::Length { n_values, want, got: bytes.len() });
         }
         let values: Vec<f32> = match self {
-            Self::F32 => {
-                bytes.as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect()
-            }
+            Self::F32 => bytes.as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect(),
             Self::F16 => {
                 bytes.as_chunks::<2>().0.iter().map(|&two| f16::from_le_bytes(two).to_f32()).collect()
             }

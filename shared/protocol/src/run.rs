@@ -2,13 +2,13 @@
 //!
 //! One request, one answer, on a stream of its own.
 
-use futures::io::{AsyncRead, AsyncWrite};
+use futures::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::TensorCodec;
 use crate::dataset::Manifest;
 use crate::error::ConversationError;
-use crate::framing;
+use crate::framing::{self, FrameError};
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/run/1";
@@ -101,12 +101,14 @@ where
     }
 }
 
-/// Answers one question on `stream`.
+/// Answers one question on `stream` and closes it: a stream that is dropped open is reset by some
+/// transports, which takes the answer along.
 pub async fn answer<S>(stream: &mut S, description: &RunDescription) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let ContributorToBackbone::Describe = framing::read(stream, REQUEST_BYTES_MAX).await?;
     let answer = BackboneToContributor::Description(Box::new(description.clone()));
-    Ok(framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?)
+    framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
+    Ok(stream.close().await.map_err(FrameError::from)?)
 }

@@ -121,7 +121,11 @@ where
     }
 }
 
-fn check_header(header: &StateHeader, n_parameters: u64, codec: TensorCodec) -> Result<(), ConversationError> {
+fn check_header(
+    header: &StateHeader,
+    n_parameters: u64,
+    codec: TensorCodec,
+) -> Result<(), ConversationError> {
     let mismatch = |what, want, got| Err(ConversationError::Mismatch { what, want, got });
     if header.n_values != n_parameters {
         return mismatch("parameters", n_parameters, header.n_values);

@@ -173,12 +173,14 @@ async fn parameters_are_fetched_epoch_after_epoch_on_one_stream() {
         for want in [5, 6] {
             epoch.store(want, Ordering::SeqCst);
             let mut partial = None;
-            let state = state::fetch(&mut b, 50_000, TensorCodec::F16, &mut partial, |_, _| {}).await.unwrap();
+            let state =
+                state::fetch(&mut b, 50_000, TensorCodec::F16, &mut partial, |_, _| {}).await.unwrap();
             assert_eq!((state.epoch, state.parameters), (want, values(want)));
             assert!(partial.is_none());
         }
         let mut partial = None;
-        let error = state::fetch(&mut b, 49_999, TensorCodec::F16, &mut partial, |_, _| {}).await.unwrap_err();
+        let error =
+            state::fetch(&mut b, 49_999, TensorCodec::F16, &mut partial, |_, _| {}).await.unwrap_err();
         assert!(matches!(error, ConversationError::Mismatch { want: 49_999, got: 50_000, .. }), "{error}");
         drop(b);
     };

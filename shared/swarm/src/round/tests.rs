@@ -102,10 +102,7 @@ fn every_lie_is_refused_with_its_reason_and_the_round_goes_on() {
             Offer { codec: TensorCodec::F16, ..offer(1, 0, 10) },
             Refusal::Codec { want: TensorCodec::F32, got: TensorCodec::F16 },
         ),
-        (
-            Offer { transfer: Transfer::of(&[0; 40]), ..offer(1, 0, 10) },
-            Refusal::Bytes { want: 12, got: 40 },
-        ),
+        (Offer { transfer: Transfer::of(&[0; 40]), ..offer(1, 0, 10) }, Refusal::Bytes { want: 12, got: 40 }),
         (offer(1, 0, 0), Refusal::Samples { max: 100, got: 0 }),
         (offer(1, 0, 101), Refusal::Samples { max: 100, got: 101 }),
         (Offer { loss: f32::NAN, ..offer(1, 0, 10) }, Refusal::NotFinite { index: 3 }),
@@ -253,8 +250,12 @@ fn step() -> impl Strategy<Value = Step> {
         name.clone().prop_map(Step::Join),
         name.clone().prop_map(Step::Leave),
         (name.clone(), 0u32..120).prop_map(|(name, n)| Step::Report(name, n)),
-        (name, 0u64..9, 0u64..2, 0u32..110)
-            .prop_map(|(name, id, epoch_back, n_samples)| Step::Offer { name, id, epoch_back, n_samples }),
+        (name, 0u64..9, 0u64..2, 0u32..110).prop_map(|(name, id, epoch_back, n_samples)| Step::Offer {
+            name,
+            id,
+            epoch_back,
+            n_samples
+        }),
         any::<(bool, bool)>().prop_map(|(newest, bad)| Step::Deliver { newest, bad: bad && newest }),
         any::<bool>().prop_map(|fails| Step::Persist { fails }),
         Just(Step::Wait),
