@@ -10,9 +10,8 @@ use anyhow::{Context, Result, ensure};
 /// # Errors
 /// Where this program does not lie in one.
 pub fn target_dir() -> Result<PathBuf> {
-    // <target>/<profile>/deps/<program>
     let target = profile_dir()?.parent().map(Path::to_owned);
-    target.context("the test program does not lie in a target folder")
+    target.context("this program does not lie in a target folder")
 }
 
 /// The `barnraise` binary.
@@ -41,8 +40,10 @@ pub fn web_root() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// `<target>/<profile>`, where programs lie; those of tests are in `deps` below it.
 fn profile_dir() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
-    let folder = program.parent().and_then(Path::parent).map(Path::to_owned);
-    folder.context("the test program does not lie in a target folder")
+    let folder = program.parent().context("this program lies in no folder")?;
+    let above = if folder.ends_with("deps") { folder.parent() } else { Some(folder) };
+    above.map(Path::to_owned).context("this program does not lie in a target folder")
 }

@@ -1,0 +1,166 @@
+//! Whoever computes the workload's step, and rounds in which each is measured once, in turn.
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::lab::Lab;
+use crate::native;
+use crate::ratio::{Spread, ratios, short, table};
+
+/// How long a measurement is meant to take: many quick steps, few slow ones.
+const MEASUREMENT_MS: f64 = 1500.0;
+/// Steps of a measurement at least and at most.
+const STEPS: (f64, f64) = (3.0, 500.0);
+/// Steps before anything counts: kernels are compiled, buffers allocated.
+const WARM_UP_STEPS: u32 = 2;
+/// How far the losses of two contenders may lie apart and still be those of the same step. A wrong
+/// layer differs in the first digit.
+const LOSS_TOLERANCE: f64 = 1e-3;
+
+/// Who computes, and on what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contender {
+    /// Our step in a worker of a tab: `cpu` or `wgpu`.
+    Tab(&'static str),
+    /// The same in TF.js: `wasm`, `cpu` or `webgpu`.
+    TfJs(&'static str),
+    /// Our step in a process with so many threads.
+    Native { n_threads: usize },
+}
+
+impl Contender {
+    fn name(self) -> String {
+        match self {
+            Self::Tab(device) => format!("Barnraise in the tab, {device}"),
+            Self::TfJs(backend) => format!("TF.js in the tab, {backend}"),
+            Self::Native { n_threads } => format!("Barnraise natively, threads: {n_threads}"),
+        }
+    }
+}
+
+/// What a contender answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) ms_per_step: f64,
+    /// Mean loss of the batch with the initial parameters.
+    pub(crate) loss: f64,
+    /// What it computed on.
+    pub(crate) device: String,
+}
+
+/// The step to measure.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Task<'a> {
+    pub(crate) model: &'a str,
+    pub(crate) n_samples: usize,
+    pub(crate) n_rounds: usize,
+}
+
+struct Entrant {
+    contender: Contender,
+    n_steps: u32,
+    device: String,
+    loss: f64,
+    ms_per_step: Vec<f64>,
+}
+
+/// Measures all contenders in turn, round after round, and prints how much faster the first one is.
+/// `lab` is needed for those in the tab.
+pub(crate) async fn compare(lab: Option<&mut Lab>, contenders: &[Contender], task: Task<'_>) -> Result<()> {
+    let mut lab = lab;
+    let mut entrants = Vec::new();
+    for &contender in contenders {
+        entrants.push(warm_up(lab.as_deref_mut(), contender, task).await?);
+    }
+    check_losses(&entrants)?;
+    for _ in 0..task.n_rounds {
+        for entrant in &mut entrants {
+            let answer = measure(lab.as_deref_mut(), entrant.contender, task, entrant.n_steps).await?;
+            entrant.ms_per_step.push(answer.ms_per_step);
+        }
+    }
+    print(&entrants, task);
+    Ok(())
+}
+
+async fn warm_up(mut lab: Option<&mut Lab>, contender: Contender, task: Task<'_>) -> Result<Entrant> {
+    let first = measure(lab.as_deref_mut(), contender, task, WARM_UP_STEPS).await?;
+    // The first steps include the compiler; these do not.
+    let second = measure(lab, contender, task, WARM_UP_STEPS).await?;
+    let n_steps = (MEASUREMENT_MS / second.ms_per_step).clamp(STEPS.0, STEPS.1) as u32;
+    Ok(Entrant { contender, n_steps, device: first.device, loss: first.loss, ms_per_step: Vec::new() })
+}
+
+async fn measure(
+    lab: Option<&mut Lab>,
+    contender: Contender,
+    task: Task<'_>,
+    n_steps: u32,
+) -> Result<Answer> {
+    let answer = match contender {
+        Contender::Native { n_threads } => native::measure(n_threads, task, n_steps).await,
+        Contender::Tab(device) => {
+            lab.context("there is no tab")?.measure("barnraise", device, task, n_steps).await
+        }
+        Contender::TfJs(device) => {
+            lab.context("there is no tab")?.measure("tfjs", device, task, n_steps).await
+        }
+    };
+    answer.with_context(|| format!("{}, {}", contender.name(), task.model))
+}
+
+/// Whoever reports another loss computes something else, and its time says nothing.
+fn check_losses(entrants: &[Entrant]) -> Result<()> {
+    let Some(first) = entrants.first() else { return Ok(()) };
+    for entrant in entrants {
+        let deviation = (entrant.loss - first.loss).abs();
+        ensure!(
+            deviation <= LOSS_TOLERANCE * first.loss.abs(),
+            "not the same step: the loss is {} for {} and {} for {}",
+            first.loss,
+            first.contender.name(),
+            entrant.loss,
+            entrant.contender.name(),
+        );
+    }
+    Ok(())
+}
+
+fn print(entrants: &[Entrant], task: Task<'_>) {
+    let Some(first) = entrants.first() else { return };
+    println!(
+        "\n{}, batch {}, {} rounds in turn; median [min to max]\n",
+        task.model, task.n_samples, task.n_rounds
+    );
+    let heading = ["", "computes on", "loss", "ms per step", "samples/s", "time, the first one's being 1"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for entrant in entrants {
+        let time = Spread::of(&entrant.ms_per_step);
+        rows.push(vec![
+            entrant.contender.name(),
+            entrant.device.clone(),
+            format!("{:.5}", entrant.loss),
+            time.to_string(),
+            short(1000.0 * task.n_samples as f64 / time.median),
+            ratios(&first.ms_per_step, &entrant.ms_per_step).to_string(),
+        ]);
+    }
+    println!("{}", table(&rows));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entrant(loss: f64) -> Entrant {
+        let contender = Contender::Native { n_threads: 1 };
+        Entrant { contender, n_steps: 1, device: String::new(), loss, ms_per_step: vec![1.0] }
+    }
+
+    #[test]
+    fn another_loss_is_another_step() {
+        assert!(check_losses(&[entrant(2.3), entrant(2.3001)]).is_ok());
+        assert!(check_losses(&[entrant(2.3), entrant(2.4)]).is_err());
+        assert!(check_losses(&[entrant(2.3), entrant(f64::NAN)]).is_err());
+    }
+}

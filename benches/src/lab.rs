@@ -1,0 +1,149 @@
+//! A tab with a worker for each contender, and the server of its page.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use axum::Router;
+use axum::extract::Query;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use barnraise_bench_peer::{batch, initial_parameters, model};
+use barnraise_tests::browser::{Graphics, Tab};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tower_http::services::ServeDir;
+use tower_http::set_header::SetResponseHeaderLayer;
+
+use crate::contender::{Answer, Task};
+use crate::{paths, tfjs};
+
+/// Longer than the slowest compilation of kernels that was seen.
+const ANSWER_MAX: Duration = Duration::from_secs(600);
+/// As the learning crate normalizes a pixel; TF.js gets values, not bytes.
+const PIXEL: (f32, f32) = (barnraise_learning::PIXEL_MEAN, barnraise_learning::PIXEL_STD);
+/// Most samples that are served.
+const SAMPLES_MAX: usize = 16_384;
+
+/// The tab.
+pub(crate) struct Lab {
+    tab: Tab,
+    n_requests: u64,
+    server: JoinHandle<()>,
+}
+
+impl Lab {
+    /// Serves the page, `isolated` from other origins or not, and opens it.
+    pub(crate) async fn open(isolated: bool) -> Result<Self> {
+        let npm = tokio::task::spawn_blocking(tfjs::fetch).await??;
+        let files = router().nest_service("/npm", ServeDir::new(npm));
+        let files = files.nest_service("/peer", ServeDir::new(paths::bench_peer()?));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}/", listener.local_addr()?);
+        let server = tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, isolate(files, isolated)).await {
+                eprintln!("the page is no longer served: {error}");
+            }
+        });
+        let tab = Tab::open("lab", Graphics::SoftwareAdapter, &url).await?;
+        tab.until("document.body.dataset.ready", ANSWER_MAX).await?;
+        Ok(Self { tab, n_requests: 0, server })
+    }
+
+    /// Has a worker of the tab compute `n_steps`.
+    pub(crate) async fn measure(
+        &mut self,
+        engine: &str,
+        device: &str,
+        task: Task<'_>,
+        n_steps: u32,
+    ) -> Result<Answer> {
+        self.n_requests += 1;
+        let id = self.n_requests;
+        let request = json!({
+            "id": id, "engine": engine, "device": device,
+            "model": task.model, "n_samples": task.n_samples, "n_steps": n_steps,
+        });
+        self.tab.read(&format!("void measure({request})")).await?;
+        let shown = format!("element('result').dataset.request == {id} && text('result')");
+        let answer = self.tab.until(&shown, ANSWER_MAX).await?;
+        let answer: Value = serde_json::from_str(answer.as_str().unwrap_or_default())?;
+        if let Some(error) = answer.get("error") {
+            bail!("{error}");
+        }
+        serde_json::from_value(answer.clone()).with_context(|| format!("no measurement: {answer}"))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct ModelQuery {
+    model: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct BatchQuery {
+    n_samples: usize,
+}
+
+fn router() -> Router {
+    Router::new()
+        .route("/", get(|| async { page("text/html", include_str!("../web/bench.html")) }))
+        .route("/bench.js", get(|| async { script(include_str!("../web/bench.js")) }))
+        .route("/peer-worker.js", get(|| async { script(include_str!("../web/peer-worker.js")) }))
+        .route("/tfjs-worker.js", get(|| async { script(include_str!("../web/tfjs-worker.js")) }))
+        .route("/data/parameters", get(parameters))
+        .route("/data/images", get(images))
+        .route("/data/labels", get(labels))
+}
+
+fn script(text: &'static str) -> impl IntoResponse {
+    page("text/javascript", text)
+}
+
+fn page(kind: &'static str, text: &'static str) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, kind)], text)
+}
+
+async fn parameters(Query(query): Query<ModelQuery>) -> Result<Vec<u8>, (StatusCode, String)> {
+    let bad = |error: &dyn std::fmt::Display| (StatusCode::BAD_REQUEST, error.to_string());
+    let spec = model(&query.model).map_err(|error| bad(&error))?;
+    Ok(bytes(initial_parameters(&spec).map_err(|error| bad(&error))?))
+}
+
+/// Normalized, as float32.
+async fn images(Query(query): Query<BatchQuery>) -> Vec<u8> {
+    let (mean, std) = PIXEL;
+    let images = batch(query.n_samples.min(SAMPLES_MAX)).images;
+    bytes(images.into_iter().map(|pixel| (f32::from(pixel) / 255.0 - mean) / std))
+}
+
+/// One row for each label, 1 at its class.
+async fn labels(Query(query): Query<BatchQuery>) -> Vec<u8> {
+    let labels = batch(query.n_samples.min(SAMPLES_MAX)).labels;
+    let row = |label| (0..barnraise_bench_peer::N_CLASSES).map(move |class| class == usize::from(label));
+    bytes(labels.into_iter().flat_map(row).map(|is_class| f32::from(u8::from(is_class))))
+}
+
+fn bytes(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
+    values.into_iter().flat_map(f32::to_le_bytes).collect()
+}
+
+/// With these headers a page may use threads in wasm.
+fn isolate(router: Router, isolated: bool) -> Router {
+    if !isolated {
+        return router;
+    }
+    let set = |name: &'static str, value: &'static str| {
+        SetResponseHeaderLayer::overriding(HeaderName::from_static(name), HeaderValue::from_static(value))
+    };
+    router
+        .layer(set("cross-origin-opener-policy", "same-origin"))
+        .layer(set("cross-origin-embedder-policy", "require-corp"))
+}

@@ -1,0 +1,83 @@
+//! `cargo xtask bench <name>`: the figures of RESULTS.md, each from one command.
+//!
+//! Machines differ, so what is compared is measured in turn within one run and printed as ratios.
+//! Nothing here is a test: no figure makes a command fail.
+
+mod contender;
+mod lab;
+mod native;
+mod paths;
+mod ratio;
+mod size;
+mod tab;
+mod tfjs;
+mod visit;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use crate::visit::VisitArgs;
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask bench", about = "The figures of RESULTS.md, each from one command")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// A training step natively, with one and with two threads
+    Native(SpeedArgs),
+    /// A training step in Chromium, on the CPU and on WebGPU, beside TF.js
+    Tab(TabArgs),
+    /// From the click to the first accepted update, with a cold and a warm cache
+    Click(VisitArgs),
+    /// Bytes up and down for each sample, as float16 and as int8
+    Bytes(VisitArgs),
+    /// What a visitor downloads before training, compressed
+    Size,
+    /// Tasks over 50 ms on the main thread during a minute of training
+    Longtasks(VisitArgs),
+    /// One measurement of `native`, in a process of its own
+    #[command(hide = true)]
+    NativeSteps(native::StepsArgs),
+}
+
+#[derive(Debug, Args)]
+struct SpeedArgs {
+    /// Measurements of each contender
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Samples in a batch
+    #[arg(long, default_value_t = 64)]
+    batch: usize,
+}
+
+#[derive(Debug, Args)]
+struct TabArgs {
+    #[command(flatten)]
+    speed: SpeedArgs,
+    /// Only these comparisons: cpu, webgpu
+    #[arg(long, value_delimiter = ',', default_value = "cpu,webgpu")]
+    only: Vec<tab::Device>,
+    /// Only these models: lenet, mlp-256
+    #[arg(long, value_delimiter = ',', default_value = "mlp-256,lenet")]
+    models: Vec<String>,
+    /// Serve the page isolated from other origins, so that the wasm backend of TF.js has threads
+    #[arg(long)]
+    isolated: bool,
+}
+
+fn main() -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    match Cli::parse().command {
+        Command::Native(args) => runtime.block_on(native::compare(args.rounds, args.batch)),
+        Command::Tab(args) => runtime.block_on(tab::compare(&args)),
+        Command::Click(args) => runtime.block_on(visit::click(&args)),
+        Command::Bytes(args) => runtime.block_on(visit::bytes(&args)),
+        Command::Size => size::print(),
+        Command::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
+        Command::NativeSteps(args) => native::steps(&args),
+    }
+}

@@ -1,0 +1,39 @@
+//! Our step in a tab beside TF.js in the same tab, and beside our own native step.
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::TabArgs;
+use crate::contender::{Contender, Task, compare as contest};
+use crate::lab::Lab;
+
+/// What a tab computes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Device {
+    /// The processor, in wasm.
+    Cpu,
+    /// WebGPU.
+    Webgpu,
+}
+
+/// `tab`
+pub(crate) async fn compare(args: &TabArgs) -> Result<()> {
+    let mut lab = Lab::open(args.isolated).await?;
+    for &device in &args.only {
+        for model in &args.models {
+            let task = Task { model, n_samples: args.speed.batch, n_rounds: args.speed.rounds };
+            contest(Some(&mut lab), &contenders(device, model), task).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The wasm backend of TF.js has no gradient of a convolution, so its CPU backend stands in.
+fn contenders(device: Device, model: &str) -> Vec<Contender> {
+    let native = Contender::Native { n_threads: 1 };
+    match device {
+        Device::Cpu if model == "lenet" => vec![Contender::Tab("cpu"), Contender::TfJs("cpu"), native],
+        Device::Cpu => vec![Contender::Tab("cpu"), Contender::TfJs("wasm"), Contender::TfJs("cpu"), native],
+        Device::Webgpu => vec![Contender::Tab("wgpu"), Contender::TfJs("webgpu"), Contender::Tab("cpu")],
+    }
+}

@@ -1,0 +1,195 @@
+//! What a visitor meets: the real page in Chromium, with a backbone on loopback behind it.
+//!
+//! Everything is read from the page, as a visitor would; nothing here speaks to the backbone.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use barnraise_tests::artifacts;
+use barnraise_tests::browser::{Graphics, Tab};
+use barnraise_tests::process::{Backbone, World};
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+use crate::ratio::{Spread, ratios, table};
+
+/// Longer than anything waited for took on a busy machine.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+/// Of `longtasks`.
+const MINUTE: Duration = Duration::from_secs(60);
+/// Accepted updates that bytes are counted over.
+const UPDATES: u32 = 20;
+
+#[derive(Debug, Args)]
+pub(crate) struct VisitArgs {
+    /// Visits of each kind
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// What the tab computes on
+    #[arg(long, default_value = "cpu")]
+    device: VisitDevice,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VisitDevice {
+    Cpu,
+    Webgpu,
+}
+
+impl VisitDevice {
+    fn graphics(self) -> Graphics {
+        match self {
+            Self::Cpu => Graphics::NoAdapter,
+            Self::Webgpu => Graphics::SoftwareAdapter,
+        }
+    }
+}
+
+/// Notes, in milliseconds from the click, when each kind of activity was first shown and when the
+/// first update was accepted.
+const STOPWATCH: &str = r#"(() => {
+    const seen = globalThis.__seen = {};
+    let from = NaN;
+    const look = () => {
+        if (Number.isNaN(from)) return;
+        const now = performance.now() - from;
+        seen[doing()] ??= now;
+        if (value("accepted") >= 1) { seen.accepted ??= now; document.body.dataset.accepted = "yes"; }
+    };
+    element("toggle").addEventListener("click", () => { from = performance.now(); }, { capture: true, once: true });
+    const options = { subtree: true, childList: true, attributes: true, characterData: true };
+    new MutationObserver(look).observe(document, options);
+})()"#;
+
+/// Notes every task over 50 ms on the main thread, those before included.
+const LONG_TASKS: &str = r#"(() => {
+    globalThis.__tasks = [];
+    new PerformanceObserver((list) => {
+        for (const task of list.getEntries()) __tasks.push([task.startTime, task.duration]);
+    }).observe({ type: "longtask", buffered: true });
+})()"#;
+
+/// `click`
+pub(crate) async fn click(args: &VisitArgs) -> Result<()> {
+    let (_world, backbone) = start("").await?;
+    let (mut cold, mut warm) = (Vec::new(), Vec::new());
+    let mut rows = vec![["round", "cache", "first shown, ms after the click"].map(String::from).to_vec()];
+    for round in 1..=args.rounds {
+        let tab = open(args, &backbone).await?;
+        let (seconds, stages) = first_update(&tab).await?;
+        cold.push(seconds);
+        rows.push(vec![round.to_string(), "cold".into(), stages]);
+        tab.reload().await?;
+        let (seconds, stages) = first_update(&tab).await?;
+        warm.push(seconds);
+        rows.push(vec![round.to_string(), "warm".into(), stages]);
+        tab.close().await?;
+    }
+    println!("{}", table(&rows));
+    println!("from click to first accepted update, median [min to max] of {} visits", args.rounds);
+    println!("cold cache: {} s", Spread::of(&cold));
+    println!("warm cache: {} s", Spread::of(&warm));
+    println!("cold, the warm one being 1: {}", ratios(&warm, &cold));
+    Ok(())
+}
+
+async fn first_update(tab: &Tab) -> Result<(f64, String)> {
+    tab.until("doing() === 'idle' && !element('toggle').disabled", WAIT_MAX).await?;
+    tab.read(STOPWATCH).await?;
+    tab.click("#toggle").await?;
+    tab.until("document.body.dataset.accepted", WAIT_MAX).await?;
+    let seen = tab.read("__seen").await?;
+    let seen = seen.as_object().context("the page noted nothing")?;
+    let mut stages: Vec<(&str, f64)> =
+        seen.iter().filter_map(|(stage, ms)| Some((stage.as_str(), ms.as_f64()?))).collect();
+    stages.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let accepted = stages.iter().find(|(stage, _)| *stage == "accepted").context("no update was noted")?.1;
+    let stages: Vec<String> = stages.iter().map(|(stage, ms)| format!("{stage} {ms:.0}")).collect();
+    Ok((accepted / 1000.0, stages.join(", ")))
+}
+
+/// `bytes`
+pub(crate) async fn bytes(args: &VisitArgs) -> Result<()> {
+    let heading = ["gradients as", "samples accepted", "updates", "up, bytes/sample", "down, bytes/sample"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for codec in ["f32", "f16", "int8"] {
+        let (_world, backbone) = start(&format!("[run]\ngradient_codec = \"{codec}\"\n")).await?;
+        let tab = open(args, &backbone).await?;
+        tab.click("#toggle").await?;
+        tab.until(&format!("value('accepted') >= {UPDATES}"), WAIT_MAX).await?;
+        // In one look, so that they belong together.
+        let given: Given = serde_json::from_value(
+            tab.read(
+                "({ samples: value('samples'), accepted: value('accepted'), up: value('bytes-up'), \
+                 down: value('bytes-down') })",
+            )
+            .await?,
+        )?;
+        rows.push(vec![
+            codec.into(),
+            given.samples.to_string(),
+            given.accepted.to_string(),
+            format!("{:.1}", given.up / given.samples),
+            format!("{:.1}", given.down / given.samples),
+        ]);
+        tab.close().await?;
+    }
+    println!("LeNet, 1024 samples to an update, from the first byte of the visit\n\n{}", table(&rows));
+    Ok(())
+}
+
+/// What the page says that the tab has given.
+#[derive(Debug, Deserialize)]
+struct Given {
+    samples: f64,
+    accepted: f64,
+    up: f64,
+    down: f64,
+}
+
+/// `longtasks`
+pub(crate) async fn long_tasks(args: &VisitArgs) -> Result<()> {
+    let (_world, backbone) = start("").await?;
+    let tab = open(args, &backbone).await?;
+    tab.read(LONG_TASKS).await?;
+    let before = tab.read("performance.now()").await?.as_f64().context("no time")?;
+    tab.click("#toggle").await?;
+    tab.until("value('accepted') >= 1", WAIT_MAX).await?;
+    let from = tab.read("performance.now()").await?.as_f64().context("no time")?;
+    tokio::time::sleep(MINUTE).await;
+    let to = tab.read("performance.now()").await?.as_f64().context("no time")?;
+    let tasks: Vec<(f64, f64)> = serde_json::from_value(tab.read("__tasks").await?)?;
+    let mut rows = vec![["when", "seconds", "long tasks", "longest, ms"].map(String::from).to_vec()];
+    for (when, from, to) in [
+        ("loading the page", 0.0, before),
+        ("from the click to the first update", before, from),
+        ("a minute of training", from, to),
+    ] {
+        let within = tasks.iter().filter(|(start, _)| (from..to).contains(start));
+        let durations: Vec<f64> = within.map(|(_, duration)| *duration).collect();
+        let longest = durations.iter().fold(0.0_f64, |longest, duration| longest.max(*duration));
+        rows.push(vec![
+            when.into(),
+            format!("{:.1}", (to - from) / 1000.0),
+            durations.len().to_string(),
+            format!("{longest:.0}"),
+        ]);
+    }
+    println!("{}", table(&rows));
+    println!("samples accepted: {}", tab.number("samples").await?);
+    println!("long tasks since the click, as the page counts them: {}", tab.read("longTasks()").await?);
+    tab.close().await
+}
+
+/// A backbone with a run of its own, otherwise as `run.example.toml` has it.
+async fn start(sections: &str) -> Result<(World, Backbone)> {
+    let mut world = World::new(sections)?.with_page(artifacts::web_root()?);
+    let backbone = world.backbone().await?;
+    Ok((world, backbone))
+}
+
+async fn open(args: &VisitArgs, backbone: &Backbone) -> Result<Tab> {
+    let tab = Tab::open("visitor", args.device.graphics(), &backbone.page()).await?;
+    tab.until("doing() === 'idle' && !element('toggle').disabled", WAIT_MAX).await?;
+    Ok(tab)
+}
