@@ -16,7 +16,7 @@ use barnraise_protocol::{ConversationError, contribute, gradient, run, shard, st
 use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::round::Ticket;
-use futures::{AsyncReadExt, StreamExt};
+use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
@@ -272,7 +272,9 @@ async fn hold_session(services: Services, peer: PeerId, mut stream: Stream) -> R
 
 async fn refuse(stream: &mut Stream, reason: &str) -> Result<(), StreamError> {
     let message = contribute::BackboneToContributor::Refused(reason.to_owned());
-    Ok(framing::write(stream, &message, contribute::MESSAGE_BYTES_MAX).await?)
+    framing::write(stream, &message, contribute::MESSAGE_BYTES_MAX).await?;
+    // Dropped open, it would be reset, and the reason would not arrive.
+    Ok(stream.close().await.map_err(FrameError::from)?)
 }
 
 async fn take_gradients(services: Services, peer: PeerId, mut stream: Stream) -> Result<(), StreamError> {
