@@ -48,6 +48,8 @@ impl Tab {
         let client = driver.session(capabilities(graphics, profile.path())).await;
         let client = client.with_context(|| format!("{name}: no session with Chromium"))?;
         let tab = Self { name: name.to_owned(), client, _driver: driver, _profile: profile };
+        // As on a phone, where they lie over the page.
+        tab.cdp("Emulation.setScrollbarsHidden", json!({ "hidden": true })).await?;
         tab.resize(DESKTOP).await?;
         tab.goto(url).await?;
         Ok(tab)

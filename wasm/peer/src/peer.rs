@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use barnraise_contributor::{COMMANDS_MAX, Command, Config, Event, Platform};
 use barnraise_learning::{ComputeDevice, DeviceError, conformance, open_device};
-use barnraise_messages::{Activity, CheckOutcome, DeviceChoice, PageToPeer, PeerToPage};
+use barnraise_messages::{CheckOutcome, DeviceChoice, PageToPeer, PeerToPage};
 use futures::StreamExt;
 use futures::channel::mpsc;
 use libp2p::identity::{Keypair, ed25519};
@@ -27,7 +27,7 @@ pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
         };
         match greet(origin, identity, device).await {
             Ok(peer) => return peer.serve(messages).await,
-            Err(reason) => page::post(&PeerToPage::Activity(Activity::Broken { reason })),
+            Err(reason) => failed(reason),
         }
     }
 }
