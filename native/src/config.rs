@@ -271,7 +271,7 @@ impl Default for NetworkSection {
 impl Default for AveragingSection {
     fn default() -> Self {
         Self {
-            collect_timeout: Duration::from_secs(10),
+            collect_timeout: Duration::from_secs(5),
             contribution_samples_max: 8192,
             samples_per_second_max: 100_000,
             contributions_in_flight_max: 64,

@@ -110,7 +110,8 @@ async fn events(State(state): State<HttpState>) -> Response {
 }
 
 fn first_event(status: &RunStatus) -> LiveProgress {
-    LiveProgress { progress: status.progress, point: None, devices: status.devices.clone() }
+    let devices = status.devices.clone();
+    LiveProgress { progress: status.progress, steps: Vec::new(), evaluation: None, devices }
 }
 
 /// The present state first, then changes as they come; what a slow reader missed is skipped.

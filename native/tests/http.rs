@@ -59,7 +59,7 @@ fn progress(epoch: u64) -> Progress {
 }
 
 fn live(epoch: u64) -> LiveProgress {
-    LiveProgress { progress: progress(epoch), point: None, devices: vec![] }
+    LiveProgress { progress: progress(epoch), steps: vec![], evaluation: None, devices: vec![] }
 }
 
 fn run_status(epoch: u64) -> RunStatus {

@@ -4,12 +4,14 @@
 //! What is decided is decided in `barnraise-swarm`; here it is done: contributions are journaled before
 //! they are acknowledged, steps are made and journaled before they are shown, contributors are told.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use barnraise_learning::Evaluation;
-use barnraise_protocol::api::{DeviceCount, HistoryPoint, LiveProgress, RunStatus};
+use barnraise_protocol::api::{
+    DeviceCount, EvaluationPoint, HistoryPoint, LIVE_STEPS_MAX, LiveProgress, RunStatus,
+};
 use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join, Progress, Report};
 use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
 use barnraise_protocol::run::RunDescription;
@@ -137,7 +139,8 @@ pub struct Core {
     next_session: u64,
     waiting: HashMap<Ticket, Waiting>,
     started: Instant,
-    unpublished_point: Option<HistoryPoint>,
+    unpublished_steps: VecDeque<HistoryPoint>,
+    unpublished_evaluation: Option<EvaluationPoint>,
 }
 
 impl Core {
@@ -159,7 +162,8 @@ impl Core {
             next_session: 0,
             waiting: HashMap::new(),
             started: Instant::now(),
-            unpublished_point: None,
+            unpublished_steps: VecDeque::new(),
+            unpublished_evaluation: None,
         }
     }
 
@@ -235,7 +239,8 @@ impl Core {
             CoreEvent::Evaluated { epoch, evaluation } => {
                 tracing::info!(epoch, accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
                 self.learner.on_evaluated(epoch, evaluation.accuracy);
-                self.unpublished_point = self.learner.history().last();
+                let test_accuracy = evaluation.accuracy;
+                self.unpublished_evaluation = Some(EvaluationPoint { epoch, test_accuracy });
             }
         }
     }
@@ -309,7 +314,10 @@ impl Core {
         self.outputs.state.send_replace(self.learner.publish()?);
         let epoch = self.learner.epoch();
         tracing::info!(epoch, n_samples, loss = mean.loss, n_contributions = record.seqs.len(), "stepped");
-        self.unpublished_point = self.learner.history().last();
+        if self.unpublished_steps.len() >= LIVE_STEPS_MAX {
+            self.unpublished_steps.pop_front();
+        }
+        self.unpublished_steps.extend(self.learner.history().last());
         let now = self.now();
         self.round.on_stepped(now);
         if epoch.is_multiple_of(self.storing.checkpoint_every_epochs) {
@@ -378,13 +386,15 @@ impl Core {
     fn publish_progress(&mut self) {
         let (progress, devices) = (self.progress(), self.devices());
         self.tell_all(&BackboneToContributor::Progress(progress));
-        let point = self.unpublished_point.take();
-        let live = LiveProgress { progress, point, devices: devices.clone() };
+        let steps: Vec<HistoryPoint> = self.unpublished_steps.drain(..).collect();
+        let evaluation = self.unpublished_evaluation.take();
+        let has_news = !steps.is_empty() || evaluation.is_some();
+        let live = LiveProgress { progress, steps, evaluation, devices: devices.clone() };
         let history = self.learner.history().points();
         self.outputs.status.send_modify(|status| {
             status.progress = progress;
             status.devices = devices;
-            if point.is_some() {
+            if has_news {
                 status.history = history.to_vec();
             }
         });

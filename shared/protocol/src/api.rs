@@ -48,13 +48,27 @@ pub struct DeviceCount {
     pub n_contributors: u32,
 }
 
+/// Accuracy of the parameters after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationPoint {
+    /// Optimizer steps made.
+    pub epoch: u64,
+    /// Accuracy on the held-out test set, 0 to 1.
+    pub test_accuracy: f32,
+}
+
+/// Most steps in one [`LiveProgress`]; of more, the newest.
+pub const LIVE_STEPS_MAX: usize = 64;
+
 /// Payload of a `progress` event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LiveProgress {
     /// How the run stands now.
     pub progress: Progress,
-    /// The point added since the last event, where there is one.
-    pub point: Option<HistoryPoint>,
+    /// The steps since the last event, oldest first, at most [`LIVE_STEPS_MAX`].
+    pub steps: Vec<HistoryPoint>,
+    /// The newest evaluation since the last event; it is of a step that was made a while ago.
+    pub evaluation: Option<EvaluationPoint>,
     /// Contributors by device.
     pub devices: Vec<DeviceCount>,
 }

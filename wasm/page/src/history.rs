@@ -36,6 +36,14 @@ impl History {
         }
     }
 
+    /// Adds an accuracy, which comes a while after its step, to the step or the nearest kept before it.
+    pub(crate) fn set_accuracy(&mut self, epoch: u64, test_accuracy: f32) {
+        if let Some(point) = self.points.iter_mut().rev().find(|point| point.epoch <= epoch) {
+            point.test_accuracy = Some(test_accuracy);
+            self.revision += 1;
+        }
+    }
+
     /// Another number whenever the curve is another.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
@@ -117,8 +125,12 @@ mod tests {
     fn an_evaluation_completes_its_step() {
         let mut history = History::default();
         history.push(point(3, 0.7));
-        history.push(HistoryPoint { train_loss: None, test_accuracy: Some(0.8), ..point(3, 0.0) });
-        assert_eq!(history.points(), [HistoryPoint { test_accuracy: Some(0.8), ..point(3, 0.7) }]);
+        history.push(point(5, 0.6));
+        history.set_accuracy(4, 0.8);
+        let completed = HistoryPoint { test_accuracy: Some(0.8), ..point(3, 0.7) };
+        assert_eq!(history.points(), [completed, point(5, 0.6)]);
+        history.set_accuracy(2, 0.1);
+        assert_eq!(history.accuracies(), [(3.0, f64::from(0.8f32))]);
     }
 
     #[test]

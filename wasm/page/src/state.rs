@@ -266,8 +266,9 @@ impl Page {
     fn on_live(&mut self, now_ms: f64, live: LiveProgress) -> Vec<Action> {
         self.backbone = Backbone::Live;
         self.devices = live.devices;
-        if let Some(point) = live.point {
-            self.history.push(point);
+        live.steps.into_iter().for_each(|step| self.history.push(step));
+        if let Some(evaluation) = live.evaluation {
+            self.history.set_accuracy(evaluation.epoch, evaluation.test_accuracy);
         }
         self.on_progress(now_ms, live.progress)
     }
