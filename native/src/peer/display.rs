@@ -47,7 +47,7 @@ impl Display {
         let is_terminal = io::stderr().is_terminal();
         let target = if is_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(None, target);
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{spinner} [{bar:20}] {wide_msg}") {
             bar.set_style(style);
         }
         Self { bar, is_terminal, shown: Arc::default() }
@@ -82,6 +82,11 @@ impl Display {
         let is_news = shown.take(event);
         if self.is_terminal {
             self.bar.enable_steady_tick(SPIN_EVERY);
+            // The bar is the coming step, of everybody's samples.
+            if let Some(run) = &shown.run {
+                self.bar.set_length(run.target_batch_size.into());
+                self.bar.set_position(run.n_samples.min(run.target_batch_size.into()));
+            }
             self.bar.set_message(shown.line());
         } else if is_news || shown.line_at.is_some_and(|at| now.saturating_sub(at) >= LINE_EVERY) {
             shown.line_at = Some(now);
@@ -115,8 +120,12 @@ impl Shown {
     }
 
     fn line(&self) -> String {
-        let mut parts = vec![self.activity.as_ref().map_or_else(|| "Starting".to_owned(), sentence)];
         let given = &self.given;
+        let mut parts = vec![match &self.activity {
+            Some(Activity::Idle) if given.n_samples_computed == 0 => "Starting".to_owned(),
+            Some(activity) => sentence(activity),
+            None => "Starting".to_owned(),
+        }];
         if given.n_samples_computed > 0 {
             parts.push(format!(
                 "{} samples accepted of {} computed",
@@ -126,7 +135,7 @@ impl Shown {
         }
         parts.extend(given.loss.map(|loss| format!("loss {loss:.3}")));
         if let Some(run) = &self.run {
-            parts.push(format!("epoch {}", run.epoch));
+            parts.push(format!("run at epoch {}", run.epoch));
             parts.extend(run.test_accuracy.map(|accuracy| format!("accuracy {:.1} %", accuracy * 100.0)));
             let others = run.n_contributors.saturating_sub(1);
             parts.extend((others > 0).then(|| format!("{others} others")));
