@@ -52,7 +52,7 @@ pub(crate) struct ComputeOutcome {
 /// Which computation, and its result.
 pub(crate) enum Done {
     Batch { n_samples: u32, took: Moment, result: Result<(), ModelError> },
-    Gradient(Result<Prepared, ComputeError>),
+    Gradient { took: Moment, result: Result<Prepared, ComputeError> },
     Prediction { request: u32, epoch: u64, result: Result<Vec<f32>, ModelError> },
 }
 
@@ -76,10 +76,16 @@ pub(crate) struct Naming {
     pub(crate) codec: TensorCodec,
 }
 
-/// Takes the mean gradient and encodes it.
-pub(crate) async fn gradient(mut trainer: Trainer, naming: Naming) -> ComputeOutcome {
+/// Takes the mean gradient and encodes it. On a GPU the passes that are still queued are waited for here.
+pub(crate) async fn gradient<P: Platform>(
+    platform: &P,
+    mut trainer: Trainer,
+    naming: Naming,
+) -> ComputeOutcome {
+    let began = platform.now();
     let result = prepare(&mut trainer, naming).await;
-    ComputeOutcome { trainer, done: Done::Gradient(result) }
+    let took = platform.now().saturating_sub(began);
+    ComputeOutcome { trainer, done: Done::Gradient { took, result } }
 }
 
 async fn prepare(trainer: &mut Trainer, naming: Naming) -> Result<Prepared, ComputeError> {

@@ -221,7 +221,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 self.on_batch(n_samples, took);
             }
             Done::Batch { result: Err(error), .. } => self.on_model_error(kind, &error),
-            Done::Gradient(result) => self.on_gradient(result),
+            Done::Gradient { took, result } => {
+                self.speed.add(0, took);
+                self.on_gradient(result);
+            }
             Done::Prediction { request, epoch, result: Ok(probabilities) } => {
                 (self.events)(Event::Prediction { request, epoch, probabilities });
             }

@@ -47,14 +47,13 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     /// What this peer has given.
     pub(super) fn contribution(&self) -> Contribution {
         let tally = self.contributor.tally();
-        let is_computing = self.compute_kind.is_some() || !self.is_idle;
         Contribution {
             n_samples_accepted: tally.n_samples_accepted,
             n_samples_computed: tally.n_samples_computed,
             n_accepted: tally.n_accepted,
             n_refused: tally.n_refused,
             last_refusal: tally.last_refusal.clone(),
-            samples_per_second: if is_computing { self.speed.samples_per_second() } else { 0.0 },
+            samples_per_second: if self.is_idle { 0.0 } else { self.speed.samples_per_second() },
             loss: self.loss,
             bytes_up: self.meter.up(),
             bytes_down: self.meter.down(),
@@ -76,7 +75,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             let gallery = (self.shard_id == Some(ShardId::Gallery)).then(|| self.fetching_data());
             return working.or(gallery).unwrap_or(Activity::Idle);
         }
-        if self.contributor.is_stopping() {
+        if self.contributor.is_stopping() || self.net_kind == Some(NetKind::Leave) {
             return Activity::Stopping;
         }
         working.unwrap_or_else(|| self.waiting_or_training(now))

@@ -163,7 +163,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         };
         let naming = Naming { contribution_id, epoch, n_samples, codec: run.gradient_codec };
         self.compute_kind = Some(ComputeKind::Gradient);
-        self.compute = compute::gradient(trainer, naming).boxed_local().fuse();
+        self.compute = compute::gradient(self.platform, trainer, naming).boxed_local().fuse();
         true
     }
 
