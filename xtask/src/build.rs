@@ -15,7 +15,11 @@ use crate::workspace::Workspace;
 /// How the native binary is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NativeProfile {
+    /// Quick to build; what computes is optimized all the same.
     Dev,
+    /// Likewise, together with the tests and with the features that they add to dependencies.
+    Tests,
+    /// Everything optimized.
     Release,
 }
 
@@ -23,7 +27,7 @@ impl NativeProfile {
     /// What is worth waiting for where the result is to be served to others.
     pub(crate) fn effort(self) -> Effort {
         match self {
-            Self::Dev => Effort::Quick,
+            Self::Dev | Self::Tests => Effort::Quick,
             Self::Release => Effort::Best,
         }
     }
@@ -55,8 +59,11 @@ pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<Pa
     let mut command = workspace.cargo();
     command.arg("build");
     let folder = match profile {
-        // With the tests, so that dependencies are built once, with the features that tests add.
         NativeProfile::Dev => {
+            command.args(["-p", "barnraise-native", "--bin", "barnraise"]);
+            "debug"
+        }
+        NativeProfile::Tests => {
             command.args(Workspace::native_selection()).args(["--bins", "--tests"]);
             "debug"
         }

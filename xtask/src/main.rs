@@ -69,7 +69,7 @@ struct BuildArgs {
     /// effort (minutes, once)
     #[arg(long, conflicts_with = "dev")]
     release: bool,
-    /// As the tests use it (the default)
+    /// Quick to build (the default)
     #[arg(long)]
     dev: bool,
     /// No native binary: only what a backbone serves
@@ -82,6 +82,13 @@ struct DemoArgs {
     /// Port of the page on loopback
     #[arg(long, default_value_t = 8080)]
     port: u16,
+    /// Everything optimized, compressed with all effort
+    #[arg(long)]
+    release: bool,
+}
+
+fn profile(is_release: bool) -> NativeProfile {
+    if is_release { NativeProfile::Release } else { NativeProfile::Dev }
 }
 
 fn main() -> Result<()> {
@@ -97,13 +104,13 @@ fn main() -> Result<()> {
             Ok(())
         }
         Command::Build(args) => {
-            let profile = if args.release { NativeProfile::Release } else { NativeProfile::Dev };
+            let profile = profile(args.release);
             if args.web_only {
                 return build::web(&workspace, setup::for_build()?, profile.effort());
             }
             build::everything(&workspace, profile)
         }
-        Command::Demo(args) => demo::run(&workspace, args.port),
+        Command::Demo(args) => demo::run(&workspace, args.port, profile(args.release)),
         Command::Check => check::run(&workspace),
         Command::Test => test_run::run(&workspace),
         Command::Bench { args } => build::bench(&workspace, &args),

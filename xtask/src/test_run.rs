@@ -57,7 +57,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     toolchain.ensure_clippy()?;
     check::lint(workspace)?;
     build::web(workspace, toolchain, Effort::Quick)?;
-    let binary = build::native(workspace, NativeProfile::Dev)?;
+    check::lint_peer(workspace, toolchain)?;
+    let binary = build::native(workspace, NativeProfile::Tests)?;
     let mut totals = Totals::default();
     println!("test: everything");
     cargo_test(workspace, &[], &environment(workspace, &browser, &binary), &mut totals)?;
@@ -101,13 +102,13 @@ pub(crate) fn cargo_test(
     Ok(())
 }
 
-/// Type-checks the CUDA path. Its build script downloads an LLVM unless it believes to be on docs.rs;
-/// a target directory of its own keeps that from reaching the other builds.
+/// Type-checks the CUDA path. Its build script downloads an LLVM unless it believes to be on docs.rs.
+/// The selection is that of clippy, so that most of it is checked already.
 fn check_cuda(workspace: &Workspace) -> Result<()> {
     println!("test: type-check of the CUDA device");
     let mut command = workspace.cargo();
-    command.env("DOCS_RS", "1").env("CARGO_TARGET_DIR", workspace.target.join("cuda"));
-    process::run(command.args(["check", "-p", "barnraise-native", "--features", "cuda"]))
+    command.env("DOCS_RS", "1").arg("check").args(Workspace::native_selection());
+    process::run(command.args(["--all-targets", "--quiet", "--features", "barnraise-native/cuda"]))
 }
 
 #[cfg(test)]
