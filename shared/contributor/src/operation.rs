@@ -101,3 +101,101 @@ async fn stalled<P: Platform>(platform: &P, moved: &Cell<u64>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use std::future::pending;
+
+    use barnraise_learning::DeviceChoice;
+    use barnraise_protocol::Sha256Hash;
+    use barnraise_protocol::contribute::DeviceKind;
+    use barnraise_swarm::Moment;
+    use futures::executor::block_on;
+    use futures::io::Cursor;
+
+    use super::*;
+
+    /// Time passes when somebody sleeps.
+    #[derive(Default)]
+    struct Clock(Cell<Moment>);
+
+    impl Platform for Clock {
+        type Stream = Cursor<Vec<u8>>;
+
+        fn now(&self) -> Moment {
+            self.0.get()
+        }
+
+        fn device_kind(&self, _: DeviceChoice) -> DeviceKind {
+            DeviceKind::NativeCpu
+        }
+
+        async fn sleep_until(&self, at: Moment) {
+            self.0.set(at);
+            self.yield_now().await;
+        }
+
+        async fn yield_now(&self) {
+            let mut is_ready = false;
+            std::future::poll_fn(|context| {
+                context.waker().wake_by_ref();
+                match std::mem::replace(&mut is_ready, true) {
+                    true => std::task::Poll::Ready(()),
+                    false => std::task::Poll::Pending,
+                }
+            })
+            .await;
+        }
+
+        async fn connect(&self) -> Result<(), String> {
+            Ok(())
+        }
+
+        async fn disconnect(&self) {}
+
+        async fn open(&self, _: &'static str) -> Result<Self::Stream, String> {
+            pending().await
+        }
+
+        async fn cached(&self, _: Sha256Hash) -> Option<Vec<u8>> {
+            None
+        }
+
+        async fn cache(&self, _: Sha256Hash, _: &[u8]) {}
+    }
+
+    fn operation(clock: &Clock) -> (Operation<'_, Clock>, oneshot::Sender<()>) {
+        let (cancel, cancelled) = oneshot::channel();
+        (Operation { platform: clock, meter: Rc::default(), cancelled }, cancel)
+    }
+
+    #[test]
+    fn what_stands_still_is_given_up_and_what_moves_is_not() {
+        let clock = Clock::default();
+        let (mut operation, _cancel) = operation(&clock);
+        let opened = block_on(operation.open("/nobody/answers"));
+        assert!(matches!(opened, Err(OperationError::Stalled)));
+        assert!(clock.now() >= STALL_MAX && clock.now() < STALL_MAX + 2 * STALL_CHECK, "{:?}", clock.now());
+
+        let moved = Cell::new(0);
+        let slow = async {
+            for _ in 0..10 {
+                clock.sleep_until(clock.now() + STALL_MAX / 2).await;
+                moved.set(moved.get() + 1);
+            }
+        };
+        block_on(operation.guard(&moved, slow)).unwrap();
+        assert!(clock.now() > 4 * STALL_MAX);
+    }
+
+    #[test]
+    fn dropping_the_other_end_cancels() {
+        let clock = Clock::default();
+        let (mut operation, cancel) = operation(&clock);
+        drop(cancel);
+        let cancelled = block_on(operation.guard(&Cell::new(0), pending::<()>()));
+        assert!(matches!(cancelled, Err(OperationError::Cancelled)));
+    }
+}
