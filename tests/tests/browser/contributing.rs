@@ -55,6 +55,10 @@ async fn what_a_closed_tab_was_told_is_accepted_is_in_the_run() -> Result<()> {
     let alone = backbone.wait_for("one contributor", |progress| progress.n_contributors == 1).await?;
     let further = alone.epoch + 3;
     staying.until(&format!("value('epoch') >= {further}"), SOON).await?;
+    // What happened while the page was open is in its curves, and in the table behind them.
+    staying.click("#table summary").await?;
+    let newest = "element('table-rows').rows[0]?.cells[0].textContent.replace(/\\D/g, '')";
+    staying.until(&format!("Number({newest}) >= {further}"), SOON).await?;
     let of_staying = stop(&staying).await?;
     ensure_counted(&backbone, of_leaving + of_staying).await
 }
