@@ -15,7 +15,6 @@ const WORDS: &str = r#"
     const text = (id) => element(id)?.textContent ?? "";
     const value = (id) => Number(element(id)?.dataset.value || NaN);
     const doing = () => element("activity")?.dataset.doing;
-    const longTasks = () => Number(document.body.dataset.count);
 "#;
 
 /// Answers once the condition holds. The page is looked at after each of its changes, never in
@@ -51,7 +50,7 @@ const GRACE: Duration = Duration::from_secs(30);
 
 impl Tab {
     /// Waits until a condition in JavaScript is true of the page and returns its value. It may use
-    /// `element(id)`, `text(id)`, `value(id)`, `doing()` and `longTasks()`.
+    /// `element(id)`, `text(id)`, `value(id)` and `doing()`.
     ///
     /// # Errors
     /// Where it does not come true within `at_most`: with the page's sentence and numbers, its

@@ -1,9 +1,10 @@
 //! Training together: tabs and a native peer, leaving and stopping.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use barnraise_protocol::api::DeviceCount;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_tests::browser::Graphics;
+use barnraise_tests::browser::{Graphics, Tab};
+use serde_json::json;
 
 use super::village::{LONG, QUICK, SLOW, SOON, contributor, ensure_counted, samples, stop, turn, world};
 
@@ -82,20 +83,31 @@ async fn stopping_delivers_what_is_finished() -> Result<()> {
     Ok(())
 }
 
+/// Computing time, not wall time: how long a task takes on a busy machine decides nothing here. That there
+/// is no task over 50 ms is measured by the benchmark `longtasks`.
 #[tokio::test]
 async fn training_leaves_the_main_thread_alone() -> Result<()> {
     const WATCHED_MS: u32 = 20_000;
+    const BUSY_S_MAX: f64 = 4.0;
     let _turn = turn().await;
     let mut world = world(QUICK)?;
     let backbone = world.backbone().await?;
     let tab = contributor(&backbone, "smooth", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 1", SOON).await?;
-    tab.read("void Object.assign(window, { since: performance.now(), before: longTasks() })").await?;
-    let accepted = tab.number("accepted").await?;
+    tab.cdp("Performance.enable", json!({ "timeDomain": "threadTicks" })).await?;
+    tab.read("void Object.assign(window, { since: performance.now() })").await?;
+    let (accepted, before) = (tab.number("accepted").await?, busy_s(&tab).await?);
     tab.until(&format!("performance.now() - since >= {WATCHED_MS}"), SOON).await?;
     ensure!(tab.number("accepted").await? > accepted, "it trained all the while");
-    let found =
-        tab.read("({ count: longTasks() - before, longest: document.body.dataset.longestMs })").await?;
-    ensure!(found["count"] == 0, "tasks over 50 ms on the main thread: {found}");
+    let busy_s = busy_s(&tab).await? - before;
+    ensure!(busy_s < BUSY_S_MAX, "the main thread computed for {busy_s} s of {WATCHED_MS} ms");
     Ok(())
+}
+
+/// Seconds that the main thread has computed.
+async fn busy_s(tab: &Tab) -> Result<f64> {
+    let metrics = tab.cdp("Performance.getMetrics", json!({})).await?;
+    let metrics = metrics["metrics"].as_array().context("no metrics")?;
+    let task = metrics.iter().find(|metric| metric["name"] == "TaskDuration");
+    task.and_then(|metric| metric["value"].as_f64()).context("no TaskDuration")
 }
