@@ -1,6 +1,6 @@
 //! What a person types: `cargo xtask demo`, `test`, `check`, `build`, `bench`, `fuzz`.
 //!
-//! Drives cargo, wasm-bindgen, wasm-opt and the package manager. It knows nothing of training, is
+//! Drives cargo, wasm-bindgen and the package manager. It knows nothing of training, is
 //! never part of what is shipped, and never depends on a heavy crate: `cargo xtask` must start
 //! within seconds on a machine that has built nothing yet.
 
