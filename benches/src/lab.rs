@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use axum::Router;
 use axum::extract::Query;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use barnraise_bench_peer::{batch, initial_parameters, model};
@@ -14,7 +14,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tower_http::services::ServeDir;
-use tower_http::set_header::SetResponseHeaderLayer;
 
 use crate::contender::{Answer, Task};
 use crate::{paths, tfjs};
@@ -34,15 +33,15 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Serves the page, `isolated` from other origins or not, and opens it.
-    pub(crate) async fn open(isolated: bool) -> Result<Self> {
+    /// Serves the page and opens it.
+    pub(crate) async fn open() -> Result<Self> {
         let npm = tokio::task::spawn_blocking(tfjs::fetch).await??;
         let files = router().nest_service("/npm", ServeDir::new(npm));
         let files = files.nest_service("/peer", ServeDir::new(paths::bench_peer()?));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}/", listener.local_addr()?);
         let server = tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, isolate(files, isolated)).await {
+            if let Err(error) = axum::serve(listener, files).await {
                 eprintln!("the page is no longer served: {error}");
             }
         });
@@ -133,17 +132,4 @@ async fn labels(Query(query): Query<BatchQuery>) -> Vec<u8> {
 
 fn bytes(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
     values.into_iter().flat_map(f32::to_le_bytes).collect()
-}
-
-/// With these headers a page may use threads in wasm.
-fn isolate(router: Router, isolated: bool) -> Router {
-    if !isolated {
-        return router;
-    }
-    let set = |name: &'static str, value: &'static str| {
-        SetResponseHeaderLayer::overriding(HeaderName::from_static(name), HeaderValue::from_static(value))
-    };
-    router
-        .layer(set("cross-origin-opener-policy", "same-origin"))
-        .layer(set("cross-origin-embedder-policy", "require-corp"))
 }

@@ -64,9 +64,6 @@ struct TabArgs {
     /// Only these models: lenet, mlp-256
     #[arg(long, value_delimiter = ',', default_value = "mlp-256,lenet")]
     models: Vec<String>,
-    /// Serve the page isolated from other origins, so that the wasm backend of TF.js has threads
-    #[arg(long)]
-    isolated: bool,
 }
 
 fn main() -> Result<()> {

@@ -18,7 +18,7 @@ pub(crate) enum Device {
 
 /// `tab`
 pub(crate) async fn compare(args: &TabArgs) -> Result<()> {
-    let mut lab = Lab::open(args.isolated).await?;
+    let mut lab = Lab::open().await?;
     for &device in &args.only {
         for model in &args.models {
             let task = Task { model, n_samples: args.speed.batch, n_rounds: args.speed.rounds };
