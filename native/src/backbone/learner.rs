@@ -18,6 +18,7 @@ use barnraise_swarm::{Moment, PeerKey};
 
 use super::history::History;
 use crate::config::RunConfig;
+use crate::storage::SetAside;
 use crate::storage::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
 use crate::storage::journal::{CommitRecord, Journal, JournalError};
 
@@ -96,14 +97,7 @@ impl Learner {
     ) -> Result<(Self, AveragingRound), LearnerError> {
         let mut learner = Self::fresh(config, layout)?;
         let loaded = checkpoints.load_latest(&config.run.id, &learner.spec).await?;
-        for broken in &loaded.set_aside {
-            tracing::warn!(
-                path = broken.path,
-                moved_to = broken.moved_to,
-                reason = broken.reason,
-                "set aside"
-            );
-        }
+        loaded.set_aside.iter().for_each(warn_of);
         if let Some(checkpoint) = loaded.checkpoint {
             learner.restore(checkpoint)?;
         }
@@ -185,14 +179,7 @@ impl Learner {
     /// Counts the contributions that were accepted since the last step.
     async fn replay_open(&self, round: &mut AveragingRound, journal: &Journal) -> Result<(), LearnerError> {
         let entries = journal.entries(self.epoch).await?;
-        for broken in &entries.set_aside {
-            tracing::warn!(
-                path = broken.path,
-                moved_to = broken.moved_to,
-                reason = broken.reason,
-                "set aside"
-            );
-        }
+        entries.set_aside.iter().for_each(warn_of);
         for (sequence, entry) in entries.entries {
             let values = entry.offer.codec.decode(&entry.payload, self.parameters.len());
             let restored = values.map_err(|error| error.to_string()).and_then(|values| {
@@ -264,6 +251,12 @@ impl Learner {
             history: self.history.points().to_vec(),
         })
     }
+}
+
+/// Names in the log what was damaged and moved out of the way.
+fn warn_of(broken: &SetAside) {
+    let SetAside { path, moved_to, reason } = broken;
+    tracing::warn!(path, moved_to, reason, "set aside");
 }
 
 /// What the round of a run has to know.
