@@ -1,6 +1,7 @@
 //! Everything that runs: the web folder and the native programs.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -57,18 +58,15 @@ pub(crate) fn web(workspace: &Workspace, toolchain: WasmToolchain, effort: Effor
 pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<PathBuf> {
     println!("build: the native binary");
     let mut command = workspace.cargo();
-    command.arg("build");
+    command.arg("build").args(Workspace::native_selection()).arg("--bins");
     let folder = match profile {
-        NativeProfile::Dev => {
-            command.args(["-p", "barnraise-native", "--bin", "barnraise"]);
-            "debug"
-        }
+        NativeProfile::Dev => "debug",
         NativeProfile::Tests => {
-            command.args(Workspace::native_selection()).args(["--bins", "--tests"]);
+            command.arg("--tests");
             "debug"
         }
         NativeProfile::Release => {
-            command.args(["--release", "-p", "barnraise-native", "--bin", "barnraise"]);
+            command.arg("--release");
             "release"
         }
     };
@@ -83,8 +81,8 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     web(workspace, toolchain, Effort::Best)?;
     let bench_peer = wasm::build_bench(workspace, toolchain)?;
     let binary = native(workspace, NativeProfile::Release)?;
-    let mut command = workspace.cargo();
-    command.args(["run", "--release", "-p", "barnraise-benches", "--"]).args(args);
+    let mut command = Command::new(binary.with_file_name("barnraise-benches"));
+    command.args(args);
     command.env("CHROME", browser.chrome).env("CHROMEDRIVER", browser.chromedriver);
     command.env("BARNRAISE_BIN", binary).env("BARNRAISE_WEB_ROOT", workspace.web_root());
     process::run(command.env("BARNRAISE_BENCH_PEER", bench_peer))
