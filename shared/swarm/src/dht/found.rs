@@ -1,0 +1,51 @@
+//! What several peers hold of one key, put together.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use barnraise_protocol::dht::{Record, SUBKEYS_MAX, Subkey, UnixMillis};
+
+/// The newest record of each place. Time and signature of whatever changes it are checked, and of nothing
+/// else: the same record from five peers costs one signature.
+#[derive(Debug, Clone, Default)]
+pub struct Merged {
+    records: BTreeMap<Option<Subkey>, Record>,
+}
+
+impl Merged {
+    /// Adds what a peer says it holds; returns how many of the records were good, whether new here or not.
+    ///
+    /// Whether they belong to the key was checked when they came.
+    pub fn add(
+        &mut self,
+        now: UnixMillis,
+        lifetime_max: Duration,
+        records: impl IntoIterator<Item = Record>,
+    ) -> usize {
+        records.into_iter().map(|record| usize::from(self.add_one(now, lifetime_max, record))).sum()
+    }
+
+    fn add_one(&mut self, now: UnixMillis, lifetime_max: Duration, record: Record) -> bool {
+        if let Some(held) = self.records.get(&record.subkey)
+            && !record.supersedes(held)
+        {
+            return record == *held;
+        }
+        let has_place = self.records.len() < SUBKEYS_MAX || self.records.contains_key(&record.subkey);
+        if !has_place || record.check(now, lifetime_max).is_err() {
+            return false;
+        }
+        self.records.insert(record.subkey.clone(), record);
+        true
+    }
+
+    /// Whether nobody held anything.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The records, by subkey.
+    pub fn into_records(self) -> Vec<Record> {
+        self.records.into_values().collect()
+    }
+}

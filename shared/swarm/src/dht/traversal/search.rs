@@ -1,0 +1,91 @@
+//! One key of a traversal: who may be close to it, and who has answered.
+
+use std::collections::BTreeMap;
+
+use barnraise_protocol::dht::{Distance, Key, Point};
+
+use crate::dht::found::Merged;
+
+/// Most namers that are remembered of a candidate.
+const NAMERS_MAX: usize = 4;
+
+/// Where a candidate stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CandidateState {
+    New,
+    Asked,
+    Answered { held: bool },
+    Failed,
+}
+
+#[derive(Debug)]
+pub(super) struct Candidate {
+    /// Position among the peers of the traversal; so are those in `named_by`.
+    pub(super) peer: usize,
+    pub(super) state: CandidateState,
+    /// Who named it; nobody where it was known from the beginning.
+    pub(super) named_by: Vec<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Search {
+    pub(super) key: Key,
+    pub(super) point: Point,
+    /// Closest first. No more than [`super::TraversalLimits::requests_per_key_max`] answers have added any.
+    pub(super) candidates: BTreeMap<Distance, Candidate>,
+    distances: std::collections::HashMap<usize, Distance>,
+    pub(super) merged: Merged,
+    pub(super) n_requests: usize,
+    pub(super) is_done: bool,
+}
+
+impl Search {
+    pub(super) fn new(key: Key) -> Self {
+        Self {
+            key,
+            point: Point::of_key(&key),
+            candidates: BTreeMap::new(),
+            distances: std::collections::HashMap::new(),
+            merged: Merged::default(),
+            n_requests: 0,
+            is_done: false,
+        }
+    }
+
+    pub(super) fn add(&mut self, peer: usize, point: &Point, by: Option<usize>, is_dead: bool) {
+        let state = if is_dead { CandidateState::Failed } else { CandidateState::New };
+        let distance = point.distance(&self.point);
+        self.distances.insert(peer, distance);
+        let new = Candidate { peer, state, named_by: by.into_iter().collect() };
+        let Some(known) = self.candidates.get_mut(&distance) else {
+            self.candidates.insert(distance, new);
+            return;
+        };
+        // Known from the beginning is better than named by anybody.
+        if !known.named_by.is_empty()
+            && let Some(by) = by
+            && known.named_by.len() < NAMERS_MAX
+            && !known.named_by.contains(&by)
+        {
+            known.named_by.push(by);
+        }
+    }
+
+    pub(super) fn candidate(&self, peer: usize) -> Option<&Candidate> {
+        self.candidates.get(self.distances.get(&peer)?)
+    }
+
+    pub(super) fn set_state(&mut self, peer: usize, state: CandidateState) {
+        if let Some(distance) = self.distances.get(&peer)
+            && let Some(candidate) = self.candidates.get_mut(distance)
+        {
+            candidate.state = state;
+        }
+    }
+
+    /// The peer is dead, whichever key it was asked for; what it answered before counts for nothing, because
+    /// it cannot keep anything any more.
+    pub(super) fn fail(&mut self, peer: usize) {
+        self.set_state(peer, CandidateState::Failed);
+    }
+}
