@@ -220,7 +220,9 @@ async fn start(sections: &str) -> Result<(World, Backbone)> {
 }
 
 async fn open(args: &VisitArgs, backbone: &Backbone) -> Result<Tab> {
-    let tab = Tab::open("visitor", args.device.graphics(), &backbone.page()).await?;
+    let device = args.device.to_possible_value().context("every device has a name")?;
+    let url = format!("{}/?device={}", backbone.page(), device.get_name());
+    let tab = Tab::open("visitor", args.device.graphics(), &url).await?;
     tab.until("doing() === 'idle' && !element('toggle').disabled", WAIT_MAX).await?;
     Ok(tab)
 }

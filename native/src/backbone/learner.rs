@@ -13,10 +13,10 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::state::StateHeader;
+use barnraise_swarm::history::History;
 use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundConfig};
 use barnraise_swarm::{Moment, PeerKey};
 
-use super::history::History;
 use crate::config::RunConfig;
 use crate::storage::SetAside;
 use crate::storage::checkpoint::{Checkpoint, CheckpointError, Checkpoints};

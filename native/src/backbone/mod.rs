@@ -4,7 +4,6 @@
 
 pub mod core;
 mod evaluator;
-mod history;
 mod learner;
 mod streams;
 

@@ -54,7 +54,13 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     };
     signals::listen(leave)?;
 
-    let config = Config { device, first_contribution_id: micros(), seed: seed(&keypair) };
+    let config = Config {
+        device,
+        // It was chosen on the command line.
+        is_device_free: false,
+        first_contribution_id: micros(),
+        seed: seed(&keypair),
+    };
     let platform = NativePlatform::new(args.address, keypair, ShardCache::new(cache_folder().join("peer")));
     let watch = RefCell::new(Watch { commands, samples: args.samples, was_described: false, failure: None });
     let given = contribute(&platform, config, received, |event| {

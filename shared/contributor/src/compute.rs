@@ -8,6 +8,7 @@ use barnraise_swarm::Moment;
 
 use crate::network::Prepared;
 use crate::platform::Platform;
+use crate::trial::Verdict;
 
 /// Why a computation gave nothing.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +54,7 @@ pub(crate) struct ComputeOutcome {
 pub(crate) enum Done {
     Batch { n_samples: u32, took: Moment, result: Result<(), ModelError> },
     Gradient { took: Moment, result: Result<Prepared, ComputeError> },
+    Trial { result: Result<Verdict, ModelError> },
     Prediction { request: u32, epoch: u64, result: Result<Vec<f32>, ModelError> },
 }
 

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use barnraise_learning::{ComputeDevice, Trainer};
+use barnraise_learning::{ComputeDevice, DeviceChoice, Trainer};
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::BackboneToContributor;
 use barnraise_protocol::framing::FrameError;
@@ -54,6 +54,8 @@ const DEAF_MIN: Duration = Duration::from_secs(1);
 pub struct Config {
     /// What computes; when it is lost, the CPU goes on.
     pub device: ComputeDevice,
+    /// Whether the CPU may compute instead where it turns out to be faster.
+    pub is_device_free: bool,
     /// Above every contribution id that this peer's key has used before.
     pub first_contribution_id: u64,
     /// Decides the order of the data and the jitter of reconnections.
@@ -106,6 +108,8 @@ enum NetKind {
 /// What is under way on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ComputeKind {
+    /// Of two devices, before the first batch.
+    Trial,
     Batch,
     Gradient,
     Prediction,
@@ -156,6 +160,9 @@ struct Driver<'a, P: Platform, F> {
     commands: mpsc::Receiver<Command>,
     events: F,
     device: ComputeDevice,
+    is_device_free: bool,
+    /// What the session says that computes here.
+    joined_as: Option<DeviceChoice>,
     seed: u64,
     contributor: Contributor,
     meter: Rc<Meter>,
@@ -201,6 +208,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             commands,
             events,
             device: config.device,
+            is_device_free: config.is_device_free,
+            joined_as: None,
             seed: config.seed,
             contributor: Contributor::new(config.first_contribution_id, config.seed),
             meter: Rc::default(),

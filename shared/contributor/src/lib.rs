@@ -14,6 +14,7 @@ mod network;
 mod operation;
 mod platform;
 mod speed;
+mod trial;
 
 pub use description::{
     BUFFER_BYTES_MAX, DescriptionError, MICRO_BATCH_SAMPLES_MAX, SHUFFLE_BUFFER_SAMPLES_MAX,

@@ -70,7 +70,8 @@ fn play<T>(
     let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
     let events = Rc::<RefCell<Vec<Event>>>::default();
     let scene = Script { backbone: Rc::clone(backbone), commands, events: Rc::clone(&events) };
-    let config = Config { device: ComputeDevice::cpu(), first_contribution_id: 1, seed: 7 };
+    let config =
+        Config { device: ComputeDevice::cpu(), is_device_free: true, first_contribution_id: 1, seed: 7 };
     let contributor = contribute(&**platform, config, receiver, |event| {
         events.borrow_mut().push(event);
         backbone.happened.notify_one();

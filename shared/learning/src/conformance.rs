@@ -3,9 +3,9 @@
 //! Each check computes something on the device and on the CPU (or in another way) and reports how
 //! far they lie apart. Nothing is asserted here: the caller decides what a failure means.
 
+pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
-use serde::Serialize;
 
 use crate::batch::Batch;
 use crate::device::ComputeDevice;
@@ -29,26 +29,8 @@ const N_SAMPLES: usize = 32;
 /// Where the batch is cut in two for the accumulation check, unevenly.
 const CUT: usize = 11;
 
-/// One comparison.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CheckOutcome {
-    /// What was compared.
-    pub name: String,
-    /// Largest absolute difference, divided by the largest absolute value of the reference.
-    pub deviation: f32,
-    /// What the deviation must not exceed.
-    pub tolerance: f32,
-}
-
-impl CheckOutcome {
-    /// Whether the deviation is a number within the tolerance.
-    pub fn passed(&self) -> bool {
-        self.deviation <= self.tolerance
-    }
-
-    fn new(name: String, got: &[f32], want: &[f32], tolerance: f32) -> Self {
-        Self { name, deviation: deviation(got, want), tolerance }
-    }
+fn outcome(name: String, got: &[f32], want: &[f32], tolerance: f32) -> CheckOutcome {
+    CheckOutcome { name, deviation: deviation(got, want), tolerance }
 }
 
 /// Runs every check on `device` with both architectures.
@@ -88,22 +70,12 @@ async fn compare(
     let device = TOLERANCE_DEVICE;
     let grouping = TOLERANCE_GROUPING;
     Ok(vec![
-        CheckOutcome::new(name("gradient as on the CPU"), &whole.values, &want.values, device),
-        CheckOutcome::new(name("loss as on the CPU"), &[whole.loss], &[want.loss], device),
-        CheckOutcome::new(
-            name("probabilities as on the CPU"),
-            &got_probabilities,
-            &want_probabilities,
-            device,
-        ),
-        CheckOutcome::new(name("two micro-batches as one"), &pieces.values, &whole.values, grouping),
-        CheckOutcome::new(
-            name("two peers by their samples as one"),
-            &weighted(&parts),
-            &whole.values,
-            grouping,
-        ),
-        CheckOutcome::new(name("loss of evaluation and step"), &[evaluation.loss], &[whole.loss], grouping),
+        outcome(name("gradient as on the CPU"), &whole.values, &want.values, device),
+        outcome(name("loss as on the CPU"), &[whole.loss], &[want.loss], device),
+        outcome(name("probabilities as on the CPU"), &got_probabilities, &want_probabilities, device),
+        outcome(name("two micro-batches as one"), &pieces.values, &whole.values, grouping),
+        outcome(name("two peers by their samples as one"), &weighted(&parts), &whole.values, grouping),
+        outcome(name("loss of evaluation and step"), &[evaluation.loss], &[whole.loss], grouping),
     ])
 }
 
@@ -130,7 +102,7 @@ async fn differences(model: &str, trainer: &mut Trainer) -> Result<Vec<CheckOutc
     }
     trainer.load_parameters(&parameters)?;
     let name = format!("{model}: gradient as finite differences of the loss");
-    Ok(vec![CheckOutcome::new(name, &slopes.0, &slopes.1, TOLERANCE_DIFFERENCES)])
+    Ok(vec![outcome(name, &slopes.0, &slopes.1, TOLERANCE_DIFFERENCES)])
 }
 
 async fn gradient(trainer: &mut Trainer, batches: &[&Batch]) -> Result<MeanGradient, ModelError> {
@@ -223,9 +195,9 @@ mod tests {
         assert_eq!(deviation(&[1.0, 2.0], &[1.0, 4.0]), 0.5);
         assert_eq!(deviation(&[0.0], &[0.0]), 0.0);
         assert_eq!(deviation(&[1.0], &[1.0, 2.0]), f32::INFINITY);
-        let outcome = CheckOutcome::new(String::new(), &[f32::NAN], &[1.0], 1e-3);
+        let outcome = super::outcome(String::new(), &[f32::NAN], &[1.0], 1e-3);
         assert!(!outcome.passed());
-        let outcome = CheckOutcome::new(String::new(), &[1.1], &[1.0], 1e-3);
+        let outcome = super::outcome(String::new(), &[1.1], &[1.0], 1e-3);
         assert!(!outcome.passed());
     }
 }

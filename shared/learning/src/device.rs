@@ -27,6 +27,9 @@ pub enum DeviceChoice {
     Cuda,
 }
 
+/// Words of an adapter's name up to this length are initials, such as AMD and ARM.
+const INITIALS_MAX: usize = 3;
+
 /// Why a device cannot compute.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
@@ -128,15 +131,29 @@ fn wgpu_error(error: WgpuInitError) -> DeviceError {
     }
 }
 
-/// What people call the adapter; a browser tells it to scripts only.
+/// What people call the adapter; a browser tells it to scripts only, in words of lower case.
 fn adapter_name(setup: &WgpuSetup, known_as: &str) -> String {
+    if !known_as.is_empty() {
+        return in_title_case(known_as);
+    }
     let info = setup.adapter.get_info();
-    let parts = [known_as, info.name.as_str(), info.driver.as_str()];
+    let parts = [info.name.as_str(), info.driver.as_str()];
     let known: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     match known.is_empty() {
         true => format!("{:?} adapter", info.backend),
         false => format!("{} ({:?})", known.join(", "), info.backend),
     }
+}
+
+/// `nvidia ampere` as `Nvidia Ampere`, `amd rdna-3` as `AMD Rdna-3`. Words that have a capital stay.
+fn in_title_case(words: &str) -> String {
+    let word = |word: &str| match word.chars().next() {
+        _ if word.chars().any(char::is_uppercase) => word.to_owned(),
+        Some(_) if word.len() <= INITIALS_MAX => word.to_uppercase(),
+        Some(first) => first.to_uppercase().chain(word.chars().skip(1)).collect(),
+        None => String::new(),
+    };
+    words.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -257,6 +274,14 @@ mod tests {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
         assert_eq!("tpu".parse::<DeviceChoice>(), Err(DeviceError::UnknownChoice("tpu".to_owned())));
+    }
+
+    #[test]
+    fn adapters_have_plain_names() {
+        assert_eq!(in_title_case("google swiftshader"), "Google Swiftshader");
+        assert_eq!(in_title_case("amd rdna-3"), "AMD Rdna-3");
+        assert_eq!(in_title_case(" NVIDIA GeForce RTX 3080 "), "NVIDIA GeForce RTX 3080");
+        assert_eq!(in_title_case(""), "");
     }
 
     #[test]

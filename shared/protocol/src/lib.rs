@@ -8,6 +8,7 @@
 
 pub mod api;
 pub mod bulk;
+pub mod check;
 pub mod codec;
 pub mod contribute;
 pub mod dataset;

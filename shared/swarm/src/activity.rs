@@ -1,5 +1,9 @@
 //! What a contributor is doing, in words that a page or a terminal can show. Plain data.
 
+use std::fmt;
+
+use barnraise_protocol::contribute::{DeviceKind, Progress};
+use barnraise_protocol::run::RunDescription;
 use serde::{Deserialize, Serialize};
 
 /// What a contributor is doing, or why it waits. The page turns each into a sentence.
@@ -82,4 +86,73 @@ pub struct Contribution {
     pub bytes_up: u64,
     /// Bytes received, likewise.
     pub bytes_down: u64,
+}
+
+/// What a contributor tells the person.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// What is trained, once it is known and whenever it changes. A page knows it from the web server.
+    #[serde(skip)]
+    Described(Box<RunDescription>),
+    /// What the peer is doing, when that changes.
+    Activity(Activity),
+    /// What the peer has given; a few times a second at most, and before it says that it is idle.
+    Contribution(Contribution),
+    /// How the run stands.
+    Progress(Progress),
+    /// Answer to a question about one image.
+    Prediction {
+        /// Echo.
+        request: u32,
+        /// Epoch of the parameters used.
+        epoch: u64,
+        /// `[n_classes]`, sums to 1.
+        probabilities: Vec<f32>,
+    },
+    /// The held-out samples to look at.
+    Gallery {
+        /// `[n, height, width, channels]`.
+        #[serde(with = "serde_bytes")]
+        images: Vec<u8>,
+        /// `[n]`.
+        #[serde(with = "serde_bytes")]
+        labels: Vec<u8>,
+    },
+    /// Another device goes on.
+    DeviceChanged {
+        /// What computes now.
+        device: DeviceKind,
+        /// Its name for people.
+        device_name: String,
+        /// Why.
+        reason: DeviceChange,
+    },
+    /// Something was refused or could not be done; training, if any, goes on.
+    Failed {
+        /// What was wanted, and what went wrong.
+        message: String,
+    },
+}
+
+/// Why another device computes than before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cause", rename_all = "kebab-case")]
+pub enum DeviceChange {
+    /// It is gone or failed.
+    Lost {
+        /// From its driver, for whoever looks for the cause.
+        detail: String,
+    },
+    /// The processor makes the same steps in less time.
+    Slower,
+}
+
+impl fmt::Display for DeviceChange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost { detail } => formatter.write_str(detail),
+            Self::Slower => formatter.write_str("it is faster here"),
+        }
+    }
 }

@@ -188,6 +188,13 @@ impl Contributor {
         self.link = Link::Down { retry_at, reason: Some(reason) };
     }
 
+    /// The session is to be begun anew on the same connection, as what this peer is by now.
+    pub fn rejoin(&mut self, now: Moment) {
+        if matches!(self.link, Link::Up { .. }) {
+            self.link = Link::Down { retry_at: now, reason: None };
+        }
+    }
+
     /// Something came from the backbone.
     pub fn on_heard(&mut self, now: Moment) {
         if let Link::Up { heard_at } = &mut self.link {
@@ -468,6 +475,19 @@ mod tests {
         peer.stop(S);
         assert!(matches!(peer.next_action(S), Action::Wait(Some(_))));
         assert_eq!(peer.next_action(S + STOP_TIMEOUT), Action::Leave);
+    }
+
+    #[test]
+    fn rejoining_keeps_what_is_pending() {
+        let mut peer = connected();
+        compute(&mut peer, 64);
+        peer.on_due(3);
+        peer.next_action(S);
+        peer.rejoin(S);
+        assert_eq!(peer.next_action(S), Action::Connect);
+        peer.on_connected(S, 256, 64);
+        peer.on_epoch(3);
+        assert_eq!(peer.next_action(S), Action::Offer);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 pub mod activity;
 pub mod backoff;
 pub mod contributor;
+pub mod history;
 pub mod random;
 pub mod round;
 pub mod samples;

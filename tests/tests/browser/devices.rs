@@ -1,7 +1,10 @@
 //! What a tab computes on, and how right it is.
 
 use anyhow::{Result, ensure};
+use barnraise_protocol::api::DeviceCount;
+use barnraise_protocol::contribute::DeviceKind;
 use barnraise_tests::browser::{Graphics, Tab};
+use barnraise_tests::process::Backbone;
 use serde_json::json;
 
 use super::village::{LONG, QUICK, SOON, contributor, turn, world};
@@ -70,21 +73,58 @@ async fn without_an_adapter_the_processor_computes_and_the_page_says_so() -> Res
     Ok(())
 }
 
+/// An adapter in software computes on the processor, with more to do: the tab finds that out by itself.
+#[tokio::test]
+async fn a_slow_adapter_is_left_to_rest_and_everyone_sees_it() -> Result<()> {
+    let _turn = turn().await;
+    let mut world = world(QUICK)?;
+    let backbone = world.backbone().await?;
+    let tab = contributor(&backbone, "slow-adapter", Graphics::SoftwareAdapter, "").await?;
+    tab.until("value('accepted') >= 1", LONG).await?;
+    ensure!(tab.read("element('device').dataset.device").await? == "browser-cpu");
+    let line = tab.text("device").await?;
+    ensure!(line.contains("faster here than this graphics adapter"), "{line}");
+    ensure!(tab.read("element('notice').hidden").await? == true, "{}", tab.text("notice").await?);
+    counted_as(&tab, &backbone, DeviceKind::BrowserCpu, "1 × browser on its processor").await
+}
+
+/// Everyone is told that the run has one contributor, which computes on `device`.
+async fn counted_as(tab: &Tab, backbone: &Backbone, device: DeviceKind, words: &str) -> Result<()> {
+    tab.until(&format!("text('devices') === {}", json!(words)), SOON).await?;
+    let devices = backbone.status().await?.devices;
+    ensure!(devices == [DeviceCount { device, n_contributors: 1 }], "{devices:?}");
+    Ok(())
+}
+
+/// Whether each picture of the gallery still has its ink.
+const GALLERY_IS_WHOLE: &str = r"
+    [...document.querySelectorAll('#gallery canvas')].every((canvas) => {
+        const context = canvas.getContext('2d');
+        const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+        return !context.isContextLost() && data.some((value) => value > 0);
+    })
+";
+
 #[tokio::test]
 async fn a_lost_adapter_does_not_end_the_training() -> Result<()> {
     let _turn = turn().await;
     let mut world = world(QUICK)?;
     let backbone = world.backbone().await?;
-    let tab = contributor(&backbone, "lost-adapter", Graphics::SoftwareAdapter, "").await?;
-    tab.until("value('accepted') >= 1", LONG).await?;
+    let tab = contributor(&backbone, "lost-adapter", Graphics::SoftwareAdapter, "device=webgpu").await?;
+    tab.until("value('accepted') >= 1 && document.querySelector('#gallery canvas')", LONG).await?;
     ensure!(tab.read("element('device').dataset.device").await? == "browser-web-gpu");
+    counted_as(&tab, &backbone, DeviceKind::BrowserWebGpu, "1 × browser with WebGPU").await?;
     tab.cdp("Browser.crashGpuProcess", json!({})).await?;
-    tab.until("!element('notice').hidden && text('notice') !== ''", SOON).await?;
-    let device = tab.read("element('device').dataset.device").await?;
-    // What was accepted on the lost device stays counted, or begins anew with a new worker.
+    tab.until("!element('notice').hidden && element('device').dataset.device === 'browser-cpu'", SOON)
+        .await?;
+    let (notice, line) = (tab.text("notice").await?, tab.text("device").await?);
+    ensure!(notice == "The graphics processor stopped answering. The processor goes on.", "{notice}");
+    ensure!(line.contains("as the graphics processor stopped answering"), "{line}");
+    // What was accepted on the lost device stays counted.
     let accepted = tab.number("accepted").await?;
     tab.until(&format!("value('accepted') > {accepted}"), LONG).await?;
+    counted_as(&tab, &backbone, DeviceKind::BrowserCpu, "1 × browser on its processor").await?;
+    ensure!(tab.read(GALLERY_IS_WHOLE).await? == true, "the gallery is broken");
     tab.pictures("lost-adapter").await?;
-    ensure!(device == "browser-cpu" || device == "browser-web-gpu", "{device}");
     Ok(())
 }

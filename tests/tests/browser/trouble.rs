@@ -46,15 +46,15 @@ async fn a_page_without_its_backbone_says_so_and_recovers() -> Result<()> {
     // The words follow a moment later than the mark: they stay long enough to be read.
     tab.until("doing() === 'unreachable' && text('activity').includes('Trying again')", SOON).await?;
     overflows_nowhere(&tab, "unreachable").await?;
-    // Starting now cannot work, and is answered all the same.
+    ensure!(tab.read("element('main').dataset.stale === 'true' && !element('stale').hidden").await? == true);
+    // Whoever starts now waits, and has pressed the button once and for all.
     tab.click("#toggle").await?;
-    tab.until("doing() === 'broken' && text('activity').includes('stopped')", SOON).await?;
+    tab.until("doing() === 'unreachable' && text('activity').includes('by itself')", SOON).await?;
     overflows_nowhere(&tab, "started-unreachable").await?;
 
     let _backbone = world.backbone().await?;
-    tab.until("element('live').dataset.state === 'live'", SOON).await?;
-    tab.click("#toggle").await?;
     tab.until("value('accepted') >= 1", SOON).await?;
+    ensure!(tab.read("element('main').dataset.stale === 'false' && element('stale').hidden").await? == true);
     Ok(())
 }
 

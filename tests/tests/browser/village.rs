@@ -74,8 +74,7 @@ pub(crate) async fn contributor(
 /// Stops a tab by its button and returns the samples of it that were accepted, all in all.
 pub(crate) async fn stop(tab: &Tab) -> Result<u64> {
     tab.click("#toggle").await?;
-    // The last count comes a moment after the last deed; it is the one with nothing under way.
-    tab.until("doing() === 'idle' && value('speed') === 0", SOON).await?;
+    tab.until("doing() === 'idle'", SOON).await?;
     samples(tab).await
 }
 

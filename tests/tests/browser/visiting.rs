@@ -33,7 +33,7 @@ const OVERHEAR: &str = r"
         constructor(...args) {
             super(...args);
             this.addEventListener('message', ({ data }) => {
-                if (data.type === 'prediction') window.predictions.push(data);
+                if (data.event === 'prediction') window.predictions.push(data);
             });
         }
     };

@@ -6,8 +6,9 @@
 //! a `type` in kebab case, an integer is a number (an error above 2^53), and bytes are a
 //! `Uint8Array`.
 
-use barnraise_protocol::contribute::{DeviceKind, Progress};
-pub use barnraise_swarm::activity::{Activity, Contribution};
+pub use barnraise_protocol::check::CheckOutcome;
+use barnraise_protocol::contribute::DeviceKind;
+pub use barnraise_swarm::activity::{Activity, Contribution, DeviceChange, Event};
 use serde::{Deserialize, Serialize};
 
 /// Page to worker.
@@ -29,7 +30,7 @@ pub enum PageToPeer {
     /// Offer what is finished, then stop.
     Stop,
     /// What is this? `pixels` is `[height, width, channels]`, 0 is background; answered by
-    /// [`PeerToPage::Prediction`] with the same `request`.
+    /// [`Event::Prediction`] with the same `request`.
     Predict {
         /// Echoed.
         request: u32,
@@ -37,7 +38,7 @@ pub enum PageToPeer {
         #[serde(with = "serde_bytes")]
         pixels: Vec<u8>,
     },
-    /// Send the gallery; answered by [`PeerToPage::Gallery`].
+    /// Send the gallery; answered by [`Event::Gallery`].
     LoadGallery,
     /// Run the conformance checks of the learning crate on the device and compare with the CPU;
     /// answered by [`PeerToPage::SelfCheck`].
@@ -48,7 +49,7 @@ pub enum PageToPeer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceChoice {
-    /// WebGPU where there is an adapter, the CPU otherwise.
+    /// WebGPU where there is an adapter that is faster than the CPU, the CPU otherwise.
     Auto,
     /// The CPU.
     Cpu,
@@ -79,30 +80,8 @@ pub enum PeerToPage {
         /// Its name for people.
         device_name: String,
     },
-    /// What the tab is doing, whenever that changes.
-    Activity(Activity),
-    /// How the run stands, as heard over libp2p.
-    Progress(Progress),
-    /// What this tab has given since it was opened; a few times a second at most.
-    Contribution(Contribution),
-    /// Answer to `Predict`.
-    Prediction {
-        /// Echo.
-        request: u32,
-        /// Epoch of the parameters used.
-        epoch: u64,
-        /// `[n_classes]`, sums to 1.
-        probabilities: Vec<f32>,
-    },
-    /// Answer to `LoadGallery`.
-    Gallery {
-        /// `[n, height, width, channels]`.
-        #[serde(with = "serde_bytes")]
-        images: Vec<u8>,
-        /// `[n]`.
-        #[serde(with = "serde_bytes")]
-        labels: Vec<u8>,
-    },
+    /// What the contributor in the worker tells.
+    Told(Event),
     /// Answer to `SelfCheck`.
     SelfCheck {
         /// What computed.
@@ -110,38 +89,11 @@ pub enum PeerToPage {
         /// One line per check: its name, the largest deviation from the CPU and the tolerance.
         checks: Vec<CheckOutcome>,
     },
-    /// The device changed in the middle: the adapter was lost and the CPU goes on.
-    DeviceChanged {
-        /// What computes now.
-        device: DeviceKind,
-        /// Its name for people.
-        device_name: String,
-        /// Why.
-        reason: String,
-    },
-    /// The request could not be served; training, if any, goes on.
+    /// The peer could not be loaded or started, or a request not be served.
     Failed {
         /// What was wanted, and what went wrong.
         message: String,
     },
-}
-
-/// One conformance check.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CheckOutcome {
-    /// Name.
-    pub name: String,
-    /// Largest deviation from the reference.
-    pub deviation: f32,
-    /// Largest deviation that passes.
-    pub tolerance: f32,
-}
-
-impl CheckOutcome {
-    /// Whether the deviation is within the tolerance. A NaN never is.
-    pub fn passed(&self) -> bool {
-        self.deviation <= self.tolerance
-    }
 }
 
 #[cfg(test)]
@@ -157,8 +109,9 @@ mod tests {
         assert_eq!(json(&loading), serde_json::json!({"type": "loading", "bytes": 3, "bytes_total": null}));
         let failed = PeerToPage::Failed { message: "x".into() };
         assert_eq!(json(&failed), serde_json::json!({"type": "failed", "message": "x"}));
-        let activity = PeerToPage::Activity(Activity::Training { epoch: 7 });
-        assert_eq!(json(&activity), serde_json::json!({"type": "activity", "doing": "training", "epoch": 7}));
+        let told = PeerToPage::Told(Event::Activity(Activity::Training { epoch: 7 }));
+        let want = serde_json::json!({"type": "told", "event": "activity", "doing": "training", "epoch": 7});
+        assert_eq!(json(&told), want);
     }
 
     #[test]
@@ -169,12 +122,5 @@ mod tests {
         let hello: PageToPeer = serde_json::from_str(hello).unwrap();
         let want = PageToPeer::Hello { origin: "o".into(), identity: None, device: DeviceChoice::WebGpu };
         assert_eq!(hello, want);
-    }
-
-    #[test]
-    fn a_nan_deviation_never_passes() {
-        let check = |deviation| CheckOutcome { name: "x".into(), deviation, tolerance: 1.0 };
-        assert!(check(1.0).passed());
-        assert!(!check(f32::NAN).passed());
     }
 }

@@ -42,6 +42,13 @@ pub(crate) fn now_ms() -> f64 {
     window().performance().map_or(0.0, |performance| performance.now())
 }
 
+/// The clock's time at `now_ms` of [`now_ms`], as the visitor writes it.
+pub(crate) fn clock_time(now_ms: f64) -> String {
+    let origin_ms = window().performance().map_or(0.0, |performance| performance.time_origin());
+    let date = js_sys::Date::new(&(origin_ms + now_ms).into());
+    String::from(date.to_locale_time_string("default"))
+}
+
 /// The element of this id, which must be a `T`.
 pub(crate) fn by_id<T: JsCast>(id: &'static str) -> Result<T, DomError> {
     document().get_element_by_id(id).and_then(|element| element.dyn_into().ok()).ok_or(DomError::Element(id))

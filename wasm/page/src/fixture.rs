@@ -1,18 +1,19 @@
 //! A page as the tests of this crate like to have it.
 
 use barnraise_messages::DeviceChoice;
+use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
 use barnraise_protocol::hash::Sha256Hash;
 use barnraise_protocol::run::{ModelKind, ModelSpec, RunDescription};
 
-use crate::state::{Capabilities, Page};
+use crate::state::{Capabilities, Page, WebGpu};
 
 pub(crate) const ORIGIN: &str = "http://127.0.0.1:4000";
 
 pub(crate) fn page() -> Page {
-    let capabilities = Capabilities { secure: true, web_transport: true, web_gpu: true };
+    let capabilities = Capabilities { secure: true, web_transport: true, web_gpu: WebGpu::Adapter };
     let mut page = Page::new(capabilities, DeviceChoice::Auto, ORIGIN.into(), None);
     page.run = Some(run());
     page
@@ -52,4 +53,8 @@ pub(crate) fn progress() -> Progress {
         train_loss: Some(0.7),
         test_accuracy: Some(0.8),
     }
+}
+
+pub(crate) fn status() -> RunStatus {
+    RunStatus { run: run(), addresses: vec![], progress: progress(), history: vec![], devices: vec![] }
 }

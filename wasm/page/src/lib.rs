@@ -17,6 +17,7 @@ mod app;
 mod backbone;
 mod controls;
 mod dom;
+mod graphics;
 mod picture;
 mod sketch;
 mod view;
@@ -48,6 +49,10 @@ fn start() -> Result<(), JsValue> {
     controls::listen(&app)?;
     app.draw();
     wasm_bindgen_futures::spawn_local(backbone::follow(app.clone()));
+    let asking = app.clone();
+    wasm_bindgen_futures::spawn_local(async move {
+        asking.dispatch(Event::GraphicsKnown(graphics::ask().await));
+    });
     let is_set = |name| query.get(name).as_deref() == Some("1");
     if is_set("selfcheck") {
         app.dispatch(Event::CheckDevice);
@@ -67,6 +72,6 @@ fn capabilities() -> Capabilities {
     Capabilities {
         secure: window.is_secure_context(),
         web_transport: has(&window, "WebTransport"),
-        web_gpu: has(&window.navigator(), "gpu"),
+        web_gpu: graphics::at_first_sight(),
     }
 }

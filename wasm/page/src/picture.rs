@@ -1,8 +1,17 @@
 //! Shows grey values on a canvas, as ink on paper.
 
 use barnraise_protocol::dataset::ImageShape;
-use wasm_bindgen::{Clamped, JsCast};
+use wasm_bindgen::{Clamped, JsCast, JsValue};
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
+
+/// What to draw with. The canvas stays in the processor's memory, whatever becomes of the graphics
+/// processor; small ones are drawn sooner there, too.
+pub(crate) fn context_of(canvas: &HtmlCanvasElement) -> Option<CanvasRenderingContext2d> {
+    let options = js_sys::Object::new();
+    js_sys::Reflect::set(&options, &"willReadFrequently".into(), &JsValue::TRUE).ok()?;
+    let context = canvas.get_context_with_context_options("2d", &options).ok().flatten()?;
+    context.dyn_into().ok()
+}
 
 /// Opaque black where `pixels` (`[height, width, channels]`) are 255, clear where they are 0. Shows
 /// nothing where the length is not the shape's.
@@ -10,11 +19,7 @@ pub(crate) fn show(canvas: &HtmlCanvasElement, pixels: &[u8], shape: ImageShape)
     let (width, height) = (u32::from(shape.width), u32::from(shape.height));
     (canvas.width() != width).then(|| canvas.set_width(width));
     (canvas.height() != height).then(|| canvas.set_height(height));
-    let context = canvas.get_context("2d").ok().flatten();
-    let Some(context) = context.and_then(|context| context.dyn_into::<CanvasRenderingContext2d>().ok())
-    else {
-        return;
-    };
+    let Some(context) = context_of(canvas) else { return };
     context.clear_rect(0.0, 0.0, f64::from(width), f64::from(height));
     if pixels.len() != shape.n_values() {
         return;

@@ -1,10 +1,10 @@
 //! The sentence that always says what the tab is doing or why it waits. Pure.
 
-use barnraise_messages::{Activity, DeviceChoice};
+use barnraise_messages::{Activity, DeviceChange, DeviceChoice};
 use barnraise_protocol::contribute::DeviceKind;
 
 use crate::format;
-use crate::state::{Backbone, Page, Peer};
+use crate::state::{Backbone, Page, Peer, WebGpu};
 
 /// What the page says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,9 +52,10 @@ pub(crate) fn sentence(page: &Page) -> Sentence {
         (_, Backbone::Asking) => Sentence::new("asking", "Asking what is being trained here…"),
         (_, Backbone::Lost { reason, retry_in_ms }) => {
             let wait = format::wait(*retry_in_ms);
+            let then = if page.contributing { " This tab then begins by itself." } else { "" };
             Sentence::new(
                 "unreachable",
-                format!("The backbone cannot be reached ({reason}). Trying again {wait}."),
+                format!("The backbone cannot be reached ({reason}). Trying again {wait}.{then}"),
             )
             .spoken_as("The backbone cannot be reached. Trying again.")
         }
@@ -172,29 +173,47 @@ fn device_in_words(device: DeviceKind) -> &'static str {
 
 /// What computes, for the line under the button.
 pub(crate) fn device_line(page: &Page) -> String {
+    if !page.is_supported() {
+        return "Nothing is computed in this tab.".into();
+    }
     match &page.peer {
-        Peer::Ready { device: DeviceKind::BrowserCpu, device_name } => {
-            let why = match (page.device_choice, page.capabilities.web_gpu) {
-                (DeviceChoice::Cpu, _) => "",
-                (_, false) => ", as this browser offers no WebGPU",
-                (_, true) => ", as WebGPU has no graphics processor to offer",
-            };
-            format!("On the processor{why}{}", in_brackets(device_name))
+        Peer::Ready { device: DeviceKind::BrowserCpu, .. } => {
+            format!("On the processor{}.", why_the_processor(page))
         }
         Peer::Ready { device, device_name } => {
             let via = if *device == DeviceKind::BrowserWebGpu { " through WebGPU" } else { "" };
-            format!("On {}{via}{}", device_in_words(*device), in_brackets(device_name))
+            let name = if device_name.is_empty() { String::new() } else { format!(": {device_name}") };
+            format!("On {}{via}{name}.", device_in_words(*device))
         }
-        _ if page.device_choice == DeviceChoice::Cpu => "The processor will do the work.".into(),
-        _ if page.capabilities.web_gpu => {
-            "WebGPU is available: the graphics processor will do the work.".into()
-        }
-        _ => "No WebGPU here: the processor will do the work, more slowly.".into(),
+        _ => expected_device(page.device_choice, page.capabilities.web_gpu).into(),
     }
 }
 
-fn in_brackets(name: &str) -> String {
-    if name.is_empty() { String::new() } else { format!(" ({name})") }
+fn why_the_processor(page: &Page) -> &'static str {
+    match (&page.device_change, page.device_choice, page.capabilities.web_gpu) {
+        (Some(DeviceChange::Lost { .. }), ..) => ", as the graphics processor stopped answering",
+        (Some(DeviceChange::Slower), ..) => ", which is faster here than this graphics adapter",
+        (None, DeviceChoice::Cpu, _) => "",
+        (None, _, WebGpu::Absent) => ", as this browser offers no WebGPU",
+        (None, ..) => ", as WebGPU has no graphics processor to offer",
+    }
+}
+
+fn expected_device(choice: DeviceChoice, web_gpu: WebGpu) -> &'static str {
+    match (choice, web_gpu) {
+        (DeviceChoice::Cpu, _) => "The processor will do the work.",
+        (_, WebGpu::Asking) => "Looking for a graphics processor…",
+        (DeviceChoice::WebGpu, WebGpu::Adapter) => "The graphics processor will do the work, through WebGPU.",
+        (DeviceChoice::WebGpu, WebGpu::Absent) => "This browser offers no WebGPU.",
+        (DeviceChoice::WebGpu, WebGpu::NoAdapter) => "WebGPU has no graphics processor to offer here.",
+        (DeviceChoice::Auto, WebGpu::Adapter) => {
+            "The graphics processor will do the work, or the processor where that is faster."
+        }
+        (DeviceChoice::Auto, WebGpu::NoAdapter) => {
+            "WebGPU has no graphics processor to offer: the processor will do the work."
+        }
+        (DeviceChoice::Auto, WebGpu::Absent) => "No WebGPU here: the processor will do the work.",
+    }
 }
 
 /// What the model said, and whether it was right where that is known.

@@ -7,6 +7,7 @@ use wasm_bindgen::JsCast;
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, PointerEvent};
 
 use crate::dom::{DomError, Listener, by_id};
+use crate::picture::context_of;
 
 /// Pixels of a side of the canvas; `index.html` says the same.
 const SIDE: u16 = 280;
@@ -111,11 +112,4 @@ impl Sketch {
 /// `at` is whole or not as the version of the browser's interface says.
 fn scale(at: impl Into<f64>, start: f64, length: f64) -> f64 {
     (at.into() - start) / length.max(1.0) * f64::from(SIDE)
-}
-
-/// The context of a canvas that is read back often.
-fn context_of(canvas: &HtmlCanvasElement) -> Option<CanvasRenderingContext2d> {
-    let options = js_sys::Object::new();
-    js_sys::Reflect::set(&options, &"willReadFrequently".into(), &true.into()).ok()?;
-    canvas.get_context_with_context_options("2d", &options).ok()??.dyn_into().ok()
 }

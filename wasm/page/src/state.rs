@@ -4,15 +4,23 @@
 //! The driver feeds one [`Event`] at a time and carries out the [`Action`]s that come back; the
 //! view is drawn from the fields.
 
-use barnraise_messages::{Activity, CheckOutcome, Contribution, DeviceChoice, PageToPeer, PeerToPage};
+mod parts;
+
+use barnraise_messages::{
+    Activity, CheckOutcome, Contribution, DeviceChange, DeviceChoice, Event as Told, PageToPeer, PeerToPage,
+};
 use barnraise_protocol::api::{DeviceCount, LiveProgress, RunStatus};
 use barnraise_protocol::contribute::{DeviceKind, Progress};
 use barnraise_protocol::run::RunDescription;
 
 use crate::history::History;
+pub(crate) use parts::{Backbone, Capabilities, Gallery, Peer, Prediction, Question, WebGpu};
 
 /// A question about the same picture is asked again at most this often while the model changes.
 const ASK_AGAIN_MS: f64 = 3000.0;
+
+/// For the visitor; what the driver said of it is on the console.
+const GRAPHICS_LOST: &str = "The graphics processor stopped answering. The processor goes on.";
 
 /// Something happened.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +43,8 @@ pub(crate) enum Event {
     ForgetQuestion,
     /// Run the conformance checks once the peer is there.
     CheckDevice,
+    /// The browser was asked for a graphics processor.
+    GraphicsKnown(WebGpu),
     /// The worker said something.
     FromPeer(PeerToPage),
     /// The worker is gone: it could not be started, or it crashed.
@@ -54,75 +64,6 @@ pub(crate) enum Action {
     KeepIdentity(Vec<u8>),
 }
 
-/// What this browser can do, found out before anything is loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Capabilities {
-    /// The page came over HTTPS or from this machine.
-    pub(crate) secure: bool,
-    /// There is a WebTransport.
-    pub(crate) web_transport: bool,
-    /// There is a WebGPU; whether there is an adapter only the peer finds out.
-    pub(crate) web_gpu: bool,
-}
-
-/// Whether the backbone answers over HTTP.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Backbone {
-    /// First request.
-    Asking,
-    /// Events arrive.
-    Live,
-    /// It does not answer.
-    Lost { reason: String, retry_in_ms: u32 },
-}
-
-/// The worker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Peer {
-    /// Not asked for yet.
-    Absent,
-    /// The module is on its way, or was loaded and looks for a device.
-    Loading { bytes: u64, bytes_total: Option<u64> },
-    /// It answers.
-    Ready { device: DeviceKind, device_name: String },
-}
-
-/// A picture that the visitor asked about.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Question {
-    /// `[height, width, channels]`.
-    pub(crate) pixels: Vec<u8>,
-    /// Which of the gallery it is, where it was not drawn.
-    pub(crate) picked: Option<usize>,
-    asked_at_ms: f64,
-    is_open: bool,
-}
-
-impl Question {
-    /// What is asked about.
-    pub(crate) fn pixels(&self) -> &[u8] {
-        &self.pixels
-    }
-}
-
-/// What the model said.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Prediction {
-    /// Epoch of the model.
-    pub(crate) epoch: u64,
-    /// Classes and their probabilities, the likeliest first.
-    pub(crate) ranking: Vec<(usize, f32)>,
-}
-
-/// Held-out pictures.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Gallery {
-    /// `[n, height, width, channels]`.
-    pub(crate) images: Vec<u8>,
-    /// `[n]`.
-    pub(crate) labels: Vec<u8>,
-}
-
 /// Everything the view shows.
 #[derive(Debug)]
 pub(crate) struct Page {
@@ -130,6 +71,8 @@ pub(crate) struct Page {
     pub(crate) backbone: Backbone,
     pub(crate) run: Option<RunDescription>,
     pub(crate) progress: Option<Progress>,
+    /// When something was last heard of the run.
+    pub(crate) heard_at_ms: Option<f64>,
     pub(crate) devices: Vec<DeviceCount>,
     pub(crate) history: History,
     pub(crate) peer: Peer,
@@ -139,6 +82,8 @@ pub(crate) struct Page {
     pub(crate) started_at_ms: Option<f64>,
     pub(crate) activity: Activity,
     pub(crate) contribution: Contribution,
+    /// Why another device computes than the one that was opened.
+    pub(crate) device_change: Option<DeviceChange>,
     /// Why the worker is gone.
     pub(crate) trouble: Option<String>,
     /// Something worth a line that does not stop anything.
@@ -153,6 +98,8 @@ pub(crate) struct Page {
     check_wanted: bool,
     /// It was contributing when it broke.
     broke_off: bool,
+    /// The worker was wanted and could not be had: the reason may be that the backbone is away.
+    is_unloaded: bool,
     n_requests: u32,
 }
 
@@ -169,6 +116,7 @@ impl Page {
             backbone: Backbone::Asking,
             run: None,
             progress: None,
+            heard_at_ms: None,
             devices: Vec::new(),
             history: History::default(),
             peer: Peer::Absent,
@@ -176,6 +124,7 @@ impl Page {
             started_at_ms: None,
             activity: Activity::Idle,
             contribution: Contribution::default(),
+            device_change: None,
             trouble: None,
             notice: None,
             gallery: None,
@@ -187,6 +136,7 @@ impl Page {
             device_choice,
             check_wanted: false,
             broke_off: false,
+            is_unloaded: false,
             n_requests: 0,
         }
     }
@@ -194,9 +144,13 @@ impl Page {
     /// Takes in what happened at `now_ms` (any origin, never going back) and says what to do.
     pub(crate) fn on_event(&mut self, now_ms: f64, event: Event) -> Vec<Action> {
         match event {
-            Event::RunArrived(status) => self.on_run(*status),
+            Event::RunArrived(status) => self.on_run(now_ms, *status),
             Event::BackboneLost { reason, retry_in_ms } => {
                 self.backbone = Backbone::Lost { reason, retry_in_ms };
+                if self.is_unloaded && self.trouble.take().is_some() {
+                    // That is why it could not be loaded: it will be.
+                    self.contributing |= self.broke_off;
+                }
                 Vec::new()
             }
             Event::Live(live) => self.on_live(now_ms, live),
@@ -216,6 +170,10 @@ impl Page {
                 self.check_wanted = true;
                 self.load()
             }
+            Event::GraphicsKnown(web_gpu) => {
+                self.capabilities.web_gpu = web_gpu;
+                Vec::new()
+            }
             Event::FromPeer(message) => self.on_peer(now_ms, message),
             Event::PeerLost { reason } => self.on_peer_lost(reason),
         }
@@ -224,6 +182,11 @@ impl Page {
     /// Whether this browser can take part at all.
     pub(crate) fn is_supported(&self) -> bool {
         self.capabilities.secure && self.capabilities.web_transport
+    }
+
+    /// Whether the numbers of the run are those of a while ago.
+    pub(crate) fn is_stale(&self) -> bool {
+        matches!(self.backbone, Backbone::Lost { .. }) && self.heard_at_ms.is_some()
     }
 
     /// Whether the visitor wants to know how well the device computes.
@@ -254,13 +217,15 @@ impl Page {
         named.cloned().unwrap_or_else(|| format!("Class {label}"))
     }
 
-    fn on_run(&mut self, status: RunStatus) -> Vec<Action> {
+    fn on_run(&mut self, now_ms: f64, status: RunStatus) -> Vec<Action> {
         self.backbone = Backbone::Live;
+        self.heard_at_ms = Some(now_ms);
         self.run = Some(status.run);
         self.progress = Some(status.progress);
         self.devices = status.devices;
         self.history.replace(status.history);
-        Vec::new()
+        // What could not be had while the backbone was away is there again.
+        if self.is_unloaded && self.trouble.is_none() { self.load() } else { Vec::new() }
     }
 
     fn on_live(&mut self, now_ms: f64, live: LiveProgress) -> Vec<Action> {
@@ -275,6 +240,7 @@ impl Page {
 
     fn on_progress(&mut self, now_ms: f64, progress: Progress) -> Vec<Action> {
         self.progress = Some(progress);
+        self.heard_at_ms = Some(now_ms);
         let is_old = self.prediction.as_ref().is_some_and(|prediction| prediction.epoch < progress.epoch);
         let is_due = self
             .question
@@ -301,6 +267,7 @@ impl Page {
     fn stop(&mut self) -> Vec<Action> {
         self.contributing = false;
         self.broke_off = false;
+        self.is_unloaded = false;
         match self.peer {
             Peer::Ready { .. } => vec![Action::Post(PageToPeer::Stop)],
             _ => Vec::new(),
@@ -312,6 +279,7 @@ impl Page {
             return Vec::new();
         }
         self.trouble = None;
+        self.is_unloaded = false;
         self.activity = Activity::Idle;
         self.peer = Peer::Loading { bytes: 0, bytes_total: None };
         let hello = PageToPeer::Hello {
@@ -332,7 +300,21 @@ impl Page {
             PeerToPage::Ready { identity, device, device_name, .. } => {
                 return self.on_ready(now_ms, identity, device, device_name);
             }
-            PeerToPage::Activity(activity) => {
+            PeerToPage::Told(told) => return self.on_told(now_ms, told),
+            PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),
+            PeerToPage::Failed { message } if matches!(self.peer, Peer::Ready { .. }) => {
+                self.on_failed(message);
+            }
+            PeerToPage::Failed { message } => return self.on_peer_lost(message),
+        }
+        Vec::new()
+    }
+
+    fn on_told(&mut self, now_ms: f64, told: Told) -> Vec<Action> {
+        match told {
+            // Known from the web server.
+            Told::Described(_) => {}
+            Told::Activity(activity) => {
                 if matches!(activity, Activity::Broken { .. }) {
                     // Pressing the button is the way to try again what trying again does not mend.
                     self.broke_off |= self.contributing;
@@ -340,27 +322,29 @@ impl Page {
                 }
                 self.activity = activity;
             }
-            PeerToPage::Progress(progress) => return self.on_progress(now_ms, progress),
-            PeerToPage::Contribution(contribution) => self.contribution = contribution,
-            PeerToPage::Prediction { request, epoch, probabilities } => {
+            Told::Progress(progress) => return self.on_progress(now_ms, progress),
+            Told::Contribution(contribution) => self.contribution = contribution,
+            Told::Prediction { request, epoch, probabilities } => {
                 self.on_prediction(request, epoch, &probabilities);
             }
-            PeerToPage::Gallery { images, labels } => self.gallery = Some(Gallery { images, labels }),
-            PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),
-            PeerToPage::DeviceChanged { device, device_name, reason } => {
+            Told::Gallery { images, labels } => self.gallery = Some(Gallery { images, labels }),
+            Told::DeviceChanged { device, device_name, reason } => {
                 self.peer = Peer::Ready { device, device_name };
-                self.notice =
-                    Some(format!("The graphics processor was lost: {reason}. The processor goes on."));
-            }
-            PeerToPage::Failed { message } if matches!(self.peer, Peer::Ready { .. }) => {
-                if let Some(question) = &mut self.question {
-                    question.is_open = false;
+                if matches!(reason, DeviceChange::Lost { .. }) {
+                    self.notice = Some(GRAPHICS_LOST.to_owned());
                 }
-                self.notice = Some(message);
+                self.device_change = Some(reason);
             }
-            PeerToPage::Failed { message } => return self.on_peer_lost(message),
+            Told::Failed { message } => self.on_failed(message),
         }
         Vec::new()
+    }
+
+    fn on_failed(&mut self, message: String) {
+        if let Some(question) = &mut self.question {
+            question.is_open = false;
+        }
+        self.notice = Some(message);
     }
 
     fn on_ready(
@@ -411,9 +395,14 @@ impl Page {
             // A driver that takes the whole worker down does so again: go on with the CPU.
             self.device_choice = DeviceChoice::Cpu;
             self.contributing |= self.broke_off;
-            self.notice = Some(format!("The graphics processor failed: {reason}. The processor goes on."));
+            self.notice = Some(GRAPHICS_LOST.to_owned());
+            self.device_change = Some(DeviceChange::Lost { detail: reason });
             actions.extend(self.load());
-        } else {
+            return actions;
+        }
+        self.is_unloaded = matches!(lost, Peer::Loading { .. });
+        if !self.is_unloaded || !matches!(self.backbone, Backbone::Lost { .. }) {
+            self.broke_off |= self.contributing;
             self.contributing = false;
             self.notice = None;
             self.trouble = Some(reason);

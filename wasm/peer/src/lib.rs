@@ -11,7 +11,7 @@ mod platform;
 
 use std::cell::RefCell;
 
-use barnraise_messages::{Activity, PageToPeer, PeerToPage};
+use barnraise_messages::{Activity, Event, PageToPeer, PeerToPage};
 use futures::channel::mpsc;
 use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::{Closure, JsValue, wasm_bindgen};
@@ -29,7 +29,7 @@ pub fn start() -> Result<(), JsValue> {
     std::panic::set_hook(Box::new(|panic| {
         console_error_panic_hook::hook(panic);
         let reason = format!("the training program stopped: {panic}");
-        page::post(&PeerToPage::Activity(Activity::Broken { reason: reason.clone() }));
+        page::post(&PeerToPage::Told(Event::Activity(Activity::Broken { reason: reason.clone() })));
         page::post(&PeerToPage::Failed { message: reason });
     }));
     let scope = page::scope().ok_or_else(|| JsValue::from_str("this is no dedicated worker"))?;

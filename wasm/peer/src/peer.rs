@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use barnraise_contributor::{COMMANDS_MAX, Command, Config, Event, Platform};
 use barnraise_learning::{ComputeDevice, DeviceError, conformance, open_device};
-use barnraise_messages::{CheckOutcome, DeviceChoice, PageToPeer, PeerToPage};
+use barnraise_messages::{DeviceChange, DeviceChoice, PageToPeer, PeerToPage};
 use futures::StreamExt;
 use futures::channel::mpsc;
 use libp2p::identity::{Keypair, ed25519};
@@ -40,6 +40,7 @@ struct Peer {
 }
 
 async fn greet(origin: String, identity: Option<Vec<u8>>, device: DeviceChoice) -> Result<Peer, String> {
+    let is_device_free = device == DeviceChoice::Auto;
     let device = open(device).await.map_err(|error| error.to_string())?;
     let (keypair, seed) = identify(identity)?;
     let peer_id = keypair.public().to_peer_id().to_string();
@@ -53,6 +54,7 @@ async fn greet(origin: String, identity: Option<Vec<u8>>, device: DeviceChoice) 
     let (sender, commands) = mpsc::channel(COMMANDS_MAX);
     let config = Config {
         device: device.clone(),
+        is_device_free,
         first_contribution_id: (js_sys::Date::now() as u64).saturating_mul(IDS_PER_MS),
         seed: (js_sys::Math::random() * (1_u64 << 53) as f64) as u64,
     };
@@ -118,9 +120,9 @@ impl Peer {
         let is_checking = Rc::clone(&self.is_checking);
         spawn_local(async move {
             match conformance::run(&device).await {
-                Ok(outcomes) => page::post(&PeerToPage::SelfCheck {
+                Ok(checks) => page::post(&PeerToPage::SelfCheck {
                     device: BrowserPlatform::kind(device.choice()),
-                    checks: outcomes.into_iter().map(outcome).collect(),
+                    checks,
                 }),
                 Err(error) => failed(format!("the device could not be checked: {error}")),
             }
@@ -129,30 +131,18 @@ impl Peer {
     }
 }
 
-fn outcome(outcome: conformance::CheckOutcome) -> CheckOutcome {
-    let conformance::CheckOutcome { name, deviation, tolerance } = outcome;
-    CheckOutcome { name, deviation, tolerance }
-}
-
 fn failed(message: String) {
     page::post(&PeerToPage::Failed { message });
 }
 
 fn tell(event: Event) {
-    let message = match event {
+    match &event {
         // The page has it from the web server.
         Event::Described(_) => return,
-        Event::Activity(activity) => PeerToPage::Activity(activity),
-        Event::Contribution(contribution) => PeerToPage::Contribution(contribution),
-        Event::Progress(progress) => PeerToPage::Progress(progress),
-        Event::Prediction { request, epoch, probabilities } => {
-            PeerToPage::Prediction { request, epoch, probabilities }
+        Event::DeviceChanged { reason: DeviceChange::Lost { detail }, .. } => {
+            gloo::console::warn!(format!("The graphics processor was lost: {detail}"));
         }
-        Event::Gallery { images, labels } => PeerToPage::Gallery { images, labels },
-        Event::DeviceChanged { device, device_name, reason } => {
-            PeerToPage::DeviceChanged { device, device_name, reason }
-        }
-        Event::Failed { message } => PeerToPage::Failed { message },
-    };
-    page::post(&message);
+        _ => {}
+    }
+    page::post(&PeerToPage::Told(event));
 }

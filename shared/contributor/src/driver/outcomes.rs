@@ -8,6 +8,7 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::State;
 use barnraise_swarm::Moment;
+use barnraise_swarm::activity::DeviceChange;
 use barnraise_swarm::samples::SampleStream;
 use futures::FutureExt;
 use futures::future::Fuse;
@@ -19,6 +20,7 @@ use crate::event::Event;
 use crate::network::{self, Connected, NetOutcome, Prepared, ShardOutcome};
 use crate::platform::Platform;
 use crate::speed::Speed;
+use crate::trial::Verdict;
 
 impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     pub(super) fn on_net(&mut self, outcome: NetOutcome<P>) {
@@ -221,6 +223,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 self.on_batch(n_samples, took);
             }
             Done::Batch { result: Err(error), .. } => self.on_model_error(kind, &error),
+            Done::Trial { result: Ok(verdict) } => self.on_trial(verdict),
+            Done::Trial { result: Err(error) } => self.on_model_error(kind, &error),
             Done::Gradient { took, result } => {
                 self.speed.add(0, took);
                 self.on_gradient(result);
@@ -235,6 +239,17 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
         if let Some((state, is_errand)) = self.run.as_mut().and_then(|run| run.parked.take()) {
             self.on_state(state, is_errand);
+        }
+    }
+
+    /// Both devices are warm now, and the trainer is one of the faster.
+    fn on_trial(&mut self, verdict: Verdict) {
+        if let Some(run) = &mut self.run {
+            run.is_warm = true;
+            if verdict == Verdict::Slower {
+                run.loaded = None;
+                self.change_device(ComputeDevice::cpu(), DeviceChange::Slower);
+            }
         }
     }
 
@@ -290,23 +305,30 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             self.give_up(&format!("the CPU failed: {reason}"));
             return;
         }
-        self.device = cpu;
         self.lost_at = None;
-        self.speed = Speed::default();
-        self.contributor.on_trainer_lost();
         match kind {
             Some(ComputeKind::Gradient) => self.contributor.on_gradient_lost(),
-            Some(ComputeKind::Prediction) => self.fail(format!("The prediction could not be had: {reason}")),
-            Some(ComputeKind::Batch) | None => {}
+            Some(ComputeKind::Prediction) => {
+                self.fail("The prediction was lost with the device; ask again".to_owned());
+            }
+            Some(ComputeKind::Trial | ComputeKind::Batch) | None => {}
         }
-        (self.events)(Event::DeviceChanged {
-            device: self.platform.device_kind(self.device.choice()),
-            device_name: self.device.name().to_owned(),
-            reason: reason.to_owned(),
-        });
+        self.change_device(cpu, DeviceChange::Lost { detail: reason.to_owned() });
         if let Err(error) = self.new_trainer() {
             self.give_up(&error.to_string());
         }
+    }
+
+    /// What was accumulated elsewhere is gone; the session follows in [`Self::step`].
+    fn change_device(&mut self, device: ComputeDevice, reason: DeviceChange) {
+        self.device = device;
+        self.speed = Speed::default();
+        self.contributor.on_trainer_lost();
+        (self.events)(Event::DeviceChanged {
+            device: self.platform.device_kind(self.device.choice()),
+            device_name: self.device.name().to_owned(),
+            reason,
+        });
     }
 
     pub(super) fn on_shard(&mut self, outcome: ShardOutcome<P>) {

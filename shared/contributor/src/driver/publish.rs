@@ -31,29 +31,33 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let now = self.platform.now();
         self.published.is_behind = false;
         let activity = self.activity(now);
-        if is_due(&mut self.published.activity, &activity, now, ACTIVITY_GAP, is_final) {
-            (self.events)(Event::Activity(activity));
-        } else {
-            self.published.is_behind |= is_other(&self.published.activity, &activity);
-        }
+        let is_told = is_due(&mut self.published.activity, &activity, now, ACTIVITY_GAP, is_final);
+        self.published.is_behind |= is_other(&self.published.activity, &activity);
+        // Whoever hears that nothing is going on has heard the last count.
+        let is_last = is_told && matches!(activity, Activity::Idle | Activity::Broken { .. });
         let contribution = self.contribution();
-        if is_due(&mut self.published.contribution, &contribution, now, CONTRIBUTION_GAP, is_final) {
+        let told = &mut self.published.contribution;
+        if is_due(told, &contribution, now, CONTRIBUTION_GAP, is_final || is_last) {
             (self.events)(Event::Contribution(contribution));
         } else {
             self.published.is_behind |= is_other(&self.published.contribution, &contribution);
+        }
+        if is_told {
+            (self.events)(Event::Activity(activity));
         }
     }
 
     /// What this peer has given.
     pub(super) fn contribution(&self) -> Contribution {
         let tally = self.contributor.tally();
+        let is_at_work = !self.is_idle && self.contributor.down().is_none();
         Contribution {
             n_samples_accepted: tally.n_samples_accepted,
             n_samples_computed: tally.n_samples_computed,
             n_accepted: tally.n_accepted,
             n_refused: tally.n_refused,
             last_refusal: tally.last_refusal.clone(),
-            samples_per_second: if self.is_idle { 0.0 } else { self.speed.samples_per_second() },
+            samples_per_second: if is_at_work { self.speed.samples_per_second() } else { 0.0 },
             loss: self.loss,
             bytes_up: self.meter.up(),
             bytes_down: self.meter.down(),
@@ -96,7 +100,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let is_warm = self.run.as_ref().is_some_and(|run| run.is_warm);
         if self.is_starved {
             self.fetching_data()
-        } else if self.compute_kind == Some(ComputeKind::Batch) && !is_warm {
+        } else if self.compute_kind == Some(ComputeKind::Trial)
+            || (self.compute_kind == Some(ComputeKind::Batch) && !is_warm)
+        {
             Activity::WarmingUp
         } else if self.wait_until.is_some() {
             Activity::WaitingForOthers { epoch }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use barnraise_learning::Batch;
+use barnraise_learning::{Batch, ComputeDevice, Trainer};
 use barnraise_protocol::contribute::{DEVICE_NAME_CHARS_MAX, Join, Report};
 use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::contributor::Action;
@@ -14,12 +14,15 @@ use crate::event::Event;
 use crate::network::{self, NetOutcome, ShardRequest};
 use crate::operation::Operation;
 use crate::platform::Platform;
+use crate::trial;
 
 impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     /// Starts everything that can be started now.
     pub(super) fn step(&mut self) {
         self.start_shard();
         self.start_prediction();
+        self.start_trial();
+        self.rejoin_as_changed();
         let is_parked = self.run.as_ref().is_some_and(|run| run.parked.is_some());
         while self.net_kind.is_none() && self.compute_kind.is_none() && !is_parked {
             let action = self.contributor.next_action(self.platform.now());
@@ -61,6 +64,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
 
     pub(super) fn start_connect(&mut self, is_joining: bool) {
         let (operation, cancel) = self.operation();
+        self.joined_as = is_joining.then(|| self.device.choice());
         let join = is_joining.then(|| Join {
             // The run is known when the backbone has described it.
             run_id: String::new(),
@@ -69,6 +73,18 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         });
         let connect = network::connect(operation, self.link.is_some(), join);
         self.run_net(NetKind::Connect { is_joining }, cancel, connect);
+    }
+
+    /// Everyone sees who computes on what: a session that says otherwise is begun anew.
+    fn rejoin_as_changed(&mut self) {
+        let is_other = self.joined_as.is_some_and(|joined| joined != self.device.choice());
+        if is_other && self.net_kind.is_none() && self.contributor.down().is_none() {
+            self.session = futures::future::Fuse::terminated();
+            if let Some(link) = &mut self.link {
+                link.session = None;
+            }
+            self.contributor.rejoin(self.platform.now());
+        }
     }
 
     pub(super) fn start_disconnect(&mut self) {
@@ -139,6 +155,32 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.net_kind = Some(kind);
         self.net_cancel = Some(cancel);
         self.net = task.boxed_local().fuse();
+    }
+
+    /// Before the first batch, where the choice of the device is free.
+    fn start_trial(&mut self) {
+        let is_at_work =
+            !self.is_idle && !self.contributor.is_stopping() && self.contributor.down().is_none();
+        if !self.is_device_free || !is_at_work || self.compute_kind.is_some() {
+            return;
+        }
+        let cpu = ComputeDevice::cpu();
+        let Some(run) = &mut self.run else { return };
+        let Some(adapter) = run.trainer.take() else { return };
+        self.is_device_free = false;
+        let (description, n_samples) = (&run.description, run.description.micro_batch_size as usize);
+        let (shape, n_classes) = (description.manifest.shape, description.manifest.class_names.len());
+        // A model that the adapter has is one that the CPU takes as well.
+        let processor = (self.device.choice() != cpu.choice())
+            .then(|| Trainer::new(&description.model, shape, n_classes, cpu).ok())
+            .flatten();
+        let Some(processor) = processor else {
+            run.trainer = Some(adapter);
+            return;
+        };
+        let batch = Batch { images: vec![0; n_samples * shape.n_values()], labels: vec![0; n_samples] };
+        self.compute_kind = Some(ComputeKind::Trial);
+        self.compute = trial::trial(self.platform, adapter, processor, batch).boxed_local().fuse();
     }
 
     fn start_batch(&mut self) {

@@ -52,9 +52,13 @@ fn adapter_name(adapter: &JsValue) -> String {
     let Ok(info) = property(adapter, "info") else {
         return String::new();
     };
-    let words = ["vendor", "architecture", "description"].map(|name| property(&info, name));
-    let words: Vec<_> = words.into_iter().flatten().filter_map(|word| word.as_string()).collect();
-    words.join(" ").trim().to_owned()
+    let word = |name| property(&info, name).ok().and_then(|word| word.as_string());
+    // Few browsers give the whole name; where one does, the rest is in it.
+    let described = word("description").filter(|name| !name.trim().is_empty());
+    described.unwrap_or_else(|| {
+        let words: Vec<_> = ["vendor", "architecture"].into_iter().filter_map(word).collect();
+        words.join(" ").trim().to_owned()
+    })
 }
 
 fn property(object: &JsValue, name: &str) -> Result<JsValue, String> {

@@ -1,10 +1,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_messages::{Contribution, PageToPeer, PeerToPage};
+use barnraise_messages::{Contribution, DeviceChange, Event as Told, PageToPeer, PeerToPage};
 
 use super::*;
 use crate::fixture;
-use crate::state::{Event, Gallery, Prediction};
+use crate::state::{Event, Gallery, Prediction, WebGpu};
 
 fn working(device: DeviceKind, activity: Activity) -> Page {
     let mut page = fixture::page();
@@ -81,6 +81,9 @@ fn before_the_click_it_says_whether_the_backbone_is_there() {
     let found = sentence(&page);
     assert_eq!(found.doing, "unreachable");
     assert!(found.text.contains("no answer") && found.text.contains("in about 8 seconds"), "{found:?}");
+    page.contributing = true;
+    assert!(sentence(&page).text.ends_with("This tab then begins by itself."));
+    page.contributing = false;
     page.backbone = Backbone::Live;
     assert_eq!(sentence(&page).doing, "idle");
     page.contribution.n_samples_accepted = 1234;
@@ -110,17 +113,38 @@ fn a_crash_is_named_until_the_next_click() {
 #[test]
 fn the_device_line_explains_the_cpu() {
     let mut page = working(DeviceKind::BrowserCpu, Activity::Idle);
-    page.capabilities.web_gpu = false;
-    assert_eq!(device_line(&page), "On the processor, as this browser offers no WebGPU (llvmpipe)");
-    page.capabilities.web_gpu = true;
+    page.capabilities.web_gpu = WebGpu::Absent;
+    assert_eq!(device_line(&page), "On the processor, as this browser offers no WebGPU.");
+    page.capabilities.web_gpu = WebGpu::NoAdapter;
     assert!(device_line(&page).contains("WebGPU has no graphics processor"));
     page.device_choice = DeviceChoice::Cpu;
-    assert_eq!(device_line(&page), "On the processor (llvmpipe)");
+    assert_eq!(device_line(&page), "On the processor.");
     page.device_choice = DeviceChoice::Auto;
-    page.peer = Peer::Ready { device: DeviceKind::BrowserWebGpu, device_name: String::new() };
-    assert_eq!(device_line(&page), "On the graphics processor through WebGPU");
-    (page.peer, page.capabilities.web_gpu) = (Peer::Absent, false);
-    assert!(device_line(&page).contains("No WebGPU"));
+    page.device_change = Some(DeviceChange::Slower);
+    assert_eq!(device_line(&page), "On the processor, which is faster here than this graphics adapter.");
+    page.device_change = Some(DeviceChange::Lost { detail: "Unknown: x".into() });
+    assert_eq!(device_line(&page), "On the processor, as the graphics processor stopped answering.");
+    let device_name = "Apple Metal-3".to_owned();
+    page.peer = Peer::Ready { device: DeviceKind::BrowserWebGpu, device_name };
+    assert_eq!(device_line(&page), "On the graphics processor through WebGPU: Apple Metal-3.");
+}
+
+#[test]
+fn before_the_click_the_device_line_promises_what_was_asked_for() {
+    let mut page = fixture::page();
+    let mut line = |choice, web_gpu| {
+        (page.device_choice, page.capabilities.web_gpu) = (choice, web_gpu);
+        device_line(&page)
+    };
+    assert!(line(DeviceChoice::Auto, WebGpu::Asking).contains("Looking"));
+    assert!(line(DeviceChoice::Auto, WebGpu::Adapter).contains("or the processor where that is faster"));
+    for web_gpu in [WebGpu::NoAdapter, WebGpu::Absent] {
+        assert!(line(DeviceChoice::Auto, web_gpu).ends_with("the processor will do the work."));
+        assert!(line(DeviceChoice::WebGpu, web_gpu).contains("no "));
+    }
+    assert!(line(DeviceChoice::WebGpu, WebGpu::Adapter).starts_with("The graphics processor will"));
+    page.capabilities.secure = false;
+    assert_eq!(device_line(&page), "Nothing is computed in this tab.");
 }
 
 #[test]
@@ -131,8 +155,8 @@ fn the_verdict_says_how_sure_it_is_and_whether_it_was_right() {
     let actions = page.on_event(0.0, Event::Picked(0));
     assert!(matches!(actions[..], [crate::state::Action::Post(PageToPeer::Predict { .. })]));
     assert_eq!(verdict(&page), "Looking…");
-    let answer = PeerToPage::Prediction { request: 1, epoch: 1, probabilities: vec![0.5, 0.45, 0.05] };
-    page.on_event(0.0, Event::FromPeer(answer));
+    let answer = Told::Prediction { request: 1, epoch: 1, probabilities: vec![0.5, 0.45, 0.05] };
+    page.on_event(0.0, Event::FromPeer(PeerToPage::Told(answer)));
     assert_eq!(verdict(&page), "Probably: T-shirt. It is labelled: Trouser.");
     page.prediction = Some(Prediction { epoch: 1, ranking: vec![(1, 0.9), (0, 0.1)] });
     assert_eq!(verdict(&page), "That is: Trouser. Right.");

@@ -16,6 +16,10 @@ fn ready(device: DeviceKind) -> Event {
     })
 }
 
+fn told_prediction(request: u32, epoch: u64, probabilities: Vec<f32>) -> PeerToPage {
+    PeerToPage::Told(Told::Prediction { request, epoch, probabilities })
+}
+
 fn posted(actions: &[Action]) -> Vec<&PageToPeer> {
     actions
         .iter()
@@ -58,7 +62,7 @@ fn asking_works_without_contributing() {
     let predict = PageToPeer::Predict { request: 1, pixels: vec![1, 2] };
     assert_eq!(posted(&actions), [&PageToPeer::LoadGallery, &predict]);
     assert!(!page.contributing);
-    let answer = PeerToPage::Prediction { request: 1, epoch: 4, probabilities: vec![0.1, 0.7, 0.2] };
+    let answer = told_prediction(1, 4, vec![0.1, 0.7, 0.2]);
     page.on_event(2.0, Event::FromPeer(answer));
     let ranking: Vec<usize> = page.prediction.unwrap().ranking.iter().map(|entry| entry.0).collect();
     assert_eq!(ranking, [1, 2, 0]);
@@ -72,8 +76,7 @@ fn an_answer_to_an_older_question_is_not_shown() {
     for pixels in [vec![1], vec![2]] {
         page.on_event(0.0, Event::Drawn(pixels));
     }
-    let answer =
-        |request| Event::FromPeer(PeerToPage::Prediction { request, epoch: 0, probabilities: vec![1.0] });
+    let answer = |request| Event::FromPeer(told_prediction(request, 0, vec![1.0]));
     page.on_event(1.0, answer(1));
     assert_eq!(page.prediction, None);
     assert!(page.is_asking());
@@ -90,14 +93,15 @@ fn the_same_picture_is_asked_about_again_as_the_model_changes_but_not_often() {
     page.on_event(0.0, Event::Toggle);
     page.on_event(0.0, ready(DeviceKind::BrowserCpu));
     page.on_event(0.0, Event::Drawn(vec![1]));
-    let progress = |epoch| Event::FromPeer(PeerToPage::Progress(Progress { epoch, ..fixture::progress() }));
-    let answer = PeerToPage::Prediction { request: 1, epoch: 5, probabilities: vec![1.0] };
+    let progress =
+        |epoch| Event::FromPeer(PeerToPage::Told(Told::Progress(Progress { epoch, ..fixture::progress() })));
+    let answer = told_prediction(1, 5, vec![1.0]);
     assert_eq!(page.on_event(9000.0, progress(6)), [], "the question is still open");
     page.on_event(9000.0, Event::FromPeer(answer));
     assert_eq!(page.on_event(9000.0, progress(5)), [], "the model is the same");
     let again = PageToPeer::Predict { request: 2, pixels: vec![1] };
     assert_eq!(page.on_event(9000.0, progress(6)), [Action::Post(again)]);
-    let answer = PeerToPage::Prediction { request: 2, epoch: 6, probabilities: vec![1.0] };
+    let answer = told_prediction(2, 6, vec![1.0]);
     page.on_event(9001.0, Event::FromPeer(answer));
     assert_eq!(page.on_event(9002.0, progress(7)), [], "too soon");
 }
@@ -111,6 +115,38 @@ fn a_load_that_fails_can_be_tried_again() {
     assert_eq!((page.contributing, page.trouble.as_deref()), (false, Some("404")));
     assert_eq!(page.on_event(2.0, Event::Toggle)[0], Action::SpawnPeer);
     assert_eq!(page.trouble, None);
+}
+
+#[test]
+fn what_could_not_be_loaded_while_the_backbone_was_away_is_loaded_when_it_is_back() {
+    let unloadable = || Event::PeerLost { reason: "its script could not be loaded".into() };
+    let away = || Event::BackboneLost { reason: "no answer".into(), retry_in_ms: 1000 };
+    // Whichever is noticed first.
+    for events in [[away(), unloadable()], [unloadable(), away()]] {
+        let mut page = page();
+        page.on_event(0.0, Event::RunArrived(Box::new(fixture::status())));
+        page.on_event(1.0, Event::Toggle);
+        for event in events {
+            page.on_event(2.0, event);
+        }
+        assert_eq!((page.contributing, page.trouble.as_deref()), (true, None));
+        assert!(page.is_stale());
+        let actions = page.on_event(3.0, Event::RunArrived(Box::new(fixture::status())));
+        assert_eq!(actions[0], Action::SpawnPeer);
+        assert_eq!(posted(&page.on_event(4.0, ready(DeviceKind::BrowserCpu)))[0], &PageToPeer::Start);
+        assert!(!page.is_stale());
+    }
+}
+
+#[test]
+fn whoever_stops_waiting_for_the_backbone_is_left_alone() {
+    let mut page = page();
+    page.on_event(0.0, Event::BackboneLost { reason: "no answer".into(), retry_in_ms: 1000 });
+    page.on_event(1.0, Event::Toggle);
+    page.on_event(2.0, Event::PeerLost { reason: "its script could not be loaded".into() });
+    page.on_event(3.0, Event::Toggle);
+    assert!(!page.contributing);
+    assert_eq!(page.on_event(4.0, Event::RunArrived(Box::new(fixture::status()))), []);
 }
 
 #[test]
@@ -140,12 +176,14 @@ fn a_panic_on_the_graphics_processor_is_named_and_the_cpu_goes_on() {
     page.on_event(0.0, Event::Toggle);
     page.on_event(0.0, ready(DeviceKind::BrowserWebGpu));
     let broken = Activity::Broken { reason: "device lost".into() };
-    page.on_event(1.0, Event::FromPeer(PeerToPage::Activity(broken)));
+    page.on_event(1.0, Event::FromPeer(PeerToPage::Told(Told::Activity(broken))));
     page.on_event(1.0, Event::FromPeer(PeerToPage::Failed { message: "device lost".into() }));
     let lost = Event::PeerLost { reason: "RuntimeError: unreachable".into() };
     assert_eq!(page.on_event(2.0, lost)[..2], [Action::EndPeer, Action::SpawnPeer]);
     assert!(page.contributing);
-    assert!(page.notice.as_ref().is_some_and(|notice| notice.contains("device lost")));
+    assert_eq!(page.notice.as_deref(), Some(GRAPHICS_LOST), "in words for a visitor");
+    let detail = "device lost".into();
+    assert_eq!(page.device_change, Some(DeviceChange::Lost { detail }));
 }
 
 #[test]
@@ -154,7 +192,7 @@ fn what_cannot_be_mended_releases_the_button() {
     page.on_event(0.0, Event::Toggle);
     page.on_event(0.0, ready(DeviceKind::BrowserCpu));
     let broken = Activity::Broken { reason: "another version".into() };
-    page.on_event(1.0, Event::FromPeer(PeerToPage::Activity(broken)));
+    page.on_event(1.0, Event::FromPeer(PeerToPage::Told(Told::Activity(broken))));
     assert!(!page.contributing);
     assert_eq!(page.on_event(2.0, Event::Toggle), [Action::Post(PageToPeer::Start)]);
 }
@@ -203,7 +241,7 @@ fn a_picture_of_the_gallery_is_asked_about_with_its_label() {
     page.on_event(0.0, ready(DeviceKind::BrowserCpu));
     assert_eq!(page.on_event(0.0, Event::Picked(0)), [], "there is no gallery yet");
     let images = [vec![1; 784], vec![2; 784]].concat();
-    page.on_event(0.0, Event::FromPeer(PeerToPage::Gallery { images, labels: vec![0, 2] }));
+    page.on_event(0.0, Event::FromPeer(PeerToPage::Told(Told::Gallery { images, labels: vec![0, 2] })));
     let predict = PageToPeer::Predict { request: 1, pixels: vec![2; 784] };
     assert_eq!(page.on_event(0.0, Event::Picked(1)), [Action::Post(predict)]);
     assert_eq!(page.label(), Some(2));

@@ -1,12 +1,15 @@
 //! What is being trained and for whom, and whether the backbone is there.
 
 use barnraise_protocol::run::{ModelKind, RunDescription};
+use web_sys::Element;
 
-use crate::dom::{DomError, Field, document, set_attribute};
+use crate::dom::{DomError, Field, by_id, clock_time, document, set_attribute};
 use crate::format;
 use crate::state::{Backbone, Page};
 
 pub(crate) struct RunView {
+    main: Element,
+    stale: Field,
     live: Field,
     live_text: Field,
     title: Field,
@@ -19,6 +22,8 @@ pub(crate) struct RunView {
 impl RunView {
     pub(crate) fn find() -> Result<Self, DomError> {
         Ok(Self {
+            main: by_id("main")?,
+            stale: Field::find("stale")?,
             live: Field::find("live")?,
             live_text: Field::find("live-text")?,
             title: Field::find("title")?,
@@ -37,6 +42,7 @@ impl RunView {
         };
         set_attribute(self.live.element(), "data-state", state);
         self.live_text.set_text(text);
+        self.draw_age(page);
         let Some(run) = &page.run else { return };
         let title = format!("{} – Barnraise", run.title);
         if document().title() != title {
@@ -48,6 +54,14 @@ impl RunView {
         self.dataset.set_text(&format!("{}, {n_samples} pictures", run.manifest.name));
         self.classes.set_text(&run.manifest.class_names.join(", "));
         self.model.set_text(&network(run));
+    }
+
+    /// Numbers that nobody brings up to date do not look as if they were.
+    fn draw_age(&mut self, page: &Page) {
+        let heard_at_ms = page.heard_at_ms.filter(|_| page.is_stale());
+        set_attribute(&self.main, "data-stale", if heard_at_ms.is_some() { "true" } else { "false" });
+        let text = heard_at_ms.map(|at| format!("As of {}: the backbone is away.", clock_time(at)));
+        self.stale.set_optional(text.as_deref());
     }
 }
 

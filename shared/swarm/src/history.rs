@@ -1,17 +1,19 @@
 //! Loss and accuracy of a run, thinned as it grows, so that a year-old run draws the same curve.
+//!
+//! The backbone keeps it and the page draws it. Pure data; never drops the newest point.
 
 use barnraise_protocol::api::{HISTORY_POINTS_MAX, HistoryPoint};
 
-/// Points of a run, oldest first.
-#[derive(Debug, Clone, Default)]
+/// Points of a run, oldest first, at most [`HISTORY_POINTS_MAX`].
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct History {
     points: Vec<HistoryPoint>,
 }
 
 impl From<Vec<HistoryPoint>> for History {
     fn from(points: Vec<HistoryPoint>) -> Self {
-        let mut history = Self { points };
-        history.thin();
+        let mut history = Self::default();
+        points.into_iter().for_each(|point| history.push(point));
         history
     }
 }
@@ -32,8 +34,15 @@ impl History {
         self.points.iter().rev().find_map(|point| point.test_accuracy)
     }
 
-    /// Adds the point of a step.
-    pub fn push(&mut self, point: HistoryPoint) {
+    /// Adds the point of a step. A point at or before the newest one means that the run went back to a
+    /// checkpoint: what came after is dropped. A step that is told again keeps what was known of it.
+    pub fn push(&mut self, mut point: HistoryPoint) {
+        while let Some(newest) = self.points.pop_if(|newest| newest.epoch >= point.epoch) {
+            if newest.epoch == point.epoch {
+                point.train_loss = point.train_loss.or(newest.train_loss);
+                point.test_accuracy = point.test_accuracy.or(newest.test_accuracy);
+            }
+        }
         self.points.push(point);
         self.thin();
     }
@@ -72,6 +81,8 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     fn point(epoch: u64) -> HistoryPoint {
@@ -106,5 +117,26 @@ mod tests {
         history.set_accuracy(1, 0.3);
         let accuracies: Vec<_> = history.points().iter().map(|point| point.test_accuracy).collect();
         assert_eq!(accuracies, [Some(0.1), Some(0.3), None]);
+    }
+
+    #[test]
+    fn going_back_to_a_checkpoint_forgets_what_came_after() {
+        let mut history = History::from((1..=9).map(point).collect::<Vec<_>>());
+        history.set_accuracy(5, 0.4);
+        history.push(HistoryPoint { train_loss: Some(0.9), ..point(5) });
+        let epochs: Vec<u64> = history.points().iter().map(|point| point.epoch).collect();
+        assert_eq!(epochs, [1, 2, 3, 4, 5]);
+        let newest = HistoryPoint { train_loss: Some(0.9), test_accuracy: Some(0.4), ..point(5) };
+        assert_eq!(history.last(), Some(newest));
+    }
+
+    #[test]
+    fn thinning_keeps_an_accuracy_that_only_one_point_has() {
+        let mut history = History::default();
+        history.push(point(1));
+        history.push(HistoryPoint { test_accuracy: Some(0.5), ..point(2) });
+        (3..=HISTORY_POINTS_MAX as u64 + 1).for_each(|epoch| history.push(point(epoch)));
+        let kept: Vec<_> = history.points().iter().filter(|point| point.test_accuracy.is_some()).collect();
+        assert_eq!(kept, [&HistoryPoint { test_accuracy: Some(0.5), ..point(3) }]);
     }
 }

@@ -1,0 +1,131 @@
+//! Which device makes the steps of a run in less time: an adapter may be a program on the very
+//! processor that it is meant to spare.
+//!
+//! A few steps of the run's own model on each, and nothing that is kept: the processor first, then the
+//! adapter, which has no longer than the processor took. It never changes a parameter.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use barnraise_learning::{Batch, ModelError, Trainer};
+use barnraise_swarm::Moment;
+use futures::future::{Either, select};
+
+use crate::compute::{ComputeOutcome, Done};
+use crate::platform::Platform;
+
+/// Steps that are timed, after one that is not.
+const STEPS_MAX: u32 = 8;
+/// No further step begins on the processor after this: in a tab it holds the only thread.
+const PROCESSOR_TIME_MAX: Duration = Duration::from_millis(300);
+/// Longest first step of the adapter, in which it compiles its kernels.
+const WARM_UP_MAX: Duration = Duration::from_secs(3);
+
+/// What the trial says of the adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is at least as fast as the processor.
+    Keep,
+    /// The processor is faster.
+    Slower,
+}
+
+/// Steps on the processor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Pace {
+    n_steps: u32,
+    took: Moment,
+}
+
+impl Pace {
+    /// Whether that is enough to go by.
+    fn is_known(self) -> bool {
+        self.n_steps >= STEPS_MAX || (self.n_steps > 0 && self.took >= PROCESSOR_TIME_MAX)
+    }
+
+    /// What follows from the time that the adapter took for as many steps; `None` where it was not done
+    /// in the processor's time, or not even warm in [`WARM_UP_MAX`].
+    fn verdict(self, adapter: Option<Moment>) -> Verdict {
+        match adapter {
+            Some(took) if took <= self.took => Verdict::Keep,
+            _ => Verdict::Slower,
+        }
+    }
+}
+
+/// Times both trainers on a batch of the run's size. Hands back the one to go on with, without a gradient;
+/// the other one is dropped.
+pub(crate) async fn trial<P: Platform>(
+    platform: &P,
+    mut adapter: Trainer,
+    mut processor: Trainer,
+    batch: Batch,
+) -> ComputeOutcome {
+    let result = compare(platform, &mut adapter, &mut processor, &batch).await;
+    let trainer = if matches!(result, Ok(Verdict::Slower)) { processor } else { adapter };
+    ComputeOutcome { trainer, done: Done::Trial { result } }
+}
+
+async fn compare<P: Platform>(
+    platform: &P,
+    adapter: &mut Trainer,
+    processor: &mut Trainer,
+    batch: &Batch,
+) -> Result<Verdict, ModelError> {
+    processor.accumulate(batch).await?;
+    let mut pace = Pace::default();
+    while !pace.is_known() {
+        platform.yield_now().await;
+        let began = platform.now();
+        processor.accumulate(batch).await?;
+        pace = Pace { n_steps: pace.n_steps + 1, took: pace.took + platform.now().saturating_sub(began) };
+    }
+    processor.take_mean_gradient().await?;
+    // Taking the gradient waits for all that is queued.
+    if within(platform, WARM_UP_MAX, steps(adapter, batch, 1)).await.transpose()?.is_none() {
+        return Ok(pace.verdict(None));
+    }
+    let began = platform.now();
+    let done = within(platform, pace.took, steps(adapter, batch, pace.n_steps)).await.transpose()?;
+    Ok(pace.verdict(done.map(|()| platform.now().saturating_sub(began))))
+}
+
+async fn steps(trainer: &mut Trainer, batch: &Batch, n_steps: u32) -> Result<(), ModelError> {
+    for _ in 0..n_steps {
+        trainer.accumulate(batch).await?;
+    }
+    trainer.take_mean_gradient().await.map(drop)
+}
+
+/// `work`, unless it takes longer than `limit`.
+async fn within<P: Platform, T>(platform: &P, limit: Moment, work: impl Future<Output = T>) -> Option<T> {
+    let over = platform.sleep_until(platform.now() + limit);
+    match select(pin!(work), pin!(over)).await {
+        Either::Left((done, _)) => Some(done),
+        Either::Right(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn an_adapter_must_be_done_in_the_time_of_the_processor() {
+        let pace = Pace { n_steps: 8, took: 80 * MS };
+        assert_eq!(pace.verdict(Some(20 * MS)), Verdict::Keep);
+        assert_eq!(pace.verdict(Some(80 * MS)), Verdict::Keep);
+        assert_eq!(pace.verdict(Some(81 * MS)), Verdict::Slower);
+        assert_eq!(pace.verdict(None), Verdict::Slower);
+    }
+
+    #[test]
+    fn a_slow_processor_is_timed_for_few_steps_and_at_least_one() {
+        assert!(!Pace::default().is_known());
+        assert!(!Pace { n_steps: STEPS_MAX - 1, took: 10 * MS }.is_known());
+        assert!(Pace { n_steps: STEPS_MAX, took: 10 * MS }.is_known());
+        assert!(Pace { n_steps: 1, took: PROCESSOR_TIME_MAX }.is_known());
+    }
+}
