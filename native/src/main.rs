@@ -4,10 +4,12 @@ use std::io::{IsTerminal, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
 
+use barnraise_native::access::command;
 use barnraise_native::backbone::{self, Listening};
-use barnraise_native::cli::{Cli, Command, JoinArgs, ServeArgs};
+use barnraise_native::cli::{Cli, Command, JoinArgs, RelayArgs, ServeArgs};
 use barnraise_native::peer::{self, display};
 use barnraise_native::signals;
+use barnraise_relay::server::{self, RelayConfig};
 use clap::Parser;
 use display::Display;
 use tokio::sync::oneshot;
@@ -32,6 +34,10 @@ fn main() -> anyhow::Result<()> {
     let ended = match cli.command {
         Command::Serve(args) => runtime.block_on(serve(args)),
         Command::Join(args) => runtime.block_on(join(args, &display)),
+        Command::Allow(args) => runtime.block_on(command::allow(args)).map(|text| say(&text)),
+        Command::Invite(args) => runtime.block_on(command::invite(args)).map(|text| say(&text)),
+        Command::Revoke(args) => runtime.block_on(command::revoke(args)).map(|text| say(&text)),
+        Command::Relay(args) => runtime.block_on(relay(&args)),
     };
     // A request that is still waiting for its timeout keeps nobody waiting.
     runtime.shutdown_background();
@@ -62,6 +68,31 @@ async fn join(args: JoinArgs, display: &Display) -> anyhow::Result<()> {
     let given = Box::pin(peer::run(args, display)).await?;
     say(&format!("{}.\n", display::summary(&given)));
     Ok(())
+}
+
+async fn relay(args: &RelayArgs) -> anyhow::Result<()> {
+    let config = RelayConfig::load(&args.config)?;
+    let shutdown = CancellationToken::new();
+    let cancel = shutdown.clone();
+    signals::listen(move || {
+        tracing::info!("closing connections; once more to quit at once");
+        cancel.cancel();
+    })?;
+    let (listening, here) = oneshot::channel();
+    let mut running = Box::pin(server::run(config, listening, shutdown));
+    tokio::select! {
+        ended = &mut running => return Ok(ended?),
+        Ok(here) = here => say(&relay_announcement(&here)),
+    }
+    Ok(running.await?)
+}
+
+fn relay_announcement(here: &server::Listening) -> String {
+    let addresses: String = here.addresses.iter().map(|address| format!("  {address}\n")).collect();
+    let http = page_address(here.http);
+    format!(
+        "Peers are expected at\n{addresses}The operator's page: http://{http}/addresses, /healthz, /metrics\n"
+    )
 }
 
 fn announcement(here: &Listening) -> String {

@@ -10,6 +10,7 @@ mod files;
 mod identity;
 mod node;
 mod pending;
+pub mod server;
 mod streams;
 pub mod webtransport;
 
@@ -17,5 +18,5 @@ pub use libp2p;
 
 pub use self::crypto::install_crypto_provider;
 pub use self::identity::{IdentityError, load_or_create_keypair};
-pub use self::node::{Node, NodeConfig, NodeError, NodeEvent, NodeLimits};
+pub use self::node::{Node, NodeConfig, NodeError, NodeEvent, NodeLimits, Path, Reachability, RelayLimits};
 pub use self::streams::{INCOMING_STREAMS_MAX, IncomingStreams, OUTGOING_STREAMS_MAX, OpenError};

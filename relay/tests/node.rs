@@ -171,7 +171,7 @@ async fn connections_have_a_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn half_open_tcp_does_not_block_new_ones() {
     let mut config = tcp_only();
-    config.limits.pending_tcp_handshakes = 4;
+    config.limits.pending_handshakes = 4;
     config.limits.handshake_timeout = std::time::Duration::from_secs(3600);
     let node = echo_node(config).await;
     let address = tcp_address(&node).to_string();

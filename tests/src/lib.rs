@@ -3,4 +3,5 @@
 pub mod artifacts;
 pub mod browser;
 pub mod client;
+pub mod lan;
 pub mod process;

@@ -21,6 +21,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use toml::Table;
 
 use crate::artifacts;
+use crate::lan::Host;
 
 /// After this long a test hangs: everything waited for here takes seconds at most.
 pub const HANG: Duration = Duration::from_secs(180);
@@ -35,6 +36,7 @@ pub struct World {
     /// Known after the first start, and taken again.
     http: String,
     listen: Vec<String>,
+    host: Option<Host>,
     n_processes: u32,
 }
 
@@ -55,8 +57,21 @@ impl World {
             folder,
             http: "127.0.0.1:0".into(),
             listen: vec!["/ip4/127.0.0.1/tcp/0".into(), "/ip4/127.0.0.1/udp/0/quic-v1/webtransport".into()],
+            host: None,
             n_processes: 0,
         })
+    }
+
+    /// The backbone runs on `host`: it listens there, and serves its page to the test through `window`.
+    #[must_use]
+    pub fn with_host(mut self, host: &Host, window: &str) -> Self {
+        self.http = format!("{window}:0");
+        self.listen = vec![
+            format!("/ip4/{}/udp/4002/quic-v1", host.address),
+            format!("/ip4/{}/tcp/4001", host.address),
+        ];
+        self.host = Some(host.clone());
+        self
     }
 
     /// The page to serve; without it there is none.
@@ -82,7 +97,7 @@ impl World {
         for address in &self.listen {
             args.extend(["--listen".into(), address.clone()]);
         }
-        let mut process = self.process("serve", &args)?;
+        let mut process = self.process(self.host.clone().as_ref(), "serve", &args)?;
         let mut page = None;
         let mut addresses: Vec<Multiaddr> = Vec::new();
         while page.is_none() {
@@ -105,13 +120,54 @@ impl World {
     /// Where the binary cannot be started.
     pub fn join(&mut self, args: &[&str]) -> Result<Joined> {
         let args: Vec<String> = ["join"].iter().chain(args).map(|&arg| arg.to_owned()).collect();
-        Ok(Joined { process: self.process("join", &args)? })
+        Ok(Joined { process: self.process(None, "join", &args)? })
     }
 
-    fn process(&mut self, name: &str, args: &[String]) -> Result<Process> {
+    /// Likewise, on a host of its own.
+    ///
+    /// # Errors
+    /// Where the binary cannot be started.
+    pub fn join_from(&mut self, host: &Host, args: &[&str]) -> Result<Joined> {
+        let args: Vec<String> = ["join"].iter().chain(args).map(|&arg| arg.to_owned()).collect();
+        Ok(Joined { process: self.process(Some(host), "join", &args)? })
+    }
+
+    /// Starts a relay on `host` and waits until it listens.
+    ///
+    /// # Errors
+    /// Where it does not come up; its log is in the error.
+    pub async fn relay(&mut self, host: &Host) -> Result<Relay> {
+        let config = self.folder.path().join("relay.toml");
+        std::fs::write(&config, "[network]\nupnp = false\n")?;
+        let args = ["relay".to_owned(), "--config".into(), config.display().to_string()];
+        let mut process = self.process(Some(host), "relay", &args)?;
+        let mut addresses: Vec<Multiaddr> = Vec::new();
+        loop {
+            let line = process.line().await?;
+            match line.strip_prefix("  ") {
+                Some(address) => addresses.push(address.parse()?),
+                None if line.starts_with("The operator") => break,
+                None => {}
+            }
+        }
+        addresses.retain(|address| address.to_string().contains(&host.address));
+        Ok(Relay { _process: process, addresses })
+    }
+
+    fn process(&mut self, host: Option<&Host>, name: &str, args: &[String]) -> Result<Process> {
         self.n_processes += 1;
         let log = self.folder.path().join(format!("{}-{name}.log", self.n_processes));
-        let mut child = Command::new(artifacts::barnraise()?)
+        let binary = artifacts::barnraise()?;
+        let mut command = match host {
+            None => Command::new(binary),
+            Some(host) => {
+                let [program, rest @ ..] = host.prefix();
+                let mut command = Command::new(program);
+                command.args(rest).arg(binary);
+                command
+            }
+        };
+        let mut child = command
             .args(args)
             .env("XDG_CACHE_HOME", cache()?)
             .env("RUST_LOG", "info")
@@ -212,6 +268,27 @@ impl Backbone {
         self.addresses.iter().find(is_tcp).cloned().context("no TCP address was announced")
     }
 
+    /// The address through a relay, once there is one.
+    ///
+    /// # Errors
+    /// Where none comes about.
+    pub async fn circuit(&self) -> Result<String> {
+        let circuit = async {
+            loop {
+                let addresses = self.status().await?.addresses;
+                match addresses.into_iter().find(|address| address.contains("/p2p-circuit/")) {
+                    Some(circuit) => return Ok(circuit),
+                    // Nothing tells over HTTP that the addresses changed.
+                    None => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
+            }
+        };
+        match tokio::time::timeout(HANG, circuit).await {
+            Ok(circuit) => circuit,
+            Err(_) => Err(self.process.error("no relay took it in")),
+        }
+    }
+
     /// `GET /api/run`.
     ///
     /// # Errors
@@ -302,6 +379,27 @@ impl Backbone {
     }
 }
 
+/// A running `barnraise relay`.
+#[derive(Debug)]
+pub struct Relay {
+    _process: Process,
+    addresses: Vec<Multiaddr>,
+}
+
+impl Relay {
+    /// The QUIC address, peer id included.
+    ///
+    /// # Errors
+    /// Where it announced none.
+    pub fn quic(&self) -> Result<&Multiaddr> {
+        let is_quic = |address: &&Multiaddr| {
+            let parts: Vec<Protocol<'_>> = address.iter().collect();
+            matches!(parts[..], [_, Protocol::Udp(_), Protocol::QuicV1, Protocol::P2p(_)])
+        };
+        self.addresses.iter().find(is_quic).context("no QUIC address was announced")
+    }
+}
+
 /// A running `barnraise join`.
 #[derive(Debug)]
 pub struct Joined {
@@ -326,6 +424,14 @@ impl Joined {
     /// Where it had ended before.
     pub fn interrupt(&self) -> Result<()> {
         self.process.signal("INT")
+    }
+
+    /// What it logged so far.
+    ///
+    /// # Errors
+    /// Where the log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(&self.process.log)?)
     }
 
     /// Waits until it ends by itself.

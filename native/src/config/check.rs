@@ -7,6 +7,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use barnraise_protocol::run::ModelKind;
+use barnraise_relay::NodeLimits;
+use libp2p::multiaddr::Protocol;
 
 use super::{AveragingSection, Invalid, RunConfig, RunSection};
 
@@ -21,6 +23,7 @@ const SHUFFLE_BUFFER_SAMPLES_MAX: u32 = 1_000_000;
 /// Keeps a shard of images of 28 by 28 pixels within the protocol's limit.
 const SHARD_SAMPLES_MAX: usize = 50_000;
 const COLLECT_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+const HANDSHAKE_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(300);
 
 pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     run(&config.run)?;
@@ -34,7 +37,12 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     range("storage.keep_checkpoints", config.storage.keep_checkpoints, 1..=1000)?;
     check("network.listen", !config.network.listen.is_empty(), "at least one address", "[]")?;
     range("network.contributors_max", config.network.contributors_max, 1..=1_000_000)?;
-    range("network.connections_max", config.network.connections_max, 1..=1_000_000)?;
+    for relay in &config.network.relays {
+        let good = matches!(relay.iter().last(), Some(Protocol::P2p(_)));
+        check("network.relays", good, "each ends with /p2p/<peer id>", relay)?;
+    }
+    limits(&config.limits)?;
+    super::access::validate(&config.access)?;
     range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000)
 }
 
@@ -64,6 +72,22 @@ fn run(run: &RunSection) -> Result<(), Invalid> {
         .validate()
         .map_err(|error| invalid("run.optimizer", error, format!("{:?}", run.optimizer)))?;
     run.schedule.validate().map_err(|error| invalid("run.schedule", error, format!("{:?}", run.schedule)))
+}
+
+fn limits(limits: &NodeLimits) -> Result<(), Invalid> {
+    range("limits.connections", limits.connections, 1..=1_000_000)?;
+    range("limits.connections_per_peer", limits.connections_per_peer, 1..=1_000_000)?;
+    range("limits.connections_per_address", limits.connections_per_address, 1..=1_000_000)?;
+    range("limits.pending_dials", limits.pending_dials, 1..=1_000_000)?;
+    range("limits.pending_handshakes", limits.pending_handshakes, 1..=1_000_000)?;
+    range("limits.streams_per_connection", limits.streams_per_connection, 8..=1_000_000)?;
+    let timeout = limits.handshake_timeout;
+    check(
+        "limits.handshake_timeout",
+        HANDSHAKE_TIMEOUT.contains(&timeout),
+        "100ms to 5m",
+        format!("{timeout:?}"),
+    )
 }
 
 fn averaging(averaging: &AveragingSection, micro: u32) -> Result<(), Invalid> {
@@ -97,11 +121,16 @@ fn range<T: PartialOrd + Display>(key: &'static str, got: T, want: RangeInclusiv
     check(key, want.contains(&got), format!("{} to {}", want.start(), want.end()), got)
 }
 
-fn check(key: &'static str, good: bool, want: impl Display, got: impl Display) -> Result<(), Invalid> {
+pub(super) fn check(
+    key: &'static str,
+    good: bool,
+    want: impl Display,
+    got: impl Display,
+) -> Result<(), Invalid> {
     if good { Ok(()) } else { Err(invalid(key, want, got)) }
 }
 
-fn invalid(key: &'static str, want: impl Display, got: impl Display) -> Invalid {
+pub(super) fn invalid(key: &'static str, want: impl Display, got: impl Display) -> Invalid {
     Invalid { key, want: want.to_string(), got: got.to_string() }
 }
 

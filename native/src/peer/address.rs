@@ -27,8 +27,10 @@ pub(super) enum AddressError {
     /// Something answers that this build does not understand.
     #[error("{url} is no backbone that this version understands: {reason}")]
     NotUnderstood { url: String, reason: String },
-    /// No TCP address with a peer id among those listed.
-    #[error("the run at {url} lists no address of the form /…/tcp/<port>/p2p/<peer id>, only {listed:?}")]
+    /// No address that can be dialled among those listed.
+    #[error(
+        "the run at {url} lists no address over QUIC, TCP, WebSocket or a relay with a peer id, only {listed:?}"
+    )]
     NoneToDial { url: String, listed: Vec<String> },
     /// The request did not come to an end.
     #[error("the request to {url} was given up")]
@@ -70,16 +72,27 @@ fn fetch(url: String) -> Result<RunStatus, AddressError> {
         .map_err(|error| AddressError::NotUnderstood { url, reason: error.to_string() })
 }
 
-/// The addresses that a native peer dials: plain TCP with a peer id, in the order of the list.
+/// The addresses that a native peer dials, the best way first: QUIC, TCP, WebSocket, and through a relay
+/// where that is all there is.
 fn to_dial(listed: &[String]) -> Vec<Multiaddr> {
     let parsed = listed.iter().filter_map(|address| address.parse::<Multiaddr>().ok());
-    parsed.filter(is_tcp).take(ADDRESSES_MAX).collect()
+    let mut ranked: Vec<(u8, Multiaddr)> =
+        parsed.filter_map(|address| rank(&address).map(|rank| (rank, address))).collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, address)| address).take(ADDRESSES_MAX).collect()
 }
 
-fn is_tcp(address: &Multiaddr) -> bool {
-    use Protocol::{Dns, Dns4, Dns6, Ip4, Ip6, P2p, Tcp};
+fn rank(address: &Multiaddr) -> Option<u8> {
+    use Protocol::{Dns, Dns4, Dns6, Ip4, Ip6, P2p, P2pCircuit, QuicV1, Tcp, Tls, Udp, Ws, Wss};
     let parts: Vec<Protocol<'_>> = address.iter().collect();
-    matches!(parts[..], [Ip4(_) | Ip6(_) | Dns(_) | Dns4(_) | Dns6(_), Tcp(_), P2p(_)])
+    let [Ip4(_) | Ip6(_) | Dns(_) | Dns4(_) | Dns6(_), way @ .., P2p(_)] = &parts[..] else { return None };
+    match way {
+        [Udp(_), QuicV1] => Some(0),
+        [Tcp(_)] => Some(1),
+        [Tcp(_), Ws(_) | Wss(_)] | [Tcp(_), Tls, Ws(_)] => Some(2),
+        [.., P2p(_), P2pCircuit] => Some(3),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -94,18 +107,20 @@ mod tests {
     const PEER: &str = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
 
     #[test]
-    fn tcp_with_a_peer_id_is_dialled_and_nothing_else() {
+    fn the_best_way_is_dialled_first_and_what_is_no_way_never() {
         let listed = [
+            format!("/ip4/192.0.2.9/udp/4001/quic-v1/p2p/{PEER}/p2p-circuit/p2p/{PEER}"),
             format!("/ip4/192.0.2.1/udp/4001/quic-v1/webtransport/p2p/{PEER}"),
+            format!("/ip4/192.0.2.1/tcp/4002/ws/p2p/{PEER}"),
             format!("/ip4/192.0.2.1/tcp/4001/p2p/{PEER}"),
             "/ip4/192.0.2.1/tcp/4001".to_owned(),
-            format!("/ip4/192.0.2.1/tcp/4001/ws/p2p/{PEER}"),
             format!("/dns/run.example/tcp/4001/p2p/{PEER}"),
+            format!("/ip4/192.0.2.1/udp/4002/quic-v1/p2p/{PEER}"),
             "nonsense".to_owned(),
         ];
         let dialled: Vec<String> = to_dial(&listed).iter().map(Multiaddr::to_string).collect();
-        assert_eq!(dialled, [listed[1].clone(), listed[4].clone()]);
-        let many = vec![listed[1].clone(); 100];
+        assert_eq!(dialled, [6, 3, 5, 2, 0].map(|index: usize| listed[index].clone()));
+        let many = vec![listed[3].clone(); 100];
         assert_eq!(to_dial(&many).len(), ADDRESSES_MAX);
     }
 

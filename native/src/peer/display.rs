@@ -72,6 +72,12 @@ impl Display {
                 self.say(&format!("Going on with {device_name}: {reason}."));
             }
             Event::Failed { message } => self.say(message),
+            Event::Activity(Activity::SigningIn { url }) => {
+                self.update(event, now);
+                self.say(&format!(
+                    "This run is for those on its list. Sign in at {url}\nThis goes on by itself then."
+                ));
+            }
             Event::Activity(_) | Event::Contribution(_) | Event::Progress(_) => self.update(event, now),
             Event::Prediction { .. } | Event::Gallery { .. } => {}
         }
@@ -149,6 +155,7 @@ fn kind(activity: &Activity) -> u8 {
     match activity {
         Activity::Idle => 0,
         Activity::Connecting => 1,
+        Activity::SigningIn { .. } => 6,
         Activity::Reconnecting { .. } => 2,
         Activity::FetchingModel { .. }
         | Activity::FetchingData { .. }
@@ -166,6 +173,7 @@ fn sentence(activity: &Activity) -> String {
     match activity {
         Activity::Idle => "Not contributing".to_owned(),
         Activity::Connecting => "Connecting to the backbone".to_owned(),
+        Activity::SigningIn { .. } => "Waiting for somebody to sign in".to_owned(),
         Activity::Reconnecting { retry_in_ms, reason } => {
             format!("No connection ({reason}); trying again in {} s", retry_in_ms.div_ceil(1000))
         }

@@ -12,13 +12,14 @@ use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use barnraise_contributor::{COMMANDS_MAX, Command, Config, Event, contribute};
+use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, contribute};
 use barnraise_learning::{DeviceChoice, open_device};
 use barnraise_protocol::Sha256Hash;
 use barnraise_swarm::activity::{Activity, Contribution};
 use futures::channel::mpsc;
 use libp2p::identity::Keypair;
 
+use crate::access;
 use crate::cli::JoinArgs;
 use crate::config::cache_folder;
 use crate::signals;
@@ -41,7 +42,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     };
     let choice = DeviceChoice::from(args.device);
     let device = open_device(choice).await.with_context(|| format!("--device {choice} was asked for"))?;
-    display.say(&format!("Computing on {}.", device.name()));
+    display.say(&format!("Computing on {}, as peer {}.", device.name(), keypair.public().to_peer_id()));
 
     let (mut commands, received) = mpsc::channel(COMMANDS_MAX);
     commands.try_send(Command::Start).context("a new channel is full")?;
@@ -60,8 +61,14 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
         is_device_free: false,
         first_contribution_id: micros(),
         seed: seed(&keypair),
+        credentials: Credentials {
+            // Without an Ed25519 key it takes part in open runs.
+            key: access::signing_key(&keypair).ok(),
+            invitation: args.invitation.or(args.address.invitation),
+        },
     };
-    let platform = NativePlatform::new(args.address, keypair, ShardCache::new(cache_folder().join("peer")));
+    let platform =
+        NativePlatform::new(args.address.address, keypair, ShardCache::new(cache_folder().join("peer")));
     let watch = RefCell::new(Watch { commands, samples: args.samples, was_described: false, failure: None });
     let given = contribute(&platform, config, received, |event| {
         watch.borrow_mut().on_event(&event);

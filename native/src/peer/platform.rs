@@ -1,21 +1,27 @@
-//! The native side of `barnraise_contributor::Platform`: TCP through a relay node, tokio's clock, a
+//! The native side of `barnraise_contributor::Platform`: libp2p through a relay node, tokio's clock, a
 //! cache on disk.
 
 use std::cell::RefCell;
-use std::time::Instant;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use barnraise_contributor::Platform;
+use barnraise_contributor::{Platform, race};
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_relay::{Node, NodeConfig};
 use barnraise_swarm::Moment;
 use libp2p::identity::Keypair;
+use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
 
 use super::address;
 use super::cache::ShardCache;
 use crate::cli::JoinAddress;
+
+/// How long a way may take before the next one is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(500);
 
 /// Clock, network and shard cache of `barnraise join`.
 pub(super) struct NativePlatform {
@@ -37,11 +43,18 @@ impl NativePlatform {
         self.started.elapsed()
     }
 
-    async fn dial(&self, address: Multiaddr) -> Result<(Node, PeerId), String> {
-        let node = Node::start(self.keypair.clone(), NodeConfig::default()).await;
-        let node = node.map_err(|error| error.to_string())?;
-        let peer = node.dial(address).await.map_err(|error| error.to_string())?;
-        Ok((node, peer))
+    /// A node that is listened to only where both sides must dial at once to meet: behind a relay.
+    async fn start(&self, addresses: &[Multiaddr]) -> Result<Node, String> {
+        let is_behind_relay =
+            addresses.iter().all(|address| address.iter().any(|p| p == Protocol::P2pCircuit));
+        let any = || Multiaddr::empty().with(Protocol::Ip4(Ipv4Addr::UNSPECIFIED));
+        let listen = if is_behind_relay {
+            vec![any().with(Protocol::Udp(0)).with(Protocol::QuicV1), any().with(Protocol::Tcp(0))]
+        } else {
+            Vec::new()
+        };
+        let config = NodeConfig { listen, ..NodeConfig::default() };
+        Node::start(self.keypair.clone(), config).await.map_err(|error| error.to_string())
     }
 }
 
@@ -50,6 +63,11 @@ impl Platform for NativePlatform {
 
     fn now(&self) -> Moment {
         self.elapsed()
+    }
+
+    fn unix_time(&self) -> UnixTime {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        UnixTime(since_1970.as_secs())
     }
 
     fn device_kind(&self, choice: DeviceChoice) -> DeviceKind {
@@ -70,17 +88,21 @@ impl Platform for NativePlatform {
 
     async fn connect(&self) -> Result<(), String> {
         let addresses = address::resolve(&self.address).await.map_err(|error| error.to_string())?;
-        let mut failures = Vec::new();
-        for address in addresses {
-            match self.dial(address).await {
-                Ok(connection) => {
-                    self.connection.replace(Some(connection));
-                    return Ok(());
+        let node = self.start(&addresses).await?;
+        let dials = addresses.into_iter().map(|address| node.dial(address));
+        match race(dials, || tokio::time::sleep(HEAD_START)).await {
+            Ok((_, peer)) => {
+                if let Ok(Some(path)) = node.path(peer).await {
+                    tracing::info!("connected {path}");
                 }
-                Err(failure) => failures.push(failure),
+                self.connection.replace(Some((node, peer)));
+                Ok(())
+            }
+            Err(failures) => {
+                let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
+                Err(failures.join("; "))
             }
         }
-        Err(failures.join("; "))
     }
 
     async fn disconnect(&self) {

@@ -4,16 +4,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytesize::ByteSize;
 use libp2p::Multiaddr;
+use serde::{Deserialize, Serialize};
 
+use super::routing::Routing;
 use crate::certificates::Clock;
 use crate::webtransport::WebTransportConfig;
 
 /// How a node listens and what it allows.
 #[derive(Clone)]
 pub struct NodeConfig {
-    /// Addresses to listen on, TCP or WebTransport; `/tcp/0` and `/udp/0` take a free port. Default none.
+    /// Addresses to listen on: TCP, WebSocket, QUIC or WebTransport; `/tcp/0` and `/udp/0` take a free port.
+    /// Default none.
     pub listen: Vec<Multiaddr>,
+    /// Addresses that are told to others beside those that the node finds out itself: a name, or a port that
+    /// a router or a proxy passes on. Default none.
+    pub announce: Vec<Multiaddr>,
     /// Where the WebTransport certificates are kept; `None` is a node without WebTransport.
     pub certificates_dir: Option<PathBuf>,
     /// What tells the time for the certificates. Default the system's clock.
@@ -24,39 +31,64 @@ pub struct NodeConfig {
     pub webtransport: WebTransportConfig,
     /// A connection without streams is closed after this. Default 60 s.
     pub idle_timeout: Duration,
+    /// Relays to be reached through while nobody can dial the node itself, each with its `/p2p/…`.
+    /// Default none.
+    pub relays: Vec<Multiaddr>,
+    /// Whether to ask the gateway to pass ports on (UPnP). Default no.
+    pub upnp: bool,
+    /// Whether to carry streams between others, and how much. Default no.
+    pub relay_service: Option<RelayLimits>,
+    /// How long a dial through a relay waits for a direct connection to come of it before it goes on through
+    /// the relay. Default 10 s.
+    pub hole_punch_timeout: Duration,
+    /// Part in the routing of the DHT (Kademlia). Default none.
+    pub routing: Option<Routing>,
 }
 
 impl Default for NodeConfig {
     fn default() -> Self {
         Self {
             listen: Vec::new(),
+            announce: Vec::new(),
             certificates_dir: None,
             clock: Arc::new(SystemTime::now),
             limits: NodeLimits::default(),
             webtransport: WebTransportConfig::default(),
             idle_timeout: Duration::from_secs(60),
+            relays: Vec::new(),
+            upnp: false,
+            relay_service: None,
+            hole_punch_timeout: Duration::from_secs(10),
+            routing: None,
         }
     }
 }
 
 /// How many connections a node has at most.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct NodeLimits {
     /// Connections in all, inbound and outbound. Default 1024.
     pub connections: u32,
     /// Connections with one peer. Default 8.
     pub connections_per_peer: u32,
+    /// Inbound connections from one address, or from one /64 of IPv6: as many as may stand behind one
+    /// router. Default 256.
+    pub connections_per_address: u32,
     /// Dials under way. Default 64.
     pub pending_dials: u32,
-    /// Inbound TCP handshakes under way; one more ends the oldest. WebTransport has its own bound,
+    /// Inbound handshakes under way; one more ends the oldest. WebTransport has its own bound,
     /// [`WebTransportConfig::max_pending_handshakes`]. Default 256.
-    pub pending_tcp_handshakes: usize,
-    /// A dial or an inbound TCP handshake ends after this. Default 10 s.
+    pub pending_handshakes: usize,
+    /// A dial or an inbound handshake ends after this. Default 10 s.
+    #[serde(with = "humantime_serde")]
     pub handshake_timeout: Duration,
-    /// Streams in both directions of one TCP connection, each with at most 512 KiB received and not read;
-    /// one more ends the connection. WebTransport has its own bound,
+    /// Streams in both directions of one connection, each with at most 512 KiB received and not read; one
+    /// more ends the connection, or waits on QUIC. WebTransport has its own bound,
     /// [`WebTransportConfig::max_streams_per_connection`]. Default 128.
-    pub streams_per_tcp_connection: usize,
+    pub streams_per_connection: usize,
+    /// No further connection is taken while the process holds more memory than this. Default none.
+    pub memory: Option<ByteSize>,
 }
 
 impl Default for NodeLimits {
@@ -64,10 +96,48 @@ impl Default for NodeLimits {
         Self {
             connections: 1024,
             connections_per_peer: 8,
+            connections_per_address: 256,
             pending_dials: 64,
-            pending_tcp_handshakes: 256,
+            pending_handshakes: 256,
             handshake_timeout: Duration::from_secs(10),
-            streams_per_tcp_connection: 128,
+            streams_per_connection: 128,
+            memory: None,
+        }
+    }
+}
+
+/// What a relay gives to each and to all (circuit relay v2).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RelayLimits {
+    /// Peers that are reached through this relay, at most. Default 1024.
+    pub reservations: usize,
+    /// How long a reservation lasts unless it is renewed. Default 1 h.
+    #[serde(with = "humantime_serde")]
+    pub reservation_duration: Duration,
+    /// Connections that are carried at the same time. Default 256.
+    pub circuits: usize,
+    /// Of which to or from one peer. Default 16.
+    pub circuits_per_peer: usize,
+    /// Connections that one address may ask for in a minute. Default 60.
+    pub circuits_per_address_and_minute: u32,
+    /// How long one connection is carried. Default 1 h.
+    #[serde(with = "humantime_serde")]
+    pub circuit_duration: Duration,
+    /// How much is carried for one connection, both ways together. Default 1 GiB.
+    pub circuit_bytes: ByteSize,
+}
+
+impl Default for RelayLimits {
+    fn default() -> Self {
+        Self {
+            reservations: 1024,
+            reservation_duration: Duration::from_secs(3600),
+            circuits: 256,
+            circuits_per_peer: 16,
+            circuits_per_address_and_minute: 60,
+            circuit_duration: Duration::from_secs(3600),
+            circuit_bytes: ByteSize::gib(1),
         }
     }
 }

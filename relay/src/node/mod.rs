@@ -3,20 +3,32 @@
 //! One tokio task owns the swarm; [`Node`] is a handle to it. Every queue between them is bounded. It never
 //! reconnects by itself and never looks into a stream: that is for whoever opened it.
 
+mod address_limit;
 mod config;
+mod connections;
 mod error;
+mod listen;
 mod network;
+mod path;
+mod reachability;
+mod routing;
 mod task;
+mod transport;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use libp2p::identity::Keypair;
+use libp2p::metrics::Registry as MetricsRegistry;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-pub use self::config::{NodeConfig, NodeLimits};
+pub use self::config::{NodeConfig, NodeLimits, RelayLimits};
 pub use self::error::NodeError;
+pub use self::path::Path;
+pub use self::reachability::Reachability;
+pub use self::routing::Routing;
+pub(crate) use self::routing::{Contact, reach, scope};
 use self::task::{Command, NodeTask};
 use crate::certificates::Certificates;
 use crate::streams::{IncomingStreams, Registry};
@@ -33,6 +45,10 @@ pub enum NodeEvent {
     Connected(PeerId),
     /// The last connection with a peer ended.
     Disconnected(PeerId),
+    /// [`Node::addresses`] or [`Node::reachability`] say something else now.
+    AddressesChanged,
+    /// A peer came into the routing table, with [`NodeConfig::routing`].
+    Routable(PeerId),
 }
 
 /// A running node; cheap to clone. It stops when the last clone is dropped, and at once with
@@ -40,7 +56,7 @@ pub enum NodeEvent {
 #[derive(Clone, Debug)]
 pub struct Node {
     peer_id: PeerId,
-    addresses: Addresses,
+    shared: Shared,
     registry: Registry,
     commands: mpsc::Sender<Command>,
     events: broadcast::Sender<NodeEvent>,
@@ -55,15 +71,23 @@ impl Node {
         let certificates = open_certificates(&config).await?;
         let rotation = certificates.as_ref().map(Certificates::spawn_rotation);
         let registry = Registry::default();
-        let swarm = network::build(&keypair, &config, certificates, registry.clone())?;
-        let addresses = Addresses::default();
+        let mut metrics = MetricsRegistry::default();
+        let network = network::build(&keypair, &config, certificates, registry.clone(), &mut metrics)?;
+        let shared = Shared { metrics: Arc::new(metrics), ..Shared::default() };
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let (events, _) = broadcast::channel(EVENTS_MAX);
-        let mut task =
-            NodeTask::new(swarm, received, events.clone(), addresses.clone(), registry.clone(), rotation);
+        let mut task = NodeTask::new(
+            network,
+            &config,
+            received,
+            events.clone(),
+            shared.clone(),
+            registry.clone(),
+            rotation,
+        );
         task.listen(&config.listen).await?;
         tokio::spawn(task.run());
-        Ok(Self { peer_id: keypair.public().to_peer_id(), addresses, registry, commands, events })
+        Ok(Self { peer_id: keypair.public().to_peer_id(), shared, registry, commands, events })
     }
 
     /// Who this node is.
@@ -72,14 +96,20 @@ impl Node {
         self.peer_id
     }
 
-    /// Where the node listens now, each with its `/p2p/…`; WebTransport first, with its certificate hashes.
+    /// Where the node listens now and where others reach it, each with its `/p2p/…`; WebTransport first, with
+    /// its certificate hashes.
     ///
-    /// They change when certificates are rotated and when interfaces come and go: ask again, don't keep.
+    /// They change when certificates are rotated and when interfaces come and go, which
+    /// [`NodeEvent::AddressesChanged`] tells.
     #[must_use]
     pub fn addresses(&self) -> Vec<Multiaddr> {
-        let mut addresses = self.addresses.get();
+        let mut addresses = self.shared.addresses.get();
         addresses.sort_by_key(|address| (!is_webtransport(address), address.to_string()));
-        addresses.into_iter().map(|address| address.with(Protocol::P2p(self.peer_id))).collect()
+        // A circuit's names this node already.
+        addresses
+            .into_iter()
+            .map(|address| address.with_p2p(self.peer_id).unwrap_or_else(|other| other))
+            .collect()
     }
 
     /// Accepts streams of `protocol` from now on; at most
@@ -93,7 +123,8 @@ impl Node {
     }
 
     /// Connects with the peer at `address`, which must end with its `/p2p/…`; at once where a connection
-    /// with it stands already.
+    /// with it stands already. An address behind a relay (`…/p2p-circuit/p2p/…`) is answered once a direct
+    /// connection came of it, or will not.
     ///
     /// # Errors
     /// An address without a peer id, or one at which the peer cannot be reached.
@@ -101,8 +132,24 @@ impl Node {
         let Some(Protocol::P2p(peer)) = address.iter().last() else {
             return Err(NodeError::NoPeerId { address });
         };
-        self.ask(|reply| Command::Dial { peer, address, reply }).await??;
+        self.ask(|reply| Command::Dial { peer, addresses: vec![address], reply }).await??;
         Ok(peer)
+    }
+
+    /// Connects with `peer` at any of the addresses, or at one that the routing table has of it.
+    pub(crate) async fn dial_peer(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), NodeError> {
+        self.ask(|reply| Command::Dial { peer, addresses, reply }).await?
+    }
+
+    /// The closest peers of each key that the routing table has, closest first, without `except`; none
+    /// without [`NodeConfig::routing`].
+    pub(crate) async fn closest_peers(
+        &self,
+        keys: Vec<Vec<u8>>,
+        n_max: usize,
+        except: PeerId,
+    ) -> Result<Vec<Vec<Contact>>, NodeError> {
+        self.ask(|reply| Command::Closest { keys, n_max, except, reply }).await
     }
 
     /// Opens a stream to a peer that a connection stands with.
@@ -117,6 +164,30 @@ impl Node {
         self.commands.send(command).await.map_err(|_| NodeError::Stopped)?;
         // The reply is dropped where there is no connection, or none any more.
         answer.await.unwrap_or(Err(crate::streams::OpenError::NotConnected)).map_err(open_error)
+    }
+
+    /// Which way the best connection to `peer` goes; `None` without one.
+    ///
+    /// # Errors
+    /// The node has stopped.
+    pub async fn path(&self, peer: PeerId) -> Result<Option<Path>, NodeError> {
+        self.ask(|reply| Command::Path { peer, reply }).await
+    }
+
+    /// Whether others can dial this node, as far as it was tested (AutoNAT v2).
+    #[must_use]
+    pub fn reachability(&self) -> Reachability {
+        self.shared.reachability.get()
+    }
+
+    /// Counters and gauges of connections, bytes, relayed circuits and hole punching, in the OpenMetrics text
+    /// format without its closing line, so that others can be put behind them.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let mut text = String::new();
+        // Writing into a string does not fail.
+        let _ = prometheus_client::encoding::text::encode_registry(&mut text, &self.shared.metrics);
+        text
     }
 
     /// Connections from now on. A receiver that is too slow is told how many events it missed.
@@ -146,17 +217,29 @@ impl Node {
     }
 }
 
-/// The listen addresses, written by the task and read by the handles.
+/// What the task writes and the handles read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Addresses(Arc<RwLock<Vec<Multiaddr>>>);
+pub(crate) struct Shared {
+    addresses: Latest<Vec<Multiaddr>>,
+    reachability: Latest<Reachability>,
+    metrics: Arc<MetricsRegistry>,
+}
 
-impl Addresses {
-    fn get(&self) -> Vec<Multiaddr> {
+/// The newest of a value.
+#[derive(Clone, Debug, Default)]
+struct Latest<T>(Arc<RwLock<T>>);
+
+impl<T: Clone + PartialEq> Latest<T> {
+    fn get(&self) -> T {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, addresses: Vec<Multiaddr>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = addresses;
+    /// Returns whether it is another value than before.
+    fn set(&self, value: T) -> bool {
+        let mut latest = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = *latest != value;
+        *latest = value;
+        is_new
     }
 }
 

@@ -1,32 +1,54 @@
 //! The node's transports and behaviours, put together.
 
+use std::num::NonZeroU32;
+use std::time::Duration;
+
 use libp2p::core::muxing::StreamMuxerBox;
-use libp2p::core::transport::Boxed;
-use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
+use libp2p::metrics::{BandwidthTransport, Metrics, Registry as MetricsRegistry};
+use libp2p::multiaddr::Protocol;
 use libp2p::swarm::NetworkBehaviour;
-use libp2p::{PeerId, Swarm, Transport as _, connection_limits, dns, identify, noise, ping, tcp, yamux};
+use libp2p::swarm::behaviour::toggle::Toggle;
+use libp2p::{
+    Multiaddr, Swarm, Transport as _, autonat, connection_limits, dcutr, identify, memory_connection_limits,
+    ping, relay, upnp,
+};
 use tokio_util::task::TaskTracker;
 
-use super::{NodeConfig, NodeError};
-use crate::admission::Admission;
+use super::config::RelayLimits;
+use super::routing::{self, Kademlia};
+use super::{NodeConfig, NodeError, address_limit, transport};
 use crate::certificates::Certificates;
 use crate::streams::{self, Registry};
-use crate::webtransport;
 
 /// What identify tells of us; peers of another major version would not understand our streams.
 const PROTOCOL_VERSION: &str = "/barnraise/1";
 
-/// Bytes of one stream over TCP that are received and not read yet: 10 MB/s at a round trip of 50 ms.
-const TCP_STREAM_WINDOW_BYTES: u32 = 512 * 1024;
-
 #[derive(NetworkBehaviour)]
 pub(super) struct Behaviour {
-    // First: what it denies should reach no other.
+    // First: what they deny should reach no other.
     limits: connection_limits::Behaviour,
-    identify: identify::Behaviour,
+    address_limit: address_limit::Behaviour,
+    memory_limit: Toggle<memory_connection_limits::Behaviour>,
+    pub(super) identify: identify::Behaviour,
     ping: ping::Behaviour,
     pub(super) streams: streams::Behaviour,
+    reachability: Toggle<autonat::v2::client::Behaviour>,
+    reachability_service: autonat::v2::server::Behaviour,
+    relay_client: relay::client::Behaviour,
+    relay_service: Toggle<relay::Behaviour>,
+    hole_punching: dcutr::Behaviour,
+    upnp: Toggle<upnp::tokio::Behaviour>,
+    pub(super) routing: Toggle<Kademlia>,
+}
+
+/// A swarm that is not polled yet, and what goes with it.
+pub(super) struct Network {
+    pub(super) swarm: Swarm<Behaviour>,
+    /// End with the WebTransport listener.
+    pub(super) quic_tasks: TaskTracker,
+    /// Counts the swarm's events.
+    pub(super) metrics: Metrics,
 }
 
 pub(super) fn build(
@@ -34,68 +56,86 @@ pub(super) fn build(
     config: &NodeConfig,
     certificates: Option<Certificates>,
     registry: Registry,
-) -> Result<(Swarm<Behaviour>, TaskTracker), NodeError> {
-    let (transport, quic_tasks) = transport(keypair, config, certificates)?;
-    let limits = connection_limits::ConnectionLimits::default()
-        .with_max_established(Some(config.limits.connections))
-        .with_max_established_per_peer(Some(config.limits.connections_per_peer))
-        .with_max_pending_outgoing(Some(config.limits.pending_dials));
-    let identify = identify::Config::new(PROTOCOL_VERSION.to_owned(), keypair.public())
-        .with_agent_version(concat!("barnraise/", env!("CARGO_PKG_VERSION")).to_owned());
+    metrics_registry: &mut MetricsRegistry,
+) -> Result<Network, NodeError> {
+    let peer_id = keypair.public().to_peer_id();
+    let (circuits, relay_client) = relay::client::new(peer_id);
+    let (transport, quic_tasks) = transport::build(keypair, config, certificates, circuits)?;
+    let transport = BandwidthTransport::new(transport, metrics_registry)
+        .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
+        .boxed();
     let behaviour = Behaviour {
-        limits: connection_limits::Behaviour::new(limits),
-        identify: identify::Behaviour::new(identify),
+        limits: connection_limits::Behaviour::new(limits(config)),
+        address_limit: address_limit::Behaviour::new(config.limits.connections_per_address),
+        memory_limit: memory_limit(config),
+        identify: identify::Behaviour::new(identify(keypair)),
         ping: ping::Behaviour::default(),
         streams: streams::Behaviour::new(registry),
+        // Who does not listen has nothing to be tested.
+        reachability: (!config.listen.is_empty()).then(autonat::v2::client::Behaviour::default).into(),
+        reachability_service: autonat::v2::server::Behaviour::default(),
+        relay_client,
+        relay_service: config
+            .relay_service
+            .as_ref()
+            .map(|limits| relay::Behaviour::new(peer_id, relay_config(limits)))
+            .into(),
+        hole_punching: dcutr::Behaviour::new(peer_id),
+        upnp: asks_gateway(config).then(upnp::tokio::Behaviour::default).into(),
+        routing: routing::behaviour(peer_id, config.routing),
     };
     let swarm_config =
         libp2p::swarm::Config::with_tokio_executor().with_idle_connection_timeout(config.idle_timeout);
-    let swarm = Swarm::new(transport, behaviour, keypair.public().to_peer_id(), swarm_config);
-    Ok((swarm, quic_tasks))
+    let mut swarm = Swarm::new(transport, behaviour, peer_id, swarm_config);
+    for address in &config.announce {
+        swarm.add_external_address(address.clone());
+    }
+    Ok(Network { swarm, quic_tasks, metrics: Metrics::new(metrics_registry) })
 }
 
-fn transport(
-    keypair: &Keypair,
-    config: &NodeConfig,
-    certificates: Option<Certificates>,
-) -> Result<(Boxed<(PeerId, StreamMuxerBox)>, TaskTracker), NodeError> {
-    let tcp = tcp_transport(keypair, config)?;
-    let Some(certificates) = certificates else { return Ok((tcp.boxed(), TaskTracker::new())) };
-    let webtransport =
-        webtransport::Transport::new(keypair.clone(), certificates, config.webtransport.clone());
-    let tasks = webtransport.tasks();
-    let webtransport = webtransport.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-    Ok((webtransport.or_transport(tcp).map(|either, _| either.into_inner()).boxed(), tasks))
+fn identify(keypair: &Keypair) -> identify::Config {
+    identify::Config::new(PROTOCOL_VERSION.to_owned(), keypair.public())
+        .with_agent_version(concat!("barnraise/", env!("CARGO_PKG_VERSION")).to_owned())
+        .with_push_listen_addr_updates(true)
 }
 
-fn tcp_transport(
-    keypair: &Keypair,
-    config: &NodeConfig,
-) -> Result<Admission<(PeerId, StreamMuxerBox)>, NodeError> {
-    let tcp = || tcp::tokio::Transport::new(tcp::Config::default().nodelay(true));
-    let resolved = match dns::tokio::Transport::system(tcp()) {
-        Ok(resolved) => resolved,
-        Err(error) => {
-            tracing::warn!(%error, "no DNS configuration on this machine: only addresses can be dialled");
-            dns::tokio::Transport::custom(tcp(), dns::ResolverConfig::new(), dns::ResolverOpts::default())
-        }
+fn limits(config: &NodeConfig) -> connection_limits::ConnectionLimits {
+    connection_limits::ConnectionLimits::default()
+        .with_max_established(Some(config.limits.connections))
+        .with_max_established_per_peer(Some(config.limits.connections_per_peer))
+        .with_max_pending_outgoing(Some(config.limits.pending_dials))
+}
+
+fn memory_limit(config: &NodeConfig) -> Toggle<memory_connection_limits::Behaviour> {
+    let limit = config.limits.memory.map(|bytes| usize::try_from(bytes.as_u64()).unwrap_or(usize::MAX));
+    limit.map(memory_connection_limits::Behaviour::with_max_bytes).into()
+}
+
+/// Nobody else reaches a loopback address, whatever a gateway passes on.
+fn asks_gateway(config: &NodeConfig) -> bool {
+    let is_loopback = |address: &Multiaddr| match address.iter().next() {
+        Some(Protocol::Ip4(ip)) => ip.is_loopback(),
+        Some(Protocol::Ip6(ip)) => ip.is_loopback(),
+        _ => true,
     };
-    let muxer = muxer(config.limits.streams_per_tcp_connection);
-    let noise = noise::Config::new(keypair).map_err(|source| NodeError::Noise(source.to_string()))?;
-    let secured = resolved
-        .upgrade(Version::V1Lazy)
-        .authenticate(noise)
-        .multiplex(muxer)
-        .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
-        .boxed();
-    let limits = &config.limits;
-    Ok(Admission::new(secured, limits.pending_tcp_handshakes, limits.handshake_timeout))
+    config.upnp && !config.listen.iter().all(is_loopback)
 }
 
-/// Fixed windows: without them one TCP connection may fill a gigabyte.
-#[expect(deprecated, reason = "what libp2p advises instead bounds neither streams nor windows")]
-fn muxer(n_streams_max: usize) -> yamux::Config {
-    let mut muxer = yamux::Config::default();
-    muxer.set_max_num_streams(n_streams_max).set_receive_window_size(TCP_STREAM_WINDOW_BYTES);
-    muxer
+fn relay_config(limits: &RelayLimits) -> relay::Config {
+    let per_minute = NonZeroU32::new(limits.circuits_per_address_and_minute).unwrap_or(NonZeroU32::MIN);
+    let config = relay::Config {
+        max_reservations: limits.reservations,
+        max_reservations_per_peer: 2,
+        reservation_duration: limits.reservation_duration,
+        reservation_rate_limiters: Vec::new(),
+        max_circuits: limits.circuits,
+        max_circuits_per_peer: limits.circuits_per_peer,
+        // The wire has 32 bits for the seconds.
+        max_circuit_duration: limits.circuit_duration.min(Duration::from_secs(u32::MAX.into())),
+        max_circuit_bytes: limits.circuit_bytes.as_u64(),
+        circuit_src_rate_limiters: Vec::new(),
+    };
+    // One more each time; as many as fit into a minute may come at once.
+    let every = Duration::from_secs(60) / per_minute.get();
+    config.circuit_src_per_ip(per_minute, every).reservation_rate_per_ip(per_minute, every)
 }

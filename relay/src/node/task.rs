@@ -1,21 +1,26 @@
 //! The task that owns the swarm: commands in, events out.
 
 use std::collections::{HashMap, HashSet};
-use std::io;
-use std::net::{IpAddr, TcpListener};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
+use libp2p::core::ConnectedPoint;
 use libp2p::core::transport::ListenerId;
+use libp2p::metrics::{Metrics, Recorder as _};
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{ConnectionId, DialError, SwarmEvent};
-use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol, Swarm, TransportError};
+use libp2p::swarm::{ConnectionId, SwarmEvent};
+use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol, Swarm, autonat, dcutr, identify, kad, relay};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::network::{Behaviour, BehaviourEvent};
-use super::{Addresses, NodeError, NodeEvent};
+use super::connections::Connections;
+use super::listen::{causes, check_free, check_listening, dial_error, listen_error, listen_reason};
+use super::network::{Behaviour, BehaviourEvent, Network};
+use super::path::is_relayed;
+use super::reachability::{Action, Reservations};
+use super::routing::{self, Contact};
+use super::{NodeConfig, NodeError, NodeEvent, Path, Shared};
 use crate::streams::{OpenError, OpenRequest, Registry};
 
 /// A bound socket has its address at once; one on every interface waits for the system to list them.
@@ -23,50 +28,73 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a shutdown waits for connections to say goodbye.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-type Event = SwarmEvent<BehaviourEvent>;
+pub(super) type Event = SwarmEvent<BehaviourEvent>;
+type DialReply = oneshot::Sender<Result<(), NodeError>>;
 
 /// What a handle asks of the task.
 #[derive(Debug)]
 pub(super) enum Command {
-    Dial { peer: PeerId, address: Multiaddr, reply: oneshot::Sender<Result<(), NodeError>> },
+    Dial { peer: PeerId, addresses: Vec<Multiaddr>, reply: DialReply },
+    Closest { keys: Vec<Vec<u8>>, n_max: usize, except: PeerId, reply: oneshot::Sender<Vec<Vec<Contact>>> },
     Open { peer: PeerId, protocol: StreamProtocol, reply: oneshot::Sender<Result<Stream, OpenError>> },
     ConnectedPeers { reply: oneshot::Sender<Vec<PeerId>> },
+    Path { peer: PeerId, reply: oneshot::Sender<Option<Path>> },
     Shutdown { reply: oneshot::Sender<()> },
 }
 
 struct PendingDial {
     address: Multiaddr,
-    reply: oneshot::Sender<Result<(), NodeError>>,
+    reply: DialReply,
+}
+
+/// A dial that came through by a relay and hopes for a direct connection until then.
+struct HopefulDial {
+    peer: PeerId,
+    until: Instant,
+    reply: DialReply,
 }
 
 pub(super) struct NodeTask {
     swarm: Swarm<Behaviour>,
     commands: mpsc::Receiver<Command>,
     events: broadcast::Sender<NodeEvent>,
-    addresses: Addresses,
+    shared: Shared,
     registry: Registry,
+    metrics: Metrics,
+    connections: Connections,
     dials: HashMap<ConnectionId, PendingDial>,
+    hopeful: Vec<HopefulDial>,
+    hole_punch_timeout: Duration,
+    reservations: Reservations,
+    circuits: HashMap<ListenerId, Multiaddr>,
     quic_tasks: TaskTracker,
     _rotation: Option<AbortOnDropHandle<()>>,
 }
 
 impl NodeTask {
     pub(super) fn new(
-        (swarm, quic_tasks): (Swarm<Behaviour>, TaskTracker),
+        network: Network,
+        config: &NodeConfig,
         commands: mpsc::Receiver<Command>,
         events: broadcast::Sender<NodeEvent>,
-        addresses: Addresses,
+        shared: Shared,
         registry: Registry,
         rotation: Option<AbortOnDropHandle<()>>,
     ) -> Self {
         Self {
-            swarm,
+            swarm: network.swarm,
             commands,
             events,
-            addresses,
+            shared,
             registry,
+            metrics: network.metrics,
+            connections: Connections::default(),
             dials: HashMap::new(),
-            quic_tasks,
+            hopeful: Vec::new(),
+            hole_punch_timeout: config.hole_punch_timeout,
+            reservations: Reservations::new(&config.relays, Instant::now()),
+            circuits: HashMap::new(),
+            quic_tasks: network.quic_tasks,
             _rotation: rotation,
         }
     }
@@ -93,21 +121,36 @@ impl NodeTask {
 
     pub(super) async fn run(mut self) {
         loop {
+            self.act(Instant::now());
+            let deadline = self.next_deadline();
             let command = tokio::select! {
                 event = self.swarm.select_next_some() => {
                     self.on_event(event);
                     continue;
                 }
+                () = sleep_until(deadline) => continue,
                 command = self.commands.recv() => command,
             };
             match command {
-                Some(Command::Dial { peer, address, reply }) => self.dial(peer, address, reply),
+                Some(Command::Dial { peer, addresses, reply }) => self.dial(peer, addresses, reply),
+                Some(Command::Closest { keys, n_max, except, reply }) => {
+                    let kademlia = self.swarm.behaviour_mut().routing.as_mut();
+                    let closest = kademlia.map(|kademlia| routing::closest(kademlia, &keys, n_max, except));
+                    let _ = reply.send(closest.unwrap_or_else(|| vec![Vec::new(); keys.len()]));
+                }
                 Some(Command::Open { peer, protocol, reply }) => {
-                    self.swarm.behaviour_mut().streams.open(peer, OpenRequest { protocol, reply });
+                    // Without a connection the reply is dropped, which says so.
+                    if let Some((connection, _)) = self.connections.best(&peer) {
+                        let request = OpenRequest { protocol, reply };
+                        self.swarm.behaviour_mut().streams.open(peer, connection, request);
+                    }
                 }
                 Some(Command::ConnectedPeers { reply }) => {
                     // Whoever asked may have stopped waiting; so below.
                     let _ = reply.send(self.swarm.connected_peers().copied().collect());
+                }
+                Some(Command::Path { peer, reply }) => {
+                    let _ = reply.send(self.connections.best(&peer).map(|(_, path)| path.clone()));
                 }
                 Some(Command::Shutdown { reply }) => {
                     self.close().await;
@@ -119,13 +162,52 @@ impl NodeTask {
         }
     }
 
-    fn dial(&mut self, peer: PeerId, address: Multiaddr, reply: oneshot::Sender<Result<(), NodeError>>) {
+    fn next_deadline(&self) -> Option<Instant> {
+        let hopeful = self.hopeful.iter().map(|dial| dial.until);
+        hopeful.chain(self.reservations.next_deadline()).min()
+    }
+
+    /// What is due by the clock.
+    fn act(&mut self, now: Instant) {
+        for dial in self.hopeful.extract_if(.., |dial| dial.until <= now) {
+            let _ = dial.reply.send(Ok(()));
+        }
+        while let Some(action) = self.reservations.poll(now) {
+            match action {
+                Action::Dial(relay) => self.dial_relay(relay),
+                Action::Reserve(relay) => {
+                    match self.swarm.listen_on(relay.clone().with(Protocol::P2pCircuit)) {
+                        Ok(id) => drop(self.circuits.insert(id, relay)),
+                        Err(error) => {
+                            tracing::warn!(%relay, %error, "cannot be reached through this relay");
+                            self.reservations.on_failed(&relay, now);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn dial_relay(&mut self, relay: Multiaddr) {
+        let Some(Protocol::P2p(peer)) = relay.iter().last() else { return };
+        let opts = DialOpts::peer_id(peer).addresses(vec![relay.clone()]).build();
+        // An error is one of a connection that stands or is under way already.
+        if let Err(error) = self.swarm.dial(opts) {
+            tracing::debug!(%relay, %error, "not dialled");
+        }
+    }
+
+    fn dial(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, reply: DialReply) {
         if self.swarm.is_connected(&peer) {
             let _ = reply.send(Ok(()));
             return;
         }
-        let opts =
-            DialOpts::peer_id(peer).addresses(vec![address.clone()]).condition(PeerCondition::Always).build();
+        let address = addresses.first().cloned().unwrap_or_else(|| Protocol::P2p(peer).into());
+        let opts = DialOpts::peer_id(peer).condition(PeerCondition::Always);
+        let opts = match addresses.as_slice() {
+            [_] => opts.addresses(addresses).build(),
+            _ => opts.addresses(addresses).extend_addresses_through_behaviour().build(),
+        };
         let id = opts.connection_id();
         match self.swarm.dial(opts) {
             Ok(()) => {
@@ -138,18 +220,14 @@ impl NodeTask {
     }
 
     fn on_event(&mut self, event: Event) {
+        self.metrics.record(&event);
         match event {
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, num_established, .. } => {
-                if num_established.get() == 1 {
-                    // No receiver is no failure.
-                    let _ = self.events.send(NodeEvent::Connected(peer_id));
-                }
-                if let Some(dial) = self.dials.remove(&connection_id) {
-                    let _ = dial.reply.send(Ok(()));
-                }
-            }
-            SwarmEvent::ConnectionClosed { peer_id, num_established, cause, .. } => {
+            SwarmEvent::ConnectionEstablished {
+                peer_id, connection_id, num_established, endpoint, ..
+            } => self.on_connected(peer_id, connection_id, &endpoint, num_established.get() == 1),
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
                 tracing::debug!(peer = %peer_id, ?cause, "connection closed");
+                self.connections.remove(&peer_id, connection_id);
                 if num_established == 0 {
                     let _ = self.events.send(NodeEvent::Disconnected(peer_id));
                 }
@@ -157,6 +235,8 @@ impl NodeTask {
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
                 if let Some(PendingDial { address, reply }) = self.dials.remove(&connection_id) {
                     let _ = reply.send(Err(dial_error(address, &error)));
+                } else {
+                    tracing::debug!(error = causes(&error), "a dial came to nothing");
                 }
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
@@ -164,8 +244,13 @@ impl NodeTask {
                 tracing::debug!(from = %send_back_addr, error, "no peer came of a connection");
             }
             SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "listener"),
-            SwarmEvent::ListenerClosed { addresses, reason, .. } => {
-                tracing::warn!(?addresses, ?reason, "listener closed");
+            SwarmEvent::ListenerClosed { listener_id, addresses, reason } => {
+                if let Some(relay) = self.circuits.remove(&listener_id) {
+                    tracing::info!(%relay, ?reason, "no longer reached through this relay");
+                    self.reservations.on_failed(&relay, Instant::now());
+                } else {
+                    tracing::warn!(?addresses, ?reason, "listener closed");
+                }
                 self.publish_addresses();
             }
             SwarmEvent::NewListenAddr { address, .. } => {
@@ -176,12 +261,131 @@ impl NodeTask {
                 tracing::info!(%address, "no longer listening");
                 self.publish_addresses();
             }
+            SwarmEvent::ExternalAddrConfirmed { address } if !is_relayed(&address) => {
+                tracing::info!(%address, "others can dial this address");
+                self.reservations.on_tested(&address, true, Instant::now());
+                self.publish_addresses();
+            }
+            SwarmEvent::ExternalAddrExpired { address } => {
+                self.reservations.on_expired(&address);
+                self.publish_addresses();
+            }
+            SwarmEvent::Behaviour(event) => self.on_behaviour(event),
             _ => {}
         }
     }
 
+    fn on_connected(&mut self, peer: PeerId, id: ConnectionId, endpoint: &ConnectedPoint, is_first: bool) {
+        let address = endpoint.get_remote_address();
+        self.connections.add(peer, id, address);
+        if is_first {
+            // No receiver is no failure.
+            let _ = self.events.send(NodeEvent::Connected(peer));
+        }
+        let is_direct = !is_relayed(address);
+        if is_direct {
+            self.fulfil(peer);
+        }
+        let Some(PendingDial { reply, .. }) = self.dials.remove(&id) else { return };
+        if is_direct || self.hole_punch_timeout.is_zero() {
+            let _ = reply.send(Ok(()));
+        } else {
+            let until = Instant::now() + self.hole_punch_timeout;
+            self.hopeful.push(HopefulDial { peer, until, reply });
+        }
+    }
+
+    /// Nothing better than what stands will come for now.
+    fn fulfil(&mut self, peer: PeerId) {
+        for dial in self.hopeful.extract_if(.., |dial| dial.peer == peer) {
+            let _ = dial.reply.send(Ok(()));
+        }
+    }
+
+    fn on_behaviour(&mut self, event: BehaviourEvent) {
+        match event {
+            BehaviourEvent::Identify(event) => {
+                self.metrics.record(&event);
+                self.on_identify(event);
+            }
+            BehaviourEvent::Routing(kad::Event::RoutingUpdated { peer, is_new_peer: true, .. }) => {
+                let _ = self.events.send(NodeEvent::Routable(peer));
+            }
+            BehaviourEvent::Ping(event) => self.metrics.record(&event),
+            BehaviourEvent::RelayService(event) => {
+                tracing::debug!(?event, "relay");
+                self.metrics.record(&event);
+            }
+            BehaviourEvent::RelayClient(relay::client::Event::ReservationReqAccepted {
+                relay_peer_id,
+                renewal: false,
+                ..
+            }) => {
+                let ends_with_it =
+                    |relay: &&Multiaddr| relay.iter().last() == Some(Protocol::P2p(relay_peer_id));
+                if let Some(relay) = self.circuits.values().find(ends_with_it) {
+                    tracing::info!(%relay, "reached through this relay");
+                    self.reservations.on_reserved(relay);
+                }
+            }
+            BehaviourEvent::HolePunching(event) => {
+                self.metrics.record(&event);
+                self.on_hole_punched(event);
+            }
+            BehaviourEvent::Reachability(autonat::v2::client::Event { tested_addr, result, .. }) => {
+                tracing::info!(address = %tested_addr, is_open = result.is_ok(), "an address was tested");
+                self.reservations.on_tested(&tested_addr, result.is_ok(), Instant::now());
+                self.publish_addresses();
+            }
+            BehaviourEvent::Upnp(event) => tracing::info!(?event, "gateway"),
+            _ => {}
+        }
+    }
+
+    fn on_identify(&mut self, event: identify::Event) {
+        let identify::Event::Received { peer_id, info, .. } = event else { return };
+        let ours: Vec<Multiaddr> =
+            self.swarm.listeners().chain(self.swarm.external_addresses()).cloned().collect();
+        if let Some(kademlia) = self.swarm.behaviour_mut().routing.as_mut() {
+            routing::on_identified(kademlia, peer_id, &info, ours.iter());
+        }
+    }
+
+    fn on_hole_punched(&mut self, event: dcutr::Event) {
+        let peer = event.remote_peer_id;
+        match event.result {
+            Ok(connection) => {
+                tracing::info!(%peer, "connected directly, through both routers");
+                self.connections.on_hole_punched(&peer, connection);
+            }
+            Err(error) => {
+                tracing::info!(%peer, %error, "no direct connection came about");
+                self.fulfil(peer);
+            }
+        }
+    }
+
     fn publish_addresses(&self) {
-        self.addresses.set(self.swarm.listeners().cloned().collect());
+        let listening = self.swarm.listeners().chain(self.swarm.external_addresses());
+        let hashes: Vec<Protocol<'static>> = self
+            .swarm
+            .listeners()
+            .find(|address| address.iter().any(|part| part == Protocol::WebTransport))
+            .into_iter()
+            .flat_map(|address| address.iter().filter(|part| matches!(part, Protocol::Certhash(_))))
+            .map(Protocol::acquire)
+            .collect();
+        let mut seen = HashSet::new();
+        let addresses = listening.map(|address| match address.iter().last() {
+            // A name or a port that leads to the listener has its certificates.
+            Some(Protocol::WebTransport) => hashes.iter().cloned().fold(address.clone(), Multiaddr::with),
+            _ => address.clone(),
+        });
+        let addresses = addresses.filter(|address| seen.insert(address.clone())).collect();
+        let is_new = self.shared.addresses.set(addresses);
+        if self.shared.reachability.set(self.reservations.reachability()) || is_new {
+            let _ = self.events.send(NodeEvent::AddressesChanged);
+        }
     }
 
     /// Ends every connection, and returns once the sockets are free or after [`SHUTDOWN_TIMEOUT`].
@@ -208,76 +412,9 @@ impl NodeTask {
     }
 }
 
-/// libp2p shares TCP ports between processes (`SO_REUSEPORT`): a second node on the port of a first would
-/// take half of its connections, and nobody would notice.
-fn check_free(address: &Multiaddr) -> io::Result<()> {
-    let mut parts = address.iter();
-    let ip: IpAddr = match parts.next() {
-        Some(Protocol::Ip4(ip)) => ip.into(),
-        Some(Protocol::Ip6(ip)) => ip.into(),
-        _ => return Ok(()),
-    };
-    match parts.next() {
-        Some(Protocol::Tcp(port)) if port != 0 => TcpListener::bind((ip, port)).map(drop),
-        _ => Ok(()),
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
     }
-}
-
-fn check_listening(unbound: &mut HashMap<ListenerId, Multiaddr>, event: &Event) -> Result<(), NodeError> {
-    match event {
-        SwarmEvent::NewListenAddr { listener_id, .. } => {
-            unbound.remove(listener_id);
-        }
-        SwarmEvent::ListenerError { listener_id, error } => {
-            if let Some(address) = unbound.get(listener_id) {
-                return Err(listen_error(address, causes(error)));
-            }
-        }
-        SwarmEvent::ListenerClosed { listener_id, reason, .. } => {
-            if let Some(address) = unbound.get(listener_id) {
-                let reason = reason.as_ref().map_or_else(|error| causes(error), |()| "closed".to_owned());
-                return Err(listen_error(address, reason));
-            }
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
-fn listen_error(address: &Multiaddr, reason: String) -> NodeError {
-    NodeError::Listen { address: address.clone(), reason }
-}
-
-fn listen_reason(error: &TransportError<io::Error>) -> String {
-    match error {
-        TransportError::MultiaddrNotSupported(_) => "want /ip4|ip6/<ip>/tcp/<port>, or \
-            /ip4|ip6/<ip>/udp/<port>/quic-v1/webtransport and a directory for certificates"
-            .to_owned(),
-        TransportError::Other(error) => causes(error),
-    }
-}
-
-fn dial_error(address: Multiaddr, error: &DialError) -> NodeError {
-    let reason = match error {
-        // Its own text repeats the address.
-        DialError::Transport(errors) => {
-            errors.iter().map(|(_, error)| causes(error)).collect::<Vec<_>>().join("; ")
-        }
-        error => causes(error),
-    };
-    NodeError::Dial { address, reason }
-}
-
-/// The error and what it came from, which libp2p leaves out of the error's own text.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut texts = vec![error.to_string()];
-    let mut next = error.source();
-    while let Some(cause) = next {
-        texts.push(cause.to_string());
-        next = cause.source();
-    }
-    // Some have no text of their own, and some repeat their cause's.
-    texts.retain(|text| !text.is_empty());
-    texts.dedup_by(|cause, error| error.contains(cause.as_str()));
-    texts.join(": ")
 }

@@ -18,7 +18,7 @@ use super::handler::{Handler, OpenRequest};
 /// The behaviour behind [`Node::open`](crate::Node::open) and [`Node::accept`](crate::Node::accept).
 pub(crate) struct Behaviour {
     registry: Registry,
-    requests: VecDeque<(PeerId, OpenRequest)>,
+    requests: VecDeque<(PeerId, ConnectionId, OpenRequest)>,
 }
 
 impl Behaviour {
@@ -27,8 +27,8 @@ impl Behaviour {
     }
 
     /// The swarm must be polled after this, as it is by its loop.
-    pub(crate) fn open(&mut self, peer: PeerId, request: OpenRequest) {
-        self.requests.push_back((peer, request));
+    pub(crate) fn open(&mut self, peer: PeerId, connection: ConnectionId, request: OpenRequest) {
+        self.requests.push_back((peer, connection, request));
     }
 }
 
@@ -65,10 +65,12 @@ impl NetworkBehaviour for Behaviour {
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Infallible, THandlerInEvent<Self>>> {
         match self.requests.pop_front() {
-            // A peer without a connection drops the event, and with it the reply.
-            Some((peer_id, event)) => {
-                Poll::Ready(ToSwarm::NotifyHandler { peer_id, handler: NotifyHandler::Any, event })
-            }
+            // A connection that is gone drops the event, and with it the reply.
+            Some((peer_id, connection, event)) => Poll::Ready(ToSwarm::NotifyHandler {
+                peer_id,
+                handler: NotifyHandler::One(connection),
+                event,
+            }),
             None => Poll::Pending,
         }
     }

@@ -16,7 +16,7 @@ use super::{OUTGOING_STREAMS_MAX, OpenError, Registry};
 
 type Reply = oneshot::Sender<Result<Stream, OpenError>>;
 
-/// Asks for a stream on whichever connection to a peer; without one the reply is dropped.
+/// Asks for a stream on a connection; once that is gone the reply is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenRequest {
     pub(crate) protocol: StreamProtocol,

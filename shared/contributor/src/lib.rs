@@ -4,6 +4,7 @@
 //! streams and the clock of a [`Platform`], and tells what happened as [`Event`]s. All of it runs in
 //! one task. It never opens a socket, reads a clock or spawns: the platform does.
 
+mod access;
 mod compute;
 mod description;
 mod driver;
@@ -13,9 +14,11 @@ mod meter;
 mod network;
 mod operation;
 mod platform;
+mod race;
 mod speed;
 mod trial;
 
+pub use access::Credentials;
 pub use description::{
     BUFFER_BYTES_MAX, DescriptionError, MICRO_BATCH_SAMPLES_MAX, SHUFFLE_BUFFER_SAMPLES_MAX,
     check_description,
@@ -24,3 +27,4 @@ pub use driver::{Config, contribute};
 pub use event::{COMMANDS_MAX, Command, Event};
 pub use operation::STALL_MAX;
 pub use platform::Platform;
+pub use race::race;

@@ -1,0 +1,163 @@
+//! Bounds the inbound connections from one address, so that one machine cannot take every place.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv6Addr};
+use std::task::{Context, Poll};
+
+use libp2p::core::Endpoint;
+use libp2p::core::transport::PortUse;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::{
+    ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandlerInEvent, THandlerOutEvent, ToSwarm,
+    dummy,
+};
+use libp2p::{Multiaddr, PeerId};
+
+use super::path::is_relayed;
+
+/// Too many connections from one address.
+#[derive(Debug, thiserror::Error)]
+#[error("{limit} connections from {address} already")]
+pub(crate) struct TooManyFromAddress {
+    address: IpAddr,
+    limit: u32,
+}
+
+/// Counts connections from their first packet on. What a relay carries is counted there, by its own limits.
+pub(super) struct Behaviour {
+    limit: u32,
+    of_addresses: HashMap<IpAddr, u32>,
+    of_connections: HashMap<ConnectionId, IpAddr>,
+}
+
+impl Behaviour {
+    pub(super) fn new(limit: u32) -> Self {
+        Self { limit, of_addresses: HashMap::new(), of_connections: HashMap::new() }
+    }
+
+    fn take(&mut self, connection: ConnectionId, remote: &Multiaddr) -> Result<(), TooManyFromAddress> {
+        let Some(address) = source(remote) else { return Ok(()) };
+        let taken = self.of_addresses.entry(address).or_default();
+        if *taken >= self.limit {
+            return Err(TooManyFromAddress { address, limit: self.limit });
+        }
+        *taken += 1;
+        self.of_connections.insert(connection, address);
+        Ok(())
+    }
+
+    fn give_back(&mut self, connection: ConnectionId) {
+        let Some(address) = self.of_connections.remove(&connection) else { return };
+        if let Some(taken) = self.of_addresses.get_mut(&address) {
+            *taken -= 1;
+            if *taken == 0 {
+                self.of_addresses.remove(&address);
+            }
+        }
+    }
+}
+
+/// Whoever has one address of IPv6 has its whole /64.
+fn source(remote: &Multiaddr) -> Option<IpAddr> {
+    if is_relayed(remote) {
+        return None;
+    }
+    match remote.iter().next()? {
+        Protocol::Ip4(ip) => Some(ip.into()),
+        Protocol::Ip6(ip) => Some(match ip.to_ipv4_mapped() {
+            Some(ip) => ip.into(),
+            None => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        }),
+        _ => None,
+    }
+}
+
+impl NetworkBehaviour for Behaviour {
+    type ConnectionHandler = dummy::ConnectionHandler;
+    type ToSwarm = Infallible;
+
+    fn handle_pending_inbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        _: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<(), ConnectionDenied> {
+        self.take(connection, remote).map_err(ConnectionDenied::new)
+    }
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        _: &Multiaddr,
+    ) -> Result<dummy::ConnectionHandler, ConnectionDenied> {
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<dummy::ConnectionHandler, ConnectionDenied> {
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        match event {
+            FromSwarm::ConnectionClosed(closed) => self.give_back(closed.connection_id),
+            FromSwarm::ListenFailure(failure) => self.give_back(failure.connection_id),
+            _ => {}
+        }
+    }
+
+    fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, never: THandlerOutEvent<Self>) {
+        match never {}
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Infallible, THandlerInEvent<Self>>> {
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn remote(text: &str) -> Multiaddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn places_of_an_address_are_bounded_and_given_back() {
+        let mut limits = Behaviour::new(2);
+        let (first, second, third) =
+            (ConnectionId::new_unchecked(1), ConnectionId::new_unchecked(2), ConnectionId::new_unchecked(3));
+        limits.take(first, &remote("/ip4/10.0.0.1/tcp/1")).unwrap();
+        limits.take(second, &remote("/ip4/10.0.0.1/udp/2/quic-v1")).unwrap();
+        let error = limits.take(third, &remote("/ip4/10.0.0.1/tcp/3")).unwrap_err();
+        assert_eq!(error.to_string(), "2 connections from 10.0.0.1 already");
+        limits.take(third, &remote("/ip4/10.0.0.2/tcp/3")).unwrap();
+        limits.give_back(first);
+        limits.take(first, &remote("/ip4/10.0.0.1/tcp/3")).unwrap();
+        for connection in [first, second, third] {
+            limits.give_back(connection);
+            limits.give_back(connection);
+        }
+        assert!(limits.of_addresses.is_empty() && limits.of_connections.is_empty());
+    }
+
+    #[test]
+    fn neighbours_in_a_64_are_one_source() {
+        let of = |text| source(&remote(text));
+        assert_eq!(of("/ip6/2001:db8:0:1::1/tcp/1"), of("/ip6/2001:db8:0:1:ffff::2/tcp/1"));
+        assert_ne!(of("/ip6/2001:db8:0:1::1/tcp/1"), of("/ip6/2001:db8:0:2::1/tcp/1"));
+        assert_eq!(of("/ip6/::ffff:10.0.0.1/tcp/1"), of("/ip4/10.0.0.1/tcp/1"));
+        assert_eq!(of("/ip4/10.0.0.1/tcp/1/p2p-circuit"), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! Which connections stand with whom, and which of them is the best.
+
+use std::collections::HashMap;
+
+use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, PeerId};
+
+use super::path::Path;
+
+/// The connections of the swarm, with the way each goes.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    of_peers: HashMap<PeerId, Vec<(ConnectionId, Path)>>,
+}
+
+impl Connections {
+    pub(super) fn add(&mut self, peer: PeerId, id: ConnectionId, address: &Multiaddr) {
+        self.of_peers.entry(peer).or_default().push((id, Path::of(address)));
+    }
+
+    pub(super) fn remove(&mut self, peer: &PeerId, id: ConnectionId) {
+        if let Some(connections) = self.of_peers.get_mut(peer) {
+            connections.retain(|(known, _)| *known != id);
+            if connections.is_empty() {
+                self.of_peers.remove(peer);
+            }
+        }
+    }
+
+    /// The connection came of both sides dialling at once.
+    pub(super) fn on_hole_punched(&mut self, peer: &PeerId, id: ConnectionId) {
+        let connections = self.of_peers.get_mut(peer).into_iter().flatten();
+        for (known, path) in connections {
+            if let (true, Path::Direct { is_hole_punched, .. }) = (*known == id, path) {
+                *is_hole_punched = true;
+            }
+        }
+    }
+
+    /// Direct before relayed, then the newest.
+    pub(super) fn best(&self, peer: &PeerId) -> Option<(ConnectionId, &Path)> {
+        let connections = self.of_peers.get(peer)?;
+        let direct = connections.iter().rfind(|(_, path)| !path.is_relayed());
+        direct.or_else(|| connections.last()).map(|(id, path)| (*id, path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_direct_connection_is_better_than_a_relayed_one() {
+        let (peer, relay) = (PeerId::random(), PeerId::random());
+        let [first, second, third] = [1, 2, 3].map(ConnectionId::new_unchecked);
+        let direct: Multiaddr = "/ip4/10.0.0.1/tcp/1".parse().unwrap();
+        let circuit: Multiaddr = format!("/ip4/10.0.0.2/tcp/1/p2p/{relay}/p2p-circuit").parse().unwrap();
+        let mut connections = Connections::default();
+        assert!(connections.best(&peer).is_none());
+        connections.add(peer, first, &circuit);
+        assert_eq!(connections.best(&peer).unwrap().0, first);
+        connections.add(peer, second, &direct);
+        connections.add(peer, third, &circuit);
+        assert_eq!(connections.best(&peer).unwrap().0, second);
+        connections.on_hole_punched(&peer, second);
+        let punched = Path::Direct { address: direct, is_hole_punched: true };
+        assert_eq!(connections.best(&peer).unwrap().1, &punched);
+        connections.remove(&peer, second);
+        assert_eq!(connections.best(&peer).unwrap().0, third);
+        connections.remove(&peer, first);
+        connections.remove(&peer, third);
+        assert!(connections.best(&peer).is_none());
+    }
+}

@@ -1,0 +1,76 @@
+//! Which way a connection goes.
+
+use std::fmt;
+
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
+
+/// The way of the best connection to a peer: direct before relayed, then the newest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Straight to the address.
+    Direct {
+        /// Where the peer is, as this node sees it.
+        address: Multiaddr,
+        /// Whether both sides dialled at once through their routers, on the word of a relay (DCUtR).
+        is_hole_punched: bool,
+    },
+    /// Carried by another peer.
+    Relayed {
+        /// Which.
+        relay: Option<PeerId>,
+    },
+}
+
+impl Path {
+    pub(super) fn of(address: &Multiaddr) -> Self {
+        if !is_relayed(address) {
+            return Self::Direct { address: address.clone(), is_hole_punched: false };
+        }
+        let before = address.iter().take_while(|part| *part != Protocol::P2pCircuit);
+        let relay = before.filter_map(|part| if let Protocol::P2p(peer) = part { Some(peer) } else { None });
+        Self::Relayed { relay: relay.last() }
+    }
+
+    /// Whether another peer carries it.
+    #[must_use]
+    pub fn is_relayed(&self) -> bool {
+        matches!(self, Self::Relayed { .. })
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Direct { address, is_hole_punched: false } => write!(f, "directly to {address}"),
+            Self::Direct { address, is_hole_punched: true } => {
+                write!(f, "directly to {address}, through both routers")
+            }
+            Self::Relayed { relay: Some(relay) } => write!(f, "through the relay {relay}"),
+            Self::Relayed { relay: None } => write!(f, "through a relay"),
+        }
+    }
+}
+
+/// Whether the address leads through another peer.
+pub(crate) fn is_relayed(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::P2pCircuit)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_circuit_names_its_relay() {
+        let (relay, peer) = (PeerId::random(), PeerId::random());
+        let direct: Multiaddr = format!("/ip4/10.0.0.1/tcp/4001/p2p/{peer}").parse().unwrap();
+        assert!(!Path::of(&direct).is_relayed());
+        let text = format!("/ip4/10.0.0.1/tcp/4001/p2p/{relay}/p2p-circuit/p2p/{peer}");
+        assert_eq!(Path::of(&text.parse().unwrap()), Path::Relayed { relay: Some(relay) });
+        // What the relayed side sees of who dials it.
+        let remote: Multiaddr = format!("/p2p-circuit/p2p/{peer}").parse().unwrap();
+        assert_eq!(Path::of(&remote), Path::Relayed { relay: None });
+    }
+}

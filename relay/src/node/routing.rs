@@ -1,0 +1,136 @@
+//! Who is close to a key: the routing table of libp2p's Kademlia, and its search for more peers to fill it.
+//!
+//! Nothing is kept in Kademlia: its records and providers are refused. Peers come in by identify, with
+//! addresses that this node could dial, and only where they serve Kademlia themselves.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use libp2p::kad::store::{MemoryStore, MemoryStoreConfig};
+use libp2p::kad::{self, Mode, StoreInserts};
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::behaviour::toggle::Toggle;
+use libp2p::{Multiaddr, PeerId, StreamProtocol, identify};
+
+/// libp2p protocol name.
+const PROTOCOL: StreamProtocol = StreamProtocol::new("/barnraise/kad/1");
+/// A search for peers ends after this.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Most addresses of a peer.
+const ADDRESSES_MAX: usize = 8;
+
+/// Part in the routing of the DHT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routing {
+    /// Asks others, and is named to nobody.
+    Client,
+    /// Answers others, who name it to each other: for a node that can be dialled.
+    Server,
+}
+
+pub(super) type Kademlia = kad::Behaviour<MemoryStore>;
+
+/// A peer and where it can be reached.
+pub(crate) type Contact = (PeerId, Vec<Multiaddr>);
+
+pub(super) fn behaviour(here: PeerId, routing: Option<Routing>) -> Toggle<Kademlia> {
+    let Some(routing) = routing else { return None.into() };
+    let mut config = kad::Config::new(PROTOCOL);
+    config
+        .set_query_timeout(QUERY_TIMEOUT)
+        .set_record_filtering(StoreInserts::FilterBoth)
+        .set_replication_interval(None)
+        .set_publication_interval(None)
+        .set_provider_publication_interval(None);
+    let nothing = MemoryStoreConfig { max_records: 0, max_provided_keys: 0, ..MemoryStoreConfig::default() };
+    let mut kademlia = Kademlia::with_config(here, MemoryStore::with_config(here, nothing), config);
+    kademlia.set_mode(Some(match routing {
+        Routing::Client => Mode::Client,
+        Routing::Server => Mode::Server,
+    }));
+    Some(kademlia).into()
+}
+
+/// A peer said who it is and where it listens. `ours` are the addresses of this node.
+pub(super) fn on_identified<'a>(
+    kademlia: &mut Kademlia,
+    peer: PeerId,
+    info: &identify::Info,
+    ours: impl Iterator<Item = &'a Multiaddr>,
+) {
+    if !info.protocols.contains(&PROTOCOL) {
+        return;
+    }
+    let reach = reach(ours);
+    let reachable = info.listen_addrs.iter().filter(|address| scope(address) <= reach);
+    let addresses: HashSet<Multiaddr> =
+        reachable.take(ADDRESSES_MAX).filter_map(|address| address.clone().with_p2p(peer).ok()).collect();
+    for old in known_addresses(kademlia, peer) {
+        if !addresses.contains(&old) && !addresses.is_empty() {
+            kademlia.remove_address(&peer, &old);
+        }
+    }
+    for address in addresses {
+        kademlia.add_address(&peer, address);
+    }
+}
+
+/// The closest peers of each key, closest first, without `except`.
+pub(super) fn closest(kademlia: &mut Kademlia, keys: &[Vec<u8>], n: usize, except: PeerId) -> Vec<Vec<Contact>> {
+    let of_key = |key: &Vec<u8>| {
+        let key = kad::KBucketKey::new(key.clone());
+        let peers = kademlia.find_closest_local_peers(&key, &except).take(n);
+        peers.map(|peer| (peer.node_id, peer.multiaddrs)).collect()
+    };
+    keys.iter().map(of_key).collect()
+}
+
+fn known_addresses(kademlia: &mut Kademlia, peer: PeerId) -> Vec<Multiaddr> {
+    let Some(bucket) = kademlia.kbucket(peer) else { return Vec::new() };
+    let mut entries = bucket.iter();
+    let entry = entries.find(|entry| *entry.node.key.preimage() == peer);
+    entry.map_or_else(Vec::new, |entry| entry.node.value.iter().cloned().collect())
+}
+
+/// From where an address can be dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scope {
+    Everywhere,
+    Network,
+    Machine,
+}
+
+/// What a node may try: one with an address of its own in the open has no business in anybody's network, and
+/// whoever names it an address there wants it to knock where others cannot.
+pub(crate) fn reach<'a>(ours: impl Iterator<Item = &'a Multiaddr>) -> Scope {
+    ours.map(scope).min().unwrap_or(Scope::Everywhere)
+}
+
+pub(crate) fn scope(address: &Multiaddr) -> Scope {
+    match address.iter().next() {
+        Some(Protocol::Ip4(ip)) if ip.is_loopback() || ip.is_unspecified() => Scope::Machine,
+        Some(Protocol::Ip4(ip)) if ip.is_private() || ip.is_link_local() => Scope::Network,
+        Some(Protocol::Ip6(ip)) if ip.is_loopback() || ip.is_unspecified() => Scope::Machine,
+        Some(Protocol::Ip6(ip)) if ip.is_unique_local() || ip.is_unicast_link_local() => Scope::Network,
+        _ => Scope::Everywhere,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn only_a_node_of_the_same_network_dials_into_it() {
+        let address = |text: &str| text.parse::<Multiaddr>().unwrap();
+        let [loopback, private, public] =
+            ["/ip4/127.0.0.1/tcp/1", "/ip4/192.168.1.2/tcp/1", "/ip4/1.2.3.4/tcp/1"].map(address);
+        let may = |ours: &[&Multiaddr], theirs| scope(theirs) <= reach(ours.iter().copied());
+        assert!(may(&[&loopback], &loopback) && may(&[&loopback], &public));
+        assert!(may(&[&private, &loopback], &private) && !may(&[&private, &loopback], &loopback));
+        assert!(may(&[&public, &private], &public) && !may(&[&public, &private], &private));
+        assert_eq!(scope(&address("/dns/example.org/tcp/1")), Scope::Everywhere);
+        assert_eq!(scope(&address("/ip6/fd00::1/udp/1/quic-v1")), Scope::Network);
+    }
+}

@@ -1,0 +1,107 @@
+//! The ways to other peers, one on top of the other: the first that knows an address takes it.
+
+use futures::{AsyncRead, AsyncWrite};
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::Boxed;
+use libp2p::core::upgrade::Version;
+use libp2p::identity::Keypair;
+use libp2p::{PeerId, Transport as _, dns, noise, quic, relay, tcp, websocket, yamux};
+use tokio_util::task::TaskTracker;
+
+use super::{NodeConfig, NodeError};
+use crate::admission::Admission;
+use crate::certificates::Certificates;
+use crate::webtransport;
+
+/// Bytes of one stream that are received and not read yet: 10 MB/s at a round trip of 50 ms.
+const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
+/// Likewise of one QUIC connection.
+const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+
+type Connected = (PeerId, StreamMuxerBox);
+
+/// All transports but the one of the metrics, and the tasks that end with the WebTransport listener.
+pub(super) fn build(
+    keypair: &Keypair,
+    config: &NodeConfig,
+    certificates: Option<Certificates>,
+    circuits: relay::client::Transport,
+) -> Result<(Boxed<Connected>, TaskTracker), NodeError> {
+    let noise = noise::Config::new(keypair).map_err(|source| NodeError::Noise(source.to_string()))?;
+    let circuits = secure(circuits, &noise, config);
+    let direct = Admission::new(
+        direct(keypair, &noise, config),
+        config.limits.pending_handshakes,
+        config.limits.handshake_timeout,
+    );
+    let transport = circuits.or_transport(direct).map(|either, _| either.into_inner()).boxed();
+    let Some(certificates) = certificates else { return Ok((transport, TaskTracker::new())) };
+    let webtransport =
+        webtransport::Transport::new(keypair.clone(), certificates, config.webtransport.clone());
+    let tasks = webtransport.tasks();
+    let webtransport = webtransport.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+    Ok((webtransport.or_transport(transport).map(|either, _| either.into_inner()).boxed(), tasks))
+}
+
+/// WebSocket, QUIC and TCP, by address or by name.
+fn direct(keypair: &Keypair, noise: &noise::Config, config: &NodeConfig) -> Boxed<Connected> {
+    let websocket = secure(websocket::Config::new(resolving(tcp_socket)), noise, config);
+    let by_address = || {
+        let quic = quic::tokio::Transport::new(quic_config(keypair, config))
+            .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+        let tcp = secure(tcp_socket(), noise, config);
+        quic.or_transport(tcp).map(|either, _| either.into_inner()).boxed()
+    };
+    // A name may lead to anything, so what resolves names comes last.
+    websocket.or_transport(resolving(by_address)).map(|either, _| either.into_inner()).boxed()
+}
+
+fn quic_config(keypair: &Keypair, config: &NodeConfig) -> quic::Config {
+    let mut quic = quic::Config::new(keypair);
+    quic.handshake_timeout = config.limits.handshake_timeout;
+    quic.max_concurrent_stream_limit =
+        u32::try_from(config.limits.streams_per_connection).unwrap_or(u32::MAX);
+    quic.max_stream_data = STREAM_WINDOW_BYTES;
+    quic.max_connection_data = CONNECTION_WINDOW_BYTES;
+    quic
+}
+
+fn tcp_socket() -> tcp::tokio::Transport {
+    tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
+}
+
+/// Looks names up as this machine does.
+fn resolving<T>(make: impl Fn() -> T) -> dns::tokio::Transport<T> {
+    match dns::tokio::Transport::system(make()) {
+        Ok(resolving) => resolving,
+        Err(error) => {
+            tracing::warn!(%error, "no DNS configuration on this machine: only addresses can be dialled");
+            dns::tokio::Transport::custom(make(), dns::ResolverConfig::new(), dns::ResolverOpts::default())
+        }
+    }
+}
+
+/// Noise and Yamux on a transport that has neither.
+fn secure<T, C>(socket: T, noise: &noise::Config, config: &NodeConfig) -> Boxed<Connected>
+where
+    T: libp2p::Transport<Output = C> + Send + Unpin + 'static,
+    T::Error: Send + Sync + 'static,
+    T::Dial: Send,
+    T::ListenerUpgrade: Send,
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    socket
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise.clone())
+        .multiplex(muxer(config.limits.streams_per_connection))
+        .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
+        .boxed()
+}
+
+/// Fixed windows: without them one TCP connection may fill a gigabyte.
+#[expect(deprecated, reason = "what libp2p advises instead bounds neither streams nor windows")]
+fn muxer(n_streams_max: usize) -> yamux::Config {
+    let mut muxer = yamux::Config::default();
+    muxer.set_max_num_streams(n_streams_max).set_receive_window_size(STREAM_WINDOW_BYTES);
+    muxer
+}

@@ -1,0 +1,186 @@
+//! The configuration of a relay, as an operator writes it: TOML, typed and checked. Every key has a default;
+//! `relay.example.toml` shows them all. An unknown key is an error.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+use serde::{Deserialize, Serialize};
+
+use crate::node::{NodeLimits, RelayLimits};
+
+/// Largest configuration file that is read.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Everything that `barnraise relay` needs to know.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RelayConfig {
+    /// Where it listens.
+    pub network: NetworkSection,
+    /// What lasts.
+    pub storage: StorageSection,
+    /// Connections of everybody.
+    pub limits: NodeLimits,
+    /// What is carried for others.
+    pub relay: RelayLimits,
+}
+
+/// `[network]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkSection {
+    /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password.
+    pub http: SocketAddr,
+    /// libp2p addresses.
+    pub listen: Vec<Multiaddr>,
+    /// Addresses that are told to others beside those that are found out.
+    pub announce: Vec<Multiaddr>,
+    /// Whether to ask the gateway to pass the ports on.
+    pub upnp: bool,
+}
+
+/// `[storage]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StorageSection {
+    /// Of the key and the certificates; relative to the file.
+    pub folder: PathBuf,
+}
+
+/// Why there is no usable configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayConfigError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// Not TOML, an unknown key, or a value of another type; says where.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Line, column, what was wanted.
+        source: Box<toml::de::Error>,
+    },
+    /// A value that cannot work.
+    #[error("{}: {key}: {wanted}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Section and name.
+        key: &'static str,
+        /// What would do.
+        wanted: &'static str,
+    },
+}
+
+impl Default for NetworkSection {
+    fn default() -> Self {
+        let host = || Multiaddr::empty().with(Protocol::Ip4(Ipv4Addr::UNSPECIFIED));
+        Self {
+            http: SocketAddr::from((Ipv4Addr::LOCALHOST, 8081)),
+            listen: vec![
+                host().with(Protocol::Udp(4101)).with(Protocol::QuicV1).with(Protocol::WebTransport),
+                host().with(Protocol::Udp(4102)).with(Protocol::QuicV1),
+                host().with(Protocol::Tcp(4101)),
+                host().with(Protocol::Tcp(4102)).with(Protocol::Ws("/".into())),
+            ],
+            announce: Vec::new(),
+            upnp: true,
+        }
+    }
+}
+
+impl Default for StorageSection {
+    fn default() -> Self {
+        Self { folder: "relay".into() }
+    }
+}
+
+impl RelayConfig {
+    /// Reads and checks a file; its folder becomes relative to where it lies.
+    ///
+    /// # Errors
+    /// The file, the line and what was wanted there.
+    pub fn load(path: &Path) -> Result<Self, RelayConfigError> {
+        let read = |source| RelayConfigError::Read { path: path.to_owned(), source };
+        let n_bytes = std::fs::metadata(path).map_err(read)?.len();
+        if n_bytes > FILE_BYTES_MAX {
+            let text = format!("{n_bytes} bytes, a configuration has at most {FILE_BYTES_MAX}");
+            return Err(read(std::io::Error::other(text)));
+        }
+        let mut config = Self::parse(&std::fs::read_to_string(path).map_err(read)?, path)?;
+        config.storage.folder = path.parent().unwrap_or(Path::new("")).join(&config.storage.folder);
+        Ok(config)
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, RelayConfigError> {
+        let parse = |source| RelayConfigError::Parse { path: path.to_owned(), source: Box::new(source) };
+        let config: Self = toml::from_str(text).map_err(parse)?;
+        let limits = &config.limits;
+        for (key, is_wrong, wanted) in [
+            ("network.listen", config.network.listen.is_empty(), "want at least one address"),
+            ("limits.connections", limits.connections == 0, "want at least 1"),
+            ("limits.connections_per_peer", limits.connections_per_peer == 0, "want at least 1"),
+            ("limits.connections_per_address", limits.connections_per_address == 0, "want at least 1"),
+            ("limits.pending_dials", limits.pending_dials == 0, "want at least 1"),
+            ("limits.pending_handshakes", limits.pending_handshakes == 0, "want at least 1"),
+            ("limits.handshake_timeout", limits.handshake_timeout.is_zero(), "want more than nothing"),
+            ("limits.streams_per_connection", limits.streams_per_connection < 8, "want at least 8"),
+            ("relay.circuit_bytes", config.relay.circuit_bytes.as_u64() == 0, "want more than nothing"),
+            ("relay.circuit_duration", config.relay.circuit_duration.is_zero(), "want more than nothing"),
+        ] {
+            if is_wrong {
+                return Err(RelayConfigError::Invalid { path: path.to_owned(), key, wanted });
+            }
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../relay.example.toml");
+
+    fn parse(text: &str) -> Result<RelayConfig, RelayConfigError> {
+        RelayConfig::parse(text, Path::new("relay.toml"))
+    }
+
+    #[test]
+    fn the_example_is_the_defaults_and_shows_every_key() {
+        assert_eq!(parse(EXAMPLE).unwrap(), RelayConfig::default());
+        assert_eq!(parse("").unwrap(), RelayConfig::default());
+        let keys = |table: &toml::Table| -> Vec<(String, String)> {
+            let sections = table.iter().flat_map(|(name, section)| {
+                let keys: Vec<String> = section.as_table().unwrap().keys().cloned().collect();
+                keys.into_iter().map(|key| (name.clone(), key))
+            });
+            sections.collect()
+        };
+        let written = toml::Table::try_from(RelayConfig::default()).unwrap();
+        assert_eq!(keys(&written), keys(&EXAMPLE.parse().unwrap()));
+        assert!(EXAMPLE.contains("# memory = "), "the one key that is not set");
+    }
+
+    #[test]
+    fn a_mistake_is_shown_with_what_was_wanted() {
+        for (text, part) in [
+            ("[network]\nlisten = []", "relay.toml: network.listen: want at least one address"),
+            ("[limits]\nconnection = 3", "connections_per_peer"),
+            ("[relay]\ncircuit_bytes = \"0 B\"", "relay.circuit_bytes"),
+            ("[limits]\nstreams_per_connection = 1", "want at least 8"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `barnraise relay`: a small server that others meet at, and are reached through.
+//!
+//! It keeps no run and sees no tensor: what it carries is encrypted between the two ends.
+
+mod config;
+mod http;
+
+use std::net::SocketAddr;
+
+use libp2p::Multiaddr;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+pub use self::config::{NetworkSection, RelayConfig, RelayConfigError};
+pub use self::http::operator_routes;
+use crate::identity::{IdentityError, load_or_create_keypair};
+use crate::node::{Node, NodeConfig, NodeError};
+
+/// Where a relay can be reached.
+#[derive(Debug, Clone)]
+pub struct Listening {
+    /// `/healthz`, `/metrics` and `/addresses`.
+    pub http: SocketAddr,
+    /// libp2p, peer id included.
+    pub addresses: Vec<Multiaddr>,
+}
+
+/// Why a relay ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// Its key cannot be had.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// It cannot listen.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The operator's address cannot be served.
+    #[error("cannot serve http://{address}: {source}")]
+    Http {
+        /// Of the configuration.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Runs a relay until `shutdown` is cancelled; `listening` is told once everything is up. Needs a tokio
+/// runtime and [`install_crypto_provider`](crate::install_crypto_provider).
+///
+/// # Errors
+/// Whatever keeps it from starting.
+pub async fn run(
+    config: RelayConfig,
+    listening: oneshot::Sender<Listening>,
+    shutdown: CancellationToken,
+) -> Result<(), RelayError> {
+    let folder = &config.storage.folder;
+    let keypair = load_or_create_keypair(&folder.join("identity.key"))?;
+    let address = config.network.http;
+    let http_error = |source| RelayError::Http { address, source };
+    let http = TcpListener::bind(address).await.map_err(http_error)?;
+    let node = NodeConfig {
+        listen: config.network.listen.clone(),
+        announce: config.network.announce.clone(),
+        certificates_dir: Some(folder.join("certificates")),
+        limits: config.limits.clone(),
+        upnp: config.network.upnp,
+        relay_service: Some(config.relay.clone()),
+        ..NodeConfig::default()
+    };
+    let node = Node::start(keypair, node).await?;
+    let here = Listening { http: http.local_addr().map_err(http_error)?, addresses: node.addresses() };
+    // Whoever asked may have stopped listening for the answer.
+    let _ = listening.send(here);
+    let served = axum::serve(http, operator_routes(node.clone()))
+        .with_graceful_shutdown(shutdown.cancelled_owned())
+        .await;
+    node.shutdown().await;
+    served.map_err(http_error)
+}

@@ -1,0 +1,179 @@
+//! The ways to a node: each transport, a relay, and what bounds them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::Duration;
+
+use barnraise_relay::libp2p::Multiaddr;
+use barnraise_relay::libp2p::identity::Keypair;
+use barnraise_relay::server::operator_routes;
+use barnraise_relay::{Node, NodeConfig, NodeEvent, Path, Reachability, RelayLimits};
+use common::*;
+use futures::{AsyncReadExt as _, AsyncWriteExt as _};
+
+const TCP: &str = "/ip4/127.0.0.1/tcp/0";
+const WEBSOCKET: &str = "/ip4/127.0.0.1/tcp/0/ws";
+const QUIC: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
+
+/// After this long a test hangs.
+const HANG: Duration = Duration::from_secs(120);
+
+fn listening(addresses: &[&str]) -> NodeConfig {
+    let listen = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    NodeConfig { listen, ..NodeConfig::default() }
+}
+
+/// Sends much, lets the other side wait before it reads, and gets all of it back.
+async fn echoes_bulk(dialer: &Node, node: &Node) {
+    let sent = noise_bytes(4 * 1024 * 1024);
+    let (mut reader, mut writer) = dialer.open(node.peer_id(), ECHO).await.unwrap().split();
+    let mut received = Vec::new();
+    let writing = async {
+        writer.write_all(&sent).await.unwrap();
+        writer.close().await.unwrap();
+    };
+    let (_, read) = tokio::join!(writing, reader.read_to_end(&mut received));
+    read.unwrap();
+    assert!(received == sent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_way_carries_everything() {
+    let node = echo_node(listening(&[TCP, WEBSOCKET, QUIC])).await;
+    let addresses = node.addresses();
+    assert_eq!(addresses.len(), 3, "{addresses:?}");
+    for address in addresses {
+        let dialer = dialer().await;
+        dialer.dial(address.clone()).await.unwrap();
+        let path = dialer.path(node.peer_id()).await.unwrap();
+        let expected = Path::Direct { address, is_hole_punched: false };
+        assert_eq!(path, Some(expected));
+        echoes_bulk(&dialer, &node).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_address_cannot_take_every_place() {
+    let mut config = listening(&[TCP, QUIC]);
+    config.limits.connections_per_address = 2;
+    let node = echo_node(config).await;
+    let mut events = node.events();
+    let address = |way: &str| node.addresses().into_iter().find(|a| a.to_string().contains(way)).unwrap();
+    let (first, second, third) = (dialer().await, dialer().await, dialer().await);
+    for (dialer, way) in [(&first, "tcp"), (&second, "quic")] {
+        dialer.dial(address(way)).await.unwrap();
+        assert_eq!(events.recv().await.unwrap(), NodeEvent::Connected(dialer.peer_id()));
+    }
+    assert!(third.dial(address("tcp")).await.is_err());
+    echoes_bulk(&first, &node).await;
+    // A place that was left is free again.
+    let left = second.peer_id();
+    second.shutdown().await;
+    assert_eq!(events.recv().await.unwrap(), NodeEvent::Disconnected(left));
+    third.dial(address("tcp")).await.unwrap();
+}
+
+async fn relay(limits: RelayLimits) -> Node {
+    let config = NodeConfig { relay_service: Some(limits), ..listening(&[TCP, QUIC]) };
+    Node::start(Keypair::generate_ed25519(), config).await.unwrap()
+}
+
+/// A node that lets nobody in, as if behind a router.
+async fn closed_node(relay: &Node) -> Node {
+    let mut config = NodeConfig { relays: vec![tcp_address(relay)], ..listening(&[TCP]) };
+    config.limits.connections_per_address = 0;
+    echo_node(config).await
+}
+
+/// Looks again whenever the node's addresses changed.
+async fn until<T>(node: &Node, look: impl Fn(&Node) -> Option<T>) -> T {
+    let mut events = node.events();
+    let found = async {
+        loop {
+            if let Some(found) = look(node) {
+                return found;
+            }
+            while events.recv().await.unwrap() != NodeEvent::AddressesChanged {}
+        }
+    };
+    tokio::time::timeout(HANG, found).await.expect("it did not happen")
+}
+
+async fn circuit(node: &Node) -> Multiaddr {
+    let look = |node: &Node| node.addresses().into_iter().find(|a| a.to_string().contains("p2p-circuit"));
+    until(node, look).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_nobody_can_dial_is_reached_through_its_relay() {
+    let relay = relay(RelayLimits::default()).await;
+    let node = closed_node(&relay).await;
+    let circuit = circuit(&node).await;
+    assert_eq!(node.reachability(), Reachability::Private);
+    let config = NodeConfig { hole_punch_timeout: Duration::ZERO, ..NodeConfig::default() };
+    let dialer = Node::start(Keypair::generate_ed25519(), config).await.unwrap();
+    assert_eq!(dialer.dial(circuit).await.unwrap(), node.peer_id());
+    let path = dialer.path(node.peer_id()).await.unwrap().unwrap();
+    assert_eq!(path, Path::Relayed { relay: Some(relay.peer_id()) });
+    echoes_bulk(&dialer, &node).await;
+    let metrics = relay.metrics();
+    let counted = |line: &str| metrics.lines().any(|have| have.starts_with(line) && !have.ends_with(" 0"));
+    assert!(counted("libp2p_relay_events_total{event=\"ReservationReqAccepted\"}"), "{metrics}");
+    assert!(counted("libp2p_relay_events_total{event=\"CircuitReqAccepted\"}"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_can_be_dialled_takes_no_reservation() {
+    let relay = relay(RelayLimits::default()).await;
+    let relays = vec![tcp_address(&relay)];
+    let node = echo_node(NodeConfig { relays, ..listening(&[TCP]) }).await;
+    until(&node, |node| (node.reachability() == Reachability::Public).then_some(())).await;
+    assert!(!relay.metrics().contains("event=\"ReservationReqAccepted\""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_circuit_ends_when_its_bytes_are_used_up() {
+    let limits = RelayLimits { circuit_bytes: bytesize::ByteSize::kib(256), ..RelayLimits::default() };
+    let relay = relay(limits).await;
+    let node = closed_node(&relay).await;
+    let circuit = circuit(&node).await;
+    let config = NodeConfig { hole_punch_timeout: Duration::ZERO, ..NodeConfig::default() };
+    let dialer = Node::start(Keypair::generate_ed25519(), config).await.unwrap();
+    dialer.dial(circuit).await.unwrap();
+    let mut stream = dialer.open(node.peer_id(), ECHO).await.unwrap();
+    let sent = noise_bytes(4 * 1024 * 1024);
+    let all = async {
+        stream.write_all(&sent).await?;
+        stream.close().await?;
+        stream.read_to_end(&mut Vec::new()).await.map(|n| n == sent.len())
+    };
+    assert!(!matches!(all.await, Ok(true)), "sixteen times the limit came through");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_sees_health_addresses_and_metrics() {
+    let node = relay(RelayLimits::default()).await;
+    let dialer = dialer().await;
+    dialer.dial(tcp_address(&node)).await.unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = tokio::spawn(axum::serve(listener, operator_routes(node.clone())).into_future());
+    let get = |path: &'static str| async move {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: relay\r\nconnection: close\r\n\r\n");
+        tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.unwrap();
+        answer
+    };
+    let health = get("/healthz").await;
+    assert!(health.starts_with("HTTP/1.1 200") && health.contains(&node.peer_id().to_string()), "{health}");
+    let addresses = get("/addresses").await;
+    assert!(addresses.contains(&tcp_address(&node).to_string()), "{addresses}");
+    let metrics = get("/metrics").await;
+    assert!(metrics.contains("libp2p_swarm_connections_established_total") && metrics.ends_with("# EOF\n"));
+    node.shutdown().await;
+    assert!(get("/healthz").await.starts_with("HTTP/1.1 503"));
+    served.abort();
+}

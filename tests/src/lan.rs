@@ -1,0 +1,200 @@
+//! Networks in namespaces of the kernel: a bit of internet with hosts behind routers that translate addresses.
+//!
+//! Needs root, iproute2 and nftables; [`Internet::new`] says what is missing. Everything it made is gone when
+//! it is dropped.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// What a router makes of the ports of the hosts behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nat {
+    /// The port stays (`snat to`): whoever is dialled back at the same time gets through.
+    KeepsPorts,
+    /// Another port for each connection (`masquerade random,fully-random`): nobody can tell which.
+    RandomPorts,
+}
+
+/// Public addresses on one wire, and routers on it. Documentation addresses (RFC 5737) and private ones.
+#[derive(Debug)]
+pub struct Internet {
+    tag: String,
+    n_routers: u8,
+    namespaces: Vec<String>,
+    windows: Vec<String>,
+}
+
+/// A machine of its own: processes in it see its network and no other.
+#[derive(Debug, Clone)]
+pub struct Host {
+    namespace: String,
+    /// Of its one interface.
+    pub address: String,
+}
+
+impl Internet {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// Why namespaces cannot be made here.
+    pub fn new() -> Result<Self> {
+        run("nft", &["--version"]).context("nftables is needed")?;
+        let mut internet = Self {
+            // Two tests of one process are in it at the same time; names of interfaces are short.
+            tag: format!("{:x}{:x}", std::process::id() % 0x10000, next()),
+            n_routers: 0,
+            namespaces: Vec::new(),
+            windows: Vec::new(),
+        };
+        let wire = internet.namespace("wire")?;
+        ip(&["-n", &wire, "link", "add", "wan", "type", "bridge"])?;
+        ip(&["-n", &wire, "link", "set", "wan", "up"])?;
+        Ok(internet)
+    }
+
+    /// A host with a public address, `203.0.113.<last>`.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn public_host(&mut self, last: u8) -> Result<Host> {
+        let namespace = self.namespace(&format!("p{last}"))?;
+        let address = format!("203.0.113.{last}");
+        self.plug(&namespace, "eth0", &address)?;
+        Ok(Host { namespace, address })
+    }
+
+    /// A host behind a router of its own that lets nobody in.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn host_behind(&mut self, nat: Nat) -> Result<Host> {
+        self.n_routers += 1;
+        let n = self.n_routers;
+        let router = self.namespace(&format!("r{n}"))?;
+        let host = self.namespace(&format!("h{n}"))?;
+        let (public, inside, address) =
+            (format!("203.0.113.{n}"), format!("10.{n}.0.1"), format!("10.{n}.0.2"));
+        self.plug(&router, "wan", &public)?;
+        ip(&[
+            "link", "add", "lan", "netns", &router, "type", "veth", "peer", "name", "eth0", "netns", &host,
+        ])?;
+        up(&router, "lan", &inside)?;
+        up(&host, "eth0", &address)?;
+        ip(&["-n", &host, "route", "add", "default", "via", &inside])?;
+        let translation = match nat {
+            Nat::KeepsPorts => format!("snat to {public}"),
+            Nat::RandomPorts => "masquerade random,fully-random".to_owned(),
+        };
+        within(&router, &["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])?;
+        // What nobody asked for is dropped in silence: an answer would end the dial from the other side.
+        let rules = format!(
+            "table ip r {{
+                chain out {{ type nat hook postrouting priority srcnat; oifname wan {translation}; }}
+                chain through {{ type filter hook forward priority filter; policy drop;
+                    ct state established,related accept; iifname lan accept; }}
+                chain to {{ type filter hook input priority filter; policy drop;
+                    ct state established,related accept; iifname lan accept; iifname lo accept; }}
+            }}"
+        );
+        within(&router, &["nft", &rules])?;
+        Ok(Host { namespace: host, address })
+    }
+
+    /// A way from the test itself to a host, and to nothing behind it; returns the host's address on it.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn window(&mut self, host: &Host) -> Result<String> {
+        // Not those of another test that runs at the same time.
+        let n = next();
+        let link = format!("bw{}{n:x}", self.tag);
+        let (ours, theirs) = (format!("198.18.{n}.1/30"), format!("198.18.{n}.2"));
+        ip(&["link", "add", &link, "type", "veth", "peer", "name", "window", "netns", &host.namespace])?;
+        self.windows.push(link.clone());
+        ip(&["addr", "add", &ours, "dev", &link])?;
+        ip(&["link", "set", &link, "up"])?;
+        ip(&["-n", &host.namespace, "addr", "add", &format!("{theirs}/30"), "dev", "window"])?;
+        ip(&["-n", &host.namespace, "link", "set", "window", "up"])?;
+        Ok(theirs)
+    }
+
+    fn namespace(&mut self, name: &str) -> Result<String> {
+        let namespace = format!("barnraise-{}-{name}", self.tag);
+        ip(&["netns", "add", &namespace])?;
+        self.namespaces.push(namespace.clone());
+        ip(&["-n", &namespace, "link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+
+    /// Connects a namespace with the wire.
+    fn plug(&self, namespace: &str, interface: &str, address: &str) -> Result<()> {
+        let wire = &self.namespaces[0];
+        let port = format!("to{}", address.rsplit('.').next().unwrap_or_default());
+        ip(&[
+            "link", "add", &port, "netns", wire, "type", "veth", "peer", "name", interface, "netns",
+            namespace,
+        ])?;
+        ip(&["-n", wire, "link", "set", &port, "master", "wan", "up"])?;
+        up(namespace, interface, address)
+    }
+}
+
+impl Drop for Internet {
+    fn drop(&mut self) {
+        // What is left behind is in nobody's way.
+        for link in &self.windows {
+            let _ = ip(&["link", "del", link]);
+        }
+        for namespace in &self.namespaces {
+            let _ = ip(&["netns", "del", namespace]);
+        }
+    }
+}
+
+impl Host {
+    /// What to put before a command so that it runs there.
+    pub fn prefix(&self) -> [&str; 4] {
+        ["ip", "netns", "exec", &self.namespace]
+    }
+
+    /// Lets nobody in who was not asked.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn accept_nothing(&self) -> Result<()> {
+        let rules = "table ip closed { chain to { type filter hook input priority filter; policy drop;
+            ct state established,related accept; iifname lo accept; } }";
+        within(&self.namespace, &["nft", rules])
+    }
+}
+
+fn next() -> u8 {
+    static NEXT: AtomicU8 = AtomicU8::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn up(namespace: &str, interface: &str, address: &str) -> Result<()> {
+    ip(&["-n", namespace, "addr", "add", &format!("{address}/24"), "dev", interface])?;
+    ip(&["-n", namespace, "link", "set", interface, "up"])
+}
+
+fn within(namespace: &str, command: &[&str]) -> Result<()> {
+    let args: Vec<&str> = ["netns", "exec", namespace].into_iter().chain(command.iter().copied()).collect();
+    ip(&args)
+}
+
+fn ip(args: &[&str]) -> Result<()> {
+    run("ip", args)
+}
+
+fn run(program: &str, args: &[&str]) -> Result<()> {
+    let output = match Command::new(program).args(args).output() {
+        Ok(output) => output,
+        Err(error) => bail!("{program} cannot be started: {error}"),
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {}: {}", args.join(" "), said.trim());
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! Peers behind routers, for real: network namespaces, address translation and firewalls of the kernel.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_tests::lan::{Host, Internet, Nat};
+use barnraise_tests::process::{Backbone, Joined, Relay, World};
+
+const RUN: &str = r#"
+[run]
+id = "test-run"
+model = { mlp = { hidden = [32] } }
+target_batch_size = 256
+micro_batch_size = 32
+shuffle_buffer_samples = 1000
+schedule = { peak = 0.05, warmup_steps = 0, decay = { kind = "constant" } }
+
+[averaging]
+contribution_samples_max = 1024
+"#;
+
+/// `None` where the kernel or the rights for namespaces are missing, which is said.
+fn internet() -> Option<Internet> {
+    match Internet::new() {
+        Ok(internet) => Some(internet),
+        Err(error) => {
+            println!("SKIPPED: network namespaces cannot be made here: {error:#}");
+            None
+        }
+    }
+}
+
+fn run_behind(relay: &str) -> String {
+    format!("{RUN}\n[network]\nupnp = false\nrelays = [{relay:?}]\n")
+}
+
+/// Steps that only this peer can have brought about, and then it leaves in order.
+async fn trains(backbone: &Backbone, joined: Joined, path: &str) {
+    let epoch = backbone.wait_for_epoch(3).await.unwrap().epoch;
+    backbone.wait_for_epoch(epoch + 5).await.unwrap();
+    let log = joined.log().unwrap();
+    assert!(log.contains(path), "{path:?} is missing in\n{log}");
+    joined.interrupt().unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success() && given.n_samples >= 8 * 256, "{given:?}");
+}
+
+/// A backbone and a peer, each behind a router, and a relay with a public address; the worlds only live on.
+struct Village {
+    backbone: Backbone,
+    joined: Joined,
+    _relay: Relay,
+    _worlds: [World; 2],
+}
+
+async fn village(internet: &mut Internet, nat: Nat) -> Village {
+    let relay_host = internet.public_host(10).unwrap();
+    let (home, away) = (internet.host_behind(nat).unwrap(), internet.host_behind(nat).unwrap());
+    let mut relay_world = World::new(RUN).unwrap();
+    let relay = relay_world.relay(&relay_host).await.unwrap();
+    let window = internet.window(&home).unwrap();
+    let sections = run_behind(&relay.quic().unwrap().to_string());
+    let mut world = World::new(&sections).unwrap().with_host(&home, &window);
+    let backbone = world.backbone().await.unwrap();
+    let circuit = backbone.circuit().await.unwrap();
+    let joined = world.join_from(&away, &[&circuit]).unwrap();
+    Village { backbone, joined, _relay: relay, _worlds: [relay_world, world] }
+}
+
+#[tokio::test]
+async fn behind_routers_that_keep_ports_peers_talk_directly() {
+    let Some(mut internet) = internet() else { return };
+    let village = village(&mut internet, Nat::KeepsPorts).await;
+    trains(&village.backbone, village.joined, "through both routers").await;
+}
+
+#[tokio::test]
+async fn behind_routers_with_random_ports_peers_fall_back_to_the_relay() {
+    let Some(mut internet) = internet() else { return };
+    let village = village(&mut internet, Nat::RandomPorts).await;
+    trains(&village.backbone, village.joined, "through the relay").await;
+}
+
+#[tokio::test]
+async fn a_peer_that_accepts_nothing_trains_in_client_mode() {
+    let Some(mut internet) = internet() else { return };
+    let public: Host = internet.public_host(20).unwrap();
+    let closed = internet.host_behind(Nat::RandomPorts).unwrap();
+    closed.accept_nothing().unwrap();
+    let window = internet.window(&public).unwrap();
+    let sections = format!("{RUN}\n[network]\nupnp = false\n");
+    let mut world = World::new(&sections).unwrap().with_host(&public, &window);
+    let backbone = world.backbone().await.unwrap();
+    let joined = world.join_from(&closed, &[&backbone.tcp().unwrap().to_string()]).unwrap();
+    trains(&backbone, joined, "connected directly to /ip4/203.0.113.20/").await;
+}
