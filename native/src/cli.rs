@@ -6,11 +6,14 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use axum::http::Uri;
 use clap::{Args, Parser, Subcommand};
 use libp2p::Multiaddr;
 
+use crate::access;
+use crate::access::store::IdentityKind;
 use crate::config::{ConfigError, Device, RunConfig, cache_folder};
 
 /// Where `cargo xtask build` puts the page, seen from the root of the repository.
@@ -32,6 +35,14 @@ pub enum Command {
     Serve(ServeArgs),
     /// Lend this machine to a run
     Join(JoinArgs),
+    /// Say who is on the list of a run
+    Allow(AllowArgs),
+    /// Make an invitation to a run, and print its link
+    Invite(InviteArgs),
+    /// Take access to a run back
+    Revoke(RevokeArgs),
+    /// Keep up a server that others meet at, and are reached through
+    Relay(RelayArgs),
 }
 
 /// `barnraise serve`
@@ -63,8 +74,11 @@ pub struct ServeArgs {
 /// `barnraise join`
 #[derive(Debug, Args)]
 pub struct JoinArgs {
-    /// The run: the address of its page, or a libp2p multiaddress with a peer id
-    pub address: JoinAddress,
+    /// The run: the address of its page, an invitation's link, or a libp2p multiaddress with a peer id
+    pub address: JoinLink,
+    /// The code of an invitation, where the address is no link with it
+    #[arg(long, value_name = "CODE")]
+    pub invitation: Option<String>,
     /// What to compute on
     #[arg(long, default_value = "cpu")]
     pub device: Device,
@@ -74,6 +88,101 @@ pub struct JoinArgs {
     /// Leave after this many samples
     #[arg(long, value_name = "N")]
     pub samples: Option<u64>,
+}
+
+/// `barnraise relay`
+#[derive(Debug, Args)]
+pub struct RelayArgs {
+    /// The relay, as in relay.example.toml
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+}
+
+/// What is passed on when somebody is invited: an address, and perhaps the code of an invitation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinLink {
+    /// Where.
+    pub address: JoinAddress,
+    /// From `#invitation=…`.
+    pub invitation: Option<String>,
+}
+
+impl FromStr for JoinLink {
+    type Err = JoinAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (address, fragment) = text.split_once('#').unwrap_or((text, ""));
+        let invitation = fragment.strip_prefix("invitation=").map(str::to_owned);
+        Ok(Self { address: address.parse()?, invitation })
+    }
+}
+
+/// `barnraise allow`
+#[derive(Debug, Args)]
+pub struct AllowArgs {
+    /// What to do with the list.
+    #[command(subcommand)]
+    pub action: AllowAction,
+}
+
+/// What to do with the list.
+#[derive(Debug, Subcommand)]
+pub enum AllowAction {
+    /// Put people on the list
+    Add(WhoArgs),
+    /// Take people off the list, and their access back
+    Remove(WhoArgs),
+    /// Show the list, and who has access now
+    List(RunArgs),
+}
+
+/// A run on this machine.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The run, as in run.example.toml
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+}
+
+/// People of the run's identity provider.
+#[derive(Debug, Args)]
+pub struct WhoArgs {
+    /// Of which run
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// What they are known by
+    #[arg(long, default_value = "name")]
+    pub by: IdentityKind,
+    /// Who
+    #[arg(required = true)]
+    pub who: Vec<String>,
+}
+
+/// `barnraise invite`
+#[derive(Debug, Args)]
+pub struct InviteArgs {
+    /// To which run
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// How many peers may come with it
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub uses: u32,
+    /// For how long
+    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = access::command::duration)]
+    pub expires: Duration,
+}
+
+/// `barnraise revoke`
+#[derive(Debug, Args)]
+pub struct RevokeArgs {
+    /// To which run
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// End the invitations that they came with, too
+    #[arg(long)]
+    pub with_invitation: bool,
+    /// The peer id, or the user name
+    pub who: String,
 }
 
 /// How a run is found.
@@ -149,7 +258,7 @@ mod tests {
     fn serve(args: &[&str]) -> Result<ServeArgs, clap::Error> {
         match Cli::try_parse_from([&["barnraise", "serve"], args].concat())?.command {
             Command::Serve(args) => Ok(args),
-            Command::Join(_) => panic!("serve was asked for"),
+            _ => panic!("serve was asked for"),
         }
     }
 
@@ -192,5 +301,27 @@ mod tests {
             Cli::try_parse_from(["barnraise", "join", "https://h", "--device", "cuda", "--samples", "9"]);
         let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
         assert_eq!((args.device, args.samples), (Device::Cuda, Some(9)));
+    }
+
+    #[test]
+    fn the_link_of_an_invitation_is_an_address_with_its_code() {
+        let link: JoinLink = "http://h:1/#invitation=abc".parse().unwrap();
+        assert_eq!(link.address, JoinAddress::Page("http://h:1".into()));
+        assert_eq!(link.invitation.as_deref(), Some("abc"));
+        let plain: JoinLink = "/ip4/127.0.0.1/tcp/1".parse().unwrap();
+        assert_eq!(plain.invitation, None);
+        let run = ["--config", "run.toml"];
+        for (args, is_good) in [
+            (&["invite", "--uses", "0"][..], false),
+            (&["invite", "--expires", "0s"], false),
+            (&["invite", "--uses", "3", "--expires", "12h"], true),
+            (&["allow", "add"], false),
+            (&["allow", "add", "--by", "email", "a@b"], true),
+            (&["allow", "list"], true),
+            (&["revoke", "alice", "--with-invitation"], true),
+        ] {
+            let parsed = Cli::try_parse_from([&["barnraise"], args, &run].concat());
+            assert_eq!(parsed.is_ok(), is_good, "{args:?}");
+        }
     }
 }

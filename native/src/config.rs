@@ -4,6 +4,7 @@
 //! unknown key is an error, because a misspelt one would otherwise do nothing. Relative folders are
 //! relative to the file. Nothing here opens a socket or creates a folder.
 
+mod access;
 mod check;
 
 use std::ffi::OsString;
@@ -15,10 +16,12 @@ use std::time::Duration;
 use barnraise_learning::{Decay, DeviceChoice, OptimizerSpec, ScheduleSpec};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_relay::NodeLimits;
 use bytesize::ByteSize;
 use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
+pub use self::access::{AccessSection, OidcSection};
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
 
@@ -37,6 +40,10 @@ pub struct RunConfig {
     pub storage: StorageSection,
     /// Where the backbone listens.
     pub network: NetworkSection,
+    /// Who may take part.
+    pub access: AccessSection,
+    /// Connections of everybody.
+    pub limits: NodeLimits,
     /// What counts as a contribution.
     pub averaging: AveragingSection,
     /// What the backbone computes on.
@@ -109,10 +116,15 @@ pub struct NetworkSection {
     pub http: SocketAddr,
     /// libp2p addresses of the backbone.
     pub listen: Vec<Multiaddr>,
+    /// Addresses that are told to contributors beside those that are found out: a name, or a port that a
+    /// router or a proxy passes on.
+    pub announce: Vec<Multiaddr>,
+    /// Relays to be reached through while nobody can dial the backbone itself, each with its peer id.
+    pub relays: Vec<Multiaddr>,
+    /// Whether to ask the gateway to pass the ports on (UPnP).
+    pub upnp: bool,
     /// Contributors at a time.
     pub contributors_max: u32,
-    /// libp2p connections at a time.
-    pub connections_max: u32,
 }
 
 /// `[averaging]`
@@ -260,10 +272,14 @@ impl Default for NetworkSection {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             listen: vec![
                 host().with(Protocol::Udp(4001)).with(Protocol::QuicV1).with(Protocol::WebTransport),
+                host().with(Protocol::Udp(4002)).with(Protocol::QuicV1),
                 host().with(Protocol::Tcp(4001)),
+                host().with(Protocol::Tcp(4002)).with(Protocol::Ws("/".into())),
             ],
+            announce: Vec::new(),
+            relays: Vec::new(),
+            upnp: true,
             contributors_max: 256,
-            connections_max: 1024,
         }
     }
 }
@@ -307,7 +323,11 @@ impl RunConfig {
         let mut config = Self::parse(&text, path)?;
         let base = path.parent().unwrap_or(Path::new(""));
         let folders = [&mut config.data.folder, &mut config.data.cache].into_iter().flatten();
-        folders.chain([&mut config.storage.folder]).for_each(|folder| *folder = base.join(&*folder));
+        let secret = config.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
+        folders
+            .chain([&mut config.storage.folder])
+            .chain(secret)
+            .for_each(|folder| *folder = base.join(&*folder));
         Ok(config)
     }
 
@@ -398,7 +418,7 @@ mod tests {
             table.iter().flat_map(section).collect()
         };
         assert_eq!(keys(&written), keys(&example));
-        for optional in ["# folder = ", "# cache = "] {
+        for optional in ["# folder = ", "# cache = ", "# memory = "] {
             assert!(EXAMPLE.contains(optional), "{optional}");
         }
     }

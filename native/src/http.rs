@@ -1,6 +1,7 @@
 //! The HTTP side of a backbone: the page with its assets, and the run as JSON for whoever looks.
 //!
-//! Training never passes through here. Nothing a client sends has an effect: every route is a `GET`.
+//! Training never passes through here. Nothing a client sends has an effect, every route is a `GET`, but
+//! for the last step of a login ([`crate::access::login`]), where a run has one.
 //! A slow reader of events loses old events, never the backbone's memory.
 
 use std::convert::Infallible;
@@ -21,6 +22,8 @@ use futures::{Stream, StreamExt, stream};
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_stream::wrappers::BroadcastStream;
 use tower_http::services::ServeDir;
+
+use crate::access::login::Login;
 
 /// Readers of `/api/events` at a time; a visitor beyond is asked to come again.
 pub const EVENT_READERS_MAX: usize = 4096;
@@ -52,12 +55,13 @@ const NO_PAGE: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">
     <p>The run itself is at <a href=\"/api/run\">/api/run</a>.</p></html>";
 
 /// What the server shows.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct HttpState {
     web_root: PathBuf,
     status: watch::Receiver<RunStatus>,
     events: Arc<broadcast::Receiver<LiveProgress>>,
     event_readers: Arc<Semaphore>,
+    login: Option<Login>,
 }
 
 impl HttpState {
@@ -70,7 +74,13 @@ impl HttpState {
         events: broadcast::Receiver<LiveProgress>,
     ) -> Self {
         let event_readers = Arc::new(Semaphore::new(EVENT_READERS_MAX));
-        Self { web_root, status, events: Arc::new(events), event_readers }
+        Self { web_root, status, events: Arc::new(events), event_readers, login: None }
+    }
+
+    /// With the pages of a run whose peers sign in.
+    #[must_use]
+    pub fn with_login(self, login: Option<Login>) -> Self {
+        Self { login, ..self }
     }
 }
 
@@ -79,12 +89,14 @@ pub fn app(state: HttpState) -> Router {
     let files =
         ServeDir::new(&state.web_root).precompressed_br().precompressed_gzip().fallback(get(not_found));
     let files = Router::new().fallback_service(files).layer(middleware::from_fn(file_headers));
+    let login = state.login.clone().map_or_else(Router::new, Login::routes);
     Router::new()
         .route("/api/run", get(run))
         .route("/api/events", get(events))
         .route("/api/{*path}", get(not_found))
         .route("/healthz", get(|| async { "ok\n" }))
         .with_state(state)
+        .merge(login)
         .fallback_service(files)
         .layer(middleware::map_response(security_headers))
 }
@@ -151,7 +163,8 @@ async fn file_headers(request: Request, next: Next) -> Response {
 
 async fn security_headers(mut response: Response) -> Response {
     for (name, value) in SECURITY_HEADERS {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
+        // The pages of a login have a policy of their own, a stricter one.
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
     response
 }

@@ -5,6 +5,7 @@
 //! computes a step (`barnraise-learning` does) and never speaks a transport itself (`barnraise-relay`
 //! does).
 
+pub mod access;
 pub mod backbone;
 pub mod cli;
 pub mod config;

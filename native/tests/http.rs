@@ -8,6 +8,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
 use barnraise_native::http::{HttpState, app};
+use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::api::{DeviceCount, LiveProgress, RunStatus};
 use barnraise_protocol::contribute::{DeviceKind, Progress};
 use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
@@ -69,6 +70,7 @@ fn run_status(epoch: u64) -> RunStatus {
             run_id: "r".into(),
             title: "t".into(),
             purpose: "p".into(),
+            access: AccessDescription::open(PublicKey([1; 32])),
             model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
             n_parameters: 10,
             target_batch_size: 1024,

@@ -18,12 +18,15 @@ use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::run::RunDescription;
-use barnraise_relay::{Node, NodeConfig, NodeLimits};
+use barnraise_relay::{Node, NodeConfig};
 use libp2p::Multiaddr;
+use libp2p::identity::Keypair;
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::access::login::Login;
+use crate::access::{Access, keep_up};
 use crate::config::RunConfig;
 use crate::data::fashion_mnist::{Dataset, FileSpecs};
 use crate::data::shards::ShardStore;
@@ -38,8 +41,6 @@ use streams::Services;
 
 /// Live progress that a slow reader may lag behind.
 const LIVE_EVENTS: usize = 16;
-/// How often the addresses in `/api/run` are brought up to date.
-const ADDRESSES_EVERY: Duration = Duration::from_secs(5);
 /// How long a shutdown waits for HTTP clients.
 const GOODBYE_MAX: Duration = Duration::from_secs(3);
 
@@ -79,12 +80,15 @@ pub async fn run(
     let recovered = Learner::recover(&config, round, &layout, &storing.checkpoints, &storing.journal);
     let (learner, round) = recovered.await.context("the run cannot be resumed")?;
 
-    let node = start_node(&config).await?;
+    let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
+    let access = Access::open(&config, &keypair).await?;
+    let login = Login::new(&config.access, access.authority.as_ref())?;
+    let node = start_node(&config, keypair).await?;
     let http = TcpListener::bind(config.network.http).await;
     let http = http.with_context(|| format!("the page cannot be served at {}", config.network.http))?;
     let here = Listening { http: http.local_addr()?, addresses: node.addresses() };
 
-    let description = Arc::new(describe(&config, shards.manifest(), &layout));
+    let description = Arc::new(describe(&config, &access, shards.manifest(), &layout));
     let device = open_device(config.device.kind.into()).await?;
     tracing::info!(device = device.name(), "evaluates on");
     let (outputs, state, status) = outputs(&learner, &description, &here)?;
@@ -95,8 +99,12 @@ pub async fn run(
         state: state.clone(),
         shards,
         core: core_events.clone(),
+        access: access.clone(),
+        node: node.clone(),
     };
-    streams::serve(&node, &services, config.network.contributors_max)?;
+    streams::serve(&services, config.network.contributors_max)?;
+    let keeping = keep_up(access, node.clone(), config.access.poll_interval, shutdown.clone());
+    let keeping = tokio::spawn(keeping);
     let evaluator = Evaluator {
         test: dataset.test,
         model: config.model_spec(),
@@ -107,7 +115,7 @@ pub async fn run(
     };
     let evaluating = tokio::task::spawn_blocking(move || evaluator.run(state, &core_events));
     let refreshing = tokio::spawn(refresh_addresses(node.clone(), outputs.status.clone(), shutdown.clone()));
-    let http_state = HttpState::new(web_root, status, events.subscribe());
+    let http_state = HttpState::new(web_root, status, events.subscribe()).with_login(login);
     drop(events);
     let stop = shutdown.clone();
     let mut page = tokio::spawn(async move {
@@ -122,6 +130,7 @@ pub async fn run(
     drop(services);
     node.shutdown().await;
     refreshing.await?;
+    keeping.await?;
     // Open event streams end with the core's sender; a client that never ends its request is cut off.
     match tokio::time::timeout(GOODBYE_MAX, &mut page).await {
         Ok(served) => served??,
@@ -131,24 +140,32 @@ pub async fn run(
     ended.context("the run could not be stored")
 }
 
-async fn start_node(config: &RunConfig) -> anyhow::Result<Node> {
+async fn start_node(config: &RunConfig, keypair: Keypair) -> anyhow::Result<Node> {
     let folder = &config.storage.folder;
-    let keypair = barnraise_relay::load_or_create_keypair(&folder.join("identity.key"))?;
     let node = NodeConfig {
         listen: config.network.listen.clone(),
         certificates_dir: Some(folder.join("certificates")),
-        limits: NodeLimits { connections: config.network.connections_max, ..NodeLimits::default() },
+        announce: config.network.announce.clone(),
+        relays: config.network.relays.clone(),
+        upnp: config.network.upnp,
+        limits: config.limits.clone(),
         ..NodeConfig::default()
     };
     Ok(Node::start(keypair, node).await?)
 }
 
 /// The run as contributors see it.
-fn describe(config: &RunConfig, manifest: &Manifest, layout: &ParameterLayout) -> RunDescription {
+fn describe(
+    config: &RunConfig,
+    access: &Access,
+    manifest: &Manifest,
+    layout: &ParameterLayout,
+) -> RunDescription {
     RunDescription {
         run_id: config.run.id.clone(),
         title: config.run.title.clone(),
         purpose: config.run.purpose.clone(),
+        access: access.describe(),
         model: config.model_spec(),
         n_parameters: layout.n_parameters() as u64,
         target_batch_size: config.run.target_batch_size,
@@ -189,13 +206,18 @@ fn outputs(
 
 /// Certificates rotate, and addresses with them: whoever asks over HTTP gets those of now.
 async fn refresh_addresses(node: Node, status: watch::Sender<RunStatus>, shutdown: CancellationToken) {
-    let mut ticks = tokio::time::interval(ADDRESSES_EVERY);
-    while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
+    let mut events = node.events();
+    loop {
         let addresses: Vec<String> = node.addresses().iter().map(Multiaddr::to_string).collect();
         status.send_if_modified(|status| {
             let changed = status.addresses != addresses;
             status.addresses = addresses;
             changed
         });
+        match shutdown.run_until_cancelled(events.recv()).await {
+            // Whoever missed events looks again, too.
+            Some(Ok(_) | Err(broadcast::error::RecvError::Lagged(_))) => {}
+            Some(Err(broadcast::error::RecvError::Closed)) | None => return,
+        }
     }
 }

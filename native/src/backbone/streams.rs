@@ -1,13 +1,14 @@
 //! What the backbone answers on libp2p streams: one accept loop per conversation, a task per stream.
 //!
 //! Each handler reads with a limit, waits with a limit, and passes what it heard to the core. None of
-//! them decides anything.
+//! them decides anything. Who may hold a conversation is asked in one place, [`accept`], of the gate.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use barnraise_protocol::access::{self, TokenRefusal};
 use barnraise_protocol::bulk::{self, BulkError, Partial};
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
@@ -16,12 +17,14 @@ use barnraise_protocol::{ConversationError, contribute, gradient, run, shard, st
 use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::round::Ticket;
-use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
+use futures::future::Either;
+use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
 use super::learner::PublishedState;
+use crate::access::{Access, Conversation, Pass, converse};
 use crate::data::shards::ShardStore;
 use crate::storage::journal::JournalEntry;
 
@@ -37,6 +40,10 @@ const STREAMS_PER_CONTRIBUTOR: usize = 8;
 /// Streams of one peer at once: nobody takes the places of the others. A contributor needs five; those of
 /// its connections that died unnoticed count for a while.
 const STREAMS_PER_PEER: usize = 64;
+/// Streams at once of all that have no access: they take no places of those who have.
+const STREAMS_OF_STRANGERS: usize = 512;
+/// Streams at once of one that has no access.
+const STREAMS_PER_STRANGER: usize = 8;
 
 /// What handlers need.
 #[derive(Clone)]
@@ -49,6 +56,16 @@ pub(super) struct Services {
     pub shards: Arc<ShardStore>,
     /// Where everything is decided.
     pub core: mpsc::Sender<CoreEvent>,
+    /// Who has access.
+    pub access: Access,
+    /// Passes requests on to the run's authority.
+    pub node: Node,
+}
+
+/// Who holds a conversation, and for how long it may.
+struct Caller {
+    peer: PeerId,
+    pass: Pass,
 }
 
 /// Why a conversation ended early. Only for the log: the peer was told what it could be told.
@@ -64,11 +81,14 @@ enum StreamError {
     JoinedTwice,
     #[error("the backbone is shutting down")]
     ShuttingDown,
+    #[error("access ended: {0}")]
+    AccessEnded(#[from] TokenRefusal),
 }
 
 /// Places for streams, in all and for each peer.
 struct Places {
     all: Arc<Semaphore>,
+    per_peer: usize,
     of_peers: Mutex<HashMap<PeerId, usize>>,
 }
 
@@ -80,15 +100,15 @@ struct Place {
 }
 
 impl Places {
-    fn new(all: usize) -> Self {
-        Self { all: Arc::new(Semaphore::new(all)), of_peers: Mutex::default() }
+    fn new(all: usize, per_peer: usize) -> Self {
+        Self { all: Arc::new(Semaphore::new(all)), per_peer, of_peers: Mutex::default() }
     }
 
     fn take(places: &Arc<Self>, peer: PeerId) -> Option<Place> {
         let permit = places.all.clone().try_acquire_owned().ok()?;
         let mut of_peers = places.lock();
         let taken = of_peers.get(&peer).copied().unwrap_or_default();
-        if taken >= STREAMS_PER_PEER {
+        if taken >= places.per_peer {
             return None;
         }
         of_peers.insert(peer, taken + 1);
@@ -111,35 +131,81 @@ impl Drop for Place {
     }
 }
 
+/// The places of those with access and of the others.
+#[derive(Clone)]
+struct Hall {
+    members: Arc<Places>,
+    strangers: Arc<Places>,
+}
+
+/// Whether a conversation is for everybody, or how it says that it is not.
+#[derive(Clone, Copy)]
+enum Door {
+    /// What is trained here, and how one gets in.
+    Open,
+    /// The frame that refuses somebody.
+    Gated(fn(&access::Refusal) -> Result<Vec<u8>, FrameError>),
+}
+
 /// Accepts every conversation on `node` until it shuts down.
-pub(super) fn serve(node: &Node, services: &Services, contributors_max: u32) -> Result<(), NodeError> {
-    let places = Arc::new(Places::new(contributors_max as usize * STREAMS_PER_CONTRIBUTOR));
-    accept(node, run::PROTOCOL, services, &places, describe)?;
-    accept(node, state::PROTOCOL, services, &places, send_state)?;
-    accept(node, shard::PROTOCOL, services, &places, send_shards)?;
-    accept(node, contribute::PROTOCOL, services, &places, hold_session)?;
-    accept(node, gradient::PROTOCOL, services, &places, take_gradients)
+pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), NodeError> {
+    let n_places = contributors_max as usize * STREAMS_PER_CONTRIBUTOR;
+    let hall = Hall {
+        members: Arc::new(Places::new(n_places, STREAMS_PER_PEER)),
+        strangers: Arc::new(Places::new(STREAMS_OF_STRANGERS, STREAMS_PER_STRANGER)),
+    };
+    accept(services, run::PROTOCOL, Door::Open, &hall, describe)?;
+    accept(services, access::PROTOCOL, Door::Open, &hall, grant_access)?;
+    let no_state = |refusal: &access::Refusal| {
+        let message = state::BackboneToContributor::Refused(refusal.to_string());
+        framing::encode(&message, state::MESSAGE_BYTES_MAX)
+    };
+    accept(services, state::PROTOCOL, Door::Gated(no_state), &hall, send_state)?;
+    let no_shard = |refusal: &access::Refusal| {
+        let message = shard::BackboneToContributor::Refused(refusal.to_string());
+        framing::encode(&message, shard::MESSAGE_BYTES_MAX)
+    };
+    accept(services, shard::PROTOCOL, Door::Gated(no_shard), &hall, send_shards)?;
+    let no_session = |refusal: &access::Refusal| {
+        let message = contribute::BackboneToContributor::Refused(refusal.to_string());
+        framing::encode(&message, contribute::MESSAGE_BYTES_MAX)
+    };
+    accept(services, contribute::PROTOCOL, Door::Gated(no_session), &hall, hold_session)?;
+    let no_gradient = |refusal: &access::Refusal| {
+        let message = gradient::BackboneToContributor::Refused(Refusal::NoAccess(refusal.to_string()));
+        framing::encode(&message, gradient::MESSAGE_BYTES_MAX)
+    };
+    accept(services, gradient::PROTOCOL, Door::Gated(no_gradient), &hall, take_gradients)
 }
 
 fn accept<F>(
-    node: &Node,
-    protocol: &'static str,
     services: &Services,
-    places: &Arc<Places>,
-    handle: impl Fn(Services, PeerId, Stream) -> F + Send + 'static,
+    protocol: &'static str,
+    door: Door,
+    hall: &Hall,
+    handle: impl Fn(Services, Caller, Stream) -> F + Send + 'static,
 ) -> Result<(), NodeError>
 where
     F: Future<Output = Result<(), StreamError>> + Send + 'static,
 {
-    let mut incoming = node.accept(protocol)?;
-    let (services, places) = (services.clone(), places.clone());
+    let mut incoming = services.node.accept(protocol)?;
+    let (services, hall) = (services.clone(), hall.clone());
     tokio::spawn(async move {
         while let Some((peer, stream)) = incoming.next().await {
-            let Some(place) = Places::take(&places, peer) else {
+            let access = services.access.gate.check(peer);
+            let places = if access.is_ok() { &hall.members } else { &hall.strangers };
+            let Some(place) = Places::take(places, peer) else {
                 tracing::debug!(%peer, protocol, "no place for another stream");
                 continue;
             };
-            let conversation = handle(services.clone(), peer, stream);
+            let conversation = match (access, door) {
+                (Ok(pass), _) => Either::Left(handle(services.clone(), Caller { peer, pass }, stream)),
+                (Err(_), Door::Open) => {
+                    let caller = Caller { peer, pass: Pass::always() };
+                    Either::Left(handle(services.clone(), caller, stream))
+                }
+                (Err(refusal), Door::Gated(frame)) => Either::Right(turn_away(stream, frame(&refusal))),
+            };
             tokio::spawn(async move {
                 if let Err(error) = conversation.await {
                     tracing::debug!(%peer, protocol, %error, "conversation ended");
@@ -149,6 +215,31 @@ where
         }
     });
     Ok(())
+}
+
+/// Answers the first message, whatever it says, with a refusal.
+async fn turn_away(mut stream: Stream, frame: Result<Vec<u8>, FrameError>) -> Result<(), StreamError> {
+    let answer = async move {
+        let mut header = [0; framing::HEADER_BYTES];
+        stream.read_exact(&mut header).await?;
+        let n_bytes = framing::decode_header(header, contribute::MESSAGE_BYTES_MAX)?;
+        let mut message = (&mut stream).take(n_bytes as u64);
+        futures::io::copy(&mut message, &mut futures::io::sink()).await?;
+        stream.write_all(&frame?).await?;
+        stream.close().await?;
+        Ok::<(), FrameError>(())
+    };
+    Ok(tokio::time::timeout(JOIN_TIMEOUT, answer).await.map_err(|_| StreamError::Stalled(JOIN_TIMEOUT))??)
+}
+
+impl Caller {
+    /// `conversation`, for as long as the caller has access.
+    async fn while_admitted<T>(&mut self, conversation: impl Future<Output = T>) -> Result<T, StreamError> {
+        tokio::select! {
+            output = conversation => Ok(output),
+            reason = self.pass.ended() => Err(reason.into()),
+        }
+    }
 }
 
 /// `future`, given up once `progress` has not moved for `limit`.
@@ -173,12 +264,12 @@ async fn unless_stalled<T>(
     }
 }
 
-async fn describe(services: Services, _: PeerId, mut stream: Stream) -> Result<(), StreamError> {
+async fn describe(services: Services, _: Caller, mut stream: Stream) -> Result<(), StreamError> {
     let answer = run::answer(&mut stream, &services.description);
     Ok(unless_stalled(STALL_MAX, &AtomicU64::new(0), answer).await??)
 }
 
-async fn send_state(services: Services, _: PeerId, mut stream: Stream) -> Result<(), StreamError> {
+async fn send_state(services: Services, mut caller: Caller, mut stream: Stream) -> Result<(), StreamError> {
     let newest = &services.state;
     let lookup = |epoch: Option<u64>| {
         let newest = newest.borrow();
@@ -191,10 +282,11 @@ async fn send_state(services: Services, _: PeerId, mut stream: Stream) -> Result
     };
     let progress = AtomicU64::new(0);
     let count = || _ = progress.fetch_add(1, Ordering::Relaxed);
-    Ok(unless_stalled(IDLE_MAX, &progress, state::serve(&mut stream, lookup, count)).await??)
+    let served = unless_stalled(IDLE_MAX, &progress, state::serve(&mut stream, lookup, count));
+    Ok(caller.while_admitted(served).await???)
 }
 
-async fn send_shards(services: Services, _: PeerId, mut stream: Stream) -> Result<(), StreamError> {
+async fn send_shards(services: Services, mut caller: Caller, mut stream: Stream) -> Result<(), StreamError> {
     let shards = &services.shards;
     let lookup = |id: shard::ShardId| async move {
         let bytes = shards.get(id).await.map_err(|error| error.to_string())?;
@@ -204,11 +296,18 @@ async fn send_shards(services: Services, _: PeerId, mut stream: Stream) -> Resul
     };
     let progress = AtomicU64::new(0);
     let count = || _ = progress.fetch_add(1, Ordering::Relaxed);
-    Ok(unless_stalled(IDLE_MAX, &progress, shard::serve(&mut stream, lookup, count)).await??)
+    let served = unless_stalled(IDLE_MAX, &progress, shard::serve(&mut stream, lookup, count));
+    Ok(caller.while_admitted(served).await???)
 }
 
-async fn hold_session(services: Services, peer: PeerId, mut stream: Stream) -> Result<(), StreamError> {
+async fn grant_access(services: Services, caller: Caller, mut stream: Stream) -> Result<(), StreamError> {
+    let Services { access, node, .. } = services;
+    Ok(converse(&Conversation { access, node }, caller.peer, &mut stream).await?)
+}
+
+async fn hold_session(services: Services, mut caller: Caller, mut stream: Stream) -> Result<(), StreamError> {
     use contribute::{BackboneToContributor as Down, ContributorToBackbone as Up, MESSAGE_BYTES_MAX};
+    let peer = caller.peer;
     let key = PeerKey(peer.to_bytes());
     let first = tokio::time::timeout(JOIN_TIMEOUT, framing::read(&mut stream, MESSAGE_BYTES_MAX));
     let join = match first.await.map_err(|_| StreamError::Stalled(JOIN_TIMEOUT))?? {
@@ -261,9 +360,14 @@ async fn hold_session(services: Services, peer: PeerId, mut stream: Stream) -> R
         ended = hear => ended,
         ended = pass_on => ended,
         ended = speak => ended,
+        reason = caller.pass.ended() => Err(reason.into()),
     };
     tracing::info!(%peer, "contributor left");
     send(&services.core, CoreEvent::Leave { peer: key.clone(), session }).await?;
+    if let Err(StreamError::AccessEnded(reason)) = &ended {
+        let write = say_goodbye(&mut writer, reason);
+        tokio::time::timeout(STALL_MAX, write).await.map_err(|_| StreamError::Stalled(STALL_MAX))??;
+    }
     match ended {
         Err(StreamError::Frame(FrameError::Closed)) => Ok(()),
         ended => ended,
@@ -271,17 +375,31 @@ async fn hold_session(services: Services, peer: PeerId, mut stream: Stream) -> R
 }
 
 async fn refuse(stream: &mut Stream, reason: &str) -> Result<(), StreamError> {
-    let message = contribute::BackboneToContributor::Refused(reason.to_owned());
-    framing::write(stream, &message, contribute::MESSAGE_BYTES_MAX).await?;
-    // Dropped open, it would be reset, and the reason would not arrive.
-    Ok(stream.close().await.map_err(FrameError::from)?)
+    Ok(say_goodbye(stream, reason).await?)
 }
 
-async fn take_gradients(services: Services, peer: PeerId, mut stream: Stream) -> Result<(), StreamError> {
-    let key = PeerKey(peer.to_bytes());
+async fn say_goodbye<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    reason: &(impl ToString + ?Sized),
+) -> Result<(), FrameError> {
+    let message = contribute::BackboneToContributor::Refused(reason.to_string());
+    framing::write(stream, &message, contribute::MESSAGE_BYTES_MAX).await?;
+    // Dropped open, it would be reset, and the reason would not arrive.
+    Ok(stream.close().await?)
+}
+
+async fn take_gradients(
+    services: Services,
+    mut caller: Caller,
+    mut stream: Stream,
+) -> Result<(), StreamError> {
+    let key = PeerKey(caller.peer.to_bytes());
     loop {
+        // Access that ends between two contributions ends the stream; one that is being received counts.
         let next = framing::read(&mut stream, gradient::MESSAGE_BYTES_MAX);
-        let next = tokio::time::timeout(IDLE_MAX, next).await.map_err(|_| StreamError::Stalled(IDLE_MAX))?;
+        let next = caller.while_admitted(next);
+        let next =
+            tokio::time::timeout(IDLE_MAX, next).await.map_err(|_| StreamError::Stalled(IDLE_MAX))??;
         let gradient::ContributorToBackbone::Offer(offer) = match next {
             Err(FrameError::Closed) => return Ok(()),
             next => next?,
@@ -376,7 +494,7 @@ mod tests {
 
     #[test]
     fn one_peer_does_not_take_the_places_of_the_others() {
-        let places = Arc::new(Places::new(STREAMS_PER_PEER + 2));
+        let places = Arc::new(Places::new(STREAMS_PER_PEER + 2, STREAMS_PER_PEER));
         let (greedy, other) = (PeerId::random(), PeerId::random());
         let mut taken: Vec<_> =
             (0..STREAMS_PER_PEER).map(|_| Places::take(&places, greedy).unwrap()).collect();

@@ -83,6 +83,7 @@ pub fn check_description(run: &RunDescription) -> Result<ParameterLayout, Descri
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use barnraise_protocol::access::{AccessDescription, PublicKey};
     use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
     use barnraise_protocol::run::{ModelKind, ModelSpec};
     use barnraise_protocol::{Sha256Hash, TensorCodec};
@@ -95,6 +96,7 @@ mod tests {
             run_id: "run".into(),
             title: String::new(),
             purpose: String::new(),
+            access: AccessDescription::open(PublicKey([1; 32])),
             model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![3] }, seed: 1 },
             n_parameters: (4 * 3 + 3) + (3 * 2 + 2),
             target_batch_size: 8,

@@ -28,6 +28,7 @@ use futures::future::{Fuse, FutureExt, LocalBoxFuture};
 use futures::select_biased;
 use futures::stream::StreamExt;
 
+use crate::access::{Credentials, Ticket};
 use crate::compute::ComputeOutcome;
 use crate::event::{Command, Event};
 use crate::meter::Meter;
@@ -60,6 +61,8 @@ pub struct Config {
     pub first_contribution_id: u64,
     /// Decides the order of the data and the jitter of reconnections.
     pub seed: u64,
+    /// Gets it into a run that is not open.
+    pub credentials: Credentials,
 }
 
 /// Contributes as `commands` say until they end; then finished work is delivered.
@@ -99,6 +102,8 @@ enum NetKind {
         is_errand: bool,
     },
     Report,
+    /// Of the access token.
+    Renew,
     Offer {
         epoch: u64,
     },
@@ -165,6 +170,7 @@ struct Driver<'a, P: Platform, F> {
     joined_as: Option<DeviceChoice>,
     seed: u64,
     contributor: Contributor,
+    ticket: Rc<Ticket>,
     meter: Rc<Meter>,
     speed: Speed,
     loss: Option<f32>,
@@ -212,6 +218,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             joined_as: None,
             seed: config.seed,
             contributor: Contributor::new(config.first_contribution_id, config.seed),
+            ticket: Rc::new(Ticket::new(config.credentials)),
             meter: Rc::default(),
             speed: Speed::default(),
             loss: None,

@@ -1,6 +1,7 @@
 //! Why a step on the way through a run did not succeed, and what follows from it.
 
 use barnraise_protocol::ConversationError;
+use barnraise_protocol::access::ResponseRefusal;
 use barnraise_protocol::bulk::BulkError;
 use barnraise_protocol::framing::FrameError;
 
@@ -30,6 +31,15 @@ pub(crate) enum OperationError {
     /// The other side declined, or did not keep to the protocol.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
+    /// The run takes those who were invited.
+    #[error("this run is by invitation: come with the link of one")]
+    NoInvitation,
+    /// The run takes those who have signed in, and that was not waited for.
+    #[error("this run is for those on its list: press start to sign in")]
+    NotSignedIn,
+    /// The authority's answer is not its own.
+    #[error(transparent)]
+    Response(#[from] ResponseRefusal),
     /// The run is not one to take part in; trying again does not mend it.
     #[error(transparent)]
     Description(#[from] DescriptionError),
@@ -57,7 +67,7 @@ impl OperationError {
 
     /// Whether the conversation came to its end all the same, so that its stream can go on.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Conversation(ConversationError::Refused(_)))
+        matches!(self, Self::Conversation(ConversationError::Refused(_) | ConversationError::Access(_)))
     }
 
     /// Whether trying again cannot help.
@@ -65,7 +75,8 @@ impl OperationError {
         let version =
             |error: &ConversationError| matches!(error, ConversationError::Frame(FrameError::Version { .. }));
         match self {
-            Self::Description(_) => true,
+            Self::Description(_) | Self::NoInvitation => true,
+            Self::Conversation(ConversationError::Access(refusal)) => !refusal.is_passing(),
             Self::Conversation(error) => version(error),
             _ => false,
         }

@@ -16,6 +16,7 @@ use barnraise_protocol::state::{self, PartialState, State};
 use barnraise_protocol::{ConversationError, TensorCodec, framing};
 use futures::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
+use crate::access::{self, Ticket};
 use crate::error::OperationError;
 use crate::operation::{Operation, Stream};
 use crate::platform::Platform;
@@ -42,10 +43,22 @@ pub(crate) struct Prepared {
 /// What came of an operation, of which one at a time is under way.
 pub(crate) enum NetOutcome<P: Platform> {
     Connected(Result<Connected<P>, OperationError>),
-    State { stream: Option<Stream<P>>, partial: Option<PartialState>, result: Result<State, OperationError> },
-    Reported { writer: SessionWriter<P>, result: Result<(), OperationError> },
-    Answered { stream: Option<Stream<P>>, result: Result<Result<Accepted, Refusal>, OperationError> },
+    State {
+        stream: Option<Stream<P>>,
+        partial: Option<PartialState>,
+        result: Result<State, OperationError>,
+    },
+    Reported {
+        writer: SessionWriter<P>,
+        result: Result<(), OperationError>,
+    },
+    Answered {
+        stream: Option<Stream<P>>,
+        result: Result<Result<Accepted, Refusal>, OperationError>,
+    },
     Left,
+    /// Access goes on, or it will be tried again.
+    Renewed(Result<(), OperationError>),
 }
 
 /// A connection, with a session if one was asked for.
@@ -54,9 +67,19 @@ pub(crate) struct Connected<P: Platform> {
     pub(crate) session: Option<(SessionWriter<P>, SessionReader<P>, contribute::Progress)>,
 }
 
-/// Dials unless there is a connection, asks what is trained, and joins if `join` says as what.
+/// Gets a new token, and shows it.
+pub(crate) async fn renew<P: Platform>(
+    mut operation: Operation<'_, P>,
+    ticket: Rc<Ticket>,
+    run: Rc<RunDescription>,
+) -> NetOutcome<P> {
+    NetOutcome::Renewed(access::renew(&mut operation, &ticket, &run).await)
+}
+
+/// Dials unless there is a connection, asks what is trained, gets in, and joins if `join` says as what.
 pub(crate) async fn connect<P: Platform>(
     mut operation: Operation<'_, P>,
+    ticket: Rc<Ticket>,
     is_connected: bool,
     join: Option<Join>,
 ) -> NetOutcome<P> {
@@ -76,6 +99,7 @@ pub(crate) async fn connect<P: Platform>(
         let run = describe.await?;
         drop(stream);
         crate::description::check_description(&run)?;
+        access::enter(&mut operation, &ticket, &run, join.is_some()).await?;
         let session = match join {
             Some(join) => {
                 Some(self::join(&mut operation, Join { run_id: run.run_id.clone(), ..join }).await?)

@@ -110,6 +110,7 @@ mod tests {
 
     use barnraise_learning::DeviceChoice;
     use barnraise_protocol::Sha256Hash;
+    use barnraise_protocol::access::UnixTime;
     use barnraise_protocol::contribute::DeviceKind;
     use barnraise_swarm::Moment;
     use futures::executor::block_on;
@@ -126,6 +127,10 @@ mod tests {
 
         fn now(&self) -> Moment {
             self.0.get()
+        }
+
+        fn unix_time(&self) -> UnixTime {
+            UnixTime(self.0.get().as_secs())
         }
 
         fn device_kind(&self, _: DeviceChoice) -> DeviceKind {

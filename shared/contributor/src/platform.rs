@@ -2,6 +2,7 @@
 
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_swarm::Moment;
 use futures::io::{AsyncRead, AsyncWrite};
@@ -13,6 +14,9 @@ pub trait Platform {
 
     /// Now, since an origin of the platform's choice; monotonic.
     fn now(&self) -> Moment;
+
+    /// Now, by the wall clock: for tokens, which say when they expire.
+    fn unix_time(&self) -> UnixTime;
 
     /// How this platform's devices are called.
     fn device_kind(&self, choice: DeviceChoice) -> DeviceKind;

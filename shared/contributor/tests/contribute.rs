@@ -7,7 +7,7 @@ mod backbone;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use barnraise_contributor::{COMMANDS_MAX, Command, Config, Event, contribute};
+use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, contribute};
 use barnraise_learning::ComputeDevice;
 use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::shard::{self, ShardId};
@@ -70,8 +70,13 @@ fn play<T>(
     let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
     let events = Rc::<RefCell<Vec<Event>>>::default();
     let scene = Script { backbone: Rc::clone(backbone), commands, events: Rc::clone(&events) };
-    let config =
-        Config { device: ComputeDevice::cpu(), is_device_free: true, first_contribution_id: 1, seed: 7 };
+    let config = Config {
+        device: ComputeDevice::cpu(),
+        is_device_free: true,
+        first_contribution_id: 1,
+        seed: 7,
+        credentials: Credentials::default(),
+    };
     let contributor = contribute(&**platform, config, receiver, |event| {
         events.borrow_mut().push(event);
         backbone.happened.notify_one();

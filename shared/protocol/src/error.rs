@@ -1,5 +1,6 @@
 //! Why a conversation with another peer ended without its answer.
 
+use crate::access;
 use crate::bulk::BulkError;
 use crate::codec::CodecError;
 use crate::dataset::DatasetError;
@@ -17,6 +18,9 @@ pub enum ConversationError {
     /// The other side declined, with its reason.
     #[error("{0}")]
     Refused(String),
+    /// The other side does not let this peer in.
+    #[error(transparent)]
+    Access(#[from] access::Refusal),
     /// The other side's tensor is not usable.
     #[error("tensor: {0}")]
     Codec(#[from] CodecError),

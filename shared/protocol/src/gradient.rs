@@ -141,6 +141,9 @@ pub enum Refusal {
     /// The aggregator has as many contributions in hand as it may hold.
     #[error("the aggregator is busy; offer it again")]
     Busy,
+    /// The peer has no access to the run, with the reason.
+    #[error("{0}")]
+    NoAccess(String),
 }
 
 /// Offers a contribution and sends what is pulled of `bytes`; the answer is the aggregator's.

@@ -6,12 +6,14 @@
 //! messages with the direction in their name. Nothing here ever allocates what a peer announced
 //! before it was compared with a limit.
 
+pub mod access;
 pub mod api;
 pub mod bulk;
 pub mod check;
 pub mod codec;
 pub mod contribute;
 pub mod dataset;
+pub mod dht;
 pub mod error;
 pub mod framing;
 pub mod gradient;

@@ -5,6 +5,7 @@
 use futures::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
+use crate::access::AccessDescription;
 use crate::codec::TensorCodec;
 use crate::dataset::Manifest;
 use crate::error::ConversationError;
@@ -44,6 +45,8 @@ pub struct RunDescription {
     pub title: String,
     /// What the model is for and for whom, a sentence or two.
     pub purpose: String,
+    /// Who may take part. Everybody may ask for this description.
+    pub access: AccessDescription,
     /// The network to train.
     pub model: ModelSpec,
     /// Number of values in the flat parameter vector and in each gradient.

@@ -4,6 +4,7 @@
 
 use std::fmt::{Debug, Write};
 
+use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::bulk::{Pull, Transfer};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::{self, DeviceKind, Join, Progress, Report};
@@ -61,6 +62,7 @@ fn description() -> RunDescription {
         run_id: "r".into(),
         title: "t".into(),
         purpose: "p".into(),
+        access: AccessDescription::open(PublicKey([0xcd; 32])),
         model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![300] }, seed: 1 },
         n_parameters: 10,
         target_batch_size: 1024,
@@ -85,7 +87,9 @@ fn run_messages() {
     check(&run::ContributorToBackbone::Describe, max, "00");
     check(&run::BackboneToContributor::Refused("no".into()), max, "01026e6f");
     let entry = format!("0528{}", hash_hex());
-    let golden = format!("000172017401700101ac02010a800840d00f01008040016 41c1c01010161 01{entry}{entry}");
+    let key = "cd".repeat(32);
+    let golden =
+        format!("0001720174017000{key}0101ac02010a800840d00f01008040016 41c1c01010161 01{entry}{entry}");
     let golden = golden.replace(' ', "");
     check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
 }
@@ -161,6 +165,7 @@ fn gradient_messages() {
         (Refusal::NotJoined, "09"),
         (Refusal::Storage, "0a"),
         (Refusal::Busy, "0b"),
+        (Refusal::NoAccess("x".into()), "0c0178"),
     ];
     for (refusal, golden) in refusals {
         check(&Down::Refused(refusal), MAX, &format!("02{golden}"));

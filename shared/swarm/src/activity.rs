@@ -14,6 +14,11 @@ pub enum Activity {
     Idle,
     /// Dialling the backbone.
     Connecting,
+    /// Somebody has to sign in for this peer.
+    SigningIn {
+        /// Where; `http://` or `https://`.
+        url: String,
+    },
     /// The connection was lost or could not be made.
     Reconnecting {
         /// Until the next try.

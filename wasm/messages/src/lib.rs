@@ -6,6 +6,8 @@
 //! a `type` in kebab case, an integer is a number (an error above 2^53), and bytes are a
 //! `Uint8Array`.
 
+use std::fmt;
+
 pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::contribute::DeviceKind;
 pub use barnraise_swarm::activity::{Activity, Contribution, DeviceChange, Event};
@@ -24,6 +26,10 @@ pub enum PageToPeer {
         identity: Option<Vec<u8>>,
         /// Which device to compute on.
         device: DeviceChoice,
+        /// The code of an invitation to the run, where the visitor came with one.
+        invitation: Option<String>,
+        /// How the backbone was reached the last time on this network.
+        way: Option<Way>,
     },
     /// Contribute until told otherwise.
     Start,
@@ -57,6 +63,25 @@ pub enum DeviceChoice {
     WebGpu,
 }
 
+/// How a tab reaches the backbone; the better ones first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// QUIC, whose streams do not wait for each other.
+    WebTransport,
+    /// TCP, which gets through where UDP does not.
+    WebSocket,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WebTransport => "WebTransport",
+            Self::WebSocket => "WebSocket",
+        })
+    }
+}
+
 /// Worker to page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
@@ -79,6 +104,13 @@ pub enum PeerToPage {
         device: DeviceKind,
         /// Its name for people.
         device_name: String,
+    },
+    /// The backbone is reached.
+    Connected {
+        /// By which way.
+        way: Way,
+        /// The ways that were tried and failed before, each with the reason.
+        failures: Vec<(Way, String)>,
     },
     /// What the contributor in the worker tells.
     Told(Event),
@@ -120,7 +152,13 @@ mod tests {
         assert_eq!(loading, PeerToPage::Loading { bytes: 3, bytes_total: None });
         let hello = r#"{"type":"hello","origin":"o","identity":null,"device":"web-gpu"}"#;
         let hello: PageToPeer = serde_json::from_str(hello).unwrap();
-        let want = PageToPeer::Hello { origin: "o".into(), identity: None, device: DeviceChoice::WebGpu };
+        let want = PageToPeer::Hello {
+            origin: "o".into(),
+            identity: None,
+            device: DeviceChoice::WebGpu,
+            invitation: None,
+            way: None,
+        };
         assert_eq!(hello, want);
     }
 }

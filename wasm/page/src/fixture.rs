@@ -1,6 +1,7 @@
 //! A page as the tests of this crate like to have it.
 
 use barnraise_messages::DeviceChoice;
+use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::Progress;
@@ -25,6 +26,7 @@ pub(crate) fn run() -> RunDescription {
         run_id: "garments".into(),
         title: "A model that knows garments".into(),
         purpose: "For everybody.".into(),
+        access: AccessDescription::open(PublicKey([1; 32])),
         model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
         n_parameters: 61_706,
         target_batch_size: 4096,

@@ -43,6 +43,9 @@ fn start() -> Result<(), JsValue> {
     };
     let origin = window().location().origin()?;
     let page = Page::new(capabilities(), device_choice, origin, app::kept_identity());
+    let page = page.reached_by(app::kept_way());
+    let fragment = window().location().hash()?;
+    let page = page.invited_by(fragment.strip_prefix("#invitation=").map(str::to_owned));
     let worker_url = document().body().and_then(|body| body.get_attribute("data-worker"));
     let worker_url = worker_url.ok_or_else(|| JsValue::from_str("the page does not name its worker"))?;
     let app = App::new(page, view::View::find()?, worker_url);

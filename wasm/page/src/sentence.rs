@@ -93,6 +93,9 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
     match &page.activity {
         Activity::Idle => Sentence::new("idle", "About to begin…"),
         Activity::Connecting => Sentence::new("connecting", "Connecting to the backbone…"),
+        Activity::SigningIn { .. } => {
+            Sentence::new("signing-in", "This run is for those on its list: sign in, and this goes on.")
+        }
         Activity::Reconnecting { retry_in_ms, reason } => {
             let wait = format::wait(*retry_in_ms);
             Sentence::new(

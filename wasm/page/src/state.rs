@@ -62,6 +62,8 @@ pub(crate) enum Action {
     Post(PageToPeer),
     /// Keep the seed of this browser's identity.
     KeepIdentity(Vec<u8>),
+    /// Keep how the backbone was reached.
+    KeepWay(Way),
 }
 
 /// Everything the view shows.
@@ -94,6 +96,13 @@ pub(crate) struct Page {
     pub(crate) checks: Option<(DeviceKind, Vec<CheckOutcome>)>,
     origin: String,
     identity: Option<Vec<u8>>,
+    invitation: Option<String>,
+    /// How the backbone was reached the last time on this network.
+    kept_way: Option<Way>,
+    /// How it is reached now, and what kept the better ways.
+    pub(crate) way: Option<(Way, Vec<(Way, String)>)>,
+    /// Who the worker says that it is.
+    pub(crate) peer_id: Option<String>,
     pub(crate) device_choice: DeviceChoice,
     check_wanted: bool,
     /// It was contributing when it broke.
@@ -133,11 +142,36 @@ impl Page {
             checks: None,
             origin,
             identity,
+            invitation: None,
+            kept_way: None,
+            way: None,
+            peer_id: None,
             device_choice,
             check_wanted: false,
             broke_off: false,
             is_unloaded: false,
             n_requests: 0,
+        }
+    }
+
+    /// The same page, on a network where the backbone was reached so before.
+    pub(crate) fn reached_by(self, kept_way: Option<Way>) -> Self {
+        Self { kept_way, ..self }
+    }
+
+    /// The same page, opened by the link of an invitation.
+    pub(crate) fn invited_by(self, code: Option<String>) -> Self {
+        Self { invitation: code, ..self }
+    }
+
+    /// Where the visitor has to sign in for this tab to go on. An address of the web and nothing else: it
+    /// comes from the backbone and becomes a link.
+    pub(crate) fn sign_in_url(&self) -> Option<&str> {
+        match &self.activity {
+            Activity::SigningIn { url } if url.starts_with("https://") || url.starts_with("http://") => {
+                Some(url)
+            }
+            _ => None,
         }
     }
 
@@ -286,6 +320,8 @@ impl Page {
             origin: self.origin.clone(),
             identity: self.identity.clone(),
             device: self.device_choice,
+            invitation: self.invitation.clone(),
+            way: self.kept_way,
         };
         vec![Action::SpawnPeer, Action::Post(hello)]
     }
@@ -297,10 +333,16 @@ impl Page {
                     self.peer = Peer::Loading { bytes, bytes_total };
                 }
             }
-            PeerToPage::Ready { identity, device, device_name, .. } => {
+            PeerToPage::Ready { identity, peer_id, device, device_name } => {
+                self.peer_id = Some(peer_id);
                 return self.on_ready(now_ms, identity, device, device_name);
             }
             PeerToPage::Told(told) => return self.on_told(now_ms, told),
+            PeerToPage::Connected { way, failures } => {
+                self.kept_way = Some(way);
+                self.way = Some((way, failures));
+                return vec![Action::KeepWay(way)];
+            }
             PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),
             PeerToPage::Failed { message } if matches!(self.peer, Peer::Ready { .. }) => {
                 self.on_failed(message);

@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use barnraise_contributor::{COMMANDS_MAX, Command, Config, Event, Platform};
+use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, Platform};
 use barnraise_learning::{ComputeDevice, DeviceError, conformance, open_device};
-use barnraise_messages::{DeviceChange, DeviceChoice, PageToPeer, PeerToPage};
+use barnraise_messages::{DeviceChange, DeviceChoice, PageToPeer, PeerToPage, Way};
+use barnraise_protocol::access::KeyPair;
 use futures::StreamExt;
 use futures::channel::mpsc;
 use libp2p::identity::{Keypair, ed25519};
@@ -21,11 +22,11 @@ const IDS_PER_MS: u64 = 1024;
 /// Serves the page until its messages end, which they do with the worker.
 pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
     while let Some(message) = messages.next().await {
-        let PageToPeer::Hello { origin, identity, device } = message else {
+        let PageToPeer::Hello { origin, identity, device, invitation, way } = message else {
             failed("say hello first".to_owned());
             continue;
         };
-        match greet(origin, identity, device).await {
+        match greet(origin, identity, device, invitation, way).await {
             Ok(peer) => return peer.serve(messages).await,
             Err(reason) => failed(reason),
         }
@@ -39,12 +40,19 @@ struct Peer {
     is_checking: Rc<Cell<bool>>,
 }
 
-async fn greet(origin: String, identity: Option<Vec<u8>>, device: DeviceChoice) -> Result<Peer, String> {
+async fn greet(
+    origin: String,
+    identity: Option<Vec<u8>>,
+    device: DeviceChoice,
+    invitation: Option<String>,
+    way: Option<Way>,
+) -> Result<Peer, String> {
     let is_device_free = device == DeviceChoice::Auto;
     let device = open(device).await.map_err(|error| error.to_string())?;
     let (keypair, seed) = identify(identity)?;
+    let credentials = credentials(&seed, invitation);
     let peer_id = keypair.public().to_peer_id().to_string();
-    let platform = BrowserPlatform::new(origin, keypair)?;
+    let platform = BrowserPlatform::new(origin, keypair, way)?;
     page::post(&PeerToPage::Ready {
         identity: seed,
         peer_id,
@@ -57,6 +65,7 @@ async fn greet(origin: String, identity: Option<Vec<u8>>, device: DeviceChoice) 
         is_device_free,
         first_contribution_id: (js_sys::Date::now() as u64).saturating_mul(IDS_PER_MS),
         seed: (js_sys::Math::random() * (1_u64 << 53) as f64) as u64,
+        credentials,
     };
     spawn_local(async move {
         let contribute = barnraise_contributor::contribute(&platform, config, commands, tell);
@@ -88,6 +97,12 @@ fn identify(seed: Option<Vec<u8>>) -> Result<(Keypair, Vec<u8>), String> {
     let seed = ed25519::SecretKey::generate().as_ref().to_vec();
     let keypair = Keypair::ed25519_from_bytes(seed.clone()).map_err(|error| error.to_string())?;
     Ok((keypair, seed))
+}
+
+/// What this tab can show to get into a run that is not open.
+fn credentials(seed: &[u8], invitation: Option<String>) -> Credentials {
+    let key = seed.try_into().ok().map(|seed: [u8; 32]| KeyPair::from_seed(&seed));
+    Credentials { key, invitation }
 }
 
 impl Peer {

@@ -61,6 +61,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 }
             }
             NetOutcome::Left => {}
+            NetOutcome::Renewed(Ok(()) | Err(OperationError::Cancelled)) => {}
+            // While the token lasts nothing else changes; afterwards the next connection tells why.
+            NetOutcome::Renewed(Err(error)) => self.fail(format!("Access could not be renewed: {error}")),
         }
     }
 

@@ -70,10 +70,13 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
         let (bytes, bytes_total) = self.net_progress.get();
         let working = match self.net_kind {
-            Some(NetKind::Connect { .. }) => Some(Activity::Connecting),
+            Some(NetKind::Connect { .. }) => Some(match self.ticket.sign_in() {
+                Some(url) => Activity::SigningIn { url },
+                None => Activity::Connecting,
+            }),
             Some(NetKind::State { .. }) => Some(Activity::FetchingModel { bytes, bytes_total }),
             Some(NetKind::Offer { epoch }) => Some(Activity::Sending { epoch, bytes, bytes_total }),
-            Some(NetKind::Report | NetKind::Leave) | None => None,
+            Some(NetKind::Report | NetKind::Renew | NetKind::Leave) | None => None,
         };
         if self.is_idle {
             let gallery = (self.shard_id == Some(ShardId::Gallery)).then(|| self.fetching_data());

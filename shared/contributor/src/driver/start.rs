@@ -23,6 +23,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.start_prediction();
         self.start_trial();
         self.rejoin_as_changed();
+        self.start_renewal();
         let is_parked = self.run.as_ref().is_some_and(|run| run.parked.is_some());
         while self.net_kind.is_none() && self.compute_kind.is_none() && !is_parked {
             let action = self.contributor.next_action(self.platform.now());
@@ -71,7 +72,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             device: self.platform.device_kind(self.device.choice()),
             device_name: self.device.name().chars().take(DEVICE_NAME_CHARS_MAX).collect(),
         });
-        let connect = network::connect(operation, self.link.is_some(), join);
+        let connect = network::connect(operation, Rc::clone(&self.ticket), self.link.is_some(), join);
         self.run_net(NetKind::Connect { is_joining }, cancel, connect);
     }
 
@@ -85,6 +86,19 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             }
             self.contributor.rejoin(self.platform.now());
         }
+    }
+
+    /// In time before the token expires, so that nothing is interrupted.
+    fn start_renewal(&mut self) {
+        let is_due = self.ticket.is_old(self.platform.unix_time());
+        if !is_due || self.net_kind.is_some() || self.link.is_none() {
+            return;
+        }
+        let Some(run) = &self.run else { return };
+        let run = Rc::clone(&run.description);
+        let (operation, cancel) = self.operation();
+        let renew = network::renew(operation, Rc::clone(&self.ticket), run);
+        self.run_net(NetKind::Renew, cancel, renew);
     }
 
     pub(super) fn start_disconnect(&mut self) {

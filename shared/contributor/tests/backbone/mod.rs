@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use barnraise_contributor::Platform;
 use barnraise_learning::{DeviceChoice, ParameterLayout};
+use barnraise_protocol::access::{AccessDescription, PublicKey, UnixTime};
 use barnraise_protocol::bulk::{self, Partial, Transfer};
 use barnraise_protocol::contribute::{self, DeviceKind, Progress};
 use barnraise_protocol::dataset::{ImageShape, Manifest, Shard};
@@ -89,6 +90,7 @@ impl Backbone {
             run_id: "test".into(),
             title: "Test".into(),
             purpose: "Testing.".into(),
+            access: AccessDescription::open(PublicKey([1; 32])),
             model,
             n_parameters: layout.n_parameters() as u64,
             target_batch_size,
@@ -361,6 +363,10 @@ impl Platform for TestPlatform {
 
     fn now(&self) -> Moment {
         self.origin.elapsed()
+    }
+
+    fn unix_time(&self) -> UnixTime {
+        UnixTime(self.origin.elapsed().as_secs())
     }
 
     fn device_kind(&self, _: DeviceChoice) -> DeviceKind {

@@ -34,8 +34,12 @@ fn posted(actions: &[Action]) -> Vec<&PageToPeer> {
 fn one_click_loads_says_hello_and_starts_when_ready() {
     let mut page = page();
     let actions = page.on_event(0.0, Event::Toggle);
-    let hello =
-        PageToPeer::Hello { origin: fixture::ORIGIN.into(), identity: None, device: DeviceChoice::Auto };
+    let hello = PageToPeer::Hello {
+        origin: fixture::ORIGIN.into(),
+        identity: None,
+        device: DeviceChoice::Auto,
+        invitation: None,
+    };
     assert_eq!(actions, [Action::SpawnPeer, Action::Post(hello)]);
     let actions = page.on_event(1.0, ready(DeviceKind::BrowserCpu));
     assert_eq!(actions[0], Action::KeepIdentity(vec![7; 32]));
@@ -161,6 +165,7 @@ fn a_graphics_driver_that_takes_the_worker_down_is_replaced_by_the_cpu() {
         origin: fixture::ORIGIN.into(),
         identity: Some(vec![7; 32]),
         device: DeviceChoice::Cpu,
+        invitation: None,
     };
     assert_eq!(posted(&actions), [&hello]);
     assert!(page.contributing && page.notice.is_some());
@@ -246,4 +251,16 @@ fn a_picture_of_the_gallery_is_asked_about_with_its_label() {
     assert_eq!(page.on_event(0.0, Event::Picked(1)), [Action::Post(predict)]);
     assert_eq!(page.label(), Some(2));
     assert_eq!(page.on_event(0.0, Event::Picked(2)), []);
+}
+
+#[test]
+fn an_invitation_reaches_the_worker_and_a_login_becomes_a_link() {
+    let mut page = page().invited_by(Some("code".into()));
+    let actions = page.on_event(0.0, Event::Toggle);
+    let [PageToPeer::Hello { invitation, .. }] = posted(&actions)[..] else { panic!("{actions:?}") };
+    assert_eq!(invitation.as_deref(), Some("code"));
+    for (url, is_link) in [("https://h/login?peer=p", true), ("javascript:alert(1)", false)] {
+        page.activity = Activity::SigningIn { url: url.into() };
+        assert_eq!(page.sign_in_url(), is_link.then_some(url));
+    }
 }

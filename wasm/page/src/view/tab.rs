@@ -16,6 +16,9 @@ pub(crate) struct TabView {
     announcement: Field,
     device: Field,
     notice: Field,
+    sign_in: Field,
+    sign_in_link: Element,
+    sign_in_peer: Field,
     samples: Field,
     speed: Field,
     accepted: Field,
@@ -39,6 +42,9 @@ impl TabView {
             announcement: Field::find("announcement")?,
             device: Field::find("device")?,
             notice: Field::find("notice")?,
+            sign_in: Field::find("sign-in")?,
+            sign_in_link: by_id("sign-in-link")?,
+            sign_in_peer: Field::find("sign-in-peer")?,
             samples: Field::find("samples")?,
             speed: Field::find("speed")?,
             accepted: Field::find("accepted")?,
@@ -63,6 +69,9 @@ impl TabView {
             set_attribute(self.device.element(), "data-device", &crate::view::everyone::slug(*device));
         }
         self.notice.set_optional(page.notice.as_deref());
+        self.sign_in.set_hidden(page.sign_in_url().is_none());
+        self.sign_in_peer.set_text(page.peer_id.as_deref().unwrap_or_default());
+        set_attribute(&self.sign_in_link, "href", page.sign_in_url().unwrap_or_default());
         self.draw_contribution(page);
         self.draw_checks(page);
         self.draw_sentence(now_ms, page)

@@ -6,7 +6,9 @@ mod network;
 
 use barnraise_contributor::Platform;
 use barnraise_learning::DeviceChoice;
+use barnraise_messages::Way;
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_swarm::Moment;
 use libp2p::identity::Keypair;
@@ -25,13 +27,13 @@ pub(crate) struct BrowserPlatform {
 }
 
 impl BrowserPlatform {
-    /// `origin` is where the page came from: `https://host:port`.
-    pub(crate) fn new(origin: String, keypair: Keypair) -> Result<Self, String> {
+    /// `origin` is where the page came from: `https://host:port`; `way` is how the backbone was reached last.
+    pub(crate) fn new(origin: String, keypair: Keypair, way: Option<Way>) -> Result<Self, String> {
         Ok(Self {
             origin: Instant::now(),
             yielder: Yielder::new(),
             cache: ShardCache::new(&origin),
-            network: Network::start(origin, keypair)?,
+            network: Network::start(origin, keypair, way)?,
         })
     }
 
@@ -49,6 +51,10 @@ impl Platform for BrowserPlatform {
 
     fn now(&self) -> Moment {
         self.origin.elapsed()
+    }
+
+    fn unix_time(&self) -> UnixTime {
+        UnixTime((js_sys::Date::now() / 1000.0) as u64)
     }
 
     fn device_kind(&self, choice: DeviceChoice) -> DeviceKind {

@@ -1,0 +1,216 @@
+//! Makes access tokens: for whoever redeems an invitation, signed in and is on the list, or renews.
+//!
+//! What it gave is in the database, so that it can be taken back. A peer that asks again while its token
+//! is young gets the same one, whatever it asks: nobody fills the database by asking.
+
+use std::time::Duration;
+
+use barnraise_protocol::access::{
+    AccessMode, AccessToken, Claims, KeyPair, PublicKey, Refusal, RelayedRequest, RelayedResponse,
+    SignedRequest, SignedResponse, TokenId, TokenRefusal, UnixTime,
+};
+use barnraise_protocol::access::{signed, token};
+use barnraise_protocol::framing;
+use barnraise_swarm::access::Policy;
+
+use super::store::{Issued, Redeemed, Store, StoreError};
+use super::{WallClock, peer_id};
+use crate::config::AccessSection;
+
+/// How the authority calls itself in the token with which it answers.
+const AUTHORITY_NAME: &str = "authority";
+
+/// Signs with the backbone's identity. Cheap to clone.
+#[derive(Clone)]
+pub struct AccessAuthority {
+    key: KeyPair,
+    policy: Policy,
+    lifetime: Duration,
+    page: Option<String>,
+    store: Store,
+    clock: WallClock,
+}
+
+impl AccessAuthority {
+    /// An authority that remembers in `store`.
+    pub fn new(
+        key: KeyPair,
+        policy: Policy,
+        section: &AccessSection,
+        store: Store,
+        clock: WallClock,
+    ) -> Self {
+        let (lifetime, page) = (section.token_lifetime, section.page.clone());
+        Self { key, policy, lifetime, page, store, clock }
+    }
+
+    /// The database.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The time by this authority's clock.
+    pub fn now(&self) -> UnixTime {
+        (self.clock)()
+    }
+
+    /// Where somebody signs in for `peer`.
+    pub fn login_url(&self, peer: PublicKey) -> Option<String> {
+        let (page, peer) = (self.page.as_ref()?, peer_id(peer)?);
+        Some(format!("{page}/login?peer={peer}"))
+    }
+
+    /// A token for the code of an invitation.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn redeem(&self, peer: PublicKey, code: &str) -> Result<AccessToken, Refusal> {
+        if self.policy.mode != AccessMode::Invitation {
+            return Err(Refusal::OtherWay { mode: self.policy.mode, wanted: "invitation".into() });
+        }
+        let now = self.now();
+        if self.store.was_revoked(peer, now).await.map_err(unavailable)? {
+            return Err(TokenRefusal::Revoked.into());
+        }
+        match self.store.redeem(code, peer, now).await.map_err(unavailable)? {
+            Redeemed::Yes(invitation) => self.grant(peer, &guest_name(peer), invitation).await,
+            Redeemed::Unknown => Err(Refusal::NoInvitation),
+            Redeemed::UsedUp => Err(Refusal::InvitationUsedUp),
+            Redeemed::Expired(expired_at) => Err(Refusal::InvitationExpired { expired_at }),
+        }
+    }
+
+    /// A token for whoever signed in for `peer`; `None` while nobody has.
+    ///
+    /// # Errors
+    /// Somebody did who is not on the list.
+    pub async fn claim(&self, peer: PublicKey) -> Result<Option<AccessToken>, Refusal> {
+        if self.policy.mode != AccessMode::Allowlist {
+            return Err(Refusal::OtherWay { mode: self.policy.mode, wanted: "login".into() });
+        }
+        match self.store.login(peer).await.map_err(unavailable)? {
+            None => Ok(None),
+            Some((user, false)) => Err(Refusal::NotOnList { user }),
+            Some((user, true)) => self.grant(peer, &user, String::new()).await.map(Some),
+        }
+    }
+
+    /// Answers a request that the gate has taken.
+    ///
+    /// # Errors
+    /// Where not even a refusal could be signed.
+    pub async fn answer(&self, request: &SignedRequest) -> Result<SignedResponse, Refusal> {
+        let asked = framing::decode_payload(&request.payload);
+        let answer = match asked {
+            Ok(RelayedRequest::Renew) => match self.renew(&request.token).await {
+                Ok(token) => RelayedResponse::Renewed(Box::new(token)),
+                Err(refusal) => RelayedResponse::Refused(refusal),
+            },
+            Err(error) => RelayedResponse::Refused(Refusal::Unavailable { reason: error.to_string() }),
+        };
+        let unsigned = |error: &dyn std::fmt::Display| Refusal::Unavailable { reason: error.to_string() };
+        let payload =
+            framing::encode(&answer, signed::PAYLOAD_BYTES_MAX).map_err(|error| unsigned(&error))?;
+        let payload = payload[framing::HEADER_BYTES..].to_vec();
+        let token = self.own_token().map_err(|error| unsigned(&error))?;
+        SignedResponse::sign(&self.key, token, request.nonce, payload).map_err(|error| unsigned(&error))
+    }
+
+    /// Another token for the same user and key, if they may still take part.
+    async fn renew(&self, old: &AccessToken) -> Result<AccessToken, Refusal> {
+        let peer = old.claims.peer;
+        if self.policy.mode == AccessMode::Allowlist {
+            let missing = || Refusal::NotOnList { user: old.claims.user.clone() };
+            return self.claim(peer).await?.ok_or_else(missing);
+        }
+        // The database knows newer revocations than the gate does.
+        let known = self.store.token_of(peer, self.now()).await.map_err(unavailable)?;
+        let known = known.ok_or(TokenRefusal::Revoked)?;
+        self.grant(peer, &known.user, known.invitation).await
+    }
+
+    async fn grant(&self, peer: PublicKey, user: &str, invitation: String) -> Result<AccessToken, Refusal> {
+        let now = self.now();
+        let user = shortened(user);
+        let young = now.after(self.lifetime.as_secs() / 2);
+        let known = self.store.token_of(peer, now).await.map_err(unavailable)?;
+        if let Some(known) = known.filter(|known| known.user == user && known.expires_at > young) {
+            // Ed25519 signatures are deterministic: this is the same token.
+            return self.sign(user, peer, known.expires_at, known.token_id);
+        }
+        let token_id = TokenId(super::random().map_err(unavailable)?);
+        let expires_at = now.after(self.lifetime.as_secs());
+        let issued = Issued { token_id, user: user.clone(), peer, expires_at, invitation };
+        self.store.issue(&issued).await.map_err(unavailable)?;
+        tracing::info!(user, %peer, "access granted");
+        self.sign(user, peer, expires_at, token_id)
+    }
+
+    fn sign(
+        &self,
+        user: String,
+        peer: PublicKey,
+        expires_at: UnixTime,
+        token_id: TokenId,
+    ) -> Result<AccessToken, Refusal> {
+        let run_id = self.policy.authority.run_id.clone();
+        let claims = Claims { run_id, user, peer, expires_at, token_id };
+        AccessToken::sign(&self.key, claims).map_err(unavailable)
+    }
+
+    /// For the answers to signed requests, which carry the token of whoever answers.
+    fn own_token(&self) -> Result<AccessToken, framing::FrameError> {
+        let claims = Claims {
+            run_id: self.policy.authority.run_id.clone(),
+            user: AUTHORITY_NAME.into(),
+            peer: self.key.public(),
+            expires_at: self.now().after(self.lifetime.as_secs()),
+            token_id: TokenId([0; 16]),
+        };
+        AccessToken::sign(&self.key, claims)
+    }
+}
+
+/// Who came with an invitation has no name but the key.
+fn guest_name(peer: PublicKey) -> String {
+    let mut name = peer_id(peer).map_or_else(|| peer.to_string(), |id| id.to_string());
+    name = name.chars().rev().take(8).collect::<Vec<_>>().into_iter().rev().collect();
+    format!("guest {name}")
+}
+
+fn shortened(user: &str) -> String {
+    user.chars()
+        .scan(0, |n_bytes, c| {
+            *n_bytes += c.len_utf8();
+            (*n_bytes <= token::USER_BYTES_MAX).then_some(c)
+        })
+        .collect()
+}
+
+fn unavailable(error: impl Into<Unavailable>) -> Refusal {
+    let Unavailable(reason) = error.into();
+    tracing::error!(reason, "access could not be decided");
+    // What went wrong inside is for the log, not for strangers.
+    Refusal::Unavailable { reason: "the authority has a problem; its operator can see it in the log".into() }
+}
+
+/// What went wrong, for the log.
+struct Unavailable(String);
+
+impl From<StoreError> for Unavailable {
+    fn from(error: StoreError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<super::AccessError> for Unavailable {
+    fn from(error: super::AccessError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<framing::FrameError> for Unavailable {
+    fn from(error: framing::FrameError) -> Self {
+        Self(error.to_string())
+    }
+}

@@ -1,0 +1,296 @@
+//! Signing in: three pages that bind an identity to a peer's key.
+//!
+//! `GET /login?peer=…` sends the browser to the identity provider, `GET /login/callback` is where it
+//! comes back, `POST /login/confirm` is the only request of the whole server that changes something. In
+//! between a page names the peer: a link that somebody else sent gives their key nothing before the
+//! person who signed in has read whose key it is and agreed. Logins under way are kept in memory,
+//! bounded, and tied to the browser by a cookie.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Form, Query, State};
+use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::{HeaderName, StatusCode};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::{get, post};
+use barnraise_protocol::access::PublicKey;
+use libp2p::PeerId;
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::provider::{Provider, ProviderError, Secrets};
+use super::store::Identity;
+use super::{AccessAuthority, AccessError, hex, peer_id, random};
+use crate::config::AccessSection;
+
+/// The provider's way back, seen from the page.
+pub const CALLBACK_PATH: &str = "/login/callback";
+/// Name of the cookie that ties a login to a browser.
+const COOKIE: &str = "barnraise_login";
+/// How long somebody may take to sign in.
+const LOGIN_MAX: Duration = Duration::from_secs(600);
+/// Logins under way.
+const LOGINS_MAX: usize = 1024;
+/// Largest confirmation.
+const FORM_BYTES_MAX: usize = 4096;
+
+/// As on every page, but that the confirmation may be sent.
+const CONTENT_SECURITY_POLICY: &str =
+    "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// Signs people in. Cheap to clone.
+#[derive(Clone)]
+pub struct Login {
+    authority: AccessAuthority,
+    provider: Provider,
+    /// Whether cookies travel over HTTPS only.
+    is_secure: bool,
+    under_way: Arc<Mutex<HashMap<String, UnderWay>>>,
+}
+
+/// A login between its pages, found by the provider's `state` and then by the confirmation's number.
+struct UnderWay {
+    /// Of the browser that began it.
+    cookie: String,
+    peer: PublicKey,
+    until: Instant,
+    stage: Stage,
+}
+
+enum Stage {
+    /// At the provider.
+    Away(Secrets),
+    /// To be confirmed.
+    Back(Identity),
+}
+
+/// Why somebody is not signed in. Shown as a page.
+#[derive(Debug, thiserror::Error)]
+enum LoginError {
+    #[error("This is no address to sign in at: it names no peer with an Ed25519 key.")]
+    NoPeer,
+    #[error("Too many people are signing in. Try again in a minute.")]
+    TooMany,
+    #[error("This login was begun in another browser, or too long ago. Begin again.")]
+    Unknown,
+    #[error("You did not sign in: {0}.")]
+    Declined(String),
+    #[error("{name} is not on the list of this run. Its operator can add you: {name} (subject {subject}).")]
+    NotOnList { name: String, subject: String },
+    #[error("You have signed in for too many keys already.")]
+    TooManyKeys,
+    #[error("You could not be signed in. Its operator can see why in the log.")]
+    Inside,
+}
+
+impl Login {
+    /// The login of a run for those on its list; `None` where there is no provider, or no authority.
+    ///
+    /// # Errors
+    /// A secret that cannot be read, or addresses that are none.
+    pub fn new(
+        section: &AccessSection,
+        authority: Option<&AccessAuthority>,
+    ) -> Result<Option<Self>, AccessError> {
+        let (Some(oidc), Some(authority)) = (&section.oidc, authority) else { return Ok(None) };
+        let page = section.page.clone().unwrap_or_default();
+        let secret = oidc.client_secret_file.as_ref().map(|path| {
+            let read = std::fs::read_to_string(path);
+            read.map_err(|source| AccessError::Secret { path: path.clone(), source })
+        });
+        let secret = secret.transpose()?.map(|secret| secret.trim().to_owned());
+        let provider = Provider::new(oidc, secret, format!("{page}{CALLBACK_PATH}"));
+        let provider = provider.map_err(|_| AccessError::Page { got: page.clone() })?;
+        let is_secure = page.starts_with("https://");
+        Ok(Some(Self { authority: authority.clone(), provider, is_secure, under_way: Arc::default() }))
+    }
+
+    /// The three routes.
+    pub fn routes(self) -> Router {
+        Router::new()
+            .route("/login", get(begin))
+            .route(CALLBACK_PATH, get(come_back))
+            .route("/login/confirm", post(confirm).layer(DefaultBodyLimit::max(FORM_BYTES_MAX)))
+            .with_state(self)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, UnderWay>> {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        under_way.retain(|_, login| login.until > now);
+        under_way
+    }
+
+    fn put(&self, number: String, login: UnderWay) -> Result<(), LoginError> {
+        let mut under_way = self.lock();
+        if under_way.len() >= LOGINS_MAX {
+            return Err(LoginError::TooMany);
+        }
+        under_way.insert(number, login);
+        Ok(())
+    }
+
+    /// A login is found once, and by the browser that began it.
+    fn take(&self, number: &str, headers: &HeaderMap) -> Result<UnderWay, LoginError> {
+        let cookie = cookie(headers).ok_or(LoginError::Unknown)?;
+        let mut under_way = self.lock();
+        match under_way.get(number).is_some_and(|login| login.cookie == cookie) {
+            true => under_way.remove(number).ok_or(LoginError::Unknown),
+            false => Err(LoginError::Unknown),
+        }
+    }
+
+    fn set_cookie(&self, value: &str, max_age: Duration) -> Result<HeaderValue, LoginError> {
+        let secure = if self.is_secure { "; Secure" } else { "" };
+        // Lax, not Strict: the provider's redirect is a navigation from another site.
+        let text = format!(
+            "{COOKIE}={value}; Path=/login; Max-Age={}; HttpOnly; SameSite=Lax{secure}",
+            max_age.as_secs()
+        );
+        HeaderValue::try_from(text).map_err(|_| LoginError::Inside)
+    }
+}
+
+#[derive(Deserialize)]
+struct Begin {
+    #[serde(default)]
+    peer: String,
+}
+
+async fn begin(State(login): State<Login>, Query(begin): Query<Begin>) -> Result<Response, LoginError> {
+    let peer = begin.peer.parse::<PeerId>().ok();
+    let peer = peer.and_then(|peer| PublicKey::of_peer_id(&peer.to_bytes())).ok_or(LoginError::NoPeer)?;
+    if login.lock().len() >= LOGINS_MAX {
+        return Err(LoginError::TooMany);
+    }
+    let begun = login.provider.begin().await.map_err(inside)?;
+    let cookie = hex(&random::<16>().map_err(inside)?);
+    let set_cookie = login.set_cookie(&cookie, LOGIN_MAX)?;
+    let until = Instant::now() + LOGIN_MAX;
+    login.put(begun.state, UnderWay { cookie, peer, until, stage: Stage::Away(begun.secrets) })?;
+    let to = HeaderValue::try_from(begun.url).map_err(|_| LoginError::Inside)?;
+    let headers = [(header::LOCATION, to), (header::SET_COOKIE, set_cookie), no_store()];
+    Ok((StatusCode::SEE_OTHER, headers).into_response())
+}
+
+#[derive(Deserialize)]
+struct Back {
+    #[serde(default)]
+    state: String,
+    code: Option<String>,
+    error: Option<String>,
+}
+
+async fn come_back(
+    State(login): State<Login>,
+    headers: HeaderMap,
+    Query(back): Query<Back>,
+) -> Result<Response, LoginError> {
+    let UnderWay { cookie, peer, until, stage } = login.take(&back.state, &headers)?;
+    let Stage::Away(secrets) = stage else { return Err(LoginError::Unknown) };
+    let code = match (back.code, back.error) {
+        (Some(code), None) => code,
+        (_, error) => return Err(LoginError::Declined(error.unwrap_or_else(|| "no code came".into()))),
+    };
+    let identity = match login.provider.finish(code, secrets).await {
+        Ok(identity) => identity,
+        Err(error @ ProviderError::Refused(_)) => return Err(LoginError::Declined(error.to_string())),
+        Err(error) => return Err(inside(error)),
+    };
+    if !login.authority.store().is_allowed(&identity).await.map_err(inside)? {
+        let Identity { name, subject, .. } = identity;
+        return Err(LoginError::NotOnList { name, subject });
+    }
+    let number = hex(&random::<16>().map_err(inside)?);
+    let page = confirmation(&identity.name, peer, &number);
+    login.put(number, UnderWay { cookie, peer, until, stage: Stage::Back(identity) })?;
+    Ok(page_response(StatusCode::OK, page))
+}
+
+#[derive(Deserialize)]
+struct Confirm {
+    #[serde(default)]
+    number: String,
+}
+
+async fn confirm(
+    State(login): State<Login>,
+    headers: HeaderMap,
+    Form(confirm): Form<Confirm>,
+) -> Result<Response, LoginError> {
+    let UnderWay { peer, stage, .. } = login.take(&confirm.number, &headers)?;
+    let Stage::Back(identity) = stage else { return Err(LoginError::Unknown) };
+    let store = login.authority.store();
+    if !store.sign_in(peer, &identity, login.authority.now()).await.map_err(inside)? {
+        return Err(LoginError::TooManyKeys);
+    }
+    tracing::info!(user = identity.name, %peer, "signed in");
+    let text = "<h1>Welcome</h1><p>This peer may take part now. It goes on by itself: you can close this \
+        page.</p>";
+    let mut response = page_response(StatusCode::OK, text.into());
+    response.headers_mut().insert(header::SET_COOKIE, login.set_cookie("", Duration::ZERO)?);
+    Ok(response)
+}
+
+fn confirmation(name: &str, peer: PublicKey, number: &str) -> String {
+    let peer = peer_id(peer).map_or_else(|| peer.to_string(), |peer| peer.to_string());
+    format!(
+        "<h1>Is this your peer?</h1><p>You are signed in as <strong>{}</strong>. From now on this peer \
+        takes part in your name:</p><p><code>{peer}</code></p><p>Say yes only if this is the peer id that \
+        your own terminal or tab shows. If somebody sent you here, close this page.</p>\
+        <form method=\"post\" action=\"/login/confirm\"><input type=\"hidden\" name=\"number\" \
+        value=\"{number}\"><button>Yes, it is mine</button></form>",
+        escape(name)
+    )
+}
+
+fn page_response(status: StatusCode, body: String) -> Response {
+    let html = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
+        content=\"width=device-width\"><title>Barnraise: sign in</title>{body}</html>"
+    );
+    let policy = (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY));
+    (status, [policy, no_store()], Html(html)).into_response()
+}
+
+fn no_store() -> (HeaderName, HeaderValue) {
+    (header::CACHE_CONTROL, HeaderValue::from_static("no-store"))
+}
+
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let all = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = all.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
+}
+
+fn escape(text: &str) -> String {
+    let escaped = |c| match c {
+        '&' => "&amp;".to_owned(),
+        '<' => "&lt;".to_owned(),
+        '>' => "&gt;".to_owned(),
+        '"' => "&quot;".to_owned(),
+        '\'' => "&#39;".to_owned(),
+        c => c.to_string(),
+    };
+    text.chars().map(escaped).collect()
+}
+
+fn inside<E: std::fmt::Display>(error: E) -> LoginError {
+    tracing::error!(%error, "a login failed");
+    LoginError::Inside
+}
+
+impl IntoResponse for LoginError {
+    fn into_response(self) -> Response {
+        let status = match &self {
+            Self::NoPeer | Self::Unknown | Self::Declined(_) => StatusCode::BAD_REQUEST,
+            Self::TooMany => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NotOnList { .. } | Self::TooManyKeys => StatusCode::FORBIDDEN,
+            Self::Inside => StatusCode::BAD_GATEWAY,
+        };
+        page_response(status, format!("<h1>Not signed in</h1><p>{}</p>", escape(&self.to_string())))
+    }
+}

@@ -1,0 +1,461 @@
+//! The database of who may take part: list, invitations, logins, tokens, revocations.
+//!
+//! A file in the run's folder that the backbone and the command line use at the same time. Every
+//! decision that must not be made twice is one statement or one transaction that begins with its write.
+//! Invitation codes are never stored, only their hashes.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::{PublicKey, RevokedToken, TokenId, UnixTime};
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
+use sqlx::{Sqlite, Transaction};
+
+/// Name of the file in the run's folder.
+pub const FILE_NAME: &str = "access.sqlite";
+/// How long one process waits for the other to finish writing.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections of this process.
+const CONNECTIONS_MAX: u32 = 4;
+/// Keys for which one identity may sign in.
+pub const PEERS_OF_IDENTITY_MAX: i64 = 64;
+
+/// Whether the identity of a row of `logins l` is on the list.
+const IS_ALLOWED: &str = "EXISTS (SELECT 1 FROM allowlist a WHERE a.issuer = l.issuer AND (\
+    (a.kind = 'subject' AND a.value = l.subject) OR (a.kind = 'name' AND a.value = l.name) \
+    OR (a.kind = 'email' AND a.value = l.email AND l.email <> '')))";
+
+/// Why the database cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no folder for it.
+    #[error("access database {}: {source}", path.display())]
+    Folder {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// It cannot be opened.
+    #[error("access database {}: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: sqlx::Error,
+    },
+    /// Its tables are not those of this version.
+    #[error("access database {}: {source}", path.display())]
+    Migrate {
+        /// The file.
+        path: PathBuf,
+        /// Which migration, and why.
+        source: sqlx::migrate::MigrateError,
+    },
+    /// A statement failed.
+    #[error("access database: {0}")]
+    Query(#[from] sqlx::Error),
+    /// A value that this program never writes.
+    #[error("access database: {what} {got:?} makes no sense")]
+    Value {
+        /// Of what.
+        what: &'static str,
+        /// What stands there.
+        got: String,
+    },
+}
+
+/// What of an identity an entry of the list is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum IdentityKind {
+    /// The provider's user name (`preferred_username`). People may change it at some providers.
+    Name,
+    /// An address that the provider has verified.
+    Email,
+    /// The provider's own, unchanging identifier.
+    Subject,
+}
+
+impl IdentityKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Email => "email",
+            Self::Subject => "subject",
+        }
+    }
+}
+
+/// Who an identity provider says somebody is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The provider.
+    pub issuer: String,
+    /// Its identifier of the person.
+    pub subject: String,
+    /// User name; the subject where there is none.
+    pub name: String,
+    /// Verified address, or empty.
+    pub email: String,
+}
+
+/// An entry of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The provider.
+    pub issuer: String,
+    /// `name`, `email` or `subject`.
+    pub kind: String,
+    /// What is compared.
+    pub value: String,
+}
+
+/// A token in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issued {
+    /// Which.
+    pub token_id: TokenId,
+    /// For whom.
+    pub user: String,
+    /// For which key.
+    pub peer: PublicKey,
+    /// Until when.
+    pub expires_at: UnixTime,
+    /// Hash of the invitation, empty for a login.
+    pub invitation: String,
+}
+
+/// What became of an invitation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Redeemed {
+    /// It was good, and is used once more; its hash.
+    Yes(String),
+    /// No such code.
+    Unknown,
+    /// No use is left.
+    UsedUp,
+    /// Too late.
+    Expired(UnixTime),
+}
+
+/// Whose tokens are taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whose {
+    /// Of everybody of that name.
+    User(String),
+    /// Of one key.
+    Peer(PublicKey),
+    /// Of everybody who came with no invitation and is not on the list any more.
+    NotOnList,
+}
+
+/// The open database. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    pool: SqlitePool,
+}
+
+type TokenRow = (String, String, String, i64, String);
+
+impl Store {
+    /// Opens the database in `folder`, made and migrated if need be.
+    ///
+    /// # Errors
+    /// A folder or a file that cannot be used, or a database of a newer version.
+    pub async fn open(folder: &Path) -> Result<Self, StoreError> {
+        let path = folder.join(FILE_NAME);
+        std::fs::create_dir_all(folder)
+            .map_err(|source| StoreError::Folder { path: path.clone(), source })?;
+        let options = SqliteConnectOptions::new()
+            .filename(&path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .busy_timeout(BUSY_TIMEOUT);
+        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS_MAX).connect_with(options).await;
+        let pool = pool.map_err(|source| StoreError::Open { path: path.clone(), source })?;
+        let migrated = migrator().run(&pool).await;
+        migrated.map_err(|source| StoreError::Migrate { path, source })?;
+        Ok(Self { pool })
+    }
+
+    /// Puts somebody on the list; `false` where they were on it.
+    pub async fn allow(
+        &self,
+        issuer: &str,
+        kind: IdentityKind,
+        value: &str,
+        now: UnixTime,
+    ) -> Result<bool, StoreError> {
+        let insert = "INSERT INTO allowlist (issuer, kind, value, added_at) VALUES ($1, $2, $3, $4) \
+            ON CONFLICT DO NOTHING";
+        let query = sqlx::query(insert).bind(issuer).bind(kind.as_str()).bind(value).bind(seconds(now));
+        Ok(query.execute(&self.pool).await?.rows_affected() > 0)
+    }
+
+    /// Takes somebody off the list, and back what they were given; `None` where they were not on it.
+    pub async fn disallow(
+        &self,
+        issuer: &str,
+        kind: IdentityKind,
+        value: &str,
+        now: UnixTime,
+    ) -> Result<Option<usize>, StoreError> {
+        let mut transaction = self.pool.begin().await?;
+        let delete = "DELETE FROM allowlist WHERE issuer = $1 AND kind = $2 AND value = $3";
+        let query = sqlx::query(delete).bind(issuer).bind(kind.as_str()).bind(value);
+        if query.execute(&mut *transaction).await?.rows_affected() == 0 {
+            return Ok(None);
+        }
+        let n_revoked = revoke_in(&mut transaction, &Whose::NotOnList, now).await?;
+        transaction.commit().await?;
+        Ok(Some(n_revoked))
+    }
+
+    /// The list.
+    pub async fn allowed(&self) -> Result<Vec<Entry>, StoreError> {
+        let select = "SELECT issuer, kind, value FROM allowlist ORDER BY issuer, value, kind";
+        let rows: Vec<(String, String, String)> = sqlx::query_as(select).fetch_all(&self.pool).await?;
+        Ok(rows.into_iter().map(|(issuer, kind, value)| Entry { issuer, kind, value }).collect())
+    }
+
+    /// Makes an invitation that `code` redeems.
+    pub async fn invite(
+        &self,
+        code: &str,
+        uses: u32,
+        expires_at: UnixTime,
+        now: UnixTime,
+    ) -> Result<(), StoreError> {
+        let insert = "INSERT INTO invitations (code_hash, uses_left, expires_at, created_at) \
+            VALUES ($1, $2, $3, $4)";
+        let query = sqlx::query(insert).bind(hash(code)).bind(i64::from(uses));
+        query.bind(seconds(expires_at)).bind(seconds(now)).execute(&self.pool).await?;
+        Ok(())
+    }
+
+    /// Uses an invitation once. A peer that used it before uses it no second time: the answer to its
+    /// first question may have been lost.
+    pub async fn redeem(&self, code: &str, peer: PublicKey, now: UnixTime) -> Result<Redeemed, StoreError> {
+        let hash = hash(code);
+        let used = "SELECT COUNT(*) FROM tokens WHERE peer = $1 AND invitation = $2 AND is_revoked = 0";
+        let query = sqlx::query_scalar::<_, i64>(used).bind(peer.to_string()).bind(&hash);
+        if query.fetch_one(&self.pool).await? > 0 {
+            return Ok(Redeemed::Yes(hash));
+        }
+        let take = "UPDATE invitations SET uses_left = uses_left - 1 \
+            WHERE code_hash = $1 AND uses_left > 0 AND expires_at > $2";
+        let taken = sqlx::query(take).bind(&hash).bind(seconds(now)).execute(&self.pool).await?;
+        if taken.rows_affected() > 0 {
+            return Ok(Redeemed::Yes(hash));
+        }
+        let why = "SELECT expires_at FROM invitations WHERE code_hash = $1";
+        let expires_at = sqlx::query_scalar::<_, i64>(why).bind(&hash).fetch_optional(&self.pool).await?;
+        Ok(match expires_at.map(unix_time) {
+            None => Redeemed::Unknown,
+            Some(expires_at) if expires_at <= now => Redeemed::Expired(expires_at),
+            Some(_) => Redeemed::UsedUp,
+        })
+    }
+
+    /// Remembers that `identity` signed in for `peer`; `false` where it did for too many keys already.
+    pub async fn sign_in(
+        &self,
+        peer: PublicKey,
+        identity: &Identity,
+        now: UnixTime,
+    ) -> Result<bool, StoreError> {
+        let Identity { issuer, subject, name, email } = identity;
+        let insert = "INSERT INTO logins (peer, issuer, subject, name, email, confirmed_at) \
+            SELECT $1, $2, $3, $4, $5, $6 WHERE \
+            (SELECT COUNT(*) FROM logins WHERE issuer = $2 AND subject = $3 AND peer <> $1) < $7 \
+            ON CONFLICT (peer) DO UPDATE SET issuer = excluded.issuer, subject = excluded.subject, \
+            name = excluded.name, email = excluded.email, confirmed_at = excluded.confirmed_at";
+        let query = sqlx::query(insert).bind(peer.to_string()).bind(issuer).bind(subject).bind(name);
+        let query = query.bind(email).bind(seconds(now)).bind(PEERS_OF_IDENTITY_MAX);
+        Ok(query.execute(&self.pool).await?.rows_affected() > 0)
+    }
+
+    /// Who signed in for `peer`, and whether they are on the list; `None` where nobody did.
+    pub async fn login(&self, peer: PublicKey) -> Result<Option<(String, bool)>, StoreError> {
+        let select = format!(
+            "SELECT l.name, CASE WHEN {IS_ALLOWED} THEN 1 ELSE 0 END FROM logins l WHERE l.peer = $1"
+        );
+        let query = sqlx::query_as::<_, (String, i64)>(&select).bind(peer.to_string());
+        let row = query.fetch_optional(&self.pool).await?;
+        Ok(row.map(|(name, is_allowed)| (name, is_allowed == 1)))
+    }
+
+    /// Whether `identity` is on the list.
+    pub async fn is_allowed(&self, identity: &Identity) -> Result<bool, StoreError> {
+        let select = format!(
+            "SELECT CASE WHEN {IS_ALLOWED} THEN 1 ELSE 0 END FROM \
+            (SELECT $1 AS issuer, $2 AS subject, $3 AS name, $4 AS email) l"
+        );
+        let Identity { issuer, subject, name, email } = identity;
+        let query = sqlx::query_scalar::<_, i64>(&select).bind(issuer).bind(subject).bind(name).bind(email);
+        Ok(query.fetch_one(&self.pool).await? == 1)
+    }
+
+    /// Remembers a token.
+    pub async fn issue(&self, issued: &Issued) -> Result<(), StoreError> {
+        let insert = "INSERT INTO tokens (token_id, peer, user_name, invitation, expires_at, is_revoked) \
+            VALUES ($1, $2, $3, $4, $5, 0)";
+        let query = sqlx::query(insert).bind(id_text(issued.token_id)).bind(issued.peer.to_string());
+        let query = query.bind(&issued.user).bind(&issued.invitation).bind(seconds(issued.expires_at));
+        query.execute(&self.pool).await?;
+        Ok(())
+    }
+
+    /// Tokens in force at `now`, those that last longest first.
+    pub async fn tokens(&self, now: UnixTime) -> Result<Vec<Issued>, StoreError> {
+        let select = "SELECT token_id, user_name, peer, expires_at, invitation FROM tokens \
+            WHERE is_revoked = 0 AND expires_at > $1 ORDER BY expires_at DESC";
+        let rows: Vec<TokenRow> = sqlx::query_as(select).bind(seconds(now)).fetch_all(&self.pool).await?;
+        rows.into_iter().map(issued).collect()
+    }
+
+    /// The token of `peer` that lasts longest, if it has one that is in force at `now`.
+    pub async fn token_of(&self, peer: PublicKey, now: UnixTime) -> Result<Option<Issued>, StoreError> {
+        let select = "SELECT token_id, user_name, peer, expires_at, invitation FROM tokens \
+            WHERE peer = $1 AND is_revoked = 0 AND expires_at > $2 ORDER BY expires_at DESC LIMIT 1";
+        let query = sqlx::query_as(select).bind(peer.to_string()).bind(seconds(now));
+        query.fetch_optional(&self.pool).await?.map(issued).transpose()
+    }
+
+    /// Whether anything that `peer` was given was taken back and would be good still.
+    pub async fn was_revoked(&self, peer: PublicKey, now: UnixTime) -> Result<bool, StoreError> {
+        let select = "SELECT COUNT(*) FROM tokens WHERE peer = $1 AND is_revoked = 1 AND expires_at > $2";
+        let query = sqlx::query_scalar::<_, i64>(select).bind(peer.to_string()).bind(seconds(now));
+        Ok(query.fetch_one(&self.pool).await? > 0)
+    }
+
+    /// Takes tokens back, with the invitations behind them if `with_invitations`; returns how many.
+    pub async fn revoke(
+        &self,
+        whose: &Whose,
+        with_invitations: bool,
+        now: UnixTime,
+    ) -> Result<usize, StoreError> {
+        let mut transaction = self.pool.begin().await?;
+        if with_invitations {
+            let (column, value) = match whose {
+                Whose::User(user) => ("user_name", user.clone()),
+                Whose::Peer(peer) => ("peer", peer.to_string()),
+                Whose::NotOnList => ("invitation", String::new()),
+            };
+            let end = format!(
+                "UPDATE invitations SET uses_left = 0 WHERE code_hash IN \
+                (SELECT invitation FROM tokens WHERE {column} = $1)"
+            );
+            sqlx::query(&end).bind(value).execute(&mut *transaction).await?;
+        }
+        let n_revoked = revoke_in(&mut transaction, whose, now).await?;
+        transaction.commit().await?;
+        Ok(n_revoked)
+    }
+
+    /// Revocations after `since`, the oldest first, at most `n_max`, and the number of the last.
+    pub async fn revoked_since(
+        &self,
+        since: u64,
+        n_max: usize,
+    ) -> Result<(Vec<RevokedToken>, u64), StoreError> {
+        let select = "SELECT seq, token_id, expires_at FROM revocations WHERE seq > $1 \
+            ORDER BY seq LIMIT $2";
+        let query = sqlx::query_as(select).bind(i64::try_from(since).unwrap_or(i64::MAX));
+        let rows: Vec<(i64, String, i64)> = query.bind(n_max as i64).fetch_all(&self.pool).await?;
+        let next = rows.last().map_or(since, |(seq, ..)| seq.unsigned_abs());
+        let tokens = rows.into_iter().map(|(_, token_id, expires_at)| {
+            Ok(RevokedToken { token_id: parse_id(&token_id)?, expires_at: unix_time(expires_at) })
+        });
+        Ok((tokens.collect::<Result<_, StoreError>>()?, next))
+    }
+
+    /// Forgets tokens that expired before `now`. Revocations keep their numbers for ever.
+    pub async fn forget_expired(&self, now: UnixTime) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM tokens WHERE expires_at <= $1")
+            .bind(seconds(now))
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Writes what is in the log into the file, and closes it.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+fn migrator() -> Migrator {
+    let first = Migration::new(
+        1,
+        Cow::Borrowed("access"),
+        MigrationType::Simple,
+        Cow::Borrowed(include_str!("../../migrations/0001_access.sql")),
+        false,
+    );
+    Migrator { migrations: Cow::Owned(vec![first]), ..Migrator::DEFAULT }
+}
+
+/// The transaction has written already, so that nobody else writes meanwhile.
+async fn revoke_in(
+    transaction: &mut Transaction<'_, Sqlite>,
+    whose: &Whose,
+    now: UnixTime,
+) -> Result<usize, StoreError> {
+    let (condition, value) = match whose {
+        Whose::User(user) => ("t.user_name = $2".to_owned(), user.clone()),
+        Whose::Peer(peer) => ("t.peer = $2".to_owned(), peer.to_string()),
+        Whose::NotOnList => (
+            format!(
+                "t.invitation = $2 AND NOT EXISTS (SELECT 1 FROM logins l WHERE l.peer = t.peer \
+                AND {IS_ALLOWED})"
+            ),
+            String::new(),
+        ),
+    };
+    // The update is the write that the transaction begins with, where nothing was written before.
+    let update = format!(
+        "UPDATE tokens AS t SET is_revoked = 1 WHERE t.is_revoked = 0 AND t.expires_at > $1 \
+        AND {condition} RETURNING token_id, expires_at"
+    );
+    let query = sqlx::query_as::<_, (String, i64)>(&update).bind(seconds(now)).bind(value);
+    let revoked = query.fetch_all(&mut **transaction).await?;
+    for (token_id, expires_at) in &revoked {
+        let insert = "INSERT INTO revocations (seq, token_id, expires_at) \
+            SELECT COALESCE(MAX(seq), 0) + 1, $1, $2 FROM revocations";
+        sqlx::query(insert).bind(token_id).bind(expires_at).execute(&mut **transaction).await?;
+    }
+    Ok(revoked.len())
+}
+
+fn issued((token_id, user, peer, expires_at, invitation): TokenRow) -> Result<Issued, StoreError> {
+    let token_id = parse_id(&token_id)?;
+    let key = peer.parse().map_err(|_| StoreError::Value { what: "peer", got: peer })?;
+    Ok(Issued { token_id, user, peer: key, expires_at: unix_time(expires_at), invitation })
+}
+
+fn hash(code: &str) -> String {
+    Sha256Hash::of(code.as_bytes()).to_string()
+}
+
+fn seconds(time: UnixTime) -> i64 {
+    i64::try_from(time.0).unwrap_or(i64::MAX)
+}
+
+fn unix_time(seconds: i64) -> UnixTime {
+    UnixTime(seconds.try_into().unwrap_or(0))
+}
+
+fn id_text(TokenId(bytes): TokenId) -> String {
+    super::hex(&bytes)
+}
+
+fn parse_id(text: &str) -> Result<TokenId, StoreError> {
+    let value = || StoreError::Value { what: "token id", got: text.to_owned() };
+    let number = u128::from_str_radix(text, 16).map_err(|_| value())?;
+    Ok(TokenId(number.to_be_bytes()))
+}

@@ -1,0 +1,279 @@
+//! How a contributor gets into a run that is not open: with the token that it kept, an invitation, or
+//! somebody who signs in for its key; and how its access goes on.
+//!
+//! Every token is checked before it is kept: a backbone that makes one up is found out here. The secret
+//! key never leaves this peer.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use barnraise_protocol::access::{
+    self, AccessDescription, AccessMode, AccessToken, Authority, BackboneToContributor,
+    ContributorToBackbone, KeyPair, Nonce, Refusal, RelayedRequest, RelayedResponse, SignedRequest, UnixTime,
+};
+use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::{ConversationError, Sha256Hash, framing};
+
+use crate::error::OperationError;
+use crate::operation::{Operation, Stream};
+use crate::platform::Platform;
+
+/// How often the backbone is asked whether somebody has signed in.
+const CLAIM_EVERY: Duration = Duration::from_secs(1);
+/// A renewal that failed is tried again after this part of what is left, in seconds at least.
+const RETRY_PART: u64 = 8;
+const RETRY_MIN_S: u64 = 1;
+
+/// What a peer can show.
+#[derive(Debug, Clone, Default)]
+pub struct Credentials {
+    /// The Ed25519 key of its peer id; without it only open runs take it.
+    pub key: Option<KeyPair>,
+    /// The code of an invitation.
+    pub invitation: Option<String>,
+}
+
+/// What is known of this peer's access.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    credentials: Credentials,
+    token: RefCell<Option<AccessToken>>,
+    renew_at: Cell<Option<UnixTime>>,
+    n_requests: Cell<u64>,
+    /// Where somebody has to sign in, while that is waited for.
+    sign_in: RefCell<Option<String>>,
+}
+
+impl Ticket {
+    pub(crate) fn new(credentials: Credentials) -> Self {
+        Self {
+            credentials,
+            token: RefCell::default(),
+            renew_at: Cell::new(None),
+            n_requests: Cell::new(0),
+            sign_in: RefCell::default(),
+        }
+    }
+
+    /// Whether it is time to renew.
+    pub(crate) fn is_old(&self, now: UnixTime) -> bool {
+        self.renew_at.get().is_some_and(|at| at <= now)
+    }
+
+    /// Where somebody has to sign in for this peer to go on.
+    pub(crate) fn sign_in(&self) -> Option<String> {
+        self.sign_in.borrow().clone()
+    }
+
+    fn key(&self) -> Result<&KeyPair, OperationError> {
+        self.credentials.key.as_ref().ok_or_else(|| ConversationError::from(Refusal::KeyKind).into())
+    }
+
+    /// From now on this token is shown, and renewed when two thirds of its time are over.
+    fn hold(&self, token: AccessToken, now: UnixTime) {
+        let left = token.claims.expires_at.0.saturating_sub(now.0);
+        self.renew_at.set(Some(now.after(left - left / 3)));
+        self.token.replace(Some(token));
+    }
+
+    fn let_go(&self) {
+        self.renew_at.set(None);
+        self.token.take();
+    }
+
+    /// A renewal failed: until the token expires there is time for others.
+    fn retry(&self, now: UnixTime) {
+        let expires_at = self.token.borrow().as_ref().map(|token| token.claims.expires_at);
+        let left = expires_at.map_or(0, |at| at.0.saturating_sub(now.0));
+        self.renew_at.set((left > 0).then(|| now.after((left / RETRY_PART).max(RETRY_MIN_S))));
+    }
+}
+
+/// Whose tokens a run takes.
+fn authority(run: &RunDescription) -> Authority {
+    Authority { key: run.access.authority, run_id: run.run_id.clone() }
+}
+
+/// Shows the backbone that this peer may take part, whichever way the run has. Waits for somebody to sign
+/// in if it `may_wait`.
+pub(crate) async fn enter<P: Platform>(
+    operation: &mut Operation<'_, P>,
+    ticket: &Ticket,
+    run: &RunDescription,
+    may_wait: bool,
+) -> Result<(), OperationError> {
+    let AccessDescription { mode, .. } = run.access;
+    if mode == AccessMode::Open {
+        return Ok(());
+    }
+    ticket.key()?;
+    let mut stream = None;
+    if show(operation, &mut stream, ticket, run).await? {
+        return Ok(());
+    }
+    let token = match mode {
+        AccessMode::Open => return Ok(()),
+        AccessMode::Invitation => {
+            let code = ticket.credentials.invitation.clone().ok_or(OperationError::NoInvitation)?;
+            ask(operation, &mut stream, &ContributorToBackbone::Redeem { code }).await?
+        }
+        AccessMode::Allowlist => {
+            let claimed = claim(operation, &mut stream, ticket, may_wait).await;
+            ticket.sign_in.take();
+            claimed?
+        }
+    };
+    match token {
+        BackboneToContributor::Granted(token) => keep(operation, ticket, run, *token).await,
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Shows the token that is held, or was kept before a restart; `false` where there is none that is good.
+async fn show<P: Platform>(
+    operation: &mut Operation<'_, P>,
+    stream: &mut Option<Stream<P>>,
+    ticket: &Ticket,
+    run: &RunDescription,
+) -> Result<bool, OperationError> {
+    let sender = ticket.key()?.public();
+    let held = ticket.token.borrow().clone();
+    let token = match held {
+        Some(token) => Some(token),
+        None => {
+            operation.platform.cached(kept_as(ticket, run)?).await.and_then(|b| AccessToken::decode(&b).ok())
+        }
+    };
+    let now = operation.platform.unix_time();
+    let is_good = |token: &AccessToken| token.verify_from(&authority(run), sender, now).is_ok();
+    let Some(token) = token.filter(is_good) else {
+        ticket.let_go();
+        return Ok(false);
+    };
+    match ask(operation, stream, &ContributorToBackbone::Present(Box::new(token.clone()))).await {
+        Ok(BackboneToContributor::Admitted(_)) => {
+            ticket.hold(token, now);
+            Ok(true)
+        }
+        Ok(other) => Err(unexpected(&other)),
+        Err(OperationError::Conversation(ConversationError::Access(Refusal::Token(_)))) => {
+            ticket.let_go();
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks until somebody has signed in.
+async fn claim<P: Platform>(
+    operation: &mut Operation<'_, P>,
+    stream: &mut Option<Stream<P>>,
+    ticket: &Ticket,
+    may_wait: bool,
+) -> Result<BackboneToContributor, OperationError> {
+    loop {
+        match ask(operation, stream, &ContributorToBackbone::Claim).await? {
+            BackboneToContributor::SignIn { url } if may_wait => {
+                ticket.sign_in.replace(Some(url));
+                let platform = operation.platform;
+                let pause = platform.sleep_until(platform.now() + CLAIM_EVERY);
+                operation.guard(&Cell::new(0), pause).await?;
+            }
+            BackboneToContributor::SignIn { .. } => return Err(OperationError::NotSignedIn),
+            answer => return Ok(answer),
+        }
+    }
+}
+
+/// Gets a new token before the old one expires, and shows it; conversations go on meanwhile.
+pub(crate) async fn renew<P: Platform>(
+    operation: &mut Operation<'_, P>,
+    ticket: &Ticket,
+    run: &RunDescription,
+) -> Result<(), OperationError> {
+    let renewed = try_renew(operation, ticket, run).await;
+    if renewed.is_err() {
+        ticket.retry(operation.platform.unix_time());
+    }
+    renewed
+}
+
+async fn try_renew<P: Platform>(
+    operation: &mut Operation<'_, P>,
+    ticket: &Ticket,
+    run: &RunDescription,
+) -> Result<(), OperationError> {
+    let now = operation.platform.unix_time();
+    let token = ticket.token.borrow().clone();
+    let Some(token) = token else { return Ok(()) };
+    let asked = run.access.authority;
+    let (nonce, request) = request(ticket, token, asked, now)?;
+    let mut stream = None;
+    let answer = ask(operation, &mut stream, &ContributorToBackbone::Relay(Box::new(request))).await?;
+    let BackboneToContributor::Relayed(response) = answer else { return Err(unexpected(&answer)) };
+    response.verify(&authority(run), asked, nonce, operation.platform.unix_time())?;
+    let token = match framing::decode_payload(&response.payload)? {
+        RelayedResponse::Renewed(token) => *token,
+        RelayedResponse::Refused(refusal) => return Err(ConversationError::from(refusal).into()),
+    };
+    let shown = ContributorToBackbone::Present(Box::new(token.clone()));
+    match ask(operation, &mut stream, &shown).await? {
+        BackboneToContributor::Admitted(_) => keep(operation, ticket, run, token).await,
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// A request that any backbone may carry to the authority.
+fn request(
+    ticket: &Ticket,
+    token: AccessToken,
+    asked: access::PublicKey,
+    now: UnixTime,
+) -> Result<(Nonce, SignedRequest), OperationError> {
+    let key = ticket.key()?;
+    let number = ticket.n_requests.get();
+    ticket.n_requests.set(number + 1);
+    // The token differs after a restart, or the time does.
+    let about = [&token.claims.token_id.0[..], &now.0.to_le_bytes(), &number.to_le_bytes()].concat();
+    let nonce = Nonce(key.derive(&about));
+    let payload = framing::encode(&RelayedRequest::Renew, access::signed::PAYLOAD_BYTES_MAX)?;
+    let payload = payload[framing::HEADER_BYTES..].to_vec();
+    let request = SignedRequest::sign(key, token, asked, now, nonce, payload);
+    Ok((nonce, request.map_err(framing::FrameError::from)?))
+}
+
+/// Checks a new token, holds it and keeps it for the next start.
+async fn keep<P: Platform>(
+    operation: &mut Operation<'_, P>,
+    ticket: &Ticket,
+    run: &RunDescription,
+    token: AccessToken,
+) -> Result<(), OperationError> {
+    let now = operation.platform.unix_time();
+    let verified = token.verify_from(&authority(run), ticket.key()?.public(), now);
+    verified.map_err(|refusal| ConversationError::from(Refusal::Token(refusal)))?;
+    if let Ok(bytes) = token.encode() {
+        operation.platform.cache(kept_as(ticket, run)?, &bytes).await;
+    }
+    ticket.hold(token, now);
+    Ok(())
+}
+
+/// The name under which this peer's token of a run is kept, beside the shards.
+fn kept_as(ticket: &Ticket, run: &RunDescription) -> Result<Sha256Hash, OperationError> {
+    let (peer, authority) = (ticket.key()?.public(), run.access.authority);
+    let name = [&b"barnraise kept token 1\0"[..], &peer.0, &authority.0, run.run_id.as_bytes()].concat();
+    Ok(Sha256Hash::of(&name))
+}
+
+async fn ask<P: Platform>(
+    operation: &mut Operation<'_, P>,
+    stream: &mut Option<Stream<P>>,
+    question: &ContributorToBackbone,
+) -> Result<BackboneToContributor, OperationError> {
+    operation.converse(stream, access::PROTOCOL, async |stream| access::ask(stream, question).await).await
+}
+
+fn unexpected(answer: &BackboneToContributor) -> OperationError {
+    ConversationError::Refused(format!("a question about access was answered with {answer:?}")).into()
+}

@@ -1,0 +1,188 @@
+//! The access token: who may take part in a run, until when, in the words of its authority
+//! (DeDLOC appendix I.5).
+//!
+//! ```text
+//! token     = claims | signature of the authority
+//! claims    = postcard of run id, user name, peer key, expiration, token id
+//! signed    = "barnraise access token 1\0" | claims
+//! ```
+//!
+//! What is verified is what the claims encode to again, so that a token has one encoding only. Whether
+//! it was revoked is known to whoever keeps the list, not to a token.
+
+use serde::{Deserialize, Serialize};
+
+use super::key::{KeyPair, PublicKey, Signature};
+use crate::framing::{self, FrameError};
+
+/// What every signature of a token begins with: nothing else that the same key signs does.
+const DOMAIN: &[u8] = b"barnraise access token 1\0";
+
+/// Longest encoded token.
+pub const TOKEN_BYTES_MAX: usize = 512;
+/// Longest user name in a token, in bytes.
+pub const USER_BYTES_MAX: usize = 128;
+
+/// Seconds since 1970, UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct UnixTime(pub u64);
+
+impl UnixTime {
+    /// So many seconds later.
+    #[must_use]
+    pub fn after(self, seconds: u64) -> Self {
+        Self(self.0.saturating_add(seconds))
+    }
+}
+
+/// Names a token, so that it can be revoked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TokenId(pub [u8; 16]);
+
+/// What the authority says of a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claims {
+    /// The run that it gives access to.
+    pub run_id: String,
+    /// Who it is, as the identity provider or the invitation calls them; at most [`USER_BYTES_MAX`].
+    pub user: String,
+    /// The key that the user computes with.
+    pub peer: PublicKey,
+    /// No longer good from this second on.
+    pub expires_at: UnixTime,
+    /// Its name.
+    pub token_id: TokenId,
+}
+
+/// Claims with the authority's signature.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessToken {
+    /// What is said.
+    pub claims: Claims,
+    /// By whom.
+    pub signature: Signature,
+}
+
+/// Whose tokens are good, and for what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authority {
+    /// Signs the tokens.
+    pub key: PublicKey,
+    /// The run.
+    pub run_id: String,
+}
+
+/// Why a token is no good.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum TokenRefusal {
+    /// Somebody else's signature, or other claims than were signed.
+    #[error("the access token is not signed by the authority of this run")]
+    Signature,
+    /// For another run.
+    #[error("the access token is for the run `{got}`, this is `{want}`")]
+    Run {
+        /// The run here.
+        want: String,
+        /// In the token.
+        got: String,
+    },
+    /// Its time is over.
+    #[error("the access token expired at {} (Unix time), it is {} now", expired_at.0, now.0)]
+    Expired {
+        /// In the token.
+        expired_at: UnixTime,
+        /// By the clock of whoever refuses.
+        now: UnixTime,
+    },
+    /// Shown by a peer that it was not made for.
+    #[error("the access token is for the key {named}, it came from {sender}")]
+    Peer {
+        /// In the token.
+        named: PublicKey,
+        /// Whose connection it came over.
+        sender: PublicKey,
+    },
+    /// The authority took it back.
+    #[error("access was revoked")]
+    Revoked,
+    /// Longer than names are.
+    #[error("a user name of {got} bytes, at most {USER_BYTES_MAX} are allowed")]
+    UserTooLong {
+        /// Bytes of the name.
+        got: u64,
+    },
+}
+
+impl AccessToken {
+    /// A token with the authority's signature.
+    ///
+    /// # Errors
+    /// Claims that do not fit into a token.
+    pub fn sign(authority: &KeyPair, claims: Claims) -> Result<Self, FrameError> {
+        let signature = authority.sign(&signed_bytes(&claims)?);
+        let token = Self { claims, signature };
+        token.encode()?;
+        Ok(token)
+    }
+
+    /// Checks signature, run and expiration.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn verify(&self, authority: &Authority, now: UnixTime) -> Result<(), TokenRefusal> {
+        let Claims { run_id, user, expires_at, .. } = &self.claims;
+        let is_signed =
+            signed_bytes(&self.claims).is_ok_and(|bytes| authority.key.has_signed(&bytes, &self.signature));
+        if !is_signed {
+            return Err(TokenRefusal::Signature);
+        }
+        if user.len() > USER_BYTES_MAX {
+            return Err(TokenRefusal::UserTooLong { got: user.len() as u64 });
+        }
+        if *run_id != authority.run_id {
+            let got = run_id.chars().take(64).collect();
+            return Err(TokenRefusal::Run { want: authority.run_id.clone(), got });
+        }
+        match *expires_at > now {
+            true => Ok(()),
+            false => Err(TokenRefusal::Expired { expired_at: *expires_at, now }),
+        }
+    }
+
+    /// Checks what [`Self::verify`] does, and that `sender` is the peer of the token.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn verify_from(
+        &self,
+        authority: &Authority,
+        sender: PublicKey,
+        now: UnixTime,
+    ) -> Result<(), TokenRefusal> {
+        self.verify(authority, now)?;
+        match self.claims.peer == sender {
+            true => Ok(()),
+            false => Err(TokenRefusal::Peer { named: self.claims.peer, sender }),
+        }
+    }
+
+    /// Bytes to keep, a frame as in [`crate::framing`].
+    ///
+    /// # Errors
+    /// A token of more than [`TOKEN_BYTES_MAX`].
+    pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
+        framing::encode(self, TOKEN_BYTES_MAX)
+    }
+
+    /// The token that was kept. It is not verified.
+    ///
+    /// # Errors
+    /// Bytes that are no token.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
+        framing::decode(bytes, TOKEN_BYTES_MAX)
+    }
+}
+
+fn signed_bytes(claims: &Claims) -> Result<Vec<u8>, postcard::Error> {
+    postcard::to_extend(claims, DOMAIN.to_vec())
+}

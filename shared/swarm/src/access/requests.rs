@@ -1,0 +1,190 @@
+//! Which signed requests came before: the nonces of the last `2 N` seconds (DeDLOC appendix I.5).
+//!
+//! Bounded, in all and for each sender. Where there is no room a request is refused: forgetting a nonce
+//! early would let its request in twice.
+
+use std::collections::{HashMap, VecDeque};
+
+use barnraise_protocol::access::{Nonce, PublicKey, RequestRefusal, SignedRequest, UnixTime};
+
+use super::Admissions;
+
+/// How many requests are remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestLimits {
+    /// Of all senders.
+    pub requests_max: usize,
+    /// Of one.
+    pub requests_of_peer_max: usize,
+}
+
+impl Default for RequestLimits {
+    fn default() -> Self {
+        Self { requests_max: 65_536, requests_of_peer_max: 64 }
+    }
+}
+
+/// Takes each signed request once.
+#[derive(Debug)]
+pub struct RequestGuard {
+    here: PublicKey,
+    limits: RequestLimits,
+    /// Of each sender, in the order in which they came.
+    seen: HashMap<PublicKey, Vec<Nonce>>,
+    /// When each is forgotten, the first one first.
+    forget: VecDeque<(UnixTime, PublicKey, Nonce)>,
+}
+
+impl RequestGuard {
+    /// For requests to `here`.
+    pub fn new(here: PublicKey, limits: RequestLimits) -> Self {
+        Self { here, limits, seen: HashMap::new(), forget: VecDeque::new() }
+    }
+
+    /// Whether a request that came at `now` is to be processed; it is remembered if it is.
+    ///
+    /// # Errors
+    /// The first thing that is wrong. A request that fails another check leaves its nonce unused.
+    pub fn on_request(
+        &mut self,
+        now: UnixTime,
+        admissions: &Admissions,
+        request: &SignedRequest,
+    ) -> Result<(), RequestRefusal> {
+        let policy = admissions.policy();
+        request.verify(&policy.authority, self.here, now, policy.clock_tolerance)?;
+        admissions.check_revoked(&request.token)?;
+        self.forget_before(now);
+        let sender = request.token.claims.peer;
+        let nonces = self.seen.get(&sender).map_or(&[][..], Vec::as_slice);
+        if nonces.contains(&request.nonce) {
+            return Err(RequestRefusal::NonceUsed);
+        }
+        if nonces.len() >= self.limits.requests_of_peer_max || self.forget.len() >= self.limits.requests_max {
+            let retry_in_s = self.forget.front().map_or(0, |(at, ..)| at.0.saturating_sub(now.0));
+            return Err(RequestRefusal::TooMany { retry_in_s });
+        }
+        // Until then the request itself is in time: made up to N ahead of our clock, taken up to N after.
+        let until = now.after(2 * policy.clock_tolerance.as_secs() + 1);
+        self.seen.entry(sender).or_default().push(request.nonce);
+        self.forget.push_back((until, sender, request.nonce));
+        Ok(())
+    }
+
+    fn forget_before(&mut self, now: UnixTime) {
+        while let Some((_, sender, nonce)) = self.forget.pop_front_if(|(until, ..)| *until <= now) {
+            let Some(nonces) = self.seen.get_mut(&sender) else { continue };
+            nonces.retain(|seen| *seen != nonce);
+            if nonces.is_empty() {
+                self.seen.remove(&sender);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use barnraise_protocol::access::{
+        AccessMode, AccessToken, Authority, Claims, KeyPair, RevokedToken, TokenId, TokenRefusal,
+    };
+
+    use super::super::Policy;
+    use super::*;
+
+    const NOW: UnixTime = UnixTime(1_000_000);
+    const N: u64 = 30;
+
+    fn pair(seed: u8) -> KeyPair {
+        KeyPair::from_seed(&[seed; 32])
+    }
+
+    fn here() -> PublicKey {
+        pair(1).public()
+    }
+
+    fn admissions() -> Admissions {
+        let authority = Authority { key: here(), run_id: "barn".into() };
+        let clock_tolerance = Duration::from_secs(N);
+        Admissions::new(Policy { mode: AccessMode::Invitation, authority, clock_tolerance }, 10)
+    }
+
+    fn request(sender: u8, nonce: u8, time: UnixTime) -> SignedRequest {
+        let (run_id, user) = ("barn".into(), "alice".into());
+        let (peer, token_id) = (pair(sender).public(), TokenId([sender; 16]));
+        let claims = Claims { run_id, user, peer, expires_at: NOW.after(10_000), token_id };
+        let token = AccessToken::sign(&pair(1), claims).unwrap();
+        SignedRequest::sign(&pair(sender), token, here(), time, Nonce([nonce; 16]), Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn each_refusal_and_what_is_remembered_of_it() {
+        let mut guard = RequestGuard::new(here(), RequestLimits::default());
+        let mut admissions = admissions();
+        let elsewhere = pair(9).public();
+        let mut misdirected = request(2, 7, NOW);
+        misdirected.receiver = elsewhere;
+        let revoked = [RevokedToken { token_id: TokenId([4; 16]), expires_at: NOW.after(10_000) }];
+        admissions.on_revoked(&revoked);
+        let old = UnixTime(NOW.0 - N - 1);
+        // When it comes, what it is, and what becomes of it. One after the other, on the same guard.
+        let rows = [
+            (0, request(2, 1, NOW), Ok(())),
+            (0, request(2, 1, NOW), Err(RequestRefusal::NonceUsed)),
+            (0, request(3, 1, NOW), Ok(())),
+            (0, request(2, 2, NOW), Ok(())),
+            (0, request(4, 1, NOW), Err(TokenRefusal::Revoked.into())),
+            // Another receiver than was signed is another request than was signed.
+            (0, misdirected, Err(RequestRefusal::Signature)),
+            (0, request(2, 3, old), Err(RequestRefusal::Clock { sent_at: old, now: NOW, tolerance_s: N })),
+            // It was never taken, so its nonce was never used.
+            (0, request(2, 3, NOW), Ok(())),
+            // Made by a clock that is N ahead: in time until 2 N later, and remembered until then.
+            (0, request(2, 4, NOW.after(N)), Ok(())),
+            (2 * N, request(2, 4, NOW.after(N)), Err(RequestRefusal::NonceUsed)),
+            // Once all that was signed with it is too old, a nonce may come again.
+            (2 * N + 1, request(2, 4, NOW.after(2 * N + 1)), Ok(())),
+        ];
+        for (index, (after, request, want)) in rows.into_iter().enumerate() {
+            let got = guard.on_request(NOW.after(after), &admissions, &request);
+            assert_eq!(got, want, "row {index}");
+        }
+    }
+
+    #[test]
+    fn no_request_is_ever_taken_twice_whatever_the_senders_clock_says() {
+        let admissions = admissions();
+        for ahead in 0..=2 * N {
+            let made = UnixTime(NOW.0 - N + ahead);
+            let mut guard = RequestGuard::new(here(), RequestLimits::default());
+            let n_taken = (0..5 * N)
+                .filter(|&after| {
+                    guard.on_request(NOW.after(after), &admissions, &request(2, 1, made)).is_ok()
+                })
+                .count();
+            assert_eq!(n_taken, 1, "made {} s from now", i64::try_from(ahead).unwrap() - 30);
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_and_nobody_takes_all_of_it() {
+        let limits = RequestLimits { requests_max: 5, requests_of_peer_max: 3 };
+        let mut guard = RequestGuard::new(here(), limits);
+        let admissions = admissions();
+        let mut take = |sender, nonce, after| {
+            let now = NOW.after(after);
+            guard.on_request(now, &admissions, &request(sender, nonce, now))
+        };
+        for nonce in 0..3 {
+            take(2, nonce, 0).unwrap();
+        }
+        let retry_in_s = 2 * N + 1;
+        assert_eq!(take(2, 3, 0), Err(RequestRefusal::TooMany { retry_in_s }));
+        take(3, 0, 0).unwrap();
+        take(5, 0, 0).unwrap();
+        assert_eq!(take(6, 0, 1), Err(RequestRefusal::TooMany { retry_in_s: retry_in_s - 1 }));
+        take(6, 0, retry_in_s).unwrap();
+        assert_eq!((guard.seen.len(), guard.forget.len()), (1, 1));
+    }
+}

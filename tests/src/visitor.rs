@@ -1,0 +1,114 @@
+//! Somebody at a browser who reads pages and sends forms, with cookies: no script, no picture.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, bail};
+use ureq::http::{Response, header};
+use url::Url;
+
+/// Most redirects in a row.
+const REDIRECTS_MAX: usize = 10;
+
+/// A browser with its cookies.
+#[derive(Debug)]
+pub struct Visitor {
+    agent: ureq::Agent,
+    /// Of each origin.
+    cookies: HashMap<String, HashMap<String, String>>,
+}
+
+/// What is shown.
+#[derive(Debug)]
+pub struct Page {
+    /// Where, after all redirects.
+    pub url: Url,
+    /// HTTP.
+    pub status: u16,
+    /// HTML.
+    pub text: String,
+}
+
+impl Default for Visitor {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Visitor {
+    /// A browser without cookies.
+    pub fn new() -> Self {
+        let config = ureq::Agent::config_builder().max_redirects(0).http_status_as_error(false);
+        Self { agent: config.build().into(), cookies: HashMap::new() }
+    }
+
+    /// Opens a page and follows where it leads.
+    ///
+    /// # Errors
+    /// Where nobody answers.
+    pub fn open(&mut self, url: &str) -> Result<Page> {
+        self.go(Url::parse(url)?, None)
+    }
+
+    /// Sends the first form of `page` with these fields and its hidden ones.
+    ///
+    /// # Errors
+    /// A page without a form.
+    pub fn send(&mut self, page: &Page, fields: &[(&str, &str)]) -> Result<Page> {
+        let form = page.text.split_once("<form").with_context(|| format!("no form in {page:?}"))?.1;
+        let form = form.split_once("</form>").map_or(form, |(form, _)| form);
+        let action = attribute(form, "action").context("a form without an action")?;
+        let mut body = url::form_urlencoded::Serializer::new(String::new());
+        for input in form.split("<input").skip(1) {
+            let input = input.split_once('>').map_or(input, |(input, _)| input);
+            if attribute(input, "type") == Some("hidden")
+                && let Some(name) = attribute(input, "name")
+            {
+                body.append_pair(name, attribute(input, "value").unwrap_or_default());
+            }
+        }
+        for (name, value) in fields {
+            body.append_pair(name, value);
+        }
+        self.go(page.url.join(action)?, Some(body.finish()))
+    }
+
+    fn go(&mut self, mut url: Url, mut body: Option<String>) -> Result<Page> {
+        for _ in 0..REDIRECTS_MAX {
+            let mut response = self.request(&url, body.take())?;
+            match response.headers().get(header::LOCATION) {
+                Some(location) if response.status().is_redirection() => url = url.join(location.to_str()?)?,
+                _ => {
+                    let text = response.body_mut().read_to_string()?;
+                    return Ok(Page { url, status: response.status().as_u16(), text });
+                }
+            }
+        }
+        bail!("redirected in a circle, to {url}")
+    }
+
+    fn request(&mut self, url: &Url, body: Option<String>) -> Result<Response<ureq::Body>> {
+        let jar = self.cookies.entry(url.origin().ascii_serialization()).or_default();
+        let cookies: Vec<String> = jar.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let cookies = cookies.join("; ");
+        let response = match body {
+            None => self.agent.get(url.as_str()).header("cookie", cookies).call()?,
+            Some(body) => {
+                let form = "application/x-www-form-urlencoded";
+                let request = self.agent.post(url.as_str()).header("cookie", cookies);
+                request.header("content-type", form).send(body)?
+            }
+        };
+        for cookie in response.headers().get_all(header::SET_COOKIE) {
+            let pair = cookie.to_str()?.split(';').next().unwrap_or_default();
+            if let Some((name, value)) = pair.split_once('=') {
+                jar.insert(name.to_owned(), value.to_owned());
+            }
+        }
+        Ok(response)
+    }
+}
+
+fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = tag.split_once(&format!("{name}=\""))?;
+    rest.split_once('"').map(|(value, _)| value)
+}
