@@ -124,7 +124,7 @@ async fn a_lost_adapter_does_not_end_the_training() -> Result<()> {
     let accepted = tab.number("accepted").await?;
     tab.until(&format!("value('accepted') > {accepted}"), LONG).await?;
     counted_as(&tab, &backbone, DeviceKind::BrowserCpu, "1 × browser on its processor").await?;
-    ensure!(tab.read(GALLERY_IS_WHOLE).await? == true, "the gallery is broken");
+    tab.until(GALLERY_IS_WHOLE, SOON).await?;
     tab.pictures("lost-adapter").await?;
     Ok(())
 }

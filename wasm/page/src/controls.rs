@@ -13,6 +13,7 @@ use crate::dom::{DomError, Listener, by_id, document, window};
 use crate::draw;
 use crate::sketch::Sketch;
 use crate::state::Event;
+use crate::view::View;
 
 /// Listens for as long as the page is open.
 pub(crate) fn listen(app: &Rc<App>) -> Result<(), DomError> {
@@ -27,6 +28,7 @@ pub(crate) fn listen(app: &Rc<App>) -> Result<(), DomError> {
     // No animation frame comes to a hidden page: draw what is due before it is one.
     on(&document(), "visibilitychange", app, |app, _| app.draw());
     listen_to_gallery(app, &sketch)?;
+    mend_canvases(app, &sketch);
     listen_to_sketch(app, &sketch)?;
     count_long_tasks(app)
 }
@@ -39,6 +41,15 @@ fn on(
 ) {
     let app = Rc::clone(app);
     Listener::new(target, name, move |event| act(&app, &event)).keep();
+}
+
+/// With the graphics process all canvases lose what is on them.
+fn mend_canvases(app: &Rc<App>, sketch: &Rc<Sketch>) {
+    let (app, sketch) = (Rc::clone(app), Rc::clone(sketch));
+    Listener::keep_for_all_within(&document(), "contextrestored", move |_| {
+        sketch.mend();
+        app.with_view(View::mend);
+    });
 }
 
 fn listen_to_gallery(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError> {

@@ -84,6 +84,18 @@ impl Listener {
         Self { target: target.clone(), name, act }
     }
 
+    /// Listens to what happens to anything within `target`, events that do not bubble included, for as long
+    /// as the page is open.
+    pub(crate) fn keep_for_all_within(
+        target: &EventTarget,
+        name: &'static str,
+        act: impl Fn(Event) + 'static,
+    ) {
+        let act = Closure::<dyn Fn(Event)>::new(act).into_js_value();
+        // Refused only for a callback that is no function.
+        let _ = target.add_event_listener_with_callback_and_bool(name, act.unchecked_ref(), true);
+    }
+
     /// Listens for as long as the page is open.
     pub(crate) fn keep(self) {
         std::mem::forget(self);

@@ -4,8 +4,8 @@ use barnraise_protocol::dataset::ImageShape;
 use wasm_bindgen::{Clamped, JsCast, JsValue};
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 
-/// What to draw with. The canvas stays in the processor's memory, whatever becomes of the graphics
-/// processor; small ones are drawn sooner there, too.
+/// What to draw with. The canvas stays in the processor's memory, where small ones are drawn and read
+/// sooner.
 pub(crate) fn context_of(canvas: &HtmlCanvasElement) -> Option<CanvasRenderingContext2d> {
     let options = js_sys::Object::new();
     js_sys::Reflect::set(&options, &"willReadFrequently".into(), &JsValue::TRUE).ok()?;

@@ -1,10 +1,10 @@
 //! The drawing canvas: strokes of a pointer become ink, ink becomes a question.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use wasm_bindgen::JsCast;
-use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, PointerEvent};
+use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData, PointerEvent};
 
 use crate::dom::{DomError, Listener, by_id};
 use crate::picture::context_of;
@@ -21,6 +21,8 @@ pub(crate) struct Sketch {
     /// Where the pen was last, while it is down.
     pen: Cell<Option<(f64, f64)>>,
     has_ink: Cell<bool>,
+    /// The ink as it was when the pen was lifted last.
+    kept: RefCell<Option<ImageData>>,
 }
 
 impl Sketch {
@@ -29,10 +31,15 @@ impl Sketch {
         canvas.set_width(SIDE.into());
         canvas.set_height(SIDE.into());
         let context = context_of(&canvas).ok_or(DomError::Element("sketch"))?;
-        context.set_line_width(LINE_WIDTH);
-        context.set_line_cap("round");
-        context.set_line_join("round");
-        Ok(Rc::new(Self { canvas, context, pen: Cell::new(None), has_ink: Cell::new(false) }))
+        let sketch = Self {
+            canvas,
+            context,
+            pen: Cell::new(None),
+            has_ink: Cell::new(false),
+            kept: RefCell::new(None),
+        };
+        sketch.take_pen();
+        Ok(Rc::new(sketch))
     }
 
     /// Follows the pointer; `on_lift` is called when a stroke ends.
@@ -65,14 +72,33 @@ impl Sketch {
         let image =
             self.context.get_image_data(origin.into(), origin.into(), side.into(), side.into()).ok()?;
         // Opacity alone: which colour the ink has is the style sheet's affair.
-        Some((image.data().chunks_exact(4).map(|pixel| pixel[3]).collect(), SIDE.into()))
+        let ink = image.data().chunks_exact(4).map(|pixel| pixel[3]).collect();
+        self.kept.replace(Some(image));
+        Some((ink, SIDE.into()))
     }
 
     /// Takes the ink away.
     pub(crate) fn clear(&self) {
         if self.has_ink.replace(false) {
+            self.kept.replace(None);
             self.context.clear_rect(0.0, 0.0, f64::from(SIDE), f64::from(SIDE));
         }
+    }
+
+    /// The canvas is empty and knows no pen: the ink comes back as it was kept.
+    pub(crate) fn mend(&self) {
+        self.take_pen();
+        if let Some(image) = &*self.kept.borrow() {
+            let origin = 0_u8;
+            // As large as the canvas, from the same page: nothing to refuse.
+            let _ = self.context.put_image_data(image, origin.into(), origin.into());
+        }
+    }
+
+    fn take_pen(&self) {
+        self.context.set_line_width(LINE_WIDTH);
+        self.context.set_line_cap("round");
+        self.context.set_line_join("round");
     }
 
     fn lower(&self, event: &PointerEvent) {

@@ -32,6 +32,12 @@ impl View {
         })
     }
 
+    /// The canvases are empty: what was on them is drawn anew.
+    pub(crate) fn mend(&mut self) {
+        self.gallery.mend();
+        self.trial.mend();
+    }
+
     /// Draws what changed. Returns in how many milliseconds to draw again even if nothing happens.
     pub(crate) fn draw(&mut self, now_ms: f64, page: &Page) -> Option<u32> {
         self.curves.measure();

@@ -1,6 +1,5 @@
 //! Held-out pictures to pick from, a page of them at a time.
 
-use barnraise_protocol::dataset::ImageShape;
 use web_sys::{Element, HtmlCanvasElement};
 
 use crate::dom::{DomError, Field, by_id, create, set_attribute};
@@ -15,7 +14,8 @@ pub(crate) struct GalleryView {
     load: Field,
     load_note: Field,
     more: Field,
-    buttons: Vec<(usize, Element)>,
+    buttons: Vec<(usize, Element, HtmlCanvasElement)>,
+    is_blank: bool,
     page_idx: usize,
     drawn_page: Option<usize>,
 }
@@ -28,6 +28,7 @@ impl GalleryView {
             load_note: Field::find("load-note")?,
             more: Field::find("more")?,
             buttons: Vec::new(),
+            is_blank: false,
             page_idx: 0,
             drawn_page: None,
         })
@@ -36,6 +37,11 @@ impl GalleryView {
     /// Shows others.
     pub(crate) fn turn_page(&mut self) {
         self.page_idx += 1;
+    }
+
+    /// The canvases are empty.
+    pub(crate) fn mend(&mut self) {
+        self.is_blank = true;
     }
 
     pub(crate) fn draw(&mut self, page: &Page) {
@@ -53,16 +59,21 @@ impl GalleryView {
             let first = page_idx * PER_PAGE;
             let shown = first..(first + PER_PAGE).min(gallery.labels.len());
             self.place.set_text_content(None);
-            self.buttons =
-                shown.filter_map(|idx| Some((idx, self.add(page, idx, run.manifest.shape).ok()?))).collect();
+            self.buttons = shown.filter_map(|idx| self.add(page, idx).ok()).collect();
+            self.is_blank = true;
+        }
+        if std::mem::take(&mut self.is_blank) {
+            for (idx, _, canvas) in &self.buttons {
+                picture::show(canvas, page.gallery_image(*idx).unwrap_or_default(), run.manifest.shape);
+            }
         }
         let picked = page.question.as_ref().and_then(|question| question.picked);
-        for (idx, button) in &self.buttons {
+        for (idx, button, _) in &self.buttons {
             set_attribute(button, "aria-pressed", if picked == Some(*idx) { "true" } else { "false" });
         }
     }
 
-    fn add(&self, page: &Page, idx: usize, shape: ImageShape) -> Result<Element, DomError> {
+    fn add(&self, page: &Page, idx: usize) -> Result<(usize, Element, HtmlCanvasElement), DomError> {
         let label =
             page.gallery.as_ref().and_then(|gallery| gallery.labels.get(idx)).copied().unwrap_or_default();
         let button: Element = create("button")?;
@@ -75,9 +86,8 @@ impl GalleryView {
         )?;
         let canvas: HtmlCanvasElement = create("canvas")?;
         canvas.set_class_name("ink");
-        picture::show(&canvas, page.gallery_image(idx).unwrap_or_default(), shape);
         button.append_child(&canvas)?;
         self.place.append_child(&button)?;
-        Ok(button)
+        Ok((idx, button, canvas))
     }
 }

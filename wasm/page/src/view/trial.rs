@@ -56,6 +56,11 @@ impl TrialView {
         }
     }
 
+    /// The canvas is empty.
+    pub(crate) fn mend(&mut self) {
+        self.shown = None;
+    }
+
     fn draw_question(&mut self, page: &Page) {
         let (Some(run), pixels) = (&page.run, page.question.as_ref().map(Question::pixels)) else { return };
         if self.shown.as_deref() != pixels {
