@@ -2,12 +2,14 @@
 //! without the driver that keeps to it.
 
 use anyhow::{Context, Result};
+use barnraise_protocol::access;
 use barnraise_protocol::contribute::{
     self, BackboneToContributor, ContributorToBackbone, DeviceKind, Join, Report,
 };
 use barnraise_protocol::framing;
 use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
 use barnraise_protocol::run::{self, RunDescription};
+use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, State};
 use barnraise_relay::{Node, NodeConfig};
 use futures::AsyncReadExt;
@@ -45,9 +47,22 @@ impl Client {
     /// # Errors
     /// Where nobody answers.
     pub async fn connect(address: Multiaddr) -> Result<Self> {
-        let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await?;
+        Self::connect_as(Keypair::generate_ed25519(), address).await
+    }
+
+    /// Dials with this key.
+    ///
+    /// # Errors
+    /// Where nobody answers.
+    pub async fn connect_as(keypair: Keypair, address: Multiaddr) -> Result<Self> {
+        let node = Node::start(keypair, NodeConfig::default()).await?;
         let backbone = node.dial(address).await?;
         Ok(Self { node, backbone })
+    }
+
+    /// Who this client is.
+    pub fn peer_id(&self) -> PeerId {
+        self.node.peer_id()
     }
 
     /// A stream, for whatever is to be written to it.
@@ -65,6 +80,28 @@ impl Client {
     pub async fn describe(&self) -> Result<RunDescription> {
         let mut stream = self.open(run::PROTOCOL).await?;
         Ok(within("describe", run::describe(&mut stream)).await??)
+    }
+
+    /// The answer to a question about access.
+    ///
+    /// # Errors
+    /// A refusal, as the conversation has it; where no answer comes.
+    pub async fn ask(
+        &self,
+        question: &access::ContributorToBackbone,
+    ) -> Result<access::BackboneToContributor> {
+        let mut stream = self.open(access::PROTOCOL).await?;
+        Ok(within("access", access::ask(&mut stream, question)).await??)
+    }
+
+    /// A shard, compressed.
+    ///
+    /// # Errors
+    /// From the conversation.
+    pub async fn shard(&self, run: &RunDescription, id: ShardId) -> Result<Vec<u8>> {
+        let entry = *id.entry(&run.manifest).context("no such shard")?;
+        let mut stream = self.open(shard::PROTOCOL).await?;
+        Ok(within("shard", shard::fetch(&mut stream, id, &entry, &mut None, |_| {})).await??)
     }
 
     /// The newest parameters.

@@ -5,3 +5,5 @@ pub mod browser;
 pub mod client;
 pub mod lan;
 pub mod process;
+pub mod provider;
+pub mod visitor;

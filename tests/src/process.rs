@@ -81,6 +81,26 @@ impl World {
         self
     }
 
+    /// The page is served here, and not at an address that is known after the first start.
+    #[must_use]
+    pub fn at(mut self, http: &str) -> Self {
+        self.http = http.to_owned();
+        self
+    }
+
+    /// Runs `barnraise` with these arguments on this run's configuration until it ends; what it printed.
+    ///
+    /// # Errors
+    /// Where it fails; its log is in the error.
+    pub async fn command(&mut self, args: &[&str]) -> Result<String> {
+        let mut args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        args.extend(["--config".into(), self.folder.path().join("run.toml").display().to_string()]);
+        let mut process = self.process("command", &args)?;
+        let (output, status) = process.end().await?;
+        ensure!(status.success(), process.error(&format!("{args:?}: {status}")));
+        Ok(output)
+    }
+
     /// Where the backbone keeps checkpoints, journal and identity.
     pub fn storage(&self) -> PathBuf {
         self.folder.path().join("run")
@@ -287,6 +307,14 @@ impl Backbone {
             Ok(circuit) => circuit,
             Err(_) => Err(self.process.error("no relay took it in")),
         }
+    }
+
+    /// Everything that it wrote to its log so far.
+    ///
+    /// # Errors
+    /// Where the log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(&self.process.log)?)
     }
 
     /// `GET /api/run`.

@@ -43,6 +43,10 @@ pub(crate) fn for_build() -> Result<WasmToolchain> {
 
 /// What the browser tests need besides.
 pub(crate) fn for_tests() -> Result<Browser> {
+    // Programs that are not ours, to test against: they come from npm.
+    if process::find("node").is_none() || process::find("npm").is_none() {
+        install(&[Package("nodejs"), Package("npm")]).context("the tests need Node.js and npm")?;
+    }
     if let Some(browser) = find_browser() {
         return Ok(browser);
     }

@@ -1,6 +1,7 @@
 //! Real processes on loopback: a backbone, native peers, and peers that lie.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod access;
 mod equivalence;
 mod liar;
 mod lifecycle;

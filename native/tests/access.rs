@@ -1,0 +1,258 @@
+//! The authority and the gate with a clock of the test's own, and the database under two users at once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use barnraise_native::access::store::{Identity, IdentityKind, Redeemed, Store, Whose};
+use barnraise_native::access::{AccessAuthority, Gate, WallClock};
+use barnraise_native::config::AccessSection;
+use barnraise_protocol::access::{
+    AccessMode, AccessToken, Authority, KeyPair, Nonce, PublicKey, Refusal, RelayedRequest, RelayedResponse,
+    RequestRefusal, SignedRequest, TokenRefusal, UnixTime,
+};
+use barnraise_protocol::framing;
+use barnraise_swarm::access::Policy;
+use libp2p::PeerId;
+
+const START: u64 = 1_800_000_000;
+const HOUR: u64 = 3600;
+
+/// An authority and its gate, whose clock the test turns.
+struct World {
+    folder: tempfile::TempDir,
+    now: Arc<AtomicU64>,
+    gate: Gate,
+    authority: AccessAuthority,
+}
+
+fn pair(seed: u8) -> KeyPair {
+    KeyPair::from_seed(&[seed; 32])
+}
+
+fn peer_id(key: PublicKey) -> PeerId {
+    PeerId::from_bytes(&key.to_peer_id()).unwrap()
+}
+
+async fn world(mode: AccessMode) -> World {
+    let folder = tempfile::tempdir().unwrap();
+    let now = Arc::new(AtomicU64::new(START));
+    let clock: WallClock = {
+        let now = Arc::clone(&now);
+        Arc::new(move || UnixTime(now.load(Ordering::Relaxed)))
+    };
+    let here = pair(1).public();
+    let authority = Authority { key: here, run_id: "barn".into() };
+    let policy = Policy { mode, authority, clock_tolerance: Duration::from_secs(30) };
+    let gate = Gate::new(policy.clone(), here, Arc::clone(&clock));
+    let section = AccessSection {
+        mode,
+        page: Some("https://barn.example".into()),
+        token_lifetime: Duration::from_secs(HOUR),
+        ..AccessSection::default()
+    };
+    let store = Store::open(folder.path()).await.unwrap();
+    World { folder, now, gate, authority: AccessAuthority::new(pair(1), policy, &section, store, clock) }
+}
+
+impl World {
+    fn after(&self, seconds: u64) {
+        self.now.store(START + seconds, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> UnixTime {
+        self.authority.now()
+    }
+
+    fn store(&self) -> &Store {
+        self.authority.store()
+    }
+
+    async fn invited(&self, seed: u8) -> AccessToken {
+        let code = format!("code {seed}");
+        self.store().invite(&code, 1, self.now().after(60), self.now()).await.unwrap();
+        let token = self.authority.redeem(pair(seed).public(), &code).await.unwrap();
+        self.gate.present(peer_id(pair(seed).public()), &token).unwrap();
+        token
+    }
+
+    async fn renew(&self, seed: u8, token: &AccessToken, nonce: u8) -> Result<AccessToken, Refusal> {
+        let payload = framing::encode(&RelayedRequest::Renew, 64).unwrap()[framing::HEADER_BYTES..].to_vec();
+        let (asked, nonce) = (pair(1).public(), Nonce([nonce; 16]));
+        let request =
+            SignedRequest::sign(&pair(seed), token.clone(), asked, self.now(), nonce, payload).unwrap();
+        self.gate.take_request(&request)?;
+        let response = self.authority.answer(&request).await?;
+        let authority = &self.gate.policy().authority;
+        response.verify(authority, asked, nonce, self.now()).unwrap();
+        match framing::decode_payload(&response.payload).unwrap() {
+            RelayedResponse::Renewed(token) => Ok(*token),
+            RelayedResponse::Refused(refusal) => Err(refusal),
+        }
+    }
+}
+
+#[tokio::test]
+async fn access_lasts_as_long_as_its_token_and_a_renewal_goes_on_in_the_same_pass() {
+    let world = world(AccessMode::Invitation).await;
+    let token = world.invited(2).await;
+    let peer = peer_id(pair(2).public());
+    let mut pass = world.gate.check(peer).unwrap();
+    world.after(HOUR * 2 / 3);
+    let renewed = world.renew(2, &token, 1).await.unwrap();
+    assert_eq!(renewed.claims.expires_at, UnixTime(START + HOUR * 2 / 3 + HOUR));
+    world.gate.present(peer, &renewed).unwrap();
+    // The old token's end is the end of nothing.
+    world.after(HOUR + 1);
+    world.gate.on_timeout();
+    assert!(world.gate.check(peer).is_ok());
+    world.after(2 * HOUR);
+    world.gate.on_timeout();
+    assert!(matches!(pass.ended().await, TokenRefusal::Expired { .. }));
+    assert!(world.gate.check(peer).is_err());
+    assert_eq!(world.gate.n_admitted(), 0);
+    let late = world.renew(2, &renewed, 2).await.unwrap_err();
+    assert!(matches!(late, Refusal::Request(RequestRefusal::Token(TokenRefusal::Expired { .. }))), "{late}");
+}
+
+#[tokio::test]
+async fn a_young_token_is_given_again_and_not_another_one() {
+    let world = world(AccessMode::Invitation).await;
+    let token = world.invited(2).await;
+    for nonce in 0..9 {
+        assert_eq!(world.renew(2, &token, nonce).await.unwrap(), token);
+    }
+    assert_eq!(world.store().tokens(world.now()).await.unwrap().len(), 1);
+    assert!(matches!(
+        world.renew(2, &token, 3).await.unwrap_err(),
+        Refusal::Request(RequestRefusal::NonceUsed)
+    ));
+}
+
+#[tokio::test]
+async fn an_invitation_is_good_for_so_many_and_for_so_long() {
+    let world = world(AccessMode::Invitation).await;
+    let store = world.store();
+    store.invite("two", 2, UnixTime(START + 100), world.now()).await.unwrap();
+    let redeem = async |seed: u8, code: &str| world.authority.redeem(pair(seed).public(), code).await;
+    redeem(2, "two").await.unwrap();
+    redeem(2, "two").await.unwrap();
+    redeem(3, "two").await.unwrap();
+    assert_eq!(redeem(4, "two").await.unwrap_err(), Refusal::InvitationUsedUp);
+    assert_eq!(redeem(4, "three").await.unwrap_err(), Refusal::NoInvitation);
+    store.invite("late", 1, UnixTime(START + 100), world.now()).await.unwrap();
+    world.after(100);
+    let expired_at = UnixTime(START + 100);
+    assert_eq!(redeem(4, "late").await.unwrap_err(), Refusal::InvitationExpired { expired_at });
+    // The database does not tell who reads it what would get them in.
+    let code = b"a code that nobody guesses";
+    store.invite(std::str::from_utf8(code).unwrap(), 1, UnixTime(START + 200), world.now()).await.unwrap();
+    assert!(!written(&world).windows(code.len()).any(|window| window == code));
+    assert!(written(&world).windows(5).any(|window| window == b"guest"), "this is where it would stand");
+}
+
+/// Everything that the database has on disk.
+fn written(world: &World) -> Vec<u8> {
+    let read = |name| std::fs::read(world.folder.path().join(name)).unwrap_or_default();
+    [read("access.sqlite"), read("access.sqlite-wal")].concat()
+}
+
+#[tokio::test]
+async fn many_who_redeem_at_once_do_not_use_an_invitation_too_often() {
+    let world = world(AccessMode::Invitation).await;
+    let mut store = vec![world.store().clone()];
+    // Another process, as far as the database can tell.
+    store.push(Store::open(world.folder.path()).await.unwrap());
+    store[0].invite("seven", 7, UnixTime(START + 100), UnixTime(START)).await.unwrap();
+    let redeemed = (0..40u8).map(|seed| {
+        let store = store[usize::from(seed) % 2].clone();
+        tokio::spawn(
+            async move { store.redeem("seven", pair(seed).public(), UnixTime(START)).await.unwrap() },
+        )
+    });
+    let redeemed = futures::future::join_all(redeemed.collect::<Vec<_>>()).await;
+    let n_used = redeemed.iter().filter(|used| matches!(used.as_ref().unwrap(), Redeemed::Yes(_))).count();
+    assert_eq!(n_used, 7);
+}
+
+#[tokio::test]
+async fn what_another_process_takes_back_ends_here() {
+    let world = world(AccessMode::Invitation).await;
+    let tokens = [world.invited(2).await, world.invited(3).await];
+    let peer = peer_id(pair(2).public());
+    let mut pass = world.gate.check(peer).unwrap();
+    let operator = Store::open(world.folder.path()).await.unwrap();
+    let whose = Whose::Peer(pair(2).public());
+    assert_eq!(operator.revoke(&whose, false, world.now()).await.unwrap(), 1);
+    assert_eq!(operator.revoke(&whose, false, world.now()).await.unwrap(), 0);
+    // Before the gate hears of it, the authority knows.
+    assert!(world.renew(2, &tokens[0], 1).await.is_err());
+    let (revoked, next) = world.store().revoked_since(0, 512).await.unwrap();
+    assert_eq!((revoked.len(), next), (1, 1));
+    world.gate.on_revoked(&revoked);
+    assert_eq!(pass.ended().await, TokenRefusal::Revoked);
+    let again = world.gate.present(peer, &tokens[0]).unwrap_err();
+    assert_eq!(again, TokenRefusal::Revoked.into());
+    let code = world.authority.redeem(pair(2).public(), "code 2").await.unwrap_err();
+    assert_eq!(code, TokenRefusal::Revoked.into());
+    assert!(world.gate.check(peer_id(pair(3).public())).is_ok());
+    assert_eq!(world.store().revoked_since(next, 512).await.unwrap(), (vec![], next));
+}
+
+#[tokio::test]
+async fn a_list_lets_in_whom_it_names_and_forgets_whom_it_does_not() {
+    let world = world(AccessMode::Allowlist).await;
+    let (store, issuer) = (world.store(), "https://id.example");
+    let alice = Identity {
+        issuer: issuer.into(),
+        subject: "7".into(),
+        name: "alice".into(),
+        email: "alice@example.org".into(),
+    };
+    let peer = pair(2).public();
+    assert_eq!(world.authority.claim(peer).await, Ok(None));
+    let url = world.authority.login_url(peer).unwrap();
+    assert_eq!(url, format!("https://barn.example/login?peer={}", peer_id(peer)));
+    store.sign_in(peer, &alice, world.now()).await.unwrap();
+    let refused = Refusal::NotOnList { user: "alice".into() };
+    assert_eq!(world.authority.claim(peer).await.unwrap_err(), refused);
+    for (kind, value) in [
+        (IdentityKind::Name, "alice"),
+        (IdentityKind::Email, "alice@example.org"),
+        (IdentityKind::Subject, "7"),
+    ] {
+        assert!(store.allow(issuer, kind, value, world.now()).await.unwrap());
+        assert!(!store.allow(issuer, kind, value, world.now()).await.unwrap());
+        let token = world.authority.claim(peer).await.unwrap().unwrap();
+        assert_eq!(token.claims.user, "alice");
+        // Somebody of the same name at another provider, or whose address is not verified.
+        let other = Identity { issuer: "https://other.example".into(), ..alice.clone() };
+        assert!(!store.is_allowed(&other).await.unwrap());
+        assert_eq!(store.disallow(issuer, kind, value, world.now()).await.unwrap(), Some(1));
+        assert_eq!(store.disallow(issuer, kind, value, world.now()).await.unwrap(), None);
+        assert_eq!(world.authority.claim(peer).await.unwrap_err(), refused);
+        assert!(world.renew(2, &token, value.len() as u8).await.is_err());
+    }
+    let nameless = Identity { email: String::new(), ..alice.clone() };
+    store.allow(issuer, IdentityKind::Email, "", world.now()).await.unwrap();
+    assert!(!store.is_allowed(&nameless).await.unwrap());
+}
+
+#[tokio::test]
+async fn one_identity_signs_in_for_so_many_keys() {
+    let world = world(AccessMode::Allowlist).await;
+    let identity = |subject: &str| Identity {
+        issuer: "https://id.example".into(),
+        subject: subject.into(),
+        name: "alice".into(),
+        email: String::new(),
+    };
+    for seed in 0..64 {
+        assert!(world.store().sign_in(pair(seed).public(), &identity("7"), world.now()).await.unwrap());
+    }
+    assert!(!world.store().sign_in(pair(64).public(), &identity("7"), world.now()).await.unwrap());
+    // One of those that it has, it may confirm again; and others have places of their own.
+    assert!(world.store().sign_in(pair(63).public(), &identity("7"), world.now()).await.unwrap());
+    assert!(world.store().sign_in(pair(64).public(), &identity("8"), world.now()).await.unwrap());
+}

@@ -1,0 +1,334 @@
+//! Who may take part: by invitation, and for those on a list who sign in at a real identity provider.
+
+use std::net::TcpListener;
+
+use barnraise_native::access::{signing_key, store::Store};
+use barnraise_protocol::access::{
+    self, AccessMode, AccessToken, BackboneToContributor as Down, ContributorToBackbone as Up, KeyPair,
+    Nonce, RelayedRequest, RelayedResponse, SignedRequest,
+};
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::contribute::BackboneToContributor;
+use barnraise_protocol::gradient::{Offer, Refusal};
+use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::shard::ShardId;
+use barnraise_protocol::{TensorCodec, framing};
+use barnraise_tests::client::Client;
+use barnraise_tests::process::{Backbone, World};
+use barnraise_tests::provider::Provider;
+use barnraise_tests::visitor::Visitor;
+use libp2p::identity::Keypair;
+
+use super::SMALL;
+
+/// A run by invitation, whose tokens last so long.
+fn by_invitation(token_lifetime: &str) -> String {
+    let access =
+        format!("mode = \"invitation\"\ntoken_lifetime = \"{token_lifetime}\"\npoll_interval = \"1s\"");
+    format!("{SMALL}\n[access]\n{access}\n")
+}
+
+/// The code in what `barnraise invite` printed.
+fn code_of(link: &str) -> String {
+    let code = link.trim().split_once("/#invitation=").expect("a link").1;
+    assert_eq!(code.len(), 32, "{link}");
+    code.to_owned()
+}
+
+/// What each gated conversation answers to this client: `Ok` where it is held, else the reason.
+async fn conversations(client: &Client, run: &RunDescription) -> Vec<(&'static str, Result<(), String>)> {
+    let plain = |error: anyhow::Error| error.to_string();
+    let state = client.state(run).await.map(drop).map_err(plain);
+    let shard = client.shard(run, ShardId::Train(0)).await.map(drop).map_err(plain);
+    let mut session = client.join(&run.run_id, "by hand").await.unwrap();
+    let session = match session.hear().await.unwrap() {
+        BackboneToContributor::Refused(reason) => Err(reason),
+        _ => Ok(()),
+    };
+    let bytes = vec![0; run.n_parameters as usize * 4];
+    let (contribution_id, n_samples, loss, codec) = (1, 1, 1.0, TensorCodec::F32);
+    let (n_values, transfer) = (run.n_parameters, Transfer::of(&bytes));
+    let offer = Offer { contribution_id, epoch: 0, n_samples, loss, n_values, codec, transfer };
+    let gradient = match client.offer(&offer, &bytes).await.unwrap() {
+        Err(Refusal::NoAccess(reason)) => Err(reason),
+        _ => Ok(()),
+    };
+    vec![("state", state), ("shard", shard), ("contribute", session), ("gradient", gradient)]
+}
+
+async fn granted(client: &Client, question: &Up) -> AccessToken {
+    match client.ask(question).await.unwrap() {
+        Down::Granted(token) => *token,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn refusal(client: &Client, question: &Up) -> String {
+    client.ask(question).await.unwrap_err().to_string()
+}
+
+/// Waits until whoever is connected as `client` has no access any more; returns the reason.
+async fn ended(mut session: barnraise_tests::client::Session) -> String {
+    loop {
+        if let BackboneToContributor::Refused(reason) = session.hear().await.unwrap() {
+            return reason;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_run_by_invitation_takes_the_invited_in_each_conversation_and_nobody_else() {
+    let mut world = World::new(&by_invitation("1h")).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    // What is trained, and what access it needs, is for everybody to see.
+    let run = client.describe().await.unwrap();
+    assert_eq!(run.access.mode, AccessMode::Invitation);
+    assert_eq!(backbone.status().await.unwrap().run.access, run.access);
+    for (conversation, answer) in conversations(&client, &run).await {
+        let reason = answer.expect_err(conversation);
+        assert!(reason.contains("this run is by invitation"), "{conversation}: {reason}");
+    }
+    for code in ["", "guessed", &"x".repeat(10_000)] {
+        assert!(client.ask(&Up::Redeem { code: code.into() }).await.is_err(), "{code}");
+    }
+    let reason = refusal(&client, &Up::Claim).await;
+    assert!(reason.contains("it takes no login"), "{reason}");
+
+    let code = code_of(&world.command(&["invite", "--uses", "2"]).await.unwrap());
+    let token = granted(&client, &Up::Redeem { code: code.clone() }).await;
+    for (conversation, answer) in conversations(&client, &run).await {
+        assert_eq!(answer, Ok(()), "{conversation}");
+    }
+    // The same peer uses the same invitation once, however often it asks.
+    assert_eq!(granted(&client, &Up::Redeem { code: code.clone() }).await, token);
+    // A token is its peer's: another one cannot show it.
+    let thief = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let reason = refusal(&thief, &Up::Present(Box::new(token))).await;
+    assert!(reason.contains("the access token is for the key"), "{reason}");
+    for (conversation, answer) in conversations(&thief, &run).await {
+        assert!(answer.is_err(), "{conversation}");
+    }
+
+    let joined = world.join(&[&backbone.page()]).unwrap().end().await.unwrap();
+    assert_eq!(joined.status.code(), Some(1), "{joined:?}");
+    assert!(joined.log.contains("this run is by invitation"), "{joined:?}");
+    let link = format!("{}/#invitation={code}", backbone.page());
+    let joined = world.join(&[&link, "--samples", "600"]).unwrap().end().await.unwrap();
+    assert!(joined.status.success() && joined.n_samples >= 600, "{joined:?}");
+    // Two uses, two peers.
+    let reason = refusal(&thief, &Up::Redeem { code }).await;
+    assert!(reason.contains("as often as it may be"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_token_is_renewed_in_time_and_training_never_stops() {
+    let mut world = World::new(&by_invitation("6s")).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let link = world.command(&["invite"]).await.unwrap();
+    let code = code_of(&link);
+    let joined = world.join(&[&backbone.page(), "--invitation", &code]).unwrap();
+    let store = Store::open(&world.storage()).await.unwrap();
+    let mut tokens = std::collections::BTreeSet::new();
+    let mut epoch = 0;
+    // Each token lasts six seconds: the fourth one is of somebody who has renewed three times.
+    while tokens.len() < 4 {
+        epoch = backbone.wait_for_epoch(epoch + 1).await.unwrap().epoch;
+        let now = barnraise_native::access::system_clock()();
+        tokens.extend(store.tokens(now).await.unwrap().into_iter().map(|issued| issued.token_id));
+    }
+    joined.interrupt().unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success(), "{given:?}");
+    assert!(!given.log.contains("could not be renewed") && !given.log.contains("No connection"), "{given:?}");
+    let log = backbone.log().unwrap();
+    assert_eq!(log.matches("contributor joined").count(), 1, "{log}");
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
+}
+
+#[tokio::test]
+async fn what_expires_or_is_revoked_ends_conversations_that_are_under_way() {
+    let mut world = World::new(&by_invitation("5s")).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let code = code_of(&world.command(&["invite", "--uses", "9"]).await.unwrap());
+    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let run = client.describe().await.unwrap();
+    granted(&client, &Up::Redeem { code: code.clone() }).await;
+    let session = client.join(&run.run_id, "by hand").await.unwrap();
+    let reason = ended(session).await;
+    assert!(reason.contains("expired"), "{reason}");
+    assert!(client.state(&run).await.is_err());
+
+    granted(&client, &Up::Redeem { code: code.clone() }).await;
+    let session = client.join(&run.run_id, "by hand").await.unwrap();
+    let listed = world.command(&["allow", "list"]).await.unwrap();
+    let peer = client.peer_id().to_string();
+    assert!(listed.contains(&peer), "{listed}");
+    let said = world.command(&["revoke", &peer, "--with-invitation"]).await.unwrap();
+    assert!(said.starts_with("1 token"), "{said}");
+    let reason = ended(session).await;
+    assert!(reason.contains("access was revoked"), "{reason}");
+    let reason = refusal(&client, &Up::Redeem { code: code.clone() }).await;
+    assert!(reason.contains("access was revoked"), "{reason}");
+    // The invitation went with it, for others too.
+    let other = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    assert!(other.ask(&Up::Redeem { code }).await.is_err());
+}
+
+/// Renews through `backbone`, whoever it is, by a request to the run's authority.
+async fn renew(client: &Client, key: &KeyPair, run: &RunDescription, token: &AccessToken) -> AccessToken {
+    let payload = framing::encode(&RelayedRequest::Renew, 1024).unwrap()[framing::HEADER_BYTES..].to_vec();
+    let now = barnraise_native::access::system_clock()();
+    let (asked, nonce) = (run.access.authority, Nonce([7; 16]));
+    let request = SignedRequest::sign(key, token.clone(), asked, now, nonce, payload).unwrap();
+    let question = Up::Relay(Box::new(request));
+    let Down::Relayed(response) = client.ask(&question).await.unwrap() else { panic!("no response") };
+    let authority = access::Authority { key: asked, run_id: run.run_id.clone() };
+    response.verify(&authority, asked, nonce, now).unwrap();
+    let reason = refusal(client, &question).await;
+    assert!(reason.contains("nonce of the request was used"), "{reason}");
+    match framing::decode_payload(&response.payload).unwrap() {
+        RelayedResponse::Renewed(token) => *token,
+        RelayedResponse::Refused(refusal) => panic!("{refusal}"),
+    }
+}
+
+#[tokio::test]
+async fn another_backbone_takes_the_authoritys_word_and_carries_requests_to_it() {
+    let mut world = World::new(&by_invitation("1h")).unwrap();
+    let authority = world.backbone().await.unwrap();
+    let at = authority.tcp().unwrap();
+    let follows = format!("{}authority = \"{at}\"\n", by_invitation("1h"));
+    let mut second = World::new(&follows).unwrap();
+    let follower = second.backbone().await.unwrap();
+
+    let keypair = Keypair::generate_ed25519();
+    let key = signing_key(&keypair).unwrap();
+    let there = Client::connect_as(keypair.clone(), at).await.unwrap();
+    let here = Client::connect_as(keypair, follower.tcp().unwrap()).await.unwrap();
+    let run = here.describe().await.unwrap();
+    assert_eq!(run.access, there.describe().await.unwrap().access);
+    let code = code_of(&world.command(&["invite"]).await.unwrap());
+    let reason = refusal(&here, &Up::Redeem { code: code.clone() }).await;
+    assert!(reason.contains("is granted at /ip4/127.0.0.1/"), "{reason}");
+    let token = granted(&there, &Up::Redeem { code }).await;
+    assert!(here.state(&run).await.is_err());
+    here.ask(&Up::Present(Box::new(token.clone()))).await.unwrap();
+    here.state(&run).await.unwrap();
+    let renewed = renew(&here, &key, &run, &token).await;
+    assert_eq!(renewed.claims.peer, key.public());
+
+    let session = here.join(&run.run_id, "by hand").await.unwrap();
+    world.command(&["revoke", &here.peer_id().to_string()]).await.unwrap();
+    let reason = ended(session).await;
+    assert!(reason.contains("access was revoked"), "{reason}");
+    let reason = refusal(&here, &Up::Present(Box::new(token))).await;
+    assert!(reason.contains("access was revoked"), "{reason}");
+}
+
+/// Somebody signs in at the provider as `name` and agrees to all it asks; where the way ends.
+fn sign_in(visitor: &mut Visitor, url: &str, name: &str) -> barnraise_tests::visitor::Page {
+    let page = visitor.open(url).unwrap();
+    assert!(page.text.contains("Sign-in"), "{page:?}");
+    let page = visitor.send(&page, &[("login", name), ("password", "any")]).unwrap();
+    assert!(page.text.contains("Authorize"), "{page:?}");
+    visitor.send(&page, &[]).unwrap()
+}
+
+struct Listed {
+    world: World,
+    backbone: Backbone,
+    _provider: Provider,
+}
+
+/// A run for those on its list, and its identity provider.
+async fn listed() -> Listed {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let page = format!("http://{free}");
+    let provider =
+        Provider::start(&format!("{page}/login/callback"), "barn", "secret of the barn").await.unwrap();
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "secret of the barn\n").unwrap();
+    let config = format!(
+        "{SMALL}\n[access]\nmode = \"allowlist\"\npoll_interval = \"1s\"\npage = \"{page}\"\n\
+        [access.oidc]\nissuer = \"{}\"\nclient_id = \"barn\"\nclient_secret_file = \"{}\"\n",
+        provider.issuer,
+        secret.path().display()
+    );
+    let mut world = World::new(&config).unwrap().at(&free.to_string());
+    let backbone = world.backbone().await.unwrap();
+    Listed { world, backbone, _provider: provider }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_on_the_list_sign_in_train_and_lose_access_with_their_name() {
+    let Listed { mut world, backbone, _provider } = listed().await;
+    let identity = world.storage().join("joined.key");
+    let peer = barnraise_relay::load_or_create_keypair(&identity).unwrap().public().to_peer_id();
+    let url = format!("{}/login?peer={peer}", backbone.page());
+
+    // Not on the list: signed in, and told so.
+    let refused = sign_in(&mut Visitor::new(), &url, "mallory");
+    assert_eq!(refused.status, 403, "{refused:?}");
+    assert!(refused.text.contains("mallory is not on the list"), "{refused:?}");
+
+    let said = world.command(&["allow", "add", "alice", "bob"]).await.unwrap();
+    assert!(said.contains("alice is on the list now"), "{said}");
+    let key = identity.display().to_string();
+    let joined = world.join(&[&backbone.page(), "--identity", &key]).unwrap();
+    let mut alice = Visitor::new();
+    let page = sign_in(&mut alice, &url, "alice");
+    // Nothing is bound before she has seen whose key it is and agreed.
+    assert!(page.status == 200 && page.text.contains(&peer.to_string()), "{page:?}");
+    assert!(page.text.contains("<strong>alice</strong>"), "{page:?}");
+    assert_eq!(backbone.status().await.unwrap().progress.n_contributors, 0);
+    // Another browser cannot agree in her place.
+    let stolen = Visitor::new().send(&page, &[]).unwrap();
+    assert_eq!(stolen.status, 400, "{stolen:?}");
+    let done = alice.send(&page, &[]).unwrap();
+    assert!(done.status == 200 && done.text.contains("may take part now"), "{done:?}");
+    // Once, and not again with the same page.
+    assert_eq!(alice.send(&page, &[]).unwrap().status, 400);
+
+    let epoch = backbone.wait_for_epoch(2).await.unwrap().epoch;
+    let said = world.command(&["allow", "list"]).await.unwrap();
+    assert!(said.contains("alice  has access as"), "{said}");
+    let said = world.command(&["allow", "remove", "alice"]).await.unwrap();
+    assert!(said.contains("1 tokens were taken back"), "{said}");
+    let given = joined.end().await.unwrap();
+    assert!(!given.status.success() && given.n_samples > epoch, "{given:?}");
+    assert!(given.log.contains("Sign in at http://"), "{given:?}");
+    assert!(given.log.contains("alice is not on the list"), "{given:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_is_tied_to_its_browser_its_state_and_its_peer() {
+    let Listed { mut world, backbone, _provider } = listed().await;
+    world.command(&["allow", "add", "--by", "email", "alice@example.org"]).await.unwrap();
+    let page = backbone.page();
+    for (path, status) in [
+        ("/login", 400),
+        ("/login?peer=nobody", 400),
+        // The hash of an RSA key.
+        ("/login?peer=QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", 400),
+        ("/login/callback", 400),
+        ("/login/callback?state=made-up&code=made-up", 400),
+        ("/login/confirm", 405),
+    ] {
+        let answer = Visitor::new().open(&format!("{page}{path}")).unwrap();
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+    }
+    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let Down::SignIn { url } = client.ask(&Up::Claim).await.unwrap() else { panic!("granted") };
+    assert_eq!(url, format!("{page}/login?peer={}", client.peer_id()));
+    let mut alice = Visitor::new();
+    let confirm = sign_in(&mut alice, &url, "alice");
+    assert!(matches!(client.ask(&Up::Claim).await.unwrap(), Down::SignIn { .. }));
+    alice.send(&confirm, &[]).unwrap();
+    let token = granted(&client, &Up::Claim).await;
+    assert_eq!(token.claims.user, "alice");
+    let run = client.describe().await.unwrap();
+    for (conversation, answer) in conversations(&client, &run).await {
+        assert_eq!(answer, Ok(()), "{conversation}");
+    }
+}
