@@ -184,36 +184,20 @@ pub async fn reply<S: AsyncWrite + Unpin>(stream: &mut S, answer: &NodeToPeer) -
     Ok(framing::write(stream, answer, MESSAGE_BYTES_MAX).await?)
 }
 
-/// Asks what the other side holds of `keys`. Every count is checked, and that each record belongs to its key;
-/// time and signature of a record are not, because whoever merges answers need not look at each.
+/// Asks `question`. Whether the answer belongs to it is told by [`NodeToPeer::found`] and
+/// [`NodeToPeer::stored`].
 ///
 /// # Errors
-/// A refusal, or an answer that is none.
-pub async fn find<S>(stream: &mut S, keys: Vec<Key>) -> Result<Found, DhtError>
+/// A refusal, or a stream that failed.
+pub async fn ask<S>(stream: &mut S, question: &PeerToNode) -> Result<NodeToPeer, DhtError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let asked = keys.clone();
-    match ask(stream, &PeerToNode::Find(keys)).await? {
-        NodeToPeer::Found(found) => found.check(&asked).map(|()| found),
-        _ => Err(DhtError::Unexpected),
+    framing::write(stream, question, MESSAGE_BYTES_MAX).await?;
+    match framing::read(stream, MESSAGE_BYTES_MAX).await? {
+        NodeToPeer::Refused(refusal) => Err(refusal.into()),
+        answer => Ok(answer),
     }
-}
-
-/// Asks the other side to keep `records` itself.
-///
-/// # Errors
-/// A refusal of all, or an answer that is none.
-pub async fn store<S>(
-    stream: &mut S,
-    records: Vec<Record>,
-    purpose: Purpose,
-) -> Result<Vec<Result<(), Refusal>>, DhtError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let n_records = records.len();
-    verdicts(ask(stream, &PeerToNode::Store { records, purpose }).await?, n_records)
 }
 
 /// Asks the other side to search for `keys`. Returns the records of as many of them as one message held, at
@@ -252,26 +236,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let n_records = records.len();
-    verdicts(ask(stream, &PeerToNode::Put(records)).await?, n_records)
-}
-
-async fn ask<S>(stream: &mut S, question: &PeerToNode) -> Result<NodeToPeer, DhtError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    framing::write(stream, question, MESSAGE_BYTES_MAX).await?;
-    match framing::read(stream, MESSAGE_BYTES_MAX).await? {
-        NodeToPeer::Refused(refusal) => Err(refusal.into()),
-        answer => Ok(answer),
-    }
-}
-
-fn verdicts(answer: NodeToPeer, want: usize) -> Result<Vec<Result<(), Refusal>>, DhtError> {
-    match answer {
-        NodeToPeer::Stored(verdicts) if verdicts.len() == want => Ok(verdicts),
-        NodeToPeer::Stored(verdicts) => Err(DhtError::Count { what: "verdicts", want, got: verdicts.len() }),
-        _ => Err(DhtError::Unexpected),
-    }
+    ask(stream, &PeerToNode::Put(records)).await?.stored(n_records)
 }
 
 fn check_count(what: &'static str, want: usize, got: usize) -> Result<(), DhtError> {
@@ -316,6 +281,34 @@ impl PeerToNode {
         match n_bytes > RECORDS_BYTES_MAX {
             true => Err(Refusal::TooLong { got: n_bytes as u64, max: RECORDS_BYTES_MAX as u64 }),
             false => Ok(()),
+        }
+    }
+}
+
+impl NodeToPeer {
+    /// The answer to [`PeerToNode::Find`]. Every count is checked, and that each record belongs to its key;
+    /// time and signature of a record are not, because whoever merges answers need not look at each.
+    ///
+    /// # Errors
+    /// An answer that is none.
+    pub fn found(self, asked: &[Key]) -> Result<Found, DhtError> {
+        match self {
+            Self::Found(found) => found.check(asked).map(|()| found),
+            _ => Err(DhtError::Unexpected),
+        }
+    }
+
+    /// The answer to [`PeerToNode::Store`] or [`PeerToNode::Put`] of so many records.
+    ///
+    /// # Errors
+    /// An answer that is none.
+    pub fn stored(self, n_records: usize) -> Result<Vec<Result<(), Refusal>>, DhtError> {
+        match self {
+            Self::Stored(verdicts) if verdicts.len() == n_records => Ok(verdicts),
+            Self::Stored(verdicts) => {
+                Err(DhtError::Count { what: "verdicts", want: n_records, got: verdicts.len() })
+            }
+            _ => Err(DhtError::Unexpected),
         }
     }
 }

@@ -25,6 +25,15 @@ impl Merged {
         records.into_iter().map(|record| usize::from(self.add_one(now, lifetime_max, record))).sum()
     }
 
+    /// Adds records that were checked when they were stored here.
+    pub fn add_checked(&mut self, records: impl IntoIterator<Item = Record>) {
+        for record in records {
+            if self.records.get(&record.subkey).is_none_or(|held| record.supersedes(held)) {
+                self.records.insert(record.subkey.clone(), record);
+            }
+        }
+    }
+
     fn add_one(&mut self, now: UnixMillis, lifetime_max: Duration, record: Record) -> bool {
         if let Some(held) = self.records.get(&record.subkey)
             && !record.supersedes(held)

@@ -1,0 +1,141 @@
+//! The DHT on a node: serves what it keeps, and searches and places for whoever asks.
+//!
+//! libp2p's Kademlia knows who is close to a key ([`NodeConfig::routing`](crate::NodeConfig::routing));
+//! records travel in a conversation of our own (`protocol::dht`). What is decided is decided in `swarm::dht`;
+//! here are streams, deadlines and limits. What a value means is never looked at.
+
+mod config;
+mod counters;
+mod handover;
+mod links;
+mod operations;
+mod serve;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use barnraise_protocol::dht::{Freshness, Key, Record, Refusal, UnixMillis};
+use barnraise_swarm::dht::{Cache, Eviction, Storage};
+use barnraise_swarm::{Moment, PeerKey};
+use tokio::sync::Semaphore;
+use tokio_util::task::AbortOnDropHandle;
+
+pub use self::config::DhtConfig;
+use self::counters::Counters;
+pub use self::counters::DhtCounters;
+use self::links::Links;
+use crate::{Node, NodeError};
+
+/// How often is looked at what is due: refreshes of the cache, streams that nobody uses.
+const TICK: Duration = Duration::from_millis(500);
+
+/// The DHT of a node; cheap to clone. It ends with the last clone.
+#[derive(Clone, Debug)]
+pub struct Dht {
+    shared: Arc<Shared>,
+    _tasks: Arc<[AbortOnDropHandle<()>]>,
+}
+
+/// What the handle and the tasks have in common.
+#[derive(Debug)]
+struct Shared {
+    node: Node,
+    config: DhtConfig,
+    here: PeerKey,
+    started: Instant,
+    storage: Mutex<Storage>,
+    cache: Mutex<Cache>,
+    links: Links,
+    /// Searches for others under way.
+    on_behalf: Semaphore,
+    counters: Counters,
+}
+
+impl Dht {
+    /// Starts on a node with [`NodeConfig::routing`](crate::NodeConfig::routing); serves others with
+    /// [`DhtConfig::serves`]. Peers to begin with are those that the node dials. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// Another DHT on the same node.
+    pub fn start(node: Node, config: DhtConfig) -> Result<Self, NodeError> {
+        let incoming = config.serves.then(|| node.accept(barnraise_protocol::dht::PROTOCOL)).transpose()?;
+        let shared = Arc::new(Shared {
+            here: PeerKey(node.peer_id().to_bytes()),
+            started: Instant::now(),
+            storage: Mutex::new(Storage::new(config.storage.clone(), Eviction::EarliestExpiry)),
+            cache: Mutex::new(Cache::new(config.cache.clone())),
+            links: Links::new(node.clone(), &config),
+            on_behalf: Semaphore::new(config.on_behalf_max),
+            counters: Counters::default(),
+            node,
+            config,
+        });
+        let mut tasks = vec![AbortOnDropHandle::new(tokio::spawn(maintain(shared.clone())))];
+        if let Some(incoming) = incoming {
+            tasks.push(AbortOnDropHandle::new(tokio::spawn(serve::run(shared.clone(), incoming))));
+            tasks.push(AbortOnDropHandle::new(tokio::spawn(handover::run(shared.clone()))));
+        }
+        Ok(Self { shared, _tasks: tasks.into() })
+    }
+
+    /// Has the peers closest to each record keep it. Returns, in order, how many do, or why none does.
+    pub async fn store(&self, records: Vec<Record>) -> Vec<Result<usize, Refusal>> {
+        self.shared.store(records).await
+    }
+
+    /// Finds the records of each key, in order: nothing where there is none.
+    pub async fn get(&self, keys: &[Key], freshness: Freshness) -> Vec<Vec<Record>> {
+        self.shared.get(keys, freshness).await
+    }
+
+    /// Finds the records of one key.
+    pub async fn get_one(&self, key: Key, freshness: Freshness) -> Vec<Record> {
+        self.shared.get(&[key], freshness).await.pop().unwrap_or_default()
+    }
+
+    /// What has happened so far, for metrics.
+    #[must_use]
+    pub fn counters(&self) -> DhtCounters {
+        let storage = lock(&self.shared.storage);
+        let (n_records, n_bytes) = (storage.n_records() as u64, storage.n_bytes() as u64);
+        drop(storage);
+        self.shared.counters.snapshot(n_records, n_bytes, lock(&self.shared.cache).n_records() as u64)
+    }
+
+    /// What the clock says that records expire by.
+    #[must_use]
+    pub fn now(&self) -> UnixMillis {
+        self.shared.wall()
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    fn wall(&self) -> UnixMillis {
+        let since = (self.config.clock)().duration_since(UNIX_EPOCH).unwrap_or_default();
+        UnixMillis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Searches again for what is asked for often, before it expires, and lets go of what nobody uses.
+async fn maintain(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(TICK);
+    loop {
+        ticks.tick().await;
+        let now = shared.wall();
+        lock(&shared.storage).on_timeout(now);
+        shared.links.close_idle();
+        let due = lock(&shared.cache).due(now);
+        if !due.is_empty() {
+            counters::add(&shared.counters.refreshed, due.len());
+            shared.search(&due, Freshness::Newest).await;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

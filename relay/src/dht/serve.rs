@@ -1,0 +1,160 @@
+//! Answers others: a bounded number of streams of each, a deadline for each step.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use barnraise_protocol::dht::{
+    self, CLOSEST_MAX, FoundBuilder, Freshness, Key, NodeToPeer, PEERS_MAX, PeerToNode, RECORDS_BYTES_MAX,
+    Record, Refusal,
+};
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::dht::Merged;
+use libp2p::{PeerId, Stream};
+use tokio::task::JoinSet;
+
+use super::{Shared, counters, lock};
+use crate::IncomingStreams;
+
+/// Records checked in one go: about two milliseconds of signatures.
+const CHECKED_AT_ONCE: usize = 32;
+/// Closest peers named for each of many keys, at least.
+const CLOSEST_MIN: usize = 8;
+
+pub(super) async fn run(shared: Arc<Shared>, mut incoming: IncomingStreams) {
+    let mut streams: JoinSet<PeerId> = JoinSet::new();
+    let mut n_of_peers: HashMap<PeerId, usize> = HashMap::new();
+    loop {
+        tokio::select! {
+            next = incoming.recv() => {
+                let Some((peer, stream)) = next else { return };
+                let n_of_peer = n_of_peers.entry(peer).or_default();
+                if streams.len() >= shared.config.streams || *n_of_peer >= shared.config.streams_per_peer {
+                    // Dropping it resets it: whoever asks sees that at once.
+                    counters::add(&shared.counters.streams_refused, 1);
+                    if *n_of_peer == 0 {
+                        n_of_peers.remove(&peer);
+                    }
+                    continue;
+                }
+                *n_of_peer += 1;
+                let shared = shared.clone();
+                streams.spawn(async move {
+                    serve(&shared, peer, stream).await;
+                    peer
+                });
+            }
+            Some(Ok(peer)) = streams.join_next() => {
+                if let Some(n_of_peer) = n_of_peers.get_mut(&peer) {
+                    *n_of_peer -= 1;
+                    if *n_of_peer == 0 {
+                        n_of_peers.remove(&peer);
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn serve(shared: &Arc<Shared>, peer: PeerId, mut stream: Stream) {
+    loop {
+        let question = match tokio::time::timeout(shared.config.idle_timeout, dht::receive(&mut stream)).await {
+            Ok(Ok(Some(question))) => question,
+            Ok(Ok(None)) | Err(_) => return,
+            Ok(Err(error)) => {
+                tracing::debug!(%peer, %error, "no question of the DHT");
+                return;
+            }
+        };
+        let answer = match question.check() {
+            Ok(()) => shared.answer(peer, question).await,
+            Err(refusal) => NodeToPeer::Refused(refusal),
+        };
+        let counted = match answer {
+            NodeToPeer::Refused(_) => &shared.counters.requests_refused,
+            _ => &shared.counters.requests_served,
+        };
+        counters::add(counted, 1);
+        let sent = tokio::time::timeout(shared.config.idle_timeout, dht::reply(&mut stream, &answer)).await;
+        if !matches!(sent, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+impl Shared {
+    async fn answer(self: &Arc<Self>, peer: PeerId, question: PeerToNode) -> NodeToPeer {
+        match question {
+            PeerToNode::Find(keys) => self.answer_find(peer, &keys).await,
+            PeerToNode::Store { mut records, purpose } => {
+                let sender = PeerKey(peer.to_bytes());
+                let mut verdicts = Vec::with_capacity(records.len());
+                while !records.is_empty() {
+                    let rest = records.split_off(records.len().min(CHECKED_AT_ONCE));
+                    verdicts.extend(self.keep(&sender, records, purpose));
+                    records = rest;
+                    if !records.is_empty() {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                NodeToPeer::Stored(verdicts)
+            }
+            PeerToNode::Get { keys, freshness } => self.answer_get(&keys, freshness).await,
+            PeerToNode::Put(records) => {
+                let Ok(_permit) = self.on_behalf.try_acquire() else { return NodeToPeer::Refused(Refusal::Busy) };
+                let verdicts = self.store(records).await;
+                NodeToPeer::Stored(verdicts.into_iter().map(|verdict| verdict.map(drop)).collect())
+            }
+        }
+    }
+
+    async fn answer_find(&self, asker: PeerId, keys: &[Key]) -> NodeToPeer {
+        let n_closest = (PEERS_MAX / keys.len().max(1)).clamp(CLOSEST_MIN, CLOSEST_MAX);
+        let closest = self.closest_known(keys, asker, n_closest).await;
+        let mut answer = FoundBuilder::default();
+        for (key, closest) in keys.iter().zip(&closest) {
+            if !answer.push(self.held_for_others(key), closest) {
+                break;
+            }
+        }
+        NodeToPeer::Found(answer.finish())
+    }
+
+    async fn answer_get(self: &Arc<Self>, keys: &[Key], freshness: Freshness) -> NodeToPeer {
+        let Ok(_permit) = self.on_behalf.try_acquire() else { return NodeToPeer::Refused(Refusal::Busy) };
+        let mut n_bytes = 0;
+        let mut answers = self.get(keys, freshness).await;
+        let fits = |records: &Vec<Record>| {
+            n_bytes += records.iter().map(Record::n_bytes).sum::<usize>();
+            n_bytes <= RECORDS_BYTES_MAX
+        };
+        let n_answers = answers.iter().map(fits).take_while(|fits| *fits).count();
+        answers.truncate(n_answers.max(1));
+        NodeToPeer::Got(answers)
+    }
+
+    /// What is kept and what is remembered of a key; all of it was checked when it came.
+    fn held_for_others(&self, key: &Key) -> Vec<Record> {
+        let now = self.wall();
+        let stored = lock(&self.storage).get(now, key);
+        let cached = lock(&self.cache).peek(now, key);
+        if cached.is_empty() {
+            return stored;
+        }
+        let mut merged = Merged::default();
+        merged.add_checked(stored);
+        merged.add_checked(cached);
+        fitting(merged.into_records())
+    }
+}
+
+/// Both together may be more than one of them may be.
+fn fitting(mut records: Vec<Record>) -> Vec<Record> {
+    let mut n_bytes = 0;
+    let fits = |record: &&Record| {
+        n_bytes += record.n_bytes();
+        n_bytes <= dht::DICTIONARY_BYTES_MAX
+    };
+    let n_fitting = records.iter().take(dht::SUBKEYS_MAX).take_while(fits).count();
+    records.truncate(n_fitting);
+    records
+}
