@@ -172,7 +172,7 @@ async fn an_operator_sees_health_addresses_and_metrics() {
     let addresses = get("/addresses").await;
     assert!(addresses.contains(&tcp_address(&node).to_string()), "{addresses}");
     let metrics = get("/metrics").await;
-    assert!(metrics.contains("libp2p_swarm_connections_established_total") && metrics.ends_with("# EOF\n"));
+    assert!(metrics.contains("libp2p_swarm_connections_incoming_total") && metrics.ends_with("# EOF\n"));
     node.shutdown().await;
     assert!(get("/healthz").await.starts_with("HTTP/1.1 503"));
     served.abort();

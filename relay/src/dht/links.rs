@@ -9,7 +9,7 @@ use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::Semaphore;
 
 use super::{DhtConfig, lock};
-use crate::node::{reach, scope};
+use crate::node::scope;
 use crate::{Node, NodeError, OpenError};
 
 /// Streams to one peer that wait for the next request.
@@ -140,7 +140,7 @@ impl Links {
     }
 
     fn within_reach(&self, addresses: &[Vec<u8>]) -> Vec<Multiaddr> {
-        let reach = reach(self.node.addresses().iter());
+        let reach = self.node.reach();
         let addresses = addresses.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok());
         addresses.filter(|address| scope(address) <= reach).collect()
     }

@@ -116,7 +116,7 @@ impl Shared {
                 Some(answer) = answers.next() => match answer {
                     Ok((peer, Ok(found))) => search.on_found(self.wall(), &peer, found),
                     Ok((peer, Err(error))) => {
-                        tracing::debug!(%error, "a peer of the DHT did not answer");
+                        eprintln!("DBG {:?} {error:?}", self.now());
                         search.on_failure(&peer);
                     }
                     // A task that was cancelled: the runtime ends. Its deadline counts it as lost.
@@ -149,7 +149,7 @@ impl Shared {
                 Some(answer) = answers.next() => match answer {
                     Ok((peer, Ok(verdicts))) => placement.on_stored(&peer, &verdicts),
                     Ok((peer, Err(error))) => {
-                        tracing::debug!(%error, "a peer of the DHT did not answer");
+                        eprintln!("DBG {:?} {error:?}", self.now());
                         placement.on_failure(&peer);
                     }
                     Err(_) => {}

@@ -28,7 +28,7 @@ pub use self::error::NodeError;
 pub use self::path::Path;
 pub use self::reachability::Reachability;
 pub use self::routing::Routing;
-pub(crate) use self::routing::{Contact, reach, scope};
+pub(crate) use self::routing::{Contact, Scope, scope};
 use self::task::{Command, NodeTask};
 use crate::certificates::Certificates;
 use crate::streams::{IncomingStreams, Registry};
@@ -132,13 +132,20 @@ impl Node {
         let Some(Protocol::P2p(peer)) = address.iter().last() else {
             return Err(NodeError::NoPeerId { address });
         };
+        let scope = scope(&address);
         self.ask(|reply| Command::Dial { peer, addresses: vec![address], reply }).await??;
+        self.shared.narrow(scope);
         Ok(peer)
     }
 
     /// Connects with `peer` at any of the addresses, or at one that the routing table has of it.
     pub(crate) async fn dial_peer(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), NodeError> {
         self.ask(|reply| Command::Dial { peer, addresses, reply }).await?
+    }
+
+    /// Which addresses that others name may be dialled.
+    pub(crate) fn reach(&self) -> Scope {
+        self.shared.reach()
     }
 
     /// The closest peers of each key that the routing table has, closest first, without `except`; none
@@ -222,7 +229,20 @@ impl Node {
 pub(crate) struct Shared {
     addresses: Latest<Vec<Multiaddr>>,
     reachability: Latest<Reachability>,
+    /// Of the addresses that this node was told to dial, the one that is reached from farthest.
+    dialled: Latest<Option<Scope>>,
     metrics: Arc<MetricsRegistry>,
+}
+
+impl Shared {
+    fn reach(&self) -> Scope {
+        routing::reach(self.addresses.get().iter(), self.dialled.get())
+    }
+
+    fn narrow(&self, scope: Scope) {
+        let dialled = self.dialled.get();
+        self.dialled.set(Some(dialled.map_or(scope, |before| before.min(scope))));
+    }
 }
 
 /// The newest of a value.

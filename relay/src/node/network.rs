@@ -113,12 +113,16 @@ fn memory_limit(config: &NodeConfig) -> Toggle<memory_connection_limits::Behavio
 
 /// Nobody else reaches a loopback address, whatever a gateway passes on.
 fn asks_gateway(config: &NodeConfig) -> bool {
-    let is_loopback = |address: &Multiaddr| match address.iter().next() {
+    config.upnp && !config.listen.iter().all(is_loopback)
+}
+
+/// Whether only this machine reaches the address.
+pub(super) fn is_loopback(address: &Multiaddr) -> bool {
+    match address.iter().next() {
         Some(Protocol::Ip4(ip)) => ip.is_loopback(),
         Some(Protocol::Ip6(ip)) => ip.is_loopback(),
         _ => true,
-    };
-    config.upnp && !config.listen.iter().all(is_loopback)
+    }
 }
 
 fn relay_config(limits: &RelayLimits) -> relay::Config {

@@ -51,17 +51,16 @@ pub(super) fn behaviour(here: PeerId, routing: Option<Routing>) -> Toggle<Kademl
     Some(kademlia).into()
 }
 
-/// A peer said who it is and where it listens. `ours` are the addresses of this node.
-pub(super) fn on_identified<'a>(
+/// A peer said who it is and where it listens.
+pub(super) fn on_identified(
     kademlia: &mut Kademlia,
     peer: PeerId,
     info: &identify::Info,
-    ours: impl Iterator<Item = &'a Multiaddr>,
+    reach: Scope,
 ) {
     if !info.protocols.contains(&PROTOCOL) {
         return;
     }
-    let reach = reach(ours);
     let reachable = info.listen_addrs.iter().filter(|address| scope(address) <= reach);
     let addresses: HashSet<Multiaddr> =
         reachable.take(ADDRESSES_MAX).filter_map(|address| address.clone().with_p2p(peer).ok()).collect();
@@ -101,9 +100,10 @@ pub(crate) enum Scope {
 }
 
 /// What a node may try: one with an address of its own in the open has no business in anybody's network, and
-/// whoever names it an address there wants it to knock where others cannot.
-pub(crate) fn reach<'a>(ours: impl Iterator<Item = &'a Multiaddr>) -> Scope {
-    ours.map(scope).min().unwrap_or(Scope::Everywhere)
+/// whoever names it an address there wants it to knock where others cannot. The same goes for one that was
+/// told to dial somebody in the open.
+pub(super) fn reach<'a>(ours: impl Iterator<Item = &'a Multiaddr>, dialled: Option<Scope>) -> Scope {
+    ours.map(scope).chain(dialled).min().unwrap_or(Scope::Everywhere)
 }
 
 pub(crate) fn scope(address: &Multiaddr) -> Scope {
@@ -126,10 +126,12 @@ mod tests {
         let address = |text: &str| text.parse::<Multiaddr>().unwrap();
         let [loopback, private, public] =
             ["/ip4/127.0.0.1/tcp/1", "/ip4/192.168.1.2/tcp/1", "/ip4/1.2.3.4/tcp/1"].map(address);
-        let may = |ours: &[&Multiaddr], theirs| scope(theirs) <= reach(ours.iter().copied());
+        let may = |ours: &[&Multiaddr], theirs| scope(theirs) <= reach(ours.iter().copied(), None);
         assert!(may(&[&loopback], &loopback) && may(&[&loopback], &public));
         assert!(may(&[&private, &loopback], &private) && !may(&[&private, &loopback], &loopback));
         assert!(may(&[&public, &private], &public) && !may(&[&public, &private], &private));
+        assert_eq!(reach([].into_iter(), Some(Scope::Machine)), Scope::Machine);
+        assert_eq!(reach([&public].into_iter(), Some(Scope::Machine)), Scope::Everywhere);
         assert_eq!(scope(&address("/dns/example.org/tcp/1")), Scope::Everywhere);
         assert_eq!(scope(&address("/ip6/fd00::1/udp/1/quic-v1")), Scope::Network);
     }

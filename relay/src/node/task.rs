@@ -16,7 +16,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::connections::Connections;
 use super::listen::{causes, check_free, check_listening, dial_error, listen_error, listen_reason};
-use super::network::{Behaviour, BehaviourEvent, Network};
+use super::network::{Behaviour, BehaviourEvent, Network, is_loopback};
 use super::path::is_relayed;
 use super::reachability::{Action, Reservations};
 use super::routing::{self, Contact};
@@ -65,6 +65,9 @@ pub(super) struct NodeTask {
     dials: HashMap<ConnectionId, PendingDial>,
     hopeful: Vec<HopefulDial>,
     hole_punch_timeout: Duration,
+    is_relay: bool,
+    /// Nobody but this machine can reach the node.
+    is_local: bool,
     reservations: Reservations,
     circuits: HashMap<ListenerId, Multiaddr>,
     quic_tasks: TaskTracker,
@@ -92,6 +95,8 @@ impl NodeTask {
             dials: HashMap::new(),
             hopeful: Vec::new(),
             hole_punch_timeout: config.hole_punch_timeout,
+            is_relay: config.relay_service.is_some(),
+            is_local: config.listen.iter().all(is_loopback),
             reservations: Reservations::new(&config.relays, Instant::now()),
             circuits: HashMap::new(),
             quic_tasks: network.quic_tasks,
@@ -255,6 +260,7 @@ impl NodeTask {
             }
             SwarmEvent::NewListenAddr { address, .. } => {
                 tracing::info!(%address, "listening");
+                self.offer_for_circuits(&address);
                 self.publish_addresses();
             }
             SwarmEvent::ExpiredListenAddr { address, .. } => {
@@ -344,10 +350,9 @@ impl NodeTask {
 
     fn on_identify(&mut self, event: identify::Event) {
         let identify::Event::Received { peer_id, info, .. } = event else { return };
-        let ours: Vec<Multiaddr> =
-            self.swarm.listeners().chain(self.swarm.external_addresses()).cloned().collect();
+        let reach = self.shared.reach();
         if let Some(kademlia) = self.swarm.behaviour_mut().routing.as_mut() {
-            routing::on_identified(kademlia, peer_id, &info, ours.iter());
+            routing::on_identified(kademlia, peer_id, &info, reach);
         }
     }
 
@@ -362,6 +367,14 @@ impl NodeTask {
                 tracing::info!(%peer, %error, "no direct connection came about");
                 self.fulfil(peer);
             }
+        }
+    }
+
+    /// A relay tells those who ask for a place at which addresses they will be found; it is a server, so these
+    /// are the ones it listens on.
+    fn offer_for_circuits(&mut self, address: &Multiaddr) {
+        if self.is_relay && (!is_loopback(address) || self.is_local) {
+            self.swarm.add_external_address(address.clone());
         }
     }
 
