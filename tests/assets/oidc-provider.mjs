@@ -4,6 +4,8 @@ import { createServer } from 'node:http';
 import Provider from 'oidc-provider';
 
 const [redirect, id, secret] = process.argv.slice(2);
+// Nobody reads standard output after the first line.
+console.info = console.error;
 const server = createServer();
 server.listen(0, '127.0.0.1', () => {
   const issuer = `http://127.0.0.1:${server.address().port}`;

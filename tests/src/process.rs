@@ -95,7 +95,7 @@ impl World {
     pub async fn command(&mut self, args: &[&str]) -> Result<String> {
         let mut args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         args.extend(["--config".into(), self.folder.path().join("run.toml").display().to_string()]);
-        let mut process = self.process("command", &args)?;
+        let mut process = self.process(None, "command", &args)?;
         let (output, status) = process.end().await?;
         ensure!(status.success(), process.error(&format!("{args:?}: {status}")));
         Ok(output)

@@ -15,6 +15,8 @@ pub struct Visitor {
     agent: ureq::Agent,
     /// Of each origin.
     cookies: HashMap<String, HashMap<String, String>>,
+    /// Every cookie that was set, as it was set.
+    pub set_cookies: Vec<String>,
 }
 
 /// What is shown.
@@ -38,7 +40,7 @@ impl Visitor {
     /// A browser without cookies.
     pub fn new() -> Self {
         let config = ureq::Agent::config_builder().max_redirects(0).http_status_as_error(false);
-        Self { agent: config.build().into(), cookies: HashMap::new() }
+        Self { agent: config.build().into(), cookies: HashMap::new(), set_cookies: Vec::new() }
     }
 
     /// Opens a page and follows where it leads.
@@ -99,6 +101,7 @@ impl Visitor {
             }
         };
         for cookie in response.headers().get_all(header::SET_COOKIE) {
+            self.set_cookies.push(cookie.to_str()?.to_owned());
             let pair = cookie.to_str()?.split(';').next().unwrap_or_default();
             if let Some((name, value)) = pair.split_once('=') {
                 jar.insert(name.to_owned(), value.to_owned());

@@ -278,6 +278,8 @@ fn escape(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
+/// By value, for `map_err`.
+#[allow(clippy::needless_pass_by_value)]
 fn inside<E: std::fmt::Display>(error: E) -> LoginError {
     tracing::error!(%error, "a login failed");
     LoginError::Inside

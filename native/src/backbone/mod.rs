@@ -5,6 +5,7 @@
 pub mod core;
 mod evaluator;
 mod learner;
+mod places;
 mod streams;
 
 use std::net::SocketAddr;

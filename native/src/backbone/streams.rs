@@ -3,9 +3,8 @@
 //! Each handler reads with a limit, waits with a limit, and passes what it heard to the core. None of
 //! them decides anything. Who may hold a conversation is asked in one place, [`accept`], of the gate.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use barnraise_protocol::access::{self, TokenRefusal};
@@ -20,10 +19,11 @@ use barnraise_swarm::round::Ticket;
 use futures::future::Either;
 use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
 use super::learner::PublishedState;
+use super::places::Places;
 use crate::access::{Access, Conversation, Pass, converse};
 use crate::data::shards::ShardStore;
 use crate::storage::journal::JournalEntry;
@@ -83,52 +83,6 @@ enum StreamError {
     ShuttingDown,
     #[error("access ended: {0}")]
     AccessEnded(#[from] TokenRefusal),
-}
-
-/// Places for streams, in all and for each peer.
-struct Places {
-    all: Arc<Semaphore>,
-    per_peer: usize,
-    of_peers: Mutex<HashMap<PeerId, usize>>,
-}
-
-/// One place, given back when it is dropped.
-struct Place {
-    places: Arc<Places>,
-    peer: PeerId,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Places {
-    fn new(all: usize, per_peer: usize) -> Self {
-        Self { all: Arc::new(Semaphore::new(all)), per_peer, of_peers: Mutex::default() }
-    }
-
-    fn take(places: &Arc<Self>, peer: PeerId) -> Option<Place> {
-        let permit = places.all.clone().try_acquire_owned().ok()?;
-        let mut of_peers = places.lock();
-        let taken = of_peers.get(&peer).copied().unwrap_or_default();
-        if taken >= places.per_peer {
-            return None;
-        }
-        of_peers.insert(peer, taken + 1);
-        Some(Place { places: places.clone(), peer, _permit: permit })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<PeerId, usize>> {
-        self.of_peers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut of_peers = self.places.lock();
-        let left = of_peers.get(&self.peer).copied().unwrap_or_default().saturating_sub(1);
-        match left {
-            0 => drop(of_peers.remove(&self.peer)),
-            left => drop(of_peers.insert(self.peer, left)),
-        }
-    }
 }
 
 /// The places of those with access and of the others.
@@ -484,28 +438,4 @@ async fn transfer_failed(
 
 async fn send(core: &mpsc::Sender<CoreEvent>, event: CoreEvent) -> Result<(), StreamError> {
     core.send(event).await.map_err(|_| StreamError::ShuttingDown)
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-
-    #[test]
-    fn one_peer_does_not_take_the_places_of_the_others() {
-        let places = Arc::new(Places::new(STREAMS_PER_PEER + 2, STREAMS_PER_PEER));
-        let (greedy, other) = (PeerId::random(), PeerId::random());
-        let mut taken: Vec<_> =
-            (0..STREAMS_PER_PEER).map(|_| Places::take(&places, greedy).unwrap()).collect();
-        assert!(Places::take(&places, greedy).is_none());
-        let others: Vec<_> = (0..2).map(|_| Places::take(&places, other).unwrap()).collect();
-        assert!(Places::take(&places, other).is_none(), "there are no more in all");
-        drop(others);
-        taken.pop();
-        let again = Places::take(&places, greedy);
-        assert!(again.is_some());
-        drop((taken, again));
-        assert!(places.lock().is_empty(), "nothing is remembered of a peer that left");
-    }
 }

@@ -231,7 +231,7 @@ fn sign_in(visitor: &mut Visitor, url: &str, name: &str) -> barnraise_tests::vis
     let page = visitor.open(url).unwrap();
     assert!(page.text.contains("Sign-in"), "{page:?}");
     let page = visitor.send(&page, &[("login", name), ("password", "any")]).unwrap();
-    assert!(page.text.contains("Authorize"), "{page:?}");
+    assert!(page.text.contains("Continue"), "{page:?}");
     visitor.send(&page, &[]).unwrap()
 }
 
@@ -290,13 +290,13 @@ async fn those_on_the_list_sign_in_train_and_lose_access_with_their_name() {
     // Once, and not again with the same page.
     assert_eq!(alice.send(&page, &[]).unwrap().status, 400);
 
-    let epoch = backbone.wait_for_epoch(2).await.unwrap().epoch;
+    backbone.wait_for_epoch(2).await.unwrap();
     let said = world.command(&["allow", "list"]).await.unwrap();
     assert!(said.contains("alice  has access as"), "{said}");
     let said = world.command(&["allow", "remove", "alice"]).await.unwrap();
     assert!(said.contains("1 tokens were taken back"), "{said}");
     let given = joined.end().await.unwrap();
-    assert!(!given.status.success() && given.n_samples > epoch, "{given:?}");
+    assert!(!given.status.success() && given.log.contains("samples were accepted"), "{given:?}");
     assert!(given.log.contains("Sign in at http://"), "{given:?}");
     assert!(given.log.contains("alice is not on the list"), "{given:?}");
 }
@@ -323,6 +323,8 @@ async fn a_login_is_tied_to_its_browser_its_state_and_its_peer() {
     assert_eq!(url, format!("{page}/login?peer={}", client.peer_id()));
     let mut alice = Visitor::new();
     let confirm = sign_in(&mut alice, &url, "alice");
+    let tie = alice.set_cookies.iter().find(|cookie| cookie.starts_with("barnraise_login=")).unwrap();
+    assert!(tie.contains("HttpOnly") && tie.contains("SameSite=Lax") && tie.contains("Path=/login"), "{tie}");
     assert!(matches!(client.ask(&Up::Claim).await.unwrap(), Down::SignIn { .. }));
     alice.send(&confirm, &[]).unwrap();
     let token = granted(&client, &Up::Claim).await;

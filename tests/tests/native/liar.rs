@@ -4,15 +4,21 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Report};
 use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
 use barnraise_protocol::run::{self, RunDescription};
-use barnraise_protocol::{TensorCodec, shard, state};
+use barnraise_protocol::{TensorCodec, access, shard, state};
 use barnraise_tests::client::{Client, within};
 use barnraise_tests::process::World;
 use futures::{AsyncReadExt, AsyncWriteExt};
 
 use super::SMALL;
 
-const PROTOCOLS: [&str; 5] =
-    [run::PROTOCOL, state::PROTOCOL, shard::PROTOCOL, contribute::PROTOCOL, gradient::PROTOCOL];
+const PROTOCOLS: [&str; 6] = [
+    run::PROTOCOL,
+    access::PROTOCOL,
+    state::PROTOCOL,
+    shard::PROTOCOL,
+    contribute::PROTOCOL,
+    gradient::PROTOCOL,
+];
 /// More than a peer may have at once.
 const HALF_OPEN_STREAMS: usize = 100;
 
