@@ -56,7 +56,8 @@ fn batch(dht: &Dht, round: usize, n_records: usize) -> Vec<Record> {
         false => {
             let owner = KeyPair::from_seed(&[at as u8; 32]);
             let name = Name::dictionary(format!("dictionary {round}").as_bytes());
-            Record::sign(&owner, name, Some(Subkey::of_owner(owner.public())), vec![at as u8], expires_at).unwrap()
+            Record::sign(&owner, name, Some(Subkey::of_owner(owner.public())), vec![at as u8], expires_at)
+                .unwrap()
         }
     };
     (0..n_records).map(record).collect()

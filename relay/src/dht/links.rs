@@ -88,7 +88,9 @@ impl Links {
         let answer = answer.unwrap_or(Err(RequestError::Timeout(self.timeout)));
         match &answer {
             // A refusal is an answer, too.
-            Ok(_) | Err(RequestError::Conversation(DhtError::Refused(_))) => *lock(&link.health) = Health::default(),
+            Ok(_) | Err(RequestError::Conversation(DhtError::Refused(_))) => {
+                *lock(&link.health) = Health::default()
+            }
             Err(_) => link.on_failure(self.avoid),
         }
         answer

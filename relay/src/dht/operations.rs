@@ -95,7 +95,8 @@ impl Shared {
         let limits = self.config.traversal.clone();
         let lifetime_max = self.config.storage.lifetime_max;
         let mut search = Traversal::new(limits, goal, lifetime_max, self.here.clone(), keys.iter().copied());
-        for (key, peers) in keys.iter().zip(self.closest_known(keys, self.node.peer_id(), CLOSEST_MAX).await) {
+        for (key, peers) in keys.iter().zip(self.closest_known(keys, self.node.peer_id(), CLOSEST_MAX).await)
+        {
             search.on_local(self.wall(), key, &peers, self.held(key, goal));
         }
         let mut answers = FuturesUnordered::new();
@@ -116,7 +117,7 @@ impl Shared {
                 Some(answer) = answers.next() => match answer {
                     Ok((peer, Ok(found))) => search.on_found(self.wall(), &peer, found),
                     Ok((peer, Err(error))) => {
-                        eprintln!("DBG {:?} {error:?}", self.now());
+                        tracing::debug!(%error, "a peer of the DHT did not answer");
                         search.on_failure(&peer);
                     }
                     // A task that was cancelled: the runtime ends. Its deadline counts it as lost.
@@ -149,7 +150,7 @@ impl Shared {
                 Some(answer) = answers.next() => match answer {
                     Ok((peer, Ok(verdicts))) => placement.on_stored(&peer, &verdicts),
                     Ok((peer, Err(error))) => {
-                        eprintln!("DBG {:?} {error:?}", self.now());
+                        tracing::debug!(%error, "a peer of the DHT did not answer");
                         placement.on_failure(&peer);
                     }
                     Err(_) => {}

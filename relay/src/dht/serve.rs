@@ -57,7 +57,8 @@ pub(super) async fn run(shared: Arc<Shared>, mut incoming: IncomingStreams) {
 
 async fn serve(shared: &Arc<Shared>, peer: PeerId, mut stream: Stream) {
     loop {
-        let question = match tokio::time::timeout(shared.config.idle_timeout, dht::receive(&mut stream)).await {
+        let question = match tokio::time::timeout(shared.config.idle_timeout, dht::receive(&mut stream)).await
+        {
             Ok(Ok(Some(question))) => question,
             Ok(Ok(None)) | Err(_) => return,
             Ok(Err(error)) => {
@@ -100,7 +101,9 @@ impl Shared {
             }
             PeerToNode::Get { keys, freshness } => self.answer_get(&keys, freshness).await,
             PeerToNode::Put(records) => {
-                let Ok(_permit) = self.on_behalf.try_acquire() else { return NodeToPeer::Refused(Refusal::Busy) };
+                let Ok(_permit) = self.on_behalf.try_acquire() else {
+                    return NodeToPeer::Refused(Refusal::Busy);
+                };
                 let verdicts = self.store(records).await;
                 NodeToPeer::Stored(verdicts.into_iter().map(|verdict| verdict.map(drop)).collect())
             }
