@@ -30,11 +30,11 @@ pub const EVENT_READERS_MAX: usize = 4096;
 /// A comment is sent after this much silence, so that proxies keep the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What the page may do, and nothing else. `https:` and `wss:` in `connect-src` are for libp2p's
+/// What the page may do, and nothing else. `https:`, `ws:` and `wss:` in `connect-src` are for libp2p's
 /// WebTransport and WebSocket addresses, whose hosts are known only at run time; `wasm-unsafe-eval`
 /// allows WebAssembly to be compiled, and no other evaluation.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; \
-    style-src 'self'; img-src 'self' data: blob:; connect-src 'self' https: wss:; worker-src 'self'; \
+    style-src 'self'; img-src 'self' data: blob:; connect-src 'self' https: ws: wss:; worker-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Sent with every answer.

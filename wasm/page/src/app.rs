@@ -3,10 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use barnraise_messages::Way;
 use gloo::storage::{LocalStorage, Storage};
 use gloo::timers::callback::Timeout;
-use wasm_bindgen::JsCast;
+use js_sys::Reflect;
 use wasm_bindgen::closure::Closure;
+use wasm_bindgen::{JsCast, JsValue};
 
 use crate::dom;
 use crate::state::{Action, Event, Page};
@@ -15,6 +17,8 @@ use crate::worker::PeerWorker;
 
 /// Where the seed of this browser's identity is kept.
 const IDENTITY_KEY: &str = "barnraise.identity";
+/// Where it is kept how the backbone was reached, and on what kind of network.
+const WAY_KEY: &str = "barnraise.way";
 /// Hidden pages get no animation frames; they are drawn this often at most.
 const HIDDEN_FRAME_MS: u32 = 250;
 
@@ -86,6 +90,9 @@ impl App {
                 // Private windows may refuse: the identity then lasts as long as the tab.
                 let _ = LocalStorage::set(IDENTITY_KEY, seed);
             }
+            Action::KeepWay(way) => {
+                let _ = LocalStorage::set(WAY_KEY, (network_kind(), way));
+            }
         }
     }
 
@@ -119,4 +126,18 @@ impl App {
 /// The identity that was kept, if it still is one.
 pub(crate) fn kept_identity() -> Option<Vec<u8>> {
     LocalStorage::get::<Vec<u8>>(IDENTITY_KEY).ok().filter(|seed| seed.len() == 32)
+}
+
+/// How the backbone was reached on a network of this kind.
+pub(crate) fn kept_way() -> Option<Way> {
+    let (kind, way) = LocalStorage::get::<(String, Way)>(WAY_KEY).ok()?;
+    (kind == network_kind()).then_some(way)
+}
+
+/// `wifi`, `cellular` and the like, where the browser says so: no page is told on which network it is.
+fn network_kind() -> String {
+    let navigator = JsValue::from(dom::window().navigator());
+    let connection = Reflect::get(&navigator, &"connection".into()).unwrap_or_default();
+    let kind = Reflect::get(&connection, &"type".into());
+    kind.ok().and_then(|kind| kind.as_string()).unwrap_or_default()
 }

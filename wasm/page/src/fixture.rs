@@ -14,7 +14,7 @@ use crate::state::{Capabilities, Page, WebGpu};
 pub(crate) const ORIGIN: &str = "http://127.0.0.1:4000";
 
 pub(crate) fn page() -> Page {
-    let capabilities = Capabilities { secure: true, web_transport: true, web_gpu: WebGpu::Adapter };
+    let capabilities = Capabilities { secure: true, web_gpu: WebGpu::Adapter };
     let mut page = Page::new(capabilities, DeviceChoice::Auto, ORIGIN.into(), None);
     page.run = Some(run());
     page

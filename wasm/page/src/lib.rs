@@ -68,13 +68,8 @@ fn start() -> Result<(), JsValue> {
 
 fn capabilities() -> Capabilities {
     let window = window();
-    let has = |object: &JsValue, name: &str| {
-        js_sys::Reflect::get(object, &name.into())
-            .is_ok_and(|value| !value.is_undefined() && !value.is_null())
-    };
     Capabilities {
         secure: window.is_secure_context(),
-        web_transport: has(&window, "WebTransport"),
         web_gpu: graphics::at_first_sight(),
     }
 }

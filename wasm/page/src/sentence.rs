@@ -64,16 +64,9 @@ pub(crate) fn sentence(page: &Page) -> Sentence {
 }
 
 fn unsupported(page: &Page) -> Option<Sentence> {
-    let text = if !page.capabilities.secure {
-        "This page did not come over HTTPS, so the browser will not let it compute or connect. \
-         You can still watch."
-    } else if !page.capabilities.web_transport {
-        "This browser has no WebTransport and cannot reach the backbone. A current Chrome, Edge or \
-         Firefox can; here you can still watch."
-    } else {
-        return None;
-    };
-    Some(Sentence::new("unsupported", text))
+    let text = "This page did not come over HTTPS, so the browser will not let it compute or connect. \
+        You can still watch.";
+    (!page.capabilities.secure).then(|| Sentence::new("unsupported", text))
 }
 
 fn trouble(page: &Page) -> Option<Sentence> {
@@ -172,6 +165,14 @@ fn device_in_words(device: DeviceKind) -> &'static str {
         }
         DeviceKind::BrowserCpu | DeviceKind::NativeCpu => "the processor",
     }
+}
+
+/// How the backbone is reached, and why not by a better way.
+pub(crate) fn connection_line(page: &Page) -> Option<String> {
+    let (way, failures) = page.way.as_ref().filter(|_| matches!(page.peer, Peer::Ready { .. }))?;
+    let better = failures.iter().filter(|(failed, _)| failed < way);
+    let why: String = better.map(|(failed, reason)| format!(", as {failed} did not work ({reason})")).collect();
+    Some(format!("Connected by {way}{why}."))
 }
 
 /// What computes, for the line under the button.

@@ -8,6 +8,7 @@ mod parts;
 
 use barnraise_messages::{
     Activity, CheckOutcome, Contribution, DeviceChange, DeviceChoice, Event as Told, PageToPeer, PeerToPage,
+    Way,
 };
 use barnraise_protocol::api::{DeviceCount, LiveProgress, RunStatus};
 use barnraise_protocol::contribute::{DeviceKind, Progress};
@@ -215,7 +216,7 @@ impl Page {
 
     /// Whether this browser can take part at all.
     pub(crate) fn is_supported(&self) -> bool {
-        self.capabilities.secure && self.capabilities.web_transport
+        self.capabilities.secure
     }
 
     /// Whether the numbers of the run are those of a while ago.

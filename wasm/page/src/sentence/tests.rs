@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_messages::{Contribution, DeviceChange, Event as Told, PageToPeer, PeerToPage};
+use barnraise_messages::{Contribution, DeviceChange, Event as Told, PageToPeer, PeerToPage, Way};
 
 use super::*;
 use crate::fixture;
@@ -93,8 +93,6 @@ fn before_the_click_it_says_whether_the_backbone_is_there() {
 #[test]
 fn a_browser_that_cannot_take_part_is_told_why() {
     let mut page = fixture::page();
-    page.capabilities.web_transport = false;
-    assert!(sentence(&page).text.contains("WebTransport"));
     page.capabilities.secure = false;
     assert!(sentence(&page).text.contains("HTTPS"));
 }
@@ -160,4 +158,18 @@ fn the_verdict_says_how_sure_it_is_and_whether_it_was_right() {
     assert_eq!(verdict(&page), "Probably: T-shirt. It is labelled: Trouser.");
     page.prediction = Some(Prediction { epoch: 1, ranking: vec![(1, 0.9), (0, 0.1)] });
     assert_eq!(verdict(&page), "That is: Trouser. Right.");
+}
+
+#[test]
+fn the_way_to_the_backbone_is_told_with_what_kept_a_better_one() {
+    let mut page = fixture::page();
+    assert_eq!(connection_line(&page), None);
+    page.peer = Peer::Ready { device: DeviceKind::BrowserCpu, device_name: String::new() };
+    page.way = Some((Way::WebTransport, Vec::new()));
+    assert_eq!(connection_line(&page).unwrap(), "Connected by WebTransport.");
+    page.way = Some((Way::WebSocket, vec![(Way::WebTransport, "no answer".into())]));
+    let line = connection_line(&page).unwrap();
+    assert_eq!(line, "Connected by WebSocket, as WebTransport did not work (no answer).");
+    page.way = Some((Way::WebTransport, vec![(Way::WebSocket, "no answer".into())]));
+    assert_eq!(connection_line(&page).unwrap(), "Connected by WebTransport.", "what is worse is not missed");
 }

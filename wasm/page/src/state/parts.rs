@@ -7,8 +7,6 @@ use barnraise_protocol::contribute::DeviceKind;
 pub(crate) struct Capabilities {
     /// The page came over HTTPS or from this machine.
     pub(crate) secure: bool,
-    /// There is a WebTransport.
-    pub(crate) web_transport: bool,
     /// What WebGPU has to offer.
     pub(crate) web_gpu: WebGpu,
 }

@@ -39,6 +39,7 @@ fn one_click_loads_says_hello_and_starts_when_ready() {
         identity: None,
         device: DeviceChoice::Auto,
         invitation: None,
+        way: None,
     };
     assert_eq!(actions, [Action::SpawnPeer, Action::Post(hello)]);
     let actions = page.on_event(1.0, ready(DeviceKind::BrowserCpu));
@@ -166,6 +167,7 @@ fn a_graphics_driver_that_takes_the_worker_down_is_replaced_by_the_cpu() {
         identity: Some(vec![7; 32]),
         device: DeviceChoice::Cpu,
         invitation: None,
+        way: None,
     };
     assert_eq!(posted(&actions), [&hello]);
     assert!(page.contributing && page.notice.is_some());
@@ -215,7 +217,7 @@ fn a_failed_request_does_not_stop_training() {
 #[test]
 fn a_browser_that_cannot_take_part_loads_nothing() {
     let mut page = page();
-    page.capabilities.web_transport = false;
+    page.capabilities.secure = false;
     for event in [Event::Toggle, Event::LoadModel, Event::CheckDevice] {
         assert_eq!(page.on_event(0.0, event), []);
     }

@@ -6,7 +6,7 @@ use web_sys::{Element, HtmlButtonElement};
 use crate::dom::{DomError, Field, by_id, create, set_attribute};
 use crate::format;
 use crate::hold::Hold;
-use crate::sentence::{device_line, sentence};
+use crate::sentence::{connection_line, device_line, sentence};
 use crate::state::{Page, Peer};
 
 pub(crate) struct TabView {
@@ -15,6 +15,7 @@ pub(crate) struct TabView {
     activity: Field,
     announcement: Field,
     device: Field,
+    connection: Field,
     notice: Field,
     sign_in: Field,
     sign_in_link: Element,
@@ -41,6 +42,7 @@ impl TabView {
             activity: Field::find("activity")?,
             announcement: Field::find("announcement")?,
             device: Field::find("device")?,
+            connection: Field::find("connection")?,
             notice: Field::find("notice")?,
             sign_in: Field::find("sign-in")?,
             sign_in_link: by_id("sign-in-link")?,
@@ -67,6 +69,10 @@ impl TabView {
         self.device.set_text(&device_line(page));
         if let Peer::Ready { device, .. } = &page.peer {
             set_attribute(self.device.element(), "data-device", &crate::view::everyone::slug(*device));
+        }
+        self.connection.set_optional(connection_line(page).as_deref());
+        if let Some((way, _)) = &page.way {
+            set_attribute(self.connection.element(), "data-way", &way.to_string());
         }
         self.notice.set_optional(page.notice.as_deref());
         self.sign_in.set_hidden(page.sign_in_url().is_none());

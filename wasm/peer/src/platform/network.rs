@@ -1,21 +1,29 @@
-//! libp2p in the tab: one connection to the backbone over WebTransport.
+//! libp2p in the tab: one connection to the backbone, by the best way that works here.
+//!
+//! WebTransport comes first and has a head start; WebSocket is tried beside it where that takes long or
+//! fails. What worked last begins the next time.
 //!
 //! A task owns the swarm and is told to dial or to hang up. The backbone's addresses are asked of its
 //! web server before each dial, because they name certificates that live for days. It never
 //! reconnects by itself: the contributor decides when.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use barnraise_contributor::race;
+use barnraise_messages::{PeerToPage, Way};
 use barnraise_protocol::api::RunStatus;
 use futures::channel::{mpsc, oneshot};
 use futures::{SinkExt, StreamExt, select_biased};
+use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError, NetworkBehaviour, SwarmEvent};
-use libp2p::{Multiaddr, PeerId, StreamProtocol, Swarm, SwarmBuilder, identify, ping};
+use libp2p::{
+    Multiaddr, PeerId, StreamProtocol, Swarm, SwarmBuilder, Transport as _, identify, noise, ping, yamux,
+};
 use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::{JsFuture, spawn_local};
 use web_sys::Response;
@@ -30,6 +38,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 const ADDRESSES_MAX: usize = 16;
 /// Longest answer of `GET /api/run`, in UTF-16 units: a manifest of ten thousand shards fits.
 const STATUS_LENGTH_MAX: u32 = 4 * 1024 * 1024;
+/// How long a way may take before the next one is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(1500);
 /// Room for orders to the task.
 const ORDERS_MAX: usize = 4;
 /// Longest reason of a failed dial.
@@ -52,29 +62,55 @@ pub(super) struct Network {
     origin: String,
     orders: mpsc::Sender<Order>,
     control: libp2p_stream::Control,
+    /// What worked last.
+    way: Cell<Option<Way>>,
     /// The backbone while it is connected.
     connected: Rc<RefCell<Option<PeerId>>>,
 }
 
 impl Network {
-    /// Starts the task; nothing is dialled yet.
-    pub(super) fn start(origin: String, keypair: Keypair) -> Result<Self, String> {
+    /// Starts the task; nothing is dialled yet. `way` is what worked the last time.
+    pub(super) fn start(origin: String, keypair: Keypair, way: Option<Way>) -> Result<Self, String> {
         let swarm = swarm(keypair)?;
         let control = swarm.behaviour().streams.new_control();
         let (orders, receiver) = mpsc::channel(ORDERS_MAX);
         let connected = Rc::default();
-        let task = Task { swarm, connected: Rc::clone(&connected), dial: None, link: None, hang_up: None };
+        let task =
+            Task { swarm, connected: Rc::clone(&connected), dials: Vec::new(), link: None, hang_up: None };
         spawn_local(task.run(receiver));
-        Ok(Self { origin, orders, control, connected })
+        Ok(Self { origin, orders, control, way: Cell::new(way), connected })
     }
 
-    /// Asks where the backbone is and dials it.
+    /// Asks where the backbone is and dials it; the page is told by which way, and what kept the others.
     pub(super) async fn connect(&self) -> Result<(), String> {
         let status = fetch_status(&self.origin).await?;
-        let (peer, addresses) = dialable(&status.addresses)?;
+        let is_secure = self.origin.starts_with("https:");
+        let (peer, mut ways) = dialable(&status.addresses, is_secure)?;
+        ways.sort_by_key(|(way, _)| (Some(*way) != self.way.get(), *way));
+        let failures = RefCell::new(Vec::new());
+        let attempts = ways.into_iter().map(|(way, addresses)| {
+            let dialled = self.dial(peer, addresses);
+            let failures = &failures;
+            async move { dialled.await.map(|()| way).map_err(|reason| failures.borrow_mut().push((way, reason))) }
+        });
+        match race(attempts, || gloo::timers::future::sleep(HEAD_START)).await {
+            Ok((_, way)) => {
+                self.way.set(Some(way));
+                page::post(&PeerToPage::Connected { way, failures: failures.into_inner() });
+                Ok(())
+            }
+            Err(_) => {
+                let failures = failures.into_inner().into_iter();
+                let failures = failures.map(|(way, reason)| format!("{way}: {reason}"));
+                Err(failures.collect::<Vec<_>>().join("; "))
+            }
+        }
+    }
+
+    async fn dial(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), String> {
         let (answer, answered) = oneshot::channel();
         self.order(Order::Dial { peer, addresses, answer }).await?;
-        answered.await.map_err(|_| "the network has stopped".to_owned())?
+        answered.await.map_err(|_| "another way was faster".to_owned())?
     }
 
     /// Ends the connection.
@@ -102,9 +138,20 @@ impl Network {
 fn swarm(keypair: Keypair) -> Result<Swarm<Behaviour>, String> {
     use libp2p_webtransport_websys::{Config, Transport};
 
+    let noise = noise::Config::new(&keypair).map_err(|error| error.to_string())?;
     let builder = SwarmBuilder::with_existing_identity(keypair)
         .with_wasm_bindgen()
         .with_other_transport(|keypair| Transport::new(Config::new(keypair)));
+    let builder = match builder {
+        Ok(builder) => builder,
+        Err(never) => match never {},
+    };
+    let builder = builder.with_other_transport(|_| {
+        libp2p_websocket_websys::Transport::default()
+            .upgrade(Version::V1Lazy)
+            .authenticate(noise)
+            .multiplex(yamux::Config::default())
+    });
     let builder = match builder {
         Ok(builder) => builder,
         Err(never) => match never {},
@@ -142,24 +189,41 @@ async fn fetch_status(origin: &str) -> Result<RunStatus, String> {
         .map_err(|error| format!("the web server's answer is not understood: {error}"))
 }
 
-/// The addresses that a browser can dial, of the peer that the first of them names.
-fn dialable(addresses: &[String]) -> Result<(PeerId, Vec<Multiaddr>), String> {
+/// The addresses that a browser can dial, by way, of the peer that the first of them names. A page that came
+/// encrypted may open no plain WebSocket.
+fn dialable(addresses: &[String], is_secure: bool) -> Result<(PeerId, Vec<(Way, Vec<Multiaddr>)>), String> {
     let mut backbone = None;
-    let mut found = Vec::new();
+    let mut ways: Vec<(Way, Vec<Multiaddr>)> = Vec::new();
     for address in addresses.iter().take(ADDRESSES_MAX) {
         let Ok(address) = address.parse::<Multiaddr>() else { continue };
-        let is_webtransport = address.iter().any(|part| matches!(part, Protocol::WebTransport));
-        let peer = address.iter().find_map(|part| match part {
-            Protocol::P2p(peer) => Some(peer),
-            _ => None,
-        });
-        let Some(peer) = peer.filter(|_| is_webtransport) else { continue };
-        if *backbone.get_or_insert(peer) == peer {
-            found.push(address);
+        let Some((way, peer)) = way_of(&address, is_secure) else { continue };
+        if *backbone.get_or_insert(peer) != peer {
+            continue;
+        }
+        match ways.iter_mut().find(|(known, _)| *known == way) {
+            Some((_, addresses)) => addresses.push(address),
+            None => ways.push((way, vec![address])),
         }
     }
     let none = || format!("none of the backbone's {} addresses is for browsers", addresses.len());
-    backbone.map(|peer| (peer, found)).ok_or_else(none)
+    backbone.map(|peer| (peer, ways)).ok_or_else(none)
+}
+
+fn way_of(address: &Multiaddr, is_secure: bool) -> Option<(Way, PeerId)> {
+    let parts: Vec<Protocol<'_>> = address.iter().collect();
+    match &parts[..] {
+        [_, Protocol::Udp(_), Protocol::QuicV1, Protocol::WebTransport, .., Protocol::P2p(peer)] => {
+            Some((Way::WebTransport, *peer))
+        }
+        [_, Protocol::Tcp(_), Protocol::Wss(_), Protocol::P2p(peer)]
+        | [_, Protocol::Tcp(_), Protocol::Tls, Protocol::Ws(_), Protocol::P2p(peer)] => {
+            Some((Way::WebSocket, *peer))
+        }
+        [_, Protocol::Tcp(_), Protocol::Ws(_), Protocol::P2p(peer)] if !is_secure => {
+            Some((Way::WebSocket, *peer))
+        }
+        _ => None,
+    }
 }
 
 struct Dial {
@@ -170,7 +234,7 @@ struct Dial {
 struct Task {
     swarm: Swarm<Behaviour>,
     connected: Rc<RefCell<Option<PeerId>>>,
-    dial: Option<Dial>,
+    dials: Vec<Dial>,
     link: Option<ConnectionId>,
     /// Answered when no connection is left: streams are opened on whichever connection there is, so a
     /// dying one must be gone before the next is dialled.
@@ -197,13 +261,13 @@ impl Task {
                     DialOpts::peer_id(peer).addresses(addresses).condition(PeerCondition::Always).build();
                 let connection = options.connection_id();
                 match self.swarm.dial(options) {
-                    Ok(()) => self.dial = Some(Dial { connection, answer }),
+                    Ok(()) => self.dials.push(Dial { connection, answer }),
                     // Whoever asked may have gone.
                     Err(error) => drop(answer.send(Err(reason(&error)))),
                 }
             }
             Order::HangUp { answer } => {
-                self.dial = None;
+                self.dials.clear();
                 self.link = None;
                 self.connected.replace(None);
                 let peers: Vec<PeerId> = self.swarm.connected_peers().copied().collect();
@@ -217,6 +281,11 @@ impl Task {
         }
     }
 
+    fn take_dial(&mut self, connection: ConnectionId) -> Option<Dial> {
+        let index = self.dials.iter().position(|dial| dial.connection == connection)?;
+        Some(self.dials.swap_remove(index))
+    }
+
     fn answer_hang_up(&mut self) {
         if self.swarm.connected_peers().next().is_none()
             && let Some(answer) = self.hang_up.take()
@@ -228,20 +297,20 @@ impl Task {
     fn on_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
-                match self.dial.take_if(|dial| dial.connection == connection_id) {
-                    Some(dial) if !dial.answer.is_canceled() => {
+                match self.take_dial(connection_id) {
+                    Some(dial) if !dial.answer.is_canceled() && self.link.is_none() => {
                         self.link = Some(connection_id);
                         self.connected.replace(Some(peer_id));
                         let _ = dial.answer.send(Ok(()));
                     }
-                    // Nobody waits for it any more.
+                    // Nobody waits for it any more, or another way was faster.
                     _ => {
                         self.swarm.close_connection(connection_id);
                     }
                 }
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
-                if let Some(dial) = self.dial.take_if(|dial| dial.connection == connection_id) {
+                if let Some(dial) = self.take_dial(connection_id) {
                     let _ = dial.answer.send(Err(reason(&error)));
                 }
             }
