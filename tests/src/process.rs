@@ -62,6 +62,13 @@ impl World {
         })
     }
 
+    /// The backbone listens on these addresses and no others.
+    #[must_use]
+    pub fn with_listen(mut self, listen: &[&str]) -> Self {
+        self.listen = listen.iter().map(|&address| address.to_owned()).collect();
+        self
+    }
+
     /// The backbone runs on `host`: it listens there, and serves its page to the test through `window`.
     #[must_use]
     pub fn with_host(mut self, host: &Host, window: &str) -> Self {
@@ -284,7 +291,10 @@ impl Backbone {
     /// # Errors
     /// Where it announced none.
     pub fn tcp(&self) -> Result<Multiaddr> {
-        let is_tcp = |address: &&Multiaddr| address.iter().any(|part| matches!(part, Protocol::Tcp(_)));
+        let is_tcp = |address: &&Multiaddr| {
+            let parts: Vec<Protocol<'_>> = address.iter().collect();
+            matches!(parts[..], [_, Protocol::Tcp(_), Protocol::P2p(_)])
+        };
         self.addresses.iter().find(is_tcp).cloned().context("no TCP address was announced")
     }
 

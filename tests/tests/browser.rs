@@ -6,6 +6,8 @@
 #[path = "browser/village.rs"]
 mod village;
 
+#[path = "browser/access.rs"]
+mod access;
 #[path = "browser/contributing.rs"]
 mod contributing;
 #[path = "browser/devices.rs"]
@@ -16,3 +18,5 @@ mod harness;
 mod trouble;
 #[path = "browser/visiting.rs"]
 mod visiting;
+#[path = "browser/ways.rs"]
+mod ways;
