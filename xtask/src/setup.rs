@@ -47,6 +47,7 @@ pub(crate) fn for_tests() -> Result<Browser> {
     if process::find("node").is_none() || process::find("npm").is_none() {
         install(&[Package("nodejs"), Package("npm")]).context("the tests need Node.js and npm")?;
     }
+    offer_network_tools();
     if let Some(browser) = find_browser() {
         return Ok(browser);
     }
@@ -90,6 +91,17 @@ fn offer_dataset() {
     }
     if let Err(error) = install(&[DATASET_PACKAGE]) {
         println!("setup: the backbone will download the dataset itself ({error:#})");
+    }
+}
+
+/// Networks of hosts and routers take root; the tests that need them say so where they are skipped.
+fn offer_network_tools() {
+    let is_missing = process::find("nft").is_none() || process::find("ip").is_none();
+    if !is_missing || process::find("apt-get").is_none() || !is_root() {
+        return;
+    }
+    if let Err(error) = install(&[Package("nftables"), Package("iproute2")]) {
+        println!("setup: tests with routers will be skipped ({error:#})");
     }
 }
 
