@@ -6,6 +6,7 @@
 //! one that they are connected to for the whole search ([`get`], [`put`]) and check signatures
 //! themselves. Any number of questions on a stream, one after the other.
 
+pub mod backbone;
 pub mod record;
 
 use std::time::Duration;

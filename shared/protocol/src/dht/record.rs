@@ -6,7 +6,7 @@
 //! given.
 //!
 //! ```text
-//! key       = SHA-256("barnraise dht key 1\0"    | postcard of kind, owner, label)
+//! key       = SHA-256("barnraise dht key 1\0" | kind, 1 byte | 1 and owner, or 33 zeros | label)
 //! signed    =         "barnraise dht record 1\0" | postcard of name, subkey, value, expiration
 //! point     = SHA-256(key)   or   SHA-256(peer id): what distances are measured between
 //! ```

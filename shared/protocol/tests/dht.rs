@@ -1,0 +1,279 @@
+//! The messages of the DHT: their bytes on the wire, what becomes of changed ones, and answers that lie
+//! about what was asked.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::dht::backbone::{self, BACKBONE_ADDRESSES_MAX, Backbone};
+use barnraise_protocol::dht::record::{SUBKEY_BYTES_MAX, VALUE_BYTES_MAX};
+use barnraise_protocol::dht::*;
+use barnraise_protocol::framing::{self, HEADER_BYTES};
+use futures::executor::block_on;
+use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_util::compat::TokioAsyncReadCompatExt as _;
+
+const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn owner() -> KeyPair {
+    KeyPair::from_seed(&[7; 32])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
+}
+
+fn check<M>(message: &M, golden: &str)
+where
+    M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let frame = framing::encode(message, MESSAGE_BYTES_MAX).unwrap();
+    assert_eq!(hex(&frame[HEADER_BYTES..]), golden, "golden bytes of {message:?}");
+    assert_eq!(frame[1..HEADER_BYTES], ((frame.len() - HEADER_BYTES) as u32).to_le_bytes());
+    assert_eq!(&framing::decode::<M>(&frame, MESSAGE_BYTES_MAX).unwrap(), message);
+    for at in 0..frame.len() {
+        framing::decode::<M>(&frame[..at], MESSAGE_BYTES_MAX).unwrap_err();
+        for flip in [1u8, 0x80, 0xff] {
+            let mut mutated = frame.clone();
+            mutated[at] ^= flip;
+            let _ = framing::decode::<M>(&mutated, MESSAGE_BYTES_MAX);
+        }
+    }
+}
+
+fn plain() -> Record {
+    Record::new(Name::value(b"x"), None, vec![1, 2], UnixMillis(300))
+}
+
+fn signed() -> Record {
+    let place = Some(Subkey::of_owner(owner().public()));
+    Record::sign(&owner(), Name::dictionary(b"x"), place, b"v".to_vec(), NOW.after(HOUR)).unwrap()
+}
+
+#[test]
+fn golden_bytes() {
+    let label = hex(&barnraise_protocol::Sha256Hash::of(b"x").0);
+    let key = Key([0xab; 32]);
+    let keys = "ab".repeat(32);
+    check(&PeerToNode::Find(vec![key]), &format!("0001{keys}"));
+    let record = format!("0000{label}000201 02ac0200").replace(' ', "");
+    check(&PeerToNode::Store { records: vec![plain()], purpose: Purpose::Cache }, &format!("0101{record}01"));
+    check(&PeerToNode::Get { keys: vec![key], freshness: Freshness::Newest }, &format!("0201{keys}01"));
+    check(&PeerToNode::Put(vec![plain()]), &format!("0301{record}"));
+    let peers = vec![PeerAddresses::new(vec![5], [vec![6, 7]])];
+    let answers = vec![Answer { records: vec![plain()], closest: vec![0] }];
+    check(&NodeToPeer::Found(Found { answers, peers }), &format!("000101{record}010001010501020607"));
+    let older = Err(Refusal::Older { held: UnixMillis(300) });
+    check(&NodeToPeer::Stored(vec![Ok(()), older]), "0102000106ac02");
+    check(&NodeToPeer::Got(vec![vec![], vec![plain()]]), &format!("02020001{record}"));
+    check(&NodeToPeer::Refused(Refusal::Busy), "0309");
+}
+
+#[test]
+fn a_signed_record_has_the_same_bytes_everywhere() {
+    // Both were computed by another implementation; a change here breaks every record that is kept.
+    let bytes = postcard::to_allocvec(&signed()).unwrap();
+    let hash = barnraise_protocol::Sha256Hash::of(&bytes).to_string();
+    assert_eq!(hash, "ec6e02a4c81b811d0e934b310da0d70f364f2f1a2dd905bfb155c7ebae6bffd5");
+    assert_eq!(
+        format!("{:?}", Name::dictionary(b"x").key()),
+        "e79245906b83fc51ea8f8e4594d55c2698540e07666a4950463887fe04c0ca81"
+    );
+    assert_eq!(signed().check(NOW, HOUR), Ok(()));
+    assert!(signed().n_bytes() >= bytes.len());
+}
+
+#[test]
+fn a_record_is_never_larger_than_it_says() {
+    let name = Name::dictionary(b"x").owned_by(owner().public());
+    let place = Subkey { owner: Some(owner().public()), label: vec![0xff; SUBKEY_BYTES_MAX] };
+    let value = vec![0xff; VALUE_BYTES_MAX];
+    let record = Record::sign(&owner(), name, Some(place), value, UnixMillis(u64::MAX)).unwrap();
+    assert!(postcard::to_allocvec(&record).unwrap().len() <= record.n_bytes());
+}
+
+#[test]
+fn what_is_wrong_with_a_record_is_said() {
+    let of = |record: &Record| record.check(NOW, HOUR).unwrap_err();
+    let good = Record { expires_at: NOW.after(HOUR), ..plain() };
+    assert_eq!(good.check(NOW, HOUR), Ok(()));
+    let too_long = Refusal::TooLong { got: VALUE_BYTES_MAX as u64 + 1, max: VALUE_BYTES_MAX as u64 };
+    assert_eq!(of(&Record { value: vec![0; VALUE_BYTES_MAX + 1], ..good.clone() }), too_long);
+    assert_eq!(of(&Record { subkey: Some(Subkey::new("a")), ..good.clone() }), Refusal::Kind);
+    assert_eq!(of(&Record { name: Name::dictionary(b"x"), ..good.clone() }), Refusal::Kind);
+    let long = Subkey::new(vec![0; SUBKEY_BYTES_MAX + 1]);
+    let long = Record { name: Name::dictionary(b"x"), subkey: Some(long), ..good.clone() };
+    assert!(matches!(of(&long), Refusal::TooLong { max: 64, .. }));
+    let other = KeyPair::from_seed(&[8; 32]).public();
+    assert_eq!(of(&Record { name: signed().name.owned_by(other), ..signed() }), Refusal::TwoOwners);
+    assert_eq!(of(&Record { signature: None, ..signed() }), Refusal::Signature);
+    assert_eq!(of(&Record { signature: signed().signature, ..good.clone() }), Refusal::Signature);
+    // The signature is of the name, the place, the value and the time.
+    let changed = [
+        Record { name: Name::dictionary(b"y"), ..signed() },
+        Record {
+            subkey: Some(Subkey { label: b"z".to_vec(), ..Subkey::of_owner(owner().public()) }),
+            ..signed()
+        },
+        Record { value: b"w".to_vec(), ..signed() },
+        Record { expires_at: NOW.after(HOUR / 2), ..signed() },
+        Record { subkey: Some(Subkey::of_owner(other)), ..signed() },
+    ];
+    for record in &changed {
+        assert_eq!(of(record), Refusal::Signature);
+    }
+    assert_eq!(of(&Record { expires_at: NOW, ..good }), Refusal::Expired { expired_at: NOW, now: NOW });
+}
+
+#[test]
+fn answers_are_held_against_the_question() {
+    let (key, other) = (Name::value(b"x").key(), Name::value(b"y").key());
+    let peer = PeerAddresses::new(vec![5], []);
+    let answer = |records: Vec<Record>, closest: Vec<u8>| Answer { records, closest };
+    let found = |answers, peers| NodeToPeer::Found(Found { answers, peers });
+    assert!(found(vec![answer(vec![plain()], vec![0])], vec![peer.clone()]).found(&[key, other]).is_ok());
+    let bad = [
+        found(vec![], vec![]),
+        found(vec![answer(vec![], vec![]); 3], vec![]),
+        found(vec![answer(vec![], vec![1])], vec![peer.clone()]),
+        found(vec![answer(vec![], vec![0; CLOSEST_MAX + 1])], vec![peer.clone()]),
+        found(vec![answer(vec![], vec![])], vec![peer.clone(); PEERS_MAX + 1]),
+        found(vec![answer(vec![], vec![])], vec![PeerAddresses { peer_id: vec![0; 65], addresses: vec![] }]),
+        found(
+            vec![answer(vec![], vec![])],
+            vec![PeerAddresses { addresses: vec![vec![]; 5], ..peer.clone() }],
+        ),
+        found(vec![answer(vec![], vec![])], vec![PeerAddresses { addresses: vec![vec![0; 161]], ..peer }]),
+        found(vec![answer(vec![plain(); SUBKEYS_MAX + 1], vec![])], vec![]),
+        // A record of the second key under the first.
+        found(vec![answer(vec![signed()], vec![])], vec![]),
+        NodeToPeer::Stored(vec![]),
+    ];
+    for message in bad {
+        let text = format!("{message:?}");
+        assert!(message.found(&[key, other]).is_err(), "{text}");
+    }
+    assert!(NodeToPeer::Stored(vec![Ok(())]).stored(1).is_ok());
+    assert!(NodeToPeer::Stored(vec![Ok(())]).stored(2).is_err());
+    assert!(NodeToPeer::Got(vec![]).stored(0).is_err());
+}
+
+#[test]
+fn an_answer_always_fits_into_a_message() {
+    let peers: Vec<PeerAddresses> = (0..=255)
+        .map(|at| PeerAddresses::new(vec![at; PEER_ID_BYTES_MAX], vec![vec![at; ADDRESS_BYTES_MAX]; 9]))
+        .collect();
+    let large = |at: usize| {
+        let name = Name::dictionary(&at.to_le_bytes());
+        let n_records = DICTIONARY_BYTES_MAX / (VALUE_BYTES_MAX + 256);
+        let record = |at: usize| {
+            let place = Some(Subkey::new(at.to_le_bytes()));
+            Record::new(name.clone(), place, vec![0; VALUE_BYTES_MAX], UnixMillis(u64::MAX))
+        };
+        (name.key(), (0..n_records).map(record).collect::<Vec<_>>())
+    };
+    for (n_closest, n_large) in [(20, 64), (20, 0), (4, 1)] {
+        let (mut keys, mut builder) = (Vec::new(), FoundBuilder::default());
+        for at in 0..KEYS_MAX {
+            let (key, records) = large(at);
+            let records = if at < n_large { records } else { Vec::new() };
+            keys.push(key);
+            let from = at * n_closest % (peers.len() - n_closest);
+            if !builder.push(records, &peers[from..from + n_closest]) {
+                break;
+            }
+        }
+        let message = NodeToPeer::Found(builder.finish());
+        framing::encode(&message, MESSAGE_BYTES_MAX).unwrap();
+        let found = message.found(&keys).unwrap();
+        assert!(found.closest(0).eq(&peers[..n_closest]));
+    }
+}
+
+#[test]
+fn questions_that_ask_too_much_are_refused_with_the_limit() {
+    let refusal = |question: PeerToNode| question.check().unwrap_err();
+    let too_many = |got: usize, max: usize| Refusal::TooMany { got: got as u64, max: max as u64 };
+    let keys = vec![Name::value(b"x").key(); KEYS_MAX + 1];
+    assert_eq!(refusal(PeerToNode::Find(keys.clone())), too_many(KEYS_MAX + 1, KEYS_MAX));
+    assert_eq!(
+        refusal(PeerToNode::Get { keys, freshness: Freshness::Any }),
+        too_many(KEYS_MAX + 1, KEYS_MAX)
+    );
+    let records = vec![plain(); RECORDS_MAX + 1];
+    assert_eq!(refusal(PeerToNode::Put(records)), too_many(RECORDS_MAX + 1, RECORDS_MAX));
+    let large = Record { value: vec![0; VALUE_BYTES_MAX], ..plain() };
+    let records = vec![large; RECORDS_BYTES_MAX / VALUE_BYTES_MAX];
+    let question = PeerToNode::Store { records, purpose: Purpose::Replica };
+    assert!(matches!(refusal(question), Refusal::TooLong { .. }));
+}
+
+/// What a browser does, against a peer that answers with whatever it likes.
+#[test]
+fn who_asks_another_to_search_believes_signatures_only() {
+    let asked = vec![Name::value(b"x").key(), signed().name.key()];
+    let ask = |answer: NodeToPeer| {
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let (mut ours, mut theirs) = (ours.compat(), theirs.compat());
+        let serving = async {
+            let question = receive(&mut theirs).await.unwrap().unwrap();
+            assert_eq!(question.check(), Ok(()));
+            reply(&mut theirs, &answer).await.unwrap();
+        };
+        let asking = get(&mut ours, asked.clone(), Freshness::Newest, NOW, HOUR);
+        block_on(futures::future::join(asking, serving)).0
+    };
+    let forged = Record { value: b"forged".to_vec(), ..signed() };
+    let early = Record { expires_at: NOW, ..plain() };
+    let late = Record { expires_at: NOW.after(2 * HOUR), ..plain() };
+    let got = ask(NodeToPeer::Got(vec![vec![early, late], vec![forged, signed()]])).unwrap();
+    assert_eq!(got, [vec![], vec![signed()]]);
+    assert_eq!(ask(NodeToPeer::Got(vec![vec![]])).unwrap(), [vec![]]);
+    assert!(matches!(ask(NodeToPeer::Got(vec![])), Err(DhtError::Count { .. })));
+    assert!(matches!(ask(NodeToPeer::Got(vec![vec![], vec![plain()]])), Err(DhtError::Foreign)));
+    assert!(matches!(ask(NodeToPeer::Stored(vec![])), Err(DhtError::Unexpected)));
+    let refused = ask(NodeToPeer::Refused(Refusal::Busy)).unwrap_err();
+    assert_eq!(refused.to_string(), "too busy, try again later");
+}
+
+#[test]
+fn a_backbone_is_found_by_its_run() {
+    let addresses = vec![vec![4, 127, 0, 0, 1]; BACKBONE_ADDRESSES_MAX + 3];
+    let record = Backbone::sign(&owner(), "barn", addresses, NOW.after(HOUR)).unwrap();
+    assert_eq!(record.check(NOW, HOUR), Ok(()));
+    assert_eq!(record.name.key(), backbone::key("barn"));
+    assert_ne!(record.name.key(), backbone::key("shed"));
+    let read = Backbone::read(&record).unwrap();
+    assert_eq!((read.peer, read.addresses.len()), (owner().public(), BACKBONE_ADDRESSES_MAX));
+    // A place that nobody owns says nothing of who is there.
+    assert_eq!(Backbone::read(&Record { subkey: Some(Subkey::new("")), ..record.clone() }), None);
+    assert_eq!(Backbone::read(&Record { value: vec![0xff; 40], ..record }), None);
+}
+
+proptest! {
+    #[test]
+    fn bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        if let Ok(question) = framing::decode_payload::<PeerToNode>(&bytes) {
+            let _ = question.check();
+        }
+        if let Ok(answer) = framing::decode_payload::<NodeToPeer>(&bytes) {
+            let _ = answer.found(&[Name::value(b"x").key()]);
+        }
+    }
+
+    #[test]
+    fn distances_are_those_of_a_metric(a in any::<[u8; 32]>(), b in any::<[u8; 32]>(), c in any::<[u8; 32]>()) {
+        let [a, b, c] = [a, b, c].map(|bytes| Point::of_peer(&bytes));
+        prop_assert_eq!(a.distance(&b), b.distance(&a));
+        prop_assert_eq!(a.distance(&a).leading_zeros(), 256);
+        // Unidirectional: for a point and a distance there is one other point (Kademlia §2.1).
+        prop_assert_eq!(a.distance(&b) == a.distance(&c), b == c);
+    }
+}
