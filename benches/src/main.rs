@@ -4,6 +4,7 @@
 //! Nothing here is a test: no figure makes a command fail.
 
 mod contender;
+mod dht;
 mod lab;
 mod native;
 mod paths;
@@ -39,6 +40,8 @@ enum Command {
     Size,
     /// Tasks over 50 ms on the main thread during a minute of training
     Longtasks(VisitArgs),
+    /// Batches stored in and found in the DHT, beside hivemind
+    Dht(dht::DhtArgs),
     /// One measurement of `native`, in a process of its own
     #[command(hide = true)]
     NativeSteps(native::StepsArgs),
@@ -75,6 +78,7 @@ fn main() -> Result<()> {
         Command::Bytes(args) => runtime.block_on(visit::bytes(&args)),
         Command::Size => size::print(),
         Command::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
+        Command::Dht(args) => dht::compare(&args, &runtime),
         Command::NativeSteps(args) => native::steps(&args),
     }
 }

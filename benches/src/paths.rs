@@ -6,6 +6,14 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use barnraise_tests::artifacts;
 
+/// The folder that cargo builds into.
+///
+/// # Errors
+/// Where this program does not lie in one.
+pub(crate) fn target_dir() -> Result<PathBuf> {
+    artifacts::target_dir()
+}
+
 /// The folder with what wasm-bindgen made of the workload.
 ///
 /// # Errors

@@ -76,6 +76,9 @@ pub struct ServeArgs {
 pub struct JoinArgs {
     /// The run: the address of its page, an invitation's link, or a libp2p multiaddress with a peer id
     pub address: JoinLink,
+    /// The run's id, where the address is of another peer of the DHT, such as a relay
+    #[arg(long, value_name = "ID")]
+    pub run: Option<String>,
     /// The code of an invitation, where the address is no link with it
     #[arg(long, value_name = "CODE")]
     pub invitation: Option<String>,

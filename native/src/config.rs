@@ -121,6 +121,9 @@ pub struct NetworkSection {
     pub announce: Vec<Multiaddr>,
     /// Relays to be reached through while nobody can dial the backbone itself, each with its peer id.
     pub relays: Vec<Multiaddr>,
+    /// Peers of the DHT to begin with, each with its peer id: whoever knows any of its peers finds the
+    /// backbone by the run's id. The relays are, too.
+    pub dht_peers: Vec<Multiaddr>,
     /// Whether to ask the gateway to pass the ports on (UPnP).
     pub upnp: bool,
     /// Contributors at a time.
@@ -278,6 +281,7 @@ impl Default for NetworkSection {
             ],
             announce: Vec::new(),
             relays: Vec::new(),
+            dht_peers: Vec::new(),
             upnp: true,
             contributors_max: 256,
         }

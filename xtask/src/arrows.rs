@@ -39,7 +39,17 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ),
     ("barnraise-tests", EVERYTHING_NATIVE),
     ("barnraise-bench-peer", &["barnraise-protocol", "barnraise-learning"]),
-    ("barnraise-benches", &["barnraise-learning", "barnraise-bench-peer", "barnraise-tests"]),
+    (
+        "barnraise-benches",
+        &[
+            "barnraise-protocol",
+            "barnraise-learning",
+            "barnraise-swarm",
+            "barnraise-relay",
+            "barnraise-bench-peer",
+            "barnraise-tests",
+        ],
+    ),
     ("xtask", &[]),
 ];
 const SHARED_CORE: &[&str] = &["barnraise-protocol", "barnraise-learning", "barnraise-swarm"];

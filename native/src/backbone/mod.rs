@@ -2,6 +2,7 @@
 //!
 //! This module only puts the parts together; each part says itself what it does.
 
+mod announce;
 pub mod core;
 mod evaluator;
 mod learner;
@@ -19,7 +20,8 @@ use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::run::RunDescription;
-use barnraise_relay::{Node, NodeConfig};
+use barnraise_relay::dht::{Dht, DhtConfig};
+use barnraise_relay::{Node, NodeConfig, Routing};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use tokio::net::TcpListener;
@@ -27,7 +29,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::login::Login;
-use crate::access::{Access, keep_up};
+use crate::access::{Access, keep_up, signing_key};
 use crate::config::RunConfig;
 use crate::data::fashion_mnist::{Dataset, FileSpecs};
 use crate::data::shards::ShardStore;
@@ -35,6 +37,7 @@ use crate::http::{HttpState, app};
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::Journal;
+use announce::{Announcement, announce};
 use core::{Core, EVENTS_MAX, Outputs, Storing};
 use evaluator::Evaluator;
 use learner::{Learner, PublishedState};
@@ -84,7 +87,9 @@ pub async fn run(
     let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
     let access = Access::open(&config, &keypair).await?;
     let login = Login::new(&config.access, access.authority.as_ref())?;
+    let signing_key = signing_key(&keypair);
     let node = start_node(&config, keypair).await?;
+    let dht = Dht::start(node.clone(), DhtConfig::default())?;
     let http = TcpListener::bind(config.network.http).await;
     let http = http.with_context(|| format!("the page cannot be served at {}", config.network.http))?;
     let here = Listening { http: http.local_addr()?, addresses: node.addresses() };
@@ -106,6 +111,11 @@ pub async fn run(
     streams::serve(&services, config.network.contributors_max)?;
     let keeping = keep_up(access, node.clone(), config.access.poll_interval, shutdown.clone());
     let keeping = tokio::spawn(keeping);
+    // Without an Ed25519 key nobody finds it in the DHT.
+    let announcing = signing_key.ok().map(|key| {
+        let (run_id, known) = (config.run.id.clone(), config.network.dht_peers.clone());
+        tokio::spawn(announce(node.clone(), dht, Announcement { run_id, key, known }, shutdown.clone()))
+    });
     let evaluator = Evaluator {
         test: dataset.test,
         model: config.model_spec(),
@@ -132,6 +142,9 @@ pub async fn run(
     node.shutdown().await;
     refreshing.await?;
     keeping.await?;
+    if let Some(announcing) = announcing {
+        announcing.await?;
+    }
     // Open event streams end with the core's sender; a client that never ends its request is cut off.
     match tokio::time::timeout(GOODBYE_MAX, &mut page).await {
         Ok(served) => served??,
@@ -150,6 +163,7 @@ async fn start_node(config: &RunConfig, keypair: Keypair) -> anyhow::Result<Node
         relays: config.network.relays.clone(),
         upnp: config.network.upnp,
         limits: config.limits.clone(),
+        routing: Some(Routing::Server),
         ..NodeConfig::default()
     };
     Ok(Node::start(keypair, node).await?)

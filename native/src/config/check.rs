@@ -41,6 +41,10 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
         let good = matches!(relay.iter().last(), Some(Protocol::P2p(_)));
         check("network.relays", good, "each ends with /p2p/<peer id>", relay)?;
     }
+    for peer in &config.network.dht_peers {
+        let good = matches!(peer.iter().last(), Some(Protocol::P2p(_)));
+        check("network.dht_peers", good, "each ends with /p2p/<peer id>", peer)?;
+    }
     limits(&config.limits)?;
     super::access::validate(&config.access)?;
     range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000)

@@ -74,7 +74,7 @@ fn fetch(url: String) -> Result<RunStatus, AddressError> {
 
 /// The addresses that a native peer dials, the best way first: QUIC, TCP, WebSocket, and through a relay
 /// where that is all there is.
-fn to_dial(listed: &[String]) -> Vec<Multiaddr> {
+pub(super) fn to_dial(listed: &[String]) -> Vec<Multiaddr> {
     let parsed = listed.iter().filter_map(|address| address.parse::<Multiaddr>().ok());
     let mut ranked: Vec<(u8, Multiaddr)> =
         parsed.filter_map(|address| rank(&address).map(|rank| (rank, address))).collect();

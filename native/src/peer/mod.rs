@@ -6,6 +6,7 @@
 mod address;
 mod cache;
 pub mod display;
+mod find;
 mod platform;
 
 use std::cell::RefCell;
@@ -68,7 +69,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
         },
     };
     let platform =
-        NativePlatform::new(args.address.address, keypair, ShardCache::new(cache_folder().join("peer")));
+        NativePlatform::new(args.address.address, args.run, keypair, ShardCache::new(cache_folder().join("peer")));
     let watch = RefCell::new(Watch { commands, samples: args.samples, was_described: false, failure: None });
     let given = contribute(&platform, config, received, |event| {
         watch.borrow_mut().on_event(&event);

@@ -16,7 +16,7 @@ use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
 
-use super::address;
+use super::{address, find};
 use super::cache::ShardCache;
 use crate::cli::JoinAddress;
 
@@ -26,6 +26,8 @@ const HEAD_START: Duration = Duration::from_millis(500);
 /// Clock, network and shard cache of `barnraise join`.
 pub(super) struct NativePlatform {
     address: JoinAddress,
+    /// To be found through whoever is at the address.
+    run: Option<String>,
     keypair: Keypair,
     cache: ShardCache,
     started: Instant,
@@ -34,8 +36,13 @@ pub(super) struct NativePlatform {
 }
 
 impl NativePlatform {
-    pub(super) fn new(address: JoinAddress, keypair: Keypair, cache: ShardCache) -> Self {
-        Self { address, keypair, cache, started: Instant::now(), connection: RefCell::new(None) }
+    pub(super) fn new(
+        address: JoinAddress,
+        run: Option<String>,
+        keypair: Keypair,
+        cache: ShardCache,
+    ) -> Self {
+        Self { address, run, keypair, cache, started: Instant::now(), connection: RefCell::new(None) }
     }
 
     /// Since this platform was made.
@@ -89,20 +96,16 @@ impl Platform for NativePlatform {
     async fn connect(&self) -> Result<(), String> {
         let addresses = address::resolve(&self.address).await.map_err(|error| error.to_string())?;
         let node = self.start(&addresses).await?;
-        let dials = addresses.into_iter().map(|address| node.dial(address));
-        match race(dials, || tokio::time::sleep(HEAD_START)).await {
-            Ok((_, peer)) => {
-                if let Ok(Some(path)) = node.path(peer).await {
-                    tracing::info!("connected {path}");
-                }
-                self.connection.replace(Some((node, peer)));
-                Ok(())
-            }
-            Err(failures) => {
-                let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
-                Err(failures.join("; "))
-            }
+        let mut peer = dial_any(&node, addresses).await?;
+        if let Some(run) = &self.run {
+            let found = find::backbones(&node, peer, run).await.map_err(|error| error.to_string())?;
+            peer = dial_any(&node, found).await?;
         }
+        if let Ok(Some(path)) = node.path(peer).await {
+            tracing::info!("connected {path}");
+        }
+        self.connection.replace(Some((node, peer)));
+        Ok(())
     }
 
     async fn disconnect(&self) {
@@ -129,6 +132,18 @@ impl Platform for NativePlatform {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "a shard is not kept on disk"),
             Err(error) => tracing::debug!(%error, "a shard is not kept on disk"),
+        }
+    }
+}
+
+/// Whoever answers first at one of the addresses.
+async fn dial_any(node: &Node, addresses: Vec<Multiaddr>) -> Result<PeerId, String> {
+    let dials = addresses.into_iter().map(|address| node.dial(address));
+    match race(dials, || tokio::time::sleep(HEAD_START)).await {
+        Ok((_, peer)) => Ok(peer),
+        Err(failures) => {
+            let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
+            Err(failures.join("; "))
         }
     }
 }

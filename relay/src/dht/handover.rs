@@ -54,7 +54,7 @@ async fn hand_over(shared: &Arc<Shared>, newcomers: HashSet<PeerId>) {
     let mut closest: HashMap<Key, Vec<PeerAddresses>> = HashMap::new();
     for keys in keys.chunks(KEYS_AT_ONCE) {
         // One more, because the newcomer may be among them.
-        let known = shared.closest_known(keys, shared.node.peer_id(), n_replicas + 1).await;
+        let known = shared.neighbours.closest(keys, &shared.here.0, n_replicas + 1).await;
         closest.extend(keys.iter().copied().zip(known));
     }
     for newcomer in newcomers {

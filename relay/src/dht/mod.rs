@@ -8,6 +8,7 @@ mod config;
 mod counters;
 mod handover;
 mod links;
+mod neighbours;
 mod operations;
 mod serve;
 
@@ -24,6 +25,7 @@ pub use self::config::DhtConfig;
 use self::counters::Counters;
 pub use self::counters::DhtCounters;
 use self::links::Links;
+use self::neighbours::Neighbours;
 use crate::{Node, NodeError};
 
 /// How often is looked at what is due: refreshes of the cache, streams that nobody uses.
@@ -46,6 +48,7 @@ struct Shared {
     storage: Mutex<Storage>,
     cache: Mutex<Cache>,
     links: Links,
+    neighbours: Neighbours,
     /// Searches for others under way.
     on_behalf: Semaphore,
     counters: Counters,
@@ -65,6 +68,7 @@ impl Dht {
             storage: Mutex::new(Storage::new(config.storage.clone(), Eviction::EarliestExpiry)),
             cache: Mutex::new(Cache::new(config.cache.clone())),
             links: Links::new(node.clone(), &config),
+            neighbours: Neighbours::new(node.clone()),
             on_behalf: Semaphore::new(config.on_behalf_max),
             counters: Counters::default(),
             node,

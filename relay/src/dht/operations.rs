@@ -11,7 +11,6 @@ use barnraise_swarm::Moment;
 use barnraise_swarm::dht::{Goal, KeyOutcome, Placement, PlacementAction, Traversal, TraversalAction};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use libp2p::{Multiaddr, PeerId};
 
 use super::links::RequestError;
 use super::{Shared, counters, lock};
@@ -95,8 +94,7 @@ impl Shared {
         let limits = self.config.traversal.clone();
         let lifetime_max = self.config.storage.lifetime_max;
         let mut search = Traversal::new(limits, goal, lifetime_max, self.here.clone(), keys.iter().copied());
-        for (key, peers) in keys.iter().zip(self.closest_known(keys, self.node.peer_id(), CLOSEST_MAX).await)
-        {
+        for (key, peers) in keys.iter().zip(self.neighbours.closest(keys, &self.here.0, CLOSEST_MAX).await) {
             search.on_local(self.wall(), key, &peers, self.held(key, goal));
         }
         let mut answers = FuturesUnordered::new();
@@ -221,22 +219,6 @@ impl Shared {
             Goal::First if stored.is_empty() => lock(&self.cache).get(now, key),
             _ => stored,
         }
-    }
-
-    /// The closest peers of each key that the routing table has.
-    pub(super) async fn closest_known(
-        &self,
-        keys: &[Key],
-        except: PeerId,
-        n_max: usize,
-    ) -> Vec<Vec<PeerAddresses>> {
-        let bytes = keys.iter().map(|key| key.0.to_vec()).collect();
-        // A node that has stopped knows nobody.
-        let closest = self.node.closest_peers(bytes, n_max, except).await.unwrap_or_default();
-        let contact = |(peer, addresses): (PeerId, Vec<Multiaddr>)| {
-            PeerAddresses::new(peer.to_bytes(), addresses.iter().map(Multiaddr::to_vec))
-        };
-        closest.into_iter().map(|peers| peers.into_iter().map(contact).collect()).collect()
     }
 
     /// This node among those that may keep a record, where it serves.

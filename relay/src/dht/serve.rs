@@ -112,7 +112,7 @@ impl Shared {
 
     async fn answer_find(&self, asker: PeerId, keys: &[Key]) -> NodeToPeer {
         let n_closest = (PEERS_MAX / keys.len().max(1)).clamp(CLOSEST_MIN, CLOSEST_MAX);
-        let closest = self.closest_known(keys, asker, n_closest).await;
+        let closest = self.neighbours.closest(keys, &asker.to_bytes(), n_closest).await;
         let mut answer = FoundBuilder::default();
         for (key, closest) in keys.iter().zip(&closest) {
             if !answer.push(self.held_for_others(key), closest) {

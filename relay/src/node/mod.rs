@@ -148,15 +148,9 @@ impl Node {
         self.shared.reach()
     }
 
-    /// The closest peers of each key that the routing table has, closest first, without `except`; none
-    /// without [`NodeConfig::routing`].
-    pub(crate) async fn closest_peers(
-        &self,
-        keys: Vec<Vec<u8>>,
-        n_max: usize,
-        except: PeerId,
-    ) -> Result<Vec<Vec<Contact>>, NodeError> {
-        self.ask(|reply| Command::Closest { keys, n_max, except, reply }).await
+    /// Everybody in the routing table; nobody without [`NodeConfig::routing`].
+    pub(crate) async fn contacts(&self) -> Result<Vec<Contact>, NodeError> {
+        self.ask(|reply| Command::Contacts { reply }).await
     }
 
     /// Opens a stream to a peer that a connection stands with.

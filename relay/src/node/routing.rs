@@ -74,14 +74,15 @@ pub(super) fn on_identified(
     }
 }
 
-/// The closest peers of each key, closest first, without `except`.
-pub(super) fn closest(kademlia: &mut Kademlia, keys: &[Vec<u8>], n: usize, except: PeerId) -> Vec<Vec<Contact>> {
-    let of_key = |key: &Vec<u8>| {
-        let key = kad::KBucketKey::new(key.clone());
-        let peers = kademlia.find_closest_local_peers(&key, &except).take(n);
-        peers.map(|peer| (peer.node_id, peer.multiaddrs)).collect()
-    };
-    keys.iter().map(of_key).collect()
+/// Everybody in the routing table.
+pub(super) fn contacts(kademlia: &mut Kademlia) -> Vec<Contact> {
+    let contacts = kademlia.kbuckets().flat_map(|bucket| {
+        let of_bucket = bucket.iter().map(|entry| {
+            (*entry.node.key.preimage(), entry.node.value.iter().cloned().collect::<Vec<_>>())
+        });
+        of_bucket.collect::<Vec<_>>()
+    });
+    contacts.collect()
 }
 
 fn known_addresses(kademlia: &mut Kademlia, peer: PeerId) -> Vec<Multiaddr> {

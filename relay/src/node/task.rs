@@ -35,7 +35,7 @@ type DialReply = oneshot::Sender<Result<(), NodeError>>;
 #[derive(Debug)]
 pub(super) enum Command {
     Dial { peer: PeerId, addresses: Vec<Multiaddr>, reply: DialReply },
-    Closest { keys: Vec<Vec<u8>>, n_max: usize, except: PeerId, reply: oneshot::Sender<Vec<Vec<Contact>>> },
+    Contacts { reply: oneshot::Sender<Vec<Contact>> },
     Open { peer: PeerId, protocol: StreamProtocol, reply: oneshot::Sender<Result<Stream, OpenError>> },
     ConnectedPeers { reply: oneshot::Sender<Vec<PeerId>> },
     Path { peer: PeerId, reply: oneshot::Sender<Option<Path>> },
@@ -138,10 +138,9 @@ impl NodeTask {
             };
             match command {
                 Some(Command::Dial { peer, addresses, reply }) => self.dial(peer, addresses, reply),
-                Some(Command::Closest { keys, n_max, except, reply }) => {
+                Some(Command::Contacts { reply }) => {
                     let kademlia = self.swarm.behaviour_mut().routing.as_mut();
-                    let closest = kademlia.map(|kademlia| routing::closest(kademlia, &keys, n_max, except));
-                    let _ = reply.send(closest.unwrap_or_else(|| vec![Vec::new(); keys.len()]));
+                    let _ = reply.send(kademlia.map(routing::contacts).unwrap_or_default());
                 }
                 Some(Command::Open { peer, protocol, reply }) => {
                     // Without a connection the reply is dropped, which says so.

@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 pub use self::config::{NetworkSection, RelayConfig, RelayConfigError};
 pub use self::http::operator_routes;
 use crate::identity::{IdentityError, load_or_create_keypair};
-use crate::node::{Node, NodeConfig, NodeError};
+use crate::dht::{Dht, DhtConfig};
+use crate::node::{Node, NodeConfig, NodeError, Routing};
 
 /// Where a relay can be reached.
 #[derive(Debug, Clone)]
@@ -67,9 +68,12 @@ pub async fn run(
         limits: config.limits.clone(),
         upnp: config.network.upnp,
         relay_service: Some(config.relay.clone()),
+        routing: Some(Routing::Server),
         ..NodeConfig::default()
     };
     let node = Node::start(keypair, node).await?;
+    // Those who meet here find each other's runs.
+    let _dht = Dht::start(node.clone(), DhtConfig::default())?;
     let here = Listening { http: http.local_addr().map_err(http_error)?, addresses: node.addresses() };
     // Whoever asked may have stopped listening for the answer.
     let _ = listening.send(here);

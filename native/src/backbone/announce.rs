@@ -1,0 +1,79 @@
+//! Tells the DHT where this backbone is, under its run's id, for as long as it is up.
+
+use std::time::Duration;
+
+use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::dht::backbone::Backbone;
+use barnraise_relay::dht::Dht;
+use barnraise_relay::{Node, NodeEvent};
+use libp2p::Multiaddr;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+
+/// For how long it is believed: whoever asks after a crash is sent here no longer than this.
+const LIFETIME: Duration = Duration::from_secs(600);
+/// How often it is said again, well before that.
+const REFRESH: Duration = Duration::from_secs(180);
+/// How soon again where nobody else heard it: this backbone is the first of the DHT, or alone.
+const RETRY: Duration = Duration::from_secs(15);
+/// Addresses come and go together.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Whose place it is, and whom to begin with.
+pub(super) struct Announcement {
+    pub(super) run_id: String,
+    pub(super) key: KeyPair,
+    /// Peers of the DHT.
+    pub(super) known: Vec<Multiaddr>,
+}
+
+/// Publishes the node's addresses until `shutdown`.
+pub(super) async fn announce(node: Node, dht: Dht, what: Announcement, shutdown: CancellationToken) {
+    let mut events = node.events();
+    loop {
+        for address in &what.known {
+            if let Err(error) = node.dial(address.clone()).await {
+                tracing::warn!(%error, "a peer of the DHT cannot be reached");
+            }
+        }
+        let addresses = node.addresses().iter().map(Multiaddr::to_vec).collect::<Vec<_>>();
+        let wait = match Backbone::sign(&what.key, &what.run_id, addresses, dht.now().after(LIFETIME)) {
+            Ok(record) => match dht.store(vec![record]).await.pop() {
+                Some(Ok(n_replicas)) => {
+                    tracing::debug!(n_replicas, "the DHT knows where this backbone is");
+                    if n_replicas > 1 { REFRESH } else { RETRY }
+                }
+                Some(Err(refusal)) => {
+                    tracing::warn!(%refusal, "the DHT does not keep where this backbone is");
+                    RETRY
+                }
+                None => RETRY,
+            },
+            Err(error) => {
+                tracing::warn!(%error, "no record of this backbone can be made");
+                REFRESH
+            }
+        };
+        let again = async {
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = changed(&mut events) => tokio::time::sleep(SETTLE).await,
+            }
+        };
+        if shutdown.run_until_cancelled(again).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Until the node's addresses are others, or it has stopped.
+async fn changed(events: &mut tokio::sync::broadcast::Receiver<NodeEvent>) {
+    loop {
+        match events.recv().await {
+            Ok(NodeEvent::AddressesChanged) | Err(RecvError::Lagged(_)) => return,
+            Ok(_) => {}
+            // The shutdown comes next.
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
