@@ -201,6 +201,25 @@ async fn what_another_process_takes_back_ends_here() {
 }
 
 #[tokio::test]
+async fn whoever_was_invited_comes_back_and_whoever_was_sent_away_does_not() {
+    let world = world(AccessMode::Invitation).await;
+    world.store().invite("week", 2, UnixTime(START + 168 * HOUR), world.now()).await.unwrap();
+    let redeem = async |seed: u8| world.authority.redeem(pair(seed).public(), "week").await;
+    redeem(2).await.unwrap();
+    redeem(3).await.unwrap();
+    world.store().revoke(&Whose::Peer(pair(3).public()), false, world.now()).await.unwrap();
+    // Two days later all tokens have expired, and the invitation is used up for anybody else.
+    world.after(48 * HOUR);
+    world.store().forget_expired(world.now()).await.unwrap();
+    redeem(2).await.unwrap();
+    assert_eq!(redeem(3).await.unwrap_err(), TokenRefusal::Revoked.into());
+    assert_eq!(redeem(4).await.unwrap_err(), Refusal::InvitationUsedUp);
+    world.after(168 * HOUR);
+    world.store().forget_expired(world.now()).await.unwrap();
+    assert!(redeem(2).await.is_err());
+}
+
+#[tokio::test]
 async fn a_list_lets_in_whom_it_names_and_forgets_whom_it_does_not() {
     let world = world(AccessMode::Allowlist).await;
     let (store, issuer) = (world.store(), "https://id.example");

@@ -4,6 +4,7 @@ pub mod artifacts;
 pub mod browser;
 pub mod client;
 pub mod lan;
+pub mod npm;
 pub mod process;
 pub mod provider;
 pub mod visitor;

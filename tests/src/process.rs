@@ -95,6 +95,14 @@ impl World {
         self
     }
 
+    /// Puts a file beside the configuration.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn write(&self, name: &str, text: &str) -> Result<()> {
+        Ok(std::fs::write(self.folder.path().join(name), text)?)
+    }
+
     /// Runs `barnraise` with these arguments on this run's configuration until it ends; what it printed.
     ///
     /// # Errors
@@ -284,6 +292,11 @@ impl Backbone {
     /// Address of the page, without a slash at its end.
     pub fn page(&self) -> String {
         format!("http://{}", self.http)
+    }
+
+    /// Every address that it announced, peer id included.
+    pub fn addresses(&self) -> &[Multiaddr] {
+        &self.addresses
     }
 
     /// The TCP address, peer id included.

@@ -1,18 +1,26 @@
 //! A real OpenID Connect provider for the tests: the certified one of npm, in Node.js, on loopback.
 
-use std::path::{Path, PathBuf};
+use std::net::TcpListener;
 use std::process::Stdio;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::artifacts;
-use crate::process::HANG;
+use crate::npm::Program;
+use crate::process::{HANG, World};
 
-/// The version that is tested with.
-const VERSION: &str = "8.8.1";
-const SCRIPT: &str = include_str!("../assets/oidc-provider.mjs");
+const PROGRAM: Program<'static> = Program {
+    name: "oidc-provider",
+    files: &[
+        ("package.json", include_str!("../oidc-provider/package.json")),
+        ("package-lock.json", include_str!("../oidc-provider/package-lock.json")),
+        ("provider.mjs", include_str!("../oidc-provider/provider.mjs")),
+    ],
+};
+/// How the provider knows the run.
+const CLIENT: &str = "barn";
+const SECRET: &str = "secret of the barn";
 
 /// A running provider; it ends when this is dropped.
 #[derive(Debug)]
@@ -28,11 +36,10 @@ impl Provider {
     /// # Errors
     /// Where Node.js, npm or the package cannot be had.
     pub async fn start(redirect: &str, client_id: &str, client_secret: &str) -> Result<Self> {
-        let folder = tokio::task::spawn_blocking(fetch).await??;
+        let installed = tokio::task::spawn_blocking(|| PROGRAM.install()).await??;
         let mut process = Command::new("node")
-            .arg(folder.join("provider.mjs"))
-            .args([redirect, client_id, client_secret])
-            .current_dir(&folder)
+            .args(["provider.mjs", redirect, client_id, client_secret])
+            .current_dir(&installed.folder)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -52,27 +59,21 @@ impl Provider {
     }
 }
 
-/// Fetches the package unless it is there; returns the folder with the script beside it.
-fn fetch() -> Result<PathBuf> {
-    let folder = artifacts::target_dir()?.join("npm").join(format!("oidc-provider-{VERSION}"));
-    // Two tests may come here at once.
-    std::fs::create_dir_all(&folder)?;
-    let lock = std::fs::File::create(folder.join("lock"))?;
-    lock.lock()?;
-    if !folder.join("complete").is_file() {
-        install(&folder)?;
-        std::fs::write(folder.join("complete"), VERSION)?;
-    }
-    std::fs::write(folder.join("provider.mjs"), SCRIPT)?;
-    Ok(folder)
-}
-
-fn install(folder: &Path) -> Result<()> {
-    let mut command = std::process::Command::new("npm");
-    // Without the scripts of packages: none is needed, and none is trusted.
-    command.args(["install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]);
-    command.arg(folder).arg(format!("oidc-provider@{VERSION}")).stdin(Stdio::null());
-    let output = command.output().context("npm cannot be started: install Node.js with npm")?;
-    ensure!(output.status.success(), "npm: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
+/// A run configured by `sections`, for those on its list, and its identity provider. The page has an
+/// address from the start, because the provider has to know it.
+///
+/// # Errors
+/// Where the provider cannot be had.
+pub async fn listed(sections: &str) -> Result<(World, Provider)> {
+    let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let page = format!("http://{free}");
+    let provider = Provider::start(&format!("{page}/login/callback"), CLIENT, SECRET).await?;
+    let config = format!(
+        "{sections}\n[access]\nmode = \"allowlist\"\npoll_interval = \"1s\"\npage = \"{page}\"\n\
+        [access.oidc]\nissuer = \"{}\"\nclient_id = \"{CLIENT}\"\nclient_secret_file = \"client-secret\"\n",
+        provider.issuer,
+    );
+    let world = World::new(&config)?.at(&free.to_string());
+    world.write("client-secret", &format!("{SECRET}\n"))?;
+    Ok((world, provider))
 }

@@ -69,7 +69,7 @@ impl AccessAuthority {
             return Err(Refusal::OtherWay { mode: self.policy.mode, wanted: "invitation".into() });
         }
         let now = self.now();
-        if self.store.was_revoked(peer, now).await.map_err(unavailable)? {
+        if self.store.was_revoked(peer).await.map_err(unavailable)? {
             return Err(TokenRefusal::Revoked.into());
         }
         match self.store.redeem(code, peer, now).await.map_err(unavailable)? {

@@ -325,10 +325,10 @@ impl Store {
         query.fetch_optional(&self.pool).await?.map(issued).transpose()
     }
 
-    /// Whether anything that `peer` was given was taken back and would be good still.
-    pub async fn was_revoked(&self, peer: PublicKey, now: UnixTime) -> Result<bool, StoreError> {
-        let select = "SELECT COUNT(*) FROM tokens WHERE peer = $1 AND is_revoked = 1 AND expires_at > $2";
-        let query = sqlx::query_scalar::<_, i64>(select).bind(peer.to_string()).bind(seconds(now));
+    /// Whether anything that `peer` was given was ever taken back.
+    pub async fn was_revoked(&self, peer: PublicKey) -> Result<bool, StoreError> {
+        let select = "SELECT COUNT(*) FROM tokens WHERE peer = $1 AND is_revoked = 1";
+        let query = sqlx::query_scalar::<_, i64>(select).bind(peer.to_string());
         Ok(query.fetch_one(&self.pool).await? > 0)
     }
 
@@ -374,12 +374,12 @@ impl Store {
         Ok((tokens.collect::<Result<_, StoreError>>()?, next))
     }
 
-    /// Forgets tokens that expired before `now`. Revocations keep their numbers for ever.
+    /// Forgets tokens that expired before `now`, but for those that say something still: that somebody used
+    /// an invitation which others can use, or was sent away. Revocations keep their numbers for ever.
     pub async fn forget_expired(&self, now: UnixTime) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM tokens WHERE expires_at <= $1")
-            .bind(seconds(now))
-            .execute(&self.pool)
-            .await?;
+        let delete = "DELETE FROM tokens WHERE expires_at <= $1 AND is_revoked = 0 AND NOT EXISTS \
+            (SELECT 1 FROM invitations i WHERE i.code_hash = tokens.invitation AND i.expires_at > $1)";
+        sqlx::query(delete).bind(seconds(now)).execute(&self.pool).await?;
         Ok(())
     }
 

@@ -277,3 +277,48 @@ async fn ask<P: Platform>(
 fn unexpected(answer: &BackboneToContributor) -> OperationError {
     ConversationError::Refused(format!("a question about access was answered with {answer:?}")).into()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::{Claims, TokenId};
+
+    use super::*;
+
+    const NOW: UnixTime = UnixTime(1_000_000);
+
+    fn token(expires_at: UnixTime) -> AccessToken {
+        let (run_id, user) = ("barn".to_owned(), "alice".to_owned());
+        let peer = KeyPair::from_seed(&[2; 32]).public();
+        let claims = Claims { run_id, user, peer, expires_at, token_id: TokenId([1; 16]) };
+        AccessToken::sign(&KeyPair::from_seed(&[1; 32]), claims).unwrap()
+    }
+
+    #[test]
+    fn a_token_is_renewed_with_a_third_of_its_time_to_spare_and_again_where_that_fails() {
+        let ticket = Ticket::new(Credentials::default());
+        assert!(!ticket.is_old(UnixTime(u64::MAX)), "there is none");
+        ticket.hold(token(NOW.after(90)), NOW);
+        assert!(!ticket.is_old(NOW.after(59)) && ticket.is_old(NOW.after(60)));
+        ticket.retry(NOW.after(60));
+        assert!(!ticket.is_old(NOW.after(62)) && ticket.is_old(NOW.after(63)));
+        ticket.retry(NOW.after(89));
+        assert!(ticket.is_old(NOW.after(90)));
+        // What has expired is not renewed: the next connection finds another way in.
+        ticket.retry(NOW.after(90));
+        assert!(!ticket.is_old(UnixTime(u64::MAX)));
+    }
+
+    #[test]
+    fn no_two_requests_have_a_nonce_in_common() {
+        let key = Some(KeyPair::from_seed(&[2; 32]));
+        let ticket = Ticket::new(Credentials { key, invitation: None });
+        let asked = KeyPair::from_seed(&[1; 32]).public();
+        let nonce = |now| request(&ticket, token(NOW.after(90)), asked, now).unwrap().0;
+        assert_ne!(nonce(NOW), nonce(NOW));
+        assert_ne!(nonce(NOW), nonce(NOW.after(1)));
+        let nobody = Ticket::new(Credentials::default());
+        assert!(request(&nobody, token(NOW.after(90)), asked, NOW).is_err());
+    }
+}

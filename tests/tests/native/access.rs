@@ -1,7 +1,5 @@
 //! Who may take part: by invitation, and for those on a list who sign in at a real identity provider.
 
-use std::net::TcpListener;
-
 use barnraise_native::access::{signing_key, store::Store};
 use barnraise_protocol::access::{
     self, AccessMode, AccessToken, BackboneToContributor as Down, ContributorToBackbone as Up, KeyPair,
@@ -15,7 +13,7 @@ use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::{TensorCodec, framing};
 use barnraise_tests::client::Client;
 use barnraise_tests::process::{Backbone, World};
-use barnraise_tests::provider::Provider;
+use barnraise_tests::provider::{self, Provider};
 use barnraise_tests::visitor::Visitor;
 use libp2p::identity::Keypair;
 
@@ -243,19 +241,7 @@ struct Listed {
 
 /// A run for those on its list, and its identity provider.
 async fn listed() -> Listed {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let page = format!("http://{free}");
-    let provider =
-        Provider::start(&format!("{page}/login/callback"), "barn", "secret of the barn").await.unwrap();
-    let secret = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(secret.path(), "secret of the barn\n").unwrap();
-    let config = format!(
-        "{SMALL}\n[access]\nmode = \"allowlist\"\npoll_interval = \"1s\"\npage = \"{page}\"\n\
-        [access.oidc]\nissuer = \"{}\"\nclient_id = \"barn\"\nclient_secret_file = \"{}\"\n",
-        provider.issuer,
-        secret.path().display()
-    );
-    let mut world = World::new(&config).unwrap().at(&free.to_string());
+    let (mut world, provider) = provider::listed(SMALL).await.unwrap();
     let backbone = world.backbone().await.unwrap();
     Listed { world, backbone, _provider: provider }
 }
