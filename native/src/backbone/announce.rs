@@ -7,6 +7,7 @@ use barnraise_protocol::dht::backbone::Backbone;
 use barnraise_relay::dht::Dht;
 use barnraise_relay::{Node, NodeEvent};
 use libp2p::Multiaddr;
+use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
@@ -37,11 +38,13 @@ pub(super) async fn announce(node: Node, dht: Dht, what: Announcement, shutdown:
             }
         }
         let addresses = node.addresses().iter().map(Multiaddr::to_vec).collect::<Vec<_>>();
+        let mut is_alone = false;
         let wait = match Backbone::sign(&what.key, &what.run_id, addresses, dht.now().after(LIFETIME)) {
             Ok(record) => match dht.store(vec![record]).await.pop() {
                 Some(Ok(n_replicas)) => {
                     tracing::debug!(n_replicas, "the DHT knows where this backbone is");
-                    if n_replicas > 1 { REFRESH } else { RETRY }
+                    is_alone = n_replicas < 2;
+                    if is_alone { RETRY } else { REFRESH }
                 }
                 Some(Err(refusal)) => {
                     tracing::warn!(%refusal, "the DHT does not keep where this backbone is");
@@ -57,7 +60,7 @@ pub(super) async fn announce(node: Node, dht: Dht, what: Announcement, shutdown:
         let again = async {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = changed(&mut events) => tokio::time::sleep(SETTLE).await,
+                () = changed(&mut events, is_alone) => tokio::time::sleep(SETTLE).await,
             }
         };
         if shutdown.run_until_cancelled(again).await.is_none() {
@@ -66,11 +69,12 @@ pub(super) async fn announce(node: Node, dht: Dht, what: Announcement, shutdown:
     }
 }
 
-/// Until the node's addresses are others, or it has stopped.
-async fn changed(events: &mut tokio::sync::broadcast::Receiver<NodeEvent>) {
+/// Until the node's addresses are others, or somebody who would keep them comes to one who was alone.
+async fn changed(events: &mut broadcast::Receiver<NodeEvent>, is_alone: bool) {
     loop {
         match events.recv().await {
             Ok(NodeEvent::AddressesChanged) | Err(RecvError::Lagged(_)) => return,
+            Ok(NodeEvent::Routable(_)) if is_alone => return,
             Ok(_) => {}
             // The shutdown comes next.
             Err(RecvError::Closed) => std::future::pending().await,

@@ -88,9 +88,7 @@ impl Links {
         let answer = answer.unwrap_or(Err(RequestError::Timeout(self.timeout)));
         match &answer {
             // A refusal is an answer, too.
-            Ok(_) | Err(RequestError::Conversation(DhtError::Refused(_))) => {
-                *lock(&link.health) = Health::default()
-            }
+            Ok(_) | Err(RequestError::Conversation(DhtError::Refused(_))) => link.on_answer(),
             Err(_) => link.on_failure(self.avoid),
         }
         answer
@@ -184,6 +182,10 @@ impl Link {
 
     fn is_avoided(&self) -> bool {
         lock(&self.health).avoided_until.is_some_and(|until| until > Instant::now())
+    }
+
+    fn on_answer(&self) {
+        *lock(&self.health) = Health::default();
     }
 
     fn on_failure(&self, avoid: Duration) {

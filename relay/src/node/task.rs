@@ -157,11 +157,11 @@ impl NodeTask {
                     let _ = reply.send(self.connections.best(&peer).map(|(_, path)| path.clone()));
                 }
                 Some(Command::Shutdown { reply }) => {
-                    self.close().await;
+                    Box::pin(self.close()).await;
                     let _ = reply.send(());
                     return;
                 }
-                None => return self.close().await,
+                None => return Box::pin(self.close()).await,
             }
         }
     }

@@ -311,7 +311,7 @@ fn a_newcomer_gets_what_falls_to_it_from_one_only() {
             peers
         };
         let holders = by_distance(&peers)[..5].to_vec();
-        let with_newcomer = by_distance(&[&peers[..], &[newcomer.clone()]].concat());
+        let with_newcomer = by_distance(&[&peers[..], std::slice::from_ref(&newcomer)].concat());
         let should_keep = with_newcomer[..5].contains(&newcomer);
         let mut handing = 0;
         for here in &holders {
