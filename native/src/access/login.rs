@@ -207,7 +207,7 @@ async fn come_back(
     let number = hex(&random::<16>().map_err(inside)?);
     let page = confirmation(&identity.name, peer, &number);
     login.put(number, UnderWay { cookie, peer, until, stage: Stage::Back(identity) })?;
-    Ok(page_response(StatusCode::OK, page))
+    Ok(page_response(StatusCode::OK, &page))
 }
 
 #[derive(Deserialize)]
@@ -230,7 +230,7 @@ async fn confirm(
     tracing::info!(user = identity.name, %peer, "signed in");
     let text = "<h1>Welcome</h1><p>This peer may take part now. It goes on by itself: you can close this \
         page.</p>";
-    let mut response = page_response(StatusCode::OK, text.into());
+    let mut response = page_response(StatusCode::OK, text);
     response.headers_mut().insert(header::SET_COOKIE, login.set_cookie("", Duration::ZERO)?);
     Ok(response)
 }
@@ -247,7 +247,7 @@ fn confirmation(name: &str, peer: PublicKey, number: &str) -> String {
     )
 }
 
-fn page_response(status: StatusCode, body: String) -> Response {
+fn page_response(status: StatusCode, body: &str) -> Response {
     let html = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
         content=\"width=device-width\"><title>Barnraise: sign in</title>{body}</html>"
@@ -293,6 +293,6 @@ impl IntoResponse for LoginError {
             Self::NotOnList { .. } | Self::TooManyKeys => StatusCode::FORBIDDEN,
             Self::Inside => StatusCode::BAD_GATEWAY,
         };
-        page_response(status, format!("<h1>Not signed in</h1><p>{}</p>", escape(&self.to_string())))
+        page_response(status, &format!("<h1>Not signed in</h1><p>{}</p>", escape(&self.to_string())))
     }
 }
