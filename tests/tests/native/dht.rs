@@ -1,0 +1,58 @@
+//! A run is found through whoever takes part in the DHT: here the backbone of another run.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use barnraise_protocol::dht::backbone::{self, Backbone};
+use barnraise_protocol::dht::{self, Freshness, UnixMillis};
+use barnraise_relay::{Node, NodeConfig};
+use barnraise_tests::process::{HANG, World};
+use libp2p::Multiaddr;
+use libp2p::identity::Keypair;
+
+use super::SMALL;
+
+const DAY: Duration = Duration::from_secs(24 * 3600 + 60);
+
+/// Asks as a browser does, over one stream, until the run has a backbone.
+async fn found(address: &Multiaddr, run_id: &str) -> Backbone {
+    let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
+    let peer = node.dial(address.clone()).await.unwrap();
+    let mut stream = node.open(peer, dht::PROTOCOL).await.unwrap();
+    let asking = async {
+        loop {
+            let now = UnixMillis(0).after(UNIX_EPOCH.elapsed().unwrap());
+            let keys = vec![backbone::key(run_id)];
+            let records = dht::get(&mut stream, keys, Freshness::Newest, now, DAY).await.unwrap();
+            if let Some(found) = records.iter().flatten().find_map(Backbone::read) {
+                return found;
+            }
+            // Nothing tells who asks that a record came.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(HANG, asking).await.expect("the backbone is in the DHT")
+}
+
+#[tokio::test]
+async fn a_run_is_joined_through_the_backbone_of_another_one() {
+    let mut first = World::new(SMALL).unwrap();
+    let meeting = first.backbone().await.unwrap();
+    let known = meeting.tcp().unwrap();
+    let other = SMALL.replace("test-run", "other-run");
+    let mut second = World::new(&format!("{other}\n[network]\ndht_peers = [\"{known}\"]\n")).unwrap();
+    let backbone = second.backbone().await.unwrap();
+    let there = found(&known, "other-run").await;
+    let addresses: Vec<Multiaddr> =
+        there.addresses.into_iter().map(|bytes| Multiaddr::try_from(bytes).unwrap()).collect();
+    assert!(addresses.contains(&backbone.tcp().unwrap()), "{addresses:?}");
+
+    let joined = second.join(&[&known.to_string(), "--run", "other-run", "--samples", "600"]).unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success(), "{given:?}");
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
+
+    let joined = second.join(&[&known.to_string(), "--run", "no-run"]).unwrap();
+    let given = joined.end().await.unwrap();
+    assert_eq!(given.status.code(), Some(1), "{given:?}");
+    assert!(given.log.contains("nobody is known as a backbone of the run `no-run`"), "{given:?}");
+}
