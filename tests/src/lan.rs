@@ -165,7 +165,7 @@ impl Host {
     /// What the kernel refused.
     pub fn accept_nothing(&self) -> Result<()> {
         let rules = "table ip closed { chain to { type filter hook input priority filter; policy drop;
-            ct state established,related accept; iifname lo accept; } }";
+            ct state established,related accept; iifname lo accept; }; }";
         within(&self.namespace, &["nft", rules])
     }
 }

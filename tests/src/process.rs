@@ -311,7 +311,7 @@ impl Backbone {
         self.addresses.iter().find(is_tcp).cloned().context("no TCP address was announced")
     }
 
-    /// The address through a relay, once there is one.
+    /// The address through a relay over QUIC, once there is one.
     ///
     /// # Errors
     /// Where none comes about.
@@ -319,7 +319,9 @@ impl Backbone {
         let circuit = async {
             loop {
                 let addresses = self.status().await?.addresses;
-                match addresses.into_iter().find(|address| address.contains("/p2p-circuit/")) {
+                let is_circuit =
+                    |address: &String| address.contains("/quic-v1/p2p/") && address.contains("/p2p-circuit/");
+                match addresses.into_iter().find(is_circuit) {
                     Some(circuit) => return Ok(circuit),
                     // Nothing tells over HTTP that the addresses changed.
                     None => tokio::time::sleep(Duration::from_millis(100)).await,

@@ -11,8 +11,9 @@ use libp2p::Multiaddr;
 /// First wait before a relay is asked again; doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// A node that nobody has tested by then counts as closed: its relays may not test.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A node that nobody has tested by then counts as closed: a relay may not test, and a router that drops
+/// packets lets a test end in nothing.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What is known of the node's own addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
