@@ -26,6 +26,21 @@ async fn a_client_authenticates_and_echoes() {
     assert_eq!(events.recv().await.unwrap(), NodeEvent::Disconnected(client.peer_id));
 }
 
+/// js-libp2p closes that stream in order, and gives up where it is told to stop before.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_of_the_handshake_is_kept_until_the_client_leaves_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = echo_node(config(directory.path())).await;
+    let (client, mut handshake) = Client::try_handshake(&webtransport_address(&node)).await.unwrap();
+    // By then the node has long been through with the handshake.
+    assert_eq!(handshake.read(&mut [0]).await.unwrap(), 0);
+    assert_eq!(round_trip(client.open(ECHO).await, b"in").await, b"in");
+    handshake.write_all(b"still here").await.unwrap();
+    handshake.flush().await.unwrap();
+    handshake.close().await.unwrap();
+    assert_eq!(round_trip(client.open(ECHO).await, b"and on").await, b"and on");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ipv6_is_served_too() {
     let directory = tempfile::tempdir().unwrap();

@@ -72,12 +72,13 @@ pub(super) async fn authenticate(
     let (session, stream) =
         AssertUnwindSafe(session).catch_unwind().await.unwrap_or(Err(HandshakeError::Driver))?;
     // From here on an early return closes the connection.
-    let connection = Connection::new(session);
+    let mut connection = Connection::new(session);
     let noise =
         noise::Config::new(&keypair)?.with_webtransport_certhashes(certificates.hashes_in_handshake());
     let (peer, mut secured) = noise.upgrade_inbound(stream, NOISE).await?;
     // The stream has served its purpose; the client may have left it already.
     let _ = secured.close().await;
+    connection.keep(secured);
     Ok((peer, connection))
 }
 

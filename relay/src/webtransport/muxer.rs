@@ -9,8 +9,8 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Fuse};
+use futures::{AsyncRead, AsyncReadExt as _, FutureExt as _};
 use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
 use wtransport::VarInt;
 use wtransport::error::StreamOpeningError;
@@ -42,12 +42,30 @@ pub struct Connection {
     inbound: Option<Opening>,
     outbound: Option<Opening>,
     closed: BoxFuture<'static, wtransport::error::ConnectionError>,
+    /// Holds the stream of the Noise handshake until the client has left it.
+    handshake: Fuse<BoxFuture<'static, ()>>,
 }
 
 impl Connection {
     pub(super) fn new(session: wtransport::Connection) -> Self {
         let watched = session.clone();
-        Self { session, inbound: None, outbound: None, closed: async move { watched.closed().await }.boxed() }
+        Self {
+            session,
+            inbound: None,
+            outbound: None,
+            closed: async move { watched.closed().await }.boxed(),
+            handshake: Fuse::terminated(),
+        }
+    }
+
+    /// Keeps the stream of the Noise handshake for as long as its client does. Were it dropped first, the
+    /// client would be told to stop sending while it closes the stream, and js-libp2p takes that for a failure.
+    pub(super) fn keep(&mut self, mut stream: impl AsyncRead + Send + Unpin + 'static) {
+        // Nothing is said on it any more: its end, an error and a stray byte are all the same.
+        let left = async move {
+            let _ = stream.read(&mut [0]).await;
+        };
+        self.handshake = left.boxed().fuse();
     }
 }
 
@@ -89,6 +107,8 @@ impl StreamMuxer for Connection {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<StreamMuxerEvent, ConnectionError>> {
+        // Once it is through it stays pending.
+        let _ = self.handshake.poll_unpin(cx);
         let error = ready!(self.closed.poll_unpin(cx));
         // A finished future must not be polled again.
         self.closed = futures::future::pending().boxed();

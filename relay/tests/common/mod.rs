@@ -84,19 +84,26 @@ impl Client {
         Self::try_connect(address).await.unwrap()
     }
 
-    /// The dialer's side of the libp2p WebTransport specification.
     pub async fn try_connect(address: &Multiaddr) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(Self::try_handshake(address).await?.0)
+    }
+
+    /// The dialer's side of the libp2p WebTransport specification, and the stream of its handshake.
+    pub async fn try_handshake(
+        address: &Multiaddr,
+    ) -> Result<(Self, noise::Output<ClientStream>), Box<dyn std::error::Error + Send + Sync>> {
         let target = Target::new(address);
         let endpoint = target.endpoint();
         let session = endpoint.connect(target.url(PATH)).await?;
         let keypair = Keypair::generate_ed25519();
         let stream = open_raw(&session).await?;
         let noise = noise::Config::new(&keypair)?.with_webtransport_certhashes(target.certhashes.clone());
-        let (server, _) = noise.upgrade_outbound(stream, "/noise").await?;
+        let (server, secured) = noise.upgrade_outbound(stream, "/noise").await?;
         if target.peer.is_some_and(|expected| expected != server) {
             return Err("another peer answered".into());
         }
-        Ok(Self { session, server, peer_id: keypair.public().to_peer_id(), _endpoint: endpoint })
+        let peer_id = keypair.public().to_peer_id();
+        Ok((Self { session, server, peer_id, _endpoint: endpoint }, secured))
     }
 
     /// Opens a stream and negotiates `protocol` with multistream-select 1.0, written out by hand.
