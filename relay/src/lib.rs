@@ -19,5 +19,7 @@ pub use libp2p;
 
 pub use self::crypto::install_crypto_provider;
 pub use self::identity::{IdentityError, load_or_create_keypair};
-pub use self::node::{Node, NodeConfig, NodeError, NodeEvent, NodeLimits, Path, Reachability, RelayLimits, Routing,};
+pub use self::node::{
+    Node, NodeConfig, NodeError, NodeEvent, NodeLimits, Path, Reachability, RelayLimits, Routing,
+};
 pub use self::streams::{INCOMING_STREAMS_MAX, IncomingStreams, OUTGOING_STREAMS_MAX, OpenError};

@@ -79,8 +79,8 @@ pub(crate) fn compare(args: &DhtArgs, runtime: &tokio::runtime::Runtime) -> Resu
 fn print(args: &DhtArgs, n_peers: usize, ours: &Measured, theirs: Option<&Measured>) -> Result<()> {
     let DhtArgs { tasks, rounds, store_peers, get_peers, failure_rate, .. } = args;
     println!(
-        "\n{n_peers} peers, {tasks} tasks of {rounds} rounds, batches of {store_peers} stores and {get_peers} \
-         gets, {:.0} % of the peers die\n",
+        "\n{n_peers} peers, {tasks} tasks of {rounds} rounds, batches of {store_peers} stores and \
+         {get_peers} gets, {:.0} % of the peers die\n",
         100.0 * failure_rate
     );
     let heading =
@@ -101,7 +101,10 @@ fn print(args: &DhtArgs, n_peers: usize, ours: &Measured, theirs: Option<&Measur
     }
     println!("{}", table(&rows));
     let n_operations = (ours.n_stores + ours.n_gets).max(1);
-    println!("Barnraise sent {} requests for a store or a get", short(ours.n_requests as f64 / n_operations as f64));
+    println!(
+        "Barnraise sent {} requests for a store or a get",
+        short(ours.n_requests as f64 / n_operations as f64)
+    );
     let Some(theirs) = theirs else { return Ok(()) };
     ensure!(!theirs.store_s.is_empty() && !ours.store_s.is_empty(), "nothing was measured");
     let times = |theirs: &[f64], ours: &[f64]| short(mean(theirs) / mean(ours));

@@ -68,8 +68,12 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
             invitation: args.invitation.or(args.address.invitation),
         },
     };
-    let platform =
-        NativePlatform::new(args.address.address, args.run, keypair, ShardCache::new(cache_folder().join("peer")));
+    let platform = NativePlatform::new(
+        args.address.address,
+        args.run,
+        keypair,
+        ShardCache::new(cache_folder().join("peer")),
+    );
     let watch = RefCell::new(Watch { commands, samples: args.samples, was_described: false, failure: None });
     let given = contribute(&platform, config, received, |event| {
         watch.borrow_mut().on_event(&event);

@@ -16,8 +16,8 @@ use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
 
-use super::{address, find};
 use super::cache::ShardCache;
+use super::{address, find};
 use crate::cli::JoinAddress;
 
 /// How long a way may take before the next one is tried beside it.

@@ -23,7 +23,12 @@ macro_rules! counters {
         }
 
         impl Counters {
-            pub(super) fn snapshot(&self, stored_records: u64, stored_bytes: u64, cached_records: u64) -> DhtCounters {
+            pub(super) fn snapshot(
+                &self,
+                stored_records: u64,
+                stored_bytes: u64,
+                cached_records: u64,
+            ) -> DhtCounters {
                 DhtCounters {
                     $($name: self.$name.load(Ordering::Relaxed),)*
                     stored_records,

@@ -52,12 +52,7 @@ pub(super) fn behaviour(here: PeerId, routing: Option<Routing>) -> Toggle<Kademl
 }
 
 /// A peer said who it is and where it listens.
-pub(super) fn on_identified(
-    kademlia: &mut Kademlia,
-    peer: PeerId,
-    info: &identify::Info,
-    reach: Scope,
-) {
+pub(super) fn on_identified(kademlia: &mut Kademlia, peer: PeerId, info: &identify::Info, reach: Scope) {
     if !info.protocols.contains(&PROTOCOL) {
         return;
     }
@@ -77,9 +72,9 @@ pub(super) fn on_identified(
 /// Everybody in the routing table.
 pub(super) fn contacts(kademlia: &mut Kademlia) -> Vec<Contact> {
     let contacts = kademlia.kbuckets().flat_map(|bucket| {
-        let of_bucket = bucket.iter().map(|entry| {
-            (*entry.node.key.preimage(), entry.node.value.iter().cloned().collect::<Vec<_>>())
-        });
+        let of_bucket = bucket
+            .iter()
+            .map(|entry| (*entry.node.key.preimage(), entry.node.value.iter().cloned().collect::<Vec<_>>()));
         of_bucket.collect::<Vec<_>>()
     });
     contacts.collect()

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::config::{NetworkSection, RelayConfig, RelayConfigError};
 pub use self::http::operator_routes;
-use crate::identity::{IdentityError, load_or_create_keypair};
 use crate::dht::{Dht, DhtConfig};
+use crate::identity::{IdentityError, load_or_create_keypair};
 use crate::node::{Node, NodeConfig, NodeError, Routing};
 
 /// Where a relay can be reached.

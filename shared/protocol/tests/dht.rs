@@ -269,8 +269,8 @@ proptest! {
     }
 
     #[test]
-    fn distances_are_those_of_a_metric(a in any::<[u8; 32]>(), b in any::<[u8; 32]>(), c in any::<[u8; 32]>()) {
-        let [a, b, c] = [a, b, c].map(|bytes| Point::of_peer(&bytes));
+    fn distances_are_those_of_a_metric(ids in any::<[[u8; 32]; 3]>()) {
+        let [a, b, c] = ids.map(|bytes| Point::of_peer(&bytes));
         prop_assert_eq!(a.distance(&b), b.distance(&a));
         prop_assert_eq!(a.distance(&a).leading_zeros(), 256);
         // Unidirectional: for a point and a distance there is one other point (Kademlia §2.1).

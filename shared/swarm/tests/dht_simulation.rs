@@ -75,8 +75,8 @@ fn values_are_found_after_three_in_ten_peers_died() {
     println!(
         "{n_found} found, {n_gone} died with their replicas, {n_missed} missed; slowest batch {slowest:?}"
     );
-    // A replica is lost with a chance of 0.3 (dead) + 0.7 * 0.05 (lies): 0.335, all five with 0.335^5 = 0.42 %,
-    // so that 4.2 of 1,000 are gone on average with a deviation of 2.1; 15 are five deviations. What is not
+    // A replica is lost with a chance of 0.3 (dead) + 0.7 * 0.05 (lies): 0.335, all five with 0.335^5 =
+    // 0.42 %, so that 4.2 of 1,000 are gone on average with a deviation of 2.1; 15 are five deviations. What is not
     // gone is found, but for keys whose closest peers the one who stored saw otherwise: at most 0.5 %.
     assert!(n_gone <= 15, "{n_gone} records lost all replicas");
     assert!(n_missed <= N_KEYS / 200, "{n_missed} records were there and not found");

@@ -107,7 +107,9 @@ proptest! {
     }
 
     #[test]
-    fn what_is_held_is_the_newest_that_its_owner_signed(records in proptest::collection::vec(any_record(), 1..40)) {
+    fn what_is_held_is_the_newest_that_its_owner_signed(
+        records in proptest::collection::vec(any_record(), 1..40),
+    ) {
         let mut storage = storage();
         let mut verdicts = Vec::new();
         for record in &records {
@@ -118,7 +120,8 @@ proptest! {
                 verdict, Err(Refusal::TwoOwners | Refusal::Signature)
             ) || record.check(NOW, HOUR).is_err() && matches!(verdict, Err(Refusal::Older { .. })));
             let rivals = records.iter().filter(|r| r.name == record.name && r.subkey == record.subkey);
-            let newest = rivals.filter(|r| r.check(NOW, HOUR).is_ok()).max_by_key(|r| (r.expires_at, r.value.clone()));
+            let good = rivals.filter(|r| r.check(NOW, HOUR).is_ok());
+            let newest = good.max_by_key(|r| (r.expires_at, r.value.clone()));
             let held = storage.get(NOW, &record.name.key());
             let held = held.iter().find(|r| r.subkey == record.subkey);
             prop_assert_eq!(held, newest);
