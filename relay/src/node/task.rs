@@ -178,7 +178,7 @@ impl NodeTask {
         }
         while let Some(action) = self.reservations.poll(now) {
             match action {
-                Action::Dial(relay) => self.dial_relay(relay),
+                Action::Dial(relay) => self.dial_relay(&relay),
                 Action::Reserve(relay) => {
                     match self.swarm.listen_on(relay.clone().with(Protocol::P2pCircuit)) {
                         Ok(id) => drop(self.circuits.insert(id, relay)),
@@ -192,7 +192,7 @@ impl NodeTask {
         }
     }
 
-    fn dial_relay(&mut self, relay: Multiaddr) {
+    fn dial_relay(&mut self, relay: &Multiaddr) {
         let Some(Protocol::P2p(peer)) = relay.iter().last() else { return };
         let opts = DialOpts::peer_id(peer).addresses(vec![relay.clone()]).build();
         // An error is one of a connection that stands or is under way already.

@@ -45,6 +45,9 @@ const SUMMARY: &str = r#"
     return { ...shown, doing: doing(), at: location.href };
 "#;
 
+/// What chromedriver says of a script whose document is gone.
+const UNLOADED: &str = "document unloaded";
+
 /// How much later than the page itself its browser may be before it counts as hung.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -61,7 +64,16 @@ impl Tab {
         self.client.update_timeouts(timeouts).await?;
         let script = format!("{WORDS} const condition = () => ({condition}); {UNTIL}");
         let at_most_ms = u64::try_from(at_most.as_millis())?;
-        let waiting = self.client.execute_async(&script, vec![json!(at_most_ms)]);
+        let waiting = async {
+            loop {
+                let asked = self.client.execute_async(&script, vec![json!(at_most_ms)]).await;
+                match asked {
+                    // The page was left while it was looked at: the next one is asked.
+                    Err(error) if error.to_string().contains(UNLOADED) => {}
+                    asked => return asked,
+                }
+            }
+        };
         let outcome = match tokio::time::timeout(script_max + GRACE, waiting).await {
             Err(_) => bail!("{}: the browser hangs, waiting for {condition}", self.name()),
             Ok(Err(error)) => Err(anyhow!(error)).context("the page could not be asked"),

@@ -68,8 +68,5 @@ fn start() -> Result<(), JsValue> {
 
 fn capabilities() -> Capabilities {
     let window = window();
-    Capabilities {
-        secure: window.is_secure_context(),
-        web_gpu: graphics::at_first_sight(),
-    }
+    Capabilities { secure: window.is_secure_context(), web_gpu: graphics::at_first_sight() }
 }

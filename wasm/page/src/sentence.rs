@@ -171,7 +171,8 @@ fn device_in_words(device: DeviceKind) -> &'static str {
 pub(crate) fn connection_line(page: &Page) -> Option<String> {
     let (way, failures) = page.way.as_ref().filter(|_| matches!(page.peer, Peer::Ready { .. }))?;
     let better = failures.iter().filter(|(failed, _)| failed < way);
-    let why: String = better.map(|(failed, reason)| format!(", as {failed} did not work ({reason})")).collect();
+    let why: String =
+        better.map(|(failed, reason)| format!(", as {failed} did not work ({reason})")).collect();
     Some(format!("Connected by {way}{why}."))
 }
 

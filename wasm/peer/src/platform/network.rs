@@ -88,11 +88,14 @@ impl Network {
         let (peer, mut ways) = dialable(&status.addresses, is_secure)?;
         ways.sort_by_key(|(way, _)| (Some(*way) != self.way.get(), *way));
         let failures = RefCell::new(Vec::new());
-        let attempts = ways.into_iter().map(|(way, addresses)| {
-            let dialled = self.dial(peer, addresses);
-            let failures = &failures;
-            async move { dialled.await.map(|()| way).map_err(|reason| failures.borrow_mut().push((way, reason))) }
-        });
+        let attempts =
+            ways.into_iter().map(|(way, addresses)| {
+                let dialled = self.dial(peer, addresses);
+                let failures = &failures;
+                async move {
+                    dialled.await.map(|()| way).map_err(|reason| failures.borrow_mut().push((way, reason)))
+                }
+            });
         match race(attempts, || gloo::timers::future::sleep(HEAD_START)).await {
             Ok((_, way)) => {
                 self.way.set(Some(way));
