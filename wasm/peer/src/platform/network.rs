@@ -45,6 +45,9 @@ const ORDERS_MAX: usize = 4;
 /// Longest reason of a failed dial.
 const REASON_CHARS_MAX: usize = 400;
 
+/// The addresses of a backbone, by the way that they are dialled.
+type Ways = Vec<(Way, Vec<Multiaddr>)>;
+
 #[derive(NetworkBehaviour)]
 struct Behaviour {
     streams: libp2p_stream::Behaviour,
@@ -194,9 +197,9 @@ async fn fetch_status(origin: &str) -> Result<RunStatus, String> {
 
 /// The addresses that a browser can dial, by way, of the peer that the first of them names. A page that came
 /// encrypted may open no plain WebSocket.
-fn dialable(addresses: &[String], is_secure: bool) -> Result<(PeerId, Vec<(Way, Vec<Multiaddr>)>), String> {
+fn dialable(addresses: &[String], is_secure: bool) -> Result<(PeerId, Ways), String> {
     let mut backbone = None;
-    let mut ways: Vec<(Way, Vec<Multiaddr>)> = Vec::new();
+    let mut ways = Ways::new();
     for address in addresses.iter().take(ADDRESSES_MAX) {
         let Ok(address) = address.parse::<Multiaddr>() else { continue };
         let Some((way, peer)) = way_of(&address, is_secure) else { continue };
