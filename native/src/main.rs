@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 /// Without `RUST_LOG`.
-const LOG_DEFAULT: &str = "info,libp2p_swarm=warn";
+const LOG_DEFAULT: &str = "info,libp2p_swarm=warn,libp2p_kad=error";
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
