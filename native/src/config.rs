@@ -16,7 +16,7 @@ use std::time::Duration;
 use barnraise_learning::{Decay, DeviceChoice, OptimizerSpec, ScheduleSpec};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
-use barnraise_relay::NodeLimits;
+use barnraise_relay::{ConfigFileError, NodeLimits, parse_config, read_config};
 use bytesize::ByteSize;
 use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
@@ -24,9 +24,6 @@ use serde::{Deserialize, Serialize};
 pub use self::access::{AccessSection, OidcSection};
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
-
-/// Largest configuration file that is read.
-const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Everything that `barnraise serve` needs to know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -189,22 +186,9 @@ pub struct EvaluationSection {
 /// Why there is no usable configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
-    /// Not TOML, an unknown key, or a value of another type; says where.
-    #[error("{}: {source}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Line, column, what was wanted.
-        source: Box<toml::de::Error>,
-    },
+    /// The file cannot be read or is not understood.
+    #[error(transparent)]
+    File(#[from] ConfigFileError),
     /// A value that cannot work.
     #[error("{}{}: {source}", path.display(), line.map(|n| format!(", line {n}")).unwrap_or_default())]
     Invalid {
@@ -317,14 +301,7 @@ impl RunConfig {
 
     /// Reads and checks a file; its folders become relative to where it lies.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let read = |source| ConfigError::Read { path: path.to_owned(), source };
-        let n_bytes = std::fs::metadata(path).map_err(read)?.len();
-        if n_bytes > FILE_BYTES_MAX {
-            let text = format!("{n_bytes} bytes, a configuration has at most {FILE_BYTES_MAX}");
-            return Err(read(std::io::Error::other(text)));
-        }
-        let text = std::fs::read_to_string(path).map_err(read)?;
-        let mut config = Self::parse(&text, path)?;
+        let mut config = Self::parse(&read_config(path)?, path)?;
         let base = path.parent().unwrap_or(Path::new(""));
         let folders = [&mut config.data.folder, &mut config.data.cache].into_iter().flatten();
         let secret = config.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
@@ -337,8 +314,7 @@ impl RunConfig {
 
     /// Reads and checks a text; `path` is named in errors.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let parse = |source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) };
-        let config: Self = toml::from_str(text).map_err(parse)?;
+        let config: Self = parse_config(text, path)?;
         config.validate().map_err(|source| ConfigError::Invalid {
             path: path.to_owned(),
             line: check::line_of(text, source.key),

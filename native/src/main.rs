@@ -46,12 +46,7 @@ fn main() -> anyhow::Result<()> {
 
 async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let config = args.config()?;
-    let shutdown = CancellationToken::new();
-    let cancel = shutdown.clone();
-    signals::listen(move || {
-        tracing::info!("storing a checkpoint; once more to quit at once");
-        cancel.cancel();
-    })?;
+    let shutdown = shutdown_at_signal("storing a checkpoint; once more to quit at once")?;
     let (listening, here) = oneshot::channel();
     let mut running = Box::pin(backbone::run(config, args.web_root, listening, shutdown.clone()));
     let mut here = pin!(here);
@@ -70,14 +65,20 @@ async fn join(args: JoinArgs, display: &Display) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn relay(args: &RelayArgs) -> anyhow::Result<()> {
-    let config = RelayConfig::load(&args.config)?;
+/// Cancelled by the first signal, which is answered with what happens then.
+fn shutdown_at_signal(answer: &'static str) -> anyhow::Result<CancellationToken> {
     let shutdown = CancellationToken::new();
     let cancel = shutdown.clone();
     signals::listen(move || {
-        tracing::info!("closing connections; once more to quit at once");
+        tracing::info!("{answer}");
         cancel.cancel();
     })?;
+    Ok(shutdown)
+}
+
+async fn relay(args: &RelayArgs) -> anyhow::Result<()> {
+    let config = RelayConfig::load(&args.config)?;
+    let shutdown = shutdown_at_signal("closing connections; once more to quit at once")?;
     let (listening, here) = oneshot::channel();
     let mut running = Box::pin(server::run(config, listening, shutdown));
     tokio::select! {

@@ -5,6 +5,7 @@
 
 mod admission;
 pub mod certificates;
+mod config_file;
 mod crypto;
 pub mod dht;
 mod files;
@@ -17,6 +18,7 @@ pub mod webtransport;
 
 pub use libp2p;
 
+pub use self::config_file::{ConfigFileError, parse_config, read_config};
 pub use self::crypto::install_crypto_provider;
 pub use self::identity::{IdentityError, load_or_create_keypair};
 pub use self::node::{

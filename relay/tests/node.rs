@@ -17,16 +17,7 @@ async fn tcp_dials_and_echoes() {
     let mut events = dialer.events();
     assert_eq!(dialer.dial(tcp_address(&node)).await.unwrap(), node.peer_id());
     assert_eq!(events.recv().await.unwrap(), NodeEvent::Connected(node.peer_id()));
-    let sent = noise_bytes(3 * 1024 * 1024);
-    let (mut reader, mut writer) = dialer.open(node.peer_id(), ECHO).await.unwrap().split();
-    let mut received = Vec::new();
-    let writing = async {
-        writer.write_all(&sent).await.unwrap();
-        writer.close().await.unwrap();
-    };
-    let (_, read) = tokio::join!(writing, reader.read_to_end(&mut received));
-    read.unwrap();
-    assert!(received == sent);
+    echoes_bulk(&dialer, &node, 3 * 1024 * 1024).await;
     let gone = node.peer_id();
     node.shutdown().await;
     assert_eq!(events.recv().await.unwrap(), NodeEvent::Disconnected(gone));

@@ -24,19 +24,7 @@ fn listening(addresses: &[&str]) -> NodeConfig {
     NodeConfig { listen, ..NodeConfig::default() }
 }
 
-/// Sends much, lets the other side wait before it reads, and gets all of it back.
-async fn echoes_bulk(dialer: &Node, node: &Node) {
-    let sent = noise_bytes(4 * 1024 * 1024);
-    let (mut reader, mut writer) = dialer.open(node.peer_id(), ECHO).await.unwrap().split();
-    let mut received = Vec::new();
-    let writing = async {
-        writer.write_all(&sent).await.unwrap();
-        writer.close().await.unwrap();
-    };
-    let (_, read) = tokio::join!(writing, reader.read_to_end(&mut received));
-    read.unwrap();
-    assert!(received == sent);
-}
+const BULK_BYTES: usize = 4 * 1024 * 1024;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_way_carries_everything() {
@@ -49,7 +37,7 @@ async fn every_way_carries_everything() {
         let path = dialer.path(node.peer_id()).await.unwrap();
         let expected = Path::Direct { address, is_hole_punched: false };
         assert_eq!(path, Some(expected));
-        echoes_bulk(&dialer, &node).await;
+        echoes_bulk(&dialer, &node, BULK_BYTES).await;
     }
 }
 
@@ -66,7 +54,7 @@ async fn one_address_cannot_take_every_place() {
         assert_eq!(events.recv().await.unwrap(), NodeEvent::Connected(dialer.peer_id()));
     }
     assert!(third.dial(address("tcp")).await.is_err());
-    echoes_bulk(&first, &node).await;
+    echoes_bulk(&first, &node, BULK_BYTES).await;
     // A place that was left is free again.
     let left = second.peer_id();
     second.shutdown().await;
@@ -116,7 +104,7 @@ async fn a_node_that_nobody_can_dial_is_reached_through_its_relay() {
     assert_eq!(dialer.dial(circuit).await.unwrap(), node.peer_id());
     let path = dialer.path(node.peer_id()).await.unwrap().unwrap();
     assert_eq!(path, Path::Relayed { relay: Some(relay.peer_id()) });
-    echoes_bulk(&dialer, &node).await;
+    echoes_bulk(&dialer, &node, BULK_BYTES).await;
     let metrics = relay.metrics();
     let counted = |line: &str| metrics.lines().any(|have| have.starts_with(line) && !have.ends_with(" 0"));
     assert!(counted("libp2p_relay_events_total{event=\"ReservationReqAccepted\"}"), "{metrics}");

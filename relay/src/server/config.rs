@@ -8,10 +8,8 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use serde::{Deserialize, Serialize};
 
+use crate::config_file::{ConfigFileError, parse_config, read_config};
 use crate::node::{NodeLimits, RelayLimits};
-
-/// Largest configuration file that is read.
-const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Everything that `barnraise relay` needs to know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -52,22 +50,9 @@ pub struct StorageSection {
 /// Why there is no usable configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayConfigError {
-    /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
-    /// Not TOML, an unknown key, or a value of another type; says where.
-    #[error("{}: {source}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Line, column, what was wanted.
-        source: Box<toml::de::Error>,
-    },
+    /// The file cannot be read or is not understood.
+    #[error(transparent)]
+    File(#[from] ConfigFileError),
     /// A value that cannot work.
     #[error("{}: {key}: {wanted}", path.display())]
     Invalid {
@@ -109,20 +94,13 @@ impl RelayConfig {
     /// # Errors
     /// The file, the line and what was wanted there.
     pub fn load(path: &Path) -> Result<Self, RelayConfigError> {
-        let read = |source| RelayConfigError::Read { path: path.to_owned(), source };
-        let n_bytes = std::fs::metadata(path).map_err(read)?.len();
-        if n_bytes > FILE_BYTES_MAX {
-            let text = format!("{n_bytes} bytes, a configuration has at most {FILE_BYTES_MAX}");
-            return Err(read(std::io::Error::other(text)));
-        }
-        let mut config = Self::parse(&std::fs::read_to_string(path).map_err(read)?, path)?;
+        let mut config = Self::parse(&read_config(path)?, path)?;
         config.storage.folder = path.parent().unwrap_or(Path::new("")).join(&config.storage.folder);
         Ok(config)
     }
 
     fn parse(text: &str, path: &Path) -> Result<Self, RelayConfigError> {
-        let parse = |source| RelayConfigError::Parse { path: path.to_owned(), source: Box::new(source) };
-        let config: Self = toml::from_str(text).map_err(parse)?;
+        let config: Self = parse_config(text, path)?;
         let limits = &config.limits;
         for (key, is_wrong, wanted) in [
             ("network.listen", config.network.listen.is_empty(), "want at least one address"),

@@ -162,6 +162,20 @@ pub fn spawn_echo(mut incoming: IncomingStreams) {
     });
 }
 
+/// Sends much while it reads, and gets all of it back.
+pub async fn echoes_bulk(dialer: &Node, node: &Node, n_bytes: usize) {
+    let sent = noise_bytes(n_bytes);
+    let (mut reader, mut writer) = dialer.open(node.peer_id(), ECHO).await.unwrap().split();
+    let mut received = Vec::new();
+    let writing = async {
+        writer.write_all(&sent).await.unwrap();
+        writer.close().await.unwrap();
+    };
+    let (_, read) = tokio::join!(writing, reader.read_to_end(&mut received));
+    read.unwrap();
+    assert!(received == sent);
+}
+
 pub fn config(directory: &Path) -> NodeConfig {
     NodeConfig {
         listen: vec![
