@@ -487,6 +487,23 @@ impl Joined {
         Ok(std::fs::read_to_string(&self.process.log)?)
     }
 
+    /// Waits until it has logged `text`.
+    ///
+    /// # Errors
+    /// Where it never does.
+    pub async fn wait_for_log(&self, text: &str) -> Result<()> {
+        let logged = async {
+            while !self.log()?.contains(text) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(HANG, logged).await {
+            Ok(logged) => logged,
+            Err(_) => Err(self.process.error(&format!("it never logged {text:?}"))),
+        }
+    }
+
     /// Waits until it ends by itself.
     ///
     /// # Errors
