@@ -2,6 +2,7 @@
 //!
 //! It makes one optimizer step at a time and never computes a gradient.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use barnraise_learning::{
@@ -20,7 +21,7 @@ use barnraise_swarm::{Moment, PeerKey};
 use crate::config::RunConfig;
 use crate::storage::SetAside;
 use crate::storage::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
-use crate::storage::journal::{CommitRecord, Journal, JournalError};
+use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError};
 
 /// Why the run's model could not be made, stepped or stored.
 #[derive(Debug, thiserror::Error)]
@@ -50,14 +51,6 @@ pub enum LearnerError {
         want: usize,
         /// Of the checkpoint.
         got: usize,
-    },
-    /// The journal names a contribution that is gone or damaged.
-    #[error("the step of epoch {epoch} used journal entry {sequence}, which is missing or damaged")]
-    MissingEntry {
-        /// Epoch of the step.
-        epoch: u64,
-        /// Which entry.
-        sequence: u32,
     },
 }
 
@@ -90,7 +83,7 @@ impl Learner {
     /// The newest checkpoint with the journal replayed over it, or a fresh model; and the open round.
     pub async fn recover(
         config: &RunConfig,
-        round: RoundConfig,
+        round_config: RoundConfig,
         layout: &ParameterLayout,
         checkpoints: &Checkpoints,
         journal: &Journal,
@@ -102,14 +95,15 @@ impl Learner {
             learner.restore(checkpoint)?;
         }
         let from_checkpoint = learner.epoch;
-        let mut round = AveragingRound::new(round, learner.epoch);
-        if let Some(before) = from_checkpoint.checked_sub(1) {
-            for (_, entry) in journal.entries(before).await?.entries {
-                round.restore_counted_before(PeerKey(entry.peer), entry.offer.contribution_id);
-            }
-        }
+        let mut round = round_at(&round_config, learner.epoch, journal).await?;
         for commit in journal.commits(learner.epoch).await? {
-            learner.replay_step(&mut round, journal, &commit).await?;
+            let Some(sequence) = learner.replay_step(&mut round, journal, &commit).await? else { continue };
+            let epoch = commit.epoch;
+            let reason = format!("journal entry {sequence} of the step is missing or damaged");
+            tracing::error!(epoch, reason, "the run goes back to before this step");
+            journal.take_back(epoch, &reason).await?;
+            round = round_at(&round_config, epoch, journal).await?;
+            break;
         }
         learner.replay_open(&mut round, journal).await?;
         let n_replayed = learner.epoch - from_checkpoint;
@@ -152,28 +146,39 @@ impl Learner {
         Ok(())
     }
 
+    /// Makes a committed step again; or leaves it, and says which of its entries cannot be had.
     async fn replay_step(
         &mut self,
         round: &mut AveragingRound,
         journal: &Journal,
         commit: &CommitRecord,
-    ) -> Result<(), LearnerError> {
-        let epoch = commit.epoch;
-        let mut entries: Vec<_> = journal.entries(epoch).await?.entries.into_iter().map(Some).collect();
+    ) -> Result<Option<u32>, LearnerError> {
+        let mut entries: BTreeMap<u32, JournalEntry> =
+            journal.entries(commit.epoch).await?.entries.into_iter().collect();
         for &sequence in &commit.seqs {
-            let found = entries.iter_mut().find(|entry| matches!(entry, Some((seq, _)) if *seq == sequence));
-            let (_, entry) =
-                found.and_then(Option::take).ok_or(LearnerError::MissingEntry { epoch, sequence })?;
-            let values = entry.offer.codec.decode(&entry.payload, self.parameters.len())?;
-            if let Err(refusal) = round.restore(PeerKey(entry.peer), &entry.offer, &values, sequence) {
-                tracing::warn!(epoch, sequence, %refusal, "journal entry of a step cannot be counted again");
-                return Err(LearnerError::MissingEntry { epoch, sequence });
+            let entry = entries.remove(&sequence);
+            let restored = entry.is_some_and(|entry| self.restore_entry(round, entry, sequence).is_ok());
+            if !restored {
+                return Ok(Some(sequence));
             }
         }
         self.step(&round.mean());
         round.on_stepped(Moment::ZERO);
         while round.poll_action().is_some() {}
-        Ok(())
+        Ok(None)
+    }
+
+    /// Counts an entry of the journal once more.
+    fn restore_entry(
+        &self,
+        round: &mut AveragingRound,
+        entry: JournalEntry,
+        sequence: u32,
+    ) -> Result<(), String> {
+        let values = entry.offer.codec.decode(&entry.payload, self.parameters.len());
+        let values = values.map_err(|error| error.to_string())?;
+        let restored = round.restore(PeerKey(entry.peer), &entry.offer, &values, sequence);
+        restored.map_err(|refusal| refusal.to_string())
     }
 
     /// Counts the contributions that were accepted since the last step.
@@ -181,11 +186,7 @@ impl Learner {
         let entries = journal.entries(self.epoch).await?;
         entries.set_aside.iter().for_each(warn_of);
         for (sequence, entry) in entries.entries {
-            let values = entry.offer.codec.decode(&entry.payload, self.parameters.len());
-            let restored = values.map_err(|error| error.to_string()).and_then(|values| {
-                let peer = PeerKey(entry.peer);
-                round.restore(peer, &entry.offer, &values, sequence).map_err(|refusal| refusal.to_string())
-            });
+            let restored = self.restore_entry(round, entry, sequence);
             if let Err(reason) = restored {
                 tracing::warn!(epoch = self.epoch, sequence, reason, "journal entry is not counted");
             }
@@ -251,6 +252,21 @@ impl Learner {
             history: self.history.points().to_vec(),
         })
     }
+}
+
+/// An empty round of `epoch` that knows what was counted in the epoch before.
+async fn round_at(
+    config: &RoundConfig,
+    epoch: u64,
+    journal: &Journal,
+) -> Result<AveragingRound, JournalError> {
+    let mut round = AveragingRound::new(config.clone(), epoch);
+    if let Some(before) = epoch.checked_sub(1) {
+        for (_, entry) in journal.entries(before).await?.entries {
+            round.restore_counted_before(PeerKey(entry.peer), entry.offer.contribution_id);
+        }
+    }
+    Ok(round)
 }
 
 /// Names in the log what was damaged and moved out of the way.

@@ -123,8 +123,8 @@ impl Journal {
 
     /// The commits of `from_epoch`, `from_epoch + 1`, … up to the first epoch that has none.
     ///
-    /// A damaged commit is set aside and ends the list: its step was never shown to anyone, so its
-    /// entries are open again.
+    /// A damaged commit ends the list, and its step is taken back. One that a crash tore was never shown to
+    /// anyone.
     pub async fn commits(&self, from_epoch: u64) -> Result<Vec<CommitRecord>, JournalError> {
         let mut records = Vec::new();
         for epoch in from_epoch.. {
@@ -134,7 +134,7 @@ impl Journal {
             match record {
                 Ok(record) => records.push(record),
                 Err(reason) => {
-                    self.set_aside(epoch, COMMIT_NAME, &path, reason).await?;
+                    self.take_back(epoch, &reason).await?;
                     break;
                 }
             }
@@ -164,6 +164,23 @@ impl Journal {
             }
         }
         Ok(result)
+    }
+
+    /// Takes the step of `epoch` back: its commit, and all of the later epochs, which were computed on its
+    /// result, are moved to `journal/corrupt/`. The entries of `epoch` are open again.
+    pub async fn take_back(&self, epoch: u64, reason: &str) -> Result<(), JournalError> {
+        let (_, folders) = self.storage.list_level(&ObjectPath::from(FOLDER)).await?;
+        for folder in folders {
+            let later: Option<u64> = folder.filename().and_then(|name| name.parse().ok());
+            let Some(later) = later.filter(|later| *later > epoch) else { continue };
+            for object in self.storage.list(&folder).await? {
+                let name = object.location.filename().unwrap_or_default().to_owned();
+                let because = format!("the step of epoch {epoch} was taken back: {reason}");
+                self.set_aside(later, &name, &object.location, because).await?;
+            }
+        }
+        self.set_aside(epoch, COMMIT_NAME, &commit_path(epoch), reason.to_owned()).await?;
+        Ok(())
     }
 
     /// Forgets every epoch before this one. Call it with what `Checkpoints::save` returned.
@@ -329,12 +346,17 @@ mod tests {
         journal.append(1, 0, &entry(1, 0, vec![1; 10])).await.unwrap();
         journal.commit(&commit(1, &[0])).await.unwrap();
         journal.commit(&commit(2, &[0])).await.unwrap();
+        // Of a step that came after: what it was computed on will not be there again.
+        journal.append(3, 0, &entry(3, 0, vec![1; 10])).await.unwrap();
+        journal.commit(&commit(3, &[0])).await.unwrap();
         let file = folder.path().join("journal/000000000002/commit");
         let whole = fs::read(&file).unwrap();
         fs::write(&file, &whole[..whole.len() - 1]).unwrap();
         assert_eq!(journal.commits(1).await.unwrap(), [commit(1, &[0])]);
         assert!(!file.exists());
         assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
+        assert_eq!(journal.entries(3).await.unwrap(), Entries::default());
+        assert_eq!(journal.commits(3).await.unwrap(), []);
         journal.truncate(100).await.unwrap();
         assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
     }

@@ -95,3 +95,33 @@ async fn after_sigkill_nothing_accepted_is_lost_and_the_peer_goes_on_by_itself()
     assert!(given.status.success(), "{given:?}");
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
 }
+
+/// A disk that forgets costs the steps from there on, not the run.
+#[tokio::test]
+async fn a_damaged_entry_of_the_journal_costs_its_step_and_not_the_run() {
+    let sections = SMALL.replace("checkpoint_every_epochs = 7", "checkpoint_every_epochs = 1000000");
+    assert_ne!(sections, SMALL);
+    let mut world = World::new(&sections).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let joined = world.join(&[&backbone.page()]).unwrap();
+    backbone.wait_for_epoch(5).await.unwrap();
+    backbone.kill().await.unwrap();
+    drop(joined);
+    let journal = world.storage().join("journal");
+    let entry = journal.join("000000000003/00000000.grad");
+    let mut bytes = std::fs::read(&entry).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&entry, bytes).unwrap();
+
+    let backbone = world.backbone().await.unwrap();
+    assert_eq!(backbone.status().await.unwrap().progress.epoch, 3);
+    assert!(backbone.log().unwrap().contains("the run goes back to before this step"));
+    assert!(journal.join("corrupt/000000000003-00000000.grad").exists());
+    let _joined = world.join(&[&backbone.page()]).unwrap();
+    let shown = backbone.wait_for_epoch(6).await.unwrap();
+    backbone.kill().await.unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let resumed = backbone.status().await.unwrap();
+    assert!(resumed.progress.epoch >= shown.epoch, "{resumed:?}");
+}
