@@ -1,6 +1,6 @@
 //! What Barnraise peers decide: when an epoch's gradients are due, whose count and how they are
 //! averaged, what a contributor does next, in which order it reads the data, when it dials again,
-//! who has access to a run.
+//! who has access to a run, and how much is borne of whom.
 //!
 //! Pure state machines. They never read a clock, draw entropy, spawn or do I/O: time and seeds are
 //! arguments, and after each `on_*` the driver drains `poll_action`. Three drivers feed them: tokio in
@@ -11,6 +11,7 @@ pub mod activity;
 pub mod backoff;
 pub mod contributor;
 pub mod dht;
+pub mod guard;
 pub mod history;
 pub mod random;
 pub mod round;
