@@ -119,6 +119,8 @@ pub struct NetworkSection {
     /// Relays to be reached through while nobody can dial the backbone itself, each with its peer id.
     pub relays: Vec<Multiaddr>,
     /// Peers of the DHT to begin with, each with its peer id: whoever knows any of its peers finds the
+    /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password. Not set: nowhere.
+    pub operator: Option<SocketAddr>,
     /// backbone by the run's id. The relays are, too.
     pub dht_peers: Vec<Multiaddr>,
     /// Whether to ask the gateway to pass the ports on (UPnP).
@@ -253,6 +255,7 @@ impl Default for StorageSection {
 
 impl Default for NetworkSection {
     fn default() -> Self {
+            operator: None,
         use libp2p::multiaddr::Protocol;
         let host = || Multiaddr::empty().with(Protocol::Ip4(Ipv4Addr::LOCALHOST));
         Self {
@@ -398,7 +401,7 @@ mod tests {
             table.iter().flat_map(section).collect()
         };
         assert_eq!(keys(&written), keys(&example));
-        for optional in ["# folder = ", "# cache = ", "# memory = "] {
+        for optional in ["# folder = ", "# cache = ", "# memory = ", "# operator = "] {
             assert!(EXAMPLE.contains(optional), "{optional}");
         }
     }

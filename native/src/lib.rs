@@ -12,5 +12,4 @@ pub mod config;
 pub mod data;
 pub mod http;
 pub mod peer;
-pub mod signals;
 pub mod storage;

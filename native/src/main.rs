@@ -1,23 +1,19 @@
 //! The `barnraise` binary: reads the command line and starts what it asks for.
 
 use std::io::{IsTerminal, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
 
 use barnraise_native::access::command;
 use barnraise_native::backbone::{self, Listening};
-use barnraise_native::cli::{Cli, Command, JoinArgs, RelayArgs, ServeArgs};
+use barnraise_native::cli::{Cli, Command, JoinArgs, ServeArgs};
 use barnraise_native::peer::{self, display};
-use barnraise_native::signals;
-use barnraise_relay::server::{self, RelayConfig};
+use barnraise_relay::server::{LOG_DEFAULT, operator_page, page_address, run_file};
+use barnraise_relay::signals;
 use clap::Parser;
 use display::Display;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
-
-/// Without `RUST_LOG`.
-const LOG_DEFAULT: &str = "info,libp2p_swarm=warn,libp2p_kad=error";
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
@@ -37,7 +33,7 @@ fn main() -> anyhow::Result<()> {
         Command::Allow(args) => runtime.block_on(command::allow(args)).map(|text| say(&text)),
         Command::Invite(args) => runtime.block_on(command::invite(args)).map(|text| say(&text)),
         Command::Revoke(args) => runtime.block_on(command::revoke(args)).map(|text| say(&text)),
-        Command::Relay(args) => runtime.block_on(relay(&args)),
+        Command::Relay(args) => runtime.block_on(run_file(&args.config)).map_err(anyhow::Error::from),
     };
     // A request that is still waiting for its timeout keeps nobody waiting.
     runtime.shutdown_background();
@@ -76,43 +72,16 @@ fn shutdown_at_signal(answer: &'static str) -> anyhow::Result<CancellationToken>
     Ok(shutdown)
 }
 
-async fn relay(args: &RelayArgs) -> anyhow::Result<()> {
-    let config = RelayConfig::load(&args.config)?;
-    let shutdown = shutdown_at_signal("closing connections; once more to quit at once")?;
-    let (listening, here) = oneshot::channel();
-    let mut running = Box::pin(server::run(config, listening, shutdown));
-    tokio::select! {
-        ended = &mut running => return Ok(ended?),
-        Ok(here) = here => say(&relay_announcement(&here)),
-    }
-    Ok(running.await?)
-}
-
-fn relay_announcement(here: &server::Listening) -> String {
-    let addresses: String = here.addresses.iter().map(|address| format!("  {address}\n")).collect();
-    let http = page_address(here.http);
-    format!(
-        "Peers are expected at\n{addresses}The operator's page: http://{http}/addresses, /healthz, /metrics\n"
-    )
-}
-
 fn announcement(here: &Listening) -> String {
     let page = page_address(here.http);
     let mut text = "Contributors are expected at\n".to_owned();
     for address in &here.addresses {
         text.push_str(&format!("  {address}\n"));
     }
+    text.extend(here.operator.map(operator_page));
     text.push_str(&format!("A machine without a browser: barnraise join http://{page}\n"));
     text.push_str(&format!("Open http://{page}/ and press Start.\n"));
     text
-}
-
-/// An address that a browser on this machine can open.
-fn page_address(mut http: SocketAddr) -> SocketAddr {
-    if http.ip().is_unspecified() {
-        http.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    }
-    http
 }
 
 /// On standard output; one that nobody reads is no reason to stop.
@@ -131,10 +100,12 @@ mod tests {
     fn the_page_and_every_address_are_announced() {
         let here = Listening {
             http: "0.0.0.0:8080".parse().unwrap(),
+            operator: Some("127.0.0.1:8082".parse().unwrap()),
             addresses: vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()],
         };
         let text = announcement(&here);
         assert!(text.ends_with("\nOpen http://127.0.0.1:8080/ and press Start.\n"), "{text}");
         assert!(text.contains("\n  /ip4/127.0.0.1/tcp/4001\n"), "{text}");
+        assert!(text.contains("\nThe operator's page: http://127.0.0.1:8082/addresses"), "{text}");
     }
 }

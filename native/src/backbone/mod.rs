@@ -6,6 +6,7 @@ mod announce;
 pub mod core;
 mod evaluator;
 mod learner;
+pub mod metrics;
 mod places;
 mod streams;
 
@@ -21,7 +22,8 @@ use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::dht::{Dht, DhtConfig};
-use barnraise_relay::{Node, NodeConfig, Routing};
+use barnraise_relay::server::operator_routes_with;
+use barnraise_relay::{Node, NodeConfig, Routing, warn_about_open_files};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use tokio::net::TcpListener;
@@ -41,6 +43,7 @@ use announce::{Announcement, announce};
 use core::{Core, EVENTS_MAX, Outputs, Storing};
 use evaluator::Evaluator;
 use learner::{Learner, PublishedState};
+use metrics::Metrics;
 use streams::Services;
 
 /// Live progress that a slow reader may lag behind.
@@ -53,6 +56,8 @@ const GOODBYE_MAX: Duration = Duration::from_secs(3);
 pub struct Listening {
     /// The page.
     pub http: SocketAddr,
+    /// `/healthz`, `/metrics` and `/addresses`, where they are served.
+    pub operator: Option<SocketAddr>,
     /// libp2p, peer id included.
     pub addresses: Vec<Multiaddr>,
 }
@@ -92,13 +97,19 @@ pub async fn run(
     let dht = Dht::start(node.clone(), DhtConfig::default())?;
     let http = TcpListener::bind(config.network.http).await;
     let http = http.with_context(|| format!("the page cannot be served at {}", config.network.http))?;
-    let here = Listening { http: http.local_addr()?, addresses: node.addresses() };
+    let operator = operator_listener(&config).await?;
+    let here = Listening {
+        http: http.local_addr()?,
+        operator: operator.as_ref().map(TcpListener::local_addr).transpose()?,
+        addresses: node.addresses(),
+    };
 
     let description = Arc::new(describe(&config, &access, shards.manifest(), &layout));
     let device = open_device(config.device.kind.into()).await?;
     tracing::info!(device = device.name(), "evaluates on");
     let (outputs, state, status) = outputs(&learner, &description, &here)?;
     let events = outputs.events.clone();
+    let metrics = Metrics::new(status.clone());
     let (core_events, heard) = mpsc::channel(EVENTS_MAX);
     let services = Services {
         description: description.clone(),
@@ -107,6 +118,7 @@ pub async fn run(
         core: core_events.clone(),
         access: access.clone(),
         node: node.clone(),
+        metrics: metrics.clone(),
     };
     streams::serve(&services, config.network.contributors_max)?;
     let keeping = keep_up(access, node.clone(), config.access.poll_interval, shutdown.clone());
@@ -132,6 +144,13 @@ pub async fn run(
     let mut page = tokio::spawn(async move {
         axum::serve(http, app(http_state)).with_graceful_shutdown(stop.cancelled_owned()).await
     });
+    if let Some(operator) = operator {
+        let routes = operator_routes_with(node.clone(), metrics.registry());
+        let stop = shutdown.clone();
+        let serving = axum::serve(operator, routes).into_future();
+        // Nothing is waiting that would be lost.
+        tokio::spawn(async move { stop.run_until_cancelled(serving).await });
+    }
     let core = Core::new(description, learner, round, storing, outputs);
     // Whoever asked may have stopped listening for the answer.
     let _ = listening.send(here);
@@ -154,7 +173,14 @@ pub async fn run(
     ended.context("the run could not be stored")
 }
 
+async fn operator_listener(config: &RunConfig) -> anyhow::Result<Option<TcpListener>> {
+    let Some(address) = config.network.operator else { return Ok(None) };
+    let listener = TcpListener::bind(address).await;
+    Ok(Some(listener.with_context(|| format!("the operator's page cannot be served at {address}"))?))
+}
+
 async fn start_node(config: &RunConfig, keypair: Keypair) -> anyhow::Result<Node> {
+    warn_about_open_files(config.limits.connections);
     let folder = &config.storage.folder;
     let node = NodeConfig {
         listen: config.network.listen.clone(),

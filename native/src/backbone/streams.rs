@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
 use super::learner::PublishedState;
+use super::metrics::Metrics;
 use super::places::Places;
 use crate::access::{Access, Conversation, Pass, converse};
 use crate::data::shards::ShardStore;
@@ -48,6 +49,8 @@ const STREAMS_PER_STRANGER: usize = 8;
 /// What handlers need.
 #[derive(Clone)]
 pub(super) struct Services {
+    /// What is counted for the operator.
+    pub metrics: Metrics,
     /// The run.
     pub description: Arc<RunDescription>,
     /// Newest parameters.
@@ -354,6 +357,7 @@ async fn take_gradients(
         let next = caller.while_admitted(next);
         let next =
             tokio::time::timeout(IDLE_MAX, next).await.map_err(|_| StreamError::Stalled(IDLE_MAX))??;
+        services.metrics.on_contribution(&answer);
         let gradient::ContributorToBackbone::Offer(offer) = match next {
             Err(FrameError::Closed) => return Ok(()),
             next => next?,

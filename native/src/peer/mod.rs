@@ -23,7 +23,6 @@ use libp2p::identity::Keypair;
 use crate::access;
 use crate::cli::JoinArgs;
 use crate::config::cache_folder;
-use crate::signals;
 use cache::ShardCache;
 use display::Display;
 use platform::NativePlatform;
@@ -54,7 +53,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
             commands.close_channel();
         }
     };
-    signals::listen(leave)?;
+    barnraise_relay::signals::listen(leave)?;
 
     let config = Config {
         device,

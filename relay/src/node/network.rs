@@ -1,6 +1,7 @@
 //! The node's transports and behaviours, put together.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use libp2p::core::muxing::StreamMuxerBox;
@@ -21,6 +22,7 @@ use super::{NodeConfig, NodeError, address_limit, transport};
 use crate::certificates::Certificates;
 use crate::streams::{self, Registry};
 
+use crate::usage::{MeteredMuxer, Usage};
 /// What identify tells of us; peers of another major version would not understand our streams.
 const PROTOCOL_VERSION: &str = "/barnraise/1";
 
@@ -53,6 +55,8 @@ pub(super) struct Network {
 
 pub(super) fn build(
     keypair: &Keypair,
+    /// Counts what is carried for others.
+    pub(super) usage: Option<Arc<Usage>>,
     config: &NodeConfig,
     certificates: Option<Certificates>,
     registry: Registry,
@@ -61,8 +65,13 @@ pub(super) fn build(
     let peer_id = keypair.public().to_peer_id();
     let (circuits, relay_client) = relay::client::new(peer_id);
     let (transport, quic_tasks) = transport::build(keypair, config, certificates, circuits)?;
+    let usage = config.relay_service.as_ref().map(|_| Usage::new(metrics_registry));
+    let meter = usage.clone();
     let transport = BandwidthTransport::new(transport, metrics_registry)
-        .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
+        .map(move |(peer, connection), _| match meter {
+            Some(usage) => (peer, StreamMuxerBox::new(MeteredMuxer::new(connection, usage))),
+            None => (peer, StreamMuxerBox::new(connection)),
+        })
         .boxed();
     let behaviour = Behaviour {
         limits: connection_limits::Behaviour::new(limits(config)),
@@ -90,7 +99,7 @@ pub(super) fn build(
     for address in &config.announce {
         swarm.add_external_address(address.clone());
     }
-    Ok(Network { swarm, quic_tasks, metrics: Metrics::new(metrics_registry) })
+    Ok(Network { swarm, quic_tasks, metrics: Metrics::new(metrics_registry), usage })
 }
 
 fn identify(keypair: &Keypair) -> identify::Config {

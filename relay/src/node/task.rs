@@ -1,6 +1,7 @@
 //! The task that owns the swarm: commands in, events out.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -22,6 +23,7 @@ use super::reachability::{Action, Reservations};
 use super::routing::{self, Contact};
 use super::{NodeConfig, NodeError, NodeEvent, Path, Shared};
 use crate::streams::{OpenError, OpenRequest, Registry};
+use crate::usage::Usage;
 
 /// A bound socket has its address at once; one on every interface waits for the system to list them.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,6 +63,7 @@ pub(super) struct NodeTask {
     shared: Shared,
     registry: Registry,
     metrics: Metrics,
+    usage: Option<Arc<Usage>>,
     connections: Connections,
     dials: HashMap<ConnectionId, PendingDial>,
     hopeful: Vec<HopefulDial>,
@@ -91,6 +94,7 @@ impl NodeTask {
             shared,
             registry,
             metrics: network.metrics,
+            usage: network.usage,
             connections: Connections::default(),
             dials: HashMap::new(),
             hopeful: Vec::new(),
@@ -321,6 +325,9 @@ impl NodeTask {
                 tracing::debug!(?event, "relay");
                 self.metrics.record(&event);
             }
+                if let Some(usage) = &self.usage {
+                    usage.on_event(&event);
+                }
             BehaviourEvent::RelayClient(relay::client::Event::ReservationReqAccepted {
                 relay_peer_id,
                 renewal: false,

@@ -1,10 +1,14 @@
 //! What an operator and his monitoring ask over HTTP. Every route is a `GET` and changes nothing.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use libp2p::metrics::Registry;
+use prometheus_client::encoding::text::encode_registry;
 use serde::Serialize;
 
 use crate::node::{Node, Reachability};
@@ -14,11 +18,16 @@ const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// `/healthz`, `/metrics` and `/addresses` of a node.
 pub fn operator_routes(node: Node) -> Router {
+    operator_routes_with(node, Arc::default())
+}
+
+/// Likewise, with what else is counted behind the metrics of the node.
+pub fn operator_routes_with(node: Node, registry: Arc<Registry>) -> Router {
     Router::new()
         .route("/healthz", get(health))
-        .route("/metrics", get(metrics))
         .route("/addresses", get(addresses))
-        .with_state(node)
+        .with_state(node.clone())
+        .merge(Router::new().route("/metrics", get(metrics)).with_state((node, registry)))
 }
 
 #[derive(Serialize)]
@@ -49,8 +58,11 @@ async fn health(State(node): State<Node>) -> Response {
     no_store(Json(Health { status: "ok", peer_id, connections: peers.len(), reachability }))
 }
 
-async fn metrics(State(node): State<Node>) -> Response {
-    ([(header::CONTENT_TYPE, METRICS_TYPE)], node.metrics() + "# EOF\n").into_response()
+async fn metrics(State((node, registry)): State<(Node, Arc<Registry>)>) -> Response {
+    let mut text = node.metrics();
+    // Writing into a string does not fail.
+    let _ = encode_registry(&mut text, &registry);
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], text + "# EOF\n").into_response()
 }
 
 async fn addresses(State(node): State<Node>) -> Response {

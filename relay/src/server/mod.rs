@@ -2,6 +2,7 @@
 //!
 //! It keeps no run and sees no tensor: what it carries is encrypted between the two ends.
 
+mod command;
 mod config;
 mod http;
 
@@ -12,11 +13,16 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+pub use self::command::{CommandError, operator_page, page_address, run_file};
 pub use self::config::{NetworkSection, RelayConfig, RelayConfigError};
-pub use self::http::operator_routes;
+pub use self::http::{operator_routes, operator_routes_with};
 use crate::dht::{Dht, DhtConfig};
 use crate::identity::{IdentityError, load_or_create_keypair};
 use crate::node::{Node, NodeConfig, NodeError, Routing};
+use crate::open_files::warn_about_open_files;
+
+/// What is logged without `RUST_LOG`.
+pub const LOG_DEFAULT: &str = "info,libp2p_swarm=warn,libp2p_kad=error";
 
 /// Where a relay can be reached.
 #[derive(Debug, Clone)]
@@ -56,6 +62,7 @@ pub async fn run(
     listening: oneshot::Sender<Listening>,
     shutdown: CancellationToken,
 ) -> Result<(), RelayError> {
+    warn_about_open_files(config.limits.connections);
     let folder = &config.storage.folder;
     let keypair = load_or_create_keypair(&folder.join("identity.key"))?;
     let address = config.network.http;

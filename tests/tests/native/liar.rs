@@ -6,7 +6,7 @@ use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::{TensorCodec, access, shard, state};
 use barnraise_tests::client::{Client, within};
-use barnraise_tests::process::World;
+use barnraise_tests::process::{Backbone, World, metric};
 use futures::{AsyncReadExt, AsyncWriteExt};
 
 use super::SMALL;
@@ -24,7 +24,7 @@ const HALF_OPEN_STREAMS: usize = 100;
 
 #[tokio::test]
 async fn every_lie_is_refused_with_its_reason_while_an_honest_peer_trains_on() {
-    let mut world = World::new(SMALL).unwrap();
+    let mut world = World::new(&format!("{SMALL}\n[network]\noperator = \"127.0.0.1:0\"\n")).unwrap();
     let backbone = world.backbone().await.unwrap();
     let honest = world.join(&[&backbone.page()]).unwrap();
     backbone.wait_for_epoch(1).await.unwrap();
@@ -61,6 +61,21 @@ async fn every_lie_is_refused_with_its_reason_while_an_honest_peer_trains_on() {
     // All that was counted is the honest peer's and what the liar was honest about.
     drop((liar, garbage, half_open));
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples + n_counted, "{given:?}");
+    the_operator_sees_it(&backbone, given.n_samples + n_counted).await;
+}
+
+async fn the_operator_sees_it(backbone: &Backbone, n_samples: u64) {
+    let metrics = backbone.metrics().await.unwrap();
+    let read = |name: &str| metric(&metrics, name).unwrap();
+    assert_eq!(read("barnraise_samples_accepted_total"), n_samples as f64);
+    assert_eq!(read("barnraise_contributors"), 0.0);
+    assert!(read("barnraise_epoch") >= 20.0 && read("barnraise_test_accuracy") > 0.7, "{metrics}");
+    for reason in ["length", "bytes", "codec", "samples", "not_finite", "duplicate", "transfer", "not_joined"]
+    {
+        let refused = format!("barnraise_contributions_refused_total{{reason=\"{reason}\"}}");
+        assert!(read(&refused) >= 1.0, "{refused}: {metrics}");
+    }
+    assert!(metrics.contains("libp2p_swarm_connections_incoming_total") && metrics.ends_with("# EOF\n"));
 }
 
 async fn refused_for(session: &mut barnraise_tests::client::Session, reason: &str) {

@@ -1,0 +1,119 @@
+//! What a backbone counts for its operator: one registry, in which everything of the run stands.
+//!
+//! The counters are bumped where something happens; how the run stands is read when it is asked for. It
+//! decides nothing, and serves nothing: the operator's page is that of `barnraise-relay`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use barnraise_protocol::api::RunStatus;
+use barnraise_protocol::gradient::{Accepted, Refusal};
+use barnraise_relay::MetricsRegistry;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use tokio::sync::watch;
+
+/// Before each name.
+const PREFIX: &str = "barnraise";
+
+/// A counter for each value of one label; the values are ours, so there are few.
+type ByReason = Family<[(&'static str, &'static str); 1], Counter>;
+
+/// The counters of a backbone; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    registry: Arc<MetricsRegistry>,
+    contributions: Counter,
+    samples: Counter,
+    contributions_refused: ByReason,
+}
+
+impl Metrics {
+    /// All counters at zero; how the run stands is read from `status`.
+    #[must_use]
+    pub fn new(status: watch::Receiver<RunStatus>) -> Self {
+        let mut registry = MetricsRegistry::with_prefix(PREFIX);
+        let contributions = Counter::default();
+        registry.register(
+            "contributions_accepted",
+            "Contributions that were counted, stored and acknowledged",
+            contributions.clone(),
+        );
+        let samples = Counter::default();
+        registry.register("samples_accepted", "Samples behind those contributions", samples.clone());
+        let contributions_refused = ByReason::default();
+        registry.register(
+            "contributions_refused",
+            "Contributions that were not counted, by reason",
+            contributions_refused.clone(),
+        );
+        registry.register_collector(Box::new(Run(status)));
+        Self { registry: Arc::new(registry), contributions, samples, contributions_refused }
+    }
+
+    /// For the operator's page.
+    #[must_use]
+    pub fn registry(&self) -> Arc<MetricsRegistry> {
+        Arc::clone(&self.registry)
+    }
+
+    /// A contribution was answered.
+    pub fn on_contribution(&self, answer: &Result<Accepted, Refusal>) {
+        match answer {
+            Ok(accepted) => {
+                self.contributions.inc();
+                self.samples.inc_by(accepted.n_samples.into());
+            }
+            Err(refusal) => {
+                self.contributions_refused.get_or_create(&[("reason", reason(refusal))]).inc();
+            }
+        }
+    }
+}
+
+/// As a label.
+fn reason(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::Epoch { .. } => "epoch",
+        Refusal::Length { .. } => "length",
+        Refusal::Bytes { .. } => "bytes",
+        Refusal::Codec { .. } => "codec",
+        Refusal::Samples { .. } => "samples",
+        Refusal::Rate { .. } => "rate",
+        Refusal::NotFinite { .. } => "not_finite",
+        Refusal::Duplicate { .. } => "duplicate",
+        Refusal::Transfer(_) => "transfer",
+        Refusal::NotJoined => "not_joined",
+        Refusal::Storage => "storage",
+        Refusal::Busy => "busy",
+        Refusal::NoAccess(_) => "no_access",
+    }
+}
+
+/// How the run stands, whenever it is asked for.
+#[derive(Debug)]
+struct Run(watch::Receiver<RunStatus>);
+
+impl Collector for Run {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let progress = self.0.borrow().progress;
+        let gauges = [
+            ("epoch", "Optimizer steps so far", Some(progress.epoch as f64)),
+            ("round_samples", "Samples reported for the next step", Some(progress.n_samples as f64)),
+            ("contributors", "Contributors at present", Some(f64::from(progress.n_contributors))),
+            ("samples_per_second", "Of all contributors together", Some(progress.samples_per_second.into())),
+            ("train_loss", "Of the last step", progress.train_loss.map(f64::from)),
+            ("test_accuracy", "Of the last evaluation", progress.test_accuracy.map(f64::from)),
+        ];
+        for (name, help, value) in gauges {
+            let Some(value) = value else { continue };
+            let gauge = ConstGauge::new(value);
+            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(metric)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,304 @@
+//! What runs: a backbone, a relay, a native peer, and what a test asks them over HTTP and by signals.
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use barnraise_protocol::api::{LiveProgress, RunStatus};
+use barnraise_protocol::contribute::Progress;
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+use super::{HANG, Process, tail};
+
+/// A running `barnraise serve`.
+#[derive(Debug)]
+pub struct Backbone {
+    pub(super) process: Process,
+    pub(super) http: String,
+    pub(super) operator: Option<String>,
+    pub(super) addresses: Vec<Multiaddr>,
+}
+
+impl Backbone {
+    /// Address of the page, without a slash at its end.
+    pub fn page(&self) -> String {
+        format!("http://{}", self.http)
+    }
+
+    /// Every address that it announced, peer id included.
+    pub fn addresses(&self) -> &[Multiaddr] {
+        &self.addresses
+    }
+
+    /// The TCP address, peer id included.
+    ///
+    /// # Errors
+    /// Where it announced none.
+    pub fn tcp(&self) -> Result<Multiaddr> {
+        let is_tcp = |address: &&Multiaddr| {
+            let parts: Vec<Protocol<'_>> = address.iter().collect();
+            matches!(parts[..], [_, Protocol::Tcp(_), Protocol::P2p(_)])
+        };
+        self.addresses.iter().find(is_tcp).cloned().context("no TCP address was announced")
+    }
+
+    /// The address through a relay over QUIC, once there is one.
+    ///
+    /// # Errors
+    /// Where none comes about.
+    pub async fn circuit(&self) -> Result<String> {
+        let circuit = async {
+            loop {
+                let addresses = self.status().await?.addresses;
+                let is_circuit =
+                    |address: &String| address.contains("/quic-v1/p2p/") && address.contains("/p2p-circuit/");
+                match addresses.into_iter().find(is_circuit) {
+                    Some(circuit) => return Ok(circuit),
+                    // Nothing tells over HTTP that the addresses changed.
+                    None => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
+            }
+        };
+        match tokio::time::timeout(HANG, circuit).await {
+            Ok(circuit) => circuit,
+            Err(_) => Err(self.process.error("no relay took it in")),
+        }
+    }
+
+    /// Everything that it wrote to its log so far.
+    ///
+    /// # Errors
+    /// Where the log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(&self.process.log)?)
+    }
+
+    /// `GET /api/run`.
+    ///
+    /// # Errors
+    /// Where there is no answer, or none that can be read.
+    pub async fn status(&self) -> Result<RunStatus> {
+        Ok(serde_json::from_str(&read(&self.http, "/api/run").await?)?)
+    }
+
+    /// `GET /metrics` of the operator's page, with `[network] operator = "127.0.0.1:0"` in the configuration.
+    ///
+    /// # Errors
+    /// Where there is no such page, or no answer.
+    pub async fn metrics(&self) -> Result<String> {
+        let operator = self.operator.as_deref().context("this backbone has no operator's page")?;
+        read(operator, "/metrics").await
+    }
+
+    /// The number of the process.
+    ///
+    /// # Errors
+    /// Where it has ended.
+    pub fn pid(&self) -> Result<u32> {
+        self.process.child.id().context("the process has ended")
+    }
+
+    /// Listens to `/api/events` until `is_met`; `what` is named if that does not happen.
+    ///
+    /// # Errors
+    /// Where the backbone ends or nothing of the kind happens.
+    pub async fn wait_for(&self, what: &str, is_met: impl Fn(&Progress) -> bool) -> Result<Progress> {
+        self.wait_for_event(what, |_, progress| is_met(progress)).await
+    }
+
+    /// `is_met` is told whether the event was published after the question.
+    async fn wait_for_event(&self, what: &str, is_met: impl Fn(bool, &Progress) -> bool) -> Result<Progress> {
+        let events = async {
+            let mut lines = BufReader::new(get(&self.http, "/api/events").await?).lines();
+            // The first one says what was published last, before it was asked for.
+            let mut is_new = false;
+            while let Some(line) = lines.next_line().await? {
+                let Some(data) = line.strip_prefix("data:") else { continue };
+                let live: LiveProgress = serde_json::from_str(data)?;
+                if is_met(is_new, &live.progress) {
+                    return Ok(live.progress);
+                }
+                is_new = true;
+            }
+            bail!("the events ended")
+        };
+        match tokio::time::timeout(HANG, events).await {
+            Ok(result) => result.with_context(|| self.process.error(what).to_string()),
+            Err(_) => Err(self.process.error(&format!("{what}: it did not happen"))),
+        }
+    }
+
+    /// Waits until the run is at `epoch` or beyond.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`].
+    pub async fn wait_for_epoch(&self, epoch: u64) -> Result<Progress> {
+        self.wait_for(&format!("epoch {epoch}"), |progress| progress.epoch >= epoch).await
+    }
+
+    /// Samples that the backbone has counted, steps and open round together, once nobody contributes.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`].
+    pub async fn samples_counted(&self) -> Result<u64> {
+        let is_alone = |is_new, progress: &Progress| is_new && progress.n_contributors == 0;
+        let alone = self.wait_for_event("everybody left", is_alone).await?;
+        let status = self.status().await?;
+        let stepped = status.history.last().map_or(0, |point| point.n_samples_total);
+        ensure!(alone.epoch == status.progress.epoch, "the run went on with nobody contributing");
+        Ok(stepped + status.progress.n_samples)
+    }
+
+    /// SIGTERM, and how it ended.
+    ///
+    /// # Errors
+    /// Where it does not end.
+    pub async fn terminate(mut self) -> Result<ExitStatus> {
+        self.process.signal("TERM")?;
+        Ok(self.process.end().await?.1)
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Errors
+    /// Where it had ended before.
+    pub async fn kill(mut self) -> Result<()> {
+        self.process.signal("KILL")?;
+        self.process.end().await?;
+        Ok(())
+    }
+}
+
+/// HTTP/1.0, whose answers end with the connection: nothing to unpack.
+async fn get(host: &str, path: &str) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect(host).await?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {host}\r\n\r\n").as_bytes()).await?;
+    Ok(stream)
+}
+
+/// The body of an answer that ends.
+async fn read(host: &str, path: &str) -> Result<String> {
+    let mut stream = get(host, path).await?;
+    let mut text = String::new();
+    tokio::time::timeout(HANG, stream.read_to_string(&mut text)).await??;
+    let (_, body) = text.split_once("\r\n\r\n").context("an answer without a body")?;
+    Ok(body.to_owned())
+}
+
+/// The value of a metric, its labels included in `name`; 0 where it is not there yet.
+///
+/// # Errors
+/// Where the value is no number.
+pub fn metric(metrics: &str, name: &str) -> Result<f64> {
+    let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.map_or(Ok(0.0), |value| value.parse().with_context(|| format!("{name} {value}")))
+}
+
+/// A running `barnraise relay`.
+#[derive(Debug)]
+pub struct Relay {
+    pub(super) process: Process,
+    pub(super) addresses: Vec<Multiaddr>,
+    pub(super) operator: String,
+}
+
+impl Relay {
+    /// Every address that it announced, peer id included.
+    pub fn addresses(&self) -> &[Multiaddr] {
+        &self.addresses
+    }
+
+    /// `GET /metrics` of the operator's page.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub async fn metrics(&self) -> Result<String> {
+        read(&self.operator, "/metrics").await
+    }
+
+    /// The number of the process.
+    ///
+    /// # Errors
+    /// Where it has ended.
+    pub fn pid(&self) -> Result<u32> {
+        self.process.child.id().context("the process has ended")
+    }
+
+    /// The QUIC address, peer id included.
+    ///
+    /// # Errors
+    /// Where it announced none.
+    pub fn quic(&self) -> Result<&Multiaddr> {
+        let is_quic = |address: &&Multiaddr| {
+            let parts: Vec<Protocol<'_>> = address.iter().collect();
+            matches!(parts[..], [_, Protocol::Udp(_), Protocol::QuicV1, Protocol::P2p(_)])
+        };
+        self.addresses.iter().find(is_quic).context("no QUIC address was announced")
+    }
+}
+
+/// A running `barnraise join`.
+#[derive(Debug)]
+pub struct Joined {
+    pub(super) process: Process,
+}
+
+/// How a `barnraise join` ended.
+#[derive(Debug)]
+pub struct Given {
+    /// Of the process.
+    pub status: ExitStatus,
+    /// Samples that it said were accepted; 0 where it said nothing.
+    pub n_samples: u64,
+    /// The end of its log.
+    pub log: String,
+}
+
+impl Joined {
+    /// Ctrl-C.
+    ///
+    /// # Errors
+    /// Where it had ended before.
+    pub fn interrupt(&self) -> Result<()> {
+        self.process.signal("INT")
+    }
+
+    /// What it logged so far.
+    ///
+    /// # Errors
+    /// Where the log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(&self.process.log)?)
+    }
+
+    /// Waits until it has logged `text`.
+    ///
+    /// # Errors
+    /// Where it never does.
+    pub async fn wait_for_log(&self, text: &str) -> Result<()> {
+        let logged = async {
+            while !self.log()?.contains(text) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(HANG, logged).await {
+            Ok(logged) => logged,
+            Err(_) => Err(self.process.error(&format!("it never logged {text:?}"))),
+        }
+    }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Errors
+    /// Where it does not end.
+    pub async fn end(mut self) -> Result<Given> {
+        let (output, status) = self.process.end().await?;
+        let said = output.split_once(" samples were accepted").map_or("0", |(n_samples, _)| n_samples);
+        let n_samples = said.parse().with_context(|| format!("what was given: {output:?}"))?;
+        Ok(Given { status, n_samples, log: tail(&self.process.log) })
+    }
+}
