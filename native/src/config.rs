@@ -263,6 +263,7 @@ impl Default for NetworkSection {
             listen: vec![
                 host().with(Protocol::Udp(4001)).with(Protocol::QuicV1).with(Protocol::WebTransport),
                 host().with(Protocol::Udp(4002)).with(Protocol::QuicV1),
+                host().with(Protocol::Udp(4003)).with(Protocol::WebRTCDirect),
                 host().with(Protocol::Tcp(4001)),
                 host().with(Protocol::Tcp(4002)).with(Protocol::Ws("/".into())),
             ],

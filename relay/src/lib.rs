@@ -17,6 +17,7 @@ pub mod server;
 pub mod signals;
 mod streams;
 mod usage;
+mod webrtc;
 pub mod webtransport;
 
 pub use libp2p;
@@ -30,3 +31,4 @@ pub use self::node::{
 };
 pub use self::open_files::warn_about_open_files;
 pub use self::streams::{INCOMING_STREAMS_MAX, IncomingStreams, OUTGOING_STREAMS_MAX, OpenError};
+pub use self::webrtc::WebRtcCertificateError;

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use barnraise_relay::libp2p::Multiaddr;
@@ -10,11 +11,13 @@ use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::server::operator_routes;
 use barnraise_relay::{Node, NodeConfig, NodeEvent, Path, Reachability, RelayLimits};
 use common::*;
-use futures::{AsyncReadExt as _, AsyncWriteExt as _};
+use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 const TCP: &str = "/ip4/127.0.0.1/tcp/0";
 const WEBSOCKET: &str = "/ip4/127.0.0.1/tcp/0/ws";
 const QUIC: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
+const WEBRTC: &str = "/ip4/127.0.0.1/udp/0/webrtc-direct";
+const WEBTRANSPORT: &str = "/ip4/127.0.0.1/udp/0/quic-v1/webtransport";
 
 /// After this long a test hangs.
 const HANG: Duration = Duration::from_secs(120);
@@ -25,20 +28,76 @@ fn listening(addresses: &[&str]) -> NodeConfig {
 }
 
 const BULK_BYTES: usize = 4 * 1024 * 1024;
+/// What tabs and backbones move where a model is large.
+const LARGE_BYTES: usize = 64 * 1024 * 1024;
+/// For how long a reader stops in the middle.
+const PAUSE: Duration = Duration::from_secs(3);
+/// Most that two ends and what is between them hold of what was written and not read.
+const HELD_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// A node that dials by WebRTC too, which takes a listener.
+async fn webrtc_dialer(directory: &tempfile::TempDir) -> Node {
+    let certificates_dir = Some(directory.path().join("dialer"));
+    let config = NodeConfig { certificates_dir, ..listening(&[WEBRTC]) };
+    Node::start(Keypair::generate_ed25519(), config).await.unwrap()
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_way_carries_everything() {
-    let node = echo_node(listening(&[TCP, WEBSOCKET, QUIC])).await;
+    barnraise_relay::install_crypto_provider();
+    let directory = tempfile::tempdir().unwrap();
+    let certificates_dir = Some(directory.path().join("node"));
+    let config = NodeConfig { certificates_dir, ..listening(&[TCP, WEBSOCKET, QUIC, WEBRTC]) };
+    let node = echo_node(config).await;
     let addresses = node.addresses();
-    assert_eq!(addresses.len(), 3, "{addresses:?}");
+    assert_eq!(addresses.len(), 4, "{addresses:?}");
     for address in addresses {
-        let dialer = dialer().await;
+        let dialer = webrtc_dialer(&directory).await;
         dialer.dial(address.clone()).await.unwrap();
         let path = dialer.path(node.peer_id()).await.unwrap();
         let expected = Path::Direct { address, is_hole_punched: false };
         assert_eq!(path, Some(expected));
         echoes_bulk(&dialer, &node, BULK_BYTES).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ways_of_browsers_wait_for_a_reader_that_pauses() {
+    barnraise_relay::install_crypto_provider();
+    let directory = tempfile::tempdir().unwrap();
+    let certificates_dir = Some(directory.path().join("node"));
+    let node = echo_node(NodeConfig { certificates_dir, ..listening(&[WEBTRANSPORT, WEBRTC]) }).await;
+    let client = Client::connect(&webtransport_address(&node)).await;
+    echoes_with_a_pause(client.open(ECHO).await).await;
+    let dialer = webrtc_dialer(&directory).await;
+    let webrtc = node.addresses().into_iter().find(|a| a.to_string().contains("webrtc-direct")).unwrap();
+    dialer.dial(webrtc).await.unwrap();
+    echoes_with_a_pause(dialer.open(node.peer_id(), ECHO).await.unwrap()).await;
+}
+
+/// Writes as fast as it can and reads with a pause; all of it comes back, and little is held meanwhile.
+async fn echoes_with_a_pause<S: AsyncRead + AsyncWrite>(stream: S) {
+    let sent = noise_bytes(LARGE_BYTES);
+    let (mut reader, mut writer) = stream.split();
+    let n_written = Cell::new(0);
+    let writing = async {
+        for chunk in sent.chunks(64 * 1024) {
+            writer.write_all(chunk).await.unwrap();
+            n_written.set(n_written.get() + chunk.len());
+        }
+        writer.close().await.unwrap();
+    };
+    let reading = async {
+        let mut received = vec![0; LARGE_BYTES / 4];
+        reader.read_exact(&mut received).await.unwrap();
+        tokio::time::sleep(PAUSE).await;
+        let n_held = n_written.get() - received.len();
+        assert!(n_held <= HELD_BYTES_MAX, "{n_held} bytes were taken from the writer and not read");
+        reader.read_to_end(&mut received).await.unwrap();
+        received
+    };
+    let ((), received) = tokio::join!(writing, reading);
+    assert!(received == sent);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,3 +33,8 @@ const SHA2_256: u64 = 0x12;
 pub(crate) fn certhash(der: &[u8]) -> Result<Certhash, libp2p::multihash::Error> {
     Certhash::wrap(SHA2_256, &Sha256::digest(der))
 }
+
+/// Whether a file holds a certificate and the ECDSA P-256 key that belongs to it.
+pub(crate) fn check_pem(pem: &[u8]) -> Result<(), GenerateError> {
+    generate::parse(pem).map(drop)
+}

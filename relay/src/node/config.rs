@@ -15,13 +15,13 @@ use crate::webtransport::WebTransportConfig;
 /// How a node listens and what it allows.
 #[derive(Clone)]
 pub struct NodeConfig {
-    /// Addresses to listen on: TCP, WebSocket, QUIC or WebTransport; `/tcp/0` and `/udp/0` take a free port.
-    /// Default none.
+    /// Addresses to listen on: TCP, WebSocket, QUIC, WebRTC-direct or WebTransport; `/tcp/0` and `/udp/0` take
+    /// a free port. Default none.
     pub listen: Vec<Multiaddr>,
     /// Addresses that are told to others beside those that the node finds out itself: a name, or a port that
     /// a router or a proxy passes on. Default none.
     pub announce: Vec<Multiaddr>,
-    /// Where the WebTransport certificates are kept; `None` is a node without WebTransport.
+    /// Where the certificates of WebTransport and WebRTC are kept; `None` is a node without both.
     pub certificates_dir: Option<PathBuf>,
     /// What tells the time for the certificates. Default the system's clock.
     pub clock: Clock,
@@ -77,14 +77,14 @@ pub struct NodeLimits {
     pub connections_per_address: u32,
     /// Dials under way. Default 64.
     pub pending_dials: u32,
-    /// Inbound handshakes under way; one more ends the oldest. WebTransport has its own bound,
-    /// [`WebTransportConfig::max_pending_handshakes`]. Default 256.
+    /// Inbound handshakes under way, those of WebRTC counted apart; one more ends the oldest. WebTransport has
+    /// its own bound, [`WebTransportConfig::max_pending_handshakes`]. Default 256.
     pub pending_handshakes: usize,
     /// A dial or an inbound handshake ends after this. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub handshake_timeout: Duration,
     /// Streams in both directions of one connection, each with at most 512 KiB received and not read; one
-    /// more ends the connection, or waits on QUIC. WebTransport has its own bound,
+    /// more ends the connection, waits on QUIC, or is reset on WebRTC. WebTransport has its own bound,
     /// [`WebTransportConfig::max_streams_per_connection`]. Default 128.
     pub streams_per_connection: usize,
     /// No further connection is taken while the process holds more memory than this. Default none.

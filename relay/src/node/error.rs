@@ -4,6 +4,7 @@ use libp2p::{Multiaddr, PeerId};
 
 use crate::certificates::CertificateError;
 use crate::streams::OpenError;
+use crate::webrtc::WebRtcCertificateError;
 
 /// Why a node could not do something.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,9 @@ pub enum NodeError {
     /// The certificates cannot be had.
     #[error(transparent)]
     Certificates(#[from] CertificateError),
+    /// The certificate of WebRTC cannot be had.
+    #[error(transparent)]
+    WebRtc(#[from] WebRtcCertificateError),
     /// The key pair does not do for Noise.
     #[error("the key pair does not do for Noise: {0}")]
     Noise(String),

@@ -58,7 +58,8 @@ pub(super) fn listen_error(address: &Multiaddr, reason: String) -> NodeError {
 pub(super) fn listen_reason(error: &TransportError<io::Error>) -> String {
     match error {
         TransportError::MultiaddrNotSupported(_) => "want /ip4|ip6/<ip>/tcp/<port>, …/tcp/<port>/ws, \
-            …/udp/<port>/quic-v1, or …/udp/<port>/quic-v1/webtransport and a directory for certificates"
+            …/udp/<port>/quic-v1, or, with a directory for certificates, …/udp/<port>/webrtc-direct \
+            or …/udp/<port>/quic-v1/webtransport"
             .to_owned(),
         TransportError::Other(error) => causes(error),
     }

@@ -32,6 +32,7 @@ pub(crate) use self::routing::{Contact, Scope, scope};
 use self::task::{Command, NodeTask};
 use crate::certificates::Certificates;
 use crate::streams::{IncomingStreams, Registry};
+use crate::webrtc;
 
 /// Commands that wait for the swarm's task.
 const COMMANDS_MAX: usize = 64;
@@ -69,7 +70,7 @@ impl Node {
     /// An address that cannot be listened on is named. Nothing stays running after an error.
     pub async fn start(keypair: Keypair, config: NodeConfig) -> Result<Self, NodeError> {
         let certificates = open_certificates(&config).await?;
-        let rotation = certificates.as_ref().map(Certificates::spawn_rotation);
+        let rotation = certificates.as_ref().map(|of_node| of_node.webtransport.spawn_rotation());
         let registry = Registry::default();
         let mut metrics = MetricsRegistry::default();
         let network = network::build(&keypair, &config, certificates, registry.clone(), &mut metrics)?;
@@ -257,10 +258,23 @@ impl<T: Clone + PartialEq> Latest<T> {
     }
 }
 
-async fn open_certificates(config: &NodeConfig) -> Result<Option<Certificates>, NodeError> {
+/// What the listeners for browsers are known by.
+pub(crate) struct NodeCertificates {
+    webtransport: Certificates,
+    /// Where the node listens for WebRTC.
+    webrtc: Option<libp2p_webrtc::tokio::Certificate>,
+}
+
+async fn open_certificates(config: &NodeConfig) -> Result<Option<NodeCertificates>, NodeError> {
     let Some(directory) = config.certificates_dir.clone() else { return Ok(None) };
     let clock = Arc::clone(&config.clock);
-    let opened = tokio::task::spawn_blocking(move || Certificates::open(directory, clock)).await;
+    let with_webrtc = config.listen.iter().any(is_webrtc);
+    let open = move || -> Result<NodeCertificates, NodeError> {
+        let webtransport = Certificates::open(&directory, clock)?;
+        let webrtc = with_webrtc.then(|| webrtc::certificate(&directory)).transpose()?;
+        Ok(NodeCertificates { webtransport, webrtc })
+    };
+    let opened = tokio::task::spawn_blocking(open).await;
     Ok(Some(opened.map_err(|_| NodeError::Stopped)??))
 }
 
@@ -270,4 +284,8 @@ fn stream_protocol(name: &'static str) -> Result<StreamProtocol, NodeError> {
 
 fn is_webtransport(address: &Multiaddr) -> bool {
     address.iter().any(|part| part == Protocol::WebTransport)
+}
+
+fn is_webrtc(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::WebRTCDirect)
 }

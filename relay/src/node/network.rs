@@ -18,8 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use super::config::RelayLimits;
 use super::routing::{self, Kademlia};
-use super::{NodeConfig, NodeError, address_limit, transport};
-use crate::certificates::Certificates;
+use super::{NodeCertificates, NodeConfig, NodeError, address_limit, transport};
 use crate::streams::{self, Registry};
 
 use crate::usage::{MeteredMuxer, Usage};
@@ -58,7 +57,7 @@ pub(super) fn build(
     /// Counts what is carried for others.
     pub(super) usage: Option<Arc<Usage>>,
     config: &NodeConfig,
-    certificates: Option<Certificates>,
+    certificates: Option<NodeCertificates>,
     registry: Registry,
     metrics_registry: &mut MetricsRegistry,
 ) -> Result<Network, NodeError> {

@@ -8,10 +8,9 @@ use libp2p::identity::Keypair;
 use libp2p::{PeerId, Transport as _, dns, noise, quic, relay, tcp, websocket, yamux};
 use tokio_util::task::TaskTracker;
 
-use super::{NodeConfig, NodeError};
+use super::{NodeCertificates, NodeConfig, NodeError};
 use crate::admission::Admission;
-use crate::certificates::Certificates;
-use crate::webtransport;
+use crate::{webrtc, webtransport};
 
 /// Bytes of one stream that are received and not read yet: 10 MB/s at a round trip of 50 ms.
 const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
@@ -24,23 +23,31 @@ type Connected = (PeerId, StreamMuxerBox);
 pub(super) fn build(
     keypair: &Keypair,
     config: &NodeConfig,
-    certificates: Option<Certificates>,
+    certificates: Option<NodeCertificates>,
     circuits: relay::client::Transport,
 ) -> Result<(Boxed<Connected>, TaskTracker), NodeError> {
     let noise = noise::Config::new(keypair).map_err(|source| NodeError::Noise(source.to_string()))?;
     let circuits = secure(circuits, &noise, config);
-    let direct = Admission::new(
-        direct(keypair, &noise, config),
-        config.limits.pending_handshakes,
-        config.limits.handshake_timeout,
-    );
+    let direct = admitted(direct(keypair, &noise, config), config);
     let transport = circuits.or_transport(direct).map(|either, _| either.into_inner()).boxed();
     let Some(certificates) = certificates else { return Ok((transport, TaskTracker::new())) };
+    let transport = match certificates.webrtc {
+        Some(certificate) => {
+            let webrtc = webrtc::transport(keypair, certificate, config.limits.streams_per_connection);
+            // A place of its own: what floods it takes none from the others.
+            admitted(webrtc, config).or_transport(transport).map(|either, _| either.into_inner()).boxed()
+        }
+        None => transport,
+    };
     let webtransport =
-        webtransport::Transport::new(keypair.clone(), certificates, config.webtransport.clone());
+        webtransport::Transport::new(keypair.clone(), certificates.webtransport, config.webtransport.clone());
     let tasks = webtransport.tasks();
     let webtransport = webtransport.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
     Ok((webtransport.or_transport(transport).map(|either, _| either.into_inner()).boxed(), tasks))
+}
+
+fn admitted(transport: Boxed<Connected>, config: &NodeConfig) -> Admission<Connected> {
+    Admission::new(transport, config.limits.pending_handshakes, config.limits.handshake_timeout)
 }
 
 /// WebSocket, QUIC and TCP, by address or by name.

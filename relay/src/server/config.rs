@@ -73,6 +73,7 @@ impl Default for NetworkSection {
             listen: vec![
                 host().with(Protocol::Udp(4101)).with(Protocol::QuicV1).with(Protocol::WebTransport),
                 host().with(Protocol::Udp(4102)).with(Protocol::QuicV1),
+                host().with(Protocol::Udp(4103)).with(Protocol::WebRTCDirect),
                 host().with(Protocol::Tcp(4101)),
                 host().with(Protocol::Tcp(4102)).with(Protocol::Ws("/".into())),
             ],

@@ -1,0 +1,105 @@
+//! The WebRTC-direct listener: its certificate, its bounds, and what it bears.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::net::UdpSocket;
+use std::path::Path;
+use std::time::Duration;
+
+use barnraise_relay::libp2p::Multiaddr;
+use barnraise_relay::libp2p::identity::Keypair;
+use barnraise_relay::libp2p::multiaddr::Protocol;
+use barnraise_relay::{Node, NodeConfig};
+use common::*;
+
+const BULK_BYTES: usize = 1024 * 1024;
+/// After this long a test hangs.
+const HANG: Duration = Duration::from_secs(120);
+
+fn webrtc(directory: &Path) -> NodeConfig {
+    barnraise_relay::install_crypto_provider();
+    NodeConfig { listen: vec!["/ip4/127.0.0.1/udp/0/webrtc-direct".parse().unwrap()], ..config(directory) }
+}
+
+fn certhash(address: &Multiaddr) -> Protocol<'_> {
+    address.iter().find(|part| matches!(part, Protocol::Certhash(_))).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_certificate_outlives_the_node() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = echo_node(webrtc(directory.path())).await;
+    let before = first.addresses();
+    first.shutdown().await;
+    let after = echo_node(webrtc(directory.path())).await.addresses();
+    assert_eq!((before.len(), after.len()), (1, 1));
+    assert_eq!(certhash(&before[0]), certhash(&after[0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_certificate_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    echo_node(webrtc(directory.path())).await.shutdown().await;
+    let path = directory.path().join("certificates/webrtc/certificate.pem");
+    std::fs::write(&path, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").unwrap();
+    let error = Node::start(Keypair::generate_ed25519(), webrtc(directory.path())).await.unwrap_err();
+    assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+}
+
+/// Whoever knows no more than the address of the port can begin handshakes, from as many addresses as it
+/// likes to invent. What libp2p leaves of each must go, and those who mean it get in.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn handshakes_that_nobody_finishes_leave_nothing_behind() {
+    const BEGUN: u64 = 100;
+    let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut config = webrtc(directory.path());
+    config.limits.handshake_timeout = Duration::from_secs(5);
+    let node = echo_node(config).await;
+    let address = node.addresses()[0].clone();
+    let sockets: Vec<UdpSocket> = (0..BEGUN).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+    for (number, socket) in (0..).zip(&sockets) {
+        socket.send_to(&binding_request(number), Target::new(&address).socket).unwrap();
+    }
+    until("more than one runtime", || runtimes() > 1).await;
+    until("one runtime", || runtimes() <= 1).await;
+    let dialer = Node::start(Keypair::generate_ed25519(), webrtc(other.path())).await.unwrap();
+    dialer.dial(address).await.unwrap();
+    echoes_bulk(&dialer, &node, BULK_BYTES).await;
+}
+
+/// Nothing tells that a thread has ended: looks again and again.
+async fn until(what: &str, mut is_met: impl FnMut() -> bool) {
+    let met = async {
+        while !is_met() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(HANG, met).await.expect(what);
+}
+
+/// Threads of this process that WebRTC runs on; other tests of this file have theirs.
+fn runtimes() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "webrtc").count()
+}
+
+/// The first packet of a WebRTC-direct client: a STUN binding request (RFC 8489) that names its user.
+fn binding_request(number: u64) -> Vec<u8> {
+    const USERNAME: u16 = 6;
+    let user = format!("libp2p+webrtc+v1/{number:064}");
+    let user = format!("{user}:{user}");
+    let mut attribute = USERNAME.to_be_bytes().to_vec();
+    attribute.extend(u16::try_from(user.len()).unwrap().to_be_bytes());
+    attribute.extend(user.as_bytes());
+    attribute.resize(attribute.len().next_multiple_of(4), 0);
+    let mut message = vec![0, 1];
+    message.extend(u16::try_from(attribute.len()).unwrap().to_be_bytes());
+    message.extend(0x2112_a442_u32.to_be_bytes());
+    message.extend([0; 4]);
+    message.extend(number.to_be_bytes());
+    message.extend(attribute);
+    message
+}
