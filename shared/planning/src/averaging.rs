@@ -1,0 +1,218 @@
+//! Who averages how much, once it is known who contributes.
+//!
+//! Symbols of DeDLOC §3.2: contributors `C` (`c_k = 1`) with `m = |C|`, receivers `V` with `v = |V|`, and
+//! `R`, the rate in bytes per second at which every receiver gets the whole vector. Peer `i` averages the
+//! fraction `r_i / R`. By eq. (6) everybody gets that fraction from it, so all `g_ij` of a realizable plan
+//! are one number, `r_i`; and since a reducer is as fast as its slowest sender, `a_ki = r_i` for every
+//! contributor. What is left of the constraints (2), each peer for itself but for the sum, is
+//!
+//! ```text
+//! up:    [i in C] (R - r_i) + (v - [i in V]) r_i  <=  u_i      what it sends, what it returns
+//! down:  (m - [i in C]) r_i + [i in V] (R - r_i)  <=  d_i      what it is sent, what is returned to it
+//!        r_i >= 0, r_i = 0 where nobody can dial i, sum r_i = R
+//! ```
+//!
+//! For a fixed `R` these are an interval for each `r_i`, and `R` can be had if the sums of their ends enclose
+//! it. With every solution its smaller multiples are solutions, so the greatest `R` is found by bisection,
+//! exactly, in microseconds. Limits of single pairs couple the `r_i`: then [`pairs`] solves a linear program.
+//!
+//! This file never chooses who contributes: `search` does.
+
+mod pairs;
+
+use crate::{PlanError, Situation};
+
+/// Rates that differ by less are the same: measurements are far coarser.
+pub(crate) const TOLERANCE: f64 = 1e-6;
+
+/// Who does what in a round; all by position in the situation.
+#[derive(Debug, Clone)]
+pub(crate) struct Round<'a> {
+    situation: &'a Situation,
+    contributes: &'a [bool],
+    aggregates: &'a [bool],
+    /// `m`.
+    n_contributors: f64,
+    /// `v`.
+    n_receivers: f64,
+    /// What pair limits alone allow for each `r_i`; empty where there are none.
+    ceilings: Vec<f64>,
+}
+
+/// How the vector is divided.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Averaging {
+    /// `R`; infinite where nothing has to cross a network.
+    pub(crate) bytes_per_s: f64,
+    /// `r_i / R`, of sum 1.
+    pub(crate) fractions: Vec<f64>,
+    /// Of the interior point method; 0 where none was needed.
+    pub(crate) iterations: u32,
+}
+
+impl<'a> Round<'a> {
+    pub(crate) fn new(situation: &'a Situation, contributes: &'a [bool], aggregates: &'a [bool]) -> Self {
+        let n_receivers = situation.peers.iter().filter(|peer| peer.receives).count();
+        let n_contributors = contributes.iter().filter(|&&is_in| is_in).count();
+        Self {
+            n_contributors: n_contributors as f64,
+            n_receivers: n_receivers as f64,
+            ceilings: ceilings(situation, contributes),
+            situation,
+            contributes,
+            aggregates,
+        }
+    }
+
+    /// The fastest averaging; `None` where some receiver or contributor has no way.
+    pub(crate) fn fastest(&self) -> Result<Option<Averaging>, PlanError> {
+        if self.situation.pair_limits.is_empty() || self.is_local().is_some() {
+            Ok(self.fastest_by_peer())
+        } else {
+            pairs::fastest(self)
+        }
+    }
+
+    /// [`Self::fastest`] with each pair limit taken for one direction at a time: an upper bound of the rate.
+    pub(crate) fn fastest_by_peer(&self) -> Option<Averaging> {
+        let n_peers = self.situation.peers.len();
+        if let Some(alone) = self.is_local() {
+            let fractions = (0..n_peers).map(|i| if i == alone { 1.0 } else { 0.0 }).collect();
+            return Some(Averaging { bytes_per_s: f64::INFINITY, fractions, iterations: 0 });
+        }
+        // Somebody other than the sole contributor receives, or is sent to: nothing is faster than a link.
+        let most = 2.0 * self.situation.unit_bytes_per_s();
+        let (mut slow, mut fast) = (0.0, most);
+        loop {
+            let middle = 0.5 * (slow + fast);
+            if middle <= slow || middle >= fast {
+                break;
+            }
+            if self.can_average_at(middle) {
+                slow = middle;
+            } else {
+                fast = middle;
+            }
+        }
+        (slow > most * 1e-12).then(|| self.at(slow))
+    }
+
+    /// Whether the whole vector can be averaged at this rate, pair limits taken one direction at a time.
+    pub(crate) fn can_average_at(&self, bytes_per_s: f64) -> bool {
+        if self.is_local().is_some() {
+            return true;
+        }
+        let (mut least, mut most) = (0.0, 0.0);
+        for i in 0..self.situation.peers.len() {
+            let Some((low, high)) = self.interval(i, bytes_per_s) else { return false };
+            least += low;
+            most += high;
+        }
+        least <= bytes_per_s && bytes_per_s <= most
+    }
+
+    /// What `r_i` may be at rate `R`.
+    fn interval(&self, i: usize, rate: f64) -> Option<(f64, f64)> {
+        let peer = &self.situation.peers[i];
+        let (contributes, receives) = (number(self.contributes[i]), number(peer.receives));
+        let rows = [
+            (contributes, self.n_receivers - receives - contributes, peer.upload_bytes_per_s),
+            (receives, self.n_contributors - contributes - receives, peer.download_bytes_per_s),
+        ];
+        let mut high = if self.aggregates[i] { rate } else { 0.0 };
+        high = high.min(self.ceilings.get(i).copied().unwrap_or(f64::INFINITY));
+        let mut low: f64 = 0.0;
+        for (of_rate, of_share, limit) in rows {
+            let left = limit - of_rate * rate;
+            if of_share > 0.0 {
+                high = high.min(left / of_share);
+            } else if of_share < 0.0 {
+                low = low.max(left / of_share);
+            } else if left < 0.0 {
+                return None;
+            }
+        }
+        (low <= high).then_some((low, high))
+    }
+
+    /// A division at a rate that can be had. Where the peers' limits leave room, each takes the same part of
+    /// what it could: peers that measure alike get alike.
+    fn at(&self, rate: f64) -> Averaging {
+        let intervals: Vec<(f64, f64)> =
+            (0..self.situation.peers.len()).map(|i| self.interval(i, rate).unwrap_or((0.0, 0.0))).collect();
+        let least: f64 = intervals.iter().map(|interval| interval.0).sum();
+        let most: f64 = intervals.iter().map(|interval| interval.1).sum();
+        let part = if most > least { ((rate - least) / (most - least)).clamp(0.0, 1.0) } else { 0.0 };
+        let shares: Vec<f64> = intervals.iter().map(|&(low, high)| low + part * (high - low)).collect();
+        Averaging { bytes_per_s: rate, fractions: normalized(&shares), iterations: 0 }
+    }
+
+    /// The one peer that contributes, averages and receives, where that is all: nothing crosses the network.
+    fn is_local(&self) -> Option<usize> {
+        if self.n_contributors != 1.0 || self.n_receivers != 1.0 {
+            return None;
+        }
+        let alone = self.contributes.iter().position(|&is_in| is_in)?;
+        (self.situation.peers[alone].receives && self.aggregates[alone]).then_some(alone)
+    }
+
+    /// The rate at which a given division averages, pair limits included; infinite if nothing is sent.
+    pub(crate) fn rate_of(&self, fractions: &[f64]) -> f64 {
+        let mut rate = f64::INFINITY;
+        for (i, peer) in self.situation.peers.iter().enumerate() {
+            let (up, down) = self.loads(i, fractions[i]);
+            for (load, limit) in [(up, peer.upload_bytes_per_s), (down, peer.download_bytes_per_s)] {
+                if load > 0.0 {
+                    rate = rate.min(limit / load);
+                }
+            }
+        }
+        for (&(from, to), limit) in &self.situation.pair_limits {
+            let load = self.pair_load(from, to, fractions);
+            if load > 0.0 {
+                rate = rate.min(limit / load);
+            }
+        }
+        rate
+    }
+
+    /// What a peer sends and is sent in a round, in vectors, if it averages this fraction.
+    pub(crate) fn loads(&self, i: usize, fraction: f64) -> (f64, f64) {
+        let (contributes, receives) = (number(self.contributes[i]), number(self.situation.peers[i].receives));
+        let up = contributes * (1.0 - fraction) + (self.n_receivers - receives) * fraction;
+        let down = (self.n_contributors - contributes) * fraction + receives * (1.0 - fraction);
+        (up, down)
+    }
+
+    /// What one peer sends another in a round, in vectors.
+    pub(crate) fn pair_load(&self, from: usize, to: usize, fractions: &[f64]) -> f64 {
+        number(self.contributes[from]) * fractions[to]
+            + number(self.situation.peers[to].receives) * fractions[from]
+    }
+}
+
+fn ceilings(situation: &Situation, contributes: &[bool]) -> Vec<f64> {
+    if situation.pair_limits.is_empty() {
+        return Vec::new();
+    }
+    let mut ceilings = vec![f64::INFINITY; contributes.len()];
+    for (&(from, to), &limit) in &situation.pair_limits {
+        if situation.peers[to].receives {
+            ceilings[from] = ceilings[from].min(limit);
+        }
+        if contributes[from] {
+            ceilings[to] = ceilings[to].min(limit);
+        }
+    }
+    ceilings
+}
+
+fn number(is_one: bool) -> f64 {
+    if is_one { 1.0 } else { 0.0 }
+}
+
+/// Divides by the sum, which is above zero for every rate above zero.
+fn normalized(shares: &[f64]) -> Vec<f64> {
+    let sum: f64 = shares.iter().sum();
+    shares.iter().map(|share| share / sum).collect()
+}

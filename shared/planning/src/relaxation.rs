@@ -1,0 +1,197 @@
+//! The linear program (5) of DeDLOC, appendix B, in a form without its `n^3` rows.
+//!
+//! Its optimum bounds what any assignment of roles can reach, and its `c` is where the search for one begins.
+//! It never is a plan by itself: with `c_k` between 0 and 1, rows (4) let peer `k` send less than it should,
+//! and the paper has such a peer disregard its gradient, whose samples the objective counted all the same. On
+//! eight equal peers with computing to spare, for one, (5) puts all `c_k` at a fraction and sends nothing.
+//!
+//! # The smaller program
+//!
+//! Rows (4), `g_ij <= a_ki + (1 - c_k) M_i` for all `i, j, k`, are replaced, with a new variable `r_i`, by
+//!
+//! ```text
+//! g_ij <= r_i                          for all i, j
+//! r_i <= a_ki + (1 - c_k) M_i          for all i, k
+//! ```
+//!
+//! *Equivalence.* A solution of these satisfies (4), by adding both. A solution of (4) satisfies these with
+//! `r_i = max_j g_ij`, since (4) holds for the `j` of the maximum. Nothing else mentions `r`, so both have
+//! the same projection on `(xi, a, g, c)` and the same optimum.
+//!
+//! *What is left out without loss.* `a_ii` and `g_ii` cross no network and appear in no sum of (5), so `a_ii`
+//! can be so large that its row never binds, and `g_ii = r_i` is best. `c_k` of a peer that computes nothing
+//! is best at 0: it adds nothing to the first row and loosens (4).
+//!
+//! *Roles.* Who cannot be dialled (`a_i = 0`, §3.3) has no `a_ki`, `g_ij` and `r_i`. Rows `xi <= sum g_ji /
+//! P` are for those who receive.
+//!
+//! *The large number.* `M_i = max(d_i, u_i)`. The paper writes `d_i` and allows any other number that does
+//! not bind for `c_k = 0`; `d_i` does where the only contributor has more upload than download.
+//!
+//! There remain about `2 n^2` variables and as many rows, each with at most three entries but for `O(n)`.
+
+use crate::averaging::Round;
+use crate::linear::{LinearProgram, Variable};
+use crate::{Peer, PlanError, Situation};
+
+/// What (5) says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Relaxation {
+    /// `xi`: no assignment makes more steps per second.
+    pub steps_per_s: f64,
+    /// `c_i`, between 0 and 1, in the order of [`Situation::peers`].
+    pub compute_shares: Vec<f64>,
+    /// Size of the program that was solved; 0 where computing binds and everybody's contribution can be
+    /// averaged in that time, which needs no program.
+    pub n_variables: usize,
+    /// Rows, without the signs of the variables.
+    pub n_constraints: usize,
+    /// Of the interior point method.
+    pub iterations: u32,
+}
+
+struct Variables {
+    steps: Variable,
+    computes: Vec<Option<Variable>>,
+    /// `r_i`.
+    aggregates: Vec<Option<Variable>>,
+    /// `a_ki`, by sender, then reducer.
+    sends: Vec<Vec<Option<Variable>>>,
+    /// `g_ij`, by reducer, then receiver.
+    returns: Vec<Vec<Option<Variable>>>,
+}
+
+impl Situation {
+    /// Solves the linear program (5).
+    ///
+    /// # Errors
+    /// [`PlanError::NotSolved`] where the interior point method fails.
+    pub fn relaxation(&self) -> Result<Relaxation, PlanError> {
+        if let Some(steps_per_s) = self.steps_of_everybody()? {
+            let computes = |peer: &Peer| if peer.samples_per_s > 0.0 { 1.0 } else { 0.0 };
+            let compute_shares = self.peers.iter().map(computes).collect();
+            return Ok(Relaxation {
+                steps_per_s,
+                compute_shares,
+                n_variables: 0,
+                n_constraints: 0,
+                iterations: 0,
+            });
+        }
+        let mut program = LinearProgram::default();
+        let variables = self.variables(&mut program);
+        self.add_objective(&mut program, &variables);
+        self.add_reducers(&mut program, &variables);
+        self.add_links(&mut program, &variables);
+        let (n_variables, n_constraints) = (program.n_variables(), program.n_constraints());
+        let optimum = program.solve("linear program of roles")?;
+        let bytes_per_s = optimum.value(variables.steps) * self.scale_of_steps() * self.unit_bytes_per_s();
+        let share = |computes: &Option<Variable>| computes.map_or(0.0, |it| optimum.value(it).min(1.0));
+        Ok(Relaxation {
+            steps_per_s: (bytes_per_s / self.work.vector_bytes as f64).max(self.steps_of_one_alone()),
+            compute_shares: variables.computes.iter().map(share).collect(),
+            n_variables,
+            n_constraints,
+            iterations: optimum.iterations,
+        })
+    }
+
+    /// `sum s_i / B`, which the first row of (5) allows at most, if averaging keeps up with everybody's
+    /// contribution: then that is the optimum, with all `c_i = 1`, and there is nothing to solve.
+    fn steps_of_everybody(&self) -> Result<Option<f64>, PlanError> {
+        let contributes: Vec<bool> = self.peers.iter().map(|peer| peer.samples_per_s > 0.0).collect();
+        let steps_per_s = self.samples_per_s(&contributes) / self.work.target_batch_size as f64;
+        if steps_per_s == 0.0 {
+            return Ok(Some(0.0));
+        }
+        let aggregates: Vec<bool> = self.peers.iter().map(|peer| peer.is_reachable).collect();
+        let averaging = Round::new(self, &contributes, &aggregates).fastest()?;
+        let needed = steps_per_s * self.work.vector_bytes as f64;
+        Ok(averaging.is_some_and(|it| it.bytes_per_s >= needed).then_some(steps_per_s))
+    }
+
+    /// About what `xi` will be, in units of bandwidth: the solver's tolerances are meant for numbers near 1.
+    fn scale_of_steps(&self) -> f64 {
+        let receivers = self.peers.iter().filter(|peer| peer.receives);
+        let slowest = receivers.map(|peer| peer.download_bytes_per_s).fold(f64::INFINITY, f64::min);
+        let computed: f64 = self.peers.iter().map(|peer| peer.samples_per_s).sum();
+        let needed = computed * self.work.vector_bytes as f64 / self.work.target_batch_size as f64;
+        (slowest.min(needed) / self.unit_bytes_per_s()).max(1e-6)
+    }
+
+    /// The one case where a reducer outruns `M_i`: it alone contributes and receives.
+    fn steps_of_one_alone(&self) -> f64 {
+        let mut receivers = self.peers.iter().filter(|peer| peer.receives);
+        match (receivers.next(), receivers.next()) {
+            (Some(peer), None) if peer.is_reachable => {
+                peer.samples_per_s / self.work.target_batch_size as f64
+            }
+            _ => 0.0,
+        }
+    }
+
+    fn variables(&self, program: &mut LinearProgram) -> Variables {
+        let peers = &self.peers;
+        let steps = program.variable(1.0);
+        let mut one_if = |is_there: bool| is_there.then(|| program.variable(0.0));
+        let computes = peers.iter().map(|peer| one_if(peer.samples_per_s > 0.0)).collect();
+        let aggregates = peers.iter().map(|peer| one_if(peer.is_reachable)).collect();
+        let mut table = |is_there: &dyn Fn(usize, usize) -> bool| -> Vec<Vec<Option<Variable>>> {
+            let mut row = |i: usize| (0..peers.len()).map(|j| one_if(i != j && is_there(i, j))).collect();
+            (0..peers.len()).map(&mut row).collect()
+        };
+        let sends = table(&|_, reducer| peers[reducer].is_reachable);
+        let returns = table(&|reducer, receiver| peers[reducer].is_reachable && peers[receiver].receives);
+        Variables { steps, computes, aggregates, sends, returns }
+    }
+
+    /// `xi <= sum s_i c_i / B` and `xi <= sum_j g_ji / P`, both times `P` and in units of bandwidth.
+    fn add_objective(&self, program: &mut LinearProgram, variables: &Variables) {
+        let scale =
+            self.work.vector_bytes as f64 / (self.work.target_batch_size as f64 * self.unit_bytes_per_s());
+        let steps = [(variables.steps, self.scale_of_steps())].into_iter();
+        let computed = self.peers.iter().zip(&variables.computes);
+        let computed = computed.filter_map(|(peer, it)| it.map(|it| (it, -scale * peer.samples_per_s)));
+        program.at_most(steps.clone().chain(computed), 0.0);
+        for (receiver, _) in self.peers.iter().enumerate().filter(|(_, peer)| peer.receives) {
+            let returned = variables.returns.iter().filter_map(|row| row[receiver]);
+            let kept = variables.aggregates[receiver];
+            program.at_most(steps.clone().chain(returned.chain(kept).map(|it| (it, -1.0))), 0.0);
+        }
+        for computes in variables.computes.iter().flatten() {
+            program.at_most([(*computes, 1.0)], 1.0);
+        }
+    }
+
+    /// The rows that replace (4).
+    fn add_reducers(&self, program: &mut LinearProgram, variables: &Variables) {
+        let unit = self.unit_bytes_per_s();
+        for (reducer, peer) in self.peers.iter().enumerate() {
+            let Some(rate) = variables.aggregates[reducer] else { continue };
+            for returned in variables.returns[reducer].iter().flatten() {
+                program.at_most([(*returned, 1.0), (rate, -1.0)], 0.0);
+            }
+            let large = peer.download_bytes_per_s.max(peer.upload_bytes_per_s) / unit;
+            for (sender, row) in variables.sends.iter().enumerate() {
+                let Some(sent) = row[reducer] else { continue };
+                let computes = variables.computes[sender].map(|it| (it, large));
+                program.at_most([(rate, 1.0), (sent, -1.0)].into_iter().chain(computes), large);
+            }
+        }
+    }
+
+    /// Download, upload and pair limits.
+    fn add_links(&self, program: &mut LinearProgram, variables: &Variables) {
+        let unit = self.unit_bytes_per_s();
+        for (i, peer) in self.peers.iter().enumerate() {
+            let up = variables.sends[i].iter().chain(&variables.returns[i]);
+            program.at_most(up.flatten().map(|&it| (it, 1.0)), peer.upload_bytes_per_s / unit);
+            let down = variables.sends.iter().chain(&variables.returns).filter_map(|row| row[i]);
+            program.at_most(down.map(|it| (it, 1.0)), peer.download_bytes_per_s / unit);
+        }
+        for (&(from, to), limit) in &self.pair_limits {
+            let both = variables.sends[from][to].into_iter().chain(variables.returns[from][to]);
+            program.at_most(both.map(|it| (it, 1.0)), limit / unit);
+        }
+    }
+}

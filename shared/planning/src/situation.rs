@@ -1,0 +1,204 @@
+//! What was measured: peers, their links and the work, checked and in the one order that all peers share.
+//!
+//! It never measures: it is given numbers, refuses those that cannot be, and sorts the peers by id, so that
+//! whoever has the same records plans the same.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::PlanError;
+
+/// Most peers in one plan: with more, they are split into groups first ([`crate::groups`]).
+pub const PEERS_MAX: usize = 512;
+
+/// Who a peer is: the bytes of its public key, or any other name that all peers know it by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub Vec<u8>);
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The end: the keys of one kind begin alike.
+        let shown = self.0.len().saturating_sub(8);
+        self.0[shown..].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What is known of a peer (DeDLOC §3.2).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Peer {
+    /// Who.
+    pub id: PeerId,
+    /// `s_i`: samples per second that it computes gradients of; 0 for one that only averages.
+    pub samples_per_s: f64,
+    /// `d_i`: bytes per second down.
+    pub download_bytes_per_s: f64,
+    /// `u_i`: bytes per second up.
+    pub upload_bytes_per_s: f64,
+    /// Whether others can dial it. One that cannot (client mode) sends its gradient and never averages.
+    pub is_reachable: bool,
+    /// Whether it gets the whole average in each round, as the paper has it for all peers. A helper that
+    /// neither trains nor keeps the model need not.
+    pub receives: bool,
+}
+
+/// `t_ij`: what goes through from one peer to another is at most this (DeDLOC §3.2).
+#[derive(Debug, Clone, PartialEq)]
+pub struct PairLimit {
+    /// The sender, `i`.
+    pub from: PeerId,
+    /// The receiver, `j`.
+    pub to: PeerId,
+    /// Bytes per second.
+    pub bytes_per_s: f64,
+}
+
+/// When the average is applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Updates {
+    /// Delayed by one round: peers compute while they average, and the slower of both sets the pace. This is
+    /// what DeDLOC's programs assume (§3.2).
+    #[default]
+    Delayed,
+    /// At once: peers wait for the average, so a step takes both times.
+    Immediate,
+}
+
+/// What a step is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Work {
+    /// `P`: bytes of one gradient as it crosses the wire, encoded. Above zero.
+    pub vector_bytes: u64,
+    /// Values in the vector, which the parts divide. Above zero.
+    pub n_values: u64,
+    /// `B`: samples in a step. Above zero.
+    pub target_batch_size: u64,
+    /// Nobody averages a part with fewer values: its messages would cost more than it saves.
+    pub part_values_min: u64,
+    /// When the average is applied.
+    pub updates: Updates,
+}
+
+/// Peers, links and work, checked and sorted by id.
+#[derive(Debug, Clone)]
+pub struct Situation {
+    pub(crate) peers: Vec<Peer>,
+    /// By the positions of sender and receiver.
+    pub(crate) pair_limits: BTreeMap<(usize, usize), f64>,
+    pub(crate) work: Work,
+}
+
+impl Situation {
+    /// Checks and sorts. The order in which peers come does not matter.
+    ///
+    /// # Errors
+    /// A list that is empty, too long or has an id twice; a measurement that is negative or not finite;
+    /// nobody who can be reached; nobody who receives; a limit for a peer that is not listed; work without a
+    /// size. Of two limits for one pair the smaller counts.
+    pub fn new(mut peers: Vec<Peer>, pair_limits: &[PairLimit], work: Work) -> Result<Self, PlanError> {
+        check_work(&work)?;
+        let n_peers = peers.len();
+        if n_peers == 0 {
+            return Err(PlanError::NoPeers);
+        }
+        if n_peers > PEERS_MAX {
+            return Err(PlanError::TooManyPeers { got: n_peers, max: PEERS_MAX });
+        }
+        peers.sort_by(|a, b| a.id.cmp(&b.id));
+        if let Some(pair) = peers.windows(2).find(|pair| pair[0].id == pair[1].id) {
+            return Err(PlanError::ListedTwice { peer: pair[0].id.clone() });
+        }
+        for peer in &peers {
+            check("samples per second", &peer.id, peer.samples_per_s)?;
+            check("download in bytes per second", &peer.id, peer.download_bytes_per_s)?;
+            check("upload in bytes per second", &peer.id, peer.upload_bytes_per_s)?;
+        }
+        if !peers.iter().any(|peer| peer.is_reachable) {
+            return Err(PlanError::NobodyReachable { n_peers });
+        }
+        if !peers.iter().any(|peer| peer.receives) {
+            return Err(PlanError::NobodyReceives { n_peers });
+        }
+        let mut situation = Self { peers, pair_limits: BTreeMap::new(), work };
+        for limit in pair_limits {
+            check("limit in bytes per second", &limit.from, limit.bytes_per_s)?;
+            let pair = (situation.position(&limit.from)?, situation.position(&limit.to)?);
+            // What stays within a node does not cross a network (DeDLOC §3.2).
+            if pair.0 != pair.1 {
+                let entry = situation.pair_limits.entry(pair).or_insert(limit.bytes_per_s);
+                *entry = entry.min(limit.bytes_per_s);
+            }
+        }
+        Ok(situation)
+    }
+
+    /// Peers, by id.
+    #[must_use]
+    pub fn peers(&self) -> &[Peer] {
+        &self.peers
+    }
+
+    pub(crate) fn position(&self, id: &PeerId) -> Result<usize, PlanError> {
+        let found = self.peers.binary_search_by(|peer| peer.id.cmp(id));
+        found.map_err(|_| PlanError::Unknown { peer: id.clone() })
+    }
+
+    /// Samples per second of those who contribute.
+    pub(crate) fn samples_per_s(&self, contributes: &[bool]) -> f64 {
+        self.peers
+            .iter()
+            .zip(contributes)
+            .map(|(peer, &is_in)| if is_in { peer.samples_per_s } else { 0.0 })
+            .sum()
+    }
+
+    /// The greatest of all bandwidths: the unit that programs are scaled by.
+    pub(crate) fn unit_bytes_per_s(&self) -> f64 {
+        let bandwidths = self.peers.iter().map(|peer| peer.download_bytes_per_s.max(peer.upload_bytes_per_s));
+        bandwidths.fold(f64::MIN_POSITIVE, f64::max)
+    }
+
+    /// Steps per second of those who compute at `samples_per_s` together and average at `bytes_per_s`, which
+    /// may be infinite (DeDLOC eq. 1 where updates are delayed).
+    pub(crate) fn steps_per_s(&self, samples_per_s: f64, bytes_per_s: f64) -> f64 {
+        let compute = samples_per_s / self.work.target_batch_size as f64;
+        let average = bytes_per_s / self.work.vector_bytes as f64;
+        match self.work.updates {
+            Updates::Delayed => compute.min(average),
+            Updates::Immediate if compute > 0.0 && average > 0.0 => {
+                (compute.recip() + average.recip()).recip()
+            }
+            Updates::Immediate => 0.0,
+        }
+    }
+
+    /// The inverse of [`Self::steps_per_s`]: at which rate must be averaged for so many steps per second?
+    /// `None` where computing alone takes longer.
+    pub(crate) fn bytes_per_s_for(&self, steps_per_s: f64, samples_per_s: f64) -> Option<f64> {
+        let compute = samples_per_s / self.work.target_batch_size as f64;
+        let average = match self.work.updates {
+            Updates::Delayed => steps_per_s,
+            Updates::Immediate => (steps_per_s.recip() - compute.recip()).recip(),
+        };
+        (compute >= steps_per_s && average > 0.0).then_some(average * self.work.vector_bytes as f64)
+    }
+}
+
+fn check(what: &'static str, peer: &PeerId, value: f64) -> Result<(), PlanError> {
+    if value.is_finite() && value >= 0.0 {
+        Ok(())
+    } else {
+        Err(PlanError::BadMeasurement { peer: peer.clone(), what, value })
+    }
+}
+
+fn check_work(work: &Work) -> Result<(), PlanError> {
+    let sizes = [
+        ("the vector's length in bytes", work.vector_bytes),
+        ("the number of values", work.n_values),
+        ("the target batch size", work.target_batch_size),
+    ];
+    match sizes.into_iter().find(|&(_, size)| size == 0) {
+        Some((what, _)) => Err(PlanError::EmptyWork { what }),
+        None => Ok(()),
+    }
+}
