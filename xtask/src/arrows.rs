@@ -43,6 +43,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
     (
         "barnraise-benches",
         &[
+            "barnraise-planning",
             "barnraise-protocol",
             "barnraise-learning",
             "barnraise-swarm",

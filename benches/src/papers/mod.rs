@@ -1,0 +1,4 @@
+//! The experiments of the papers, each with one command.
+
+pub(crate) mod dedloc;
+mod fluid;
