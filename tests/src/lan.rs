@@ -3,10 +3,11 @@
 //! Needs root, iproute2 and nftables; [`Internet::new`] says what is missing. Everything it made is gone when
 //! it is dropped.
 
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
 
 /// What a router makes of the ports of the hosts behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +18,14 @@ pub enum Nat {
     RandomPorts,
 }
 
-/// Public addresses on one wire, and routers on it. Documentation addresses (RFC 5737) and private ones.
+/// Of the public addresses: unassigned, and on no list of special ones, which gateways and peers do not believe.
+const PUBLIC: &str = "192.0.1";
+/// Where a gateway takes wishes.
+const GATEWAY_PORT: u16 = 5000;
+/// The daemon of `miniupnpd-nftables`.
+const GATEWAY_PROGRAM: &str = "miniupnpd";
+
+/// Public addresses on one wire, and routers on it.
 #[derive(Debug)]
 pub struct Internet {
     tag: String,
@@ -26,12 +34,29 @@ pub struct Internet {
     windows: Vec<String>,
 }
 
+/// Whether [`Internet::gateway`] has its program.
+#[must_use]
+pub fn has_gateway_program() -> bool {
+    run(GATEWAY_PROGRAM, &["--version"]).is_ok()
+}
+
 /// A machine of its own: processes in it see its network and no other.
 #[derive(Debug, Clone)]
 pub struct Host {
     namespace: String,
     /// Of its one interface.
     pub address: String,
+    /// The namespace of its router, where it has one, and that one's public address.
+    router: Option<(String, String)>,
+}
+
+/// A router's daemon that passes ports on for those who ask (UPnP); ended when dropped.
+#[derive(Debug)]
+pub struct Gateway {
+    /// What the outside sees.
+    pub address: String,
+    daemon: Child,
+    _folder: TempDir,
 }
 
 impl Internet {
@@ -54,15 +79,15 @@ impl Internet {
         Ok(internet)
     }
 
-    /// A host with a public address, `203.0.113.<last>`.
+    /// A host with a public address, `192.0.1.<last>`.
     ///
     /// # Errors
     /// What the kernel refused.
     pub fn public_host(&mut self, last: u8) -> Result<Host> {
         let namespace = self.namespace(&format!("p{last}"))?;
-        let address = format!("203.0.113.{last}");
+        let address = format!("{PUBLIC}.{last}");
         self.plug(&namespace, "eth0", &address)?;
-        Ok(Host { namespace, address })
+        Ok(Host { namespace, address, router: None })
     }
 
     /// A host behind a router of its own that lets nobody in.
@@ -75,7 +100,7 @@ impl Internet {
         let router = self.namespace(&format!("r{n}"))?;
         let host = self.namespace(&format!("h{n}"))?;
         let (public, inside, address) =
-            (format!("203.0.113.{n}"), format!("10.{n}.0.1"), format!("10.{n}.0.2"));
+            (format!("{PUBLIC}.{n}"), format!("10.{n}.0.1"), format!("10.{n}.0.2"));
         self.plug(&router, "wan", &public)?;
         ip(&[
             "link", "add", "lan", "netns", &router, "type", "veth", "peer", "name", "eth0", "netns", &host,
@@ -93,13 +118,14 @@ impl Internet {
             "table ip r {{
                 chain out {{ type nat hook postrouting priority srcnat; oifname wan {translation}; }}
                 chain through {{ type filter hook forward priority filter; policy drop;
-                    ct state established,related accept; iifname lan accept; }}
+                    ct state established,related accept; iifname lan accept;
+                    ct status dnat accept; }}
                 chain to {{ type filter hook input priority filter; policy drop;
                     ct state established,related accept; iifname lan accept; iifname lo accept; }}
             }}"
         );
         within(&router, &["nft", &rules])?;
-        Ok(Host { namespace: host, address })
+        Ok(Host { namespace: host, address, router: Some((router, public)) })
     }
 
     /// A way from the test itself to a host, and to nothing behind it; returns the host's address on it.
@@ -118,6 +144,37 @@ impl Internet {
         ip(&["-n", &host.namespace, "addr", "add", &format!("{theirs}/30"), "dev", "window"])?;
         ip(&["-n", &host.namespace, "link", "set", "window", "up"])?;
         Ok(theirs)
+    }
+
+    /// The router of a host passes ports on from now on, if it is asked.
+    ///
+    /// # Errors
+    /// What keeps the daemon from starting.
+    pub fn gateway(&self, host: &Host) -> Result<Gateway> {
+        let (router, address) = host.router.clone().context("the host has no router")?;
+        // The daemon only adds rules to chains that are there.
+        let chains = "table inet upnp {
+            chain through { }
+            chain to_inside { }
+            chain to_outside { }
+            chain prerouting { type nat hook prerouting priority dstnat; jump to_inside; }
+            chain postrouting { type nat hook postrouting priority srcnat; jump to_outside; }
+        }";
+        within(&router, &["nft", chains])?;
+        let folder = tempfile::tempdir()?;
+        let config = folder.path().join("gateway.conf");
+        let settings = format!(
+            "ext_ifname=wan\nlistening_ip=lan\nport={GATEWAY_PORT}\nenable_upnp=yes\nenable_natpmp=no\n\
+             secure_mode=yes\nupnp_table_name=upnp\nupnp_nat_table_name=upnp\nupnp_forward_chain=through\n\
+             upnp_nat_chain=to_inside\nupnp_nat_postrouting_chain=to_outside\n\
+             uuid=00000000-0000-4000-8000-000000000001\n\
+             allow 1024-65535 10.0.0.0/8 1024-65535\ndeny 0-65535 0.0.0.0/0 0-65535\n"
+        );
+        std::fs::write(&config, settings)?;
+        let mut daemon = Command::new("ip");
+        daemon.args(["netns", "exec", &router, GATEWAY_PROGRAM, "-d", "-f"]).arg(&config);
+        daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Gateway { address, daemon: daemon.spawn()?, _folder: folder })
     }
 
     fn namespace(&mut self, name: &str) -> Result<String> {
@@ -150,6 +207,14 @@ impl Drop for Internet {
         for namespace in &self.namespaces {
             let _ = ip(&["netns", "del", namespace]);
         }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
     }
 }
 

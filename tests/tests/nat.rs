@@ -1,7 +1,7 @@
 //! Peers behind routers, for real: network namespaces, address translation and firewalls of the kernel.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_tests::lan::{Host, Internet, Nat};
+use barnraise_tests::lan::{Host, Internet, Nat, has_gateway_program};
 use barnraise_tests::process::{Backbone, Joined, Relay, World};
 
 const RUN: &str = r#"
@@ -90,5 +90,25 @@ async fn a_peer_that_accepts_nothing_trains_in_client_mode() {
     let mut world = World::new(&sections).unwrap().with_host(&public, &window);
     let backbone = world.backbone().await.unwrap();
     let joined = world.join_from(&closed, &[&backbone.tcp().unwrap().to_string()]).unwrap();
-    trains(&backbone, joined, "connected directly to /ip4/203.0.113.20/").await;
+    trains(&backbone, joined, "connected directly to /ip4/192.0.1.20/").await;
+}
+
+/// UPnP: the router passes the port on because the backbone asked, so nobody has to carry anything.
+#[tokio::test]
+async fn a_backbone_behind_a_gateway_is_dialled_at_the_port_that_it_asked_for() {
+    let Some(mut internet) = internet() else { return };
+    if !has_gateway_program() {
+        println!("SKIPPED: there is no gateway to ask: install miniupnpd-nftables");
+        return;
+    }
+    let home = internet.host_behind(Nat::KeepsPorts).unwrap();
+    let away = internet.host_behind(Nat::RandomPorts).unwrap();
+    let gateway = internet.gateway(&home).unwrap();
+    let window = internet.window(&home).unwrap();
+    let mut world = World::new(RUN).unwrap().with_host(&home, &window);
+    let backbone = world.backbone().await.unwrap();
+    let outside = format!("/ip4/{}/tcp/", gateway.address);
+    let address = backbone.wait_for_address("that the gateway gave", |address| address.starts_with(&outside));
+    let joined = world.join_from(&away, &[&address.await.unwrap()]).unwrap();
+    trains(&backbone, joined, &format!("connected directly to {outside}")).await;
 }

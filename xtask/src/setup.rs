@@ -103,12 +103,18 @@ fn offer_node() {
 
 /// Networks of hosts and routers take root; the tests that need them say so where they are skipped.
 fn offer_network_tools() {
-    let is_missing = process::find("nft").is_none() || process::find("ip").is_none();
-    if !is_missing || process::find("apt-get").is_none() || !is_root() {
-        return;
-    }
-    if let Err(error) = install(&[Package("nftables"), Package("iproute2")]) {
-        println!("setup: tests with routers will be skipped ({error:#})");
+    let tools = [
+        (&["nft", "ip"][..], &[Package("nftables"), Package("iproute2")][..], "with routers"),
+        (&["miniupnpd"], &[Package("miniupnpd-nftables")], "with a gateway that passes ports on"),
+    ];
+    for (programs, packages, which) in tools {
+        let is_missing = programs.iter().any(|program| process::find(program).is_none());
+        if !is_missing || process::find("apt-get").is_none() || !is_root() {
+            continue;
+        }
+        if let Err(error) = install(packages) {
+            println!("setup: tests {which} will be skipped ({error:#})");
+        }
     }
 }
 

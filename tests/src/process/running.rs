@@ -45,26 +45,34 @@ impl Backbone {
         self.addresses.iter().find(is_tcp).cloned().context("no TCP address was announced")
     }
 
-    /// The address through a relay over QUIC, once there is one.
+    /// An address of it through a relay, once one took it in.
     ///
     /// # Errors
-    /// Where none comes about.
+    /// Where none does.
     pub async fn circuit(&self) -> Result<String> {
-        let circuit = async {
+        let is_circuit =
+            |address: &str| address.contains("/quic-v1/p2p/") && address.contains("/p2p-circuit/");
+        self.wait_for_address("through a relay", is_circuit).await
+    }
+
+    /// The first of its addresses that is as wanted, once there is one.
+    ///
+    /// # Errors
+    /// Where there never is.
+    pub async fn wait_for_address(&self, what: &str, is_wanted: impl Fn(&str) -> bool) -> Result<String> {
+        let found = async {
             loop {
                 let addresses = self.status().await?.addresses;
-                let is_circuit =
-                    |address: &String| address.contains("/quic-v1/p2p/") && address.contains("/p2p-circuit/");
-                match addresses.into_iter().find(is_circuit) {
-                    Some(circuit) => return Ok(circuit),
+                match addresses.into_iter().find(|address| is_wanted(address)) {
+                    Some(address) => return Ok(address),
                     // Nothing tells over HTTP that the addresses changed.
                     None => tokio::time::sleep(Duration::from_millis(100)).await,
                 }
             }
         };
-        match tokio::time::timeout(HANG, circuit).await {
-            Ok(circuit) => circuit,
-            Err(_) => Err(self.process.error("no relay took it in")),
+        match tokio::time::timeout(HANG, found).await {
+            Ok(found) => found,
+            Err(_) => Err(self.process.error(&format!("it has no address {what}"))),
         }
     }
 
