@@ -6,12 +6,15 @@
 mod contender;
 mod dht;
 mod lab;
+mod load;
 mod native;
+mod papers;
 mod paths;
 mod ratio;
 mod size;
 mod tab;
 mod tfjs;
+mod transports;
 mod visit;
 
 use anyhow::Result;
@@ -42,6 +45,14 @@ enum Command {
     Longtasks(VisitArgs),
     /// Batches stored in and found in the DHT, beside hivemind
     Dht(dht::DhtArgs),
+    /// Bytes a second by each way between two nodes, as a share of plain TCP
+    Transports(transports::TransportArgs),
+    /// What two thousand sessions of tabs cost a relay
+    Load(load::LoadArgs),
+    /// Ten minutes of sessions that come, move something and leave: does a relay's memory grow?
+    Soak(load::SoakArgs),
+    /// The experiments of DeDLOC in virtual time: averaging among unequal peers
+    Dedloc(papers::dedloc::DedlocArgs),
     /// One measurement of `native`, in a process of its own
     #[command(hide = true)]
     NativeSteps(native::StepsArgs),
@@ -79,6 +90,10 @@ fn main() -> Result<()> {
         Command::Size => size::print(),
         Command::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
         Command::Dht(args) => dht::compare(&args, &runtime),
+        Command::Transports(args) => runtime.block_on(transports::compare(&args)),
+        Command::Load(args) => runtime.block_on(load::load(&args)),
+        Command::Soak(args) => runtime.block_on(load::soak(&args)),
+        Command::Dedloc(args) => papers::dedloc::run(&args),
         Command::NativeSteps(args) => native::steps(&args),
     }
 }

@@ -47,7 +47,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(session: wtransport::Connection) -> Self {
+    /// The substreams of this session.
+    #[must_use]
+    pub fn new(session: wtransport::Connection) -> Self {
         let watched = session.clone();
         Self {
             session,
