@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use axum::http::Uri;
+use barnraise_protocol::access::{ParseKeyError, PublicKey};
 use clap::{Args, Parser, Subcommand};
 use libp2p::Multiaddr;
 
@@ -76,9 +77,10 @@ pub struct ServeArgs {
 pub struct JoinArgs {
     /// The run: the address of its page, an invitation's link, or a libp2p multiaddress with a peer id
     pub address: JoinLink,
-    /// The run's id, where the address is of another peer of the DHT, such as a relay
-    #[arg(long, value_name = "ID")]
-    pub run: Option<String>,
+    /// The run's id, where the address is of another peer of the DHT, such as a relay; with the key of its
+    /// authority, nobody else is taken for it
+    #[arg(long, value_name = "ID[@KEY]")]
+    pub run: Option<RunName>,
     /// The code of an invitation, where the address is no link with it
     #[arg(long, value_name = "CODE")]
     pub invitation: Option<String>,
@@ -91,6 +93,28 @@ pub struct JoinArgs {
     /// Leave after this many samples
     #[arg(long, value_name = "N")]
     pub samples: Option<u64>,
+}
+
+/// A run as it is looked for: by its id alone, or as the one whose authority has a certain key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunName {
+    /// From its configuration.
+    pub id: String,
+    /// Who signs its tokens: `run.access.authority` of `/api/run`.
+    pub authority: Option<PublicKey>,
+}
+
+impl FromStr for RunName {
+    type Err = ParseKeyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // No id has an @ in it.
+        let (id, authority) = match text.rsplit_once('@') {
+            Some((id, key)) => (id, Some(key.parse()?)),
+            None => (text, None),
+        };
+        Ok(Self { id: id.to_owned(), authority })
+    }
 }
 
 /// `barnraise relay`
@@ -288,6 +312,16 @@ mod tests {
         assert_eq!(config.data_cache(), Path::new("/d"));
         assert_eq!(config.storage.folder, Path::new("/d/fashion-mnist"));
         assert_eq!(serve(&["--dev"]).unwrap().config().unwrap(), RunConfig::dev(&cache_folder()));
+    }
+
+    #[test]
+    fn a_run_is_named_by_its_id_and_perhaps_by_its_authority() {
+        let key = PublicKey([0xab; 32]);
+        let named = |authority| RunName { id: "a-run".into(), authority };
+        assert_eq!("a-run".parse(), Ok(named(None)));
+        assert_eq!(format!("a-run@{key}").parse(), Ok(named(Some(key))));
+        let error = "a-run@abab".parse::<RunName>().unwrap_err().to_string();
+        assert!(error.contains("64 hexadecimal digits"), "{error}");
     }
 
     #[test]

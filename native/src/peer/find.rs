@@ -1,17 +1,31 @@
-//! Finds the backbones of a run through any peer of the DHT.
+//! Finds the backbone of a run through any peer of the DHT.
+//!
+//! Anybody may say there that they are a backbone of a run: who is believed, [`super::claim`] decides.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use barnraise_contributor::race;
+use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::dht::backbone::{self, Backbone};
 use barnraise_protocol::dht::{self, DhtError, Freshness, PROTOCOL, UnixMillis};
+use barnraise_protocol::run;
 use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::dht::StorageLimits;
+use futures::future::join_all;
 use libp2p::{Multiaddr, PeerId};
 
 use super::address;
+use super::claim::{self, Claim, ClaimError};
+use crate::cli::RunName;
 
 /// The whole search: the asked peer has requests of its own to wait for.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
+/// One place, from the first dial to its description.
+const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most places that are asked what they serve.
+const PLACES_MAX: usize = 16;
+/// How long an address may take before the next one is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(500);
 
 /// Why no backbone was found.
 #[derive(Debug, thiserror::Error)]
@@ -28,10 +42,86 @@ pub(super) enum FindError {
     /// Nobody says that they are a backbone of the run, or none listens in a way that can be dialled.
     #[error("nobody is known as a backbone of the run `{run_id}`")]
     Nobody { run_id: String },
+    /// Some say so, and the one that is wanted is not among them.
+    #[error(
+        "the authority {authority} of the run `{run_id}` is not known; {n_others} others say that they serve it"
+    )]
+    NotTheAuthority { run_id: String, authority: PublicKey, n_others: usize },
+    /// None of them can be reached, or none serves the run.
+    #[error("no backbone of the run `{run_id}` answers: {reasons}")]
+    NoneAnswers { run_id: String, reasons: String },
+    /// They are not of one run.
+    #[error(transparent)]
+    Claims(#[from] ClaimError),
 }
 
-/// Where the backbones of a run are, as a peer that `node` is connected with finds them.
-pub(super) async fn backbones(node: &Node, peer: PeerId, run_id: &str) -> Result<Vec<Multiaddr>, FindError> {
+/// A peer that says it is a backbone of the run, and signed that with its key.
+struct Place {
+    key: PublicKey,
+    peer: PeerId,
+    addresses: Vec<Multiaddr>,
+}
+
+/// Connects `node` with a backbone of the run, as `asked`, which it is connected with, finds them. Returns the
+/// backbone and what it says of itself.
+///
+/// - `run.authority`: where it is known, nobody but the authority itself is dialled: that somebody else
+///   follows it is nothing that they could prove
+pub(super) async fn backbone(
+    node: &Node,
+    asked: PeerId,
+    run: &RunName,
+) -> Result<(PeerId, Claim), FindError> {
+    let run_id = || run.id.clone();
+    let mut places = places(node, asked, &run.id).await?;
+    if places.is_empty() {
+        return Err(FindError::Nobody { run_id: run_id() });
+    }
+    if let Some(authority) = run.authority {
+        let n_places = places.len();
+        places.retain(|place| place.key == authority);
+        let n_others = n_places - places.len();
+        if places.is_empty() {
+            return Err(FindError::NotTheAuthority { run_id: run_id(), authority, n_others });
+        }
+        if n_others > 0 {
+            tracing::warn!(n_others, %authority, "places of the run that are not the authority's are skipped");
+        }
+    }
+    places.truncate(PLACES_MAX);
+    let (mut claims, mut reasons) = (Vec::new(), Vec::new());
+    for (place, described) in places.iter().zip(join_all(places.iter().map(|it| describe(node, it))).await) {
+        match described {
+            Ok(said) if said.run_id == run.id => {
+                claims.push(Claim { peer: place.key, authority: said.access.authority });
+            }
+            Ok(said) => reasons.push(format!("{} serves the run `{}`", place.peer, said.run_id)),
+            Err(reason) => reasons.push(format!("{}: {reason}", place.peer)),
+        }
+    }
+    if claims.is_empty() {
+        return Err(FindError::NoneAnswers { run_id: run_id(), reasons: reasons.join("; ") });
+    }
+    let believed = claim::believed(&run.id, run.authority, &claims)?;
+    let chosen = places.iter().find(|place| place.key == believed.peer);
+    let chosen = chosen.ok_or_else(|| FindError::Nobody { run_id: run_id() })?;
+    Ok((chosen.peer, believed))
+}
+
+/// What a place says that it serves; the connection stays.
+async fn describe(node: &Node, place: &Place) -> Result<run::RunDescription, String> {
+    let describing = async {
+        dial_any(node, place.addresses.clone()).await?;
+        let stream = node.open(place.peer, run::PROTOCOL).await;
+        let mut stream = stream.map_err(|error| error.to_string())?;
+        run::describe(&mut stream).await.map_err(|error| error.to_string())
+    };
+    let described = tokio::time::timeout(DESCRIBE_TIMEOUT, describing).await;
+    described.unwrap_or_else(|_| Err(format!("no answer within {DESCRIBE_TIMEOUT:?}")))
+}
+
+/// Where the backbones of a run are, each with addresses that can be dialled.
+async fn places(node: &Node, peer: PeerId, run_id: &str) -> Result<Vec<Place>, FindError> {
     let run_id = run_id.to_owned();
     let mut stream = node.open(peer, PROTOCOL).await?;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -43,16 +133,27 @@ pub(super) async fn backbones(node: &Node, peer: PeerId, run_id: &str) -> Result
         Ok(Err(source)) => return Err(FindError::Ask { peer, run_id, source }),
         Err(_) => return Err(FindError::Timeout { peer, run_id }),
     };
-    let listed: Vec<String> = records.iter().flatten().filter_map(Backbone::read).flat_map(listed).collect();
-    match address::to_dial(&listed) {
-        none if none.is_empty() => Err(FindError::Nobody { run_id }),
-        addresses => Ok(addresses),
-    }
+    Ok(records.iter().flatten().filter_map(Backbone::read).filter_map(place).collect())
 }
 
 /// The addresses of a backbone that end with the id of the key that signed them.
-fn listed(backbone: Backbone) -> Vec<String> {
-    let Ok(peer) = PeerId::from_bytes(&backbone.peer.to_peer_id()) else { return Vec::new() };
+fn place(backbone: Backbone) -> Option<Place> {
+    let peer = PeerId::from_bytes(&backbone.peer.to_peer_id()).ok()?;
     let addresses = backbone.addresses.into_iter().filter_map(|bytes| Multiaddr::try_from(bytes).ok());
-    addresses.filter_map(|address| address.with_p2p(peer).ok()).map(|address| address.to_string()).collect()
+    let addresses = addresses.filter_map(|address| address.with_p2p(peer).ok());
+    let listed: Vec<String> = addresses.map(|address| address.to_string()).collect();
+    let addresses = address::to_dial(&listed);
+    (!addresses.is_empty()).then_some(Place { key: backbone.peer, peer, addresses })
+}
+
+/// Whoever answers first at one of the addresses.
+pub(super) async fn dial_any(node: &Node, addresses: Vec<Multiaddr>) -> Result<PeerId, String> {
+    let dials = addresses.into_iter().map(|address| node.dial(address));
+    match race(dials, || tokio::time::sleep(HEAD_START)).await {
+        Ok((_, peer)) => Ok(peer),
+        Err(failures) => {
+            let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
+            Err(failures.join("; "))
+        }
+    }
 }

@@ -5,6 +5,7 @@
 
 mod address;
 mod cache;
+mod claim;
 pub mod display;
 mod find;
 mod platform;

@@ -3,9 +3,9 @@
 
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use barnraise_contributor::{Platform, race};
+use barnraise_contributor::Platform;
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
@@ -18,16 +18,13 @@ use libp2p::{Multiaddr, PeerId, Stream};
 
 use super::cache::ShardCache;
 use super::{address, find};
-use crate::cli::JoinAddress;
-
-/// How long a way may take before the next one is tried beside it.
-const HEAD_START: Duration = Duration::from_millis(500);
+use crate::cli::{JoinAddress, RunName};
 
 /// Clock, network and shard cache of `barnraise join`.
 pub(super) struct NativePlatform {
     address: JoinAddress,
-    /// To be found through whoever is at the address.
-    run: Option<String>,
+    /// To be found through whoever is at the address; of the authority that was met itself, once one was.
+    run: RefCell<Option<RunName>>,
     keypair: Keypair,
     cache: ShardCache,
     started: Instant,
@@ -38,11 +35,12 @@ pub(super) struct NativePlatform {
 impl NativePlatform {
     pub(super) fn new(
         address: JoinAddress,
-        run: Option<String>,
+        run: Option<RunName>,
         keypair: Keypair,
         cache: ShardCache,
     ) -> Self {
-        Self { address, run, keypair, cache, started: Instant::now(), connection: RefCell::new(None) }
+        let (run, connection) = (RefCell::new(run), RefCell::new(None));
+        Self { address, run, keypair, cache, started: Instant::now(), connection }
     }
 
     /// Since this platform was made.
@@ -96,10 +94,18 @@ impl Platform for NativePlatform {
     async fn connect(&self) -> Result<(), String> {
         let addresses = address::resolve(&self.address).await.map_err(|error| error.to_string())?;
         let node = self.start(&addresses).await?;
-        let mut peer = dial_any(&node, addresses).await?;
-        if let Some(run) = &self.run {
-            let found = find::backbones(&node, peer, run).await.map_err(|error| error.to_string())?;
-            peer = dial_any(&node, found).await?;
+        let mut peer = find::dial_any(&node, addresses).await?;
+        let run = self.run.borrow().clone();
+        if let Some(run) = run {
+            let found = find::backbone(&node, peer, &run).await;
+            let (backbone, claim) = found.map_err(|error| error.to_string())?;
+            let authority = claim.authority;
+            if run.authority.is_none() && claim.is_certain() {
+                let id = &run.id;
+                tracing::info!("the run's authority is {authority}; to insist on it: --run {id}@{authority}");
+                self.run.replace(Some(RunName { authority: Some(authority), ..run }));
+            }
+            peer = backbone;
         }
         if let Ok(Some(path)) = node.path(peer).await {
             tracing::info!("connected {path}");
@@ -132,18 +138,6 @@ impl Platform for NativePlatform {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "a shard is not kept on disk"),
             Err(error) => tracing::debug!(%error, "a shard is not kept on disk"),
-        }
-    }
-}
-
-/// Whoever answers first at one of the addresses.
-async fn dial_any(node: &Node, addresses: Vec<Multiaddr>) -> Result<PeerId, String> {
-    let dials = addresses.into_iter().map(|address| node.dial(address));
-    match race(dials, || tokio::time::sleep(HEAD_START)).await {
-        Ok((_, peer)) => Ok(peer),
-        Err(failures) => {
-            let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
-            Err(failures.join("; "))
         }
     }
 }

@@ -13,7 +13,7 @@ pub mod token;
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-pub use self::key::{KeyPair, PublicKey, Signature};
+pub use self::key::{KeyPair, ParseKeyError, PublicKey, Signature};
 pub use self::signed::{Nonce, RequestRefusal, ResponseRefusal, SignedRequest, SignedResponse};
 pub use self::token::{AccessToken, Authority, Claims, TokenId, TokenRefusal, UnixTime};
 use crate::error::ConversationError;
