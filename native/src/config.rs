@@ -6,6 +6,7 @@
 
 mod access;
 mod check;
+mod conversations;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,12 +17,15 @@ use std::time::Duration;
 use barnraise_learning::{Decay, DeviceChoice, OptimizerSpec, ScheduleSpec};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_relay::dht::DhtLimits;
 use barnraise_relay::{ConfigFileError, NodeLimits, parse_config, read_config};
 use bytesize::ByteSize;
 use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::access::{AccessSection, OidcSection};
+pub use self::conversations::ConversationsSection;
+pub use barnraise_relay::Invalid;
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
 
@@ -41,6 +45,10 @@ pub struct RunConfig {
     pub access: AccessSection,
     /// Connections of everybody.
     pub limits: NodeLimits,
+    /// Streams of each.
+    pub conversations: ConversationsSection,
+    /// What is kept and answered for others.
+    pub dht: DhtLimits,
     /// What counts as a contribution.
     pub averaging: AveragingSection,
     /// What the backbone computes on.
@@ -111,6 +119,8 @@ pub struct StorageSection {
 pub struct NetworkSection {
     /// Of the page.
     pub http: SocketAddr,
+    /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password. Not set: nowhere.
+    pub operator: Option<SocketAddr>,
     /// libp2p addresses of the backbone.
     pub listen: Vec<Multiaddr>,
     /// Addresses that are told to contributors beside those that are found out: a name, or a port that a
@@ -119,8 +129,6 @@ pub struct NetworkSection {
     /// Relays to be reached through while nobody can dial the backbone itself, each with its peer id.
     pub relays: Vec<Multiaddr>,
     /// Peers of the DHT to begin with, each with its peer id: whoever knows any of its peers finds the
-    /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password. Not set: nowhere.
-    pub operator: Option<SocketAddr>,
     /// backbone by the run's id. The relays are, too.
     pub dht_peers: Vec<Multiaddr>,
     /// Whether to ask the gateway to pass the ports on (UPnP).
@@ -203,18 +211,6 @@ pub enum ConfigError {
     },
 }
 
-/// A value that cannot work.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key} = {got}: {want}")]
-pub struct Invalid {
-    /// Section and key.
-    pub key: &'static str,
-    /// What was wanted.
-    pub want: String,
-    /// What came.
-    pub got: String,
-}
-
 impl Default for RunSection {
     fn default() -> Self {
         Self {
@@ -255,11 +251,11 @@ impl Default for StorageSection {
 
 impl Default for NetworkSection {
     fn default() -> Self {
-            operator: None,
         use libp2p::multiaddr::Protocol;
         let host = || Multiaddr::empty().with(Protocol::Ip4(Ipv4Addr::LOCALHOST));
         Self {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            operator: None,
             listen: vec![
                 host().with(Protocol::Udp(4001)).with(Protocol::QuicV1).with(Protocol::WebTransport),
                 host().with(Protocol::Udp(4002)).with(Protocol::QuicV1),

@@ -6,11 +6,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::{Abortable, BoxFuture};
+use futures::future::BoxFuture;
 use libp2p::core::transport::{Boxed, DialOpts, ListenerId, TransportError, TransportEvent};
 use libp2p::{Multiaddr, Transport};
 
-use crate::pending::PendingHandshakes;
+use crate::node::{GuardMetrics, source};
+use crate::pending::{PendingHandshakes, Unfinished};
 
 /// A transport whose inbound handshakes are bounded in number and whose handshakes all are in time.
 pub(crate) struct Admission<O> {
@@ -20,8 +21,13 @@ pub(crate) struct Admission<O> {
 }
 
 impl<O> Admission<O> {
-    pub(crate) fn new(inner: Boxed<O>, n_pending_max: usize, timeout: Duration) -> Self {
-        Self { inner, pending: PendingHandshakes::new(n_pending_max), timeout }
+    pub(crate) fn new(
+        inner: Boxed<O>,
+        n_pending_max: usize,
+        timeout: Duration,
+        metrics: GuardMetrics,
+    ) -> Self {
+        Self { inner, pending: PendingHandshakes::new(n_pending_max, metrics), timeout }
     }
 }
 
@@ -51,19 +57,18 @@ impl<O: Send + 'static> Transport for Admission<O> {
     ) -> Poll<TransportEvent<Self::ListenerUpgrade, io::Error>> {
         let this = &mut *self;
         Pin::new(&mut this.inner).poll(cx).map(|event| {
+            let source = match &event {
+                TransportEvent::Incoming { send_back_addr, .. } => source(send_back_addr),
+                _ => None,
+            };
             event.map_upgrade(|upgrade| {
-                let (ticket, registration) = this.pending.admit();
-                let timed = Abortable::new(tokio::time::timeout(this.timeout, upgrade), registration);
-                async move {
-                    let result = timed.await;
-                    drop(ticket);
-                    match result {
-                        Ok(Ok(result)) => result,
-                        Ok(Err(_)) => Err(io::ErrorKind::TimedOut.into()),
-                        Err(_) => Err(io::Error::other("gave way to a newer handshake")),
-                    }
-                }
-                .boxed()
+                let handshake = this.pending.clone().run(source, this.timeout, upgrade);
+                let ended = |unfinished| match unfinished {
+                    Unfinished::Failed(error) => error,
+                    Unfinished::TimedOut => io::ErrorKind::TimedOut.into(),
+                    Unfinished::GaveWay => io::Error::other("gave way to a newer handshake"),
+                };
+                async move { handshake.await.map_err(ended) }.boxed()
             })
         })
     }

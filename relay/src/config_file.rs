@@ -1,6 +1,9 @@
-//! Reading a configuration file: bounded, and with an error that says where.
+//! Reading a configuration file: bounded, and with an error that says where; checking what its types cannot.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
@@ -26,6 +29,59 @@ pub enum ConfigFileError {
         /// Line, column, what was wanted.
         source: Box<toml::de::Error>,
     },
+}
+
+/// A value that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {got}: {want}")]
+pub struct Invalid {
+    /// Section and key.
+    pub key: &'static str,
+    /// What was wanted.
+    pub want: String,
+    /// What came.
+    pub got: String,
+}
+
+impl Invalid {
+    /// What was wanted of a key, and what came.
+    pub fn new(key: &'static str, want: impl Display, got: impl Display) -> Self {
+        Self { key, want: want.to_string(), got: got.to_string() }
+    }
+
+    /// Nothing where it is `good`.
+    ///
+    /// # Errors
+    /// What was wanted, otherwise.
+    pub fn check(key: &'static str, good: bool, want: impl Display, got: impl Display) -> Result<(), Self> {
+        if good { Ok(()) } else { Err(Self::new(key, want, got)) }
+    }
+
+    /// A number between two others, both included.
+    ///
+    /// # Errors
+    /// The range, where it is not in it.
+    pub fn check_range<T: PartialOrd + Display>(
+        key: &'static str,
+        got: T,
+        want: RangeInclusive<T>,
+    ) -> Result<(), Self> {
+        Self::check(key, want.contains(&got), format_args!("{} to {}", want.start(), want.end()), got)
+    }
+
+    /// A duration between two others, both included.
+    ///
+    /// # Errors
+    /// The range, where it is not in it.
+    pub fn check_duration(
+        key: &'static str,
+        got: Duration,
+        want: RangeInclusive<Duration>,
+    ) -> Result<(), Self> {
+        let text = |duration: Duration| humantime_serde::re::humantime::format_duration(duration);
+        let range = format!("{} to {}", text(*want.start()), text(*want.end()));
+        Self::check(key, want.contains(&got), range, text(got))
+    }
 }
 
 /// The text of a configuration file.

@@ -23,12 +23,14 @@ pub mod webtransport;
 pub use libp2p;
 pub use libp2p::metrics::Registry as MetricsRegistry;
 
-pub use self::config_file::{ConfigFileError, parse_config, read_config};
+pub use self::config_file::{ConfigFileError, Invalid, parse_config, read_config};
 pub use self::crypto::install_crypto_provider;
 pub use self::identity::{IdentityError, load_or_create_keypair};
 pub use self::node::{
-    Node, NodeConfig, NodeError, NodeEvent, NodeLimits, Path, Reachability, RelayLimits, Routing,
+    Misdeed, Node, NodeConfig, NodeError, NodeEvent, NodeLimits, Path, Reachability, RelayLimits, Routing,
 };
 pub use self::open_files::warn_about_open_files;
-pub use self::streams::{INCOMING_STREAMS_MAX, IncomingStreams, OUTGOING_STREAMS_MAX, OpenError};
+pub use self::streams::{
+    INCOMING_STREAMS_MAX, IncomingStreams, OUTGOING_STREAMS_MAX, OpenError, PaceHandle, Paced,
+};
 pub use self::webrtc::WebRtcCertificateError;

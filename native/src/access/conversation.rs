@@ -7,14 +7,14 @@ use barnraise_protocol::access::{
     RequestRefusal, SignedRequest,
 };
 use barnraise_protocol::framing::{self, FrameError};
-use barnraise_relay::Node;
+use barnraise_relay::{Node, Paced};
+use barnraise_swarm::access::Policy;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
 
 use super::{Access, AccessAuthority};
+use crate::backbone::misdeeds;
 
-/// A peer that asks nothing for so long is not listened to any longer. Renewals open streams of their own.
-const IDLE_MAX: Duration = Duration::from_secs(30);
 /// How long another backbone may take to answer.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -32,24 +32,30 @@ pub(crate) struct Conversation {
 pub(crate) async fn converse(
     conversation: &Conversation,
     peer: PeerId,
-    stream: &mut Stream,
+    stream: &mut Paced<Stream>,
 ) -> Result<(), FrameError> {
-    let silence = |_| FrameError::Io(std::io::ErrorKind::TimedOut.into());
+    let pace = stream.pace();
     loop {
-        let question = framing::read::<ContributorToBackbone, _>(stream, MESSAGE_BYTES_MAX);
-        let question = match tokio::time::timeout(IDLE_MAX, question).await.map_err(silence)? {
+        pace.wait();
+        let question = match framing::read::<ContributorToBackbone, _>(stream, MESSAGE_BYTES_MAX).await {
             Err(FrameError::Closed) => return Ok(()),
             question => question?,
         };
+        let speaker = speaker(peer, &question);
         let answer = match conversation.answer(peer, question).await {
             Ok(answer) => answer,
             Err(refusal) => {
                 tracing::debug!(%peer, %refusal, "access refused");
+                match (misdeeds::of_access(&refusal), speaker) {
+                    (Some(misdeed), Some(speaker)) => conversation.node.report(speaker, misdeed),
+                    (Some(misdeed), None) => conversation.node.count(misdeed),
+                    (None, _) => {}
+                }
                 BackboneToContributor::Refused(refusal)
             }
         };
-        let write = framing::write(stream, &answer, MESSAGE_BYTES_MAX);
-        tokio::time::timeout(IDLE_MAX, write).await.map_err(silence)??;
+        pace.answer();
+        framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
     }
 }
 
@@ -109,8 +115,9 @@ impl Conversation {
         let Some(address) = elsewhere.as_ref().filter(|_| named == gate.policy().authority.key) else {
             return Err(RequestRefusal::Receiver { named, here: *here }.into());
         };
-        // The authority checks what it is asked; here, only that it is asked for one of the run.
-        request.token.verify(&gate.policy().authority, gate.now())?;
+        // All but the nonce, so that what is forged goes no further; the authority checks it again.
+        let Policy { authority, clock_tolerance, .. } = gate.policy();
+        request.verify(authority, named, gate.now(), *clock_tolerance)?;
         let question = ContributorToBackbone::Relay(request);
         ask(&self.node, address, &question).await.map_err(|reason| Refusal::Unavailable { reason })
     }
@@ -144,6 +151,16 @@ pub(super) async fn ask(
     };
     let timeout = |_| format!("{address} did not answer in {} s", RELAY_TIMEOUT.as_secs());
     tokio::time::timeout(RELAY_TIMEOUT, asked).await.map_err(timeout)?
+}
+
+/// Whose fault it is if the question is refused: a request may be carried by somebody who did not make it.
+fn speaker(peer: PeerId, question: &ContributorToBackbone) -> Option<PeerId> {
+    match question {
+        ContributorToBackbone::Relay(request) => {
+            (PublicKey::of_peer_id(&peer.to_bytes()) == Some(request.token.claims.peer)).then_some(peer)
+        }
+        _ => Some(peer),
+    }
 }
 
 fn key_of(peer: PeerId) -> Result<PublicKey, Refusal> {

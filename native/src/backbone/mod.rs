@@ -7,6 +7,7 @@ pub mod core;
 mod evaluator;
 mod learner;
 pub mod metrics;
+pub(crate) mod misdeeds;
 mod places;
 mod streams;
 
@@ -94,7 +95,7 @@ pub async fn run(
     let login = Login::new(&config.access, access.authority.as_ref())?;
     let signing_key = signing_key(&keypair);
     let node = start_node(&config, keypair).await?;
-    let dht = Dht::start(node.clone(), DhtConfig::default())?;
+    let dht = Dht::start(node.clone(), DhtConfig::from(&config.dht))?;
     let http = TcpListener::bind(config.network.http).await;
     let http = http.with_context(|| format!("the page cannot be served at {}", config.network.http))?;
     let operator = operator_listener(&config).await?;
@@ -119,6 +120,7 @@ pub async fn run(
         access: access.clone(),
         node: node.clone(),
         metrics: metrics.clone(),
+        conversations: config.conversations.clone(),
     };
     streams::serve(&services, config.network.contributors_max)?;
     let keeping = keep_up(access, node.clone(), config.access.poll_interval, shutdown.clone());

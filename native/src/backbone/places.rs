@@ -1,60 +1,100 @@
 //! Places for streams: bounded in all and for each peer, given back when they are dropped.
+//!
+//! Where all are taken, whoever has the most gives up its oldest to one that has fewer. So nobody keeps the
+//! others out by holding streams, under however many names short of theirs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::future::{AbortHandle, AbortRegistration};
 use libp2p::PeerId;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Places for streams, in all and for each peer.
 pub(super) struct Places {
-    all: Arc<Semaphore>,
+    all: usize,
     per_peer: usize,
-    of_peers: Mutex<HashMap<PeerId, usize>>,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    n_taken: usize,
+    next: u64,
+    of_peers: HashMap<PeerId, BTreeMap<u64, AbortHandle>>,
 }
 
 /// One place, given back when it is dropped.
 pub(super) struct Place {
     places: Arc<Places>,
     peer: PeerId,
-    _permit: OwnedSemaphorePermit,
+    number: u64,
 }
 
 impl Places {
     pub(super) fn new(all: usize, per_peer: usize) -> Self {
-        Self { all: Arc::new(Semaphore::new(all)), per_peer, of_peers: Mutex::default() }
+        Self { all, per_peer, taken: Mutex::default() }
     }
 
-    pub(super) fn take(places: &Arc<Self>, peer: PeerId) -> Option<Place> {
-        let permit = places.all.clone().try_acquire_owned().ok()?;
-        let mut of_peers = places.lock();
-        let taken = of_peers.get(&peer).copied().unwrap_or_default();
-        if taken >= places.per_peer {
+    /// A place for a stream of `peer`, which is to be an [`Abortable`](futures::future::Abortable) with the
+    /// registration; `None` where it has as many as it may.
+    pub(super) fn take(places: &Arc<Self>, peer: PeerId) -> Option<(Place, AbortRegistration)> {
+        let mut taken = places.lock();
+        let n_own = taken.of_peers.get(&peer).map_or(0, BTreeMap::len);
+        if n_own >= places.per_peer || (taken.n_taken >= places.all && !taken.end_one(n_own)) {
             return None;
         }
-        of_peers.insert(peer, taken + 1);
-        Some(Place { places: places.clone(), peer, _permit: permit })
+        let (handle, registration) = AbortHandle::new_pair();
+        let number = taken.next;
+        taken.next += 1;
+        taken.n_taken += 1;
+        taken.of_peers.entry(peer).or_default().insert(number, handle);
+        drop(taken);
+        Some((Place { places: places.clone(), peer, number }, registration))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PeerId, usize>> {
-        self.of_peers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    /// Ends the oldest stream of whoever has the most, if that is more than one with `n_own` would have then.
+    fn end_one(&mut self, n_own: usize) -> bool {
+        let most = self.of_peers.iter().max_by_key(|(_, of_peer)| of_peer.len());
+        let Some((peer, of_peer)) = most.filter(|(_, of_peer)| of_peer.len() > n_own + 1) else {
+            return false;
+        };
+        let (peer, oldest) = (*peer, of_peer.keys().next().copied());
+        oldest.and_then(|number| self.remove(peer, number)).is_some_and(|handle| {
+            handle.abort();
+            true
+        })
+    }
+
+    fn remove(&mut self, peer: PeerId, number: u64) -> Option<AbortHandle> {
+        let of_peer = self.of_peers.get_mut(&peer)?;
+        let handle = of_peer.remove(&number)?;
+        if of_peer.is_empty() {
+            self.of_peers.remove(&peer);
+        }
+        self.n_taken -= 1;
+        Some(handle)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut of_peers = self.places.lock();
-        let left = of_peers.get(&self.peer).copied().unwrap_or_default().saturating_sub(1);
-        match left {
-            0 => drop(of_peers.remove(&self.peer)),
-            left => drop(of_peers.insert(self.peer, left)),
-        }
+        // None where it was given up.
+        let _ = self.places.lock().remove(self.peer, self.number);
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use futures::FutureExt as _;
+    use futures::future::{Abortable, pending};
 
     use super::*;
 
@@ -67,12 +107,30 @@ mod tests {
         let mut taken: Vec<_> = (0..PER_PEER).map(|_| Places::take(&places, greedy).unwrap()).collect();
         assert!(Places::take(&places, greedy).is_none());
         let others: Vec<_> = (0..2).map(|_| Places::take(&places, other).unwrap()).collect();
-        assert!(Places::take(&places, other).is_none(), "there are no more in all");
         drop(others);
         taken.pop();
         let again = Places::take(&places, greedy);
         assert!(again.is_some());
         drop((taken, again));
-        assert!(places.lock().is_empty(), "nothing is remembered of a peer that left");
+        let taken = places.lock();
+        assert!(taken.of_peers.is_empty() && taken.n_taken == 0, "nothing is remembered of a peer that left");
+    }
+
+    #[test]
+    fn whoever_holds_the_most_makes_way_for_one_that_has_fewer() {
+        let places = Arc::new(Places::new(8, 8));
+        let (greedy, honest) = (PeerId::random(), PeerId::random());
+        let held: Vec<_> = (0..8).map(|_| Places::take(&places, greedy).unwrap()).collect();
+        let own: Vec<_> = (0..4).map(|_| Places::take(&places, honest).unwrap()).collect();
+        assert!(Places::take(&places, honest).is_none(), "both have the same by now");
+        assert!(Places::take(&places, greedy).is_none());
+        let is_running = |(place, registration): (Place, AbortRegistration)| {
+            let running = Abortable::new(pending::<()>(), registration).now_or_never().is_none();
+            (running, place)
+        };
+        let (running, _places): (Vec<bool>, Vec<Place>) = held.into_iter().map(is_running).unzip();
+        assert_eq!(running, [false, false, false, false, true, true, true, true], "its oldest");
+        assert!(own.into_iter().map(is_running).all(|(running, _)| running));
+        assert_eq!(places.lock().n_taken, 4);
     }
 }

@@ -4,7 +4,6 @@
 //! them decides anything. Who may hold a conversation is asked in one place, [`accept`], of the gate.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use barnraise_protocol::access::{self, TokenRefusal};
@@ -13,10 +12,11 @@ use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::{ConversationError, contribute, gradient, run, shard, state};
-use barnraise_relay::{Node, NodeError};
+use barnraise_relay::{Misdeed, Node, NodeError, Paced};
 use barnraise_swarm::PeerKey;
+use barnraise_swarm::guard::PaceLimits;
 use barnraise_swarm::round::Ticket;
-use futures::future::Either;
+use futures::future::{Abortable, Either};
 use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -24,33 +24,20 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
 use super::learner::PublishedState;
 use super::metrics::Metrics;
+use super::misdeeds;
 use super::places::Places;
 use crate::access::{Access, Conversation, Pass, converse};
+use crate::config::ConversationsSection;
 use crate::data::shards::ShardStore;
 use crate::storage::journal::JournalEntry;
 
-/// A stream on which nothing moves for so long is closed. A contributor keeps streams open between
-/// epochs, so this is longer than an epoch may take.
-const IDLE_MAX: Duration = Duration::from_secs(600);
-/// A transfer on which nothing moves for so long is given up.
-const STALL_MAX: Duration = Duration::from_secs(15);
-/// The first message of a session comes within this time.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Streams of all contributors at once, per contributor that the run takes.
-const STREAMS_PER_CONTRIBUTOR: usize = 8;
-/// Streams of one peer at once: nobody takes the places of the others. A contributor needs five; those of
-/// its connections that died unnoticed count for a while.
-const STREAMS_PER_PEER: usize = 64;
-/// Streams at once of all that have no access: they take no places of those who have.
-const STREAMS_OF_STRANGERS: usize = 512;
-/// Streams at once of one that has no access.
-const STREAMS_PER_STRANGER: usize = 8;
+/// A peer that asks nothing more about its access for so long is not listened to any longer. Renewals open
+/// streams of their own.
+const ACCESS_IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// What handlers need.
 #[derive(Clone)]
 pub(super) struct Services {
-    /// What is counted for the operator.
-    pub metrics: Metrics,
     /// The run.
     pub description: Arc<RunDescription>,
     /// Newest parameters.
@@ -63,6 +50,10 @@ pub(super) struct Services {
     pub access: Access,
     /// Passes requests on to the run's authority.
     pub node: Node,
+    /// What is counted for the operator.
+    pub metrics: Metrics,
+    /// How many of them, and how slowly.
+    pub conversations: ConversationsSection,
 }
 
 /// Who holds a conversation, and for how long it may.
@@ -106,10 +97,11 @@ enum Door {
 
 /// Accepts every conversation on `node` until it shuts down.
 pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), NodeError> {
-    let n_places = contributors_max as usize * STREAMS_PER_CONTRIBUTOR;
+    let limits = &services.conversations;
+    let n_places = contributors_max as usize * limits.per_contributor;
     let hall = Hall {
-        members: Arc::new(Places::new(n_places, STREAMS_PER_PEER)),
-        strangers: Arc::new(Places::new(STREAMS_OF_STRANGERS, STREAMS_PER_STRANGER)),
+        members: Arc::new(Places::new(n_places, limits.per_peer)),
+        strangers: Arc::new(Places::new(limits.of_strangers, limits.per_stranger)),
     };
     accept(services, run::PROTOCOL, Door::Open, &hall, describe)?;
     accept(services, access::PROTOCOL, Door::Open, &hall, grant_access)?;
@@ -151,8 +143,9 @@ where
         while let Some((peer, stream)) = incoming.next().await {
             let access = services.access.gate.check(peer);
             let places = if access.is_ok() { &hall.members } else { &hall.strangers };
-            let Some(place) = Places::take(places, peer) else {
+            let Some((place, registration)) = Places::take(places, peer) else {
                 tracing::debug!(%peer, protocol, "no place for another stream");
+                services.node.report(peer, Misdeed::Streams);
                 continue;
             };
             let conversation = match (access, door) {
@@ -161,11 +154,23 @@ where
                     let caller = Caller { peer, pass: Pass::always() };
                     Either::Left(handle(services.clone(), caller, stream))
                 }
-                (Err(refusal), Door::Gated(frame)) => Either::Right(turn_away(stream, frame(&refusal))),
+                (Err(refusal), Door::Gated(frame)) => {
+                    let stream = Paced::new(stream, services.conversations.pace());
+                    Either::Right(turn_away(stream, frame(&refusal)))
+                }
             };
+            let node = services.node.clone();
             tokio::spawn(async move {
-                if let Err(error) = conversation.await {
+                let ended = Abortable::new(conversation, registration).await;
+                let misdeed = match &ended {
+                    Ok(ended) => ended.as_ref().err().and_then(StreamError::misdeed),
+                    Err(_) => Some(Misdeed::StreamGaveWay),
+                };
+                if let Ok(Err(error)) = ended {
                     tracing::debug!(%peer, protocol, %error, "conversation ended");
+                }
+                if let Some(misdeed) = misdeed {
+                    node.report(peer, misdeed);
                 }
                 drop(place);
             });
@@ -175,18 +180,27 @@ where
 }
 
 /// Answers the first message, whatever it says, with a refusal.
-async fn turn_away(mut stream: Stream, frame: Result<Vec<u8>, FrameError>) -> Result<(), StreamError> {
-    let answer = async move {
-        let mut header = [0; framing::HEADER_BYTES];
-        stream.read_exact(&mut header).await?;
-        let n_bytes = framing::decode_header(header, contribute::MESSAGE_BYTES_MAX)?;
-        let mut message = (&mut stream).take(n_bytes as u64);
-        futures::io::copy(&mut message, &mut futures::io::sink()).await?;
-        stream.write_all(&frame?).await?;
-        stream.close().await?;
-        Ok::<(), FrameError>(())
-    };
-    Ok(tokio::time::timeout(JOIN_TIMEOUT, answer).await.map_err(|_| StreamError::Stalled(JOIN_TIMEOUT))??)
+async fn turn_away(mut stream: Paced<Stream>, frame: Result<Vec<u8>, FrameError>) -> Result<(), StreamError> {
+    let mut header = [0; framing::HEADER_BYTES];
+    stream.read_exact(&mut header).await.map_err(FrameError::from)?;
+    let n_bytes = framing::decode_header(header, contribute::MESSAGE_BYTES_MAX)?;
+    let mut message = (&mut stream).take(n_bytes as u64);
+    futures::io::copy(&mut message, &mut futures::io::sink()).await.map_err(FrameError::from)?;
+    stream.write_all(&frame?).await.map_err(FrameError::from)?;
+    Ok(stream.close().await.map_err(FrameError::from)?)
+}
+
+impl StreamError {
+    /// What it says of the other side.
+    fn misdeed(&self) -> Option<Misdeed> {
+        match self {
+            Self::Conversation(error) => misdeeds::of_conversation(error),
+            Self::Frame(error) => Misdeed::of_frame(error),
+            Self::Stalled(_) => Some(Misdeed::StalledTransfer),
+            Self::JoinedTwice => Some(Misdeed::UnexpectedMessage),
+            Self::ShuttingDown | Self::AccessEnded(_) => None,
+        }
+    }
 }
 
 impl Caller {
@@ -199,35 +213,14 @@ impl Caller {
     }
 }
 
-/// `future`, given up once `progress` has not moved for `limit`.
-async fn unless_stalled<T>(
-    limit: Duration,
-    progress: &AtomicU64,
-    future: impl Future<Output = T>,
-) -> Result<T, StreamError> {
-    tokio::pin!(future);
-    let mut seen = progress.load(Ordering::Relaxed);
-    loop {
-        tokio::select! {
-            output = &mut future => return Ok(output),
-            () = tokio::time::sleep(limit) => {
-                let now = progress.load(Ordering::Relaxed);
-                if now == seen {
-                    return Err(StreamError::Stalled(limit));
-                }
-                seen = now;
-            }
-        }
-    }
+async fn describe(services: Services, _: Caller, stream: Stream) -> Result<(), StreamError> {
+    let mut stream = Paced::new(stream, services.conversations.pace());
+    Ok(run::answer(&mut stream, &services.description).await?)
 }
 
-async fn describe(services: Services, _: Caller, mut stream: Stream) -> Result<(), StreamError> {
-    let answer = run::answer(&mut stream, &services.description);
-    Ok(unless_stalled(STALL_MAX, &AtomicU64::new(0), answer).await??)
-}
-
-async fn send_state(services: Services, mut caller: Caller, mut stream: Stream) -> Result<(), StreamError> {
-    let newest = &services.state;
+async fn send_state(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
+    let mut stream = Paced::new(stream, services.conversations.pace());
+    let (newest, pace) = (&services.state, stream.pace());
     let lookup = |epoch: Option<u64>| {
         let newest = newest.borrow();
         match epoch.filter(|&epoch| epoch != newest.header.epoch) {
@@ -237,37 +230,39 @@ async fn send_state(services: Services, mut caller: Caller, mut stream: Stream) 
             }
         }
     };
-    let progress = AtomicU64::new(0);
-    let count = || _ = progress.fetch_add(1, Ordering::Relaxed);
-    let served = unless_stalled(IDLE_MAX, &progress, state::serve(&mut stream, lookup, count));
-    Ok(caller.while_admitted(served).await???)
+    let served = state::serve(&mut stream, lookup, || pace.wait());
+    Ok(caller.while_admitted(served).await??)
 }
 
-async fn send_shards(services: Services, mut caller: Caller, mut stream: Stream) -> Result<(), StreamError> {
-    let shards = &services.shards;
+async fn send_shards(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
+    let mut stream = Paced::new(stream, services.conversations.pace());
+    let (shards, pace) = (&services.shards, &stream.pace());
     let lookup = |id: shard::ShardId| async move {
         let bytes = shards.get(id).await.map_err(|error| error.to_string())?;
         let entry = id.entry(shards.manifest()).ok_or("no such shard")?;
         let transfer = bulk::Transfer { n_bytes: entry.n_bytes.into(), sha256: entry.sha256 };
+        pace.answer();
         Ok((transfer, Arc::from(&*bytes)))
     };
-    let progress = AtomicU64::new(0);
-    let count = || _ = progress.fetch_add(1, Ordering::Relaxed);
-    let served = unless_stalled(IDLE_MAX, &progress, shard::serve(&mut stream, lookup, count));
-    Ok(caller.while_admitted(served).await???)
+    let served = shard::serve(&mut stream, lookup, || pace.wait());
+    Ok(caller.while_admitted(served).await??)
 }
 
-async fn grant_access(services: Services, caller: Caller, mut stream: Stream) -> Result<(), StreamError> {
-    let Services { access, node, .. } = services;
+async fn grant_access(services: Services, caller: Caller, stream: Stream) -> Result<(), StreamError> {
+    let Services { access, node, conversations, .. } = services;
+    let idle = conversations.idle_timeout.min(ACCESS_IDLE_MAX);
+    let mut stream = Paced::new(stream, PaceLimits { idle, ..conversations.pace() });
     Ok(converse(&Conversation { access, node }, caller.peer, &mut stream).await?)
 }
 
-async fn hold_session(services: Services, mut caller: Caller, mut stream: Stream) -> Result<(), StreamError> {
+async fn hold_session(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
     use contribute::{BackboneToContributor as Down, ContributorToBackbone as Up, MESSAGE_BYTES_MAX};
     let peer = caller.peer;
     let key = PeerKey(peer.to_bytes());
-    let first = tokio::time::timeout(JOIN_TIMEOUT, framing::read(&mut stream, MESSAGE_BYTES_MAX));
-    let join = match first.await.map_err(|_| StreamError::Stalled(JOIN_TIMEOUT))?? {
+    let patience = services.conversations.patience();
+    let mut stream = Paced::duplex(stream, services.conversations.pace());
+    let pace = stream.pace();
+    let join = match framing::read(&mut stream, MESSAGE_BYTES_MAX).await? {
         Up::Join(join) if join.device_name.chars().count() <= contribute::DEVICE_NAME_CHARS_MAX => join,
         Up::Join(_) => return refuse(&mut stream, "the device's name is too long").await,
         Up::Report(_) => return refuse(&mut stream, "join the run before reporting").await,
@@ -286,6 +281,7 @@ async fn hold_session(services: Services, mut caller: Caller, mut stream: Stream
     let (newest, mut reported) = watch::channel(None);
     let hear = async {
         loop {
+            pace.wait();
             match framing::read(&mut reader, MESSAGE_BYTES_MAX).await? {
                 Up::Report(report) => drop(newest.send_replace(Some(report))),
                 Up::Join(_) => return Err(StreamError::JoinedTwice),
@@ -309,7 +305,7 @@ async fn hold_session(services: Services, mut caller: Caller, mut stream: Stream
     let speak = async {
         while let Some(message) = outgoing.recv().await {
             let write = framing::write::<Down, _>(&mut writer, &message, MESSAGE_BYTES_MAX);
-            tokio::time::timeout(STALL_MAX, write).await.map_err(|_| StreamError::Stalled(STALL_MAX))??;
+            within(patience, write).await??;
         }
         Err(StreamError::ShuttingDown)
     };
@@ -322,8 +318,7 @@ async fn hold_session(services: Services, mut caller: Caller, mut stream: Stream
     tracing::info!(%peer, "contributor left");
     send(&services.core, CoreEvent::Leave { peer: key.clone(), session }).await?;
     if let Err(StreamError::AccessEnded(reason)) = &ended {
-        let write = say_goodbye(&mut writer, reason);
-        tokio::time::timeout(STALL_MAX, write).await.map_err(|_| StreamError::Stalled(STALL_MAX))??;
+        within(patience, say_goodbye(&mut writer, reason)).await??;
     }
     match ended {
         Err(StreamError::Frame(FrameError::Closed)) => Ok(()),
@@ -331,8 +326,14 @@ async fn hold_session(services: Services, mut caller: Caller, mut stream: Stream
     }
 }
 
-async fn refuse(stream: &mut Stream, reason: &str) -> Result<(), StreamError> {
+async fn refuse(stream: &mut Paced<Stream>, reason: &str) -> Result<(), StreamError> {
+    stream.pace().answer();
     Ok(say_goodbye(stream, reason).await?)
+}
+
+/// `future`, given up after `limit`.
+async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, StreamError> {
+    tokio::time::timeout(limit, future).await.map_err(|_| StreamError::Stalled(limit))
 }
 
 async fn say_goodbye<S: AsyncWrite + Unpin>(
@@ -345,30 +346,32 @@ async fn say_goodbye<S: AsyncWrite + Unpin>(
     Ok(stream.close().await?)
 }
 
-async fn take_gradients(
-    services: Services,
-    mut caller: Caller,
-    mut stream: Stream,
-) -> Result<(), StreamError> {
+async fn take_gradients(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
+    let mut stream = Paced::new(stream, services.conversations.pace());
+    let pace = stream.pace();
     let key = PeerKey(caller.peer.to_bytes());
     loop {
+        pace.wait();
         // Access that ends between two contributions ends the stream; one that is being received counts.
         let next = framing::read(&mut stream, gradient::MESSAGE_BYTES_MAX);
-        let next = caller.while_admitted(next);
-        let next =
-            tokio::time::timeout(IDLE_MAX, next).await.map_err(|_| StreamError::Stalled(IDLE_MAX))??;
-        services.metrics.on_contribution(&answer);
+        let next = caller.while_admitted(next).await?;
         let gradient::ContributorToBackbone::Offer(offer) = match next {
             Err(FrameError::Closed) => return Ok(()),
             next => next?,
         };
         let answer = take_gradient(&services, &key, offer, &mut stream).await?;
+        services.metrics.on_contribution(&answer);
         let answer = match answer {
             Ok(accepted) => gradient::BackboneToContributor::Accepted(accepted),
-            Err(refusal) => gradient::BackboneToContributor::Refused(refusal),
+            Err(refusal) => {
+                if let Some(misdeed) = misdeeds::of_offer(&refusal) {
+                    services.node.report(caller.peer, misdeed);
+                }
+                gradient::BackboneToContributor::Refused(refusal)
+            }
         };
-        let write = framing::write(&mut stream, &answer, gradient::MESSAGE_BYTES_MAX);
-        tokio::time::timeout(STALL_MAX, write).await.map_err(|_| StreamError::Stalled(STALL_MAX))??;
+        pace.answer();
+        framing::write(&mut stream, &answer, gradient::MESSAGE_BYTES_MAX).await?;
     }
 }
 
@@ -377,7 +380,7 @@ async fn take_gradient(
     services: &Services,
     peer: &PeerKey,
     offer: Offer,
-    stream: &mut Stream,
+    stream: &mut Paced<Stream>,
 ) -> Result<Result<Accepted, Refusal>, StreamError> {
     let (answer, wanted) = oneshot::channel();
     let event = CoreEvent::Offer { peer: peer.clone(), offer: offer.clone(), answer };
@@ -388,12 +391,8 @@ async fn take_gradient(
     };
     let received = receive(&offer, stream).await;
     let payload = match received {
-        Ok(Ok(payload)) => payload,
-        Ok(Err(error)) => return transfer_failed(services, ticket, error).await,
-        Err(error) => {
-            send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
-            return Err(error);
-        }
+        Ok(payload) => payload,
+        Err(error) => return transfer_failed(services, ticket, error).await,
     };
     let values = match offer.codec.decode(&payload, offer.n_values as usize) {
         Ok(values) => values,
@@ -413,18 +412,12 @@ async fn take_gradient(
     counted.await.map_err(|_| StreamError::ShuttingDown)
 }
 
-async fn receive(offer: &Offer, stream: &mut Stream) -> Result<Result<Vec<u8>, BulkError>, StreamError> {
+async fn receive(offer: &Offer, stream: &mut Paced<Stream>) -> Result<Vec<u8>, BulkError> {
     // The core checked that the length is the one of the run's gradients.
-    let mut partial = match Partial::new(offer.transfer, offer.transfer.n_bytes) {
-        Ok(partial) => partial,
-        Err(error) => return Ok(Err(error)),
-    };
-    let progress = AtomicU64::new(0);
-    let receive = async {
-        framing::write(stream, &gradient::BackboneToContributor::Wanted, gradient::MESSAGE_BYTES_MAX).await?;
-        bulk::pull(stream, &mut partial, |here| progress.store(here, Ordering::Relaxed)).await
-    };
-    unless_stalled(STALL_MAX, &progress, receive).await
+    let mut partial = Partial::new(offer.transfer, offer.transfer.n_bytes)?;
+    stream.pace().answer();
+    framing::write(stream, &gradient::BackboneToContributor::Wanted, gradient::MESSAGE_BYTES_MAX).await?;
+    bulk::pull(stream, &mut partial, |_| ()).await
 }
 
 /// A transfer whose stream still works gets its reason; one whose stream broke ends with it.

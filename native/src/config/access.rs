@@ -8,7 +8,6 @@ use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
 use super::Invalid;
-use super::check::{check, invalid};
 
 /// `[access]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,24 +65,36 @@ impl Default for AccessSection {
 pub(super) fn validate(access: &AccessSection) -> Result<(), Invalid> {
     let seconds = |key, got: Duration, min: u64, max: u64, want| {
         let good = (Duration::from_secs(min)..=Duration::from_secs(max)).contains(&got);
-        check(key, good, want, format!("{got:?}"))
+        Invalid::check(key, good, want, format!("{got:?}"))
     };
     seconds("access.token_lifetime", access.token_lifetime, 3, 366 * 24 * 3600, "3s to 366 days")?;
     seconds("access.clock_tolerance", access.clock_tolerance, 1, 600, "1s to 10m")?;
     seconds("access.poll_interval", access.poll_interval, 1, 30, "1s to 30s, so that a minute is kept")?;
     if let Some(page) = &access.page {
         let good = is_web(page) && !page.ends_with('/');
-        check("access.page", good, "http:// or https:// with a host, no slash at its end", page)?;
+        Invalid::check("access.page", good, "http:// or https:// with a host, no slash at its end", page)?;
     }
     match &access.oidc {
         Some(oidc) => {
-            check("access.oidc", is_web(&oidc.issuer), "an issuer with http:// or https://", &oidc.issuer)?;
-            check("access.oidc", !oidc.client_id.is_empty(), "a client id", "\"\"")?;
-            check("access.page", access.page.is_some(), "the page's address, to come back to", "(not given)")
+            Invalid::check(
+                "access.oidc",
+                is_web(&oidc.issuer),
+                "an issuer with http:// or https://",
+                &oidc.issuer,
+            )?;
+            Invalid::check("access.oidc", !oidc.client_id.is_empty(), "a client id", "\"\"")?;
+            Invalid::check(
+                "access.page",
+                access.page.is_some(),
+                "the page's address, to come back to",
+                "(not given)",
+            )
         }
-        None if access.mode == AccessMode::Allowlist && access.authority.is_none() => {
-            Err(invalid("access.mode", "an identity provider in [access.oidc], or an authority", "allowlist"))
-        }
+        None if access.mode == AccessMode::Allowlist && access.authority.is_none() => Err(Invalid::new(
+            "access.mode",
+            "an identity provider in [access.oidc], or an authority",
+            "allowlist",
+        )),
         None => Ok(()),
     }
 }

@@ -2,12 +2,10 @@
 //!
 //! Pure. The first value that cannot work is named, with what was wanted.
 
-use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use barnraise_protocol::run::ModelKind;
-use barnraise_relay::NodeLimits;
 use libp2p::multiaddr::Protocol;
 
 use super::{AveragingSection, Invalid, RunConfig, RunSection};
@@ -23,48 +21,53 @@ const SHUFFLE_BUFFER_SAMPLES_MAX: u32 = 1_000_000;
 /// Keeps a shard of images of 28 by 28 pixels within the protocol's limit.
 const SHARD_SAMPLES_MAX: usize = 50_000;
 const COLLECT_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
-const HANDSHAKE_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(300);
 
 pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     run(&config.run)?;
     averaging(&config.averaging, config.run.micro_batch_size)?;
-    range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
+    Invalid::check_range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
     for url in &config.data.base_urls {
         let good = url.starts_with("https://") || url.starts_with("http://");
-        check("data.base_urls", good, "each begins with https:// or http://", url)?;
+        Invalid::check("data.base_urls", good, "each begins with https:// or http://", url)?;
     }
-    range("storage.checkpoint_every_epochs", config.storage.checkpoint_every_epochs, 1..=1_000_000)?;
-    range("storage.keep_checkpoints", config.storage.keep_checkpoints, 1..=1000)?;
-    check("network.listen", !config.network.listen.is_empty(), "at least one address", "[]")?;
-    range("network.contributors_max", config.network.contributors_max, 1..=1_000_000)?;
+    Invalid::check_range(
+        "storage.checkpoint_every_epochs",
+        config.storage.checkpoint_every_epochs,
+        1..=1_000_000,
+    )?;
+    Invalid::check_range("storage.keep_checkpoints", config.storage.keep_checkpoints, 1..=1000)?;
+    Invalid::check("network.listen", !config.network.listen.is_empty(), "at least one address", "[]")?;
+    Invalid::check_range("network.contributors_max", config.network.contributors_max, 1..=1_000_000)?;
     for relay in &config.network.relays {
         let good = matches!(relay.iter().last(), Some(Protocol::P2p(_)));
-        check("network.relays", good, "each ends with /p2p/<peer id>", relay)?;
+        Invalid::check("network.relays", good, "each ends with /p2p/<peer id>", relay)?;
     }
     for peer in &config.network.dht_peers {
         let good = matches!(peer.iter().last(), Some(Protocol::P2p(_)));
-        check("network.dht_peers", good, "each ends with /p2p/<peer id>", peer)?;
+        Invalid::check("network.dht_peers", good, "each ends with /p2p/<peer id>", peer)?;
     }
-    limits(&config.limits)?;
+    config.limits.validate()?;
+    config.conversations.validate()?;
+    config.dht.validate()?;
     super::access::validate(&config.access)?;
-    range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000)
+    Invalid::check_range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000)
 }
 
 fn run(run: &RunSection) -> Result<(), Invalid> {
     let id = &run.id;
     let known = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let good = !id.is_empty() && id.len() <= ID_CHARS_MAX && id.chars().all(known);
-    check("run.id", good, "1 to 64 lower-case letters, digits and dashes", format!("{id:?}"))?;
+    Invalid::check("run.id", good, "1 to 64 lower-case letters, digits and dashes", format!("{id:?}"))?;
     text("run.title", &run.title, TITLE_CHARS_MAX)?;
     text("run.purpose", &run.purpose, PURPOSE_CHARS_MAX)?;
     if let ModelKind::Mlp { hidden } = &run.model {
         let good = (1..=HIDDEN_LAYERS_MAX).contains(&hidden.len())
             && hidden.iter().all(|units| (1..=HIDDEN_UNITS_MAX).contains(units));
         let want = format!("1 to {HIDDEN_LAYERS_MAX} hidden layers of 1 to {HIDDEN_UNITS_MAX} units each");
-        check("run.model", good, want, format!("{hidden:?}"))?;
+        Invalid::check("run.model", good, want, format!("{hidden:?}"))?;
     }
     let micro = run.micro_batch_size;
-    range("run.micro_batch_size", micro, 1..=MICRO_BATCH_SIZE_MAX)?;
+    Invalid::check_range("run.micro_batch_size", micro, 1..=MICRO_BATCH_SIZE_MAX)?;
     at_least_micro("run.target_batch_size", run.target_batch_size, micro, TARGET_BATCH_SIZE_MAX)?;
     at_least_micro(
         "run.shuffle_buffer_samples",
@@ -74,68 +77,36 @@ fn run(run: &RunSection) -> Result<(), Invalid> {
     )?;
     run.optimizer
         .validate()
-        .map_err(|error| invalid("run.optimizer", error, format!("{:?}", run.optimizer)))?;
-    run.schedule.validate().map_err(|error| invalid("run.schedule", error, format!("{:?}", run.schedule)))
-}
-
-fn limits(limits: &NodeLimits) -> Result<(), Invalid> {
-    range("limits.connections", limits.connections, 1..=1_000_000)?;
-    range("limits.connections_per_peer", limits.connections_per_peer, 1..=1_000_000)?;
-    range("limits.connections_per_address", limits.connections_per_address, 1..=1_000_000)?;
-    range("limits.pending_dials", limits.pending_dials, 1..=1_000_000)?;
-    range("limits.pending_handshakes", limits.pending_handshakes, 1..=1_000_000)?;
-    range("limits.streams_per_connection", limits.streams_per_connection, 8..=1_000_000)?;
-    let timeout = limits.handshake_timeout;
-    check(
-        "limits.handshake_timeout",
-        HANDSHAKE_TIMEOUT.contains(&timeout),
-        "100ms to 5m",
-        format!("{timeout:?}"),
-    )
+        .map_err(|error| Invalid::new("run.optimizer", error, format!("{:?}", run.optimizer)))?;
+    run.schedule
+        .validate()
+        .map_err(|error| Invalid::new("run.schedule", error, format!("{:?}", run.schedule)))
 }
 
 fn averaging(averaging: &AveragingSection, micro: u32) -> Result<(), Invalid> {
     let timeout = averaging.collect_timeout;
-    check(
-        "averaging.collect_timeout",
-        COLLECT_TIMEOUT.contains(&timeout),
-        "100ms to 1h",
-        format!("{timeout:?}"),
-    )?;
+    Invalid::check_duration("averaging.collect_timeout", timeout, COLLECT_TIMEOUT)?;
     let samples_max = averaging.contribution_samples_max;
     at_least_micro("averaging.contribution_samples_max", samples_max, micro, TARGET_BATCH_SIZE_MAX)?;
-    range("averaging.samples_per_second_max", averaging.samples_per_second_max, 1..=u32::MAX)?;
-    range("averaging.contributions_in_flight_max", averaging.contributions_in_flight_max, 1..=100_000)?;
+    Invalid::check_range("averaging.samples_per_second_max", averaging.samples_per_second_max, 1..=u32::MAX)?;
+    Invalid::check_range(
+        "averaging.contributions_in_flight_max",
+        averaging.contributions_in_flight_max,
+        1..=100_000,
+    )?;
     let bytes = averaging.in_flight_bytes_max;
-    check("averaging.in_flight_bytes_max", bytes.as_u64() >= 1 << 20, "at least 1 MiB", bytes)
+    Invalid::check("averaging.in_flight_bytes_max", bytes.as_u64() >= 1 << 20, "at least 1 MiB", bytes)
 }
 
 fn at_least_micro(key: &'static str, got: u32, micro: u32, max: u32) -> Result<(), Invalid> {
     let want = format!("at least the micro batch size, {micro}, and at most {max}");
-    check(key, (micro..=max).contains(&got), want, got)
+    Invalid::check(key, (micro..=max).contains(&got), want, got)
 }
 
 fn text(key: &'static str, got: &str, chars_max: usize) -> Result<(), Invalid> {
     let n_chars = got.chars().count();
     let good = !got.trim().is_empty() && n_chars <= chars_max;
-    check(key, good, format!("1 to {chars_max} characters"), format!("({n_chars} characters)"))
-}
-
-fn range<T: PartialOrd + Display>(key: &'static str, got: T, want: RangeInclusive<T>) -> Result<(), Invalid> {
-    check(key, want.contains(&got), format!("{} to {}", want.start(), want.end()), got)
-}
-
-pub(super) fn check(
-    key: &'static str,
-    good: bool,
-    want: impl Display,
-    got: impl Display,
-) -> Result<(), Invalid> {
-    if good { Ok(()) } else { Err(invalid(key, want, got)) }
-}
-
-pub(super) fn invalid(key: &'static str, want: impl Display, got: impl Display) -> Invalid {
-    Invalid { key, want: want.to_string(), got: got.to_string() }
+    Invalid::check(key, good, format!("1 to {chars_max} characters"), format!("({n_chars} characters)"))
 }
 
 /// Line, from 1, on which `section.key` stands in a text that parses.
@@ -160,7 +131,7 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, Break); 20] = [
+        let cases: [(&str, Break); 24] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
@@ -185,6 +156,10 @@ mod tests {
             ("storage.keep_checkpoints", |c| c.storage.keep_checkpoints = 0),
             ("network.listen", |c| c.network.listen.clear()),
             ("evaluation.every_epochs", |c| c.evaluation.every_epochs = 0),
+            ("limits.connections", |c| c.limits.connections = 0),
+            ("limits.block_duration", |c| c.limits.block_duration = Duration::ZERO),
+            ("conversations.per_peer", |c| c.conversations.per_peer = 0),
+            ("dht.records", |c| c.dht.records = 0),
         ];
         assert_eq!(RunConfig::default().validate(), Ok(()));
         for (key, break_it) in cases {

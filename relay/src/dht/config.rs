@@ -4,9 +4,132 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use barnraise_protocol::dht::MESSAGE_BYTES_MAX;
 use barnraise_swarm::dht::{CacheLimits, PlacementLimits, StorageLimits, TraversalLimits};
+use barnraise_swarm::guard::PaceLimits;
+use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
 
 use crate::certificates::Clock;
+use crate::config_file::Invalid;
+
+/// Slower than this on average, and an answer is given up.
+const BYTES_PER_SECOND_MIN: u64 = 1024;
+
+/// `[dht]`: what a node keeps and answers for others, as an operator writes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DhtLimits {
+    /// Records kept in all. Default 16,384.
+    pub records: usize,
+    /// Their bytes. Default 32 MiB.
+    pub bytes: ByteSize,
+    /// Records kept that one peer sent. Default 4,096.
+    pub records_per_peer: usize,
+    /// Records kept that one key signed. Default 1,024.
+    pub records_per_owner: usize,
+    /// Records that one peer may send in a minute, as many as that at once. Default 60,000: checking them takes
+    /// a tenth of a processor at most.
+    pub records_per_peer_and_minute: u32,
+    /// How far in the future a record may expire. Default 24 h.
+    #[serde(with = "humantime_serde")]
+    pub lifetime: Duration,
+    /// How far clocks may differ: what is added to that. Default 30 s.
+    #[serde(with = "humantime_serde")]
+    pub clock_tolerance: Duration,
+    /// Largest message that is read; the protocol has none over 384 KiB. Default that.
+    pub message_bytes_max: ByteSize,
+    /// Streams that others ask on. Default 512.
+    pub streams: usize,
+    /// Of which by one peer. Default 16.
+    pub streams_per_peer: usize,
+    /// A stream that nobody asks on is closed after this. Default 30 s.
+    #[serde(with = "humantime_serde")]
+    pub idle_timeout: Duration,
+    /// A question is whole after this, and an answer that nobody takes is given up. Default 10 s.
+    #[serde(with = "humantime_serde")]
+    pub message_timeout: Duration,
+    /// Searches on behalf of others under way; further ones are refused. Default 32.
+    pub searches: usize,
+}
+
+impl Default for DhtLimits {
+    fn default() -> Self {
+        Self {
+            records: 16 * 1024,
+            bytes: ByteSize::mib(32),
+            records_per_peer: 4096,
+            records_per_owner: 1024,
+            records_per_peer_and_minute: 60_000,
+            lifetime: Duration::from_secs(24 * 3600),
+            clock_tolerance: Duration::from_secs(30),
+            message_bytes_max: ByteSize(MESSAGE_BYTES_MAX as u64),
+            streams: 512,
+            streams_per_peer: 16,
+            idle_timeout: Duration::from_secs(30),
+            message_timeout: Duration::from_secs(10),
+            searches: 32,
+        }
+    }
+}
+
+impl DhtLimits {
+    /// Checks every value that its type does not; keys are those of the section `[dht]`.
+    ///
+    /// # Errors
+    /// The first that cannot work.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        const MANY: usize = 10_000_000;
+        for (key, got) in [
+            ("dht.records", self.records),
+            ("dht.records_per_peer", self.records_per_peer),
+            ("dht.records_per_owner", self.records_per_owner),
+            ("dht.streams", self.streams),
+            ("dht.streams_per_peer", self.streams_per_peer),
+            ("dht.searches", self.searches),
+        ] {
+            Invalid::check_range(key, got, 1..=MANY)?;
+        }
+        let (seconds, per_minute) = (Duration::from_secs, self.records_per_peer_and_minute);
+        Invalid::check_range("dht.records_per_peer_and_minute", per_minute, 1..=MANY as u32)?;
+        Invalid::check_range("dht.bytes", self.bytes, ByteSize::mib(1)..=ByteSize::tib(1))?;
+        let message = ByteSize::kib(16)..=ByteSize(MESSAGE_BYTES_MAX as u64);
+        Invalid::check_range("dht.message_bytes_max", self.message_bytes_max, message)?;
+        let (day, second) = (seconds(24 * 3600), seconds(1));
+        Invalid::check_duration("dht.lifetime", self.lifetime, seconds(60)..=day * 366)?;
+        Invalid::check_duration("dht.clock_tolerance", self.clock_tolerance, second..=seconds(600))?;
+        Invalid::check_duration("dht.idle_timeout", self.idle_timeout, second..=seconds(3600))?;
+        Invalid::check_duration("dht.message_timeout", self.message_timeout, second..=seconds(600))
+    }
+}
+
+impl From<&DhtLimits> for DhtConfig {
+    fn from(limits: &DhtLimits) -> Self {
+        let bytes = |size: ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
+        let lifetime_max = limits.lifetime + limits.clock_tolerance;
+        let storage = StorageLimits {
+            records_max: limits.records,
+            bytes_max: bytes(limits.bytes),
+            records_per_sender_max: limits.records_per_peer,
+            records_per_owner_max: limits.records_per_owner,
+            lifetime_max,
+        };
+        let mut cache = CacheLimits::default();
+        cache.storage.lifetime_max = lifetime_max;
+        Self {
+            storage,
+            cache,
+            records_per_peer_and_minute: limits.records_per_peer_and_minute,
+            message_bytes_max: bytes(limits.message_bytes_max),
+            message_timeout: limits.message_timeout,
+            idle_timeout: limits.idle_timeout,
+            streams: limits.streams,
+            streams_per_peer: limits.streams_per_peer,
+            on_behalf_max: limits.searches,
+            ..Self::default()
+        }
+    }
+}
 
 /// How a DHT searches, and what it does for others.
 #[derive(Clone)]
@@ -38,6 +161,12 @@ pub struct DhtConfig {
     pub streams_per_peer: usize,
     /// Searches on behalf of others under way; further ones are refused. Default 32.
     pub on_behalf_max: usize,
+    /// Records that one peer may send in a minute. Default 60,000.
+    pub records_per_peer_and_minute: u32,
+    /// Largest message that is read. Default [`MESSAGE_BYTES_MAX`].
+    pub message_bytes_max: usize,
+    /// A question is whole after this, and an answer that nobody takes is given up. Default 10 s.
+    pub message_timeout: Duration,
     /// What tells the time that records expire by. Default the system's clock.
     pub clock: Clock,
 }
@@ -58,7 +187,23 @@ impl Default for DhtConfig {
             streams: 512,
             streams_per_peer: 16,
             on_behalf_max: 32,
+            records_per_peer_and_minute: 60_000,
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            message_timeout: Duration::from_secs(10),
             clock: Arc::new(SystemTime::now),
+        }
+    }
+}
+
+impl DhtConfig {
+    /// How slowly others may ask and listen.
+    pub(super) fn pace(&self) -> PaceLimits {
+        PaceLimits {
+            first_message: self.idle_timeout,
+            idle: self.idle_timeout,
+            message: self.message_timeout,
+            stall: self.message_timeout,
+            bytes_per_second_min: BYTES_PER_SECOND_MIN,
         }
     }
 }
@@ -66,5 +211,42 @@ impl Default for DhtConfig {
 impl fmt::Debug for DhtConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DhtConfig").field("serves", &self.serves).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_section_and_the_defaults_agree() {
+        DhtLimits::default().validate().unwrap();
+        let (of_section, default) = (DhtConfig::from(&DhtLimits::default()), DhtConfig::default());
+        let numbers = |config: &DhtConfig| {
+            let times = (config.idle_timeout, config.message_timeout);
+            let streams = (config.streams, config.streams_per_peer, config.on_behalf_max);
+            (times, streams, config.records_per_peer_and_minute, config.message_bytes_max)
+        };
+        assert_eq!(numbers(&of_section), numbers(&default));
+        assert_eq!((of_section.storage, of_section.cache), (default.storage, default.cache));
+    }
+
+    #[test]
+    fn what_cannot_work_is_named() {
+        type Break = fn(&mut DhtLimits);
+        let broken: [(&str, Break); 6] = [
+            ("dht.records", |dht| dht.records = 0),
+            ("dht.bytes", |dht| dht.bytes = ByteSize::kib(1)),
+            ("dht.records_per_peer_and_minute", |dht| dht.records_per_peer_and_minute = 0),
+            ("dht.message_bytes_max", |dht| dht.message_bytes_max = ByteSize::mib(1)),
+            ("dht.lifetime", |dht| dht.lifetime = Duration::ZERO),
+            ("dht.message_timeout", |dht| dht.message_timeout = Duration::from_secs(3600)),
+        ];
+        for (key, break_it) in broken {
+            let mut limits = DhtLimits::default();
+            break_it(&mut limits);
+            assert_eq!(limits.validate().unwrap_err().key, key);
+        }
     }
 }

@@ -8,6 +8,7 @@ mod config;
 mod counters;
 mod handover;
 mod links;
+mod metrics;
 mod neighbours;
 mod operations;
 mod serve;
@@ -17,11 +18,13 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use barnraise_protocol::dht::{Freshness, Key, Record, Refusal, UnixMillis};
 use barnraise_swarm::dht::{Cache, Eviction, Storage};
+use barnraise_swarm::guard::RateLimiter;
 use barnraise_swarm::{Moment, PeerKey};
+use libp2p::PeerId;
 use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use self::config::DhtConfig;
+pub use self::config::{DhtConfig, DhtLimits};
 use self::counters::Counters;
 pub use self::counters::DhtCounters;
 use self::links::Links;
@@ -30,6 +33,8 @@ use crate::{Node, NodeError};
 
 /// How often is looked at what is due: refreshes of the cache, streams that nobody uses.
 const TICK: Duration = Duration::from_millis(500);
+/// Peers of which is remembered how many records they sent lately.
+const SENDERS_MAX: usize = 20_000;
 
 /// The DHT of a node; cheap to clone. It ends with the last clone.
 #[derive(Clone, Debug)]
@@ -52,6 +57,8 @@ struct Shared {
     /// Searches for others under way.
     on_behalf: Semaphore,
     counters: Counters,
+    /// Records that each peer sent lately.
+    senders: Mutex<RateLimiter<PeerId>>,
 }
 
 impl Dht {
@@ -71,9 +78,11 @@ impl Dht {
             neighbours: Neighbours::new(node.clone()),
             on_behalf: Semaphore::new(config.on_behalf_max),
             counters: Counters::default(),
+            senders: Mutex::new(RateLimiter::new(config.records_per_peer_and_minute, SENDERS_MAX)),
             node,
             config,
         });
+        shared.node.register_metrics(|registry| metrics::register(registry, Arc::downgrade(&shared)));
         let mut tasks = vec![AbortOnDropHandle::new(tokio::spawn(maintain(shared.clone())))];
         if let Some(incoming) = incoming {
             tasks.push(AbortOnDropHandle::new(tokio::spawn(serve::run(shared.clone(), incoming))));
@@ -100,10 +109,7 @@ impl Dht {
     /// What has happened so far, for metrics.
     #[must_use]
     pub fn counters(&self) -> DhtCounters {
-        let storage = lock(&self.shared.storage);
-        let (n_records, n_bytes) = (storage.n_records() as u64, storage.n_bytes() as u64);
-        drop(storage);
-        self.shared.counters.snapshot(n_records, n_bytes, lock(&self.shared.cache).n_records() as u64)
+        self.shared.counters()
     }
 
     /// What the clock says that records expire by.
@@ -114,6 +120,13 @@ impl Dht {
 }
 
 impl Shared {
+    fn counters(&self) -> DhtCounters {
+        let storage = lock(&self.storage);
+        let (n_records, n_bytes) = (storage.n_records() as u64, storage.n_bytes() as u64);
+        drop(storage);
+        self.counters.snapshot(n_records, n_bytes, lock(&self.cache).n_records() as u64)
+    }
+
     fn now(&self) -> Moment {
         self.started.elapsed()
     }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use barnraise_protocol::dht::{
-    self, CLOSEST_MAX, FoundBuilder, Freshness, Key, NodeToPeer, PEERS_MAX, PeerToNode, RECORDS_BYTES_MAX,
-    Record, Refusal,
+    self, CLOSEST_MAX, DhtError, FoundBuilder, Freshness, Key, NodeToPeer, PEERS_MAX, PeerToNode,
+    RECORDS_BYTES_MAX, Record, Refusal,
 };
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::dht::Merged;
@@ -13,7 +13,7 @@ use libp2p::{PeerId, Stream};
 use tokio::task::JoinSet;
 
 use super::{Shared, counters, lock};
-use crate::IncomingStreams;
+use crate::{IncomingStreams, Misdeed, Paced};
 
 /// Records checked in one go: about two milliseconds of signatures.
 const CHECKED_AT_ONCE: usize = 32;
@@ -31,6 +31,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut incoming: IncomingStreams) {
                 if streams.len() >= shared.config.streams || *n_of_peer >= shared.config.streams_per_peer {
                     // Dropping it resets it: whoever asks sees that at once.
                     counters::add(&shared.counters.streams_refused, 1);
+                    shared.node.report(peer, Misdeed::Streams);
                     if *n_of_peer == 0 {
                         n_of_peers.remove(&peer);
                     }
@@ -55,30 +56,36 @@ pub(super) async fn run(shared: Arc<Shared>, mut incoming: IncomingStreams) {
     }
 }
 
-async fn serve(shared: &Arc<Shared>, peer: PeerId, mut stream: Stream) {
+async fn serve(shared: &Arc<Shared>, peer: PeerId, stream: Stream) {
+    let ended = converse(shared, peer, Paced::new(stream, shared.config.pace())).await;
+    let Err(DhtError::Frame(error)) = ended else { return };
+    tracing::debug!(%peer, %error, "no conversation of the DHT");
+    if let Some(misdeed) = Misdeed::of_frame(&error) {
+        shared.node.report(peer, misdeed);
+    }
+}
+
+async fn converse(shared: &Arc<Shared>, peer: PeerId, mut stream: Paced<Stream>) -> Result<(), DhtError> {
+    let pace = stream.pace();
     loop {
-        let question = match tokio::time::timeout(shared.config.idle_timeout, dht::receive(&mut stream)).await
-        {
-            Ok(Ok(Some(question))) => question,
-            Ok(Ok(None)) | Err(_) => return,
-            Ok(Err(error)) => {
-                tracing::debug!(%peer, %error, "no question of the DHT");
-                return;
-            }
+        pace.wait();
+        let Some(question) = dht::receive(&mut stream, shared.config.message_bytes_max).await? else {
+            return Ok(());
         };
         let answer = match question.check() {
             Ok(()) => shared.answer(peer, question).await,
-            Err(refusal) => NodeToPeer::Refused(refusal),
+            Err(refusal) => {
+                shared.node.report(peer, Misdeed::UnexpectedMessage);
+                NodeToPeer::Refused(refusal)
+            }
         };
         let counted = match answer {
             NodeToPeer::Refused(_) => &shared.counters.requests_refused,
             _ => &shared.counters.requests_served,
         };
         counters::add(counted, 1);
-        let sent = tokio::time::timeout(shared.config.idle_timeout, dht::reply(&mut stream, &answer)).await;
-        if !matches!(sent, Ok(Ok(()))) {
-            return;
-        }
+        pace.answer();
+        dht::reply(&mut stream, &answer).await?;
     }
 }
 
@@ -86,28 +93,69 @@ impl Shared {
     async fn answer(self: &Arc<Self>, peer: PeerId, question: PeerToNode) -> NodeToPeer {
         match question {
             PeerToNode::Find(keys) => self.answer_find(peer, &keys).await,
-            PeerToNode::Store { mut records, purpose } => {
+            PeerToNode::Store { records, purpose } => {
                 let sender = PeerKey(peer.to_bytes());
-                let mut verdicts = Vec::with_capacity(records.len());
-                while !records.is_empty() {
-                    let rest = records.split_off(records.len().min(CHECKED_AT_ONCE));
-                    verdicts.extend(self.keep(&sender, records, purpose));
-                    records = rest;
-                    if !records.is_empty() {
-                        tokio::task::yield_now().await;
-                    }
-                }
-                NodeToPeer::Stored(verdicts)
+                let keep = |records| self.keep(&sender, records, purpose);
+                NodeToPeer::Stored(self.take_records(peer, records, keep).await)
             }
             PeerToNode::Get { keys, freshness } => self.answer_get(&keys, freshness).await,
             PeerToNode::Put(records) => {
                 let Ok(_permit) = self.on_behalf.try_acquire() else {
                     return NodeToPeer::Refused(Refusal::Busy);
                 };
-                let verdicts = self.store(records).await;
-                NodeToPeer::Stored(verdicts.into_iter().map(|verdict| verdict.map(drop)).collect())
+                NodeToPeer::Stored(self.put(peer, records).await)
             }
         }
+    }
+
+    /// Has records kept by whom they belong to. What is wrong with them is found here: whoever keeps them knows
+    /// this node as their sender, and would blame it.
+    async fn put(self: &Arc<Self>, peer: PeerId, records: Vec<Record>) -> Vec<Result<(), Refusal>> {
+        let (now, lifetime_max) = (self.wall(), self.config.storage.lifetime_max);
+        let mut good = Vec::new();
+        let check = |records: Vec<Record>| {
+            let check = |record: Record| record.check(now, lifetime_max).map(|()| good.push(record));
+            records.into_iter().map(check).collect()
+        };
+        let mut verdicts = self.take_records(peer, records, check).await;
+        let mut placed = self.store(good).await.into_iter().map(|verdict| verdict.map(drop));
+        for verdict in verdicts.iter_mut().filter(|verdict| verdict.is_ok()) {
+            *verdict = placed.next().unwrap_or(Err(Refusal::Unreachable));
+        }
+        verdicts
+    }
+
+    /// Hands on what `peer` may send by now, some at a time, and reports what was wrong with the records. Those
+    /// beyond its share are refused unseen.
+    async fn take_records(
+        &self,
+        peer: PeerId,
+        mut records: Vec<Record>,
+        mut take: impl FnMut(Vec<Record>) -> Vec<Result<(), Refusal>>,
+    ) -> Vec<Result<(), Refusal>> {
+        let n_records = records.len();
+        let n_wanted = u32::try_from(n_records).unwrap_or(u32::MAX);
+        let n_taken = lock(&self.senders).take_up_to(self.now(), &peer, n_wanted) as usize;
+        records.truncate(n_taken);
+        let mut verdicts = Vec::with_capacity(n_records);
+        while !records.is_empty() {
+            let rest = records.split_off(records.len().min(CHECKED_AT_ONCE));
+            verdicts.extend(take(records));
+            records = rest;
+            if !records.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        }
+        for misdeed in verdicts.iter().filter_map(|verdict| misdeed(verdict.as_ref().err()?)) {
+            self.node.report(peer, misdeed);
+        }
+        let n_beyond = n_records - verdicts.len();
+        if n_beyond > 0 {
+            self.node.guard().count_many(Misdeed::RecordRate, n_beyond);
+            counters::add(&self.counters.records_refused, n_beyond);
+            verdicts.resize(n_records, Err(Refusal::Busy));
+        }
+        verdicts
     }
 
     async fn answer_find(&self, asker: PeerId, keys: &[Key]) -> NodeToPeer {
@@ -147,6 +195,18 @@ impl Shared {
         merged.add_checked(stored);
         merged.add_checked(cached);
         fitting(merged.into_records())
+    }
+}
+
+/// What is wrong with a record that was sent, if it is the sender's doing.
+fn misdeed(refusal: &Refusal) -> Option<Misdeed> {
+    match refusal {
+        Refusal::Signature => Some(Misdeed::Forged),
+        Refusal::TooLong { .. } | Refusal::Kind | Refusal::TwoOwners => Some(Misdeed::MalformedRecord),
+        Refusal::Expired { .. } | Refusal::TooFar { .. } => Some(Misdeed::WrongTime),
+        Refusal::Quota { .. } | Refusal::Full => Some(Misdeed::Quota),
+        Refusal::Busy => Some(Misdeed::Busy),
+        Refusal::Older { .. } | Refusal::TooMany { .. } | Refusal::Unreachable => None,
     }
 }
 

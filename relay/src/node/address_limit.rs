@@ -1,10 +1,14 @@
-//! Bounds the inbound connections from one address, so that one machine cannot take every place.
+//! Bounds the inbound connections from one address, at a time and in a minute, so that one machine takes neither
+//! every place nor all the time that handshakes cost.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
+use barnraise_swarm::Moment;
+use barnraise_swarm::guard::RateLimiter;
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::multiaddr::Protocol;
@@ -16,33 +20,58 @@ use libp2p::{Multiaddr, PeerId};
 
 use super::path::is_relayed;
 
-/// Too many connections from one address.
+/// Addresses whose latest connections are remembered.
+const ADDRESSES_MAX: usize = 20_000;
+
+/// Why an address gets no further connection.
 #[derive(Debug, thiserror::Error)]
-#[error("{limit} connections from {address} already")]
-pub(crate) struct TooManyFromAddress {
-    address: IpAddr,
-    limit: u32,
+pub(super) enum AddressRefusal {
+    /// It has as many as it may.
+    #[error("{limit} connections from {address} already")]
+    TooMany { address: IpAddr, limit: u32 },
+    /// It began as many as it may.
+    #[error("{limit} connections from {address} within a minute already")]
+    TooOften { address: IpAddr, limit: u32 },
 }
 
 /// Counts connections from their first packet on. What a relay carries is counted there, by its own limits.
 pub(super) struct Behaviour {
     limit: u32,
+    per_minute: u32,
+    started: Instant,
+    lately: RateLimiter<IpAddr>,
     of_addresses: HashMap<IpAddr, u32>,
     of_connections: HashMap<ConnectionId, IpAddr>,
 }
 
 impl Behaviour {
-    pub(super) fn new(limit: u32) -> Self {
-        Self { limit, of_addresses: HashMap::new(), of_connections: HashMap::new() }
+    /// At most `limit` connections at a time, and `per_minute` begun in a minute.
+    pub(super) fn new(limit: u32, per_minute: u32) -> Self {
+        Self {
+            limit,
+            per_minute,
+            started: Instant::now(),
+            lately: RateLimiter::new(per_minute, ADDRESSES_MAX),
+            of_addresses: HashMap::new(),
+            of_connections: HashMap::new(),
+        }
     }
 
-    fn take(&mut self, connection: ConnectionId, remote: &Multiaddr) -> Result<(), TooManyFromAddress> {
+    fn take(
+        &mut self,
+        now: Moment,
+        connection: ConnectionId,
+        remote: &Multiaddr,
+    ) -> Result<(), AddressRefusal> {
         let Some(address) = source(remote) else { return Ok(()) };
-        let taken = self.of_addresses.entry(address).or_default();
-        if *taken >= self.limit {
-            return Err(TooManyFromAddress { address, limit: self.limit });
+        let taken = self.of_addresses.get(&address).copied().unwrap_or_default();
+        if taken >= self.limit {
+            return Err(AddressRefusal::TooMany { address, limit: self.limit });
         }
-        *taken += 1;
+        if !self.lately.take(now, &address) {
+            return Err(AddressRefusal::TooOften { address, limit: self.per_minute });
+        }
+        self.of_addresses.insert(address, taken + 1);
         self.of_connections.insert(connection, address);
         Ok(())
     }
@@ -58,8 +87,9 @@ impl Behaviour {
     }
 }
 
-/// Whoever has one address of IPv6 has its whole /64.
-fn source(remote: &Multiaddr) -> Option<IpAddr> {
+/// Where a connection comes from, as far as one who sends can choose: whoever has one address of IPv6 has its
+/// whole /64. Nothing is known of whom a relay carries.
+pub(crate) fn source(remote: &Multiaddr) -> Option<IpAddr> {
     if is_relayed(remote) {
         return None;
     }
@@ -83,7 +113,7 @@ impl NetworkBehaviour for Behaviour {
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        self.take(connection, remote).map_err(ConnectionDenied::new)
+        self.take(self.started.elapsed(), connection, remote).map_err(ConnectionDenied::new)
     }
 
     fn handle_established_inbound_connection(
@@ -127,7 +157,11 @@ impl NetworkBehaviour for Behaviour {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
     use super::*;
+
+    const NOW: Moment = Duration::ZERO;
 
     fn remote(text: &str) -> Multiaddr {
         text.parse().unwrap()
@@ -135,21 +169,40 @@ mod tests {
 
     #[test]
     fn places_of_an_address_are_bounded_and_given_back() {
-        let mut limits = Behaviour::new(2);
+        let mut limits = Behaviour::new(2, 1000);
         let (first, second, third) =
             (ConnectionId::new_unchecked(1), ConnectionId::new_unchecked(2), ConnectionId::new_unchecked(3));
-        limits.take(first, &remote("/ip4/10.0.0.1/tcp/1")).unwrap();
-        limits.take(second, &remote("/ip4/10.0.0.1/udp/2/quic-v1")).unwrap();
-        let error = limits.take(third, &remote("/ip4/10.0.0.1/tcp/3")).unwrap_err();
+        limits.take(NOW, first, &remote("/ip4/10.0.0.1/tcp/1")).unwrap();
+        limits.take(NOW, second, &remote("/ip4/10.0.0.1/udp/2/quic-v1")).unwrap();
+        let error = limits.take(NOW, third, &remote("/ip4/10.0.0.1/tcp/3")).unwrap_err();
         assert_eq!(error.to_string(), "2 connections from 10.0.0.1 already");
-        limits.take(third, &remote("/ip4/10.0.0.2/tcp/3")).unwrap();
+        limits.take(NOW, third, &remote("/ip4/10.0.0.2/tcp/3")).unwrap();
         limits.give_back(first);
-        limits.take(first, &remote("/ip4/10.0.0.1/tcp/3")).unwrap();
+        limits.take(NOW, first, &remote("/ip4/10.0.0.1/tcp/3")).unwrap();
         for connection in [first, second, third] {
             limits.give_back(connection);
             limits.give_back(connection);
         }
         assert!(limits.of_addresses.is_empty() && limits.of_connections.is_empty());
+    }
+
+    #[test]
+    fn an_address_does_not_begin_all_day_long() {
+        let mut limits = Behaviour::new(10, 3);
+        let mut begun = 0;
+        let mut begin = |now, address| {
+            begun += 1;
+            let connection = ConnectionId::new_unchecked(begun);
+            let taken = limits.take(Duration::from_secs(now), connection, &remote(address));
+            limits.give_back(connection);
+            taken.map_err(|error| error.to_string())
+        };
+        let greedy = "/ip4/10.0.0.1/tcp/1";
+        assert!((0..3).all(|_| begin(0, greedy).is_ok()));
+        assert_eq!(begin(0, greedy).unwrap_err(), "3 connections from 10.0.0.1 within a minute already");
+        begin(0, "/ip4/10.0.0.2/tcp/1").unwrap();
+        begin(20, greedy).unwrap();
+        begin(20, greedy).unwrap_err();
     }
 
     #[test]

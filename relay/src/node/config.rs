@@ -10,7 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::routing::Routing;
 use crate::certificates::Clock;
+use crate::config_file::Invalid;
 use crate::webtransport::WebTransportConfig;
+
+/// More of anything is a slip of the pen.
+const LIMIT_MAX: u32 = 1_000_000;
 
 /// How a node listens and what it allows.
 #[derive(Clone)]
@@ -75,6 +79,9 @@ pub struct NodeLimits {
     /// Inbound connections from one address, or from one /64 of IPv6: as many as may stand behind one
     /// router. Default 256.
     pub connections_per_address: u32,
+    /// Inbound connections that one such address may begin in a minute, as many as that at once. Default
+    /// 3000: a handshake takes about a millisecond, so one address takes a twentieth of a processor at most.
+    pub connections_per_address_and_minute: u32,
     /// Dials under way. Default 64.
     pub pending_dials: u32,
     /// Inbound handshakes under way, those of WebRTC counted apart; one more ends the oldest. WebTransport has
@@ -87,6 +94,12 @@ pub struct NodeLimits {
     /// more ends the connection, waits on QUIC, or is reset on WebRTC. WebTransport has its own bound,
     /// [`WebTransportConfig::max_streams_per_connection`]. Default 128.
     pub streams_per_connection: usize,
+    /// Messages of one peer in a minute that no honest peer sends: too long, no message, forged. One more, and
+    /// it is disconnected and blocked. Default 60.
+    pub bad_messages_per_peer_and_minute: u32,
+    /// How long a peer is blocked for that. Default 1 min.
+    #[serde(with = "humantime_serde")]
+    pub block_duration: Duration,
     /// No further connection is taken while the process holds more memory than this. Default none.
     pub memory: Option<ByteSize>,
 }
@@ -97,12 +110,41 @@ impl Default for NodeLimits {
             connections: 1024,
             connections_per_peer: 8,
             connections_per_address: 256,
+            connections_per_address_and_minute: 3000,
             pending_dials: 64,
             pending_handshakes: 256,
             handshake_timeout: Duration::from_secs(10),
             streams_per_connection: 128,
+            bad_messages_per_peer_and_minute: 60,
+            block_duration: Duration::from_secs(60),
             memory: None,
         }
+    }
+}
+
+impl NodeLimits {
+    /// Checks every value that its type does not; keys are those of the section `[limits]`.
+    ///
+    /// # Errors
+    /// The first that cannot work.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let seconds = Duration::from_secs;
+        for (key, got) in [
+            ("limits.connections", self.connections),
+            ("limits.connections_per_peer", self.connections_per_peer),
+            ("limits.connections_per_address", self.connections_per_address),
+            ("limits.connections_per_address_and_minute", self.connections_per_address_and_minute),
+            ("limits.pending_dials", self.pending_dials),
+            ("limits.bad_messages_per_peer_and_minute", self.bad_messages_per_peer_and_minute),
+        ] {
+            Invalid::check_range(key, got, 1..=LIMIT_MAX)?;
+        }
+        let (handshakes, streams) = (self.pending_handshakes, self.streams_per_connection);
+        Invalid::check_range("limits.pending_handshakes", handshakes, 1..=LIMIT_MAX as usize)?;
+        Invalid::check_range("limits.streams_per_connection", streams, 8..=LIMIT_MAX as usize)?;
+        let timeout = Duration::from_millis(100)..=seconds(300);
+        Invalid::check_duration("limits.handshake_timeout", self.handshake_timeout, timeout)?;
+        Invalid::check_duration("limits.block_duration", self.block_duration, seconds(1)..=seconds(24 * 3600))
     }
 }
 

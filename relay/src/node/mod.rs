@@ -7,15 +7,18 @@ mod address_limit;
 mod config;
 mod connections;
 mod error;
+mod guard;
+mod guard_metrics;
 mod listen;
 mod network;
 mod path;
+mod patience;
 mod reachability;
 mod routing;
 mod task;
 mod transport;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use libp2p::identity::Keypair;
 use libp2p::metrics::Registry as MetricsRegistry;
@@ -23,8 +26,12 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+pub(crate) use self::address_limit::source;
 pub use self::config::{NodeConfig, NodeLimits, RelayLimits};
 pub use self::error::NodeError;
+pub(crate) use self::guard::Guard;
+pub(crate) use self::guard_metrics::GuardMetrics;
+pub use self::guard_metrics::Misdeed;
 pub use self::path::Path;
 pub use self::reachability::Reachability;
 pub use self::routing::Routing;
@@ -73,8 +80,10 @@ impl Node {
         let rotation = certificates.as_ref().map(|of_node| of_node.webtransport.spawn_rotation());
         let registry = Registry::default();
         let mut metrics = MetricsRegistry::default();
-        let network = network::build(&keypair, &config, certificates, registry.clone(), &mut metrics)?;
-        let shared = Shared { metrics: Arc::new(metrics), ..Shared::default() };
+        let guard = Guard::new(&config.limits, GuardMetrics::register(&mut metrics));
+        let network =
+            network::build(&keypair, &config, certificates, registry.clone(), &guard, &mut metrics)?;
+        let shared = Shared::new(guard, metrics);
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let (events, _) = broadcast::channel(EVENTS_MAX);
         let mut task = NodeTask::new(
@@ -187,9 +196,32 @@ impl Node {
     #[must_use]
     pub fn metrics(&self) -> String {
         let mut text = String::new();
+        self.shared.guard.refresh();
+        let metrics = self.shared.metrics.lock().unwrap_or_else(PoisonError::into_inner);
         // Writing into a string does not fail.
-        let _ = prometheus_client::encoding::text::encode_registry(&mut text, &self.shared.metrics);
+        let _ = prometheus_client::encoding::text::encode_registry(&mut text, &metrics);
         text
+    }
+
+    /// Has more counted in the same text.
+    pub(crate) fn register_metrics(&self, register: impl FnOnce(&mut MetricsRegistry)) {
+        register(&mut self.shared.metrics.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Something happened to the burden of others that nobody in particular did.
+    pub fn count(&self, misdeed: Misdeed) {
+        self.shared.guard.count(misdeed);
+    }
+
+    /// `peer`, by the attest of its own connection, did something to the burden of others. It is counted; if
+    /// no honest peer does such a thing and it was once too often, the peer is disconnected and blocked for
+    /// a while ([`NodeLimits::bad_messages_per_peer_and_minute`], [`NodeLimits::block_duration`]).
+    pub fn report(&self, peer: PeerId, misdeed: Misdeed) {
+        self.shared.guard.report(peer, misdeed);
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.shared.guard
     }
 
     /// Connections from now on. A receiver that is too slow is told how many events it missed.
@@ -220,16 +252,22 @@ impl Node {
 }
 
 /// What the task writes and the handles read.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Shared {
     addresses: Latest<Vec<Multiaddr>>,
     reachability: Latest<Reachability>,
     /// Of the addresses that this node was told to dial, the one that is reached from farthest.
     dialled: Latest<Option<Scope>>,
-    metrics: Arc<MetricsRegistry>,
+    guard: Guard,
+    metrics: Arc<Mutex<MetricsRegistry>>,
 }
 
 impl Shared {
+    fn new(guard: Guard, metrics: MetricsRegistry) -> Self {
+        let (addresses, reachability, dialled) = (Latest::default(), Latest::default(), Latest::default());
+        Self { addresses, reachability, dialled, guard, metrics: Arc::new(Mutex::new(metrics)) }
+    }
+
     fn reach(&self) -> Scope {
         routing::reach(self.addresses.get().iter(), self.dialled.get())
     }

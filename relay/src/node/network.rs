@@ -17,19 +17,24 @@ use libp2p::{
 use tokio_util::task::TaskTracker;
 
 use super::config::RelayLimits;
+use super::guard::{self, Guard};
+use super::patience::Patient;
 use super::routing::{self, Kademlia};
 use super::{NodeCertificates, NodeConfig, NodeError, address_limit, transport};
 use crate::streams::{self, Registry};
-
 use crate::usage::{MeteredMuxer, Usage};
+
 /// What identify tells of us; peers of another major version would not understand our streams.
 const PROTOCOL_VERSION: &str = "/barnraise/1";
+/// A connection that is closed has so long to say so to the other side.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(NetworkBehaviour)]
 pub(super) struct Behaviour {
     // First: what they deny should reach no other.
     limits: connection_limits::Behaviour,
     address_limit: address_limit::Behaviour,
+    guard: guard::Behaviour,
     memory_limit: Toggle<memory_connection_limits::Behaviour>,
     pub(super) identify: identify::Behaviour,
     ping: ping::Behaviour,
@@ -50,31 +55,39 @@ pub(super) struct Network {
     pub(super) quic_tasks: TaskTracker,
     /// Counts the swarm's events.
     pub(super) metrics: Metrics,
+    /// Counts what is carried for others.
+    pub(super) usage: Option<Arc<Usage>>,
 }
 
 pub(super) fn build(
     keypair: &Keypair,
-    /// Counts what is carried for others.
-    pub(super) usage: Option<Arc<Usage>>,
     config: &NodeConfig,
     certificates: Option<NodeCertificates>,
     registry: Registry,
+    guard: &Guard,
     metrics_registry: &mut MetricsRegistry,
 ) -> Result<Network, NodeError> {
     let peer_id = keypair.public().to_peer_id();
     let (circuits, relay_client) = relay::client::new(peer_id);
-    let (transport, quic_tasks) = transport::build(keypair, config, certificates, circuits)?;
+    let (transport, quic_tasks) = transport::build(keypair, config, certificates, circuits, guard.metrics())?;
     let usage = config.relay_service.as_ref().map(|_| Usage::new(metrics_registry));
-    let meter = usage.clone();
+    let (meter, metrics) = (usage.clone(), guard.metrics().clone());
     let transport = BandwidthTransport::new(transport, metrics_registry)
-        .map(move |(peer, connection), _| match meter {
-            Some(usage) => (peer, StreamMuxerBox::new(MeteredMuxer::new(connection, usage))),
-            None => (peer, StreamMuxerBox::new(connection)),
+        .map(move |(peer, connection), _| {
+            let connection = Patient::new(connection, CLOSE_TIMEOUT, metrics);
+            match meter {
+                Some(usage) => (peer, StreamMuxerBox::new(MeteredMuxer::new(connection, usage))),
+                None => (peer, StreamMuxerBox::new(connection)),
+            }
         })
         .boxed();
     let behaviour = Behaviour {
         limits: connection_limits::Behaviour::new(limits(config)),
-        address_limit: address_limit::Behaviour::new(config.limits.connections_per_address),
+        address_limit: address_limit::Behaviour::new(
+            config.limits.connections_per_address,
+            config.limits.connections_per_address_and_minute,
+        ),
+        guard: guard::Behaviour::new(guard.clone()),
         memory_limit: memory_limit(config),
         identify: identify::Behaviour::new(identify(keypair)),
         ping: ping::Behaviour::default(),

@@ -248,6 +248,7 @@ impl NodeTask {
                 }
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
+                self.shared.guard.on_listen_error(&error);
                 let error = causes(&error);
                 tracing::debug!(from = %send_back_addr, error, "no peer came of a connection");
             }

@@ -8,7 +8,7 @@ use libp2p::identity::Keypair;
 use libp2p::{PeerId, Transport as _, dns, noise, quic, relay, tcp, websocket, yamux};
 use tokio_util::task::TaskTracker;
 
-use super::{NodeCertificates, NodeConfig, NodeError};
+use super::{GuardMetrics, NodeCertificates, NodeConfig, NodeError};
 use crate::admission::Admission;
 use crate::{webrtc, webtransport};
 
@@ -25,29 +25,39 @@ pub(super) fn build(
     config: &NodeConfig,
     certificates: Option<NodeCertificates>,
     circuits: relay::client::Transport,
+    metrics: &GuardMetrics,
 ) -> Result<(Boxed<Connected>, TaskTracker), NodeError> {
     let noise = noise::Config::new(keypair).map_err(|source| NodeError::Noise(source.to_string()))?;
     let circuits = secure(circuits, &noise, config);
-    let direct = admitted(direct(keypair, &noise, config), config);
+    let direct = admitted(direct(keypair, &noise, config), config, metrics);
     let transport = circuits.or_transport(direct).map(|either, _| either.into_inner()).boxed();
     let Some(certificates) = certificates else { return Ok((transport, TaskTracker::new())) };
     let transport = match certificates.webrtc {
         Some(certificate) => {
             let webrtc = webrtc::transport(keypair, certificate, config.limits.streams_per_connection);
             // A place of its own: what floods it takes none from the others.
-            admitted(webrtc, config).or_transport(transport).map(|either, _| either.into_inner()).boxed()
+            admitted(webrtc, config, metrics)
+                .or_transport(transport)
+                .map(|either, _| either.into_inner())
+                .boxed()
         }
         None => transport,
     };
     let webtransport =
-        webtransport::Transport::new(keypair.clone(), certificates.webtransport, config.webtransport.clone());
+        webtransport::Transport::new(keypair.clone(), certificates.webtransport, config.webtransport.clone())
+            .counted_by(metrics.clone());
     let tasks = webtransport.tasks();
     let webtransport = webtransport.map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
     Ok((webtransport.or_transport(transport).map(|either, _| either.into_inner()).boxed(), tasks))
 }
 
-fn admitted(transport: Boxed<Connected>, config: &NodeConfig) -> Admission<Connected> {
-    Admission::new(transport, config.limits.pending_handshakes, config.limits.handshake_timeout)
+fn admitted(
+    transport: Boxed<Connected>,
+    config: &NodeConfig,
+    metrics: &GuardMetrics,
+) -> Admission<Connected> {
+    let limits = &config.limits;
+    Admission::new(transport, limits.pending_handshakes, limits.handshake_timeout, metrics.clone())
 }
 
 /// WebSocket, QUIC and TCP, by address or by name.

@@ -8,7 +8,8 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use serde::{Deserialize, Serialize};
 
-use crate::config_file::{ConfigFileError, parse_config, read_config};
+use crate::config_file::{ConfigFileError, Invalid, parse_config, read_config};
+use crate::dht::DhtLimits;
 use crate::node::{NodeLimits, RelayLimits};
 
 /// Everything that `barnraise relay` needs to know.
@@ -23,6 +24,8 @@ pub struct RelayConfig {
     pub limits: NodeLimits,
     /// What is carried for others.
     pub relay: RelayLimits,
+    /// What is kept and answered for others.
+    pub dht: DhtLimits,
 }
 
 /// `[network]`
@@ -54,14 +57,12 @@ pub enum RelayConfigError {
     #[error(transparent)]
     File(#[from] ConfigFileError),
     /// A value that cannot work.
-    #[error("{}: {key}: {wanted}", path.display())]
+    #[error("{}: {source}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Section and name.
-        key: &'static str,
-        /// What would do.
-        wanted: &'static str,
+        /// Which value, what was wanted, what came.
+        source: Invalid,
     },
 }
 
@@ -102,24 +103,18 @@ impl RelayConfig {
 
     fn parse(text: &str, path: &Path) -> Result<Self, RelayConfigError> {
         let config: Self = parse_config(text, path)?;
-        let limits = &config.limits;
-        for (key, is_wrong, wanted) in [
-            ("network.listen", config.network.listen.is_empty(), "want at least one address"),
-            ("limits.connections", limits.connections == 0, "want at least 1"),
-            ("limits.connections_per_peer", limits.connections_per_peer == 0, "want at least 1"),
-            ("limits.connections_per_address", limits.connections_per_address == 0, "want at least 1"),
-            ("limits.pending_dials", limits.pending_dials == 0, "want at least 1"),
-            ("limits.pending_handshakes", limits.pending_handshakes == 0, "want at least 1"),
-            ("limits.handshake_timeout", limits.handshake_timeout.is_zero(), "want more than nothing"),
-            ("limits.streams_per_connection", limits.streams_per_connection < 8, "want at least 8"),
-            ("relay.circuit_bytes", config.relay.circuit_bytes.as_u64() == 0, "want more than nothing"),
-            ("relay.circuit_duration", config.relay.circuit_duration.is_zero(), "want more than nothing"),
-        ] {
-            if is_wrong {
-                return Err(RelayConfigError::Invalid { path: path.to_owned(), key, wanted });
-            }
-        }
+        config.validate().map_err(|source| RelayConfigError::Invalid { path: path.to_owned(), source })?;
         Ok(config)
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        let (listen, relay) = (&self.network.listen, &self.relay);
+        Invalid::check("network.listen", !listen.is_empty(), "at least one address", "[]")?;
+        self.limits.validate()?;
+        self.dht.validate()?;
+        let (bytes, duration) = (relay.circuit_bytes, relay.circuit_duration);
+        Invalid::check("relay.circuit_bytes", bytes.as_u64() > 0, "more than nothing", bytes)?;
+        Invalid::check("relay.circuit_duration", !duration.is_zero(), "more than nothing", "0s")
     }
 }
 
@@ -153,10 +148,13 @@ mod tests {
     #[test]
     fn a_mistake_is_shown_with_what_was_wanted() {
         for (text, part) in [
-            ("[network]\nlisten = []", "relay.toml: network.listen: want at least one address"),
+            ("[network]\nlisten = []", "relay.toml: network.listen = []: at least one address"),
             ("[limits]\nconnection = 3", "connections_per_peer"),
             ("[relay]\ncircuit_bytes = \"0 B\"", "relay.circuit_bytes"),
-            ("[limits]\nstreams_per_connection = 1", "want at least 8"),
+            ("[limits]\nstreams_per_connection = 1", "limits.streams_per_connection = 1: 8 to 1000000"),
+            ("[limits]\nhandshake_timeout = \"1h\"", "limits.handshake_timeout = 1h: 100ms to 5m"),
+            ("[dht]\nrecords_per_owner = 0", "dht.records_per_owner = 0: 1 to 10000000"),
+            ("[dht]\nmessage_bytes_max = \"1 MiB\"", "dht.message_bytes_max"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

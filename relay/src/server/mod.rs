@@ -80,7 +80,7 @@ pub async fn run(
     };
     let node = Node::start(keypair, node).await?;
     // Those who meet here find each other's runs.
-    let _dht = Dht::start(node.clone(), DhtConfig::default())?;
+    let _dht = Dht::start(node.clone(), DhtConfig::from(&config.dht))?;
     let here = Listening { http: http.local_addr().map_err(http_error)?, addresses: node.addresses() };
     // Whoever asked may have stopped listening for the answer.
     let _ = listening.send(here);

@@ -5,6 +5,7 @@
 
 mod behaviour;
 mod handler;
+mod paced;
 mod upgrade;
 
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use tokio::sync::mpsc;
 
 pub(crate) use self::behaviour::Behaviour;
 pub(crate) use self::handler::OpenRequest;
+pub use self::paced::{PaceHandle, Paced};
 
 /// Streams of one protocol that wait to be taken; further ones are reset.
 pub const INCOMING_STREAMS_MAX: usize = 256;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use futures::future::{Abortable, BoxFuture};
+use futures::future::BoxFuture;
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use if_watch::IfEvent;
 use if_watch::tokio::IfWatcher;
@@ -24,7 +24,8 @@ use super::handshake::{self, HandshakeError};
 use super::runtime::TrackedRuntime;
 use super::transport::{TransportError, Upgrade};
 use crate::certificates::{Certhash, Certificates};
-use crate::pending::PendingHandshakes;
+use crate::node::source;
+use crate::pending::{PendingHandshakes, Unfinished};
 
 /// Asked of the system for each direction of a socket, which all its connections share.
 const UDP_BUFFER_BYTES: usize = 4 * 1024 * 1024;
@@ -174,27 +175,26 @@ impl Listener {
         }
         let local = incoming.local_ip().or_else(|| self.ips.first().copied());
         let remote = incoming.remote_address();
+        let send_back_addr = to_multiaddr(remote.ip(), remote.port(), &[]);
         Some(TransportEvent::Incoming {
             listener_id: self.id,
             local_addr: to_multiaddr(local.unwrap_or_else(|| self.unspecified()), self.port, &[]),
-            send_back_addr: to_multiaddr(remote.ip(), remote.port(), &[]),
-            upgrade: self.upgrade(incoming),
+            upgrade: self.upgrade(incoming, source(&send_back_addr)),
+            send_back_addr,
         })
     }
 
-    fn upgrade(&self, incoming: quinn::Incoming) -> Upgrade {
+    fn upgrade(&self, incoming: quinn::Incoming, source: Option<IpAddr>) -> Upgrade {
         let Shared { keypair, certificates, handshake_timeout, pending, .. } = self.shared.clone();
-        let (ticket, registration) = pending.admit();
         async move {
             let handshake = handshake::authenticate(incoming, keypair, certificates);
-            let timed = tokio::time::timeout(handshake_timeout, handshake);
-            let result = match Abortable::new(timed, registration).await {
-                Ok(Ok(result)) => result,
-                Ok(Err(_)) => Err(HandshakeError::Timeout(handshake_timeout)),
-                Err(_) => Err(HandshakeError::Evicted),
+            let ended = |unfinished| match unfinished {
+                Unfinished::Failed(error) => error,
+                Unfinished::TimedOut => HandshakeError::Timeout(handshake_timeout),
+                Unfinished::GaveWay => HandshakeError::Evicted,
             };
-            drop(ticket);
-            result.map_err(TransportError::Handshake)
+            let result = pending.run(source, handshake_timeout, handshake).await;
+            result.map_err(|unfinished| TransportError::Handshake(ended(unfinished)))
         }
         .boxed()
     }

@@ -20,6 +20,7 @@ use super::handshake::HandshakeError;
 use super::listener::{Listener, Shared};
 use super::muxer::Connection;
 use crate::certificates::Certificates;
+use crate::node::GuardMetrics;
 use crate::pending::PendingHandshakes;
 
 /// Why a listener or a handshake failed.
@@ -72,10 +73,16 @@ impl Transport {
             keypair,
             certificates,
             handshake_timeout: config.handshake_timeout,
-            pending: PendingHandshakes::new(config.max_pending_handshakes),
+            pending: PendingHandshakes::new(config.max_pending_handshakes, GuardMetrics::default()),
             tasks: TaskTracker::new(),
         };
         Self { config, shared, listeners: SelectAll::new(), waker: None }
+    }
+
+    /// Counts handshakes that come to nothing where the node counts.
+    pub(crate) fn counted_by(mut self, metrics: GuardMetrics) -> Self {
+        self.shared.pending = PendingHandshakes::new(self.config.max_pending_handshakes, metrics);
+        self
     }
 }
 

@@ -86,11 +86,11 @@ where
 }
 
 /// Serves shards on `stream` until the contributor closes it. `lookup` is asked for the compressed bytes
-/// of a shard, or for the reason why there are none; `on_progress` is told of each chunk sent.
+/// of a shard, or for the reason why there are none; `on_answered` is told when the next request is waited for.
 pub async fn serve<S, F>(
     stream: &mut S,
     lookup: impl Fn(ShardId) -> F,
-    mut on_progress: impl FnMut(),
+    mut on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -105,11 +105,12 @@ where
             Ok((transfer, bytes)) => {
                 let found = BackboneToContributor::Found(transfer);
                 framing::write(stream, &found, MESSAGE_BYTES_MAX).await?;
-                bulk::serve(stream, &bytes, |_| on_progress()).await?;
+                bulk::serve(stream, &bytes, |_| ()).await?;
             }
             Err(reason) => {
                 framing::write(stream, &BackboneToContributor::Refused(reason), MESSAGE_BYTES_MAX).await?;
             }
         }
+        on_answered();
     }
 }

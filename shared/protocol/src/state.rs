@@ -139,11 +139,11 @@ fn check_header(
 
 /// Serves parameters on `stream` until the contributor closes it. `lookup` is asked for the newest epoch
 /// or for a given one, and answers with the encoded parameters or the reason why there are none;
-/// `on_progress` is told of each chunk sent.
+/// `on_answered` is told when the next request is waited for.
 pub async fn serve<S>(
     stream: &mut S,
     lookup: impl Fn(Option<u64>) -> Result<(StateHeader, Arc<[u8]>), String>,
-    mut on_progress: impl FnMut(),
+    mut on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -159,11 +159,12 @@ where
         match lookup(epoch) {
             Ok((header, bytes)) => {
                 framing::write(stream, &BackboneToContributor::Found(header), MESSAGE_BYTES_MAX).await?;
-                bulk::serve(stream, &bytes, |_| on_progress()).await?;
+                bulk::serve(stream, &bytes, |_| ()).await?;
             }
             Err(reason) => {
                 framing::write(stream, &BackboneToContributor::Refused(reason), MESSAGE_BYTES_MAX).await?;
             }
         }
+        on_answered();
     }
 }

@@ -223,7 +223,7 @@ fn who_asks_another_to_search_believes_signatures_only() {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let (mut ours, mut theirs) = (ours.compat(), theirs.compat());
         let serving = async {
-            let question = receive(&mut theirs).await.unwrap().unwrap();
+            let question = receive(&mut theirs, MESSAGE_BYTES_MAX).await.unwrap().unwrap();
             assert_eq!(question.check(), Ok(()));
             reply(&mut theirs, &answer).await.unwrap();
         };

@@ -165,12 +165,15 @@ pub enum DhtError {
     Foreign,
 }
 
-/// A question from `stream`; `None` where the other side closed it.
+/// A question of at most `bytes_max` bytes from `stream`; `None` where the other side closed it.
 ///
 /// # Errors
 /// What is no question of this conversation.
-pub async fn receive<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Option<PeerToNode>, DhtError> {
-    match framing::read(stream, MESSAGE_BYTES_MAX).await {
+pub async fn receive<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    bytes_max: usize,
+) -> Result<Option<PeerToNode>, DhtError> {
+    match framing::read(stream, bytes_max.min(MESSAGE_BYTES_MAX)).await {
         Ok(question) => Ok(Some(question)),
         Err(FrameError::Closed) => Ok(None),
         Err(error) => Err(error.into()),

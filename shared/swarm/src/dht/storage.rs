@@ -118,8 +118,9 @@ impl Storage {
                 return Err(Refusal::Older { held: old.record.expires_at });
             }
         }
-        record.check_signature()?;
         let evicted = self.make_room(&key, &record, sender, held)?;
+        // It costs the most: what there is no place for is refused before.
+        record.check_signature()?;
         for id in evicted.into_iter().chain(held) {
             self.remove(id);
         }

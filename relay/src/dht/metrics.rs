@@ -1,0 +1,41 @@
+//! What has happened in a DHT, for the operator: read when it is asked for.
+
+use std::fmt;
+use std::sync::Weak;
+
+use libp2p::metrics::Registry;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::Shared;
+
+/// Shows nothing any more once the DHT has ended.
+#[derive(Debug)]
+struct Counted(Weak<Shared>);
+
+pub(super) fn register(registry: &mut Registry, shared: Weak<Shared>) {
+    registry.sub_registry_with_prefix("barnraise_dht").register_collector(Box::new(Counted(shared)));
+}
+
+impl Collector for Counted {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let Some(shared) = self.0.upgrade() else { return Ok(()) };
+        let counters = shared.counters();
+        for (name, n) in counters.totals() {
+            let counter = ConstCounter::new(n);
+            let help = format!("Since the start: {}", name.replace('_', " "));
+            counter.encode(encoder.encode_descriptor(name, &help, None, counter.metric_type())?)?;
+        }
+        for (name, help, n) in [
+            ("stored_records", "Records kept for others now", counters.stored_records),
+            ("stored_bytes", "Their bytes", counters.stored_bytes),
+            ("cached_records", "Records remembered of what was found", counters.cached_records),
+        ] {
+            let gauge = ConstGauge::new(i64::try_from(n).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        Ok(())
+    }
+}
