@@ -80,8 +80,7 @@ impl<'a> Round<'a> {
             let fractions = (0..n_peers).map(|i| if i == alone { 1.0 } else { 0.0 }).collect();
             return Some(Averaging { bytes_per_s: f64::INFINITY, fractions, iterations: 0 });
         }
-        // Somebody other than the sole contributor receives, or is sent to: nothing is faster than a link.
-        let most = 2.0 * self.situation.unit_bytes_per_s();
+        let most = 2.0 * self.situation.fastest_receivable_bytes_per_s();
         let (mut slow, mut fast) = (0.0, most);
         loop {
             let middle = 0.5 * (slow + fast);
@@ -109,6 +108,37 @@ impl<'a> Round<'a> {
             most += high;
         }
         least <= bytes_per_s && bytes_per_s <= most
+    }
+
+    /// By how much each peer can average less at this rate if it is one of so many contributors; infinite for
+    /// those who cannot be. Pair limits are left out.
+    pub(crate) fn costs(
+        situation: &'a Situation,
+        aggregates: &'a [bool],
+        bytes_per_s: f64,
+        n_contributors: usize,
+    ) -> Vec<f64> {
+        let n_receivers = situation.peers.iter().filter(|peer| peer.receives).count() as f64;
+        let all = vec![true; situation.peers.len()];
+        let none = vec![false; situation.peers.len()];
+        let most = |contributes: &[bool], i: usize| {
+            let n_contributors = n_contributors as f64;
+            let round = Round {
+                situation,
+                contributes,
+                aggregates,
+                n_contributors,
+                n_receivers,
+                ceilings: Vec::new(),
+            };
+            round.interval(i, bytes_per_s).map(|interval| interval.1)
+        };
+        let cost = |i: usize| match (most(&none, i), most(&all, i)) {
+            (Some(idle), Some(contributing)) => (idle - contributing).max(0.0),
+            (None, Some(_)) => 0.0,
+            (_, None) => f64::INFINITY,
+        };
+        (0..situation.peers.len()).map(cost).collect()
     }
 
     /// What `r_i` may be at rate `R`.

@@ -12,7 +12,7 @@ use clarabel::solver::{
 use crate::PlanError;
 
 /// Enough for every instance that was seen; an exhausted count is an error, never a worse plan.
-const ITERATIONS_MAX: u32 = 100;
+const ITERATIONS_MAX: u32 = 200;
 
 /// A position of [`LinearProgram::variable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

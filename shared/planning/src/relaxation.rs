@@ -28,10 +28,14 @@
 //! *The large number.* `M_i = max(d_i, u_i)`. The paper writes `d_i` and allows any other number that does
 //! not bind for `c_k = 0`; `d_i` does where the only contributor has more upload than download.
 //!
+//! *Limits to what counts.* What a link or a computer can do beyond ten thousand times the fastest averaging
+//! is cut off (`Situation::unit_bytes_per_s`): all plans stay within the program.
+//!
 //! There remain about `2 n^2` variables and as many rows, each with at most three entries but for `O(n)`.
 
 use crate::averaging::Round;
 use crate::linear::{LinearProgram, Variable};
+use crate::situation::ENOUGH;
 use crate::{Peer, PlanError, Situation};
 
 /// What (5) says.
@@ -50,8 +54,18 @@ pub struct Relaxation {
     pub iterations: u32,
 }
 
+/// What the program's numbers are multiples of: the solver's tolerances are meant for numbers near 1.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    /// Of rates: the greatest of the bandwidths that count.
+    bytes_per_s: f64,
+    /// Of `xi P`, in that unit: about what it will be.
+    steps: f64,
+}
+
 struct Variables {
     steps: Variable,
+    scale: Scale,
     computes: Vec<Option<Variable>>,
     /// `r_i`.
     aggregates: Vec<Option<Variable>>,
@@ -85,7 +99,8 @@ impl Situation {
         self.add_links(&mut program, &variables);
         let (n_variables, n_constraints) = (program.n_variables(), program.n_constraints());
         let optimum = program.solve("linear program of roles")?;
-        let bytes_per_s = optimum.value(variables.steps) * self.scale_of_steps() * self.unit_bytes_per_s();
+        let bytes_per_s =
+            optimum.value(variables.steps) * variables.scale.steps * variables.scale.bytes_per_s;
         let share = |computes: &Option<Variable>| computes.map_or(0.0, |it| optimum.value(it).min(1.0));
         Ok(Relaxation {
             steps_per_s: (bytes_per_s / self.work.vector_bytes as f64).max(self.steps_of_one_alone()),
@@ -110,13 +125,12 @@ impl Situation {
         Ok(averaging.is_some_and(|it| it.bytes_per_s >= needed).then_some(steps_per_s))
     }
 
-    /// About what `xi` will be, in units of bandwidth: the solver's tolerances are meant for numbers near 1.
-    fn scale_of_steps(&self) -> f64 {
-        let receivers = self.peers.iter().filter(|peer| peer.receives);
-        let slowest = receivers.map(|peer| peer.download_bytes_per_s).fold(f64::INFINITY, f64::min);
+    fn scale(&self) -> Scale {
+        let bytes_per_s = self.unit_bytes_per_s();
         let computed: f64 = self.peers.iter().map(|peer| peer.samples_per_s).sum();
         let needed = computed * self.work.vector_bytes as f64 / self.work.target_batch_size as f64;
-        (slowest.min(needed) / self.unit_bytes_per_s()).max(1e-6)
+        let averaged = self.fastest_receivable_bytes_per_s().min(needed);
+        Scale { bytes_per_s, steps: (averaged / bytes_per_s).clamp(1.0 / ENOUGH, 1.0) }
     }
 
     /// The one case where a reducer outruns `M_i`: it alone contributes and receives.
@@ -132,6 +146,7 @@ impl Situation {
 
     fn variables(&self, program: &mut LinearProgram) -> Variables {
         let peers = &self.peers;
+        let scale = self.scale();
         let steps = program.variable(1.0);
         let mut one_if = |is_there: bool| is_there.then(|| program.variable(0.0));
         let computes = peers.iter().map(|peer| one_if(peer.samples_per_s > 0.0)).collect();
@@ -142,16 +157,17 @@ impl Situation {
         };
         let sends = table(&|_, reducer| peers[reducer].is_reachable);
         let returns = table(&|reducer, receiver| peers[reducer].is_reachable && peers[receiver].receives);
-        Variables { steps, computes, aggregates, sends, returns }
+        Variables { steps, scale, computes, aggregates, sends, returns }
     }
 
     /// `xi <= sum s_i c_i / B` and `xi <= sum_j g_ji / P`, both times `P` and in units of bandwidth.
     fn add_objective(&self, program: &mut LinearProgram, variables: &Variables) {
-        let scale =
-            self.work.vector_bytes as f64 / (self.work.target_batch_size as f64 * self.unit_bytes_per_s());
-        let steps = [(variables.steps, self.scale_of_steps())].into_iter();
-        let computed = self.peers.iter().zip(&variables.computes);
-        let computed = computed.filter_map(|(peer, it)| it.map(|it| (it, -scale * peer.samples_per_s)));
+        let scale = variables.scale;
+        let per_sample = self.work.vector_bytes as f64 / self.work.target_batch_size as f64;
+        let steps = [(variables.steps, scale.steps)].into_iter();
+        let computed = self.peers.iter().zip(&variables.computes).filter_map(|(peer, it)| {
+            it.map(|it| (it, -(peer.samples_per_s * per_sample / scale.bytes_per_s).min(ENOUGH)))
+        });
         program.at_most(steps.clone().chain(computed), 0.0);
         for (receiver, _) in self.peers.iter().enumerate().filter(|(_, peer)| peer.receives) {
             let returned = variables.returns.iter().filter_map(|row| row[receiver]);
@@ -165,13 +181,13 @@ impl Situation {
 
     /// The rows that replace (4).
     fn add_reducers(&self, program: &mut LinearProgram, variables: &Variables) {
-        let unit = self.unit_bytes_per_s();
+        let unit = variables.scale.bytes_per_s;
         for (reducer, peer) in self.peers.iter().enumerate() {
             let Some(rate) = variables.aggregates[reducer] else { continue };
             for returned in variables.returns[reducer].iter().flatten() {
                 program.at_most([(*returned, 1.0), (rate, -1.0)], 0.0);
             }
-            let large = peer.download_bytes_per_s.max(peer.upload_bytes_per_s) / unit;
+            let large = (peer.download_bytes_per_s.max(peer.upload_bytes_per_s) / unit).min(1.0);
             for (sender, row) in variables.sends.iter().enumerate() {
                 let Some(sent) = row[reducer] else { continue };
                 let computes = variables.computes[sender].map(|it| (it, large));
@@ -182,16 +198,16 @@ impl Situation {
 
     /// Download, upload and pair limits.
     fn add_links(&self, program: &mut LinearProgram, variables: &Variables) {
-        let unit = self.unit_bytes_per_s();
+        let unit = variables.scale.bytes_per_s;
         for (i, peer) in self.peers.iter().enumerate() {
             let up = variables.sends[i].iter().chain(&variables.returns[i]);
-            program.at_most(up.flatten().map(|&it| (it, 1.0)), peer.upload_bytes_per_s / unit);
+            program.at_most(up.flatten().map(|&it| (it, 1.0)), (peer.upload_bytes_per_s / unit).min(1.0));
             let down = variables.sends.iter().chain(&variables.returns).filter_map(|row| row[i]);
-            program.at_most(down.map(|it| (it, 1.0)), peer.download_bytes_per_s / unit);
+            program.at_most(down.map(|it| (it, 1.0)), (peer.download_bytes_per_s / unit).min(1.0));
         }
         for (&(from, to), limit) in &self.pair_limits {
             let both = variables.sends[from][to].into_iter().chain(variables.returns[from][to]);
-            program.at_most(both.map(|it| (it, 1.0)), limit / unit);
+            program.at_most(both.map(|it| (it, 1.0)), (limit / unit).min(1.0));
         }
     }
 }

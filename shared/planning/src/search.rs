@@ -3,12 +3,13 @@
 //! For given contributors the fastest averaging is known (`averaging`), and with it the steps per second. Up
 //! to [`EXHAUSTIVE_MAX`] peers that compute, all choices are compared, so the result is the optimum. Beyond,
 //! the search begins with everybody, with what the relaxation (5) rounds to, and with everybody whose upload,
-//! download or speed is at least that of some peer; the best of these is improved by single changes and
-//! exchanges until none helps. The relaxation's bound says how far from the optimum that can be at most, and
+//! download or speed is at least that of some peer, and with those who give most samples for what they take
+//! from the averaging, at several prices; the best of these is improved by single changes and exchanges until
+//! none helps. The relaxation's bound says how far from the optimum that can be at most, and
 //! ends the search where everybody's contribution reaches it.
 //!
-//! Choices are compared in the order of ids and replaced only by what is better by more than a tolerance, so
-//! noise in the measurements of like peers changes nothing.
+//! Choices are replaced only by what is better by more than a tolerance, and of peers that are alike the first
+//! by id contribute, so noise in the measurements of like peers changes nothing.
 
 use crate::averaging::{Averaging, Round, TOLERANCE};
 use crate::{PlanError, Situation};
@@ -17,6 +18,11 @@ use crate::{PlanError, Situation};
 pub const EXHAUSTIVE_MAX: usize = 10;
 /// Rounds of improvements: ends a search that would go back and forth within the tolerance.
 const PASSES_MAX: usize = 64;
+
+/// What a sample is worth in averaging, beside the mean of all.
+const PRICES: [f64; 9] = [0.0, 0.05, 0.15, 0.4, 1.0, 2.5, 6.0, 20.0, 1e6];
+/// The best rate moves with the choice, and the choice with the rate.
+const TRADES: usize = 3;
 
 /// Contributors and what comes of them.
 #[derive(Debug, Clone)]
@@ -68,11 +74,14 @@ impl<'a> Search<'a> {
                 self.compare_all(&mut best);
             } else {
                 self.begin(compute_shares, &mut best);
-                self.improve(&mut best);
+                for _ in 0..TRADES {
+                    self.trade(&mut best);
+                    self.improve(&mut best);
+                }
             }
         }
         let n_peers = self.situation.peers.len();
-        let best = best.ok_or(PlanError::NobodyContributes { n_peers })?;
+        let best = self.settled(best.ok_or(PlanError::NobodyContributes { n_peers })?);
         if self.situation.pair_limits.is_empty() {
             return Ok(best);
         }
@@ -86,6 +95,36 @@ impl<'a> Search<'a> {
             }
             (best, everybody) => best.or(everybody).ok_or(PlanError::NobodyContributes { n_peers }),
         }
+    }
+
+    /// Of peers that are alike, the first contribute: which of them the search came upon means nothing.
+    fn settled(&self, mut choice: Choice) -> Choice {
+        let mut contributes = choice.contributes.clone();
+        for (place, &i) in self.computing.iter().enumerate() {
+            let later = self.computing[place + 1..].iter().copied();
+            let alike = later.filter(|&j| self.are_alike(i, j)).find(|&j| contributes[j]);
+            if let (false, Some(j)) = (contributes[i], alike) {
+                contributes.swap(i, j);
+            }
+        }
+        if contributes != choice.contributes
+            && let Some(settled) = self.evaluate(&contributes)
+        {
+            choice = settled;
+        }
+        choice
+    }
+
+    fn are_alike(&self, i: usize, j: usize) -> bool {
+        let (one, other) = (&self.situation.peers[i], &self.situation.peers[j]);
+        let pairs = [
+            (one.samples_per_s, other.samples_per_s),
+            (one.download_bytes_per_s, other.download_bytes_per_s),
+            (one.upload_bytes_per_s, other.upload_bytes_per_s),
+        ];
+        one.is_reachable == other.is_reachable
+            && one.receives == other.receives
+            && pairs.into_iter().all(|(a, b)| !is_more(a, b) && !is_more(b, a))
     }
 
     /// What given contributors reach, pair limits included.
@@ -139,6 +178,30 @@ impl<'a> Search<'a> {
                 self.set(|i| !is_more(least.samples_per_s, peers[i].samples_per_s)),
             ] {
                 self.try_out(&is_in, best);
+            }
+        }
+    }
+
+    /// For each number of contributors, those who give most and take least: a contributor gives its samples and
+    /// takes from the vector's reducers what it averages less than if it only averaged. How much one is worth
+    /// in the other is not known, so several prices are tried out (a Lagrangian relaxation of the choice).
+    fn trade(&self, best: &mut Option<Choice>) {
+        let Some(rate) = best.as_ref().map(|best| best.averaging.bytes_per_s) else { return };
+        for n_contributors in 1..=self.computing.len() {
+            let costs = Round::costs(self.situation, self.aggregates, rate, n_contributors);
+            let able: Vec<usize> = self.computing.iter().copied().filter(|&i| costs[i].is_finite()).collect();
+            if able.len() < n_contributors {
+                continue;
+            }
+            let cost: f64 = able.iter().map(|&i| costs[i]).sum();
+            let samples: f64 = able.iter().map(|&i| self.situation.peers[i].samples_per_s).sum();
+            for price in PRICES {
+                let price = price * cost / samples;
+                let mut order = able.clone();
+                let loss = |i: usize| costs[i] - price * self.situation.peers[i].samples_per_s;
+                order.sort_by(|&i, &j| loss(i).total_cmp(&loss(j)).then(i.cmp(&j)));
+                order.truncate(n_contributors);
+                self.try_out(&self.set(|i| order.contains(&i)), best);
             }
         }
     }

@@ -11,6 +11,10 @@ use crate::PlanError;
 /// Most peers in one plan: with more, they are split into groups first ([`crate::groups`]).
 pub const PEERS_MAX: usize = 512;
 
+/// Times the fastest averaging; see [`Situation::unit_bytes_per_s`].
+pub(crate) const ENOUGH: f64 = 1e4;
+const _: () = assert!(ENOUGH > PEERS_MAX as f64 + 1.0);
+
 /// Who a peer is: the bytes of its public key, or any other name that all peers know it by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub Vec<u8>);
@@ -151,10 +155,22 @@ impl Situation {
             .sum()
     }
 
-    /// The greatest of all bandwidths: the unit that programs are scaled by.
+    /// No averaging that needs the network is faster: the second slowest download of a receiver, because the
+    /// slowest may be of the only contributor, which has its vector already.
+    pub(crate) fn fastest_receivable_bytes_per_s(&self) -> f64 {
+        let receivers = self.peers.iter().filter(|peer| peer.receives);
+        let mut downloads: Vec<f64> = receivers.map(|peer| peer.download_bytes_per_s).collect();
+        downloads.sort_by(f64::total_cmp);
+        downloads.get(1).or(downloads.first()).copied().unwrap_or_default()
+    }
+
+    /// The unit that programs are scaled by: the greatest of all bandwidths. With the fastest averaging, no link
+    /// carries more than `n + 1` times that, so what is beyond [`ENOUGH`] times it can be cut off: one absurd
+    /// measurement does not spoil the numbers of a program for the others.
     pub(crate) fn unit_bytes_per_s(&self) -> f64 {
         let bandwidths = self.peers.iter().map(|peer| peer.download_bytes_per_s.max(peer.upload_bytes_per_s));
-        bandwidths.fold(f64::MIN_POSITIVE, f64::max)
+        let enough = ENOUGH * self.fastest_receivable_bytes_per_s();
+        bandwidths.fold(0.0, f64::max).min(enough).max(f64::MIN_POSITIVE)
     }
 
     /// Steps per second of those who compute at `samples_per_s` together and average at `bytes_per_s`, which

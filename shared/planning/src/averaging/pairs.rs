@@ -24,13 +24,13 @@ pub(super) fn fastest(round: &Round<'_>) -> Result<Option<Averaging>, PlanError>
             [(contributes, up, peer.upload_bytes_per_s), (receives, down, peer.download_bytes_per_s)]
         {
             let share = shares[i].map(|share| (share, of_share));
-            program.at_most([(rate, of_rate)].into_iter().chain(share), limit / unit);
+            program.at_most([(rate, of_rate)].into_iter().chain(share), (limit / unit).min(1.0));
         }
     }
     for (&(from, to), limit) in &situation.pair_limits {
         let sent = shares[to].map(|share| (share, number(round.contributes[from])));
         let returned = shares[from].map(|share| (share, number(situation.peers[to].receives)));
-        program.at_most(sent.into_iter().chain(returned), limit / unit);
+        program.at_most(sent.into_iter().chain(returned), (limit / unit).min(1.0));
     }
     let optimum = program.solve("program of pair limits")?;
     let shares: Vec<f64> =
