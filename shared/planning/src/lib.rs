@@ -1,8 +1,8 @@
 //! Who averages what: the linear program of roles (DeDLOC, section 3.2) and the groups (appendix C).
 //!
 //! Pure: measurements come in, a plan goes out. It never measures, opens a connection or decides when a round
-//! begins, and it depends on no other crate of ours. (The solver times itself, and nothing reads the times; on
-//! `wasm32-unknown-unknown` there is no clock for it, so a tab is sent its plan and never makes one.)
+//! begins, and it depends on no other crate of ours. (The solver times itself, and nothing reads the times;
+//! on `wasm32-unknown-unknown` there is no clock for it, so a tab is sent its plan and never makes one.)
 //!
 //! ```
 //! use barnraise_planning::{Peer, PeerId, Situation, Updates, Work};
@@ -40,8 +40,8 @@
 //! bytes of gradients and parameters by the time in which they moved, the greatest of the last few rounds,
 //! because a transfer that waited for another peer says nothing of the link. Reachable: what the node found
 //! out when others tested its addresses; a peer behind a relay counts as not reachable, since its parts would
-//! cross the relay. `receives`: everybody who trains or keeps the model. Pair limits: only for pairs that were
-//! measured to be slower than both their links. The vector's bytes are those of the codec in use.
+//! cross the relay. `receives`: everybody who trains or keeps the model. Pair limits: only for pairs that
+//! were measured to be slower than both their links. The vector's bytes are those of the codec in use.
 //!
 //! *Who plans.* Everybody, from the same records (appendix B): each peer publishes its measurements, signed,
 //! under the run and the epoch; when the round begins, those that expire after it are the peers. Whoever has
@@ -50,16 +50,16 @@
 //! Measurements should be published with two or three digits: more are noise, and the plan is stable against
 //! noise far below that, not against what moves by per cents.
 //!
-//! *How often.* When a peer joins or leaves, and else a few times per minute at most (the paper: about twice).
-//! [`Situation::replan`] keeps the current plan unless another is faster by more than a given gain; a tenth is
-//! a good beginning. `None` means: go on as before.
+//! *How often.* When a peer joins or leaves, and else a few times per minute at most (the paper: about
+//! twice). [`Situation::replan`] keeps the current plan unless another is faster by more than a given gain; a
+//! tenth is a good beginning. `None` means: go on as before.
 //!
 //! *In a round* in which it turns out who has a gradient, [`Situation::plan_for`] divides the work for these.
 //! Where planning fails, [`Situation::equal_parts`] needs no solver; whoever falls back must tell the others,
 //! because two plans in one round are worse than a slow one.
 //!
-//! *Too many for one round*, or failing too often: [`groups::size::best_group_size`] says how many to a group,
-//! [`groups::groups`] who, and each group plans for its own.
+//! *Too many for one round*, or failing too often: [`groups::size::best_group_size`] says how many to a
+//! group, [`groups::groups`] who, and each group plans for its own.
 
 mod averaging;
 mod change;

@@ -8,8 +8,8 @@
 //! none helps. The relaxation's bound says how far from the optimum that can be at most, and
 //! ends the search where everybody's contribution reaches it.
 //!
-//! Choices are replaced only by what is better by more than a tolerance, and of peers that are alike the first
-//! by id contribute, so noise in the measurements of like peers changes nothing.
+//! Choices are replaced only by what is better by more than a tolerance, and of peers that are alike the
+//! first by id contribute, so noise in the measurements of like peers changes nothing.
 
 use crate::averaging::{Averaging, Round, TOLERANCE};
 use crate::{PlanError, Situation};
@@ -182,9 +182,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// For each number of contributors, those who give most and take least: a contributor gives its samples and
-    /// takes from the vector's reducers what it averages less than if it only averaged. How much one is worth
-    /// in the other is not known, so several prices are tried out (a Lagrangian relaxation of the choice).
+    /// For each number of contributors, those who give most and take least: a contributor gives its samples
+    /// and takes from the vector's reducers what it averages less than if it only averaged. How much one is
+    /// worth in the other is not known, so several prices are tried out (a Lagrangian relaxation of the
+    /// choice).
     fn trade(&self, best: &mut Option<Choice>) {
         let Some(rate) = best.as_ref().map(|best| best.averaging.bytes_per_s) else { return };
         for n_contributors in 1..=self.computing.len() {

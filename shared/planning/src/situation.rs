@@ -164,9 +164,9 @@ impl Situation {
         downloads.get(1).or(downloads.first()).copied().unwrap_or_default()
     }
 
-    /// The unit that programs are scaled by: the greatest of all bandwidths. With the fastest averaging, no link
-    /// carries more than `n + 1` times that, so what is beyond [`ENOUGH`] times it can be cut off: one absurd
-    /// measurement does not spoil the numbers of a program for the others.
+    /// The unit that programs are scaled by: the greatest of all bandwidths. With the fastest averaging, no
+    /// link carries more than `n + 1` times that, so what is beyond [`ENOUGH`] times it can be cut off: one
+    /// absurd measurement does not spoil the numbers of a program for the others.
     pub(crate) fn unit_bytes_per_s(&self) -> f64 {
         let bandwidths = self.peers.iter().map(|peer| peer.download_bytes_per_s.max(peer.upload_bytes_per_s));
         let enough = ENOUGH * self.fastest_receivable_bytes_per_s();

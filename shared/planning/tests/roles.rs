@@ -241,8 +241,8 @@ fn absurd_claims_of_one_peer_change_little_for_the_others() {
     }
 }
 
-/// Beyond the number of peers up to which the search is complete, it is compared with all choices: ten fleets of
-/// twelve peers, network and computing scarce by turns, from a fixed seed.
+/// Beyond the number of peers up to which the search is complete, it is compared with all choices: ten fleets
+/// of twelve peers, network and computing scarce by turns, from a fixed seed.
 #[test]
 fn the_search_comes_close_to_the_best_of_all_choices() {
     let mut state = 7_u64;
