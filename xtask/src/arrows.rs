@@ -67,8 +67,13 @@ const EVERYTHING_NATIVE: &[&str] = &[
 /// What `shared` must never reach for: sockets, clocks, threads of a runtime.
 const IMPURE: [&str; 9] =
     ["tokio", "libp2p", "axum", "reqwest", "ureq", "web-sys", "web-time", "getrandom", "object_store"];
-const SHARED: [&str; 4] =
-    ["barnraise-protocol", "barnraise-learning", "barnraise-swarm", "barnraise-contributor"];
+const SHARED: [&str; 5] = [
+    "barnraise-protocol",
+    "barnraise-learning",
+    "barnraise-swarm",
+    "barnraise-planning",
+    "barnraise-contributor",
+];
 
 /// Direct dependencies of each member, without those of its tests.
 fn members() -> BTreeMap<String, BTreeSet<String>> {
