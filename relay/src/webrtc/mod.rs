@@ -1,11 +1,14 @@
 //! WebRTC-direct: the way in for browsers where WebTransport does not get through.
 //!
 //! libp2p's listener, with what it leaves out: a certificate that survives a restart, bounds on streams, an
-//! end of connections whose other side has gone without a word, and of whatever a handshake leaves behind. It dials only where it listens too, which
-//! is for tests: natively there are better ways.
+//! end of connections whose other side has gone without a word, and of whatever a handshake leaves behind. A
+//! front before its socket lets it understand what today's browsers say first. It dials only on its own
+//! machine, which is for tests: natively there are better ways.
 
 mod certificate;
 mod connection;
+mod front;
+mod listener;
 mod runtimes;
 mod transport;
 

@@ -1,9 +1,9 @@
-//! libp2p's transport, with its tasks kept together and its connections bounded.
+//! libp2p's transport behind its front, with its tasks kept together and its connections bounded.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -14,6 +14,7 @@ use libp2p_webrtc::tokio::{Certificate, Connection as InnerConnection, Error as 
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::{Connection, ConnectionLimits};
+use super::listener::{Change, Listener, inward, to_socket_address};
 use super::runtimes::{Runtimes, Tasks};
 
 /// Why there is no connection.
@@ -22,27 +23,73 @@ pub(crate) enum TransportError {
     /// WebRTC failed.
     #[error("WebRTC: {0}")]
     WebRtc(#[from] InnerError),
-    /// The system gives no further thread.
-    #[error("cannot run another WebRTC handshake: {0}")]
-    Runtime(#[from] io::Error),
+    /// No socket, or no further thread, of the system.
+    #[error("WebRTC: {0}")]
+    System(#[from] io::Error),
     /// A bug in the library, or it is being shut down.
     #[error("the WebRTC handshake was broken off")]
     Broken,
 }
 
 type Upgrade = BoxFuture<'static, Result<(PeerId, Connection), TransportError>>;
+type Event = TransportEvent<Upgrade, TransportError>;
 
 /// Listens on `/ip4|ip6/…/udp/…/webrtc-direct`.
 pub(crate) struct Transport {
     inner: libp2p_webrtc::tokio::Transport,
+    listeners: Vec<Listener>,
     limits: ConnectionLimits,
     runtimes: Runtimes,
+    waker: Option<Waker>,
 }
 
 impl Transport {
     pub(crate) fn new(keypair: Keypair, certificate: Certificate, limits: ConnectionLimits) -> Self {
         let inner = libp2p_webrtc::tokio::Transport::new(keypair, certificate);
-        Self { inner, limits, runtimes: Runtimes::default() }
+        Self { inner, listeners: Vec::new(), limits, runtimes: Runtimes::default(), waker: None }
+    }
+
+    fn listener(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        self.listeners.iter_mut().find(|listener| listener.id == id)
+    }
+
+    fn poll_listeners(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        for listener in &mut self.listeners {
+            let listener_id = listener.id;
+            if let Poll::Ready(change) = listener.poll(cx) {
+                return Poll::Ready(match change {
+                    Ok(Change::Up(listen_addr)) => TransportEvent::NewAddress { listener_id, listen_addr },
+                    Ok(Change::Down(listen_addr)) => {
+                        TransportEvent::AddressExpired { listener_id, listen_addr }
+                    }
+                    Err(error) => TransportEvent::ListenerError { listener_id, error: error.into() },
+                });
+            }
+        }
+        Poll::Pending
+    }
+
+    /// What the listener behind the front says, as others see it; `None` where they don't.
+    fn outward(&mut self, event: Event) -> Option<Event> {
+        match event {
+            TransportEvent::NewAddress { listener_id, listen_addr } => {
+                self.listener(listener_id)?.begin(&listen_addr);
+                None
+            }
+            TransportEvent::AddressExpired { .. } => None,
+            TransportEvent::Incoming { listener_id, upgrade, send_back_addr, .. } => {
+                let listener = self.listener(listener_id)?;
+                // One that was forgotten meanwhile has nobody to answer to.
+                let send_back_addr = listener.client(&send_back_addr)?;
+                let local_addr = listener.local();
+                Some(TransportEvent::Incoming { listener_id, upgrade, local_addr, send_back_addr })
+            }
+            TransportEvent::ListenerClosed { listener_id, reason } => {
+                self.listeners.retain(|listener| listener.id != listener_id);
+                Some(TransportEvent::ListenerClosed { listener_id, reason })
+            }
+            other @ TransportEvent::ListenerError { .. } => Some(other),
+        }
     }
 }
 
@@ -67,7 +114,16 @@ impl libp2p::Transport for Transport {
     type Dial = Upgrade;
 
     fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), DialError<TransportError>> {
-        self.inner.listen_on(id, address).map_err(|error| error.map(TransportError::from))
+        let Some(socket_address) = to_socket_address(&address) else {
+            return Err(DialError::MultiaddrNotSupported(address));
+        };
+        let listener = Listener::bind(id, socket_address).map_err(|error| DialError::Other(error.into()))?;
+        self.inner.listen_on(id, inward()).map_err(|error| error.map(TransportError::from))?;
+        self.listeners.push(listener);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+        Ok(())
     }
 
     fn remove_listener(&mut self, id: ListenerId) -> bool {
@@ -79,11 +135,23 @@ impl libp2p::Transport for Transport {
         Ok(run(dial, self.runtimes.next(), self.limits))
     }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TransportEvent<Upgrade, TransportError>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Event> {
         let this = &mut *self;
-        Pin::new(&mut this.inner).poll(cx).map(|event| {
+        loop {
+            if let Poll::Ready(event) = this.poll_listeners(cx) {
+                return Poll::Ready(event);
+            }
+            let Poll::Ready(event) = Pin::new(&mut this.inner).poll(cx) else {
+                this.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            };
             let (runtimes, limits) = (&mut this.runtimes, this.limits);
-            event.map_err(TransportError::from).map_upgrade(|upgrade| run(upgrade, runtimes.next(), limits))
-        })
+            let event = event
+                .map_err(TransportError::from)
+                .map_upgrade(|upgrade| run(upgrade, runtimes.next(), limits));
+            if let Some(event) = this.outward(event) {
+                return Poll::Ready(event);
+            }
+        }
     }
 }

@@ -248,7 +248,8 @@ fn accept(endpoint: quinn::Endpoint) -> BoxFuture<'static, Option<quinn::Incomin
     async move { endpoint.accept().await }.boxed()
 }
 
-fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
+/// A bound socket with room for the bursts of many clients.
+pub(crate) fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = socket2::Socket::new(
         socket2::Domain::for_address(address),
         socket2::Type::DGRAM,

@@ -1,0 +1,197 @@
+//! The socket that others see, before the one that libp2p's listener reads.
+//!
+//! Datagrams pass both ways unchanged but for one list in the first of a handshake ([`client_hello`]). Each
+//! client has a socket of its own towards the listener, by whose address the listener knows it. It keeps no
+//! state of a connection but when something was heard, and opens a place for nothing but a greeting of
+//! WebRTC-direct; whoever never finishes a handshake makes room for others.
+
+mod client_hello;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdUdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Clients at once; one more takes the place of the oldest that has not finished its handshake, if there is one.
+const CLIENTS_MAX: usize = 1024;
+/// Largest datagram: the listener's own limit.
+const DATAGRAM_BYTES_MAX: usize = 8192;
+/// Of a client that has finished its handshake: keep-alives come more often.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Of one that has not.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(15);
+/// How a user begins, with the version of the specification (libp2p WebRTC-direct).
+const USER: &[u8] = b"libp2p+webrtc+v1/";
+/// First bytes of a STUN binding request.
+const BINDING_REQUEST: [u8; 2] = [0, 1];
+
+/// A bound socket; what it does ends when it is dropped.
+#[derive(Debug)]
+pub(super) struct Front {
+    clients: Clients,
+    address: SocketAddr,
+    socket: Arc<UdpSocket>,
+    task: Option<AbortOnDropHandle<()>>,
+}
+
+type Clients = Arc<Mutex<HashMap<SocketAddr, Client>>>;
+
+#[derive(Debug)]
+struct Client {
+    /// Where the listener takes it to be.
+    alias: SocketAddr,
+    inward: Arc<UdpSocket>,
+    begun: Instant,
+    is_established: Arc<AtomicBool>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Front {
+    /// Takes a bound socket over. Needs a tokio runtime.
+    pub(super) fn new(socket: StdUdpSocket) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let socket = Arc::new(UdpSocket::from_std(socket)?);
+        Ok(Self { clients: Clients::default(), address: socket.local_addr()?, socket, task: None })
+    }
+
+    /// Where others reach it.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Begins to pass datagrams to the listener at `port` of this machine.
+    pub(super) fn pass_to(&mut self, port: u16) {
+        let pass = pass_in(Arc::clone(&self.socket), Arc::clone(&self.clients), port);
+        self.task = Some(AbortOnDropHandle::new(tokio::spawn(pass)));
+    }
+
+    /// The client that the listener takes to be at `alias`.
+    pub(super) fn client(&self, alias: SocketAddr) -> Option<SocketAddr> {
+        let clients = lock(&self.clients);
+        clients.iter().find_map(|(address, client)| (client.alias == alias).then_some(*address))
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        // The tasks of the clients hold the list, which holds them.
+        lock(&self.clients).clear();
+    }
+}
+
+async fn pass_in(socket: Arc<UdpSocket>, clients: Clients, listener: u16) {
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    let mut n_greeted = 0;
+    loop {
+        // An error is of one datagram that was sent before, such as an address that nobody is at.
+        let Ok((n_bytes, from)) = socket.recv_from(&mut buffer).await else { continue };
+        let Some(datagram) = buffer.get_mut(..n_bytes) else { continue };
+        let known = lock(&clients).get(&from).map(|client| Arc::clone(&client.inward));
+        let inward = match known {
+            Some(inward) => inward,
+            None if !is_greeting(datagram) => continue,
+            None => {
+                n_greeted += 1;
+                match greet(&socket, &clients, from, alias(n_greeted), listener).await {
+                    Ok(inward) => inward,
+                    Err(error) => {
+                        tracing::debug!(%from, %error, "no place for a WebRTC client");
+                        continue;
+                    }
+                }
+            }
+        };
+        if client_hello::is_dtls(datagram) {
+            client_hello::put_known_group_first(datagram);
+        }
+        // What is not taken is lost, as on the way here.
+        let _ = inward.send(datagram).await;
+    }
+}
+
+fn is_greeting(datagram: &[u8]) -> bool {
+    datagram.starts_with(&BINDING_REQUEST) && datagram.windows(USER.len()).any(|part| part == USER)
+}
+
+/// An address of this machine for a client. The listener never again hears an address whose handshake did not
+/// begin well, so that ports alone would be used up.
+fn alias(n_greeted: u64) -> Ipv4Addr {
+    const GREETED_PER_ADDRESS: u64 = 4096;
+    // Elsewhere there is one such address.
+    let number = if cfg!(target_os = "linux") { n_greeted / GREETED_PER_ADDRESS } else { 0 };
+    let [.., high, low] = number.to_be_bytes();
+    Ipv4Addr::new(127, high, low, 1)
+}
+
+/// Makes a place for a client.
+async fn greet(
+    socket: &Arc<UdpSocket>,
+    clients: &Clients,
+    from: SocketAddr,
+    alias: Ipv4Addr,
+    listener: u16,
+) -> io::Result<Arc<UdpSocket>> {
+    let inward = UdpSocket::bind((alias, 0)).await?;
+    inward.connect((Ipv4Addr::LOCALHOST, listener)).await?;
+    let (alias, inward) = (inward.local_addr()?, Arc::new(inward));
+    let is_established = Arc::new(AtomicBool::new(false));
+    let mut all = lock(clients);
+    if all.len() >= CLIENTS_MAX {
+        let unfinished = all.iter().filter(|(_, client)| !client.is_established.load(Ordering::Relaxed));
+        let oldest = unfinished.min_by_key(|(_, client)| client.begun).map(|(address, _)| *address);
+        let oldest = oldest.ok_or_else(|| io::Error::other("every place is taken"))?;
+        all.remove(&oldest);
+    }
+    let pass = pass_out(
+        Arc::clone(socket),
+        Arc::clone(clients),
+        Arc::clone(&inward),
+        Arc::clone(&is_established),
+        from,
+    );
+    let task = AbortOnDropHandle::new(tokio::spawn(pass));
+    let client =
+        Client { alias, inward: Arc::clone(&inward), begun: Instant::now(), is_established, _task: task };
+    all.insert(from, client);
+    Ok(inward)
+}
+
+async fn pass_out(
+    socket: Arc<UdpSocket>,
+    clients: Clients,
+    inward: Arc<UdpSocket>,
+    is_established: Arc<AtomicBool>,
+    to: SocketAddr,
+) {
+    /// Content type of records that only a finished handshake is followed by.
+    const APPLICATION_DATA: u8 = 23;
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    let mut patience = HANDSHAKE_MAX;
+    let begun = Instant::now();
+    loop {
+        let received = tokio::time::timeout(patience, inward.recv(&mut buffer)).await;
+        let is_late = patience == HANDSHAKE_MAX && begun.elapsed() > HANDSHAKE_MAX;
+        // The listener is gone, has forgotten the client, or was never told who it is.
+        let Ok(Ok(n_bytes)) = received else { break };
+        if buffer.first() == Some(&APPLICATION_DATA) {
+            is_established.store(true, Ordering::Relaxed);
+            patience = IDLE_MAX;
+        } else if is_late {
+            break;
+        }
+        // Whoever cannot be reached is forgotten in time.
+        let _ = socket.send_to(&buffer[..n_bytes], to).await;
+    }
+    // Last: this drops the handle of this very task.
+    lock(&clients).remove(&to);
+}
+
+fn lock<T>(clients: &Mutex<T>) -> MutexGuard<'_, T> {
+    clients.lock().unwrap_or_else(PoisonError::into_inner)
+}
