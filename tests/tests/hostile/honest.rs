@@ -1,0 +1,135 @@
+//! Contributors that do what they should, at a pace that leaves the machine room, and count what is accepted.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::access::ContributorToBackbone as Ask;
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::gradient::{Offer, Refusal};
+use barnraise_protocol::run::RunDescription;
+use barnraise_tests::client::Client;
+use barnraise_tests::process::HANG;
+use libp2p::Multiaddr;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+const N_CONTRIBUTORS: usize = 2;
+const SAMPLES_OF_OFFER: u32 = 32;
+/// Offers of a contributor by which its pace is found.
+const CALIBRATING: usize = 15;
+/// Between two offers, in times of what one takes when nobody disturbs: whoever takes longer is late.
+const PACE: u32 = 2;
+const PACE_MIN: Duration = Duration::from_millis(20);
+
+/// The honest contributors; they go when dropped.
+pub(super) struct Honest {
+    /// Offers that were accepted.
+    accepted: watch::Receiver<u64>,
+    _tasks: JoinSet<()>,
+}
+
+impl Honest {
+    /// They join, each with the code of an invitation where there is one, and find their pace.
+    pub(super) async fn join(address: &Multiaddr, invitation: Option<&str>) -> Self {
+        let (counter, accepted) = watch::channel(0);
+        let counter = Arc::new(counter);
+        let mut tasks = JoinSet::new();
+        let mut contributors = Vec::new();
+        for number in 0..N_CONTRIBUTORS {
+            contributors.push(Contributor::join(address, invitation, number).await);
+        }
+        for mut contributor in contributors {
+            let counter = Arc::clone(&counter);
+            tasks.spawn(async move {
+                let pace = contributor.find_pace().await;
+                contributor.offer_for_ever(pace, &counter).await;
+            });
+        }
+        let mut honest = Self { accepted, _tasks: tasks };
+        honest.time_of(1).await;
+        honest
+    }
+
+    /// How many offers a second are accepted, over the next `n_offers`.
+    pub(super) async fn speed(&mut self, n_offers: u64) -> f64 {
+        n_offers as f64 / self.time_of(n_offers).await.as_secs_f64()
+    }
+
+    async fn time_of(&mut self, n_offers: u64) -> Duration {
+        let (before, from) = (*self.accepted.borrow_and_update(), Instant::now());
+        let reached = self.accepted.wait_for(|accepted| *accepted >= before + n_offers);
+        let reached = tokio::time::timeout(HANG, reached).await;
+        reached.expect("the honest are not accepted any more").expect("they offer for ever");
+        from.elapsed()
+    }
+}
+
+struct Contributor {
+    client: Client,
+    run: RunDescription,
+    gradient: Vec<u8>,
+    offer: Offer,
+}
+
+impl Contributor {
+    async fn join(address: &Multiaddr, invitation: Option<&str>, number: usize) -> Self {
+        let client = Client::connect(address.clone()).await.unwrap();
+        if let Some(code) = invitation {
+            client.ask(&Ask::Redeem { code: code.to_owned() }).await.unwrap();
+        }
+        let run = client.describe().await.unwrap();
+        let mut session = client.join(&run.run_id, &format!("honest {number}")).await.unwrap();
+        // It listens for as long as it is spoken to.
+        tokio::spawn(async move { while session.hear().await.is_ok() {} });
+        let gradient = vec![0; run.n_parameters as usize * 4];
+        let offer = Offer {
+            contribution_id: 0,
+            epoch: client.state(&run).await.unwrap().epoch,
+            n_samples: SAMPLES_OF_OFFER,
+            loss: 1.0,
+            n_values: run.n_parameters,
+            codec: TensorCodec::F32,
+            transfer: Transfer::of(&gradient),
+        };
+        Self { client, run, gradient, offer }
+    }
+
+    async fn find_pace(&mut self) -> Duration {
+        let mut took = Vec::new();
+        for _ in 0..CALIBRATING {
+            let from = Instant::now();
+            self.offer_one().await;
+            took.push(from.elapsed());
+        }
+        took.sort_unstable();
+        (took[CALIBRATING / 2] * PACE).max(PACE_MIN)
+    }
+
+    /// An offer each time that the pace allows; what was missed is not made up for.
+    async fn offer_for_ever(&mut self, pace: Duration, counter: &watch::Sender<u64>) {
+        let mut ticks = tokio::time::interval(pace);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            self.offer_one().await;
+            counter.send_modify(|accepted| *accepted += 1);
+        }
+    }
+
+    /// Until it is accepted, for whichever epoch.
+    async fn offer_one(&mut self) {
+        self.offer.contribution_id += 1;
+        loop {
+            match self.client.offer(&self.offer, &self.gradient).await.unwrap() {
+                Ok(_) => return,
+                Err(Refusal::Epoch { want, .. }) => self.offer.epoch = want,
+                // Parameters would be fetched now; who computes nothing needs to know only which they are.
+                Err(Refusal::Busy | Refusal::Storage) => {
+                    self.offer.epoch = self.client.state(&self.run).await.unwrap().epoch;
+                }
+                Err(refusal) => panic!("an honest offer is refused: {refusal}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Peers that misbehave: each is stopped by its limit, counted under its reason, and the others train on.
+//!
+//! A backbone of its own process, two honest contributors that offer at a fixed pace, and somebody hostile who
+//! comes from another address. What is compared is the honest ones' speed while they are attacked and while they
+//! are not, in turns, within one run: at least 80 % of it must be left.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod access;
+mod connections;
+mod conversations;
+mod dht;
+mod doorway;
+mod honest;
+mod siege;
+
+/// Limits that a test of a few seconds meets. The model is small: who attacks shall find a backbone that is
+/// busy with little else.
+const RUN: &str = r#"
+[run]
+id = "hostile-run"
+model = { mlp = { hidden = [16] } }
+target_batch_size = 256
+micro_batch_size = 32
+shuffle_buffer_samples = 1000
+gradient_codec = "f32"
+state_codec = "f32"
+optimizer = { kind = "sgd-momentum", momentum = 0.9 }
+schedule = { peak = 0.05, warmup_steps = 0, decay = { kind = "constant" } }
+
+[network]
+operator = "127.0.0.1:0"
+upnp = false
+
+[limits]
+connections_per_address = 40
+connections_per_address_and_minute = 60
+pending_handshakes = 24
+handshake_timeout = "1s"
+bad_messages_per_peer_and_minute = 20
+block_duration = "2s"
+
+[conversations]
+per_peer = 16
+first_message_timeout = "1s"
+message_timeout = "2s"
+stall_timeout = "3s"
+
+[dht]
+records_per_owner = 100
+records_per_peer_and_minute = 3000
+message_timeout = "2s"
+
+[storage]
+checkpoint_every_epochs = 1000000
+
+[evaluation]
+every_epochs = 1000000
+"#;

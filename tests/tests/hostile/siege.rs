@@ -1,0 +1,161 @@
+//! A run with honest contributors, and the proof that they train on while somebody attacks it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_tests::load::ProcessUsage;
+use barnraise_tests::process::{Backbone, HANG, World, metric};
+use libp2p::Multiaddr;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::JoinSet;
+
+use super::honest::Honest;
+
+/// Offers over which a speed is measured.
+const OFFERS: u64 = 32;
+/// Turns of peace and attack; as many more for as long as the machine was busy with something else.
+const TURNS: usize = 3;
+const RETRIES: usize = 4;
+/// Of the speed in peace, that is left under attack.
+const SHARE_MIN: f64 = 0.8;
+/// Memory that an attack may cost the backbone for as long as it lasts.
+const RSS_KIB_MAX: u64 = 96 * 1024;
+
+/// Peers that were blocked.
+const BLOCKS: &str = "barnraise_blocks_total";
+
+/// What becomes of whoever attacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// What it did is refused or ended, and no more.
+    Refused,
+    /// It is disconnected as well, and denied for a while.
+    Blocked,
+}
+
+/// A run under attack.
+pub(super) struct Siege {
+    honest: Honest,
+    pub(super) backbone: Backbone,
+    pub(super) world: World,
+    _alone: OwnedMutexGuard<()>,
+}
+
+impl Siege {
+    /// Of a run of these sections; its contributors come with an invitation where it wants one.
+    pub(super) async fn of(sections: &str, is_by_invitation: bool) -> Self {
+        let alone = alone().await;
+        let mut world = World::new(sections).unwrap().with_listen(&["/ip4/127.0.0.1/tcp/0"]);
+        let backbone = world.backbone().await.unwrap();
+        let invitation = match is_by_invitation {
+            true => Some(invitation(&mut world).await),
+            false => None,
+        };
+        let honest = Honest::join(&backbone.tcp().unwrap(), invitation.as_deref()).await;
+        Self { honest, backbone, world, _alone: alone }
+    }
+
+    /// Where the backbone is reached.
+    pub(super) fn tcp(&self) -> Multiaddr {
+        self.backbone.tcp().unwrap()
+    }
+
+    /// A metric, its labels included in the name.
+    pub(super) async fn metric(&self, name: &str) -> f64 {
+        let metrics = self.backbone.metrics().await;
+        let metrics = metrics.unwrap_or_else(|error| {
+            let log = self.backbone.log().unwrap_or_default();
+            let end = log.char_indices().rev().nth(4000).map_or(0, |(at, _)| at);
+            panic!("{error}; the log of the backbone ends with\n{}", &log[end..])
+        });
+        metric(&metrics, name).unwrap()
+    }
+
+    /// Waits until a metric is more than `before`; nothing tells when it is.
+    async fn until_more(&self, name: &str, before: f64) {
+        let more = async {
+            while self.metric(name).await <= before {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let waited = tokio::time::timeout(HANG, more).await;
+        waited.unwrap_or_else(|_| panic!("{name} stays at {before}"));
+    }
+
+    /// The contributors keep their speed while `attack` runs, which is begun anew each time, is counted under each
+    /// of the reasons each time, comes to its end each time, and costs the backbone no memory to speak of. An
+    /// attack ends by itself only by a panic.
+    pub(super) async fn endures<F>(&mut self, reasons: &[&str], end: End, attack: impl Fn() -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut counters: Vec<String> = reasons.iter().map(|reason| counter(reason)).collect();
+        if end == End::Blocked {
+            counters.push(BLOCKS.to_owned());
+        }
+        let blocks_before = self.metric(BLOCKS).await;
+        let rss_before = self.rss_kib();
+        let (mut in_peace, mut under_attack) = (Vec::new(), Vec::new());
+        for turn in 0..TURNS * (1 + RETRIES) {
+            in_peace.push(self.honest.speed(OFFERS).await);
+            let mut before = Vec::new();
+            for counter in &counters {
+                before.push(self.metric(counter).await);
+            }
+            let mut attacking = JoinSet::new();
+            attacking.spawn(attack());
+            for (counter, before) in counters.iter().zip(before) {
+                self.until_more(counter, before).await;
+            }
+            under_attack.push(self.honest.speed(OFFERS).await);
+            let grown = self.rss_kib().saturating_sub(rss_before);
+            assert!(grown < RSS_KIB_MAX, "{reasons:?}: {grown} KiB more");
+            if let Some(ended) = attacking.try_join_next() {
+                ended.unwrap();
+            }
+            if turn + 1 >= TURNS && median(&under_attack) >= SHARE_MIN * median(&in_peace) {
+                let is_blocked = self.metric(BLOCKS).await > blocks_before;
+                assert_eq!(is_blocked, end == End::Blocked, "{reasons:?}");
+                println!(
+                    "{reasons:?}: {in_peace:.1?} offers a second in peace, {under_attack:.1?} under attack"
+                );
+                return;
+            }
+        }
+        panic!("{reasons:?}: {in_peace:.1?} offers a second in peace, {under_attack:.1?} under attack");
+    }
+
+    /// The contributors' work made steps.
+    pub(super) async fn has_trained(&self) {
+        let epoch = self.backbone.status().await.unwrap().progress.epoch;
+        assert!(epoch > 10, "{epoch}");
+    }
+
+    fn rss_kib(&self) -> u64 {
+        ProcessUsage::of(self.backbone.pid().unwrap()).unwrap().rss_kib
+    }
+}
+
+/// What is counted for this reason.
+fn counter(reason: &str) -> String {
+    format!("barnraise_misdeeds_total{{reason=\"{reason}\"}}")
+}
+
+/// The code of an invitation for everybody.
+pub(super) async fn invitation(world: &mut World) -> String {
+    let link = world.command(&["invite", "--uses", "1000"]).await.unwrap();
+    link.trim().split_once("/#invitation=").expect("a link").1.to_owned()
+}
+
+/// One siege at a time: they would slow each other down.
+async fn alone() -> OwnedMutexGuard<()> {
+    static ALONE: std::sync::OnceLock<Arc<Mutex<()>>> = std::sync::OnceLock::new();
+    ALONE.get_or_init(Arc::default).clone().lock_owned().await
+}
+
+fn median(speeds: &[f64]) -> f64 {
+    let mut speeds = speeds.to_vec();
+    speeds.sort_by(f64::total_cmp);
+    speeds[speeds.len() / 2]
+}
