@@ -14,8 +14,15 @@ pub(super) struct Connections {
 }
 
 impl Connections {
+    /// A direct connection to a peer that is reached through a relay came of both sides dialling at once:
+    /// whichever of their dials it was.
     pub(super) fn add(&mut self, peer: PeerId, id: ConnectionId, address: &Multiaddr) {
-        self.of_peers.entry(peer).or_default().push((id, Path::of(address)));
+        let connections = self.of_peers.entry(peer).or_default();
+        let mut path = Path::of(address);
+        if let Path::Direct { is_hole_punched, .. } = &mut path {
+            *is_hole_punched = connections.iter().any(|(_, path)| path.is_relayed());
+        }
+        connections.push((id, path));
     }
 
     pub(super) fn remove(&mut self, peer: &PeerId, id: ConnectionId) {
@@ -23,16 +30,6 @@ impl Connections {
             connections.retain(|(known, _)| *known != id);
             if connections.is_empty() {
                 self.of_peers.remove(peer);
-            }
-        }
-    }
-
-    /// The connection came of both sides dialling at once.
-    pub(super) fn on_hole_punched(&mut self, peer: &PeerId, id: ConnectionId) {
-        let connections = self.of_peers.get_mut(peer).into_iter().flatten();
-        for (known, path) in connections {
-            if let (true, Path::Direct { is_hole_punched, .. }) = (*known == id, path) {
-                *is_hole_punched = true;
             }
         }
     }
@@ -63,7 +60,6 @@ mod tests {
         connections.add(peer, second, &direct);
         connections.add(peer, third, &circuit);
         assert_eq!(connections.best(&peer).unwrap().0, second);
-        connections.on_hole_punched(&peer, second);
         let punched = Path::Direct { address: direct, is_hole_punched: true };
         assert_eq!(connections.best(&peer).unwrap().1, &punched);
         connections.remove(&peer, second);

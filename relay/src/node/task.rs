@@ -325,10 +325,10 @@ impl NodeTask {
             BehaviourEvent::RelayService(event) => {
                 tracing::debug!(?event, "relay");
                 self.metrics.record(&event);
-            }
                 if let Some(usage) = &self.usage {
                     usage.on_event(&event);
                 }
+            }
             BehaviourEvent::RelayClient(relay::client::Event::ReservationReqAccepted {
                 relay_peer_id,
                 renewal: false,
@@ -366,10 +366,7 @@ impl NodeTask {
     fn on_hole_punched(&mut self, event: dcutr::Event) {
         let peer = event.remote_peer_id;
         match event.result {
-            Ok(connection) => {
-                tracing::info!(%peer, "connected directly, through both routers");
-                self.connections.on_hole_punched(&peer, connection);
-            }
+            Ok(_) => tracing::info!(%peer, "connected directly, through both routers"),
             Err(error) => {
                 tracing::info!(%peer, %error, "no direct connection came about");
                 self.fulfil(peer);
