@@ -125,6 +125,8 @@ fn capabilities(graphics: Graphics, profile: &Path) -> Value {
         "--disable-sync",
         "--disable-default-apps",
         "--mute-audio",
+        // A page may not call its own machine, where the tests' backbones are.
+        "--allow-loopback-in-peer-connection",
     ]
     .map(String::from)
     .into();

@@ -6,6 +6,8 @@
 //! a `type` in kebab case, an integer is a number (an error above 2^53), and bytes are a
 //! `Uint8Array`.
 
+pub mod rtc;
+
 use std::fmt;
 
 pub use barnraise_protocol::check::CheckOutcome;
@@ -69,6 +71,9 @@ pub enum DeviceChoice {
 pub enum Way {
     /// QUIC, whose streams do not wait for each other.
     WebTransport,
+    /// UDP as calls use it, which some networks and browsers let through where they know nothing of the first.
+    #[serde(rename = "webrtc")]
+    WebRtc,
     /// TCP, which gets through where UDP does not.
     WebSocket,
 }
@@ -77,6 +82,7 @@ impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::WebTransport => "WebTransport",
+            Self::WebRtc => "WebRTC",
             Self::WebSocket => "WebSocket",
         })
     }
@@ -111,6 +117,14 @@ pub enum PeerToPage {
         way: Way,
         /// The ways that were tried and failed before, each with the reason.
         failures: Vec<(Way, String)>,
+    },
+    /// Open a WebRTC connection, which only a page can have. A `MessagePort` comes with it, on which the two
+    /// then speak of that connection as [`rtc`] says.
+    DialRtc {
+        /// User fragment and password of ICE, both sides' alike.
+        ufrag: String,
+        /// What the remote would have answered to the page's offer, in SDP.
+        answer: String,
     },
     /// What the contributor in the worker tells.
     Told(Event),

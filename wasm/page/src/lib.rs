@@ -19,6 +19,7 @@ mod controls;
 mod dom;
 mod graphics;
 mod picture;
+mod rtc;
 mod sketch;
 mod view;
 mod worker;

@@ -171,8 +171,9 @@ fn device_in_words(device: DeviceKind) -> &'static str {
 pub(crate) fn connection_line(page: &Page) -> Option<String> {
     let (way, failures) = page.way.as_ref().filter(|_| matches!(page.peer, Peer::Ready { .. }))?;
     let better = failures.iter().filter(|(failed, _)| failed < way);
-    let why: String =
-        better.map(|(failed, reason)| format!(", as {failed} did not work ({reason})")).collect();
+    let why: Vec<String> =
+        better.map(|(failed, reason)| format!("{failed} did not work ({reason})")).collect();
+    let why = if why.is_empty() { String::new() } else { format!(", as {}", why.join(" and ")) };
     Some(format!("Connected by {way}{why}."))
 }
 

@@ -344,6 +344,8 @@ impl Page {
                 self.way = Some((way, failures));
                 return vec![Action::KeepWay(way)];
             }
+            // Between the worker and the browser.
+            PeerToPage::DialRtc { .. } => {}
             PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),
             PeerToPage::Failed { message } if matches!(self.peer, Peer::Ready { .. }) => {
                 self.on_failed(message);

@@ -1,11 +1,12 @@
-//! The training worker, seen from the page: messages out, messages in, and its end.
+//! The training worker, seen from the page: messages out, messages in, its connections, and its end.
 
 use wasm_bindgen::{JsCast, JsValue};
-use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
+use web_sys::{ErrorEvent, MessageEvent, MessagePort, Worker, WorkerOptions, WorkerType};
 
 use barnraise_messages::{PageToPeer, PeerToPage};
 
 use crate::dom::Listener;
+use crate::rtc::Connections;
 use crate::state::Event;
 
 /// A running worker. Dropping it ends it.
@@ -23,7 +24,15 @@ impl PeerWorker {
         let worker = Worker::new_with_options(url, &options)?;
         let on_message = {
             let dispatch = dispatch.clone();
-            move |event: web_sys::Event| dispatch(read(&event))
+            let rtc = Connections::default();
+            move |event: web_sys::Event| match read(&event) {
+                Event::FromPeer(PeerToPage::DialRtc { ufrag, answer }) => {
+                    if let Some(port) = port(&event) {
+                        rtc.dial(ufrag, answer, port);
+                    }
+                }
+                event => dispatch(event),
+            }
         };
         let on_error = {
             let dispatch = dispatch.clone();
@@ -63,6 +72,11 @@ fn read(event: &web_sys::Event) -> Event {
         Ok(message) => Event::FromPeer(message),
         Err(error) => Event::PeerLost { reason: format!("it sent what this page cannot read: {error}") },
     }
+}
+
+/// The port that came with a message.
+fn port(event: &web_sys::Event) -> Option<MessagePort> {
+    event.unchecked_ref::<MessageEvent>().ports().get(0).dyn_into().ok()
 }
 
 fn reason(event: &web_sys::Event) -> String {

@@ -9,32 +9,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use futures::channel::oneshot;
-use js_sys::Function;
 use wasm_bindgen::JsCast;
-use wasm_bindgen::prelude::{Closure, JsValue, wasm_bindgen};
+use wasm_bindgen::prelude::{Closure, JsValue};
+use web_sys::MessagePort;
 
-// Declared here because web-sys features are shared by the whole build, burn included.
-#[wasm_bindgen]
-extern "C" {
-    type MessageChannel;
-
-    #[wasm_bindgen(constructor)]
-    fn new() -> MessageChannel;
-
-    #[wasm_bindgen(method, getter)]
-    fn port1(this: &MessageChannel) -> MessagePort;
-
-    #[wasm_bindgen(method, getter)]
-    fn port2(this: &MessageChannel) -> MessagePort;
-
-    type MessagePort;
-
-    #[wasm_bindgen(method, setter)]
-    fn set_onmessage(this: &MessagePort, listener: Option<&Function>);
-
-    #[wasm_bindgen(method, js_name = postMessage)]
-    fn post_message(this: &MessagePort, message: &JsValue);
-}
+use super::message_channel::MessageChannel;
 
 type Waiting = Rc<RefCell<VecDeque<oneshot::Sender<()>>>>;
 
@@ -67,7 +46,8 @@ impl Yielder {
     pub(super) async fn yield_now(&self) {
         let (sender, woken) = oneshot::channel();
         self.waiting.borrow_mut().push_back(sender);
-        self.sender.post_message(&JsValue::NULL);
+        // Refused only for what cannot be cloned.
+        let _ = self.sender.post_message(&JsValue::NULL);
         // The queue keeps the sender until it is its turn.
         let _ = woken.await;
     }

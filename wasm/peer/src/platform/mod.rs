@@ -2,7 +2,9 @@
 
 mod cache;
 mod clock;
+mod message_channel;
 mod network;
+mod rtc;
 
 use barnraise_contributor::Platform;
 use barnraise_learning::DeviceChoice;

@@ -1,11 +1,14 @@
 //! libp2p in the tab: one connection to the backbone, by the best way that works here.
 //!
-//! WebTransport comes first and has a head start; WebSocket is tried beside it where that takes long or
-//! fails. What worked last begins the next time.
+//! WebTransport comes first, then WebRTC, then WebSocket: each has a head start, and the next is tried beside
+//! it where that takes long or fails. What worked last begins the next time.
 //!
 //! A task owns the swarm and is told to dial or to hang up. The backbone's addresses are asked of its
 //! web server before each dial, because they name certificates that live for days. It never
 //! reconnects by itself: the contributor decides when.
+
+mod addresses;
+mod swarm;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,47 +16,25 @@ use std::time::Duration;
 
 use barnraise_contributor::race;
 use barnraise_messages::{PeerToPage, Way};
-use barnraise_protocol::api::RunStatus;
 use futures::channel::{mpsc, oneshot};
 use futures::{SinkExt, StreamExt, select_biased};
-use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{ConnectionId, DialError, NetworkBehaviour, SwarmEvent};
-use libp2p::{
-    Multiaddr, PeerId, StreamProtocol, Swarm, SwarmBuilder, Transport as _, identify, noise, ping, yamux,
-};
-use wasm_bindgen::JsCast;
-use wasm_bindgen_futures::{JsFuture, spawn_local};
-use web_sys::Response;
+use libp2p::swarm::{ConnectionId, DialError, SwarmEvent};
+use libp2p::{Multiaddr, PeerId, StreamProtocol, Swarm};
+use wasm_bindgen_futures::spawn_local;
+
+use addresses::{dialable, fetch_status};
+use swarm::{Behaviour, BehaviourEvent, swarm};
 
 use crate::page;
 
-/// What identify tells of us.
-const IDENTIFY_PROTOCOL: &str = "/barnraise/1";
-/// A connection without streams is closed after this; the contributor hangs up before.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Most addresses that are dialled.
-const ADDRESSES_MAX: usize = 16;
-/// Longest answer of `GET /api/run`, in UTF-16 units: a manifest of ten thousand shards fits.
-const STATUS_LENGTH_MAX: u32 = 4 * 1024 * 1024;
 /// How long a way may take before the next one is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(1500);
 /// Room for orders to the task.
 const ORDERS_MAX: usize = 4;
 /// Longest reason of a failed dial.
 const REASON_CHARS_MAX: usize = 400;
-
-/// The addresses of a backbone, by the way that they are dialled.
-type Ways = Vec<(Way, Vec<Multiaddr>)>;
-
-#[derive(NetworkBehaviour)]
-struct Behaviour {
-    streams: libp2p_stream::Behaviour,
-    identify: identify::Behaviour,
-    ping: ping::Behaviour,
-}
 
 enum Order {
     Dial { peer: PeerId, addresses: Vec<Multiaddr>, answer: oneshot::Sender<Result<(), String>> },
@@ -90,6 +71,7 @@ impl Network {
         let is_secure = self.origin.starts_with("https:");
         let (peer, mut ways) = dialable(&status.addresses, is_secure)?;
         ways.sort_by_key(|(way, _)| (Some(*way) != self.way.get(), *way));
+        let order: Vec<Way> = ways.iter().map(|(way, _)| *way).collect();
         let failures = RefCell::new(Vec::new());
         let attempts =
             ways.into_iter().map(|(way, addresses)| {
@@ -99,15 +81,21 @@ impl Network {
                     dialled.await.map(|()| way).map_err(|reason| failures.borrow_mut().push((way, reason)))
                 }
             });
-        match race(attempts, || gloo::timers::future::sleep(HEAD_START)).await {
-            Ok((_, way)) => {
+        let won = race(attempts, || gloo::timers::future::sleep(HEAD_START)).await;
+        let mut failures = failures.into_inner();
+        match won {
+            Ok((index, way)) => {
+                for slow in &order[..index] {
+                    if failures.iter().all(|(failed, _)| failed != slow) {
+                        failures.push((*slow, "no answer in time".to_owned()));
+                    }
+                }
                 self.way.set(Some(way));
-                page::post(&PeerToPage::Connected { way, failures: failures.into_inner() });
+                page::post(&PeerToPage::Connected { way, failures });
                 Ok(())
             }
             Err(_) => {
-                let failures = failures.into_inner().into_iter();
-                let failures = failures.map(|(way, reason)| format!("{way}: {reason}"));
+                let failures = failures.into_iter().map(|(way, reason)| format!("{way}: {reason}"));
                 Err(failures.collect::<Vec<_>>().join("; "))
             }
         }
@@ -138,97 +126,6 @@ impl Network {
 
     async fn order(&self, order: Order) -> Result<(), String> {
         self.orders.clone().send(order).await.map_err(|_| "the network has stopped".to_owned())
-    }
-}
-
-fn swarm(keypair: Keypair) -> Result<Swarm<Behaviour>, String> {
-    use libp2p_webtransport_websys::{Config, Transport};
-
-    let noise = noise::Config::new(&keypair).map_err(|error| error.to_string())?;
-    let builder = SwarmBuilder::with_existing_identity(keypair)
-        .with_wasm_bindgen()
-        .with_other_transport(|keypair| Transport::new(Config::new(keypair)));
-    let builder = match builder {
-        Ok(builder) => builder,
-        Err(never) => match never {},
-    };
-    let builder = builder.with_other_transport(|_| {
-        libp2p_websocket_websys::Transport::default()
-            .upgrade(Version::V1Lazy)
-            .authenticate(noise)
-            .multiplex(yamux::Config::default())
-    });
-    let builder = match builder {
-        Ok(builder) => builder,
-        Err(never) => match never {},
-    };
-    let behaviour = builder.with_behaviour(|keypair| Behaviour {
-        streams: libp2p_stream::Behaviour::new(),
-        identify: identify::Behaviour::new(identify::Config::new(
-            IDENTIFY_PROTOCOL.to_owned(),
-            keypair.public(),
-        )),
-        ping: ping::Behaviour::default(),
-    });
-    let builder = match behaviour {
-        Ok(builder) => builder,
-        Err(never) => match never {},
-    };
-    Ok(builder.with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_TIMEOUT)).build())
-}
-
-async fn fetch_status(origin: &str) -> Result<RunStatus, String> {
-    let scope = page::scope().ok_or_else(|| "this is no worker".to_owned())?;
-    let unreachable =
-        |error: wasm_bindgen::JsValue| format!("the web server does not answer: {}", page::describe(&error));
-    let response = JsFuture::from(scope.fetch_with_str(&format!("{origin}/api/run"))).await;
-    let response: Response = response.map_err(unreachable)?.dyn_into().map_err(unreachable)?;
-    if !response.ok() {
-        return Err(format!("the web server answered with status {}", response.status()));
-    }
-    let text = JsFuture::from(response.text().map_err(unreachable)?).await.map_err(unreachable)?;
-    let text: js_sys::JsString = text.dyn_into().map_err(unreachable)?;
-    if text.length() > STATUS_LENGTH_MAX {
-        return Err(format!("the web server's answer is longer than {STATUS_LENGTH_MAX} characters"));
-    }
-    serde_json::from_str(&String::from(text))
-        .map_err(|error| format!("the web server's answer is not understood: {error}"))
-}
-
-/// The addresses that a browser can dial, by way, of the peer that the first of them names. A page that came
-/// encrypted may open no plain WebSocket.
-fn dialable(addresses: &[String], is_secure: bool) -> Result<(PeerId, Ways), String> {
-    let mut backbone = None;
-    let mut ways = Ways::new();
-    for address in addresses.iter().take(ADDRESSES_MAX) {
-        let Ok(address) = address.parse::<Multiaddr>() else { continue };
-        let Some((way, peer)) = way_of(&address, is_secure) else { continue };
-        if *backbone.get_or_insert(peer) != peer {
-            continue;
-        }
-        match ways.iter_mut().find(|(known, _)| *known == way) {
-            Some((_, addresses)) => addresses.push(address),
-            None => ways.push((way, vec![address])),
-        }
-    }
-    let none = || format!("none of the backbone's {} addresses is for browsers", addresses.len());
-    backbone.map(|peer| (peer, ways)).ok_or_else(none)
-}
-
-fn way_of(address: &Multiaddr, is_secure: bool) -> Option<(Way, PeerId)> {
-    let parts: Vec<Protocol<'_>> = address.iter().collect();
-    match &parts[..] {
-        [_, Protocol::Udp(_), Protocol::QuicV1, Protocol::WebTransport, .., Protocol::P2p(peer)] => {
-            Some((Way::WebTransport, *peer))
-        }
-        [_, Protocol::Tcp(_), Protocol::Wss(_), Protocol::P2p(peer)]
-        | [_, Protocol::Tcp(_), Protocol::Tls, Protocol::Ws(_), Protocol::P2p(peer)] => {
-            Some((Way::WebSocket, *peer))
-        }
-        [_, Protocol::Tcp(_), Protocol::Ws(_), Protocol::P2p(peer)] if !is_secure => {
-            Some((Way::WebSocket, *peer))
-        }
-        _ => None,
     }
 }
 
@@ -335,10 +232,20 @@ impl Task {
 fn reason(error: &DialError) -> String {
     let text = match error {
         DialError::Transport(failures) => {
-            let failures = failures.iter().map(|(_, error)| error.to_string());
+            let failures = failures.iter().map(|(_, error)| causes(error));
             format!("no connection: {}", failures.collect::<Vec<_>>().join("; "))
         }
         other => format!("no connection: {other}"),
     };
     text.chars().take(REASON_CHARS_MAX).collect()
+}
+
+/// The error and what it came from, which libp2p leaves out of the error's own text.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut texts: Vec<String> =
+        std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect();
+    // Some have no text of their own, and some repeat their cause's.
+    texts.retain(|text| !text.is_empty());
+    texts.dedup_by(|cause, error| error.contains(cause.as_str()));
+    texts.join(": ")
 }

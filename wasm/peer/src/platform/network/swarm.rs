@@ -1,0 +1,62 @@
+//! The swarm of a tab: it dials, and nobody dials it.
+
+use std::time::Duration;
+
+use libp2p::core::upgrade::Version;
+use libp2p::identity::Keypair;
+use libp2p::swarm::NetworkBehaviour;
+use libp2p::{Swarm, SwarmBuilder, Transport as _, identify, noise, ping, yamux};
+use libp2p_webtransport_websys as webtransport;
+
+use crate::platform::rtc;
+
+/// What identify tells of us.
+const IDENTIFY_PROTOCOL: &str = "/barnraise/1";
+/// A connection without streams is closed after this; the contributor hangs up before.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+
+#[derive(NetworkBehaviour)]
+pub(super) struct Behaviour {
+    pub(super) streams: libp2p_stream::Behaviour,
+    identify: identify::Behaviour,
+    ping: ping::Behaviour,
+}
+
+/// Everything that a tab speaks, over the ways that a tab has.
+pub(super) fn swarm(keypair: Keypair) -> Result<Swarm<Behaviour>, String> {
+    let noise = noise::Config::new(&keypair).map_err(|error| error.to_string())?;
+    let builder = SwarmBuilder::with_existing_identity(keypair)
+        .with_wasm_bindgen()
+        .with_other_transport(|keypair| webtransport::Transport::new(webtransport::Config::new(keypair)));
+    let builder = match builder {
+        Ok(builder) => builder,
+        Err(never) => match never {},
+    };
+    let builder = match builder.with_other_transport(rtc::Transport::new) {
+        Ok(builder) => builder,
+        Err(never) => match never {},
+    };
+    let builder = builder.with_other_transport(|_| {
+        libp2p_websocket_websys::Transport::default()
+            .upgrade(Version::V1Lazy)
+            .authenticate(noise)
+            .multiplex(yamux::Config::default())
+    });
+    let builder = match builder {
+        Ok(builder) => builder,
+        Err(never) => match never {},
+    };
+    let behaviour = builder.with_behaviour(|keypair| Behaviour {
+        streams: libp2p_stream::Behaviour::new(),
+        identify: identify::Behaviour::new(identify::Config::new(
+            IDENTIFY_PROTOCOL.to_owned(),
+            keypair.public(),
+        )),
+        ping: ping::Behaviour::default(),
+    });
+    let builder = match behaviour {
+        Ok(builder) => builder,
+        Err(never) => match never {},
+    };
+    Ok(builder.with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_TIMEOUT)).build())
+}
