@@ -14,6 +14,8 @@ mod contributing;
 mod devices;
 #[path = "browser/harness.rs"]
 mod harness;
+#[path = "browser/preflight.rs"]
+mod preflight;
 #[path = "browser/trouble.rs"]
 mod trouble;
 #[path = "browser/visiting.rs"]

@@ -11,6 +11,7 @@ use wasm_bindgen::closure::Closure;
 use wasm_bindgen::{JsCast, JsValue};
 
 use crate::dom;
+use crate::preflight::probe;
 use crate::state::{Action, Event, Page};
 use crate::view::View;
 use crate::worker::PeerWorker;
@@ -93,6 +94,7 @@ impl App {
             Action::KeepWay(way) => {
                 let _ = LocalStorage::set(WAY_KEY, (network_kind(), way));
             }
+            Action::TryWays(attempts) => probe::begin(self, attempts),
         }
     }
 

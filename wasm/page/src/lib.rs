@@ -10,6 +10,7 @@ mod fixture;
 mod format;
 mod history;
 mod hold;
+mod preflight;
 mod sentence;
 mod state;
 
@@ -30,7 +31,7 @@ use web_sys::UrlSearchParams;
 
 use crate::app::App;
 use crate::dom::{document, window};
-use crate::state::{Capabilities, Event, Page};
+use crate::state::{Capabilities, Event, Page, WebGpu};
 
 /// Sets the page up; called by the generated loader.
 #[wasm_bindgen(start)]
@@ -44,7 +45,7 @@ fn start() -> Result<(), JsValue> {
     };
     let origin = window().location().origin()?;
     let page = Page::new(capabilities(), device_choice, origin, app::kept_identity());
-    let page = page.reached_by(app::kept_way());
+    let page = page.reached_by(app::kept_way()).within(preflight::probe::surroundings());
     let fragment = window().location().hash()?;
     let page = page.invited_by(fragment.strip_prefix("#invitation=").map(str::to_owned));
     let worker_url = document().body().and_then(|body| body.get_attribute("data-worker"));
@@ -53,10 +54,12 @@ fn start() -> Result<(), JsValue> {
     controls::listen(&app)?;
     app.draw();
     wasm_bindgen_futures::spawn_local(backbone::follow(app.clone()));
-    let asking = app.clone();
-    wasm_bindgen_futures::spawn_local(async move {
-        asking.dispatch(Event::GraphicsKnown(graphics::ask().await));
-    });
+    if graphics::at_first_sight() == WebGpu::Asking {
+        let asking = app.clone();
+        wasm_bindgen_futures::spawn_local(async move {
+            asking.dispatch(Event::GraphicsKnown(graphics::ask().await));
+        });
+    }
     let is_set = |name| query.get(name).as_deref() == Some("1");
     if is_set("selfcheck") {
         app.dispatch(Event::CheckDevice);

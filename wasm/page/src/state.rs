@@ -4,6 +4,7 @@
 //! The driver feeds one [`Event`] at a time and carries out the [`Action`]s that come back; the
 //! view is drawn from the fields.
 
+mod events;
 mod parts;
 
 use barnraise_messages::{
@@ -15,6 +16,8 @@ use barnraise_protocol::contribute::{DeviceKind, Progress};
 use barnraise_protocol::run::RunDescription;
 
 use crate::history::History;
+use crate::preflight::{Preflight, Surroundings};
+pub(crate) use events::{Action, Event};
 pub(crate) use parts::{Backbone, Capabilities, Gallery, Peer, Prediction, Question, WebGpu};
 
 /// A question about the same picture is asked again at most this often while the model changes.
@@ -23,54 +26,11 @@ const ASK_AGAIN_MS: f64 = 3000.0;
 /// For the visitor; what the driver said of it is on the console.
 const GRAPHICS_LOST: &str = "The graphics processor stopped answering. The processor goes on.";
 
-/// Something happened.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Event {
-    /// `GET /api/run` was answered.
-    RunArrived(Box<RunStatus>),
-    /// The backbone did not answer, or the stream of events ended.
-    BackboneLost { reason: String, retry_in_ms: u32 },
-    /// An event of the stream.
-    Live(LiveProgress),
-    /// The button.
-    Toggle,
-    /// The visitor wants the model in the tab, without contributing.
-    LoadModel,
-    /// What is this drawing? `[height, width, channels]`.
-    Drawn(Vec<u8>),
-    /// What is this picture of the gallery?
-    Picked(usize),
-    /// The canvas was cleared.
-    ForgetQuestion,
-    /// Run the conformance checks once the peer is there.
-    CheckDevice,
-    /// The browser was asked for a graphics processor.
-    GraphicsKnown(WebGpu),
-    /// The worker said something.
-    FromPeer(PeerToPage),
-    /// The worker is gone: it could not be started, or it crashed.
-    PeerLost { reason: String },
-}
-
-/// Something to do.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Action {
-    /// Start the worker.
-    SpawnPeer,
-    /// End the worker.
-    EndPeer,
-    /// Tell the worker.
-    Post(PageToPeer),
-    /// Keep the seed of this browser's identity.
-    KeepIdentity(Vec<u8>),
-    /// Keep how the backbone was reached.
-    KeepWay(Way),
-}
-
 /// Everything the view shows.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) capabilities: Capabilities,
+    pub(crate) preflight: Preflight,
     pub(crate) backbone: Backbone,
     pub(crate) run: Option<RunDescription>,
     pub(crate) progress: Option<Progress>,
@@ -123,6 +83,7 @@ impl Page {
     ) -> Self {
         Self {
             capabilities,
+            preflight: Preflight::default(),
             backbone: Backbone::Asking,
             run: None,
             progress: None,
@@ -158,6 +119,11 @@ impl Page {
     /// The same page, on a network where the backbone was reached so before.
     pub(crate) fn reached_by(self, kept_way: Option<Way>) -> Self {
         Self { kept_way, ..self }
+    }
+
+    /// The same page, in a browser that says this of itself.
+    pub(crate) fn within(self, surroundings: Surroundings) -> Self {
+        Self { preflight: Preflight::new(surroundings), ..self }
     }
 
     /// The same page, opened by the link of an invitation.
@@ -205,8 +171,22 @@ impl Page {
                 self.check_wanted = true;
                 self.load()
             }
-            Event::GraphicsKnown(web_gpu) => {
-                self.capabilities.web_gpu = web_gpu;
+            Event::GraphicsKnown(adapter) => {
+                self.capabilities.web_gpu =
+                    if adapter.is_some() { WebGpu::Adapter } else { WebGpu::NoAdapter };
+                self.preflight.adapter = adapter;
+                Vec::new()
+            }
+            Event::WayTried(way, tried) => {
+                self.preflight.on_tried(way, tried);
+                Vec::new()
+            }
+            Event::ProgramMeasured(n_bytes) => {
+                self.preflight.program_bytes = Some(n_bytes);
+                Vec::new()
+            }
+            Event::PreflightLeft => {
+                self.preflight.leave();
                 Vec::new()
             }
             Event::FromPeer(message) => self.on_peer(now_ms, message),
@@ -259,6 +239,11 @@ impl Page {
         self.progress = Some(status.progress);
         self.devices = status.devices;
         self.history.replace(status.history);
+        let is_at_work = self.peer != Peer::Absent || self.contributing || self.is_unloaded;
+        let attempts = self.preflight.begin(&status.addresses, is_at_work);
+        if !attempts.is_empty() {
+            return vec![Action::TryWays(attempts)];
+        }
         // What could not be had while the backbone was away is there again.
         if self.is_unloaded && self.trouble.is_none() { self.load() } else { Vec::new() }
     }
@@ -322,7 +307,8 @@ impl Page {
             identity: self.identity.clone(),
             device: self.device_choice,
             invitation: self.invitation.clone(),
-            way: self.kept_way,
+            // What was seen to work just now, rather than what did the last time.
+            way: self.preflight.best_way().or(self.kept_way),
         };
         vec![Action::SpawnPeer, Action::Post(hello)]
     }

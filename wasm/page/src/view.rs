@@ -3,6 +3,7 @@
 mod curves;
 mod everyone;
 mod gallery;
+mod preflight;
 mod run;
 mod tab;
 mod trial;
@@ -14,6 +15,7 @@ use crate::state::Page;
 pub(crate) struct View {
     run: run::RunView,
     tab: tab::TabView,
+    preflight: preflight::PreflightView,
     everyone: everyone::EveryoneView,
     curves: curves::CurvesView,
     pub(crate) gallery: gallery::GalleryView,
@@ -25,6 +27,7 @@ impl View {
         Ok(Self {
             run: run::RunView::find()?,
             tab: tab::TabView::find()?,
+            preflight: preflight::PreflightView::find()?,
             everyone: everyone::EveryoneView::find()?,
             curves: curves::CurvesView::find()?,
             gallery: gallery::GalleryView::find()?,
@@ -43,6 +46,7 @@ impl View {
         self.curves.measure();
         self.run.draw(page);
         let again_in_ms = self.tab.draw(now_ms, page);
+        self.preflight.draw(page);
         self.everyone.draw(page);
         self.curves.draw(now_ms, page);
         self.gallery.draw(page);

@@ -67,6 +67,8 @@ impl TabView {
         self.toggle.set_disabled(!page.is_supported());
         set_attribute(&self.toggle, "data-contributing", if page.contributing { "true" } else { "false" });
         self.device.set_text(&device_line(page));
+        // Until then the preflight says what will compute, and more.
+        self.device.set_hidden(page.peer == Peer::Absent && page.is_supported());
         if let Peer::Ready { device, .. } = &page.peer {
             set_attribute(self.device.element(), "data-device", &crate::view::everyone::slug(*device));
         }

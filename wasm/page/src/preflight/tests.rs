@@ -1,0 +1,237 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_messages::{DeviceChoice, PageToPeer};
+
+use super::*;
+use crate::fixture;
+use crate::state::{Action, Event, Page, WebGpu};
+
+const SESSION: &str = "/ip4/192.0.2.1/udp/4001/quic-v1/webtransport/p2p/12D3";
+const CALL: &str =
+    "/ip4/192.0.2.1/udp/4003/webrtc-direct/certhash/uEiAHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBw/p2p/12D3";
+const SOCKET: &str = "/ip4/192.0.2.1/tcp/4002/ws/p2p/12D3";
+const SECURE_SOCKET: &str = "/dns/run.example/tcp/443/tls/ws/p2p/12D3";
+
+fn surroundings() -> Surroundings {
+    Surroundings {
+        browser: Browser::of("(X11; Linux x86_64) Chrome/156.0"),
+        host: "run.example".into(),
+        ways: WAYS.into(),
+        ..Surroundings::default()
+    }
+}
+
+fn page_within(surroundings: Surroundings) -> Page {
+    fixture::page().within(surroundings)
+}
+
+fn page() -> Page {
+    page_within(surroundings())
+}
+
+/// The backbone listens there; returns the ways that are tried.
+fn arrives(page: &mut Page, addresses: &[&str]) -> Vec<Way> {
+    let mut status = fixture::status();
+    status.addresses = addresses.iter().copied().map(String::from).collect();
+    let actions = page.on_event(0.0, Event::RunArrived(Box::new(status)));
+    let attempts = actions.into_iter().find_map(|action| match action {
+        Action::TryWays(attempts) => Some(attempts),
+        _ => None,
+    });
+    attempts.unwrap_or_default().into_iter().map(|(way, _)| way).collect()
+}
+
+fn tried(page: &mut Page, way: Way, tried: Tried) {
+    assert_eq!(page.on_event(1.0, Event::WayTried(way, tried)), []);
+}
+
+fn works() -> Tried {
+    Tried::Works { after_ms: 12 }
+}
+
+fn card() -> Adapter {
+    Adapter {
+        vendor: "nvidia".into(),
+        architecture: "ampere".into(),
+        buffer_bytes_max: 2_147_483_648,
+        binding_bytes_max: 134_217_728,
+        has_f16: true,
+        ..Adapter::default()
+    }
+}
+
+/// All lines of a part, one after the other.
+fn text(lines: Vec<words::Line>) -> String {
+    lines.into_iter().map(|line| line.text).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn all_is_well_and_the_best_way_goes_along() {
+    let mut page = page();
+    assert_eq!(words::summary(&page).state, "asking");
+    assert_eq!(arrives(&mut page, &[SOCKET, CALL, SESSION]), WAYS);
+    page.on_event(1.0, Event::GraphicsKnown(Some(card())));
+    tried(&mut page, Way::WebSocket, works());
+    assert_eq!(words::summary(&page).state, "asking", "the better way may still come");
+    tried(&mut page, Way::WebTransport, works());
+    tried(&mut page, Way::WebRtc, Tried::Silent);
+    let summary = words::summary(&page);
+    assert_eq!(summary.state, "ready", "what is worse than what works is not missed");
+    assert_eq!(summary.text, "This browser can take part: WebGPU (NVIDIA ampere), WebTransport works.");
+    let graphics = text(words::graphics(&page));
+    assert!(graphics.contains("2.1 GB, 134 MB of one") && graphics.contains("with half"), "{graphics}");
+    assert!(text(words::ways(&page)).contains("WebTransport works (12 ms). WebRTC does not"));
+    let actions = page.on_event(2.0, Event::Toggle);
+    let begins_with = actions.iter().find_map(|action| match action {
+        Action::Post(PageToPeer::Hello { way, .. }) => Some(*way),
+        _ => None,
+    });
+    assert_eq!(begins_with, Some(Some(Way::WebTransport)));
+}
+
+#[test]
+fn a_way_that_fails_is_named_with_its_reason_and_what_to_do() {
+    let mut page = page();
+    arrives(&mut page, &[SESSION, SOCKET]);
+    page.on_event(1.0, Event::GraphicsKnown(Some(card())));
+    tried(&mut page, Way::WebSocket, works());
+    tried(&mut page, Way::WebTransport, Tried::Silent);
+    let summary = words::summary(&page);
+    assert_eq!(summary.state, "limited");
+    assert!(summary.text.ends_with("WebSocket works, WebTransport does not."), "{summary:?}");
+    let ways = text(words::ways(&page));
+    for part in ["nothing answered", "UDP", "another network", "Until then WebSocket does"] {
+        assert!(ways.contains(part), "{part}: {ways}");
+    }
+    let mut page = self::page();
+    arrives(&mut page, &[SESSION, CALL, SOCKET]);
+    page.on_event(1.0, Event::GraphicsKnown(Some(card())));
+    tried(&mut page, Way::WebSocket, works());
+    tried(&mut page, Way::WebTransport, Tried::Silent);
+    tried(&mut page, Way::WebRtc, Tried::Failed { reason: "no packet got through".into() });
+    let summary = words::summary(&page);
+    assert!(summary.text.ends_with("WebSocket works, WebTransport and WebRTC do not."), "{summary:?}");
+}
+
+#[test]
+fn one_address_of_a_way_is_enough() {
+    let mut page = page();
+    assert_eq!(arrives(&mut page, &[SOCKET; 9]).len(), ADDRESSES_PER_WAY_MAX);
+    tried(&mut page, Way::WebSocket, Tried::Silent);
+    tried(&mut page, Way::WebSocket, works());
+    tried(&mut page, Way::WebSocket, Tried::Failed { reason: "Refused.".into() });
+    assert_eq!(page.preflight.best_way(), Some(Way::WebSocket));
+    assert!(text(words::ways(&page)).starts_with("WebTransport is not offered"));
+}
+
+#[test]
+fn where_nothing_gets_through_the_summary_says_so() {
+    let mut page = page();
+    arrives(&mut page, &[SESSION, SOCKET]);
+    page.on_event(1.0, Event::GraphicsKnown(None));
+    tried(&mut page, Way::WebTransport, Tried::Failed { reason: "Opening handshake failed.".into() });
+    tried(&mut page, Way::WebSocket, Tried::Failed { reason: String::new() });
+    let summary = words::summary(&page);
+    assert_eq!(summary.state, "unable");
+    assert!(summary.text.contains("hotspot"), "{summary:?}");
+    let ways = text(words::ways(&page));
+    assert!(
+        ways.contains("WebTransport does not work: Opening handshake failed. WebRTC is not offered"),
+        "{ways}"
+    );
+    assert!(ways.contains("WebSocket does not work: no connection."), "{ways}");
+}
+
+#[test]
+fn without_webgpu_the_processor_is_offered_and_how_to_get_it() {
+    for (web_gpu, part) in
+        [(WebGpu::Absent, "as it has no WebGPU"), (WebGpu::NoAdapter, "no graphics processor")]
+    {
+        let mut page = page();
+        page.capabilities.web_gpu = web_gpu;
+        arrives(&mut page, &[SESSION]);
+        tried(&mut page, Way::WebTransport, works());
+        let summary = words::summary(&page);
+        assert_eq!(summary.state, "limited");
+        assert!(summary.text.contains("can take part: on its processor"), "{summary:?}");
+        assert!(summary.text.contains(part), "{summary:?}");
+        let graphics = text(words::graphics(&page));
+        assert!(graphics.contains("more slowly") && graphics.contains("chrome://flags"), "{graphics}");
+        // Whoever asks for WebGPU and nothing else is told how to go on without.
+        page.device_choice = DeviceChoice::WebGpu;
+        assert_eq!(words::summary(&page).state, "unable");
+        page.device_choice = DeviceChoice::Cpu;
+        assert_eq!(words::summary(&page).state, "ready", "it was asked for");
+    }
+    let mut page = page();
+    arrives(&mut page, &[SESSION]);
+    tried(&mut page, Way::WebTransport, works());
+    page.on_event(1.0, Event::GraphicsKnown(Some(Adapter { is_software: true, ..card() })));
+    assert!(words::summary(&page).text.contains("in software only"));
+}
+
+#[test]
+fn a_page_that_is_not_secure_says_what_to_do() {
+    let mut page = page_within(Surroundings { ways: vec![Way::WebSocket], ..surroundings() });
+    page.capabilities.secure = false;
+    page.capabilities.web_gpu = WebGpu::Absent;
+    arrives(&mut page, &[SESSION, SOCKET]);
+    let summary = words::summary(&page);
+    assert_eq!(summary.state, "unable");
+    assert!(summary.text.contains("Try https://run.example"), "{summary:?}");
+    assert!(text(words::graphics(&page)).contains("HTTPS only"));
+    assert!(text(words::ways(&page)).contains("WebTransport is for pages that came over HTTPS only."));
+}
+
+#[test]
+fn an_encrypted_page_opens_nothing_else_and_an_old_browser_has_not_all() {
+    let encrypted = Surroundings { is_encrypted: true, ways: vec![Way::WebSocket], ..surroundings() };
+    let mut page = page_within(encrypted.clone());
+    assert_eq!(arrives(&mut page, &[SESSION, SOCKET]), []);
+    let ways = text(words::ways(&page));
+    assert!(ways.contains("WebTransport is not in this browser"), "{ways}");
+    assert!(ways.contains("WebSocket is offered without encryption only"), "{ways}");
+    let mut page = page_within(encrypted);
+    assert_eq!(arrives(&mut page, &[SOCKET, SECURE_SOCKET]), [Way::WebSocket]);
+}
+
+#[test]
+fn it_is_done_once_and_never_beside_the_work() {
+    let mut page = page();
+    assert_eq!(arrives(&mut page, &[SESSION]), [Way::WebTransport]);
+    assert_eq!(arrives(&mut page, &[SESSION]), []);
+    let mut page = self::page();
+    page.on_event(0.0, Event::Toggle);
+    assert_eq!(arrives(&mut page, &[SESSION]), []);
+    page.on_event(1.0, Event::GraphicsKnown(Some(card())));
+    let summary = words::summary(&page);
+    assert!(summary.text.contains("not tried"), "{summary:?}");
+    // Pressed between the answer and the first paint.
+    let mut page = self::page();
+    arrives(&mut page, &[SESSION]);
+    page.on_event(1.0, Event::PreflightLeft);
+    assert!(text(words::ways(&page)).contains("was not tried"));
+}
+
+#[test]
+fn the_cost_is_told_from_the_run() {
+    let mut page = page();
+    assert!(!text(words::data(&page)).contains("for the program"), "its size is not known");
+    page.on_event(1.0, Event::ProgramMeasured(3_200_000));
+    let data = text(words::data(&page));
+    for part in ["3.2 MB for the program", "123 kB for the model", "1 part of about 10 bytes", "123 kB up"] {
+        assert!(data.contains(part), "{part}: {data}");
+    }
+    page.run = None;
+    assert!(text(words::data(&page)).contains("Asking"));
+}
+
+#[test]
+fn what_the_browser_keeps_to_itself_is_said_so() {
+    assert_eq!(text(words::processor(&page())), "This browser does not tell.");
+    let told = Surroundings { memory_gib: Some(8.0), n_processors: Some(16), ..surroundings() };
+    assert_eq!(text(words::processor(&page_within(told))), "16 threads, 8 GB of memory or more.");
+    let told = Surroundings { memory_gib: Some(0.5), ..surroundings() };
+    assert_eq!(text(words::processor(&page_within(told))), "about 0.5 GB of memory.");
+    assert_eq!(text(words::browser(&page())), "Chrome 156 on Linux.");
+}
