@@ -97,6 +97,25 @@ impl World {
         self
     }
 
+    /// The next backbone listens on other ports, and serves its page on another one too.
+    ///
+    /// # Errors
+    /// Never, unless an address is none.
+    pub fn on_other_ports(&mut self) -> Result<()> {
+        let free = |address: &String| -> Result<String> {
+            let address: Multiaddr = address.parse()?;
+            let parts = address.iter().map(|part| match part {
+                Protocol::Tcp(_) => Protocol::Tcp(0),
+                Protocol::Udp(_) => Protocol::Udp(0),
+                other => other,
+            });
+            Ok(parts.collect::<Multiaddr>().to_string())
+        };
+        self.listen = self.listen.iter().map(free).collect::<Result<_>>()?;
+        self.http = "127.0.0.1:0".into();
+        Ok(())
+    }
+
     /// Puts a file beside the configuration.
     ///
     /// # Errors

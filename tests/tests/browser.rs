@@ -14,6 +14,8 @@ mod contributing;
 mod devices;
 #[path = "browser/harness.rs"]
 mod harness;
+#[path = "browser/moved.rs"]
+mod moved;
 #[path = "browser/preflight.rs"]
 mod preflight;
 #[path = "browser/trouble.rs"]

@@ -4,10 +4,11 @@
 //! it where that takes long or fails. What worked last begins the next time.
 //!
 //! A task owns the swarm and is told to dial or to hang up. The backbone's addresses are asked of its
-//! web server before each dial, because they name certificates that live for days. It never
-//! reconnects by itself: the contributor decides when.
+//! web server before each dial, because they name certificates that live for days; where it does not answer,
+//! other peers of the DHT are asked ([`places`]). It never reconnects by itself: the contributor decides when.
 
 mod addresses;
+mod places;
 mod swarm;
 
 use std::cell::{Cell, RefCell};
@@ -25,12 +26,15 @@ use libp2p::{Multiaddr, PeerId, StreamProtocol, Swarm};
 use wasm_bindgen_futures::spawn_local;
 
 use addresses::{dialable, fetch_status};
+use places::{Attempt, Known, Place};
 use swarm::{Behaviour, BehaviourEvent, swarm};
 
 use crate::page;
 
 /// How long a way may take before the next one is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(1500);
+/// How long another peer of the DHT may take to be reached: a connection is given up on soon after.
+const CONTACT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Room for orders to the task.
 const ORDERS_MAX: usize = 4;
 /// Longest reason of a failed dial.
@@ -48,8 +52,10 @@ pub(super) struct Network {
     control: libp2p_stream::Control,
     /// What worked last.
     way: Cell<Option<Way>>,
-    /// The backbone while it is connected.
+    /// Who is connected: the backbone, or somebody who may know where it is.
     connected: Rc<RefCell<Option<PeerId>>>,
+    /// Since the web server answered first.
+    known: Rc<RefCell<Option<Known>>>,
 }
 
 impl Network {
@@ -62,14 +68,72 @@ impl Network {
         let task =
             Task { swarm, connected: Rc::clone(&connected), dials: Vec::new(), link: None, hang_up: None };
         spawn_local(task.run(receiver));
-        Ok(Self { origin, orders, control, way: Cell::new(way), connected })
+        Ok(Self { origin, orders, control, way: Cell::new(way), connected, known: Rc::default() })
     }
 
     /// Asks where the backbone is and dials it; the page is told by which way, and what kept the others.
     pub(super) async fn connect(&self) -> Result<(), String> {
-        let status = fetch_status(&self.origin).await?;
-        let is_secure = self.origin.starts_with("https:");
-        let (peer, mut ways) = dialable(&status.addresses, is_secure)?;
+        let place = match fetch_status(&self.origin).await {
+            Ok(status) => {
+                let (peer, ways) = dialable(&status.addresses, self.is_secure())?;
+                let place = Place { peer, ways };
+                let before = self.known.take();
+                self.known.replace(Some(Known::new(status.run.run_id, place.clone(), before)));
+                place
+            }
+            Err(unreachable) => self.find().await.map_err(|reason| format!("{unreachable}; {reason}"))?,
+        };
+        let backbone = place.peer;
+        let (way, failures) = self.reach(place).await?;
+        page::post(&PeerToPage::Connected { way, failures });
+        self.learn(backbone);
+        Ok(())
+    }
+
+    fn is_secure(&self) -> bool {
+        self.origin.starts_with("https:")
+    }
+
+    /// Where the backbone may be while its web server is away.
+    async fn find(&self) -> Result<Place, String> {
+        let attempt =
+            self.known.borrow_mut().as_mut().map(|known| (known.run_id.clone(), known.next_attempt()));
+        let (run_id, wanted, contact) = match attempt {
+            None => return Err("the run was never heard of".to_owned()),
+            Some((_, Attempt::Again(backbone))) => return Ok(backbone),
+            Some((run_id, Attempt::Ask { contact, wanted })) => (run_id, wanted, contact),
+        };
+        let asked = contact.peer;
+        let asking = async {
+            places::within(CONTACT_TIMEOUT, self.reach(contact)).await?;
+            places::newest(self.control.clone(), asked, &run_id, wanted, self.is_secure()).await
+        };
+        let found = asking.await;
+        self.disconnect().await;
+        let place = found?;
+        if let Some(known) = self.known.borrow_mut().as_mut() {
+            known.backbone = place.clone();
+        }
+        Ok(place)
+    }
+
+    /// Remembers other peers of the DHT, for when the backbone is not where it was.
+    fn learn(&self, backbone: PeerId) {
+        let run_id = self.known.borrow().as_ref().map(|known| known.run_id.clone());
+        let Some(run_id) = run_id else { return };
+        let (control, known, is_secure) = (self.control.clone(), Rc::clone(&self.known), self.is_secure());
+        spawn_local(async move {
+            // Whoever knows nobody else has forgotten nobody either.
+            let found = places::contacts(control, backbone, &run_id, is_secure).await.unwrap_or_default();
+            if let Some(known) = known.borrow_mut().as_mut().filter(|_| !found.is_empty()) {
+                known.contacts = found;
+            }
+        });
+    }
+
+    /// Dials a peer by the best of its ways; returns which that was, and what kept the others.
+    async fn reach(&self, place: Place) -> Result<(Way, Vec<(Way, String)>), String> {
+        let Place { peer, mut ways } = place;
         ways.sort_by_key(|(way, _)| (Some(*way) != self.way.get(), *way));
         let order: Vec<Way> = ways.iter().map(|(way, _)| *way).collect();
         let failures = RefCell::new(Vec::new());
@@ -91,8 +155,7 @@ impl Network {
                     }
                 }
                 self.way.set(Some(way));
-                page::post(&PeerToPage::Connected { way, failures });
-                Ok(())
+                Ok((way, failures))
             }
             Err(_) => {
                 let failures = failures.into_iter().map(|(way, reason)| format!("{way}: {reason}"));
