@@ -4,13 +4,14 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::{self, DhtError, Freshness, Key, Name, Record, Refusal, Subkey};
 use barnraise_relay::dht::{Dht, DhtConfig};
 use barnraise_relay::libp2p::identity::Keypair;
-use barnraise_relay::{Node, NodeConfig, Routing};
+use barnraise_relay::{Node, NodeConfig, NodeEvent, Routing};
 use barnraise_swarm::dht::StorageLimits;
 use barnraise_swarm::random::SplitMix64;
 use common::tcp_address;
@@ -37,8 +38,18 @@ async fn swarm(n_peers: usize, random: &mut SplitMix64) -> Vec<Peer> {
     let mut peers: Vec<Peer> = Vec::new();
     for _ in 0..n_peers {
         let new = peer(DhtConfig::default()).await;
+        let mut events = new.node.events();
+        let mut unknown = HashSet::new();
         for _ in 0..N_INITIAL.min(peers.len()) {
-            new.node.dial(tcp_address(&peers[random.below(peers.len())].node)).await.unwrap();
+            let known = &peers[random.below(peers.len())].node;
+            new.node.dial(tcp_address(known)).await.unwrap();
+            unknown.insert(known.peer_id());
+        }
+        // A connection stands before the other side has said who it is, and only then it is asked anything.
+        while !unknown.is_empty() {
+            if let NodeEvent::Routable(peer) = events.recv().await.unwrap() {
+                unknown.remove(&peer);
+            }
         }
         peers.push(new);
     }
