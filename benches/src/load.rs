@@ -113,7 +113,7 @@ pub(crate) async fn load(args: &LoadArgs) -> Result<()> {
     let n_heard = crowd.heartbeats().iter().sum::<u64>() - heard.iter().sum::<u64>();
     let silent = crowd.heartbeats().iter().zip(&heard).filter(|(now, before)| now <= before).count();
     log.look(&stage, &format!("{n_moving} of them moved 1 MiB/s for {} s", args.seconds), 0)?;
-    let (dropped, failures) = (crowd.dropped(), crowd.failures().to_vec());
+    let (dropped, mut failures) = (crowd.dropped(), crowd.failures().to_vec());
     drop(crowd);
     stage.until_carried(0).await?;
     log.look(&stage, "all left", 0)?;
@@ -121,6 +121,7 @@ pub(crate) async fn load(args: &LoadArgs) -> Result<()> {
     let again = stage.gather(Way::WebTransport, half).await?;
     let again = again.joined_by(stage.gather(Way::WebSocket, args.sessions - half).await?);
     log.look(&stage, &format!("{} came once more", args.sessions), 0)?;
+    failures.extend_from_slice(again.failures());
     drop(again);
     stage.until_carried(0).await?;
     log.look(&stage, "all left", 0)?;

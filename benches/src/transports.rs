@@ -135,7 +135,13 @@ async fn contenders(bytes: &Arc<[u8]>, folder: &std::path::Path) -> Result<Vec<C
         let link = if Way::WebTransport.of(std::slice::from_ref(&address)).is_some() {
             Link::Session(Box::pin(Session::dial(&[address])).await?)
         } else {
-            dial(address, NodeConfig::default()).await?
+            // WebRTC is dialled by those who have a certificate for it, because they listen.
+            let listen = match address.to_string().contains("/webrtc-direct") {
+                true => vec!["/ip4/127.0.0.1/udp/0/webrtc-direct".parse()?],
+                false => Vec::new(),
+            };
+            let certificates_dir = Some(folder.join("dialer"));
+            dial(address, NodeConfig { listen, certificates_dir, ..NodeConfig::default() }).await?
         };
         contenders.push(contender(name, link));
     }
