@@ -8,6 +8,8 @@ mod village;
 
 #[path = "browser/access.rs"]
 mod access;
+#[path = "browser/bulk.rs"]
+mod bulk;
 #[path = "browser/contributing.rs"]
 mod contributing;
 #[path = "browser/devices.rs"]
