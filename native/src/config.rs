@@ -25,9 +25,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::access::{AccessSection, OidcSection};
 pub use self::conversations::ConversationsSection;
-pub use barnraise_relay::Invalid;
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
+pub use barnraise_relay::Invalid;
 
 /// Everything that `barnraise serve` needs to know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

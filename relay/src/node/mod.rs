@@ -213,9 +213,9 @@ impl Node {
         self.shared.guard.count(misdeed);
     }
 
-    /// `peer`, by the attest of its own connection, did something to the burden of others. It is counted; if
-    /// no honest peer does such a thing and it was once too often, the peer is disconnected and blocked for
-    /// a while ([`NodeLimits::bad_messages_per_peer_and_minute`], [`NodeLimits::block_duration`]).
+    /// `peer` did something to the burden of others, as its own connection attests. It is counted; if no
+    /// honest peer does such a thing and it was once too often, the peer is disconnected and blocked for a
+    /// while ([`NodeLimits::bad_messages_per_peer_and_minute`], [`NodeLimits::block_duration`]).
     pub fn report(&self, peer: PeerId, misdeed: Misdeed) {
         self.shared.guard.report(peer, misdeed);
     }

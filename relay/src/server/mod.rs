@@ -22,8 +22,7 @@ use crate::node::{Node, NodeConfig, NodeError, Routing};
 use crate::open_files::warn_about_open_files;
 
 /// What is logged without `RUST_LOG`.
-pub const LOG_DEFAULT: &str =
-    "info,libp2p_swarm=warn,libp2p_kad=error,webrtc=error,webrtc_dtls=error,webrtc_ice=error,webrtc_sctp=error";
+pub const LOG_DEFAULT: &str = "info,libp2p_swarm=warn,libp2p_kad=error,webrtc=error,webrtc_dtls=error,webrtc_ice=error,webrtc_sctp=error";
 
 /// Where a relay can be reached.
 #[derive(Debug, Clone)]
