@@ -57,15 +57,19 @@ async fn way(tab: &Tab, way: &str) -> Result<String> {
 #[tokio::test]
 async fn a_visitor_learns_what_works_before_anything_large_is_fetched() -> Result<()> {
     let _turn = turn().await;
-    let mut world =
-        world(QUICK)?.with_listen(&["/ip4/127.0.0.1/udp/0/quic-v1/webtransport", "/ip4/127.0.0.1/tcp/0/ws"]);
+    let mut world = world(QUICK)?.with_listen(&[
+        "/ip4/127.0.0.1/udp/0/quic-v1/webtransport",
+        "/ip4/127.0.0.1/udp/0/webrtc-direct",
+        "/ip4/127.0.0.1/tcp/0/ws",
+    ]);
     let backbone = world.backbone().await?;
     let tab = looked_at(&backbone, "preflight-good", Graphics::SoftwareAdapter).await?;
     let summary = tab.text("preflight-summary").await?;
     ensure!(summary.starts_with("This browser can take part"), "{summary}");
     ensure!(summary.contains("WebTransport works"), "{summary}");
-    ensure!(way(&tab, "WebTransport").await? == "works", "{}", tab.text("preflight-ways").await?);
-    ensure!(way(&tab, "WebSocket").await? == "works", "{}", tab.text("preflight-ways").await?);
+    for each in ["WebTransport", "WebRTC", "WebSocket"] {
+        ensure!(way(&tab, each).await? == "works", "{each}: {}", tab.text("preflight-ways").await?);
+    }
     let graphics = tab.text("preflight-graphics").await?;
     ensure!(graphics.contains("in software") && graphics.contains("Buffers up to"), "{graphics}");
     let browser = tab.text("preflight-browser").await?;
