@@ -119,6 +119,12 @@ pub struct StorageSection {
 pub struct NetworkSection {
     /// Of the page.
     pub http: SocketAddr,
+    /// Visitors of the page connected at the same time, those who look on included.
+    pub http_connections: usize,
+    /// A visitor to whom nothing could be answered for so long is disconnected; whoever looks on hears something
+    /// every 15 seconds.
+    #[serde(with = "humantime_serde")]
+    pub http_timeout: Duration,
     /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password. Not set: nowhere.
     pub operator: Option<SocketAddr>,
     /// libp2p addresses of the backbone.
@@ -255,6 +261,8 @@ impl Default for NetworkSection {
         let host = || Multiaddr::empty().with(Protocol::Ip4(Ipv4Addr::LOCALHOST));
         Self {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            http_connections: 8192,
+            http_timeout: Duration::from_secs(30),
             operator: None,
             listen: vec![
                 host().with(Protocol::Udp(4001)).with(Protocol::QuicV1).with(Protocol::WebTransport),

@@ -11,5 +11,6 @@ pub mod cli;
 pub mod config;
 pub mod data;
 pub mod http;
+pub mod http_listener;
 pub mod peer;
 pub mod storage;

@@ -33,10 +33,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::login::Login;
 use crate::access::{Access, keep_up, signing_key};
-use crate::config::RunConfig;
+use crate::config::{NetworkSection, RunConfig};
 use crate::data::fashion_mnist::{Dataset, FileSpecs};
 use crate::data::shards::ShardStore;
 use crate::http::{HttpState, app};
+use crate::http_listener::BoundedListener;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::Journal;
@@ -142,6 +143,8 @@ pub async fn run(
     let refreshing = tokio::spawn(refresh_addresses(node.clone(), outputs.status.clone(), shutdown.clone()));
     let http_state = HttpState::new(web_root, status, events.subscribe()).with_login(login);
     drop(events);
+    let NetworkSection { http_connections, http_timeout, .. } = config.network;
+    let http = BoundedListener::new(http, http_connections, http_timeout, node.clone());
     let stop = shutdown.clone();
     let mut page = tokio::spawn(async move {
         axum::serve(http, app(http_state)).with_graceful_shutdown(stop.cancelled_owned()).await

@@ -37,6 +37,9 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     )?;
     Invalid::check_range("storage.keep_checkpoints", config.storage.keep_checkpoints, 1..=1000)?;
     Invalid::check("network.listen", !config.network.listen.is_empty(), "at least one address", "[]")?;
+    Invalid::check_range("network.http_connections", config.network.http_connections, 1..=1_000_000)?;
+    let timeout = Duration::from_secs(20)..=Duration::from_secs(3600);
+    Invalid::check_duration("network.http_timeout", config.network.http_timeout, timeout)?;
     Invalid::check_range("network.contributors_max", config.network.contributors_max, 1..=1_000_000)?;
     for relay in &config.network.relays {
         let good = matches!(relay.iter().last(), Some(Protocol::P2p(_)));

@@ -87,6 +87,8 @@ misdeeds! {
     RecordRate = "record_rate",
     /// A record whose parts do not go together.
     MalformedRecord = "malformed_record",
+    /// Somebody on the page's port to whom nothing could be answered for too long.
+    SlowVisitor = "slow_visitor",
     /// More work under way than there may be.
     Busy = "busy",
 }

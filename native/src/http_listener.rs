@@ -1,0 +1,150 @@
+//! The page's connections, bounded: how many there are, and how long one may keep its place for nothing.
+//!
+//! A visitor who connects and asks nothing, asks byte by byte, or does not take its answer, would otherwise hold
+//! a file of the process for ever; when there are none left, contributors get no connection either.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::serve::Listener;
+use barnraise_relay::{Misdeed, Node};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep};
+
+/// A listener whose connections are bounded; further ones wait until a place is free.
+#[derive(Debug)]
+pub struct BoundedListener {
+    listener: TcpListener,
+    places: Arc<Semaphore>,
+    timeout: Duration,
+    node: Node,
+}
+
+/// One of its connections. It ends when nothing was written to it for too long, whatever is the reason: no
+/// question was asked, or the answer is not taken.
+#[derive(Debug)]
+pub struct BoundedConnection {
+    stream: TcpStream,
+    timeout: Duration,
+    timer: Pin<Box<Sleep>>,
+    node: Node,
+    _place: OwnedSemaphorePermit,
+}
+
+impl BoundedListener {
+    /// At most `connections` at a time, each ended after `timeout` without an answer, which `node` counts.
+    pub fn new(listener: TcpListener, connections: usize, timeout: Duration, node: Node) -> Self {
+        let places = Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)));
+        Self { listener, places, timeout, node }
+    }
+}
+
+impl Listener for BoundedListener {
+    type Io = BoundedConnection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (BoundedConnection, SocketAddr) {
+        let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
+            // It is never closed.
+            return std::future::pending().await;
+        };
+        let (stream, address) = Listener::accept(&mut self.listener).await;
+        let timer = Box::pin(tokio::time::sleep(self.timeout));
+        let node = self.node.clone();
+        (BoundedConnection { stream, timeout: self.timeout, timer, node, _place: place }, address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl BoundedConnection {
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        ready!(self.timer.as_mut().poll(cx));
+        self.node.count(Misdeed::SlowVisitor);
+        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "nothing was answered for too long"))
+    }
+}
+
+impl AsyncRead for BoundedConnection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.stream).poll_read(cx, buffer) {
+            Poll::Pending => self.poll_late(cx).map(Err),
+            ready => ready,
+        }
+    }
+}
+
+impl AsyncWrite for BoundedConnection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match Pin::new(&mut self.stream).poll_write(cx, bytes) {
+            Poll::Pending => self.poll_late(cx).map(Err),
+            Poll::Ready(Ok(n_bytes)) => {
+                let deadline = Instant::now() + self.timeout;
+                self.timer.as_mut().reset(deadline);
+                Poll::Ready(Ok(n_bytes))
+            }
+            failed => failed,
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use axum::Router;
+    use axum::routing::get;
+    use barnraise_relay::NodeConfig;
+    use libp2p::identity::Keypair;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    async fn answer(address: SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text
+    }
+
+    #[tokio::test]
+    async fn who_asks_nothing_gives_its_place_back() {
+        let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = BoundedListener::new(listener, 2, Duration::from_millis(200), node.clone());
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(axum::serve(listener, Router::new().route("/", get(|| async { "here" }))).into_future());
+        assert!(answer(address).await.ends_with("here"));
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(b"GET / HT").await.unwrap();
+        // There is no place before one of them is ended.
+        assert!(answer(address).await.ends_with("here"));
+        for stream in [&mut silent, &mut slow] {
+            // Ended, or reset.
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        }
+        assert!(node.metrics().contains("barnraise_misdeeds_total{reason=\"slow_visitor\"} 2"));
+    }
+}
