@@ -1,5 +1,6 @@
 //! `barnraise-relay`: the relay as a small program of its own, without anything that trains.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use barnraise_relay::server::run_file;
@@ -19,7 +20,12 @@ fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new(barnraise_relay::server::LOG_DEFAULT));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let has_colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(has_colours)
+        .with_writer(std::io::stderr)
+        .init();
     barnraise_relay::install_crypto_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(run_file(&cli.config));

@@ -40,7 +40,7 @@ pub enum Way {
 
 impl Way {
     /// The address of this way among those of a relay.
-    pub fn of<'a>(self, addresses: &'a [Multiaddr]) -> Option<&'a Multiaddr> {
+    pub fn of(self, addresses: &[Multiaddr]) -> Option<&Multiaddr> {
         addresses.iter().find(|address| {
             address.iter().any(|part| match self {
                 Self::WebTransport => part == Protocol::WebTransport,
