@@ -5,8 +5,8 @@
 /// Beside the connections: listeners, certificates, storage, the operator's page.
 const OTHER_FILES: u64 = 128;
 
-/// Warns where `connections` may meet the system's limit on open files. Each connection over TCP or WebSocket
-/// takes one; QUIC and WebTransport share their listener's socket.
+/// Warns where `connections` may meet the system's limit on open files. Each connection over TCP, WebSocket
+/// or WebRTC takes one; QUIC and WebTransport share their listener's socket.
 pub fn warn_about_open_files(connections: u32) {
     let wanted = u64::from(connections) + OTHER_FILES;
     // Elsewhere than on Linux nobody can tell.

@@ -115,13 +115,14 @@ impl Connection {
         }
     }
 
-    fn count(&mut self, stream: InnerStream) -> Result<Stream, ConnectionError> {
+    /// Counts a stream; `None` where the connection has had too many.
+    fn count(&mut self, stream: InnerStream) -> Option<Stream> {
         self.n_opened += 1;
         if self.n_opened > STREAMS_PER_LIFE_MAX {
-            return Err(ConnectionError::WornOut);
+            return None;
         }
         self.shared.n_open.fetch_add(1, Ordering::Relaxed);
-        Ok(Stream { inner: stream, is_flushed: true, shared: Arc::clone(&self.shared) })
+        Some(Stream { inner: stream, is_flushed: true, shared: Arc::clone(&self.shared) })
     }
 }
 
@@ -134,7 +135,7 @@ impl StreamMuxer for Connection {
             let inner = self.inner.as_mut().ok_or(ConnectionError::Closed)?;
             let stream = ready!(Pin::new(inner).poll_inbound(cx))?;
             let is_one_too_many = self.shared.is_full(self.limits);
-            let stream = self.count(stream)?;
+            let stream = self.count(stream).ok_or(ConnectionError::WornOut)?;
             if !is_one_too_many {
                 return Poll::Ready(Ok(stream));
             }
@@ -154,7 +155,7 @@ impl StreamMuxer for Connection {
         let _context = tasks.handle().enter();
         let inner = self.inner.as_mut().ok_or(ConnectionError::Closed)?;
         let stream = ready!(Pin::new(inner).poll_outbound(cx))?;
-        Poll::Ready(self.count(stream))
+        Poll::Ready(self.count(stream).ok_or(ConnectionError::WornOut))
     }
 
     fn poll(

@@ -12,7 +12,7 @@ use barnraise_tests::process::Backbone;
 
 use super::village::{LONG, contributor, turn, world};
 
-/// 16.8 million parameters of four bytes; one contribution is one step, and is waited for, however long it takes.
+/// 16.8 million parameters of four bytes; one contribution is one step, and is waited for.
 const LARGE: &str = r#"
     [run]
     id = "large"

@@ -13,8 +13,8 @@ pub type ChannelNumber = u32;
 
 /// The channel of the handshake, there from the beginning.
 pub const HANDSHAKE_CHANNEL: ChannelNumber = 0;
-/// Largest message on a channel. The libp2p WebRTC specification allows 16 KiB, of which rust-libp2p's listener
-/// reads half and then resets the stream.
+/// Largest message on a channel. The libp2p WebRTC specification allows 16 KiB, of which rust-libp2p's
+/// listener reads half and then resets the stream.
 pub const MESSAGE_BYTES_MAX: u32 = 8 * 1024;
 /// Bytes of one channel that the worker has handed over and the page has not passed on.
 pub const SEND_BYTES_MAX: u32 = 256 * 1024;

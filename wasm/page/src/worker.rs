@@ -28,7 +28,7 @@ impl PeerWorker {
             move |event: web_sys::Event| match read(&event) {
                 Event::FromPeer(PeerToPage::DialRtc { ufrag, answer }) => {
                     if let Some(port) = port(&event) {
-                        rtc.dial(ufrag, answer, port);
+                        rtc.dial(ufrag, answer, &port);
                     }
                 }
                 event => dispatch(event),

@@ -2,7 +2,7 @@
 //!
 //! Browsers name a post-quantum group first in the list of those that they know, and `webrtc-dtls` 0.11 takes
 //! the first one or none. The list is only read in the first ClientHello, before the cookie, which is no part
-//! of what the handshake attests (RFC 6347, section 4.2.1): there, a group that both know may as well be first.
+//! of what the handshake attests (RFC 6347, section 4.2.1): there, one that both know may be first.
 //! What is agreed on then is signed as ever.
 
 /// Content type of a record.

@@ -18,7 +18,7 @@ use tokio::net::UdpSocket;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Clients at once; one more takes the place of the oldest that has not finished its handshake, if there is one.
+/// Clients at once; one more takes the place of the oldest that has not finished its handshake.
 const CLIENTS_MAX: usize = 1024;
 /// Largest datagram: the listener's own limit.
 const DATAGRAM_BYTES_MAX: usize = 8192;
@@ -26,6 +26,8 @@ const DATAGRAM_BYTES_MAX: usize = 8192;
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Of one that has not.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(15);
+/// After the socket failed.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
 /// How a user begins, with the version of the specification (libp2p WebRTC-direct).
 const USER: &[u8] = b"libp2p+webrtc+v1/";
 /// First bytes of a STUN binding request.
@@ -89,8 +91,11 @@ async fn pass_in(socket: Arc<UdpSocket>, clients: Clients, listener: u16) {
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     let mut n_greeted = 0;
     loop {
-        // An error is of one datagram that was sent before, such as an address that nobody is at.
-        let Ok((n_bytes, from)) = socket.recv_from(&mut buffer).await else { continue };
+        let Ok((n_bytes, from)) = socket.recv_from(&mut buffer).await else {
+            // Of one datagram, or of an interface that is down for now.
+            tokio::time::sleep(PAUSE_AFTER_ERROR).await;
+            continue;
+        };
         let Some(datagram) = buffer.get_mut(..n_bytes) else { continue };
         let known = lock(&clients).get(&from).map(|client| Arc::clone(&client.inward));
         let inward = match known {

@@ -39,7 +39,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(port: MessagePort) -> Rc<Self> {
+    pub(super) fn new(port: &MessagePort) -> Rc<Self> {
         let connection = Rc::new(Self {
             port: port.clone(),
             peer: RefCell::default(),
@@ -48,7 +48,7 @@ impl Connection {
             is_over: Cell::default(),
             listeners: RefCell::default(),
         });
-        connection.listen(&port, "message", |connection, event| {
+        connection.listen(port, "message", |connection, event| {
             connection.on_message(&event.unchecked_into::<MessageEvent>());
         });
         // A port that is listened to in this manner holds its messages back until it is started.

@@ -60,6 +60,7 @@ async fn describe_as(
     JsFuture::from(set(&description)).await.map(drop).map_err(describe)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
 fn describe(error: JsValue) -> String {
     match error.dyn_ref::<js_sys::Error>() {
         Some(error) => String::from(error.message()),

@@ -27,7 +27,7 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// Begins to open a connection; what comes of it is told on `port`.
-    pub(crate) fn dial(&self, ufrag: String, answer: String, port: MessagePort) {
+    pub(crate) fn dial(&self, ufrag: String, answer: String, port: &MessagePort) {
         let mut all = self.all.borrow_mut();
         all.retain(|connection| !connection.is_over());
         let connection = Connection::new(port);
