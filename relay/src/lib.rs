@@ -10,6 +10,7 @@ mod crypto;
 pub mod dht;
 mod files;
 mod identity;
+mod memory;
 mod node;
 mod open_files;
 mod pending;

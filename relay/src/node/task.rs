@@ -22,6 +22,7 @@ use super::path::is_relayed;
 use super::reachability::{Action, Reservations};
 use super::routing::{self, Contact};
 use super::{NodeConfig, NodeError, NodeEvent, Path, Shared};
+use crate::memory::{self, Crowd};
 use crate::streams::{OpenError, OpenRequest, Registry};
 use crate::usage::Usage;
 
@@ -65,6 +66,7 @@ pub(super) struct NodeTask {
     metrics: Metrics,
     usage: Option<Arc<Usage>>,
     connections: Connections,
+    crowd: Crowd,
     dials: HashMap<ConnectionId, PendingDial>,
     hopeful: Vec<HopefulDial>,
     hole_punch_timeout: Duration,
@@ -96,6 +98,7 @@ impl NodeTask {
             metrics: network.metrics,
             usage: network.usage,
             connections: Connections::default(),
+            crowd: Crowd::default(),
             dials: HashMap::new(),
             hopeful: Vec::new(),
             hole_punch_timeout: config.hole_punch_timeout,
@@ -236,6 +239,11 @@ impl NodeTask {
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
                 tracing::debug!(peer = %peer_id, ?cause, "connection closed");
                 self.connections.remove(&peer_id, connection_id);
+                let n_connections = self.swarm.network_info().connection_counters().num_established();
+                if self.crowd.has_halved(n_connections) {
+                    // Nobody waits for it.
+                    drop(tokio::task::spawn_blocking(memory::give_back));
+                }
                 if num_established == 0 {
                     let _ = self.events.send(NodeEvent::Disconnected(peer_id));
                 }
@@ -287,6 +295,7 @@ impl NodeTask {
 
     fn on_connected(&mut self, peer: PeerId, id: ConnectionId, endpoint: &ConnectedPoint, is_first: bool) {
         let address = endpoint.get_remote_address();
+        self.crowd.on_come(self.swarm.network_info().connection_counters().num_established());
         self.connections.add(peer, id, address);
         if is_first {
             // No receiver is no failure.

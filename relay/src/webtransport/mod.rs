@@ -15,8 +15,8 @@ mod stream;
 mod transport;
 
 pub use self::config::WebTransportConfig;
-pub(crate) use self::listener::bind_udp;
 pub use self::handshake::{HandshakeError, WELL_KNOWN_PATH};
+pub(crate) use self::listener::bind_udp;
 pub use self::muxer::{Connection, ConnectionError};
 pub use self::stream::Stream;
 pub use self::transport::{Transport, TransportError};

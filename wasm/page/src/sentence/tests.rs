@@ -173,7 +173,8 @@ fn the_way_to_the_backbone_is_told_with_what_kept_a_better_one() {
     let both = vec![(Way::WebTransport, "no answer".into()), (Way::WebRtc, "closed".into())];
     page.way = Some((Way::WebSocket, both));
     let line = connection_line(&page).unwrap();
-    let want = "Connected by WebSocket, as WebTransport did not work (no answer) and WebRTC did not work (closed).";
+    let want =
+        "Connected by WebSocket, as WebTransport did not work (no answer) and WebRTC did not work (closed).";
     assert_eq!(line, want);
     page.way = Some((Way::WebTransport, vec![(Way::WebSocket, "no answer".into())]));
     assert_eq!(connection_line(&page).unwrap(), "Connected by WebTransport.", "what is worse is not missed");
