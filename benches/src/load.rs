@@ -13,6 +13,8 @@ use clap::Args;
 
 use crate::ratio::{Spread, short, table};
 
+/// After the last circuit: connections are closed, and the relay gives back what they held.
+const LEAVING: Duration = Duration::from_secs(5);
 /// Longer than anything that is waited for takes.
 const HANG: Duration = Duration::from_secs(300);
 /// What one that moves something moves.
@@ -76,6 +78,13 @@ impl Stage {
         metric(&self.relay.metrics().await?, name)
     }
 
+    /// Waits until nobody is left, and what belonged to the last ones is freed.
+    async fn until_left(&self) -> Result<()> {
+        self.until_carried(0).await?;
+        tokio::time::sleep(LEAVING).await;
+        Ok(())
+    }
+
     /// Waits until at most so many circuits are carried.
     async fn until_carried(&self, n_circuits: usize) -> Result<()> {
         let empty = async {
@@ -115,7 +124,7 @@ pub(crate) async fn load(args: &LoadArgs) -> Result<()> {
     log.look(&stage, &format!("{n_moving} of them moved 1 MiB/s for {} s", args.seconds), 0)?;
     let (dropped, mut failures) = (crowd.dropped(), crowd.failures().to_vec());
     drop(crowd);
-    stage.until_carried(0).await?;
+    stage.until_left().await?;
     log.look(&stage, "all left", 0)?;
     // What the allocator keeps is used again: a second crowd should not need more.
     let again = stage.gather(Way::WebTransport, half).await?;
@@ -123,7 +132,7 @@ pub(crate) async fn load(args: &LoadArgs) -> Result<()> {
     log.look(&stage, &format!("{} came once more", args.sessions), 0)?;
     failures.extend_from_slice(again.failures());
     drop(again);
-    stage.until_carried(0).await?;
+    stage.until_left().await?;
     log.look(&stage, "all left", 0)?;
     log.print();
     let rates: Vec<f64> = moved.iter().map(|&n_bytes| n_bytes as f64 / seconds / 1_048_576.0).collect();
