@@ -16,7 +16,6 @@ use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 const TCP: &str = "/ip4/127.0.0.1/tcp/0";
 const WEBSOCKET: &str = "/ip4/127.0.0.1/tcp/0/ws";
 const QUIC: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
-const WEBRTC: &str = "/ip4/127.0.0.1/udp/0/webrtc-direct";
 const WEBTRANSPORT: &str = "/ip4/127.0.0.1/udp/0/quic-v1/webtransport";
 
 /// After this long a test hangs.
@@ -35,24 +34,13 @@ const PAUSE: Duration = Duration::from_secs(3);
 /// Most that two ends and what is between them hold of what was written and not read.
 const HELD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// A node that dials by WebRTC too, which takes a listener.
-async fn webrtc_dialer(directory: &tempfile::TempDir) -> Node {
-    let certificates_dir = Some(directory.path().join("dialer"));
-    let config = NodeConfig { certificates_dir, ..listening(&[WEBRTC]) };
-    Node::start(Keypair::generate_ed25519(), config).await.unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn every_way_carries_everything() {
-    barnraise_relay::install_crypto_provider();
-    let directory = tempfile::tempdir().unwrap();
-    let certificates_dir = Some(directory.path().join("node"));
-    let config = NodeConfig { certificates_dir, ..listening(&[TCP, WEBSOCKET, QUIC, WEBRTC]) };
-    let node = echo_node(config).await;
+    let node = echo_node(listening(&[TCP, WEBSOCKET, QUIC])).await;
     let addresses = node.addresses();
-    assert_eq!(addresses.len(), 4, "{addresses:?}");
+    assert_eq!(addresses.len(), 3, "{addresses:?}");
     for address in addresses {
-        let dialer = webrtc_dialer(&directory).await;
+        let dialer = dialer().await;
         dialer.dial(address.clone()).await.unwrap();
         let path = dialer.path(node.peer_id()).await.unwrap();
         let expected = Path::Direct { address, is_hole_punched: false };

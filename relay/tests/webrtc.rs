@@ -63,8 +63,7 @@ async fn handshakes_that_nobody_finishes_leave_nothing_behind() {
     }
     until("more than one runtime", || runtimes() > 1).await;
     until("one runtime", || runtimes() <= 1).await;
-    let dialer = Node::start(Keypair::generate_ed25519(), webrtc(other.path())).await.unwrap();
-    dialer.dial(address).await.unwrap();
+    let dialer = dialer_of(&address, &webrtc(other.path())).await;
     let stream = dialer.open(node.peer_id(), ECHO).await.unwrap();
     assert_eq!(round_trip(stream, b"hello").await, b"hello");
 }

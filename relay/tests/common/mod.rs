@@ -135,6 +135,20 @@ async fn negotiate(stream: &mut ClientStream, protocol: &str) {
     }
 }
 
+/// A new node that has dialled `address`: on a busy machine a handshake over UDP may take too long, and whoever means
+/// it comes again, from another port as browsers do.
+pub async fn dialer_of(address: &Multiaddr, config: &NodeConfig) -> Node {
+    const ATTEMPTS: usize = 5;
+    for _ in 0..ATTEMPTS {
+        let dialer = Node::start(Keypair::generate_ed25519(), config.clone()).await.unwrap();
+        if dialer.dial(address.clone()).await.is_ok() {
+            return dialer;
+        }
+        dialer.shutdown().await;
+    }
+    panic!("{address} was dialled {ATTEMPTS} times in vain");
+}
+
 /// Sends `message`, closes, and reads until the end.
 pub async fn round_trip<S>(mut stream: S, message: &[u8]) -> Vec<u8>
 where
