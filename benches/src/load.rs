@@ -6,7 +6,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use barnraise_relay::libp2p::Multiaddr;
 use barnraise_tests::load::{Crowd, ProcessUsage, Target, Way, relay_toml};
 use barnraise_tests::process::{Relay, World, metric};
 use clap::Args;
@@ -62,7 +61,7 @@ impl Stage {
         let mut world = World::new("")?;
         let n_sessions = u32::try_from(n_sessions)?;
         let relay = world.relay_here(&relay_toml(n_sessions)).await?;
-        let target = Target::start(tcp(relay.addresses())?, n_sessions, heartbeat).await?;
+        let target = Target::start(relay.tcp()?.clone(), n_sessions, heartbeat).await?;
         Ok(Self { _world: world, relay, target })
     }
 
@@ -95,14 +94,6 @@ impl Stage {
         };
         tokio::time::timeout(HANG, empty).await.context("circuits of those who left are still carried")?
     }
-}
-
-fn tcp(addresses: &[Multiaddr]) -> Result<Multiaddr> {
-    let is_tcp = |address: &&Multiaddr| {
-        let text = address.to_string();
-        text.contains("/tcp/") && !text.contains("/ws")
-    };
-    addresses.iter().find(is_tcp).cloned().context("the relay has no TCP address")
 }
 
 /// `load`.

@@ -21,12 +21,7 @@ async fn a_crowd_of_tabs_is_served_and_leaves_nothing_behind() {
     let mut world = World::new("").unwrap();
     let relay = world.relay_here(&relay_toml(N_SESSIONS as u32)).await.unwrap();
     let addresses = relay.addresses();
-    let is_tcp = |address: &&libp2p::Multiaddr| {
-        let text = address.to_string();
-        text.contains("/tcp/") && !text.contains("/ws")
-    };
-    let tcp = addresses.iter().find(is_tcp).unwrap().clone();
-    let target = Target::start(tcp, N_SESSIONS as u32, HEARTBEAT).await.unwrap();
+    let target = Target::start(relay.tcp().unwrap().clone(), N_SESSIONS as u32, HEARTBEAT).await.unwrap();
     let before = ProcessUsage::of(relay.pid().unwrap()).unwrap();
     // The second crowd finds room only where the first left some: there are few places more.
     for _ in 0..2 {

@@ -12,7 +12,7 @@ use libp2p::core::transport::ListenerId;
 use libp2p::multiaddr::Protocol;
 
 use super::front::Front;
-use crate::webtransport::bind_udp;
+use crate::webtransport::{bind_udp, to_udp_address};
 
 /// What the listener behind the front is told to listen on.
 pub(super) fn inward() -> Multiaddr {
@@ -21,17 +21,7 @@ pub(super) fn inward() -> Multiaddr {
 
 /// Reads `/ip4|ip6/…/udp/…/webrtc-direct`, with whatever follows an address that was printed.
 pub(super) fn to_socket_address(address: &Multiaddr) -> Option<SocketAddr> {
-    let mut parts = address.iter();
-    let ip: IpAddr = match parts.next()? {
-        Protocol::Ip4(ip) => ip.into(),
-        Protocol::Ip6(ip) => ip.into(),
-        _ => return None,
-    };
-    let Protocol::Udp(port) = parts.next()? else { return None };
-    let Protocol::WebRTCDirect = parts.next()? else { return None };
-    parts
-        .all(|part| matches!(part, Protocol::Certhash(_) | Protocol::P2p(_)))
-        .then_some(SocketAddr::new(ip, port))
+    to_udp_address(address, &[Protocol::WebRTCDirect])
 }
 
 fn to_multiaddr(address: SocketAddr) -> Multiaddr {

@@ -12,6 +12,11 @@ use crate::certificates::Certhash;
 /// Hashes of certificates and a peer id may follow and are not looked at: one can listen on an address
 /// that was printed earlier, and the hashes are the listener's to say.
 pub(super) fn to_socket_address(address: &Multiaddr) -> Option<SocketAddr> {
+    to_udp_address(address, &[Protocol::QuicV1, Protocol::WebTransport])
+}
+
+/// Reads `/ip4|ip6/…/udp/…`, then exactly `protocols`, then hashes of certificates and peer ids.
+pub(crate) fn to_udp_address(address: &Multiaddr, protocols: &[Protocol<'_>]) -> Option<SocketAddr> {
     let mut parts = address.iter();
     let ip: IpAddr = match parts.next()? {
         Protocol::Ip4(ip) => ip.into(),
@@ -19,10 +24,9 @@ pub(super) fn to_socket_address(address: &Multiaddr) -> Option<SocketAddr> {
         _ => return None,
     };
     let Protocol::Udp(port) = parts.next()? else { return None };
-    let (Protocol::QuicV1, Protocol::WebTransport) = (parts.next()?, parts.next()?) else { return None };
-    parts
-        .all(|part| matches!(part, Protocol::Certhash(_) | Protocol::P2p(_)))
-        .then_some(SocketAddr::new(ip, port))
+    let is_theirs = protocols.iter().all(|protocol| parts.next().as_ref() == Some(protocol))
+        && parts.all(|part| matches!(part, Protocol::Certhash(_) | Protocol::P2p(_)));
+    is_theirs.then_some(SocketAddr::new(ip, port))
 }
 
 /// The address that clients dial.

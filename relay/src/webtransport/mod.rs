@@ -14,6 +14,7 @@ mod runtime;
 mod stream;
 mod transport;
 
+pub(crate) use self::address::to_udp_address;
 pub use self::config::WebTransportConfig;
 pub use self::handshake::{HandshakeError, WELL_KNOWN_PATH};
 pub(crate) use self::listener::bind_udp;

@@ -38,11 +38,7 @@ impl Backbone {
     /// # Errors
     /// Where it announced none.
     pub fn tcp(&self) -> Result<Multiaddr> {
-        let is_tcp = |address: &&Multiaddr| {
-            let parts: Vec<Protocol<'_>> = address.iter().collect();
-            matches!(parts[..], [_, Protocol::Tcp(_), Protocol::P2p(_)])
-        };
-        self.addresses.iter().find(is_tcp).cloned().context("no TCP address was announced")
+        tcp_of(&self.addresses).cloned()
     }
 
     /// An address of it through a relay, once one took it in.
@@ -205,6 +201,14 @@ pub fn metric(metrics: &str, name: &str) -> Result<f64> {
     value.map_or(Ok(0.0), |value| value.parse().with_context(|| format!("{name} {value}")))
 }
 
+fn tcp_of(addresses: &[Multiaddr]) -> Result<&Multiaddr> {
+    let is_tcp = |address: &&Multiaddr| {
+        let parts: Vec<Protocol<'_>> = address.iter().collect();
+        matches!(parts[..], [_, Protocol::Tcp(_), Protocol::P2p(_)])
+    };
+    addresses.iter().find(is_tcp).context("no TCP address was announced")
+}
+
 /// A running `barnraise relay`.
 #[derive(Debug)]
 pub struct Relay {
@@ -233,6 +237,14 @@ impl Relay {
     /// Where it has ended.
     pub fn pid(&self) -> Result<u32> {
         self.process.child.id().context("the process has ended")
+    }
+
+    /// The TCP address, peer id included.
+    ///
+    /// # Errors
+    /// Where it announced none.
+    pub fn tcp(&self) -> Result<&Multiaddr> {
+        tcp_of(&self.addresses)
     }
 
     /// The QUIC address, peer id included.

@@ -49,8 +49,7 @@ async fn a_tab_finds_its_backbone_again_through_the_dht() -> Result<()> {
     let _turn = turn().await;
     let mut meeting = world(QUICK)?;
     let relay = meeting.relay_here(RELAY).await?;
-    let is_tcp = |address: &&Multiaddr| address.to_string().split('/').nth(5) == Some("p2p");
-    let tcp = relay.addresses().iter().find(is_tcp).context("the relay announced no TCP address")?;
+    let tcp = relay.tcp()?;
     let mut world = world(&format!("{QUICK}\n[network]\ndht_peers = [\"{tcp}\"]\n"))?;
     let backbone = world.backbone().await?;
     is_known(tcp, "quick").await?;
