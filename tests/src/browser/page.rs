@@ -1,6 +1,6 @@
 //! Waiting for the page and reading it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use fantoccini::Locator;
@@ -45,8 +45,12 @@ const SUMMARY: &str = r#"
     return { ...shown, doing: doing(), at: location.href };
 "#;
 
-/// What chromedriver says of a script whose document is gone.
-const UNLOADED: &str = "document unloaded";
+/// What chromedriver says of a script whose document is gone: at once, or, where the page is left
+/// while the script is on its way to it, only when the script has been waited for in vain.
+const UNLOADED: [&str; 2] = ["document unloaded", "script timeout"];
+
+/// How long one script looks at the page before the page is asked anew.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// How much later than the page itself its browser may be before it counts as hung.
 const GRACE: Duration = Duration::from_secs(30);
@@ -59,28 +63,32 @@ impl Tab {
     /// Where it does not come true within `at_most`: with the page's sentence and numbers, its
     /// console and a picture.
     pub async fn until(&self, condition: &str, at_most: Duration) -> Result<Value> {
-        let script_max = at_most + GRACE;
-        let timeouts = TimeoutConfiguration::new(Some(script_max), Some(script_max), None);
+        let timeouts = TimeoutConfiguration::new(Some(2 * LOOK), Some(at_most + GRACE), None);
         self.client.update_timeouts(timeouts).await?;
         let script = format!("{WORDS} const condition = () => ({condition}); {UNTIL}");
-        let at_most_ms = u64::try_from(at_most.as_millis())?;
+        let until = Instant::now() + at_most;
         let waiting = async {
             loop {
-                let asked = self.client.execute_async(&script, vec![json!(at_most_ms)]).await;
-                match asked {
+                let left = until.saturating_duration_since(Instant::now());
+                let look_ms = u64::try_from(left.min(LOOK).as_millis()).unwrap_or(u64::MAX);
+                match self.client.execute_async(&script, vec![json!(look_ms)]).await {
+                    Ok(outcome) if outcome.as_object().is_none_or(serde_json::Map::is_empty) => {}
                     // The page was left while it was looked at: the next one is asked.
-                    Err(error) if error.to_string().contains(UNLOADED) => {}
-                    asked => return asked,
+                    Err(error) if UNLOADED.iter().any(|said| error.to_string().contains(said)) => {}
+                    asked => return asked.map(Some),
+                }
+                if left.is_zero() {
+                    return Ok(None);
                 }
             }
         };
-        let outcome = match tokio::time::timeout(script_max + GRACE, waiting).await {
+        let outcome = match tokio::time::timeout(at_most + 2 * GRACE, waiting).await {
             Err(_) => bail!("{}: the browser hangs, waiting for {condition}", self.name()),
             Ok(Err(error)) => Err(anyhow!(error)).context("the page could not be asked"),
-            Ok(Ok(outcome)) => match (outcome.get("found"), outcome.get("error")) {
-                (Some(found), _) => return Ok(found.clone()),
-                (None, Some(error)) => Err(anyhow!("the condition fails: {error}")),
-                (None, None) => Err(anyhow!("not within {} s", at_most.as_secs())),
+            Ok(Ok(None)) => Err(anyhow!("not within {} s", at_most.as_secs())),
+            Ok(Ok(Some(outcome))) => match outcome.get("found") {
+                Some(found) => return Ok(found.clone()),
+                None => Err(anyhow!("the condition fails: {}", outcome["error"])),
             },
         };
         let wanted = format!("{}: waited for {condition}", self.name());
