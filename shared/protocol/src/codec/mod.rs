@@ -1,0 +1,180 @@
+//! How a flat tensor becomes bytes: floats, integers in blocks with a scale each, or the largest values only.
+//!
+//! Values that are not finite are refused on both ways, so that no peer can pass one on. Loops over values are
+//! written so that the compiler turns them into vector instructions, without asking for any beyond the baseline.
+
+mod blocks;
+mod floats;
+mod sparse;
+mod sparsity;
+
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::blocks::{INT4_BLOCK_VALUES, INT8_BLOCK_VALUES};
+use self::blocks::{Int4, Int8};
+pub use self::sparsity::{Density, Sparsity, WARMUP_DENSITY};
+
+/// Encoding of the values of a flat tensor, little-endian throughout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TensorCodec {
+    /// Four bytes a value, exact.
+    F32,
+    /// Two bytes a value: IEEE half precision, rounded to nearest even, saturating at ±65504.
+    F16,
+    /// Blocks of [`INT8_BLOCK_VALUES`]: an f32 scale `s = max|x| / 127`, then a byte `round(x / s)` each.
+    /// The error of a value is at most `s / 2`, rounding of `s` aside.
+    Int8,
+    /// Blocks of [`INT4_BLOCK_VALUES`]: an f32 scale `s = max|x| / 7`, then `round(x / s)` in half a byte each.
+    /// The error of a value is at most `s / 2`, that is `max|x| / 14`, rounding of `s` aside. Too much to be left
+    /// uncorrected: gradients need error feedback.
+    Int4,
+    /// The values that are not zero, as [`Self::Int8`] has them, and where they stand: 8 bits a value, and at a
+    /// density of 1 % about 8 more. Who encodes chooses them and sets the others to zero.
+    TopK(Sparsity),
+}
+
+/// Why values could not be encoded or decoded.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum CodecError {
+    /// A NaN or an infinity, or a scale that would produce one.
+    #[error("value {index} is not finite")]
+    NotFinite {
+        /// Position in the flat tensor.
+        index: usize,
+    },
+    /// Bytes that do not fit the number of values.
+    #[error("{got} bytes, {n_values} values take {min} to {max}")]
+    Length {
+        /// Announced.
+        n_values: usize,
+        /// Fewest that they take.
+        min: usize,
+        /// Most that they take.
+        max: usize,
+        /// What came.
+        got: usize,
+    },
+    /// More values that are not zero than the codec sends.
+    #[error("{got} values are not zero, at most {max} are sent")]
+    TooDense {
+        /// Most.
+        max: usize,
+        /// What came.
+        got: usize,
+    },
+    /// A position past the last value.
+    #[error("a value stands past the last of {n_values}")]
+    Position {
+        /// Announced.
+        n_values: usize,
+    },
+    /// Positions that end before the last value has one, or go on after it.
+    #[error("the positions of {n_sent} values end elsewhere")]
+    Positions {
+        /// Values that are sent.
+        n_sent: usize,
+    },
+}
+
+impl TensorCodec {
+    /// Bytes that `n_values` values take, at any epoch: exact for a dense codec, otherwise the most.
+    pub fn encoded_len(self, n_values: usize) -> usize {
+        *self.encoded_len_at(n_values, 0).end()
+    }
+
+    /// Bytes that `n_values` values of a gradient of `epoch` may take; a dense codec leaves no choice.
+    pub fn encoded_len_at(self, n_values: usize, epoch: u64) -> RangeInclusive<usize> {
+        let exact = match self {
+            Self::F32 => n_values.saturating_mul(4),
+            Self::F16 => n_values.saturating_mul(2),
+            Self::Int8 => blocks::encoded_len::<Int8>(n_values),
+            Self::Int4 => blocks::encoded_len::<Int4>(n_values),
+            Self::TopK(sparsity) => {
+                let n_sent_max = sparsity.n_sent_max(n_values, epoch);
+                return sparse::COUNT_BYTES..=sparse::encoded_len_max(n_values, n_sent_max);
+            }
+        };
+        exact..=exact
+    }
+
+    /// Whether every value has its place in the bytes, and comes close enough for parameters to travel so.
+    pub fn carries_state(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::Int8)
+    }
+
+    /// `values`, `[n_values]` and finite, as [`Self::encoded_len`] bytes or fewer.
+    pub fn encode(self, values: &[f32]) -> Result<Vec<u8>, CodecError> {
+        let mut bytes = Vec::new();
+        self.encode_into(values, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// [`Self::encode`] over what `bytes` held, with its memory. After an error they are of no use.
+    pub fn encode_into(self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), CodecError> {
+        if let Self::TopK(sparsity) = self {
+            return sparse::encode(values, sparsity.n_sent_max(values.len(), 0), bytes);
+        }
+        // No value of what was there stays: each is written over.
+        bytes.resize(self.encoded_len(values.len()), 0);
+        let is_finite = match self {
+            Self::F32 => floats::encode_f32(values, bytes),
+            Self::F16 => floats::encode_f16(values, bytes),
+            Self::Int8 | Self::TopK(_) => blocks::encode::<Int8>(values, bytes),
+            Self::Int4 => blocks::encode::<Int4>(values, bytes),
+        };
+        if is_finite { Ok(()) } else { Err(not_finite(values)) }
+    }
+
+    /// `[n_values]` finite values from exactly the bytes that they take. `n_values` is the caller's, not the
+    /// sender's: that much is allocated.
+    pub fn decode(self, bytes: &[u8], n_values: usize) -> Result<Vec<f32>, CodecError> {
+        self.check_len(bytes, n_values)?;
+        let mut values = vec![0.0; n_values];
+        self.decode_into(bytes, &mut values)?;
+        Ok(values)
+    }
+
+    /// [`Self::decode`] over what `values` held. After an error they are of no use.
+    pub fn decode_into(self, bytes: &[u8], values: &mut [f32]) -> Result<(), CodecError> {
+        self.check_len(bytes, values.len())?;
+        let is_finite = match self {
+            Self::F32 => floats::decode_f32(bytes, values),
+            Self::F16 => floats::decode_f16(bytes, values),
+            Self::Int8 => blocks::decode::<Int8>(bytes, values),
+            Self::Int4 => blocks::decode::<Int4>(bytes, values),
+            Self::TopK(_) => return sparse::decode(bytes, values),
+        };
+        if is_finite { Ok(()) } else { Err(not_finite(values)) }
+    }
+
+    fn check_len(self, bytes: &[u8], n_values: usize) -> Result<(), CodecError> {
+        let (wanted, got) = (self.encoded_len_at(n_values, 0), bytes.len());
+        if wanted.contains(&got) {
+            return Ok(());
+        }
+        Err(CodecError::Length { n_values, min: *wanted.start(), max: *wanted.end(), got })
+    }
+}
+
+/// Bits of an f32 without its sign: they are ordered as its magnitude is.
+const MAGNITUDE: u32 = 0x7fff_ffff;
+/// The smallest [`MAGNITUDE`] that is not finite.
+const INFINITY: u32 = 0x7f80_0000;
+
+/// Bits of the largest magnitude, of a NaN where there is one; 0 of nothing.
+fn max_magnitude(values: &[f32]) -> u32 {
+    // Signed, because the baseline of x86-64 compares only those.
+    values.iter().fold(0i32, |max, value| max.max((value.to_bits() & MAGNITUDE) as i32)) as u32
+}
+
+/// Names what is known to be there.
+fn not_finite(values: &[f32]) -> CodecError {
+    let index = values.iter().position(|value| !value.is_finite());
+    CodecError::NotFinite { index: index.unwrap_or(values.len()) }
+}
+
+#[cfg(test)]
+mod tests;

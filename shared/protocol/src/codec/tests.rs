@@ -1,0 +1,220 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn top_k(share: f64) -> TensorCodec {
+    TensorCodec::TopK(Sparsity { density: Density::from_share(share).unwrap(), warmup_epochs: 0 })
+}
+
+fn all() -> [TensorCodec; 5] {
+    [TensorCodec::F32, TensorCodec::F16, TensorCodec::Int8, TensorCodec::Int4, top_k(1.0)]
+}
+
+#[test]
+fn golden_bytes() {
+    let values = [1.0, -0.5, 0.0];
+    assert_eq!(TensorCodec::F32.encode(&values[..2]).unwrap(), [0, 0, 128, 63, 0, 0, 0, 191]);
+    assert_eq!(TensorCodec::F16.encode(&values).unwrap(), [0x00, 0x3c, 0x00, 0xb8, 0, 0]);
+    let scale = (1.0f32 / 127.0).to_le_bytes();
+    let want = [scale.as_slice(), &[127, (-64i8) as u8, 0]].concat();
+    assert_eq!(TensorCodec::Int8.encode(&values).unwrap(), want);
+    // Levels 7, −4 and 0; in two bytes the third value stands above the first.
+    let scale = (1.0f32 / 7.0).to_le_bytes();
+    let want = [scale.as_slice(), &[0x07, 0x0c]].concat();
+    assert_eq!(TensorCodec::Int4.encode(&[1.0, -0.6, 0.0]).unwrap(), want);
+    let mut sparse = [0.0; 20];
+    (sparse[3], sparse[12]) = (1.0, -0.5);
+    // Gaps of 3 and 8, 2 low bits: 0 and 11, then 110 and 00, the first bit lowest.
+    let scale = (1.0f32 / 127.0).to_le_bytes();
+    let want = [[2, 0, 0, 0].as_slice(), &scale, &[127, (-64i8) as u8, 0b0001_1110]].concat();
+    let bytes = top_k(0.1).encode(&sparse).unwrap();
+    assert_eq!(bytes, want);
+    let level = 64.0 * (1.0f32 / 127.0);
+    sparse[12] = -level;
+    assert_eq!(top_k(0.1).decode(&bytes, 20).unwrap(), sparse);
+}
+
+#[test]
+fn names_in_a_file_and_on_the_wire() {
+    for (codec, name, wire) in [
+        (TensorCodec::F32, "\"f32\"", &[0][..]),
+        (TensorCodec::F16, "\"f16\"", &[1]),
+        (TensorCodec::Int8, "\"int8\"", &[2]),
+        (TensorCodec::Int4, "\"int4\"", &[3]),
+        (top_k(0.01), "{\"top-k\":{\"density\":0.01,\"warmup_epochs\":0}}", &[4, 0x90, 0x4e, 0]),
+    ] {
+        assert_eq!(postcard::to_allocvec(&codec).unwrap(), wire, "{name}");
+        assert_eq!(postcard::from_bytes(wire), Ok(codec), "{name}");
+    }
+}
+
+#[test]
+fn what_is_not_finite_is_refused_both_ways() {
+    for codec in all() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert_eq!(codec.encode(&[0.0, bad]), Err(CodecError::NotFinite { index: 1 }), "{codec:?}");
+        }
+    }
+    let infinity = f32::INFINITY.to_le_bytes();
+    assert_eq!(TensorCodec::F32.decode(&infinity, 1), Err(CodecError::NotFinite { index: 0 }));
+    assert_eq!(TensorCodec::F16.decode(&[0x00, 0x7c], 1), Err(CodecError::NotFinite { index: 0 }));
+    let block = [infinity.as_slice(), &[1]].concat();
+    assert_eq!(TensorCodec::Int8.decode(&block, 1), Err(CodecError::NotFinite { index: 0 }));
+    assert_eq!(TensorCodec::Int4.decode(&block, 1), Err(CodecError::NotFinite { index: 0 }));
+    // The scale is finite, eight times it is not.
+    let block = [f32::MAX.to_le_bytes().as_slice(), &[0x08]].concat();
+    assert_eq!(TensorCodec::Int4.decode(&block, 1), Err(CodecError::NotFinite { index: 0 }));
+    let sparse = [[1, 0, 0, 0], infinity, [1, 0, 0, 0]].concat();
+    assert_eq!(top_k(1.0).decode(&sparse[..10], 1), Err(CodecError::NotFinite { index: 0 }));
+}
+
+#[test]
+fn large_values_saturate_in_half_precision() {
+    let bytes = TensorCodec::F16.encode(&[1e9, -1e9]).unwrap();
+    assert_eq!(TensorCodec::F16.decode(&bytes, 2).unwrap(), [65504.0, -65504.0]);
+}
+
+#[test]
+fn tiny_values_travel_as_zeros() {
+    for codec in [TensorCodec::Int8, TensorCodec::Int4, top_k(1.0)] {
+        let bytes = codec.encode(&[1e-45, -1e-40]).unwrap();
+        assert_eq!(codec.decode(&bytes, 2).unwrap(), [0.0, 0.0], "{codec:?}");
+    }
+}
+
+#[test]
+fn a_dense_vector_is_not_sent_sparsely() {
+    let values = [1.0; 100];
+    assert_eq!(top_k(0.1).encode(&values), Err(CodecError::TooDense { max: 10, got: 100 }));
+}
+
+#[test]
+fn positions_that_do_not_fit_are_refused() {
+    let codec = top_k(1.0);
+    let refused = |count: u32, gaps: &[u8], n_values: usize| {
+        let n_levels = if count == 0 { 0 } else { 4 + count as usize };
+        let bytes = [count.to_le_bytes().as_slice(), &vec![0; n_levels], gaps].concat();
+        codec.decode(&bytes, n_values)
+    };
+    assert_eq!(refused(0, &[], 20), Ok(vec![0.0; 20]));
+    assert!(matches!(refused(21, &[0, 0], 20), Err(CodecError::TooDense { max: 20, got: 21 })));
+    // Three low bits.
+    assert!(refused(1, &[0b0000_0101], 20).is_ok());
+    assert!(matches!(refused(1, &[0xff], 20), Err(CodecError::Position { .. })));
+    assert_eq!(refused(1, &[], 20), Err(CodecError::Positions { n_sent: 1 }));
+    assert_eq!(refused(1, &[0, 0], 20), Err(CodecError::Positions { n_sent: 1 }), "a byte too many");
+    assert_eq!(refused(1, &[0x80], 20), Err(CodecError::Positions { n_sent: 1 }), "a bit too many");
+}
+
+#[test]
+fn one_in_a_hundred_takes_two_bytes_each() {
+    let n_values = 1_000_000;
+    let most = top_k(0.01).encoded_len(n_values);
+    assert!((4 * n_values) as f64 / most as f64 > 190.0, "{most} bytes");
+}
+
+proptest! {
+    #[test]
+    fn errors_stay_within_their_bounds(values in proptest::collection::vec(-1e4f32..1e4, 0..600)) {
+        for codec in all() {
+            let bytes = codec.encode(&values).unwrap();
+            let lengths = codec.encoded_len_at(values.len(), 0);
+            prop_assert!(lengths.contains(&bytes.len()), "{:?}: {} bytes", codec, bytes.len());
+            let decoded = codec.decode(&bytes, values.len()).unwrap();
+            let block_values = match codec {
+                TensorCodec::Int4 => INT4_BLOCK_VALUES,
+                // Of the values that are not zero; close enough to all of them here.
+                _ => INT8_BLOCK_VALUES,
+            };
+            let sent: Vec<(f32, f32)> = values.iter().copied().zip(decoded).collect();
+            let sent: Vec<_> = match codec {
+                TensorCodec::TopK(_) => sent.into_iter().filter(|(value, _)| *value != 0.0).collect(),
+                _ => sent,
+            };
+            for block in sent.chunks(block_values) {
+                let max = block.iter().fold(0f32, |max, (value, _)| max.max(value.abs()));
+                for (value, got) in block {
+                    let bound = match codec {
+                        TensorCodec::F32 => 0.0,
+                        TensorCodec::F16 => value.abs() / 2048.0 + 6e-8,
+                        TensorCodec::Int8 | TensorCodec::TopK(_) => max / 254.0 * 1.001,
+                        TensorCodec::Int4 => max / 14.0 * 1.001,
+                    };
+                    prop_assert!((value - got).abs() <= bound, "{:?}: {} became {}", codec, value, got);
+                }
+            }
+        }
+    }
+
+    /// Where what is sent stands does not matter: its bytes stay within what was promised, and come back.
+    #[test]
+    fn any_positions_come_back(
+        n_values in 1usize..5000,
+        places in proptest::collection::btree_set(0usize..5000, 0..300),
+    ) {
+        let mut values = vec![0.0; n_values];
+        let mut n_sent = 0;
+        for place in places.into_iter().filter(|&place| place < n_values) {
+            values[place] = if place % 2 == 0 { 1.0 } else { -1.0 };
+            n_sent += 1;
+        }
+        let bytes = top_k(1.0).encode(&values).unwrap();
+        prop_assert!(bytes.len() <= sparse::encoded_len_max(n_values, n_sent));
+        prop_assert_eq!(top_k(1.0).decode(&bytes, n_values).unwrap(), values);
+    }
+
+    #[test]
+    fn more_values_never_take_fewer_bytes(n_values in 0usize..3000, n_sent in 0usize..3000) {
+        let n_sent = n_sent.min(n_values);
+        let fewer = sparse::encoded_len_max(n_values, n_sent.saturating_sub(1));
+        prop_assert!(fewer <= sparse::encoded_len_max(n_values, n_sent));
+    }
+
+    #[test]
+    fn a_buffer_is_used_again(
+        first in proptest::collection::vec(-1f32..1.0, 0..300),
+        second in proptest::collection::vec(-1f32..1.0, 0..300),
+    ) {
+        for codec in all() {
+            let mut bytes = Vec::new();
+            codec.encode_into(&first, &mut bytes).unwrap();
+            codec.encode_into(&second, &mut bytes).unwrap();
+            prop_assert_eq!(&bytes, &codec.encode(&second).unwrap());
+            let mut values = vec![9.0; second.len()];
+            codec.decode_into(&bytes, &mut values).unwrap();
+            prop_assert_eq!(values, codec.decode(&bytes, second.len()).unwrap());
+        }
+    }
+
+    #[test]
+    fn any_bytes_decode_to_finite_values_or_an_error(
+        bytes in proptest::collection::vec(any::<u8>(), 0..600),
+        n_values in 0usize..700,
+    ) {
+        for codec in all() {
+            if let Ok(values) = codec.decode(&bytes, n_values) {
+                prop_assert_eq!(values.len(), n_values);
+                prop_assert!(values.iter().all(|value| value.is_finite()));
+            }
+        }
+    }
+
+    /// Close to what an honest peer sends, so that the positions are reached.
+    #[test]
+    fn a_changed_byte_decodes_to_finite_values_or_an_error(
+        places in proptest::collection::btree_set(0usize..2000, 1..60),
+        at in any::<prop::sample::Index>(),
+        byte: u8,
+    ) {
+        let mut values = vec![0.0; 2000];
+        places.into_iter().for_each(|place| values[place] = 0.5);
+        let mut bytes = top_k(0.1).encode(&values).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(values) = top_k(0.1).decode(&bytes, 2000) {
+            prop_assert!(values.iter().all(|value| value.is_finite()));
+        }
+    }
+}
