@@ -220,7 +220,8 @@ pub async fn decline<S: AsyncWrite + Unpin>(stream: &mut S) -> Result<(), BulkEr
     Ok(framing::write(stream, &Pull::Done, PULL_BYTES_MAX).await?)
 }
 
-async fn read_chunk<S: AsyncRead + Unpin>(
+/// Reads the chunk `want_index`, which fills `chunk`.
+pub(crate) async fn read_chunk<S: AsyncRead + Unpin>(
     stream: &mut S,
     want_index: u32,
     chunk: &mut [u8],
@@ -271,7 +272,8 @@ where
     }
 }
 
-async fn write_chunk<S: AsyncWrite + Unpin>(stream: &mut S, index: u32, chunk: &[u8]) -> std::io::Result<()> {
+/// Writes a chunk with its header.
+pub(crate) async fn write_chunk<S: AsyncWrite + Unpin>(stream: &mut S, index: u32, chunk: &[u8]) -> std::io::Result<()> {
     let mut header = [0; CHUNK_HEADER_BYTES];
     header[..4].copy_from_slice(&index.to_le_bytes());
     header[4..8].copy_from_slice(&(chunk.len() as u32).to_le_bytes());

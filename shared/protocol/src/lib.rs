@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod api;
+pub mod average;
 pub mod bulk;
 pub mod check;
 pub mod codec;

@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod activity;
+pub mod averaging;
 pub mod backoff;
 pub mod contributor;
 pub mod dht;

@@ -1,0 +1,115 @@
+//! A part on a member that does not average it: its values go to the reducer, the average comes back.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use barnraise_protocol::average::{self, Finished, Join, MESSAGE_BYTES_MAX, ReducerToMember};
+use barnraise_protocol::{ConversationError, framing};
+use barnraise_swarm::averaging::{chunk, n_chunks};
+use futures::channel::mpsc;
+use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use futures::{FutureExt, SinkExt, StreamExt};
+
+use crate::platform::{Platform, until};
+use crate::round::Round;
+
+/// Why a reducer gave no average.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DeliverError {
+    #[error("nobody stands by for this part")]
+    NoReducer,
+    #[error("the reducer cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("the reducer was silent for {} s", .0.as_secs_f32())]
+    Silent(Duration),
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    #[error("the average: {0}")]
+    Chunk(#[from] average::ChunkError),
+    #[error("the reducer sent another message than that it has finished")]
+    Unexpected,
+}
+
+/// Sends this member's values of the part, where it has samples, and fills `mean` with the average.
+pub(crate) async fn deliver<P: Platform>(
+    round: &Round<'_, P>,
+    part: usize,
+    attempt: u8,
+    mean: &mut [f32],
+) -> Result<Finished, DeliverError> {
+    let reducer = round.group.reducer(part, attempt).ok_or(DeliverError::NoReducer)?;
+    let peer = &round.group.members()[reducer].peer;
+    let opened = round.within(round.config.reducer_timeout, round.platform.open(peer)).await?;
+    let mut stream = opened.map_err(DeliverError::Unreachable)?;
+    let join = Join { group: round.group.id(), part: part as u16, attempt };
+    // Whoever stands by takes over once it has given up itself: that is waited for until the round ends.
+    let patience = if attempt == 0 { round.config.reducer_timeout } else { round.config.deadline };
+    let window = round.within(patience, average::join(&mut stream, join)).await??;
+    let (reader, writer) = stream.split();
+    let (credits, granted) = mpsc::channel(n_chunks(mean.len()) as usize);
+    let sending = send(round, writer, round.group.part(part), window, granted).fuse();
+    let receiving = receive(round, reader, mean, credits).fuse();
+    let (mut sending, mut receiving) = (std::pin::pin!(sending), std::pin::pin!(receiving));
+    loop {
+        futures::select_biased! {
+            finished = receiving => return finished,
+            // A reducer that takes no more values may still give the average.
+            _ = sending => {}
+        }
+    }
+}
+
+async fn send<P: Platform, S: AsyncWrite + Unpin>(
+    round: &Round<'_, P>,
+    mut writer: S,
+    part: Range<usize>,
+    window: u32,
+    mut granted: mpsc::Receiver<()>,
+) -> std::io::Result<()> {
+    let values = &round.values[part];
+    let n_chunks = if round.sends() { n_chunks(values.len()) } else { 0 };
+    for index in 0..n_chunks {
+        if index >= window && granted.next().await.is_none() {
+            break;
+        }
+        let encoded = round.group.codec().encode(&values[chunk(values.len(), index)]);
+        let bytes = encoded.map_err(std::io::Error::other)?;
+        average::write_chunk(&mut writer, index, &bytes).await?;
+        round.count_sent(bytes.len());
+    }
+    writer.close().await
+}
+
+async fn receive<P: Platform, S: AsyncRead + Unpin + Send>(
+    round: &Round<'_, P>,
+    mut reader: S,
+    mean: &mut [f32],
+    mut credits: mpsc::Sender<()>,
+) -> Result<Finished, DeliverError> {
+    let codec = round.group.codec();
+    for index in 0..n_chunks(mean.len()) {
+        let range = chunk(mean.len(), index);
+        let reading = average::read_chunk(&mut reader, index, range.len(), codec);
+        let values = round.within(round.config.reducer_timeout, reading).await??;
+        round.count_received(codec.encoded_len(range.len()));
+        mean[range].copy_from_slice(&values);
+        // Never full; closed where nothing more is to be sent.
+        let _ = credits.send(()).await;
+    }
+    let reading = framing::read(&mut reader, MESSAGE_BYTES_MAX);
+    match round.within(round.config.reducer_timeout, reading).await?.map_err(ConversationError::Frame)? {
+        ReducerToMember::Finished(finished) => Ok(finished),
+        _ => Err(DeliverError::Unexpected),
+    }
+}
+
+impl<P: Platform> Round<'_, P> {
+    async fn within<F: Future + Send>(
+        &self,
+        patience: Duration,
+        future: F,
+    ) -> Result<F::Output, DeliverError> {
+        let at = self.platform.now() + patience;
+        until(self.platform, at, future).await.ok_or(DeliverError::Silent(patience))
+    }
+}

@@ -1,0 +1,243 @@
+//! Streams that others open: to the round they belong to, which may not have begun here, or may be over.
+//!
+//! It holds a bounded number of streams for rounds to come, and the result of one round.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use barnraise_protocol::average::{self, Finished, Join, MESSAGE_BYTES_MAX, ReducerToMember, Refusal};
+use barnraise_protocol::framing;
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::averaging::{Group, GroupId, chunk, n_chunks};
+use futures::channel::{mpsc, oneshot};
+use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::platform::{Platform, until};
+use crate::round::{AverageError, Averaged, Config, PartOutcome, average};
+
+/// Most streams that wait for a round to begin.
+pub const PARKED_MAX: usize = 512;
+/// How long a stream waits for its round to begin, or to be over.
+const PARK: Duration = Duration::from_secs(30);
+
+/// A member that has opened a stream for a part.
+#[derive(Debug)]
+pub(crate) struct Joining<S> {
+    pub(crate) member: usize,
+    pub(crate) stream: S,
+}
+
+/// A stream with what its peer said first.
+#[derive(Debug)]
+pub(crate) struct Opened<S> {
+    pub(crate) peer: PeerKey,
+    pub(crate) join: Join,
+    pub(crate) stream: S,
+}
+
+/// A round that is over.
+#[derive(Debug)]
+struct Over {
+    group: Arc<Group>,
+    me: usize,
+    result: Arc<Averaged>,
+}
+
+#[derive(Debug)]
+struct State<S> {
+    rounds: HashMap<GroupId, mpsc::Sender<Opened<S>>>,
+    parked: Vec<(GroupId, oneshot::Sender<()>)>,
+    over: Option<Over>,
+}
+
+/// Where the streams of the conversation `average` arrive.
+#[derive(Debug)]
+pub struct Hub<S> {
+    state: Mutex<State<S>>,
+}
+
+impl<S> Default for Hub<S> {
+    fn default() -> Self {
+        Self { state: Mutex::new(State { rounds: HashMap::new(), parked: Vec::new(), over: None }) }
+    }
+}
+
+/// What becomes of a stream.
+enum Way<S> {
+    Round(mpsc::Sender<Opened<S>>),
+    Over(Arc<Group>, usize, Arc<Averaged>),
+    Park(oneshot::Receiver<()>),
+    Busy,
+}
+
+impl<S> Hub<S> {
+    fn state(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Hub<S> {
+    /// Takes this peer through a round of `group`; see [`average`]. Its result is kept for members that missed
+    /// a part, until the next round.
+    ///
+    /// # Errors
+    /// As [`average`].
+    pub async fn average<P: Platform<Stream = S>>(
+        &self,
+        platform: &P,
+        config: &Config,
+        group: &Arc<Group>,
+        me: &PeerKey,
+        values: Vec<f32>,
+    ) -> Result<Arc<Averaged>, AverageError> {
+        let id = group.id();
+        let (opened, streams) = mpsc::channel(2 * group.members().len());
+        {
+            let mut state = self.state();
+            if state.rounds.contains_key(&id) {
+                return Err(AverageError::Twice);
+            }
+            state.rounds.insert(id, opened);
+            state.wake(id);
+        }
+        // Whatever ends this, the next round may begin.
+        let _registered = Registered { hub: self, id };
+        let result = Arc::new(average(platform, config, group, me, values, streams).await?);
+        let me = group.position(me).ok_or(AverageError::NotAMember)?;
+        let over = Over { group: Arc::clone(group), me, result: Arc::clone(&result) };
+        self.state().over = Some(over);
+        Ok(result)
+    }
+
+    /// Takes a stream that `peer` opened to where it belongs; completes when nothing more is to be done here.
+    pub async fn take<P: Platform<Stream = S>>(&self, platform: &P, peer: PeerKey, mut stream: S) {
+        let parked_until = platform.now() + PARK;
+        let reading = framing::read::<Join, _>(&mut stream, MESSAGE_BYTES_MAX);
+        let Some(Ok(join)) = until(platform, parked_until, reading).await else { return };
+        loop {
+            let way = self.way(join.group);
+            let refusal = match way {
+                Way::Round(mut round) => match round.try_send(Opened { peer, join, stream }) {
+                    Ok(()) => return,
+                    Err(full) => {
+                        stream = full.into_inner().stream;
+                        Refusal::Busy
+                    }
+                },
+                Way::Over(group, me, result) => {
+                    return serve(platform, &group, me, &result, &peer, join, stream).await;
+                }
+                Way::Park(woken) => match until(platform, parked_until, woken).await {
+                    Some(Ok(())) => continue,
+                    _ => Refusal::UnknownGroup,
+                },
+                Way::Busy => Refusal::Busy,
+            };
+            return refuse(platform, stream, refusal).await;
+        }
+    }
+
+    fn way(&self, group: GroupId) -> Way<S> {
+        let mut state = self.state();
+        if let Some(round) = state.rounds.get(&group) {
+            return Way::Round(round.clone());
+        }
+        if let Some(over) = state.over.as_ref().filter(|over| over.group.id() == group) {
+            return Way::Over(Arc::clone(&over.group), over.me, Arc::clone(&over.result));
+        }
+        state.parked.retain(|(_, parked)| !parked.is_canceled());
+        if state.parked.len() >= PARKED_MAX {
+            return Way::Busy;
+        }
+        let (wake, woken) = oneshot::channel();
+        state.parked.push((group, wake));
+        Way::Park(woken)
+    }
+}
+
+impl<S> State<S> {
+    fn wake(&mut self, group: GroupId) {
+        for (_, parked) in self.parked.extract_if(.., |(waits_for, _)| *waits_for == group) {
+            // One that gave up has been refused.
+            let _ = parked.send(());
+        }
+    }
+}
+
+/// A round that is going on.
+struct Registered<'h, S> {
+    hub: &'h Hub<S>,
+    id: GroupId,
+}
+
+impl<S> Drop for Registered<'_, S> {
+    fn drop(&mut self) {
+        self.hub.state().rounds.remove(&self.id);
+    }
+}
+
+/// Says why a stream is not taken.
+pub(crate) async fn refuse<P: Platform>(platform: &P, mut stream: P::Stream, refusal: Refusal) {
+    let at = platform.now() + PARK;
+    let answering = async {
+        framing::write(&mut stream, &ReducerToMember::Refused(refusal), MESSAGE_BYTES_MAX).await?;
+        Ok::<(), framing::FrameError>(stream.close().await?)
+    };
+    // Whoever does not listen to it need not.
+    let _ = until(platform, at, answering).await;
+}
+
+/// Gives a member the average of a part of a round that is over, whatever it sends meanwhile.
+async fn serve<P: Platform>(
+    platform: &P,
+    group: &Group,
+    me: usize,
+    result: &Averaged,
+    peer: &PeerKey,
+    join: Join,
+    stream: P::Stream,
+) {
+    let part = usize::from(join.part);
+    let refusal = match group.position(peer) {
+        None => Some(Refusal::NotAMember),
+        Some(_) if group.reducer(part, join.attempt) != Some(me) => {
+            Some(Refusal::NotReducer { part: join.part, attempt: join.attempt })
+        }
+        Some(_) => None,
+    };
+    if let Some(refusal) = refusal {
+        return refuse(platform, stream, refusal).await;
+    }
+    let Some(PartOutcome::Averaged { finished, .. }) = result.parts.get(part) else {
+        return refuse(platform, stream, Refusal::UnknownGroup).await;
+    };
+    let (mut reader, mut writer) = stream.split();
+    let values = &result.values[group.part(part)];
+    let giving = give(&mut writer, group, values, *finished);
+    let giving = std::pin::pin!(until(platform, platform.now() + PARK, giving));
+    let mut ignored = [0; 4096];
+    let ignoring = async { while reader.read(&mut ignored).await.is_ok_and(|n_bytes| n_bytes > 0) {} };
+    let ignoring = std::pin::pin!(ignoring);
+    if let futures::future::Either::Right((_, giving)) = futures::future::select(giving, ignoring).await {
+        giving.await;
+    }
+}
+
+async fn give<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    group: &Group,
+    values: &[f32],
+    finished: Finished,
+) -> Result<(), framing::FrameError> {
+    let granted = ReducerToMember::Granted { window_chunks: 1 };
+    framing::write(writer, &granted, MESSAGE_BYTES_MAX).await?;
+    for index in 0..n_chunks(values.len()) {
+        // These values have come out of the codec before, so they go in again.
+        let encoded = group.codec().encode(&values[chunk(values.len(), index)]);
+        let bytes = encoded.map_err(std::io::Error::other)?;
+        average::write_chunk(writer, index, &bytes).await?;
+    }
+    framing::write(writer, &ReducerToMember::Finished(finished), MESSAGE_BYTES_MAX).await?;
+    Ok(writer.close().await?)
+}

@@ -1,0 +1,34 @@
+//! What a round needs of the world around it.
+
+use barnraise_swarm::{Moment, PeerKey};
+use futures::future::{Either, select};
+use futures::io::{AsyncRead, AsyncWrite};
+
+/// Clock and network of one peer.
+pub trait Platform: Sync {
+    /// A libp2p stream.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Now, since an origin of the platform's choice; monotonic.
+    fn now(&self) -> Moment;
+
+    /// Completes at `at` or soon after.
+    fn sleep_until(&self, at: Moment) -> impl Future<Output = ()> + Send;
+
+    /// Opens a stream of the conversation `average` to a peer.
+    fn open(&self, peer: &PeerKey) -> impl Future<Output = Result<Self::Stream, String>> + Send;
+}
+
+/// What `future` gives, or `None` where it takes until `at`.
+pub(crate) async fn until<P: Platform, F: Future + Send>(
+    platform: &P,
+    at: Moment,
+    future: F,
+) -> Option<F::Output> {
+    let future = std::pin::pin!(future);
+    let sleep = std::pin::pin!(platform.sleep_until(at));
+    match select(future, sleep).await {
+        Either::Left((output, _)) => Some(output),
+        Either::Right(_) => None,
+    }
+}

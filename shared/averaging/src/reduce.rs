@@ -1,0 +1,263 @@
+//! A part on the member that averages it: values come in from all members, the average goes out to them.
+//!
+//! One task owns all of it. Every queue has room for the whole part, whose length the group fixes; a chunk of the
+//! average is encoded once and shared by all who get it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use barnraise_protocol::average::{self, ChunkError, Finished, MESSAGE_BYTES_MAX, ReducerToMember, Refusal};
+use barnraise_protocol::bulk::BulkError;
+use barnraise_protocol::codec::CodecError;
+use barnraise_protocol::framing;
+use barnraise_swarm::Moment;
+use barnraise_swarm::averaging::{
+    Reduction, ReductionConfig, ReductionError, ReductionState, chunk, n_chunks,
+};
+use futures::channel::mpsc;
+use futures::future::BoxFuture;
+use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use futures::stream::{self, BoxStream, FuturesUnordered, SelectAll};
+use futures::{FutureExt, Stream, StreamExt};
+
+use crate::hub::Joining;
+use crate::platform::{Platform, until};
+use crate::round::Round;
+
+/// Why a part could not be averaged here.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReduceError {
+    #[error("no member is left that could send the rest of the part")]
+    NobodyLeft,
+    #[error("the average: {0}")]
+    Codec(#[from] CodecError),
+}
+
+/// What a member that gets the average is sent.
+#[derive(Clone)]
+enum Outgoing {
+    Chunk(u32, Arc<[u8]>),
+    Finished(Finished),
+}
+
+/// A chunk of a member's values, or how its stream ended.
+type Incoming = (usize, Result<(u32, Vec<f32>), ChunkError>);
+
+/// Averages `part` of this member's vector and those of whoever joins; `mean` is filled with the average.
+pub(crate) async fn reduce<P: Platform>(
+    round: &Round<'_, P>,
+    part: usize,
+    attempt: u8,
+    mean: &mut [f32],
+    joining: &mut mpsc::Receiver<Joining<P::Stream>>,
+) -> Result<Finished, ReduceError> {
+    let mut n_samples = round.group.n_samples();
+    if attempt > 0 {
+        // Its own reducer has vanished.
+        n_samples[part] = 0;
+    }
+    let (window_chunks, patience) = (round.config.window_chunks, round.config.patience);
+    let config = ReductionConfig { n_values: mean.len(), window_chunks, patience };
+    let mut reduction = Reduction::new(round.platform.now(), config, &n_samples);
+    let mut members = Members::new(round, part);
+    loop {
+        take_own(round, part, &mut reduction);
+        while let Some(due) = reduction.poll_mean() {
+            let bytes: Arc<[u8]> = round.group.codec().encode(&due.values)?.into();
+            // As it travels, so that all members have the same bits.
+            let values = round.group.codec().decode(&bytes, due.values.len())?;
+            mean[chunk(config.n_values, due.index)].copy_from_slice(&values);
+            members.send(Outgoing::Chunk(due.index, bytes));
+        }
+        match reduction.state() {
+            ReductionState::Going => {}
+            ReductionState::Failed => return Err(ReduceError::NobodyLeft),
+            ReductionState::Done(finished) => {
+                return Ok(members.finish(finished, joining).await);
+            }
+        }
+        let deadline = reduction.next_deadline().unwrap_or(Moment::MAX);
+        let late = round.platform.sleep_until(deadline).fuse();
+        let mut late = std::pin::pin!(late);
+        futures::select_biased! {
+            incoming = members.incoming.select_next_some() => on_incoming(round, part, &mut reduction, incoming),
+            () = members.outgoing.select_next_some() => {}
+            joined = joining.select_next_some() => members.on_joined(joined),
+            () = late => reduction.on_timeout(round.platform.now()),
+        }
+    }
+}
+
+/// This member's own values, as far ahead as any member's may be.
+fn take_own<P: Platform>(round: &Round<'_, P>, part: usize, reduction: &mut Reduction) {
+    let values = &round.values[round.group.part(part)];
+    while let Some(index) = reduction.wanted_of(round.me) {
+        let own = &values[chunk(values.len(), index)];
+        if reduction.on_chunk(round.platform.now(), round.me, index, own).is_err() {
+            break;
+        }
+    }
+}
+
+fn on_incoming<P: Platform>(
+    round: &Round<'_, P>,
+    part: usize,
+    reduction: &mut Reduction,
+    (member, values): Incoming,
+) {
+    let now = round.platform.now();
+    match values {
+        Ok((index, values)) => match reduction.on_chunk(now, member, index, &values) {
+            // It was too late, which is no lie.
+            Ok(()) | Err(ReductionError::NotAwaited) => {}
+            Err(error) => {
+                round.on_fault(part, member, &error);
+                reduction.on_lost(now, member);
+            }
+        },
+        Err(error) => {
+            if !is_cut(&error) {
+                round.on_fault(part, member, &error);
+            }
+            reduction.on_lost(now, member);
+        }
+    }
+}
+
+/// Whether a stream only ended early.
+fn is_cut(error: &ChunkError) -> bool {
+    matches!(error, ChunkError::Bulk(BulkError::Io(_)))
+}
+
+/// Those who have joined a part.
+struct Members<'r, 'p, P: Platform> {
+    round: &'r Round<'p, P>,
+    part: usize,
+    /// What was sent so far, for those who join late.
+    sent: Vec<Outgoing>,
+    queues: BTreeMap<usize, mpsc::Sender<Outgoing>>,
+    incoming: SelectAll<BoxStream<'r, Incoming>>,
+    outgoing: FuturesUnordered<BoxFuture<'r, ()>>,
+}
+
+impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
+    fn new(round: &'r Round<'p, P>, part: usize) -> Self {
+        Self {
+            round,
+            part,
+            sent: Vec::new(),
+            queues: BTreeMap::new(),
+            incoming: SelectAll::new(),
+            outgoing: FuturesUnordered::new(),
+        }
+    }
+
+    fn on_joined(&mut self, joined: Joining<P::Stream>) {
+        let Joining { member, mut stream } = joined;
+        if self.queues.contains_key(&member) {
+            let refusal = ReducerToMember::Refused(Refusal::Duplicate);
+            let at = self.round.platform.now() + self.round.config.patience;
+            let platform = self.round.platform;
+            self.outgoing.push(Box::pin(async move {
+                let _ = until(platform, at, framing::write(&mut stream, &refusal, MESSAGE_BYTES_MAX)).await;
+            }));
+            return;
+        }
+        let (reader, writer) = stream.split();
+        let n_values = self.round.group.part(self.part).len();
+        // Room for all that is ever sent to it.
+        let (mut queue, queued) = mpsc::channel(n_chunks(n_values) as usize + 1);
+        for outgoing in &self.sent {
+            let _ = queue.try_send(outgoing.clone());
+        }
+        self.queues.insert(member, queue);
+        self.outgoing.push(Box::pin(write(self.round, writer, queued)));
+        if self.round.group.members()[member].n_samples > 0 {
+            self.incoming.push(Box::pin(read(self.round, reader, member, n_values)));
+        }
+    }
+
+    fn send(&mut self, outgoing: Outgoing) {
+        // Who is gone has no queue's end any more.
+        self.queues.values_mut().for_each(|queue| drop(queue.try_send(outgoing.clone())));
+        self.sent.push(outgoing);
+    }
+
+    /// Sees to it that all who joined get the rest of the average.
+    async fn finish(
+        mut self,
+        finished: Finished,
+        joining: &mut mpsc::Receiver<Joining<P::Stream>>,
+    ) -> Finished {
+        self.send(Outgoing::Finished(finished));
+        self.queues.values_mut().for_each(mpsc::Sender::disconnect);
+        while !self.outgoing.is_empty() {
+            futures::select_biased! {
+                () = self.outgoing.select_next_some() => {}
+                // What is late now is not counted, but read: a stream with unread bytes would be cut off.
+                _ = self.incoming.select_next_some() => {}
+                joined = joining.select_next_some() => {
+                    self.on_joined(joined);
+                    self.queues.values_mut().for_each(mpsc::Sender::disconnect);
+                }
+            }
+        }
+        finished
+    }
+}
+
+/// Chunks of a member, in order, until the last one or an error.
+fn read<'r, P: Platform, S: AsyncRead + Unpin + Send + 'r>(
+    round: &'r Round<'_, P>,
+    reader: S,
+    member: usize,
+    n_values: usize,
+) -> impl Stream<Item = Incoming> + Send + 'r {
+    let codec = round.group.codec();
+    stream::unfold(Some((reader, 0)), move |state| async move {
+        let (mut reader, index) = state.filter(|(_, index)| *index < n_chunks(n_values))?;
+        let n_values = chunk(n_values, index).len();
+        match average::read_chunk(&mut reader, index, n_values, codec).await {
+            Ok(values) => {
+                round.count_received(codec.encoded_len(n_values));
+                Some(((member, Ok((index, values))), Some((reader, index + 1))))
+            }
+            Err(error) => Some(((member, Err(error)), None)),
+        }
+    })
+}
+
+/// Sends a member what is queued for it. One that takes nothing for longer than the patience is let go.
+async fn write<P: Platform, S: AsyncWrite + Unpin + Send>(
+    round: &Round<'_, P>,
+    mut writer: S,
+    mut queued: mpsc::Receiver<Outgoing>,
+) {
+    let window_chunks = round.config.window_chunks;
+    let granted = ReducerToMember::Granted { window_chunks };
+    let mut is_taken = within(round, framing::write(&mut writer, &granted, MESSAGE_BYTES_MAX)).await;
+    while is_taken && let Some(outgoing) = queued.next().await {
+        is_taken = match outgoing {
+            Outgoing::Chunk(index, bytes) => {
+                round.count_sent(bytes.len());
+                within(round, average::write_chunk(&mut writer, index, &bytes)).await
+            }
+            Outgoing::Finished(finished) => {
+                let finished = ReducerToMember::Finished(finished);
+                within(round, framing::write(&mut writer, &finished, MESSAGE_BYTES_MAX)).await
+            }
+        };
+    }
+    if is_taken {
+        within(round, writer.close()).await;
+    }
+}
+
+/// Whether `writing` succeeds within the patience.
+async fn within<P: Platform, T, E>(
+    round: &Round<'_, P>,
+    writing: impl Future<Output = Result<T, E>> + Send,
+) -> bool {
+    let at = round.platform.now() + round.config.patience;
+    matches!(until(round.platform, at, writing).await, Some(Ok(_)))
+}

@@ -1,0 +1,403 @@
+//! One round of one peer: all parts at once, none of them after the deadline.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use barnraise_protocol::average::{Finished, Refusal, WINDOW_CHUNKS_MAX};
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::averaging::Group;
+use futures::channel::mpsc;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+
+use crate::deliver::deliver;
+use crate::hub::{Joining, Opened, refuse};
+use crate::platform::Platform;
+use crate::reduce::reduce;
+
+/// Most faults of a round that are named; further ones are of the same members.
+const FAULTS_MAX: usize = 64;
+
+/// How long whom is waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Chunks that a member may be ahead of the average.
+    pub window_chunks: u32,
+    /// How long the others wait for a member over one part, and for a message to leave.
+    pub patience: Duration,
+    /// How long a reducer may be silent until its part goes to the one that stands by. Longer than the patience:
+    /// an honest reducer is silent as long as it waits for members.
+    pub reducer_timeout: Duration,
+    /// How long a round takes at most.
+    pub deadline: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            window_chunks: 8,
+            patience: Duration::from_secs(10),
+            reducer_timeout: Duration::from_secs(25),
+            deadline: Duration::from_secs(120),
+        }
+    }
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A window that cannot be granted.
+    #[error("a window of 1 to {WINDOW_CHUNKS_MAX} chunks is possible, not {0}")]
+    Window(u32),
+    /// Times that contradict one another.
+    #[error(
+        "0 < patience ({patience:?}) < reducer timeout ({reducer:?}) < deadline ({deadline:?}) must hold"
+    )]
+    Times {
+        /// [`Config::patience`].
+        patience: Duration,
+        /// [`Config::reducer_timeout`].
+        reducer: Duration,
+        /// [`Config::deadline`].
+        deadline: Duration,
+    },
+}
+
+impl Config {
+    /// Whether a round can be done like that.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !(1..=WINDOW_CHUNKS_MAX).contains(&self.window_chunks) {
+            return Err(ConfigError::Window(self.window_chunks));
+        }
+        let (patience, reducer, deadline) = (self.patience, self.reducer_timeout, self.deadline);
+        if patience.is_zero() || patience >= reducer || reducer >= deadline {
+            return Err(ConfigError::Times { patience, reducer, deadline });
+        }
+        Ok(())
+    }
+}
+
+/// What became of a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PartOutcome {
+    /// Averaged.
+    Averaged {
+        /// Whose values are in it.
+        finished: Finished,
+        /// 1 where its own reducer had vanished.
+        attempt: u8,
+    },
+    /// Not averaged: this peer's own values stand.
+    NotAveraged {
+        /// What failed, attempt after attempt.
+        why: String,
+    },
+    /// No values, or none that this peer wants.
+    None,
+}
+
+/// A member did what no honest one does; its values do not count from there on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Who.
+    pub peer: PeerKey,
+    /// In which part.
+    pub part: usize,
+    /// What.
+    pub why: String,
+}
+
+/// The outcome of a round.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Averaged {
+    /// The average, `[n_values]`; in parts that were not averaged this peer's own values.
+    pub values: Vec<f32>,
+    /// Of each member's part.
+    pub parts: Vec<PartOutcome>,
+    /// What members did that no honest one does.
+    pub faults: Vec<Fault>,
+    /// Bytes of encoded values that this peer sent.
+    pub n_bytes_sent: u64,
+    /// Bytes of encoded values that this peer received.
+    pub n_bytes_received: u64,
+}
+
+impl Averaged {
+    /// Whether every part is averaged.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.parts.iter().all(|part| !matches!(part, PartOutcome::NotAveraged { .. }))
+    }
+}
+
+/// Why a round has no outcome.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AverageError {
+    /// Not in the group.
+    #[error("this peer is not a member of the group")]
+    NotAMember,
+    /// Two rounds of one name.
+    #[error("a round of this group is going on here")]
+    Twice,
+    /// Another vector than the group's.
+    #[error("a vector of {got} values, the group averages {want}")]
+    Length {
+        /// Of the group.
+        want: usize,
+        /// Given.
+        got: usize,
+    },
+    /// A value that is not finite.
+    #[error("value {0} is not finite")]
+    NotFinite(usize),
+    /// Contradictory times.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// No part has values of more than one member.
+    #[error("nothing was averaged: {0}")]
+    NothingAveraged(String),
+}
+
+/// What all parts of a round share.
+pub(crate) struct Round<'p, P> {
+    pub(crate) platform: &'p P,
+    pub(crate) config: &'p Config,
+    pub(crate) group: &'p Group,
+    pub(crate) me: usize,
+    pub(crate) values: Vec<f32>,
+    faults: Mutex<Vec<Fault>>,
+    n_bytes_sent: AtomicU64,
+    n_bytes_received: AtomicU64,
+}
+
+impl<P> Round<'_, P> {
+    pub(crate) fn sends(&self) -> bool {
+        self.group.members()[self.me].n_samples > 0
+    }
+
+    fn receives(&self) -> bool {
+        self.group.members()[self.me].receives
+    }
+
+    pub(crate) fn on_fault(&self, part: usize, member: usize, why: &impl ToString) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        if faults.len() < FAULTS_MAX {
+            let peer = self.group.members()[member].peer.clone();
+            faults.push(Fault { peer, part, why: why.to_string() });
+        }
+    }
+
+    pub(crate) fn count_sent(&self, n_bytes: usize) {
+        self.n_bytes_sent.fetch_add(n_bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_received(&self, n_bytes: usize) {
+        self.n_bytes_received.fetch_add(n_bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// Averages `values`, `[n_values]` and finite, with the other members of `group`. `streams` are those that
+/// others open for this round.
+///
+/// # Errors
+/// Where nothing was averaged, whatever the reason, and where the arguments contradict one another.
+pub(crate) async fn average<P: Platform>(
+    platform: &P,
+    config: &Config,
+    group: &Group,
+    me: &PeerKey,
+    values: Vec<f32>,
+    streams: mpsc::Receiver<Opened<P::Stream>>,
+) -> Result<Averaged, AverageError> {
+    config.check()?;
+    let me = group.position(me).ok_or(AverageError::NotAMember)?;
+    if values.len() != group.n_values() {
+        return Err(AverageError::Length { want: group.n_values(), got: values.len() });
+    }
+    if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+        return Err(AverageError::NotFinite(index));
+    }
+    let mut means = values.clone();
+    let round = Round {
+        platform,
+        config,
+        group,
+        me,
+        values,
+        faults: Mutex::default(),
+        n_bytes_sent: AtomicU64::new(0),
+        n_bytes_received: AtomicU64::new(0),
+    };
+    let parts = all_parts(&round, &mut means, streams).await;
+    let averaged = Averaged {
+        values: means,
+        parts,
+        faults: round.faults.into_inner().unwrap_or_else(PoisonError::into_inner),
+        n_bytes_sent: round.n_bytes_sent.into_inner(),
+        n_bytes_received: round.n_bytes_received.into_inner(),
+    };
+    check_averaged(group, averaged)
+}
+
+/// An average of one is none, unless nobody else has anything.
+fn check_averaged(group: &Group, averaged: Averaged) -> Result<Averaged, AverageError> {
+    let n_senders = group.members().iter().filter(|member| member.n_samples > 0).count();
+    let n_members_min = n_senders.min(2);
+    let is_average = |part: &PartOutcome| match part {
+        PartOutcome::Averaged { finished, .. } => usize::from(finished.n_members) >= n_members_min,
+        PartOutcome::NotAveraged { .. } | PartOutcome::None => false,
+    };
+    if averaged.parts.iter().any(is_average) {
+        return Ok(averaged);
+    }
+    let why = averaged.parts.iter().find_map(|part| match part {
+        PartOutcome::NotAveraged { why } => Some(why.clone()),
+        PartOutcome::Averaged { .. } => Some("nobody else sent its values in time".to_owned()),
+        PartOutcome::None => None,
+    });
+    Err(AverageError::NothingAveraged(why.unwrap_or_else(|| "this peer has no part in it".to_owned())))
+}
+
+type Streams<P> = HashMap<(usize, u8), mpsc::Sender<Joining<<P as Platform>::Stream>>>;
+
+async fn all_parts<P: Platform>(
+    round: &Round<'_, P>,
+    means: &mut [f32],
+    streams: mpsc::Receiver<Opened<P::Stream>>,
+) -> Vec<PartOutcome> {
+    let n_members = round.group.members().len();
+    let mut outcomes: Vec<Option<PartOutcome>> = vec![None; n_members];
+    let mut tasks: FuturesUnordered<BoxFuture<'_, (usize, PartOutcome)>> = FuturesUnordered::new();
+    let mut queues = Streams::<P>::new();
+    let mut rest = means;
+    for (part, outcome) in outcomes.iter_mut().enumerate() {
+        let (mean, others) = rest.split_at_mut(round.group.part(part).len());
+        rest = others;
+        // Room for every member's stream, and one more of each.
+        let (queue, joining) = mpsc::channel(n_members);
+        let attempt = u8::from(part != round.me);
+        if mean.is_empty() {
+            *outcome = Some(PartOutcome::None);
+        } else if round.group.reducer(part, attempt) == Some(round.me) {
+            queues.insert((part, attempt), queue);
+            tasks.push(Box::pin(async move { (part, reduced(round, part, attempt, mean, joining).await) }));
+        } else if round.receives() {
+            tasks.push(Box::pin(async move { (part, delivered(round, part, mean).await) }));
+        } else {
+            *outcome = Some(PartOutcome::None);
+        }
+    }
+    let sort = sort(round, streams, queues).fuse();
+    let deadline = round.platform.sleep_until(round.platform.now() + round.config.deadline).fuse();
+    let (mut sort, mut deadline) = (std::pin::pin!(sort), std::pin::pin!(deadline));
+    while !tasks.is_empty() {
+        futures::select_biased! {
+            (part, outcome) = tasks.select_next_some() => outcomes[part] = Some(outcome),
+            () = deadline => break,
+            () = sort => {}
+        }
+    }
+    drop(tasks);
+    let late = || PartOutcome::NotAveraged { why: "the deadline of the round passed".to_owned() };
+    outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(late)).collect()
+}
+
+/// A part of which this peer is the reducer in attempt 0, or in attempt 1 where that fails.
+async fn reduced<P: Platform>(
+    round: &Round<'_, P>,
+    part: usize,
+    attempt: u8,
+    mean: &mut [f32],
+    mut joining: mpsc::Receiver<Joining<P::Stream>>,
+) -> PartOutcome {
+    let mut why = String::new();
+    if attempt > 0 {
+        if round.receives() {
+            match deliver(round, part, 0, mean).await {
+                Ok(finished) => return PartOutcome::Averaged { finished, attempt: 0 },
+                Err(error) => why = format!("{error}; "),
+            }
+        } else {
+            // It hears of it from those who do.
+            return PartOutcome::None;
+        }
+    }
+    match reduce(round, part, attempt, mean, &mut joining).await {
+        Ok(finished) => PartOutcome::Averaged { finished, attempt },
+        Err(error) => {
+            mean.copy_from_slice(&round.values[round.group.part(part)]);
+            PartOutcome::NotAveraged { why: format!("{why}{error}") }
+        }
+    }
+}
+
+/// A part that others average.
+async fn delivered<P: Platform>(round: &Round<'_, P>, part: usize, mean: &mut [f32]) -> PartOutcome {
+    let mut why = Vec::new();
+    for attempt in 0..=1 {
+        match deliver(round, part, attempt, mean).await {
+            Ok(finished) => return PartOutcome::Averaged { finished, attempt },
+            Err(error) => why.push(error.to_string()),
+        }
+    }
+    mean.copy_from_slice(&round.values[round.group.part(part)]);
+    PartOutcome::NotAveraged { why: why.join("; ") }
+}
+
+/// Hands streams to the part they are for.
+async fn sort<P: Platform>(
+    round: &Round<'_, P>,
+    mut streams: mpsc::Receiver<Opened<P::Stream>>,
+    mut queues: Streams<P>,
+) {
+    let mut refusing = FuturesUnordered::new();
+    loop {
+        let Opened { peer, join, stream } = futures::select_biased! {
+            () = refusing.select_next_some() => continue,
+            opened = streams.next() => match opened {
+                Some(opened) => opened,
+                None => break,
+            },
+        };
+        let part = usize::from(join.part);
+        let (refusal, stream) = match (round.group.position(&peer), queues.get_mut(&(part, join.attempt))) {
+            (None, _) => (Refusal::NotAMember, stream),
+            (_, None) => (Refusal::NotReducer { part: join.part, attempt: join.attempt }, stream),
+            (Some(member), Some(queue)) => match queue.try_send(Joining { member, stream }) {
+                Ok(()) => continue,
+                Err(full) => (Refusal::Busy, full.into_inner().stream),
+            },
+        };
+        // As many as there are members; further ones are dropped.
+        if refusing.len() < round.group.members().len() {
+            refusing.push(refuse(round.platform, stream, refusal));
+        }
+    }
+    while refusing.next().await.is_some() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_contradict_one_another_are_refused() {
+        assert_eq!(Config::default().check(), Ok(()));
+        let second = Duration::from_secs(1);
+        for bad in [
+            Config { window_chunks: 0, ..Config::default() },
+            Config { window_chunks: WINDOW_CHUNKS_MAX + 1, ..Config::default() },
+            Config { patience: Duration::ZERO, ..Config::default() },
+            Config { reducer_timeout: Config::default().patience, ..Config::default() },
+            Config { deadline: second, ..Config::default() },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The `average` conversation: a member of a group gives its share of one part of a vector to the peer that
+//! averages the part, and gets the average (DeDLOC §3.2: butterfly all-reduce).
+//!
+//! ```text
+//! member  -> reducer   Join: which group, which part, which attempt
+//! reducer -> member    Granted, or Refused with the reason
+//! member  -> reducer   its values, chunk by chunk, at most the granted number ahead of what it got back
+//! reducer -> member    the average, chunk by chunk, then Finished
+//! ```
+//!
+//! Both directions run at once. A chunk of the average is the credit for the next chunk of values, so a
+//! reducer holds no more than the window of each part, whatever the transport buffers. A chunk of values on
+//! the wire is that of [`crate::bulk`], its bytes encoded by the codec of the group:
+//! [`CHUNK_VALUES`] values, the last one of a part fewer.
+
+use futures::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use serde::{Deserialize, Serialize};
+
+use crate::bulk::{self, BulkError};
+use crate::codec::{CodecError, TensorCodec};
+use crate::error::ConversationError;
+use crate::framing;
+use crate::hash::Sha256Hash;
+
+/// libp2p protocol name.
+pub const PROTOCOL: &str = "/barnraise/average/1";
+/// Largest message of this conversation.
+pub const MESSAGE_BYTES_MAX: usize = 512;
+/// Values of each chunk of a part but the last: 256 KiB as f32, and whole blocks of every codec.
+pub const CHUNK_VALUES: usize = 64 * 1024;
+/// Most chunks that a reducer grants.
+pub const WINDOW_CHUNKS_MAX: u32 = 64;
+
+/// Member to reducer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// The group: its members, their weights, the parts and the codec are what both know by this name.
+    pub group: Sha256Hash,
+    /// Position of the part among the group's members.
+    pub part: u16,
+    /// 0 with the part's own reducer, 1 with the one that stands by.
+    pub attempt: u8,
+}
+
+/// Reducer to member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReducerToMember {
+    /// Values may be sent, this many chunks ahead of what came back.
+    Granted {
+        /// 1 to [`WINDOW_CHUNKS_MAX`].
+        window_chunks: u32,
+    },
+    /// Not averaged here.
+    Refused(Refusal),
+    /// After the last chunk of the average.
+    Finished(Finished),
+}
+
+/// What is in an average.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// Members whose whole share is in it.
+    pub n_members: u16,
+    /// The samples behind theirs.
+    pub n_samples: u64,
+}
+
+/// Why a share was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// No round of that name is being averaged, nor will be soon.
+    #[error("no group of this name is averaging here")]
+    UnknownGroup,
+    /// The sender is not in the group.
+    #[error("this peer is not a member of the group")]
+    NotAMember,
+    /// The part is averaged by another member.
+    #[error("part {part} is not averaged here in attempt {attempt}")]
+    NotReducer {
+        /// Echo.
+        part: u16,
+        /// Echo.
+        attempt: u8,
+    },
+    /// The member has a stream for this part already.
+    #[error("this member has joined the part before")]
+    Duplicate,
+    /// Too many rounds wait here.
+    #[error("too many members wait here; try again")]
+    Busy,
+}
+
+/// Why a chunk of values could not be passed on.
+#[derive(Debug, thiserror::Error)]
+pub enum ChunkError {
+    /// The chunk is not what its place needs, or the stream failed.
+    #[error(transparent)]
+    Bulk(#[from] BulkError),
+    /// Its values cannot be.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+}
+
+/// Asks a reducer to take this peer's share of a part; the window in chunks that it grants.
+///
+/// # Errors
+/// [`ConversationError::Refused`] with the reducer's reason; a window of 0 or above
+/// [`WINDOW_CHUNKS_MAX`] is none.
+pub async fn join<S>(stream: &mut S, join: Join) -> Result<u32, ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    framing::write(stream, &join, MESSAGE_BYTES_MAX).await?;
+    match framing::read(stream, MESSAGE_BYTES_MAX).await? {
+        ReducerToMember::Granted { window_chunks: window @ 1..=WINDOW_CHUNKS_MAX } => Ok(window),
+        ReducerToMember::Granted { window_chunks } => {
+            let why =
+                format!("a window of {window_chunks} chunks was granted, 1 to {WINDOW_CHUNKS_MAX} can be");
+            Err(ConversationError::Refused(why))
+        }
+        ReducerToMember::Refused(refusal) => Err(ConversationError::Refused(refusal.to_string())),
+        ReducerToMember::Finished(_) => {
+            Err(ConversationError::Refused("the reducer finished before it began".into()))
+        }
+    }
+}
+
+/// Writes an encoded chunk and flushes it.
+///
+/// # Errors
+/// The stream failed.
+pub async fn write_chunk<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    index: u32,
+    bytes: &[u8],
+) -> std::io::Result<()> {
+    bulk::write_chunk(stream, index, bytes).await?;
+    stream.flush().await
+}
+
+/// Reads chunk `index`, `[n_values]`, all finite.
+///
+/// # Errors
+/// Another chunk or another length came, its checksum is wrong, or one of its values is not finite.
+pub async fn read_chunk<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    index: u32,
+    n_values: usize,
+    codec: TensorCodec,
+) -> Result<Vec<f32>, ChunkError> {
+    let mut bytes = vec![0; codec.encoded_len(n_values)];
+    bulk::read_chunk(stream, index, &mut bytes).await?;
+    Ok(codec.decode(&bytes, n_values)?)
+}

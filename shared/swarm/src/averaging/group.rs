@@ -1,0 +1,199 @@
+//! Who averages what with whom. Members that hold the same group act alike without another word.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use barnraise_protocol::average::CHUNK_VALUES;
+use barnraise_protocol::{Sha256Hash, TensorCodec};
+
+use crate::PeerKey;
+
+/// Most members of a group.
+pub const MEMBERS_MAX: usize = 256;
+/// Most bytes of what a round is called.
+const ROUND_BYTES_MAX: usize = 256;
+
+/// Names a group and its round: the hash of all that the members agree on.
+pub type GroupId = Sha256Hash;
+
+/// One member of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Who.
+    pub peer: PeerKey,
+    /// Samples behind its values: its weight. With none it sends nothing, and averages only.
+    pub n_samples: u64,
+    /// Whether it wants the average, as whoever has samples does: the average is the credit for what it sends.
+    pub receives: bool,
+    /// Values that it averages; 0 for one that nobody can dial.
+    pub n_reduced: u64,
+}
+
+/// The members of a round and the parts they average, which follow one another in the order of the members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    id: GroupId,
+    members: Vec<Member>,
+    /// Where the part of each member begins, and where the last one ends.
+    starts: Vec<usize>,
+    codec: TensorCodec,
+}
+
+/// What is wrong with a group.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// Nobody, or too many.
+    #[error("a group has 1 to {MEMBERS_MAX} members, not {0}")]
+    Size(usize),
+    /// A name without end.
+    #[error("the name of a round has at most {ROUND_BYTES_MAX} bytes, not {0}")]
+    Round(usize),
+    /// One peer in two places.
+    #[error("a member is in the group twice")]
+    Twice,
+    /// Values that nobody averages, or that two do.
+    #[error("the parts have {got} values, the vector has {want}")]
+    Parts {
+        /// Of the vector.
+        want: usize,
+        /// Sum over the parts.
+        got: u64,
+    },
+    /// A sender without credit.
+    #[error("a member that has samples receives the average")]
+    DeafSender,
+    /// Nothing to average.
+    #[error("no member has samples")]
+    NoSamples,
+}
+
+impl Group {
+    /// The group of `members` that averages `n_values` values in the round called `round`, which no other
+    /// round of these members is.
+    ///
+    /// # Errors
+    /// See [`GroupError`].
+    pub fn new(
+        round: &[u8],
+        members: Vec<Member>,
+        n_values: usize,
+        codec: TensorCodec,
+    ) -> Result<Self, GroupError> {
+        if members.is_empty() || members.len() > MEMBERS_MAX {
+            return Err(GroupError::Size(members.len()));
+        }
+        if round.len() > ROUND_BYTES_MAX {
+            return Err(GroupError::Round(round.len()));
+        }
+        let peers: BTreeSet<&PeerKey> = members.iter().map(|member| &member.peer).collect();
+        if peers.len() < members.len() {
+            return Err(GroupError::Twice);
+        }
+        if members.iter().any(|member| member.n_samples > 0 && !member.receives) {
+            return Err(GroupError::DeafSender);
+        }
+        let got = members.iter().fold(0u64, |sum, member| sum.saturating_add(member.n_reduced));
+        if got != n_values as u64 {
+            return Err(GroupError::Parts { want: n_values, got });
+        }
+        if members.iter().all(|member| member.n_samples == 0) {
+            return Err(GroupError::NoSamples);
+        }
+        let mut starts = vec![0];
+        for member in &members {
+            // The sum is `n_values`, so each of its terms fits.
+            starts.push(starts.last().copied().unwrap_or(0) + member.n_reduced as usize);
+        }
+        let id = id(round, &members, codec);
+        Ok(Self { id, members, starts, codec })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// All members, in the order of their parts.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// How values travel.
+    #[must_use]
+    pub fn codec(&self) -> TensorCodec {
+        self.codec
+    }
+
+    /// Values of the vector.
+    #[must_use]
+    pub fn n_values(&self) -> usize {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// The position of a peer.
+    #[must_use]
+    pub fn position(&self, peer: &PeerKey) -> Option<usize> {
+        self.members.iter().position(|member| member.peer == *peer)
+    }
+
+    /// The values of a part; empty where there is none.
+    #[must_use]
+    pub fn part(&self, part: usize) -> Range<usize> {
+        match self.starts.get(part..).unwrap_or_default() {
+            [start, end, ..] => *start..*end,
+            _ => 0..0,
+        }
+    }
+
+    /// Who averages a part: its own reducer in attempt 0, in attempt 1 the next member that averages
+    /// anything, which stands by. Nobody in any other, and nobody else's part in a group with one reducer.
+    #[must_use]
+    pub fn reducer(&self, part: usize, attempt: u8) -> Option<usize> {
+        let n = self.members.len();
+        let reduces = |position: &usize| !self.part(*position).is_empty();
+        match attempt {
+            _ if !reduces(&part) => None,
+            0 => Some(part),
+            1 => (part + 1..part + n).map(|position| position % n).find(reduces),
+            _ => None,
+        }
+    }
+
+    /// Samples behind the values of each member.
+    #[must_use]
+    pub fn n_samples(&self) -> Vec<u64> {
+        self.members.iter().map(|member| member.n_samples).collect()
+    }
+}
+
+/// Values `start..end` of chunk `index` of a part of `n_values` values, within the part.
+#[must_use]
+pub fn chunk(n_values: usize, index: u32) -> Range<usize> {
+    let start = (index as usize).saturating_mul(CHUNK_VALUES).min(n_values);
+    start..start.saturating_add(CHUNK_VALUES).min(n_values)
+}
+
+/// Chunks of a part of `n_values` values.
+#[must_use]
+pub fn n_chunks(n_values: usize) -> u32 {
+    u32::try_from(n_values.div_ceil(CHUNK_VALUES)).unwrap_or(u32::MAX)
+}
+
+fn id(round: &[u8], members: &[Member], codec: TensorCodec) -> GroupId {
+    let mut bytes = b"barnraise group 1".to_vec();
+    let mut add = |field: &[u8]| {
+        bytes.extend((field.len() as u64).to_le_bytes());
+        bytes.extend(field);
+    };
+    add(round);
+    add(format!("{codec:?}").as_bytes());
+    for member in members {
+        add(&member.peer.0);
+        add(&member.n_samples.to_le_bytes());
+        add(&[u8::from(member.receives)]);
+        add(&member.n_reduced.to_le_bytes());
+    }
+    Sha256Hash::of(&bytes)
+}

@@ -1,0 +1,15 @@
+//! One round of averaging a vector in a group whose members are all equal: butterfly all-reduce
+//! (DeDLOC §3.2). Who averages which part says [`Group`]; how one part is averaged decides [`Reduction`].
+//!
+//! Each part has a reducer. Every member that has samples sends its values of the part there, the reducer
+//! takes their mean, weighted by samples, chunk by chunk, and every member that wants the average gets it.
+//! A member that stalls loses its own share of what it did not send in time. A part whose reducer vanishes is
+//! averaged once more, by the member that stands by. Streams, clocks and retries are the driver's.
+
+mod group;
+mod reduction;
+#[cfg(test)]
+mod tests;
+
+pub use group::{Group, GroupError, GroupId, MEMBERS_MAX, Member, chunk, n_chunks};
+pub use reduction::{ChunkOfMean, Reduction, ReductionConfig, ReductionError, ReductionState};

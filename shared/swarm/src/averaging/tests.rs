@@ -1,0 +1,222 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::time::Duration;
+
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::average::{CHUNK_VALUES, Finished};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Moment, PeerKey};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn member(name: u8, n_samples: u64, n_reduced: u64) -> Member {
+    Member { peer: PeerKey(vec![name]), n_samples, receives: true, n_reduced }
+}
+
+fn group(members: Vec<Member>, n_values: usize) -> Result<Group, GroupError> {
+    Group::new(b"round", members, n_values, TensorCodec::F32)
+}
+
+#[test]
+fn parts_follow_one_another_and_cover_the_vector() {
+    let group = group(vec![member(1, 1, 5), member(2, 3, 0), member(3, 0, 7)], 12).unwrap();
+    assert_eq!((group.part(0), group.part(1), group.part(2), group.part(3)), (0..5, 5..5, 5..12, 0..0));
+    assert_eq!(group.n_values(), 12);
+    assert_eq!(group.position(&PeerKey(vec![3])), Some(2));
+    assert_eq!(group.position(&PeerKey(vec![4])), None);
+}
+
+#[test]
+fn the_next_one_that_averages_stands_by() {
+    let group = group(vec![member(1, 1, 5), member(2, 3, 0), member(3, 0, 7)], 12).unwrap();
+    assert_eq!((group.reducer(0, 0), group.reducer(0, 1), group.reducer(0, 2)), (Some(0), Some(2), None));
+    assert_eq!((group.reducer(1, 0), group.reducer(1, 1)), (None, None));
+    assert_eq!((group.reducer(2, 0), group.reducer(2, 1)), (Some(2), Some(0)));
+    let one = self::group(vec![member(1, 1, 5), member(2, 3, 0)], 5).unwrap();
+    assert_eq!((one.reducer(0, 0), one.reducer(0, 1)), (Some(0), None));
+}
+
+#[test]
+fn a_group_is_named_by_all_that_its_members_agree_on() {
+    let of = |round: &[u8], members: Vec<Member>, codec| Group::new(round, members, 12, codec).unwrap().id();
+    let members = || vec![member(1, 1, 5), member(2, 3, 7)];
+    let id = of(b"round", members(), TensorCodec::F32);
+    assert_eq!(id, of(b"round", members(), TensorCodec::F32));
+    let mut swapped = members();
+    swapped.reverse();
+    for other in [
+        of(b"roumd", members(), TensorCodec::F32),
+        of(b"round", members(), TensorCodec::F16),
+        of(b"round", vec![member(1, 2, 5), member(2, 3, 7)], TensorCodec::F32),
+        of(b"round", vec![member(1, 1, 6), member(2, 3, 6)], TensorCodec::F32),
+        of(b"round", swapped, TensorCodec::F32),
+        of(b"round", vec![member(1, 1, 5), member(2, 0, 7)], TensorCodec::F32),
+        of(
+            b"round",
+            vec![member(1, 1, 5), Member { receives: false, ..member(2, 0, 7) }],
+            TensorCodec::F32,
+        ),
+    ] {
+        assert_ne!(id, other);
+    }
+}
+
+#[test]
+fn what_is_no_group_is_refused() {
+    assert_eq!(group(vec![], 0).unwrap_err(), GroupError::Size(0));
+    assert_eq!(group(vec![member(1, 1, 1), member(1, 1, 1)], 2).unwrap_err(), GroupError::Twice);
+    assert_eq!(group(vec![member(1, 1, 1)], 2).unwrap_err(), GroupError::Parts { want: 2, got: 1 });
+    let deaf = vec![Member { receives: false, ..member(1, 1, 2) }];
+    assert_eq!(group(deaf, 2).unwrap_err(), GroupError::DeafSender);
+    let huge = vec![member(1, 1, u64::MAX), member(2, 1, u64::MAX)];
+    assert_eq!(group(huge, 2).unwrap_err(), GroupError::Parts { want: 2, got: u64::MAX });
+    assert_eq!(group(vec![member(1, 0, 2)], 2).unwrap_err(), GroupError::NoSamples);
+    let many = (0..=255u8)
+        .map(|name| member(name, 1, 0))
+        .chain([Member { peer: PeerKey(vec![0, 0]), ..member(0, 1, 2) }]);
+    assert_eq!(group(many.collect(), 2).unwrap_err(), GroupError::Size(257));
+    assert!(matches!(
+        Group::new(&[0; 300], vec![member(1, 1, 2)], 2, TensorCodec::F32),
+        Err(GroupError::Round(300))
+    ));
+}
+
+fn reduction(n_values: usize, window_chunks: u32, n_samples: &[u64]) -> Reduction {
+    Reduction::new(Moment::ZERO, ReductionConfig { n_values, window_chunks, patience: PATIENCE }, n_samples)
+}
+
+fn secs(secs: u64) -> Moment {
+    Moment::from_secs(secs)
+}
+
+fn done(n_members: u16, n_samples: u64) -> ReductionState {
+    ReductionState::Done(Finished { n_members, n_samples })
+}
+
+#[test]
+fn the_mean_is_weighted_by_samples() {
+    let mut reduction = reduction(2, 4, &[1, 3, 0]);
+    reduction.on_chunk(secs(0), 0, 0, &[1.0, -4.0]).unwrap();
+    assert_eq!(reduction.poll_mean(), None);
+    assert_eq!(reduction.state(), ReductionState::Going);
+    reduction.on_chunk(secs(0), 1, 0, &[5.0, 4.0]).unwrap();
+    assert_eq!(reduction.poll_mean(), Some(ChunkOfMean { index: 0, values: vec![4.0, 2.0] }));
+    assert_eq!(reduction.state(), done(2, 4));
+    assert_eq!(reduction.on_chunk(secs(0), 2, 0, &[0.0; 2]), Err(ReductionError::NotAwaited));
+}
+
+#[test]
+fn nobody_runs_further_ahead_than_the_window() {
+    let n_values = 4 * CHUNK_VALUES;
+    let full = vec![1.0; CHUNK_VALUES];
+    let mut reduction = reduction(n_values, 2, &[1, 1]);
+    reduction.on_chunk(secs(0), 0, 0, &full).unwrap();
+    reduction.on_chunk(secs(0), 0, 1, &full).unwrap();
+    assert_eq!(reduction.wanted_of(0), None);
+    assert_eq!(reduction.on_chunk(secs(0), 0, 2, &full), Err(ReductionError::Window { max: 1, got: 2 }));
+    assert_eq!(reduction.on_chunk(secs(0), 1, 1, &full), Err(ReductionError::Order { want: 0, got: 1 }));
+    let length = ReductionError::Length { want: CHUNK_VALUES, got: 1 };
+    assert_eq!(reduction.on_chunk(secs(0), 1, 0, &[1.0]), Err(length));
+    reduction.on_chunk(secs(0), 1, 0, &full).unwrap();
+    assert_eq!(reduction.wanted_of(0), Some(2));
+}
+
+#[test]
+fn who_stalls_loses_its_own_share_only() {
+    let n_values = CHUNK_VALUES + 1;
+    let mut reduction = reduction(n_values, 4, &[1, 1, 2]);
+    for member in 0..3 {
+        reduction.on_chunk(secs(1), member, 0, &vec![member as f32; CHUNK_VALUES]).unwrap();
+    }
+    assert_eq!(reduction.next_deadline(), None, "nobody is ahead, nobody is late");
+    reduction.on_chunk(secs(10), 0, 1, &[0.0]).unwrap();
+    reduction.on_chunk(secs(11), 2, 1, &[3.0]).unwrap();
+    assert_eq!(reduction.next_deadline(), Some(secs(15)));
+    reduction.on_timeout(secs(14));
+    assert_eq!(reduction.state(), ReductionState::Going);
+    reduction.on_timeout(secs(15));
+    assert_eq!(reduction.poll_mean().unwrap().values[0], 1.25);
+    assert_eq!(reduction.poll_mean().unwrap(), ChunkOfMean { index: 1, values: vec![2.0] });
+    assert_eq!(reduction.state(), done(2, 3));
+    assert_eq!(reduction.on_chunk(secs(16), 1, 1, &[9.0]), Err(ReductionError::NotAwaited));
+}
+
+#[test]
+fn lateness_adds_up_over_chunks() {
+    let mut reduction = reduction(8 * CHUNK_VALUES, 8, &[1, 1]);
+    let full = vec![0.0; CHUNK_VALUES];
+    for index in 0..8 {
+        reduction.on_chunk(secs(0), 0, index, &full).unwrap();
+    }
+    for index in 0..4 {
+        reduction.on_chunk(secs(u64::from(index) + 1), 1, index, &full).unwrap();
+    }
+    assert_eq!(reduction.next_deadline(), Some(secs(5)));
+    reduction.on_timeout(secs(5));
+    assert_eq!(reduction.state(), done(1, 1));
+}
+
+#[test]
+fn without_anybody_left_it_fails() {
+    let mut reduction = reduction(2 * CHUNK_VALUES, 8, &[1, 1]);
+    reduction.on_chunk(secs(0), 0, 0, &vec![1.0; CHUNK_VALUES]).unwrap();
+    reduction.on_lost(secs(1), 0);
+    assert_eq!(reduction.state(), ReductionState::Going);
+    reduction.on_lost(secs(1), 1);
+    assert_eq!(reduction.poll_mean().unwrap().values[0], 1.0);
+    assert_eq!(reduction.state(), ReductionState::Failed);
+}
+
+#[test]
+fn values_at_the_edge_of_what_is_finite_stay_finite() {
+    let mut reduction = reduction(2, 1, &[u64::MAX, u64::MAX / 2, 1]);
+    reduction.on_chunk(secs(0), 0, 0, &[f32::MAX, f32::MIN]).unwrap();
+    reduction.on_lost(secs(0), 1);
+    reduction.on_chunk(secs(0), 2, 0, &[f32::MAX, f32::MIN]).unwrap();
+    assert!(reduction.poll_mean().unwrap().values.iter().all(|value| value.is_finite()));
+}
+
+proptest! {
+    #[test]
+    fn any_order_gives_the_mean_of_what_came(
+        n_values in 0usize..(3 * CHUNK_VALUES),
+        weights in proptest::collection::vec(0u64..5, 1..6),
+        window in 1u32..4,
+        choices in proptest::collection::vec((0usize..6, 0u8..40), 0..60),
+    ) {
+        let mut reduction = reduction(n_values, window, &weights);
+        let mut came: Vec<Vec<usize>> = vec![Vec::new(); n_chunks(n_values) as usize];
+        let mut means = Vec::new();
+        let mut now = Moment::ZERO;
+        // The choices first, then everybody in turn until it is over.
+        let in_turn = (0..).map(|turn: usize| (turn % weights.len(), 1));
+        for (member, what) in choices.into_iter().chain(in_turn).take(2000) {
+            now += Duration::from_millis(10);
+            let member = member % weights.len();
+            match reduction.wanted_of(member) {
+                _ if what == 0 => reduction.on_lost(now, member),
+                Some(index) => {
+                    let values = vec![member as f32 + 1.0; chunk(n_values, index).len()];
+                    reduction.on_chunk(now, member, index, &values).unwrap();
+                    came[index as usize].push(member);
+                }
+                None => reduction.on_timeout(now),
+            }
+            means.extend(std::iter::from_fn(|| reduction.poll_mean()));
+        }
+        prop_assert_ne!(reduction.state(), ReductionState::Going);
+        for (position, mean) in means.iter().enumerate() {
+            prop_assert_eq!(mean.index as usize, position);
+            prop_assert_eq!(mean.values.len(), chunk(n_values, mean.index).len());
+            let members = &came[position];
+            let sum: u64 = members.iter().map(|&member| weights[member]).sum();
+            let want = members.iter().map(|&member| weights[member] as f64 * (member as f64 + 1.0)).sum::<f64>();
+            let want = (want / sum as f64) as f32;
+            for value in [mean.values.first(), mean.values.last()].into_iter().flatten() {
+                prop_assert!((value - want).abs() <= 1e-5 * want.abs(), "{} for {}", value, want);
+            }
+        }
+    }
+}
