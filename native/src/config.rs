@@ -5,6 +5,7 @@
 //! relative to the file. Nothing here opens a socket or creates a folder.
 
 mod access;
+mod averaging;
 mod check;
 mod conversations;
 
@@ -19,11 +20,11 @@ use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
 use barnraise_relay::dht::DhtLimits;
 use barnraise_relay::{ConfigFileError, NodeLimits, parse_config, read_config};
-use bytesize::ByteSize;
 use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::access::{AccessSection, OidcSection};
+pub use self::averaging::{AggregationKind, AveragingSection};
 pub use self::conversations::ConversationsSection;
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
@@ -141,23 +142,6 @@ pub struct NetworkSection {
     pub upnp: bool,
     /// Contributors at a time.
     pub contributors_max: u32,
-}
-
-/// `[averaging]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AveragingSection {
-    /// How long a step waits for gradients that were reported and are due.
-    #[serde(with = "humantime_serde")]
-    pub collect_timeout: Duration,
-    /// Samples that one contribution may claim.
-    pub contribution_samples_max: u32,
-    /// Samples that one peer may claim for each second since its last contribution.
-    pub samples_per_second_max: u32,
-    /// Contributions that are received at the same time.
-    pub contributions_in_flight_max: u32,
-    /// Encoded gradients that may be in memory at the same time.
-    pub in_flight_bytes_max: ByteSize,
 }
 
 /// `[device]`
@@ -280,18 +264,6 @@ impl Default for NetworkSection {
     }
 }
 
-impl Default for AveragingSection {
-    fn default() -> Self {
-        Self {
-            collect_timeout: Duration::from_secs(5),
-            contribution_samples_max: 8192,
-            samples_per_second_max: 100_000,
-            contributions_in_flight_max: 64,
-            in_flight_bytes_max: ByteSize::mib(256),
-        }
-    }
-}
-
 impl Default for EvaluationSection {
     fn default() -> Self {
         Self { every_epochs: 5 }
@@ -377,6 +349,8 @@ fn cache_folder_from(xdg_cache_home: Option<OsString>, home: Option<OsString>) -
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+    use bytesize::ByteSize;
+
     use super::*;
 
     const EXAMPLE: &str = include_str!("../run.example.toml");
@@ -432,6 +406,8 @@ mod tests {
         config.data.folder = Some("data".into());
         config.device.kind = Device::Wgpu;
         config.averaging.collect_timeout = Duration::from_millis(2500);
+        config.averaging.aggregation = AggregationKind::CenteredClip;
+        config.averaging.gradient_norm_max = 0.1;
         assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap(), config);
         assert_eq!(config.data_sources().folders[0], Path::new("data"));
     }
@@ -452,6 +428,7 @@ mod tests {
             ("[run]\nmodel = \"resnet\"", &["line 2", "resnet", "le-net"]),
             ("[averaging]\ncollect_timeout = \"soon\"", &["line 2", "soon"]),
             ("[network]\nlisten = [\"127.0.0.1:4001\"]", &["line 2"]),
+            ("[averaging]\naggregation = \"median\"", &["line 2", "median", "centered-clip"]),
             ("[data]\nshard_samples = 0", &["line 2", "nonzero"]),
             ("[run]\noptimizer = { kind = \"adamw\" }", &["line 2", "adamw", "sgd-momentum"]),
             ("[nonsense]", &["line 1", "nonsense", "storage"]),

@@ -15,12 +15,14 @@ use barnraise_protocol::api::{
 use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join, Progress, Report};
 use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
 use barnraise_protocol::run::RunDescription;
+use barnraise_swarm::robust::{FAR_ROUNDS, FarOff, PeerOutcome, Verdict};
 use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundAction, Ticket};
 use barnraise_swarm::{Moment, PeerKey};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
 use super::learner::{Learner, LearnerError, PublishedState};
+use super::metrics::Metrics;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::{CommitRecord, Journal, JournalEntry};
 
@@ -135,6 +137,8 @@ pub struct Core {
     round: AveragingRound,
     storing: Storing,
     outputs: Outputs,
+    metrics: Metrics,
+    far_off: FarOff,
     sessions: HashMap<PeerKey, Session>,
     next_session: u64,
     waiting: HashMap<Ticket, Waiting>,
@@ -151,6 +155,7 @@ impl Core {
         round: AveragingRound,
         storing: Storing,
         outputs: Outputs,
+        metrics: Metrics,
     ) -> Self {
         Self {
             description,
@@ -158,6 +163,8 @@ impl Core {
             round,
             storing,
             outputs,
+            metrics,
+            far_off: FarOff::default(),
             sessions: HashMap::new(),
             next_session: 0,
             waiting: HashMap::new(),
@@ -308,9 +315,11 @@ impl Core {
 
     async fn step(&mut self, mean: MeanOfRound) -> Result<(), LearnerError> {
         let MeanOfRound { epoch, n_samples, .. } = mean;
-        let record = CommitRecord { epoch, n_samples, seqs: mean.sequences.clone() };
+        let (seqs, aggregation) = (mean.sequences.clone(), mean.aggregation);
+        let record = CommitRecord { epoch, n_samples, seqs, aggregation };
         self.storing.journal.commit(&record).await?;
         self.learner.step(&mean);
+        self.see_who_is_far_off(epoch, &mean.outcomes);
         self.outputs.state.send_replace(self.learner.publish()?);
         let epoch = self.learner.epoch();
         tracing::info!(epoch, n_samples, loss = mean.loss, n_contributions = record.seqs.len(), "stepped");
@@ -324,6 +333,20 @@ impl Core {
             self.save_checkpoint().await?;
         }
         Ok(())
+    }
+
+    fn see_who_is_far_off(&mut self, epoch: u64, outcomes: &[PeerOutcome]) {
+        for PeerOutcome { peer, outcome, .. } in outcomes {
+            if outcome.verdict == Verdict::LeftOut {
+                let (peer, distance) = (name(peer), outcome.distance);
+                tracing::debug!(peer, epoch, distance, "too far from the others to count in the step");
+            }
+        }
+        for peer in self.far_off.on_round(outcomes) {
+            let peer = name(&peer);
+            tracing::warn!(peer, epoch, rounds = FAR_ROUNDS, "far from all others, several steps in a row");
+        }
+        self.metrics.on_aggregated(outcomes, self.far_off.n_far());
     }
 
     async fn save_checkpoint(&self) -> Result<(), LearnerError> {
@@ -401,4 +424,9 @@ impl Core {
         // Last, so that whoever hears of it finds it in the status. No reader, no harm.
         let _ = self.outputs.events.send(live);
     }
+}
+
+/// As an operator knows it from other lines of the log.
+fn name(peer: &PeerKey) -> String {
+    libp2p::PeerId::from_bytes(&peer.0).map_or_else(|_| format!("{peer:?}"), |id| id.to_string())
 }

@@ -105,6 +105,7 @@ impl Learner {
             round = round_at(&round_config, epoch, journal).await?;
             break;
         }
+        round.aggregate_by(round_config.aggregation);
         learner.replay_open(&mut round, journal).await?;
         let n_replayed = learner.epoch - from_checkpoint;
         tracing::info!(
@@ -155,6 +156,7 @@ impl Learner {
     ) -> Result<Option<u32>, LearnerError> {
         let mut entries: BTreeMap<u32, JournalEntry> =
             journal.entries(commit.epoch).await?.entries.into_iter().collect();
+        round.aggregate_by(commit.aggregation);
         for &sequence in &commit.seqs {
             let entry = entries.remove(&sequence);
             let restored = entry.is_some_and(|entry| self.restore_entry(round, entry, sequence).is_ok());
@@ -289,6 +291,8 @@ pub(super) fn round_config(config: &RunConfig, n_parameters: usize) -> RoundConf
         collect_timeout: averaging.collect_timeout,
         in_flight_max: fit.clamp(1, u64::from(averaging.contributions_in_flight_max)) as usize,
         contributors_max: config.network.contributors_max as usize,
+        aggregation: averaging.aggregation(n_parameters),
+        gradient_norm_max: averaging.gradient_norm_max,
     }
 }
 

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::gradient::{Accepted, Refusal};
 use barnraise_relay::MetricsRegistry;
+use barnraise_swarm::robust::{PeerOutcome, Verdict};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use tokio::sync::watch;
 
 /// Before each name.
@@ -29,6 +30,8 @@ pub struct Metrics {
     contributions: Counter,
     samples: Counter,
     contributions_refused: ByReason,
+    aggregated: ByReason,
+    far_peers: Gauge,
 }
 
 impl Metrics {
@@ -50,14 +53,35 @@ impl Metrics {
             "Contributions that were not counted, by reason",
             contributions_refused.clone(),
         );
+        let aggregated = ByReason::default();
+        registry.register(
+            "peers_aggregated",
+            "Peers of each step, by what a robust aggregation made of their share",
+            aggregated.clone(),
+        );
+        let far_peers = Gauge::default();
+        registry.register(
+            "peers_far_off",
+            "Peers whose share was left out of several steps in a row",
+            far_peers.clone(),
+        );
         registry.register_collector(Box::new(Run(status)));
-        Self { registry: Arc::new(registry), contributions, samples, contributions_refused }
+        let registry = Arc::new(registry);
+        Self { registry, contributions, samples, contributions_refused, aggregated, far_peers }
     }
 
     /// For the operator's page.
     #[must_use]
     pub fn registry(&self) -> Arc<MetricsRegistry> {
         Arc::clone(&self.registry)
+    }
+
+    /// A step was made of the shares of these peers; `n_far` peers have been left out time and again.
+    pub fn on_aggregated(&self, outcomes: &[PeerOutcome], n_far: usize) {
+        for PeerOutcome { outcome, .. } in outcomes {
+            self.aggregated.get_or_create(&[("outcome", verdict(outcome.verdict))]).inc();
+        }
+        self.far_peers.set(n_far.try_into().unwrap_or(i64::MAX));
     }
 
     /// A contribution was answered.
@@ -75,6 +99,15 @@ impl Metrics {
 }
 
 /// As a label.
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Kept => "kept",
+        Verdict::Clipped => "clipped",
+        Verdict::LeftOut => "left_out",
+    }
+}
+
+/// As a label.
 fn reason(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Epoch { .. } => "epoch",
@@ -84,6 +117,7 @@ fn reason(refusal: &Refusal) -> &'static str {
         Refusal::Samples { .. } => "samples",
         Refusal::Rate { .. } => "rate",
         Refusal::NotFinite { .. } => "not_finite",
+        Refusal::Norm { .. } => "norm",
         Refusal::Duplicate { .. } => "duplicate",
         Refusal::Transfer(_) => "transfer",
         Refusal::NotJoined => "not_joined",

@@ -40,6 +40,7 @@ pub(crate) fn of_offer(refusal: &gradient::Refusal) -> Option<Misdeed> {
         Refusal::Epoch { .. }
         | Refusal::Rate { .. }
         | Refusal::NotFinite { .. }
+        | Refusal::Norm { .. }
         | Refusal::Duplicate { .. }
         | Refusal::NotJoined
         | Refusal::Storage

@@ -156,7 +156,7 @@ pub async fn run(
         // Nothing is waiting that would be lost.
         tokio::spawn(async move { stop.run_until_cancelled(serving).await });
     }
-    let core = Core::new(description, learner, round, storing, outputs);
+    let core = Core::new(description, learner, round, storing, outputs, metrics);
     // Whoever asked may have stopped listening for the answer.
     let _ = listening.send(here);
 

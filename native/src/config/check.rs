@@ -2,13 +2,12 @@
 //!
 //! Pure. The first value that cannot work is named, with what was wanted.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use barnraise_protocol::run::ModelKind;
 use libp2p::multiaddr::Protocol;
 
-use super::{AveragingSection, Invalid, RunConfig, RunSection};
+use super::{Invalid, RunConfig, RunSection};
 
 const ID_CHARS_MAX: usize = 64;
 const TITLE_CHARS_MAX: usize = 100;
@@ -16,15 +15,14 @@ const PURPOSE_CHARS_MAX: usize = 500;
 const HIDDEN_LAYERS_MAX: usize = 8;
 const HIDDEN_UNITS_MAX: u32 = 8192;
 const MICRO_BATCH_SIZE_MAX: u32 = 4096;
-const TARGET_BATCH_SIZE_MAX: u32 = 10_000_000;
+pub(super) const TARGET_BATCH_SIZE_MAX: u32 = 10_000_000;
 const SHUFFLE_BUFFER_SAMPLES_MAX: u32 = 1_000_000;
 /// Keeps a shard of images of 28 by 28 pixels within the protocol's limit.
 const SHARD_SAMPLES_MAX: usize = 50_000;
-const COLLECT_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
 pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     run(&config.run)?;
-    averaging(&config.averaging, config.run.micro_batch_size)?;
+    config.averaging.validate(config.run.micro_batch_size)?;
     Invalid::check_range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
     for url in &config.data.base_urls {
         let good = url.starts_with("https://") || url.starts_with("http://");
@@ -86,22 +84,7 @@ fn run(run: &RunSection) -> Result<(), Invalid> {
         .map_err(|error| Invalid::new("run.schedule", error, format!("{:?}", run.schedule)))
 }
 
-fn averaging(averaging: &AveragingSection, micro: u32) -> Result<(), Invalid> {
-    let timeout = averaging.collect_timeout;
-    Invalid::check_duration("averaging.collect_timeout", timeout, COLLECT_TIMEOUT)?;
-    let samples_max = averaging.contribution_samples_max;
-    at_least_micro("averaging.contribution_samples_max", samples_max, micro, TARGET_BATCH_SIZE_MAX)?;
-    Invalid::check_range("averaging.samples_per_second_max", averaging.samples_per_second_max, 1..=u32::MAX)?;
-    Invalid::check_range(
-        "averaging.contributions_in_flight_max",
-        averaging.contributions_in_flight_max,
-        1..=100_000,
-    )?;
-    let bytes = averaging.in_flight_bytes_max;
-    Invalid::check("averaging.in_flight_bytes_max", bytes.as_u64() >= 1 << 20, "at least 1 MiB", bytes)
-}
-
-fn at_least_micro(key: &'static str, got: u32, micro: u32, max: u32) -> Result<(), Invalid> {
+pub(super) fn at_least_micro(key: &'static str, got: u32, micro: u32, max: u32) -> Result<(), Invalid> {
     let want = format!("at least the micro batch size, {micro}, and at most {max}");
     Invalid::check(key, (micro..=max).contains(&got), want, got)
 }
@@ -134,7 +117,7 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, Break); 24] = [
+        let cases: [(&str, Break); 27] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
@@ -154,6 +137,9 @@ mod tests {
             ("averaging.contribution_samples_max", |c| c.averaging.contribution_samples_max = 3),
             ("averaging.samples_per_second_max", |c| c.averaging.samples_per_second_max = 0),
             ("averaging.contributions_in_flight_max", |c| c.averaging.contributions_in_flight_max = 0),
+            ("averaging.gradient_norm_max", |c| c.averaging.gradient_norm_max = 0.0),
+            ("averaging.gradient_norm_max", |c| c.averaging.gradient_norm_max = f32::NAN),
+            ("averaging.aggregation_bytes_max", |c| c.averaging.aggregation_bytes_max = ByteSize::kib(1)),
             ("averaging.in_flight_bytes_max", |c| c.averaging.in_flight_bytes_max = ByteSize::kib(1)),
             ("data.base_urls", |c| c.data.base_urls.push("ftp://x".into())),
             ("storage.keep_checkpoints", |c| c.storage.keep_checkpoints = 0),

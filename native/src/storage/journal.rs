@@ -9,6 +9,7 @@
 //! It never decides what counts, and never touches an entry that was written.
 
 use barnraise_protocol::gradient::Offer;
+use barnraise_swarm::robust::Aggregation;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,9 @@ use super::sealed::{self, Kind, SealError};
 use super::{SetAside, Storage, StorageError};
 
 const ENTRY: Kind = Kind { name: *b"grad", version: 1 };
-const COMMIT: Kind = Kind { name: *b"cmit", version: 1 };
+const COMMIT: Kind = Kind { name: *b"cmit", version: 2 };
+/// From before a step said how it was aggregated: by the mean.
+const COMMIT_OF_MEAN: Kind = Kind { name: *b"cmit", version: 1 };
 const FOLDER: &str = "journal";
 /// Not a number, so that no epoch is named like it.
 const CORRUPT: &str = "corrupt";
@@ -46,6 +49,16 @@ pub struct CommitRecord {
     pub n_samples: u64,
     /// The entries, in the order in which they were summed.
     pub seqs: Vec<u32>,
+    /// How they became one gradient: the configuration may be another one by the time the step is repeated.
+    pub aggregation: Aggregation,
+}
+
+/// The payload of [`COMMIT_OF_MEAN`].
+#[derive(Serialize, Deserialize)]
+struct CommitOfMean {
+    epoch: u64,
+    n_samples: u64,
+    seqs: Vec<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -249,8 +262,19 @@ fn decode_entry(bytes: &[u8], epoch: u64) -> Result<JournalEntry, String> {
 }
 
 fn decode_commit(bytes: &[u8], epoch: u64) -> Result<CommitRecord, String> {
-    let (record, _): (CommitRecord, _) =
-        sealed::open_parts(COMMIT, bytes).map_err(|error| error.to_string())?;
+    let record = match sealed::open_parts(COMMIT, bytes) {
+        Err(SealError::Version { got, .. }) if got == COMMIT_OF_MEAN.version => {
+            let opened = sealed::open_parts(COMMIT_OF_MEAN, bytes);
+            opened.map(|(CommitOfMean { epoch, n_samples, seqs }, _)| CommitRecord {
+                epoch,
+                n_samples,
+                seqs,
+                aggregation: Aggregation::Mean,
+            })
+        }
+        opened => opened.map(|(record, _)| record),
+    };
+    let record = record.map_err(|error| error.to_string())?;
     if record.epoch != epoch {
         return Err(format!("it is of epoch {}, its folder is of epoch {epoch}", record.epoch));
     }
@@ -284,7 +308,8 @@ mod tests {
     }
 
     fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
-        CommitRecord { epoch, n_samples: 64 * seqs.len() as u64, seqs: seqs.to_vec() }
+        let aggregation = Aggregation::CenteredClip { places: 7 };
+        CommitRecord { epoch, n_samples: 64 * seqs.len() as u64, seqs: seqs.to_vec(), aggregation }
     }
 
     #[tokio::test]
@@ -309,6 +334,16 @@ mod tests {
         assert_eq!(journal.entries(4).await.unwrap(), Entries::default());
         assert_eq!(journal.commits(4).await.unwrap(), []);
         assert_eq!(journal.commits(5).await.unwrap(), [commit(5, &[0])]);
+    }
+
+    #[tokio::test]
+    async fn a_commit_of_the_version_before_is_of_a_mean() {
+        let journal = Journal::new(Storage::in_memory());
+        let before = CommitOfMean { epoch: 4, n_samples: 128, seqs: vec![1, 0] };
+        let bytes = sealed::seal_parts(COMMIT_OF_MEAN, &before, &[]).unwrap();
+        journal.storage.put(&commit_path(4), bytes).await.unwrap();
+        let record = CommitRecord { aggregation: Aggregation::Mean, ..commit(4, &[1, 0]) };
+        assert_eq!(journal.commits(4).await.unwrap(), [record]);
     }
 
     #[tokio::test]

@@ -144,6 +144,14 @@ pub enum Refusal {
     /// The peer has no access to the run, with the reason.
     #[error("{0}")]
     NoAccess(String),
+    /// A gradient so long that no honest one of a run that goes well is.
+    #[error("the gradient has length {got}, at most {max} counts")]
+    Norm {
+        /// Largest Euclidean length that counts.
+        max: f32,
+        /// Of the values, as decoded.
+        got: f32,
+    },
 }
 
 /// Offers a contribution and sends what is pulled of `bytes`; the answer is the aggregator's.

@@ -1,5 +1,5 @@
-//! What Barnraise peers decide: when an epoch's gradients are due, whose count and how they are
-//! averaged, what a contributor does next, in which order it reads the data, when it dials again,
+//! What Barnraise peers decide: when an epoch's gradients are due, whose count, how they are
+//! averaged and how liars are borne, what a contributor does next, in which order it reads the data, when it dials again,
 //! who has access to a run, and how much is borne of whom.
 //!
 //! Pure state machines. They never read a clock, draw entropy, spawn or do I/O: time and seeds are
@@ -15,6 +15,7 @@ pub mod dht;
 pub mod guard;
 pub mod history;
 pub mod random;
+pub mod robust;
 pub mod round;
 pub mod samples;
 

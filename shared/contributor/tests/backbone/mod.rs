@@ -22,6 +22,7 @@ use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
 use barnraise_protocol::{Sha256Hash, TensorCodec, framing};
 use barnraise_swarm::random::SplitMix64;
+use barnraise_swarm::robust::Aggregation;
 use barnraise_swarm::round::{AveragingRound, RoundAction, RoundConfig, Ticket};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::{mpsc, oneshot};
@@ -110,6 +111,8 @@ impl Backbone {
             collect_timeout: Duration::from_secs(5),
             in_flight_max: 4,
             contributors_max: 4,
+            aggregation: Aggregation::Mean,
+            gradient_norm_max: 1e3,
         };
         Rc::new(Self {
             description: RefCell::new(description),

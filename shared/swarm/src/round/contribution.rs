@@ -3,7 +3,7 @@
 use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
 
 use super::{AveragingRound, Phase, RoundAction, Ticket};
-use crate::{Moment, PeerKey};
+use crate::{Moment, PeerKey, robust};
 
 /// What is remembered of a peer across its sessions.
 #[derive(Debug, Clone, Copy)]
@@ -61,18 +61,13 @@ impl AveragingRound {
     pub fn on_gradient(&mut self, now: Moment, ticket: Ticket, values: Vec<f32>) {
         let epoch = self.epoch;
         let n_parameters = self.config.n_parameters;
+        let norm_max = self.config.gradient_norm_max;
         let Some(flight) = self.in_flight.get_mut(&ticket) else {
             // Its transfer outlasted the round, which went on without it.
             self.actions.push_back(RoundAction::Refuse(ticket, Refusal::Busy));
             return;
         };
-        let not_finite = values.iter().position(|value| !value.is_finite());
-        let refusal = if values.len() != n_parameters {
-            Some(Refusal::Length { want: n_parameters as u64, got: values.len() as u64 })
-        } else {
-            not_finite.map(|index| Refusal::NotFinite { index: index as u64 })
-        };
-        if let Some(refusal) = refusal {
+        if let Some(refusal) = refusal_of(&values, n_parameters, norm_max) {
             self.in_flight.remove(&ticket);
             self.actions.push_back(RoundAction::Refuse(ticket, refusal));
             self.advance(now);
@@ -137,11 +132,7 @@ impl AveragingRound {
     }
 
     fn count(&mut self, peer: PeerKey, offer: &Offer, values: &[f32], sequence: u32) {
-        let weight = offer.n_samples as f32;
-        for (sum, value) in self.sum.iter_mut().zip(values) {
-            *sum += weight * value;
-        }
-        self.n_samples += u64::from(offer.n_samples);
+        self.contributions.add(&peer, offer.n_samples, values);
         self.loss_sum += f64::from(offer.loss) * f64::from(offer.n_samples);
         self.sequences.push(sequence);
         if let Some(standing) = self.standings.get_mut(&peer) {
@@ -222,4 +213,17 @@ impl AveragingRound {
         standing.allowance -= f64::from(got);
         Ok(())
     }
+}
+
+/// What is wrong with the values of a contribution.
+fn refusal_of(values: &[f32], n_parameters: usize, norm_max: f32) -> Option<Refusal> {
+    if values.len() != n_parameters {
+        return Some(Refusal::Length { want: n_parameters as u64, got: values.len() as u64 });
+    }
+    if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+        return Some(Refusal::NotFinite { index: index as u64 });
+    }
+    let got = robust::norm(values);
+    (got > f64::from(norm_max))
+        .then(|| Refusal::Norm { max: norm_max, got: got.min(f64::from(f32::MAX)) as f32 })
 }

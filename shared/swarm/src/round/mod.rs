@@ -6,6 +6,7 @@
 //! everybody who reported has delivered or the deadline passes, and the mean over all samples makes one
 //! optimizer step. A contribution counts only after it was persisted, so that what a peer was told is
 //! accepted survives a crash. A round with fewer samples than the target goes on; nothing is dropped.
+//! Where peers are not trusted, [`crate::robust`] takes the place of the mean.
 
 mod contribution;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::{DeviceKind, Report};
 use barnraise_protocol::gradient::{Accepted, Refusal};
 
+use crate::robust::{Aggregate, Aggregation, Contributions, PeerOutcome};
 use crate::{Moment, PeerKey};
 use contribution::{InFlight, Standing};
 
@@ -43,6 +45,11 @@ pub struct RoundConfig {
     pub in_flight_max: usize,
     /// Most contributors at once.
     pub contributors_max: usize,
+    /// How contributions become one gradient.
+    pub aggregation: Aggregation,
+    /// Largest Euclidean length of a gradient that counts. No honest gradient of a run that goes well comes near
+    /// it; without it one finite value could be as large as floats get, and the sum of two no number.
+    pub gradient_norm_max: f32,
 }
 
 /// What the driver does next.
@@ -79,7 +86,8 @@ pub struct Ticket(pub u64);
 pub struct MeanOfRound {
     /// The epoch whose parameters were used.
     pub epoch: u64,
-    /// Mean gradient over all samples, `[n_parameters]`.
+    /// One gradient of all contributions, `[n_parameters]`: their mean over samples, or what the run's
+    /// [`Aggregation`] makes of them.
     pub gradient: Vec<f32>,
     /// Samples behind it.
     pub n_samples: u64,
@@ -87,6 +95,10 @@ pub struct MeanOfRound {
     pub sequences: Vec<u32>,
     /// Mean loss of the samples.
     pub loss: f32,
+    /// How the gradient was made: who repeats the step needs the same.
+    pub aggregation: Aggregation,
+    /// How far off each peer was, where the aggregation looks.
+    pub outcomes: Vec<PeerOutcome>,
 }
 
 /// Why a peer could not join or report.
@@ -137,10 +149,8 @@ pub struct AveragingRound {
     /// when the acknowledgement was lost together with the news of the step.
     counted: BTreeSet<(PeerKey, u64)>,
     counted_before: BTreeSet<(PeerKey, u64)>,
-    /// Sum over samples, `[n_parameters]`.
-    sum: Vec<f32>,
+    contributions: Contributions,
     loss_sum: f64,
-    n_samples: u64,
     next_sequence: u32,
     sequences: Vec<u32>,
     actions: VecDeque<RoundAction>,
@@ -149,7 +159,7 @@ pub struct AveragingRound {
 impl AveragingRound {
     /// A round at `epoch`, empty.
     pub fn new(config: RoundConfig, epoch: u64) -> Self {
-        let sum = vec![0.0; config.n_parameters];
+        let contributions = Contributions::new(config.aggregation, config.n_parameters);
         Self {
             config,
             epoch,
@@ -160,9 +170,8 @@ impl AveragingRound {
             next_ticket: 0,
             counted: BTreeSet::new(),
             counted_before: BTreeSet::new(),
-            sum,
+            contributions,
             loss_sum: 0.0,
-            n_samples: 0,
             next_sequence: 0,
             sequences: Vec::new(),
             actions: VecDeque::new(),
@@ -176,7 +185,7 @@ impl AveragingRound {
 
     /// Samples of the coming step: counted, on their way, and reported.
     pub fn n_samples(&self) -> u64 {
-        self.n_samples + self.n_in_flight_samples() + self.n_outstanding()
+        self.contributions.n_samples() + self.n_in_flight_samples() + self.n_outstanding()
     }
 
     /// Contributors with a session.
@@ -233,17 +242,29 @@ impl AveragingRound {
         Ok(())
     }
 
-    /// The mean over what was counted so far; not finite while nothing was.
+    /// One gradient of what was counted so far; not finite while nothing was.
     ///
     /// The driver needs it only to repeat a step after a restart; else the round says when to step.
     pub fn mean(&self) -> MeanOfRound {
-        let n = self.n_samples as f32;
+        let Aggregate { gradient, outcomes } = self.contributions.aggregate();
+        let n_samples = self.contributions.n_samples();
         MeanOfRound {
             epoch: self.epoch,
-            gradient: self.sum.iter().map(|sum| sum / n).collect(),
-            n_samples: self.n_samples,
+            gradient,
+            n_samples,
             sequences: self.sequences.clone(),
-            loss: (self.loss_sum / self.n_samples as f64) as f32,
+            loss: (self.loss_sum / n_samples as f64) as f32,
+            aggregation: self.config.aggregation,
+            outcomes,
+        }
+    }
+
+    /// Contributions become one gradient in another way from now on: a step that is repeated after a restart was
+    /// made under the configuration of its time. Does nothing once the epoch has a contribution.
+    pub fn aggregate_by(&mut self, aggregation: Aggregation) {
+        if self.contributions.n_samples() == 0 && aggregation != self.config.aggregation {
+            self.config.aggregation = aggregation;
+            self.contributions = Contributions::new(aggregation, self.config.n_parameters);
         }
     }
 
@@ -251,9 +272,8 @@ impl AveragingRound {
     pub fn on_stepped(&mut self, now: Moment) {
         self.epoch += 1;
         self.phase = Phase::Accumulating;
-        self.sum.fill(0.0);
+        self.contributions.clear();
         self.loss_sum = 0.0;
-        self.n_samples = 0;
         self.next_sequence = 0;
         self.sequences.clear();
         self.counted_before = std::mem::take(&mut self.counted);
@@ -318,7 +338,7 @@ impl AveragingRound {
         if self.n_outstanding() > 0 || !self.in_flight.is_empty() {
             return;
         }
-        if self.n_samples >= target {
+        if self.contributions.n_samples() >= target {
             self.phase = Phase::Stepping;
             self.actions.push_back(RoundAction::Step(self.mean()));
         } else {

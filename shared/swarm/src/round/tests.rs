@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::random::SplitMix64;
+use crate::robust::Aggregation;
 
 const N: usize = 3;
 const S: Duration = Duration::from_secs(1);
@@ -20,6 +21,8 @@ fn config() -> RoundConfig {
         collect_timeout: S,
         in_flight_max: 8,
         contributors_max: 16,
+        aggregation: Aggregation::Mean,
+        gradient_norm_max: 1e3,
     }
 }
 
@@ -118,6 +121,8 @@ fn every_lie_is_refused_with_its_reason_and_the_round_goes_on() {
         (vec![0.0, f32::NAN, 0.0], Refusal::NotFinite { index: 1 }),
         (vec![f32::INFINITY, 0.0, 0.0], Refusal::NotFinite { index: 0 }),
         (vec![0.0; 2], Refusal::Length { want: 3, got: 2 }),
+        (vec![0.0, -1001.0, 0.0], Refusal::Norm { max: 1e3, got: 1001.0 }),
+        (vec![f32::MAX; 3], Refusal::Norm { max: 1e3, got: f32::MAX }),
     ] {
         let ticket = round.on_offer(S, &peer(1), &offer(1, 0, 1)).unwrap();
         round.on_gradient(S, ticket, values);
@@ -230,6 +235,37 @@ fn a_restart_restores_the_same_sum() {
     contribute(&mut restored, S * 9, 1, &last, [1.0; N]);
     let step = |round: &mut AveragingRound| actions(round).pop().unwrap();
     assert_eq!(step(&mut live), step(&mut restored));
+}
+
+#[test]
+fn a_restart_repeats_the_same_clipping_whatever_is_configured_by_then() {
+    let robust = Aggregation::CenteredClip { places: 4 };
+    let with = |aggregation| {
+        let mut round = AveragingRound::new(RoundConfig { aggregation, ..config() }, 0);
+        (1..=4).for_each(|name| round.on_join(peer(name), DeviceKind::BrowserCpu).unwrap());
+        round
+    };
+    let (mut live, mut restored) = (with(robust), with(Aggregation::Mean));
+    restored.aggregate_by(robust);
+    let values = [[0.1, 0.7, -3.0], [0.2, 0.6, -2.5], [0.15, 0.3, -2.0], [-500.0, 0.0, 7.0]];
+    for (name, values) in (1..).zip(values) {
+        contribute(&mut live, S, name, &offer(1, 0, 25), values);
+        restored.restore(peer(name), &offer(1, 0, 25), &values, u32::from(name) - 1).unwrap();
+    }
+    let got = actions(&mut live).pop().unwrap();
+    let RoundAction::Step(mean) = got else { panic!("{got:?}") };
+    assert_eq!(mean, restored.mean());
+    assert_eq!((mean.n_samples, mean.aggregation), (100, robust));
+    assert!(mean.gradient[0] > 0.0, "{:?}", mean.gradient);
+    let verdicts: Vec<_> = mean.outcomes.iter().map(|of| of.outcome.verdict).collect();
+    assert_eq!(verdicts[3], crate::robust::Verdict::LeftOut, "{:?}", mean.outcomes);
+    // In the middle of an epoch nothing changes; after it, the configuration counts again.
+    restored.aggregate_by(Aggregation::Mean);
+    assert_eq!(mean, restored.mean());
+    restored.on_stepped(S);
+    restored.aggregate_by(Aggregation::Mean);
+    restored.restore(peer(1), &offer(2, 1, 25), &[1.0; N], 0).unwrap();
+    assert_eq!((restored.mean().gradient, restored.mean().aggregation), (vec![1.0; N], Aggregation::Mean));
 }
 
 /// Peers that report, deliver, stall, leave, repeat themselves and lie, in any order.

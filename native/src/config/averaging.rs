@@ -1,0 +1,100 @@
+//! `[averaging]`: what counts as a contribution, and how contributions become one gradient.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use barnraise_swarm::robust::Aggregation;
+use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
+
+use super::Invalid;
+use super::check::{TARGET_BATCH_SIZE_MAX, at_least_micro};
+
+const COLLECT_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+/// Sums of this many times the most samples of a contribution, of as many contributions as a step may have, are
+/// finite.
+const GRADIENT_NORM_MAX: f32 = 1e20;
+const MEMORY: RangeInclusive<ByteSize> = ByteSize::mib(1)..=ByteSize::tib(1);
+
+/// `[averaging]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AveragingSection {
+    /// How long a step waits for gradients that were reported and are due.
+    #[serde(with = "humantime_serde")]
+    pub collect_timeout: Duration,
+    /// Samples that one contribution may claim.
+    pub contribution_samples_max: u32,
+    /// Samples that one peer may claim for each second since its last contribution.
+    pub samples_per_second_max: u32,
+    /// Euclidean length up to which a gradient counts.
+    pub gradient_norm_max: f32,
+    /// Contributions that are received at the same time.
+    pub contributions_in_flight_max: u32,
+    /// Encoded gradients that may be in memory at the same time.
+    pub in_flight_bytes_max: ByteSize,
+    /// How contributions become one gradient.
+    pub aggregation: AggregationKind,
+    /// Memory for the gradients that [`AggregationKind::CenteredClip`] keeps apart; peers beyond share one.
+    pub aggregation_bytes_max: ByteSize,
+}
+
+/// How contributions become one gradient.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AggregationKind {
+    /// The mean over samples, among peers that are trusted.
+    #[default]
+    Mean,
+    /// A minority of peers that lie is borne.
+    CenteredClip,
+}
+
+impl Default for AveragingSection {
+    fn default() -> Self {
+        Self {
+            collect_timeout: Duration::from_secs(5),
+            contribution_samples_max: 8192,
+            samples_per_second_max: 100_000,
+            gradient_norm_max: 1000.0,
+            contributions_in_flight_max: 64,
+            in_flight_bytes_max: ByteSize::mib(256),
+            aggregation: AggregationKind::Mean,
+            aggregation_bytes_max: ByteSize::gib(1),
+        }
+    }
+}
+
+impl AveragingSection {
+    /// As the round wants it, for a model of so many parameters.
+    pub fn aggregation(&self, n_parameters: usize) -> Aggregation {
+        match self.aggregation {
+            AggregationKind::Mean => Aggregation::Mean,
+            AggregationKind::CenteredClip => {
+                let n_bytes = (n_parameters.max(1) * size_of::<f32>()) as u64;
+                let fit = self.aggregation_bytes_max.as_u64() / n_bytes;
+                // Of fewer than three nobody can say who is far off.
+                Aggregation::CenteredClip { places: fit.clamp(3, u64::from(u32::MAX)) as u32 }
+            }
+        }
+    }
+
+    pub(super) fn validate(&self, micro_batch_size: u32) -> Result<(), Invalid> {
+        Invalid::check_duration("averaging.collect_timeout", self.collect_timeout, COLLECT_TIMEOUT)?;
+        let samples_max = self.contribution_samples_max;
+        let key = "averaging.contribution_samples_max";
+        at_least_micro(key, samples_max, micro_batch_size, TARGET_BATCH_SIZE_MAX)?;
+        Invalid::check_range("averaging.samples_per_second_max", self.samples_per_second_max, 1..=u32::MAX)?;
+        let norm = self.gradient_norm_max;
+        let good = norm > 0.0 && norm <= GRADIENT_NORM_MAX;
+        let want = format!("above 0 and at most {GRADIENT_NORM_MAX:e}");
+        Invalid::check("averaging.gradient_norm_max", good, want, norm)?;
+        Invalid::check_range(
+            "averaging.contributions_in_flight_max",
+            self.contributions_in_flight_max,
+            1..=100_000,
+        )?;
+        Invalid::check_range("averaging.in_flight_bytes_max", self.in_flight_bytes_max, MEMORY)?;
+        Invalid::check_range("averaging.aggregation_bytes_max", self.aggregation_bytes_max, MEMORY)
+    }
+}

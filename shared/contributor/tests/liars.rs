@@ -1,0 +1,273 @@
+//! Ten peers train together, two of them lie: with CenteredClip the model is as good as without them, with the
+//! mean it is not. Real gradients of a real model through the round that a backbone runs; no wire, no clock.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::time::Duration;
+
+use barnraise_learning::{Batch, ComputeDevice, Optimizer, OptimizerSpec, Trainer};
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::contribute::{DeviceKind, Report};
+use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::gradient::{Offer, Refusal};
+use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::random::SplitMix64;
+use barnraise_swarm::robust::{Aggregation, FAR_ROUNDS, FarOff};
+use barnraise_swarm::round::{AveragingRound, RoundAction, RoundConfig};
+use futures::executor::block_on;
+
+const SEED: u64 = 20_261;
+const SHAPE: ImageShape = ImageShape { height: 8, width: 8, channels: 1 };
+const N_CLASSES: usize = 8;
+const N_STEPS: u64 = 80;
+const LEARNING_RATE: f32 = 0.01;
+/// Samples of each peer in each epoch.
+const SIZES: [u32; 10] = [8, 16, 24, 32, 48, 64, 96, 96, 40, 20];
+const LIARS: [usize; 2] = [2, 7];
+/// The most that a contribution may claim: what a liar claims.
+const SAMPLES_MAX: u32 = 8192;
+const ROBUST: Aggregation = Aggregation::CenteredClip { places: 16 };
+/// What robust aggregation may cost, and what lies cost the mean: one point.
+const POINT: f32 = 0.01;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Attack {
+    Nothing,
+    /// The honest gradient, ten times as long and the other way round.
+    SignFlip,
+    /// Finite, and so large that two of them add up to no number in single precision, once weighted.
+    Huge,
+    Random,
+    Zero,
+}
+
+impl Attack {
+    fn gradient(self, honest: &[f32], random: &mut SplitMix64) -> Vec<f32> {
+        let of = |honest: &f32| match self {
+            Self::Nothing => *honest,
+            Self::SignFlip => -10.0 * honest,
+            Self::Huge => 1e30,
+            Self::Random => (uniform(random) - 0.5) * 20.0,
+            Self::Zero => 0.0,
+        };
+        honest.iter().map(of).collect()
+    }
+}
+
+/// In 0..1.
+fn uniform(random: &mut SplitMix64) -> f32 {
+    (random.next_u64() >> 40) as f32 / (1 << 24) as f32
+}
+
+/// Each class has a picture; a sample is a faint one under a lot of noise.
+struct Task {
+    pictures: Vec<Vec<f32>>,
+    random: SplitMix64,
+}
+
+impl Task {
+    fn new(seed: u64) -> Self {
+        let mut pictures = SplitMix64::new(SEED);
+        let picture = |_| (0..SHAPE.n_values()).map(|_| uniform(&mut pictures)).collect();
+        Self { pictures: (0..N_CLASSES).map(picture).collect(), random: SplitMix64::new(seed) }
+    }
+
+    fn samples(&mut self, n: usize) -> Batch {
+        let mut batch = Batch::default();
+        for _ in 0..n {
+            let label = self.random.below(N_CLASSES);
+            for &value in &self.pictures[label] {
+                batch.images.push((255.0 * (0.3 * value + 0.7 * uniform(&mut self.random))) as u8);
+            }
+            batch.labels.push(label as u8);
+        }
+        batch
+    }
+}
+
+fn peer(index: usize) -> PeerKey {
+    PeerKey(vec![index as u8])
+}
+
+struct Run {
+    trainer: Trainer,
+    optimizer: Optimizer,
+    parameters: Vec<f32>,
+    round: AveragingRound,
+    task: Task,
+    random: SplitMix64,
+    attack: Attack,
+    far_off: FarOff,
+    named: Vec<PeerKey>,
+    refused: Vec<(usize, Refusal)>,
+}
+
+impl Run {
+    fn new(attack: Attack, aggregation: Aggregation, gradient_norm_max: f32) -> Self {
+        let spec = ModelSpec { kind: ModelKind::Mlp { hidden: vec![32] }, seed: 5 };
+        let trainer = Trainer::new(&spec, SHAPE, N_CLASSES, ComputeDevice::cpu()).unwrap();
+        let layout = trainer.layout();
+        let honest = (0..SIZES.len()).filter(|index| !LIARS.contains(index));
+        let config = RoundConfig {
+            target_batch_size: honest.map(|index| SIZES[index]).sum(),
+            n_parameters: layout.n_parameters(),
+            codec: TensorCodec::F32,
+            contribution_samples_max: SAMPLES_MAX,
+            samples_per_second_max: SAMPLES_MAX,
+            collect_timeout: Duration::from_secs(5),
+            in_flight_max: SIZES.len(),
+            contributors_max: SIZES.len(),
+            aggregation,
+            gradient_norm_max,
+        };
+        let mut round = AveragingRound::new(config, 0);
+        for index in 0..SIZES.len() {
+            round.on_join(peer(index), DeviceKind::NativeCpu).unwrap();
+        }
+        Self {
+            optimizer: Optimizer::new(OptimizerSpec::adam(), layout).unwrap(),
+            parameters: layout.initial_parameters(spec.seed),
+            trainer,
+            round,
+            task: Task::new(SEED + 1),
+            random: SplitMix64::new(SEED + 2),
+            attack,
+            far_off: FarOff::default(),
+            named: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    fn lies(&self, index: usize) -> bool {
+        self.attack != Attack::Nothing && LIARS.contains(&index)
+    }
+
+    /// Everybody reports, then everybody delivers; the last one, who is honest, brings the step about.
+    fn epoch(&mut self, epoch: u64) {
+        let now = Duration::from_secs(epoch + 1);
+        self.trainer.load_parameters(&self.parameters).unwrap();
+        for (index, n_samples) in SIZES.into_iter().enumerate().filter(|(index, _)| !LIARS.contains(index)) {
+            let report = Report { epoch, n_samples, samples_per_second: 50.0 };
+            self.round.on_report(now, &peer(index), &report).unwrap();
+        }
+        for index in 0..SIZES.len() {
+            self.contribute(now, epoch, index);
+        }
+        let mut is_stepped = false;
+        while let Some(action) = self.round.poll_action() {
+            match action {
+                RoundAction::Step(mean) => {
+                    self.named.extend(self.far_off.on_round(&mean.outcomes));
+                    let before = (self.optimizer.clone(), self.parameters.clone());
+                    let stepped = self.optimizer.step(&mut self.parameters, &mean.gradient, LEARNING_RATE);
+                    // As the backbone does it: what is no number changes nothing.
+                    if stepped.is_err() {
+                        (self.optimizer, self.parameters) = before;
+                    }
+                    self.round.on_stepped(now);
+                    is_stepped = true;
+                }
+                RoundAction::Refuse(ticket, refusal) => self.refused.push((ticket.0 as usize, refusal)),
+                _ => {}
+            }
+        }
+        assert!(is_stepped, "epoch {epoch}, seed {SEED}");
+    }
+
+    fn contribute(&mut self, now: Duration, epoch: u64, index: usize) {
+        let samples = self.task.samples(SIZES[index] as usize);
+        let mean = block_on(async {
+            self.trainer.accumulate(&samples).await.unwrap();
+            self.trainer.take_mean_gradient().await.unwrap().unwrap()
+        });
+        let (values, n_samples) = match self.lies(index) {
+            true => (self.attack.gradient(&mean.values, &mut self.random), SAMPLES_MAX),
+            false => (mean.values, SIZES[index]),
+        };
+        let offer = Offer {
+            contribution_id: epoch,
+            epoch,
+            n_samples,
+            loss: mean.loss,
+            n_values: values.len() as u64,
+            codec: TensorCodec::F32,
+            transfer: Transfer::of(&vec![0; values.len() * 4]),
+        };
+        let ticket = self.round.on_offer(now, &peer(index), &offer).unwrap();
+        self.round.on_gradient(now, ticket, values);
+        self.round.on_persisted(now, ticket);
+    }
+
+    /// The share of unseen samples that it gets right after all steps.
+    fn accuracy(&mut self) -> f32 {
+        (0..N_STEPS).for_each(|epoch| self.epoch(epoch));
+        self.trainer.load_parameters(&self.parameters).unwrap();
+        let unseen = Task::new(SEED + 3).samples(2000);
+        let evaluation = block_on(self.trainer.evaluate(&unseen.images, &unseen.labels)).unwrap();
+        println!("seed {SEED}, {:?}: {:.2} %", self.attack, 100.0 * evaluation.accuracy);
+        evaluation.accuracy
+    }
+}
+
+fn clean() -> f32 {
+    let accuracy = Run::new(Attack::Nothing, Aggregation::Mean, f32::MAX).accuracy();
+    assert!(accuracy > 0.9, "the task is learnt without lies: {accuracy}");
+    accuracy
+}
+
+/// Both aggregations, with nothing else in the way of the lie.
+fn against(attack: Attack) -> (f32, f32, Vec<PeerKey>) {
+    let mean = Run::new(attack, Aggregation::Mean, f32::MAX).accuracy();
+    let mut robust = Run::new(attack, ROBUST, f32::MAX);
+    (mean, robust.accuracy(), robust.named)
+}
+
+#[test]
+fn sign_flipped_gradients_are_borne() {
+    let (mean, robust, _) = against(Attack::SignFlip);
+    let clean = clean();
+    assert!(robust > clean - POINT && mean < clean - POINT, "clean {clean}, mean {mean}, robust {robust}");
+}
+
+#[test]
+fn huge_gradients_are_borne_and_their_senders_named() {
+    let (mean, robust, named) = against(Attack::Huge);
+    let clean = clean();
+    assert!(robust > clean - POINT && mean < clean - POINT, "clean {clean}, mean {mean}, robust {robust}");
+    assert_eq!(named, LIARS.map(peer), "after {FAR_ROUNDS} rounds");
+}
+
+#[test]
+fn random_gradients_are_borne_and_their_senders_named() {
+    let (mean, robust, named) = against(Attack::Random);
+    let clean = clean();
+    assert!(robust > clean - POINT && mean < clean - POINT, "clean {clean}, mean {mean}, robust {robust}");
+    assert_eq!(named, LIARS.map(peer), "after {FAR_ROUNDS} rounds");
+}
+
+#[test]
+fn whoever_sends_nothing_but_zeros_costs_nothing_whatever_it_claims() {
+    let (mean, robust, _) = against(Attack::Zero);
+    let clean = clean();
+    println!("the mean shrinks, and Adam makes up for that: {mean}");
+    assert!(robust > clean - POINT, "clean {clean}, robust {robust}");
+}
+
+#[test]
+fn without_lies_robust_aggregation_costs_nothing() {
+    let robust = Run::new(Attack::Nothing, ROBUST, 1e3).accuracy();
+    let clean = clean();
+    assert!((robust - clean).abs() < POINT, "clean {clean}, robust {robust}");
+}
+
+#[test]
+fn the_mean_refuses_huge_gradients_with_a_reason() {
+    let mut run = Run::new(Attack::Huge, Aggregation::Mean, 1e3);
+    let accuracy = run.accuracy();
+    assert!((accuracy - clean()).abs() < POINT, "{accuracy}");
+    assert_eq!(run.refused.len() as u64, N_STEPS * LIARS.len() as u64);
+    let is_reason =
+        |(_, refusal): &(usize, Refusal)| matches!(refusal, Refusal::Norm { max: 1e3, got } if *got > 1e30);
+    assert!(run.refused.iter().all(is_reason), "{:?}", run.refused[0]);
+}

@@ -1,0 +1,58 @@
+//! A run in virtual time in which 30 % of the peers are killed in every round, all clocks are off by minutes,
+//! and the backbone itself is killed now and then: each round ends, nothing that was accepted is lost, and
+//! nothing counts twice. The state machines are those of the tab, the native peer and the backbone.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod world;
+
+use world::{COLLECT_TIMEOUT_MS, N_EPOCHS, Seen, World};
+
+/// The longest that any epoch takes. Whoever is killed while its samples are counted on costs the wait for it,
+/// and the others then make up for its samples; who died in that second time, another one.
+const EPOCH_MS_MAX: u64 = 4 * COLLECT_TIMEOUT_MS;
+
+fn run(seed: u64, backbone_dies: bool) -> Seen {
+    println!("seed {seed}");
+    let mut world = World::new(seed, backbone_dies);
+    world.run();
+    world.check_the_end();
+    println!("seed {seed}: {:?}", world.seen);
+    world.seen
+}
+
+fn add(all: &mut Seen, one: &Seen) {
+    all.n_killed += one.n_killed;
+    all.n_cut_transfers += one.n_cut_transfers;
+    all.n_unheard_answers += one.n_unheard_answers;
+    all.n_duplicates += one.n_duplicates;
+    all.n_timeouts += one.n_timeouts;
+    all.n_backbone_deaths += one.n_backbone_deaths;
+    all.epoch_ms_max = all.epoch_ms_max.max(one.epoch_ms_max);
+}
+
+#[test]
+fn three_in_ten_killed_in_every_round() {
+    let mut all = Seen::default();
+    for seed in 0..12 {
+        let seen = run(seed, false);
+        assert!(seen.epoch_ms_max <= EPOCH_MS_MAX, "seed {seed}: {seen:?}");
+        add(&mut all, &seen);
+    }
+    // Otherwise the runs above were too easy to show anything.
+    assert!(all.n_killed > 12 * N_EPOCHS && all.n_timeouts > 20, "{all:?}");
+    assert!(all.n_cut_transfers > 20 && all.n_unheard_answers > 5, "{all:?}");
+}
+
+#[test]
+fn the_backbone_dies_as_well() {
+    let mut all = Seen::default();
+    for seed in 100..112 {
+        add(&mut all, &run(seed, true));
+    }
+    assert!(all.n_backbone_deaths > 20 && all.n_duplicates > 5, "{all:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    assert_eq!(run(7, true), run(7, true));
+}
