@@ -5,15 +5,15 @@
 
 mod world;
 
-use world::{COLLECT_TIMEOUT_MS, N_EPOCHS, Seen, World};
+use world::{COLLECT_TIMEOUT_MS, N_EPOCHS, Seen, Troubles, World};
 
 /// The longest that any epoch takes. Whoever is killed while its samples are counted on costs the wait for it,
 /// and the others then make up for its samples; who died in that second time, another one.
 const EPOCH_MS_MAX: u64 = 4 * COLLECT_TIMEOUT_MS;
 
-fn run(seed: u64, backbone_dies: bool) -> Seen {
+fn run(seed: u64, troubles: Troubles) -> Seen {
     println!("seed {seed}");
-    let mut world = World::new(seed, backbone_dies);
+    let mut world = World::new(seed, troubles);
     world.run();
     world.check_the_end();
     println!("seed {seed}: {:?}", world.seen);
@@ -25,6 +25,7 @@ fn add(all: &mut Seen, one: &Seen) {
     all.n_cut_transfers += one.n_cut_transfers;
     all.n_unheard_answers += one.n_unheard_answers;
     all.n_duplicates += one.n_duplicates;
+    all.n_partitions += one.n_partitions;
     all.n_timeouts += one.n_timeouts;
     all.n_backbone_deaths += one.n_backbone_deaths;
     all.epoch_ms_max = all.epoch_ms_max.max(one.epoch_ms_max);
@@ -34,7 +35,7 @@ fn add(all: &mut Seen, one: &Seen) {
 fn three_in_ten_killed_in_every_round() {
     let mut all = Seen::default();
     for seed in 0..12 {
-        let seen = run(seed, false);
+        let seen = run(seed, Troubles::default());
         assert!(seen.epoch_ms_max <= EPOCH_MS_MAX, "seed {seed}: {seen:?}");
         add(&mut all, &seen);
     }
@@ -47,12 +48,23 @@ fn three_in_ten_killed_in_every_round() {
 fn the_backbone_dies_as_well() {
     let mut all = Seen::default();
     for seed in 100..112 {
-        add(&mut all, &run(seed, true));
+        add(&mut all, &run(seed, Troubles { backbone_dies: true, partitions: false }));
     }
     assert!(all.n_backbone_deaths > 20 && all.n_duplicates > 5, "{all:?}");
 }
 
 #[test]
+fn partitions_heal() {
+    let mut all = Seen::default();
+    for seed in 200..212 {
+        add(&mut all, &run(seed, Troubles { backbone_dies: seed % 2 == 0, partitions: true }));
+    }
+    // Somebody whose answer was lost on the way offers again, and is told that it counted.
+    assert!(all.n_partitions > 30 && all.n_duplicates > 5 && all.n_cut_transfers > 20, "{all:?}");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
-    assert_eq!(run(7, true), run(7, true));
+    let troubles = Troubles { backbone_dies: true, partitions: true };
+    assert_eq!(run(7, troubles), run(7, troubles));
 }

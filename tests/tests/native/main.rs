@@ -6,6 +6,7 @@ mod dht;
 mod equivalence;
 mod liar;
 mod lifecycle;
+mod outvoted;
 
 /// A small model and short epochs; F32 on the wire, so that values can be compared.
 const SMALL: &str = r#"

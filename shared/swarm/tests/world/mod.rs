@@ -5,6 +5,7 @@
 //! whoever was to send or hear them, and checks every step of the optimizer against the journal.
 
 mod peers;
+mod troubles;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,11 +31,21 @@ const TARGET: u32 = 16_384;
 const CLOCKS_OFF_MS: usize = 20 * 60 * 1000;
 /// How long a backbone may not notice that a peer is gone.
 const UNNOTICED_MS: usize = 15_000;
+/// How long a peer may not notice that its backbone is out of reach.
+const SILENCE_MS: usize = 8000;
 const LATENCY_MS: u64 = 40;
 const STORE_MS: u64 = 5;
 const PROGRESS_MS: u64 = 500;
 /// A world that takes longer has stopped.
 const END_MS: u64 = 30 * 60 * 1000;
+
+/// What happens beside peers that are killed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Troubles {
+    pub(crate) backbone_dies: bool,
+    /// Half of the peers are out of reach for a while, and come back.
+    pub(crate) partitions: bool,
+}
 
 /// What happened, beside what was checked.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -44,6 +55,7 @@ pub(crate) struct Seen {
     /// Contributions that were stored and whose sender was gone before it heard of it.
     pub(crate) n_unheard_answers: u64,
     pub(crate) n_duplicates: u64,
+    pub(crate) n_partitions: u64,
     /// Rounds that had to wait for somebody until the deadline.
     pub(crate) n_timeouts: u64,
     pub(crate) n_backbone_deaths: u64,
@@ -63,6 +75,7 @@ enum Event {
     Kill(usize),
     Start(usize),
     ClockJumps(usize),
+    Heal,
     /// The backbone's side; void once that process or session is gone.
     Report(usize, u64, Report),
     Offer(usize, u64, u64),
@@ -127,7 +140,9 @@ pub(crate) struct World {
     flights: BTreeMap<Ticket, Flight>,
     collecting_since: Option<u64>,
     epoch_since: u64,
-    backbone_dies: bool,
+    troubles: Troubles,
+    /// Peers from and to which nothing gets through.
+    cut: BTreeSet<usize>,
     /// The next contribution is stored, and then nobody hears of it.
     dies_before_it_tells: bool,
     // What lasts.
@@ -161,7 +176,7 @@ fn config() -> RoundConfig {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, backbone_dies: bool) -> Self {
+    pub(crate) fn new(seed: u64, troubles: Troubles) -> Self {
         let mut random = SplitMix64::new(seed);
         let peer = |_| Peer {
             contributor: Contributor::new(0, 0),
@@ -192,7 +207,8 @@ impl World {
             flights: BTreeMap::new(),
             collecting_since: None,
             epoch_since: 0,
-            backbone_dies,
+            troubles,
+            cut: BTreeSet::new(),
             dies_before_it_tells: false,
             journal: BTreeMap::new(),
             n_committed: 0,
@@ -245,34 +261,16 @@ impl World {
         Duration::from_millis(self.now + self.peers[peer].clock_ms)
     }
 
-    /// What happens in a round that takes about `round_ms`.
-    fn trouble(&mut self, round_ms: u64) {
-        let mut victims: Vec<usize> = (0..N_PEERS).collect();
-        self.random.shuffle(&mut victims);
-        for &victim in &victims[..KILLED_PER_ROUND] {
-            let at = self.below(round_ms as usize + 1);
-            self.after(at, Event::Kill(victim));
-        }
-        let at = self.below(round_ms as usize + 1);
-        self.after(at, Event::ClockJumps(victims[N_PEERS - 1]));
-        if self.backbone_dies {
-            match self.below(4) {
-                0 => {
-                    let at = self.below(round_ms as usize + 1);
-                    self.after(at, Event::KillBackbone);
-                }
-                1 => self.dies_before_it_tells = true,
-                _ => {}
-            }
-        }
-    }
-
     fn on(&mut self, event: Event) {
+        if self.is_cut(&event) {
+            return;
+        }
         match event {
+            Event::Heal => self.cut.clear(),
             Event::Wake(peer, operation) if self.peers[peer].operation == operation => self.drive(peer),
             Event::Connect(peer, operation) if self.is_current(peer, operation) => self.connect(peer),
             Event::State(peer, operation) if self.is_current(peer, operation) => {
-                if self.is_up {
+                if self.is_up && !self.cut.contains(&peer) {
                     self.peers[peer].contributor.on_state(self.round.epoch());
                     self.finish(peer);
                 } else {
@@ -319,7 +317,7 @@ impl World {
             Event::Offer(peer, operation, boot) if boot == self.boot => self.offered(peer, operation),
             Event::Received(ticket, boot) if boot == self.boot => {
                 let flight = &self.flights[&ticket];
-                if self.is_current(flight.peer, flight.operation) {
+                if self.is_current(flight.peer, flight.operation) && !self.cut.contains(&flight.peer) {
                     let values = gradient(flight.peer, flight.offer.contribution_id);
                     self.round.on_gradient(now, ticket, values);
                 } else {
@@ -440,34 +438,6 @@ impl World {
         let sessions: Vec<_> = self.sessions.iter().map(|(&peer, &session)| (peer, session)).collect();
         for (peer, session) in sessions {
             self.after(LATENCY_MS, Event::Hear(peer, session, message));
-        }
-    }
-
-    fn kill_backbone(&mut self) {
-        self.seen.n_backbone_deaths += 1;
-        self.is_up = false;
-        self.flights.clear();
-        self.collecting_since = None;
-        for (peer, session) in std::mem::take(&mut self.sessions) {
-            // Some connections are reset, others only go silent.
-            if self.below(2) == 0 {
-                self.after(LATENCY_MS, Event::Disconnected(peer, session));
-            }
-        }
-        self.after(1000, Event::StartBackbone);
-    }
-
-    /// As `Learner::recover` does it.
-    fn start_backbone(&mut self) {
-        (self.is_up, self.boot, self.boot_ms) = (true, self.boot + 1, self.now);
-        let epoch = self.n_committed;
-        self.round = AveragingRound::new(config(), epoch);
-        let before = epoch.checked_sub(1).and_then(|before| self.journal.get(&before));
-        for entry in before.iter().flat_map(|entries| entries.values()) {
-            self.round.restore_counted_before(key(entry.peer), entry.offer.contribution_id);
-        }
-        for (&sequence, entry) in self.journal.get(&epoch).iter().flat_map(|entries| entries.iter()) {
-            self.round.restore(key(entry.peer), &entry.offer, &entry.values, sequence).unwrap();
         }
     }
 }

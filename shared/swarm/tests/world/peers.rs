@@ -99,7 +99,7 @@ impl World {
     }
 
     pub(super) fn connect(&mut self, peer: usize) {
-        if !self.is_up {
+        if !self.is_up || self.cut.contains(&peer) {
             return self.disconnected(peer);
         }
         let session = self.number();
