@@ -3,6 +3,7 @@
 //! Machines differ, so what is compared is measured in turn within one run and printed as ratios.
 //! Nothing here is a test: no figure makes a command fail.
 
+mod codecs;
 mod contender;
 mod dht;
 mod lab;
@@ -43,6 +44,8 @@ enum Command {
     Size,
     /// Tasks over 50 ms on the main thread during a minute of training
     Longtasks(VisitArgs),
+    /// Gradients encoded and decoded, beside a copy of them
+    Codecs(codecs::CodecArgs),
     /// Batches stored in and found in the DHT, beside hivemind
     Dht(dht::DhtArgs),
     /// Bytes a second by each way between two nodes, as a share of plain TCP
@@ -89,6 +92,7 @@ fn main() -> Result<()> {
         Command::Bytes(args) => runtime.block_on(visit::bytes(&args)),
         Command::Size => size::print(),
         Command::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
+        Command::Codecs(args) => codecs::compare(&args),
         Command::Dht(args) => dht::compare(&args, &runtime),
         Command::Transports(args) => runtime.block_on(transports::compare(&args)),
         Command::Load(args) => runtime.block_on(load::load(&args)),

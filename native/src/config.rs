@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use barnraise_learning::{Decay, DeviceChoice, OptimizerSpec, ScheduleSpec};
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::{Compression, ModelKind, ModelSpec};
 use barnraise_relay::dht::DhtLimits;
 use barnraise_relay::{ConfigFileError, NodeLimits, parse_config, read_config};
 use libp2p::Multiaddr;
@@ -36,6 +36,8 @@ pub use barnraise_relay::Invalid;
 pub struct RunConfig {
     /// What is trained, and how.
     pub run: RunSection,
+    /// What contributors do to sparse gradients.
+    pub compression: Compression,
     /// The training data.
     pub data: DataSection,
     /// What lasts.
@@ -349,6 +351,7 @@ fn cache_folder_from(xdg_cache_home: Option<OsString>, home: Option<OsString>) -
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+    use barnraise_protocol::codec::{Density, Sparsity};
     use bytesize::ByteSize;
 
     use super::*;
@@ -380,7 +383,7 @@ mod tests {
             table.iter().flat_map(section).collect()
         };
         assert_eq!(keys(&written), keys(&example));
-        for optional in ["# folder = ", "# cache = ", "# memory = ", "# operator = "] {
+        for optional in ["# folder = ", "# cache = ", "# clip_norm = ", "# memory = ", "# operator = "] {
             assert!(EXAMPLE.contains(optional), "{optional}");
         }
     }
@@ -400,7 +403,9 @@ mod tests {
     fn what_is_written_reads_back() {
         let mut config = RunConfig::default();
         config.run.model = ModelKind::Mlp { hidden: vec![256, 128] };
-        config.run.gradient_codec = TensorCodec::Int8;
+        let density = Density::from_share(0.005).unwrap();
+        config.run.gradient_codec = TensorCodec::TopK(Sparsity { density, warmup_epochs: 40 });
+        config.compression = Compression { momentum: 0.0, clip_norm: Some(2.5) };
         config.run.optimizer = OptimizerSpec::lars();
         config.run.schedule.decay = Decay::Cosine { steps: 100, floor: 0.0 };
         config.data.folder = Some("data".into());
@@ -425,6 +430,7 @@ mod tests {
         for (text, parts) in [
             ("[run]\n\ntarget_batchsize = 3", &["line 3", "target_batchsize", "target_batch_size"][..]),
             ("[run]\ntarget_batch_size = \"x\"", &["line 2", "u32"]),
+            ("[run]\ngradient_codec = { top-k = { density = 0.0 } }", &["line 2", "above 0"]),
             ("[run]\nmodel = \"resnet\"", &["line 2", "resnet", "le-net"]),
             ("[averaging]\ncollect_timeout = \"soon\"", &["line 2", "soon"]),
             ("[network]\nlisten = [\"127.0.0.1:4001\"]", &["line 2"]),

@@ -12,7 +12,7 @@ use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::api::{DeviceCount, LiveProgress, RunStatus};
 use barnraise_protocol::contribute::{DeviceKind, Progress};
 use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
-use barnraise_protocol::run::{ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
 use barnraise_protocol::{Sha256Hash, TensorCodec};
 use futures::StreamExt;
 use tokio::sync::{broadcast, watch};
@@ -77,6 +77,7 @@ fn run_status(epoch: u64) -> RunStatus {
             micro_batch_size: 64,
             shuffle_buffer_samples: 1000,
             gradient_codec: TensorCodec::F16,
+            compression: Compression::default(),
             state_codec: TensorCodec::F32,
             contribution_samples_max: 4096,
             manifest: Manifest {

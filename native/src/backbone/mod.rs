@@ -218,6 +218,7 @@ fn describe(
         micro_batch_size: config.run.micro_batch_size,
         shuffle_buffer_samples: config.run.shuffle_buffer_samples,
         gradient_codec: config.run.gradient_codec,
+        compression: config.compression,
         state_codec: config.run.state_codec,
         contribution_samples_max: config.averaging.contribution_samples_max,
         manifest: manifest.clone(),

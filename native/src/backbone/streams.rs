@@ -104,6 +104,9 @@ pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), No
         strangers: Arc::new(Places::new(limits.of_strangers, limits.per_stranger)),
     };
     accept(services, run::PROTOCOL, Door::Open, &hall, describe)?;
+    for before in run::PROTOCOLS_BEFORE {
+        accept(services, before, Door::Open, &hall, tell_version)?;
+    }
     accept(services, access::PROTOCOL, Door::Open, &hall, grant_access)?;
     let no_state = |refusal: &access::Refusal| {
         let message = state::BackboneToContributor::Refused(refusal.to_string());
@@ -216,6 +219,12 @@ impl Caller {
 async fn describe(services: Services, _: Caller, stream: Stream) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
     Ok(run::answer(&mut stream, &services.description).await?)
+}
+
+/// To a contributor that would not understand the description.
+async fn tell_version(services: Services, _: Caller, stream: Stream) -> Result<(), StreamError> {
+    let mut stream = Paced::new(stream, services.conversations.pace());
+    Ok(run::answer_before(&mut stream).await?)
 }
 
 async fn send_state(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {

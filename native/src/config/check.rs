@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use barnraise_protocol::run::ModelKind;
+use barnraise_learning::OptimizerSpec;
+use barnraise_protocol::run::{CompressionError, ModelKind};
 use libp2p::multiaddr::Protocol;
 
 use super::{Invalid, RunConfig, RunSection};
@@ -22,6 +23,7 @@ const SHARD_SAMPLES_MAX: usize = 50_000;
 
 pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     run(&config.run)?;
+    compression(config)?;
     config.averaging.validate(config.run.micro_batch_size)?;
     Invalid::check_range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
     for url in &config.data.base_urls {
@@ -76,12 +78,38 @@ fn run(run: &RunSection) -> Result<(), Invalid> {
         micro,
         SHUFFLE_BUFFER_SAMPLES_MAX,
     )?;
+    let good = run.state_codec.carries_state();
+    Invalid::check(
+        "run.state_codec",
+        good,
+        "\"f32\", \"f16\" or \"int8\"",
+        format!("{:?}", run.state_codec),
+    )?;
     run.optimizer
         .validate()
         .map_err(|error| Invalid::new("run.optimizer", error, format!("{:?}", run.optimizer)))?;
     run.schedule
         .validate()
         .map_err(|error| Invalid::new("run.schedule", error, format!("{:?}", run.schedule)))
+}
+
+fn compression(config: &RunConfig) -> Result<(), Invalid> {
+    let (run, compression) = (&config.run, &config.compression);
+    compression.check(run.gradient_codec).map_err(|error| {
+        let key = match error {
+            CompressionError::ClipNorm(_) => "compression.clip_norm",
+            CompressionError::Momentum(_) => "compression.momentum",
+            CompressionError::Codec(_) => "run.gradient_codec",
+        };
+        Invalid::new(key, error, format!("{compression:?}"))
+    })?;
+    let is_plain = matches!(run.optimizer, OptimizerSpec::SgdMomentum { momentum: 0.0, .. });
+    Invalid::check(
+        "compression.momentum",
+        compression.momentum == 0.0 || is_plain,
+        "with it the optimizer is { kind = \"sgd-momentum\", momentum = 0.0 }: one of them has the momentum",
+        compression.momentum,
+    )
 }
 
 pub(super) fn at_least_micro(key: &'static str, got: u32, micro: u32, max: u32) -> Result<(), Invalid> {
@@ -109,6 +137,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
     use barnraise_learning::{Decay, OptimizerSpec, ScheduleSpec};
+    use barnraise_protocol::TensorCodec;
+    use barnraise_protocol::codec::{Sparsity, WARMUP_DENSITY};
     use bytesize::ByteSize;
 
     use super::*;
@@ -117,7 +147,7 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, Break); 27] = [
+        let cases: [(&str, Break); 32] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
@@ -133,6 +163,15 @@ mod tests {
             ("run.schedule", |c| {
                 c.run.schedule = ScheduleSpec { peak: f32::NAN, warmup_steps: 0, decay: Decay::Constant };
             }),
+            ("run.state_codec", |c| c.run.state_codec = TensorCodec::Int4),
+            ("run.gradient_codec", |c| c.compression.clip_norm = Some(1.0)),
+            ("compression.momentum", |c| c.compression.momentum = 1.0),
+            ("compression.momentum", |c| {
+                c.run.gradient_codec =
+                    TensorCodec::TopK(Sparsity { density: WARMUP_DENSITY, warmup_epochs: 1 });
+                c.compression.momentum = 0.9;
+            }),
+            ("compression.clip_norm", |c| c.compression.clip_norm = Some(0.0)),
             ("averaging.collect_timeout", |c| c.averaging.collect_timeout = Duration::ZERO),
             ("averaging.contribution_samples_max", |c| c.averaging.contribution_samples_max = 3),
             ("averaging.samples_per_second_max", |c| c.averaging.samples_per_second_max = 0),

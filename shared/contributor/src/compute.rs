@@ -1,10 +1,11 @@
 //! What a contributor does on its device, each with the trainer handed in and handed back.
 
-use barnraise_learning::{Batch, ModelError, Trainer};
+use barnraise_learning::{Batch, MeanGradient, ModelError, Trainer};
 use barnraise_protocol::bulk::Transfer;
-use barnraise_protocol::codec::{CodecError, TensorCodec};
+use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::gradient::Offer;
 use barnraise_swarm::Moment;
+use barnraise_swarm::compression::Compressor;
 
 use crate::network::Prepared;
 use crate::platform::Platform;
@@ -53,7 +54,7 @@ pub(crate) struct ComputeOutcome {
 /// Which computation, and its result.
 pub(crate) enum Done {
     Batch { n_samples: u32, took: Moment, result: Result<(), ModelError> },
-    Gradient { took: Moment, result: Result<Prepared, ComputeError> },
+    Gradient { naming: Naming, took: Moment, result: Result<MeanGradient, ComputeError> },
     Trial { result: Result<Verdict, ModelError> },
     Prediction { request: u32, epoch: u64, result: Result<Vec<f32>, ModelError> },
 }
@@ -69,29 +70,28 @@ pub(crate) async fn batch<P: Platform>(platform: &P, mut trainer: Trainer, batch
     ComputeOutcome { trainer, done: Done::Batch { n_samples, took, result } }
 }
 
-/// Name and place of a contribution.
+/// Name and place of a gradient.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Naming {
-    pub(crate) contribution_id: u64,
+    /// `None`: it is too late to be offered.
+    pub(crate) contribution_id: Option<u64>,
     pub(crate) epoch: u64,
     pub(crate) n_samples: u32,
-    pub(crate) codec: TensorCodec,
 }
 
-/// Takes the mean gradient and encodes it. On a GPU the passes that are still queued are waited for here.
+/// Takes the mean gradient. On a GPU the passes that are still queued are waited for here.
 pub(crate) async fn gradient<P: Platform>(
     platform: &P,
     mut trainer: Trainer,
     naming: Naming,
 ) -> ComputeOutcome {
     let began = platform.now();
-    let result = prepare(&mut trainer, naming).await;
+    let result = take(&mut trainer, naming.n_samples).await;
     let took = platform.now().saturating_sub(began);
-    ComputeOutcome { trainer, done: Done::Gradient { took, result } }
+    ComputeOutcome { trainer, done: Done::Gradient { naming, took, result } }
 }
 
-async fn prepare(trainer: &mut Trainer, naming: Naming) -> Result<Prepared, ComputeError> {
-    let want = naming.n_samples;
+async fn take(trainer: &mut Trainer, want: u32) -> Result<MeanGradient, ComputeError> {
     let Some(mean) = trainer.take_mean_gradient().await? else {
         return Err(ComputeError::Samples { want, got: 0 });
     };
@@ -101,16 +101,21 @@ async fn prepare(trainer: &mut Trainer, naming: Naming) -> Result<Prepared, Comp
     if !mean.loss.is_finite() {
         return Err(ComputeError::Loss(mean.loss));
     }
-    let bytes = naming.codec.encode(&mean.values)?;
-    let offer = Offer {
-        contribution_id: naming.contribution_id,
-        epoch: naming.epoch,
-        n_samples: naming.n_samples,
-        loss: mean.loss,
-        n_values: mean.values.len() as u64,
-        codec: naming.codec,
-        transfer: Transfer::of(&bytes),
-    };
+    Ok(mean)
+}
+
+/// Encodes a gradient with what its contributor still owed.
+pub(crate) fn prepare(
+    compressor: &mut Compressor,
+    contribution_id: u64,
+    epoch: u64,
+    mean: MeanGradient,
+) -> Result<Prepared, ComputeError> {
+    let MeanGradient { values, n_samples, loss, .. } = mean;
+    let n_values = values.len() as u64;
+    let bytes = compressor.compress(values, n_samples, epoch)?;
+    let (codec, transfer) = (compressor.codec(), Transfer::of(&bytes));
+    let offer = Offer { contribution_id, epoch, n_samples, loss, n_values, codec, transfer };
     Ok(Prepared { offer, bytes })
 }
 

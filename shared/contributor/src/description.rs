@@ -3,7 +3,8 @@
 //! The manifest was checked where it was received; here the sizes are, before anything is allocated.
 
 use barnraise_learning::{ModelError, ParameterLayout};
-use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::run::{CompressionError, RunDescription};
 
 /// Most samples of one forward and backward pass.
 pub const MICRO_BATCH_SAMPLES_MAX: u32 = 4096;
@@ -13,7 +14,7 @@ pub const SHUFFLE_BUFFER_SAMPLES_MAX: u32 = 1_000_000;
 pub const BUFFER_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// Why a run is not one to take part in.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DescriptionError {
     /// The model is out of bounds or does not fit the data.
     #[error("the run's model: {0}")]
@@ -34,6 +35,12 @@ pub enum DescriptionError {
         /// Announced.
         got: u32,
     },
+    /// A compression that is none.
+    #[error("the run's compression: {0}")]
+    Compression(#[from] CompressionError),
+    /// Parameters of which some would be left out, or far off.
+    #[error("the run's parameters travel as {0:?}, which is for gradients")]
+    StateCodec(TensorCodec),
     /// A contribution smaller than a pass, so that nothing could ever be contributed.
     #[error("a contribution may carry {got} samples, one pass makes {want}")]
     Contribution {
@@ -61,6 +68,10 @@ pub fn check_description(run: &RunDescription) -> Result<ParameterLayout, Descri
     if run.n_parameters != want {
         return Err(DescriptionError::Parameters { want, got: run.n_parameters });
     }
+    run.compression.check(run.gradient_codec)?;
+    if !run.state_codec.carries_state() {
+        return Err(DescriptionError::StateCodec(run.state_codec));
+    }
     let got = run.micro_batch_size;
     let max = u32::try_from(layout.batch_samples_max()).unwrap_or(u32::MAX).min(MICRO_BATCH_SAMPLES_MAX);
     if got == 0 || got > max {
@@ -85,8 +96,9 @@ mod tests {
 
     use barnraise_protocol::access::{AccessDescription, PublicKey};
     use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
-    use barnraise_protocol::run::{ModelKind, ModelSpec};
-    use barnraise_protocol::{Sha256Hash, TensorCodec};
+    use barnraise_protocol::codec::{Density, Sparsity};
+    use barnraise_protocol::run::{Compression, ModelKind, ModelSpec};
+    use barnraise_protocol::Sha256Hash;
 
     use super::*;
 
@@ -103,6 +115,7 @@ mod tests {
             micro_batch_size: 4,
             shuffle_buffer_samples: 16,
             gradient_codec: TensorCodec::F16,
+            compression: Compression::default(),
             state_codec: TensorCodec::F32,
             contribution_samples_max: 8,
             manifest: Manifest {
@@ -135,6 +148,12 @@ mod tests {
         for size in [3, SHUFFLE_BUFFER_SAMPLES_MAX + 1] {
             let error = rejected(|run| run.shuffle_buffer_samples = size);
             assert!(matches!(error, DescriptionError::ShuffleBuffer { got, .. } if got == size));
+        }
+        let error = rejected(|run| run.compression.momentum = 0.9);
+        assert!(matches!(error, DescriptionError::Compression(_)));
+        let sparsity = Sparsity { density: Density::from_share(0.1).unwrap(), warmup_epochs: 0 };
+        for codec in [TensorCodec::Int4, TensorCodec::TopK(sparsity)] {
+            assert_eq!(rejected(|run| run.state_codec = codec), DescriptionError::StateCodec(codec));
         }
         let huge = ModelKind::Mlp { hidden: vec![u32::MAX, u32::MAX] };
         assert!(matches!(rejected(|run| run.model.kind = huge.clone()), DescriptionError::Model(_)));

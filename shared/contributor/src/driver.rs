@@ -21,6 +21,7 @@ use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::{PartialState, State};
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::Contribution;
+use barnraise_swarm::compression::Compressor;
 use barnraise_swarm::contributor::{Contributor, STOP_TIMEOUT};
 use barnraise_swarm::samples::SampleStream;
 use futures::channel::{mpsc, oneshot};
@@ -137,6 +138,7 @@ struct Run {
     description: Rc<RunDescription>,
     /// `None` while it is in use.
     trainer: Option<Trainer>,
+    compressor: Compressor,
     /// Epoch of the parameters in the trainer, and when they came.
     loaded: Option<(u64, Moment)>,
     /// Parameters that wait for the trainer, and whether an errand wants them.
@@ -178,6 +180,8 @@ struct Driver<'a, P: Platform, F> {
     link: Option<Link<P>>,
     n_links: u64,
     prepared: Option<Rc<Prepared>>,
+    /// An offer of what is prepared got no answer: it may have counted.
+    is_offer_cut: bool,
     errands: VecDeque<Errand>,
 
     session: Task<'a, Heard<P>>,
@@ -226,6 +230,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             link: None,
             n_links: 0,
             prepared: None,
+            is_offer_cut: false,
             errands: VecDeque::new(),
             session: Fuse::terminated(),
             net: Fuse::terminated(),

@@ -9,7 +9,10 @@ use std::rc::Rc;
 
 use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, contribute};
 use barnraise_learning::ComputeDevice;
+use barnraise_protocol::TensorCodec;
 use barnraise_protocol::bulk::CHUNK_BYTES;
+use barnraise_protocol::codec::{Density, Sparsity};
+use barnraise_protocol::run::Compression;
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state;
 use barnraise_swarm::activity::{Activity, Contribution};
@@ -233,4 +236,52 @@ fn a_run_that_lies_about_its_model_is_not_joined() {
         script.until_event(|event| matches!(event, Event::Activity(Activity::Broken { .. }))).await;
     });
     assert_eq!(platform.n_read(barnraise_protocol::contribute::PROTOCOL), 0);
+}
+
+fn top_k(share: f64, warmup_epochs: u32) -> TensorCodec {
+    TensorCodec::TopK(Sparsity { density: Density::from_share(share).unwrap(), warmup_epochs })
+}
+
+#[test]
+fn gradients_are_sent_as_the_run_says() {
+    let plain = Compression::default();
+    let corrected = Compression { momentum: 0.9, clip_norm: Some(5.0) };
+    for (codec, compression, at_least) in [
+        (TensorCodec::Int4, plain, 7),
+        // A quarter of the values in the first two epochs, then 1 %.
+        (top_k(0.01, 2), corrected, 7),
+        (top_k(0.01, 0), corrected, 180),
+    ] {
+        let backbone = Backbone::with_codec(3, 64, codec, compression);
+        let platform = TestPlatform::new(&backbone);
+        let ((), given) = play(&backbone, &platform, async |mut script| {
+            script.send(Command::Start);
+            script.until(|script| script.backbone.epoch() >= 4).await;
+        });
+        assert_eq!((given.n_refused, given.last_refusal), (0, None), "{codec:?}");
+        let n_values = backbone.state_bytes() as usize / 4;
+        for offer in &*backbone.offers.borrow() {
+            assert_eq!(offer.codec, codec);
+            let lengths = codec.encoded_len_at(n_values, offer.epoch);
+            assert!(lengths.contains(&(offer.transfer.n_bytes as usize)), "{offer:?}");
+            assert!(offer.transfer.n_bytes < backbone.state_bytes() / at_least, "{offer:?}");
+        }
+    }
+}
+
+#[test]
+fn an_epoch_that_ends_early_takes_nothing_from_who_keeps_what_is_late() {
+    let backbone = Backbone::with_codec(3, ENDLESS, top_k(0.01, 0), Compression::default());
+    let platform = TestPlatform::new(&backbone);
+    let ((), given) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        for _ in 0..3 {
+            script.until(|script| script.backbone.n_samples_of_epoch() > 0).await;
+            script.backbone.end_epoch();
+        }
+        script.until(|script| script.backbone.n_samples_of_epoch() > 0).await;
+    });
+    assert!(given.n_accepted > 0, "what was computed last was delivered: {given:?}");
+    assert!(given.n_samples_accepted < given.n_samples_computed, "{given:?}");
+    assert_eq!(given.n_refused, 0);
 }

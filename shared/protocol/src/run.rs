@@ -1,6 +1,6 @@
 //! The `run` conversation: a contributor asks what is being trained.
 //!
-//! One request, one answer, on a stream of its own.
+//! One request, one answer, on a stream of its own. Whoever asks in an older version is told so.
 
 use futures::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,10 @@ use crate::error::ConversationError;
 use crate::framing::{self, FrameError};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/run/1";
+pub const PROTOCOL: &str = "/barnraise/run/2";
+
+/// Names under which contributors of before ask. They understand a refusal and no more.
+pub const PROTOCOLS_BEFORE: [&str; 1] = ["/barnraise/run/1"];
 
 /// Largest message of this conversation: a manifest of ten thousand shards fits.
 pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -59,12 +62,59 @@ pub struct RunDescription {
     pub shuffle_buffer_samples: u32,
     /// How gradients travel.
     pub gradient_codec: TensorCodec,
+    /// What is done to gradients before the values that are sent are chosen.
+    pub compression: Compression,
     /// How parameters travel.
     pub state_codec: TensorCodec,
     /// Largest number of samples that one contribution may claim.
     pub contribution_samples_max: u32,
     /// The training data, and a handful of held-out samples to look at.
     pub manifest: Manifest,
+}
+
+/// What contributors do to their gradients where only the largest values are sent (Lin et al. 2018, "Deep Gradient
+/// Compression"). What is not sent they keep and add to the next gradient in any case.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Compression {
+    /// Momentum that contributors apply in place of the optimizer, 0 for none.
+    pub momentum: f32,
+    /// Largest Euclidean norm of the gradient of a whole step; that of a contribution may be larger by the root of
+    /// the number of them that make a step.
+    pub clip_norm: Option<f32>,
+}
+
+/// Why a run cannot compress like that.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum CompressionError {
+    /// A velocity that would not end.
+    #[error("a momentum of {0}: at least 0 and below 1 is wanted")]
+    Momentum(f32),
+    /// No norm.
+    #[error("a largest norm of {0}: a number above 0 is wanted")]
+    ClipNorm(f32),
+    /// What is for sparse gradients only.
+    #[error("momentum and clipping are for top-k, and gradients travel as {0:?}")]
+    Codec(TensorCodec),
+}
+
+impl Compression {
+    /// Whether gradients that travel as `codec` can be compressed like that.
+    pub fn check(&self, codec: TensorCodec) -> Result<(), CompressionError> {
+        if !(0.0..1.0).contains(&self.momentum) {
+            return Err(CompressionError::Momentum(self.momentum));
+        }
+        if let Some(norm) = self.clip_norm
+            && !(norm.is_finite() && norm > 0.0)
+        {
+            return Err(CompressionError::ClipNorm(norm));
+        }
+        let is_sparse = matches!(codec, TensorCodec::TopK(_));
+        if *self != Self::default() && !is_sparse {
+            return Err(CompressionError::Codec(codec));
+        }
+        Ok(())
+    }
 }
 
 /// The network to train, and the seed of its first weights.
@@ -113,5 +163,16 @@ where
     let ContributorToBackbone::Describe = framing::read(stream, REQUEST_BYTES_MAX).await?;
     let answer = BackboneToContributor::Description(Box::new(description.clone()));
     framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
+    Ok(stream.close().await.map_err(FrameError::from)?)
+}
+
+/// Tells whoever asks on `stream` in a version of before why there is no answer, and closes it.
+pub async fn answer_before<S>(stream: &mut S) -> Result<(), ConversationError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let ContributorToBackbone::Describe = framing::read(stream, REQUEST_BYTES_MAX).await?;
+    let reason = format!("this run speaks {PROTOCOL}: load the page anew, or install the newest barnraise");
+    framing::write(stream, &BackboneToContributor::Refused(reason), MESSAGE_BYTES_MAX).await?;
     Ok(stream.close().await.map_err(FrameError::from)?)
 }

@@ -11,7 +11,7 @@ use barnraise_protocol::contribute::{self, DeviceKind, Join, Progress, Report};
 use barnraise_protocol::dataset::{ImageShape, Manifest, Shard, ShardEntry};
 use barnraise_protocol::framing::{self, HEADER_BYTES};
 use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
-use barnraise_protocol::run::{self, ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::run::{self, Compression, ModelKind, ModelSpec, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
 use barnraise_protocol::{PROTOCOL_VERSION, Sha256Hash};
@@ -69,6 +69,7 @@ fn description() -> RunDescription {
         micro_batch_size: 64,
         shuffle_buffer_samples: 2000,
         gradient_codec: TensorCodec::F16,
+        compression: Compression::default(),
         state_codec: TensorCodec::F32,
         contribution_samples_max: 8192,
         manifest: Manifest {
@@ -88,8 +89,9 @@ fn run_messages() {
     check(&run::BackboneToContributor::Refused("no".into()), max, "01026e6f");
     let entry = format!("0528{}", hash_hex());
     let key = "cd".repeat(32);
-    let golden =
-        format!("0001720174017000{key}0101ac02010a800840d00f01008040016 41c1c01010161 01{entry}{entry}");
+    let golden = format!(
+        "0001720174017000{key}0101ac02010a800840d00f01000000000000804001641c1c01010161 01{entry}{entry}"
+    );
     let golden = golden.replace(' ', "");
     check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
 }

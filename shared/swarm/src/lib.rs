@@ -10,6 +10,7 @@ pub mod access;
 pub mod activity;
 pub mod averaging;
 pub mod backoff;
+pub mod compression;
 pub mod contributor;
 pub mod dht;
 pub mod guard;

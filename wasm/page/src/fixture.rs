@@ -7,7 +7,7 @@ use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
 use barnraise_protocol::hash::Sha256Hash;
-use barnraise_protocol::run::{ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
 
 use crate::state::{Capabilities, Page, WebGpu};
 
@@ -33,6 +33,7 @@ pub(crate) fn run() -> RunDescription {
         micro_batch_size: 64,
         shuffle_buffer_samples: 1000,
         gradient_codec: TensorCodec::F16,
+        compression: Compression::default(),
         state_codec: TensorCodec::F16,
         contribution_samples_max: 4096,
         manifest: Manifest {

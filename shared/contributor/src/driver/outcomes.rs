@@ -2,22 +2,23 @@
 
 use std::rc::Rc;
 
-use barnraise_learning::{ComputeDevice, ModelError, Trainer};
+use barnraise_learning::{ComputeDevice, MeanGradient, ModelError, Trainer};
 use barnraise_protocol::gradient::{Accepted, Refusal};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::State;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::DeviceChange;
+use barnraise_swarm::compression::{Compressor, Fate};
 use barnraise_swarm::samples::SampleStream;
 use futures::FutureExt;
 use futures::future::Fuse;
 
 use super::{ComputeKind, DEAF_MIN, Driver, Link, NetKind, Run, SHARD_RETRY};
-use crate::compute::{ComputeError, ComputeOutcome, Done};
+use crate::compute::{self, ComputeError, ComputeOutcome, Done, Naming};
 use crate::error::OperationError;
 use crate::event::Event;
-use crate::network::{self, Connected, NetOutcome, Prepared, ShardOutcome};
+use crate::network::{self, Connected, NetOutcome, ShardOutcome};
 use crate::platform::Platform;
 use crate::speed::Speed;
 use crate::trial::Verdict;
@@ -57,7 +58,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 }
                 match result {
                     Ok(answer) => self.on_answer(&answer),
-                    Err(error) => self.on_net_error(kind, &error),
+                    Err(error) => {
+                        self.is_offer_cut = true;
+                        self.on_net_error(kind, &error);
+                    }
                 }
             }
             NetOutcome::Left => {}
@@ -140,11 +144,19 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.compute_kind = None;
         self.shard = Fuse::terminated();
         self.shard_id = None;
+        let compressor = Compressor::new(
+            description.gradient_codec,
+            description.compression,
+            description.n_parameters as usize,
+            description.target_batch_size,
+        );
+        self.contributor.set_keeps_late(compressor.keeps());
         let n_shards = description.manifest.shards.len() as u32;
         let capacity = description.shuffle_buffer_samples as usize;
         self.run = Some(Run {
             description: Rc::clone(&description),
             trainer: None,
+            compressor,
             loaded: None,
             parked: None,
             is_warm: false,
@@ -202,6 +214,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let now = self.platform.now();
         self.heard(now);
         self.contributor.on_answer(now, answer);
+        if let Some((run, fate)) = self.run.as_mut().zip(Fate::of(answer, self.is_offer_cut)) {
+            run.compressor.settle(fate);
+        }
         if !matches!(answer, Err(Refusal::Busy | Refusal::Storage | Refusal::NotJoined)) {
             self.prepared = None;
         }
@@ -228,9 +243,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             Done::Batch { result: Err(error), .. } => self.on_model_error(kind, &error),
             Done::Trial { result: Ok(verdict) } => self.on_trial(verdict),
             Done::Trial { result: Err(error) } => self.on_model_error(kind, &error),
-            Done::Gradient { took, result } => {
-                self.speed.add(0, took);
-                self.on_gradient(result);
+            Done::Gradient { naming, took, result } => {
+                let began = self.platform.now();
+                self.on_gradient(naming, result);
+                self.speed.add(0, took + self.platform.now().saturating_sub(began));
             }
             Done::Prediction { request, epoch, result: Ok(probabilities) } => {
                 (self.events)(Event::Prediction { request, epoch, probabilities });
@@ -271,10 +287,21 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
     }
 
-    fn on_gradient(&mut self, result: Result<Prepared, ComputeError>) {
-        let error = match result {
+    fn on_gradient(&mut self, naming: Naming, result: Result<MeanGradient, ComputeError>) {
+        let Some(run) = &mut self.run else { return };
+        let Naming { contribution_id, epoch, n_samples } = naming;
+        let Some(contribution_id) = contribution_id else {
+            // Of one that cannot be had there is nothing to keep; what it failed of shows with the next.
+            if let Ok(mean) = result {
+                run.compressor.add_late(mean.values, n_samples, epoch);
+            }
+            return;
+        };
+        let prepare = |mean| compute::prepare(&mut run.compressor, contribution_id, epoch, mean);
+        let error = match result.and_then(prepare) {
             Ok(prepared) => {
                 self.prepared = Some(Rc::new(prepared));
+                self.is_offer_cut = false;
                 return;
             }
             Err(ComputeError::Model(error @ ModelError::Device(_))) => {

@@ -43,7 +43,14 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             Action::ComputeBatch => self.start_batch(),
             Action::SendReport(report) => return self.start_report(report),
             Action::TakeGradient { contribution_id, epoch, n_samples } => {
-                return self.start_gradient(contribution_id, epoch, n_samples);
+                return self.start_gradient(Naming {
+                    contribution_id: Some(contribution_id),
+                    epoch,
+                    n_samples,
+                });
+            }
+            Action::KeepLate { epoch, n_samples } => {
+                return self.start_gradient(Naming { contribution_id: None, epoch, n_samples });
             }
             Action::Offer => return self.start_offer(),
             Action::Wait(None) => {
@@ -210,14 +217,11 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.compute = compute::batch(self.platform, trainer, batch).boxed_local().fuse();
     }
 
-    fn start_gradient(&mut self, contribution_id: u64, epoch: u64, n_samples: u32) -> bool {
-        let Some((run, trainer)) =
-            self.run.as_mut().and_then(|run| Some((&run.description, run.trainer.take()?)))
-        else {
+    fn start_gradient(&mut self, naming: Naming) -> bool {
+        let Some(trainer) = self.run.as_mut().and_then(|run| run.trainer.take()) else {
             self.contributor.on_gradient_lost();
             return true;
         };
-        let naming = Naming { contribution_id, epoch, n_samples, codec: run.gradient_codec };
         self.compute_kind = Some(ComputeKind::Gradient);
         self.compute = compute::gradient(self.platform, trainer, naming).boxed_local().fuse();
         true

@@ -17,7 +17,7 @@ use barnraise_protocol::bulk::{self, Partial, Transfer};
 use barnraise_protocol::contribute::{self, DeviceKind, Progress};
 use barnraise_protocol::dataset::{ImageShape, Manifest, Shard};
 use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
-use barnraise_protocol::run::{self, ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::run::{self, Compression, ModelKind, ModelSpec, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
 use barnraise_protocol::{Sha256Hash, TensorCodec, framing};
@@ -48,6 +48,8 @@ pub(crate) struct Backbone {
     /// Wakes whoever waits for something to happen.
     pub(crate) happened: Notify,
     pub(crate) accepted: RefCell<Vec<Accepted>>,
+    /// Everything that was offered.
+    pub(crate) offers: RefCell<Vec<Offer>>,
     is_up: Cell<bool>,
     origin: Instant,
     shards: HashMap<ShardId, (Transfer, Arc<[u8]>)>,
@@ -72,6 +74,16 @@ fn shard(seed: u64) -> Shard {
 
 impl Backbone {
     pub(crate) fn new(n_shards: u32, target_batch_size: u32) -> Rc<Self> {
+        Self::with_codec(n_shards, target_batch_size, TensorCodec::F16, Compression::default())
+    }
+
+    /// Of a run whose gradients travel so.
+    pub(crate) fn with_codec(
+        n_shards: u32,
+        target_batch_size: u32,
+        gradient_codec: TensorCodec,
+        compression: Compression,
+    ) -> Rc<Self> {
         let mut shards = HashMap::new();
         let mut keep = |id, seed| {
             let (bytes, entry) = shard(seed).encode().unwrap();
@@ -97,7 +109,8 @@ impl Backbone {
             target_batch_size,
             micro_batch_size: MICRO_BATCH,
             shuffle_buffer_samples: 300,
-            gradient_codec: TensorCodec::F16,
+            gradient_codec,
+            compression,
             state_codec: TensorCodec::F32,
             contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
             manifest,
@@ -105,7 +118,7 @@ impl Backbone {
         let config = RoundConfig {
             target_batch_size,
             n_parameters: layout.n_parameters(),
-            codec: description.gradient_codec,
+            codec: gradient_codec,
             contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
             samples_per_second_max: 10_000_000,
             collect_timeout: Duration::from_secs(5),
@@ -118,6 +131,7 @@ impl Backbone {
             description: RefCell::new(description),
             happened: Notify::new(),
             accepted: RefCell::default(),
+            offers: RefCell::default(),
             is_up: Cell::new(true),
             origin: Instant::now(),
             shards,
@@ -137,12 +151,24 @@ impl Backbone {
         self.accepted.borrow().iter().map(|accepted| u64::from(accepted.n_samples)).sum()
     }
 
+    /// Reported, on their way and counted.
+    pub(crate) fn n_samples_of_epoch(&self) -> u64 {
+        self.round.borrow().n_samples()
+    }
+
     pub(crate) fn state_bytes(&self) -> u64 {
         self.parameters.borrow().len() as u64 * 4
     }
 
     pub(crate) fn shard_transfer(&self, id: ShardId) -> (Transfer, Arc<[u8]>) {
         self.shards[&id].clone()
+    }
+
+    /// The epoch ends, as if others had made its step.
+    pub(crate) fn end_epoch(&self) {
+        let now = self.origin.elapsed();
+        self.round.borrow_mut().on_stepped(now);
+        self.drain();
     }
 
     /// Every stream ends, and none can be opened.
@@ -305,6 +331,7 @@ impl Backbone {
         offer: &Offer,
     ) -> Result<Result<Accepted, Refusal>, String> {
         let peer = PeerKey(vec![1]);
+        self.offers.borrow_mut().push(offer.clone());
         let offered = self.round.borrow_mut().on_offer(self.origin.elapsed(), &peer, offer);
         self.drain();
         let ticket = match offered {

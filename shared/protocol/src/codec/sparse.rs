@@ -187,7 +187,8 @@ impl BitReader<'_> {
 
     fn skip(&mut self, n_bits: u32) -> Result<(), GapError> {
         self.n_held = self.n_held.checked_sub(n_bits).ok_or(GapError::Cut)?;
-        self.held >>= n_bits;
+        // All 64 of them, where there are so many ones.
+        self.held = self.held.checked_shr(n_bits).unwrap_or(0);
         Ok(())
     }
 

@@ -109,6 +109,24 @@ fn positions_that_do_not_fit_are_refused() {
 }
 
 #[test]
+fn a_gap_of_many_ones_comes_back() {
+    for last in 100..3000 {
+        let mut values = vec![0.0; 3000];
+        values[..100].fill(1.0);
+        values[last] = 1.0;
+        let bytes = top_k(0.1).encode(&values).unwrap();
+        assert_eq!(top_k(0.1).decode(&bytes, 3000).unwrap(), values, "{last}");
+        let mut ones = bytes.clone();
+        ones[COUNT_AND_LEVELS..].fill(0xff);
+        let refused = top_k(0.1).decode(&ones, 3000);
+        assert_eq!(refused, Err(CodecError::Position { n_values: 3000 }));
+    }
+}
+
+/// Of 101 values.
+const COUNT_AND_LEVELS: usize = 4 + 4 + 101;
+
+#[test]
 fn one_in_a_hundred_takes_two_bytes_each() {
     let n_values = 1_000_000;
     let most = top_k(0.01).encoded_len(n_values);

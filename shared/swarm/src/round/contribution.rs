@@ -188,9 +188,10 @@ impl AveragingRound {
         if offer.codec != self.config.codec {
             return Err(Refusal::Codec { want: self.config.codec, got: offer.codec });
         }
-        let want = self.config.codec.encoded_len(self.config.n_parameters) as u64;
-        if offer.transfer.n_bytes != want {
-            return Err(Refusal::Bytes { want, got: offer.transfer.n_bytes });
+        let wanted = self.config.codec.encoded_len_at(self.config.n_parameters, offer.epoch);
+        let (fewest, want, got) = (*wanted.start() as u64, *wanted.end() as u64, offer.transfer.n_bytes);
+        if !(fewest..=want).contains(&got) {
+            return Err(Refusal::Bytes { want, got });
         }
         let max = self.config.contribution_samples_max;
         if offer.n_samples == 0 || offer.n_samples > max {

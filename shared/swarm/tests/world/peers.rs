@@ -70,7 +70,10 @@ impl World {
                     let wait = until.saturating_sub(clock).as_millis() as u64;
                     return self.after(wait.max(1), Event::Wake(peer, operation));
                 }
-                action @ (Action::Wait(None) | Action::Leave) => panic!("{action:?} of one that goes on"),
+                // Nor is anything kept of F32.
+                action @ (Action::Wait(None) | Action::Leave | Action::KeepLate { .. }) => {
+                    panic!("{action:?} of one that goes on")
+                }
             }
         }
     }

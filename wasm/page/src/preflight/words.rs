@@ -290,7 +290,8 @@ impl Cost {
         let n_shards = shards.len() as u64;
         Self {
             model_bytes: run.state_codec.encoded_len(n_values) as u64,
-            update_bytes: run.gradient_codec.encoded_len(n_values) as u64,
+            // Once a warm-up is over.
+            update_bytes: *run.gradient_codec.encoded_len_at(n_values, u64::MAX).end() as u64,
             gallery_bytes: run.manifest.gallery.n_bytes.into(),
             n_shards,
             shard_bytes: data_bytes / n_shards.max(1),

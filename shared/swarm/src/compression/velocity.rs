@@ -1,0 +1,34 @@
+//! Momentum that is applied before values are chosen (Lin et al. 2018, section 3.2 and algorithm 1).
+
+/// The velocity of one contributor, as a sum over samples, so that those of all contributors add up to the
+/// velocity that an optimizer would have (`v = momentum v + g`).
+#[derive(Debug, Default)]
+pub(super) struct Velocity {
+    /// `[n_values]`, or empty for zeros.
+    values: Vec<f32>,
+}
+
+impl Velocity {
+    /// Adds to `owed` what the velocity moves in `n_epochs` steps without a new gradient.
+    ///
+    /// For one step that is `momentum v`; a contributor that was away for several owes them all.
+    pub(super) fn pass(&mut self, momentum: f32, n_epochs: u64, owed: &mut [f32]) {
+        let n_epochs = i32::try_from(n_epochs).unwrap_or(i32::MAX);
+        let left = momentum.powi(n_epochs);
+        // momentum + momentum² + … for so many steps.
+        let moved = momentum * (1.0 - left) / (1.0 - momentum);
+        for (owed, value) in owed.iter_mut().zip(&mut self.values) {
+            *owed += moved * *value;
+            *value *= left;
+        }
+    }
+
+    /// Adds a gradient that counted, and stops where a value was sent: it has arrived, and what came before must
+    /// not drive it further (momentum factor masking, section 3.3).
+    pub(super) fn add(&mut self, mean: &[f32], weight: f32, sent: &[f32]) {
+        self.values.resize(mean.len(), 0.0);
+        for (value, (mean, sent)) in self.values.iter_mut().zip(mean.iter().zip(sent)) {
+            *value = if *sent == 0.0 { *value + weight * mean } else { 0.0 };
+        }
+    }
+}
