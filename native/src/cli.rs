@@ -42,6 +42,8 @@ pub enum Command {
     Invite(InviteArgs),
     /// Take access to a run back
     Revoke(RevokeArgs),
+    /// Check receipts of contributions, and add them up
+    Receipts(ReceiptsArgs),
     /// Keep up a server that others meet at, and are reached through
     Relay(RelayArgs),
 }
@@ -90,6 +92,9 @@ pub struct JoinArgs {
     /// Key file, so that this machine is the same peer each time; made if it is not there
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
+    /// Append the receipts of accepted contributions to this file, a line each
+    #[arg(long, value_name = "FILE")]
+    pub receipts: Option<PathBuf>,
     /// Leave after this many samples
     #[arg(long, value_name = "N")]
     pub samples: Option<u64>,
@@ -210,6 +215,13 @@ pub struct RevokeArgs {
     pub with_invitation: bool,
     /// The peer id, or the user name
     pub who: String,
+}
+
+/// `barnraise receipts`
+#[derive(Debug, Args)]
+pub struct ReceiptsArgs {
+    /// As `barnraise join --receipts` writes it
+    pub file: PathBuf,
 }
 
 /// How a run is found.

@@ -7,6 +7,7 @@
 mod access;
 mod averaging;
 mod check;
+mod contributions;
 mod conversations;
 
 use std::ffi::OsString;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::access::{AccessSection, OidcSection};
 pub use self::averaging::{AggregationKind, AveragingSection};
+pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
@@ -54,6 +56,8 @@ pub struct RunConfig {
     pub dht: DhtLimits,
     /// What counts as a contribution.
     pub averaging: AveragingSection,
+    /// Where it is kept who gave what.
+    pub contributions: ContributionsSection,
     /// What the backbone computes on.
     pub device: DeviceSection,
     /// Accuracy on the held-out test set.
@@ -351,10 +355,10 @@ fn cache_folder_from(xdg_cache_home: Option<OsString>, home: Option<OsString>) -
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+    use super::*;
+
     use barnraise_protocol::codec::{Density, Sparsity};
     use bytesize::ByteSize;
-
-    use super::*;
 
     const EXAMPLE: &str = include_str!("../run.example.toml");
 
@@ -383,7 +387,9 @@ mod tests {
             table.iter().flat_map(section).collect()
         };
         assert_eq!(keys(&written), keys(&example));
-        for optional in ["# folder = ", "# cache = ", "# clip_norm = ", "# memory = ", "# operator = "] {
+        for optional in
+            ["# folder = ", "# cache = ", "# clip_norm = ", "# memory = ", "# operator = ", "# database = "]
+        {
             assert!(EXAMPLE.contains(optional), "{optional}");
         }
     }

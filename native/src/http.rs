@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::{StatusCode, Uri};
 use axum::middleware::{self, Next};
@@ -17,13 +18,14 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use barnraise_protocol::api::{LiveProgress, RunStatus};
+use barnraise_protocol::api::{Contributions, ContributionsQuery, LiveProgress, RunStatus};
 use futures::{Stream, StreamExt, stream};
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_stream::wrappers::BroadcastStream;
 use tower_http::services::ServeDir;
 
 use crate::access::login::Login;
+use crate::contributions::{BadQuery, Question, Store, StoreError};
 
 /// Readers of `/api/events` at a time; a visitor beyond is asked to come again.
 pub const EVENT_READERS_MAX: usize = 4096;
@@ -62,6 +64,38 @@ pub struct HttpState {
     events: Arc<broadcast::Receiver<LiveProgress>>,
     event_readers: Arc<Semaphore>,
     login: Option<Login>,
+    contributions: Option<Store>,
+}
+
+/// Why it is not answered who gave what.
+#[derive(Debug, thiserror::Error)]
+enum NoContributions {
+    #[error(transparent)]
+    Query(#[from] QueryRejection),
+    #[error(transparent)]
+    Bounds(#[from] BadQuery),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("nothing is kept of who contributed")]
+    NotKept,
+}
+
+impl IntoResponse for NoContributions {
+    fn into_response(self) -> Response {
+        let no_store = [(header::CACHE_CONTROL, "no-store")];
+        match self {
+            Self::Query(rejection) => rejection.into_response(),
+            Self::Bounds(error) => (StatusCode::BAD_REQUEST, no_store, format!("{error}\n")).into_response(),
+            Self::NotKept => (StatusCode::NOT_FOUND, no_store, format!("{self}\n")).into_response(),
+            Self::Store(error) => {
+                // What went wrong inside is for the log, not for strangers.
+                tracing::warn!(%error, "contributions cannot be shown");
+                let retry = [(header::RETRY_AFTER, "10")];
+                let text = "the database is not at hand, come again in a moment\n";
+                (StatusCode::SERVICE_UNAVAILABLE, no_store, retry, text).into_response()
+            }
+        }
+    }
 }
 
 impl HttpState {
@@ -74,13 +108,19 @@ impl HttpState {
         events: broadcast::Receiver<LiveProgress>,
     ) -> Self {
         let event_readers = Arc::new(Semaphore::new(EVENT_READERS_MAX));
-        Self { web_root, status, events: Arc::new(events), event_readers, login: None }
+        Self { web_root, status, events: Arc::new(events), event_readers, login: None, contributions: None }
     }
 
     /// With the pages of a run whose peers sign in.
     #[must_use]
     pub fn with_login(self, login: Option<Login>) -> Self {
         Self { login, ..self }
+    }
+
+    /// With who gave what.
+    #[must_use]
+    pub fn with_contributions(self, store: Store) -> Self {
+        Self { contributions: Some(store), ..self }
     }
 }
 
@@ -93,6 +133,7 @@ pub fn app(state: HttpState) -> Router {
     Router::new()
         .route("/api/run", get(run))
         .route("/api/events", get(events))
+        .route("/api/contributions", get(contributions))
         .route("/api/{*path}", get(not_found))
         .route("/healthz", get(|| async { "ok\n" }))
         .with_state(state)
@@ -103,6 +144,17 @@ pub fn app(state: HttpState) -> Router {
 
 async fn run(State(state): State<HttpState>) -> Response {
     ([(header::CACHE_CONTROL, "no-store")], Json(&*state.status.borrow())).into_response()
+}
+
+async fn contributions(
+    State(state): State<HttpState>,
+    query: Result<Query<ContributionsQuery>, QueryRejection>,
+) -> Result<([(HeaderName, &'static str); 1], Json<Contributions>), NoContributions> {
+    let Query(query) = query?;
+    let question = Question::try_from(query)?;
+    let store = state.contributions.as_ref().ok_or(NoContributions::NotKept)?;
+    let contributions = store.contributions(&question).await?;
+    Ok(([(header::CACHE_CONTROL, "no-store")], Json(contributions)))
 }
 
 async fn events(State(state): State<HttpState>) -> Response {

@@ -9,6 +9,7 @@ pub mod access;
 pub mod backbone;
 pub mod cli;
 pub mod config;
+pub mod contributions;
 pub mod data;
 pub mod http;
 pub mod http_listener;

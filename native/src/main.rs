@@ -33,6 +33,7 @@ fn main() -> anyhow::Result<()> {
         Command::Allow(args) => runtime.block_on(command::allow(args)).map(|text| say(&text)),
         Command::Invite(args) => runtime.block_on(command::invite(args)).map(|text| say(&text)),
         Command::Revoke(args) => runtime.block_on(command::revoke(args)).map(|text| say(&text)),
+        Command::Receipts(args) => peer::receipts::verify(&args.file).map(|text| say(&text)),
         Command::Relay(args) => runtime.block_on(run_file(&args.config)).map_err(anyhow::Error::from),
     };
     // A request that is still waiting for its timeout keeps nobody waiting.

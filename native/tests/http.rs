@@ -7,14 +7,19 @@ use std::path::Path;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
+use barnraise_native::contributions::{Batch, Store};
 use barnraise_native::http::{HttpState, app};
-use barnraise_protocol::access::{AccessDescription, PublicKey};
-use barnraise_protocol::api::{DeviceCount, LiveProgress, RunStatus};
+use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey, UnixTime};
+use barnraise_protocol::api::{
+    Contributions, ContributorTotals, DeviceCount, Given, LiveProgress, RunStatus,
+};
 use barnraise_protocol::contribute::{DeviceKind, Progress};
 use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
+use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
 use barnraise_protocol::{Sha256Hash, TensorCodec};
 use futures::StreamExt;
+use libp2p::PeerId;
 use tokio::sync::{broadcast, watch};
 use tower::ServiceExt;
 
@@ -236,4 +241,48 @@ async fn events_begin_with_the_present_drop_old_ones_and_end_with_the_run() {
     }
     drop(world.events);
     assert!(stream.next().await.is_none(), "the stream ends when the backbone does");
+}
+
+#[tokio::test]
+async fn who_gave_what_is_answered_within_bounds() {
+    let world = world();
+    let nothing = get(&world.state, "/api/contributions", "").await;
+    assert_eq!(nothing.status(), StatusCode::NOT_FOUND, "nothing is kept");
+
+    let (peer, reducer) = (KeyPair::from_seed(&[2; 32]), KeyPair::from_seed(&[1; 32]));
+    let peer_id = |key: &KeyPair| PeerId::from_bytes(&key.public().to_peer_id()).unwrap();
+    let store = Store::open(world.folder.path(), None, "r", peer_id(&reducer)).await.unwrap();
+    let receipt = Receipt {
+        run_id: "r".into(),
+        peer: peer.public(),
+        reducer: reducer.public(),
+        contribution_id: 1,
+        epoch: 4,
+        n_samples: 64,
+        n_bytes: 1000,
+        milliseconds: 2500,
+        issued_at: UnixTime(1),
+    };
+    store.record(&Batch { receipts: vec![receipt], ..Batch::default() }).await.unwrap();
+    let state = world.state.clone().with_contributions(store.clone());
+    let response = get(&state, &format!("/api/contributions?limit=0&peer={}", peer_id(&peer)), "").await;
+    assert_eq!(header(response.headers(), "cache-control"), "no-store");
+    let answer: Contributions = serde_json::from_str(&body(response).await).unwrap();
+    let given = Given { n_contributions: 1, n_samples: 64, n_bytes: 1000, seconds: 2 };
+    assert_eq!((answer.totals, answer.n_contributors, answer.contributors.len()), (given, 1, 0));
+    let totals = ContributorTotals { peer: peer_id(&peer).to_string(), given, last_epoch: 4 };
+    assert_eq!(answer.peer, Some(totals.clone()));
+    let text = body(get(&state, "/api/contributions", "").await).await;
+    let answer: Contributions = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer.contributors, [totals]);
+
+    for bad in ["limit=101", "offset=1000001", "limit=-1", "peer=nobody", "order=bytes"] {
+        let response = get(&state, &format!("/api/contributions?{bad}"), "").await;
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{bad}");
+        assert!(body(response).await.len() > 5, "{bad}: why is said");
+    }
+    store.close().await;
+    let response = get(&state, "/api/contributions?limit=7", "").await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(header(response.headers(), "retry-after"), "10");
 }

@@ -7,7 +7,8 @@ use barnraise_protocol::contribute::{
     self, BackboneToContributor, ContributorToBackbone, DeviceKind, Join, Report,
 };
 use barnraise_protocol::framing;
-use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::gradient::{self, Offer, Refusal};
+use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, State};
@@ -63,6 +64,11 @@ impl Client {
     /// Who this client is.
     pub fn peer_id(&self) -> PeerId {
         self.node.peer_id()
+    }
+
+    /// Its key, as receipts name it.
+    pub fn key(&self) -> Option<access::PublicKey> {
+        access::PublicKey::of_peer_id(&self.peer_id().to_bytes())
     }
 
     /// A stream, for whatever is to be written to it.
@@ -140,7 +146,7 @@ impl Client {
     ///
     /// # Errors
     /// Where no answer comes.
-    pub async fn offer(&self, offer: &Offer, bytes: &[u8]) -> Result<Result<Accepted, Refusal>> {
+    pub async fn offer(&self, offer: &Offer, bytes: &[u8]) -> Result<Result<SignedReceipt, Refusal>> {
         let mut stream = self.open(gradient::PROTOCOL).await?;
         Ok(within("offer", gradient::offer(&mut stream, offer, bytes, |_| {})).await??)
     }

@@ -7,6 +7,7 @@ pub mod lan;
 pub mod load;
 pub mod npm;
 pub mod pause;
+pub mod postgres;
 pub mod process;
 pub mod provider;
 pub mod visitor;

@@ -129,8 +129,16 @@ impl World {
     /// # Errors
     /// Where it fails; its log is in the error.
     pub async fn command(&mut self, args: &[&str]) -> Result<String> {
-        let mut args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
-        args.extend(["--config".into(), self.folder.path().join("run.toml").display().to_string()]);
+        let config = self.folder.path().join("run.toml").display().to_string();
+        self.run(&[args, &["--config", &config]].concat()).await
+    }
+
+    /// Runs `barnraise` with these arguments and no others until it ends; what it printed.
+    ///
+    /// # Errors
+    /// Where it fails; its log is in the error.
+    pub async fn run(&mut self, args: &[&str]) -> Result<String> {
+        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         let mut process = self.process(None, "command", &args)?;
         let (output, status) = process.end().await?;
         ensure!(status.success(), process.error(&format!("{args:?}: {status}")));

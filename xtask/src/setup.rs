@@ -16,6 +16,8 @@ use crate::toolchain::WasmToolchain;
 /// Folder of Debian's copy of the dataset.
 const DATASET_FOLDER: &str = "/usr/share/datasets/fashion-mnist";
 const DATASET_PACKAGE: Package = Package("dataset-fashion-mnist");
+/// Where Debian keeps PostgreSQL's programs, which are not on PATH.
+const POSTGRES_FOLDER: &str = "/usr/lib/postgresql";
 const BROWSERS: [&str; 5] =
     ["chromium", "google-chrome", "google-chrome-stable", "chromium-browser", "chrome"];
 const DRIVERS: [&str; 2] = ["chromedriver", "chromium.chromedriver"];
@@ -45,6 +47,7 @@ pub(crate) fn for_build() -> Result<WasmToolchain> {
 pub(crate) fn for_tests() -> Result<Browser> {
     offer_node();
     offer_network_tools();
+    offer_postgres();
     if let Some(browser) = find_browser() {
         return Ok(browser);
     }
@@ -115,6 +118,16 @@ fn offer_network_tools() {
         if let Err(error) = install(packages) {
             println!("setup: tests {which} will be skipped ({error:#})");
         }
+    }
+}
+
+/// A real server to keep contributions in; the tests that need one say so where they are skipped.
+fn offer_postgres() {
+    if Path::new(POSTGRES_FOLDER).is_dir() || process::find("apt-get").is_none() || !is_root() {
+        return;
+    }
+    if let Err(error) = install(&[Package("postgresql")]) {
+        println!("setup: tests with a PostgreSQL server will be skipped ({error:#})");
     }
 }
 

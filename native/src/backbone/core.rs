@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use barnraise_learning::Evaluation;
+use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::api::{
     DeviceCount, EvaluationPoint, HistoryPoint, LIVE_STEPS_MAX, LiveProgress, RunStatus,
 };
 use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join, Progress, Report};
-use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
+use barnraise_protocol::gradient::{Offer, Refusal};
+use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::robust::{FAR_ROUNDS, FarOff, PeerOutcome, Verdict};
 use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundAction, Ticket};
@@ -23,6 +25,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::learner::{Learner, LearnerError, PublishedState};
 use super::metrics::Metrics;
+use crate::contributions::Crediting;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::{CommitRecord, Journal, JournalEntry};
 
@@ -70,7 +73,7 @@ pub enum CoreEvent {
         /// What.
         offer: Offer,
         /// Whether it is to be received.
-        answer: oneshot::Sender<Result<Ticket, Refusal>>,
+        answer: oneshot::Sender<Result<Ticket, Declined>>,
     },
     /// A gradient that was to be received did not come.
     TransferFailed(Ticket),
@@ -83,7 +86,7 @@ pub enum CoreEvent {
         /// Decoded.
         values: Vec<f32>,
         /// Whether it counts.
-        answer: oneshot::Sender<Result<Accepted, Refusal>>,
+        answer: oneshot::Sender<Result<Receipt, Refusal>>,
     },
     /// The evaluator is done with some parameters.
     Evaluated {
@@ -92,6 +95,15 @@ pub enum CoreEvent {
         /// On the held-out set.
         evaluation: Evaluation,
     },
+}
+
+/// Why what is offered is not received.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Declined {
+    /// It does not count.
+    Refused(Refusal),
+    /// It counted when it was offered before: its acknowledgement was lost.
+    CountedBefore(Box<Receipt>),
 }
 
 /// One session of a peer.
@@ -105,7 +117,8 @@ struct Session {
 
 struct Waiting {
     entry: Option<JournalEntry>,
-    answer: oneshot::Sender<Result<Accepted, Refusal>>,
+    receipt: Option<Receipt>,
+    answer: oneshot::Sender<Result<Receipt, Refusal>>,
 }
 
 /// Where the core publishes what others read.
@@ -138,6 +151,7 @@ pub struct Core {
     storing: Storing,
     outputs: Outputs,
     metrics: Metrics,
+    crediting: Crediting,
     far_off: FarOff,
     sessions: HashMap<PeerKey, Session>,
     next_session: u64,
@@ -156,6 +170,7 @@ impl Core {
         storing: Storing,
         outputs: Outputs,
         metrics: Metrics,
+        crediting: Crediting,
     ) -> Self {
         Self {
             description,
@@ -164,6 +179,7 @@ impl Core {
             storing,
             outputs,
             metrics,
+            crediting,
             far_off: FarOff::default(),
             sessions: HashMap::new(),
             next_session: 0,
@@ -220,8 +236,7 @@ impl Core {
             }
             CoreEvent::Leave { peer, session } => {
                 if self.sessions.get(&peer).is_some_and(|known| known.id == session) {
-                    self.sessions.remove(&peer);
-                    self.round.on_leave(now, &peer);
+                    self.let_go(&peer);
                 }
             }
             CoreEvent::Report { peer, report, handled: _ } => {
@@ -234,13 +249,14 @@ impl Core {
                 if let Err(refusal) = &ticket {
                     tracing::debug!(?peer, epoch = offer.epoch, %refusal, "offer refused");
                 }
+                let ticket = ticket.map_err(|refusal| self.decline(&peer, refusal));
                 if let Err(Ok(unheard)) = answer.send(ticket) {
                     self.round.on_transfer_failed(now, unheard);
                 }
             }
             CoreEvent::TransferFailed(ticket) => self.round.on_transfer_failed(now, ticket),
             CoreEvent::Gradient { ticket, entry, values, answer } => {
-                self.waiting.insert(ticket, Waiting { entry: Some(entry), answer });
+                self.waiting.insert(ticket, Waiting { entry: Some(entry), receipt: None, answer });
                 self.round.on_gradient(now, ticket, values);
             }
             CoreEvent::Evaluated { epoch, evaluation } => {
@@ -261,7 +277,11 @@ impl Core {
         if join.run_id != self.description.run_id {
             return Err(format!("the run here is `{}`, not `{}`", self.description.run_id, join.run_id));
         }
+        if PublicKey::of_peer_id(&peer.0).is_none() {
+            return Err("contributions are credited to Ed25519 keys, this peer has another kind".into());
+        }
         self.round.on_join(peer.clone(), join.device).map_err(|error| error.to_string())?;
+        self.crediting.on_join(self.now(), peer.clone());
         let id = SessionId(self.next_session);
         self.next_session += 1;
         let welcome = BackboneToContributor::Welcome(self.progress());
@@ -278,8 +298,8 @@ impl Core {
                 RoundAction::Persist { ticket, epoch, sequence } => {
                     self.persist(ticket, epoch, sequence).await;
                 }
-                RoundAction::Acknowledge(ticket, accepted) => self.answer(ticket, Ok(accepted)),
-                RoundAction::Refuse(ticket, refusal) => self.answer(ticket, Err(refusal)),
+                RoundAction::Acknowledge(ticket, _) => self.answer(ticket, None),
+                RoundAction::Refuse(ticket, refusal) => self.answer(ticket, Some(refusal)),
                 RoundAction::RequestGradients(epoch) => {
                     self.tell_all(&BackboneToContributor::GradientDue(epoch));
                 }
@@ -291,26 +311,40 @@ impl Core {
     }
 
     async fn persist(&mut self, ticket: Ticket, epoch: u64, sequence: u32) {
-        let entry = self.waiting.get_mut(&ticket).and_then(|waiting| waiting.entry.take());
-        let stored = match &entry {
-            Some(entry) => self.storing.journal.append(epoch, sequence, entry).await,
-            None => return self.round.on_persist_failed(self.now(), ticket),
+        let waiting = self.waiting.get_mut(&ticket);
+        let Some(mut entry) = waiting.and_then(|waiting| waiting.entry.take()) else {
+            return self.round.on_persist_failed(self.now(), ticket);
         };
+        let peer = PeerKey(entry.peer.clone());
+        self.crediting.stamp(self.now(), &peer, &mut entry);
+        if let Err(error) = self.storing.journal.append(epoch, sequence, &entry).await {
+            tracing::error!(epoch, sequence, %error, "a contribution could not be stored");
+            return self.round.on_persist_failed(self.now(), ticket);
+        }
         let now = self.now();
-        match stored {
-            Ok(()) => self.round.on_persisted(now, ticket),
-            Err(error) => {
-                tracing::error!(epoch, sequence, %error, "a contribution could not be stored");
-                self.round.on_persist_failed(now, ticket);
-            }
+        if let Some(waiting) = self.waiting.get_mut(&ticket) {
+            waiting.receipt = self.crediting.on_stored(now, &peer, &entry);
+        }
+        self.round.on_persisted(now, ticket);
+        self.crediting.worked(self.now().saturating_sub(now));
+    }
+
+    /// A refusal, or else the receipt.
+    fn answer(&mut self, ticket: Ticket, refusal: Option<Refusal>) {
+        let Some(Waiting { receipt, answer, .. }) = self.waiting.remove(&ticket) else { return };
+        let result = refusal.map_or_else(|| receipt.map(Ok), |refusal| Some(Err(refusal)));
+        if let Some(result) = result {
+            // A contributor that is gone offers again, and gets the same receipt.
+            let _ = answer.send(result);
         }
     }
 
-    fn answer(&mut self, ticket: Ticket, answer: Result<Accepted, Refusal>) {
-        if let Some(waiting) = self.waiting.remove(&ticket) {
-            // A contributor that is gone offers again, and is told that it was counted before.
-            let _ = waiting.answer.send(answer);
-        }
+    fn decline(&self, peer: &PeerKey, refusal: Refusal) -> Declined {
+        let known = match &refusal {
+            Refusal::Duplicate { contribution_id } => self.crediting.find(peer, *contribution_id),
+            _ => None,
+        };
+        known.map_or(Declined::Refused(refusal), |receipt| Declined::CountedBefore(Box::new(receipt.clone())))
     }
 
     async fn step(&mut self, mean: MeanOfRound) -> Result<(), LearnerError> {
@@ -318,9 +352,12 @@ impl Core {
         let (seqs, aggregation) = (mean.sequences.clone(), mean.aggregation);
         let record = CommitRecord { epoch, n_samples, seqs, aggregation };
         self.storing.journal.commit(&record).await?;
+        let began = self.now();
         self.learner.step(&mean);
         self.see_who_is_far_off(epoch, &mean.outcomes);
         self.outputs.state.send_replace(self.learner.publish()?);
+        self.crediting.worked(self.now().saturating_sub(began));
+        self.crediting.on_stepped();
         let epoch = self.learner.epoch();
         tracing::info!(epoch, n_samples, loss = mean.loss, n_contributions = record.seqs.len(), "stepped");
         if self.unpublished_steps.len() >= LIVE_STEPS_MAX {
@@ -354,7 +391,7 @@ impl Core {
         let oldest = self.storing.checkpoints.save(&checkpoint).await?;
         // The journal reaches back to the oldest checkpoint, in case the newer ones turn out broken; one
         // epoch more names the contributions whose acknowledgement may have been lost.
-        self.storing.journal.truncate(oldest.saturating_sub(1)).await?;
+        self.crediting.forget_before(oldest.saturating_sub(1));
         tracing::debug!(epoch = checkpoint.epoch, "checkpoint stored");
         Ok(())
     }
@@ -375,10 +412,11 @@ impl Core {
         deaf.iter().for_each(|peer| self.let_go(peer));
     }
 
-    /// A contributor that does not read what it is told holds nobody up. It may come back.
+    /// Of a contributor that left, or that does not read what it is told: it holds nobody up, and may come back.
     fn let_go(&mut self, peer: &PeerKey) {
         let now = self.now();
         self.sessions.remove(peer);
+        self.crediting.on_leave(peer);
         self.round.on_leave(now, peer);
     }
 

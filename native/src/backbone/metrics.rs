@@ -3,11 +3,12 @@
 //! The counters are bumped where something happens; how the run stands is read when it is asked for. It
 //! decides nothing, and serves nothing: the operator's page is that of `barnraise-relay`.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use barnraise_protocol::api::RunStatus;
-use barnraise_protocol::gradient::{Accepted, Refusal};
+use barnraise_protocol::gradient::Refusal;
 use barnraise_relay::MetricsRegistry;
 use barnraise_swarm::robust::{PeerOutcome, Verdict};
 use prometheus_client::collector::Collector;
@@ -30,6 +31,8 @@ pub struct Metrics {
     contributions: Counter,
     samples: Counter,
     contributions_refused: ByReason,
+    /// The same, to be read.
+    refused: Arc<Mutex<BTreeMap<&'static str, u64>>>,
     aggregated: ByReason,
     far_peers: Gauge,
 }
@@ -66,8 +69,15 @@ impl Metrics {
             far_peers.clone(),
         );
         registry.register_collector(Box::new(Run(status)));
-        let registry = Arc::new(registry);
-        Self { registry, contributions, samples, contributions_refused, aggregated, far_peers }
+        Self {
+            registry: Arc::new(registry),
+            contributions,
+            samples,
+            contributions_refused,
+            refused: Arc::default(),
+            aggregated,
+            far_peers,
+        }
     }
 
     /// For the operator's page.
@@ -84,17 +94,23 @@ impl Metrics {
         self.far_peers.set(n_far.try_into().unwrap_or(i64::MAX));
     }
 
-    /// A contribution was answered.
-    pub fn on_contribution(&self, answer: &Result<Accepted, Refusal>) {
-        match answer {
-            Ok(accepted) => {
-                self.contributions.inc();
-                self.samples.inc_by(accepted.n_samples.into());
-            }
-            Err(refusal) => {
-                self.contributions_refused.get_or_create(&[("reason", reason(refusal))]).inc();
-            }
-        }
+    /// A contribution of so many samples was counted.
+    pub fn on_accepted(&self, n_samples: u32) {
+        self.contributions.inc();
+        self.samples.inc_by(n_samples.into());
+    }
+
+    /// A contribution was not counted.
+    pub fn on_refused(&self, refusal: &Refusal) {
+        let reason = reason(refusal);
+        self.contributions_refused.get_or_create(&[("reason", reason)]).inc();
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
+    }
+
+    /// Contributions that were not counted since the start, by reason.
+    #[must_use]
+    pub fn refused(&self) -> BTreeMap<&'static str, u64> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

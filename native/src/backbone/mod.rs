@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use barnraise_learning::{ParameterLayout, open_device};
+use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::Manifest;
@@ -25,15 +26,16 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_relay::dht::{Dht, DhtConfig};
 use barnraise_relay::server::operator_routes_with;
 use barnraise_relay::{Node, NodeConfig, Routing, warn_about_open_files};
-use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
+use libp2p::{Multiaddr, PeerId};
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::login::Login;
-use crate::access::{Access, keep_up, signing_key};
+use crate::access::{Access, keep_up, signing_key, system_clock};
 use crate::config::{NetworkSection, RunConfig};
+use crate::contributions::{Crediting, Issuer, KnownReceipts, Recording, Store, WorkMeter};
 use crate::data::fashion_mnist::{Dataset, FileSpecs};
 use crate::data::shards::ShardStore;
 use crate::http::{HttpState, app};
@@ -94,7 +96,7 @@ pub async fn run(
     let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
     let access = Access::open(&config, &keypair).await?;
     let login = Login::new(&config.access, access.authority.as_ref())?;
-    let signing_key = signing_key(&keypair);
+    let signing_key = signing_key(&keypair)?;
     let node = start_node(&config, keypair).await?;
     let dht = Dht::start(node.clone(), DhtConfig::from(&config.dht))?;
     let http = TcpListener::bind(config.network.http).await;
@@ -112,6 +114,8 @@ pub async fn run(
     let (outputs, state, status) = outputs(&learner, &description, &here)?;
     let events = outputs.events.clone();
     let metrics = Metrics::new(status.clone());
+    let credit = credit(&config, node.peer_id(), signing_key.clone(), &storing.journal, &learner, &metrics);
+    let Credit { store, issuer, work, recording, crediting } = credit.await?;
     let (core_events, heard) = mpsc::channel(EVENTS_MAX);
     let services = Services {
         description: description.clone(),
@@ -121,16 +125,16 @@ pub async fn run(
         access: access.clone(),
         node: node.clone(),
         metrics: metrics.clone(),
+        issuer,
+        work,
         conversations: config.conversations.clone(),
     };
     streams::serve(&services, config.network.contributors_max)?;
     let keeping = keep_up(access, node.clone(), config.access.poll_interval, shutdown.clone());
     let keeping = tokio::spawn(keeping);
-    // Without an Ed25519 key nobody finds it in the DHT.
-    let announcing = signing_key.ok().map(|key| {
-        let (run_id, known) = (config.run.id.clone(), config.network.dht_peers.clone());
-        tokio::spawn(announce(node.clone(), dht, Announcement { run_id, key, known }, shutdown.clone()))
-    });
+    let (run_id, known) = (config.run.id.clone(), config.network.dht_peers.clone());
+    let announcement = Announcement { run_id, key: signing_key, known };
+    let announcing = tokio::spawn(announce(node.clone(), dht, announcement, shutdown.clone()));
     let evaluator = Evaluator {
         test: dataset.test,
         model: config.model_spec(),
@@ -141,7 +145,8 @@ pub async fn run(
     };
     let evaluating = tokio::task::spawn_blocking(move || evaluator.run(state, &core_events));
     let refreshing = tokio::spawn(refresh_addresses(node.clone(), outputs.status.clone(), shutdown.clone()));
-    let http_state = HttpState::new(web_root, status, events.subscribe()).with_login(login);
+    let http_state = HttpState::new(web_root, status, events.subscribe());
+    let http_state = http_state.with_login(login).with_contributions(store);
     drop(events);
     let NetworkSection { http_connections, http_timeout, .. } = config.network;
     let http = BoundedListener::new(http, http_connections, http_timeout, node.clone());
@@ -156,19 +161,22 @@ pub async fn run(
         // Nothing is waiting that would be lost.
         tokio::spawn(async move { stop.run_until_cancelled(serving).await });
     }
-    let core = Core::new(description, learner, round, storing, outputs, metrics);
+    // It outlives the core, whose last words it writes down.
+    let stop_recording = CancellationToken::new();
+    let recording = tokio::spawn(recording.run(stop_recording.clone().cancelled_owned()));
+    let core = Core::new(description, learner, round, storing, outputs, metrics, crediting);
     // Whoever asked may have stopped listening for the answer.
     let _ = listening.send(here);
 
     let ended = core.run(heard, shutdown.cancelled()).await;
     shutdown.cancel();
+    stop_recording.cancel();
     drop(services);
     node.shutdown().await;
     refreshing.await?;
     keeping.await?;
-    if let Some(announcing) = announcing {
-        announcing.await?;
-    }
+    announcing.await?;
+    recording.await?;
     // Open event streams end with the core's sender; a client that never ends its request is cut off.
     match tokio::time::timeout(GOODBYE_MAX, &mut page).await {
         Ok(served) => served??,
@@ -176,6 +184,43 @@ pub async fn run(
     }
     evaluating.await.context("the evaluation thread failed")??;
     ended.context("the run could not be stored")
+}
+
+/// All that gives credit for contributions.
+struct Credit {
+    store: Store,
+    issuer: Issuer,
+    work: Arc<WorkMeter>,
+    recording: Recording,
+    crediting: Crediting,
+}
+
+async fn credit(
+    config: &RunConfig,
+    here: PeerId,
+    key: KeyPair,
+    journal: &Journal,
+    learner: &Learner,
+    metrics: &Metrics,
+) -> anyhow::Result<Credit> {
+    let (folder, url) = (&config.storage.folder, config.contributions.database.as_deref());
+    let store = Store::open(folder, url, &config.run.id, here).await?;
+    let (issuer, work) = (Issuer::new(&config.run.id, key), Arc::new(WorkMeter::default()));
+    let known = KnownReceipts::restore(journal, learner.epoch(), &issuer).await?;
+    let (recording, recorder) = Recording::new(
+        store.clone(),
+        journal.clone(),
+        issuer.clone(),
+        learner.epoch(),
+        Box::new({
+            let metrics = metrics.clone();
+            move || metrics.refused()
+        }),
+        Arc::clone(&work),
+    )
+    .await?;
+    let crediting = Crediting::new(issuer.clone(), known, recorder, Arc::clone(&work), system_clock());
+    Ok(Credit { store, issuer, work, recording, crediting })
 }
 
 async fn operator_listener(config: &RunConfig) -> anyhow::Result<Option<TcpListener>> {

@@ -4,12 +4,13 @@
 //! them decides anything. Who may hold a conversation is asked in one place, [`accept`], of the gate.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use barnraise_protocol::access::{self, TokenRefusal};
+use barnraise_protocol::access::{self, TokenRefusal, UnixTime};
 use barnraise_protocol::bulk::{self, BulkError, Partial};
 use barnraise_protocol::framing::{self, FrameError};
-use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
+use barnraise_protocol::gradient::{Offer, Refusal};
+use barnraise_protocol::receipt::{Receipt, ReceiptError};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::{ConversationError, contribute, gradient, run, shard, state};
 use barnraise_relay::{Misdeed, Node, NodeError, Paced};
@@ -21,13 +22,14 @@ use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
+use super::core::{CoreEvent, Declined, SESSION_MESSAGES_MAX};
 use super::learner::PublishedState;
 use super::metrics::Metrics;
 use super::misdeeds;
 use super::places::Places;
 use crate::access::{Access, Conversation, Pass, converse};
 use crate::config::ConversationsSection;
+use crate::contributions::{Issuer, WorkMeter};
 use crate::data::shards::ShardStore;
 use crate::storage::journal::JournalEntry;
 
@@ -52,6 +54,10 @@ pub(super) struct Services {
     pub node: Node,
     /// What is counted for the operator.
     pub metrics: Metrics,
+    /// Signs receipts.
+    pub issuer: Issuer,
+    /// What this aggregator does.
+    pub work: Arc<WorkMeter>,
     /// How many of them, and how slowly.
     pub conversations: ConversationsSection,
 }
@@ -75,6 +81,8 @@ enum StreamError {
     JoinedTwice,
     #[error("the backbone is shutting down")]
     ShuttingDown,
+    #[error(transparent)]
+    Receipt(#[from] ReceiptError),
     #[error("access ended: {0}")]
     AccessEnded(#[from] TokenRefusal),
 }
@@ -201,7 +209,7 @@ impl StreamError {
             Self::Frame(error) => Misdeed::of_frame(error),
             Self::Stalled(_) => Some(Misdeed::StalledTransfer),
             Self::JoinedTwice => Some(Misdeed::UnexpectedMessage),
-            Self::ShuttingDown | Self::AccessEnded(_) => None,
+            Self::ShuttingDown | Self::AccessEnded(_) | Self::Receipt(_) => None,
         }
     }
 }
@@ -369,10 +377,18 @@ async fn take_gradients(services: Services, mut caller: Caller, stream: Stream) 
             next => next?,
         };
         let answer = take_gradient(&services, &key, offer, &mut stream).await?;
-        services.metrics.on_contribution(&answer);
         let answer = match answer {
-            Ok(accepted) => gradient::BackboneToContributor::Accepted(accepted),
-            Err(refusal) => {
+            Ok(receipt) => {
+                services.metrics.on_accepted(receipt.n_samples);
+                gradient::BackboneToContributor::Accepted(services.issuer.sign(receipt)?)
+            }
+            Err(Declined::CountedBefore(receipt)) => {
+                let contribution_id = receipt.contribution_id;
+                services.metrics.on_refused(&Refusal::Duplicate { contribution_id });
+                gradient::BackboneToContributor::Accepted(services.issuer.sign(*receipt)?)
+            }
+            Err(Declined::Refused(refusal)) => {
+                services.metrics.on_refused(&refusal);
                 if let Some(misdeed) = misdeeds::of_offer(&refusal) {
                     services.node.report(caller.peer, misdeed);
                 }
@@ -390,35 +406,40 @@ async fn take_gradient(
     peer: &PeerKey,
     offer: Offer,
     stream: &mut Paced<Stream>,
-) -> Result<Result<Accepted, Refusal>, StreamError> {
+) -> Result<Result<Receipt, Declined>, StreamError> {
     let (answer, wanted) = oneshot::channel();
     let event = CoreEvent::Offer { peer: peer.clone(), offer: offer.clone(), answer };
     send(&services.core, event).await?;
     let ticket = match wanted.await.map_err(|_| StreamError::ShuttingDown)? {
         Ok(ticket) => ticket,
-        Err(refusal) => return Ok(Err(refusal)),
+        Err(declined) => return Ok(Err(declined)),
     };
-    let received = receive(&offer, stream).await;
-    let payload = match received {
+    let refused = |refusal| Ok(Err(Declined::Refused(refusal)));
+    let payload = match receive(&offer, stream).await {
         Ok(payload) => payload,
-        Err(error) => return transfer_failed(services, ticket, error).await,
+        Err(error) => return refused(transfer_failed(services, ticket, error).await?),
     };
-    let values = match offer.codec.decode(&payload, offer.n_values as usize) {
+    let began = Instant::now();
+    let decoded = offer.codec.decode(&payload, offer.n_values as usize);
+    services.work.worked(began.elapsed());
+    let values = match decoded {
         Ok(values) => values,
         Err(error) => {
             send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
-            return Ok(Err(match error {
+            return refused(match error {
                 barnraise_protocol::codec::CodecError::NotFinite { index } => {
                     Refusal::NotFinite { index: index as u64 }
                 }
                 other => Refusal::Transfer(other.to_string()),
-            }));
+            });
         }
     };
     let (answer, counted) = oneshot::channel();
-    let entry = JournalEntry { peer: peer.0.clone(), offer, payload };
+    // The core says when, once it is about to be stored.
+    let (milliseconds, accepted_at) = (0, UnixTime(0));
+    let entry = JournalEntry { peer: peer.0.clone(), offer, milliseconds, accepted_at, payload };
     send(&services.core, CoreEvent::Gradient { ticket, entry, values, answer }).await?;
-    counted.await.map_err(|_| StreamError::ShuttingDown)
+    Ok(counted.await.map_err(|_| StreamError::ShuttingDown)?.map_err(Declined::Refused))
 }
 
 async fn receive(offer: &Offer, stream: &mut Paced<Stream>) -> Result<Vec<u8>, BulkError> {
@@ -434,10 +455,10 @@ async fn transfer_failed(
     services: &Services,
     ticket: Ticket,
     error: BulkError,
-) -> Result<Result<Accepted, Refusal>, StreamError> {
+) -> Result<Refusal, StreamError> {
     send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
     match error {
-        BulkError::Checksum { .. } | BulkError::Hash { .. } => Ok(Err(Refusal::Transfer(error.to_string()))),
+        BulkError::Checksum { .. } | BulkError::Hash { .. } => Ok(Refusal::Transfer(error.to_string())),
         broken => Err(StreamError::Conversation(broken.into())),
     }
 }

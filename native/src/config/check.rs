@@ -52,6 +52,7 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     config.limits.validate()?;
     config.conversations.validate()?;
     config.dht.validate()?;
+    config.contributions.validate()?;
     super::access::validate(&config.access)?;
     Invalid::check_range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000)
 }
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, Break); 32] = [
+        let cases: [(&str, Break); 33] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
@@ -188,6 +189,7 @@ mod tests {
             ("limits.block_duration", |c| c.limits.block_duration = Duration::ZERO),
             ("conversations.per_peer", |c| c.conversations.per_peer = 0),
             ("dht.records", |c| c.dht.records = 0),
+            ("contributions.database", |c| c.contributions.database = Some("mysql://h/d".into())),
         ];
         assert_eq!(RunConfig::default().validate(), Ok(()));
         for (key, break_it) in cases {

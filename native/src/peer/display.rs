@@ -79,7 +79,7 @@ impl Display {
                 ));
             }
             Event::Activity(_) | Event::Contribution(_) | Event::Progress(_) => self.update(event, now),
-            Event::Prediction { .. } | Event::Gallery { .. } => {}
+            Event::Receipt(_) | Event::Prediction { .. } | Event::Gallery { .. } => {}
         }
     }
 

@@ -9,6 +9,7 @@ mod claim;
 pub mod display;
 mod find;
 mod platform;
+pub mod receipts;
 
 use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -27,6 +28,7 @@ use crate::config::cache_folder;
 use cache::ShardCache;
 use display::Display;
 use platform::NativePlatform;
+use receipts::ReceiptFile;
 
 /// Contributes until the person, `--samples` or the run ends it; returns what was given.
 ///
@@ -41,6 +43,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
         Some(path) => barnraise_relay::load_or_create_keypair(path)?,
         None => Keypair::generate_ed25519(),
     };
+    let mut receipts = args.receipts.as_deref().map(ReceiptFile::open).transpose()?;
     let choice = DeviceChoice::from(args.device);
     let device = open_device(choice).await.with_context(|| format!("--device {choice} was asked for"))?;
     display.say(&format!("Computing on {}, as peer {}.", device.name(), keypair.public().to_peer_id()));
@@ -77,6 +80,11 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     let watch = RefCell::new(Watch { commands, samples: args.samples, was_described: false, failure: None });
     let given = contribute(&platform, config, received, |event| {
         watch.borrow_mut().on_event(&event);
+        if let (Some(file), Event::Receipt(receipt)) = (&mut receipts, &event)
+            && let Err(error) = file.append(receipt)
+        {
+            display.say(&format!("A receipt could not be kept: {error}"));
+        }
         display.on_event(&event, platform.elapsed());
     });
     let given = Box::pin(given).await;

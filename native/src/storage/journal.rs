@@ -8,6 +8,7 @@
 //!
 //! It never decides what counts, and never touches an entry that was written.
 
+use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::gradient::Offer;
 use barnraise_swarm::robust::Aggregation;
 use object_store::path::Path as ObjectPath;
@@ -16,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::sealed::{self, Kind, SealError};
 use super::{SetAside, Storage, StorageError};
 
-const ENTRY: Kind = Kind { name: *b"grad", version: 1 };
+const ENTRY: Kind = Kind { name: *b"grad", version: 2 };
+/// Without time and duration. Still read, so that what was accepted survives an update of this program.
+const ENTRY_WITHOUT_TIME: Kind = Kind { name: *b"grad", version: 1 };
 const COMMIT: Kind = Kind { name: *b"cmit", version: 2 };
 /// From before a step said how it was aggregated: by the mean.
 const COMMIT_OF_MEAN: Kind = Kind { name: *b"cmit", version: 1 };
@@ -36,6 +39,10 @@ pub struct JournalEntry {
     pub peer: Vec<u8>,
     /// What it offered: contribution id, weight, loss, codec.
     pub offer: Offer,
+    /// Since its contribution before, or since it joined.
+    pub milliseconds: u32,
+    /// When it was accepted.
+    pub accepted_at: UnixTime,
     /// The gradient, as it came.
     pub payload: Vec<u8>,
 }
@@ -63,6 +70,14 @@ struct CommitOfMean {
 
 #[derive(Serialize, Deserialize)]
 struct EntryHeader {
+    peer: Vec<u8>,
+    offer: Offer,
+    milliseconds: u32,
+    accepted_at: UnixTime,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HeaderWithoutTime {
     peer: Vec<u8>,
     offer: Offer,
 }
@@ -122,8 +137,8 @@ impl Journal {
 
     /// Stores a contribution. Once this returns, a crash does not lose it.
     pub async fn append(&self, epoch: u64, seq: u32, entry: &JournalEntry) -> Result<(), JournalError> {
-        let header = EntryHeader { peer: entry.peer.clone(), offer: entry.offer.clone() };
         let path = entry_path(epoch, seq);
+        let header = header_of(entry);
         let bytes = sealed::seal_parts(ENTRY, &header, &[&entry.payload]);
         self.write(&path, bytes).await
     }
@@ -155,6 +170,19 @@ impl Journal {
         Ok(records)
     }
 
+    /// The epochs of which there was ever anything, in their order.
+    pub async fn epochs(&self) -> Result<Vec<u64>, JournalError> {
+        let mut epochs: Vec<u64> = self.folders().await?.into_iter().map(|(epoch, _)| epoch).collect();
+        epochs.sort_unstable();
+        Ok(epochs)
+    }
+
+    async fn folders(&self) -> Result<Vec<(u64, ObjectPath)>, JournalError> {
+        let (_, folders) = self.storage.list_level(&ObjectPath::from(FOLDER)).await?;
+        let epoch = |folder: &ObjectPath| folder.filename()?.parse().ok();
+        Ok(folders.into_iter().filter_map(|folder| Some((epoch(&folder)?, folder))).collect())
+    }
+
     /// The contributions stored for an epoch; damaged ones are moved to `journal/corrupt/`.
     pub async fn entries(&self, epoch: u64) -> Result<Entries, JournalError> {
         let (objects, _) = self.storage.list_level(&epoch_path(epoch)).await?;
@@ -182,10 +210,7 @@ impl Journal {
     /// Takes the step of `epoch` back: its commit, and all of the later epochs, which were computed on its
     /// result, are moved to `journal/corrupt/`. The entries of `epoch` are open again.
     pub async fn take_back(&self, epoch: u64, reason: &str) -> Result<(), JournalError> {
-        let (_, folders) = self.storage.list_level(&ObjectPath::from(FOLDER)).await?;
-        for folder in folders {
-            let later: Option<u64> = folder.filename().and_then(|name| name.parse().ok());
-            let Some(later) = later.filter(|later| *later > epoch) else { continue };
+        for (later, folder) in self.folders().await?.into_iter().filter(|(later, _)| *later > epoch) {
             for object in self.storage.list(&folder).await? {
                 let name = object.location.filename().unwrap_or_default().to_owned();
                 let because = format!("the step of epoch {epoch} was taken back: {reason}");
@@ -198,12 +223,7 @@ impl Journal {
 
     /// Forgets every epoch before this one. Call it with what `Checkpoints::save` returned.
     pub async fn truncate(&self, before_epoch: u64) -> Result<(), JournalError> {
-        let (_, folders) = self.storage.list_level(&ObjectPath::from(FOLDER)).await?;
-        for folder in folders {
-            let epoch: Option<u64> = folder.filename().and_then(|name| name.parse().ok());
-            if epoch.is_none_or(|epoch| epoch >= before_epoch) {
-                continue;
-            }
+        for (_, folder) in self.folders().await?.into_iter().filter(|(epoch, _)| *epoch < before_epoch) {
             for object in self.storage.list(&folder).await? {
                 self.storage.delete(&object.location).await?;
             }
@@ -253,12 +273,31 @@ fn commit_path(epoch: u64) -> ObjectPath {
 }
 
 fn decode_entry(bytes: &[u8], epoch: u64) -> Result<JournalEntry, String> {
-    let (header, payload): (EntryHeader, _) =
-        sealed::open_parts(ENTRY, bytes).map_err(|error| error.to_string())?;
+    let opened = match sealed::open_parts(ENTRY, bytes) {
+        Err(SealError::Version { got: 1, .. }) => {
+            sealed::open_parts(ENTRY_WITHOUT_TIME, bytes).map(|(header, payload)| {
+                let HeaderWithoutTime { peer, offer } = header;
+                (EntryHeader { peer, offer, milliseconds: 0, accepted_at: UnixTime(0) }, payload)
+            })
+        }
+        opened => opened,
+    };
+    let (header, payload) = opened.map_err(|error| error.to_string())?;
     if header.offer.epoch != epoch {
         return Err(format!("it is of epoch {}, its folder is of epoch {epoch}", header.offer.epoch));
     }
-    Ok(JournalEntry { peer: header.peer, offer: header.offer, payload: payload.to_vec() })
+    let EntryHeader { peer, offer, milliseconds, accepted_at } = header;
+    Ok(JournalEntry { peer, offer, milliseconds, accepted_at, payload: payload.to_vec() })
+}
+
+fn header_of(entry: &JournalEntry) -> EntryHeader {
+    let JournalEntry { peer, offer, milliseconds, accepted_at, payload: _ } = entry;
+    EntryHeader {
+        peer: peer.clone(),
+        offer: offer.clone(),
+        milliseconds: *milliseconds,
+        accepted_at: *accepted_at,
+    }
 }
 
 fn decode_commit(bytes: &[u8], epoch: u64) -> Result<CommitRecord, String> {
@@ -304,7 +343,8 @@ mod tests {
             codec: TensorCodec::F16,
             transfer,
         };
-        JournalEntry { peer: vec![1, 2, 3], offer, payload }
+        let (milliseconds, accepted_at) = (1500, UnixTime(1_800_000_000));
+        JournalEntry { peer: vec![1, 2, 3], offer, milliseconds, accepted_at, payload }
     }
 
     fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
@@ -324,6 +364,7 @@ mod tests {
             journal.commit(&commit(5, &[0])).await.unwrap();
         }
         let journal = Journal::new(Storage::open(folder.path()).unwrap());
+        assert_eq!(journal.epochs().await.unwrap(), [4, 5, 6]);
         assert_eq!(journal.commits(4).await.unwrap(), [commit(4, &[1, 0]), commit(5, &[0])]);
         assert_eq!(journal.commits(6).await.unwrap(), []);
         let open = journal.entries(6).await.unwrap();
@@ -374,6 +415,15 @@ mod tests {
         assert_eq!(found.set_aside[0].reason, "it is of epoch 2, its folder is of epoch 3");
     }
 
+    #[test]
+    fn an_entry_of_the_format_before_is_still_read() {
+        let new = entry(3, 7, vec![9; 30]);
+        let header = HeaderWithoutTime { peer: new.peer.clone(), offer: new.offer.clone() };
+        let bytes = sealed::seal_parts(ENTRY_WITHOUT_TIME, &header, &[&new.payload]).unwrap();
+        let old = JournalEntry { milliseconds: 0, accepted_at: UnixTime(0), ..new };
+        assert_eq!(decode_entry(&bytes, 3).unwrap(), old);
+    }
+
     #[tokio::test]
     async fn a_torn_commit_leaves_its_entries_open() {
         let folder = tempfile::tempdir().unwrap();
@@ -405,8 +455,7 @@ mod tests {
             payload in prop::collection::vec(any::<u8>(), 0..500),
         ) {
             let entry = JournalEntry { peer, ..entry(epoch, id, payload) };
-            let header = EntryHeader { peer: entry.peer.clone(), offer: entry.offer.clone() };
-            let bytes = sealed::seal_parts(ENTRY, &header, &[&entry.payload]).unwrap();
+            let bytes = sealed::seal_parts(ENTRY, &header_of(&entry), &[&entry.payload]).unwrap();
             prop_assert_eq!(decode_entry(&bytes, epoch).unwrap(), entry);
         }
     }

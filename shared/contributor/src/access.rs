@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use barnraise_protocol::access::{
     self, AccessDescription, AccessMode, AccessToken, Authority, BackboneToContributor,
-    ContributorToBackbone, KeyPair, Nonce, Refusal, RelayedRequest, RelayedResponse, SignedRequest, UnixTime,
+    ContributorToBackbone, KeyPair, Nonce, PublicKey, Refusal, RelayedRequest, RelayedResponse,
+    SignedRequest, UnixTime,
 };
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::{ConversationError, Sha256Hash, framing};
@@ -63,6 +64,11 @@ impl Ticket {
     /// Where somebody has to sign in for this peer to go on.
     pub(crate) fn sign_in(&self) -> Option<String> {
         self.sign_in.borrow().clone()
+    }
+
+    /// This peer, where its key is known.
+    pub(crate) fn peer(&self) -> Option<PublicKey> {
+        self.credentials.key.as_ref().map(KeyPair::public)
     }
 
     fn key(&self) -> Result<&KeyPair, OperationError> {

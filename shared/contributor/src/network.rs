@@ -9,7 +9,8 @@ use std::sync::Arc;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join, Report};
 use barnraise_protocol::dataset::{Manifest, Shard, ShardEntry};
-use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::gradient::{self, Offer, Refusal};
+use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, PartialState, State};
@@ -54,7 +55,7 @@ pub(crate) enum NetOutcome<P: Platform> {
     },
     Answered {
         stream: Option<Stream<P>>,
-        result: Result<Result<Accepted, Refusal>, OperationError>,
+        result: Result<Result<SignedReceipt, Refusal>, OperationError>,
     },
     Left,
     /// Access goes on, or it will be tried again.

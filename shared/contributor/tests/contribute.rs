@@ -12,6 +12,7 @@ use barnraise_learning::ComputeDevice;
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::codec::{Density, Sparsity};
+use barnraise_protocol::gradient::Accepted;
 use barnraise_protocol::run::Compression;
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state;
@@ -92,14 +93,16 @@ fn play<T>(
 fn two_epochs_are_trained_and_every_contribution_is_accounted_for() {
     let backbone = Backbone::new(3, 64);
     let platform = TestPlatform::new(&backbone);
-    let (activities, given) = play(&backbone, &platform, async |mut script| {
+    let ((activities, events), given) = play(&backbone, &platform, async |mut script| {
         script.send(Command::Start);
         script.until(|script| script.backbone.epoch() >= 2).await;
         let is_measured =
             |event: &Event| matches!(event, Event::Contribution(given) if given.samples_per_second > 0.0);
         script.until_event(is_measured).await;
-        script.activities()
+        (script.activities(), Rc::clone(&script.events))
     });
+    let receipts: Vec<Accepted> = events.borrow().iter().filter_map(accepted_by_receipt).collect();
+    assert_eq!(receipts, *backbone.accepted.borrow(), "a receipt for each, in their order");
     assert!(given.n_accepted >= 2, "{given:?}");
     assert_eq!(given.n_samples_accepted, backbone.n_samples_accepted());
     assert!(given.n_samples_computed >= given.n_samples_accepted);
@@ -236,6 +239,28 @@ fn a_run_that_lies_about_its_model_is_not_joined() {
         script.until_event(|event| matches!(event, Event::Activity(Activity::Broken { .. }))).await;
     });
     assert_eq!(platform.n_read(barnraise_protocol::contribute::PROTOCOL), 0);
+}
+
+#[test]
+fn a_receipt_in_a_name_that_did_not_sign_it_is_said_and_not_kept() {
+    let backbone = Backbone::new(3, 64);
+    backbone.is_forging.set(true);
+    let platform = TestPlatform::new(&backbone);
+    let (events, given) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        let is_said = |event: &Event| matches!(event, Event::Failed { message } if message.contains("not signed by its reducer"));
+        script.until_event(is_said).await;
+        Rc::clone(&script.events)
+    });
+    assert!(events.borrow().iter().filter_map(accepted_by_receipt).next().is_none());
+    assert_eq!(given.n_samples_accepted, backbone.n_samples_accepted(), "it counts all the same");
+}
+
+fn accepted_by_receipt(event: &Event) -> Option<Accepted> {
+    match event {
+        Event::Receipt(receipt) => Some(receipt.accepted()),
+        _ => None,
+    }
 }
 
 fn top_k(share: f64, warmup_epochs: u32) -> TensorCodec {

@@ -1,7 +1,7 @@
 //! What the backbone answers over HTTP, as JSON: for the page, and for whoever wants to look.
 //!
 //! `GET /api/run` answers [`RunStatus`]; `GET /api/events` is a stream of server-sent events named
-//! `progress`, each a [`LiveProgress`].
+//! `progress`, each a [`LiveProgress`]; `GET /api/contributions` answers [`Contributions`].
 
 use serde::{Deserialize, Serialize};
 
@@ -71,4 +71,87 @@ pub struct LiveProgress {
     pub evaluation: Option<EvaluationPoint>,
     /// Contributors by device.
     pub devices: Vec<DeviceCount>,
+}
+
+/// Most contributors in one [`Contributions`].
+pub const CONTRIBUTORS_MAX: u32 = 100;
+/// Contributors in a [`Contributions`] where the question does not say.
+pub const CONTRIBUTORS_DEFAULT: u32 = 10;
+/// Deepest place that can be asked for.
+pub const OFFSET_MAX: u32 = 1_000_000;
+
+/// Question of `GET /api/contributions`: `?offset=20&limit=10&peer=12D3KooW…`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ContributionsQuery {
+    /// Contributors that are skipped, at most [`OFFSET_MAX`].
+    pub offset: Option<u32>,
+    /// Contributors that are listed, at most [`CONTRIBUTORS_MAX`].
+    pub limit: Option<u32>,
+    /// One that is answered for by itself, wherever it stands.
+    pub peer: Option<String>,
+}
+
+/// Answer of `GET /api/contributions`. It may be a second or two old.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contributions {
+    /// Of everybody together.
+    pub totals: Given,
+    /// Peers that ever contributed.
+    pub n_contributors: u64,
+    /// Those with the most samples first.
+    pub contributors: Vec<ContributorTotals>,
+    /// The one that was asked for, if it ever contributed.
+    pub peer: Option<ContributorTotals>,
+    /// Peers that averaged the others' gradients, those with the most bytes first.
+    pub aggregators: Vec<AggregatorTotals>,
+    /// Contributions that were not counted, by reason.
+    pub refused: Vec<RefusalCount>,
+}
+
+/// What was accepted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Given {
+    /// Contributions.
+    pub n_contributions: u64,
+    /// Samples behind them.
+    pub n_samples: u64,
+    /// Encoded bytes of the gradients.
+    pub n_bytes: u64,
+    /// Time in which they were made, as measured by whoever accepted them.
+    pub seconds: u64,
+}
+
+/// What one peer gave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContributorTotals {
+    /// Peer id in base58.
+    pub peer: String,
+    /// What was accepted of it.
+    #[serde(flatten)]
+    pub given: Given,
+    /// Newest epoch that it contributed to.
+    pub last_epoch: u64,
+}
+
+/// What one peer did for the others (DeDLOC appendix I.2: those without a GPU are acknowledged too).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AggregatorTotals {
+    /// Peer id in base58.
+    pub peer: String,
+    /// Optimizer steps that it made.
+    pub n_steps: u64,
+    /// Encoded bytes that it averaged.
+    pub n_bytes: u64,
+    /// Time that it spent on decoding, averaging and stepping.
+    pub seconds: u64,
+}
+
+/// Contributions that were refused for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalCount {
+    /// As in the operator's `barnraise_contributions_refused_total`.
+    pub reason: String,
+    /// How many.
+    pub n: u64,
 }

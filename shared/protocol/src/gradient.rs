@@ -1,8 +1,9 @@
 //! The `gradient` conversation: one contribution, offered, pulled and acknowledged.
 //!
 //! A contribution is the mean gradient over its samples. It is named by its peer and its sequence
-//! number, so that offering it again after a lost acknowledgement cannot count it twice. A stream
-//! carries any number of offers, one after the other.
+//! number, so that offering it again after a lost acknowledgement cannot count it twice: it is answered
+//! with the receipt that the first acknowledgement had. A stream carries any number of offers, one after the
+//! other.
 
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
@@ -11,9 +12,10 @@ use crate::bulk::{self, Transfer};
 use crate::codec::TensorCodec;
 use crate::error::ConversationError;
 use crate::framing;
+use crate::receipt::SignedReceipt;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/gradient/1";
+pub const PROTOCOL: &str = "/barnraise/gradient/2";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
@@ -49,8 +51,8 @@ pub struct Offer {
 pub enum BackboneToContributor {
     /// The offer is wanted; pulls follow, then `Accepted` or `Refused`.
     Wanted,
-    /// Stored so that a crash does not lose it, and counted.
-    Accepted(Accepted),
+    /// Stored so that a crash does not lose it, and counted, now or when it was offered before: its receipt.
+    Accepted(SignedReceipt),
     /// Not counted.
     Refused(Refusal),
 }
@@ -123,7 +125,7 @@ pub enum Refusal {
         /// Position in the flat gradient.
         index: u64,
     },
-    /// This contribution counted before.
+    /// This contribution counted before, and its receipt is not at hand any more.
     #[error("contribution {contribution_id} was counted before")]
     Duplicate {
         /// Echo of the offer.
@@ -154,7 +156,8 @@ pub enum Refusal {
     },
 }
 
-/// Offers a contribution and sends what is pulled of `bytes`; the answer is the aggregator's.
+/// Offers a contribution and sends what is pulled of `bytes`; the answer is the aggregator's. A receipt is not
+/// verified.
 ///
 /// # Errors
 /// An error says that no answer came: the contribution may or may not count, and should be offered again.
@@ -163,18 +166,18 @@ pub async fn offer<S>(
     offer: &Offer,
     bytes: &[u8],
     on_progress: impl FnMut(u64),
-) -> Result<Result<Accepted, Refusal>, ConversationError>
+) -> Result<Result<SignedReceipt, Refusal>, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     framing::write(stream, &ContributorToBackbone::Offer(offer.clone()), MESSAGE_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
         BackboneToContributor::Wanted => bulk::serve(stream, bytes, on_progress).await?,
-        BackboneToContributor::Accepted(accepted) => return Ok(Ok(accepted)),
+        BackboneToContributor::Accepted(receipt) => return Ok(Ok(receipt)),
         BackboneToContributor::Refused(refusal) => return Ok(Err(refusal)),
     }
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
-        BackboneToContributor::Accepted(accepted) => Ok(Ok(accepted)),
+        BackboneToContributor::Accepted(receipt) => Ok(Ok(receipt)),
         BackboneToContributor::Refused(refusal) => Ok(Err(refusal)),
         BackboneToContributor::Wanted => {
             Err(ConversationError::Refused("the aggregator asked twice for one contribution".into()))

@@ -4,11 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::bulk::{self, BulkError, CHUNK_BYTES, Partial, Pull, Transfer, WINDOW_CHUNKS};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dataset::{DatasetError, ImageShape, Manifest, Shard};
 use barnraise_protocol::framing;
-use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::gradient::{self, Offer, Refusal};
+use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
 use barnraise_protocol::{ConversationError, Sha256Hash};
@@ -263,7 +265,19 @@ async fn an_offer_is_pulled_and_answered() {
         codec: TensorCodec::Int8,
         transfer: Transfer::of(&bytes),
     };
-    let accepted = Accepted { contribution_id: 9, epoch: 2, n_samples: 64 };
+    let reducer = KeyPair::from_seed(&[7; 32]);
+    let receipt = Receipt {
+        run_id: "r".into(),
+        peer: KeyPair::from_seed(&[8; 32]).public(),
+        reducer: reducer.public(),
+        contribution_id: 9,
+        epoch: 2,
+        n_samples: 64,
+        n_bytes: offer.transfer.n_bytes,
+        milliseconds: 1500,
+        issued_at: UnixTime(1_800_000_000),
+    };
+    let receipt = receipt.sign(&reducer).unwrap();
     let refusal = Refusal::Epoch { want: 3, got: 2 };
     let (mut a, mut b) = pair();
     let aggregator = async {
@@ -273,12 +287,12 @@ async fn an_offer_is_pulled_and_answered() {
         let mut partial = Partial::new(got.transfer, 1 << 20).unwrap();
         let pulled = bulk::pull(&mut a, &mut partial, |_| {}).await.unwrap();
         assert_eq!(got.codec.decode(&pulled, 40_000).unwrap(), values);
-        framing::write(&mut a, &Down::Accepted(accepted), 1024).await.unwrap();
+        framing::write(&mut a, &Down::Accepted(receipt.clone()), 1024).await.unwrap();
         let Up::Offer(_) = framing::read(&mut a, gradient::MESSAGE_BYTES_MAX).await.unwrap();
         framing::write(&mut a, &Down::Refused(refusal.clone()), 1024).await.unwrap();
     };
     let contributor = async {
-        assert_eq!(gradient::offer(&mut b, &offer, &bytes, |_| {}).await.unwrap(), Ok(accepted));
+        assert_eq!(gradient::offer(&mut b, &offer, &bytes, |_| {}).await.unwrap(), Ok(receipt.clone()));
         assert_eq!(gradient::offer(&mut b, &offer, &bytes, |_| {}).await.unwrap(), Err(refusal.clone()));
     };
     futures::join!(aggregator, contributor);

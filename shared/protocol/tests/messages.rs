@@ -4,13 +4,14 @@
 
 use std::fmt::{Debug, Write};
 
-use barnraise_protocol::access::{AccessDescription, PublicKey};
+use barnraise_protocol::access::{AccessDescription, PublicKey, Signature, UnixTime};
 use barnraise_protocol::bulk::{Pull, Transfer};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::{self, DeviceKind, Join, Progress, Report};
 use barnraise_protocol::dataset::{ImageShape, Manifest, Shard, ShardEntry};
 use barnraise_protocol::framing::{self, HEADER_BYTES};
-use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::gradient::{self, Offer, Refusal};
+use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::{self, Compression, ModelKind, ModelSpec, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
@@ -153,7 +154,21 @@ fn gradient_messages() {
     };
     check(&Up::Offer(offer), MAX, &format!("000102030000803f0402ac02{}", hash_hex()));
     check(&Down::Wanted, MAX, "00");
-    check(&Down::Accepted(Accepted { contribution_id: 1, epoch: 2, n_samples: 3 }), MAX, "01010203");
+    let receipt = Receipt {
+        run_id: "r".into(),
+        peer: PublicKey([0x11; 32]),
+        reducer: PublicKey([0x22; 32]),
+        contribution_id: 1,
+        epoch: 2,
+        n_samples: 3,
+        n_bytes: 300,
+        milliseconds: 4,
+        issued_at: UnixTime(5),
+    };
+    let signature = Signature::from([0x33; 64]);
+    let (peer, reducer, signed) = ("11".repeat(32), "22".repeat(32), "33".repeat(64));
+    let golden = format!("010172{peer}{reducer}010203ac020405{signed}");
+    check(&Down::Accepted(SignedReceipt { receipt, signature }), MAX, &golden);
     let refusals = [
         (Refusal::Epoch { want: 1, got: 2 }, "000102"),
         (Refusal::Length { want: 1, got: 2 }, "010102"),

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use barnraise_protocol::contribute::{DeviceKind, Progress};
+use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
 use serde::{Deserialize, Serialize};
 
@@ -104,6 +105,8 @@ pub enum Event {
     Activity(Activity),
     /// What the peer has given; a few times a second at most, and before it says that it is idle.
     Contribution(Contribution),
+    /// A contribution was accepted: its receipt, verified.
+    Receipt(Box<SignedReceipt>),
     /// How the run stands.
     Progress(Progress),
     /// Answer to a question about one image.

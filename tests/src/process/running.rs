@@ -4,7 +4,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use barnraise_protocol::api::{LiveProgress, RunStatus};
+use barnraise_protocol::api::{Contributions, LiveProgress, RunStatus};
 use barnraise_protocol::contribute::Progress;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
@@ -86,6 +86,28 @@ impl Backbone {
     /// Where there is no answer, or none that can be read.
     pub async fn status(&self) -> Result<RunStatus> {
         Ok(serde_json::from_str(&read(&self.http, "/api/run").await?)?)
+    }
+
+    /// `GET /api/contributions`, once it says that `n_samples` were accepted.
+    ///
+    /// # Errors
+    /// Where it never does.
+    pub async fn contributions(&self, n_samples: u64) -> Result<Contributions> {
+        let recorded = async {
+            loop {
+                let text = read(&self.http, "/api/contributions").await?;
+                let contributions: Contributions = serde_json::from_str(&text).context(text)?;
+                if contributions.totals.n_samples == n_samples {
+                    return Ok(contributions);
+                }
+                // Nothing tells over HTTP that something was recorded.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        match tokio::time::timeout(HANG, recorded).await {
+            Ok(recorded) => recorded,
+            Err(_) => Err(self.process.error(&format!("{n_samples} samples were not recorded"))),
+        }
     }
 
     /// `GET /metrics` of the operator's page, with `[network] operator = "127.0.0.1:0"` in the configuration.

@@ -131,8 +131,8 @@ impl Peer {
             codec,
             transfer: Transfer::of(&bytes),
         };
-        let accepted = self.client.offer(&offer, &bytes).await.unwrap().unwrap();
-        assert_eq!((accepted.epoch, accepted.n_samples), (epoch, self.n_samples as u32));
+        let receipt = self.client.offer(&offer, &bytes).await.unwrap().unwrap();
+        assert_eq!(receipt.verify_for(&self.run.run_id, self.client.key(), &offer), Ok(()));
     }
 }
 

@@ -2,7 +2,8 @@
 
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Report};
-use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::gradient::{self, Offer, Refusal};
+use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::{TensorCodec, access, shard, state};
 use barnraise_tests::client::{Client, within};
@@ -126,7 +127,7 @@ impl Liar {
     }
 
     /// The answer to an offer for the current epoch, whichever that is by then.
-    async fn offer(&mut self, mut offer: Offer, bytes: &[u8]) -> Result<Accepted, Refusal> {
+    async fn offer(&mut self, mut offer: Offer, bytes: &[u8]) -> Result<SignedReceipt, Refusal> {
         loop {
             offer.epoch = self.epoch;
             match self.client.offer(&offer, bytes).await.unwrap() {
@@ -205,18 +206,17 @@ impl Liar {
     async fn counts_twice(&mut self) -> u64 {
         for n_counted in 1.. {
             let (offer, bytes) = self.honest(&self.values());
-            let contribution_id = offer.contribution_id;
-            let accepted = self.offer(offer.clone(), &bytes).await.unwrap();
-            assert_eq!((accepted.contribution_id, accepted.n_samples), (contribution_id, 1));
-            let again = self.client.offer(&Offer { epoch: accepted.epoch, ..offer }, &bytes).await.unwrap();
-            match again.unwrap_err() {
-                Refusal::Duplicate { contribution_id: named } => {
-                    assert_eq!(named, contribution_id);
+            let first = self.offer(offer.clone(), &bytes).await.unwrap();
+            let offer = Offer { epoch: first.receipt.epoch, ..offer };
+            assert_eq!(first.verify_for("test-run", self.client.key(), &offer), Ok(()));
+            match self.client.offer(&offer, &bytes).await.unwrap() {
+                Ok(again) => {
+                    assert_eq!(again, first, "the receipt of the one that counted");
                     return n_counted;
                 }
                 // The run is two epochs on already: too late to tell, so once more.
-                Refusal::Epoch { want, got } => assert!(want > got + 1),
-                other => panic!("{other}"),
+                Err(Refusal::Epoch { want, got }) => assert!(want > got + 1),
+                Err(other) => panic!("{other}"),
             }
         }
         unreachable!("the numbers end")

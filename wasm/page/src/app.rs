@@ -11,6 +11,7 @@ use wasm_bindgen::closure::Closure;
 use wasm_bindgen::{JsCast, JsValue};
 
 use crate::dom;
+use crate::kept::Kept;
 use crate::preflight::probe;
 use crate::state::{Action, Event, Page};
 use crate::view::View;
@@ -18,6 +19,8 @@ use crate::worker::PeerWorker;
 
 /// Where the seed of this browser's identity is kept.
 const IDENTITY_KEY: &str = "barnraise.identity";
+/// Where it is kept what was given.
+const GIVEN_KEY: &str = "barnraise.given";
 /// Where it is kept how the backbone was reached, and on what kind of network.
 const WAY_KEY: &str = "barnraise.way";
 /// Hidden pages get no animation frames; they are drawn this often at most.
@@ -91,6 +94,14 @@ impl App {
                 // Private windows may refuse: the identity then lasts as long as the tab.
                 let _ = LocalStorage::set(IDENTITY_KEY, seed);
             }
+            Action::Remember(receipt) => {
+                // What other tabs added meanwhile is in the storage, where there is one.
+                let stored = LocalStorage::get(GIVEN_KEY);
+                let mut kept: Kept = stored.unwrap_or_else(|_| self.with_page(|page| page.kept.clone()));
+                kept.add(*receipt);
+                let _ = LocalStorage::set(GIVEN_KEY, &kept);
+                self.dispatch(Event::Remembered(kept));
+            }
             Action::KeepWay(way) => {
                 let _ = LocalStorage::set(WAY_KEY, (network_kind(), way));
             }
@@ -128,6 +139,11 @@ impl App {
 /// The identity that was kept, if it still is one.
 pub(crate) fn kept_identity() -> Option<Vec<u8>> {
     LocalStorage::get::<Vec<u8>>(IDENTITY_KEY).ok().filter(|seed| seed.len() == 32)
+}
+
+/// What this browser has given before.
+pub(crate) fn kept() -> Kept {
+    LocalStorage::get(GIVEN_KEY).unwrap_or_default()
 }
 
 /// How the backbone was reached on a network of this kind.

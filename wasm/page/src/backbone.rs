@@ -3,10 +3,11 @@
 
 use std::rc::Rc;
 
-use barnraise_protocol::api::{LiveProgress, RunStatus};
+use barnraise_protocol::api::{Contributions, LiveProgress, RunStatus};
 use barnraise_swarm::backoff::Backoff;
 use gloo::net::http::Request;
 use js_sys::Promise;
+use serde::de::DeserializeOwned;
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{EventSource, MessageEvent};
@@ -14,9 +15,13 @@ use web_sys::{EventSource, MessageEvent};
 use crate::app::App;
 use crate::dom::Listener;
 use crate::state::Event;
+use crate::view::N_LEADERS;
 
 const RUN_URL: &str = "/api/run";
 const EVENTS_URL: &str = "/api/events";
+const CONTRIBUTIONS_URL: &str = "/api/contributions";
+/// How often a page that is seen asks who gave the most.
+const LEADERS_EVERY_MS: u32 = 10_000;
 /// A stream that lasted this long was a good one: the next pause is a short one again.
 const GOOD_STREAM_MS: f64 = 5000.0;
 
@@ -24,7 +29,7 @@ const GOOD_STREAM_MS: f64 = 5000.0;
 pub(crate) async fn follow(app: Rc<App>) {
     let mut backoff = Backoff::new((js_sys::Math::random() * 2_f64.powi(53)) as u64);
     loop {
-        let reason = match describe().await {
+        let reason = match get::<RunStatus>(RUN_URL).await {
             Ok(status) => {
                 app.dispatch(Event::RunArrived(Box::new(status)));
                 let since_ms = crate::dom::now_ms();
@@ -42,6 +47,19 @@ pub(crate) async fn follow(app: Rc<App>) {
     }
 }
 
+/// Asks who gave the most, for as long as the page is open.
+pub(crate) async fn follow_leaders(app: Rc<App>) {
+    loop {
+        // Without an answer what is shown stays as it is.
+        if !crate::dom::document().hidden()
+            && let Ok(leaders) = get::<Contributions>(&format!("{CONTRIBUTIONS_URL}?limit={N_LEADERS}")).await
+        {
+            app.dispatch(Event::LeadersKnown(Box::new(leaders)));
+        }
+        sleep(LEADERS_EVERY_MS).await;
+    }
+}
+
 async fn sleep(delay_ms: u32) {
     let delay_ms = i32::try_from(delay_ms).unwrap_or(i32::MAX);
     let over = Promise::new(&mut |resolve, reject| {
@@ -53,8 +71,8 @@ async fn sleep(delay_ms: u32) {
     let _ = JsFuture::from(over).await;
 }
 
-async fn describe() -> Result<RunStatus, String> {
-    let response = Request::get(RUN_URL).send().await.map_err(|_| "no answer".to_owned())?;
+async fn get<T: DeserializeOwned>(url: &str) -> Result<T, String> {
+    let response = Request::get(url).send().await.map_err(|_| "no answer".to_owned())?;
     if !response.ok() {
         return Err(format!("it answered with status {}", response.status()));
     }

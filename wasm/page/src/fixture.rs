@@ -1,12 +1,13 @@
 //! A page as the tests of this crate like to have it.
 
 use barnraise_messages::DeviceChoice;
-use barnraise_protocol::access::{AccessDescription, PublicKey};
+use barnraise_protocol::access::{AccessDescription, PublicKey, Signature, UnixTime};
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
 use barnraise_protocol::hash::Sha256Hash;
+use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
 
 use crate::state::{Capabilities, Page, WebGpu};
@@ -60,4 +61,20 @@ pub(crate) fn progress() -> Progress {
 
 pub(crate) fn status() -> RunStatus {
     RunStatus { run: run(), addresses: vec![], progress: progress(), history: vec![], devices: vec![] }
+}
+
+/// For 64 samples, issued at second `id`. What the page is told was verified by the worker.
+pub(crate) fn receipt(run_id: &str, id: u64) -> SignedReceipt {
+    let receipt = Receipt {
+        run_id: run_id.into(),
+        peer: PublicKey([2; 32]),
+        reducer: PublicKey([1; 32]),
+        contribution_id: id,
+        epoch: 9,
+        n_samples: 64,
+        n_bytes: 1000,
+        milliseconds: 1500,
+        issued_at: UnixTime(id),
+    };
+    SignedReceipt { receipt, signature: Signature::from([3; 64]) }
 }

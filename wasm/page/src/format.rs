@@ -71,6 +71,17 @@ pub(crate) fn wait(retry_in_ms: u32) -> String {
     }
 }
 
+/// Time that was given: `45 s`, `12 min`, `3.4 h`, `120 h`.
+pub(crate) fn duration(seconds: u64) -> String {
+    let hours = seconds as f64 / 3600.0;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        _ if hours < 99.95 => format!("{hours:.1} h"),
+        _ => format!("{} h", count(hours.round() as u64)),
+    }
+}
+
 /// `1 contributor`, `7 contributors`.
 pub(crate) fn counted(n: u64, singular: &str, plural: &str) -> String {
     format!("{} {}", count(n), if n == 1 { singular } else { plural })
@@ -108,6 +119,12 @@ mod tests {
         assert_eq!(transfer(2000, Some(1000)), "100 % of 1.0 kB");
         assert_eq!(transfer(2000, None), "2.0 kB");
         assert_eq!(transfer(0, Some(0)), "0 bytes");
+    }
+
+    #[test]
+    fn durations_have_one_unit() {
+        let texts: Vec<String> = [0, 59, 60, 3599, 3600, 12_240, 7_200_000].map(duration).into();
+        assert_eq!(texts, ["0 s", "59 s", "1 min", "59 min", "1.0 h", "3.4 h", "2,000 h"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod fixture;
 mod format;
 mod history;
 mod hold;
+mod kept;
 mod preflight;
 mod sentence;
 mod state;
@@ -46,6 +47,7 @@ fn start() -> Result<(), JsValue> {
     let origin = window().location().origin()?;
     let page = Page::new(capabilities(), device_choice, origin, app::kept_identity());
     let page = page.reached_by(app::kept_way()).within(preflight::probe::surroundings());
+    let page = page.remembering(app::kept());
     let fragment = window().location().hash()?;
     let page = page.invited_by(fragment.strip_prefix("#invitation=").map(str::to_owned));
     let worker_url = document().body().and_then(|body| body.get_attribute("data-worker"));
@@ -54,6 +56,7 @@ fn start() -> Result<(), JsValue> {
     controls::listen(&app)?;
     app.draw();
     wasm_bindgen_futures::spawn_local(backbone::follow(app.clone()));
+    wasm_bindgen_futures::spawn_local(backbone::follow_leaders(app.clone()));
     if graphics::at_first_sight() == WebGpu::Asking {
         let asking = app.clone();
         wasm_bindgen_futures::spawn_local(async move {

@@ -11,11 +11,12 @@ use barnraise_messages::{
     Activity, CheckOutcome, Contribution, DeviceChange, DeviceChoice, Event as Told, PageToPeer, PeerToPage,
     Way,
 };
-use barnraise_protocol::api::{DeviceCount, LiveProgress, RunStatus};
+use barnraise_protocol::api::{Contributions, DeviceCount, LiveProgress, RunStatus};
 use barnraise_protocol::contribute::{DeviceKind, Progress};
 use barnraise_protocol::run::RunDescription;
 
 use crate::history::History;
+use crate::kept::{Given, Kept};
 use crate::preflight::{Preflight, Surroundings};
 pub(crate) use events::{Action, Event};
 pub(crate) use parts::{Backbone, Capabilities, Gallery, Peer, Prediction, Question, WebGpu};
@@ -45,6 +46,10 @@ pub(crate) struct Page {
     pub(crate) started_at_ms: Option<f64>,
     pub(crate) activity: Activity,
     pub(crate) contribution: Contribution,
+    /// What this browser has given, over all visits.
+    pub(crate) kept: Kept,
+    /// Who gave the most.
+    pub(crate) leaders: Option<Box<Contributions>>,
     /// Why another device computes than the one that was opened.
     pub(crate) device_change: Option<DeviceChange>,
     /// Why the worker is gone.
@@ -95,6 +100,8 @@ impl Page {
             started_at_ms: None,
             activity: Activity::Idle,
             contribution: Contribution::default(),
+            kept: Kept::default(),
+            leaders: None,
             device_change: None,
             trouble: None,
             notice: None,
@@ -126,6 +133,16 @@ impl Page {
         Self { preflight: Preflight::new(surroundings), ..self }
     }
 
+    /// The same page, in a browser that has given this before.
+    pub(crate) fn remembering(self, kept: Kept) -> Self {
+        Self { kept, ..self }
+    }
+
+    /// What this browser has given to the run on show, over all visits.
+    pub(crate) fn given(&self) -> Option<&Given> {
+        self.kept.of(&self.run.as_ref()?.run_id)
+    }
+
     /// The same page, opened by the link of an invitation.
     pub(crate) fn invited_by(self, code: Option<String>) -> Self {
         Self { invitation: code, ..self }
@@ -155,6 +172,14 @@ impl Page {
                 Vec::new()
             }
             Event::Live(live) => self.on_live(now_ms, live),
+            Event::LeadersKnown(leaders) => {
+                self.leaders = Some(leaders);
+                Vec::new()
+            }
+            Event::Remembered(kept) => {
+                self.kept = kept;
+                Vec::new()
+            }
             Event::Toggle if self.contributing => self.stop(),
             Event::Toggle => self.start(now_ms),
             Event::LoadModel => self.load(),
@@ -355,6 +380,7 @@ impl Page {
             }
             Told::Progress(progress) => return self.on_progress(now_ms, progress),
             Told::Contribution(contribution) => self.contribution = contribution,
+            Told::Receipt(receipt) => return vec![Action::Remember(receipt)],
             Told::Prediction { request, epoch, probabilities } => {
                 self.on_prediction(request, epoch, &probabilities);
             }

@@ -3,6 +3,7 @@
 mod curves;
 mod everyone;
 mod gallery;
+mod leaders;
 mod preflight;
 mod run;
 mod tab;
@@ -10,6 +11,7 @@ mod trial;
 
 use crate::dom::DomError;
 use crate::state::Page;
+pub(crate) use leaders::N_ROWS as N_LEADERS;
 
 /// Every part of the page.
 pub(crate) struct View {
@@ -17,6 +19,7 @@ pub(crate) struct View {
     tab: tab::TabView,
     preflight: preflight::PreflightView,
     everyone: everyone::EveryoneView,
+    leaders: leaders::LeadersView,
     curves: curves::CurvesView,
     pub(crate) gallery: gallery::GalleryView,
     trial: trial::TrialView,
@@ -29,6 +32,7 @@ impl View {
             tab: tab::TabView::find()?,
             preflight: preflight::PreflightView::find()?,
             everyone: everyone::EveryoneView::find()?,
+            leaders: leaders::LeadersView::find()?,
             curves: curves::CurvesView::find()?,
             gallery: gallery::GalleryView::find()?,
             trial: trial::TrialView::find()?,
@@ -48,6 +52,7 @@ impl View {
         let again_in_ms = self.tab.draw(now_ms, page);
         self.preflight.draw(page);
         self.everyone.draw(page);
+        self.leaders.draw(page);
         self.curves.draw(now_ms, page);
         self.gallery.draw(page);
         self.trial.draw(page);

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use barnraise_learning::{ComputeDevice, MeanGradient, ModelError, Trainer};
-use barnraise_protocol::gradient::{Accepted, Refusal};
+use barnraise_protocol::gradient::Refusal;
+use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::State;
@@ -57,7 +58,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                     link.gradient = stream;
                 }
                 match result {
-                    Ok(answer) => self.on_answer(&answer),
+                    Ok(answer) => self.on_answer(answer),
                     Err(error) => {
                         self.is_offer_cut = true;
                         self.on_net_error(kind, &error);
@@ -210,15 +211,29 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
     }
 
-    fn on_answer(&mut self, answer: &Result<Accepted, Refusal>) {
+    fn on_answer(&mut self, answer: Result<SignedReceipt, Refusal>) {
         let now = self.platform.now();
         self.heard(now);
-        self.contributor.on_answer(now, answer);
-        if let Some((run, fate)) = self.run.as_mut().zip(Fate::of(answer, self.is_offer_cut)) {
+        let answer = answer.map(|receipt| {
+            let accepted = receipt.accepted();
+            self.on_receipt(receipt);
+            accepted
+        });
+        self.contributor.on_answer(now, &answer);
+        if let Some((run, fate)) = self.run.as_mut().zip(Fate::of(&answer, self.is_offer_cut)) {
             run.compressor.settle(fate);
         }
         if !matches!(answer, Err(Refusal::Busy | Refusal::Storage | Refusal::NotJoined)) {
             self.prepared = None;
+        }
+    }
+
+    /// A receipt that proves nothing is not passed on. What it is for counts all the same.
+    fn on_receipt(&mut self, receipt: SignedReceipt) {
+        let (Some(run), Some(prepared)) = (&self.run, &self.prepared) else { return };
+        match receipt.verify_for(&run.description.run_id, self.ticket.peer(), &prepared.offer) {
+            Ok(()) => (self.events)(Event::Receipt(Box::new(receipt))),
+            Err(error) => self.fail(format!("A contribution was accepted, but {error}")),
         }
     }
 

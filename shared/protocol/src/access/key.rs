@@ -17,8 +17,8 @@ const PEER_ID_PREFIX: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PublicKey(pub [u8; 32]);
 
-/// An Ed25519 signature, 64 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// An Ed25519 signature, 64 bytes. As JSON it is two texts of 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Signature([[u8; 32]; 2]);
 
 /// A key pair, for signing. Shown as its public half only.
@@ -142,6 +142,19 @@ impl<'de> Deserialize<'de> for PublicKey {
             true => String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom),
             false => <[u8; 32]>::deserialize(deserializer).map(Self),
         }
+    }
+}
+
+impl Serialize for Signature {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // A half is 32 bytes, as a key is, and is written as one.
+        self.0.map(PublicKey).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Signature {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <[PublicKey; 2]>::deserialize(deserializer).map(|halves| Self(halves.map(|half| half.0)))
     }
 }
 

@@ -1,8 +1,10 @@
 //! What happens to a page, and what it wants done. Plain data.
 
 use barnraise_messages::{PageToPeer, PeerToPage, Way};
-use barnraise_protocol::api::{LiveProgress, RunStatus};
+use barnraise_protocol::api::{Contributions, LiveProgress, RunStatus};
+use barnraise_protocol::receipt::SignedReceipt;
 
+use crate::kept::Kept;
 use crate::preflight::{Adapter, Address, Tried};
 
 /// Something happened.
@@ -14,6 +16,10 @@ pub(crate) enum Event {
     BackboneLost { reason: String, retry_in_ms: u32 },
     /// An event of the stream.
     Live(LiveProgress),
+    /// Who gave the most, by the backbone's count.
+    LeadersKnown(Box<Contributions>),
+    /// What this browser has given by now, over all visits and in all of its tabs.
+    Remembered(Kept),
     /// The button.
     Toggle,
     /// The visitor wants the model in the tab, without contributing.
@@ -51,6 +57,8 @@ pub(crate) enum Action {
     Post(PageToPeer),
     /// Keep the seed of this browser's identity.
     KeepIdentity(Vec<u8>),
+    /// Add a receipt to what was given before.
+    Remember(Box<SignedReceipt>),
     /// Keep how the backbone was reached.
     KeepWay(Way),
     /// Try these, each for itself, once the page is painted.

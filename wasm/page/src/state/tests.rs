@@ -50,6 +50,20 @@ fn one_click_loads_says_hello_and_starts_when_ready() {
 }
 
 #[test]
+fn a_receipt_is_remembered_and_shown_for_its_run() {
+    let mut page = page();
+    let receipt = Box::new(fixture::receipt("garments", 1));
+    let told = Event::FromPeer(PeerToPage::Told(Told::Receipt(receipt.clone())));
+    assert_eq!(page.on_event(0.0, told), [Action::Remember(receipt.clone())]);
+    assert_eq!(page.given(), None);
+    let mut kept = Kept::default();
+    kept.add(*receipt);
+    kept.add(fixture::receipt("another-run", 2));
+    assert_eq!(page.on_event(1.0, Event::Remembered(kept)), []);
+    assert_eq!(page.given().map(|given| given.n_samples), Some(64));
+}
+
+#[test]
 fn stop_while_loading_is_not_forgotten() {
     let mut page = page();
     page.on_event(0.0, Event::Toggle);

@@ -1,0 +1,30 @@
+//! `[contributions]`: where it is kept who gave what.
+
+use serde::{Deserialize, Serialize};
+
+use super::Invalid;
+
+/// `[contributions]`
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ContributionsSection {
+    /// Address of a PostgreSQL server and its database, `postgres://user:password@host/database`. Not set: a
+    /// file in the run's folder.
+    pub database: Option<String>,
+}
+
+impl std::fmt::Debug for ContributionsSection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // There may be a password in it.
+        f.debug_struct("ContributionsSection").field("is_on_a_server", &self.database.is_some()).finish()
+    }
+}
+
+impl ContributionsSection {
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        let Some(url) = &self.database else { return Ok(()) };
+        let is_good = url.starts_with("postgres://") || url.starts_with("postgresql://");
+        let scheme = url.split("://").next().unwrap_or_default();
+        Invalid::check("contributions.database", is_good, "begins with postgres://", scheme)
+    }
+}

@@ -1,0 +1,265 @@
+//! Keeps the database up with the journal: one task that writes what the core tells it, in batches.
+//!
+//! The core never waits for it. A full queue is noted and made up for from the journal, and the journal is cut
+//! here, behind what is written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use barnraise_protocol::receipt::Receipt;
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+
+use super::receipts::Issuer;
+use super::store::{Batch, Store, StoreError, Work};
+use crate::storage::journal::{Journal, JournalError};
+
+/// Contributions that may wait to be written; those beyond are read from the journal later.
+const QUEUE_MAX: usize = 16_384;
+/// Contributions in one transaction.
+const BATCH_MAX: usize = 1024;
+/// How often what came is written.
+const WRITE_EVERY: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+enum Message {
+    /// In the journal, and counted.
+    Accepted(Receipt),
+    /// Every checkpoint that is left is of this epoch or a later one.
+    ForgetBefore(u64),
+}
+
+/// Tells the task what happened. Cheap to clone, never blocks.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    messages: mpsc::Sender<Message>,
+    missed: Arc<AtomicBool>,
+}
+
+impl Recorder {
+    /// A contribution is in the journal.
+    pub fn on_accepted(&self, receipt: Receipt) {
+        if self.messages.try_send(Message::Accepted(receipt)).is_err() {
+            self.missed.store(true, Ordering::Release);
+        }
+    }
+
+    /// The journal is needed from `epoch` on only: what is before goes once the database has it.
+    pub fn forget_before(&self, epoch: u64) {
+        // Where there is no room, the next checkpoint says so again.
+        let _ = self.messages.try_send(Message::ForgetBefore(epoch));
+    }
+}
+
+/// What an aggregator has done since it was started.
+#[derive(Debug, Default)]
+pub struct WorkMeter {
+    n_steps: AtomicU64,
+    n_bytes: AtomicU64,
+    microseconds: AtomicU64,
+}
+
+impl WorkMeter {
+    /// It worked for so long.
+    pub fn worked(&self, took: Duration) {
+        let microseconds = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.microseconds.fetch_add(microseconds, Ordering::Relaxed);
+    }
+
+    /// It averaged so many encoded bytes.
+    pub fn averaged(&self, n_bytes: u64) {
+        self.n_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+    }
+
+    /// It made an optimizer step.
+    pub fn stepped(&self) {
+        self.n_steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> Work {
+        Work {
+            n_steps: self.n_steps.load(Ordering::Relaxed),
+            n_bytes: self.n_bytes.load(Ordering::Relaxed),
+            microseconds: self.microseconds.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Reads how many contributions were refused since the start, by reason.
+pub type Refused = Box<dyn Fn() -> BTreeMap<&'static str, u64> + Send + Sync>;
+
+/// Why nothing could be written.
+#[derive(Debug, thiserror::Error)]
+enum RecordError {
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// The task that writes.
+pub struct Recording {
+    store: Store,
+    journal: Journal,
+    issuer: Issuer,
+    refused: Refused,
+    work: Arc<WorkMeter>,
+    messages: mpsc::Receiver<Message>,
+    missed: Arc<AtomicBool>,
+    /// Taken from the queue and not written yet.
+    taken: Vec<Receipt>,
+    /// Of what is counted in memory, what is written.
+    refused_written: BTreeMap<&'static str, u64>,
+    work_written: Work,
+    /// All of the journal's earlier epochs are in the database.
+    recorded_before: u64,
+    forget_before: u64,
+    is_failing: bool,
+}
+
+impl Recording {
+    /// A task that goes on where the database and the journal of a run at `epoch` stand.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn new(
+        store: Store,
+        journal: Journal,
+        issuer: Issuer,
+        epoch: u64,
+        refused: Refused,
+        work: Arc<WorkMeter>,
+    ) -> Result<(Self, Recorder), StoreError> {
+        // A run that went back to an earlier epoch goes through the later ones once more.
+        let recorded_before = store.recorded_before().await?.min(epoch);
+        let (sender, messages) = mpsc::channel(QUEUE_MAX);
+        // Whatever the process before had not written yet.
+        let missed = Arc::new(AtomicBool::new(true));
+        let recorder = Recorder { messages: sender, missed: Arc::clone(&missed) };
+        let recording = Self {
+            store,
+            journal,
+            issuer,
+            refused,
+            work,
+            messages,
+            missed,
+            taken: Vec::new(),
+            refused_written: BTreeMap::new(),
+            work_written: Work::default(),
+            recorded_before,
+            forget_before: 0,
+            is_failing: false,
+        };
+        Ok((recording, recorder))
+    }
+
+    /// Writes until `stop` resolves, then what is left, once.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        tokio::pin!(stop);
+        let mut ticks = tokio::time::interval(WRITE_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            let is_last = tokio::select! {
+                biased;
+                () = &mut stop => true,
+                _ = ticks.tick() => false,
+            };
+            match self.catch_up().await {
+                Ok(()) if self.is_failing => {
+                    self.is_failing = false;
+                    tracing::info!("contributions are recorded again");
+                }
+                Ok(()) => {}
+                Err(error) if !self.is_failing => {
+                    self.is_failing = true;
+                    tracing::error!(%error, "contributions are not recorded; the journal keeps them meanwhile");
+                }
+                Err(_) => {}
+            }
+            if is_last {
+                return self.store.close().await;
+            }
+        }
+    }
+
+    /// Writes all there is; afterwards the journal is cut.
+    async fn catch_up(&mut self) -> Result<(), RecordError> {
+        while self.write_some().await? {}
+        if self.missed.swap(false, Ordering::AcqRel)
+            && let Err(error) = self.write_from_journal().await
+        {
+            self.missed.store(true, Ordering::Release);
+            return Err(error);
+        }
+        if self.forget_before > 0 && self.forget_before <= self.recorded_before {
+            self.journal.truncate(self.forget_before).await?;
+            self.forget_before = 0;
+        }
+        Ok(())
+    }
+
+    /// Writes a batch of what came and what was counted; returns whether there may be more.
+    async fn write_some(&mut self) -> Result<bool, RecordError> {
+        while self.taken.len() < BATCH_MAX
+            && let Ok(message) = self.messages.try_recv()
+        {
+            match message {
+                Message::Accepted(receipt) => self.taken.push(receipt),
+                Message::ForgetBefore(epoch) => self.forget_before = epoch.max(self.forget_before),
+            }
+        }
+        let (refused, work) = ((self.refused)(), self.work.read());
+        // They come in the order of their epochs. Looked at after they were taken: whatever is missing among
+        // them was noted before.
+        let is_whole = !self.missed.load(Ordering::Acquire);
+        let newest = self.taken.last().map(|receipt| receipt.epoch).filter(|_| is_whole);
+        let written = &self.refused_written;
+        let more = |(reason, n): (&&'static str, &u64)| {
+            let more = n.saturating_sub(written.get(reason).copied().unwrap_or_default());
+            (more > 0).then_some((*reason, more))
+        };
+        let batch = Batch {
+            receipts: std::mem::take(&mut self.taken),
+            refused: refused.iter().filter_map(more).collect(),
+            work: work.since(self.work_written),
+            recorded_before: newest,
+        };
+        if batch == Batch::default() {
+            return Ok(false);
+        }
+        if let Err(error) = self.store.record(&batch).await {
+            self.taken = batch.receipts;
+            return Err(error.into());
+        }
+        (self.refused_written, self.work_written) = (refused, work);
+        self.recorded_before = newest.unwrap_or(self.recorded_before);
+        Ok(batch.receipts.len() == BATCH_MAX)
+    }
+
+    /// Writes what the journal has of the epochs that may not be complete.
+    async fn write_from_journal(&mut self) -> Result<(), RecordError> {
+        let mut n_new = 0;
+        let from = self.recorded_before;
+        for epoch in self.journal.epochs().await?.into_iter().filter(|epoch| *epoch >= from) {
+            let entries = self.journal.entries(epoch).await?.entries;
+            let receipts: Vec<Receipt> =
+                entries.iter().filter_map(|(_, entry)| self.issuer.receipt(entry)).collect();
+            for receipts in receipts.chunks(BATCH_MAX) {
+                let receipts = receipts.to_vec();
+                n_new += self.store.record(&Batch { receipts, ..Batch::default() }).await?;
+            }
+            let done = Batch { recorded_before: Some(epoch), ..Batch::default() };
+            self.store.record(&done).await?;
+            self.recorded_before = epoch;
+        }
+        if n_new > 0 {
+            tracing::info!(n_new, "contributions recorded from the journal");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! Receipts in a file: a line of JSON for each, appended as they come, and checked by whoever reads them.
+//! Nothing in a file is believed before its signature was checked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::receipt::SignedReceipt;
+
+use crate::access::peer_id;
+
+/// Longest line that is read.
+const LINE_BYTES_MAX: u64 = 4096;
+
+/// A file that receipts are appended to.
+#[derive(Debug)]
+pub(super) struct ReceiptFile {
+    file: File,
+}
+
+impl ReceiptFile {
+    /// Opens it, made if it is not there.
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+        let opened = OpenOptions::new().append(true).create(true).open(path);
+        Ok(Self { file: opened.with_context(|| format!("receipts cannot be kept in {}", path.display()))? })
+    }
+
+    pub(super) fn append(&mut self, receipt: &SignedReceipt) -> io::Result<()> {
+        let mut line = serde_json::to_vec(receipt)?;
+        line.push(b'\n');
+        self.file.write_all(&line)
+    }
+}
+
+/// What the receipts of one peer by one reducer of a run add up to.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Sum {
+    contributions: BTreeSet<u64>,
+    n_samples: u64,
+    n_bytes: u64,
+    milliseconds: u64,
+}
+
+/// `barnraise receipts`: what the good receipts of a file say; each counts once.
+///
+/// # Errors
+/// A file that cannot be read, or one with a receipt that is not good: its line, and why.
+pub fn verify(path: &Path) -> anyhow::Result<String> {
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    verify_lines(BufReader::new(file), &path.display().to_string())
+}
+
+fn verify_lines(mut lines: impl BufRead, name: &str) -> anyhow::Result<String> {
+    let mut sums: BTreeMap<(String, PublicKey, PublicKey), Sum> = BTreeMap::new();
+    let mut line = String::new();
+    for number in 1_u64.. {
+        line.clear();
+        if lines.by_ref().take(LINE_BYTES_MAX).read_line(&mut line)? == 0 {
+            break;
+        }
+        let place = || format!("{name}, line {number}");
+        let is_whole = line.ends_with('\n') || (line.len() as u64) < LINE_BYTES_MAX;
+        ensure!(is_whole, "{}: longer than any receipt", place());
+        let signed: SignedReceipt = serde_json::from_str(&line).with_context(place)?;
+        signed.verify().with_context(place)?;
+        let receipt = signed.receipt;
+        let sum = sums.entry((receipt.run_id, receipt.peer, receipt.reducer)).or_default();
+        if sum.contributions.insert(receipt.contribution_id) {
+            sum.n_samples += u64::from(receipt.n_samples);
+            sum.n_bytes = sum.n_bytes.saturating_add(receipt.n_bytes);
+            sum.milliseconds += u64::from(receipt.milliseconds);
+        }
+    }
+    let said = |((run_id, peer, reducer), sum): (&(String, PublicKey, PublicKey), &Sum)| {
+        let named = |key: &PublicKey| peer_id(*key).map_or_else(|| key.to_string(), |id| id.to_string());
+        let Sum { contributions, n_samples, n_bytes, milliseconds } = sum;
+        format!(
+            "{run_id}: {n_samples} samples in {} contributions of {}, {} s, {n_bytes} bytes; signed by {}\n",
+            contributions.len(),
+            named(peer),
+            milliseconds / 1000,
+            named(reducer)
+        )
+    };
+    Ok(sums.iter().map(said).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::{KeyPair, UnixTime};
+    use barnraise_protocol::receipt::Receipt;
+
+    use super::*;
+
+    fn signed(contribution_id: u64) -> SignedReceipt {
+        let reducer = KeyPair::from_seed(&[1; 32]);
+        let receipt = Receipt {
+            run_id: "barn".into(),
+            peer: KeyPair::from_seed(&[2; 32]).public(),
+            reducer: reducer.public(),
+            contribution_id,
+            epoch: 3,
+            n_samples: 64,
+            n_bytes: 1000,
+            milliseconds: 1500,
+            issued_at: UnixTime(1_800_000_000),
+        };
+        receipt.sign(&reducer).unwrap()
+    }
+
+    #[test]
+    fn a_file_adds_up_with_each_receipt_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("receipts.jsonl");
+        for ids in [&[1, 2][..], &[2, 3]] {
+            let mut file = ReceiptFile::open(&path).unwrap();
+            ids.iter().for_each(|id| file.append(&signed(*id)).unwrap());
+        }
+        let text = verify(&path).unwrap();
+        assert!(text.starts_with("barn: 192 samples in 3 contributions of 12D3KooW"), "{text}");
+        assert!(
+            text.contains(", 4 s, 3000 bytes; signed by 12D3KooW") && text.lines().count() == 1,
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_line_that_was_changed_is_named() {
+        let good = serde_json::to_string(&signed(1)).unwrap();
+        let changed = good.replace("\"n_samples\":64", "\"n_samples\":65");
+        let error = verify_lines(format!("{good}\n{changed}\n").as_bytes(), "file").unwrap_err();
+        assert!(format!("{error:#}").starts_with("file, line 2: the receipt is not signed by"), "{error:#}");
+        let long = "x".repeat(LINE_BYTES_MAX as usize * 2);
+        let error = verify_lines(long.as_bytes(), "file").unwrap_err();
+        assert!(format!("{error:#}").contains("line 1: longer"), "{error:#}");
+        assert_eq!(verify_lines(&b""[..], "file").unwrap(), "");
+    }
+}
