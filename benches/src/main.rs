@@ -38,7 +38,7 @@ enum Command {
     Tab(TabArgs),
     /// From the click to the first accepted update, with a cold and a warm cache
     Click(VisitArgs),
-    /// Bytes up and down for each sample, as float16 and as int8
+    /// Bytes up and down for each sample, by codec
     Bytes(VisitArgs),
     /// What a visitor downloads before training, compressed
     Size,

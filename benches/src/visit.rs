@@ -143,8 +143,9 @@ async fn first_update(tab: &Tab) -> Result<Visit> {
 pub(crate) async fn bytes(args: &VisitArgs) -> Result<()> {
     let heading = ["gradients as", "samples accepted", "updates", "up, bytes/sample", "down, bytes/sample"];
     let mut rows = vec![heading.map(String::from).to_vec()];
-    for codec in ["f32", "f16", "int8"] {
-        let (_world, backbone) = start(&format!("[run]\ngradient_codec = \"{codec}\"\n")).await?;
+    let codecs = ["\"f32\"", "\"f16\"", "\"int8\"", "\"int4\"", "{ top-k = { density = 0.01 } }"];
+    for codec in codecs {
+        let (_world, backbone) = start(&format!("[run]\ngradient_codec = {codec}\n")).await?;
         let tab = open(args, &backbone).await?;
         tab.click("#toggle").await?;
         tab.until(&format!("value('accepted') >= {UPDATES}"), WAIT_MAX).await?;
