@@ -3,9 +3,11 @@
 //! Machines differ, so what is compared is measured in turn within one run and printed as ratios.
 //! Nothing here is a test: no figure makes a command fail.
 
+mod averaging;
 mod codecs;
 mod contender;
 mod dht;
+mod hivemind;
 mod lab;
 mod load;
 mod native;
@@ -48,6 +50,8 @@ enum Command {
     Codecs(codecs::CodecArgs),
     /// Batches stored in and found in the DHT, beside hivemind
     Dht(dht::DhtArgs),
+    /// A vector averaged by a group of peers, beside hivemind
+    Averaging(averaging::AveragingArgs),
     /// Bytes a second by each way between two nodes, as a share of plain TCP
     Transports(transports::TransportArgs),
     /// What two thousand sessions of tabs cost a relay
@@ -56,6 +60,9 @@ enum Command {
     Soak(load::SoakArgs),
     /// The experiments of DeDLOC in virtual time: averaging among unequal peers
     Dedloc(papers::dedloc::DedlocArgs),
+    /// One peer of `averaging`, in a process of its own
+    #[command(hide = true)]
+    AveragingPeer(averaging::PeerArgs),
     /// One measurement of `native`, in a process of its own
     #[command(hide = true)]
     NativeSteps(native::StepsArgs),
@@ -94,6 +101,8 @@ fn main() -> Result<()> {
         Command::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
         Command::Codecs(args) => codecs::compare(&args),
         Command::Dht(args) => dht::compare(&args, &runtime),
+        Command::Averaging(args) => averaging::compare(&args),
+        Command::AveragingPeer(args) => averaging::peer(&args, &runtime),
         Command::Transports(args) => runtime.block_on(transports::compare(&args)),
         Command::Load(args) => runtime.block_on(load::load(&args)),
         Command::Soak(args) => runtime.block_on(load::soak(&args)),

@@ -68,12 +68,13 @@ async fn send<P: Platform, S: AsyncWrite + Unpin>(
 ) -> std::io::Result<()> {
     let values = &round.values[part];
     let n_chunks = if round.sends() { n_chunks(values.len()) } else { 0 };
+    let mut bytes = Vec::new();
     for index in 0..n_chunks {
         if index >= window && granted.next().await.is_none() {
             break;
         }
-        let encoded = round.group.codec().encode(&values[chunk(values.len(), index)]);
-        let bytes = encoded.map_err(std::io::Error::other)?;
+        let encoded = round.group.codec().encode_into(&values[chunk(values.len(), index)], &mut bytes);
+        encoded.map_err(std::io::Error::other)?;
         average::write_chunk(&mut writer, index, &bytes).await?;
         round.count_sent(bytes.len());
     }
@@ -87,12 +88,12 @@ async fn receive<P: Platform, S: AsyncRead + Unpin + Send>(
     mut credits: mpsc::Sender<()>,
 ) -> Result<Finished, DeliverError> {
     let codec = round.group.codec();
+    let mut bytes = Vec::new();
     for index in 0..n_chunks(mean.len()) {
         let range = chunk(mean.len(), index);
-        let reading = average::read_chunk(&mut reader, index, range.len(), codec);
-        let values = round.within(round.config.reducer_timeout, reading).await??;
-        round.count_received(codec.encoded_len(range.len()));
-        mean[range].copy_from_slice(&values);
+        let reading = average::read_chunk(&mut reader, index, &mut mean[range], codec, &mut bytes);
+        round.within(round.config.reducer_timeout, reading).await??;
+        round.count_received(bytes.len());
         // Never full; closed where nothing more is to be sent.
         let _ = credits.send(()).await;
     }

@@ -34,6 +34,8 @@ pub(crate) struct Opened<S> {
     pub(crate) peer: PeerKey,
     pub(crate) join: Join,
     pub(crate) stream: S,
+    /// Where the stream goes back to, if its part is averaged already: it is served when the round is over.
+    pub(crate) back: oneshot::Sender<S>,
 }
 
 /// A round that is over.
@@ -99,6 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Hub<S> {
                 return Err(AverageError::Twice);
             }
             state.rounds.insert(id, opened);
+            state.over = None;
             state.wake(id);
         }
         // Whatever ends this, the next round may begin.
@@ -106,7 +109,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Hub<S> {
         let result = Arc::new(average(platform, config, group, me, values, streams).await?);
         let me = group.position(me).ok_or(AverageError::NotAMember)?;
         let over = Over { group: Arc::clone(group), me, result: Arc::clone(&result) };
-        self.state().over = Some(over);
+        let mut state = self.state();
+        state.over = Some(over);
+        state.wake(id);
+        drop(state);
         Ok(result)
     }
 
@@ -115,16 +121,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Hub<S> {
         let parked_until = platform.now() + PARK;
         let reading = framing::read::<Join, _>(&mut stream, MESSAGE_BYTES_MAX);
         let Some(Ok(join)) = until(platform, parked_until, reading).await else { return };
+        let mut is_back = false;
         loop {
-            let way = self.way(join.group);
-            let refusal = match way {
-                Way::Round(mut round) => match round.try_send(Opened { peer, join, stream }) {
-                    Ok(()) => return,
-                    Err(full) => {
-                        stream = full.into_inner().stream;
-                        Refusal::Busy
+            let refusal = match self.way(join.group, is_back) {
+                Way::Round(mut round) => {
+                    let (back, coming_back) = oneshot::channel();
+                    let opened = Opened { peer: peer.clone(), join, stream, back };
+                    match round.try_send(opened).map_err(mpsc::TrySendError::into_inner) {
+                        Ok(()) => match coming_back.await {
+                            Ok(came_back) => (stream, is_back) = (came_back, true),
+                            // The round has it.
+                            Err(oneshot::Canceled) => return,
+                        },
+                        Err(opened) => return refuse(platform, opened.stream, Refusal::Busy).await,
                     }
-                },
+                    continue;
+                }
                 Way::Over(group, me, result) => {
                     return serve(platform, &group, me, &result, &peer, join, stream).await;
                 }
@@ -138,9 +150,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Hub<S> {
         }
     }
 
-    fn way(&self, group: GroupId) -> Way<S> {
+    fn way(&self, group: GroupId, is_back: bool) -> Way<S> {
         let mut state = self.state();
-        if let Some(round) = state.rounds.get(&group) {
+        if let Some(round) = state.rounds.get(&group).filter(|_| !is_back) {
             return Way::Round(round.clone());
         }
         if let Some(over) = state.over.as_ref().filter(|over| over.group.id() == group) {
@@ -214,8 +226,7 @@ async fn serve<P: Platform>(
     };
     let (mut reader, mut writer) = stream.split();
     let values = &result.values[group.part(part)];
-    let giving = give(&mut writer, group, values, *finished);
-    let giving = std::pin::pin!(until(platform, platform.now() + PARK, giving));
+    let giving = std::pin::pin!(give(platform, &mut writer, group, values, *finished));
     let mut ignored = [0; 4096];
     let ignoring = async { while reader.read(&mut ignored).await.is_ok_and(|n_bytes| n_bytes > 0) {} };
     let ignoring = std::pin::pin!(ignoring);
@@ -224,20 +235,24 @@ async fn serve<P: Platform>(
     }
 }
 
-async fn give<W: AsyncWrite + Unpin>(
+/// Whoever takes nothing for [`PARK`] gets no more.
+async fn give<P: Platform, W: AsyncWrite + Unpin + Send>(
+    platform: &P,
     writer: &mut W,
     group: &Group,
     values: &[f32],
     finished: Finished,
-) -> Result<(), framing::FrameError> {
+) -> Option<()> {
+    let soon = || platform.now() + PARK;
     let granted = ReducerToMember::Granted { window_chunks: 1 };
-    framing::write(writer, &granted, MESSAGE_BYTES_MAX).await?;
+    until(platform, soon(), framing::write(writer, &granted, MESSAGE_BYTES_MAX)).await?.ok()?;
+    let mut bytes = Vec::new();
     for index in 0..n_chunks(values.len()) {
         // These values have come out of the codec before, so they go in again.
-        let encoded = group.codec().encode(&values[chunk(values.len(), index)]);
-        let bytes = encoded.map_err(std::io::Error::other)?;
-        average::write_chunk(writer, index, &bytes).await?;
+        group.codec().encode_into(&values[chunk(values.len(), index)], &mut bytes).ok()?;
+        until(platform, soon(), average::write_chunk(writer, index, &bytes)).await?.ok()?;
     }
-    framing::write(writer, &ReducerToMember::Finished(finished), MESSAGE_BYTES_MAX).await?;
-    Ok(writer.close().await?)
+    let finished = ReducerToMember::Finished(finished);
+    until(platform, soon(), framing::write(writer, &finished, MESSAGE_BYTES_MAX)).await?.ok()?;
+    until(platform, soon(), writer.close()).await?.ok()
 }

@@ -4,7 +4,9 @@
 //! average is encoded once and shared by all who get it.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use barnraise_protocol::average::{self, ChunkError, Finished, MESSAGE_BYTES_MAX, ReducerToMember, Refusal};
 use barnraise_protocol::bulk::BulkError;
@@ -17,10 +19,10 @@ use barnraise_swarm::averaging::{
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use futures::stream::{self, BoxStream, FuturesUnordered, SelectAll};
+use futures::stream::{self, BoxStream, Fuse, SelectAll};
 use futures::{FutureExt, Stream, StreamExt};
 
-use crate::hub::Joining;
+use crate::hub::{Joining, refuse};
 use crate::platform::{Platform, until};
 use crate::round::Round;
 
@@ -40,8 +42,43 @@ enum Outgoing {
     Finished(Finished),
 }
 
-/// A chunk of a member's values, or how its stream ended.
-type Incoming = (usize, Result<(u32, Vec<f32>), ChunkError>);
+/// A chunk of a member's values, or why there will be none.
+type Values = Result<(u32, Vec<f32>), ChunkError>;
+
+/// What a link gives.
+enum Came {
+    /// Of which member.
+    Values(usize, Values),
+    /// Nothing more is sent on it.
+    Served,
+}
+
+/// A member's stream, read and written in one place: halves of a stream that different tasks poll may lose each
+/// other's wake-ups.
+struct Link<'r> {
+    member: usize,
+    reading: Fuse<BoxStream<'r, Values>>,
+    writing: Option<BoxFuture<'r, ()>>,
+}
+
+impl Stream for Link<'_> {
+    type Item = Came;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Came>> {
+        if let Some(writing) = &mut self.writing
+            && writing.as_mut().poll(context).is_ready()
+        {
+            self.writing = None;
+            return Poll::Ready(Some(Came::Served));
+        }
+        let read = self.reading.poll_next_unpin(context);
+        match read {
+            Poll::Ready(Some(values)) => Poll::Ready(Some(Came::Values(self.member, values))),
+            Poll::Ready(None) if self.writing.is_none() => Poll::Ready(None),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
 
 /// Averages `part` of this member's vector and those of whoever joins; `mean` is filled with the average.
 pub(crate) async fn reduce<P: Platform>(
@@ -65,8 +102,7 @@ pub(crate) async fn reduce<P: Platform>(
         while let Some(due) = reduction.poll_mean() {
             let bytes: Arc<[u8]> = round.group.codec().encode(&due.values)?.into();
             // As it travels, so that all members have the same bits.
-            let values = round.group.codec().decode(&bytes, due.values.len())?;
-            mean[chunk(config.n_values, due.index)].copy_from_slice(&values);
+            round.group.codec().decode_into(&bytes, &mut mean[chunk(config.n_values, due.index)])?;
             members.send(Outgoing::Chunk(due.index, bytes));
         }
         match reduction.state() {
@@ -80,8 +116,10 @@ pub(crate) async fn reduce<P: Platform>(
         let late = round.platform.sleep_until(deadline).fuse();
         let mut late = std::pin::pin!(late);
         futures::select_biased! {
-            incoming = members.incoming.select_next_some() => on_incoming(round, part, &mut reduction, incoming),
-            () = members.outgoing.select_next_some() => {}
+            came = members.links.select_next_some() => match came {
+                Came::Values(member, values) => on_values(round, part, &mut reduction, member, values),
+                Came::Served => members.n_served += 1,
+            },
             joined = joining.select_next_some() => members.on_joined(joined),
             () = late => reduction.on_timeout(round.platform.now()),
         }
@@ -99,11 +137,12 @@ fn take_own<P: Platform>(round: &Round<'_, P>, part: usize, reduction: &mut Redu
     }
 }
 
-fn on_incoming<P: Platform>(
+fn on_values<P: Platform>(
     round: &Round<'_, P>,
     part: usize,
     reduction: &mut Reduction,
-    (member, values): Incoming,
+    member: usize,
+    values: Values,
 ) {
     let now = round.platform.now();
     match values {
@@ -136,8 +175,9 @@ struct Members<'r, 'p, P: Platform> {
     /// What was sent so far, for those who join late.
     sent: Vec<Outgoing>,
     queues: BTreeMap<usize, mpsc::Sender<Outgoing>>,
-    incoming: SelectAll<BoxStream<'r, Incoming>>,
-    outgoing: FuturesUnordered<BoxFuture<'r, ()>>,
+    links: SelectAll<Link<'r>>,
+    n_links: usize,
+    n_served: usize,
 }
 
 impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
@@ -147,34 +187,33 @@ impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
             part,
             sent: Vec::new(),
             queues: BTreeMap::new(),
-            incoming: SelectAll::new(),
-            outgoing: FuturesUnordered::new(),
+            links: SelectAll::new(),
+            n_links: 0,
+            n_served: 0,
         }
     }
 
     fn on_joined(&mut self, joined: Joining<P::Stream>) {
-        let Joining { member, mut stream } = joined;
-        if self.queues.contains_key(&member) {
-            let refusal = ReducerToMember::Refused(Refusal::Duplicate);
-            let at = self.round.platform.now() + self.round.config.patience;
-            let platform = self.round.platform;
-            self.outgoing.push(Box::pin(async move {
-                let _ = until(platform, at, framing::write(&mut stream, &refusal, MESSAGE_BYTES_MAX)).await;
-            }));
-            return;
-        }
-        let (reader, writer) = stream.split();
-        let n_values = self.round.group.part(self.part).len();
-        // Room for all that is ever sent to it.
-        let (mut queue, queued) = mpsc::channel(n_chunks(n_values) as usize + 1);
-        for outgoing in &self.sent {
-            let _ = queue.try_send(outgoing.clone());
-        }
-        self.queues.insert(member, queue);
-        self.outgoing.push(Box::pin(write(self.round, writer, queued)));
-        if self.round.group.members()[member].n_samples > 0 {
-            self.incoming.push(Box::pin(read(self.round, reader, member, n_values)));
-        }
+        let Joining { member, stream } = joined;
+        let round = self.round;
+        let (reading, writing): (BoxStream<'_, Values>, BoxFuture<'_, ()>) =
+            if self.queues.contains_key(&member) {
+                (Box::pin(stream::empty()), Box::pin(refuse(round.platform, stream, Refusal::Duplicate)))
+            } else {
+                let (reader, writer) = stream.split();
+                let n_values = round.group.part(self.part).len();
+                // Room for all that is ever sent to it.
+                let (mut queue, queued) = mpsc::channel(n_chunks(n_values) as usize + 1);
+                for outgoing in &self.sent {
+                    let _ = queue.try_send(outgoing.clone());
+                }
+                self.queues.insert(member, queue);
+                let sends = round.group.members()[member].n_samples > 0;
+                let n_values = if sends { n_values } else { 0 };
+                (Box::pin(read(round, reader, n_values)), Box::pin(write(round, writer, queued)))
+            };
+        self.n_links += 1;
+        self.links.push(Link { member, reading: reading.fuse(), writing: Some(writing) });
     }
 
     fn send(&mut self, outgoing: Outgoing) {
@@ -191,11 +230,12 @@ impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
     ) -> Finished {
         self.send(Outgoing::Finished(finished));
         self.queues.values_mut().for_each(mpsc::Sender::disconnect);
-        while !self.outgoing.is_empty() {
+        while self.n_served < self.n_links {
             futures::select_biased! {
-                () = self.outgoing.select_next_some() => {}
                 // What is late now is not counted, but read: a stream with unread bytes would be cut off.
-                _ = self.incoming.select_next_some() => {}
+                came = self.links.select_next_some() => {
+                    self.n_served += usize::from(matches!(came, Came::Served));
+                }
                 joined = joining.select_next_some() => {
                     self.on_joined(joined);
                     self.queues.values_mut().for_each(mpsc::Sender::disconnect);
@@ -210,19 +250,18 @@ impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
 fn read<'r, P: Platform, S: AsyncRead + Unpin + Send + 'r>(
     round: &'r Round<'_, P>,
     reader: S,
-    member: usize,
     n_values: usize,
-) -> impl Stream<Item = Incoming> + Send + 'r {
+) -> impl Stream<Item = Values> + Send + 'r {
     let codec = round.group.codec();
-    stream::unfold(Some((reader, 0)), move |state| async move {
-        let (mut reader, index) = state.filter(|(_, index)| *index < n_chunks(n_values))?;
-        let n_values = chunk(n_values, index).len();
-        match average::read_chunk(&mut reader, index, n_values, codec).await {
-            Ok(values) => {
-                round.count_received(codec.encoded_len(n_values));
-                Some(((member, Ok((index, values))), Some((reader, index + 1))))
+    stream::unfold(Some((reader, 0, Vec::new())), move |state| async move {
+        let (mut reader, index, mut bytes) = state.filter(|(_, index, _)| *index < n_chunks(n_values))?;
+        let mut values = vec![0.0; chunk(n_values, index).len()];
+        match average::read_chunk(&mut reader, index, &mut values, codec, &mut bytes).await {
+            Ok(()) => {
+                round.count_received(bytes.len());
+                Some((Ok((index, values)), Some((reader, index + 1, bytes))))
             }
-            Err(error) => Some(((member, Err(error)), None)),
+            Err(error) => Some((Err(error), None)),
         }
     })
 }

@@ -181,6 +181,15 @@ impl<P> Round<'_, P> {
         self.group.members()[self.me].n_samples > 0
     }
 
+    /// An average of one member's values is none, unless no other has any.
+    fn outcome(&self, finished: Finished, attempt: u8) -> PartOutcome {
+        let n_senders = self.group.members().iter().filter(|member| member.n_samples > 0).count();
+        if usize::from(finished.n_members) >= n_senders.min(2) {
+            return PartOutcome::Averaged { finished, attempt };
+        }
+        PartOutcome::NotAveraged { why: "the values of one member only came in time".to_owned() }
+    }
+
     fn receives(&self) -> bool {
         self.group.members()[self.me].receives
     }
@@ -245,23 +254,19 @@ pub(crate) async fn average<P: Platform>(
     check_averaged(group, averaged)
 }
 
-/// An average of one is none, unless nobody else has anything.
 fn check_averaged(group: &Group, averaged: Averaged) -> Result<Averaged, AverageError> {
-    let n_senders = group.members().iter().filter(|member| member.n_samples > 0).count();
-    let n_members_min = n_senders.min(2);
-    let is_average = |part: &PartOutcome| match part {
-        PartOutcome::Averaged { finished, .. } => usize::from(finished.n_members) >= n_members_min,
-        PartOutcome::NotAveraged { .. } | PartOutcome::None => false,
-    };
-    if averaged.parts.iter().any(is_average) {
+    if averaged.parts.iter().any(|part| matches!(part, PartOutcome::Averaged { .. })) {
         return Ok(averaged);
     }
+    // Whoever wants no average has done its own part.
     let why = averaged.parts.iter().find_map(|part| match part {
         PartOutcome::NotAveraged { why } => Some(why.clone()),
-        PartOutcome::Averaged { .. } => Some("nobody else sent its values in time".to_owned()),
-        PartOutcome::None => None,
+        PartOutcome::Averaged { .. } | PartOutcome::None => None,
     });
-    Err(AverageError::NothingAveraged(why.unwrap_or_else(|| "this peer has no part in it".to_owned())))
+    let n_values = group.n_values();
+    Err(AverageError::NothingAveraged(
+        why.unwrap_or_else(|| format!("there is no part of {n_values} values")),
+    ))
 }
 
 type Streams<P> = HashMap<(usize, u8), mpsc::Sender<Joining<<P as Platform>::Stream>>>;
@@ -275,7 +280,7 @@ async fn all_parts<P: Platform>(
     let mut outcomes: Vec<Option<PartOutcome>> = vec![None; n_members];
     let mut tasks: FuturesUnordered<BoxFuture<'_, (usize, PartOutcome)>> = FuturesUnordered::new();
     let mut queues = Streams::<P>::new();
-    let mut rest = means;
+    let mut rest = &mut *means;
     for (part, outcome) in outcomes.iter_mut().enumerate() {
         let (mean, others) = rest.split_at_mut(round.group.part(part).len());
         rest = others;
@@ -305,7 +310,14 @@ async fn all_parts<P: Platform>(
     }
     drop(tasks);
     let late = || PartOutcome::NotAveraged { why: "the deadline of the round passed".to_owned() };
-    outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(late)).collect()
+    let outcomes: Vec<_> = outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(late)).collect();
+    for (part, _) in
+        outcomes.iter().enumerate().filter(|(_, of)| matches!(of, PartOutcome::NotAveraged { .. }))
+    {
+        let range = round.group.part(part);
+        means[range.clone()].copy_from_slice(&round.values[range]);
+    }
+    outcomes
 }
 
 /// A part of which this peer is the reducer in attempt 0, or in attempt 1 where that fails.
@@ -320,7 +332,7 @@ async fn reduced<P: Platform>(
     if attempt > 0 {
         if round.receives() {
             match deliver(round, part, 0, mean).await {
-                Ok(finished) => return PartOutcome::Averaged { finished, attempt: 0 },
+                Ok(finished) => return round.outcome(finished, 0),
                 Err(error) => why = format!("{error}; "),
             }
         } else {
@@ -329,11 +341,8 @@ async fn reduced<P: Platform>(
         }
     }
     match reduce(round, part, attempt, mean, &mut joining).await {
-        Ok(finished) => PartOutcome::Averaged { finished, attempt },
-        Err(error) => {
-            mean.copy_from_slice(&round.values[round.group.part(part)]);
-            PartOutcome::NotAveraged { why: format!("{why}{error}") }
-        }
+        Ok(finished) => round.outcome(finished, attempt),
+        Err(error) => PartOutcome::NotAveraged { why: format!("{why}{error}") },
     }
 }
 
@@ -342,11 +351,10 @@ async fn delivered<P: Platform>(round: &Round<'_, P>, part: usize, mean: &mut [f
     let mut why = Vec::new();
     for attempt in 0..=1 {
         match deliver(round, part, attempt, mean).await {
-            Ok(finished) => return PartOutcome::Averaged { finished, attempt },
+            Ok(finished) => return round.outcome(finished, attempt),
             Err(error) => why.push(error.to_string()),
         }
     }
-    mean.copy_from_slice(&round.values[round.group.part(part)]);
     PartOutcome::NotAveraged { why: why.join("; ") }
 }
 
@@ -358,7 +366,7 @@ async fn sort<P: Platform>(
 ) {
     let mut refusing = FuturesUnordered::new();
     loop {
-        let Opened { peer, join, stream } = futures::select_biased! {
+        let Opened { peer, join, stream, back } = futures::select_biased! {
             () = refusing.select_next_some() => continue,
             opened = streams.next() => match opened {
                 Some(opened) => opened,
@@ -371,6 +379,11 @@ async fn sort<P: Platform>(
             (_, None) => (Refusal::NotReducer { part: join.part, attempt: join.attempt }, stream),
             (Some(member), Some(queue)) => match queue.try_send(Joining { member, stream }) {
                 Ok(()) => continue,
+                Err(over) if over.is_disconnected() => {
+                    // Whoever asked may be gone.
+                    let _ = back.send(over.into_inner().stream);
+                    continue;
+                }
                 Err(full) => (Refusal::Busy, full.into_inner().stream),
             },
         };

@@ -59,9 +59,9 @@ pub enum ReducerToMember {
 /// What is in an average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
-    /// Members whose whole share is in it.
+    /// Members any of whose values are in it.
     pub n_members: u16,
-    /// The samples behind theirs.
+    /// Samples behind a value, the mean over the part: a member that sent half of its values counts by half.
     pub n_samples: u64,
 }
 
@@ -138,17 +138,20 @@ pub async fn write_chunk<S: AsyncWrite + Unpin>(
     stream.flush().await
 }
 
-/// Reads chunk `index`, `[n_values]`, all finite.
+/// Reads chunk `index` into `values`, `[n_values of the chunk]`; `bytes` is what it takes to do so, kept for the
+/// next one. The codec is a dense one.
 ///
 /// # Errors
-/// Another chunk or another length came, its checksum is wrong, or one of its values is not finite.
+/// Another chunk or another length came, its checksum is wrong, or one of its values is not finite; the values
+/// are of no use then.
 pub async fn read_chunk<S: AsyncRead + Unpin>(
     stream: &mut S,
     index: u32,
-    n_values: usize,
+    values: &mut [f32],
     codec: TensorCodec,
-) -> Result<Vec<f32>, ChunkError> {
-    let mut bytes = vec![0; codec.encoded_len(n_values)];
-    bulk::read_chunk(stream, index, &mut bytes).await?;
-    Ok(codec.decode(&bytes, n_values)?)
+    bytes: &mut Vec<u8>,
+) -> Result<(), ChunkError> {
+    bytes.resize(codec.encoded_len(values.len()), 0);
+    bulk::read_chunk(stream, index, bytes).await?;
+    Ok(codec.decode_into(bytes, values)?)
 }

@@ -1,7 +1,7 @@
 //! Peers in virtual time: pipes with a speed, that can be cut or go silent, on one thread.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -107,10 +107,15 @@ struct Host {
     bytes_per_s: AtomicU64,
 }
 
+/// Pairs between which nothing is carried.
+type Partitions = Arc<Mutex<BTreeSet<[usize; 2]>>>;
+
 /// One end of a stream, whose owner or other end may go silent.
 pub(crate) struct Pipe {
     inner: Compat<DuplexStream>,
     hosts: [Arc<Host>; 2],
+    pair: [usize; 2],
+    partitions: Partitions,
     clock: Arc<Clock>,
     pause: Option<Sleep>,
 }
@@ -118,6 +123,7 @@ pub(crate) struct Pipe {
 impl Pipe {
     fn is_silent(&self) -> bool {
         self.hosts.iter().any(|host| host.is_silent.load(Ordering::Relaxed))
+            || self.partitions.lock().unwrap().contains(&self.pair)
     }
 }
 
@@ -172,6 +178,7 @@ pub(crate) struct Peer {
     me: usize,
     clock: Arc<Clock>,
     hosts: Arc<Vec<Arc<Host>>>,
+    partitions: Partitions,
     calls: Mutex<futures::channel::mpsc::UnboundedSender<Call>>,
 }
 
@@ -195,6 +202,8 @@ impl Platform for Peer {
         let pipe = |inner: DuplexStream, from: usize, to: usize| Pipe {
             inner: inner.compat(),
             hosts: [Arc::clone(&self.hosts[from]), Arc::clone(&self.hosts[to])],
+            pair: pair(from, to),
+            partitions: Arc::clone(&self.partitions),
             clock: Arc::clone(&self.clock),
             pause: None,
         };
@@ -215,6 +224,7 @@ pub(crate) struct World {
     spawner: LocalSpawner,
     clock: Arc<Clock>,
     hosts: Arc<Vec<Arc<Host>>>,
+    partitions: Partitions,
     pub(crate) peers: Vec<Arc<Peer>>,
     pub(crate) hubs: Vec<Arc<Hub<Pipe>>>,
     alive: Rc<RefCell<Vec<Vec<AbortHandle>>>>,
@@ -235,18 +245,21 @@ impl World {
             })
         };
         let hosts: Arc<Vec<Arc<Host>>> = Arc::new((0..n).map(|_| host()).collect());
+        let partitions = Partitions::default();
         let (calls, mut called) = futures::channel::mpsc::unbounded();
         let peer = |me| {
             let calls = Mutex::new(calls.clone());
-            Arc::new(Peer { me, clock: Arc::clone(&clock), hosts: Arc::clone(&hosts), calls })
+            let (clock, hosts) = (Arc::clone(&clock), Arc::clone(&hosts));
+            Arc::new(Peer { me, clock, hosts, partitions: Arc::clone(&partitions), calls })
         };
         let peers: Vec<Arc<Peer>> = (0..n).map(peer).collect();
         let hubs: Vec<Arc<Hub<Pipe>>> = (0..n).map(|_| Arc::default()).collect();
         let world = Self {
             pool,
             spawner,
-            clock,
-            hosts,
+            clock: Arc::clone(&clock),
+            hosts: Arc::clone(&hosts),
+            partitions: Arc::clone(&partitions),
             peers,
             hubs,
             alive: Rc::new(RefCell::new((0..n).map(|_| Vec::new()).collect())),
@@ -312,6 +325,14 @@ impl World {
         move || host.is_silent.store(true, Ordering::Relaxed)
     }
 
+    /// Nothing passes between two peers any more, and neither is told.
+    pub(crate) fn part(&self, one: usize, other: usize) -> impl FnOnce() + 'static {
+        let partitions = Arc::clone(&self.partitions);
+        move || {
+            partitions.lock().unwrap().insert(pair(one, other));
+        }
+    }
+
     /// What a peer uploads on each stream from now on.
     pub(crate) fn set_speed(&self, peer: usize, bytes_per_s: u64) {
         self.hosts[peer].bytes_per_s.store(bytes_per_s, Ordering::Relaxed);
@@ -331,6 +352,10 @@ impl World {
     pub(crate) fn outcome(&self, peer: usize) -> (Moment, Outcome) {
         self.outcomes.borrow()[peer].clone().unwrap_or_else(|| panic!("peer {peer} has no outcome"))
     }
+}
+
+fn pair(one: usize, other: usize) -> [usize; 2] {
+    [one.min(other), one.max(other)]
 }
 
 fn run(

@@ -59,6 +59,9 @@ pub enum GroupError {
         /// Sum over the parts.
         got: u64,
     },
+    /// A codec that leaves values out, or whose error is too much for an average.
+    #[error("averages do not travel as {0:?}")]
+    Codec(TensorCodec),
     /// A sender without credit.
     #[error("a member that has samples receives the average")]
     DeafSender,
@@ -84,6 +87,9 @@ impl Group {
         }
         if round.len() > ROUND_BYTES_MAX {
             return Err(GroupError::Round(round.len()));
+        }
+        if !codec.carries_state() {
+            return Err(GroupError::Codec(codec));
         }
         let peers: BTreeSet<&PeerKey> = members.iter().map(|member| &member.peer).collect();
         if peers.len() < members.len() {

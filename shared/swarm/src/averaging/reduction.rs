@@ -93,6 +93,7 @@ struct Sender {
     sending: Sending,
     /// How long others have waited for it.
     late: Duration,
+    has_sent: bool,
 }
 
 /// A chunk of which some values are here: the sum, each value times its member's part of all samples.
@@ -112,6 +113,8 @@ pub struct Reduction {
     sums: VecDeque<Sum>,
     n_done: u32,
     means: VecDeque<ChunkOfMean>,
+    /// Samples behind each value that is averaged, added up over the values.
+    n_samples_of_values: u128,
     /// Until when lateness is counted.
     counted_until: Moment,
 }
@@ -123,7 +126,7 @@ impl Reduction {
     pub fn new(now: Moment, config: ReductionConfig, n_samples: &[u64]) -> Self {
         let sender = |&n_samples: &u64| {
             let sending = if n_samples > 0 { Sending::At(0) } else { Sending::Gone };
-            Sender { n_samples, sending, late: Duration::ZERO }
+            Sender { n_samples, sending, late: Duration::ZERO, has_sent: false }
         };
         Self {
             config,
@@ -132,6 +135,7 @@ impl Reduction {
             sums: VecDeque::new(),
             n_done: 0,
             means: VecDeque::new(),
+            n_samples_of_values: 0,
             counted_until: now,
         }
     }
@@ -192,6 +196,7 @@ impl Reduction {
         }
         self.sums[ahead as usize].add(values, n_samples, self.n_samples_of_all);
         self.senders[member].sending = Sending::At(want + 1);
+        self.senders[member].has_sent = true;
         self.advance();
         Ok(())
     }
@@ -241,11 +246,10 @@ impl Reduction {
             let is_going = self.senders.iter().any(is_expected) || !self.sums.is_empty();
             return if is_going { ReductionState::Going } else { ReductionState::Failed };
         }
-        let whole = self.senders.iter().filter(|sender| sender.sending == Sending::At(n_chunks));
-        let (n_members, n_samples) = whole.fold((0u16, 0u64), |(n, sum), sender| {
-            (n.saturating_add(1), sum.saturating_add(sender.n_samples))
-        });
-        ReductionState::Done(Finished { n_members, n_samples })
+        let n_members = self.senders.iter().filter(|sender| sender.has_sent).count() as u16;
+        let n_values = (self.config.n_values as u128).max(1);
+        let n_samples = u64::try_from((self.n_samples_of_values + n_values / 2) / n_values);
+        ReductionState::Done(Finished { n_members, n_samples: n_samples.unwrap_or(u64::MAX) })
     }
 
     fn count_lateness(&mut self, now: Moment) {
@@ -263,6 +267,7 @@ impl Reduction {
         while !self.senders.iter().any(|sender| sender.is_behind(self.n_done))
             && let Some(sum) = self.sums.pop_front()
         {
+            self.n_samples_of_values += u128::from(sum.n_samples) * sum.values.len() as u128;
             let values = sum.into_mean(self.n_samples_of_all);
             self.means.push_back(ChunkOfMean { index: self.n_done, values });
             self.n_done += 1;

@@ -53,11 +53,7 @@ fn a_group_is_named_by_all_that_its_members_agree_on() {
         of(b"round", vec![member(1, 1, 6), member(2, 3, 6)], TensorCodec::F32),
         of(b"round", swapped, TensorCodec::F32),
         of(b"round", vec![member(1, 1, 5), member(2, 0, 7)], TensorCodec::F32),
-        of(
-            b"round",
-            vec![member(1, 1, 5), Member { receives: false, ..member(2, 0, 7) }],
-            TensorCodec::F32,
-        ),
+        of(b"round", vec![member(1, 1, 5), Member { receives: false, ..member(2, 0, 7) }], TensorCodec::F32),
     ] {
         assert_ne!(id, other);
     }
@@ -77,6 +73,8 @@ fn what_is_no_group_is_refused() {
         .map(|name| member(name, 1, 0))
         .chain([Member { peer: PeerKey(vec![0, 0]), ..member(0, 1, 2) }]);
     assert_eq!(group(many.collect(), 2).unwrap_err(), GroupError::Size(257));
+    let lossy = Group::new(b"round", vec![member(1, 1, 2)], 2, TensorCodec::Int4);
+    assert_eq!(lossy.unwrap_err(), GroupError::Codec(TensorCodec::Int4));
     assert!(matches!(
         Group::new(&[0; 300], vec![member(1, 1, 2)], 2, TensorCodec::F32),
         Err(GroupError::Round(300))
@@ -139,7 +137,7 @@ fn who_stalls_loses_its_own_share_only() {
     reduction.on_timeout(secs(15));
     assert_eq!(reduction.poll_mean().unwrap().values[0], 1.25);
     assert_eq!(reduction.poll_mean().unwrap(), ChunkOfMean { index: 1, values: vec![2.0] });
-    assert_eq!(reduction.state(), done(2, 3));
+    assert_eq!(reduction.state(), done(3, 4), "all but one value have all four samples");
     assert_eq!(reduction.on_chunk(secs(16), 1, 1, &[9.0]), Err(ReductionError::NotAwaited));
 }
 
@@ -155,7 +153,7 @@ fn lateness_adds_up_over_chunks() {
     }
     assert_eq!(reduction.next_deadline(), Some(secs(5)));
     reduction.on_timeout(secs(5));
-    assert_eq!(reduction.state(), done(1, 1));
+    assert_eq!(reduction.state(), done(2, 2), "half of the values have two samples");
 }
 
 #[test]

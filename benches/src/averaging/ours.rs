@@ -1,0 +1,201 @@
+//! Our peers, each a process: a libp2p node that averages when it is told to.
+
+use std::io::BufRead;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use barnraise_averaging::{Config, Hub, Platform};
+use barnraise_protocol::average::PROTOCOL;
+use barnraise_relay::libp2p::identity::Keypair;
+use barnraise_relay::libp2p::{Multiaddr, PeerId, Stream};
+use barnraise_relay::{Node, NodeConfig};
+use barnraise_swarm::averaging::{Group, Member};
+use barnraise_swarm::random::SplitMix64;
+use barnraise_swarm::{Moment, PeerKey};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+
+use super::{Answering, Codec, Round, Swarm, Task};
+
+#[derive(Debug, Args)]
+pub(crate) struct PeerArgs {
+    n_values: usize,
+    codec: Codec,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    address: Multiaddr,
+}
+
+/// All peers, in order, to each of them.
+#[derive(Serialize, Deserialize)]
+struct Introduction {
+    me: usize,
+    addresses: Vec<Multiaddr>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Done {
+    error: f64,
+}
+
+/// A swarm of ours.
+pub(super) struct Peers {
+    peers: Vec<Answering>,
+    n_rounds: u64,
+}
+
+impl Peers {
+    pub(super) fn start(task: Task) -> Result<Self> {
+        let mut peers = Vec::new();
+        for _ in 0..task.n_peers {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["averaging-peer", &task.n_values.to_string(), task.codec.name()]);
+            peers.push(Answering::start(&mut command)?);
+        }
+        let mut addresses = Vec::new();
+        for peer in &mut peers {
+            addresses.push(peer.answer::<Hello>()?.address);
+        }
+        for (me, peer) in peers.iter_mut().enumerate() {
+            let introduction = Introduction { me, addresses: addresses.clone() };
+            peer.tell(&serde_json::to_string(&introduction)?)?;
+        }
+        for peer in &mut peers {
+            peer.answer::<Done>()?;
+        }
+        Ok(Self { peers, n_rounds: 0 })
+    }
+}
+
+impl Swarm for Peers {
+    fn round(&mut self) -> Result<Round> {
+        self.n_rounds += 1;
+        let from = Instant::now();
+        for peer in &mut self.peers {
+            peer.tell(&self.n_rounds.to_string())?;
+        }
+        // Each answers twice: when it has the average, and when it has compared it.
+        let mut error: f64 = 0.0;
+        for peer in &mut self.peers {
+            peer.answer::<Done>()?;
+        }
+        let seconds = from.elapsed().as_secs_f64();
+        for peer in &mut self.peers {
+            peer.tell("compare")?;
+            error = error.max(peer.answer::<Done>()?.error);
+        }
+        Ok(Round { seconds, error, n_averaged: self.peers.len() })
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.peers.iter().map(|peer| peer.child.id()).collect()
+    }
+}
+
+/// Clock and network of one process.
+struct Native {
+    node: Node,
+    origin: Instant,
+}
+
+impl Platform for Native {
+    type Stream = Stream;
+
+    fn now(&self) -> Moment {
+        self.origin.elapsed()
+    }
+
+    async fn sleep_until(&self, at: Moment) {
+        match self.origin.checked_add(at) {
+            Some(at) => tokio::time::sleep_until(at.into()).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn open(&self, peer: &PeerKey) -> Result<Stream, String> {
+        let peer = PeerId::from_bytes(&peer.0).map_err(|error| error.to_string())?;
+        self.node.open(peer, PROTOCOL).await.map_err(|error| error.to_string())
+    }
+}
+
+/// `averaging-peer`: averages whenever it is told to.
+pub(crate) fn peer(args: &PeerArgs, runtime: &Runtime) -> Result<()> {
+    runtime.block_on(async {
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse()?];
+        let node =
+            Node::start(Keypair::generate_ed25519(), NodeConfig { listen, ..NodeConfig::default() }).await?;
+        let mut incoming = node.accept(PROTOCOL)?;
+        let address = node.addresses().into_iter().next().context("the node does not listen")?;
+        println!("{}", serde_json::to_string(&Hello { address })?);
+        let introduction: Introduction = serde_json::from_str(&line()?)?;
+        let Introduction { me, addresses } = introduction;
+        for address in &addresses[me + 1..] {
+            node.dial(address.clone()).await?;
+        }
+        while node.connected_peers().await?.len() + 1 < addresses.len() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
+
+        let hub = Arc::new(Hub::default());
+        let native = Arc::new(Native { node, origin: Instant::now() });
+        let (taking, platform) = (Arc::clone(&hub), Arc::clone(&native));
+        tokio::spawn(async move {
+            while let Some((peer, stream)) = incoming.recv().await {
+                let (hub, platform) = (Arc::clone(&taking), Arc::clone(&platform));
+                tokio::spawn(async move { hub.take(&*platform, PeerKey(peer.to_bytes()), stream).await });
+            }
+        });
+        let peers: Vec<PeerKey> = addresses.iter().map(key).collect::<Result<_>>()?;
+        let base = noise(args.n_values);
+        while let Ok(round) = line() {
+            let group = Arc::new(group(&round, &peers, args)?);
+            let values: Vec<f32> = base.iter().map(|value| value + me as f32).collect();
+            let averaged = hub.average(&*native, &Config::default(), &group, &peers[me], values).await?;
+            ensure!(averaged.is_complete(), "{:?}", averaged.parts);
+            println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
+            line()?;
+            let mean = (peers.len() - 1) as f64 / 2.0;
+            let off = |(value, base): (&f32, &f32)| (f64::from(*value) - f64::from(*base) - mean).abs();
+            let error = averaged.values.iter().zip(&base).map(off).fold(0.0, f64::max);
+            println!("{}", serde_json::to_string(&Done { error })?);
+        }
+        Ok(())
+    })
+}
+
+/// The next line of standard input. Nothing else happens between rounds.
+fn line() -> Result<String> {
+    let line = std::io::stdin().lock().lines().next();
+    Ok(line.context("standard input ended")??)
+}
+
+fn key(address: &Multiaddr) -> Result<PeerKey> {
+    let last = address.to_string();
+    let peer = last.rsplit('/').next().unwrap_or_default();
+    let peer: PeerId = peer.parse().map_err(|error| anyhow!("{address}: {error}"))?;
+    Ok(PeerKey(peer.to_bytes()))
+}
+
+/// All peers with equal weights and equal parts.
+fn group(round: &str, peers: &[PeerKey], args: &PeerArgs) -> Result<Group> {
+    let n = peers.len() as u64;
+    let n_values = args.n_values as u64;
+    let member = |(index, peer): (u64, &PeerKey)| {
+        let n_reduced = n_values * (index + 1) / n - n_values * index / n;
+        Member { peer: peer.clone(), n_samples: 1, receives: true, n_reduced }
+    };
+    let members = (0..n).zip(peers).map(member).collect();
+    Ok(Group::new(round.as_bytes(), members, args.n_values, args.codec.ours())?)
+}
+
+/// About as large as hivemind's.
+fn noise(n_values: usize) -> Vec<f32> {
+    let mut random = SplitMix64::new(1);
+    (0..n_values).map(|_| (random.next_u64() >> 40) as f32 / (1 << 22) as f32 - 2.0).collect()
+}
