@@ -273,7 +273,11 @@ where
 }
 
 /// Writes a chunk with its header.
-pub(crate) async fn write_chunk<S: AsyncWrite + Unpin>(stream: &mut S, index: u32, chunk: &[u8]) -> std::io::Result<()> {
+pub(crate) async fn write_chunk<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    index: u32,
+    chunk: &[u8],
+) -> std::io::Result<()> {
     let mut header = [0; CHUNK_HEADER_BYTES];
     header[..4].copy_from_slice(&index.to_le_bytes());
     header[4..8].copy_from_slice(&(chunk.len() as u32).to_le_bytes());
