@@ -20,7 +20,7 @@ use futures::executor::block_on;
 const SEED: u64 = 20_261;
 const SHAPE: ImageShape = ImageShape { height: 8, width: 8, channels: 1 };
 const N_CLASSES: usize = 8;
-const N_STEPS: u64 = 80;
+const N_STEPS: u64 = 100;
 const LEARNING_RATE: f32 = 0.01;
 /// Samples of each peer in each epoch.
 const SIZES: [u32; 10] = [8, 16, 24, 32, 48, 64, 96, 96, 40, 20];
@@ -78,7 +78,7 @@ impl Task {
         for _ in 0..n {
             let label = self.random.below(N_CLASSES);
             for &value in &self.pictures[label] {
-                batch.images.push((255.0 * (0.3 * value + 0.7 * uniform(&mut self.random))) as u8);
+                batch.images.push((255.0 * (0.33 * value + 0.67 * uniform(&mut self.random))) as u8);
             }
             batch.labels.push(label as u8);
         }
@@ -90,11 +90,26 @@ fn peer(index: usize) -> PeerKey {
     PeerKey(vec![index as u8])
 }
 
+/// What makes a step when everybody has delivered, and not before.
+fn target(attack: Attack, aggregation: Aggregation) -> u32 {
+    let lies = |index: usize| attack != Attack::Nothing && LIARS.contains(&index);
+    if aggregation == Aggregation::Mean {
+        return (0..SIZES.len()).filter(|&index| !lies(index)).map(|index| SIZES[index]).sum();
+    }
+    // Each counts up to the median.
+    let claims = (0..SIZES.len()).map(|index| if lies(index) { SAMPLES_MAX } else { SIZES[index] });
+    let mut claims: Vec<u32> = claims.collect();
+    claims.sort_unstable();
+    let median = claims[(claims.len() - 1) / 2];
+    claims.into_iter().map(|n| n.min(median)).sum()
+}
+
 struct Run {
     trainer: Trainer,
     optimizer: Optimizer,
     parameters: Vec<f32>,
     round: AveragingRound,
+    aggregation: Aggregation,
     task: Task,
     random: SplitMix64,
     attack: Attack,
@@ -108,9 +123,8 @@ impl Run {
         let spec = ModelSpec { kind: ModelKind::Mlp { hidden: vec![32] }, seed: 5 };
         let trainer = Trainer::new(&spec, SHAPE, N_CLASSES, ComputeDevice::cpu()).unwrap();
         let layout = trainer.layout();
-        let honest = (0..SIZES.len()).filter(|index| !LIARS.contains(index));
         let config = RoundConfig {
-            target_batch_size: honest.map(|index| SIZES[index]).sum(),
+            target_batch_size: target(attack, aggregation),
             n_parameters: layout.n_parameters(),
             codec: TensorCodec::F32,
             contribution_samples_max: SAMPLES_MAX,
@@ -130,6 +144,7 @@ impl Run {
             parameters: layout.initial_parameters(spec.seed),
             trainer,
             round,
+            aggregation,
             task: Task::new(SEED + 1),
             random: SplitMix64::new(SEED + 2),
             attack,
@@ -143,15 +158,19 @@ impl Run {
         self.attack != Attack::Nothing && LIARS.contains(&index)
     }
 
-    /// Everybody reports, then everybody delivers; the last one, who is honest, brings the step about.
+    /// Everybody reports, then everybody delivers; the last one, who is honest, brings the step about. Where
+    /// that is borne, the liars come before anybody else has said anything.
     fn epoch(&mut self, epoch: u64) {
         let now = Duration::from_secs(epoch + 1);
         self.trainer.load_parameters(&self.parameters).unwrap();
+        let are_first = self.attack != Attack::Nothing && self.aggregation == ROBUST;
+        let early = LIARS.into_iter().filter(|_| are_first);
+        early.for_each(|index| self.contribute(now, epoch, index));
         for (index, n_samples) in SIZES.into_iter().enumerate().filter(|(index, _)| !LIARS.contains(index)) {
             let report = Report { epoch, n_samples, samples_per_second: 50.0 };
             self.round.on_report(now, &peer(index), &report).unwrap();
         }
-        for index in 0..SIZES.len() {
+        for index in (0..SIZES.len()).filter(|index| !(are_first && LIARS.contains(index))) {
             self.contribute(now, epoch, index);
         }
         let mut is_stepped = false;

@@ -48,7 +48,7 @@ fn three_in_ten_killed_in_every_round() {
 fn the_backbone_dies_as_well() {
     let mut all = Seen::default();
     for seed in 100..112 {
-        add(&mut all, &run(seed, Troubles { backbone_dies: true, partitions: false }));
+        add(&mut all, &run(seed, Troubles { backbone_dies: true, ..Troubles::default() }));
     }
     assert!(all.n_backbone_deaths > 20 && all.n_duplicates > 5, "{all:?}");
 }
@@ -57,14 +57,28 @@ fn the_backbone_dies_as_well() {
 fn partitions_heal() {
     let mut all = Seen::default();
     for seed in 200..212 {
-        add(&mut all, &run(seed, Troubles { backbone_dies: seed % 2 == 0, partitions: true }));
+        add(
+            &mut all,
+            &run(seed, Troubles { backbone_dies: seed % 2 == 0, partitions: true, is_wary: false }),
+        );
     }
     // Somebody whose answer was lost on the way offers again, and is told that it counted.
     assert!(all.n_partitions > 30 && all.n_duplicates > 5 && all.n_cut_transfers > 20, "{all:?}");
 }
 
 #[test]
+fn a_run_that_trusts_nobody_goes_on_as_well() {
+    let mut all = Seen::default();
+    for seed in 300..312 {
+        let seen = run(seed, Troubles { is_wary: true, ..Troubles::default() });
+        assert!(seen.epoch_ms_max <= 2 * EPOCH_MS_MAX, "seed {seed}: {seen:?}");
+        add(&mut all, &seen);
+    }
+    assert!(all.n_killed > 12 * N_EPOCHS && all.n_timeouts > 20, "{all:?}");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
-    let troubles = Troubles { backbone_dies: true, partitions: true };
+    let troubles = Troubles { backbone_dies: true, partitions: true, is_wary: true };
     assert_eq!(run(7, troubles), run(7, troubles));
 }

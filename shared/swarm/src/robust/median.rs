@@ -27,7 +27,7 @@ fn middle(values: &mut [f32]) -> f64 {
 }
 
 /// The lower median of what is sorted by `compare`: always one of `values`; `None` for nobody.
-pub(super) fn lower_median<T: Copy>(
+pub(crate) fn lower_median<T: Copy>(
     values: &mut [T],
     compare: impl FnMut(&T, &T) -> std::cmp::Ordering,
 ) -> Option<T> {

@@ -20,6 +20,7 @@ pub use self::clip::{
 };
 pub use self::far_off::{FAR_ROUNDS, FarOff};
 pub use self::median::coordinate_median;
+pub(crate) use self::median::lower_median;
 pub(crate) use self::pool::Contributions;
 use crate::PeerKey;
 
@@ -52,6 +53,8 @@ pub struct PeerOutcome {
 pub struct Aggregate {
     /// `[n_parameters]`; not finite where nothing was contributed.
     pub gradient: Vec<f32>,
+    /// Mean loss of all samples, or the median peer's.
+    pub loss: f32,
     /// Of each peer, in the order of their first contributions; empty for the mean, which looks at nobody.
     pub outcomes: Vec<PeerOutcome>,
 }

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::clip::{Clipped, Member, centered_clip};
+use super::median::lower_median;
 use super::{Aggregate, Aggregation, PeerOutcome};
 use crate::PeerKey;
 
@@ -17,6 +18,7 @@ use crate::PeerKey;
 pub(crate) struct Contributions {
     n_parameters: usize,
     n_samples: u64,
+    loss_sum: f64,
     kept: Kept,
 }
 
@@ -40,6 +42,7 @@ struct Place {
     /// `[n_parameters]`
     mean: Vec<f32>,
     n_samples: u64,
+    loss_sum: f64,
     n_peers: u32,
 }
 
@@ -50,7 +53,7 @@ impl Contributions {
             Aggregation::Mean => Kept::Sum(vec![0.0; n_parameters]),
             Aggregation::CenteredClip { places } => Kept::Apart(Places::new(places)),
         };
-        Self { n_parameters, n_samples: 0, kept }
+        Self { n_parameters, n_samples: 0, loss_sum: 0.0, kept }
     }
 
     /// Samples so far.
@@ -59,27 +62,28 @@ impl Contributions {
     }
 
     /// One more, of `n_parameters` finite values.
-    pub(crate) fn add(&mut self, peer: &PeerKey, n_samples: u32, values: &[f32]) {
+    pub(crate) fn add(&mut self, peer: &PeerKey, n_samples: u32, loss: f32, values: &[f32]) {
         self.n_samples += u64::from(n_samples);
+        self.loss_sum += f64::from(loss) * f64::from(n_samples);
         match &mut self.kept {
             Kept::Sum(sum) => {
                 let weight = n_samples as f32;
                 sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * value);
             }
-            Kept::Apart(places) => places.add(peer, n_samples, values),
+            Kept::Apart(places) => places.add(peer, n_samples, loss, values),
         }
     }
 
     /// One gradient of all.
     pub(crate) fn aggregate(&self) -> Aggregate {
+        let n = self.n_samples as f32;
+        let mean = |gradient| {
+            let loss = (self.loss_sum / self.n_samples as f64) as f32;
+            Aggregate { gradient, loss, outcomes: Vec::new() }
+        };
         match &self.kept {
-            Kept::Sum(sum) => {
-                let n = self.n_samples as f32;
-                Aggregate { gradient: sum.iter().map(|sum| sum / n).collect(), outcomes: Vec::new() }
-            }
-            Kept::Apart(places) if places.places.is_empty() => {
-                Aggregate { gradient: vec![f32::NAN; self.n_parameters], outcomes: Vec::new() }
-            }
+            Kept::Sum(sum) => mean(sum.iter().map(|sum| sum / n).collect()),
+            Kept::Apart(places) if places.places.is_empty() => mean(vec![f32::NAN; self.n_parameters]),
             Kept::Apart(places) => places.aggregate(),
         }
     }
@@ -87,6 +91,7 @@ impl Contributions {
     /// The epoch is over.
     pub(crate) fn clear(&mut self) {
         self.n_samples = 0;
+        self.loss_sum = 0.0;
         match &mut self.kept {
             Kept::Sum(sum) => sum.fill(0.0),
             Kept::Apart(places) => *places = Places { n_max: places.n_max, ..Places::new(1) },
@@ -100,13 +105,14 @@ impl Places {
         Self { n_max, places: Vec::new(), place_of: BTreeMap::new(), in_order: Vec::new() }
     }
 
-    fn add(&mut self, peer: &PeerKey, n_samples: u32, values: &[f32]) {
+    fn add(&mut self, peer: &PeerKey, n_samples: u32, loss: f32, values: &[f32]) {
         let at = match self.place_of.get(peer) {
             Some(&at) => at,
             None => self.seat(peer, values),
         };
         let Some(place) = self.places.get_mut(at) else { return };
         place.n_samples += u64::from(n_samples);
+        place.loss_sum += f64::from(loss) * f64::from(n_samples);
         let share = f64::from(n_samples) / place.n_samples as f64;
         for (mean, &value) in place.mean.iter_mut().zip(values) {
             // Between the two, so it stays finite, whatever their size.
@@ -118,7 +124,7 @@ impl Places {
     /// A place for a peer that has none yet.
     fn seat(&mut self, peer: &PeerKey, values: &[f32]) -> usize {
         let at = if self.places.len() < self.n_max {
-            self.places.push(Place { mean: values.to_vec(), n_samples: 0, n_peers: 0 });
+            self.places.push(Place { mean: values.to_vec(), n_samples: 0, loss_sum: 0.0, n_peers: 0 });
             self.places.len() - 1
         } else {
             let fewest = (0..self.places.len()).min_by_key(|&at| self.places[at].n_samples);
@@ -140,6 +146,12 @@ impl Places {
             let is_shared = self.places.get(at)?.n_peers > 1;
             Some(PeerOutcome { peer: peer.clone(), outcome: *outcomes.get(at)?, is_shared })
         };
-        Aggregate { gradient: values, outcomes: self.in_order.iter().filter_map(of_peer).collect() }
+        let mut losses: Vec<f64> =
+            self.places.iter().map(|place| place.loss_sum / place.n_samples as f64).collect();
+        Aggregate {
+            gradient: values,
+            loss: lower_median(&mut losses, f64::total_cmp).map_or(f32::NAN, |loss| loss as f32),
+            outcomes: self.in_order.iter().filter_map(of_peer).collect(),
+        }
     }
 }

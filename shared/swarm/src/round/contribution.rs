@@ -132,8 +132,8 @@ impl AveragingRound {
     }
 
     fn count(&mut self, peer: PeerKey, offer: &Offer, values: &[f32], sequence: u32) {
-        self.contributions.add(&peer, offer.n_samples, values);
-        self.loss_sum += f64::from(offer.loss) * f64::from(offer.n_samples);
+        self.contributions.add(&peer, offer.n_samples, offer.loss, values);
+        *self.counted_samples.entry(peer.clone()).or_default() += u64::from(offer.n_samples);
         self.sequences.push(sequence);
         if let Some(standing) = self.standings.get_mut(&peer) {
             standing.stalled = false;

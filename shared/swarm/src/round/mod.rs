@@ -9,6 +9,7 @@
 //! Where peers are not trusted, [`crate::robust`] takes the place of the mean.
 
 mod contribution;
+mod quorum;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use barnraise_protocol::gradient::{Accepted, Refusal};
 use crate::robust::{Aggregate, Aggregation, Contributions, PeerOutcome};
 use crate::{Moment, PeerKey};
 use contribution::{InFlight, Standing};
+use quorum::Patience;
 
 /// Most peers whose standing is remembered after they left.
 const STANDINGS_MAX: usize = 10_000;
@@ -93,7 +95,7 @@ pub struct MeanOfRound {
     pub n_samples: u64,
     /// Sequence numbers of the contributions behind it, in the order in which they were added up.
     pub sequences: Vec<u32>,
-    /// Mean loss of the samples.
+    /// Mean loss of the samples; where peers are not trusted, the median peer's.
     pub loss: f32,
     /// How the gradient was made: who repeats the step needs the same.
     pub aggregation: Aggregation,
@@ -150,7 +152,9 @@ pub struct AveragingRound {
     counted: BTreeSet<(PeerKey, u64)>,
     counted_before: BTreeSet<(PeerKey, u64)>,
     contributions: Contributions,
-    loss_sum: f64,
+    /// Of each peer.
+    counted_samples: BTreeMap<PeerKey, u64>,
+    patience: Patience,
     next_sequence: u32,
     sequences: Vec<u32>,
     actions: VecDeque<RoundAction>,
@@ -171,7 +175,8 @@ impl AveragingRound {
             counted: BTreeSet::new(),
             counted_before: BTreeSet::new(),
             contributions,
-            loss_sum: 0.0,
+            counted_samples: BTreeMap::new(),
+            patience: Patience::Unneeded,
             next_sequence: 0,
             sequences: Vec::new(),
             actions: VecDeque::new(),
@@ -246,14 +251,14 @@ impl AveragingRound {
     ///
     /// The driver needs it only to repeat a step after a restart; else the round says when to step.
     pub fn mean(&self) -> MeanOfRound {
-        let Aggregate { gradient, outcomes } = self.contributions.aggregate();
+        let Aggregate { gradient, loss, outcomes } = self.contributions.aggregate();
         let n_samples = self.contributions.n_samples();
         MeanOfRound {
             epoch: self.epoch,
             gradient,
             n_samples,
             sequences: self.sequences.clone(),
-            loss: (self.loss_sum / n_samples as f64) as f32,
+            loss,
             aggregation: self.config.aggregation,
             outcomes,
         }
@@ -273,7 +278,8 @@ impl AveragingRound {
         self.epoch += 1;
         self.phase = Phase::Accumulating;
         self.contributions.clear();
-        self.loss_sum = 0.0;
+        self.counted_samples.clear();
+        self.patience = Patience::Unneeded;
         self.next_sequence = 0;
         self.sequences.clear();
         self.counted_before = std::mem::take(&mut self.counted);
@@ -284,9 +290,14 @@ impl AveragingRound {
         self.advance(now);
     }
 
-    /// Ends the wait for whoever reported and did not deliver, once [`Self::next_deadline`] has passed.
+    /// Ends the wait for whoever reported and did not deliver, or said nothing at all, once [`Self::next_deadline`] has passed.
     pub fn on_timeout(&mut self, now: Moment) {
-        let Phase::Collecting { deadline } = self.phase else { return };
+        let Phase::Collecting { deadline } = self.phase else {
+            if self.loses_patience(now) {
+                self.advance(now);
+            }
+            return;
+        };
         if now < deadline {
             return;
         }
@@ -310,7 +321,11 @@ impl AveragingRound {
     pub fn next_deadline(&self) -> Option<Moment> {
         match self.phase {
             Phase::Collecting { deadline } => Some(deadline),
-            Phase::Accumulating | Phase::Stepping => None,
+            Phase::Accumulating => match self.patience {
+                Patience::Until(deadline) => Some(deadline),
+                Patience::Unneeded | Patience::Over => None,
+            },
+            Phase::Stepping => None,
         }
     }
 
@@ -329,8 +344,7 @@ impl AveragingRound {
 
     /// Makes every transition that the numbers allow.
     fn advance(&mut self, now: Moment) {
-        let target = u64::from(self.config.target_batch_size);
-        if self.phase == Phase::Accumulating && self.n_samples() >= target {
+        if self.phase == Phase::Accumulating && self.is_enough(now) {
             self.phase = Phase::Collecting { deadline: now + self.config.collect_timeout };
             self.actions.push_back(RoundAction::RequestGradients(self.epoch));
         }
@@ -338,7 +352,8 @@ impl AveragingRound {
         if self.n_outstanding() > 0 || !self.in_flight.is_empty() {
             return;
         }
-        if self.contributions.n_samples() >= target {
+        // All that is left of the claims is counted.
+        if self.is_enough(now) {
             self.phase = Phase::Stepping;
             self.actions.push_back(RoundAction::Step(self.mean()));
         } else {

@@ -268,6 +268,64 @@ fn a_restart_repeats_the_same_clipping_whatever_is_configured_by_then() {
     assert_eq!((restored.mean().gradient, restored.mean().aggregation), (vec![1.0; N], Aggregation::Mean));
 }
 
+/// A round that bears liars, with a session for each name.
+fn wary(names: &[u8]) -> AveragingRound {
+    let aggregation = Aggregation::CenteredClip { places: 16 };
+    let config = RoundConfig { aggregation, samples_per_second_max: 100_000, ..config() };
+    let mut round = AveragingRound::new(config, 0);
+    names.iter().for_each(|&name| round.on_join(peer(name), DeviceKind::BrowserCpu).unwrap());
+    round
+}
+
+#[test]
+fn liars_that_are_first_do_not_step_without_the_others() {
+    let mut round = wary(&[1, 2, 3, 4, 5]);
+    // Each claims the whole target at once.
+    for liar in [1, 2] {
+        contribute(&mut round, S, liar, &offer(1, 0, 100), [-9.0; N]);
+    }
+    for (honest, n_samples) in [(3, 10), (4, 10), (5, 10), (3, 20), (4, 20)] {
+        round.on_report(S, &peer(honest), &report(0, n_samples)).unwrap();
+        let got = actions(&mut round);
+        assert!(!got.iter().any(|action| matches!(action, RoundAction::RequestGradients(_))), "{got:?}");
+    }
+    // As each peer's claim up to the median one counts: 5 times 20.
+    round.on_report(S, &peer(5), &report(0, 20)).unwrap();
+    assert_eq!(actions(&mut round), [RoundAction::RequestGradients(0)]);
+    for (honest, n_samples) in [(3, 20), (4, 20), (5, 20)] {
+        contribute(&mut round, S, honest, &offer(1, 0, n_samples), [1.0, 1.5, 2.0 + f32::from(honest)]);
+    }
+    let got = actions(&mut round);
+    let Some(RoundAction::Step(mean)) = got.last() else { panic!("{got:?}") };
+    assert_eq!((mean.n_samples, mean.outcomes.len()), (260, 5));
+    assert!(mean.gradient.iter().all(|value| *value > 0.0), "{:?}", mean.gradient);
+}
+
+#[test]
+fn peers_that_say_nothing_are_waited_for_once() {
+    let mut round = wary(&[1, 2, 3, 4, 5, 6, 7]);
+    for name in [1, 2, 3] {
+        round.on_report(S, &peer(name), &report(0, 40)).unwrap();
+        assert_eq!(actions(&mut round), []);
+    }
+    let deadline = round.next_deadline().unwrap();
+    assert_eq!(deadline, S + S, "from the moment on at which there were enough samples");
+    // Another name gives no more time.
+    round.on_join(peer(8), DeviceKind::BrowserCpu).unwrap();
+    round.on_timeout(deadline - Duration::from_millis(1));
+    assert_eq!(actions(&mut round), []);
+    round.on_timeout(deadline);
+    assert_eq!(actions(&mut round), [RoundAction::RequestGradients(0)]);
+    for name in [1, 2, 3] {
+        contribute(&mut round, deadline, name, &offer(1, 0, 40), [1.0; N]);
+    }
+    assert!(matches!(actions(&mut round).last(), Some(RoundAction::Step(mean)) if mean.n_samples == 120));
+    // With one or two there is nothing to compare.
+    let mut two = wary(&[1, 2]);
+    contribute(&mut two, S, 1, &offer(1, 0, 100), [1.0; N]);
+    assert!(matches!(actions(&mut two).last(), Some(RoundAction::Step(_))));
+}
+
 /// Peers that report, deliver, stall, leave, repeat themselves and lie, in any order.
 #[derive(Debug, Clone)]
 enum Step {
@@ -302,8 +360,12 @@ proptest! {
     /// Whatever peers do: each step has at least the target's samples, all of them from contributions that
     /// were persisted once, and a round that waits has a deadline.
     #[test]
-    fn sequences_of_operations(steps in proptest::collection::vec(step(), 1..200), seed: u64) {
-        let mut round = AveragingRound::new(config(), 0);
+    fn sequences_of_operations(
+        steps in proptest::collection::vec(step(), 1..200),
+        seed: u64,
+        is_wary: bool,
+    ) {
+        let mut round = if is_wary { wary(&[]) } else { AveragingRound::new(config(), 0) };
         let mut random = SplitMix64::new(seed);
         let (mut now, mut open, mut stored) = (S, Vec::new(), Vec::new());
         let mut accepted = 0u64;
@@ -335,7 +397,9 @@ proptest! {
                     round.on_timeout(now);
                 }
             }
-            for action in actions(&mut round) {
+            let actions = actions(&mut round);
+            let steps = actions.iter().any(|action| matches!(action, RoundAction::Step(_)));
+            for action in actions {
                 match action {
                     RoundAction::Persist { ticket, epoch, .. } => {
                         prop_assert_eq!(epoch, round.epoch());
@@ -352,7 +416,9 @@ proptest! {
                         accepted = 0;
                         round.on_stepped(now);
                     }
-                    RoundAction::RequestGradients(_) => prop_assert!(round.next_deadline().is_some()),
+                    RoundAction::RequestGradients(_) => {
+                        prop_assert!(steps || round.next_deadline().is_some());
+                    }
                     RoundAction::Refuse(..) | RoundAction::Announce(_) => {}
                 }
             }

@@ -73,7 +73,7 @@ impl World {
     pub(super) fn start_backbone(&mut self) {
         (self.is_up, self.boot, self.boot_ms) = (true, self.boot + 1, self.now);
         let epoch = self.n_committed;
-        self.round = AveragingRound::new(config(), epoch);
+        self.round = AveragingRound::new(config(self.troubles.is_wary), epoch);
         let before = epoch.checked_sub(1).and_then(|before| self.journal.get(&before));
         for entry in before.iter().flat_map(|entries| entries.values()) {
             self.round.restore_counted_before(key(entry.peer), entry.offer.contribution_id);

@@ -1,0 +1,68 @@
+//! When a step that bears liars may be made: not before most peers have had their say.
+//!
+//! Whoever claims many samples at once would otherwise reach the target alone, in every epoch, before the
+//! others have computed anything, and be aggregated with nobody. So claims count toward the target as they weigh
+//! in [`crate::robust::centered_clip`], up to the median peer's; and the median is that of all who have a
+//! session, most of whom have to have reported. For those that report nothing at all a round waits once, as
+//! long as for those that report and do not deliver. The price: a run goes at the pace of its median peer.
+
+use std::collections::BTreeMap;
+
+use super::AveragingRound;
+use crate::robust::{Aggregation, lower_median};
+use crate::{Moment, PeerKey};
+
+/// How long an epoch with enough claims waits for peers that have said nothing yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// There are not enough claims yet.
+    Unneeded,
+    Until(Moment),
+    /// They are not waited for any more in this epoch.
+    Over,
+}
+
+impl AveragingRound {
+    /// Whether what is claimed, or counted, makes a step.
+    pub(super) fn is_enough(&mut self, now: Moment) -> bool {
+        let target = u64::from(self.config.target_batch_size);
+        if self.n_samples() < target {
+            return false;
+        }
+        if self.config.aggregation == Aggregation::Mean || self.n_believed() >= target {
+            return true;
+        }
+        if self.patience == Patience::Unneeded {
+            self.patience = Patience::Until(now + self.config.collect_timeout);
+        }
+        false
+    }
+
+    /// Whether the patience with silent peers runs out just now.
+    pub(super) fn loses_patience(&mut self, now: Moment) -> bool {
+        let is_over = matches!(self.patience, Patience::Until(deadline) if deadline <= now);
+        if is_over {
+            self.patience = Patience::Over;
+        }
+        is_over
+    }
+
+    /// Samples claimed, of each peer up to the median peer's.
+    fn n_believed(&self) -> u64 {
+        let mut claims: BTreeMap<&PeerKey, u64> =
+            self.counted_samples.iter().map(|(peer, &n)| (peer, n)).collect();
+        for flight in self.in_flight.values() {
+            *claims.entry(&flight.peer).or_default() += u64::from(flight.offer.n_samples);
+        }
+        for (peer, contributor) in &self.contributors {
+            *claims.entry(peer).or_default() += u64::from(contributor.outstanding);
+        }
+        let is_stalled = |peer: &PeerKey| self.standings.get(peer).is_some_and(|standing| standing.stalled);
+        let is_heard = |peer: &PeerKey, n: u64| n > 0 || self.patience != Patience::Over && !is_stalled(peer);
+        let mut sizes: Vec<u64> =
+            claims.iter().filter(|&(&peer, &n)| is_heard(peer, n)).map(|(_, &n)| n).collect();
+        // Of two nobody can say which one lies.
+        let cap = if sizes.len() < 3 { None } else { lower_median(&mut sizes, u64::cmp) };
+        sizes.iter().map(|&n| n.min(cap.unwrap_or(u64::MAX))).sum()
+    }
+}
