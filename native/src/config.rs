@@ -88,6 +88,8 @@ pub struct RunSection {
     pub gradient_codec: TensorCodec,
     /// How parameters travel.
     pub state_codec: TensorCodec,
+    /// Whether gradients are of the parameters of one epoch before (DeDLOC §3.2, delayed parameter updates).
+    pub delayed_updates: bool,
     /// The optimizer.
     pub optimizer: OptimizerSpec,
     /// Its learning rate.
@@ -222,6 +224,7 @@ impl Default for RunSection {
             shuffle_buffer_samples: 2000,
             gradient_codec: TensorCodec::F16,
             state_codec: TensorCodec::F32,
+            delayed_updates: false,
             optimizer: OptimizerSpec::adam(),
             schedule: ScheduleSpec { peak: 0.002, warmup_steps: 10, decay: Decay::Constant },
         }

@@ -83,6 +83,7 @@ fn run_status(epoch: u64) -> RunStatus {
             shuffle_buffer_samples: 1000,
             gradient_codec: TensorCodec::F16,
             compression: Compression::default(),
+            delayed_updates: false,
             state_codec: TensorCodec::F32,
             contribution_samples_max: 4096,
             manifest: Manifest {

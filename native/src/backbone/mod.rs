@@ -264,6 +264,7 @@ fn describe(
         shuffle_buffer_samples: config.run.shuffle_buffer_samples,
         gradient_codec: config.run.gradient_codec,
         compression: config.compression,
+        delayed_updates: config.run.delayed_updates,
         state_codec: config.run.state_codec,
         contribution_samples_max: config.averaging.contribution_samples_max,
         manifest: manifest.clone(),

@@ -94,11 +94,11 @@ pub fn check_description(run: &RunDescription) -> Result<ParameterLayout, Descri
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use barnraise_protocol::access::{AccessDescription, PublicKey};
-    use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
-    use barnraise_protocol::codec::{Density, Sparsity};
-    use barnraise_protocol::run::{Compression, ModelKind, ModelSpec};
     use barnraise_protocol::Sha256Hash;
+    use barnraise_protocol::access::{AccessDescription, PublicKey};
+    use barnraise_protocol::codec::{Density, Sparsity};
+    use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
+    use barnraise_protocol::run::{Compression, ModelKind, ModelSpec};
 
     use super::*;
 
@@ -116,6 +116,7 @@ mod tests {
             shuffle_buffer_samples: 16,
             gradient_codec: TensorCodec::F16,
             compression: Compression::default(),
+            delayed_updates: false,
             state_codec: TensorCodec::F32,
             contribution_samples_max: 8,
             manifest: Manifest {

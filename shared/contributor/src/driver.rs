@@ -143,6 +143,8 @@ struct Run {
     loaded: Option<(u64, Moment)>,
     /// Parameters that wait for the trainer, and whether an errand wants them.
     parked: Option<(State, bool)>,
+    /// Parameters for the gradients of the next epoch.
+    aside: Option<State>,
     /// Whether the trainer has computed anything on its device.
     is_warm: bool,
     samples: SampleStream,

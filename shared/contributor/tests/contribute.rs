@@ -20,7 +20,7 @@ use barnraise_swarm::activity::{Activity, Contribution};
 use futures::channel::mpsc;
 use tokio::task::LocalSet;
 
-use backbone::{Backbone, TestPlatform};
+use backbone::{Backbone, MICRO_BATCH, TestPlatform};
 
 /// More than any test computes: the epoch goes on for ever.
 const ENDLESS: u32 = 1_000_000_000;
@@ -53,6 +53,14 @@ impl Script {
     async fn until_computed(&self) {
         self.until_event(|event| matches!(event, Event::Contribution(given) if given.n_samples_computed > 0))
             .await;
+    }
+
+    fn n_samples_computed(&self) -> u64 {
+        let computed = |event: &Event| match event {
+            Event::Contribution(given) => Some(given.n_samples_computed),
+            _ => None,
+        };
+        self.events.borrow().iter().rev().find_map(computed).unwrap_or(0)
     }
 
     fn activities(&self) -> Vec<Activity> {
@@ -292,6 +300,26 @@ fn gradients_are_sent_as_the_run_says() {
             assert!(offer.transfer.n_bytes < backbone.state_bytes() / at_least, "{offer:?}");
         }
     }
+}
+
+#[test]
+fn with_delayed_updates_batches_are_computed_while_a_gradient_is_on_its_way() {
+    let backbone = Backbone::new(3, 64);
+    backbone.description.borrow_mut().delayed_updates = true;
+    backbone.is_holding.set(true);
+    let platform = TestPlatform::new(&backbone);
+    let ((), given) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        script.until(|script| script.backbone.n_held.get() > 0).await;
+        let before = script.n_samples_computed();
+        script.until(|script| script.n_samples_computed() >= before + 3 * u64::from(MICRO_BATCH)).await;
+        script.backbone.release();
+        script.until(|script| script.backbone.epoch() >= 6).await;
+    });
+    assert_eq!((given.n_refused, given.last_refusal), (0, None));
+    let epochs: Vec<u64> = backbone.offers.borrow().iter().map(|offer| offer.epoch).collect();
+    assert!(epochs.is_sorted() && epochs.contains(&5), "{epochs:?}");
+    assert_eq!(given.n_samples_accepted, backbone.n_samples_accepted());
 }
 
 #[test]

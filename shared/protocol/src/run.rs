@@ -64,6 +64,9 @@ pub struct RunDescription {
     pub gradient_codec: TensorCodec,
     /// What is done to gradients before the values that are sent are chosen.
     pub compression: Compression,
+    /// Whether gradients are of the parameters of one epoch before, so that nobody waits for an averaging (DeDLOC
+    /// §3.2, delayed parameter updates).
+    pub delayed_updates: bool,
     /// How parameters travel.
     pub state_codec: TensorCodec,
     /// Largest number of samples that one contribution may claim.

@@ -2,6 +2,10 @@
 //!
 //! The same for the tab and the native peer. The driver asks [`Contributor::next_action`], does it, and
 //! says how it went. It never holds a tensor; the driver's trainer does.
+//!
+//! With delayed updates (DeDLOC §3.2, delayed parameter updates) gradients are those of the parameters of one epoch
+//! before, so that the device never waits: while the gradients of an epoch travel and are averaged, those of the
+//! next are computed with the parameters that are at hand, and the new ones are put to use when these are taken.
 
 use std::time::Duration;
 
@@ -26,6 +30,8 @@ pub enum Action {
     /// Pull the parameters of the newest epoch into the trainer, which forgets its gradient; then
     /// `on_state`, or `on_disconnected` if the stream broke.
     FetchState,
+    /// Put the parameters into the trainer that came last and were left aside; then `on_state`.
+    LoadState,
     /// One forward and backward pass, then `on_batch`.
     ComputeBatch,
     /// Send the report.
@@ -34,7 +40,7 @@ pub enum Action {
     TakeGradient {
         /// The name under which it is offered.
         contribution_id: u64,
-        /// The epoch whose parameters were used.
+        /// The epoch that it counts for.
         epoch: u64,
         /// Samples behind it.
         n_samples: u32,
@@ -105,9 +111,13 @@ pub struct Contributor {
     micro_batch_size: u32,
     /// Whether what comes too late for its epoch has a place in the next contribution.
     keeps_late: bool,
+    /// Whether gradients may be of the parameters of the epoch before.
+    is_delayed: bool,
     run_epoch: Option<u64>,
     loaded_epoch: Option<u64>,
-    /// Samples in the trainer's gradient, of `loaded_epoch`.
+    /// Of the parameters that were left aside.
+    fetched_epoch: Option<u64>,
+    /// Samples in the trainer's gradient, of `loaded_epoch`. Those of the next epoch where this one is delivered.
     accumulated: u32,
     /// What was reported last.
     reported: u32,
@@ -131,8 +141,10 @@ impl Contributor {
             contribution_samples_max: 1,
             micro_batch_size: 1,
             keeps_late: false,
+            is_delayed: false,
             run_epoch: None,
             loaded_epoch: None,
+            fetched_epoch: None,
             accumulated: 0,
             reported: 0,
             due: false,
@@ -199,6 +211,38 @@ impl Contributor {
         self.keeps_late = keeps_late;
     }
 
+    /// Whether updates are delayed.
+    pub fn set_delayed(&mut self, is_delayed: bool) {
+        self.is_delayed = is_delayed;
+    }
+
+    /// Whether a batch can be computed while something else is waited for. Its samples count for the next epoch
+    /// where this one is delivered.
+    pub fn computes_meanwhile(&self) -> bool {
+        let has_room = self.accumulated + self.micro_batch_size <= self.contribution_samples_max;
+        let is_taken = self.delivered || !self.due;
+        let is_at_work = self.wanted == Wanted::Contribute && matches!(self.link, Link::Up { .. });
+        let (Some(run_epoch), Some(loaded)) = (self.run_epoch, self.loaded_epoch) else { return false };
+        let counts_for = run_epoch + u64::from(self.delivered);
+        let is_fresh = loaded == counts_for || loaded + 1 == counts_for;
+        self.is_delayed && is_at_work && has_room && is_taken && is_fresh
+    }
+
+    /// Whether parameters of `epoch` are to be left aside until the gradient in the trainer is taken: then
+    /// `on_fetched`, otherwise they go into the trainer, and `on_state` follows.
+    pub fn leaves_aside(&self, epoch: u64) -> bool {
+        let is_used = self.accumulated > 0 || !self.delivered;
+        self.is_delayed && is_used && self.loaded_epoch.is_some_and(|loaded| loaded + 1 == epoch)
+    }
+
+    /// The parameters of `epoch` are at hand.
+    pub fn on_fetched(&mut self, epoch: u64) {
+        self.fetched_epoch = Some(epoch);
+        if self.run_epoch.is_some_and(|known| known < epoch) {
+            self.on_epoch(epoch);
+        }
+    }
+
     /// The connection broke or could not be made.
     pub fn on_disconnected(&mut self, now: Moment, reason: String) {
         let retry_at = now + self.backoff.next_delay();
@@ -237,6 +281,7 @@ impl Contributor {
     pub fn on_state(&mut self, epoch: u64) {
         self.drop_accumulated();
         self.loaded_epoch = Some(epoch);
+        self.fetched_epoch = None;
         // The state may be newer than the announcement that is still on its way.
         if self.run_epoch.is_some_and(|known| known < epoch) {
             self.on_epoch(epoch);
@@ -247,6 +292,7 @@ impl Contributor {
     pub fn on_trainer_lost(&mut self) {
         self.drop_accumulated();
         self.loaded_epoch = None;
+        self.fetched_epoch = None;
     }
 
     /// A forward and backward pass over `n_samples` is done.
@@ -306,25 +352,41 @@ impl Contributor {
             return self.next_action(now);
         }
         let silence = Action::Wait(Some(heard_at + SILENCE_MAX));
+        if self.fetched_epoch.is_some() && self.fetched_epoch == self.run_epoch && self.is_free() {
+            return Action::LoadState;
+        }
         match self.pending {
             Some(pending) if now < pending.not_before => return Action::Wait(Some(pending.not_before)),
             Some(_) => return Action::Offer,
             None => {}
         }
         let Some(run_epoch) = self.run_epoch else { return silence };
-        if self.loaded_epoch != Some(run_epoch) {
+        let is_one_behind =
+            self.is_delayed && self.loaded_epoch.is_some_and(|loaded| loaded + 1 == run_epoch);
+        if self.loaded_epoch != Some(run_epoch) && !is_one_behind {
             if self.is_stopping() {
                 self.drop_accumulated();
                 return self.leave();
             }
             return self.keep_late().unwrap_or(Action::FetchState);
         }
+        // What others wait for goes first.
+        let is_waited_for = !self.delivered && (self.due || self.reported != self.accumulated);
+        if is_one_behind && self.fetched_epoch != Some(run_epoch) && !is_waited_for && !self.is_stopping() {
+            return Action::FetchState;
+        }
         self.next_in_epoch(run_epoch, silence)
+    }
+
+    /// Whether everything that was computed for the epoch is taken from the trainer.
+    fn is_free(&self) -> bool {
+        self.accumulated == 0 && self.delivered
     }
 
     fn next_in_epoch(&mut self, epoch: u64, silence: Action) -> Action {
         let full = self.accumulated + self.micro_batch_size > self.contribution_samples_max;
-        if self.accumulated > 0 && (self.due || full || self.is_stopping()) {
+        let is_called_for = (self.due || full) && !self.delivered;
+        if self.accumulated > 0 && (is_called_for || self.is_stopping()) {
             return self.take_gradient(epoch);
         }
         if self.due || self.delivered {
@@ -370,6 +432,7 @@ impl Contributor {
         self.wanted = Wanted::Nothing;
         self.link = Link::Down { retry_at: Moment::ZERO, reason: None };
         self.loaded_epoch = None;
+        self.fetched_epoch = None;
         self.run_epoch = None;
         Action::Leave
     }

@@ -35,6 +35,7 @@ pub(crate) fn run() -> RunDescription {
         shuffle_buffer_samples: 1000,
         gradient_codec: TensorCodec::F16,
         compression: Compression::default(),
+        delayed_updates: false,
         state_codec: TensorCodec::F16,
         contribution_samples_max: 4096,
         manifest: Manifest {

@@ -152,6 +152,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             description.target_batch_size,
         );
         self.contributor.set_keeps_late(compressor.keeps());
+        self.contributor.set_delayed(description.delayed_updates);
         let n_shards = description.manifest.shards.len() as u32;
         let capacity = description.shuffle_buffer_samples as usize;
         self.run = Some(Run {
@@ -160,6 +161,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             compressor,
             loaded: None,
             parked: None,
+            aside: None,
             is_warm: false,
             samples: SampleStream::new(n_shards, capacity, self.seed),
             wanted_shard: None,
@@ -185,13 +187,18 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         Ok(())
     }
 
-    fn on_state(&mut self, state: State, is_errand: bool) {
+    pub(super) fn on_state(&mut self, state: State, is_errand: bool) {
         let now = self.platform.now();
         if let Some(link) = &mut self.link {
             link.is_proven = true;
             link.used_at = now;
         }
         let Some(run) = &mut self.run else { return };
+        if !is_errand && self.contributor.leaves_aside(state.epoch) {
+            self.contributor.on_fetched(state.epoch);
+            run.aside = Some(state);
+            return;
+        }
         let Some(trainer) = &mut run.trainer else {
             run.parked = Some((state, is_errand));
             return;
@@ -369,6 +376,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.device = device;
         self.speed = Speed::default();
         self.contributor.on_trainer_lost();
+        if let Some(run) = &mut self.run {
+            run.aside = None;
+        }
         (self.events)(Event::DeviceChanged {
             device: self.platform.device_kind(self.device.choice()),
             device_name: self.device.name().to_owned(),

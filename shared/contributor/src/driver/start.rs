@@ -31,6 +31,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 break;
             }
         }
+        if self.compute_kind.is_none() && !is_parked && self.contributor.computes_meanwhile() {
+            self.start_batch();
+        }
     }
 
     /// Whether the state machine can be asked again at once.
@@ -40,6 +43,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         match action {
             Action::Connect => self.start_connect(true),
             Action::FetchState => self.start_state(false),
+            Action::LoadState => return self.load_state(),
             Action::ComputeBatch => self.start_batch(),
             Action::SendReport(report) => return self.start_report(report),
             Action::TakeGradient { contribution_id, epoch, n_samples } => {
@@ -128,6 +132,15 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let fetch =
             network::fetch_state(operation, link.state.take(), partial, n_parameters, codec, progress);
         self.run_net(NetKind::State { is_errand }, cancel, fetch);
+    }
+
+    fn load_state(&mut self) -> bool {
+        match self.run.as_mut().and_then(|run| run.aside.take()) {
+            Some(state) => self.on_state(state, false),
+            // They went with the device: they are fetched again.
+            None => self.contributor.on_trainer_lost(),
+        }
+        true
     }
 
     fn start_report(&mut self, report: Report) -> bool {

@@ -51,6 +51,10 @@ pub(crate) struct Backbone {
     pub(crate) accepted: RefCell<Vec<Accepted>>,
     /// Everything that was offered.
     pub(crate) offers: RefCell<Vec<Offer>>,
+    /// Offers are heard, and not answered until [`Self::release`].
+    pub(crate) is_holding: Cell<bool>,
+    pub(crate) n_held: Cell<u32>,
+    released: Notify,
     /// Receipts are signed in another's name.
     pub(crate) is_forging: Cell<bool>,
     is_up: Cell<bool>,
@@ -114,6 +118,7 @@ impl Backbone {
             shuffle_buffer_samples: 300,
             gradient_codec,
             compression,
+            delayed_updates: false,
             state_codec: TensorCodec::F32,
             contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
             manifest,
@@ -135,6 +140,9 @@ impl Backbone {
             happened: Notify::new(),
             accepted: RefCell::default(),
             offers: RefCell::default(),
+            is_holding: Cell::new(false),
+            n_held: Cell::new(0),
+            released: Notify::new(),
             is_forging: Cell::new(false),
             is_up: Cell::new(true),
             origin: Instant::now(),
@@ -183,6 +191,12 @@ impl Backbone {
         let now = self.origin.elapsed();
         gone.iter().for_each(|peer| self.round.borrow_mut().on_leave(now, peer));
         self.answers.take();
+    }
+
+    /// Answers what was held.
+    pub(crate) fn release(&self) {
+        self.is_holding.set(false);
+        self.released.notify_one();
     }
 
     pub(crate) fn come_back(&self) {
@@ -321,6 +335,11 @@ impl Backbone {
         loop {
             let gradient::ContributorToBackbone::Offer(offer) =
                 framing::read(&mut stream, max).await.map_err(text)?;
+            while self.is_holding.get() {
+                self.n_held.set(self.n_held.get() + 1);
+                self.happened.notify_one();
+                self.released.notified().await;
+            }
             let answer = match self.gradient(&mut stream, &offer).await? {
                 Ok(accepted) => gradient::BackboneToContributor::Accepted(self.receipt(accepted, &offer)),
                 Err(refusal) => gradient::BackboneToContributor::Refused(refusal),

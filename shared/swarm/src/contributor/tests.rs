@@ -162,3 +162,165 @@ fn what_came_too_late_is_kept_where_it_is_of_use() {
         assert_eq!(peer.tally().n_samples_late, 64);
     }
 }
+
+/// A contributor of a run with delayed updates that has delivered its part of epoch 3 and knows of epoch 4.
+fn delayed() -> Contributor {
+    let mut peer = connected();
+    peer.set_delayed(true);
+    compute(&mut peer, 64);
+    peer.on_due(3);
+    assert!(!peer.computes_meanwhile(), "what is due is taken first");
+    assert_eq!(peer.next_action(S), Action::TakeGradient { contribution_id: 100, epoch: 3, n_samples: 64 });
+    assert_eq!(peer.next_action(S), Action::Offer);
+    peer
+}
+
+#[test]
+fn with_delayed_updates_the_device_works_while_gradients_travel_and_parameters_come() {
+    let mut peer = delayed();
+    assert!(peer.computes_meanwhile());
+    peer.on_batch(64, 10.0);
+    peer.on_answer(S, &accepted(100));
+    assert!(matches!(peer.next_action(S), Action::Wait(Some(_))), "it is for the next epoch");
+    assert!(peer.computes_meanwhile());
+    peer.on_batch(64, 10.0);
+    peer.on_epoch(4);
+    let report = Report { epoch: 4, n_samples: 128, samples_per_second: 10.0 };
+    assert_eq!(peer.next_action(S), Action::SendReport(report));
+    assert_eq!(peer.next_action(S), Action::FetchState);
+    assert!(peer.computes_meanwhile());
+    assert!(peer.leaves_aside(4));
+    peer.on_fetched(4);
+    assert_eq!(peer.next_action(S), Action::ComputeBatch);
+    peer.on_due(4);
+    assert_eq!(peer.next_action(S), Action::TakeGradient { contribution_id: 101, epoch: 4, n_samples: 128 });
+    assert_eq!(peer.next_action(S), Action::LoadState);
+    peer.on_state(4);
+    assert_eq!(peer.next_action(S), Action::Offer);
+    assert!(peer.computes_meanwhile());
+    assert_eq!(peer.tally().n_samples_late, 0);
+}
+
+#[test]
+fn without_them_it_waits() {
+    let mut peer = delayed();
+    peer.set_delayed(false);
+    assert!(!peer.computes_meanwhile());
+    assert!(!peer.leaves_aside(4));
+    peer.on_answer(S, &accepted(100));
+    peer.on_epoch(4);
+    assert_eq!(peer.next_action(S), Action::FetchState);
+}
+
+#[test]
+fn parameters_that_come_after_their_gradient_is_due_are_used_at_once() {
+    let mut peer = delayed();
+    peer.on_batch(64, 10.0);
+    peer.on_answer(S, &accepted(100));
+    peer.on_epoch(4);
+    assert!(matches!(peer.next_action(S), Action::SendReport(_)));
+    assert_eq!(peer.next_action(S), Action::FetchState);
+    peer.on_due(4);
+    assert!(
+        !peer.computes_meanwhile(),
+        "neither for this epoch nor, with parameters of two before, the next"
+    );
+    assert!(matches!(peer.next_action(S), Action::TakeGradient { epoch: 4, .. }));
+    assert!(!peer.computes_meanwhile());
+    assert!(!peer.leaves_aside(4));
+    peer.on_state(4);
+    assert!(peer.computes_meanwhile());
+}
+
+#[test]
+fn gradients_of_two_epochs_before_are_late() {
+    let mut peer = delayed();
+    peer.on_batch(64, 10.0);
+    peer.on_answer(S, &accepted(100));
+    peer.on_epoch(5);
+    assert!(!peer.computes_meanwhile());
+    assert_eq!(peer.next_action(S), Action::FetchState);
+    assert!(!peer.leaves_aside(5));
+    peer.on_state(5);
+    assert_eq!(peer.tally().n_samples_late, 64);
+}
+
+/// Whatever arrives when: but for the first epoch, what counts for an epoch was computed with the parameters of
+/// the one before. Whoever was too slow to fetch them in their time goes on with the newest, never with older ones.
+#[test]
+fn delayed_updates_are_exactly_one_round_behind() {
+    for seed in 0..20 {
+        let mut random = crate::random::SplitMix64::new(seed);
+        let mut peer = connected();
+        peer.set_delayed(true);
+        // The parameters in the trainer, those of the gradient in it, and those left aside.
+        let (mut loaded, mut gradient_of, mut aside) = (3u64, Vec::new(), None);
+        let (mut epoch, mut n_taken, mut fetching, mut offering) = (3u64, 0, false, false);
+        let (mut is_due, mut caught_up_at, mut n_behind) = (false, 3, 0);
+        let mut now = Moment::ZERO;
+        for _ in 0..2000 {
+            now += Duration::from_millis(10);
+            peer.on_heard(now);
+            // What the network does, in its own time.
+            match random.below(6) {
+                0 if fetching => {
+                    fetching = false;
+                    if peer.leaves_aside(epoch) {
+                        aside = Some(epoch);
+                        peer.on_fetched(epoch);
+                    } else {
+                        assert_eq!(gradient_of, [], "seed {seed}");
+                        if loaded + 1 < epoch {
+                            caught_up_at = epoch;
+                        }
+                        loaded = epoch;
+                        peer.on_state(epoch);
+                    }
+                }
+                1 if offering => {
+                    offering = false;
+                    peer.on_answer(now, &accepted(0));
+                    if std::mem::take(&mut is_due) {
+                        epoch += 1;
+                        peer.on_epoch(epoch);
+                    }
+                }
+                2 if !gradient_of.is_empty() && !offering => {
+                    is_due = true;
+                    peer.on_due(epoch);
+                }
+                _ => {}
+            }
+            if !fetching && !offering {
+                match peer.next_action(now) {
+                    Action::FetchState => fetching = true,
+                    Action::Offer => offering = true,
+                    Action::TakeGradient { epoch: counts_for, .. } => {
+                        let want = counts_for - u64::from(counts_for != caught_up_at);
+                        let is_right = gradient_of.iter().all(|of| *of == want);
+                        assert!(is_right, "seed {seed}: {gradient_of:?} for {counts_for}");
+                        n_behind += usize::from(want < counts_for);
+                        gradient_of.clear();
+                        n_taken += 1;
+                    }
+                    Action::LoadState => {
+                        assert_eq!(gradient_of, [], "seed {seed}");
+                        loaded = aside.take().unwrap();
+                        peer.on_state(loaded);
+                    }
+                    Action::ComputeBatch => {
+                        gradient_of.push(loaded);
+                        peer.on_batch(64, 10.0);
+                    }
+                    _ => {}
+                }
+            }
+            if (fetching || offering) && peer.computes_meanwhile() {
+                gradient_of.push(loaded);
+                peer.on_batch(64, 10.0);
+            }
+        }
+        assert!(n_taken > 20 && 2 * n_behind > n_taken, "seed {seed}: {n_behind} of {n_taken}");
+        assert_eq!(peer.tally().n_samples_late, 0, "seed {seed}");
+    }
+}

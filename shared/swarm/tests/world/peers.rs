@@ -71,7 +71,10 @@ impl World {
                     return self.after(wait.max(1), Event::Wake(peer, operation));
                 }
                 // Nor is anything kept of F32.
-                action @ (Action::Wait(None) | Action::Leave | Action::KeepLate { .. }) => {
+                action @ (Action::Wait(None)
+                | Action::Leave
+                | Action::KeepLate { .. }
+                | Action::LoadState) => {
                     panic!("{action:?} of one that goes on")
                 }
             }
