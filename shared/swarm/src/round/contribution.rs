@@ -42,6 +42,7 @@ impl AveragingRound {
         self.check_rate(now, peer, offer.n_samples)?;
         if let Some(contributor) = self.contributors.get_mut(peer) {
             contributor.outstanding = contributor.outstanding.saturating_sub(offer.n_samples);
+            contributor.is_silent = false;
         }
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;

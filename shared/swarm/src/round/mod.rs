@@ -128,6 +128,8 @@ struct Contributor {
     /// Reported for the current epoch and not yet offered.
     outstanding: u32,
     samples_per_second: f32,
+    /// An epoch waited for it in vain: until it says something, none does.
+    is_silent: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,7 +217,7 @@ impl AveragingRound {
         if n >= self.config.contributors_max && !self.contributors.contains_key(&peer) {
             return Err(SessionError::Full(n));
         }
-        let fresh = Contributor { device, outstanding: 0, samples_per_second: 0.0 };
+        let fresh = Contributor { device, outstanding: 0, samples_per_second: 0.0, is_silent: false };
         self.contributors.insert(peer, fresh);
         Ok(())
     }
@@ -238,6 +240,7 @@ impl AveragingRound {
         }
         // A NaN becomes 0 by `max`.
         contributor.samples_per_second = report.samples_per_second.max(0.0).min(speed_max);
+        contributor.is_silent &= report.n_samples == 0;
         let collecting = matches!(self.phase, Phase::Collecting { .. });
         let finished = collecting && contributor.outstanding == 0;
         if report.epoch == self.epoch && !stalled && !finished {

@@ -3,10 +3,11 @@
 //! Whoever claims many samples at once would otherwise reach the target alone, in every epoch, before the
 //! others have computed anything, and be aggregated with nobody. So claims count toward the target as they weigh
 //! in [`crate::robust::centered_clip`], up to the median peer's; and the median is that of all who have a
-//! session, most of whom have to have reported. For those that report nothing at all a round waits once, as
-//! long as for those that report and do not deliver. The price: a run goes at the pace of its median peer.
+//! session, most of whom have to have reported. For those that report nothing at all an epoch waits once, as long
+//! as for those that report and do not deliver; the next one does not, until they do. The price: a run goes at
+//! the pace of its median peer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::AveragingRound;
 use crate::robust::{Aggregation, lower_median};
@@ -43,12 +44,17 @@ impl AveragingRound {
         let is_over = matches!(self.patience, Patience::Until(deadline) if deadline <= now);
         if is_over {
             self.patience = Patience::Over;
+            let heard: BTreeSet<PeerKey> =
+                self.claims().into_iter().filter(|(_, n)| *n > 0).map(|(peer, _)| peer.clone()).collect();
+            for (peer, contributor) in &mut self.contributors {
+                contributor.is_silent = !heard.contains(peer);
+            }
         }
         is_over
     }
 
-    /// Samples claimed, of each peer up to the median peer's.
-    fn n_believed(&self) -> u64 {
+    /// Samples of each peer with a session or a contribution: counted, on their way, and reported.
+    fn claims(&self) -> BTreeMap<&PeerKey, u64> {
         let mut claims: BTreeMap<&PeerKey, u64> =
             self.counted_samples.iter().map(|(peer, &n)| (peer, n)).collect();
         for flight in self.in_flight.values() {
@@ -57,12 +63,23 @@ impl AveragingRound {
         for (peer, contributor) in &self.contributors {
             *claims.entry(peer).or_default() += u64::from(contributor.outstanding);
         }
-        let is_stalled = |peer: &PeerKey| self.standings.get(peer).is_some_and(|standing| standing.stalled);
-        let is_heard = |peer: &PeerKey, n: u64| n > 0 || self.patience != Patience::Over && !is_stalled(peer);
+        claims
+    }
+
+    /// Samples claimed, of each peer up to the median peer's.
+    fn n_believed(&self) -> u64 {
+        let claims = self.claims();
         let mut sizes: Vec<u64> =
-            claims.iter().filter(|&(&peer, &n)| is_heard(peer, n)).map(|(_, &n)| n).collect();
+            claims.iter().filter(|&(peer, &n)| n > 0 || self.is_awaited(peer)).map(|(_, &n)| n).collect();
         // Of two nobody can say which one lies.
         let cap = if sizes.len() < 3 { None } else { lower_median(&mut sizes, u64::cmp) };
         sizes.iter().map(|&n| n.min(cap.unwrap_or(u64::MAX))).sum()
+    }
+
+    /// Whether a peer that has said nothing in this epoch is expected to.
+    fn is_awaited(&self, peer: &PeerKey) -> bool {
+        let is_stalled = self.standings.get(peer).is_some_and(|standing| standing.stalled);
+        let is_silent = self.contributors.get(peer).is_none_or(|contributor| contributor.is_silent);
+        self.patience != Patience::Over && !is_stalled && !is_silent
     }
 }

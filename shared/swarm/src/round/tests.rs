@@ -320,6 +320,24 @@ fn peers_that_say_nothing_are_waited_for_once() {
         contribute(&mut round, deadline, name, &offer(1, 0, 40), [1.0; N]);
     }
     assert!(matches!(actions(&mut round).last(), Some(RoundAction::Step(mean)) if mean.n_samples == 120));
+    // The next epoch does not wait for them again, but for one that has spoken since.
+    round.on_stepped(deadline);
+    let wait = |round: &mut AveragingRound, names: &[u8]| {
+        for &name in names {
+            round.on_report(deadline, &peer(name), &report(round.epoch(), 40)).unwrap();
+        }
+        actions(round).contains(&RoundAction::RequestGradients(round.epoch()))
+    };
+    assert!(wait(&mut round, &[1, 2, 3]));
+    for name in [1, 2, 3] {
+        contribute(&mut round, deadline + S, name, &offer(2, 1, 40), [1.0; N]);
+    }
+    actions(&mut round);
+    round.on_stepped(deadline);
+    (4..=7).for_each(|name| round.on_report(S, &peer(name), &report(2, 1)).unwrap());
+    (4..=7).for_each(|name| round.on_report(S, &peer(name), &report(2, 0)).unwrap());
+    assert!(!wait(&mut round, &[1, 2, 3]), "{:?}", round.next_deadline());
+    assert_eq!(round.next_deadline(), Some(deadline + S));
     // With one or two there is nothing to compare.
     let mut two = wary(&[1, 2]);
     contribute(&mut two, S, 1, &offer(1, 0, 100), [1.0; N]);
