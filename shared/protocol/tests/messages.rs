@@ -5,6 +5,7 @@
 use std::fmt::{Debug, Write};
 
 use barnraise_protocol::access::{AccessDescription, PublicKey, Signature, UnixTime};
+use barnraise_protocol::average;
 use barnraise_protocol::bulk::{Pull, Transfer};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::{self, DeviceKind, Join, Progress, Report};
@@ -191,6 +192,25 @@ fn gradient_messages() {
 }
 
 #[test]
+fn average_messages() {
+    use average::{Finished, Join, ReducerToMember, Refusal};
+    let max = average::MESSAGE_BYTES_MAX;
+    check(&Join { group: HASH, part: 300, attempt: 1 }, max, &format!("{}ac0201", hash_hex()));
+    let finished = Finished { n_members: 7, n_samples: 300 };
+    for (message, golden) in [
+        (ReducerToMember::Granted { window_chunks: 8 }, "0008"),
+        (ReducerToMember::Refused(Refusal::UnknownGroup), "0100"),
+        (ReducerToMember::Refused(Refusal::NotAMember), "0101"),
+        (ReducerToMember::Refused(Refusal::NotReducer { part: 2, attempt: 1 }), "01020201"),
+        (ReducerToMember::Refused(Refusal::Duplicate), "0103"),
+        (ReducerToMember::Refused(Refusal::Busy), "0104"),
+        (ReducerToMember::Finished(finished), "0207ac02"),
+    ] {
+        check(&message, max, golden);
+    }
+}
+
+#[test]
 fn pulls() {
     check(&Pull::Chunks { first: 300, count: 8 }, 64, "00ac0208");
     check(&Pull::Done, 64, "01");
@@ -206,6 +226,8 @@ fn decode_everything(bytes: &[u8]) {
     let _ = framing::decode::<shard::BackboneToContributor>(bytes, shard::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<contribute::ContributorToBackbone>(bytes, contribute::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<contribute::BackboneToContributor>(bytes, contribute::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<average::Join>(bytes, average::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<average::ReducerToMember>(bytes, average::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<gradient::ContributorToBackbone>(bytes, gradient::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<gradient::BackboneToContributor>(bytes, gradient::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<Pull>(bytes, 64);
