@@ -5,6 +5,8 @@
 //! are pure: the same contributions in the same order give the same bits, now and when a journal is replayed.
 //!
 //! Nothing here tells a liar from a peer with bad luck. It bounds what either can do, and says who was far off.
+//! A lie that hides within the honest noise and is the same in every round adds up (Baruch et al. 2019, "A Little
+//! Is Enough"): against that, batches would have to be recomputed.
 
 mod clip;
 mod far_off;
