@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
 use serde_json::{Value, json};
 
-use super::village::{LARGE_SHARDS, LONG, QUICK, SOON, contributor, turn, world};
+use super::village::{LARGE_SHARDS, LONG, QUICK, SOON, contributor, stop, turn, world};
 
 /// Training samples of Fashion-MNIST, and what a contributor may hold back of them.
 const ONE_PASS: u32 = 60_000 + 4_000;
@@ -22,6 +22,31 @@ async fn a_second_visit_finds_its_data_in_the_cache() -> Result<()> {
     tab.until("value('accepted') >= 1", SOON).await?;
     let second = tab.number("bytes-down").await?;
     ensure!(second < first / 4.0, "{second} bytes down after {first} at the first visit");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_was_given_adds_up_over_visits_and_stands_on_the_leaderboard() -> Result<()> {
+    let _turn = turn().await;
+    let mut world = world(QUICK)?;
+    let backbone = world.backbone().await?;
+    let tab = contributor(&backbone, "giving", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until("value('accepted') >= 2", SOON).await?;
+    let first = stop(&tab).await?;
+    tab.until(&format!("value('given') === {first}"), SOON).await?;
+    // Asked every few seconds; the tab knows its own place by its key.
+    let own =
+        "document.querySelector('#leader-rows [data-own=true]')?.cells[1].textContent.replace(/\\D/g, '')";
+    tab.until(&format!("Number({own}) === {first}"), SOON).await?;
+    for (viewport, wider) in tab.pictures("giving").await? {
+        ensure!(wider == 0, "the page is {wider} pixels wider than the {} window", viewport.name);
+    }
+    tab.reload().await?;
+    tab.until(&format!("value('given') >= {first} && !element('given').hidden"), SOON).await?;
+    tab.until("value('accepted') >= 1", SOON).await?;
+    let both = first + stop(&tab).await?;
+    tab.until(&format!("value('given') === {both}"), SOON).await?;
+    ensure!(backbone.contributions(both).await?.n_contributors == 1, "it is the same peer at each visit");
     Ok(())
 }
 
