@@ -5,6 +5,7 @@
 
 mod averaging;
 mod codecs;
+mod compression;
 mod contender;
 mod dht;
 mod hivemind;
@@ -48,6 +49,8 @@ enum Command {
     Longtasks(VisitArgs),
     /// Gradients encoded and decoded, beside a copy of them
     Codecs(codecs::CodecArgs),
+    /// What a run learns and what it sends, by codec
+    Compression(compression::CompressionArgs),
     /// Batches stored in and found in the DHT, beside hivemind
     Dht(dht::DhtArgs),
     /// A vector averaged by a group of peers, beside hivemind
@@ -100,6 +103,7 @@ fn main() -> Result<()> {
         Command::Size => size::print(),
         Command::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
         Command::Codecs(args) => codecs::compare(&args),
+        Command::Compression(args) => runtime.block_on(compression::compare(&args)),
         Command::Dht(args) => dht::compare(&args, &runtime),
         Command::Averaging(args) => averaging::compare(&args),
         Command::AveragingPeer(args) => averaging::peer(&args, &runtime),

@@ -1,0 +1,122 @@
+//! What a run learns and what it sends, by codec: `cargo xtask bench compression`.
+//!
+//! A backbone and native peers on loopback train the same network on Fashion-MNIST, each way from the same first
+//! weights, for as many optimizer steps. Bytes are those of the gradients, as the receipts have them.
+
+use anyhow::{Context, Result};
+use barnraise_tests::process::{Joined, World};
+use clap::Args;
+
+use crate::ratio;
+
+/// Of micro-batches: what f32 after each of them would take is the yardstick.
+const MICRO_BATCH: u64 = 64;
+/// Optimizer steps that are waited for together: that long no wait is a hang.
+const EPOCHS_AT_ONCE: u64 = 20;
+
+#[derive(Debug, Args)]
+pub(crate) struct CompressionArgs {
+    /// Optimizer steps of 1024 samples
+    #[arg(long, default_value_t = 400)]
+    epochs: u64,
+    /// Peers on this machine
+    #[arg(long, default_value_t = 2)]
+    peers: usize,
+    /// Only these codecs, named as in the table
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// A codec as an operator writes it, and whether contributors have the momentum.
+const WAYS: [(&str, &str, bool); 6] = [
+    ("f32", "\"f32\"", false),
+    ("f16", "\"f16\"", false),
+    ("int8", "\"int8\"", false),
+    ("int4", "\"int4\"", false),
+    ("top 1 %", "{ top-k = { density = 0.01, warmup_epochs = 30 } }", true),
+    ("top 0.1 %", "{ top-k = { density = 0.001, warmup_epochs = 40 } }", true),
+];
+
+struct Outcome {
+    accuracy: f32,
+    loss: f32,
+    n_parameters: u64,
+    n_samples: u64,
+    n_bytes: u64,
+}
+
+/// Prints the table.
+pub(crate) async fn compare(args: &CompressionArgs) -> Result<()> {
+    let heading = [
+        "gradients as",
+        "accuracy, %",
+        "training loss",
+        "bytes up a sample",
+        "f32 of each batch takes, times that",
+    ];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    let is_wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|wanted| wanted == name);
+    for (name, codec, is_corrected) in WAYS.into_iter().filter(|(name, ..)| is_wanted(name)) {
+        let outcome = train(args, codec, is_corrected).await.context(name)?;
+        let bytes = outcome.n_bytes as f64 / outcome.n_samples as f64;
+        let raw = 4.0 * outcome.n_parameters as f64 / MICRO_BATCH as f64;
+        rows.push(vec![
+            name.to_owned(),
+            format!("{:.2}", 100.0 * outcome.accuracy),
+            format!("{:.3}", outcome.loss),
+            ratio::short(bytes),
+            ratio::short(raw / bytes),
+        ]);
+    }
+    let CompressionArgs { epochs, peers, .. } = args;
+    println!("MLP 784-256-10, {epochs} steps of 1024 samples, {peers} peers\n\n{}", ratio::table(&rows));
+    Ok(())
+}
+
+async fn train(args: &CompressionArgs, codec: &str, is_corrected: bool) -> Result<Outcome> {
+    let epochs = args.epochs;
+    let (ours, theirs) = if is_corrected { (0.0, 0.9) } else { (0.9, 0.0) };
+    let sections = format!(
+        r#"
+[run]
+model = {{ mlp = {{ hidden = [256] }} }}
+target_batch_size = 1024
+micro_batch_size = {MICRO_BATCH}
+gradient_codec = {codec}
+optimizer = {{ kind = "sgd-momentum", momentum = {ours:?} }}
+schedule = {{ peak = 0.05, warmup_steps = 10, decay = {{ kind = "cosine", steps = {epochs}, floor = 0.0 }} }}
+
+[compression]
+momentum = {theirs:?}
+
+[evaluation]
+every_epochs = {epochs}
+"#
+    );
+    let mut world = World::new(&sections)?;
+    let backbone = world.backbone().await?;
+    let join = |_| world.join(&[&backbone.page()]);
+    let peers: Vec<Joined> = (0..args.peers).map(join).collect::<Result<_>>()?;
+    for epoch in (0..epochs).step_by(EPOCHS_AT_ONCE as usize) {
+        backbone.wait_for_epoch((epoch + EPOCHS_AT_ONCE).min(epochs)).await?;
+    }
+    // The first there is; what is learned until it is known changes little, at a learning rate of zero.
+    let evaluated = backbone.wait_for("an evaluation", |progress| progress.test_accuracy.is_some()).await?;
+    for peer in peers {
+        peer.interrupt()?;
+        peer.end().await?;
+    }
+    let n_samples = backbone.samples_counted().await?;
+    let given = backbone.contributions(n_samples).await?.totals;
+    let status = backbone.status().await?;
+    let losses = status.history.iter().filter(|point| point.epoch <= epochs);
+    let losses: Vec<f32> = losses.filter_map(|point| point.train_loss).collect();
+    let last = losses.get(losses.len().saturating_sub(20)..).unwrap_or_default();
+    Ok(Outcome {
+        accuracy: evaluated.test_accuracy.context("an evaluation without an accuracy")?,
+        loss: last.iter().sum::<f32>() / last.len() as f32,
+        n_parameters: status.run.n_parameters,
+        n_samples,
+        n_bytes: given.n_bytes,
+    })
+}
