@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_averaging::{AverageError, Averaged, Config, PartOutcome, Platform};
+use barnraise_planning::PeerId;
+use barnraise_planning::groups::groups;
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::average::{self, CHUNK_VALUES, Join};
 use barnraise_swarm::averaging::{Group, Member};
@@ -104,6 +106,54 @@ fn every_member_gets_the_weighted_mean() {
         let averaged = all_agree(&world, &everybody);
         assert_close(&averaged.values, &mean(&group, &everybody), 1e-6);
         assert_eq!(averaged.faults, []);
+    }
+}
+
+/// Twenty-seven peers in groups of three: after three rounds, each along another axis of the grid, everybody has the
+/// mean of all (DeDLOC appendix C). What a group has averaged weighs as much as all samples behind it.
+#[test]
+fn a_full_grid_has_the_exact_mean_after_a_round_for_each_axis() {
+    const N_PEERS: usize = 27;
+    const N_VALUES: usize = 90;
+    let name = |peer: usize| PeerId(key(peer).0);
+    let everybody: Vec<PeerId> = (0..N_PEERS).map(name).collect();
+    let mut held: Vec<(u64, Vec<f32>)> =
+        (0..N_PEERS).map(|peer| (1 + peer as u64 % 5, values(peer, N_VALUES))).collect();
+    let of_all: u64 = held.iter().map(|(n_samples, _)| n_samples).sum();
+    let mut want = vec![0.0; N_VALUES];
+    for (n_samples, values) in &held {
+        let weight = *n_samples as f64 / of_all as f64;
+        want.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(*value) * weight);
+    }
+    for round in 0..3 {
+        let mut world = World::new(N_PEERS);
+        for members in groups(&everybody, 3, 11, 7, round) {
+            assert_eq!(members.len(), 3);
+            let positions: Vec<usize> = members.iter().map(|peer| usize::from(peer.0[0])).collect();
+            let member = |&peer: &usize| Member {
+                peer: key(peer),
+                n_samples: held[peer].0,
+                receives: true,
+                n_reduced: N_VALUES as u64 / 3,
+            };
+            let of_group = positions.iter().map(member).collect();
+            let group = Arc::new(Group::new(&[round as u8], of_group, N_VALUES, TensorCodec::F32).unwrap());
+            for &peer in &positions {
+                world.average(peer, AT_ONCE, &group, &config(), held[peer].1.clone());
+            }
+        }
+        world.run();
+        for (peer, held) in held.iter_mut().enumerate() {
+            let averaged = world.outcome(peer).1.unwrap();
+            let PartOutcome::Averaged { finished, .. } = averaged.parts[0] else {
+                panic!("{:?}", averaged.parts)
+            };
+            *held = (finished.n_samples, averaged.values.clone());
+        }
+    }
+    for (n_samples, values) in &held {
+        assert_eq!(*n_samples, of_all);
+        assert_close(values, &want, 1e-6);
     }
 }
 
