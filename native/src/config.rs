@@ -414,7 +414,7 @@ mod tests {
         config.run.model = ModelKind::Mlp { hidden: vec![256, 128] };
         let density = Density::from_share(0.005).unwrap();
         config.run.gradient_codec = TensorCodec::TopK(Sparsity { density, warmup_epochs: 40 });
-        config.compression = Compression { momentum: 0.0, clip_norm: Some(2.5) };
+        config.compression = Compression { momentum: 0.0, masking: true, clip_norm: Some(2.5) };
         config.run.optimizer = OptimizerSpec::lars();
         config.run.schedule.decay = Decay::Cosine { steps: 100, floor: 0.0 };
         config.data.folder = Some("data".into());

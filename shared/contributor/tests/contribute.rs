@@ -278,7 +278,7 @@ fn top_k(share: f64, warmup_epochs: u32) -> TensorCodec {
 #[test]
 fn gradients_are_sent_as_the_run_says() {
     let plain = Compression::default();
-    let corrected = Compression { momentum: 0.9, clip_norm: Some(5.0) };
+    let corrected = Compression { momentum: 0.9, masking: true, clip_norm: Some(5.0) };
     for (codec, compression, at_least) in [
         (TensorCodec::Int4, plain, 7),
         // A quarter of the values in the first two epochs, then 1 %.

@@ -82,6 +82,9 @@ pub struct RunDescription {
 pub struct Compression {
     /// Momentum that contributors apply in place of the optimizer, 0 for none.
     pub momentum: f32,
+    /// Whether a value that was sent has no momentum from then on (momentum factor masking). What is sent often then
+    /// learns as if there were none: that holds for most of a small model, and for most of the values in a warm-up.
+    pub masking: bool,
     /// Largest Euclidean norm of the gradient of a whole step; that of a contribution may be larger by the root of
     /// the number of them that make a step.
     pub clip_norm: Option<f32>,

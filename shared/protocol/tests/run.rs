@@ -22,7 +22,7 @@ async fn whoever_asks_in_an_older_version_learns_which_one_is_wanted() {
 fn momentum_and_clipping_are_for_sparse_gradients() {
     let sparsity = Sparsity { density: Density::from_share(0.01).unwrap(), warmup_epochs: 0 };
     let top_k = TensorCodec::TopK(sparsity);
-    let full = Compression { momentum: 0.9, clip_norm: Some(1.0) };
+    let full = Compression { momentum: 0.9, masking: true, clip_norm: Some(1.0) };
     assert_eq!(full.check(top_k), Ok(()));
     assert_eq!(full.check(TensorCodec::Int4), Err(CompressionError::Codec(TensorCodec::Int4)));
     assert_eq!(Compression::default().check(TensorCodec::F16), Ok(()));

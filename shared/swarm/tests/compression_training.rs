@@ -101,7 +101,8 @@ fn distance(a: &Outcome, b: &Outcome) -> f64 {
 #[test]
 fn what_is_kept_arrives_in_the_end() {
     let plain = Compression::default();
-    let corrected = Compression { momentum: MOMENTUM, clip_norm: Some(5.0) };
+    let corrected = Compression { momentum: MOMENTUM, masking: false, clip_norm: Some(5.0) };
+    let masked = Compression { masking: true, ..corrected };
     let raw = train(Way::Kept(TensorCodec::F32, plain));
     let show = |name: &str, outcome: &Outcome| {
         println!(
@@ -124,9 +125,10 @@ fn what_is_kept_arrives_in_the_end() {
     let int4_lost = run("int4, rest lost", Way::Lost(TensorCodec::Int4));
     let sparse = run("top 1 %", Way::Kept(top_k(0), corrected));
     let warmed_up = run("top 1 %, warm-up", Way::Kept(top_k(60), corrected));
+    let masked = run("top 1 %, masked", Way::Kept(top_k(0), masked));
     let sparse_lost = run("top 1 %, rest lost", Way::Lost(top_k(60)));
 
-    for close in [&int4, &sparse, &warmed_up] {
+    for close in [&int4, &sparse, &warmed_up, &masked] {
         assert!(raw.accuracy - close.accuracy < MARGIN, "{} is far below {}", close.accuracy, raw.accuracy);
     }
     // What is not kept is missed: in the accuracy, where little is sent; in the weights, where all is.

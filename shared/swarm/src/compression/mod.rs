@@ -175,7 +175,10 @@ impl Compressor {
             *kept += weight * (fresh - sent);
         }
         if self.settings.momentum > 0.0 {
-            state.velocity.add(fresh, weight, &state.sent);
+            state.velocity.add(fresh, weight);
+            if self.settings.masking {
+                state.velocity.mask(&state.sent);
+            }
         }
         let step = if state.weight == 0.0 { 1.0 } else { WEIGHT_SHARE };
         state.weight += step * (weight - state.weight);

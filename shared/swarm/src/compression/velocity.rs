@@ -23,12 +23,19 @@ impl Velocity {
         }
     }
 
-    /// Adds a gradient that counted, and stops where a value was sent: it has arrived, and what came before must
-    /// not drive it further (momentum factor masking, section 3.3).
-    pub(super) fn add(&mut self, mean: &[f32], weight: f32, sent: &[f32]) {
+    /// Adds a gradient that counted.
+    pub(super) fn add(&mut self, mean: &[f32], weight: f32) {
         self.values.resize(mean.len(), 0.0);
-        for (value, (mean, sent)) in self.values.iter_mut().zip(mean.iter().zip(sent)) {
-            *value = if *sent == 0.0 { *value + weight * mean } else { 0.0 };
+        for (value, mean) in self.values.iter_mut().zip(mean) {
+            *value += weight * mean;
+        }
+    }
+
+    /// Stops where a value was sent: it has arrived, and what came before is not to drive it further (momentum
+    /// factor masking, section 3.3).
+    pub(super) fn mask(&mut self, sent: &[f32]) {
+        for (value, sent) in self.values.iter_mut().zip(sent) {
+            *value = if *sent == 0.0 { *value } else { 0.0 };
         }
     }
 }
