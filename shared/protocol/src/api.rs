@@ -78,7 +78,7 @@ pub const CONTRIBUTORS_MAX: u32 = 100;
 /// Contributors in a [`Contributions`] where the question does not say.
 pub const CONTRIBUTORS_DEFAULT: u32 = 10;
 /// Deepest place that can be asked for.
-pub const OFFSET_MAX: u32 = 1_000_000;
+pub const OFFSET_MAX: u32 = 10_000;
 
 /// Question of `GET /api/contributions`: `?offset=20&limit=10&peer=12D3KooW…`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
