@@ -367,10 +367,7 @@ fn a_question_has_bounds() {
         |query: ContributionsQuery| Question::try_from(query).map(drop).map_err(|error| error.to_string());
     let default = ContributionsQuery::default();
     assert_eq!(ask(default.clone()), Ok(()));
-    assert_eq!(
-        ask(ContributionsQuery { limit: Some(100), offset: Some(10_000), ..default.clone() }),
-        Ok(())
-    );
+    assert_eq!(ask(ContributionsQuery { limit: Some(100), offset: Some(10_000), ..default.clone() }), Ok(()));
     for (query, want) in [
         (ContributionsQuery { limit: Some(101), ..default.clone() }, "`limit` is 101, at most 100"),
         (ContributionsQuery { offset: Some(u32::MAX), ..default.clone() }, "`offset` is 4294967295"),
