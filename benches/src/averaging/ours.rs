@@ -75,11 +75,15 @@ impl Peers {
 impl Swarm for Peers {
     fn round(&mut self) -> Result<Round> {
         self.n_rounds += 1;
-        let from = Instant::now();
         for peer in &mut self.peers {
             peer.tell(&self.n_rounds.to_string())?;
+            peer.answer::<Done>()?;
         }
-        // Each answers twice: when it has the average, and when it has compared it.
+        // All have their vectors and know the group.
+        let from = Instant::now();
+        for peer in &mut self.peers {
+            peer.tell("average")?;
+        }
         let mut error: f64 = 0.0;
         for peer in &mut self.peers {
             peer.answer::<Done>()?;
@@ -156,6 +160,8 @@ pub(crate) fn peer(args: &PeerArgs, runtime: &Runtime) -> Result<()> {
         while let Ok(round) = line() {
             let group = Arc::new(group(&round, &peers, args)?);
             let values: Vec<f32> = base.iter().map(|value| value + me as f32).collect();
+            println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
+            line()?;
             let averaged = hub.average(&*native, &Config::default(), &group, &peers[me], values).await?;
             ensure!(averaged.is_complete(), "{:?}", averaged.parts);
             println!("{}", serde_json::to_string(&Done { error: 0.0 })?);

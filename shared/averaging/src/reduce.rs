@@ -38,7 +38,7 @@ pub(crate) enum ReduceError {
 /// What a member that gets the average is sent.
 #[derive(Clone)]
 enum Outgoing {
-    Chunk(u32, Arc<[u8]>),
+    Chunk(u32, Arc<Vec<u8>>),
     Finished(Finished),
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn reduce<P: Platform>(
     loop {
         take_own(round, part, &mut reduction);
         while let Some(due) = reduction.poll_mean() {
-            let bytes: Arc<[u8]> = round.group.codec().encode(&due.values)?.into();
+            let bytes = Arc::new(round.group.codec().encode(&due.values)?);
             // As it travels, so that all members have the same bits.
             round.group.codec().decode_into(&bytes, &mut mean[chunk(config.n_values, due.index)])?;
             members.send(Outgoing::Chunk(due.index, bytes));
