@@ -10,7 +10,7 @@ use futures::channel::mpsc;
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use futures::{FutureExt, SinkExt, StreamExt};
 
-use crate::platform::{Platform, until};
+use crate::platform::{self, Platform};
 use crate::round::Round;
 
 /// Why a reducer gave no average.
@@ -110,7 +110,6 @@ impl<P: Platform> Round<'_, P> {
         patience: Duration,
         future: F,
     ) -> Result<F::Output, DeliverError> {
-        let at = self.platform.now() + patience;
-        until(self.platform, at, future).await.ok_or(DeliverError::Silent(patience))
+        platform::within(self.platform, patience, future).await.ok_or(DeliverError::Silent(patience))
     }
 }

@@ -13,7 +13,7 @@ use barnraise_swarm::averaging::{Group, GroupId, chunk, n_chunks};
 use futures::channel::{mpsc, oneshot};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::platform::{Platform, until};
+use crate::platform::{Platform, until, within};
 use crate::round::{AverageError, Averaged, Config, PartOutcome, average};
 
 /// Most streams that wait for a round to begin.
@@ -191,13 +191,12 @@ impl<S> Drop for Registered<'_, S> {
 
 /// Says why a stream is not taken.
 pub(crate) async fn refuse<P: Platform>(platform: &P, mut stream: P::Stream, refusal: Refusal) {
-    let at = platform.now() + PARK;
     let answering = async {
         framing::write(&mut stream, &ReducerToMember::Refused(refusal), MESSAGE_BYTES_MAX).await?;
         Ok::<(), framing::FrameError>(stream.close().await?)
     };
     // Whoever does not listen to it need not.
-    let _ = until(platform, at, answering).await;
+    let _ = within(platform, PARK, answering).await;
 }
 
 /// Gives a member the average of a part of a round that is over, whatever it sends meanwhile.
@@ -243,16 +242,15 @@ async fn give<P: Platform, W: AsyncWrite + Unpin + Send>(
     values: &[f32],
     finished: Finished,
 ) -> Option<()> {
-    let soon = || platform.now() + PARK;
     let granted = ReducerToMember::Granted { window_chunks: 1 };
-    until(platform, soon(), framing::write(writer, &granted, MESSAGE_BYTES_MAX)).await?.ok()?;
+    within(platform, PARK, framing::write(writer, &granted, MESSAGE_BYTES_MAX)).await?.ok()?;
     let mut bytes = Vec::new();
     for index in 0..n_chunks(values.len()) {
         // These values have come out of the codec before, so they go in again.
         group.codec().encode_into(&values[chunk(values.len(), index)], &mut bytes).ok()?;
-        until(platform, soon(), average::write_chunk(writer, index, &bytes)).await?.ok()?;
+        within(platform, PARK, average::write_chunk(writer, index, &bytes)).await?.ok()?;
     }
     let finished = ReducerToMember::Finished(finished);
-    until(platform, soon(), framing::write(writer, &finished, MESSAGE_BYTES_MAX)).await?.ok()?;
-    until(platform, soon(), writer.close()).await?.ok()
+    within(platform, PARK, framing::write(writer, &finished, MESSAGE_BYTES_MAX)).await?.ok()?;
+    within(platform, PARK, writer.close()).await?.ok()
 }

@@ -1,5 +1,7 @@
 //! What a round needs of the world around it.
 
+use std::time::Duration;
+
 use barnraise_swarm::{Moment, PeerKey};
 use futures::future::{Either, select};
 use futures::io::{AsyncRead, AsyncWrite};
@@ -17,6 +19,15 @@ pub trait Platform: Sync {
 
     /// Opens a stream of the conversation `average` to a peer.
     fn open(&self, peer: &PeerKey) -> impl Future<Output = Result<Self::Stream, String>> + Send;
+}
+
+/// What `future` gives, or `None` where it takes longer than `patience`.
+pub(crate) async fn within<P: Platform, F: Future + Send>(
+    platform: &P,
+    patience: Duration,
+    future: F,
+) -> Option<F::Output> {
+    until(platform, platform.now() + patience, future).await
 }
 
 /// What `future` gives, or `None` where it takes until `at`.

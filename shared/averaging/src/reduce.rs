@@ -23,7 +23,7 @@ use futures::stream::{self, BoxStream, Fuse, SelectAll};
 use futures::{FutureExt, Stream, StreamExt};
 
 use crate::hub::{Joining, refuse};
-use crate::platform::{Platform, until};
+use crate::platform::{self, Platform};
 use crate::round::Round;
 
 /// Why a part could not be averaged here.
@@ -297,6 +297,5 @@ async fn within<P: Platform, T, E>(
     round: &Round<'_, P>,
     writing: impl Future<Output = Result<T, E>> + Send,
 ) -> bool {
-    let at = round.platform.now() + round.config.patience;
-    matches!(until(round.platform, at, writing).await, Some(Ok(_)))
+    matches!(platform::within(round.platform, round.config.patience, writing).await, Some(Ok(_)))
 }

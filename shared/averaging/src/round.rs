@@ -284,12 +284,12 @@ async fn all_parts<P: Platform>(
     for (part, outcome) in outcomes.iter_mut().enumerate() {
         let (mean, others) = rest.split_at_mut(round.group.part(part).len());
         rest = others;
-        // Room for every member's stream, and one more of each.
-        let (queue, joining) = mpsc::channel(n_members);
         let attempt = u8::from(part != round.me);
         if mean.is_empty() {
             *outcome = Some(PartOutcome::None);
         } else if round.group.reducer(part, attempt) == Some(round.me) {
+            // Room for every member's stream, and one more of each.
+            let (queue, joining) = mpsc::channel(n_members);
             queues.insert((part, attempt), queue);
             tasks.push(Box::pin(async move { (part, reduced(round, part, attempt, mean, joining).await) }));
         } else if round.receives() {
@@ -330,14 +330,13 @@ async fn reduced<P: Platform>(
 ) -> PartOutcome {
     let mut why = String::new();
     if attempt > 0 {
-        if round.receives() {
-            match deliver(round, part, 0, mean).await {
-                Ok(finished) => return round.outcome(finished, 0),
-                Err(error) => why = format!("{error}; "),
-            }
-        } else {
-            // It hears of it from those who do.
+        if !round.receives() {
+            // A part in which it has no stake: it does not learn that the reducer has vanished.
             return PartOutcome::None;
+        }
+        match deliver(round, part, 0, mean).await {
+            Ok(finished) => return round.outcome(finished, 0),
+            Err(error) => why = format!("{error}; "),
         }
     }
     match reduce(round, part, attempt, mean, &mut joining).await {
