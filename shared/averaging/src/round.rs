@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use barnraise_protocol::average::{Finished, Refusal, WINDOW_CHUNKS_MAX};
+use barnraise_protocol::average::{Finished, MemberSet, Refusal, WINDOW_CHUNKS_MAX};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::averaging::Group;
 use futures::channel::mpsc;
@@ -129,6 +129,15 @@ pub struct Averaged {
 }
 
 impl Averaged {
+    /// Members any of whose values are in any part of it.
+    #[must_use]
+    pub fn members(&self) -> MemberSet {
+        self.parts.iter().fold(MemberSet::default(), |all, part| match part {
+            PartOutcome::Averaged { finished, .. } => all.union(finished.members),
+            PartOutcome::NotAveraged { .. } | PartOutcome::None => all,
+        })
+    }
+
     /// Whether every part is averaged.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -184,7 +193,7 @@ impl<P> Round<'_, P> {
     /// An average of one member's values is none, unless no other has any.
     fn outcome(&self, finished: Finished, attempt: u8) -> PartOutcome {
         let n_senders = self.group.members().iter().filter(|member| member.n_samples > 0).count();
-        if usize::from(finished.n_members) >= n_senders.min(2) {
+        if finished.members.n_members() as usize >= n_senders.min(2) {
             return PartOutcome::Averaged { finished, attempt };
         }
         PartOutcome::NotAveraged { why: "the values of one member only came in time".to_owned() }

@@ -21,9 +21,10 @@ use crate::codec::{CodecError, TensorCodec};
 use crate::error::ConversationError;
 use crate::framing;
 use crate::hash::Sha256Hash;
+use crate::matchmaking::MEMBERS_MAX;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/average/1";
+pub const PROTOCOL: &str = "/barnraise/average/2";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 512;
 /// Values of each chunk of a part but the last: 256 KiB as f32, and whole blocks of every codec.
@@ -56,11 +57,52 @@ pub enum ReducerToMember {
     Finished(Finished),
 }
 
+/// Members of a group, by their positions in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberSet([u64; MEMBERS_MAX / 64]);
+
+impl MemberSet {
+    /// Adds a member; nothing where no group has a member at that position.
+    pub fn insert(&mut self, position: usize) {
+        if let Some(word) = self.0.get_mut(position / 64) {
+            *word |= 1 << (position % 64);
+        }
+    }
+
+    /// Whether the member at `position` is in it.
+    #[must_use]
+    pub fn contains(&self, position: usize) -> bool {
+        self.0.get(position / 64).is_some_and(|word| word >> (position % 64) & 1 == 1)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn n_members(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// Those who are in this one or in the other.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        let mut both = self;
+        both.0.iter_mut().zip(other.0).for_each(|(word, others)| *word |= others);
+        both
+    }
+}
+
+impl FromIterator<usize> for MemberSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(positions: I) -> Self {
+        let mut set = Self::default();
+        positions.into_iter().for_each(|position| set.insert(position));
+        set
+    }
+}
+
 /// What is in an average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
     /// Members any of whose values are in it.
-    pub n_members: u16,
+    pub members: MemberSet,
     /// Samples behind a value, the mean over the part: a member that sent half of its values counts by half.
     pub n_samples: u64,
 }

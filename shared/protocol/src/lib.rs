@@ -19,6 +19,7 @@ pub mod error;
 pub mod framing;
 pub mod gradient;
 pub mod hash;
+pub mod matchmaking;
 pub mod receipt;
 pub mod run;
 pub mod shard;

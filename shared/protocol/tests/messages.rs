@@ -13,7 +13,10 @@ use barnraise_protocol::dataset::{ImageShape, Manifest, Shard, ShardEntry};
 use barnraise_protocol::framing::{self, HEADER_BYTES};
 use barnraise_protocol::gradient::{self, Offer, Refusal};
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
-use barnraise_protocol::run::{self, Compression, ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::run::{
+    self, Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, ModelSpec,
+    RunDescription,
+};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
 use barnraise_protocol::{PROTOCOL_VERSION, Sha256Hash};
@@ -73,6 +76,7 @@ fn description() -> RunDescription {
         gradient_codec: TensorCodec::F16,
         compression: Compression::default(),
         delayed_updates: false,
+        local_steps: None,
         state_codec: TensorCodec::F32,
         contribution_samples_max: 8192,
         manifest: Manifest {
@@ -93,10 +97,26 @@ fn run_messages() {
     let entry = format!("0528{}", hash_hex());
     let key = "cd".repeat(32);
     let golden = format!(
-        "0001720174017000{key}0101ac02010a800840d00f010000000000000000804001641c1c01010161 01{entry}{entry}"
+        "0001720174017000{key}0101ac02010a800840d00f01000000000000000000804001641c1c01010161 01{entry}{entry}"
     );
     let golden = golden.replace(' ', "");
     check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
+    let sgd = InnerOptimizer::Sgd { momentum: 0.5, nesterov: true, weight_decay: 0.0 };
+    let adam = InnerOptimizer::Adam { beta1: 0.5, beta2: 0.25, epsilon: 1.0, weight_decay: 2.0 };
+    let cosine = InnerDecay::Cosine { epochs: 300, floor: 0.5 };
+    for (optimizer, decay, hex) in [
+        (sgd, InnerDecay::Constant, "000000003f01000000000000803f0300"),
+        (adam, cosine, "010000003f0000803e0000803f000000400000803f0301ac020000003f"),
+        (sgd, InnerDecay::Linear { epochs: 1, floor: 0.0 }, "000000003f01000000000000803f03020100000000"),
+        (sgd, InnerDecay::Step { every: 2, factor: 0.5 }, "000000003f01000000000000803f0303020000003f"),
+    ] {
+        let schedule = InnerSchedule { peak: 1.0, warmup_epochs: 3, decay };
+        let local_steps = Some(LocalSteps { steps: 16, optimizer, schedule });
+        let described = RunDescription { local_steps, ..description() };
+        let golden =
+            golden.replace("0000000000000000008040", &format!("00000000000000000110{hex}008040")[2..]);
+        check(&run::BackboneToContributor::Description(Box::new(described)), max, &golden);
+    }
 }
 
 #[test]
@@ -196,7 +216,8 @@ fn average_messages() {
     use average::{Finished, Join, ReducerToMember, Refusal};
     let max = average::MESSAGE_BYTES_MAX;
     check(&Join { group: HASH, part: 300, attempt: 1 }, max, &format!("{}ac0201", hash_hex()));
-    let finished = Finished { n_members: 7, n_samples: 300 };
+    let members = [0, 2, 70].into_iter().collect();
+    let finished = Finished { members, n_samples: 300 };
     for (message, golden) in [
         (ReducerToMember::Granted { window_chunks: 8 }, "0008"),
         (ReducerToMember::Refused(Refusal::UnknownGroup), "0100"),
@@ -204,7 +225,7 @@ fn average_messages() {
         (ReducerToMember::Refused(Refusal::NotReducer { part: 2, attempt: 1 }), "01020201"),
         (ReducerToMember::Refused(Refusal::Duplicate), "0103"),
         (ReducerToMember::Refused(Refusal::Busy), "0104"),
-        (ReducerToMember::Finished(finished), "0207ac02"),
+        (ReducerToMember::Finished(finished), "0205400000ac02"),
     ] {
         check(&message, max, golden);
     }

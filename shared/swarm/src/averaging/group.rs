@@ -8,8 +8,7 @@ use barnraise_protocol::{Sha256Hash, TensorCodec};
 
 use crate::PeerKey;
 
-/// Most members of a group.
-pub const MEMBERS_MAX: usize = 256;
+pub use barnraise_protocol::matchmaking::MEMBERS_MAX;
 /// Most bytes of what a round is called.
 const ROUND_BYTES_MAX: usize = 256;
 

@@ -246,10 +246,11 @@ impl Reduction {
             let is_going = self.senders.iter().any(is_expected) || !self.sums.is_empty();
             return if is_going { ReductionState::Going } else { ReductionState::Failed };
         }
-        let n_members = self.senders.iter().filter(|sender| sender.has_sent).count() as u16;
+        let has_sent = |(position, sender): (usize, &Sender)| sender.has_sent.then_some(position);
+        let members = self.senders.iter().enumerate().filter_map(has_sent).collect();
         let n_values = (self.config.n_values as u128).max(1);
         let n_samples = u64::try_from((self.n_samples_of_values + n_values / 2) / n_values);
-        ReductionState::Done(Finished { n_members, n_samples: n_samples.unwrap_or(u64::MAX) })
+        ReductionState::Done(Finished { members, n_samples: n_samples.unwrap_or(u64::MAX) })
     }
 
     fn count_lateness(&mut self, now: Moment) {

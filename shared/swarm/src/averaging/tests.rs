@@ -89,8 +89,8 @@ fn secs(secs: u64) -> Moment {
     Moment::from_secs(secs)
 }
 
-fn done(n_members: u16, n_samples: u64) -> ReductionState {
-    ReductionState::Done(Finished { n_members, n_samples })
+fn done(members: &[usize], n_samples: u64) -> ReductionState {
+    ReductionState::Done(Finished { members: members.iter().copied().collect(), n_samples })
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn the_mean_is_weighted_by_samples() {
     assert_eq!(reduction.state(), ReductionState::Going);
     reduction.on_chunk(secs(0), 1, 0, &[5.0, 4.0]).unwrap();
     assert_eq!(reduction.poll_mean(), Some(ChunkOfMean { index: 0, values: vec![4.0, 2.0] }));
-    assert_eq!(reduction.state(), done(2, 4));
+    assert_eq!(reduction.state(), done(&[0, 1], 4));
     assert_eq!(reduction.on_chunk(secs(0), 2, 0, &[0.0; 2]), Err(ReductionError::NotAwaited));
 }
 
@@ -137,7 +137,7 @@ fn who_stalls_loses_its_own_share_only() {
     reduction.on_timeout(secs(15));
     assert_eq!(reduction.poll_mean().unwrap().values[0], 1.25);
     assert_eq!(reduction.poll_mean().unwrap(), ChunkOfMean { index: 1, values: vec![2.0] });
-    assert_eq!(reduction.state(), done(3, 4), "all but one value have all four samples");
+    assert_eq!(reduction.state(), done(&[0, 1, 2], 4), "all but one value have all four samples");
     assert_eq!(reduction.on_chunk(secs(16), 1, 1, &[9.0]), Err(ReductionError::NotAwaited));
 }
 
@@ -153,7 +153,7 @@ fn lateness_adds_up_over_chunks() {
     }
     assert_eq!(reduction.next_deadline(), Some(secs(5)));
     reduction.on_timeout(secs(5));
-    assert_eq!(reduction.state(), done(2, 2), "half of the values have two samples");
+    assert_eq!(reduction.state(), done(&[0, 1], 2), "half of the values have two samples");
 }
 
 #[test]

@@ -1,0 +1,387 @@
+//! Peers that aggregate a run together: how much they have, when they average, who proposes the group, and whose
+//! model is followed by those who fell behind (DeDLOC §3.1, appendix B).
+//!
+//! Every peer tells every other how it stands ([`Standing`]). Those with the same model count together: once
+//! they have the samples of a step, each collects what its contributors reported. Whoever of those that are ready
+//! is first in an order that is another one for each epoch proposes the group, and the next in the order does where it does not. A
+//! peer that averaged goes on with the new model; one that was left out sees that others did, and follows them
+//! ([`Action::Follow`]). Of two models the one behind which there are more samples is followed, so partitions that heal agree
+//! again. Nobody is needed: a peer that hears of no other makes its steps alone.
+//!
+//! It never averages, plans parts or moves a model: the driver does.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::matchmaking::{MEMBERS_MAX, ModelVersion, Proposal, Ready, Standing};
+
+use crate::{Moment, PeerKey};
+
+/// Averagings of one epoch that may fail before the others are given up for it.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// How long whom is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatchmakingConfig {
+    /// Samples of one step, over all contributors of all peers.
+    pub target_batch_size: u64,
+    /// Values of a gradient.
+    pub n_values: u64,
+    /// A peer that says nothing for so long is not counted.
+    pub silence: Duration,
+    /// How long a peer that has collected waits for those that have not, and then for a proposal of each that
+    /// should make one.
+    pub gather: Duration,
+    /// How soon a model is asked for again that could not be had.
+    pub retry: Duration,
+}
+
+/// What the driver does next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Plan the parts of a group of these peers, this one among them, send the proposal to the others, and give it to
+    /// [`Matchmaking::on_proposal`] as well, or say [`Matchmaking::on_failed`].
+    Propose {
+        /// The model whose gradients are averaged.
+        model: ModelVersion,
+        /// In the order of their keys.
+        members: Vec<(PeerKey, Standing)>,
+    },
+    /// Average by this proposal, then say [`Matchmaking::on_stepped`] or [`Matchmaking::on_failed`].
+    Average(Proposal),
+    /// Step with what this peer collected, then say [`Matchmaking::on_stepped`].
+    StepAlone,
+    /// What was collected is not enough after all: go on accumulating. The peer is not ready any longer.
+    Reopen,
+    /// Get the model that these peers have or are beyond, then say [`Matchmaking::on_stepped`] or
+    /// [`Matchmaking::on_failed`]. What this peer's contributors gave is not in it, unless it says so.
+    Follow(Vec<PeerKey>),
+}
+
+/// Why a proposal is not taken up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ProposalError {
+    /// It came too early, too late, or second.
+    #[error("this peer is not ready to average")]
+    NotReady,
+    /// Of another model.
+    #[error("this peer has another model")]
+    Model,
+    /// This peer is not in it as it is.
+    #[error("this peer is not a member with the samples that it has")]
+    NotAMember,
+    /// Somebody is who was never introduced.
+    #[error("a member is not known here")]
+    Stranger,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Contributions are being counted.
+    Gathering,
+    /// Ready since then.
+    Ready(Moment),
+    /// The driver plans a group.
+    Proposing,
+    Averaging,
+    Following,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Colleague {
+    standing: Standing,
+    heard_at: Moment,
+}
+
+/// One peer's view of all who aggregate.
+#[derive(Debug)]
+pub struct Matchmaking {
+    config: MatchmakingConfig,
+    me: PeerKey,
+    own: Standing,
+    phase: Phase,
+    colleagues: BTreeMap<PeerKey, Colleague>,
+    /// Averaged with in the last round: they will be here soon.
+    last_group: BTreeSet<PeerKey>,
+    n_failed: u32,
+    not_before: Moment,
+    /// When time alone changes something.
+    wake_at: Option<Moment>,
+    actions: VecDeque<Action>,
+}
+
+impl Matchmaking {
+    /// A peer that knows of no other; `own` is how it stands.
+    #[must_use]
+    pub fn new(config: MatchmakingConfig, me: PeerKey, own: Standing) -> Self {
+        Self {
+            config,
+            me,
+            own,
+            phase: Phase::Gathering,
+            colleagues: BTreeMap::new(),
+            last_group: BTreeSet::new(),
+            n_failed: 0,
+            not_before: Moment::ZERO,
+            wake_at: None,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// How this peer stands.
+    #[must_use]
+    pub fn own(&self) -> &Standing {
+        &self.own
+    }
+
+    /// What this peer's contributors have changed; model and readiness stay as they are.
+    pub fn on_own(&mut self, now: Moment, own: Standing) {
+        let Standing { model, ready, .. } = self.own;
+        self.own = Standing { model, ready, ..own };
+        self.advance(now);
+    }
+
+    /// This peer has collected: its gradient can be averaged.
+    pub fn on_ready(&mut self, now: Moment, ready: Ready) {
+        self.own.ready = Some(ready);
+        self.own.is_closing = true;
+        if self.phase == Phase::Gathering {
+            self.phase = Phase::Ready(now);
+        }
+        self.advance(now);
+    }
+
+    /// Another peer says how it stands.
+    pub fn on_standing(&mut self, now: Moment, peer: PeerKey, standing: Standing) {
+        if peer != self.me && (self.colleagues.len() < MEMBERS_MAX - 1 || self.colleagues.contains_key(&peer))
+        {
+            self.colleagues.insert(peer, Colleague { standing: sane(standing), heard_at: now });
+            self.advance(now);
+        }
+    }
+
+    /// Another peer cannot be heard any longer.
+    pub fn on_gone(&mut self, now: Moment, peer: &PeerKey) {
+        self.colleagues.remove(peer);
+        self.last_group.remove(peer);
+        self.advance(now);
+    }
+
+    /// Somebody proposes a group, possibly this peer itself.
+    ///
+    /// # Errors
+    /// See [`ProposalError`]: nothing has changed then.
+    pub fn on_proposal(&mut self, proposal: Proposal) -> Result<(), ProposalError> {
+        let (Phase::Ready(_) | Phase::Proposing, Some(ready)) = (self.phase, self.own.ready) else {
+            return Err(ProposalError::NotReady);
+        };
+        if proposal.model != self.own.model {
+            return Err(ProposalError::Model);
+        }
+        let mut others = BTreeSet::new();
+        let mut is_member = false;
+        for member in &proposal.members {
+            let peer = PeerKey(member.peer.clone());
+            if peer == self.me {
+                is_member = member.n_samples == ready.n_samples;
+            } else if self.colleagues.contains_key(&peer) {
+                others.insert(peer);
+            } else {
+                return Err(ProposalError::Stranger);
+            }
+        }
+        if !is_member {
+            return Err(ProposalError::NotAMember);
+        }
+        self.last_group = others;
+        self.phase = Phase::Averaging;
+        self.actions.push_back(Action::Average(proposal));
+        Ok(())
+    }
+
+    /// This peer has a new model, by a step or from others; what it had collected is in it, or counts anew.
+    pub fn on_stepped(&mut self, now: Moment, model: ModelVersion) {
+        if self.phase != Phase::Averaging {
+            self.last_group.clear();
+        }
+        self.own = Standing { model, ready: None, is_closing: false, ..self.own };
+        self.phase = Phase::Gathering;
+        self.n_failed = 0;
+        self.advance(now);
+    }
+
+    /// Nothing came of the averaging, or of the attempt to follow.
+    pub fn on_failed(&mut self, now: Moment) {
+        if self.phase == Phase::Averaging {
+            self.n_failed += 1;
+        }
+        // Those who did better will say so in a moment.
+        self.not_before = now + self.config.retry;
+        self.last_group.clear();
+        self.phase = match self.own.ready {
+            Some(_) => Phase::Ready(now),
+            None => Phase::Gathering,
+        };
+        self.advance(now);
+    }
+
+    /// Samples of others that count for the same step.
+    #[must_use]
+    pub fn n_samples_elsewhere(&self, now: Moment) -> u64 {
+        let counted = |of: &Standing| of.ready.map_or(of.n_samples, |ready| ready.n_samples);
+        self.companions(now).fold(0, |sum, (_, standing)| sum.saturating_add(counted(standing)))
+    }
+
+    /// Whether any of the others found that there is enough for a step, and is collecting it.
+    #[must_use]
+    pub fn is_closing_elsewhere(&self, now: Moment) -> bool {
+        self.companions(now).any(|(_, standing)| is_collecting(standing))
+    }
+
+    /// Everybody else who was heard of lately, whichever model they have.
+    pub fn colleagues(&self, now: Moment) -> impl Iterator<Item = (&PeerKey, &Standing)> {
+        let silence = self.config.silence;
+        let heard = move |colleague: &Colleague| now.saturating_sub(colleague.heard_at) < silence;
+        let heard = self.colleagues.iter().filter(move |(_, colleague)| heard(colleague));
+        heard.map(|(peer, colleague)| (peer, &colleague.standing))
+    }
+
+    /// Time has passed; see [`Self::next_deadline`].
+    pub fn on_timeout(&mut self, now: Moment) {
+        self.advance(now);
+    }
+
+    /// When [`Self::on_timeout`] may have something to do.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        let heard = self.colleagues.values().map(|colleague| colleague.heard_at);
+        let silent = heard.min().map(|at| at + self.config.silence);
+        silent.into_iter().chain(self.wake_at).min()
+    }
+
+    /// What to do next, until there is nothing.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Those with the same model, as long as averaging with them is not hopeless.
+    fn companions(&self, now: Moment) -> impl Iterator<Item = (&PeerKey, &Standing)> {
+        let (model, is_hopeless) = (self.own.model, self.n_failed >= ATTEMPTS_MAX);
+        self.colleagues(now).filter(move |(_, standing)| !is_hopeless && standing.model == model)
+    }
+
+    fn advance(&mut self, now: Moment) {
+        self.wake_at = None;
+        self.colleagues.retain(|_, colleague| now.saturating_sub(colleague.heard_at) < self.config.silence);
+        if matches!(self.phase, Phase::Proposing | Phase::Averaging | Phase::Following) {
+            return;
+        }
+        if self.follow(now) {
+            return;
+        }
+        if let (Phase::Ready(since), Some(ready)) = (self.phase, self.own.ready) {
+            self.gather(now, since, ready);
+        }
+    }
+
+    /// Whether somebody's model is better than this peer's, and asked for.
+    fn follow(&mut self, now: Moment) -> bool {
+        let best = self.colleagues(now).map(|(_, standing)| standing.model).max();
+        let Some(best) = best.filter(|best| *best > self.own.model) else { return false };
+        if now < self.not_before {
+            self.wake_at = Some(self.not_before);
+            return false;
+        }
+        let has_it = |standing: &Standing| standing.model == best;
+        let those = self.colleagues(now).filter(|(_, standing)| has_it(standing));
+        let those = those.map(|(peer, _)| peer.clone()).collect();
+        self.phase = Phase::Following;
+        self.actions.push_back(Action::Follow(those));
+        true
+    }
+
+    fn gather(&mut self, now: Moment, since: Moment, ready: Ready) {
+        let elsewhere = self.n_samples_elsewhere(now);
+        let is_enough = ready.n_samples.saturating_add(elsewhere) >= self.config.target_batch_size;
+        if !is_enough && !self.is_closing_elsewhere(now) {
+            self.own.ready = None;
+            self.own.is_closing = false;
+            self.phase = Phase::Gathering;
+            self.actions.push_back(Action::Reopen);
+            return;
+        }
+        let n_waits = now.saturating_sub(since).as_nanos() / self.config.gather.as_nanos().max(1);
+        let n_waits = u32::try_from(n_waits).unwrap_or(u32::MAX - 1);
+        let next = since + self.config.gather.saturating_mul(n_waits + 1);
+        self.wake_at = Some(self.wake_at.map_or(next, |at| at.min(next)));
+        let is_missing = |standing: &Standing| standing.ready.is_none();
+        let is_whole = !self.companions(now).any(|(_, standing)| is_missing(standing));
+        if n_waits == 0 && !(is_whole && !self.is_expecting(now)) {
+            return;
+        }
+        let mut members: Vec<(PeerKey, Standing)> = self
+            .companions(now)
+            .filter(|(_, standing)| standing.ready.is_some())
+            .map(|(peer, standing)| (peer.clone(), *standing))
+            .collect();
+        if members.is_empty() {
+            if ready.n_samples >= self.config.target_batch_size {
+                self.actions.push_back(Action::StepAlone);
+                self.last_group.clear();
+                self.phase = Phase::Averaging;
+            }
+            return;
+        }
+        members.push((self.me.clone(), self.own));
+        members.sort_by(|(one, _), (other, _)| one.cmp(other));
+        if self.leads(n_waits, &members) {
+            self.phase = Phase::Proposing;
+            self.actions.push_back(Action::Propose { model: self.own.model, members });
+        }
+    }
+
+    /// Whether a peer that was averaged with the last time has not finished it yet.
+    fn is_expecting(&self, now: Moment) -> bool {
+        let before = |standing: &Standing| standing.model.epoch + 1 == self.own.model.epoch;
+        self.colleagues(now).any(|(peer, standing)| self.last_group.contains(peer) && before(standing))
+    }
+
+    /// Whether it is this peer's turn to propose: the first one's at once, the second one's after one more wait,
+    /// and so on.
+    fn leads(&self, n_waits: u32, members: &[(PeerKey, Standing)]) -> bool {
+        let mut order: Vec<(Sha256Hash, &PeerKey)> =
+            members.iter().map(|(peer, _)| (rank(&self.own.model, peer), peer)).collect();
+        order.sort_unstable();
+        let my_turn = order.iter().position(|(_, peer)| *peer == &self.me);
+        my_turn.is_some_and(|turn| turn <= n_waits as usize)
+    }
+}
+
+/// Whether a peer found that there is enough, and waits for what is reported.
+fn is_collecting(standing: &Standing) -> bool {
+    standing.is_closing && standing.ready.is_none()
+}
+
+/// Another order of peers for every model.
+fn rank(model: &ModelVersion, peer: &PeerKey) -> Sha256Hash {
+    Sha256Hash::of(&[model.hash.0.as_slice(), &model.epoch.to_le_bytes(), &peer.0].concat())
+}
+
+/// Numbers that can be added up.
+fn sane(standing: Standing) -> Standing {
+    let speed = |value: f32| if value.is_finite() { value.max(0.0) } else { 0.0 };
+    let ready = standing
+        .ready
+        .map(|ready| Ready { loss: if ready.loss.is_finite() { ready.loss } else { 0.0 }, ..ready });
+    Standing {
+        ready,
+        samples_per_second: speed(standing.samples_per_second),
+        download_bytes_per_s: speed(standing.download_bytes_per_s),
+        upload_bytes_per_s: speed(standing.upload_bytes_per_s),
+        ..standing
+    }
+}

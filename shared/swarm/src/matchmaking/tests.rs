@@ -1,0 +1,195 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod simulation;
+
+use barnraise_protocol::matchmaking::ProposedMember;
+
+use super::*;
+
+const CONFIG: MatchmakingConfig = MatchmakingConfig {
+    target_batch_size: 100,
+    n_values: 10,
+    silence: Duration::from_secs(5),
+    gather: Duration::from_secs(1),
+    retry: Duration::from_millis(200),
+};
+
+fn peer(number: u8) -> PeerKey {
+    PeerKey(vec![number])
+}
+
+fn model(epoch: u64) -> ModelVersion {
+    ModelVersion { n_samples_total: 100 * epoch, epoch, hash: Sha256Hash::of(&epoch.to_le_bytes()) }
+}
+
+fn standing(epoch: u64, n_samples: u64) -> Standing {
+    Standing {
+        model: model(epoch),
+        n_samples,
+        n_contributors: 1,
+        samples_per_second: 1.0,
+        is_closing: false,
+        ready: None,
+        download_bytes_per_s: 1e6,
+        upload_bytes_per_s: 1e6,
+        is_reachable: true,
+    }
+}
+
+fn ready(epoch: u64, n_samples: u64) -> Standing {
+    let ready = Some(Ready { n_samples, loss: 1.0 });
+    Standing { is_closing: true, ready, ..standing(epoch, n_samples) }
+}
+
+fn at(millis: u64) -> Moment {
+    Moment::from_millis(millis)
+}
+
+fn one(number: u8) -> Matchmaking {
+    Matchmaking::new(CONFIG, peer(number), standing(0, 0))
+}
+
+fn proposal(epoch: u64, members: &[(u8, u64)]) -> Proposal {
+    let member =
+        |&(number, n_samples): &(u8, u64)| ProposedMember { peer: peer(number).0, n_samples, n_reduced: 5 };
+    Proposal { model: model(epoch), nonce: 1, members: members.iter().map(member).collect(), loss: 1.0 }
+}
+
+#[test]
+fn a_peer_that_hears_of_no_other_steps_alone() {
+    let mut peer = one(1);
+    peer.on_ready(at(0), Ready { n_samples: 120, loss: 1.0 });
+    assert_eq!(peer.poll_action(), Some(Action::StepAlone));
+    peer.on_stepped(at(1), model(1));
+    assert_eq!(peer.own().ready, None);
+    assert_eq!(peer.poll_action(), None);
+}
+
+#[test]
+fn what_is_not_enough_after_all_is_reopened() {
+    let mut peer = one(1);
+    peer.on_ready(at(0), Ready { n_samples: 80, loss: 1.0 });
+    assert_eq!(peer.poll_action(), Some(Action::Reopen));
+    assert_eq!((peer.own().ready, peer.own().is_closing), (None, false));
+}
+
+#[test]
+fn those_with_the_same_model_count_together() {
+    let mut me = one(1);
+    me.on_standing(at(0), peer(2), standing(0, 30));
+    me.on_standing(at(0), peer(3), standing(1, 50));
+    me.on_standing(at(0), peer(4), ready(0, 20));
+    assert_eq!(me.n_samples_elsewhere(at(0)), 50);
+    assert!(!me.is_closing_elsewhere(at(0)), "who has collected is not collecting");
+    me.on_standing(at(1000), peer(2), Standing { is_closing: true, ..standing(0, 30) });
+    assert!(me.is_closing_elsewhere(at(1000)));
+    me.on_gone(at(1000), &peer(2));
+    assert_eq!(me.n_samples_elsewhere(at(1000)), 20);
+    assert_eq!(me.n_samples_elsewhere(at(5000)), 0, "nobody counts who says nothing");
+}
+
+/// Who proposes among three that are all ready.
+fn proposer(epoch: u64) -> u8 {
+    let proposes = |number: u8| {
+        let mut me = Matchmaking::new(CONFIG, peer(number), standing(epoch, 0));
+        for other in (1..=3).filter(|other| *other != number) {
+            me.on_standing(at(0), peer(other), ready(epoch, 40));
+        }
+        me.on_ready(at(0), Ready { n_samples: 40, loss: 1.0 });
+        me.poll_action().is_some()
+    };
+    let proposers: Vec<u8> = (1..=3).filter(|&number| proposes(number)).collect();
+    assert_eq!(proposers.len(), 1, "{proposers:?}");
+    proposers[0]
+}
+
+#[test]
+fn one_proposes_and_another_one_in_another_epoch() {
+    let proposers: BTreeSet<u8> = (0..30).map(proposer).collect();
+    assert_eq!(proposers.len(), 3);
+}
+
+#[test]
+fn whoever_does_not_propose_is_taken_the_place_of() {
+    let epoch = (0..30).find(|&epoch| proposer(epoch) == 1).unwrap();
+    let mut me = Matchmaking::new(CONFIG, peer(2), standing(epoch, 0));
+    me.on_standing(at(0), peer(1), ready(epoch, 60));
+    me.on_ready(at(0), Ready { n_samples: 60, loss: 1.0 });
+    assert_eq!(me.poll_action(), None);
+    assert_eq!(me.next_deadline(), Some(at(1000)));
+    me.on_timeout(at(1000));
+    let Some(Action::Propose { members, .. }) = me.poll_action() else { panic!("its turn") };
+    assert_eq!(members.iter().map(|(peer, _)| peer.clone()).collect::<Vec<_>>(), [peer(1), peer(2)]);
+    assert_eq!(me.next_deadline(), Some(at(2000)), "later than now, so that nobody spins");
+}
+
+#[test]
+fn who_has_not_collected_is_waited_for_once() {
+    let epoch = (0..30).find(|&epoch| proposer(epoch) == 2).unwrap();
+    let mut me = Matchmaking::new(CONFIG, peer(2), standing(epoch, 0));
+    me.on_standing(at(0), peer(1), ready(epoch, 60));
+    me.on_standing(at(0), peer(3), Standing { is_closing: true, ..standing(epoch, 60) });
+    me.on_ready(at(0), Ready { n_samples: 60, loss: 1.0 });
+    assert_eq!(me.poll_action(), None);
+    me.on_timeout(at(1000));
+    let Some(Action::Propose { members, .. }) = me.poll_action() else { panic!("without the third") };
+    assert_eq!(members.len(), 2);
+}
+
+#[test]
+fn a_proposal_is_checked() {
+    let mut me = one(1);
+    me.on_standing(at(0), peer(2), ready(0, 60));
+    let good = proposal(0, &[(1, 60), (2, 60)]);
+    assert_eq!(me.on_proposal(good.clone()), Err(ProposalError::NotReady));
+    me.on_ready(at(0), Ready { n_samples: 60, loss: 1.0 });
+    while me.poll_action().is_some() {}
+    assert_eq!(me.on_proposal(proposal(1, &[(1, 60), (2, 60)])), Err(ProposalError::Model));
+    assert_eq!(me.on_proposal(proposal(0, &[(1, 61), (2, 60)])), Err(ProposalError::NotAMember));
+    assert_eq!(me.on_proposal(proposal(0, &[(2, 60)])), Err(ProposalError::NotAMember));
+    assert_eq!(me.on_proposal(proposal(0, &[(1, 60), (9, 60)])), Err(ProposalError::Stranger));
+    assert_eq!(me.on_proposal(good.clone()), Ok(()));
+    assert_eq!(me.poll_action(), Some(Action::Average(good.clone())));
+    assert_eq!(me.on_proposal(good), Err(ProposalError::NotReady), "one at a time");
+}
+
+#[test]
+fn who_fell_behind_follows_and_asks_again_a_little_later() {
+    let mut me = one(1);
+    me.on_standing(at(0), peer(2), standing(3, 10));
+    me.on_standing(at(0), peer(3), standing(0, 10));
+    assert_eq!(me.poll_action(), Some(Action::Follow(vec![peer(2)])));
+    me.on_standing(at(10), peer(2), standing(4, 10));
+    assert_eq!(me.poll_action(), None, "one at a time");
+    me.on_failed(at(20));
+    assert_eq!(me.poll_action(), None);
+    assert_eq!(me.next_deadline(), Some(at(220)));
+    me.on_timeout(at(220));
+    assert_eq!(me.poll_action(), Some(Action::Follow(vec![peer(2)])));
+    me.on_stepped(at(300), model(4));
+    assert_eq!(me.poll_action(), None);
+}
+
+#[test]
+fn averagings_that_fail_do_not_hold_a_peer_up_for_ever() {
+    let mut me = one(1);
+    me.on_standing(at(0), peer(2), ready(0, 60));
+    me.on_ready(at(0), Ready { n_samples: 120, loss: 1.0 });
+    for _ in 0..ATTEMPTS_MAX {
+        while me.poll_action().is_some() {}
+        me.on_proposal(proposal(0, &[(1, 120), (2, 60)])).unwrap();
+        me.on_failed(at(10));
+    }
+    let actions: Vec<Action> = std::iter::from_fn(|| me.poll_action()).collect();
+    assert_eq!(actions.last(), Some(&Action::StepAlone));
+}
+
+#[test]
+fn numbers_that_are_none_do_no_harm() {
+    let mut me = one(1);
+    let bad = Standing { samples_per_second: f32::NAN, n_samples: u64::MAX, ..standing(0, 1) };
+    me.on_standing(at(0), peer(2), bad);
+    me.on_standing(at(0), peer(3), bad);
+    assert_eq!(me.n_samples_elsewhere(at(0)), u64::MAX);
+    assert!(me.colleagues(at(0)).all(|(_, standing)| standing.samples_per_second == 0.0));
+}

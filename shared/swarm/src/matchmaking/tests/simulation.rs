@@ -1,0 +1,426 @@
+//! Peers in virtual time: messages that take their time, averagings that fail, peers that die and come back,
+//! partitions that heal. Whatever happens, all agree in the end, and what a contributor was told is accepted is in the
+//! model once.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::*;
+use crate::random::SplitMix64;
+
+#[derive(Debug, Clone, PartialEq)]
+enum Event {
+    Standing { from: usize, to: usize, standing: Standing },
+    Proposal { to: usize, proposal: Proposal },
+    Gone { of: usize, to: usize },
+    Contribute(usize),
+    Collected { of: usize, life: u32 },
+    Averaged { nonce: u64 },
+    Followed { of: usize, life: u32, from: Vec<usize> },
+    Tick(usize),
+    Kill(usize),
+    Restart(usize),
+    Part(u32),
+}
+
+struct Peer {
+    matchmaking: Matchmaking,
+    is_alive: bool,
+    life: u32,
+    /// What it accepted, which survives a crash: number and samples.
+    journal: Vec<(u64, u64)>,
+    /// Of those, what is not in the model.
+    accepted: Vec<(u64, u64)>,
+    is_collecting: bool,
+    told: Standing,
+}
+
+struct World {
+    random: SplitMix64,
+    now: Moment,
+    queue: BinaryHeap<Reverse<(Moment, u64)>>,
+    events: HashMap<u64, Event>,
+    next: u64,
+    peers: Vec<Peer>,
+    /// Peers that are on different sides do not hear each other.
+    sides: u32,
+    rounds: HashMap<u64, Vec<usize>>,
+    /// Contributions in each model.
+    lines: HashMap<Sha256Hash, BTreeSet<u64>>,
+    arrivals: HashMap<(usize, usize), Moment>,
+    failures: u64,
+    n_accepted: u64,
+    is_contributing: bool,
+}
+
+impl World {
+    fn new(n_peers: usize, seed: u64) -> Self {
+        let start = standing(0, 0);
+        let matchmaking = |number: usize| Matchmaking::new(CONFIG, peer(number as u8), start);
+        let peers = (0..n_peers).map(|number| Peer {
+            matchmaking: matchmaking(number),
+            is_alive: true,
+            life: 0,
+            journal: Vec::new(),
+            accepted: Vec::new(),
+            is_collecting: false,
+            told: start,
+        });
+        let mut world = Self {
+            random: SplitMix64::new(seed),
+            now: Moment::ZERO,
+            queue: BinaryHeap::new(),
+            events: HashMap::new(),
+            next: 0,
+            peers: peers.collect(),
+            sides: 0,
+            rounds: HashMap::new(),
+            lines: HashMap::from([(start.model.hash, BTreeSet::new())]),
+            arrivals: HashMap::new(),
+            failures: 0,
+            n_accepted: 0,
+            is_contributing: true,
+        };
+        for number in 0..n_peers {
+            world.after(0, Event::Tick(number));
+            world.after(0, Event::Contribute(number));
+        }
+        world
+    }
+
+    fn after(&mut self, millis: u64, event: Event) {
+        self.next += 1;
+        self.queue.push(Reverse((self.now + at(millis), self.next)));
+        self.events.insert(self.next, event);
+    }
+
+    fn below(&mut self, n: usize) -> u64 {
+        self.random.below(n) as u64
+    }
+
+    fn hear_each_other(&self, one: usize, other: usize) -> bool {
+        let side = |number: usize| self.sides >> number & 1;
+        self.peers[one].is_alive && self.peers[other].is_alive && side(one) == side(other)
+    }
+
+    fn run_until(&mut self, end: Moment) {
+        while let Some(&Reverse((time, number))) = self.queue.peek()
+            && time <= end
+        {
+            self.queue.pop();
+            self.now = self.now.max(time);
+            let event = self.events.remove(&number).unwrap();
+            self.handle(event);
+        }
+        self.now = end;
+    }
+
+    fn handle(&mut self, event: Event) {
+        let now = self.now;
+        match event {
+            Event::Standing { from, to, standing } => {
+                if self.hear_each_other(from, to) {
+                    self.peers[to].matchmaking.on_standing(now, peer(from as u8), standing);
+                    self.drive(to);
+                }
+            }
+            Event::Proposal { to, proposal } => {
+                if self.peers[to].is_alive {
+                    let _ = self.peers[to].matchmaking.on_proposal(proposal);
+                    self.drive(to);
+                }
+            }
+            Event::Gone { of, to } => {
+                self.peers[to].matchmaking.on_gone(now, &peer(of as u8));
+                self.drive(to);
+            }
+            Event::Contribute(of) => {
+                let pause = 20 + self.below(200);
+                if self.is_contributing {
+                    self.after(pause, Event::Contribute(of));
+                }
+                let is_open = self.peers[of].matchmaking.own().ready.is_none();
+                if self.peers[of].is_alive && is_open {
+                    let n_samples = 1 + self.below(30);
+                    self.n_accepted += 1;
+                    let number = self.n_accepted;
+                    self.peers[of].journal.push((number, n_samples));
+                    self.peers[of].accepted.push((number, n_samples));
+                    self.drive(of);
+                }
+            }
+            Event::Collected { of, life } => {
+                if self.peers[of].is_alive && self.peers[of].life == life && self.peers[of].is_collecting {
+                    self.peers[of].is_collecting = false;
+                    let n_samples = self.peers[of].n_samples();
+                    self.peers[of].matchmaking.on_ready(now, Ready { n_samples, loss: 1.0 });
+                    self.drive(of);
+                }
+            }
+            Event::Averaged { nonce } => self.averaged(nonce),
+            Event::Followed { of, life, from } => self.followed(of, life, &from),
+            Event::Tick(of) => {
+                self.after(250, Event::Tick(of));
+                if self.peers[of].is_alive {
+                    self.peers[of].matchmaking.on_timeout(now);
+                    self.drive(of);
+                    if now.subsec_millis() < 250 {
+                        self.tell(of);
+                    }
+                }
+            }
+            Event::Kill(of) => {
+                self.peers[of].is_alive = false;
+                for to in (0..self.peers.len()).filter(|to| *to != of) {
+                    self.after(1, Event::Gone { of, to });
+                }
+            }
+            Event::Restart(of) => {
+                let model = self.peers[of].matchmaking.own().model;
+                let own = Standing { model, ..standing(0, 0) };
+                self.peers[of].matchmaking = Matchmaking::new(CONFIG, peer(of as u8), own);
+                self.peers[of].is_alive = true;
+                self.peers[of].is_collecting = false;
+                self.peers[of].life += 1;
+                self.drive(of);
+            }
+            Event::Part(sides) => self.sides = sides,
+        }
+    }
+
+    /// What a driver does after each event.
+    fn drive(&mut self, of: usize) {
+        let now = self.now;
+        loop {
+            let here = &mut self.peers[of];
+            let n_samples = here.n_samples();
+            let own = Standing { n_samples, is_closing: here.is_collecting, ..*here.matchmaking.own() };
+            let own = Standing { is_closing: own.is_closing || own.ready.is_some(), ..own };
+            here.matchmaking.on_own(now, own);
+            let elsewhere = here.matchmaking.n_samples_elsewhere(now);
+            let is_enough = n_samples + elsewhere >= CONFIG.target_batch_size;
+            let is_closing = is_enough || here.matchmaking.is_closing_elsewhere(now);
+            if is_closing && !here.is_collecting && here.matchmaking.own().ready.is_none() {
+                here.is_collecting = true;
+                let (pause, life) = (self.below(60), self.peers[of].life);
+                self.after(pause, Event::Collected { of, life });
+                continue;
+            }
+            let Some(action) = self.peers[of].matchmaking.poll_action() else { break };
+            self.act(of, action);
+        }
+        if self.peers[of].told != *self.peers[of].matchmaking.own() {
+            self.tell(of);
+        }
+    }
+
+    fn tell(&mut self, of: usize) {
+        let standing = *self.peers[of].matchmaking.own();
+        self.peers[of].told = standing;
+        for to in (0..self.peers.len()).filter(|to| *to != of) {
+            let sent = self.now + at(1 + self.below(40));
+            // In order.
+            let arrival = sent.max(self.arrivals.get(&(of, to)).copied().unwrap_or_default());
+            self.arrivals.insert((of, to), arrival);
+            let millis = arrival.saturating_sub(self.now).as_millis() as u64;
+            self.after(millis, Event::Standing { from: of, to, standing });
+        }
+    }
+
+    fn act(&mut self, of: usize, action: Action) {
+        match action {
+            Action::Propose { model, members } => {
+                let nonce = self.random.next_u64();
+                let member = |(peer, standing): &(PeerKey, Standing)| ProposedMember {
+                    peer: peer.0.clone(),
+                    n_samples: standing.ready.unwrap().n_samples,
+                    n_reduced: 0,
+                };
+                let proposed = members.iter().map(member).collect();
+                let proposal = Proposal { model, nonce, members: proposed, loss: 1.0 };
+                for (other, _) in members.iter().filter(|(other, _)| *other != peer(of as u8)) {
+                    let (to, pause) = (usize::from(other.0[0]), 1 + self.below(40));
+                    if self.hear_each_other(of, to) {
+                        self.after(pause, Event::Proposal { to, proposal: proposal.clone() });
+                    }
+                }
+                self.peers[of].matchmaking.on_proposal(proposal).unwrap();
+            }
+            Action::Average(proposal) => {
+                let joined = self.rounds.entry(proposal.nonce).or_default();
+                joined.push(of);
+                if joined.len() == 1 {
+                    self.after(150, Event::Averaged { nonce: proposal.nonce });
+                }
+            }
+            Action::StepAlone => {
+                let model = self.next_model(&[of], self.n_accepted);
+                self.step(of, model);
+            }
+            Action::Reopen => {}
+            Action::Follow(from) => {
+                let from = from.iter().map(|peer| usize::from(peer.0[0])).collect();
+                let (pause, life) = (20 + self.below(200), self.peers[of].life);
+                self.after(pause, Event::Followed { of, life, from });
+            }
+        }
+    }
+
+    fn averaged(&mut self, nonce: u64) {
+        let joined = self.rounds.remove(&nonce).unwrap();
+        let first = joined[0];
+        let together = |&of: &usize| self.hear_each_other(first, of) || of == first;
+        let (together, apart): (Vec<usize>, Vec<usize>) = joined.iter().partition(|of| together(of));
+        let model = self.next_model(&together, nonce);
+        for &of in &together {
+            if !self.peers[of].is_alive || self.peers[of].matchmaking.phase != Phase::Averaging {
+                continue;
+            }
+            let fails = together.len() < 2 || self.below(100) < self.failures as usize as u64;
+            if fails {
+                self.peers[of].matchmaking.on_failed(self.now);
+                self.drive(of);
+            } else {
+                self.step(of, model);
+            }
+        }
+        for of in apart {
+            if self.peers[of].is_alive && self.peers[of].matchmaking.phase == Phase::Averaging {
+                self.peers[of].matchmaking.on_failed(self.now);
+                self.drive(of);
+            }
+        }
+    }
+
+    fn next_model(&mut self, of: &[usize], nonce: u64) -> ModelVersion {
+        let before = self.peers[of[0]].matchmaking.own().model;
+        let mut line = self.lines[&before.hash].clone();
+        let mut n_samples_total = before.n_samples_total;
+        for &member in of {
+            for &(number, n_samples) in &self.peers[member].accepted {
+                assert!(line.insert(number), "contribution {number} counts twice");
+                n_samples_total += n_samples;
+            }
+        }
+        let hash = Sha256Hash::of(&[before.hash.0.as_slice(), &nonce.to_le_bytes()].concat());
+        self.lines.insert(hash, line);
+        ModelVersion { n_samples_total, epoch: before.epoch + 1, hash }
+    }
+
+    fn step(&mut self, of: usize, model: ModelVersion) {
+        self.carry(of, model);
+        self.peers[of].matchmaking.on_stepped(self.now, model);
+        self.drive(of);
+    }
+
+    /// What is not in the new model counts for the next one.
+    fn carry(&mut self, of: usize, model: ModelVersion) {
+        let line = &self.lines[&model.hash];
+        let peer = &mut self.peers[of];
+        peer.accepted = peer.journal.iter().copied().filter(|(number, _)| !line.contains(number)).collect();
+        self.peers[of].is_collecting = false;
+    }
+
+    fn followed(&mut self, of: usize, life: u32, from: &[usize]) {
+        if !self.peers[of].is_alive || self.peers[of].life != life {
+            return;
+        }
+        let own = self.peers[of].matchmaking.own().model;
+        let donor = from.iter().find(|&&from| self.hear_each_other(from, of));
+        let model = donor.map(|&donor| self.peers[donor].matchmaking.own().model);
+        match model.filter(|model| *model > own) {
+            Some(model) => self.step(of, model),
+            None => {
+                self.peers[of].matchmaking.on_failed(self.now);
+                self.drive(of);
+            }
+        }
+    }
+
+    /// Ends all faults, and lets everybody finish.
+    fn settle(&mut self) {
+        self.sides = 0;
+        self.failures = 0;
+        for of in 0..self.peers.len() {
+            if !self.peers[of].is_alive {
+                self.handle(Event::Restart(of));
+            }
+        }
+        let end = self.now + Duration::from_secs(20);
+        self.run_until(end);
+        self.is_contributing = false;
+        self.run_until(end + Duration::from_secs(20));
+        let models: BTreeSet<ModelVersion> =
+            self.peers.iter().map(|peer| peer.matchmaking.own().model).collect();
+        assert_eq!(models.len(), 1, "all have the same model in the end: {models:?}");
+    }
+
+    fn line(&self) -> &BTreeSet<u64> {
+        &self.lines[&self.peers[0].matchmaking.own().model.hash]
+    }
+
+    /// Accepted contributions that are neither in the model nor about to be.
+    fn lost(&self) -> Vec<u64> {
+        let open =
+            |number: &u64| self.peers.iter().any(|peer| peer.accepted.iter().any(|(n, _)| n == number));
+        (1..=self.n_accepted).filter(|number| !self.line().contains(number) && !open(number)).collect()
+    }
+}
+
+impl Peer {
+    fn n_samples(&self) -> u64 {
+        self.accepted.iter().map(|(_, n_samples)| n_samples).sum()
+    }
+}
+
+#[test]
+fn without_faults_all_steps_are_of_all() {
+    for seed in 0..20 {
+        let mut world = World::new(2 + seed as usize % 7, seed);
+        world.settle();
+        assert!(world.lost().is_empty(), "seed {seed}");
+        let model = world.peers[0].matchmaking.own().model;
+        assert!(model.epoch > 20, "seed {seed}: {} steps in 20 s", model.epoch);
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_averagings_fail_and_peers_die() {
+    for seed in 0..60 {
+        let mut world = World::new(3 + seed as usize % 6, seed);
+        world.failures = 20;
+        for second in 1..40 {
+            world.run_until(Duration::from_secs(second));
+            let n = world.peers.len();
+            let of = world.below(n) as usize;
+            if world.peers[of].is_alive && world.below(100) < 50 {
+                let pause = 200 + world.below(4000);
+                world.handle(Event::Kill(of));
+                world.after(pause, Event::Restart(of));
+            }
+        }
+        world.run_until(Duration::from_secs(46));
+        world.settle();
+        let lost = world.lost();
+        assert!(lost.is_empty(), "seed {seed}: {lost:?} of {}", world.n_accepted);
+    }
+}
+
+#[test]
+fn sides_of_a_partition_agree_when_it_heals() {
+    for seed in 0..40 {
+        let mut world = World::new(4 + seed as usize % 4, seed);
+        for second in (2..40).step_by(6) {
+            world.run_until(Duration::from_secs(second));
+            let sides = world.below(256) as u32;
+            world.handle(Event::Part(sides));
+            world.run_until(Duration::from_secs(second + 3));
+            world.handle(Event::Part(0));
+        }
+        world.settle();
+        let lost = world.lost();
+        assert!(lost.is_empty(), "seed {seed}: {lost:?} of {}", world.n_accepted);
+        let model = world.peers[0].matchmaking.own().model;
+        assert!(model.epoch > 40, "seed {seed}: {}", model.epoch);
+    }
+}
