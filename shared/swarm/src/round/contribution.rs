@@ -102,7 +102,8 @@ impl AveragingRound {
         self.advance(now);
     }
 
-    /// Counts a contribution of the current epoch that was stored before a restart.
+    /// Counts a contribution that was stored before a restart, or that is not in the parameters that came from
+    /// elsewhere: one of an earlier epoch weighs less, by its age in epochs.
     ///
     /// Contributions must come in the order of their sequence numbers, so that the sum is the same.
     pub fn restore(
@@ -133,8 +134,10 @@ impl AveragingRound {
     }
 
     fn count(&mut self, peer: PeerKey, offer: &Offer, values: &[f32], sequence: u32) {
-        self.contributions.add(&peer, offer.n_samples, offer.loss, values);
-        *self.counted_samples.entry(peer.clone()).or_default() += u64::from(offer.n_samples);
+        let age = self.epoch.saturating_sub(offer.epoch);
+        let n_samples = u64::from(offer.n_samples).div_ceil(age.saturating_add(1)) as u32;
+        self.contributions.add(&peer, n_samples, offer.loss, values);
+        *self.counted_samples.entry(peer.clone()).or_default() += u64::from(n_samples);
         self.sequences.push(sequence);
         if let Some(standing) = self.standings.get_mut(&peer) {
             standing.stalled = false;
@@ -152,7 +155,7 @@ impl AveragingRound {
     }
 
     /// The samples of a contribution that did not arrive may be claimed again.
-    fn give_back(&mut self, ticket: Ticket) {
+    pub(super) fn give_back(&mut self, ticket: Ticket) {
         let Some(flight) = self.in_flight.remove(&ticket) else { return };
         if let Some(standing) = self.standings.get_mut(&flight.peer) {
             standing.allowance += f64::from(flight.offer.n_samples);

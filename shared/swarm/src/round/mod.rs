@@ -132,6 +132,15 @@ struct Contributor {
     is_silent: bool,
 }
 
+/// What peers that aggregate with this one have for the same step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Samples.
+    pub n_samples: u64,
+    /// One of them found that there is enough: whatever is here is collected.
+    pub is_closing: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Accumulating,
@@ -154,6 +163,7 @@ pub struct AveragingRound {
     counted: BTreeSet<(PeerKey, u64)>,
     counted_before: BTreeSet<(PeerKey, u64)>,
     contributions: Contributions,
+    elsewhere: Elsewhere,
     /// Of each peer.
     counted_samples: BTreeMap<PeerKey, u64>,
     patience: Patience,
@@ -177,6 +187,7 @@ impl AveragingRound {
             counted: BTreeSet::new(),
             counted_before: BTreeSet::new(),
             contributions,
+            elsewhere: Elsewhere::default(),
             counted_samples: BTreeMap::new(),
             patience: Patience::Unneeded,
             next_sequence: 0,
@@ -193,6 +204,20 @@ impl AveragingRound {
     /// Samples of the coming step: counted, on their way, and reported.
     pub fn n_samples(&self) -> u64 {
         self.contributions.n_samples() + self.n_in_flight_samples() + self.n_outstanding()
+    }
+
+    /// Whether there is enough for a step: what is reported is collected, or was.
+    pub fn is_closing(&self) -> bool {
+        self.phase != Phase::Accumulating
+    }
+
+    /// What others have for the same step, who average with this peer. The step is then of what is collected here,
+    /// which may be nothing.
+    pub fn on_elsewhere(&mut self, now: Moment, elsewhere: Elsewhere) {
+        if self.elsewhere != elsewhere {
+            self.elsewhere = elsewhere;
+            self.advance(now);
+        }
     }
 
     /// Contributors with a session.
@@ -250,12 +275,15 @@ impl AveragingRound {
         Ok(())
     }
 
-    /// One gradient of what was counted so far; not finite while nothing was.
+    /// One gradient of what was counted so far; zeros while nothing was.
     ///
     /// The driver needs it only to repeat a step after a restart; else the round says when to step.
     pub fn mean(&self) -> MeanOfRound {
-        let Aggregate { gradient, loss, outcomes } = self.contributions.aggregate();
         let n_samples = self.contributions.n_samples();
+        let Aggregate { gradient, loss, outcomes } = match n_samples {
+            0 => Aggregate { gradient: vec![0.0; self.config.n_parameters], loss: 0.0, outcomes: Vec::new() },
+            _ => self.contributions.aggregate(),
+        };
         MeanOfRound {
             epoch: self.epoch,
             gradient,
@@ -278,9 +306,30 @@ impl AveragingRound {
 
     /// The optimizer step was made: contributors go on with the new epoch.
     pub fn on_stepped(&mut self, now: Moment) {
-        self.epoch += 1;
+        self.begin(now, self.epoch + 1);
+    }
+
+    /// This peer has the parameters of another epoch from elsewhere: contributors go on with that. What was counted
+    /// here is counted again by [`Self::restore`], if it is not in those parameters.
+    pub fn on_moved(&mut self, now: Moment, epoch: u64) {
+        let tickets: Vec<Ticket> = self.in_flight.keys().copied().collect();
+        tickets.into_iter().for_each(|ticket| self.give_back(ticket));
+        self.begin(now, epoch);
+    }
+
+    /// There will be no step yet with what was collected: contributors go on with the same epoch.
+    pub fn reopen(&mut self, now: Moment) {
+        self.phase = Phase::Accumulating;
+        self.actions.push_back(RoundAction::Announce(self.epoch));
+        self.advance(now);
+    }
+
+    fn begin(&mut self, now: Moment, epoch: u64) {
+        self.epoch = epoch;
         self.phase = Phase::Accumulating;
         self.contributions.clear();
+        // Until they say what they have for this one.
+        self.elsewhere = Elsewhere::default();
         self.counted_samples.clear();
         self.patience = Patience::Unneeded;
         self.next_sequence = 0;
@@ -347,7 +396,7 @@ impl AveragingRound {
 
     /// Makes every transition that the numbers allow.
     fn advance(&mut self, now: Moment) {
-        if self.phase == Phase::Accumulating && self.is_enough(now) {
+        if self.phase == Phase::Accumulating && (self.is_enough(now) || self.elsewhere.is_closing) {
             self.phase = Phase::Collecting { deadline: now + self.config.collect_timeout };
             self.actions.push_back(RoundAction::RequestGradients(self.epoch));
         }
@@ -356,7 +405,7 @@ impl AveragingRound {
             return;
         }
         // All that is left of the claims is counted.
-        if self.is_enough(now) {
+        if self.is_enough(now) || self.elsewhere.is_closing {
             self.phase = Phase::Stepping;
             self.actions.push_back(RoundAction::Step(self.mean()));
         } else {

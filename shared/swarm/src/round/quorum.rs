@@ -26,7 +26,8 @@ pub(super) enum Patience {
 impl AveragingRound {
     /// Whether what is claimed, or counted, makes a step.
     pub(super) fn is_enough(&mut self, now: Moment) -> bool {
-        let target = u64::from(self.config.target_batch_size);
+        let elsewhere = self.elsewhere.n_samples;
+        let target = u64::from(self.config.target_batch_size).saturating_sub(elsewhere);
         if self.n_samples() < target {
             return false;
         }

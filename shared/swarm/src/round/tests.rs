@@ -81,6 +81,51 @@ fn uneven_contributors_make_one_weighted_step() {
 }
 
 #[test]
+fn what_others_have_counts_for_the_step_and_ours_may_be_nothing() {
+    let mut round = joined(&[1]);
+    round.on_report(S, &peer(1), &report(0, 40)).unwrap();
+    round.on_elsewhere(S, Elsewhere { n_samples: 59, is_closing: false });
+    assert_eq!(actions(&mut round), []);
+    round.on_elsewhere(S, Elsewhere { n_samples: 60, is_closing: false });
+    assert_eq!(actions(&mut round), [RoundAction::RequestGradients(0)]);
+    assert!(round.is_closing());
+    contribute(&mut round, S, 1, &offer(7, 0, 40), [1.0, 2.0, 3.0]);
+    let got = actions(&mut round);
+    assert!(matches!(got.last(), Some(RoundAction::Step(mean)) if mean.n_samples == 40), "{got:?}");
+    round.reopen(S);
+    // What was collected is still there, and the others still have the rest.
+    let got = actions(&mut round);
+    assert_eq!(got[..2], [RoundAction::Announce(0), RoundAction::RequestGradients(0)]);
+    assert!(matches!(got.last(), Some(RoundAction::Step(mean)) if mean.n_samples == 40), "{got:?}");
+    round.on_stepped(S);
+    assert_eq!(actions(&mut round), [RoundAction::Announce(1)]);
+    round.on_elsewhere(S, Elsewhere { n_samples: 70, is_closing: true });
+    let got = actions(&mut round);
+    let Some(RoundAction::Step(mean)) = got.last() else { panic!("nobody here has anything: {got:?}") };
+    assert_eq!((mean.n_samples, mean.loss, &mean.gradient[..]), (0, 0.0, &[0.0; N][..]));
+}
+
+#[test]
+fn what_is_not_in_parameters_from_elsewhere_counts_by_its_age() {
+    let mut round = joined(&[1, 2]);
+    let late = offer(7, 0, 50);
+    contribute(&mut round, S, 1, &late, [3.0; N]);
+    let in_flight = round.on_offer(S, &peer(2), &offer(1, 0, 10)).unwrap();
+    round.on_moved(S, 4);
+    actions(&mut round);
+    round.on_gradient(S, in_flight, vec![1.0; N]);
+    assert_eq!(actions(&mut round), [RoundAction::Refuse(in_flight, Refusal::Busy)]);
+    round.restore(peer(1), &late, &[3.0; N], 0).unwrap();
+    let again = round.restore(peer(1), &late, &[3.0; N], 1);
+    assert_eq!(again, Err(Refusal::Duplicate { contribution_id: 7 }));
+    assert_eq!(round.n_samples(), 10);
+    contribute(&mut round, S, 2, &offer(2, 4, 90), [1.0; N]);
+    let got = actions(&mut round);
+    let Some(RoundAction::Step(mean)) = got.last() else { panic!("{got:?}") };
+    assert_eq!((mean.gradient[0], mean.n_samples, mean.sequences.len()), (1.2, 100, 2));
+}
+
+#[test]
 fn nothing_is_acknowledged_before_it_is_stored() {
     let mut round = joined(&[1]);
     let ticket = round.on_offer(S, &peer(1), &offer(1, 0, 100)).unwrap();
