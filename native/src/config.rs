@@ -5,10 +5,12 @@
 //! relative to the file. Nothing here opens a socket or creates a folder.
 
 mod access;
+mod aggregators;
 mod averaging;
 mod check;
 mod contributions;
 mod conversations;
+mod local_steps;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,9 +27,11 @@ use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::access::{AccessSection, OidcSection};
+pub use self::aggregators::AggregatorsSection;
 pub use self::averaging::{AggregationKind, AveragingSection};
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
+pub use self::local_steps::LocalStepsSection;
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
 pub use barnraise_relay::Invalid;
@@ -56,6 +60,8 @@ pub struct RunConfig {
     pub dht: DhtLimits,
     /// What counts as a contribution.
     pub averaging: AveragingSection,
+    /// Who else aggregates the run.
+    pub aggregators: AggregatorsSection,
     /// Where it is kept who gave what.
     pub contributions: ContributionsSection,
     /// What the backbone computes on.
@@ -94,6 +100,8 @@ pub struct RunSection {
     pub optimizer: OptimizerSpec,
     /// Its learning rate.
     pub schedule: ScheduleSpec,
+    /// Steps that contributors make by themselves. The optimizer is the outer one then.
+    pub local_steps: Option<LocalStepsSection>,
 }
 
 /// `[data]`
@@ -227,6 +235,7 @@ impl Default for RunSection {
             delayed_updates: false,
             optimizer: OptimizerSpec::adam(),
             schedule: ScheduleSpec { peak: 0.002, warmup_steps: 10, decay: Decay::Constant },
+            local_steps: None,
         }
     }
 }

@@ -84,6 +84,7 @@ fn run_status(epoch: u64) -> RunStatus {
             gradient_codec: TensorCodec::F16,
             compression: Compression::default(),
             delayed_updates: false,
+            local_steps: None,
             state_codec: TensorCodec::F32,
             contribution_samples_max: 4096,
             manifest: Manifest {

@@ -63,7 +63,7 @@ fn ensure_met(outcome: &Value, address: &Multiaddr) -> Result<()> {
     ensure!(said("agentVersion") == concat!("barnraise/", env!("CARGO_PKG_VERSION")), "{address}: {met}");
     ensure!(said("protocolVersion") == "/barnraise/1", "{address}: {met}");
     let protocols = met.get("protocols").and_then(Value::as_array).cloned().unwrap_or_default();
-    ensure!(protocols.contains(&"/barnraise/run/2".into()), "{address}: {met}");
+    ensure!(protocols.contains(&barnraise_protocol::run::PROTOCOL.into()), "{address}: {met}");
     ensure!(met.get("pingMs").is_some_and(Value::is_number), "{address}: {met}");
     Ok(())
 }

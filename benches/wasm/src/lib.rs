@@ -16,7 +16,7 @@ pub const N_CLASSES: usize = 10;
 const SEED: u64 = 1;
 
 /// Why there is no workload.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum WorkloadError {
     /// No model has this name.
     #[error("a model is `lenet` or `mlp-` with the width of its two hidden layers, got {0:?}")]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use barnraise_learning::{ParameterLayout, open_device};
+use barnraise_learning::{LocalStepsError, ParameterLayout, open_device};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::contribute::Progress;
@@ -108,7 +108,7 @@ pub async fn run(
         addresses: node.addresses(),
     };
 
-    let description = Arc::new(describe(&config, &access, shards.manifest(), &layout));
+    let description = Arc::new(describe(&config, &access, shards.manifest(), &layout)?);
     let device = open_device(config.device.kind.into()).await?;
     tracing::info!(device = device.name(), "evaluates on");
     let (outputs, state, status) = outputs(&learner, &description, &here)?;
@@ -251,8 +251,8 @@ fn describe(
     access: &Access,
     manifest: &Manifest,
     layout: &ParameterLayout,
-) -> RunDescription {
-    RunDescription {
+) -> Result<RunDescription, LocalStepsError> {
+    Ok(RunDescription {
         run_id: config.run.id.clone(),
         title: config.run.title.clone(),
         purpose: config.run.purpose.clone(),
@@ -265,10 +265,11 @@ fn describe(
         gradient_codec: config.run.gradient_codec,
         compression: config.compression,
         delayed_updates: config.run.delayed_updates,
+        local_steps: config.run.local_steps.map(|section| section.describe()).transpose()?,
         state_codec: config.run.state_codec,
         contribution_samples_max: config.averaging.contribution_samples_max,
         manifest: manifest.clone(),
-    }
+    })
 }
 
 fn outputs(

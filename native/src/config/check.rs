@@ -24,7 +24,9 @@ const SHARD_SAMPLES_MAX: usize = 50_000;
 pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     run(&config.run)?;
     compression(config)?;
+    super::local_steps::validate(config)?;
     config.averaging.validate(config.run.micro_batch_size)?;
+    config.aggregators.validate()?;
     Invalid::check_range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
     for url in &config.data.base_urls {
         let good = url.starts_with("https://") || url.starts_with("http://");
@@ -142,13 +144,28 @@ mod tests {
     use barnraise_protocol::codec::{Sparsity, WARMUP_DENSITY};
     use bytesize::ByteSize;
 
+    use super::super::LocalStepsSection;
     use super::*;
 
     type Break = fn(&mut RunConfig);
 
+    fn local_steps(steps: u32, optimizer: OptimizerSpec) -> LocalStepsSection {
+        LocalStepsSection { steps, optimizer, schedule: ScheduleSpec::constant(0.05) }
+    }
+
+    #[test]
+    fn as_many_local_steps_are_taken_as_a_target_batch_has() {
+        let mut config = RunConfig::default();
+        config.run.local_steps = Some(local_steps(16, OptimizerSpec::adam()));
+        assert_eq!(config.validate(), Ok(()));
+        config.averaging.contribution_samples_max = 512;
+        let error = config.validate().unwrap_err().to_string();
+        assert!(error.contains("1 to 8") && error.contains("contribution_samples_max of 512"), "{error}");
+    }
+
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, Break); 33] = [
+        let cases: [(&str, Break); 36] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
@@ -159,11 +176,15 @@ mod tests {
             ("run.target_batch_size", |c| c.run.target_batch_size = 1),
             ("run.shuffle_buffer_samples", |c| c.run.shuffle_buffer_samples = 1),
             ("run.optimizer", |c| {
-                c.run.optimizer = OptimizerSpec::SgdMomentum { momentum: 1.5, weight_decay: 0.0 };
+                c.run.optimizer =
+                    OptimizerSpec::SgdMomentum { momentum: 1.5, nesterov: false, weight_decay: 0.0 };
             }),
             ("run.schedule", |c| {
                 c.run.schedule = ScheduleSpec { peak: f32::NAN, warmup_steps: 0, decay: Decay::Constant };
             }),
+            ("run.local_steps", |c| c.run.local_steps = Some(local_steps(0, OptimizerSpec::adam()))),
+            ("run.local_steps", |c| c.run.local_steps = Some(local_steps(1, OptimizerSpec::lamb()))),
+            ("run.local_steps", |c| c.run.local_steps = Some(local_steps(17, OptimizerSpec::adam()))),
             ("run.state_codec", |c| c.run.state_codec = TensorCodec::Int4),
             ("run.gradient_codec", |c| c.compression.clip_norm = Some(1.0)),
             ("compression.momentum", |c| c.compression.momentum = 1.0),

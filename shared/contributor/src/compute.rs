@@ -120,7 +120,13 @@ pub(crate) fn prepare(
 }
 
 /// Class probabilities of one image.
-pub(crate) async fn predict(trainer: Trainer, request: u32, epoch: u64, pixels: Vec<u8>) -> ComputeOutcome {
+pub(crate) async fn predict(
+    mut trainer: Trainer,
+    request: u32,
+    epoch: u64,
+    pixels: Vec<u8>,
+) -> ComputeOutcome {
+    trainer.show_loaded();
     let result = trainer.predict(&pixels, 1).await;
     ComputeOutcome { trainer, done: Done::Prediction { request, epoch, result } }
 }

@@ -2,7 +2,7 @@
 //!
 //! The manifest was checked where it was received; here the sizes are, before anything is allocated.
 
-use barnraise_learning::{ModelError, ParameterLayout};
+use barnraise_learning::{LocalStepsError, ModelError, ParameterLayout, local};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::{CompressionError, RunDescription};
 
@@ -38,6 +38,9 @@ pub enum DescriptionError {
     /// A compression that is none.
     #[error("the run's compression: {0}")]
     Compression(#[from] CompressionError),
+    /// Local steps that cannot be made.
+    #[error("the run's local steps: {0}")]
+    LocalSteps(#[from] LocalStepsError),
     /// Parameters of which some would be left out, or far off.
     #[error("the run's parameters travel as {0:?}, which is for gradients")]
     StateCodec(TensorCodec),
@@ -69,6 +72,7 @@ pub fn check_description(run: &RunDescription) -> Result<ParameterLayout, Descri
         return Err(DescriptionError::Parameters { want, got: run.n_parameters });
     }
     run.compression.check(run.gradient_codec)?;
+    run.local_steps.as_ref().map_or(Ok(()), local::check)?;
     if !run.state_codec.carries_state() {
         return Err(DescriptionError::StateCodec(run.state_codec));
     }
@@ -98,7 +102,9 @@ mod tests {
     use barnraise_protocol::access::{AccessDescription, PublicKey};
     use barnraise_protocol::codec::{Density, Sparsity};
     use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
-    use barnraise_protocol::run::{Compression, ModelKind, ModelSpec};
+    use barnraise_protocol::run::{
+        Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, ModelSpec,
+    };
 
     use super::*;
 
@@ -117,6 +123,7 @@ mod tests {
             gradient_codec: TensorCodec::F16,
             compression: Compression::default(),
             delayed_updates: false,
+            local_steps: None,
             state_codec: TensorCodec::F32,
             contribution_samples_max: 8,
             manifest: Manifest {
@@ -152,6 +159,21 @@ mod tests {
         }
         let error = rejected(|run| run.compression.momentum = 0.9);
         assert!(matches!(error, DescriptionError::Compression(_)));
+        let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
+        let optimizer = InnerOptimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        let steps = LocalSteps { steps: 16, optimizer, schedule };
+        let described = RunDescription { local_steps: Some(steps), ..run() };
+        assert!(check_description(&described).is_ok());
+        let diverging = InnerOptimizer::Sgd { momentum: 1.0, nesterov: false, weight_decay: 0.0 };
+        let lasting = InnerSchedule { peak: f32::INFINITY, ..schedule };
+        for bad in [
+            LocalSteps { steps: 0, ..steps },
+            LocalSteps { optimizer: diverging, ..steps },
+            LocalSteps { schedule: lasting, ..steps },
+        ] {
+            let error = rejected(|run| run.local_steps = Some(bad));
+            assert!(matches!(error, DescriptionError::LocalSteps(_)), "{error}");
+        }
         let sparsity = Sparsity { density: Density::from_share(0.1).unwrap(), warmup_epochs: 0 };
         for codec in [TensorCodec::Int4, TensorCodec::TopK(sparsity)] {
             assert_eq!(rejected(|run| run.state_codec = codec), DescriptionError::StateCodec(codec));

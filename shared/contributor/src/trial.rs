@@ -62,7 +62,8 @@ pub(crate) async fn trial<P: Platform>(
     batch: Batch,
 ) -> ComputeOutcome {
     let result = compare(platform, &mut adapter, &mut processor, &batch).await;
-    let trainer = if matches!(result, Ok(Verdict::Slower)) { processor } else { adapter };
+    let mut trainer = if matches!(result, Ok(Verdict::Slower)) { processor } else { adapter };
+    trainer.forget_local_steps();
     ComputeOutcome { trainer, done: Done::Trial { result } }
 }
 

@@ -13,7 +13,7 @@ use barnraise_protocol::TensorCodec;
 use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::gradient::Accepted;
-use barnraise_protocol::run::Compression;
+use barnraise_protocol::run::{Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state;
 use barnraise_swarm::activity::{Activity, Contribution};
@@ -320,6 +320,50 @@ fn with_delayed_updates_batches_are_computed_while_a_gradient_is_on_its_way() {
     let epochs: Vec<u64> = backbone.offers.borrow().iter().map(|offer| offer.epoch).collect();
     assert!(epochs.is_sorted() && epochs.contains(&5), "{epochs:?}");
     assert_eq!(given.n_samples_accepted, backbone.n_samples_accepted());
+}
+
+/// Ways of three batches.
+fn local_steps() -> Option<LocalSteps> {
+    let schedule = InnerSchedule { peak: 0.001, warmup_epochs: 2, decay: InnerDecay::Constant };
+    let optimizer = InnerOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    Some(LocalSteps { steps: 3, optimizer, schedule })
+}
+
+#[test]
+fn local_steps_are_contributed_as_gradients_are_also_a_round_behind() {
+    for (is_delayed, codec) in [(false, TensorCodec::F16), (false, top_k(0.01, 0)), (true, TensorCodec::Int8)]
+    {
+        let backbone = Backbone::with_codec(3, 96, codec, Compression::default());
+        backbone.description.borrow_mut().local_steps = local_steps();
+        backbone.description.borrow_mut().delayed_updates = is_delayed;
+        let platform = TestPlatform::new(&backbone);
+        let ((), given) = play(&backbone, &platform, async |mut script| {
+            script.send(Command::Start);
+            script.until(|script| script.backbone.epoch() >= 5).await;
+        });
+        assert_eq!((given.n_refused, given.last_refusal), (0, None), "{codec:?}");
+        assert_eq!(given.n_samples_accepted, backbone.n_samples_accepted());
+        assert!(given.loss.unwrap().is_finite());
+    }
+}
+
+#[test]
+fn a_way_that_ends_in_no_number_is_refused_before_it_is_sent() {
+    let backbone = Backbone::new(3, 64);
+    let diverging = LocalSteps {
+        steps: 100,
+        optimizer: InnerOptimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
+        schedule: InnerSchedule { peak: 1e37, warmup_epochs: 0, decay: InnerDecay::Constant },
+    };
+    backbone.description.borrow_mut().local_steps = Some(diverging);
+    let platform = TestPlatform::new(&backbone);
+    let ((), given) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        let is_refused = |event: &Event| matches!(event, Event::Contribution(given) if given.n_refused > 0);
+        script.until_event(is_refused).await;
+    });
+    assert_eq!((given.n_accepted, backbone.offers.borrow().len()), (0, 0));
+    assert!(given.last_refusal.unwrap().contains("not finite"));
 }
 
 #[test]

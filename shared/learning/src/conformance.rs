@@ -5,7 +5,7 @@
 
 pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::dataset::ImageShape;
-use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_protocol::run::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, ModelSpec};
 
 use crate::batch::Batch;
 use crate::device::ComputeDevice;
@@ -46,8 +46,23 @@ pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError
         let mut reference = Trainer::new(&spec, SHAPE, N_CLASSES, ComputeDevice::cpu())?;
         outcomes.extend(compare(name, &mut tested, &mut reference).await?);
         outcomes.extend(differences(name, &mut reference).await?);
+        let got = local_steps(tested, &spec).await?;
+        let want = local_steps(reference, &spec).await?;
+        outcomes.push(outcome(format!("{name}: local steps as on the CPU"), &got, &want, TOLERANCE_DEVICE));
     }
     Ok(outcomes)
+}
+
+/// The pseudo-gradient of a way and of one that is cut short.
+async fn local_steps(trainer: Trainer, spec: &ModelSpec) -> Result<Vec<f32>, ModelError> {
+    let steps = LocalSteps {
+        steps: 3,
+        optimizer: InnerOptimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0 },
+        schedule: InnerSchedule { peak: 0.02, warmup_epochs: 0, decay: InnerDecay::Constant },
+    };
+    let mut trainer = trainer.with_local_steps(spec, &steps)?;
+    let (head, tail) = cut(&synthetic_batch(N_SAMPLES));
+    Ok(gradient(&mut trainer, &[&head, &tail, &head, &tail]).await?.values)
 }
 
 async fn compare(
@@ -169,7 +184,7 @@ mod tests {
 
     fn assert_conforms(device: &ComputeDevice) {
         let outcomes = block_on(run(device)).unwrap();
-        assert_eq!(outcomes.len(), 14);
+        assert_eq!(outcomes.len(), 16);
         for outcome in &outcomes {
             println!("{}: {:e} of {:e}", outcome.name, outcome.deviation, outcome.tolerance);
         }

@@ -1,9 +1,10 @@
 //! What can be wrong with a model, its input or the device it runs on. Only data, no behaviour.
 
 use crate::device::DeviceError;
+use crate::local::LocalStepsError;
 
 /// Why a model was not built, or a step not computed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ModelError {
     /// More values than this crate agrees to hold.
     #[error("the model has more than {max} parameters")]
@@ -94,6 +95,9 @@ pub enum ModelError {
         /// Position in the flat gradient.
         index: usize,
     },
+    /// Local steps that cannot be made.
+    #[error(transparent)]
+    LocalSteps(#[from] LocalStepsError),
     /// The device failed or is gone.
     #[error(transparent)]
     Device(#[from] DeviceError),

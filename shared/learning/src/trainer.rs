@@ -4,13 +4,16 @@
 //! kernels; only the logits come back, and only when a later step is already queued, so that a
 //! slow device never has more than [`IN_FLIGHT_MAX`] steps waiting. Nothing here updates
 //! parameters: the aggregator's optimizer does.
+//!
+//! With [`LocalSteps`] each micro-batch is a step: its gradient is read back, the step is made on the host, in
+//! the same plain loops on every device, and the parameters of the next one are uploaded.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 
 use barnraise_protocol::dataset::ImageShape;
-use barnraise_protocol::run::ModelSpec;
+use barnraise_protocol::run::{self, ModelSpec};
 use futures::future::MaybeDone;
 
 use crate::batch::{self, Batch};
@@ -18,6 +21,7 @@ use crate::device::ComputeDevice;
 use crate::engine::{Engine, LogitsRead};
 use crate::error::ModelError;
 use crate::layout::ParameterLayout;
+use crate::local::LocalSteps;
 use crate::statistics::{self, Statistics};
 
 /// Most micro-batches queued on the device at once.
@@ -28,7 +32,7 @@ pub const EVALUATION_CHUNK: usize = 256;
 /// Mean over samples, ready to be offered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeanGradient {
-    /// `[n_parameters]`, finite, in the order of [`ParameterLayout`].
+    /// `[n_parameters]`, finite, in the order of [`ParameterLayout`]. With local steps the pseudo-gradient.
     pub values: Vec<f32>,
     /// Samples behind the mean: its weight.
     pub n_samples: u32,
@@ -60,6 +64,7 @@ pub struct Trainer {
     n_classes: usize,
     device: ComputeDevice,
     engine: Engine,
+    local: Option<LocalSteps>,
     n_samples: u32,
     /// Behind a mutex only so that a shared trainer may evaluate on any thread; nobody ever waits.
     in_flight: Mutex<VecDeque<InFlight>>,
@@ -88,11 +93,22 @@ impl Trainer {
             n_classes,
             device,
             engine,
+            local: None,
             n_samples: 0,
             in_flight: Mutex::new(VecDeque::with_capacity(IN_FLIGHT_MAX + 1)),
             finished: Statistics::default(),
             last_loss: None,
         })
+    }
+
+    /// From now on each micro-batch is a local step. Begins at the initial parameters.
+    ///
+    /// # Errors
+    /// Steps that cannot be made.
+    pub fn with_local_steps(mut self, spec: &ModelSpec, steps: &run::LocalSteps) -> Result<Self, ModelError> {
+        let flat = self.layout.initial_parameters(spec.seed);
+        self.local = Some(LocalSteps::new(steps, &self.layout, &flat)?);
+        Ok(self)
     }
 
     /// Order of the flat vector.
@@ -110,13 +126,37 @@ impl Trainer {
         self.device.check()?;
         self.layout.check_length(flat.len())?;
         self.engine.load(flat);
+        if let Some(local) = &mut self.local {
+            local.begin(flat);
+        }
         self.reset();
         Ok(())
     }
 
-    /// Adds the gradient of a micro-batch, summed over its samples.
+    /// Local steps are those of `epoch` from now on.
+    pub fn on_epoch(&mut self, epoch: u64) {
+        if let Some(local) = &mut self.local {
+            local.on_epoch(epoch);
+        }
+    }
+
+    /// What was computed until now was for nothing but to see how long it takes.
+    pub fn forget_local_steps(&mut self) {
+        if let Some(local) = &mut self.local {
+            local.forget();
+        }
+    }
+
+    /// Whatever local steps led to, what is predicted and evaluated next is of the parameters that were loaded.
+    pub fn show_loaded(&mut self) {
+        if let Some(local) = &self.local {
+            self.engine.load(local.epoch_parameters());
+        }
+    }
+
+    /// Adds the gradient of a micro-batch, summed over its samples; with local steps, makes one.
     ///
-    /// Returns when the step is queued and at most [`IN_FLIGHT_MAX`] are not yet computed.
+    /// Returns when the step is queued and at most [`IN_FLIGHT_MAX`] are not yet computed; a local step is made then.
     ///
     /// # Errors
     /// A batch that does not fit the model (nothing is added); a device that failed.
@@ -125,6 +165,9 @@ impl Trainer {
         let n_samples = u32::try_from(batch.labels.len()).ok().and_then(|n| self.n_samples.checked_add(n));
         let n_samples = n_samples.ok_or(ModelError::TooManySamples { max: u32::MAX })?;
         self.device.check()?;
+        if let Some(local) = &self.local {
+            self.engine.load(local.parameters());
+        }
 
         let read = self.engine.step(&batch.images, &batch.labels);
         self.n_samples = n_samples;
@@ -132,7 +175,24 @@ impl Trainer {
         // Polled once, the read is queued behind this step and does not wait for later ones.
         let _ = futures::poll!(&mut step.logits);
         self.in_flight().push_back(step);
+        if self.local.is_some() {
+            return self.step_locally(batch.labels.len() as u32).await;
+        }
         self.settle(IN_FLIGHT_MAX).await
+    }
+
+    /// With the gradient of the only batch that was added.
+    async fn step_locally(&mut self, n_samples: u32) -> Result<(), ModelError> {
+        self.settle(0).await?;
+        let mut mean = self.engine.take().await.map_err(|error| self.device.failed(error))?;
+        self.device.check()?;
+        self.layout.check_length(mean.len())?;
+        // That a value is no number is said when the pseudo-gradient is taken.
+        mean.iter_mut().for_each(|value| *value /= n_samples as f32);
+        if let Some(local) = &mut self.local {
+            local.step(&mean, n_samples);
+        }
+        Ok(())
     }
 
     /// Samples accumulated since the last take.
@@ -145,7 +205,8 @@ impl Trainer {
         self.last_loss
     }
 
-    /// The mean over all accumulated samples, read back once; `None` without samples.
+    /// The mean over all accumulated samples, read back once; `None` without samples. With local steps the mean
+    /// pseudo-gradient, and the next step begins at the parameters that were loaded.
     ///
     /// # Errors
     /// A device that failed, a gradient that is not finite. The accumulated gradient is gone.
@@ -155,12 +216,16 @@ impl Trainer {
             return Ok(None);
         }
         let settled = self.settle(0).await;
-        let taken = self.engine.take().await;
+        let taken = match &mut self.local {
+            Some(local) => Ok(local.take().map_err(|index| ModelError::NotFinite { index })),
+            None => self.engine.take().await.map(|sum| mean_values(sum, n_samples).map(Some)),
+        };
         let finished = self.finished;
         self.reset();
         settled?;
         self.device.check()?;
-        let values = self.mean_values(taken.map_err(|error| self.device.failed(error))?, n_samples)?;
+        let values = taken.map_err(|error| self.device.failed(error))??.unwrap_or_default();
+        self.layout.check_length(values.len())?;
         Ok(Some(MeanGradient {
             values,
             n_samples,
@@ -240,20 +305,19 @@ impl Trainer {
         Ok(())
     }
 
-    fn mean_values(&self, mut sum: Vec<f32>, n_samples: u32) -> Result<Vec<f32>, ModelError> {
-        self.layout.check_length(sum.len())?;
-        sum.iter_mut().for_each(|value| *value /= n_samples as f32);
-        match sum.iter().position(|value| !value.is_finite()) {
-            Some(index) => Err(ModelError::NotFinite { index }),
-            None => Ok(sum),
-        }
-    }
-
     async fn logits(&self, images: &[u8]) -> Result<Vec<f32>, ModelError> {
         self.device.check()?;
         let logits = self.engine.logits(images, images.len() / self.shape.n_values()).await;
         self.device.check()?;
         Ok(logits.map_err(|error| self.device.failed(error))?)
+    }
+}
+
+fn mean_values(mut sum: Vec<f32>, n_samples: u32) -> Result<Vec<f32>, ModelError> {
+    sum.iter_mut().for_each(|value| *value /= n_samples as f32);
+    match sum.iter().position(|value| !value.is_finite()) {
+        Some(index) => Err(ModelError::NotFinite { index }),
+        None => Ok(sum),
     }
 }
 

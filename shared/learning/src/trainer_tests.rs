@@ -1,11 +1,13 @@
 //! The trainer on the CPU: it learns, and how samples are cut into micro-batches changes nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_protocol::run::ModelKind;
+use barnraise_protocol::run::{self, ModelKind};
 use futures::executor::block_on;
 
 use super::*;
+use crate::local;
 use crate::optimizer::{Optimizer, OptimizerSpec};
+use crate::schedule::ScheduleSpec;
 
 const SHAPE: ImageShape = ImageShape { height: 12, width: 12, channels: 1 };
 const N_CLASSES: usize = 4;
@@ -219,4 +221,90 @@ fn a_thread_pool_may_run_a_trainer() {
     assert_send(&trainer.accumulate(&batch));
     assert_send(&trainer.take_mean_gradient());
     assert_send(&trainer.evaluate(&batch.images, &batch.labels));
+}
+
+fn described(steps: u32, optimizer: OptimizerSpec, rate: f32) -> run::LocalSteps {
+    local::describe(steps, optimizer, ScheduleSpec::constant(rate)).unwrap()
+}
+
+fn step(parameters: &mut [f32], gradient: &[f32], spec: OptimizerSpec, rate: f32, layout: &ParameterLayout) {
+    Optimizer::new(spec, layout).unwrap().step(parameters, gradient, rate).unwrap();
+}
+
+/// With an outer optimizer of plain SGD at rate 1.
+#[test]
+fn local_steps_of_one_are_plain_sgd_and_of_more_what_one_machine_does() {
+    const RATE: f32 = 0.1;
+    let (plain, one) = (OptimizerSpec::plain_sgd(), 1.0);
+    for spec in [mlp(), lenet()] {
+        let batches = [quadrants(16, 1), quadrants(8, 2), quadrants(24, 3)];
+        let mut alone = trainer(&spec);
+        let layout = alone.layout().clone();
+        let first = layout.initial_parameters(spec.seed);
+
+        let mut single = trainer(&spec).with_local_steps(&spec, &described(1, plain, RATE)).unwrap();
+        let pseudo = gradient_of(&mut single, &batches);
+        let mean = gradient_of(&mut alone, &batches);
+        assert_eq!((pseudo.n_samples, pseudo.n_correct), (48, mean.n_correct));
+        assert!((pseudo.loss - mean.loss).abs() < 1e-5);
+        let (mut outer, mut sgd) = (first.clone(), first.clone());
+        step(&mut outer, &pseudo.values, plain, one, &layout);
+        step(&mut sgd, &mean.values, plain, RATE, &layout);
+        assert!(deviation(&outer, &sgd) < 1e-6);
+
+        let mut local = trainer(&spec).with_local_steps(&spec, &described(3, plain, RATE)).unwrap();
+        let way = gradient_of(&mut local, &batches);
+        let mut machine = first.clone();
+        for batch in &batches {
+            alone.load_parameters(&machine).unwrap();
+            let gradient = gradient_of(&mut alone, std::slice::from_ref(batch));
+            step(&mut machine, &gradient.values, plain, RATE, &layout);
+        }
+        let mut outer = first.clone();
+        step(&mut outer, &way.values, plain, one, &layout);
+        assert!(deviation(&outer, &machine) < 1e-6);
+        assert!(deviation(&machine, &sgd) > 1e-3, "or nothing was shown");
+    }
+}
+
+#[test]
+fn what_is_shown_amid_local_steps_is_the_epoch() {
+    let spec = mlp();
+    let batch = quadrants(16, 4);
+    let want = block_on(trainer(&spec).predict(&batch.images, 16)).unwrap();
+    let steps = described(8, OptimizerSpec::adam(), 0.01);
+    let mut local = trainer(&spec).with_local_steps(&spec, &steps).unwrap();
+    block_on(async {
+        local.accumulate(&batch).await.unwrap();
+        local.accumulate(&batch).await.unwrap();
+        assert_ne!(local.predict(&batch.images, 16).await.unwrap(), want);
+        local.show_loaded();
+        assert_eq!(local.predict(&batch.images, 16).await.unwrap(), want);
+        local.accumulate(&batch).await.unwrap();
+    });
+    let whole = block_on(local.take_mean_gradient()).unwrap().unwrap();
+    let mut undisturbed = trainer(&spec).with_local_steps(&spec, &steps).unwrap();
+    assert_eq!(whole.values, gradient_of(&mut undisturbed, &vec![batch; 3]).values);
+}
+
+#[test]
+fn local_steps_learn_over_epochs() {
+    let spec = mlp();
+    let all = quadrants(256, 5);
+    let steps = described(4, OptimizerSpec::adam(), 0.002);
+    let mut local = trainer(&spec).with_local_steps(&spec, &steps).unwrap();
+    let mut parameters = local.layout().initial_parameters(spec.seed);
+    let nesterov = OptimizerSpec::SgdMomentum { momentum: 0.6, nesterov: true, weight_decay: 0.0 };
+    let mut outer = Optimizer::new(nesterov, &local.layout().clone()).unwrap();
+    let mut losses = Vec::new();
+    for epoch in 0..12 {
+        local.load_parameters(&parameters).unwrap();
+        local.on_epoch(epoch);
+        let batches: Vec<Batch> =
+            (0..8).map(|part_of| part(&all, 32 * part_of..32 * (part_of + 1))).collect();
+        let mean = gradient_of(&mut local, &batches);
+        losses.push(mean.loss);
+        outer.step(&mut parameters, &mean.values, 0.7).unwrap();
+    }
+    assert!(losses[11] < 0.5 * losses[0], "{losses:?}");
 }

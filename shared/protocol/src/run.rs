@@ -2,6 +2,8 @@
 //!
 //! One request, one answer, on a stream of its own. Whoever asks in an older version is told so.
 
+mod local_steps;
+
 use futures::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +13,13 @@ use crate::dataset::Manifest;
 use crate::error::ConversationError;
 use crate::framing::{self, FrameError};
 
+pub use self::local_steps::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps};
+
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/run/2";
+pub const PROTOCOL: &str = "/barnraise/run/3";
 
 /// Names under which contributors of before ask. They understand a refusal and no more.
-pub const PROTOCOLS_BEFORE: [&str; 1] = ["/barnraise/run/1"];
+pub const PROTOCOLS_BEFORE: [&str; 2] = ["/barnraise/run/1", "/barnraise/run/2"];
 
 /// Largest message of this conversation: a manifest of ten thousand shards fits.
 pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -67,6 +71,9 @@ pub struct RunDescription {
     /// Whether gradients are of the parameters of one epoch before, so that nobody waits for an averaging (DeDLOC
     /// §3.2, delayed parameter updates).
     pub delayed_updates: bool,
+    /// Steps that contributors make by themselves; what they contribute are pseudo-gradients then. `None`: none, and
+    /// they contribute gradients.
+    pub local_steps: Option<LocalSteps>,
     /// How parameters travel.
     pub state_codec: TensorCodec,
     /// Largest number of samples that one contribution may claim.

@@ -1,7 +1,7 @@
 //! Several uneven peers through the real backbone make the steps that one machine makes.
 
 use barnraise_learning::{
-    Batch, ComputeDevice, Optimizer, OptimizerSpec, ParameterLayout, ScheduleSpec, Trainer,
+    Batch, ComputeDevice, Decay, Optimizer, OptimizerSpec, ParameterLayout, ScheduleSpec, Trainer,
 };
 use barnraise_native::config::RunConfig;
 use barnraise_native::data::fashion_mnist::{Dataset, FileSpecs};
@@ -24,7 +24,30 @@ const TOLERANCE: f32 = 2e-6;
 
 #[tokio::test]
 async fn uneven_peers_equal_one_machine() {
-    let mut world = World::new(SMALL).unwrap();
+    let config: RunConfig = toml::from_str(SMALL).unwrap();
+    compare(SMALL, config.run.optimizer, config.run.schedule).await;
+}
+
+/// One local step of plain SGD from the parameters of the epoch, and an outer optimizer that goes where it leads to.
+#[tokio::test]
+async fn single_local_steps_equal_plain_sgd_on_one_machine() {
+    let local_steps = r#"[run.local_steps]
+steps = 1
+optimizer = { kind = "sgd-momentum", momentum = 0.0 }
+schedule = { peak = 0.05, decay = { kind = "step", every = 3, factor = 0.5 } }
+
+[averaging]"#;
+    let sections = SMALL
+        .replace("momentum = 0.9", "momentum = 0.0")
+        .replace("peak = 0.05", "peak = 1.0")
+        .replace("[averaging]", local_steps);
+    let schedule = ScheduleSpec { peak: 0.05, warmup_steps: 0, decay: Decay::Step { every: 3, factor: 0.5 } };
+    compare(&sections, OptimizerSpec::plain_sgd(), schedule).await;
+}
+
+/// A run of `sections` with `optimizer` on one machine that has all samples.
+async fn compare(sections: &str, optimizer: OptimizerSpec, schedule: ScheduleSpec) {
+    let mut world = World::new(sections).unwrap();
     let backbone = world.backbone().await.unwrap();
     let data = data();
     let mut peers = Vec::new();
@@ -33,7 +56,7 @@ async fn uneven_peers_equal_one_machine() {
     }
     let run = peers[0].run.clone();
     let first = peers[0].client.state(&run).await.unwrap().parameters;
-    let mut one_machine = OneMachine::new(&run, data.shape);
+    let mut one_machine = OneMachine::new(&run, data.shape, optimizer, schedule);
     assert_eq!(first, one_machine.parameters, "the same seed gives the same weights");
 
     let mut at = 0;
@@ -105,7 +128,10 @@ impl Peer {
         let run = client.describe().await.unwrap();
         let mut session = client.join(&run.run_id, "a test").await.unwrap();
         assert!(matches!(session.hear().await.unwrap(), BackboneToContributor::Welcome(_)));
-        let trainer = trainer(&run);
+        let trainer = match &run.local_steps {
+            Some(steps) => trainer(&run).with_local_steps(&run.model, steps).unwrap(),
+            None => trainer(&run),
+        };
         Self { client, run, session, trainer, n_samples, micro_batch }
     }
 
@@ -113,6 +139,7 @@ impl Peer {
         let state = self.client.state(&self.run).await.unwrap();
         assert_eq!(state.epoch, epoch);
         self.trainer.load_parameters(&state.parameters).unwrap();
+        self.trainer.on_epoch(epoch);
         accumulate(&mut self.trainer, samples, self.micro_batch, self.run.manifest.shape).await;
         self.session.report(epoch, self.n_samples as u32).await.unwrap();
     }
@@ -145,15 +172,13 @@ struct OneMachine {
 }
 
 impl OneMachine {
-    fn new(run: &RunDescription, shape: ImageShape) -> Self {
-        let config: RunConfig = toml::from_str(SMALL).unwrap();
-        let spec: OptimizerSpec = config.run.optimizer;
+    fn new(run: &RunDescription, shape: ImageShape, spec: OptimizerSpec, schedule: ScheduleSpec) -> Self {
         let layout = ParameterLayout::of(&run.model, shape, run.manifest.class_names.len()).unwrap();
         Self {
             trainer: trainer(run),
             shape,
             optimizer: Optimizer::new(spec, &layout).unwrap(),
-            schedule: config.run.schedule,
+            schedule,
             parameters: layout.initial_parameters(run.model.seed),
         }
     }

@@ -8,6 +8,7 @@ mod dht;
 mod equivalence;
 mod liar;
 mod lifecycle;
+mod local_steps;
 mod outvoted;
 
 /// A small model and short epochs; F32 on the wire, so that values can be compared.

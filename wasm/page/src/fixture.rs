@@ -36,6 +36,7 @@ pub(crate) fn run() -> RunDescription {
         gradient_codec: TensorCodec::F16,
         compression: Compression::default(),
         delayed_updates: false,
+        local_steps: None,
         state_codec: TensorCodec::F16,
         contribution_samples_max: 4096,
         manifest: Manifest {

@@ -145,12 +145,15 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.compute_kind = None;
         self.shard = Fuse::terminated();
         self.shard_id = None;
-        let compressor = Compressor::new(
+        let mut compressor = Compressor::new(
             description.gradient_codec,
             description.compression,
             description.n_parameters as usize,
             description.target_batch_size,
         );
+        if description.local_steps.is_some() {
+            compressor.keep_always();
+        }
         self.contributor.set_keeps_late(compressor.keeps());
         self.contributor.set_delayed(description.delayed_updates);
         let n_shards = description.manifest.shards.len() as u32;
@@ -179,9 +182,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
 
     fn new_trainer(&mut self) -> Result<(), ModelError> {
         let Some(run) = &mut self.run else { return Ok(()) };
-        let manifest = &run.description.manifest;
-        let (model, n_classes) = (&run.description.model, manifest.class_names.len());
-        run.trainer = Some(Trainer::new(model, manifest.shape, n_classes, self.device.clone())?);
+        run.trainer = Some(trainer(&run.description, self.device.clone())?);
         run.is_warm = false;
         run.loaded = None;
         Ok(())
@@ -209,6 +210,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
         match trainer.load_parameters(&state.parameters) {
             Ok(()) => {
+                trainer.on_epoch(state.epoch);
                 run.loaded = Some((state.epoch, now));
                 if !is_errand {
                     self.contributor.on_state(state.epoch);
@@ -430,5 +432,15 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             run.samples.on_fetch_failed();
         }
         self.fail(format!("A shard of the data could not be had: {error}"));
+    }
+}
+
+/// Computes what the run wants, on `device`.
+pub(super) fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
+    let (shape, n_classes) = (run.manifest.shape, run.manifest.class_names.len());
+    let trainer = Trainer::new(&run.model, shape, n_classes, device)?;
+    match &run.local_steps {
+        Some(steps) => trainer.with_local_steps(&run.model, steps),
+        None => Ok(trainer),
     }
 }

@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
-use barnraise_learning::{Batch, ComputeDevice, Trainer};
+use barnraise_learning::{Batch, ComputeDevice};
 use barnraise_protocol::contribute::{DEVICE_NAME_CHARS_MAX, Join, Report};
 use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::contributor::Action;
 use futures::FutureExt;
 
-use super::{ComputeKind, Driver, NetKind};
+use super::{ComputeKind, Driver, NetKind, outcomes};
 use crate::compute::{self, Naming};
 use crate::event::Event;
 use crate::network::{self, NetOutcome, ShardRequest};
@@ -203,10 +203,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let Some(adapter) = run.trainer.take() else { return };
         self.is_device_free = false;
         let (description, n_samples) = (&run.description, run.description.micro_batch_size as usize);
-        let (shape, n_classes) = (description.manifest.shape, description.manifest.class_names.len());
+        let shape = description.manifest.shape;
         // A model that the adapter has is one that the CPU takes as well.
         let processor = (self.device.choice() != cpu.choice())
-            .then(|| Trainer::new(&description.model, shape, n_classes, cpu).ok())
+            .then(|| outcomes::trainer(description, cpu).ok())
             .flatten();
         let Some(processor) = processor else {
             run.trainer = Some(adapter);

@@ -119,6 +119,7 @@ impl Backbone {
             gradient_codec,
             compression,
             delayed_updates: false,
+            local_steps: None,
             state_codec: TensorCodec::F32,
             contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
             manifest,

@@ -74,6 +74,14 @@ pub struct OptimizerState {
     pub moments: Vec<Vec<f32>>,
 }
 
+impl OptimizerState {
+    /// Before the first step.
+    fn fresh(spec: &OptimizerSpec, n_parameters: usize) -> Self {
+        let moments = vec![vec![0.0; n_parameters]; spec.n_moments()];
+        Self { n_steps: 0, beta_products: [1.0, 1.0], moments }
+    }
+}
+
 /// An optimizer, its hyperparameters and its state.
 #[derive(Debug, Clone)]
 pub struct Optimizer {
@@ -94,12 +102,11 @@ impl Optimizer {
     pub fn new(spec: OptimizerSpec, layout: &ParameterLayout) -> Result<Self, OptimizerError> {
         spec.validate()?;
         let n_parameters = layout.n_parameters();
-        let moments = vec![vec![0.0; n_parameters]; spec.n_moments()];
         Ok(Self {
             spec,
             segments: layout.segments().iter().map(|segment| segment.range()).collect(),
             n_parameters,
-            state: OptimizerState { n_steps: 0, beta_products: [1.0, 1.0], moments },
+            state: OptimizerState::fresh(&spec, n_parameters),
             next: vec![0.0; n_parameters],
         })
     }
@@ -144,6 +151,11 @@ impl Optimizer {
     /// What a checkpoint must keep.
     pub fn state(&self) -> &OptimizerState {
         &self.state
+    }
+
+    /// Forgets all steps.
+    pub fn reset(&mut self) {
+        self.state = OptimizerState::fresh(&self.spec, self.n_parameters);
     }
 
     /// Goes on from the state of a checkpoint.

@@ -35,8 +35,11 @@ pub(super) fn apply(
         let w = &mut step.parameters[range.clone()];
         let g = &step.gradient[range.clone()];
         match (*spec, state.moments.as_mut_slice()) {
-            (OptimizerSpec::SgdMomentum { momentum, weight_decay }, [v]) => {
+            (OptimizerSpec::SgdMomentum { momentum, nesterov: false, weight_decay }, [v]) => {
                 sgd(w, g, &mut v[range.clone()], rate, momentum, weight_decay);
+            }
+            (OptimizerSpec::SgdMomentum { momentum, nesterov: true, weight_decay }, [v]) => {
+                nesterov(w, g, &mut v[range.clone()], rate, momentum, weight_decay);
             }
             (OptimizerSpec::Lars { momentum, trust_coefficient, weight_decay }, [v]) => {
                 let local = lars_local_rate(w, g, trust_coefficient, weight_decay);
@@ -59,6 +62,16 @@ fn sgd(w: &mut [f32], g: &[f32], v: &mut [f32], rate: f32, momentum: f32, weight
     for ((w, g), v) in w.iter_mut().zip(g).zip(v) {
         *v = momentum * *v + (g + weight_decay * *w);
         *w -= rate * *v;
+    }
+}
+
+/// The point that Nesterov's method computes its gradient at is what is kept as `w` (Sutskever et al. 2013, section
+/// 2; Bengio et al. 2013, "Advances in optimizing recurrent networks", eq. 7).
+fn nesterov(w: &mut [f32], g: &[f32], v: &mut [f32], rate: f32, momentum: f32, weight_decay: f32) {
+    for ((w, g), v) in w.iter_mut().zip(g).zip(v) {
+        let g = g + weight_decay * *w;
+        *v = momentum * *v + g;
+        *w -= rate * (g + momentum * *v);
     }
 }
 

@@ -8,11 +8,15 @@ use super::OptimizerError;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum OptimizerSpec {
-    /// `v = momentum v + g + weight_decay w`, `w -= rate v` (Sutskever et al. 2013).
+    /// `v = momentum v + g + weight_decay w`, `w -= rate v` (Sutskever et al. 2013); with Nesterov's momentum
+    /// `w -= rate (g + weight_decay w + momentum v)`, the step that looks ahead, in the same symbols.
     SgdMomentum {
         /// Share of the velocity that stays, 0 for plain SGD.
         #[serde(default = "momentum")]
         momentum: f32,
+        /// Whether the momentum is Nesterov's.
+        #[serde(default)]
+        nesterov: bool,
         /// Strength of the L2 penalty.
         #[serde(default)]
         weight_decay: f32,
@@ -90,7 +94,12 @@ fn trust_coefficient() -> f32 {
 impl OptimizerSpec {
     /// SGD with momentum 0.9 and no weight decay.
     pub fn sgd_momentum() -> Self {
-        Self::SgdMomentum { momentum: momentum(), weight_decay: 0.0 }
+        Self::SgdMomentum { momentum: momentum(), nesterov: false, weight_decay: 0.0 }
+    }
+
+    /// SGD without momentum or weight decay.
+    pub fn plain_sgd() -> Self {
+        Self::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.0 }
     }
 
     /// Adam with its published hyperparameters and no weight decay.
@@ -119,7 +128,7 @@ impl OptimizerSpec {
     /// Checks every hyperparameter.
     pub fn validate(&self) -> Result<(), OptimizerError> {
         let weight_decay = match *self {
-            Self::SgdMomentum { momentum, weight_decay } => {
+            Self::SgdMomentum { momentum, weight_decay, .. } => {
                 share("momentum", momentum)?;
                 weight_decay
             }

@@ -36,8 +36,29 @@ fn assert_close(got: [f32; 4], want: [f32; 4]) {
 fn sgd_with_momentum() {
     let plain = OptimizerSpec::sgd_momentum();
     assert_close(after_two_steps(plain), [0.479, -1.012, 1.953, 0.306]);
-    let decayed = OptimizerSpec::SgdMomentum { momentum: 0.9, weight_decay: 0.01 };
+    let decayed = OptimizerSpec::SgdMomentum { momentum: 0.9, nesterov: false, weight_decay: 0.01 };
     assert_close(after_two_steps(decayed), [0.477_560, -1.009_121, 1.947_232, 0.305_235]);
+}
+
+#[test]
+fn nesterovs_momentum_looks_ahead() {
+    let plain = OptimizerSpec::SgdMomentum { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
+    assert_close(after_two_steps(plain), [0.4691, -1.0408, 1.9377, 0.3204]);
+    let decayed = OptimizerSpec::SgdMomentum { momentum: 0.9, nesterov: true, weight_decay: 0.01 };
+    assert_close(after_two_steps(decayed), [0.466_833, -1.036_266, 1.928_596, 0.319_104]);
+    let without = OptimizerSpec::SgdMomentum { momentum: 0.0, nesterov: true, weight_decay: 0.01 };
+    let sgd = OptimizerSpec::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.01 };
+    assert_eq!(after_two_steps(without), after_two_steps(sgd));
+}
+
+#[test]
+fn a_reset_optimizer_is_a_fresh_one() {
+    let mut optimizer = optimizer(OptimizerSpec::adam());
+    let fresh = optimizer.state().clone();
+    optimizer.step(&mut START.clone(), &GRADIENTS[0], 0.1).unwrap();
+    assert_ne!(optimizer.state(), &fresh);
+    optimizer.reset();
+    assert_eq!(optimizer.state(), &fresh);
 }
 
 #[test]
@@ -115,13 +136,15 @@ fn an_operator_writes_what_differs_from_the_published_values() {
     assert_eq!(parse("kind = 'lamb'").unwrap(), OptimizerSpec::lamb());
     let lars = OptimizerSpec::Lars { momentum: 0.9, trust_coefficient: 0.02, weight_decay: 1e-4 };
     assert_eq!(parse("kind = 'lars'\ntrust_coefficient = 0.02\nweight_decay = 1e-4").unwrap(), lars);
+    let nesterov = OptimizerSpec::SgdMomentum { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
+    assert_eq!(parse("kind = 'sgd-momentum'\nnesterov = true").unwrap(), nesterov);
     assert!(parse("kind = 'lars'\ntrust = 0.02").is_err());
     assert!(parse("kind = 'sgd'").is_err());
 }
 
 #[test]
 fn unusable_hyperparameters_are_named() {
-    let spec = OptimizerSpec::SgdMomentum { momentum: 1.0, weight_decay: 0.0 };
+    let spec = OptimizerSpec::SgdMomentum { momentum: 1.0, nesterov: false, weight_decay: 0.0 };
     assert!(matches!(spec.validate(), Err(OptimizerError::Hyperparameter { name: "momentum", .. })));
     let spec = OptimizerSpec::Adam { beta1: 0.9, beta2: 0.999, epsilon: 0.0, weight_decay: 0.0 };
     assert!(matches!(spec.validate(), Err(OptimizerError::Hyperparameter { name: "epsilon", .. })));

@@ -9,7 +9,8 @@
 //! A contribution is a mean that counts with its samples. So the residual is kept as a sum over samples: what is
 //! sent, times its samples, plus what is kept, is what was computed, whatever the weights are.
 //!
-//! Nothing is encoded or kept of F32 and F16 but what came: those are close enough. No bytes are sent here, and no
+//! Nothing is encoded or kept of F32 and F16 but what came: those are close enough. Unless [`Compressor::keep_always`]
+//! says that what came too late is not to be lost either: the work of many local steps. No bytes are sent here, and no
 //! answer is waited for: the driver says with [`Compressor::settle`] what became of them.
 
 mod fate;
@@ -39,6 +40,7 @@ pub struct Compressor {
     settings: Compression,
     n_values: usize,
     target_batch_size: u32,
+    keeps: bool,
     state: State,
 }
 
@@ -68,7 +70,13 @@ struct InFlight {
 impl Compressor {
     /// For gradients of `n_values`, of a run whose steps have `target_batch_size` samples.
     pub fn new(codec: TensorCodec, settings: Compression, n_values: usize, target_batch_size: u32) -> Self {
-        Self { codec, settings, n_values, target_batch_size, state: State::default() }
+        let keeps = !matches!(codec, TensorCodec::F32 | TensorCodec::F16);
+        Self { codec, settings, n_values, target_batch_size, keeps, state: State::default() }
+    }
+
+    /// Whatever the codec, what does not count comes with the next contribution.
+    pub fn keep_always(&mut self) {
+        self.keeps = true;
     }
 
     /// Encodes a contribution of `epoch`: `mean`, `[n_values]` and finite, over `n_samples` above 0.
@@ -112,9 +120,9 @@ impl Compressor {
         self.codec
     }
 
-    /// Whether the codec loses anything that is worth keeping.
+    /// Whether what was not sent, or did not count, is kept.
     pub fn keeps(&self) -> bool {
-        !matches!(self.codec, TensorCodec::F32 | TensorCodec::F16)
+        self.keeps
     }
 
     fn compress_lossy(&mut self, mut fresh: Late) -> Result<Vec<u8>, CodecError> {

@@ -172,6 +172,27 @@ fn the_warm_up_sends_more() {
     }
 }
 
+#[test]
+fn of_floats_what_is_late_is_kept_where_that_is_asked_for() {
+    for codec in [TensorCodec::F32, TensorCodec::F16] {
+        let mut dropping = Compressor::new(codec, PLAIN, 2, 10);
+        let mut keeping = Compressor::new(codec, PLAIN, 2, 10);
+        keeping.keep_always();
+        assert_eq!((dropping.keeps(), keeping.keeps()), (false, true));
+        for (compressor, want) in [(&mut dropping, [4.0, 0.0]), (&mut keeping, [3.0, 2.0])] {
+            // Two epochs late: 30 samples count as 10.
+            compressor.add_late(vec![2.0, 4.0], 30, 1);
+            assert_eq!(sent(compressor, &[4.0, 0.0], 10, 3), want);
+            compressor.settle(Fate::Counted);
+            assert_eq!(sent(compressor, &[1.0, 1.0], 10, 4), [1.0, 1.0], "nothing comes twice");
+            compressor.settle(Fate::NotCounted);
+        }
+        for value in sent(&mut keeping, &[3.0, 3.0], 10, 5) {
+            assert!((value - 7.0 / 3.0).abs() < 1e-3, "{value}");
+        }
+    }
+}
+
 proptest! {
     /// What arrives and what is kept is what was computed, whatever the weights and whatever became of it; as far
     /// as floats add up.

@@ -1,0 +1,202 @@
+//! Ways on a quadratic, where everything can be said by hand: the loss is `Σ c (w - 1)² / 2`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::run::{ModelKind, ModelSpec};
+
+use super::*;
+use crate::schedule::Decay;
+
+const START: [f32; 4] = [0.5, -1.0, 2.0, 0.25];
+const CURVATURE: [f32; 4] = [1.0, 0.1, 2.0, 0.5];
+const RATE: f32 = 0.125;
+
+fn layout() -> ParameterLayout {
+    let model = ModelSpec { kind: ModelKind::Mlp { hidden: Vec::new() }, seed: 0 };
+    let shape = ImageShape { height: 1, width: 3, channels: 1 };
+    ParameterLayout::of(&model, shape, 1).unwrap()
+}
+
+fn described(steps: u32, optimizer: OptimizerSpec) -> run::LocalSteps {
+    describe(steps, optimizer, ScheduleSpec::constant(RATE)).unwrap()
+}
+
+fn local(steps: u32, optimizer: OptimizerSpec) -> LocalSteps {
+    LocalSteps::new(&described(steps, optimizer), &layout(), &START).unwrap()
+}
+
+fn gradient(at: &[f32]) -> Vec<f32> {
+    at.iter().zip(CURVATURE).map(|(w, c)| c * (w - 1.0)).collect()
+}
+
+fn walk(local: &mut LocalSteps, n_steps: u32) {
+    for _ in 0..n_steps {
+        let gradient = gradient(local.parameters());
+        local.step(&gradient, 64);
+    }
+}
+
+fn assert_close(got: &[f32], want: &[f32]) {
+    assert_eq!(got.len(), want.len());
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() < 1e-6, "got {got}, want {want}");
+    }
+}
+
+#[test]
+fn ways_of_one_step_are_the_mean_gradient_at_the_learning_rate() {
+    let mut local = local(1, OptimizerSpec::plain_sgd());
+    let gradients = [[1.0, -2.0, 3.0, -4.0], [0.5, 0.5, 0.5, 0.5]];
+    local.step(&gradients[0], 30);
+    assert_eq!(local.parameters(), START, "the next way begins where the first one did");
+    local.step(&gradients[1], 10);
+    let mean = [0, 1, 2, 3].map(|index| RATE * (0.75 * gradients[0][index] + 0.25 * gradients[1][index]));
+    assert_close(&local.take().unwrap().unwrap(), &mean);
+    assert_eq!(local.take(), Ok(None));
+}
+
+#[test]
+fn a_way_is_what_so_many_steps_of_one_machine_lead_to() {
+    for spec in [
+        OptimizerSpec::plain_sgd(),
+        OptimizerSpec::adam(),
+        OptimizerSpec::SgdMomentum { momentum: 0.9, nesterov: true, weight_decay: 0.01 },
+    ] {
+        let mut local = local(5, spec);
+        walk(&mut local, 5);
+        let mut alone = Optimizer::new(spec, &layout()).unwrap();
+        let mut parameters = START;
+        for _ in 0..5 {
+            let gradient = gradient(&parameters);
+            alone.step(&mut parameters, &gradient, RATE).unwrap();
+        }
+        let way: Vec<f32> = START.iter().zip(parameters).map(|(epoch, here)| epoch - here).collect();
+        assert_eq!(local.take().unwrap().unwrap(), way);
+        // The outer step at rate 1 is the way itself.
+        let mut outer = Optimizer::new(OptimizerSpec::plain_sgd(), &layout()).unwrap();
+        let mut epoch = START;
+        outer.step(&mut epoch, &way, 1.0).unwrap();
+        assert_close(&epoch, &parameters);
+    }
+}
+
+#[test]
+fn a_fast_peer_goes_several_ways_and_a_slow_one_less_than_one() {
+    // Of plain SGD, which remembers nothing, all ways are alike.
+    let mut one = local(4, OptimizerSpec::plain_sgd());
+    walk(&mut one, 4);
+    let way = one.take().unwrap().unwrap();
+    let mut fast = local(4, OptimizerSpec::plain_sgd());
+    walk(&mut fast, 12);
+    assert_close(&fast.take().unwrap().unwrap(), &way);
+    let mut slow = local(4, OptimizerSpec::plain_sgd());
+    walk(&mut slow, 1);
+    let first = slow.take().unwrap().unwrap();
+    assert_close(&first, &gradient(&START).iter().map(|slope| RATE * slope).collect::<Vec<_>>());
+    assert_eq!(slow.parameters(), START, "what comes later begins at the epoch again");
+    // One that is cut counts with its samples.
+    let mut cut = local(4, OptimizerSpec::plain_sgd());
+    walk(&mut cut, 5);
+    let mean: Vec<f32> = way.iter().zip(&first).map(|(way, first)| (4.0 * way + first) / 5.0).collect();
+    assert_close(&cut.take().unwrap().unwrap(), &mean);
+}
+
+#[test]
+fn a_new_epoch_is_begun_with_the_optimizer_of_the_old_one() {
+    let mut local = local(2, OptimizerSpec::adam());
+    walk(&mut local, 3);
+    local.begin(&[0.0; 4]);
+    assert_eq!((local.parameters(), local.epoch_parameters()), (&[0.0; 4][..], &[0.0; 4][..]));
+    assert_eq!(local.take(), Ok(None), "what was not taken belonged to the old parameters");
+    assert_eq!(local.optimizer.state().n_steps, 3);
+    local.forget();
+    assert_eq!(local.optimizer.state().n_steps, 0);
+}
+
+#[test]
+fn the_learning_rate_is_that_of_the_epoch() {
+    let schedule = ScheduleSpec { peak: 0.5, warmup_steps: 0, decay: Decay::Step { every: 10, factor: 0.5 } };
+    let described = describe(1, OptimizerSpec::plain_sgd(), schedule).unwrap();
+    let mut local = LocalSteps::new(&described, &layout(), &START).unwrap();
+    for (epoch, rate) in [(0, 0.5), (10, 0.25), (25, 0.125)] {
+        local.on_epoch(epoch);
+        local.step(&[1.0; 4], 1);
+        assert_close(&local.take().unwrap().unwrap(), &[rate; 4]);
+    }
+}
+
+#[test]
+fn numbers_that_exploded_are_said_and_forgotten() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut local = local(3, OptimizerSpec::adam());
+        walk(&mut local, 4);
+        local.step(&[0.0, 0.0, bad, 0.0], 64);
+        walk(&mut local, 4);
+        assert_eq!(local.take(), Err(2));
+        assert_eq!(local.optimizer.state().n_steps, 0);
+        walk(&mut local, 1);
+        assert!(local.take().unwrap().unwrap().iter().all(|value| value.is_finite()));
+    }
+}
+
+#[test]
+fn what_cannot_be_is_named() {
+    let rate = ScheduleSpec::constant(RATE);
+    for got in [0, STEPS_MAX + 1] {
+        let error = describe(got, OptimizerSpec::adam(), rate);
+        assert_eq!(error, Err(LocalStepsError::Steps { max: STEPS_MAX, got }));
+    }
+    let lamb = OptimizerSpec::lamb();
+    assert_eq!(describe(1, lamb, rate), Err(LocalStepsError::Kind(lamb)));
+    let wild = OptimizerSpec::SgdMomentum { momentum: 1.0, nesterov: false, weight_decay: 0.0 };
+    assert!(matches!(describe(1, wild, rate), Err(LocalStepsError::Optimizer(_))));
+    let none = ScheduleSpec::constant(0.0);
+    assert!(matches!(describe(1, OptimizerSpec::adam(), none), Err(LocalStepsError::Schedule(_))));
+}
+
+#[test]
+fn what_is_told_is_what_was_written() {
+    for decay in [
+        Decay::Constant,
+        Decay::Cosine { steps: 9, floor: 0.01 },
+        Decay::Linear { steps: 8, floor: 0.02 },
+        Decay::Step { every: 7, factor: 0.5 },
+    ] {
+        let schedule = ScheduleSpec { peak: 0.5, warmup_steps: 3, decay };
+        let nesterov = OptimizerSpec::SgdMomentum { momentum: 0.8, nesterov: true, weight_decay: 0.1 };
+        for optimizer in [OptimizerSpec::adam(), nesterov] {
+            let described = describe(16, optimizer, schedule).unwrap();
+            assert_eq!(OptimizerSpec::from(described.optimizer), optimizer);
+            assert_eq!(ScheduleSpec::from(described.schedule), schedule);
+        }
+    }
+}
+
+/// Where ways are divided among contributions does not matter, as long as none is cut: their mean over samples is the
+/// same.
+#[test]
+fn contributions_of_parts_have_the_mean_of_the_whole() {
+    let spec = OptimizerSpec::SgdMomentum { momentum: 0.5, nesterov: false, weight_decay: 0.0 };
+    let contribute = |parts: &[std::ops::Range<u32>]| {
+        let mut local = local(2, spec);
+        let mut sum = [0f32; 4];
+        for part in parts {
+            let mut weight = 0;
+            for index in part.clone() {
+                let samples = 10 + 37 * index % 50;
+                let gradient = gradient(local.parameters());
+                local.step(&gradient, samples);
+                weight += samples;
+            }
+            let mean = local.take().unwrap().unwrap();
+            sum.iter_mut().zip(mean).for_each(|(sum, mean)| *sum += weight as f32 * mean);
+        }
+        sum
+    };
+    let whole = contribute(&[0..8]);
+    for at in [2, 4, 6] {
+        for (whole, part) in whole.iter().zip(contribute(&[0..at, at..8])) {
+            assert!((whole - part).abs() < 1e-4, "{whole} and {part}");
+        }
+    }
+}
