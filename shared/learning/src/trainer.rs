@@ -64,7 +64,7 @@ pub struct Trainer {
     n_classes: usize,
     device: ComputeDevice,
     engine: Engine,
-    local: Option<LocalSteps>,
+    local: Option<Box<LocalSteps>>,
     n_samples: u32,
     /// Behind a mutex only so that a shared trainer may evaluate on any thread; nobody ever waits.
     in_flight: Mutex<VecDeque<InFlight>>,
@@ -107,7 +107,7 @@ impl Trainer {
     /// Steps that cannot be made.
     pub fn with_local_steps(mut self, spec: &ModelSpec, steps: &run::LocalSteps) -> Result<Self, ModelError> {
         let flat = self.layout.initial_parameters(spec.seed);
-        self.local = Some(LocalSteps::new(steps, &self.layout, &flat)?);
+        self.local = Some(Box::new(LocalSteps::new(steps, &self.layout, &flat)?));
         Ok(self)
     }
 
