@@ -55,6 +55,25 @@ async fn the_processor_computes_what_the_reference_computes() -> Result<()> {
     computes_right(&tab, "browser-cpu").await
 }
 
+/// Each batch is an optimizer step of the tab's own; the gradient comes back from the adapter for it.
+#[tokio::test]
+async fn a_tab_makes_local_steps_on_its_adapter() -> Result<()> {
+    let _turn = turn().await;
+    let local_steps = r#"gradient_codec = { top-k = { density = 0.01 } }
+    [run.local_steps]
+    steps = 8
+    optimizer = { kind = "sgd-momentum", momentum = 0.9 }
+    schedule = { peak = 0.05 }
+    [averaging]"#;
+    let mut world = world(&QUICK.replace("[averaging]", local_steps))?;
+    let backbone = world.backbone().await?;
+    let tab = contributor(&backbone, "local-steps", Graphics::SoftwareAdapter, "device=webgpu").await?;
+    tab.until("value('accepted') >= 1", LONG).await?;
+    ensure!(tab.read("element('device').dataset.device").await? == "browser-web-gpu");
+    ensure!(tab.number("refused").await? == 0.0, "refused: {}", tab.text("refusal").await?);
+    Ok(())
+}
+
 #[tokio::test]
 async fn without_an_adapter_the_processor_computes_and_the_page_says_so() -> Result<()> {
     let _turn = turn().await;
