@@ -159,7 +159,7 @@ enum Wake<P: Platform> {
     Command(Option<Command>),
     Heard(Heard<P>),
     Net(NetOutcome<P>),
-    Compute(ComputeOutcome),
+    Compute(Box<ComputeOutcome>),
     Shard(ShardOutcome<P>),
     Timer,
 }
@@ -268,7 +268,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             outcome = &mut self.net => Wake::Net(outcome),
             outcome = &mut self.shard => Wake::Shard(outcome),
             () = &mut self.timer => Wake::Timer,
-            outcome = &mut self.compute => Wake::Compute(outcome),
+            outcome = &mut self.compute => Wake::Compute(Box::new(outcome)),
             complete => Wake::Command(None),
         }
     }
@@ -283,7 +283,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             }
             Wake::Heard((reader, message)) => self.on_heard(reader, message),
             Wake::Net(outcome) => self.on_net(outcome),
-            Wake::Compute(outcome) => self.on_compute(outcome),
+            Wake::Compute(outcome) => self.on_compute(*outcome),
             Wake::Shard(outcome) => self.on_shard(outcome),
             Wake::Timer => self.on_timer(),
         }

@@ -64,7 +64,7 @@ pub(crate) enum NetOutcome<P: Platform> {
 
 /// A connection, with a session if one was asked for.
 pub(crate) struct Connected<P: Platform> {
-    pub(crate) run: RunDescription,
+    pub(crate) run: Box<RunDescription>,
     pub(crate) session: Option<(SessionWriter<P>, SessionReader<P>, contribute::Progress)>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) async fn connect<P: Platform>(
             }
             None => None,
         };
-        Ok(Connected { run, session })
+        Ok(Connected { run: Box::new(run), session })
     };
     NetOutcome::Connected(result.await)
 }

@@ -102,7 +102,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     fn on_connected(&mut self, connected: Connected<P>) {
         let now = self.platform.now();
         let Connected { run, session } = connected;
-        if !self.use_run(run) {
+        if !self.use_run(*run) {
             return;
         }
         let link = self.link.get_or_insert_with(|| {

@@ -193,7 +193,7 @@ fn contributions_of_parts_have_the_mean_of_the_whole() {
         }
         sum
     };
-    let whole = contribute(&[0..8]);
+    let whole = contribute(std::slice::from_ref(&(0..8)));
     for at in [2, 4, 6] {
         for (whole, part) in whole.iter().zip(contribute(&[0..at, at..8])) {
             assert!((whole - part).abs() < 1e-4, "{whole} and {part}");
