@@ -32,14 +32,26 @@ pub(crate) struct CompressionArgs {
     only: Vec<String>,
 }
 
-/// A codec as an operator writes it, and whether contributors have the momentum.
-const WAYS: [(&str, &str, bool); 6] = [
-    ("f32", "\"f32\"", false),
-    ("f16", "\"f16\"", false),
-    ("int8", "\"int8\"", false),
-    ("int4", "\"int4\"", false),
-    ("top 1 %", "{ top-k = { density = 0.01, warmup_epochs = 30 } }", true),
-    ("top 0.1 %", "{ top-k = { density = 0.001, warmup_epochs = 40 } }", true),
+/// Who has the momentum.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Momentum {
+    /// The backbone's optimizer.
+    Optimizer,
+    /// Contributors, before they choose what to send.
+    Contributors,
+    /// Contributors, in eight steps of their own; the outer optimizer goes where their mean got.
+    LocalSteps,
+}
+
+/// A codec as an operator writes it.
+const WAYS: [(&str, &str, Momentum); 7] = [
+    ("f32", "\"f32\"", Momentum::Optimizer),
+    ("f16", "\"f16\"", Momentum::Optimizer),
+    ("int8", "\"int8\"", Momentum::Optimizer),
+    ("int4", "\"int4\"", Momentum::Optimizer),
+    ("top 1 %", "{ top-k = { density = 0.01, warmup_epochs = 30 } }", Momentum::Contributors),
+    ("top 0.1 %", "{ top-k = { density = 0.001, warmup_epochs = 40 } }", Momentum::Contributors),
+    ("top 1 % of 8 local steps", "{ top-k = { density = 0.01 } }", Momentum::LocalSteps),
 ];
 
 struct Outcome {
@@ -61,8 +73,8 @@ pub(crate) async fn compare(args: &CompressionArgs) -> Result<()> {
     ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     let is_wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|wanted| wanted == name);
-    for (name, codec, is_corrected) in WAYS.into_iter().filter(|(name, ..)| is_wanted(name)) {
-        let outcome = train(args, codec, is_corrected).await.context(name)?;
+    for (name, codec, momentum) in WAYS.into_iter().filter(|(name, ..)| is_wanted(name)) {
+        let outcome = train(args, codec, momentum).await.context(name)?;
         let bytes = outcome.n_bytes as f64 / outcome.n_samples as f64;
         let raw = 4.0 * outcome.n_parameters as f64 / MICRO_BATCH as f64;
         rows.push(vec![
@@ -78,10 +90,26 @@ pub(crate) async fn compare(args: &CompressionArgs) -> Result<()> {
     Ok(())
 }
 
-async fn train(args: &CompressionArgs, codec: &str, is_corrected: bool) -> Result<Outcome> {
-    let epochs = args.epochs;
-    let (ours, theirs) = if is_corrected { (0.0, 0.9) } else { (0.9, 0.0) };
-    let sections = format!(
+/// The run's file.
+fn sections(epochs: u64, codec: &str, momentum: Momentum) -> String {
+    let (ours, theirs) = match momentum {
+        Momentum::Optimizer => (0.9, 0.0),
+        Momentum::Contributors => (0.0, 0.9),
+        Momentum::LocalSteps => (0.0, 0.0),
+    };
+    let falling = |warmup_steps: u64| {
+        let decay = format!("{{ kind = \"cosine\", steps = {epochs}, floor = 0.0 }}");
+        format!("{{ peak = 0.05, warmup_steps = {warmup_steps}, decay = {decay} }}")
+    };
+    let (schedule, local_steps) = match momentum {
+        Momentum::LocalSteps => {
+            let inner = "optimizer = { kind = \"sgd-momentum\", momentum = 0.9 }";
+            let local_steps = format!("[run.local_steps]\nsteps = 8\n{inner}\nschedule = {}", falling(0));
+            ("{ peak = 1.0 }".to_owned(), local_steps)
+        }
+        Momentum::Optimizer | Momentum::Contributors => (falling(10), String::new()),
+    };
+    format!(
         r#"
 [run]
 model = {{ mlp = {{ hidden = [256] }} }}
@@ -89,7 +117,9 @@ target_batch_size = 1024
 micro_batch_size = {MICRO_BATCH}
 gradient_codec = {codec}
 optimizer = {{ kind = "sgd-momentum", momentum = {ours:?} }}
-schedule = {{ peak = 0.05, warmup_steps = 10, decay = {{ kind = "cosine", steps = {epochs}, floor = 0.0 }} }}
+schedule = {schedule}
+
+{local_steps}
 
 [compression]
 momentum = {theirs:?}
@@ -97,8 +127,12 @@ momentum = {theirs:?}
 [evaluation]
 every_epochs = {epochs}
 "#
-    );
-    let mut world = World::new(&sections)?;
+    )
+}
+
+async fn train(args: &CompressionArgs, codec: &str, momentum: Momentum) -> Result<Outcome> {
+    let epochs = args.epochs;
+    let mut world = World::new(&sections(epochs, codec, momentum))?;
     let backbone = world.backbone().await?;
     let join = |_| world.join(&[&backbone.page()]);
     let peers: Vec<Joined> = (0..args.peers).map(join).collect::<Result<_>>()?;

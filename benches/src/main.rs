@@ -11,6 +11,7 @@ mod dht;
 mod hivemind;
 mod lab;
 mod load;
+mod local_steps;
 mod native;
 mod papers;
 mod paths;
@@ -51,6 +52,8 @@ enum Command {
     Codecs(codecs::CodecArgs),
     /// What a run learns and what it sends, by codec
     Compression(compression::CompressionArgs),
+    /// What contributors on local steps learn and send, by seed
+    LocalSteps(local_steps::LocalStepsArgs),
     /// Batches stored in and found in the DHT, beside hivemind
     Dht(dht::DhtArgs),
     /// A vector averaged by a group of peers, beside hivemind
@@ -104,6 +107,7 @@ fn main() -> Result<()> {
         Command::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
         Command::Codecs(args) => codecs::compare(&args),
         Command::Compression(args) => runtime.block_on(compression::compare(&args)),
+        Command::LocalSteps(args) => runtime.block_on(local_steps::compare(&args)),
         Command::Dht(args) => dht::compare(&args, &runtime),
         Command::Averaging(args) => averaging::compare(&args),
         Command::AveragingPeer(args) => averaging::peer(&args, &runtime),

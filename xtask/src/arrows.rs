@@ -50,6 +50,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
             "barnraise-learning",
             "barnraise-swarm",
             "barnraise-relay",
+            "barnraise-native",
             "barnraise-bench-peer",
             "barnraise-tests",
         ],

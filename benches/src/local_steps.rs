@@ -1,0 +1,278 @@
+//! What contributors on local steps learn and send: `cargo xtask bench local-steps`.
+//!
+//! Peers and an aggregator in one process, with the code that they use in a run and no network between them. A seed
+//! decides everything, first weights and order of the samples, so several of them show what is chance. Every way
+//! sees as many samples. Bytes are those of the gradients as they are encoded.
+
+use anyhow::{Context, Result};
+use barnraise_learning::{
+    Batch, ComputeDevice, Decay, Optimizer, OptimizerSpec, ScheduleSpec, Trainer, local,
+};
+use barnraise_native::config::RunConfig;
+use barnraise_native::data::fashion_mnist::{CLASS_NAMES, Dataset, FileSpecs};
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::codec::{Density, Sparsity};
+use barnraise_protocol::dataset::Shard;
+use barnraise_protocol::run::{Compression, LocalSteps, ModelKind, ModelSpec};
+use barnraise_swarm::compression::{Compressor, Fate};
+use barnraise_swarm::random::SplitMix64;
+use clap::Args;
+
+use crate::ratio::{self, Spread};
+
+/// Of micro-batches: an f32 gradient of each is the yardstick.
+const MICRO_BATCH: usize = 64;
+/// Steps of 1024 samples during which the learning rate of runs without local steps rises.
+const WARMUP_SAMPLES: u64 = 10 * 1024;
+/// Bytes a second of a slow uplink: 5 Mbit/s.
+const UPLINK: f64 = 625_000.0;
+
+#[derive(Debug, Args)]
+pub(crate) struct LocalStepsArgs {
+    /// Samples of each run
+    #[arg(long, default_value_t = 400 * 1024, value_parser = clap::value_parser!(u64).range(8192..))]
+    samples: u64,
+    /// First weights and order of the samples
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3")]
+    seeds: Vec<u64>,
+    /// Only these ways, named as in the table
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// How a run is configured.
+#[derive(Debug, Clone)]
+struct Way {
+    name: &'static str,
+    /// Share of the values that is sent, as top-k; `None` for f32.
+    density: Option<f64>,
+    /// Samples of an optimizer step, the outer one where there are local steps.
+    target: u64,
+    /// Steps of a way, 0 for gradients.
+    steps: u32,
+    /// Of the local steps, or of the only optimizer. Momentum is 0.9.
+    peak: f32,
+    /// Of the outer optimizer, Nesterov's.
+    outer_momentum: f32,
+    outer_rate: f32,
+    /// How fast each peer is beside the others.
+    speeds: &'static [u64],
+}
+
+const EVEN: &[u64] = &[1, 1];
+
+/// The first one is compared with.
+fn ways() -> Vec<Way> {
+    let each = Way {
+        name: "f32, each batch",
+        density: None,
+        target: 128,
+        steps: 0,
+        peak: 0.05,
+        outer_momentum: 0.0,
+        outer_rate: 1.0,
+        speeds: EVEN,
+    };
+    let local = Way { name: "8 local steps, f32", target: 1024, steps: 8, ..each.clone() };
+    let sparse = Way { name: "8 local steps, top 1 %", density: Some(0.01), ..local.clone() };
+    vec![
+        each.clone(),
+        Way { name: "f32, each 1024", target: 1024, ..each },
+        local,
+        sparse.clone(),
+        Way { name: "8 local steps, top 0.3 %", density: Some(0.003), ..sparse.clone() },
+        Way { name: "8 local steps, top 1 %, peers 3 : 1", speeds: &[3, 1], ..sparse.clone() },
+        Way {
+            name: "16 local steps, top 1 %, 4 peers",
+            steps: 16,
+            target: 4096,
+            speeds: &[1, 1, 1, 1],
+            ..sparse.clone()
+        },
+        Way {
+            name: "8 local steps, top 1 %, outer momentum 0.9",
+            outer_momentum: 0.9,
+            outer_rate: 0.7,
+            ..sparse
+        },
+    ]
+}
+
+struct Outcome {
+    /// On held-out samples, 0 to 1.
+    accuracy: f64,
+    bytes_per_sample: f64,
+    n_parameters: usize,
+}
+
+/// Prints the table.
+pub(crate) async fn compare(args: &LocalStepsArgs) -> Result<()> {
+    let data = Dataset::load(&RunConfig::default().data_sources(), &FileSpecs::fashion_mnist())?;
+    let heading = [
+        "way",
+        "accuracy, %, of each seed",
+        "above the first",
+        "bytes up a sample",
+        "f32 of each batch takes, times that",
+        "samples/s at 5 Mbit/s",
+    ];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    let mut first = Vec::new();
+    let is_wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|wanted| wanted == name);
+    for way in ways().iter().filter(|way| is_wanted(way.name)) {
+        let mut outcomes = Vec::new();
+        for &seed in &args.seeds {
+            outcomes.push(train(way, seed, args.samples, &data).await.context(way.name)?);
+        }
+        let percent: Vec<f64> = outcomes.iter().map(|outcome| 100.0 * outcome.accuracy).collect();
+        if first.is_empty() {
+            first.clone_from(&percent);
+        }
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let Some(Outcome { bytes_per_sample: bytes, n_parameters, .. }) = outcomes.first() else { continue };
+        let raw = 4.0 * *n_parameters as f64 / MICRO_BATCH as f64;
+        let Spread { min, max, .. } = Spread::of(&percent);
+        rows.push(vec![
+            way.name.to_owned(),
+            format!("{:.2} [{min:.2} to {max:.2}]", mean(&percent)),
+            format!("{:+.2}", mean(&percent) - mean(&first)),
+            ratio::short(*bytes),
+            ratio::short(raw / bytes),
+            ratio::short(UPLINK / bytes),
+        ]);
+    }
+    let LocalStepsArgs { samples, seeds, .. } = args;
+    println!("MLP 784-256-10, {samples} samples, seeds {seeds:?}\n\n{}", ratio::table(&rows));
+    Ok(())
+}
+
+/// A contributor.
+struct Peer {
+    trainer: Trainer,
+    compressor: Compressor,
+    order: Order,
+    /// Samples that it would have computed, times the speed of all.
+    owed: u64,
+}
+
+async fn train(way: &Way, seed: u64, n_samples: u64, data: &Dataset) -> Result<Outcome> {
+    let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![256] }, seed };
+    let epochs = n_samples / way.target;
+    let mut plain = Trainer::new(&model, data.shape, CLASS_NAMES.len(), ComputeDevice::cpu())?;
+    let (outer, schedule, steps) = optimizers(way, epochs)?;
+    let codec = match way.density {
+        Some(share) => {
+            let density = Density::from_share(share).context("a density")?;
+            TensorCodec::TopK(Sparsity { density, warmup_epochs: 0 })
+        }
+        None => TensorCodec::F32,
+    };
+    let layout = plain.layout().clone();
+    let n_parameters = layout.n_parameters();
+    let peer = |index| {
+        let trainer = Trainer::new(&model, data.shape, CLASS_NAMES.len(), ComputeDevice::cpu())?;
+        let compressor = Compressor::new(codec, Compression::default(), n_parameters, way.target as u32);
+        let order = Order::new(data.train.labels.len(), 1000 * seed + index);
+        Peer { trainer, compressor, order, owed: 0 }.with(&model, steps.as_ref())
+    };
+    let mut peers = (0..way.speeds.len() as u64).map(peer).collect::<Result<Vec<_>>>()?;
+    let mut parameters = layout.initial_parameters(seed);
+    let mut optimizer = Optimizer::new(outer, &layout)?;
+    let speed: u64 = way.speeds.iter().sum();
+    let mut n_bytes = 0;
+    for epoch in 0..epochs {
+        let (mut sum, mut weight) = (vec![0.0; n_parameters], 0.0);
+        for (peer, speed_of_it) in peers.iter_mut().zip(way.speeds) {
+            peer.owed += way.target * speed_of_it;
+            let n_batches = peer.owed / (speed * MICRO_BATCH as u64);
+            peer.owed -= n_batches * speed * MICRO_BATCH as u64;
+            let Some((bytes, n)) = peer.contribute(&parameters, epoch, n_batches, &data.train).await? else {
+                continue;
+            };
+            n_bytes += bytes.len();
+            let values = codec.decode(&bytes, n_parameters)?;
+            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += n * value);
+            weight += n;
+        }
+        sum.iter_mut().for_each(|sum| *sum /= weight);
+        optimizer.step(&mut parameters, &sum, schedule.learning_rate(epoch))?;
+    }
+    plain.load_parameters(&parameters)?;
+    let evaluation = plain.evaluate(&data.test.images, &data.test.labels).await?;
+    let bytes_per_sample = n_bytes as f64 / n_samples as f64;
+    Ok(Outcome { accuracy: f64::from(evaluation.accuracy), bytes_per_sample, n_parameters })
+}
+
+/// The run's optimizer and its learning rate, and the local steps.
+fn optimizers(way: &Way, epochs: u64) -> Result<(OptimizerSpec, ScheduleSpec, Option<LocalSteps>)> {
+    let falling =
+        ScheduleSpec { peak: way.peak, warmup_steps: 0, decay: Decay::Cosine { steps: epochs, floor: 0.0 } };
+    if way.steps == 0 {
+        let schedule = ScheduleSpec { warmup_steps: WARMUP_SAMPLES / way.target, ..falling };
+        return Ok((OptimizerSpec::sgd_momentum(), schedule, None));
+    }
+    let outer =
+        OptimizerSpec::SgdMomentum { momentum: way.outer_momentum, nesterov: true, weight_decay: 0.0 };
+    let steps = local::describe(way.steps, OptimizerSpec::sgd_momentum(), falling)?;
+    Ok((outer, ScheduleSpec::constant(way.outer_rate), Some(steps)))
+}
+
+impl Peer {
+    fn with(mut self, model: &ModelSpec, steps: Option<&LocalSteps>) -> Result<Self> {
+        if let Some(steps) = steps {
+            self.compressor.keep_always();
+            self.trainer = self.trainer.with_local_steps(model, steps)?;
+        }
+        Ok(self)
+    }
+
+    /// What is sent of `n_batches`, and how many samples they are; `None` of none.
+    async fn contribute(
+        &mut self,
+        parameters: &[f32],
+        epoch: u64,
+        n_batches: u64,
+        samples: &Shard,
+    ) -> Result<Option<(Vec<u8>, f32)>> {
+        self.trainer.load_parameters(parameters)?;
+        self.trainer.on_epoch(epoch);
+        for _ in 0..n_batches {
+            self.trainer.accumulate(&self.order.batch(samples)).await?;
+        }
+        let Some(mean) = self.trainer.take_mean_gradient().await? else { return Ok(None) };
+        let bytes = self.compressor.compress(mean.values, mean.n_samples, epoch)?;
+        self.compressor.settle(Fate::Counted);
+        Ok(Some((bytes, mean.n_samples as f32)))
+    }
+}
+
+/// All samples in random order, again and again.
+struct Order {
+    samples: Vec<usize>,
+    at: usize,
+    random: SplitMix64,
+}
+
+impl Order {
+    fn new(n_samples: usize, seed: u64) -> Self {
+        Self { samples: (0..n_samples).collect(), at: n_samples, random: SplitMix64::new(seed) }
+    }
+
+    fn batch(&mut self, of: &Shard) -> Batch {
+        let n_values = of.images.len() / of.labels.len();
+        let mut batch = Batch::default();
+        while batch.labels.len() < MICRO_BATCH {
+            if self.at >= self.samples.len() {
+                for last in (1..self.samples.len()).rev() {
+                    self.samples.swap(last, self.random.below(last + 1));
+                }
+                self.at = 0;
+            }
+            let sample = self.samples[self.at];
+            self.at += 1;
+            batch.images.extend(&of.images[sample * n_values..(sample + 1) * n_values]);
+            batch.labels.push(of.labels[sample]);
+        }
+        batch
+    }
+}
