@@ -34,6 +34,8 @@ pub struct Cli {
 pub enum Command {
     /// Keep a run up: serve the page, take gradients, make the steps
     Serve(ServeArgs),
+    /// Print the peer id of a run's backbone, for the [aggregators] of the others
+    Id(IdArgs),
     /// Lend this machine to a run
     Join(JoinArgs),
     /// Say who is on the list of a run
@@ -72,6 +74,14 @@ pub struct ServeArgs {
     /// Where to keep the data set and the run, instead of the configuration's folders
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+}
+
+/// `barnraise id`
+#[derive(Debug, Args)]
+pub struct IdArgs {
+    /// The run, as in run.example.toml; its key is made if it is not there
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
 }
 
 /// `barnraise join`

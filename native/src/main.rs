@@ -29,6 +29,7 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = match cli.command {
         Command::Serve(args) => runtime.block_on(serve(args)),
+        Command::Id(args) => backbone::identity(&args.config).map(|peer| say(&format!("{peer}\n"))),
         Command::Join(args) => runtime.block_on(join(args, &display)),
         Command::Allow(args) => runtime.block_on(command::allow(args)).map(|text| say(&text)),
         Command::Invite(args) => runtime.block_on(command::invite(args)).map(|text| say(&text)),

@@ -64,6 +64,30 @@ impl World {
         })
     }
 
+    /// Changes the configuration of the backbone that is started next.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or written.
+    pub fn configure(&self, change: impl FnOnce(&mut Table)) -> Result<()> {
+        let file = self.folder.path().join("run.toml");
+        let mut config: Table = std::fs::read_to_string(&file)?.parse()?;
+        change(&mut config);
+        Ok(std::fs::write(file, config.to_string())?)
+    }
+
+    /// Tells the backbone of others that aggregate the same run.
+    ///
+    /// # Errors
+    /// As [`Self::configure`].
+    pub fn aggregate_with(&self, peers: &[String]) -> Result<()> {
+        self.configure(|config| {
+            let section = config.entry("aggregators").or_insert_with(|| Table::new().into());
+            if let Some(section) = section.as_table_mut() {
+                section.insert("peers".into(), peers.to_vec().into());
+            }
+        })
+    }
+
     /// The backbone listens on these addresses and no others.
     #[must_use]
     pub fn with_listen(mut self, listen: &[&str]) -> Self {

@@ -23,6 +23,8 @@ const ALLOWED: [(&str, &[&str]); 15] = [
             "barnraise-protocol",
             "barnraise-learning",
             "barnraise-swarm",
+            "barnraise-planning",
+            "barnraise-averaging",
             "barnraise-contributor",
             "barnraise-relay",
         ],

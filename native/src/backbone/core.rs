@@ -4,6 +4,8 @@
 //! What is decided is decided in `barnraise-swarm`; here it is done: contributions are journaled before
 //! they are acknowledged, steps are made and journaled before they are shown, contributors are told.
 
+mod together;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +25,10 @@ use barnraise_swarm::{Moment, PeerKey};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
-use super::learner::{Learner, LearnerError, PublishedState};
+use self::together::Crowd;
+pub use self::together::Together;
+use super::aggregators::Heard;
+use super::learner::{Learner, LearnerError, PublishedState, StepBy};
 use super::metrics::Metrics;
 use crate::contributions::Crediting;
 use crate::storage::checkpoint::Checkpoints;
@@ -87,6 +92,13 @@ pub enum CoreEvent {
         values: Vec<f32>,
         /// Whether it counts.
         answer: oneshot::Sender<Result<Receipt, Refusal>>,
+    },
+    /// Something of the peers that aggregate the run too.
+    Aggregator {
+        /// Who.
+        peer: PeerKey,
+        /// What.
+        heard: Heard,
     },
     /// The evaluator is done with some parameters.
     Evaluated {
@@ -159,6 +171,8 @@ pub struct Core {
     started: Instant,
     unpublished_steps: VecDeque<HistoryPoint>,
     unpublished_evaluation: Option<EvaluationPoint>,
+    /// Where others aggregate the run too.
+    together: Option<Together>,
 }
 
 impl Core {
@@ -171,6 +185,7 @@ impl Core {
         outputs: Outputs,
         metrics: Metrics,
         crediting: Crediting,
+        together: Option<Together>,
     ) -> Self {
         Self {
             description,
@@ -187,6 +202,7 @@ impl Core {
             started: Instant::now(),
             unpublished_steps: VecDeque::new(),
             unpublished_evaluation: None,
+            together,
         }
     }
 
@@ -202,14 +218,18 @@ impl Core {
         let mut ticks = tokio::time::interval(PROGRESS_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         tokio::pin!(shutdown);
+        // What was open before a restart may be enough by now.
+        self.act().await?;
         loop {
-            let deadline = self.round.next_deadline();
+            let together = self.together.as_ref().and_then(Together::next_deadline);
+            let deadline = self.round.next_deadline().into_iter().chain(together).min();
             let wait = deadline.map_or(Duration::from_secs(3600), |at| at.saturating_sub(self.now()));
             tokio::select! {
                 biased;
                 () = &mut shutdown => break,
                 _ = ticks.tick() => self.publish_progress(),
                 event = events.recv() => match event {
+                    Some(CoreEvent::Aggregator { peer, heard }) => self.on_heard(peer, heard).await?,
                     Some(event) => self.on_event(event),
                     None => break,
                 },
@@ -265,6 +285,8 @@ impl Core {
                 let test_accuracy = evaluation.accuracy;
                 self.unpublished_evaluation = Some(EvaluationPoint { epoch, test_accuracy });
             }
+            // Heard by `on_heard`.
+            CoreEvent::Aggregator { .. } => {}
         }
     }
 
@@ -291,8 +313,17 @@ impl Core {
         Ok(id)
     }
 
-    /// Does everything that the round asks for.
+    /// Does everything that the round asks for, and what those ask for who aggregate the run too.
     async fn act(&mut self) -> Result<(), LearnerError> {
+        loop {
+            self.act_alone().await?;
+            if self.together.is_none() || !self.act_together().await? {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn act_alone(&mut self) -> Result<(), LearnerError> {
         while let Some(action) = self.round.poll_action() {
             match action {
                 RoundAction::Persist { ticket, epoch, sequence } => {
@@ -304,6 +335,7 @@ impl Core {
                     self.tell_all(&BackboneToContributor::GradientDue(epoch));
                 }
                 RoundAction::Announce(epoch) => self.tell_all(&BackboneToContributor::EpochStarted(epoch)),
+                RoundAction::Step(mean) if self.together.is_some() => self.on_collected(mean),
                 RoundAction::Step(mean) => self.step(mean).await?,
             }
         }
@@ -350,23 +382,37 @@ impl Core {
     async fn step(&mut self, mean: MeanOfRound) -> Result<(), LearnerError> {
         let MeanOfRound { epoch, n_samples, .. } = mean;
         let (seqs, aggregation) = (mean.sequences.clone(), mean.aggregation);
-        let record = CommitRecord { epoch, n_samples, seqs, aggregation };
+        let record = CommitRecord { epoch, n_samples, seqs, aggregation, together: None };
         self.storing.journal.commit(&record).await?;
         let began = self.now();
-        self.learner.step(&mean);
+        self.learner.step(StepBy::from(&mean));
         self.see_who_is_far_off(epoch, &mean.outcomes);
+        self.crediting.worked(self.now().saturating_sub(began));
+        self.on_new_model(&record)?;
+        let now = self.now();
+        self.round.on_stepped(now);
+        self.checkpoint_if_due().await
+    }
+
+    /// The learner has made the step of `record`.
+    fn on_new_model(&mut self, record: &CommitRecord) -> Result<(), LearnerError> {
+        let began = self.now();
         self.outputs.state.send_replace(self.learner.publish()?);
         self.crediting.worked(self.now().saturating_sub(began));
         self.crediting.on_stepped();
-        let epoch = self.learner.epoch();
-        tracing::info!(epoch, n_samples, loss = mean.loss, n_contributions = record.seqs.len(), "stepped");
+        let last = self.learner.history().last();
+        let loss = last.and_then(|point| point.train_loss);
+        let (epoch, n_samples) = (self.learner.epoch(), record.n_samples);
+        tracing::info!(epoch, n_samples, loss, n_contributions = record.seqs.len(), "stepped");
         if self.unpublished_steps.len() >= LIVE_STEPS_MAX {
             self.unpublished_steps.pop_front();
         }
-        self.unpublished_steps.extend(self.learner.history().last());
-        let now = self.now();
-        self.round.on_stepped(now);
-        if epoch.is_multiple_of(self.storing.checkpoint_every_epochs) {
+        self.unpublished_steps.extend(last);
+        Ok(())
+    }
+
+    async fn checkpoint_if_due(&mut self) -> Result<(), LearnerError> {
+        if self.learner.epoch().is_multiple_of(self.storing.checkpoint_every_epochs) {
             self.save_checkpoint().await?;
         }
         Ok(())
@@ -420,14 +466,25 @@ impl Core {
         self.round.on_leave(now, peer);
     }
 
-    fn progress(&self) -> Progress {
-        let last = self.learner.history().last();
-        Progress {
-            epoch: self.round.epoch(),
+    /// What the contributors of this backbone do.
+    fn here(&self) -> Crowd {
+        Crowd {
             n_samples: self.round.n_samples(),
-            target_batch_size: self.description.target_batch_size,
             n_contributors: self.round.n_contributors().try_into().unwrap_or(u32::MAX),
             samples_per_second: self.round.samples_per_second(),
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        let last = self.learner.history().last();
+        let here = self.here();
+        let all = self.together.as_ref().map_or(here, |together| together.all(self.now(), here));
+        Progress {
+            epoch: self.round.epoch(),
+            n_samples: all.n_samples,
+            target_batch_size: self.description.target_batch_size,
+            n_contributors: all.n_contributors,
+            samples_per_second: all.samples_per_second,
             train_loss: last.and_then(|point| point.train_loss),
             test_accuracy: self.learner.history().last_accuracy(),
         }

@@ -8,20 +8,23 @@ use std::sync::Arc;
 use barnraise_learning::{
     ModelError, Optimizer, OptimizerError, OptimizerState, ParameterLayout, ScheduleSpec,
 };
-use barnraise_protocol::TensorCodec;
 use barnraise_protocol::api::HistoryPoint;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::dataset::Manifest;
+use barnraise_protocol::matchmaking::ModelVersion;
+use barnraise_protocol::run::ModelSpec;
 use barnraise_protocol::state::StateHeader;
+use barnraise_protocol::{Sha256Hash, TensorCodec};
 use barnraise_swarm::history::History;
 use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundConfig};
 use barnraise_swarm::{Moment, PeerKey};
+use sha2::{Digest, Sha256};
 
 use crate::config::RunConfig;
 use crate::storage::SetAside;
 use crate::storage::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
-use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError};
+use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError, Together};
 
 /// Why the run's model could not be made, stepped or stored.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +72,7 @@ pub struct PublishedState {
 #[derive(Debug)]
 pub struct Learner {
     run_id: String,
-    spec: barnraise_protocol::run::ModelSpec,
+    spec: ModelSpec,
     state_codec: TensorCodec,
     schedule: ScheduleSpec,
     optimizer: Optimizer,
@@ -77,6 +80,25 @@ pub struct Learner {
     epoch: u64,
     n_samples_total: u64,
     history: History,
+    /// Of peers that aggregate the run together: the last epoch whose step each was part of.
+    included: BTreeMap<Vec<u8>, u64>,
+}
+
+/// By what a step of the optimizer is made.
+#[derive(Debug, Clone, Copy)]
+pub struct StepBy<'m> {
+    /// `[n_parameters]`.
+    pub gradient: &'m [f32],
+    /// Samples behind it.
+    pub n_samples: u64,
+    /// Their mean loss.
+    pub loss: f32,
+}
+
+impl<'m> From<&'m MeanOfRound> for StepBy<'m> {
+    fn from(mean: &'m MeanOfRound) -> Self {
+        Self { gradient: &mean.gradient, n_samples: mean.n_samples, loss: mean.loss }
+    }
 }
 
 impl Learner {
@@ -97,9 +119,8 @@ impl Learner {
         let from_checkpoint = learner.epoch;
         let mut round = round_at(&round_config, learner.epoch, journal).await?;
         for commit in journal.commits(learner.epoch).await? {
-            let Some(sequence) = learner.replay_step(&mut round, journal, &commit).await? else { continue };
+            let Some(reason) = learner.replay_step(&mut round, journal, &commit).await? else { continue };
             let epoch = commit.epoch;
-            let reason = format!("journal entry {sequence} of the step is missing or damaged");
             tracing::error!(epoch, reason, "the run goes back to before this step");
             journal.take_back(epoch, &reason).await?;
             round = round_at(&round_config, epoch, journal).await?;
@@ -130,10 +151,15 @@ impl Learner {
             epoch: 0,
             n_samples_total: 0,
             history: History::default(),
+            included: BTreeMap::new(),
         })
     }
 
-    fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), LearnerError> {
+    /// Goes on from a checkpoint, own or of a peer that aggregates the same run.
+    ///
+    /// # Errors
+    /// It does not fit the model; nothing has changed then.
+    pub fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), LearnerError> {
         let (want, got) = (self.parameters.len(), checkpoint.parameters.len());
         if want != got {
             return Err(LearnerError::Parameters { want, got });
@@ -144,16 +170,27 @@ impl Learner {
         self.epoch = checkpoint.epoch;
         self.n_samples_total = checkpoint.n_samples_total;
         self.history = History::from(checkpoint.history);
+        self.included = checkpoint.included;
         Ok(())
     }
 
-    /// Makes a committed step again; or leaves it, and says which of its entries cannot be had.
+    /// Makes a committed step again; or leaves it, and says what of it cannot be had.
     async fn replay_step(
         &mut self,
         round: &mut AveragingRound,
         journal: &Journal,
         commit: &CommitRecord,
-    ) -> Result<Option<u32>, LearnerError> {
+    ) -> Result<Option<String>, LearnerError> {
+        if let Some(together) = &commit.together {
+            let mean = journal.mean(commit.epoch).await?;
+            let Some(mean) = mean.and_then(|bytes| self.decode_mean(&bytes)) else {
+                return Ok(Some("what the step was made by is missing or damaged".to_owned()));
+            };
+            self.step_together(&mean, commit.n_samples, together);
+            let config = round.config().clone();
+            *round = round_at(&config, self.epoch, journal).await?;
+            return Ok(None);
+        }
         let mut entries: BTreeMap<u32, JournalEntry> =
             journal.entries(commit.epoch).await?.entries.into_iter().collect();
         round.aggregate_by(commit.aggregation);
@@ -161,17 +198,17 @@ impl Learner {
             let entry = entries.remove(&sequence);
             let restored = entry.is_some_and(|entry| self.restore_entry(round, entry, sequence).is_ok());
             if !restored {
-                return Ok(Some(sequence));
+                return Ok(Some(format!("journal entry {sequence} of the step is missing or damaged")));
             }
         }
-        self.step(&round.mean());
+        self.step(StepBy::from(&round.mean()));
         round.on_stepped(Moment::ZERO);
         while round.poll_action().is_some() {}
         Ok(None)
     }
 
     /// Counts an entry of the journal once more.
-    fn restore_entry(
+    pub(super) fn restore_entry(
         &self,
         round: &mut AveragingRound,
         entry: JournalEntry,
@@ -183,8 +220,12 @@ impl Learner {
         restored.map_err(|refusal| refusal.to_string())
     }
 
-    /// Counts the contributions that were accepted since the last step.
-    async fn replay_open(&self, round: &mut AveragingRound, journal: &Journal) -> Result<(), LearnerError> {
+    /// Counts the contributions of the journal that are not in the model.
+    pub(super) async fn replay_open(
+        &self,
+        round: &mut AveragingRound,
+        journal: &Journal,
+    ) -> Result<(), LearnerError> {
         let entries = journal.entries(self.epoch).await?;
         entries.set_aside.iter().for_each(warn_of);
         for (sequence, entry) in entries.entries {
@@ -196,23 +237,62 @@ impl Learner {
         Ok(())
     }
 
-    /// Makes the optimizer step of a round. A step that would leave the finite numbers is skipped: the
-    /// epoch passes with the parameters as they were, now and on every replay.
-    pub fn step(&mut self, mean: &MeanOfRound) {
+    /// Makes an optimizer step. A step that would leave the finite numbers is skipped: the epoch passes with the
+    /// parameters as they were, now and on every replay.
+    pub fn step(&mut self, by: StepBy<'_>) {
         let learning_rate = self.schedule.learning_rate(self.epoch);
         let before = self.optimizer.clone();
-        if let Err(error) = self.optimizer.step(&mut self.parameters, &mean.gradient, learning_rate) {
+        if let Err(error) = self.optimizer.step(&mut self.parameters, by.gradient, learning_rate) {
             tracing::error!(epoch = self.epoch, %error, "the optimizer step was skipped");
             self.optimizer = before;
         }
         self.epoch += 1;
-        self.n_samples_total += mean.n_samples;
+        self.n_samples_total += by.n_samples;
         self.history.push(HistoryPoint {
             epoch: self.epoch,
             n_samples_total: self.n_samples_total,
-            train_loss: Some(mean.loss),
+            train_loss: Some(by.loss),
             test_accuracy: None,
         });
+    }
+
+    /// Makes a step of peers that aggregate the run together; every one of them that had the same model has the same
+    /// one after it.
+    pub fn step_together(&mut self, mean: &[f32], n_samples: u64, together: &Together) {
+        for member in &together.members {
+            self.included.insert(member.clone(), self.epoch);
+        }
+        self.step(StepBy { gradient: mean, n_samples, loss: together.loss });
+    }
+
+    /// The last epoch whose step a peer was part of.
+    pub fn last_included(&self, peer: &[u8]) -> Option<u64> {
+        self.included.get(peer).copied()
+    }
+
+    /// Which model this is: parameters and optimizer state, to the last bit.
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub fn version(&self) -> Result<ModelVersion, LearnerError> {
+        let mut hash = Sha256::new();
+        for value in &self.parameters {
+            hash.update(value.to_le_bytes());
+        }
+        hash.update(postcard::to_allocvec(self.optimizer.state())?);
+        let hash = Sha256Hash(hash.finalize().into());
+        Ok(ModelVersion { n_samples_total: self.n_samples_total, epoch: self.epoch, hash })
+    }
+
+    /// What a step was made by, from the journal or from a peer; `None` where it does not fit the model, or is not
+    /// finite.
+    pub fn decode_mean(&self, bytes: &[u8]) -> Option<Vec<f32>> {
+        TensorCodec::F32.decode(bytes, self.parameters.len()).ok()
+    }
+
+    /// Network and seed.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
     }
 
     /// Optimizer steps made.
@@ -252,6 +332,7 @@ impl Learner {
             parameters: self.parameters.clone(),
             optimizer_state: postcard::to_allocvec(self.optimizer.state())?,
             history: self.history.points().to_vec(),
+            included: self.included.clone(),
         })
     }
 }

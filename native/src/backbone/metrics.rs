@@ -35,6 +35,8 @@ pub struct Metrics {
     refused: Arc<Mutex<BTreeMap<&'static str, u64>>>,
     aggregated: ByReason,
     far_peers: Gauge,
+    averagings: ByReason,
+    followed: ByReason,
 }
 
 impl Metrics {
@@ -68,6 +70,14 @@ impl Metrics {
             "Peers whose share was left out of several steps in a row",
             far_peers.clone(),
         );
+        let averagings = ByReason::default();
+        registry.register("averagings", "Averagings with other aggregators, by outcome", averagings.clone());
+        let followed = ByReason::default();
+        registry.register(
+            "models_followed",
+            "Steps and checkpoints of other aggregators that this backbone took",
+            followed.clone(),
+        );
         registry.register_collector(Box::new(Run(status)));
         Self {
             registry: Arc::new(registry),
@@ -77,6 +87,8 @@ impl Metrics {
             refused: Arc::default(),
             aggregated,
             far_peers,
+            averagings,
+            followed,
         }
     }
 
@@ -92,6 +104,16 @@ impl Metrics {
             self.aggregated.get_or_create(&[("outcome", verdict(outcome.verdict))]).inc();
         }
         self.far_peers.set(n_far.try_into().unwrap_or(i64::MAX));
+    }
+
+    /// An averaging with other aggregators is over: `averaged`, `incomplete` or `failed`.
+    pub fn on_averaged(&self, outcome: &'static str) {
+        self.averagings.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// Another aggregator's `step` or `checkpoint` was taken.
+    pub fn on_followed(&self, what: &'static str) {
+        self.followed.get_or_create(&[("what", what)]).inc();
     }
 
     /// A contribution of so many samples was counted.

@@ -2,6 +2,7 @@
 //!
 //! This module only puts the parts together; each part says itself what it does.
 
+pub mod aggregators;
 mod announce;
 pub mod core;
 mod evaluator;
@@ -26,6 +27,7 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_relay::dht::{Dht, DhtConfig};
 use barnraise_relay::server::operator_routes_with;
 use barnraise_relay::{Node, NodeConfig, Routing, warn_about_open_files};
+use barnraise_swarm::PeerKey;
 use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, PeerId};
 use tokio::net::TcpListener;
@@ -43,8 +45,9 @@ use crate::http_listener::BoundedListener;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::Journal;
+use aggregators::{Aggregators, Stored};
 use announce::{Announcement, announce};
-use core::{Core, EVENTS_MAX, Outputs, Storing};
+use core::{Core, EVENTS_MAX, Outputs, Storing, Together};
 use evaluator::Evaluator;
 use learner::{Learner, PublishedState};
 use metrics::Metrics;
@@ -130,6 +133,14 @@ pub async fn run(
         conversations: config.conversations.clone(),
     };
     streams::serve(&services, config.network.contributors_max)?;
+    let stored = Stored { journal: storing.journal.clone(), checkpoints: storing.checkpoints.clone() };
+    let others =
+        Aggregators::start(&config, &description, (node.clone(), dht.clone()), stored, core_events.clone())?;
+    let together = others.map(|others| {
+        let me = PeerKey(node.peer_id().to_bytes());
+        Together::new(others, &learner, me, layout.n_parameters(), config.run.target_batch_size)
+    });
+    let together = together.transpose()?;
     let keeping = keep_up(access, node.clone(), config.access.poll_interval, shutdown.clone());
     let keeping = tokio::spawn(keeping);
     let (run_id, known) = (config.run.id.clone(), config.network.dht_peers.clone());
@@ -164,7 +175,7 @@ pub async fn run(
     // It outlives the core, whose last words it writes down.
     let stop_recording = CancellationToken::new();
     let recording = tokio::spawn(recording.run(stop_recording.clone().cancelled_owned()));
-    let core = Core::new(description, learner, round, storing, outputs, metrics, crediting);
+    let core = Core::new(description, learner, round, storing, outputs, metrics, crediting, together);
     // Whoever asked may have stopped listening for the answer.
     let _ = listening.send(here);
 
@@ -184,6 +195,17 @@ pub async fn run(
     }
     evaluating.await.context("the evaluation thread failed")??;
     ended.context("the run could not be stored")
+}
+
+/// The peer id of the backbone with the configuration at `path`, whose key is made if it is not there.
+///
+/// # Errors
+/// No configuration, or no key.
+pub fn identity(path: &std::path::Path) -> anyhow::Result<PeerId> {
+    let config = RunConfig::load(path)?;
+    std::fs::create_dir_all(&config.storage.folder)?;
+    let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
+    Ok(keypair.public().to_peer_id())
 }
 
 /// All that gives credit for contributions.

@@ -72,6 +72,11 @@ impl Crediting {
         self.known.find(peer, contribution_id)
     }
 
+    /// This aggregator averaged so many encoded bytes for others.
+    pub fn averaged(&self, n_bytes: u64) {
+        self.work.averaged(n_bytes);
+    }
+
     /// This aggregator worked on the run for so long.
     pub fn worked(&self, took: Duration) {
         self.work.worked(took);

@@ -3,6 +3,8 @@
 //! A new checkpoint never touches an older one, so a crash while it is written leaves the one before
 //! whole. Which is the newest usable one is found out at start-up, by reading.
 
+use std::collections::BTreeMap;
+
 use barnraise_protocol::api::HistoryPoint;
 use barnraise_protocol::run::ModelSpec;
 use object_store::path::Path as ObjectPath;
@@ -11,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::sealed::{self, Kind, SealError};
 use super::{SetAside, Storage, StorageError};
 
-const KIND: Kind = Kind { name: *b"ckpt", version: 1 };
+const KIND: Kind = Kind { name: *b"ckpt", version: 2 };
+/// From before peers stepped together.
+const KIND_ALONE: Kind = Kind { name: *b"ckpt", version: 1 };
 const FOLDER: &str = "checkpoints";
 const CORRUPT: &str = "corrupt";
 /// Largest checkpoint that is written or read: a hundred million parameters with Adam's moments.
@@ -32,6 +36,8 @@ pub struct Checkpoint {
     pub parameters: Vec<f32>,
     /// What the optimizer remembers, in its own encoding.
     pub optimizer_state: Vec<u8>,
+    /// Of peers that aggregate the run together, by the bytes of their ids: the last epoch whose step each was part of.
+    pub included: BTreeMap<Vec<u8>, u64>,
     /// Loss and accuracy so far, oldest first.
     pub history: Vec<HistoryPoint>,
 }
@@ -39,6 +45,19 @@ pub struct Checkpoint {
 /// What a checkpoint says before its raw bytes: parameters as little-endian f32, optimizer state.
 #[derive(Serialize, Deserialize)]
 struct Header {
+    run_id: String,
+    model: ModelSpec,
+    epoch: u64,
+    n_samples_total: u64,
+    n_parameters: u64,
+    n_optimizer_bytes: u64,
+    history: Vec<HistoryPoint>,
+    included: BTreeMap<Vec<u8>, u64>,
+}
+
+/// The header of [`KIND_ALONE`].
+#[derive(Serialize, Deserialize)]
+struct HeaderAlone {
     run_id: String,
     model: ModelSpec,
     epoch: u64,
@@ -166,6 +185,29 @@ impl Checkpoints {
         Ok(Loaded { checkpoint: None, set_aside })
     }
 
+    /// The newest checkpoint whose epoch is a multiple of `every`, or else the newest one: peers that aggregate a run
+    /// together have the same ones then. `None` where there is none that is whole.
+    pub async fn load_shared(&self, every: u64) -> Result<Option<Checkpoint>, CheckpointError> {
+        let mut found = self.list().await?;
+        found.sort_by_key(|(epoch, _)| (epoch.is_multiple_of(every), *epoch));
+        for (_, path) in found.into_iter().rev() {
+            if let Ok(checkpoint) = self.read(&path).await? {
+                return Ok(Some(checkpoint));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes all checkpoints of `epoch` and later out of the way: another line of models is followed from there on.
+    pub async fn take_back(&self, epoch: u64, reason: &str) -> Result<(), CheckpointError> {
+        for (_, path) in self.list().await?.into_iter().filter(|(of, _)| *of >= epoch) {
+            let name = path.filename().unwrap_or_default();
+            let moved_to = ObjectPath::from_iter([FOLDER, CORRUPT, name]);
+            self.storage.set_aside(&path, &moved_to, reason.to_owned()).await?;
+        }
+        Ok(())
+    }
+
     /// The inner error is damage, the outer one a store that does not answer.
     async fn read(&self, path: &ObjectPath) -> Result<Result<Checkpoint, String>, CheckpointError> {
         match self.storage.get(path, CHECKPOINT_BYTES_MAX).await {
@@ -188,7 +230,8 @@ fn object_path(epoch: u64) -> ObjectPath {
     ObjectPath::from_iter([FOLDER, &format!("{epoch:012}.ckpt")])
 }
 
-fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
+/// As it is stored.
+pub fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
     let header = Header {
         run_id: checkpoint.run_id.clone(),
         model: checkpoint.model.clone(),
@@ -197,13 +240,24 @@ fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
         n_parameters: checkpoint.parameters.len() as u64,
         n_optimizer_bytes: checkpoint.optimizer_state.len() as u64,
         history: checkpoint.history.clone(),
+        included: checkpoint.included.clone(),
     };
     let parameters: Vec<u8> = checkpoint.parameters.iter().flat_map(|value| value.to_le_bytes()).collect();
     sealed::seal_parts(KIND, &header, &[&parameters, &checkpoint.optimizer_state])
 }
 
-fn decode(bytes: &[u8]) -> Result<Checkpoint, SealError> {
-    let (header, raw): (Header, _) = sealed::open_parts(KIND, bytes)?;
+/// What was stored, or came from a peer.
+///
+/// # Errors
+/// Any bit is another one than was written.
+pub fn decode(bytes: &[u8]) -> Result<Checkpoint, SealError> {
+    let (header, raw): (Header, _) = match sealed::open_parts(KIND, bytes) {
+        Err(SealError::Version { got, .. }) if got == KIND_ALONE.version => {
+            let (before, raw): (HeaderAlone, _) = sealed::open_parts(KIND_ALONE, bytes)?;
+            (before.into(), raw)
+        }
+        opened => opened?,
+    };
     let n_parameter_bytes = header.n_parameters.checked_mul(4);
     let want = n_parameter_bytes.and_then(|bytes| bytes.checked_add(header.n_optimizer_bytes));
     if want != Some(raw.len() as u64) {
@@ -224,7 +278,17 @@ fn decode(bytes: &[u8]) -> Result<Checkpoint, SealError> {
         parameters: values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
         optimizer_state: optimizer_state.to_vec(),
         history: header.history,
+        included: header.included,
     })
+}
+
+impl From<HeaderAlone> for Header {
+    fn from(before: HeaderAlone) -> Self {
+        let HeaderAlone { run_id, model, epoch, n_samples_total, n_parameters, n_optimizer_bytes, history } =
+            before;
+        let included = BTreeMap::new();
+        Self { run_id, model, epoch, n_samples_total, n_parameters, n_optimizer_bytes, history, included }
+    }
 }
 
 #[cfg(test)]
@@ -252,6 +316,7 @@ mod tests {
             n_samples_total: epoch * 1024,
             parameters: (0..100).map(|i| i as f32 * 0.5 - epoch as f32).collect(),
             optimizer_state: vec![epoch as u8; 33],
+            included: BTreeMap::from([(vec![1, 2], epoch)]),
             history: vec![HistoryPoint {
                 epoch,
                 n_samples_total: epoch * 1024,
@@ -275,6 +340,31 @@ mod tests {
         let epochs: Vec<u64> = checkpoints.list().await.unwrap().into_iter().map(|(e, _)| e).collect();
         assert_eq!(epochs, [10, 15]);
         assert_eq!(latest(&checkpoints).await.checkpoint, Some(checkpoint(15)));
+    }
+
+    #[tokio::test]
+    async fn a_checkpoint_from_before_peers_stepped_together_is_still_read() {
+        let want = Checkpoint { included: BTreeMap::new(), ..checkpoint(7) };
+        let Checkpoint { run_id, model, epoch, n_samples_total, history, .. } = want.clone();
+        let (n_parameters, n_optimizer_bytes) = (100, 33);
+        let before =
+            HeaderAlone { run_id, model, epoch, n_samples_total, n_parameters, n_optimizer_bytes, history };
+        let parameters: Vec<u8> = want.parameters.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let bytes = sealed::seal_parts(KIND_ALONE, &before, &[&parameters, &want.optimizer_state]).unwrap();
+        assert_eq!(decode(&bytes).unwrap(), want);
+    }
+
+    #[tokio::test]
+    async fn what_is_shared_is_of_an_epoch_that_others_have_too() {
+        let checkpoints = Checkpoints::new(Storage::in_memory(), 9);
+        assert_eq!(checkpoints.load_shared(10).await.unwrap(), None);
+        for epoch in [7, 10, 20, 23] {
+            checkpoints.save(&checkpoint(epoch)).await.unwrap();
+        }
+        assert_eq!(checkpoints.load_shared(10).await.unwrap(), Some(checkpoint(20)));
+        assert_eq!(checkpoints.load_shared(50).await.unwrap(), Some(checkpoint(23)));
+        checkpoints.take_back(10, "another line is followed").await.unwrap();
+        assert_eq!(latest(&checkpoints).await.checkpoint, Some(checkpoint(7)));
     }
 
     #[tokio::test]
@@ -332,6 +422,7 @@ mod tests {
             n_parameters: u64::MAX / 2,
             n_optimizer_bytes: 2,
             history: vec![],
+            included: BTreeMap::new(),
         };
         let bytes = sealed::seal_parts(KIND, &header, &[b"xx"]).unwrap();
         assert!(matches!(decode(&bytes), Err(SealError::Payload(_))));
@@ -354,6 +445,7 @@ mod tests {
                 n_samples_total: 9,
                 parameters,
                 optimizer_state,
+                included: BTreeMap::from([(vec![7; 38], epoch)]),
                 history: vec![point; 3],
             };
             prop_assert_eq!(decode(&encode(&checkpoint).unwrap()).unwrap(), checkpoint);

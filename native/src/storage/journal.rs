@@ -6,8 +6,13 @@
 //! checkpoint of epoch E, repeats the committed steps E, E + 1, … with exactly the contributions that
 //! each used, and takes the entries of the first epoch without a commit as its open ones.
 //!
+//! Where several peers aggregate a run, a step is of all their contributions, and a peer's journal has its own only:
+//! `journal/{epoch}/mean` is what all of them stepped by, and `journal/{epoch}/given` says which entries this peer
+//! put into it. Entries that are not in the model that it has are appended once more to the epoch that is open.
+//!
 //! It never decides what counts, and never touches an entry that was written.
 
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::gradient::Offer;
 use barnraise_swarm::robust::Aggregation;
@@ -20,13 +25,19 @@ use super::{SetAside, Storage, StorageError};
 const ENTRY: Kind = Kind { name: *b"grad", version: 2 };
 /// Without time and duration. Still read, so that what was accepted survives an update of this program.
 const ENTRY_WITHOUT_TIME: Kind = Kind { name: *b"grad", version: 1 };
-const COMMIT: Kind = Kind { name: *b"cmit", version: 2 };
+const COMMIT: Kind = Kind { name: *b"cmit", version: 3 };
+/// From before peers stepped together.
+const COMMIT_ALONE: Kind = Kind { name: *b"cmit", version: 2 };
+const MEAN: Kind = Kind { name: *b"mean", version: 1 };
+const GIVEN: Kind = Kind { name: *b"givn", version: 1 };
 /// From before a step said how it was aggregated: by the mean.
 const COMMIT_OF_MEAN: Kind = Kind { name: *b"cmit", version: 1 };
 const FOLDER: &str = "journal";
 /// Not a number, so that no epoch is named like it.
 const CORRUPT: &str = "corrupt";
 const COMMIT_NAME: &str = "commit";
+const MEAN_NAME: &str = "mean";
+const GIVEN_NAME: &str = "given";
 /// Largest object of the journal.
 pub const ENTRY_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// Most contributions of one optimizer step.
@@ -48,7 +59,7 @@ pub struct JournalEntry {
 }
 
 /// Which contributions an optimizer step used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CommitRecord {
     /// The epoch that the step ended.
     pub epoch: u64,
@@ -58,6 +69,28 @@ pub struct CommitRecord {
     pub seqs: Vec<u32>,
     /// How they became one gradient: the configuration may be another one by the time the step is repeated.
     pub aggregation: Aggregation,
+    /// Where others aggregate the run too: the step is by the journal's mean, whatever the entries are.
+    pub together: Option<Together>,
+}
+
+/// A step of peers that aggregate a run together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Together {
+    /// The model that it was made on ([`ModelVersion::hash`](barnraise_protocol::matchmaking::ModelVersion)).
+    pub before: Sha256Hash,
+    /// Mean loss of the samples.
+    pub loss: f32,
+    /// Bytes of the ids of those whose contributions are in it.
+    pub members: Vec<Vec<u8>>,
+}
+
+/// The payload of [`COMMIT_ALONE`].
+#[derive(Serialize, Deserialize)]
+struct CommitAlone {
+    epoch: u64,
+    n_samples: u64,
+    seqs: Vec<u32>,
+    aggregation: Aggregation,
 }
 
 /// The payload of [`COMMIT_OF_MEAN`].
@@ -146,7 +179,7 @@ impl Journal {
     /// Stores that the step of `record.epoch` used exactly these entries.
     pub async fn commit(&self, record: &CommitRecord) -> Result<(), JournalError> {
         let bytes = sealed::seal_parts(COMMIT, record, &[]);
-        self.write(&commit_path(record.epoch), bytes).await
+        self.write(&path_of(record.epoch, COMMIT_NAME), bytes).await
     }
 
     /// The commits of `from_epoch`, `from_epoch + 1`, … up to the first epoch that has none.
@@ -156,7 +189,7 @@ impl Journal {
     pub async fn commits(&self, from_epoch: u64) -> Result<Vec<CommitRecord>, JournalError> {
         let mut records = Vec::new();
         for epoch in from_epoch.. {
-            let path = commit_path(epoch);
+            let path = path_of(epoch, COMMIT_NAME);
             let Some(bytes) = self.read(&path).await? else { break };
             let record = bytes.and_then(|bytes| decode_commit(&bytes, epoch));
             match record {
@@ -168,6 +201,36 @@ impl Journal {
             }
         }
         Ok(records)
+    }
+
+    /// Stores what the step of `epoch` is made by, `[n_parameters]`, before it is committed.
+    pub async fn write_mean(&self, epoch: u64, mean: &[f32]) -> Result<(), JournalError> {
+        let bytes: Vec<u8> = mean.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.write(&path_of(epoch, MEAN_NAME), sealed::seal_parts(MEAN, &epoch, &[&bytes])).await
+    }
+
+    /// What the step of `epoch` was made by: little-endian f32. `None` where it is missing or damaged.
+    pub async fn mean(&self, epoch: u64) -> Result<Option<Vec<u8>>, JournalError> {
+        let Some(Ok(bytes)) = self.read(&path_of(epoch, MEAN_NAME)).await? else { return Ok(None) };
+        let opened = sealed::open_parts::<u64>(MEAN, &bytes).ok().filter(|(of, _)| *of == epoch);
+        Ok(opened.map(|(_, mean)| mean.to_vec()))
+    }
+
+    /// Stores which entries of `epoch` are given to others, to be averaged, before they are.
+    pub async fn write_given(&self, epoch: u64, seqs: &[u32]) -> Result<(), JournalError> {
+        self.write(&path_of(epoch, GIVEN_NAME), sealed::seal_parts(GIVEN, &seqs, &[])).await
+    }
+
+    /// Which entries of `epoch` were given to others; none where nothing says so.
+    pub async fn given(&self, epoch: u64) -> Result<Vec<u32>, JournalError> {
+        let Some(Ok(bytes)) = self.read(&path_of(epoch, GIVEN_NAME)).await? else { return Ok(Vec::new()) };
+        Ok(sealed::open_parts(GIVEN, &bytes).map(|(seqs, _)| seqs).unwrap_or_default())
+    }
+
+    /// The commit of an epoch; `None` where it is missing or damaged.
+    pub async fn commit_of(&self, epoch: u64) -> Result<Option<CommitRecord>, JournalError> {
+        let Some(Ok(bytes)) = self.read(&path_of(epoch, COMMIT_NAME)).await? else { return Ok(None) };
+        Ok(decode_commit(&bytes, epoch).ok())
     }
 
     /// The epochs of which there was ever anything, in their order.
@@ -217,7 +280,34 @@ impl Journal {
                 self.set_aside(later, &name, &object.location, because).await?;
             }
         }
-        self.set_aside(epoch, COMMIT_NAME, &commit_path(epoch), reason.to_owned()).await?;
+        for name in [COMMIT_NAME, MEAN_NAME, GIVEN_NAME] {
+            let path = path_of(epoch, name);
+            if self.read(&path).await?.is_some() {
+                self.set_aside(epoch, name, &path, reason.to_owned()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the steps of `epoch` and later out of the way: another line of models is followed from there on. What was
+    /// accepted stays.
+    pub async fn leave_line(&self, epoch: u64, reason: &str) -> Result<(), JournalError> {
+        for (of, _) in self.folders().await?.into_iter().filter(|(of, _)| *of >= epoch) {
+            for name in [COMMIT_NAME, MEAN_NAME] {
+                let path = path_of(of, name);
+                if self.read(&path).await?.is_some() {
+                    self.set_aside(of, name, &path, reason.to_owned()).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets all of an epoch.
+    pub async fn clear(&self, epoch: u64) -> Result<(), JournalError> {
+        for object in self.storage.list(&epoch_path(epoch)).await? {
+            self.storage.delete(&object.location).await?;
+        }
         Ok(())
     }
 
@@ -268,8 +358,8 @@ fn entry_path(epoch: u64, seq: u32) -> ObjectPath {
     ObjectPath::from_iter([FOLDER, &format!("{epoch:012}"), &format!("{seq:08}.grad")])
 }
 
-fn commit_path(epoch: u64) -> ObjectPath {
-    ObjectPath::from_iter([FOLDER, &format!("{epoch:012}"), COMMIT_NAME])
+fn path_of(epoch: u64, name: &str) -> ObjectPath {
+    ObjectPath::from_iter([FOLDER, &format!("{epoch:012}"), name])
 }
 
 fn decode_entry(bytes: &[u8], epoch: u64) -> Result<JournalEntry, String> {
@@ -283,7 +373,7 @@ fn decode_entry(bytes: &[u8], epoch: u64) -> Result<JournalEntry, String> {
         opened => opened,
     };
     let (header, payload) = opened.map_err(|error| error.to_string())?;
-    if header.offer.epoch != epoch {
+    if header.offer.epoch > epoch {
         return Err(format!("it is of epoch {}, its folder is of epoch {epoch}", header.offer.epoch));
     }
     let EntryHeader { peer, offer, milliseconds, accepted_at } = header;
@@ -309,6 +399,17 @@ fn decode_commit(bytes: &[u8], epoch: u64) -> Result<CommitRecord, String> {
                 n_samples,
                 seqs,
                 aggregation: Aggregation::Mean,
+                together: None,
+            })
+        }
+        Err(SealError::Version { got, .. }) if got == COMMIT_ALONE.version => {
+            let opened = sealed::open_parts(COMMIT_ALONE, bytes);
+            opened.map(|(CommitAlone { epoch, n_samples, seqs, aggregation }, _)| CommitRecord {
+                epoch,
+                n_samples,
+                seqs,
+                aggregation,
+                together: None,
             })
         }
         opened => opened.map(|(record, _)| record),
@@ -321,142 +422,4 @@ fn decode_commit(bytes: &[u8], epoch: u64) -> Result<CommitRecord, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-    use std::fs;
-
-    use barnraise_protocol::bulk::Transfer;
-    use barnraise_protocol::{Sha256Hash, TensorCodec};
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn entry(epoch: u64, id: u64, payload: Vec<u8>) -> JournalEntry {
-        let transfer = Transfer { n_bytes: payload.len() as u64, sha256: Sha256Hash::of(&payload) };
-        let offer = Offer {
-            contribution_id: id,
-            epoch,
-            n_samples: 64,
-            loss: 0.5,
-            n_values: payload.len() as u64 / 2,
-            codec: TensorCodec::F16,
-            transfer,
-        };
-        let (milliseconds, accepted_at) = (1500, UnixTime(1_800_000_000));
-        JournalEntry { peer: vec![1, 2, 3], offer, milliseconds, accepted_at, payload }
-    }
-
-    fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
-        let aggregation = Aggregation::CenteredClip { places: 7 };
-        CommitRecord { epoch, n_samples: 64 * seqs.len() as u64, seqs: seqs.to_vec(), aggregation }
-    }
-
-    #[tokio::test]
-    async fn a_restart_finds_committed_steps_and_the_open_epoch() {
-        let folder = tempfile::tempdir().unwrap();
-        {
-            let journal = Journal::new(Storage::open(folder.path()).unwrap());
-            for (epoch, seq) in [(4, 0), (4, 1), (5, 1), (5, 0), (6, 0)] {
-                journal.append(epoch, seq, &entry(epoch, seq.into(), vec![seq as u8; 20])).await.unwrap();
-            }
-            journal.commit(&commit(4, &[1, 0])).await.unwrap();
-            journal.commit(&commit(5, &[0])).await.unwrap();
-        }
-        let journal = Journal::new(Storage::open(folder.path()).unwrap());
-        assert_eq!(journal.epochs().await.unwrap(), [4, 5, 6]);
-        assert_eq!(journal.commits(4).await.unwrap(), [commit(4, &[1, 0]), commit(5, &[0])]);
-        assert_eq!(journal.commits(6).await.unwrap(), []);
-        let open = journal.entries(6).await.unwrap();
-        assert_eq!(open.entries, [(0, entry(6, 0, vec![0; 20]))]);
-        let of_five: Vec<u32> = journal.entries(5).await.unwrap().entries.iter().map(|e| e.0).collect();
-        assert_eq!(of_five, [0, 1], "in order of their numbers");
-        journal.truncate(5).await.unwrap();
-        assert_eq!(journal.entries(4).await.unwrap(), Entries::default());
-        assert_eq!(journal.commits(4).await.unwrap(), []);
-        assert_eq!(journal.commits(5).await.unwrap(), [commit(5, &[0])]);
-    }
-
-    #[tokio::test]
-    async fn a_commit_of_the_version_before_is_of_a_mean() {
-        let journal = Journal::new(Storage::in_memory());
-        let before = CommitOfMean { epoch: 4, n_samples: 128, seqs: vec![1, 0] };
-        let bytes = sealed::seal_parts(COMMIT_OF_MEAN, &before, &[]).unwrap();
-        journal.storage.put(&commit_path(4), bytes).await.unwrap();
-        let record = CommitRecord { aggregation: Aggregation::Mean, ..commit(4, &[1, 0]) };
-        assert_eq!(journal.commits(4).await.unwrap(), [record]);
-    }
-
-    #[tokio::test]
-    async fn a_torn_entry_is_set_aside_and_the_others_stay() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = Journal::new(Storage::open(folder.path()).unwrap());
-        let file = folder.path().join("journal/000000000003/00000001.grad");
-        journal.append(3, 0, &entry(3, 0, vec![7; 40])).await.unwrap();
-        journal.append(3, 1, &entry(3, 1, vec![8; 40])).await.unwrap();
-        let whole = fs::read(&file).unwrap();
-        for cut in 0..whole.len() {
-            fs::write(&file, &whole[..cut]).unwrap();
-            let found = journal.entries(3).await.unwrap();
-            assert_eq!(found.entries, [(0, entry(3, 0, vec![7; 40]))], "cut at {cut}");
-            assert_eq!(found.set_aside.len(), 1);
-            assert_eq!(found.set_aside[0].moved_to, "journal/corrupt/000000000003-00000001.grad");
-        }
-        fs::write(&file, &whole).unwrap();
-        assert_eq!(journal.entries(3).await.unwrap().entries.len(), 2);
-    }
-
-    #[tokio::test]
-    async fn an_entry_in_the_folder_of_another_epoch_is_not_used() {
-        let journal = Journal::new(Storage::in_memory());
-        journal.append(3, 0, &entry(2, 0, vec![7; 40])).await.unwrap();
-        let found = journal.entries(3).await.unwrap();
-        assert!(found.entries.is_empty());
-        assert_eq!(found.set_aside[0].reason, "it is of epoch 2, its folder is of epoch 3");
-    }
-
-    #[test]
-    fn an_entry_of_the_format_before_is_still_read() {
-        let new = entry(3, 7, vec![9; 30]);
-        let header = HeaderWithoutTime { peer: new.peer.clone(), offer: new.offer.clone() };
-        let bytes = sealed::seal_parts(ENTRY_WITHOUT_TIME, &header, &[&new.payload]).unwrap();
-        let old = JournalEntry { milliseconds: 0, accepted_at: UnixTime(0), ..new };
-        assert_eq!(decode_entry(&bytes, 3).unwrap(), old);
-    }
-
-    #[tokio::test]
-    async fn a_torn_commit_leaves_its_entries_open() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = Journal::new(Storage::open(folder.path()).unwrap());
-        journal.append(1, 0, &entry(1, 0, vec![1; 10])).await.unwrap();
-        journal.commit(&commit(1, &[0])).await.unwrap();
-        journal.commit(&commit(2, &[0])).await.unwrap();
-        // Of a step that came after: what it was computed on will not be there again.
-        journal.append(3, 0, &entry(3, 0, vec![1; 10])).await.unwrap();
-        journal.commit(&commit(3, &[0])).await.unwrap();
-        let file = folder.path().join("journal/000000000002/commit");
-        let whole = fs::read(&file).unwrap();
-        fs::write(&file, &whole[..whole.len() - 1]).unwrap();
-        assert_eq!(journal.commits(1).await.unwrap(), [commit(1, &[0])]);
-        assert!(!file.exists());
-        assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
-        assert_eq!(journal.entries(3).await.unwrap(), Entries::default());
-        assert_eq!(journal.commits(3).await.unwrap(), []);
-        journal.truncate(100).await.unwrap();
-        assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
-    }
-
-    proptest! {
-        #[test]
-        fn an_entry_survives_the_round_trip(
-            peer in prop::collection::vec(any::<u8>(), 0..64),
-            epoch in any::<u64>(),
-            id in any::<u64>(),
-            payload in prop::collection::vec(any::<u8>(), 0..500),
-        ) {
-            let entry = JournalEntry { peer, ..entry(epoch, id, payload) };
-            let bytes = sealed::seal_parts(ENTRY, &header_of(&entry), &[&entry.payload]).unwrap();
-            prop_assert_eq!(decode_entry(&bytes, epoch).unwrap(), entry);
-        }
-    }
-}
+mod tests;

@@ -1,8 +1,8 @@
 //! Streams that others open: to the round they belong to, which may not have begun here, or may be over.
 //!
-//! It holds a bounded number of streams for rounds to come, and the result of one round.
+//! It holds a bounded number of streams for rounds to come, and the results of the last rounds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use barnraise_protocol::average::{self, Finished, Join, MESSAGE_BYTES_MAX, Reduc
 use barnraise_protocol::framing;
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::averaging::{Group, GroupId, chunk, n_chunks};
+use futures::StreamExt;
 use futures::channel::{mpsc, oneshot};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -18,6 +19,9 @@ use crate::round::{AverageError, Averaged, Config, PartOutcome, average};
 
 /// Most streams that wait for a round to begin.
 pub const PARKED_MAX: usize = 512;
+/// Results that are kept for members that missed a part: whoever has no values to give is not waited for, and may ask
+/// when the next round has begun.
+const RESULTS_MAX: usize = 2;
 /// How long a stream waits for its round to begin, or to be over.
 const PARK: Duration = Duration::from_secs(30);
 
@@ -26,6 +30,8 @@ const PARK: Duration = Duration::from_secs(30);
 pub(crate) struct Joining<S> {
     pub(crate) member: usize,
     pub(crate) stream: S,
+    /// As in [`Opened`].
+    pub(crate) back: oneshot::Sender<S>,
 }
 
 /// A stream with what its peer said first.
@@ -50,7 +56,8 @@ struct Over {
 struct State<S> {
     rounds: HashMap<GroupId, mpsc::Sender<Opened<S>>>,
     parked: Vec<(GroupId, oneshot::Sender<()>)>,
-    over: Option<Over>,
+    /// The newest first.
+    over: VecDeque<Over>,
 }
 
 /// Where the streams of the conversation `average` arrive.
@@ -61,7 +68,9 @@ pub struct Hub<S> {
 
 impl<S> Default for Hub<S> {
     fn default() -> Self {
-        Self { state: Mutex::new(State { rounds: HashMap::new(), parked: Vec::new(), over: None }) }
+        Self {
+            state: Mutex::new(State { rounds: HashMap::new(), parked: Vec::new(), over: VecDeque::new() }),
+        }
     }
 }
 
@@ -94,25 +103,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Hub<S> {
         values: Vec<f32>,
     ) -> Result<Arc<Averaged>, AverageError> {
         let id = group.id();
-        let (opened, streams) = mpsc::channel(2 * group.members().len());
+        let (opened, mut streams) = mpsc::channel(2 * group.members().len());
         {
             let mut state = self.state();
             if state.rounds.contains_key(&id) {
                 return Err(AverageError::Twice);
             }
             state.rounds.insert(id, opened);
-            state.over = None;
             state.wake(id);
         }
         // Whatever ends this, the next round may begin.
         let _registered = Registered { hub: self, id };
-        let result = Arc::new(average(platform, config, group, me, values, streams).await?);
+        let result = Arc::new(average(platform, config, group, me, values, &mut streams).await?);
         let me = group.position(me).ok_or(AverageError::NotAMember)?;
         let over = Over { group: Arc::clone(group), me, result: Arc::clone(&result) };
-        let mut state = self.state();
-        state.over = Some(over);
-        state.wake(id);
-        drop(state);
+        self.state().keep(id, over);
+        // Those that came when nobody was waiting for them any longer are served from the result.
+        streams.close();
+        while let Some(Opened { stream, back, .. }) = streams.next().await {
+            let _ = back.send(stream);
+        }
         Ok(result)
     }
 
@@ -127,12 +137,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Hub<S> {
                 Way::Round(mut round) => {
                     let (back, coming_back) = oneshot::channel();
                     let opened = Opened { peer: peer.clone(), join, stream, back };
-                    match round.try_send(opened).map_err(mpsc::TrySendError::into_inner) {
+                    let sent = round.try_send(opened);
+                    let is_closed = sent.as_ref().is_err_and(mpsc::TrySendError::is_disconnected);
+                    match sent.map_err(mpsc::TrySendError::into_inner) {
                         Ok(()) => match coming_back.await {
                             Ok(came_back) => (stream, is_back) = (came_back, true),
                             // The round has it.
                             Err(oneshot::Canceled) => return,
                         },
+                        // It has just ended.
+                        Err(over) if is_closed => (stream, is_back) = (over.stream, true),
                         Err(opened) => return refuse(platform, opened.stream, Refusal::Busy).await,
                     }
                     continue;
@@ -155,7 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Hub<S> {
         if let Some(round) = state.rounds.get(&group).filter(|_| !is_back) {
             return Way::Round(round.clone());
         }
-        if let Some(over) = state.over.as_ref().filter(|over| over.group.id() == group) {
+        if let Some(over) = state.over.iter().find(|over| over.group.id() == group) {
             return Way::Over(Arc::clone(&over.group), over.me, Arc::clone(&over.result));
         }
         state.parked.retain(|(_, parked)| !parked.is_canceled());
@@ -169,6 +183,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Hub<S> {
 }
 
 impl<S> State<S> {
+    fn keep(&mut self, id: GroupId, over: Over) {
+        self.over.truncate(RESULTS_MAX - 1);
+        self.over.push_front(over);
+        self.wake(id);
+    }
+
     fn wake(&mut self, group: GroupId) {
         for (_, parked) in self.parked.extract_if(.., |(waits_for, _)| *waits_for == group) {
             // One that gave up has been refused.

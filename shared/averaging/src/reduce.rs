@@ -194,7 +194,7 @@ impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
     }
 
     fn on_joined(&mut self, joined: Joining<P::Stream>) {
-        let Joining { member, stream } = joined;
+        let Joining { member, stream, back: _ } = joined;
         let round = self.round;
         let (reading, writing): (BoxStream<'_, Values>, BoxFuture<'_, ()>) =
             if self.queues.contains_key(&member) {

@@ -141,7 +141,15 @@ impl Averaged {
     /// Whether every part is averaged.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.parts.iter().all(|part| !matches!(part, PartOutcome::NotAveraged { .. }))
+        self.not_averaged().next().is_none()
+    }
+
+    /// Why parts are not averaged, of each that is not.
+    pub fn not_averaged(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            PartOutcome::NotAveraged { why } => Some(why.as_str()),
+            PartOutcome::Averaged { .. } | PartOutcome::None => None,
+        })
     }
 }
 
@@ -231,7 +239,7 @@ pub(crate) async fn average<P: Platform>(
     group: &Group,
     me: &PeerKey,
     values: Vec<f32>,
-    streams: mpsc::Receiver<Opened<P::Stream>>,
+    streams: &mut mpsc::Receiver<Opened<P::Stream>>,
 ) -> Result<Averaged, AverageError> {
     config.check()?;
     let me = group.position(me).ok_or(AverageError::NotAMember)?;
@@ -283,7 +291,7 @@ type Streams<P> = HashMap<(usize, u8), mpsc::Sender<Joining<<P as Platform>::Str
 async fn all_parts<P: Platform>(
     round: &Round<'_, P>,
     means: &mut [f32],
-    streams: mpsc::Receiver<Opened<P::Stream>>,
+    streams: &mut mpsc::Receiver<Opened<P::Stream>>,
 ) -> Vec<PartOutcome> {
     let n_members = round.group.members().len();
     let mut outcomes: Vec<Option<PartOutcome>> = vec![None; n_members];
@@ -348,10 +356,21 @@ async fn reduced<P: Platform>(
             Err(error) => why = format!("{error}; "),
         }
     }
-    match reduce(round, part, attempt, mean, &mut joining).await {
+    let reduced = reduce(round, part, attempt, mean, &mut joining).await;
+    joining.close();
+    while let Some(late) = joining.next().await {
+        give_back(late);
+    }
+    match reduced {
         Ok(finished) => round.outcome(finished, attempt),
         Err(error) => PartOutcome::NotAveraged { why: format!("{why}{error}") },
     }
+}
+
+/// A stream for a part that is averaged already is served when the round is over.
+fn give_back<S>(late: Joining<S>) {
+    // Whoever opened it may be gone.
+    let _ = late.back.send(late.stream);
 }
 
 /// A part that others average.
@@ -369,7 +388,7 @@ async fn delivered<P: Platform>(round: &Round<'_, P>, part: usize, mean: &mut [f
 /// Hands streams to the part they are for.
 async fn sort<P: Platform>(
     round: &Round<'_, P>,
-    mut streams: mpsc::Receiver<Opened<P::Stream>>,
+    streams: &mut mpsc::Receiver<Opened<P::Stream>>,
     mut queues: Streams<P>,
 ) {
     let mut refusing = FuturesUnordered::new();
@@ -385,11 +404,10 @@ async fn sort<P: Platform>(
         let (refusal, stream) = match (round.group.position(&peer), queues.get_mut(&(part, join.attempt))) {
             (None, _) => (Refusal::NotAMember, stream),
             (_, None) => (Refusal::NotReducer { part: join.part, attempt: join.attempt }, stream),
-            (Some(member), Some(queue)) => match queue.try_send(Joining { member, stream }) {
+            (Some(member), Some(queue)) => match queue.try_send(Joining { member, stream, back }) {
                 Ok(()) => continue,
                 Err(over) if over.is_disconnected() => {
-                    // Whoever asked may be gone.
-                    let _ = back.send(over.into_inner().stream);
+                    give_back(over.into_inner());
                     continue;
                 }
                 Err(full) => (Refusal::Busy, full.into_inner().stream),

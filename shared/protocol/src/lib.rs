@@ -20,6 +20,7 @@ pub mod framing;
 pub mod gradient;
 pub mod hash;
 pub mod matchmaking;
+pub mod model;
 pub mod receipt;
 pub mod run;
 pub mod shard;

@@ -77,6 +77,8 @@ pub struct Standing {
     pub is_closing: bool,
     /// It has collected.
     pub ready: Option<Ready>,
+    /// It averages, or gets a model, and takes up no proposal.
+    pub is_busy: bool,
     /// Bytes per second that it can receive.
     pub download_bytes_per_s: f32,
     /// Bytes per second that it can send.

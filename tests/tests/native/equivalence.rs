@@ -12,8 +12,10 @@ use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::RunDescription;
 use barnraise_tests::client::{Client, Session};
 use barnraise_tests::process::World;
+use libp2p::Multiaddr;
 
 use super::SMALL;
+use super::aggregators::Two;
 
 const EPOCHS: u64 = 6;
 /// Samples of each peer in each epoch, together the target, and of its micro-batches.
@@ -26,6 +28,15 @@ const TOLERANCE: f32 = 2e-6;
 async fn uneven_peers_equal_one_machine() {
     let config: RunConfig = toml::from_str(SMALL).unwrap();
     compare(SMALL, config.run.optimizer, config.run.schedule).await;
+}
+
+#[tokio::test]
+async fn uneven_peers_of_two_backbones_equal_one_machine() {
+    let config: RunConfig = toml::from_str(SMALL).unwrap();
+    let mut two = Two::new().await;
+    let (one, other) = two.start().await;
+    let at = [one.tcp().unwrap(), other.tcp().unwrap(), other.tcp().unwrap()];
+    compare_at(&at, config.run.optimizer, config.run.schedule).await;
 }
 
 /// One local step of plain SGD from the parameters of the epoch, and an outer optimizer that goes where it leads to.
@@ -49,10 +60,16 @@ schedule = { peak = 0.05, decay = { kind = "step", every = 3, factor = 0.5 } }
 async fn compare(sections: &str, optimizer: OptimizerSpec, schedule: ScheduleSpec) {
     let mut world = World::new(sections).unwrap();
     let backbone = world.backbone().await.unwrap();
+    let at = backbone.tcp().unwrap();
+    compare_at(&[at.clone(), at.clone(), at], optimizer, schedule).await;
+}
+
+/// The same with the peers at these backbones.
+async fn compare_at(backbones: &[Multiaddr], optimizer: OptimizerSpec, schedule: ScheduleSpec) {
     let data = data();
     let mut peers = Vec::new();
-    for (n_samples, micro_batch) in PEERS {
-        peers.push(Peer::join(&backbone.tcp().unwrap(), n_samples, micro_batch).await);
+    for (backbone, (n_samples, micro_batch)) in backbones.iter().zip(PEERS) {
+        peers.push(Peer::join(backbone, n_samples, micro_batch).await);
     }
     let run = peers[0].run.clone();
     let first = peers[0].client.state(&run).await.unwrap().parameters;
@@ -123,7 +140,7 @@ struct Peer {
 }
 
 impl Peer {
-    async fn join(address: &libp2p::Multiaddr, n_samples: usize, micro_batch: usize) -> Self {
+    async fn join(address: &Multiaddr, n_samples: usize, micro_batch: usize) -> Self {
         let client = Client::connect(address.clone()).await.unwrap();
         let run = client.describe().await.unwrap();
         let mut session = client.join(&run.run_id, "a test").await.unwrap();

@@ -13,7 +13,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
@@ -21,8 +21,10 @@ use barnraise_protocol::matchmaking::{MEMBERS_MAX, ModelVersion, Proposal, Ready
 
 use crate::{Moment, PeerKey};
 
-/// Averagings of one epoch that may fail before the others are given up for it.
+/// Averagings of one epoch that may fail before the others are given up for it, and attempts to follow.
 const ATTEMPTS_MAX: u32 = 3;
+/// Times the longest wait for it that a peer is not waited for again.
+const STRAGGLERS_REST: u32 = 10;
 
 /// How long whom is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +59,8 @@ pub enum Action {
     StepAlone,
     /// What was collected is not enough after all: go on accumulating. The peer is not ready any longer.
     Reopen,
-    /// Get the model that these peers have or are beyond, then say [`Matchmaking::on_stepped`] or
-    /// [`Matchmaking::on_failed`]. What this peer's contributors gave is not in it, unless it says so.
+    /// Get the model that these peers have or are beyond: say [`Matchmaking::on_stepped`] at each model on the way, and
+    /// then [`Matchmaking::on_followed`] or [`Matchmaking::on_failed`].
     Follow(Vec<PeerKey>),
 }
 
@@ -105,9 +107,13 @@ pub struct Matchmaking {
     own: Standing,
     phase: Phase,
     colleagues: BTreeMap<PeerKey, Colleague>,
-    /// Averaged with in the last round: they will be here soon.
-    last_group: BTreeSet<PeerKey>,
+    /// Have not caught up while they were waited for: not waited for again before that.
+    stragglers: BTreeMap<PeerKey, Moment>,
+    /// Averagings of this epoch that failed.
     n_failed: u32,
+    /// Attempts in a row to follow that failed.
+    n_strayed: u32,
+    /// After a failure nothing is done before that: whoever did better will have said so.
     not_before: Moment,
     /// When time alone changes something.
     wake_at: Option<Moment>,
@@ -124,8 +130,9 @@ impl Matchmaking {
             own,
             phase: Phase::Gathering,
             colleagues: BTreeMap::new(),
-            last_group: BTreeSet::new(),
+            stragglers: BTreeMap::new(),
             n_failed: 0,
+            n_strayed: 0,
             not_before: Moment::ZERO,
             wake_at: None,
             actions: VecDeque::new(),
@@ -140,8 +147,8 @@ impl Matchmaking {
 
     /// What this peer's contributors have changed; model and readiness stay as they are.
     pub fn on_own(&mut self, now: Moment, own: Standing) {
-        let Standing { model, ready, .. } = self.own;
-        self.own = Standing { model, ready, ..own };
+        let Standing { model, ready, is_busy, .. } = self.own;
+        self.own = Standing { model, ready, is_busy, ..own };
         self.advance(now);
     }
 
@@ -167,7 +174,7 @@ impl Matchmaking {
     /// Another peer cannot be heard any longer.
     pub fn on_gone(&mut self, now: Moment, peer: &PeerKey) {
         self.colleagues.remove(peer);
-        self.last_group.remove(peer);
+        self.stragglers.remove(peer);
         self.advance(now);
     }
 
@@ -182,46 +189,48 @@ impl Matchmaking {
         if proposal.model != self.own.model {
             return Err(ProposalError::Model);
         }
-        let mut others = BTreeSet::new();
         let mut is_member = false;
         for member in &proposal.members {
             let peer = PeerKey(member.peer.clone());
             if peer == self.me {
                 is_member = member.n_samples == ready.n_samples;
-            } else if self.colleagues.contains_key(&peer) {
-                others.insert(peer);
-            } else {
+            } else if !self.colleagues.contains_key(&peer) {
                 return Err(ProposalError::Stranger);
             }
         }
         if !is_member {
             return Err(ProposalError::NotAMember);
         }
-        self.last_group = others;
         self.phase = Phase::Averaging;
+        self.own.is_busy = true;
         self.actions.push_back(Action::Average(proposal));
         Ok(())
     }
 
     /// This peer has a new model, by a step or from others; what it had collected is in it, or counts anew.
     pub fn on_stepped(&mut self, now: Moment, model: ModelVersion) {
-        if self.phase != Phase::Averaging {
-            self.last_group.clear();
-        }
         self.own = Standing { model, ready: None, is_closing: false, ..self.own };
-        self.phase = Phase::Gathering;
+        if self.phase != Phase::Following {
+            self.phase = Phase::Gathering;
+        }
         self.n_failed = 0;
+        self.advance(now);
+    }
+
+    /// This peer has the model that it was to follow to.
+    pub fn on_followed(&mut self, now: Moment) {
+        self.n_strayed = 0;
+        self.phase = if self.own.ready.is_some() { Phase::Ready(now) } else { Phase::Gathering };
         self.advance(now);
     }
 
     /// Nothing came of the averaging, or of the attempt to follow.
     pub fn on_failed(&mut self, now: Moment) {
-        if self.phase == Phase::Averaging {
-            self.n_failed += 1;
+        match self.phase {
+            Phase::Following => self.n_strayed += 1,
+            _ => self.n_failed += 1,
         }
-        // Those who did better will say so in a moment.
         self.not_before = now + self.config.retry;
-        self.last_group.clear();
         self.phase = match self.own.ready {
             Some(_) => Phase::Ready(now),
             None => Phase::Gathering,
@@ -275,9 +284,18 @@ impl Matchmaking {
     }
 
     fn advance(&mut self, now: Moment) {
+        self.make_progress(now);
+        self.own.is_busy = matches!(self.phase, Phase::Averaging | Phase::Following);
+    }
+
+    fn make_progress(&mut self, now: Moment) {
         self.wake_at = None;
         self.colleagues.retain(|_, colleague| now.saturating_sub(colleague.heard_at) < self.config.silence);
         if matches!(self.phase, Phase::Proposing | Phase::Averaging | Phase::Following) {
+            return;
+        }
+        if now < self.not_before {
+            self.wake_at = Some(self.not_before);
             return;
         }
         if self.follow(now) {
@@ -291,11 +309,9 @@ impl Matchmaking {
     /// Whether somebody's model is better than this peer's, and asked for.
     fn follow(&mut self, now: Moment) -> bool {
         let best = self.colleagues(now).map(|(_, standing)| standing.model).max();
-        let Some(best) = best.filter(|best| *best > self.own.model) else { return false };
-        if now < self.not_before {
-            self.wake_at = Some(self.not_before);
-            return false;
-        }
+        // A model that cannot be had does not keep this peer from its steps: it is tried in between.
+        let gives_up = self.n_strayed >= ATTEMPTS_MAX && self.own.ready.is_some();
+        let Some(best) = best.filter(|best| *best > self.own.model && !gives_up) else { return false };
         let has_it = |standing: &Standing| standing.model == best;
         let those = self.colleagues(now).filter(|(_, standing)| has_it(standing));
         let those = those.map(|(peer, _)| peer.clone()).collect();
@@ -318,20 +334,24 @@ impl Matchmaking {
         let n_waits = u32::try_from(n_waits).unwrap_or(u32::MAX - 1);
         let next = since + self.config.gather.saturating_mul(n_waits + 1);
         self.wake_at = Some(self.wake_at.map_or(next, |at| at.min(next)));
-        let is_missing = |standing: &Standing| standing.ready.is_none();
+        let is_missing = |standing: &Standing| standing.ready.is_none() || standing.is_busy;
         let is_whole = !self.companions(now).any(|(_, standing)| is_missing(standing));
-        if n_waits == 0 && !(is_whole && !self.is_expecting(now)) {
+        let expected = self.expected(now);
+        if n_waits == 0 && !(is_whole && expected.is_empty()) {
             return;
         }
+        let again = now + STRAGGLERS_REST * self.config.gather;
+        self.stragglers.extend(expected.into_iter().map(|peer| (peer, again)));
         let mut members: Vec<(PeerKey, Standing)> = self
             .companions(now)
-            .filter(|(_, standing)| standing.ready.is_some())
+            .filter(|(_, standing)| !is_missing(standing))
             .map(|(peer, standing)| (peer.clone(), *standing))
             .collect();
         if members.is_empty() {
-            if ready.n_samples >= self.config.target_batch_size {
+            // Others that average go on to a model that this peer follows to.
+            let is_averaging = self.companions(now).any(|(_, standing)| standing.is_busy);
+            if !is_averaging && ready.n_samples >= self.config.target_batch_size {
                 self.actions.push_back(Action::StepAlone);
-                self.last_group.clear();
                 self.phase = Phase::Averaging;
             }
             return;
@@ -344,10 +364,13 @@ impl Matchmaking {
         }
     }
 
-    /// Whether a peer that was averaged with the last time has not finished it yet.
-    fn is_expecting(&self, now: Moment) -> bool {
-        let before = |standing: &Standing| standing.model.epoch + 1 == self.own.model.epoch;
-        self.colleagues(now).any(|(peer, standing)| self.last_group.contains(peer) && before(standing))
+    /// Peers that are one step behind, and will be here soon: they finish the last averaging, or follow. One that was
+    /// waited for in vain is not waited for again at once, so it costs others a small part of their time.
+    fn expected(&self, now: Moment) -> Vec<PeerKey> {
+        let is_behind = |standing: &Standing| standing.model.epoch + 1 == self.own.model.epoch;
+        let rests = |peer: &PeerKey| self.stragglers.get(peer).is_some_and(|until| now < *until);
+        let expected = self.colleagues(now).filter(|&(peer, standing)| is_behind(standing) && !rests(peer));
+        expected.map(|(peer, _)| peer.clone()).collect()
     }
 
     /// Whether it is this peer's turn to propose: the first one's at once, the second one's after one more wait,

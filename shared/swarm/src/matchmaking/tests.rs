@@ -2,6 +2,8 @@
 
 mod simulation;
 
+use std::collections::BTreeSet;
+
 use barnraise_protocol::matchmaking::ProposedMember;
 
 use super::*;
@@ -30,6 +32,7 @@ fn standing(epoch: u64, n_samples: u64) -> Standing {
         samples_per_second: 1.0,
         is_closing: false,
         ready: None,
+        is_busy: false,
         download_bytes_per_s: 1e6,
         upload_bytes_per_s: 1e6,
         is_reachable: true,
@@ -166,8 +169,13 @@ fn who_fell_behind_follows_and_asks_again_a_little_later() {
     assert_eq!(me.next_deadline(), Some(at(220)));
     me.on_timeout(at(220));
     assert_eq!(me.poll_action(), Some(Action::Follow(vec![peer(2)])));
+    me.on_stepped(at(300), model(3));
+    assert_eq!(me.poll_action(), None, "it is on its way");
     me.on_stepped(at(300), model(4));
+    me.on_followed(at(300));
     assert_eq!(me.poll_action(), None);
+    me.on_standing(at(310), peer(2), standing(5, 10));
+    assert_eq!(me.poll_action(), Some(Action::Follow(vec![peer(2)])));
 }
 
 #[test]
@@ -175,13 +183,50 @@ fn averagings_that_fail_do_not_hold_a_peer_up_for_ever() {
     let mut me = one(1);
     me.on_standing(at(0), peer(2), ready(0, 60));
     me.on_ready(at(0), Ready { n_samples: 120, loss: 1.0 });
-    for _ in 0..ATTEMPTS_MAX {
+    for attempt in 0..u64::from(ATTEMPTS_MAX) {
         while me.poll_action().is_some() {}
         me.on_proposal(proposal(0, &[(1, 120), (2, 60)])).unwrap();
-        me.on_failed(at(10));
+        me.on_failed(at(300 * attempt));
+        me.on_timeout(at(300 * attempt + 200));
     }
     let actions: Vec<Action> = std::iter::from_fn(|| me.poll_action()).collect();
     assert_eq!(actions.last(), Some(&Action::StepAlone));
+}
+
+#[test]
+fn after_a_failure_it_is_heard_first_whether_others_did_better() {
+    let mut me = one(1);
+    me.on_standing(at(0), peer(2), ready(0, 60));
+    me.on_ready(at(0), Ready { n_samples: 120, loss: 1.0 });
+    while me.poll_action().is_some() {}
+    me.on_proposal(proposal(0, &[(1, 120), (2, 60)])).unwrap();
+    while me.poll_action().is_some() {}
+    me.on_failed(at(10));
+    me.on_standing(at(20), peer(2), standing(1, 0));
+    assert_eq!(me.poll_action(), None);
+    assert_eq!(me.next_deadline(), Some(at(210)));
+    me.on_timeout(at(210));
+    assert_eq!(me.poll_action(), Some(Action::Follow(vec![peer(2)])));
+}
+
+#[test]
+fn who_is_one_step_behind_is_waited_for_now_and_then() {
+    let mut me = Matchmaking::new(CONFIG, peer(1), standing(5, 0));
+    me.on_standing(at(0), peer(2), standing(4, 0));
+    me.on_ready(at(0), Ready { n_samples: 120, loss: 1.0 });
+    assert_eq!(me.poll_action(), None, "it will be here soon");
+    me.on_timeout(at(1000));
+    assert_eq!(me.poll_action(), Some(Action::StepAlone));
+    me.on_stepped(at(1000), model(6));
+    me.on_standing(at(1000), peer(2), standing(5, 0));
+    me.on_ready(at(1000), Ready { n_samples: 120, loss: 1.0 });
+    assert_eq!(me.poll_action(), Some(Action::StepAlone), "it was waited for just now");
+    me.on_stepped(at(1000), model(7));
+    me.on_standing(at(11_000), peer(2), standing(6, 0));
+    me.on_ready(at(11_000), Ready { n_samples: 120, loss: 1.0 });
+    assert_eq!(me.poll_action(), None);
+    me.on_standing(at(11_100), peer(2), ready(7, 10));
+    assert!(me.next_deadline().is_some_and(|deadline| deadline > at(11_100)));
 }
 
 #[test]

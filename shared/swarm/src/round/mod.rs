@@ -196,6 +196,11 @@ impl AveragingRound {
         }
     }
 
+    /// As it was made.
+    pub fn config(&self) -> &RoundConfig {
+        &self.config
+    }
+
     /// The current epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -379,6 +384,11 @@ impl AveragingRound {
             },
             Phase::Stepping => None,
         }
+    }
+
+    /// Whether there is something to do.
+    pub fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
     }
 
     /// What to do next, until there is nothing.

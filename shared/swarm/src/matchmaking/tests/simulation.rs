@@ -329,7 +329,11 @@ impl World {
         let donor = from.iter().find(|&&from| self.hear_each_other(from, of));
         let model = donor.map(|&donor| self.peers[donor].matchmaking.own().model);
         match model.filter(|model| *model > own) {
-            Some(model) => self.step(of, model),
+            Some(model) => {
+                self.step(of, model);
+                self.peers[of].matchmaking.on_followed(self.now);
+                self.drive(of);
+            }
             None => {
                 self.peers[of].matchmaking.on_failed(self.now);
                 self.drive(of);

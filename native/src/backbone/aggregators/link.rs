@@ -1,0 +1,220 @@
+//! One link in each direction with each of the others: how both stand, and proposals.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use barnraise_protocol::ConversationError;
+use barnraise_protocol::dht::Freshness;
+use barnraise_protocol::dht::backbone::{self, Backbone};
+use barnraise_protocol::framing::{self, FrameError};
+use barnraise_protocol::matchmaking::{self, MESSAGE_BYTES_MAX, Message, PROTOCOL, Proposal, Standing};
+use barnraise_relay::NodeError;
+use futures::StreamExt;
+use futures::future::Abortable;
+use libp2p::{Multiaddr, PeerId, Stream};
+use tokio::sync::{mpsc, watch};
+
+use super::super::places::Places;
+use super::{Heard, Shared, key};
+
+/// How often whoever has no news says so.
+const REPEAT: Duration = Duration::from_secs(1);
+/// News are told no more often.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Until a link is tried again, and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
+/// How long a message may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a link ended.
+#[derive(Debug, thiserror::Error)]
+enum LinkError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("nobody knows where it is")]
+    Unknown,
+    #[error("it does not take what it is told")]
+    Stalled,
+    #[error("this peer shuts down")]
+    ShuttingDown,
+}
+
+/// Keeps telling one of the others how this peer stands, for as long as the core lives.
+pub(super) async fn keep(
+    shared: Shared,
+    peer: PeerId,
+    address: Option<Multiaddr>,
+    mut told: watch::Receiver<Option<Standing>>,
+    mut proposals: mpsc::Receiver<Proposal>,
+) {
+    let mut wait = RETRY.0;
+    let mut is_first = true;
+    loop {
+        let mut was_up = false;
+        let ended = talk(&shared, peer, address.as_ref(), &mut told, &mut proposals, &mut was_up).await;
+        match ended {
+            Err(LinkError::ShuttingDown) => return,
+            Err(error) if was_up || is_first => tracing::warn!(%peer, %error, "no link to this aggregator"),
+            Err(error) => tracing::debug!(%peer, %error, "no link to this aggregator"),
+            Ok(()) => {}
+        }
+        is_first = false;
+        wait = if was_up { RETRY.0 } else { (wait * 2).min(RETRY.1) };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = shared.core.closed() => return,
+        }
+    }
+}
+
+async fn talk(
+    shared: &Shared,
+    peer: PeerId,
+    address: Option<&Multiaddr>,
+    told: &mut watch::Receiver<Option<Standing>>,
+    proposals: &mut mpsc::Receiver<Proposal>,
+    was_up: &mut bool,
+) -> Result<(), LinkError> {
+    let mut stream = open(shared, peer, address).await?;
+    within(matchmaking::introduce(&mut stream, &shared.hello)).await??;
+    *was_up = true;
+    tracing::info!(%peer, "averages with this aggregator");
+    // What was proposed while there was no link is over.
+    while proposals.try_recv().is_ok() {}
+    told.mark_changed();
+    loop {
+        let message = tokio::select! {
+            changed = told.changed() => {
+                changed.map_err(|_| LinkError::ShuttingDown)?;
+                told.borrow_and_update().map(Message::Standing)
+            }
+            proposal = proposals.recv() => Some(Message::Proposal(proposal.ok_or(LinkError::ShuttingDown)?)),
+            () = tokio::time::sleep(REPEAT) => told.borrow().map(Message::Standing),
+        };
+        let Some(message) = message else { continue };
+        let is_standing = matches!(message, Message::Standing(_));
+        within(framing::write(&mut stream, &message, MESSAGE_BYTES_MAX)).await??;
+        if is_standing {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// A stream to a peer that may not be connected yet.
+async fn open(shared: &Shared, peer: PeerId, address: Option<&Multiaddr>) -> Result<Stream, LinkError> {
+    if let Ok(stream) = shared.node.open(peer, PROTOCOL).await {
+        return Ok(stream);
+    }
+    match address {
+        Some(address) => drop(shared.node.dial(address.clone()).await?),
+        None => look_up(shared, peer).await?,
+    }
+    Ok(shared.node.open(peer, PROTOCOL).await?)
+}
+
+async fn look_up(shared: &Shared, peer: PeerId) -> Result<(), LinkError> {
+    let records = shared.dht.get_one(backbone::key(&shared.run_id), Freshness::Newest).await;
+    let places = records.iter().filter_map(Backbone::read);
+    let place = places.into_iter().find(|place| place.peer.to_peer_id() == peer.to_bytes());
+    let mut failed = LinkError::Unknown;
+    for address in place.map(|place| place.addresses).unwrap_or_default() {
+        let address = Multiaddr::try_from(address).ok().and_then(|address| address.with_p2p(peer).ok());
+        let Some(address) = address else { continue };
+        match shared.node.dial(address).await {
+            Ok(_) => return Ok(()),
+            Err(error) => failed = error.into(),
+        }
+    }
+    Err(failed)
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> Result<T, LinkError> {
+    tokio::time::timeout(PATIENCE, future).await.map_err(|_| LinkError::Stalled)
+}
+
+/// Which of the streams of a peer is the newest.
+type Newest = Arc<Mutex<HashMap<PeerId, u64>>>;
+
+/// Hears the others from now on.
+pub(super) fn accept(
+    shared: &Shared,
+    places: &Arc<Places>,
+    strangers: &Arc<Places>,
+) -> Result<(), NodeError> {
+    let mut incoming = shared.node.accept(PROTOCOL)?;
+    let (shared, places, strangers) = (shared.clone(), places.clone(), strangers.clone());
+    tokio::spawn(async move {
+        let newest = Newest::default();
+        let mut number = 0;
+        while let Some((peer, stream)) = incoming.next().await {
+            let is_known = shared.peers.contains(&peer);
+            let places = if is_known { &places } else { &strangers };
+            let Some((place, registration)) = Places::take(places, peer) else { continue };
+            number += 1;
+            let hearing = hear(shared.clone(), peer, stream, is_known, newest.clone(), number);
+            tokio::spawn(async move {
+                if let Ok(Err(error)) = Abortable::new(hearing, registration).await {
+                    tracing::debug!(%peer, %error, "an aggregator is not heard any longer");
+                }
+                drop(place);
+            });
+        }
+    });
+    Ok(())
+}
+
+async fn hear(
+    shared: Shared,
+    peer: PeerId,
+    mut stream: Stream,
+    is_known: bool,
+    newest: Newest,
+    number: u64,
+) -> Result<(), LinkError> {
+    let check = |hello: &matchmaking::Hello| {
+        if !is_known {
+            return Err("this peer is not among the [aggregators] of the backbone that it asks".to_owned());
+        }
+        if hello.run_id != shared.hello.run_id {
+            return Err(format!("the run here is `{}`, not `{}`", shared.hello.run_id, hello.run_id));
+        }
+        if hello.recipe != shared.hello.recipe {
+            return Err("model, seed, data, batch size, optimizer, schedule and codecs must be the same in \
+                        the configurations of all aggregators, and are not"
+                .to_owned());
+        }
+        Ok(())
+    };
+    within(matchmaking::welcome(&mut stream, check)).await??;
+    lock(&newest).insert(peer, number);
+    let ended = listen(&shared, peer, &mut stream).await;
+    let is_newest = lock(&newest).get(&peer) == Some(&number);
+    if is_newest {
+        shared.tell_core(key(peer), Heard::Gone).await;
+    }
+    ended
+}
+
+async fn listen(shared: &Shared, peer: PeerId, stream: &mut Stream) -> Result<(), LinkError> {
+    loop {
+        // Whoever is up says something every second.
+        let reading = framing::read(stream, MESSAGE_BYTES_MAX);
+        let message = tokio::time::timeout(shared.config.silence, reading).await;
+        let heard = match message.map_err(|_| LinkError::Stalled)?? {
+            Message::Standing(standing) => Heard::Standing(standing),
+            Message::Proposal(proposal) => Heard::Proposal(proposal),
+        };
+        if !shared.tell_core(key(peer), heard).await {
+            return Err(LinkError::ShuttingDown);
+        }
+    }
+}
+
+fn lock(newest: &Newest) -> std::sync::MutexGuard<'_, HashMap<PeerId, u64>> {
+    newest.lock().unwrap_or_else(PoisonError::into_inner)
+}

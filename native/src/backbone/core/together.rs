@@ -1,0 +1,459 @@
+//! The core where other peers aggregate the same run: what was collected here is averaged with what they have, and
+//! whoever fell behind takes their steps or their model.
+//!
+//! A contribution that was accepted here is in the model once: what is not in a model that came from elsewhere is
+//! journaled again for the epoch that is open, before this peer goes on with that model.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_averaging::{AverageError, Averaged};
+use barnraise_protocol::matchmaking::{ModelVersion, Proposal, Ready, Standing};
+use barnraise_protocol::model::StepHeader;
+use barnraise_swarm::matchmaking::{Action, Matchmaking, MatchmakingConfig};
+use barnraise_swarm::round::{Elsewhere, MeanOfRound};
+use barnraise_swarm::{Moment, PeerKey};
+
+use super::super::aggregators::{Aggregators, Heard, group, propose};
+use super::super::learner::{Learner, LearnerError};
+use super::{Core, name};
+use crate::storage::checkpoint::Checkpoint;
+use crate::storage::journal::{CommitRecord, JournalEntry, Together as StepTogether};
+
+/// How soon a model is asked for again that could not be had.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What contributors do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Crowd {
+    pub(super) n_samples: u64,
+    pub(super) n_contributors: u32,
+    pub(super) samples_per_second: f32,
+}
+
+/// All about the peers that aggregate the same run.
+pub struct Together {
+    aggregators: Aggregators,
+    matchmaking: Matchmaking,
+    me: PeerKey,
+    /// What was collected here, until a step is made.
+    collected: Option<MeanOfRound>,
+}
+
+impl Together {
+    /// A peer that has the learner's model and has heard of no other yet.
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub fn new(
+        aggregators: Aggregators,
+        learner: &Learner,
+        me: PeerKey,
+        n_parameters: usize,
+        target_batch_size: u32,
+    ) -> Result<Self, LearnerError> {
+        let config = MatchmakingConfig {
+            target_batch_size: u64::from(target_batch_size),
+            n_values: n_parameters as u64,
+            silence: aggregators.config().silence,
+            gather: aggregators.config().gather_timeout,
+            retry: RETRY,
+        };
+        let own = Standing {
+            model: learner.version()?,
+            n_samples: 0,
+            n_contributors: 0,
+            samples_per_second: 0.0,
+            is_closing: false,
+            ready: None,
+            is_busy: false,
+            download_bytes_per_s: aggregators.config().download_per_second.as_u64() as f32,
+            upload_bytes_per_s: aggregators.config().upload_per_second.as_u64() as f32,
+            is_reachable: aggregators.is_reachable(),
+        };
+        let matchmaking = Matchmaking::new(config, me.clone(), own);
+        Ok(Self { aggregators, matchmaking, me, collected: None })
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.matchmaking.next_deadline()
+    }
+
+    /// Contributors here and elsewhere.
+    pub(super) fn all(&self, now: Moment, here: Crowd) -> Crowd {
+        let mut all = here;
+        all.n_samples = all.n_samples.saturating_add(self.matchmaking.n_samples_elsewhere(now));
+        for (_, standing) in self.matchmaking.colleagues(now) {
+            all.n_contributors = all.n_contributors.saturating_add(standing.n_contributors);
+            all.samples_per_second += standing.samples_per_second;
+        }
+        all
+    }
+}
+
+impl Core {
+    /// Something came from a peer that aggregates the run too.
+    pub(super) async fn on_heard(&mut self, peer: PeerKey, heard: Heard) -> Result<(), LearnerError> {
+        let now = self.now();
+        let Some(together) = &mut self.together else { return Ok(()) };
+        match heard {
+            Heard::Standing(standing) => together.matchmaking.on_standing(now, peer, standing),
+            Heard::Gone => together.matchmaking.on_gone(now, &peer),
+            Heard::Proposal(proposal) => {
+                if let Err(error) = together.matchmaking.on_proposal(proposal) {
+                    tracing::debug!(peer = name(&peer), %error, "a proposal is not taken up");
+                }
+            }
+            Heard::Averaged(proposal, averaged) => self.on_averaged(&proposal, averaged).await?,
+            Heard::Step(header, mean, done) => {
+                let applied = self.take_step(&peer, header, &mean).await?;
+                // Whoever fetched it may be gone.
+                let _ = done.send(applied);
+            }
+            Heard::Checkpoint(checkpoint, done) => {
+                let applied = self.take_checkpoint(&peer, *checkpoint).await?;
+                let _ = done.send(applied);
+            }
+            Heard::Followed(Ok(())) => {
+                self.carry_later_epochs().await?;
+                if let Some(together) = &mut self.together {
+                    together.matchmaking.on_followed(now);
+                }
+            }
+            Heard::Followed(Err(error)) => {
+                tracing::warn!(%error, "this backbone stays behind the others for now");
+                together.matchmaking.on_failed(now);
+            }
+            Heard::WantModel(answer) => {
+                let _ = answer.send(together.matchmaking.own().model);
+            }
+            Heard::WantCheckpoint(done) => {
+                self.save_checkpoint().await?;
+                drop(done);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what matchmaking asks for; whether the round has something to do then.
+    pub(super) async fn act_together(&mut self) -> Result<bool, LearnerError> {
+        loop {
+            let now = self.now();
+            let (here, is_closing) = (self.here(), self.round.is_closing());
+            let Some(together) = &mut self.together else { return Ok(false) };
+            let Crowd { n_samples, n_contributors, samples_per_second } = here;
+            let is_reachable = together.aggregators.is_reachable();
+            let before = *together.matchmaking.own();
+            let own = Standing {
+                n_samples,
+                n_contributors,
+                samples_per_second,
+                is_closing,
+                is_reachable,
+                ..before
+            };
+            together.matchmaking.on_own(now, own);
+            let Some(action) = together.matchmaking.poll_action() else { break };
+            self.on_action(action).await?;
+        }
+        let now = self.now();
+        let Some(together) = &self.together else { return Ok(false) };
+        let elsewhere = Elsewhere {
+            n_samples: together.matchmaking.n_samples_elsewhere(now),
+            is_closing: together.matchmaking.is_closing_elsewhere(now),
+        };
+        together.aggregators.tell(together.matchmaking.own());
+        self.round.on_elsewhere(now, elsewhere);
+        Ok(self.round.has_actions())
+    }
+
+    /// What was reported here is collected.
+    pub(super) fn on_collected(&mut self, mean: MeanOfRound) {
+        let now = self.now();
+        let Some(together) = &mut self.together else { return };
+        let ready = Ready { n_samples: mean.n_samples, loss: mean.loss };
+        together.collected = Some(mean);
+        together.matchmaking.on_ready(now, ready);
+    }
+
+    async fn on_action(&mut self, action: Action) -> Result<(), LearnerError> {
+        let now = self.now();
+        let n_parameters = self.round.config().n_parameters;
+        let target_batch_size = self.round.config().target_batch_size;
+        let Some(together) = &mut self.together else { return Ok(()) };
+        match action {
+            Action::Propose { model, members } => {
+                let mut nonce = [0; 8];
+                // Without entropy it is the members that tell one round from another.
+                let _ = getrandom::fill(&mut nonce);
+                let nonce = u64::from_le_bytes(nonce);
+                let codec = together.aggregators.config().codec;
+                match propose(model, &members, n_parameters, codec, (target_batch_size, nonce)) {
+                    Ok(proposal) => {
+                        together.aggregators.propose(&proposal);
+                        // Nothing has changed since it was asked for.
+                        let _ = together.matchmaking.on_proposal(proposal);
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "no group can be planned");
+                        together.matchmaking.on_failed(now);
+                    }
+                }
+            }
+            Action::Average(proposal) => self.average(proposal).await?,
+            Action::StepAlone => {
+                let Some(mean) = together.collected.take() else { return Ok(()) };
+                let step = StepTogether {
+                    before: together.matchmaking.own().model.hash,
+                    loss: mean.loss,
+                    members: vec![together.me.0.clone()],
+                };
+                let (n_samples, seqs) = (mean.n_samples, mean.sequences.clone());
+                self.see_who_is_far_off(mean.epoch, &mean.outcomes);
+                self.storing.journal.write_given(mean.epoch, &seqs).await?;
+                self.step_together(mean.epoch, n_samples, seqs, step, &mean.gradient).await?;
+            }
+            Action::Reopen => {
+                together.collected = None;
+                self.round.reopen(now);
+            }
+            Action::Follow(from) => {
+                let model = together.matchmaking.own().model;
+                let others: Vec<String> = from.iter().map(name).collect();
+                tracing::info!(epoch = model.epoch, ?others, "behind: follows");
+                together.aggregators.follow(model, from, n_parameters);
+            }
+        }
+        Ok(())
+    }
+
+    async fn average(&mut self, proposal: Proposal) -> Result<(), LearnerError> {
+        let (now, n_parameters) = (self.now(), self.round.config().n_parameters);
+        let Some(together) = &mut self.together else { return Ok(()) };
+        let codec = together.aggregators.config().codec;
+        match (group(&proposal, n_parameters, codec), &together.collected) {
+            (Ok(group), Some(mean)) => {
+                self.storing.journal.write_given(mean.epoch, &mean.sequences).await?;
+                let (me, values) = (together.me.clone(), mean.gradient.clone());
+                together.aggregators.average(proposal, group, me, values);
+            }
+            (Err(error), _) => {
+                tracing::warn!(%error, "a proposed group cannot average");
+                together.matchmaking.on_failed(now);
+            }
+            (Ok(_), None) => together.matchmaking.on_failed(now),
+        }
+        Ok(())
+    }
+
+    async fn on_averaged(
+        &mut self,
+        proposal: &Proposal,
+        averaged: Result<Arc<Averaged>, AverageError>,
+    ) -> Result<(), LearnerError> {
+        let now = self.now();
+        let Some(together) = &mut self.together else { return Ok(()) };
+        if proposal.model != together.matchmaking.own().model {
+            return Ok(());
+        }
+        let averaged = match averaged {
+            Ok(averaged) if averaged.is_complete() => averaged,
+            Ok(averaged) => {
+                let why: Vec<&str> = averaged.not_averaged().collect();
+                self.metrics.on_averaged("incomplete");
+                tracing::warn!(epoch = proposal.model.epoch, ?why, "not all parts were averaged");
+                together.matchmaking.on_failed(now);
+                return Ok(());
+            }
+            Err(error) => {
+                self.metrics.on_averaged("failed");
+                tracing::warn!(epoch = proposal.model.epoch, %error, "nothing was averaged");
+                together.matchmaking.on_failed(now);
+                return Ok(());
+            }
+        };
+        self.metrics.on_averaged("averaged");
+        for fault in &averaged.faults {
+            let (peer, why) = (name(&fault.peer), &fault.why);
+            tracing::warn!(peer, part = fault.part, why, "this aggregator's values did not count");
+        }
+        self.crediting.averaged(averaged.n_bytes_received);
+        let set = averaged.members();
+        let included = proposal.members.iter().enumerate().filter(|(position, _)| set.contains(*position));
+        let included: Vec<_> = included.map(|(_, member)| member.clone()).collect();
+        let n_samples = included.iter().map(|member| member.n_samples).sum();
+        let step = StepTogether {
+            before: proposal.model.hash,
+            loss: proposal.loss,
+            members: included.into_iter().map(|member| member.peer).collect(),
+        };
+        let mean = together.collected.take();
+        let seqs = mean.as_ref().map(|mean| mean.sequences.clone()).unwrap_or_default();
+        if let Some(mean) = &mean {
+            self.see_who_is_far_off(mean.epoch, &mean.outcomes);
+        }
+        self.step_together(proposal.model.epoch, n_samples, seqs, step, &averaged.values).await
+    }
+
+    /// A step of another peer, on the model that this one has.
+    async fn take_step(
+        &mut self,
+        from: &PeerKey,
+        header: StepHeader,
+        mean: &[u8],
+    ) -> Result<Result<ModelVersion, String>, LearnerError> {
+        let Some(together) = &self.together else { return Ok(Err("nobody is followed here".into())) };
+        let own = together.matchmaking.own().model;
+        if header.before != own.hash || header.epoch != own.epoch {
+            return Ok(Err(format!("a step of epoch {} is of another model", header.epoch)));
+        }
+        let Some(mean) = self.learner.decode_mean(mean) else {
+            return Ok(Err("the step does not fit the model, or is not finite".into()));
+        };
+        let StepHeader { epoch, before, n_samples, loss, members, .. } = header;
+        let step = StepTogether { before, loss, members };
+        self.step_together(epoch, n_samples, Vec::new(), step, &mean).await?;
+        self.metrics.on_followed("step");
+        tracing::debug!(epoch = self.learner.epoch(), from = name(from), "took a step of another aggregator");
+        Ok(Ok(self.model()))
+    }
+
+    /// Makes a step, with what was accepted here and is not in it carried to the next epoch.
+    async fn step_together(
+        &mut self,
+        epoch: u64,
+        n_samples: u64,
+        seqs: Vec<u32>,
+        step: StepTogether,
+        mean: &[f32],
+    ) -> Result<(), LearnerError> {
+        let Some(together) = &self.together else { return Ok(()) };
+        let is_included = step.members.contains(&together.me.0);
+        let given = if is_included { self.storing.journal.given(epoch).await? } else { Vec::new() };
+        // All that was counted is in a step that this peer took part in: the journal need not be read.
+        let is_all = is_included && !seqs.is_empty() && given == seqs;
+        if !is_all {
+            let entries = self.storing.journal.entries(epoch).await?.entries;
+            let left: Vec<JournalEntry> =
+                entries.into_iter().filter(|(seq, _)| !given.contains(seq)).map(|(_, entry)| entry).collect();
+            self.carry(left, epoch + 1).await?;
+        }
+        let aggregation = self.round.config().aggregation;
+        let record = CommitRecord { epoch, n_samples, seqs, aggregation, together: Some(step) };
+        self.storing.journal.write_mean(epoch, mean).await?;
+        self.storing.journal.commit(&record).await?;
+        let began = self.now();
+        if let Some(step) = &record.together {
+            self.learner.step_together(mean, n_samples, step);
+        }
+        self.crediting.worked(self.now().saturating_sub(began));
+        self.on_new_model(&record)?;
+        self.go_on(is_all).await?;
+        self.checkpoint_if_due().await
+    }
+
+    /// The round goes on with the learner's model; `is_fresh` where nothing was carried to it.
+    async fn go_on(&mut self, is_fresh: bool) -> Result<(), LearnerError> {
+        let now = self.now();
+        self.round.on_moved(now, self.learner.epoch());
+        if !is_fresh {
+            self.learner.replay_open(&mut self.round, &self.storing.journal).await?;
+        }
+        let model = self.learner.version()?;
+        if let Some(together) = &mut self.together {
+            together.collected = None;
+            together.matchmaking.on_stepped(now, model);
+        }
+        Ok(())
+    }
+
+    /// Journals contributions once more, for `epoch`.
+    async fn carry(&self, entries: Vec<JournalEntry>, epoch: u64) -> Result<(), LearnerError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let there = self.storing.journal.entries(epoch).await?.entries;
+        let mut known: HashSet<(Vec<u8>, u64)> =
+            there.iter().map(|(_, entry)| (entry.peer.clone(), entry.offer.contribution_id)).collect();
+        let mut seq = there.last().map_or(0, |(seq, _)| seq + 1);
+        let mut n_carried = 0;
+        for entry in entries {
+            if known.insert((entry.peer.clone(), entry.offer.contribution_id)) {
+                self.storing.journal.append(epoch, seq, &entry).await?;
+                seq += 1;
+                n_carried += 1;
+            }
+        }
+        tracing::info!(epoch, n_carried, "contributions count for a later step, by their age");
+        Ok(())
+    }
+
+    /// The model of another line, or of long after this peer's.
+    async fn take_checkpoint(
+        &mut self,
+        from: &PeerKey,
+        checkpoint: Checkpoint,
+    ) -> Result<Result<ModelVersion, String>, LearnerError> {
+        let Some(together) = &self.together else { return Ok(Err("nobody is followed here".into())) };
+        let run_id = &self.description.run_id;
+        if checkpoint.run_id != *run_id || checkpoint.model != *self.learner.spec() {
+            return Ok(Err(format!("it is of the run `{}`, this is `{run_id}`", checkpoint.run_id)));
+        }
+        let epoch = checkpoint.epoch;
+        let reason = format!("another line of models is followed from epoch {epoch} on");
+        let last = checkpoint.included.get(&together.me.0).copied();
+        let left = self.not_in(epoch, last).await?;
+        let before = self.learner.checkpoint()?;
+        let history = before.history.iter().filter(|point| point.epoch <= epoch).copied().collect();
+        if let Err(error) = self.learner.restore(Checkpoint { history, ..checkpoint }) {
+            return Ok(Err(error.to_string()));
+        }
+        self.carry(left, epoch).await?;
+        self.storing.journal.leave_line(epoch, &reason).await?;
+        self.storing.checkpoints.take_back(epoch, &reason).await?;
+        self.save_checkpoint().await?;
+        self.outputs.state.send_replace(self.learner.publish()?);
+        self.go_on(false).await?;
+        self.metrics.on_followed("checkpoint");
+        tracing::info!(epoch, from = name(from), "took the model of another aggregator");
+        Ok(Ok(self.model()))
+    }
+
+    /// What was accepted here before `epoch` and is not in a model of others; `last` is the last epoch in whose step
+    /// this peer took part there. What was accepted since then is looked at as their steps are taken.
+    async fn not_in(&self, epoch: u64, last: Option<u64>) -> Result<Vec<JournalEntry>, LearnerError> {
+        let mut left = Vec::new();
+        let journal = &self.storing.journal;
+        let epochs = journal.epochs().await?.into_iter().filter(|&of| of < epoch);
+        for of in epochs.filter(|&of| last.is_none_or(|last| of >= last)) {
+            let given = if last == Some(of) { journal.given(of).await? } else { Vec::new() };
+            let entries = journal.entries(of).await?.entries;
+            left.extend(entries.into_iter().filter(|(seq, _)| !given.contains(seq)).map(|(_, entry)| entry));
+        }
+        Ok(left)
+    }
+
+    /// What was accepted in epochs that another line of models has not reached counts for the one that is open.
+    async fn carry_later_epochs(&mut self) -> Result<(), LearnerError> {
+        let open = self.learner.epoch();
+        let mut is_fresh = true;
+        for epoch in self.storing.journal.epochs().await?.into_iter().filter(|epoch| *epoch > open) {
+            let entries = self.storing.journal.entries(epoch).await?.entries;
+            let of_open = |mut entry: JournalEntry| {
+                entry.offer.epoch = entry.offer.epoch.min(open);
+                entry
+            };
+            self.carry(entries.into_iter().map(|(_, entry)| of_open(entry)).collect(), open).await?;
+            self.storing.journal.clear(epoch).await?;
+            is_fresh = false;
+        }
+        if is_fresh { Ok(()) } else { self.go_on(false).await }
+    }
+
+    fn model(&self) -> ModelVersion {
+        let none =
+            ModelVersion { n_samples_total: 0, epoch: 0, hash: barnraise_protocol::Sha256Hash([0; 32]) };
+        self.together.as_ref().map_or(none, |together| together.matchmaking.own().model)
+    }
+}

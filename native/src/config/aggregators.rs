@@ -1,0 +1,117 @@
+//! `[aggregators]`: the other peers that aggregate the same run, and how the averaging among them goes.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::matchmaking::MEMBERS_MAX;
+use bytesize::ByteSize;
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
+use serde::{Deserialize, Serialize};
+
+use super::Invalid;
+
+const TIMES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+const SPEEDS: RangeInclusive<ByteSize> = ByteSize::kib(1)..=ByteSize::tib(1);
+
+/// `[aggregators]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AggregatorsSection {
+    /// The others, each with its peer id: all that is averaged with. Without an address they are looked up in the DHT.
+    pub peers: Vec<Multiaddr>,
+    /// How averages travel.
+    pub codec: TensorCodec,
+    /// Bytes per second that this peer can receive, which the parts are planned by.
+    pub download_per_second: ByteSize,
+    /// Bytes per second that it can send.
+    pub upload_per_second: ByteSize,
+    /// A peer that says nothing for so long does not count.
+    #[serde(with = "humantime_serde")]
+    pub silence: Duration,
+    /// How long a peer that has collected waits for one that has not, and for whoever is to propose the group.
+    #[serde(with = "humantime_serde")]
+    pub gather_timeout: Duration,
+    /// How long an averaging waits for one member in all.
+    #[serde(with = "humantime_serde")]
+    pub patience: Duration,
+    /// How long a reducer may be silent until another one takes its part.
+    #[serde(with = "humantime_serde")]
+    pub reducer_timeout: Duration,
+    /// How long an averaging may take.
+    #[serde(with = "humantime_serde")]
+    pub deadline: Duration,
+}
+
+impl Default for AggregatorsSection {
+    fn default() -> Self {
+        Self {
+            peers: Vec::new(),
+            codec: TensorCodec::F32,
+            download_per_second: ByteSize::mb(12),
+            upload_per_second: ByteSize::mb(12),
+            silence: Duration::from_secs(10),
+            gather_timeout: Duration::from_secs(6),
+            patience: Duration::from_secs(5),
+            reducer_timeout: Duration::from_secs(12),
+            deadline: Duration::from_secs(60),
+        }
+    }
+}
+
+impl AggregatorsSection {
+    /// How an averaging goes.
+    pub fn averaging(&self) -> barnraise_averaging::Config {
+        barnraise_averaging::Config {
+            patience: self.patience,
+            reducer_timeout: self.reducer_timeout,
+            deadline: self.deadline,
+            ..barnraise_averaging::Config::default()
+        }
+    }
+
+    /// The others, and where they are if that is known.
+    pub fn peers(&self) -> impl Iterator<Item = (PeerId, Option<Multiaddr>)> {
+        self.peers.iter().filter_map(|address| {
+            let peer = peer_id(address)?;
+            Some((peer, Some(address.clone()).filter(|address| address.iter().count() > 1)))
+        })
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        let mut known = BTreeSet::new();
+        for address in &self.peers {
+            let peer = peer_id(address);
+            let want = "each ends with /p2p/<peer id>; `barnraise id` prints a backbone's own";
+            Invalid::check("aggregators.peers", peer.is_some(), want, address)?;
+            Invalid::check("aggregators.peers", known.insert(peer), "each of them once", address)?;
+        }
+        let others_max = MEMBERS_MAX - 1;
+        let n_others = self.peers.len();
+        let want = format!("at most {others_max} others");
+        Invalid::check("aggregators.peers", n_others <= others_max, want, n_others)?;
+        let good = self.codec.carries_state();
+        let want = "\"f32\", \"f16\" or \"int8\"";
+        Invalid::check("aggregators.codec", good, want, format!("{:?}", self.codec))?;
+        Invalid::check_range("aggregators.download_per_second", self.download_per_second, SPEEDS)?;
+        Invalid::check_range("aggregators.upload_per_second", self.upload_per_second, SPEEDS)?;
+        for (key, got) in [
+            ("aggregators.silence", self.silence),
+            ("aggregators.gather_timeout", self.gather_timeout),
+            ("aggregators.patience", self.patience),
+        ] {
+            Invalid::check_duration(key, got, TIMES)?;
+        }
+        let checked = self.averaging().check();
+        checked.map_err(|error| Invalid::new("aggregators.deadline", error, format!("{:?}", self.deadline)))
+    }
+}
+
+fn peer_id(address: &Multiaddr) -> Option<PeerId> {
+    match address.iter().last() {
+        Some(Protocol::P2p(peer)) => Some(peer),
+        _ => None,
+    }
+}

@@ -1,0 +1,177 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::{Sha256Hash, TensorCodec};
+use proptest::prelude::*;
+
+use super::*;
+
+fn entry(epoch: u64, id: u64, payload: Vec<u8>) -> JournalEntry {
+    let transfer = Transfer { n_bytes: payload.len() as u64, sha256: Sha256Hash::of(&payload) };
+    let offer = Offer {
+        contribution_id: id,
+        epoch,
+        n_samples: 64,
+        loss: 0.5,
+        n_values: payload.len() as u64 / 2,
+        codec: TensorCodec::F16,
+        transfer,
+    };
+    let (milliseconds, accepted_at) = (1500, UnixTime(1_800_000_000));
+    JournalEntry { peer: vec![1, 2, 3], offer, milliseconds, accepted_at, payload }
+}
+
+fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
+    let aggregation = Aggregation::CenteredClip { places: 7 };
+    let n_samples = 64 * seqs.len() as u64;
+    CommitRecord { epoch, n_samples, seqs: seqs.to_vec(), aggregation, together: None }
+}
+
+#[tokio::test]
+async fn a_restart_finds_committed_steps_and_the_open_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let journal = Journal::new(Storage::open(folder.path()).unwrap());
+        for (epoch, seq) in [(4, 0), (4, 1), (5, 1), (5, 0), (6, 0)] {
+            journal.append(epoch, seq, &entry(epoch, seq.into(), vec![seq as u8; 20])).await.unwrap();
+        }
+        journal.commit(&commit(4, &[1, 0])).await.unwrap();
+        journal.commit(&commit(5, &[0])).await.unwrap();
+    }
+    let journal = Journal::new(Storage::open(folder.path()).unwrap());
+    assert_eq!(journal.epochs().await.unwrap(), [4, 5, 6]);
+    assert_eq!(journal.commits(4).await.unwrap(), [commit(4, &[1, 0]), commit(5, &[0])]);
+    assert_eq!(journal.commits(6).await.unwrap(), []);
+    let open = journal.entries(6).await.unwrap();
+    assert_eq!(open.entries, [(0, entry(6, 0, vec![0; 20]))]);
+    let of_five: Vec<u32> = journal.entries(5).await.unwrap().entries.iter().map(|e| e.0).collect();
+    assert_eq!(of_five, [0, 1], "in order of their numbers");
+    journal.truncate(5).await.unwrap();
+    assert_eq!(journal.entries(4).await.unwrap(), Entries::default());
+    assert_eq!(journal.commits(4).await.unwrap(), []);
+    assert_eq!(journal.commits(5).await.unwrap(), [commit(5, &[0])]);
+}
+
+#[tokio::test]
+async fn a_commit_of_the_version_before_is_of_a_mean() {
+    let journal = Journal::new(Storage::in_memory());
+    let before = CommitOfMean { epoch: 4, n_samples: 128, seqs: vec![1, 0] };
+    let bytes = sealed::seal_parts(COMMIT_OF_MEAN, &before, &[]).unwrap();
+    journal.storage.put(&path_of(4, COMMIT_NAME), bytes).await.unwrap();
+    let record = CommitRecord { aggregation: Aggregation::Mean, ..commit(4, &[1, 0]) };
+    assert_eq!(journal.commits(4).await.unwrap(), [record]);
+}
+
+#[tokio::test]
+async fn a_commit_from_before_peers_stepped_together_is_of_one_alone() {
+    let journal = Journal::new(Storage::in_memory());
+    let CommitRecord { epoch, n_samples, seqs, aggregation, .. } = commit(4, &[1, 0]);
+    let before = CommitAlone { epoch, n_samples, seqs, aggregation };
+    let bytes = sealed::seal_parts(COMMIT_ALONE, &before, &[]).unwrap();
+    journal.storage.put(&path_of(4, COMMIT_NAME), bytes).await.unwrap();
+    assert_eq!(journal.commits(4).await.unwrap(), [commit(4, &[1, 0])]);
+}
+
+#[tokio::test]
+async fn a_step_together_says_by_what_and_with_which_entries() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::new(Storage::open(folder.path()).unwrap());
+    assert_eq!((journal.given(4).await.unwrap(), journal.mean(4).await.unwrap()), (vec![], None));
+    let together = Together { before: Sha256Hash::of(b"before"), loss: 0.5, members: vec![vec![1], vec![2]] };
+    let record = CommitRecord { together: Some(together), ..commit(4, &[0]) };
+    journal.write_given(4, &[0]).await.unwrap();
+    journal.write_mean(4, &[1.0, -2.0]).await.unwrap();
+    journal.commit(&record).await.unwrap();
+    assert_eq!(journal.commit_of(4).await.unwrap(), Some(record));
+    assert_eq!(journal.given(4).await.unwrap(), [0]);
+    let mean = journal.mean(4).await.unwrap().unwrap();
+    assert_eq!(mean, [1f32.to_le_bytes(), (-2f32).to_le_bytes()].concat());
+    let file = folder.path().join("journal/000000000004/mean");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    assert_eq!(journal.mean(4).await.unwrap(), None, "a damaged mean is none");
+    journal.append(5, 0, &entry(5, 0, vec![1; 10])).await.unwrap();
+    journal.leave_line(4, "another line is followed").await.unwrap();
+    assert_eq!((journal.given(4).await.unwrap(), journal.commit_of(4).await.unwrap()), (vec![0], None));
+    assert_eq!(journal.entries(5).await.unwrap().entries.len(), 1, "what was accepted stays");
+    journal.clear(5).await.unwrap();
+    assert_eq!(journal.entries(5).await.unwrap().entries.len(), 0);
+    journal.take_back(4, "another reason").await.unwrap();
+    assert!(journal.given(4).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_torn_entry_is_set_aside_and_the_others_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::new(Storage::open(folder.path()).unwrap());
+    let file = folder.path().join("journal/000000000003/00000001.grad");
+    journal.append(3, 0, &entry(3, 0, vec![7; 40])).await.unwrap();
+    journal.append(3, 1, &entry(3, 1, vec![8; 40])).await.unwrap();
+    let whole = fs::read(&file).unwrap();
+    for cut in 0..whole.len() {
+        fs::write(&file, &whole[..cut]).unwrap();
+        let found = journal.entries(3).await.unwrap();
+        assert_eq!(found.entries, [(0, entry(3, 0, vec![7; 40]))], "cut at {cut}");
+        assert_eq!(found.set_aside.len(), 1);
+        assert_eq!(found.set_aside[0].moved_to, "journal/corrupt/000000000003-00000001.grad");
+    }
+    fs::write(&file, &whole).unwrap();
+    assert_eq!(journal.entries(3).await.unwrap().entries.len(), 2);
+}
+
+#[tokio::test]
+async fn an_entry_is_of_its_folders_epoch_or_late() {
+    let journal = Journal::new(Storage::in_memory());
+    journal.append(3, 0, &entry(4, 0, vec![7; 40])).await.unwrap();
+    journal.append(3, 1, &entry(2, 1, vec![7; 40])).await.unwrap();
+    let found = journal.entries(3).await.unwrap();
+    assert_eq!(found.entries, [(1, entry(2, 1, vec![7; 40]))]);
+    assert_eq!(found.set_aside[0].reason, "it is of epoch 4, its folder is of epoch 3");
+}
+
+#[test]
+fn an_entry_of_the_format_before_is_still_read() {
+    let new = entry(3, 7, vec![9; 30]);
+    let header = HeaderWithoutTime { peer: new.peer.clone(), offer: new.offer.clone() };
+    let bytes = sealed::seal_parts(ENTRY_WITHOUT_TIME, &header, &[&new.payload]).unwrap();
+    let old = JournalEntry { milliseconds: 0, accepted_at: UnixTime(0), ..new };
+    assert_eq!(decode_entry(&bytes, 3).unwrap(), old);
+}
+
+#[tokio::test]
+async fn a_torn_commit_leaves_its_entries_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::new(Storage::open(folder.path()).unwrap());
+    journal.append(1, 0, &entry(1, 0, vec![1; 10])).await.unwrap();
+    journal.commit(&commit(1, &[0])).await.unwrap();
+    journal.commit(&commit(2, &[0])).await.unwrap();
+    // Of a step that came after: what it was computed on will not be there again.
+    journal.append(3, 0, &entry(3, 0, vec![1; 10])).await.unwrap();
+    journal.commit(&commit(3, &[0])).await.unwrap();
+    let file = folder.path().join("journal/000000000002/commit");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    assert_eq!(journal.commits(1).await.unwrap(), [commit(1, &[0])]);
+    assert!(!file.exists());
+    assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
+    assert_eq!(journal.entries(3).await.unwrap(), Entries::default());
+    assert_eq!(journal.commits(3).await.unwrap(), []);
+    journal.truncate(100).await.unwrap();
+    assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
+}
+
+proptest! {
+    #[test]
+    fn an_entry_survives_the_round_trip(
+        peer in prop::collection::vec(any::<u8>(), 0..64),
+        epoch in any::<u64>(),
+        id in any::<u64>(),
+        payload in prop::collection::vec(any::<u8>(), 0..500),
+    ) {
+        let entry = JournalEntry { peer, ..entry(epoch, id, payload) };
+        let bytes = sealed::seal_parts(ENTRY, &header_of(&entry), &[&entry.payload]).unwrap();
+        prop_assert_eq!(decode_entry(&bytes, epoch).unwrap(), entry);
+    }
+}

@@ -1,0 +1,160 @@
+//! Two backbones of one run: they average, either may die, and both have the same model.
+
+use std::time::Duration;
+
+use barnraise_protocol::contribute::Progress;
+use barnraise_protocol::state::State;
+use barnraise_tests::client::Client;
+use barnraise_tests::process::{Backbone, Joined, World, metric};
+
+use super::SMALL;
+
+/// Two backbones that know each other.
+pub(super) struct Two {
+    one: World,
+    other: World,
+    one_id: String,
+    other_id: String,
+}
+
+impl Two {
+    pub(super) async fn new() -> Self {
+        let sections = format!("{SMALL}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
+        let (mut one, mut other) = (World::new(&sections).unwrap(), World::new(&sections).unwrap());
+        let one_id = one.command(&["id"]).await.unwrap().trim().to_owned();
+        let other_id = other.command(&["id"]).await.unwrap().trim().to_owned();
+        one.aggregate_with(&[format!("/p2p/{other_id}")]).unwrap();
+        Self { one, other, one_id, other_id }
+    }
+
+    /// The first does not know where the second one is, and is told by it.
+    pub(super) async fn start(&mut self) -> (Backbone, Backbone) {
+        let one = self.one.backbone().await.unwrap();
+        assert!(one.tcp().unwrap().to_string().ends_with(&self.one_id));
+        self.other.aggregate_with(&[one.tcp().unwrap().to_string()]).unwrap();
+        let other = self.other.backbone().await.unwrap();
+        // From here on either finds the other after a restart.
+        self.one.aggregate_with(&[other.tcp().unwrap().to_string()]).unwrap();
+        wait_for_link(&one, &self.other_id).await;
+        wait_for_link(&other, &self.one_id).await;
+        (one, other)
+    }
+}
+
+async fn wait_for_link(backbone: &Backbone, peer: &str) {
+    let linked = format!("averages with this aggregator peer={peer}");
+    let linked = || backbone.log().unwrap().contains(&linked);
+    let waiting = async {
+        while !linked() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+    assert!(waited.is_ok(), "no link to {peer}: {}", backbone.log().unwrap());
+}
+
+async fn state(backbone: &Backbone) -> State {
+    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let run = client.describe().await.unwrap();
+    client.state(&run).await.unwrap()
+}
+
+/// Both have the same model in the end, to the last bit, and the same samples in it and about to be; how many.
+async fn agreed(one: &Backbone, other: &Backbone) -> u64 {
+    let agreed = async {
+        loop {
+            let same = state(one).await == state(other).await;
+            let counted = (one.samples_counted().await, other.samples_counted().await);
+            if let (true, (Ok(one), Ok(other))) = (same, counted)
+                && one == other
+            {
+                return one;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let agreed = tokio::time::timeout(Duration::from_secs(120), agreed).await;
+    agreed.unwrap_or_else(|_| panic!("{}\n---\n{}", one.log().unwrap(), other.log().unwrap()))
+}
+
+/// What counts in a later step counts by its age, so that it is less than what was given.
+fn is_exact(one: &Backbone, other: &Backbone) -> bool {
+    let late = "contributions count for a later step";
+    ![one, other].iter().any(|backbone| backbone.log().unwrap().contains(late))
+}
+
+/// The contributors leave; samples of theirs that were accepted.
+async fn leave(joined: impl IntoIterator<Item = Joined>) -> u64 {
+    let mut n_samples = 0;
+    for joined in joined {
+        joined.interrupt().unwrap();
+        let given = joined.end().await.unwrap();
+        assert!(given.status.success(), "{given:?}");
+        n_samples += given.n_samples;
+    }
+    n_samples
+}
+
+#[tokio::test]
+async fn two_backbones_average_and_have_the_same_model() {
+    let mut two = Two::new().await;
+    let (one, other) = two.start().await;
+    let at_one = two.one.join(&[&one.page()]).unwrap();
+    let at_other = two.other.join(&[&other.page()]).unwrap();
+    one.wait_for_epoch(12).await.unwrap();
+    let is_whole = |progress: &Progress| progress.n_contributors == 2 && progress.samples_per_second > 0.0;
+    one.wait_for("both contributors", is_whole).await.unwrap();
+    let n_samples = leave([at_one, at_other]).await;
+    let counted = agreed(&one, &other).await;
+    std::fs::write("/tmp/one.log", one.log().unwrap()).unwrap();
+    std::fs::write("/tmp/other.log", other.log().unwrap()).unwrap();
+    assert!(counted <= n_samples, "{counted} of {n_samples}");
+    assert!(counted == n_samples || !is_exact(&one, &other), "{counted} of {n_samples}");
+    let averaged = "barnraise_averagings_total{outcome=\"averaged\"}";
+    for backbone in [one, other] {
+        assert!(metric(&backbone.metrics().await.unwrap(), averaged).unwrap() >= 5.0);
+        assert!(backbone.terminate().await.unwrap().success());
+    }
+}
+
+#[tokio::test]
+async fn a_backbone_that_was_killed_takes_the_steps_that_it_missed() {
+    let mut two = Two::new().await;
+    let (one, other) = two.start().await;
+    let at_one = two.one.join(&[&one.page()]).unwrap();
+    let at_other = two.other.join(&[&other.page()]).unwrap();
+    one.wait_for_epoch(4).await.unwrap();
+    one.kill().await.unwrap();
+    let epoch = other.status().await.unwrap().progress.epoch;
+    // Nobody is needed.
+    other.wait_for_epoch(epoch + 12).await.unwrap();
+    let one = two.one.backbone().await.unwrap();
+    let epoch = other.status().await.unwrap().progress.epoch;
+    one.wait_for_epoch(epoch + 4).await.unwrap();
+    let n_samples = leave([at_one, at_other]).await;
+    let counted = agreed(&one, &other).await;
+    assert!(counted <= n_samples, "{counted} of {n_samples}");
+    assert!(counted == n_samples || !is_exact(&one, &other), "{counted} of {n_samples}");
+    let followed = one.metrics().await.unwrap();
+    assert!(followed.contains("barnraise_models_followed_total{what="), "{followed}");
+}
+
+#[tokio::test]
+async fn who_is_not_of_the_run_is_told_so() {
+    let mut two = Two::new().await;
+    two.other
+        .configure(|config| {
+            config["run"]["target_batch_size"] = 512.into();
+        })
+        .unwrap();
+    let one = two.one.backbone().await.unwrap();
+    two.other.aggregate_with(&[one.tcp().unwrap().to_string()]).unwrap();
+    let other = two.other.backbone().await.unwrap();
+    let told = "must be the same in the configurations of all aggregators";
+    let waiting = async {
+        while !other.log().unwrap().contains(told) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap();
+}
