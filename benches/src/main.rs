@@ -13,6 +13,7 @@ mod lab;
 mod load;
 mod local_steps;
 mod native;
+#[path = "../papers/mod.rs"]
 mod papers;
 mod paths;
 mod ratio;
@@ -64,7 +65,7 @@ enum Command {
     Load(load::LoadArgs),
     /// Ten minutes of sessions that come, move something and leave: does a relay's memory grow?
     Soak(load::SoakArgs),
-    /// The experiments of DeDLOC in virtual time: averaging among unequal peers
+    /// The experiments of DeDLOC: its tables and figures
     Dedloc(papers::dedloc::DedlocArgs),
     /// One peer of `averaging`, in a process of its own
     #[command(hide = true)]
@@ -114,7 +115,7 @@ fn main() -> Result<()> {
         Command::Transports(args) => runtime.block_on(transports::compare(&args)),
         Command::Load(args) => runtime.block_on(load::load(&args)),
         Command::Soak(args) => runtime.block_on(load::soak(&args)),
-        Command::Dedloc(args) => papers::dedloc::run(&args),
+        Command::Dedloc(args) => papers::dedloc::run(&args, &runtime),
         Command::NativeSteps(args) => native::steps(&args),
     }
 }

@@ -90,6 +90,20 @@ impl Internet {
         Ok(Host { namespace, address, router: None })
     }
 
+    /// A public host sends and receives no faster than so many bits per second from now on (token buckets).
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn shape(&self, host: &Host, bits_per_s: u64) -> Result<()> {
+        let rate = format!("{bits_per_s}bit");
+        let bucket = ["root", "tbf", "rate", &rate, "burst", "64kb", "latency", "100ms"];
+        let limit = |namespace: &str, interface: &str| {
+            within(namespace, &[&["tc", "qdisc", "add", "dev", interface], &bucket[..]].concat())
+        };
+        limit(&host.namespace, "eth0")?;
+        limit(&self.namespaces[0], &port_to(&host.address))
+    }
+
     /// A host behind a router of its own that lets nobody in.
     ///
     /// # Errors
@@ -188,7 +202,7 @@ impl Internet {
     /// Connects a namespace with the wire.
     fn plug(&self, namespace: &str, interface: &str, address: &str) -> Result<()> {
         let wire = &self.namespaces[0];
-        let port = format!("to{}", address.rsplit('.').next().unwrap_or_default());
+        let port = port_to(address);
         ip(&[
             "link", "add", &port, "netns", wire, "type", "veth", "peer", "name", interface, "netns",
             namespace,
@@ -238,6 +252,11 @@ impl Host {
 fn next() -> u8 {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The wire's end of a host's cable.
+fn port_to(address: &str) -> String {
+    format!("to{}", address.rsplit('.').next().unwrap_or_default())
 }
 
 fn up(namespace: &str, interface: &str, address: &str) -> Result<()> {

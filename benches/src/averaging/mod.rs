@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::ours::{PeerArgs, peer};
+pub(crate) use self::ours::{PeerArgs, Peers, peer};
 use crate::ratio::{Spread, short, table};
 
 /// How values travel.
@@ -76,10 +76,10 @@ struct Task {
 
 /// What became of a round.
 #[derive(Debug, Deserialize)]
-struct Round {
-    seconds: f64,
+pub(crate) struct Round {
+    pub(crate) seconds: f64,
     /// Greatest distance of a value from the mean that it ought to be.
-    error: f64,
+    pub(crate) error: f64,
     /// Peers with an average.
     n_averaged: usize,
 }
@@ -94,7 +94,7 @@ struct Measured {
 }
 
 /// A swarm that does a round when it is told to.
-trait Swarm {
+pub(crate) trait Swarm {
     fn round(&mut self) -> Result<Round>;
     /// The processes whose descendants, themselves included, are the swarm.
     fn processes(&self) -> Vec<u32>;

@@ -1,6 +1,7 @@
 //! Our peers, each a process: a libp2p node that averages when it is told to.
 
 use std::io::BufRead;
+use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +25,12 @@ use super::{Answering, Codec, Round, Swarm, Task};
 pub(crate) struct PeerArgs {
     n_values: usize,
     codec: Codec,
+    /// Where others reach it
+    #[arg(long, default_value = "127.0.0.1")]
+    listen: Ipv4Addr,
+    /// Nobody is given up for being slow
+    #[arg(long)]
+    patient: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -36,6 +43,8 @@ struct Hello {
 struct Introduction {
     me: usize,
     addresses: Vec<Multiaddr>,
+    /// Values that each of them averages.
+    n_reduced: Vec<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -44,25 +53,34 @@ struct Done {
 }
 
 /// A swarm of ours.
-pub(super) struct Peers {
+pub(crate) struct Peers {
     peers: Vec<Answering>,
     n_rounds: u64,
 }
 
 impl Peers {
     pub(super) fn start(task: Task) -> Result<Self> {
-        let mut peers = Vec::new();
-        for _ in 0..task.n_peers {
+        let commands = (0..task.n_peers).map(|_| {
             let mut command = Command::new(std::env::current_exe()?);
             command.args(["averaging-peer", &task.n_values.to_string(), task.codec.name()]);
-            peers.push(Answering::start(&mut command)?);
-        }
+            Ok(command)
+        });
+        let (n, n_values) = (task.n_peers as u64, task.n_values as u64);
+        let equal = (0..n).map(|index| n_values * (index + 1) / n - n_values * index / n);
+        Self::introduce(commands.collect::<Result<_>>()?, &equal.collect::<Vec<_>>())
+    }
+
+    /// Starts a peer by each command and tells all of them of one another, and how many values each averages.
+    pub(crate) fn introduce(commands: Vec<Command>, n_reduced: &[u64]) -> Result<Self> {
+        let started = commands.into_iter().map(|mut command| Answering::start(&mut command));
+        let mut peers = started.collect::<Result<Vec<_>>>()?;
         let mut addresses = Vec::new();
         for peer in &mut peers {
             addresses.push(peer.answer::<Hello>()?.address);
         }
         for (me, peer) in peers.iter_mut().enumerate() {
-            let introduction = Introduction { me, addresses: addresses.clone() };
+            let introduction =
+                Introduction { me, addresses: addresses.clone(), n_reduced: n_reduced.to_vec() };
             peer.tell(&serde_json::to_string(&introduction)?)?;
         }
         for peer in &mut peers {
@@ -130,14 +148,14 @@ impl Platform for Native {
 /// `averaging-peer`: averages whenever it is told to.
 pub(crate) fn peer(args: &PeerArgs, runtime: &Runtime) -> Result<()> {
     runtime.block_on(async {
-        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse()?];
+        let listen = vec![format!("/ip4/{}/tcp/0", args.listen).parse()?];
         let node =
             Node::start(Keypair::generate_ed25519(), NodeConfig { listen, ..NodeConfig::default() }).await?;
         let mut incoming = node.accept(PROTOCOL)?;
         let address = node.addresses().into_iter().next().context("the node does not listen")?;
         println!("{}", serde_json::to_string(&Hello { address })?);
         let introduction: Introduction = serde_json::from_str(&line()?)?;
-        let Introduction { me, addresses } = introduction;
+        let Introduction { me, addresses, n_reduced } = introduction;
         for address in &addresses[me + 1..] {
             node.dial(address.clone()).await?;
         }
@@ -156,13 +174,14 @@ pub(crate) fn peer(args: &PeerArgs, runtime: &Runtime) -> Result<()> {
             }
         });
         let peers: Vec<PeerKey> = addresses.iter().map(key).collect::<Result<_>>()?;
+        let config = if args.patient { patient() } else { Config::default() };
         let base = noise(args.n_values);
         while let Ok(round) = line() {
-            let group = Arc::new(group(&round, &peers, args)?);
+            let group = Arc::new(group(&round, &peers, &n_reduced, args)?);
             let values: Vec<f32> = base.iter().map(|value| value + me as f32).collect();
             println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
             line()?;
-            let averaged = hub.average(&*native, &Config::default(), &group, &peers[me], values).await?;
+            let averaged = hub.average(&*native, &config, &group, &peers[me], values).await?;
             ensure!(averaged.is_complete(), "{:?}", averaged.parts);
             println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
             line()?;
@@ -188,16 +207,24 @@ fn key(address: &Multiaddr) -> Result<PeerKey> {
     Ok(PeerKey(peer.to_bytes()))
 }
 
-/// All peers with equal weights and equal parts.
-fn group(round: &str, peers: &[PeerKey], args: &PeerArgs) -> Result<Group> {
-    let n = peers.len() as u64;
-    let n_values = args.n_values as u64;
-    let member = |(index, peer): (u64, &PeerKey)| {
-        let n_reduced = n_values * (index + 1) / n - n_values * index / n;
-        Member { peer: peer.clone(), n_samples: 1, receives: true, n_reduced }
+/// All peers with equal weights.
+fn group(round: &str, peers: &[PeerKey], n_reduced: &[u64], args: &PeerArgs) -> Result<Group> {
+    let member = |(peer, &n_reduced): (&PeerKey, &u64)| {
+        let peer = peer.clone();
+        Member { peer, n_samples: 1, receives: true, n_reduced }
     };
-    let members = (0..n).zip(peers).map(member).collect();
+    let members = peers.iter().zip(n_reduced).map(member).collect();
     Ok(Group::new(round.as_bytes(), members, args.n_values, args.codec.ours())?)
+}
+
+/// For links so slow that a round takes minutes.
+fn patient() -> Config {
+    Config {
+        patience: Duration::from_secs(500),
+        reducer_timeout: Duration::from_secs(550),
+        deadline: Duration::from_secs(600),
+        ..Config::default()
+    }
 }
 
 /// About as large as hivemind's.
