@@ -10,6 +10,8 @@ use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dataset::{DatasetError, ImageShape, Manifest, Shard};
 use barnraise_protocol::framing;
 use barnraise_protocol::gradient::{self, Offer, Refusal};
+use barnraise_protocol::matchmaking::ModelVersion;
+use barnraise_protocol::model::{self, Answer, Fetched, Request, StepHeader};
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
@@ -296,4 +298,97 @@ async fn an_offer_is_pulled_and_answered() {
         assert_eq!(gradient::offer(&mut b, &offer, &bytes, |_| {}).await.unwrap(), Err(refusal.clone()));
     };
     futures::join!(aggregator, contributor);
+}
+
+/// Gives a checkpoint, or leaves after so many bytes of its answer.
+async fn donor(mut stream: Stream, checkpoint: Vec<u8>, leaves_after: Option<u64>) {
+    let lookup = |request: Request| {
+        assert_eq!(request, Request::Checkpoint { is_shared: true });
+        let found = (Answer::Checkpoint(Transfer::of(&checkpoint)), checkpoint.clone());
+        async move { found }
+    };
+    match leaves_after {
+        None => model::serve(&mut stream, lookup, || ()).await.unwrap(),
+        Some(n_bytes) => {
+            let (mut ours, theirs) = pair();
+            let serving = async {
+                let _ = model::serve(&mut ours, lookup, || ()).await;
+            };
+            let (mut from, mut to) = theirs.split();
+            let (mut asked, answered) = stream.split();
+            let mut answered = answered;
+            let ask = futures::io::copy(&mut asked, &mut to);
+            let mut limited = (&mut from).take(n_bytes);
+            let answer = futures::io::copy(&mut limited, &mut answered);
+            futures::pin_mut!(serving, ask, answer);
+            futures::future::select(futures::future::select(serving, ask), answer).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_checkpoint_goes_on_with_another_donor_where_the_first_one_left() {
+    let checkpoint = noise(CHUNK_BYTES * 9 + 5);
+    let mut partial = None;
+    let max = checkpoint.len() as u64;
+    let mut here = 0;
+    for leaves_after in [Some(CHUNK_BYTES as u64 * 4), Some(CHUNK_BYTES as u64 * 3)] {
+        let (mut behind, ahead) = pair();
+        let fetching = async {
+            let fetched = model::fetch_checkpoint(&mut behind, true, max, &mut partial).await;
+            drop(behind);
+            fetched
+        };
+        let (fetched, ()) = futures::join!(fetching, donor(ahead, checkpoint.clone(), leaves_after));
+        fetched.unwrap_err();
+        let now = partial.as_ref().map_or(0, Partial::n_bytes);
+        assert!(now > here, "{now} bytes are kept, {here} were before");
+        here = now;
+    }
+    assert!(here < max);
+    let (mut behind, ahead) = pair();
+    let fetching = async {
+        let fetched = model::fetch_checkpoint(&mut behind, true, max, &mut partial).await;
+        drop(behind);
+        fetched
+    };
+    let (fetched, ()) = futures::join!(fetching, donor(ahead, checkpoint.clone(), None));
+    assert_eq!(fetched.unwrap(), checkpoint);
+    assert!(partial.is_none());
+}
+
+#[tokio::test]
+async fn a_step_of_another_model_or_length_is_refused_before_it_is_pulled() {
+    let model = ModelVersion { n_samples_total: 7, epoch: 3, hash: Sha256Hash::of(b"model") };
+    let mean = noise(4 * 10);
+    let good = StepHeader {
+        epoch: 3,
+        before: model.hash,
+        n_samples: 5,
+        loss: 0.5,
+        members: vec![vec![1; 38]],
+        transfer: Transfer::of(&mean),
+    };
+    for (header, is_good) in [
+        (good.clone(), true),
+        (StepHeader { epoch: 4, ..good.clone() }, false),
+        (StepHeader { before: Sha256Hash::of(b"other"), ..good.clone() }, false),
+        (StepHeader { loss: f32::NAN, ..good.clone() }, false),
+        (StepHeader { members: vec![vec![1; 38]; 257], ..good.clone() }, false),
+        (StepHeader { members: vec![vec![1; 65]], ..good.clone() }, false),
+        (StepHeader { transfer: Transfer { n_bytes: u64::MAX, ..good.transfer }, ..good.clone() }, false),
+    ] {
+        let (mut behind, mut ahead) = pair();
+        let fetching = async {
+            let fetched = model::fetch_step(&mut behind, model, 10).await;
+            drop(behind);
+            fetched
+        };
+        let lookup = |_| async { (Answer::Step(header.clone()), mean.clone()) };
+        let (fetched, _) = futures::join!(fetching, model::serve(&mut ahead, lookup, || ()));
+        match fetched {
+            Ok(Fetched::Step(got, bytes)) => assert!(is_good && got == header && bytes == mean),
+            other => assert!(!is_good, "{other:?}"),
+        }
+    }
 }

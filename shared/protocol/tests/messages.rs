@@ -288,3 +288,56 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn matchmaking_messages() {
+    use barnraise_protocol::matchmaking::{
+        Answer, Hello, MESSAGE_BYTES_MAX, Message, ModelVersion, Proposal, ProposedMember, Ready, Standing,
+    };
+    let max = MESSAGE_BYTES_MAX;
+    let hash = hash_hex();
+    check(&Hello { run_id: "barn".into(), recipe: HASH }, max, &format!("046261726e{hash}"));
+    check(&Answer::Welcome, max, "00");
+    check(&Answer::Refused("no".into()), max, "01026e6f");
+    let model = ModelVersion { n_samples_total: 300, epoch: 7, hash: HASH };
+    let standing = Standing {
+        model,
+        n_samples: 5,
+        n_contributors: 2,
+        samples_per_second: 1.0,
+        is_closing: true,
+        ready: Some(Ready { n_samples: 5, loss: 0.5 }),
+        is_busy: false,
+        download_bytes_per_s: 2.0,
+        upload_bytes_per_s: 4.0,
+        is_reachable: true,
+    };
+    let golden = format!("00ac0207{hash}05020000803f0101050000003f00000000400000804001");
+    check(&Message::Standing(standing), max, &golden);
+    let members = vec![ProposedMember { peer: vec![1, 2], n_samples: 5, n_reduced: 300 }];
+    let proposal = Proposal { model, nonce: 9, members, loss: 0.5 };
+    check(&Message::Proposal(proposal), max, &format!("01ac0207{hash}090102010205ac020000003f"));
+}
+
+#[test]
+fn model_messages() {
+    use barnraise_protocol::matchmaking::ModelVersion;
+    use barnraise_protocol::model::{Answer, MESSAGE_BYTES_MAX, Request, StepHeader};
+    let max = MESSAGE_BYTES_MAX;
+    let hash = hash_hex();
+    let model = ModelVersion { n_samples_total: 300, epoch: 7, hash: HASH };
+    check(&Request::StepAfter(model), max, &format!("00ac0207{hash}"));
+    check(&Request::Checkpoint { is_shared: true }, max, "0101");
+    let header = StepHeader {
+        epoch: 7,
+        before: HASH,
+        n_samples: 300,
+        loss: 0.5,
+        members: vec![vec![1, 2]],
+        transfer: TRANSFER,
+    };
+    check(&Answer::Step(header), max, &format!("0007{hash}ac020000003f01020102ac02{hash}"));
+    check(&Answer::Checkpoint(TRANSFER), max, &format!("01ac02{hash}"));
+    check(&Answer::UpToDate, max, "02");
+    check(&Answer::Refused("no".into()), max, "03026e6f");
+}

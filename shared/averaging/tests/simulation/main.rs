@@ -109,6 +109,23 @@ fn every_member_gets_the_weighted_mean() {
     }
 }
 
+/// Nobody waits for a member that has no values to give: it may come in the middle, at the end, or when all is over.
+#[test]
+fn who_has_nothing_to_give_gets_the_mean_whenever_it_comes() {
+    let group = group(&[(3, 2 * CHUNK_VALUES), (1, CHUNK_VALUES), (0, 0)], TensorCodec::F32);
+    for millis in (0..2000).step_by(40) {
+        let mut world = World::new(3);
+        for (peer, start) in [(0, 0), (1, 0), (2, millis)] {
+            let start = Duration::from_millis(start);
+            world.average(peer, start, &group, &config(), values(peer, group.n_values()));
+        }
+        world.run();
+        let averaged = all_agree(&world, &[0, 1, 2]);
+        assert_close(&averaged.values, &mean(&group, &[0, 1]), 1e-6);
+        assert_eq!(averaged.members(), [0, 1].into_iter().collect());
+    }
+}
+
 /// Twenty-seven peers in groups of three: after three rounds, each along another axis of the grid, everybody has the
 /// mean of all (DeDLOC appendix C). What a group has averaged weighs as much as all samples behind it.
 #[test]
