@@ -64,7 +64,7 @@ const EVEN: &[u64] = &[1, 1];
 /// The first one is compared with.
 fn ways() -> Vec<Way> {
     let each = Way {
-        name: "f32, each batch",
+        name: "f32 of each batch",
         density: None,
         target: 128,
         steps: 0,
@@ -73,28 +73,25 @@ fn ways() -> Vec<Way> {
         outer_rate: 1.0,
         speeds: EVEN,
     };
-    let local = Way { name: "8 local steps, f32", target: 1024, steps: 8, ..each.clone() };
-    let sparse = Way { name: "8 local steps, top 1 %", density: Some(0.01), ..local.clone() };
+    let local = Way { name: "f32 of 8 local steps", target: 1024, steps: 8, ..each.clone() };
+    let sparse = Way { name: "top 1 % of 8 local steps", density: Some(0.01), ..local.clone() };
     vec![
         each.clone(),
-        Way { name: "f32, each 1024", target: 1024, ..each },
+        Way { name: "f32 of each 1024", target: 1024, ..each },
         local,
         sparse.clone(),
-        Way { name: "8 local steps, top 0.3 %", density: Some(0.003), ..sparse.clone() },
-        Way { name: "8 local steps, top 1 %, peers 3 : 1", speeds: &[3, 1], ..sparse.clone() },
+        Way { name: "top 1 % of 4 local steps", target: 512, steps: 4, ..sparse.clone() },
+        Way { name: "top 1 % of 2 local steps", target: 256, steps: 2, ..sparse.clone() },
+        Way { name: "top 0.3 % of 8 local steps", density: Some(0.003), ..sparse.clone() },
+        Way { name: "top 1 % of 8 with peers 3 : 1", speeds: &[3, 1], ..sparse.clone() },
         Way {
-            name: "16 local steps, top 1 %, 4 peers",
+            name: "top 1 % of 16 local steps with 4 peers",
             steps: 16,
             target: 4096,
             speeds: &[1, 1, 1, 1],
             ..sparse.clone()
         },
-        Way {
-            name: "8 local steps, top 1 %, outer momentum 0.9",
-            outer_momentum: 0.9,
-            outer_rate: 0.7,
-            ..sparse
-        },
+        Way { name: "top 1 % of 8 with outer momentum 0.9", outer_momentum: 0.9, outer_rate: 0.7, ..sparse },
     ]
 }
 
