@@ -166,6 +166,9 @@ pub struct NetworkSection {
 pub struct DeviceSection {
     /// Which.
     pub kind: Device,
+    /// Whether the backbone computes gradients on it too, as a contributor to itself: with others that do the same,
+    /// in [`AggregatorsSection`], it takes no machine that only aggregates.
+    pub contributes: bool,
 }
 
 /// What computes.

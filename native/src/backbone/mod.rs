@@ -42,6 +42,7 @@ use crate::data::fashion_mnist::{Dataset, FileSpecs};
 use crate::data::shards::ShardStore;
 use crate::http::{HttpState, app};
 use crate::http_listener::BoundedListener;
+use crate::peer;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::Journal;
@@ -176,6 +177,11 @@ pub async fn run(
     let stop_recording = CancellationToken::new();
     let recording = tokio::spawn(recording.run(stop_recording.clone().cancelled_owned()));
     let core = Core::new(description, learner, round, storing, outputs, metrics, crediting, together);
+    if config.device.contributes {
+        let keypair =
+            barnraise_relay::load_or_create_keypair(&config.storage.folder.join("contributor.key"))?;
+        peer::beside(&here.addresses, config.device.kind.into(), keypair)?;
+    }
     // Whoever asked may have stopped listening for the answer.
     let _ = listening.send(here);
 

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use barnraise_learning::OptimizerSpec;
+use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::run::{CompressionError, ModelKind};
 use libp2p::multiaddr::Protocol;
 
@@ -56,6 +57,12 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     config.dht.validate()?;
     config.contributions.validate()?;
     super::access::validate(&config.access)?;
+    Invalid::check(
+        "device.contributes",
+        !config.device.contributes || config.access.mode == AccessMode::Open,
+        "false, unless [access] is open: a backbone has no invitation to its own run",
+        config.device.contributes,
+    )?;
     Invalid::check_range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000)
 }
 

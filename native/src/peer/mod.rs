@@ -20,10 +20,11 @@ use barnraise_learning::{DeviceChoice, open_device};
 use barnraise_protocol::Sha256Hash;
 use barnraise_swarm::activity::{Activity, Contribution};
 use futures::channel::mpsc;
+use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 
 use crate::access;
-use crate::cli::JoinArgs;
+use crate::cli::{JoinAddress, JoinArgs};
 use crate::config::cache_folder;
 use cache::ShardCache;
 use display::Display;
@@ -94,6 +95,48 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
         Some(reason) => bail!("{reason}; until then {}", display::summary(&given)),
         None => Ok(given),
     }
+}
+
+/// Contributes to the backbone of this process at one of `addresses`, on a thread of its own, until the process ends.
+///
+/// # Errors
+/// No thread can be had, or no address is one that a native peer dials. What goes wrong later is logged.
+pub(crate) fn beside(addresses: &[Multiaddr], choice: DeviceChoice, keypair: Keypair) -> anyhow::Result<()> {
+    let listed: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let address = address::to_dial(&listed).into_iter().next();
+    let address = address.context("the backbone has no QUIC or TCP address that it could contribute to")?;
+    let runtime = tokio::runtime::Handle::current();
+    let contributing = move || {
+        let given = runtime.block_on(lend_to(address, choice, keypair));
+        match given {
+            Ok(given) => tracing::info!("this backbone no longer contributes: {}", display::summary(&given)),
+            Err(error) => tracing::error!(%error, "this backbone cannot contribute"),
+        }
+    };
+    std::thread::Builder::new().name("contributor".to_owned()).spawn(contributing)?;
+    Ok(())
+}
+
+async fn lend_to(address: Multiaddr, choice: DeviceChoice, keypair: Keypair) -> anyhow::Result<Contribution> {
+    let device = open_device(choice).await?;
+    tracing::info!(device = device.name(), peer = %keypair.public().to_peer_id(), "this backbone contributes too");
+    let (mut commands, received) = mpsc::channel(COMMANDS_MAX);
+    commands.try_send(Command::Start).context("a new channel is full")?;
+    let config = Config {
+        device,
+        is_device_free: false,
+        first_contribution_id: micros(),
+        seed: seed(&keypair),
+        credentials: Credentials { key: access::signing_key(&keypair).ok(), invitation: None },
+    };
+    let cache = ShardCache::new(cache_folder().join("peer"));
+    let platform = NativePlatform::new(JoinAddress::Peer(address), None, keypair, cache);
+    let on_event = |event: Event| match event {
+        Event::Failed { message } => tracing::warn!(message, "while contributing"),
+        Event::Activity(Activity::Broken { reason }) => tracing::error!(reason, "while contributing"),
+        _ => {}
+    };
+    Ok(Box::pin(contribute(&platform, config, received, on_event)).await)
 }
 
 /// Ends the contribution when there is a reason to.

@@ -117,6 +117,29 @@ async fn two_backbones_average_and_have_the_same_model() {
     }
 }
 
+/// Each computes, averages and keeps the model: there is no other machine.
+#[tokio::test]
+async fn peers_that_do_all_of_it_need_nobody_else() {
+    let mut two = Two::new().await;
+    for world in [&two.one, &two.other] {
+        world
+            .configure(|config| {
+                config.insert("device".into(), toml::toml! { contributes = true }.into());
+            })
+            .unwrap();
+    }
+    let (one, other) = two.start().await;
+    one.wait_for("both", |progress| progress.epoch >= 8 && progress.n_contributors == 2).await.unwrap();
+    one.kill().await.unwrap();
+    let epoch = other.status().await.unwrap().progress.epoch;
+    other.wait_for_epoch(epoch + 4).await.unwrap();
+    let one = two.one.backbone().await.unwrap();
+    let epoch = other.status().await.unwrap().progress.epoch;
+    one.wait_for_epoch(epoch + 4).await.unwrap();
+    let loss = one.status().await.unwrap().progress.train_loss.unwrap();
+    assert!(loss < 1.5, "{loss}");
+}
+
 #[tokio::test]
 async fn a_backbone_that_was_killed_takes_the_steps_that_it_missed() {
     let mut two = Two::new().await;
