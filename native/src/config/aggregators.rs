@@ -50,8 +50,8 @@ impl Default for AggregatorsSection {
         Self {
             peers: Vec::new(),
             codec: TensorCodec::F32,
-            download_per_second: ByteSize::mb(12),
-            upload_per_second: ByteSize::mb(12),
+            download_per_second: ByteSize::mib(12),
+            upload_per_second: ByteSize::mib(12),
             silence: Duration::from_secs(10),
             gather_timeout: Duration::from_secs(6),
             patience: Duration::from_secs(5),
