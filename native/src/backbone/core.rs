@@ -4,19 +4,19 @@
 //! What is decided is decided in `barnraise-swarm`; here it is done: contributions are journaled before
 //! they are acknowledged, steps are made and journaled before they are shown, contributors are told.
 
+mod event;
 mod together;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use barnraise_learning::Evaluation;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::api::{
     DeviceCount, EvaluationPoint, HistoryPoint, LIVE_STEPS_MAX, LiveProgress, RunStatus,
 };
-use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join, Progress, Report};
-use barnraise_protocol::gradient::{Offer, Refusal};
+use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join, Progress};
+use barnraise_protocol::gradient::Refusal;
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::robust::{FAR_ROUNDS, FarOff, PeerOutcome, Verdict};
@@ -25,9 +25,9 @@ use barnraise_swarm::{Moment, PeerKey};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
+pub use self::event::{CoreEvent, Declined, SessionId};
 use self::together::Crowd;
 pub use self::together::Together;
-use super::aggregators::Heard;
 use super::learner::{Learner, LearnerError, PublishedState, StepBy};
 use super::metrics::Metrics;
 use crate::contributions::Crediting;
@@ -40,87 +40,6 @@ pub const EVENTS_MAX: usize = 256;
 pub const SESSION_MESSAGES_MAX: usize = 64;
 /// How often contributors and the page are told how the run stands.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-
-/// What the core hears.
-#[derive(Debug)]
-pub enum CoreEvent {
-    /// A contributor opens a session.
-    Join {
-        /// Who.
-        peer: PeerKey,
-        /// With what.
-        join: Join,
-        /// What it is to be told from now on; the session ends when this is dropped.
-        messages: mpsc::Sender<BackboneToContributor>,
-        /// The session's number, or why there is none.
-        answer: oneshot::Sender<Result<SessionId, String>>,
-    },
-    /// A session ended.
-    Leave {
-        /// Who.
-        peer: PeerKey,
-        /// Which of its sessions.
-        session: SessionId,
-    },
-    /// A contributor says how much it has.
-    Report {
-        /// Who.
-        peer: PeerKey,
-        /// What.
-        report: Report,
-        /// Dropped once it was heard.
-        handled: oneshot::Sender<()>,
-    },
-    /// A contributor offers a gradient.
-    Offer {
-        /// Who.
-        peer: PeerKey,
-        /// What.
-        offer: Offer,
-        /// Whether it is to be received.
-        answer: oneshot::Sender<Result<Ticket, Declined>>,
-    },
-    /// A gradient that was to be received did not come.
-    TransferFailed(Ticket),
-    /// A gradient is here.
-    Gradient {
-        /// Which.
-        ticket: Ticket,
-        /// As it came, for the journal.
-        entry: JournalEntry,
-        /// Decoded.
-        values: Vec<f32>,
-        /// Whether it counts.
-        answer: oneshot::Sender<Result<Receipt, Refusal>>,
-    },
-    /// Something of the peers that aggregate the run too.
-    Aggregator {
-        /// Who.
-        peer: PeerKey,
-        /// What.
-        heard: Heard,
-    },
-    /// The evaluator is done with some parameters.
-    Evaluated {
-        /// Their epoch.
-        epoch: u64,
-        /// On the held-out set.
-        evaluation: Evaluation,
-    },
-}
-
-/// Why what is offered is not received.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Declined {
-    /// It does not count.
-    Refused(Refusal),
-    /// It counted when it was offered before: its acknowledgement was lost.
-    CountedBefore(Box<Receipt>),
-}
-
-/// One session of a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SessionId(u64);
 
 struct Session {
     id: SessionId,
@@ -185,7 +104,6 @@ impl Core {
         outputs: Outputs,
         metrics: Metrics,
         crediting: Crediting,
-        together: Option<Together>,
     ) -> Self {
         Self {
             description,
@@ -202,8 +120,14 @@ impl Core {
             started: Instant::now(),
             unpublished_steps: VecDeque::new(),
             unpublished_evaluation: None,
-            together,
+            together: None,
         }
+    }
+
+    /// Others aggregate the run too, if there are any.
+    #[must_use]
+    pub fn with(self, together: Option<Together>) -> Self {
+        Self { together, ..self }
     }
 
     /// Runs until `shutdown` resolves, then stores a checkpoint.

@@ -135,8 +135,8 @@ pub async fn run(
     };
     streams::serve(&services, config.network.contributors_max)?;
     let stored = Stored { journal: storing.journal.clone(), checkpoints: storing.checkpoints.clone() };
-    let others =
-        Aggregators::start(&config, &description, (node.clone(), dht.clone()), stored, core_events.clone())?;
+    let network = (node.clone(), dht.clone());
+    let others = Aggregators::start(&config, &description, network, &stored, core_events.clone())?;
     let together = others.map(|others| {
         let me = PeerKey(node.peer_id().to_bytes());
         Together::new(others, &learner, me, layout.n_parameters(), config.run.target_batch_size)
@@ -176,7 +176,7 @@ pub async fn run(
     // It outlives the core, whose last words it writes down.
     let stop_recording = CancellationToken::new();
     let recording = tokio::spawn(recording.run(stop_recording.clone().cancelled_owned()));
-    let core = Core::new(description, learner, round, storing, outputs, metrics, crediting, together);
+    let core = Core::new(description, learner, round, storing, outputs, metrics, crediting).with(together);
     if config.device.contributes {
         let keypair =
             barnraise_relay::load_or_create_keypair(&config.storage.folder.join("contributor.key"))?;

@@ -128,14 +128,21 @@ async fn peers_that_do_all_of_it_need_nobody_else() {
             })
             .unwrap();
     }
-    let (one, other) = two.start().await;
+    let (mut one, mut other) = two.start().await;
     one.wait_for("both", |progress| progress.epoch >= 8 && progress.n_contributors == 2).await.unwrap();
+    // One after the other.
     one.kill().await.unwrap();
     let epoch = other.status().await.unwrap().progress.epoch;
     other.wait_for_epoch(epoch + 4).await.unwrap();
-    let one = two.one.backbone().await.unwrap();
+    one = two.one.backbone().await.unwrap();
     let epoch = other.status().await.unwrap().progress.epoch;
     one.wait_for_epoch(epoch + 4).await.unwrap();
+    other.kill().await.unwrap();
+    let epoch = one.status().await.unwrap().progress.epoch;
+    one.wait_for_epoch(epoch + 4).await.unwrap();
+    other = two.other.backbone().await.unwrap();
+    let epoch = one.status().await.unwrap().progress.epoch;
+    other.wait_for_epoch(epoch + 4).await.unwrap();
     let loss = one.status().await.unwrap().progress.train_loss.unwrap();
     assert!(loss < 1.5, "{loss}");
 }

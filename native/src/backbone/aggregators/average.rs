@@ -77,7 +77,11 @@ pub(super) async fn average(
 ///
 /// # Errors
 /// It means none.
-pub(in super::super) fn group(proposal: &Proposal, n_values: usize, codec: TensorCodec) -> Result<Group, GroupError> {
+pub(in super::super) fn group(
+    proposal: &Proposal,
+    n_values: usize,
+    codec: TensorCodec,
+) -> Result<Group, GroupError> {
     let member = |member: &ProposedMember| Member {
         peer: PeerKey(member.peer.clone()),
         n_samples: member.n_samples,

@@ -102,7 +102,7 @@ impl Aggregators {
         config: &RunConfig,
         description: &RunDescription,
         (node, dht): (Node, Dht),
-        stored: Stored,
+        stored: &Stored,
         core: mpsc::Sender<CoreEvent>,
     ) -> Result<Option<Self>, NodeError> {
         let here = node.peer_id();
@@ -127,7 +127,7 @@ impl Aggregators {
         let strangers = Arc::new(Places::new(STRANGERS_MAX, 1));
         link::accept(&shared, &places, &strangers)?;
         average::accept(&shared, &places)?;
-        follow::accept(&shared, &places, &stored)?;
+        follow::accept(&shared, &places, stored)?;
         let (standing, told) = watch::channel(None);
         let mut proposals = BTreeMap::new();
         for (peer, address) in others {
