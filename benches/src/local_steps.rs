@@ -6,13 +6,13 @@
 
 use anyhow::{Context, Result};
 use barnraise_learning::{
-    Batch, ComputeDevice, Decay, Optimizer, OptimizerSpec, ScheduleSpec, Trainer, local,
+    Batch, ComputeDevice, DataShape, Decay, Optimizer, OptimizerSpec, ScheduleSpec, Trainer, local,
 };
 use barnraise_native::config::RunConfig;
 use barnraise_native::data::fashion_mnist::{CLASS_NAMES, Dataset, FileSpecs};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::codec::{Density, Sparsity};
-use barnraise_protocol::dataset::Shard;
+use barnraise_protocol::dataset::LabelledImages;
 use barnraise_protocol::run::{Compression, LocalSteps, ModelKind, ModelSpec};
 use barnraise_swarm::compression::{Compressor, Fate};
 use barnraise_swarm::random::SplitMix64;
@@ -152,10 +152,14 @@ struct Peer {
     owed: u64,
 }
 
+fn shape(data: &Dataset) -> DataShape {
+    DataShape::Images { shape: data.shape, n_classes: CLASS_NAMES.len() }
+}
+
 async fn train(way: &Way, seed: u64, n_samples: u64, data: &Dataset) -> Result<Outcome> {
     let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![256] }, seed };
     let epochs = n_samples / way.target;
-    let mut plain = Trainer::new(&model, data.shape, CLASS_NAMES.len(), ComputeDevice::cpu())?;
+    let mut plain = Trainer::new(&model, shape(data), ComputeDevice::cpu())?;
     let (outer, schedule, steps) = optimizers(way, epochs)?;
     let codec = match way.density {
         Some(share) => {
@@ -167,7 +171,7 @@ async fn train(way: &Way, seed: u64, n_samples: u64, data: &Dataset) -> Result<O
     let layout = plain.layout().clone();
     let n_parameters = layout.n_parameters();
     let peer = |index| {
-        let trainer = Trainer::new(&model, data.shape, CLASS_NAMES.len(), ComputeDevice::cpu())?;
+        let trainer = Trainer::new(&model, shape(data), ComputeDevice::cpu())?;
         let compressor = Compressor::new(codec, Compression::default(), n_parameters, way.target as u32);
         let order = Order::new(data.train.labels.len(), 1000 * seed + index);
         Peer { trainer, compressor, order, owed: 0 }.with(&model, steps.as_ref())
@@ -229,7 +233,7 @@ impl Peer {
         parameters: &[f32],
         epoch: u64,
         n_batches: u64,
-        samples: &Shard,
+        samples: &LabelledImages,
     ) -> Result<Option<(Vec<u8>, f32)>> {
         self.trainer.load_parameters(parameters)?;
         self.trainer.on_epoch(epoch);
@@ -255,7 +259,7 @@ impl Order {
         Self { samples: (0..n_samples).collect(), at: n_samples, random: SplitMix64::new(seed) }
     }
 
-    fn batch(&mut self, of: &Shard) -> Batch {
+    fn batch(&mut self, of: &LabelledImages) -> Batch {
         let n_values = of.images.len() / of.labels.len();
         let mut batch = Batch::default();
         while batch.labels.len() < MICRO_BATCH {

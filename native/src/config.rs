@@ -11,6 +11,7 @@ mod check;
 mod contributions;
 mod conversations;
 mod local_steps;
+mod text;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -32,6 +33,8 @@ pub use self::averaging::{AggregationKind, AveragingSection};
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
 pub use self::local_steps::LocalStepsSection;
+pub use self::text::{SourceSection, TextSection};
+use crate::data::DataSource;
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
 pub use barnraise_relay::Invalid;
@@ -116,6 +119,8 @@ pub struct DataSection {
     pub base_urls: Vec<String>,
     /// Samples in a shard.
     pub shard_samples: NonZeroUsize,
+    /// Text of one's own to learn from, in place of the pictures.
+    pub text: Option<TextSection>,
 }
 
 /// `[storage]`
@@ -250,6 +255,7 @@ impl Default for DataSection {
             cache: None,
             base_urls: BASE_URLS.map(str::to_owned).into(),
             shard_samples: NonZeroUsize::MIN.saturating_add(499),
+            text: None,
         }
     }
 }
@@ -304,7 +310,9 @@ impl RunConfig {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let mut config = Self::parse(&read_config(path)?, path)?;
         let base = path.parent().unwrap_or(Path::new(""));
-        let folders = [&mut config.data.folder, &mut config.data.cache].into_iter().flatten();
+        let sources = config.data.text.iter_mut().flat_map(|text| &mut text.sources);
+        let sources = sources.map(|source| &mut source.path);
+        let folders = [&mut config.data.folder, &mut config.data.cache].into_iter().flatten().chain(sources);
         let secret = config.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
         folders
             .chain([&mut config.storage.folder])
@@ -344,7 +352,15 @@ impl RunConfig {
         self.data.cache.clone().unwrap_or_else(cache_folder)
     }
 
-    /// Where to look for the data set.
+    /// Where the training data comes from.
+    pub fn data_source(&self) -> DataSource {
+        match &self.data.text {
+            Some(text) => DataSource::Text(text.settings(self.run.seed)),
+            None => DataSource::FashionMnist(self.data_sources()),
+        }
+    }
+
+    /// Where to look for Fashion-MNIST.
     pub fn data_sources(&self) -> Sources {
         let mut sources = Sources::new(self.data_cache().join("fashion-mnist"));
         sources.folders.splice(0..0, self.data.folder.clone());
@@ -402,11 +418,25 @@ mod tests {
             table.iter().flat_map(section).collect()
         };
         assert_eq!(keys(&written), keys(&example));
-        for optional in
-            ["# folder = ", "# cache = ", "# clip_norm = ", "# memory = ", "# operator = ", "# database = "]
-        {
+        for optional in [
+            "# folder = ",
+            "# cache = ",
+            "# clip_norm = ",
+            "# memory = ",
+            "# operator = ",
+            "# database = ",
+            "# text = ",
+        ] {
             assert!(EXAMPLE.contains(optional), "{optional}");
         }
+    }
+
+    #[test]
+    fn the_example_of_text_is_a_run() {
+        let config = parse(include_str!("../text.example.toml")).unwrap();
+        let DataSource::Text(text) = config.data_source() else { panic!("no text") };
+        assert_eq!((text.sources.len(), text.sources[0].weight, text.sources[1].weight), (2, 9.0, 1.0));
+        assert_eq!((text.sources[1].field.as_str(), text.seed), ("text", config.run.seed));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use barnraise_protocol::api::{
     Contributions, ContributorTotals, DeviceCount, Given, LiveProgress, RunStatus,
 };
 use barnraise_protocol::contribute::{DeviceKind, Progress};
-use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
+use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
 use barnraise_protocol::{Sha256Hash, TensorCodec};
@@ -89,8 +89,10 @@ fn run_status(epoch: u64) -> RunStatus {
             contribution_samples_max: 4096,
             manifest: Manifest {
                 name: "d".into(),
-                shape: ImageShape { height: 1, width: 1, channels: 1 },
-                class_names: vec!["a".into()],
+                samples: SampleKind::Images {
+                    shape: ImageShape { height: 1, width: 1, channels: 1 },
+                    class_names: vec!["a".into()],
+                },
                 shards: vec![entry],
                 gallery: entry,
             },

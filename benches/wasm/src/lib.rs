@@ -3,7 +3,7 @@
 //! As a browser module it runs in a dedicated worker, as a library in the benchmark program, so that
 //! both measure the same step. It reads no clock: whoever calls it does. It knows no other library.
 
-use barnraise_learning::{Batch, DeviceChoice, ModelError, ParameterLayout, Trainer, open_device};
+use barnraise_learning::{Batch, DataShape, DeviceChoice, ModelError, ParameterLayout, Trainer, open_device};
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
 use wasm_bindgen::prelude::*;
@@ -12,6 +12,7 @@ use wasm_bindgen::prelude::*;
 pub const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 /// Classes of the workload.
 pub const N_CLASSES: usize = 10;
+const DATA: DataShape = DataShape::Images { shape: SHAPE, n_classes: N_CLASSES };
 /// Of the initial parameters.
 const SEED: u64 = 1;
 
@@ -45,7 +46,7 @@ pub fn model(name: &str) -> Result<ModelSpec, WorkloadError> {
 /// # Errors
 /// A model that does not fit the images.
 pub fn initial_parameters(spec: &ModelSpec) -> Result<Vec<f32>, ModelError> {
-    Ok(ParameterLayout::of(spec, SHAPE, N_CLASSES)?.initial_parameters(spec.seed))
+    Ok(ParameterLayout::of(spec, DATA)?.initial_parameters(spec.seed))
 }
 
 /// Samples that look like nothing: how long a step takes does not depend on what is in it.
@@ -73,7 +74,7 @@ impl Workload {
         let choice: DeviceChoice = device.parse().map_err(ModelError::from)?;
         let spec = model(model_name)?;
         let device = open_device(choice).await.map_err(ModelError::from)?;
-        let trainer = Trainer::new(&spec, SHAPE, N_CLASSES, device)?;
+        let trainer = Trainer::new(&spec, DATA, device)?;
         Ok(Self { trainer, batch: batch(n_samples) })
     }
 

@@ -1,7 +1,7 @@
 //! Accuracy on the held-out test set, beside training: a thread of its own with a trainer of its own.
 
-use barnraise_learning::{ComputeDevice, Evaluation, ModelError, Trainer};
-use barnraise_protocol::dataset::{ImageShape, Shard};
+use barnraise_learning::{ComputeDevice, DataShape, Evaluation, ModelError, Trainer};
+use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::run::ModelSpec;
 use tokio::sync::{mpsc, watch};
 
@@ -11,13 +11,11 @@ use super::learner::PublishedState;
 /// What is evaluated, and how often.
 pub(super) struct Evaluator {
     /// The held-out samples.
-    pub test: Shard,
+    pub test: Samples,
     /// The network.
     pub model: ModelSpec,
-    /// Shape of a sample.
-    pub shape: ImageShape,
-    /// Classes.
-    pub n_classes: usize,
+    /// Sizes of a sample.
+    pub data: DataShape,
     /// What computes.
     pub device: ComputeDevice,
     /// Steps between two evaluations; the newest parameters are taken, however late it is.
@@ -31,7 +29,7 @@ impl Evaluator {
         mut state: watch::Receiver<PublishedState>,
         core: &mpsc::Sender<CoreEvent>,
     ) -> Result<(), ModelError> {
-        let mut trainer = Trainer::new(&self.model, self.shape, self.n_classes, self.device.clone())?;
+        let mut trainer = Trainer::new(&self.model, self.data, self.device.clone())?;
         let mut next = 0;
         loop {
             let newest = state.borrow_and_update().clone();
@@ -51,6 +49,6 @@ impl Evaluator {
 
     fn evaluate(&self, trainer: &mut Trainer, parameters: &[f32]) -> Result<Evaluation, ModelError> {
         trainer.load_parameters(parameters)?;
-        futures::executor::block_on(trainer.evaluate(&self.test.images, &self.test.labels))
+        futures::executor::block_on(trainer.evaluate_samples(&self.test))
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use barnraise_learning::{
-    ModelError, Optimizer, OptimizerError, OptimizerState, ParameterLayout, ScheduleSpec,
+    DataShape, ModelError, Optimizer, OptimizerError, OptimizerState, ParameterLayout, ScheduleSpec,
 };
 use barnraise_protocol::api::HistoryPoint;
 use barnraise_protocol::bulk::Transfer;
@@ -379,5 +379,5 @@ pub(super) fn round_config(config: &RunConfig, n_parameters: usize) -> RoundConf
 
 /// The layout of the run's model on the run's data.
 pub(super) fn layout(config: &RunConfig, manifest: &Manifest) -> Result<ParameterLayout, ModelError> {
-    ParameterLayout::of(&config.model_spec(), manifest.shape, manifest.class_names.len())
+    ParameterLayout::of(&config.model_spec(), DataShape::of(&manifest.samples))
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use barnraise_learning::{LocalStepsError, ParameterLayout, open_device};
+use barnraise_learning::{DataShape, LocalStepsError, ParameterLayout, open_device};
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::contribute::Progress;
@@ -38,7 +38,6 @@ use crate::access::login::Login;
 use crate::access::{Access, keep_up, signing_key, system_clock};
 use crate::config::{NetworkSection, RunConfig};
 use crate::contributions::{Crediting, Issuer, KnownReceipts, Recording, Store, WorkMeter};
-use crate::data::fashion_mnist::{Dataset, FileSpecs};
 use crate::data::shards::ShardStore;
 use crate::http::{HttpState, app};
 use crate::http_listener::BoundedListener;
@@ -80,8 +79,8 @@ pub async fn run(
     listening: oneshot::Sender<Listening>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let sources = config.data_sources();
-    let loaded = tokio::task::spawn_blocking(move || Dataset::load(&sources, &FileSpecs::fashion_mnist()));
+    let (source, cache) = (config.data_source(), config.data_cache());
+    let loaded = tokio::task::spawn_blocking(move || source.load(&cache));
     let dataset = loaded.await?.context("the data set cannot be had")?;
     let shards_in = Storage::open_shared(&config.data_cache().join("shards"))?;
     let shards = Arc::new(ShardStore::open(shards_in, &dataset, config.sharding()).await?);
@@ -150,8 +149,7 @@ pub async fn run(
     let evaluator = Evaluator {
         test: dataset.test,
         model: config.model_spec(),
-        shape: dataset.shape,
-        n_classes: description.manifest.class_names.len(),
+        data: DataShape::of(&dataset.kind),
         device,
         every_epochs: config.evaluation.every_epochs,
     };

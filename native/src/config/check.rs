@@ -29,6 +29,7 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     config.averaging.validate(config.run.micro_batch_size)?;
     config.aggregators.validate()?;
     Invalid::check_range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
+    data(config)?;
     for url in &config.data.base_urls {
         let good = url.starts_with("https://") || url.starts_with("http://");
         Invalid::check("data.base_urls", good, "each begins with https:// or http://", url)?;
@@ -64,6 +65,20 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
         config.device.contributes,
     )?;
     Invalid::check_range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000)
+}
+
+/// Text is for a transformer, and a transformer for text.
+fn data(config: &RunConfig) -> Result<(), Invalid> {
+    if let Some(text) = &config.data.text {
+        text.validate()?;
+    }
+    let is_transformer = matches!(config.run.model, ModelKind::Albert { .. });
+    let want = match config.data.text {
+        Some(_) => "{ albert = … }, as [data.text] says what to learn from",
+        None => "another one without [data.text]",
+    };
+    let is_suited = is_transformer == config.data.text.is_some();
+    Invalid::check("run.model", is_suited, want, format!("{:?}", config.run.model))
 }
 
 fn run(run: &RunSection) -> Result<(), Invalid> {
@@ -127,7 +142,7 @@ pub(super) fn at_least_micro(key: &'static str, got: u32, micro: u32, max: u32) 
     Invalid::check(key, (micro..=max).contains(&got), want, got)
 }
 
-fn text(key: &'static str, got: &str, chars_max: usize) -> Result<(), Invalid> {
+pub(super) fn text(key: &'static str, got: &str, chars_max: usize) -> Result<(), Invalid> {
     let n_chars = got.chars().count();
     let good = !got.trim().is_empty() && n_chars <= chars_max;
     Invalid::check(key, good, format!("1 to {chars_max} characters"), format!("({n_chars} characters)"))
@@ -153,6 +168,7 @@ mod tests {
 
     use super::super::LocalStepsSection;
     use super::*;
+    use crate::config::TextSection;
 
     type Break = fn(&mut RunConfig);
 
@@ -170,9 +186,29 @@ mod tests {
         assert!(error.contains("1 to 8") && error.contains("contribution_samples_max of 512"), "{error}");
     }
 
+    fn albert() -> ModelKind {
+        ModelKind::Albert { embedding: 8, hidden: 16, heads: 2, inner: 32, layers: 2 }
+    }
+
+    fn text() -> TextSection {
+        toml::from_str("name = \"Rhymes\"\nsources = [{ path = \"rhymes.txt\" }]").unwrap()
+    }
+
+    fn of_text(config: &mut RunConfig) -> &mut TextSection {
+        config.run.model = albert();
+        config.data.text.insert(text())
+    }
+
+    #[test]
+    fn text_is_for_a_transformer() {
+        let mut config = RunConfig::default();
+        of_text(&mut config);
+        assert_eq!(config.validate(), Ok(()));
+    }
+
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, Break); 36] = [
+        let cases: [(&str, Break); 43] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
@@ -209,6 +245,15 @@ mod tests {
             ("averaging.gradient_norm_max", |c| c.averaging.gradient_norm_max = f32::NAN),
             ("averaging.aggregation_bytes_max", |c| c.averaging.aggregation_bytes_max = ByteSize::kib(1)),
             ("averaging.in_flight_bytes_max", |c| c.averaging.in_flight_bytes_max = ByteSize::kib(1)),
+            ("run.model", |c| c.run.model = albert()),
+            ("run.model", |c| {
+                c.data.text = Some(text());
+            }),
+            ("data.text.vocabulary", |c| of_text(c).vocabulary = 3),
+            ("data.text.sequence_tokens", |c| of_text(c).sequence_tokens = 3),
+            ("data.text.held_out", |c| of_text(c).held_out = f64::NAN),
+            ("data.text.sources", |c| of_text(c).sources.clear()),
+            ("data.text.sources", |c| of_text(c).sources[0].weight = 0.0),
             ("data.base_urls", |c| c.data.base_urls.push("ftp://x".into())),
             ("storage.keep_checkpoints", |c| c.storage.keep_checkpoints = 0),
             ("network.listen", |c| c.network.listen.clear()),

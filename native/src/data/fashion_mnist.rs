@@ -10,9 +10,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::dataset::{ImageShape, Shard};
+use barnraise_protocol::dataset::{ImageShape, LabelledImages, SampleKind, Samples};
 use flate2::read::GzDecoder;
 
+use super::TrainingData;
 use super::download::{DownloadError, download};
 use super::idx::{self, IdxError};
 
@@ -83,9 +84,9 @@ pub struct Dataset {
     /// Shape of each image.
     pub shape: ImageShape,
     /// 60,000 samples to train on.
-    pub train: Shard,
+    pub train: LabelledImages,
     /// 10,000 held-out samples.
-    pub test: Shard,
+    pub test: LabelledImages,
 }
 
 /// What was wrong with one file at one place.
@@ -200,11 +201,23 @@ impl Dataset {
     }
 }
 
+impl From<Dataset> for TrainingData {
+    fn from(dataset: Dataset) -> Self {
+        let class_names = CLASS_NAMES.map(str::to_owned).into();
+        Self {
+            name: NAME.to_owned(),
+            kind: SampleKind::Images { shape: dataset.shape, class_names },
+            train: Samples::Images(dataset.train),
+            test: Samples::Images(dataset.test),
+        }
+    }
+}
+
 fn load_part(
     sources: &Sources,
     images_spec: &FileSpec,
     labels_spec: &FileSpec,
-) -> Result<(ImageShape, Shard), DataError> {
+) -> Result<(ImageShape, LabelledImages), DataError> {
     let images_file = load_file(sources, images_spec)?;
     let labels_file = load_file(sources, labels_spec)?;
     let idx = |spec: &FileSpec| {
@@ -223,7 +236,7 @@ fn load_part(
         return Err(DataError::Shape { file: images_spec.name.clone(), rows, columns });
     };
     let shape = ImageShape { height, width, channels: 1 };
-    Ok((shape, Shard { images: images.to_vec(), labels: labels.to_vec() }))
+    Ok((shape, LabelledImages { images: images.to_vec(), labels: labels.to_vec() }))
 }
 
 /// The content of one file, whole and checked, from the first place that has it.

@@ -1,8 +1,60 @@
 //! The training data: where it comes from, and how it is cut into shards.
 //!
-//! It never trusts a file: each is compared with its known length and SHA-256 before use.
+//! It never trusts a file: those of Fashion-MNIST are compared with their known length and SHA-256 before use, an
+//! operator's own text is bounded and checked while it is read.
 
 pub mod download;
 pub mod fashion_mnist;
 pub mod idx;
 pub mod shards;
+pub mod text;
+
+use std::path::Path;
+
+use barnraise_protocol::dataset::{SampleKind, Samples};
+
+/// A data set in memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainingData {
+    /// Name for people.
+    pub name: String,
+    /// What a sample is.
+    pub kind: SampleKind,
+    /// To train on.
+    pub train: Samples,
+    /// Held out, to be evaluated on.
+    pub test: Samples,
+}
+
+/// Why there is no training data.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Fashion-MNIST.
+    #[error(transparent)]
+    FashionMnist(#[from] fashion_mnist::DataError),
+    /// The operator's text.
+    #[error(transparent)]
+    Text(#[from] text::TextError),
+}
+
+/// Where a run's data comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DataSource {
+    /// Pictures of garments.
+    FashionMnist(fashion_mnist::Sources),
+    /// The operator's own files.
+    Text(text::TextSettings),
+}
+
+impl DataSource {
+    /// Reads the data from wherever it is. Blocking. `cache` is where what was made of it is kept.
+    pub fn load(&self, cache: &Path) -> Result<TrainingData, LoadError> {
+        match self {
+            Self::FashionMnist(sources) => {
+                let specs = fashion_mnist::FileSpecs::fashion_mnist();
+                Ok(fashion_mnist::Dataset::load(sources, &specs)?.into())
+            }
+            Self::Text(settings) => Ok(settings.load(cache)?),
+        }
+    }
+}

@@ -5,21 +5,22 @@
 //! the seed alone, and every shard holds the classes in nearly the proportions of the whole set, so
 //! that a peer which has seen few shards has not seen few classes.
 
+use std::borrow::Cow;
 use std::num::NonZeroUsize;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::dataset::{DatasetError, Manifest, SHARDS_MAX, Shard, ShardEntry};
+use barnraise_protocol::dataset::{DatasetError, Manifest, SHARDS_MAX, Samples, ShardEntry};
 use barnraise_protocol::shard::ShardId;
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
 
-use super::fashion_mnist::{CLASS_NAMES, Dataset, NAME};
+use super::TrainingData;
 use crate::storage::{Storage, StorageError};
 
-/// Held-out samples of each class in the gallery.
+/// Held-out samples of each class in the gallery; of text, of all.
 pub const GALLERY_SAMPLES_PER_CLASS: usize = 4;
 /// Raised whenever the same data, sizes and seed would give other shards.
-const LAYOUT_VERSION: u32 = 1;
+const LAYOUT_VERSION: u32 = 2;
 /// Largest manifest that is read.
 const MANIFEST_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
@@ -82,8 +83,12 @@ pub struct ShardStore {
 
 impl ShardStore {
     /// Takes the shards from `storage` where they are whole, and encodes those that are not.
-    pub async fn open(storage: Storage, dataset: &Dataset, sharding: Sharding) -> Result<Self, ShardError> {
-        let path = manifest_path(dataset, sharding);
+    pub async fn open(
+        storage: Storage,
+        dataset: &TrainingData,
+        sharding: Sharding,
+    ) -> Result<Self, ShardError> {
+        let path = manifest_path(dataset, sharding)?;
         if let Some(manifest) = read_manifest(&storage, &path).await? {
             let store = Self { storage: storage.clone(), manifest };
             if store.repair(dataset, sharding).await? {
@@ -99,13 +104,8 @@ impl ShardStore {
         }
         let mut entries: Vec<ShardEntry> = encoded.into_iter().map(|(_, entry)| entry).collect();
         let gallery = entries.pop().ok_or(DatasetError::Manifest("it has no gallery"))?;
-        let manifest = Manifest {
-            name: NAME.to_owned(),
-            shape: dataset.shape,
-            class_names: CLASS_NAMES.map(str::to_owned).into(),
-            shards: entries,
-            gallery,
-        };
+        let manifest =
+            Manifest { name: dataset.name.clone(), samples: dataset.kind.clone(), shards: entries, gallery };
         manifest.validate()?;
         // Last, so that a manifest is only ever there when its shards are.
         storage.put(&path, serde_json::to_vec_pretty(&manifest)?).await?;
@@ -144,7 +144,7 @@ impl ShardStore {
     ///
     /// False where the encoder gives other bytes than when the manifest was made (another version of
     /// the compressor): then everything has to be made anew.
-    async fn repair(&self, dataset: &Dataset, sharding: Sharding) -> Result<bool, ShardError> {
+    async fn repair(&self, dataset: &TrainingData, sharding: Sharding) -> Result<bool, ShardError> {
         let entries: Vec<ShardEntry> =
             self.manifest.shards.iter().chain([&self.manifest.gallery]).copied().collect();
         let mut broken = Vec::new();
@@ -178,16 +178,25 @@ fn shard_path(entry: &ShardEntry) -> ObjectPath {
 }
 
 /// Names the manifest by all that its content depends on.
-fn manifest_path(dataset: &Dataset, sharding: Sharding) -> ObjectPath {
+fn manifest_path(dataset: &TrainingData, sharding: Sharding) -> Result<ObjectPath, ShardError> {
     let mut key = Vec::new();
     for part in [&dataset.train, &dataset.test] {
-        key.extend_from_slice(&Sha256Hash::of(&part.images).0);
-        key.extend_from_slice(&Sha256Hash::of(&part.labels).0);
+        match part {
+            Samples::Images(samples) => {
+                key.extend_from_slice(&Sha256Hash::of(&samples.images).0);
+                key.extend_from_slice(&Sha256Hash::of(&samples.labels).0);
+            }
+            Samples::Tokens(tokens) => {
+                let bytes: Vec<u8> = tokens.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+                key.extend_from_slice(&Sha256Hash::of(&bytes).0);
+            }
+        }
     }
+    key.extend_from_slice(&serde_json::to_vec(&(&dataset.name, &dataset.kind))?);
     key.extend_from_slice(&(sharding.shard_samples.get() as u64).to_le_bytes());
     key.extend_from_slice(&sharding.seed.to_le_bytes());
     key.extend_from_slice(&LAYOUT_VERSION.to_le_bytes());
-    ObjectPath::from_iter(["manifests", &format!("{}.json", Sha256Hash::of(&key))])
+    Ok(ObjectPath::from_iter(["manifests", &format!("{}.json", Sha256Hash::of(&key))]))
 }
 
 async fn read_manifest(storage: &Storage, path: &ObjectPath) -> Result<Option<Manifest>, ShardError> {
@@ -213,31 +222,38 @@ async fn read_manifest(storage: &Storage, path: &ObjectPath) -> Result<Option<Ma
 }
 
 /// The training shards in order, then the gallery.
-fn cut(dataset: &Dataset, sharding: Sharding) -> Result<Vec<Shard>, ShardError> {
+fn cut(dataset: &TrainingData, sharding: Sharding) -> Result<Vec<Samples>, ShardError> {
     let shard_samples = sharding.shard_samples.get();
     let n_samples = dataset.train.n_samples();
     let got = n_samples.div_ceil(shard_samples);
     if got > SHARDS_MAX {
         return Err(ShardError::TooMany { n_samples, shard_samples, got });
     }
-    let n_values = dataset.shape.n_values();
-    let order = stratified_order(&dataset.train.labels, sharding.seed);
-    let mut parts: Vec<Shard> =
-        order.chunks(shard_samples).map(|indices| pick(&dataset.train, n_values, indices)).collect();
+    let order = stratified_order(&labels(&dataset.train), sharding.seed);
+    let mut parts: Vec<Samples> =
+        order.chunks(shard_samples).map(|indices| pick(&dataset.train, indices)).collect();
+    let test_labels = labels(&dataset.test);
     let mut taken = [0; 256];
-    let gallery: Vec<usize> = stratified_order(&dataset.test.labels, sharding.seed)
+    let gallery: Vec<usize> = stratified_order(&test_labels, sharding.seed)
         .into_iter()
         .filter(|&index| {
-            let Some(n) = dataset.test.labels.get(index).and_then(|&label| taken.get_mut(usize::from(label)))
-            else {
+            let Some(n) = test_labels.get(index).and_then(|&label| taken.get_mut(usize::from(label))) else {
                 return false;
             };
             *n += 1;
             *n <= GALLERY_SAMPLES_PER_CLASS
         })
         .collect();
-    parts.push(pick(&dataset.test, n_values, &gallery));
+    parts.push(pick(&dataset.test, &gallery));
     Ok(parts)
+}
+
+/// Of each sample; text is all of one class.
+fn labels(samples: &Samples) -> Cow<'_, [u8]> {
+    match samples {
+        Samples::Images(images) => Cow::Borrowed(&images.labels),
+        Samples::Tokens(_) => Cow::Owned(vec![0; samples.n_samples()]),
+    }
 }
 
 /// An order of the samples that depends on the seed alone, with the classes evenly interleaved.
@@ -270,27 +286,25 @@ fn stratified_order(labels: &[u8], seed: u64) -> Vec<usize> {
     ranked.into_iter().map(|(_, _, index)| index).collect()
 }
 
-fn pick(from: &Shard, n_values: usize, indices: &[usize]) -> Shard {
-    let image = |&index: &usize| from.images.get(index * n_values..(index + 1) * n_values);
-    Shard {
-        images: indices.iter().filter_map(image).flatten().copied().collect(),
-        labels: indices.iter().filter_map(|&index| from.labels.get(index).copied()).collect(),
-    }
+fn pick(from: &Samples, indices: &[usize]) -> Samples {
+    let mut picked = from.none_of();
+    indices.iter().for_each(|&index| picked.push(from, index));
+    picked
 }
 
 /// Encodes on every core, in the order given.
-async fn encode_all(parts: Vec<Shard>) -> Result<Vec<(Vec<u8>, ShardEntry)>, ShardError> {
+async fn encode_all(parts: Vec<Samples>) -> Result<Vec<(Vec<u8>, ShardEntry)>, ShardError> {
     let n_threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let n_each = parts.len().div_ceil(n_threads).max(1);
     let mut rest = parts.into_iter();
     let mut tasks = Vec::new();
     loop {
-        let some: Vec<Shard> = rest.by_ref().take(n_each).collect();
+        let some: Vec<Samples> = rest.by_ref().take(n_each).collect();
         if some.is_empty() {
             break;
         }
         tasks.push(tokio::task::spawn_blocking(move || {
-            some.iter().map(Shard::encode).collect::<Result<Vec<_>, DatasetError>>()
+            some.iter().map(Samples::encode).collect::<Result<Vec<_>, DatasetError>>()
         }));
     }
     let mut encoded = Vec::new();
@@ -306,29 +320,32 @@ mod tests {
 
     use std::fs;
 
-    use barnraise_protocol::dataset::ImageShape;
+    use barnraise_protocol::dataset::{ImageShape, LabelledImages, SampleKind, TokenSequences, TokenShape};
 
     use super::*;
 
     /// 10 classes, unevenly; the image of a sample tells which sample it is.
-    fn dataset(n_train: usize, n_test: usize) -> Dataset {
-        let part = |n: usize| Shard {
-            images: (0..n).flat_map(|i| (i as u32).to_le_bytes()).collect(),
-            labels: (0..n).map(|i| if i % 3 == 0 { 0 } else { (i % 10) as u8 }).collect(),
+    fn dataset(n_train: usize, n_test: usize) -> TrainingData {
+        let part = |n: usize| {
+            let images = (0..n).flat_map(|i| (i as u32).to_le_bytes()).collect();
+            let labels = (0..n).map(|i| if i % 3 == 0 { 0 } else { (i % 10) as u8 }).collect();
+            Samples::Images(LabelledImages { images, labels })
         };
         let shape = ImageShape { height: 2, width: 2, channels: 1 };
-        Dataset { shape, train: part(n_train), test: part(n_test) }
+        let class_names = (0..10).map(|class| format!("Class {class}")).collect();
+        let kind = SampleKind::Images { shape, class_names };
+        TrainingData { name: "numbers".into(), kind, train: part(n_train), test: part(n_test) }
     }
 
     fn sharding(shard_samples: usize, seed: u64) -> Sharding {
         Sharding { shard_samples: NonZeroUsize::new(shard_samples).unwrap(), seed }
     }
 
-    async fn decoded(store: &ShardStore) -> Vec<Shard> {
+    async fn decoded(store: &ShardStore) -> Vec<Samples> {
         let mut shards = Vec::new();
         for (index, entry) in store.manifest().shards.iter().enumerate() {
             let bytes = store.get(ShardId::Train(index as u32)).await.unwrap();
-            shards.push(Shard::decode(&bytes, entry, store.manifest()).unwrap());
+            shards.push(Samples::decode(&bytes, entry, store.manifest()).unwrap());
         }
         shards
     }
@@ -341,10 +358,12 @@ mod tests {
         assert_eq!(shards.len(), 11);
         assert_eq!(store.manifest().n_samples(), 1037);
         let mut seen = Vec::new();
+        let train_labels = labels(&data.train);
         for shard in &shards {
+            let Samples::Images(shard) = shard else { panic!("no pictures") };
             for (image, label) in shard.images.chunks_exact(4).zip(&shard.labels) {
                 let index = u32::from_le_bytes(image.try_into().unwrap());
-                assert_eq!(*label, data.train.labels[index as usize]);
+                assert_eq!(*label, train_labels[index as usize]);
                 seen.push(index);
             }
         }
@@ -360,8 +379,8 @@ mod tests {
         let count = |labels: &[u8], class| labels.iter().filter(|&&label| label == class).count();
         for shard in decoded(&store).await {
             for class in 0..10 {
-                let want = count(&data.train.labels, class) as f64 / 20.0;
-                let got = count(&shard.labels, class) as f64;
+                let want = count(&labels(&data.train), class) as f64 / 20.0;
+                let got = count(&labels(&shard), class) as f64;
                 assert!((got - want).abs() <= 2.0, "class {class}: {got}, {want} wanted");
             }
         }
@@ -372,11 +391,31 @@ mod tests {
         let data = dataset(500, 600);
         let store = ShardStore::open(Storage::in_memory(), &data, sharding(100, 1)).await.unwrap();
         let bytes = store.get(ShardId::Gallery).await.unwrap();
-        let gallery = Shard::decode(&bytes, &store.manifest().gallery, store.manifest()).unwrap();
+        let gallery = Samples::decode(&bytes, &store.manifest().gallery, store.manifest()).unwrap();
         let counts: Vec<usize> =
-            (0..10).map(|class| gallery.labels.iter().filter(|&&label| label == class).count()).collect();
+            (0..10).map(|class| labels(&gallery).iter().filter(|&&label| label == class).count()).collect();
         assert_eq!(counts, [4; 10]);
-        assert_eq!(store.manifest().class_names[9], "Ankle boot");
+        assert_eq!(store.manifest().class_names()[9], "Class 9");
+    }
+
+    #[tokio::test]
+    async fn text_is_cut_into_whole_sequences() {
+        let ids = (0..103_u16).flat_map(|n| [n + 3; 4]).collect();
+        let train = Samples::Tokens(TokenSequences { length: 4, ids });
+        let test = Samples::Tokens(TokenSequences { length: 4, ids: vec![3; 40] });
+        let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106 });
+        let data = TrainingData { name: "text".into(), kind, train, test };
+        let store = ShardStore::open(Storage::in_memory(), &data, sharding(10, 1)).await.unwrap();
+        let mut seen = Vec::new();
+        for shard in decoded(&store).await {
+            let Samples::Tokens(tokens) = shard else { panic!("no text") };
+            assert!(tokens.sequences().all(|ids| ids.iter().all(|id| *id == ids[0])));
+            seen.extend(tokens.sequences().map(|ids| ids[0] - 3));
+        }
+        assert!(!seen.is_sorted());
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..103));
+        assert_eq!(store.manifest().gallery.n_samples, 4);
     }
 
     #[tokio::test]
@@ -418,7 +457,7 @@ mod tests {
         let data = dataset(200, 100);
         let storage = Storage::open_shared(folder.path()).unwrap();
         let first = ShardStore::open(storage.clone(), &data, sharding(50, 3)).await.unwrap();
-        let path = manifest_path(&data, sharding(50, 3));
+        let path = manifest_path(&data, sharding(50, 3)).unwrap();
         for damage in [&b"{"[..], b"{}", b""] {
             fs::write(folder.path().join(path.to_string()), damage).unwrap();
             let again = ShardStore::open(storage.clone(), &data, sharding(50, 3)).await.unwrap();

@@ -1,8 +1,9 @@
 //! What a contributor does on its device, each with the trainer handed in and handed back.
 
-use barnraise_learning::{Batch, MeanGradient, ModelError, Trainer};
+use barnraise_learning::{MeanGradient, ModelError, Trainer};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
+use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::gradient::Offer;
 use barnraise_swarm::Moment;
 use barnraise_swarm::compression::Compressor;
@@ -59,13 +60,18 @@ pub(crate) enum Done {
     Prediction { request: u32, epoch: u64, result: Result<Vec<f32>, ModelError> },
 }
 
-/// One forward and backward pass. Everything that waits is let run first: on a CPU in a browser the
-/// pass holds the only thread.
-pub(crate) async fn batch<P: Platform>(platform: &P, mut trainer: Trainer, batch: Batch) -> ComputeOutcome {
+/// One forward and backward pass on the parameters of `epoch`. Everything that waits is let run first: on a CPU
+/// in a browser the pass holds the only thread.
+pub(crate) async fn batch<P: Platform>(
+    platform: &P,
+    mut trainer: Trainer,
+    samples: Samples,
+    epoch: u64,
+) -> ComputeOutcome {
     platform.yield_now().await;
     let began = platform.now();
-    let n_samples = batch.labels.len() as u32;
-    let result = trainer.accumulate(&batch).await;
+    let n_samples = samples.n_samples() as u32;
+    let result = trainer.accumulate_samples(&samples, epoch).await;
     let took = platform.now().saturating_sub(began);
     ComputeOutcome { trainer, done: Done::Batch { n_samples, took, result } }
 }

@@ -2,7 +2,7 @@
 //!
 //! The manifest was checked where it was received; here the sizes are, before anything is allocated.
 
-use barnraise_learning::{LocalStepsError, ModelError, ParameterLayout, local};
+use barnraise_learning::{DataShape, LocalStepsError, ModelError, ParameterLayout, local};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::{CompressionError, RunDescription};
 
@@ -10,7 +10,7 @@ use barnraise_protocol::run::{CompressionError, RunDescription};
 pub const MICRO_BATCH_SAMPLES_MAX: u32 = 4096;
 /// Most samples of the shuffle buffer.
 pub const SHUFFLE_BUFFER_SAMPLES_MAX: u32 = 1_000_000;
-/// Most bytes of the images in the shuffle buffer.
+/// Most bytes of the samples in the shuffle buffer.
 pub const BUFFER_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// Why a run is not one to take part in.
@@ -57,7 +57,7 @@ pub enum DescriptionError {
     ShuffleBuffer {
         /// Samples of a pass.
         min: u32,
-        /// Most possible for images of this size.
+        /// Most possible for samples of this size.
         max: u32,
         /// Announced.
         got: u32,
@@ -66,7 +66,7 @@ pub enum DescriptionError {
 
 /// Checks the sizes of a run, and returns the layout of its parameters.
 pub fn check_description(run: &RunDescription) -> Result<ParameterLayout, DescriptionError> {
-    let layout = ParameterLayout::of(&run.model, run.manifest.shape, run.manifest.class_names.len())?;
+    let layout = ParameterLayout::of(&run.model, DataShape::of(&run.manifest.samples))?;
     let want = layout.n_parameters() as u64;
     if run.n_parameters != want {
         return Err(DescriptionError::Parameters { want, got: run.n_parameters });
@@ -85,7 +85,7 @@ pub fn check_description(run: &RunDescription) -> Result<ParameterLayout, Descri
     if run.contribution_samples_max < want {
         return Err(DescriptionError::Contribution { want, got: run.contribution_samples_max });
     }
-    let fitting = BUFFER_BYTES_MAX / run.manifest.shape.n_values().max(1);
+    let fitting = BUFFER_BYTES_MAX / run.manifest.sample_bytes().max(1);
     let max = u32::try_from(fitting).unwrap_or(u32::MAX).min(SHUFFLE_BUFFER_SAMPLES_MAX);
     let got = run.shuffle_buffer_samples;
     if got < want || got > max {
@@ -101,7 +101,7 @@ mod tests {
     use barnraise_protocol::Sha256Hash;
     use barnraise_protocol::access::{AccessDescription, PublicKey};
     use barnraise_protocol::codec::{Density, Sparsity};
-    use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
+    use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry, TokenShape};
     use barnraise_protocol::run::{
         Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, ModelSpec,
     };
@@ -128,8 +128,10 @@ mod tests {
             contribution_samples_max: 8,
             manifest: Manifest {
                 name: String::new(),
-                shape: ImageShape { height: 2, width: 2, channels: 1 },
-                class_names: vec!["a".into(), "b".into()],
+                samples: SampleKind::Images {
+                    shape: ImageShape { height: 2, width: 2, channels: 1 },
+                    class_names: vec!["a".into(), "b".into()],
+                },
                 shards: vec![entry],
                 gallery: entry,
             },
@@ -180,5 +182,17 @@ mod tests {
         }
         let huge = ModelKind::Mlp { hidden: vec![u32::MAX, u32::MAX] };
         assert!(matches!(rejected(|run| run.model.kind = huge.clone()), DescriptionError::Model(_)));
+        let text = |run: &mut RunDescription| {
+            run.manifest.samples = SampleKind::Tokens(TokenShape { length: 1024, vocabulary: u16::MAX });
+        };
+        assert!(matches!(rejected(text), DescriptionError::Model(ModelError::WrongData { .. })));
+        let error = rejected(|run| {
+            text(run);
+            let size = u32::MAX;
+            let layers = 1;
+            run.model.kind =
+                ModelKind::Albert { embedding: size, hidden: size, heads: 1, inner: size, layers };
+        });
+        assert!(matches!(error, DescriptionError::Model(ModelError::Dimension { .. })));
     }
 }

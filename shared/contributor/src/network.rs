@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join, Report};
-use barnraise_protocol::dataset::{Manifest, Shard, ShardEntry};
+use barnraise_protocol::dataset::{Manifest, Samples, ShardEntry};
 use barnraise_protocol::gradient::{self, Offer, Refusal};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
@@ -199,7 +199,7 @@ pub(crate) struct ShardOutcome<P: Platform> {
     pub(crate) link_id: u64,
     pub(crate) stream: Option<Stream<P>>,
     pub(crate) partial: Option<Partial>,
-    pub(crate) result: Result<Arc<Shard>, OperationError>,
+    pub(crate) result: Result<Arc<Samples>, OperationError>,
 }
 
 /// A shard to fetch, and what there is already.
@@ -232,7 +232,7 @@ pub(crate) async fn fetch_shard<P: Platform>(
         });
         let bytes = fetch.await?;
         partial = None;
-        let shard = Shard::decode(&bytes, &entry, &run.manifest).map_err(ConversationError::from)?;
+        let shard = Samples::decode(&bytes, &entry, &run.manifest).map_err(ConversationError::from)?;
         operation.platform.cache(entry.sha256, &bytes).await;
         Ok(Arc::new(shard))
     };
@@ -244,9 +244,9 @@ async fn from_cache<P: Platform>(
     operation: &Operation<'_, P>,
     entry: &ShardEntry,
     manifest: &Manifest,
-) -> Option<Arc<Shard>> {
+) -> Option<Arc<Samples>> {
     let bytes = operation.platform.cached(entry.sha256).await?;
-    Shard::decode(&bytes, entry, manifest).ok().map(Arc::new)
+    Samples::decode(&bytes, entry, manifest).ok().map(Arc::new)
 }
 
 /// The next message of a session, and the reader for the one after it.

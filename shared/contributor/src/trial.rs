@@ -7,7 +7,8 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use barnraise_learning::{Batch, ModelError, Trainer};
+use barnraise_learning::{ModelError, Trainer};
+use barnraise_protocol::dataset::Samples;
 use barnraise_swarm::Moment;
 use futures::future::{Either, select};
 
@@ -59,7 +60,7 @@ pub(crate) async fn trial<P: Platform>(
     platform: &P,
     mut adapter: Trainer,
     mut processor: Trainer,
-    batch: Batch,
+    batch: Samples,
 ) -> ComputeOutcome {
     let result = compare(platform, &mut adapter, &mut processor, &batch).await;
     let mut trainer = if matches!(result, Ok(Verdict::Slower)) { processor } else { adapter };
@@ -71,14 +72,14 @@ async fn compare<P: Platform>(
     platform: &P,
     adapter: &mut Trainer,
     processor: &mut Trainer,
-    batch: &Batch,
+    batch: &Samples,
 ) -> Result<Verdict, ModelError> {
-    processor.accumulate(batch).await?;
+    processor.accumulate_samples(batch, 0).await?;
     let mut pace = Pace::default();
     while !pace.is_known() {
         platform.yield_now().await;
         let began = platform.now();
-        processor.accumulate(batch).await?;
+        processor.accumulate_samples(batch, 0).await?;
         pace = Pace { n_steps: pace.n_steps + 1, took: pace.took + platform.now().saturating_sub(began) };
     }
     processor.take_mean_gradient().await?;
@@ -91,9 +92,9 @@ async fn compare<P: Platform>(
     Ok(pace.verdict(done.map(|()| platform.now().saturating_sub(began))))
 }
 
-async fn steps(trainer: &mut Trainer, batch: &Batch, n_steps: u32) -> Result<(), ModelError> {
+async fn steps(trainer: &mut Trainer, batch: &Samples, n_steps: u32) -> Result<(), ModelError> {
     for _ in 0..n_steps {
-        trainer.accumulate(batch).await?;
+        trainer.accumulate_samples(batch, 0).await?;
     }
     trainer.take_mean_gradient().await.map(drop)
 }

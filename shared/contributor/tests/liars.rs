@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use barnraise_learning::{Batch, ComputeDevice, Optimizer, OptimizerSpec, Trainer};
+use barnraise_learning::{Batch, ComputeDevice, DataShape, Optimizer, OptimizerSpec, Trainer};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::{DeviceKind, Report};
@@ -125,7 +125,12 @@ struct Run {
 impl Run {
     fn new(attack: Attack, aggregation: Aggregation, gradient_norm_max: f32) -> Self {
         let spec = ModelSpec { kind: ModelKind::Mlp { hidden: vec![32] }, seed: 5 };
-        let trainer = Trainer::new(&spec, SHAPE, N_CLASSES, ComputeDevice::cpu()).unwrap();
+        let trainer = Trainer::new(
+            &spec,
+            DataShape::Images { shape: SHAPE, n_classes: N_CLASSES },
+            ComputeDevice::cpu(),
+        )
+        .unwrap();
         let layout = trainer.layout();
         let config = RoundConfig {
             target_batch_size: target(attack, aggregation),

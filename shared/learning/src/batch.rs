@@ -2,7 +2,7 @@
 //!
 //! Pure host code: bytes in, normalized values out.
 
-use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::dataset::{ImageShape, TokenShape};
 
 use crate::error::ModelError;
 
@@ -35,6 +35,23 @@ pub(crate) fn check_images(
     match images.len() == want {
         true => Ok(()),
         false => Err(ModelError::ImageBytes { n_samples, want, got: images.len() }),
+    }
+}
+
+/// Checks what a pass over text relies on: whole sequences, 1 to `max`, of tokens that the vocabulary has.
+pub(crate) fn check_tokens(ids: &[u16], shape: TokenShape, max: usize) -> Result<usize, ModelError> {
+    let length = usize::from(shape.length);
+    if length == 0 || !ids.len().is_multiple_of(length) {
+        return Err(ModelError::TokenCount { length, got: ids.len() });
+    }
+    let n_samples = ids.len() / length;
+    if n_samples == 0 || n_samples > max {
+        return Err(ModelError::BatchSize { max, got: n_samples });
+    }
+    let vocabulary = shape.vocabulary;
+    match ids.iter().position(|&id| id >= vocabulary) {
+        Some(index) => Err(ModelError::Token { index, token: ids[index], vocabulary }),
+        None => Ok(n_samples),
     }
 }
 
@@ -75,10 +92,10 @@ fn pixel_values() -> [f32; 256] {
 }
 
 /// `[n_samples, n_classes]`: 1 at each label, 0 elsewhere.
-pub(crate) fn one_hot(labels: &[u8], n_classes: usize) -> Vec<f32> {
+pub(crate) fn one_hot<L: Copy + Into<usize>>(labels: &[L], n_classes: usize) -> Vec<f32> {
     let mut values = vec![0.0; labels.len() * n_classes];
     for (row, &label) in values.chunks_exact_mut(n_classes).zip(labels) {
-        row[usize::from(label)] = 1.0;
+        row[label.into()] = 1.0;
     }
     values
 }
@@ -111,6 +128,6 @@ mod tests {
         assert!(matches!(check_images(&[0; 30], 5, SHAPE, 4), Err(ModelError::BatchSize { .. })));
         let label = check_labels(&[0, 3], 3);
         assert_eq!(label, Err(ModelError::Label { sample: 1, label: 3, n_classes: 3 }));
-        assert_eq!(one_hot(&[1, 0], 2), [0.0, 1.0, 1.0, 0.0]);
+        assert_eq!(one_hot(&[1_u8, 0], 2), [0.0, 1.0, 1.0, 0.0]);
     }
 }

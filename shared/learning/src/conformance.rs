@@ -4,12 +4,15 @@
 //! far they lie apart. Nothing is asserted here: the caller decides what a failure means.
 
 pub use barnraise_protocol::check::CheckOutcome;
-use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::dataset::{
+    ImageShape, LabelledImages, SPECIAL_TOKENS, Samples, TokenSequences, TokenShape,
+};
 use barnraise_protocol::run::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, ModelSpec};
 
-use crate::batch::Batch;
+use crate::data_shape::DataShape;
 use crate::device::ComputeDevice;
 use crate::error::ModelError;
+use crate::masking::EVALUATION_DRAW;
 use crate::trainer::{MeanGradient, Trainer};
 
 /// Gradients, losses and probabilities of another device: it sums in another order and its
@@ -25,6 +28,7 @@ const DIFFERENCE_STEP: f32 = 2e-3;
 
 const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 const N_CLASSES: usize = 10;
+const TOKENS: TokenShape = TokenShape { length: 16, vocabulary: 60 };
 const N_SAMPLES: usize = 32;
 /// Where the batch is cut in two for the accumulation check, unevenly.
 const CUT: usize = 11;
@@ -33,53 +37,60 @@ fn outcome(name: String, got: &[f32], want: &[f32], tolerance: f32) -> CheckOutc
     CheckOutcome { name, deviation: deviation(got, want), tolerance }
 }
 
-/// Runs every check on `device` with both architectures.
+/// Runs every check on `device` with every architecture.
 ///
 /// # Errors
 /// A device that failed. A wrong result is not an error but an outcome that did not pass.
 pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError> {
     let mut outcomes = Vec::new();
-    let models = [("LeNet", ModelKind::LeNet), ("MLP", ModelKind::Mlp { hidden: vec![64, 32] })];
-    for (name, kind) in models {
+    let images = DataShape::Images { shape: SHAPE, n_classes: N_CLASSES };
+    let albert = ModelKind::Albert { embedding: 12, hidden: 24, heads: 3, inner: 32, layers: 2 };
+    let models = [
+        ("LeNet", ModelKind::LeNet, images),
+        ("MLP", ModelKind::Mlp { hidden: vec![64, 32] }, images),
+        ("ALBERT", albert, DataShape::Tokens(TOKENS)),
+    ];
+    for (name, kind, data) in models {
         let spec = ModelSpec { kind, seed: 11 };
-        let mut tested = Trainer::new(&spec, SHAPE, N_CLASSES, device.clone())?;
-        let mut reference = Trainer::new(&spec, SHAPE, N_CLASSES, ComputeDevice::cpu())?;
-        outcomes.extend(compare(name, &mut tested, &mut reference).await?);
-        outcomes.extend(differences(name, &mut reference).await?);
-        let got = local_steps(tested, &spec).await?;
-        let want = local_steps(reference, &spec).await?;
+        let mut tested = Trainer::new(&spec, data, device.clone())?;
+        let mut reference = Trainer::new(&spec, data, ComputeDevice::cpu())?;
+        let samples = synthetic_samples(data);
+        outcomes.extend(compare(name, &samples, &mut tested, &mut reference).await?);
+        if let Samples::Images(images) = &samples {
+            outcomes.push(probabilities(name, images, &tested, &reference).await?);
+        }
+        outcomes.push(differences(name, &samples, &mut reference).await?);
+        let got = local_steps(tested, &spec, &samples).await?;
+        let want = local_steps(reference, &spec, &samples).await?;
         outcomes.push(outcome(format!("{name}: local steps as on the CPU"), &got, &want, TOLERANCE_DEVICE));
     }
     Ok(outcomes)
 }
 
 /// The pseudo-gradient of a way and of one that is cut short.
-async fn local_steps(trainer: Trainer, spec: &ModelSpec) -> Result<Vec<f32>, ModelError> {
+async fn local_steps(trainer: Trainer, spec: &ModelSpec, samples: &Samples) -> Result<Vec<f32>, ModelError> {
     let steps = LocalSteps {
         steps: 3,
         optimizer: InnerOptimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0 },
         schedule: InnerSchedule { peak: 0.02, warmup_epochs: 0, decay: InnerDecay::Constant },
     };
     let mut trainer = trainer.with_local_steps(spec, &steps)?;
-    let (head, tail) = cut(&synthetic_batch(N_SAMPLES));
+    let (head, tail) = (part(samples, 0..CUT), part(samples, CUT..N_SAMPLES));
     Ok(gradient(&mut trainer, &[&head, &tail, &head, &tail]).await?.values)
 }
 
 async fn compare(
     model: &str,
+    all: &Samples,
     tested: &mut Trainer,
     reference: &mut Trainer,
 ) -> Result<Vec<CheckOutcome>, ModelError> {
-    let all = synthetic_batch(N_SAMPLES);
-    let (head, tail) = cut(&all);
-    let want = gradient(reference, &[&all]).await?;
-    let whole = gradient(tested, &[&all]).await?;
+    let (head, tail) = (part(all, 0..CUT), part(all, CUT..N_SAMPLES));
+    let want = gradient(reference, &[all]).await?;
+    let whole = gradient(tested, &[all]).await?;
     let pieces = gradient(tested, &[&head, &tail]).await?;
     let parts = [gradient(tested, &[&head]).await?, gradient(tested, &[&tail]).await?];
-    let images = &all.images;
-    let got_probabilities = tested.predict(images, N_SAMPLES).await?;
-    let want_probabilities = reference.predict(images, N_SAMPLES).await?;
-    let evaluation = tested.evaluate(images, &all.labels).await?;
+    let evaluation = tested.evaluate_samples(all).await?;
 
     let name = |check: &str| format!("{model}: {check}");
     let device = TOLERANCE_DEVICE;
@@ -87,18 +98,31 @@ async fn compare(
     Ok(vec![
         outcome(name("gradient as on the CPU"), &whole.values, &want.values, device),
         outcome(name("loss as on the CPU"), &[whole.loss], &[want.loss], device),
-        outcome(name("probabilities as on the CPU"), &got_probabilities, &want_probabilities, device),
         outcome(name("two micro-batches as one"), &pieces.values, &whole.values, grouping),
         outcome(name("two peers by their samples as one"), &weighted(&parts), &whole.values, grouping),
         outcome(name("loss of evaluation and step"), &[evaluation.loss], &[whole.loss], grouping),
     ])
 }
 
+async fn probabilities(
+    model: &str,
+    images: &LabelledImages,
+    tested: &Trainer,
+    reference: &Trainer,
+) -> Result<CheckOutcome, ModelError> {
+    let got = tested.predict(&images.images, N_SAMPLES).await?;
+    let want = reference.predict(&images.images, N_SAMPLES).await?;
+    Ok(outcome(format!("{model}: probabilities as on the CPU"), &got, &want, TOLERANCE_DEVICE))
+}
+
 /// The gradient of each layer against central differences of the loss along it, on the CPU.
-async fn differences(model: &str, trainer: &mut Trainer) -> Result<Vec<CheckOutcome>, ModelError> {
-    let batch = synthetic_batch(N_SAMPLES);
+async fn differences(
+    model: &str,
+    samples: &Samples,
+    trainer: &mut Trainer,
+) -> Result<CheckOutcome, ModelError> {
     let parameters = trainer.layout().initial_parameters(11);
-    let gradient = gradient(trainer, &[&batch]).await?.values;
+    let gradient = gradient(trainer, &[samples]).await?.values;
     let mut slopes = (Vec::new(), Vec::new());
     for segment in trainer.layout().clone().segments() {
         let range = segment.range();
@@ -110,19 +134,20 @@ async fn differences(model: &str, trainer: &mut Trainer) -> Result<Vec<CheckOutc
                 *value += sign * slope / norm;
             }
             trainer.load_parameters(&moved)?;
-            *loss = trainer.evaluate(&batch.images, &batch.labels).await?.loss;
+            *loss = trainer.evaluate_samples(samples).await?.loss;
         }
         slopes.0.push(norm);
         slopes.1.push((losses[0] - losses[1]) / (2.0 * DIFFERENCE_STEP));
     }
     trainer.load_parameters(&parameters)?;
     let name = format!("{model}: gradient as finite differences of the loss");
-    Ok(vec![outcome(name, &slopes.0, &slopes.1, TOLERANCE_DIFFERENCES)])
+    Ok(outcome(name, &slopes.0, &slopes.1, TOLERANCE_DIFFERENCES))
 }
 
-async fn gradient(trainer: &mut Trainer, batches: &[&Batch]) -> Result<MeanGradient, ModelError> {
-    for batch in batches {
-        trainer.accumulate(batch).await?;
+/// With the tokens masked as in an evaluation, so that losses can be compared.
+async fn gradient(trainer: &mut Trainer, batches: &[&Samples]) -> Result<MeanGradient, ModelError> {
+    for samples in batches {
+        trainer.accumulate_samples(samples, EVALUATION_DRAW).await?;
     }
     let taken = trainer.take_mean_gradient().await?;
     taken.ok_or(ModelError::BatchSize { max: N_SAMPLES, got: 0 })
@@ -138,11 +163,18 @@ fn weighted(parts: &[MeanGradient]) -> Vec<f32> {
     mean
 }
 
+fn synthetic_samples(data: DataShape) -> Samples {
+    match data {
+        DataShape::Images { .. } => Samples::Images(blobs()),
+        DataShape::Tokens(shape) => Samples::Tokens(progressions(shape)),
+    }
+}
+
 /// Blobs whose place and brightness depend on the class, on a noisy ground.
-fn synthetic_batch(n_samples: usize) -> Batch {
-    let mut batch = Batch::default();
+fn blobs() -> LabelledImages {
+    let mut batch = LabelledImages::default();
     let mut random = 12_345_u32;
-    for sample in 0..n_samples {
+    for sample in 0..N_SAMPLES {
         let label = (sample * 7 + 3) % N_CLASSES;
         let (row, column) = (4 + 2 * label, 24 - 2 * label);
         for pixel in 0..SHAPE.n_values() {
@@ -156,11 +188,20 @@ fn synthetic_batch(n_samples: usize) -> Batch {
     batch
 }
 
-fn cut(batch: &Batch) -> (Batch, Batch) {
-    let (head, tail) = batch.images.split_at(CUT * SHAPE.n_values());
-    let (head_labels, tail_labels) = batch.labels.split_at(CUT);
-    let part = |images: &[u8], labels: &[u8]| Batch { images: images.to_vec(), labels: labels.to_vec() };
-    (part(head, head_labels), part(tail, tail_labels))
+/// Ids that rise by a step of the sequence's own, and begin again at the end of the vocabulary.
+fn progressions(shape: TokenShape) -> TokenSequences {
+    let n_words = usize::from(shape.vocabulary - SPECIAL_TOKENS);
+    let length = usize::from(shape.length);
+    let id = |sample: usize, place: usize| (sample * 5 + place * (1 + sample % 4)) % n_words;
+    let ids =
+        (0..N_SAMPLES * length).map(|at| SPECIAL_TOKENS + id(at / length, at % length) as u16).collect();
+    TokenSequences { length: shape.length, ids }
+}
+
+fn part(samples: &Samples, range: std::ops::Range<usize>) -> Samples {
+    let mut part = samples.none_of();
+    range.for_each(|index| part.push(samples, index));
+    part
 }
 
 /// Infinite where the lengths differ or a value is not finite.
@@ -184,7 +225,7 @@ mod tests {
 
     fn assert_conforms(device: &ComputeDevice) {
         let outcomes = block_on(run(device)).unwrap();
-        assert_eq!(outcomes.len(), 16);
+        assert_eq!(outcomes.len(), 23);
         for outcome in &outcomes {
             println!("{}: {:e} of {:e}", outcome.name, outcome.deviation, outcome.tolerance);
         }

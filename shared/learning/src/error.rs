@@ -83,6 +83,46 @@ pub enum ModelError {
         /// Of the model.
         n_classes: usize,
     },
+    /// A model for samples of another kind.
+    #[error("the model does not learn from {got}")]
+    WrongData {
+        /// What the samples are.
+        got: &'static str,
+    },
+    /// A size of a transformer that is out of bounds.
+    #[error("a transformer's {name} must be {want}, it is {got}")]
+    Dimension {
+        /// Such as `hidden`.
+        name: &'static str,
+        /// The range in words.
+        want: &'static str,
+        /// What came.
+        got: u32,
+    },
+    /// A forward pass over one sample would take too much memory.
+    #[error("the model keeps more than {max} values for one sample")]
+    Activations {
+        /// Most allowed.
+        max: usize,
+    },
+    /// Another number of tokens than that of whole sequences.
+    #[error("{got} tokens, which is not a whole number of sequences of {length}")]
+    TokenCount {
+        /// Tokens of a sequence.
+        length: usize,
+        /// What came.
+        got: usize,
+    },
+    /// A token without an embedding.
+    #[error("token {index} is {token}, the vocabulary has {vocabulary}")]
+    Token {
+        /// Index in the batch.
+        index: usize,
+        /// What came.
+        token: u16,
+        /// Of the model.
+        vocabulary: u16,
+    },
     /// More samples than a gradient can be weighted with.
     #[error("more than {max} samples accumulated")]
     TooManySamples {

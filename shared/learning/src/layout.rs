@@ -5,10 +5,15 @@
 //! `[in, out]`. Gradients have the same order. This file never touches a tensor library, so the
 //! order cannot depend on a backend.
 
+mod albert;
+
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
 
+pub(crate) use self::albert::AlbertSizes;
+use crate::data_shape::DataShape;
 use crate::error::ModelError;
+use crate::random::SplitMix64;
 
 /// Most values a model may have: 64 Mi, a quarter of a GiB in single precision. A specification
 /// comes from a peer, so it is bounded before anything is allocated.
@@ -34,7 +39,7 @@ const LENET_MAPS: [usize; 2] = [6, 16];
 const LENET_HIDDEN: [usize; 2] = [120, 84];
 
 /// One tensor inside the flat vector.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ParameterSegment {
     /// Such as `conv1.weight`.
     pub name: String,
@@ -44,10 +49,29 @@ pub struct ParameterSegment {
     pub offset: usize,
     /// Number of values.
     pub len: usize,
-    /// Inputs that each unit of the layer sums over.
-    pub fan_in: usize,
-    /// Whether a ReLU follows the layer.
-    pub before_relu: bool,
+    /// Its first values.
+    pub initial: Initial,
+}
+
+/// The first values of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Initial {
+    /// Of a layer: uniform. Weights in `±gain * sqrt(3 / fan_in)` with gain `sqrt(2)` before a ReLU and 1 elsewhere
+    /// (Kaiming uniform, He et al. 2015), biases in `±1 / sqrt(fan_in)`. Biases are not zero because the
+    /// layer-wise optimizers scale a step by the norm of what it changes.
+    Layer {
+        /// Inputs that each unit of the layer sums over.
+        fan_in: usize,
+        /// Whether a ReLU follows the layer.
+        before_relu: bool,
+    },
+    /// Uniform in `±bound`.
+    Uniform {
+        /// Largest.
+        bound: f32,
+    },
+    /// All the same.
+    Constant(f32),
 }
 
 impl ParameterSegment {
@@ -63,7 +87,7 @@ impl ParameterSegment {
 }
 
 /// All tensors of a model in the order of the flat vector.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ParameterLayout {
     segments: Vec<ParameterSegment>,
     n_parameters: usize,
@@ -72,23 +96,31 @@ pub struct ParameterLayout {
 }
 
 impl ParameterLayout {
-    /// The layout of `spec` on images of `shape`.
+    /// The layout of `spec` on samples of such sizes.
     ///
     /// # Errors
-    /// A model that is too large, too deep, or does not fit the images.
-    pub fn of(spec: &ModelSpec, shape: ImageShape, n_classes: usize) -> Result<Self, ModelError> {
+    /// A model that is too large, too deep, or does not fit the samples.
+    pub fn of(spec: &ModelSpec, data: DataShape) -> Result<Self, ModelError> {
+        let (shape, n_classes) = match (&spec.kind, data) {
+            (ModelKind::Albert { .. }, DataShape::Tokens(tokens)) => {
+                return AlbertSizes::of(&spec.kind, tokens)?.layout();
+            }
+            (ModelKind::LeNet | ModelKind::Mlp { .. }, DataShape::Images { shape, n_classes }) => {
+                (shape, n_classes)
+            }
+            _ => return Err(ModelError::WrongData { got: data.name() }),
+        };
         if n_classes == 0 || n_classes > CLASSES_MAX {
             return Err(ModelError::Classes { max: CLASSES_MAX, got: n_classes });
         }
         if shape.n_values() == 0 {
             return Err(ModelError::EmptyImage);
         }
-        let mut builder = Builder {
-            layout: Self { segments: Vec::new(), n_parameters: 0, n_activations: shape.n_values() },
-        };
+        let mut builder = Builder::new(shape.n_values());
         match &spec.kind {
             ModelKind::LeNet => builder.lenet(shape, n_classes)?,
             ModelKind::Mlp { hidden } => builder.mlp(shape.n_values(), hidden, n_classes)?,
+            ModelKind::Albert { .. } => return Err(ModelError::WrongData { got: data.name() }),
         }
         Ok(builder.layout)
     }
@@ -110,22 +142,27 @@ impl ParameterLayout {
 
     /// The first parameters, bit for bit the same on every platform for the same seed.
     ///
-    /// Weights are uniform in `±gain * sqrt(3 / fan_in)` with gain `sqrt(2)` before a ReLU and 1
-    /// elsewhere (Kaiming uniform, He et al. 2015), biases in `±1 / sqrt(fan_in)`. Biases are not
-    /// zero because the layer-wise optimizers scale a step by the norm of what it changes.
-    ///
     /// The generator works on integers, and the only floating-point operations are conversions,
     /// products, quotients and roots, which IEEE 754 rounds the same everywhere.
     pub fn initial_parameters(&self, seed: u64) -> Vec<f32> {
         let mut random = SplitMix64 { state: seed };
         let mut flat = Vec::with_capacity(self.n_parameters);
         for segment in &self.segments {
-            let numerator = match (segment.is_bias(), segment.before_relu) {
-                (true, _) => 1.0,
-                (false, true) => 6.0,
-                (false, false) => 3.0,
+            let bound = match segment.initial {
+                Initial::Constant(value) => {
+                    flat.extend(std::iter::repeat_n(value, segment.len));
+                    continue;
+                }
+                Initial::Uniform { bound } => bound,
+                Initial::Layer { fan_in, before_relu } => {
+                    let numerator = match (segment.is_bias(), before_relu) {
+                        (true, _) => 1.0,
+                        (false, true) => 6.0,
+                        (false, false) => 3.0,
+                    };
+                    (numerator / fan_in as f32).sqrt()
+                }
             };
-            let bound = (numerator / segment.fan_in as f32).sqrt();
             flat.extend((0..segment.len).map(|_| random.next_signed_unit() * bound));
         }
         flat
@@ -145,6 +182,10 @@ struct Builder {
 }
 
 impl Builder {
+    fn new(n_activations: usize) -> Self {
+        Self { layout: ParameterLayout { segments: Vec::new(), n_parameters: 0, n_activations } }
+    }
+
     fn lenet(&mut self, shape: ImageShape, n_classes: usize) -> Result<(), ModelError> {
         let (height, width) = (usize::from(shape.height), usize::from(shape.width));
         if height < LENET_PIXELS_MIN || width < LENET_PIXELS_MIN {
@@ -193,24 +234,19 @@ impl Builder {
         before_relu: bool,
     ) -> Result<(), ModelError> {
         self.layout.n_activations = self.layout.n_activations.saturating_add(n_out);
-        self.segment(format!("{name}.weight"), weight, fan_in, before_relu)?;
-        self.segment(format!("{name}.bias"), vec![n_out], fan_in, before_relu)
+        let initial = Initial::Layer { fan_in, before_relu };
+        self.segment(format!("{name}.weight"), weight, initial)?;
+        self.segment(format!("{name}.bias"), vec![n_out], initial)
     }
 
-    fn segment(
-        &mut self,
-        name: String,
-        shape: Vec<usize>,
-        fan_in: usize,
-        before_relu: bool,
-    ) -> Result<(), ModelError> {
+    fn segment(&mut self, name: String, shape: Vec<usize>, initial: Initial) -> Result<(), ModelError> {
         let offset = self.layout.n_parameters;
         let len = shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size));
         let total = len.and_then(|len| offset.checked_add(len)).filter(|&total| total <= PARAMETERS_MAX);
         let (Some(len), Some(total)) = (len, total) else {
             return Err(ModelError::TooLarge { max: PARAMETERS_MAX });
         };
-        self.layout.segments.push(ParameterSegment { name, shape, offset, len, fan_in, before_relu });
+        self.layout.segments.push(ParameterSegment { name, shape, offset, len, initial });
         self.layout.n_parameters = total;
         Ok(())
     }
@@ -219,27 +255,6 @@ impl Builder {
 /// Pixels left of `size` after LeNet's padded convolution, pooling, convolution and pooling.
 fn pooled(size: usize) -> usize {
     (size / 2 - (LENET_KERNEL - 1)) / 2
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014): integers only, the whole state is the seed.
-struct SplitMix64 {
-    state: u64,
-}
-
-impl SplitMix64 {
-    fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in `[-1, 1)`, a multiple of 2^-23, so that both operations are exact.
-    fn next_signed_unit(&mut self) -> f32 {
-        let bits = (self.next_u64() >> 40) as f32;
-        bits / 8_388_608.0 - 1.0
-    }
 }
 
 #[cfg(test)]
@@ -253,7 +268,7 @@ mod tests {
     const FASHION: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 
     fn layout(kind: ModelKind) -> Result<ParameterLayout, ModelError> {
-        ParameterLayout::of(&ModelSpec { kind, seed: 0 }, FASHION, 10)
+        ParameterLayout::of(&ModelSpec { kind, seed: 0 }, DataShape::Images { shape: FASHION, n_classes: 10 })
     }
 
     #[test]
@@ -288,11 +303,12 @@ mod tests {
         let empty = layout(ModelKind::Mlp { hidden: vec![4, 0] });
         assert_eq!(empty, Err(ModelError::EmptyLayer { layer: 1 }));
         let spec = ModelSpec { kind: ModelKind::LeNet, seed: 0 };
+        let of = |shape, n_classes| ParameterLayout::of(&spec, DataShape::Images { shape, n_classes });
         let small = ImageShape { height: 11, width: 28, channels: 1 };
-        assert!(matches!(ParameterLayout::of(&spec, small, 10), Err(ModelError::ImageTooSmall { .. })));
+        assert!(matches!(of(small, 10), Err(ModelError::ImageTooSmall { .. })));
         let large = ImageShape { height: u16::MAX, width: u16::MAX, channels: u16::MAX };
-        assert!(ParameterLayout::of(&spec, large, 10).is_err());
-        assert!(matches!(ParameterLayout::of(&spec, FASHION, 257), Err(ModelError::Classes { .. })));
+        assert!(of(large, 10).is_err());
+        assert!(matches!(of(FASHION, 257), Err(ModelError::Classes { .. })));
     }
 
     #[test]

@@ -13,15 +13,20 @@ pub mod schedule;
 pub mod trainer;
 
 mod batch;
+mod data_shape;
 mod engine;
+mod masking;
 mod platform;
+mod random;
 mod statistics;
 
 pub use batch::{Batch, PIXEL_MEAN, PIXEL_STD};
+pub use data_shape::DataShape;
 pub use device::{ComputeDevice, DeviceChoice, DeviceError, open_device};
 pub use error::ModelError;
-pub use layout::{ParameterLayout, ParameterSegment};
+pub use layout::{Initial, ParameterLayout, ParameterSegment};
 pub use local::{LocalSteps, LocalStepsError};
+pub use masking::{EVALUATION_DRAW, MASKED_SHARE, Masked, masked_per_sequence};
 pub use optimizer::{Optimizer, OptimizerError, OptimizerSpec, OptimizerState};
 pub use schedule::{Decay, ScheduleError, ScheduleSpec};
 pub use trainer::{Evaluation, MeanGradient, Trainer};

@@ -3,24 +3,24 @@
 //! A gradient needs no loss value, only `softmax - one_hot`; keeping the loss off the device saves
 //! its kernels in every step.
 
-/// Sums over samples.
+/// Sums over rows of logits: one for each picture, one for each guess in a text.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Statistics {
-    pub(crate) n_samples: usize,
-    /// Sum of the samples' cross-entropies, natural logarithm.
+    pub(crate) n_rows: usize,
+    /// Sum of the rows' cross-entropies, natural logarithm.
     pub(crate) loss_sum: f64,
-    /// Samples whose largest logit is that of their label.
+    /// Rows whose largest logit is that of their label.
     pub(crate) n_correct: usize,
 }
 
 impl Statistics {
     /// Of `logits` `[labels.len(), n_classes]`.
-    pub(crate) fn of(logits: &[f32], labels: &[u8]) -> Self {
+    pub(crate) fn of(logits: &[f32], labels: &[u16]) -> Self {
         let n_classes = logits.len() / labels.len().max(1);
         let mut statistics = Self::default();
         for (row, &label) in logits.chunks_exact(n_classes.max(1)).zip(labels) {
             let Some(&own) = row.get(usize::from(label)) else { continue };
-            statistics.n_samples += 1;
+            statistics.n_rows += 1;
             statistics.loss_sum += log_sum_exp(row) - f64::from(own);
             statistics.n_correct += usize::from(argmax(row) == usize::from(label));
         }
@@ -28,14 +28,14 @@ impl Statistics {
     }
 
     pub(crate) fn add(&mut self, other: Self) {
-        self.n_samples += other.n_samples;
+        self.n_rows += other.n_rows;
         self.loss_sum += other.loss_sum;
         self.n_correct += other.n_correct;
     }
 
     /// Mean loss; NaN without samples.
     pub(crate) fn mean_loss(&self) -> f32 {
-        (self.loss_sum / self.n_samples as f64) as f32
+        (self.loss_sum / self.n_rows as f64) as f32
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
     fn loss_and_accuracy_have_known_values() {
         let logits = [0.0, 0.0, 1.0_f32.ln(), 3.0_f32.ln(), 1000.0, 0.0];
         let statistics = Statistics::of(&logits, &[0, 1, 1]);
-        assert_eq!((statistics.n_samples, statistics.n_correct), (3, 2));
+        assert_eq!((statistics.n_rows, statistics.n_correct), (3, 2));
         let want = 2.0_f64.ln() + (4.0_f64 / 3.0).ln() + 1000.0;
         assert!((statistics.loss_sum - want).abs() < 1e-6);
         assert!((f64::from(statistics.mean_loss()) - want / 3.0).abs() < 1e-4);

@@ -8,19 +8,22 @@
 //! With [`LocalSteps`] each micro-batch is a step: its gradient is read back, the step is made on the host, in
 //! the same plain loops on every device, and the parameters of the next one are uploaded.
 
+mod text;
+
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 
-use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::dataset::{ImageShape, Samples};
 use barnraise_protocol::run::{self, ModelSpec};
 use futures::future::MaybeDone;
 
 use crate::batch::{self, Batch};
+use crate::data_shape::DataShape;
 use crate::device::ComputeDevice;
-use crate::engine::{Engine, LogitsRead};
+use crate::engine::{Engine, Input, LogitsRead};
 use crate::error::ModelError;
-use crate::layout::ParameterLayout;
+use crate::layout::{AlbertSizes, ParameterLayout};
 use crate::local::LocalSteps;
 use crate::statistics::{self, Statistics};
 
@@ -38,7 +41,7 @@ pub struct MeanGradient {
     pub n_samples: u32,
     /// Mean cross-entropy of those samples, natural logarithm.
     pub loss: f32,
-    /// Samples whose class was the model's first guess.
+    /// First guesses that were right: of one for each picture, or of those for each sequence.
     pub n_correct: u32,
 }
 
@@ -47,21 +50,22 @@ pub struct MeanGradient {
 pub struct Evaluation {
     /// Mean cross-entropy, natural logarithm.
     pub loss: f32,
-    /// Share of samples whose class was the first guess, 0 to 1.
+    /// Share of first guesses that were right, 0 to 1: of a picture's class, or of a masked token.
     pub accuracy: f32,
 }
 
 /// A step whose logits are on their way to the host.
 struct InFlight {
     logits: MaybeDone<LogitsRead>,
-    labels: Vec<u8>,
+    labels: Vec<u16>,
 }
 
 /// A model on a device, and the gradient that it accumulates.
 pub struct Trainer {
     layout: ParameterLayout,
-    shape: ImageShape,
-    n_classes: usize,
+    data: DataShape,
+    /// Of the run, for the choice of masked tokens.
+    seed: u64,
     device: ComputeDevice,
     engine: Engine,
     local: Option<Box<LocalSteps>>,
@@ -76,21 +80,21 @@ impl Trainer {
     /// A model with the initial parameters of its specification's seed.
     ///
     /// # Errors
-    /// A specification that is out of bounds or does not fit the images; a lost device.
-    pub fn new(
-        spec: &ModelSpec,
-        shape: ImageShape,
-        n_classes: usize,
-        device: ComputeDevice,
-    ) -> Result<Self, ModelError> {
+    /// A specification that is out of bounds or does not fit the samples; a lost device.
+    pub fn new(spec: &ModelSpec, data: DataShape, device: ComputeDevice) -> Result<Self, ModelError> {
         device.check()?;
-        let layout = ParameterLayout::of(spec, shape, n_classes)?;
+        let layout = ParameterLayout::of(spec, data)?;
         let flat = layout.initial_parameters(spec.seed);
-        let engine = Engine::new(&layout, shape, n_classes, &device, &flat);
+        let engine = match data {
+            DataShape::Images { shape, n_classes } => Engine::new(&layout, shape, n_classes, &device, &flat),
+            DataShape::Tokens(tokens) => {
+                Engine::albert(&layout, AlbertSizes::of(&spec.kind, tokens)?, &device, &flat)
+            }
+        };
         Ok(Self {
             layout,
-            shape,
-            n_classes,
+            data,
+            seed: spec.seed,
             device,
             engine,
             local: None,
@@ -154,29 +158,59 @@ impl Trainer {
         }
     }
 
-    /// Adds the gradient of a micro-batch, summed over its samples; with local steps, makes one.
+    /// Adds the gradient of a micro-batch of a run. `draw` is the epoch: with the samples and the run's seed it
+    /// decides which tokens of a text are masked.
+    ///
+    /// # Errors
+    /// As of [`Self::accumulate`].
+    pub async fn accumulate_samples(&mut self, samples: &Samples, draw: u64) -> Result<(), ModelError> {
+        match samples {
+            Samples::Images(images) => self.accumulate_images(&images.images, &images.labels).await,
+            Samples::Tokens(tokens) => self.accumulate_tokens(&tokens.ids, draw).await,
+        }
+    }
+
+    /// Adds the gradient of a micro-batch of pictures, summed over its samples; with local steps, makes one.
     ///
     /// Returns when the step is queued and at most [`IN_FLIGHT_MAX`] are not yet computed; a local step is made then.
     ///
     /// # Errors
     /// A batch that does not fit the model (nothing is added); a device that failed.
     pub async fn accumulate(&mut self, batch: &Batch) -> Result<(), ModelError> {
-        self.check_batch(&batch.images, &batch.labels)?;
-        let n_samples = u32::try_from(batch.labels.len()).ok().and_then(|n| self.n_samples.checked_add(n));
+        self.accumulate_images(&batch.images, &batch.labels).await
+    }
+
+    async fn accumulate_images(&mut self, images: &[u8], labels: &[u8]) -> Result<(), ModelError> {
+        let (shape, n_classes) = self.images()?;
+        batch::check_images(images, labels.len(), shape, self.layout.batch_samples_max())?;
+        batch::check_labels(labels, n_classes)?;
+        let n_samples = self.prepare(labels.len())?;
+        let read = self.engine.step(Input::Images { images, labels });
+        let labels = labels.iter().map(|&label| label.into()).collect();
+        self.queued(read, labels, n_samples).await
+    }
+
+    /// Before a step over `n_samples`: they can be counted, the device is there, and it has the parameters that
+    /// local steps led to.
+    fn prepare(&mut self, n_samples: usize) -> Result<u32, ModelError> {
+        let n_samples = u32::try_from(n_samples).ok().filter(|n| self.n_samples.checked_add(*n).is_some());
         let n_samples = n_samples.ok_or(ModelError::TooManySamples { max: u32::MAX })?;
         self.device.check()?;
         if let Some(local) = &self.local {
             self.engine.load(local.parameters());
         }
+        Ok(n_samples)
+    }
 
-        let read = self.engine.step(&batch.images, &batch.labels);
-        self.n_samples = n_samples;
-        let mut step = InFlight { logits: futures::future::maybe_done(read), labels: batch.labels.clone() };
+    /// Counts a step over `n_samples` that was queued, and waits for those before; a local step is made.
+    async fn queued(&mut self, read: LogitsRead, labels: Vec<u16>, n_samples: u32) -> Result<(), ModelError> {
+        self.n_samples = self.n_samples.saturating_add(n_samples);
+        let mut step = InFlight { logits: futures::future::maybe_done(read), labels };
         // Polled once, the read is queued behind this step and does not wait for later ones.
         let _ = futures::poll!(&mut step.logits);
         self.in_flight().push_back(step);
         if self.local.is_some() {
-            return self.step_locally(batch.labels.len() as u32).await;
+            return self.step_locally(n_samples).await;
         }
         self.settle(IN_FLIGHT_MAX).await
     }
@@ -240,38 +274,55 @@ impl Trainer {
     /// - `images`: `[n_samples, height, width, channels]`
     /// - returns `[n_samples, n_classes]`, each row summing to 1
     pub async fn predict(&self, images: &[u8], n_samples: usize) -> Result<Vec<f32>, ModelError> {
-        let want = n_samples.saturating_mul(self.shape.n_values());
+        let (shape, n_classes) = self.images()?;
+        let want = n_samples.saturating_mul(shape.n_values());
         if images.len() != want {
             return Err(ModelError::ImageBytes { n_samples, want, got: images.len() });
         }
-        let mut probabilities = Vec::with_capacity(n_samples * self.n_classes);
-        for chunk in images.chunks(self.chunk_samples() * self.shape.n_values()) {
-            probabilities.extend(self.logits(chunk).await?);
+        let mut probabilities = Vec::with_capacity(n_samples * n_classes);
+        for images in images.chunks(self.chunk_samples() * shape.n_values()) {
+            let n_samples = images.len() / shape.n_values();
+            probabilities.extend(self.logits(Input::Images { images, labels: &[] }, n_samples).await?);
         }
-        statistics::softmax_rows(&mut probabilities, self.n_classes);
+        statistics::softmax_rows(&mut probabilities, n_classes);
         Ok(probabilities)
     }
 
-    /// Loss and accuracy on held-out samples, in chunks.
+    /// Loss and accuracy on held-out samples of a run, in chunks. Of a text the same tokens are masked every time.
+    ///
+    /// # Errors
+    /// Samples that do not fit the model; a device that failed.
+    pub async fn evaluate_samples(&self, samples: &Samples) -> Result<Evaluation, ModelError> {
+        match samples {
+            Samples::Images(images) => self.evaluate(&images.images, &images.labels).await,
+            Samples::Tokens(tokens) => self.evaluate_tokens(&tokens.ids).await,
+        }
+    }
+
+    /// Loss and accuracy on held-out pictures, in chunks.
     ///
     /// # Shapes
     /// - `images`: `[n_samples, height, width, channels]`
     /// - `labels`: `[n_samples]`
     pub async fn evaluate(&self, images: &[u8], labels: &[u8]) -> Result<Evaluation, ModelError> {
-        batch::check_images(images, labels.len(), self.shape, usize::MAX)?;
-        batch::check_labels(labels, self.n_classes)?;
+        let (shape, n_classes) = self.images()?;
+        batch::check_images(images, labels.len(), shape, usize::MAX)?;
+        batch::check_labels(labels, n_classes)?;
         let mut total = Statistics::default();
         let n_chunk = self.chunk_samples();
-        for (images, labels) in images.chunks(n_chunk * self.shape.n_values()).zip(labels.chunks(n_chunk)) {
-            total.add(Statistics::of(&self.logits(images).await?, labels));
+        for (images, labels) in images.chunks(n_chunk * shape.n_values()).zip(labels.chunks(n_chunk)) {
+            let logits = self.logits(Input::Images { images, labels }, labels.len()).await?;
+            let labels: Vec<u16> = labels.iter().map(|&label| label.into()).collect();
+            total.add(Statistics::of(&logits, &labels));
         }
-        let accuracy = total.n_correct as f64 / total.n_samples as f64;
-        Ok(Evaluation { loss: total.mean_loss(), accuracy: accuracy as f32 })
+        Ok(total.evaluation())
     }
 
-    fn check_batch(&self, images: &[u8], labels: &[u8]) -> Result<(), ModelError> {
-        batch::check_images(images, labels.len(), self.shape, self.layout.batch_samples_max())?;
-        batch::check_labels(labels, self.n_classes)
+    fn images(&self) -> Result<(ImageShape, usize), ModelError> {
+        match self.data {
+            DataShape::Images { shape, n_classes } => Ok((shape, n_classes)),
+            DataShape::Tokens(_) => Err(ModelError::WrongData { got: "pictures" }),
+        }
     }
 
     fn chunk_samples(&self) -> usize {
@@ -305,9 +356,9 @@ impl Trainer {
         Ok(())
     }
 
-    async fn logits(&self, images: &[u8]) -> Result<Vec<f32>, ModelError> {
+    async fn logits(&self, input: Input<'_>, n_samples: usize) -> Result<Vec<f32>, ModelError> {
         self.device.check()?;
-        let logits = self.engine.logits(images, images.len() / self.shape.n_values()).await;
+        let logits = self.engine.logits(input, n_samples).await;
         self.device.check()?;
         Ok(logits.map_err(|error| self.device.failed(error))?)
     }
@@ -318,6 +369,13 @@ fn mean_values(mut sum: Vec<f32>, n_samples: u32) -> Result<Vec<f32>, ModelError
     match sum.iter().position(|value| !value.is_finite()) {
         Some(index) => Err(ModelError::NotFinite { index }),
         None => Ok(sum),
+    }
+}
+
+impl Statistics {
+    fn evaluation(&self) -> Evaluation {
+        let accuracy = self.n_correct as f64 / self.n_rows as f64;
+        Evaluation { loss: self.mean_loss(), accuracy: accuracy as f32 }
     }
 }
 

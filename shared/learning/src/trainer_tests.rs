@@ -21,7 +21,8 @@ fn lenet() -> ModelSpec {
 }
 
 fn trainer(spec: &ModelSpec) -> Trainer {
-    Trainer::new(spec, SHAPE, N_CLASSES, ComputeDevice::cpu()).unwrap()
+    Trainer::new(spec, DataShape::Images { shape: SHAPE, n_classes: N_CLASSES }, ComputeDevice::cpu())
+        .unwrap()
 }
 
 /// A bright quadrant on a noisy ground; its corner is the class.

@@ -1,7 +1,7 @@
 //! A data set as it travels: a manifest of shards, each named by the hash of its bytes.
 //!
-//! A shard is zlib-compressed: `n_samples` images of `height * width * channels` bytes each, then
-//! `n_samples` labels of one byte.
+//! A shard is zlib-compressed. Of images: `n_samples` times `height * width * channels` bytes, then `n_samples`
+//! labels of one byte. Of text: `n_samples` times `length` ids of tokens, each two bytes, little-endian.
 
 use std::io::Read;
 
@@ -17,20 +17,51 @@ pub const SHARD_BYTES_MAX: u32 = 16 * 1024 * 1024;
 pub const SHARD_RAW_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most shards of a manifest.
 pub const SHARDS_MAX: usize = 10_000;
+/// Fewest and most tokens of a sequence.
+pub const SEQUENCE_TOKENS: std::ops::RangeInclusive<u16> = 4..=1024;
+/// Id of a token for which there is no other.
+pub const UNKNOWN_TOKEN: u16 = 0;
+/// Id of the token that stands where another one is to be guessed; it is never in the data.
+pub const MASK_TOKEN: u16 = 1;
+/// Id of the token between two documents.
+pub const SEPARATOR_TOKEN: u16 = 2;
+/// Ids below this have a meaning of their own, in every vocabulary.
+pub const SPECIAL_TOKENS: u16 = 3;
 
 /// What the training data is and where its pieces are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Name for people, such as `Fashion-MNIST`.
     pub name: String,
-    /// Shape of a sample.
-    pub shape: ImageShape,
-    /// Name of each class, in the order of the labels.
-    pub class_names: Vec<String>,
+    /// What a sample is.
+    pub samples: SampleKind,
     /// The training shards; a shard's index is its id.
     pub shards: Vec<ShardEntry>,
     /// Held-out samples to look at and to try the model on; never trained on.
     pub gallery: ShardEntry,
+}
+
+/// What a sample of a data set is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SampleKind {
+    /// A picture with a label.
+    Images {
+        /// Of each picture.
+        shape: ImageShape,
+        /// Name of each class, in the order of the labels.
+        class_names: Vec<String>,
+    },
+    /// A piece of text.
+    Tokens(TokenShape),
+}
+
+/// A sequence of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenShape {
+    /// Tokens in each sequence.
+    pub length: u16,
+    /// Ids that there are: each token is below. The first [`SPECIAL_TOKENS`] are no text.
+    pub vocabulary: u16,
 }
 
 /// Height, width and channels of an image, in pixels.
@@ -62,13 +93,31 @@ pub struct ShardEntry {
     pub sha256: Sha256Hash,
 }
 
-/// Decoded samples.
+/// Decoded samples, such as those of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shard {
+pub enum Samples {
+    /// Pictures and their labels.
+    Images(LabelledImages),
+    /// Pieces of text.
+    Tokens(TokenSequences),
+}
+
+/// Pictures and their labels.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LabelledImages {
     /// `[n_samples, height, width, channels]`, row-major, 0 is background.
     pub images: Vec<u8>,
     /// `[n_samples]`, each below the number of classes.
     pub labels: Vec<u8>,
+}
+
+/// Pieces of text, all of one length.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TokenSequences {
+    /// Tokens in each sequence.
+    pub length: u16,
+    /// `[n_samples, length]`, each below the size of the vocabulary.
+    pub ids: Vec<u16>,
 }
 
 /// Why the bytes of a shard, or a manifest, were not what they should be.
@@ -101,6 +150,14 @@ pub enum DatasetError {
         /// From the manifest.
         n_classes: usize,
     },
+    /// A token that the vocabulary does not have.
+    #[error("shard has token {token}, the vocabulary has {vocabulary}")]
+    Token {
+        /// What came.
+        token: u16,
+        /// From the manifest.
+        vocabulary: u16,
+    },
     /// The manifest itself is out of its bounds.
     #[error("manifest is not usable: {0}")]
     Manifest(&'static str),
@@ -110,11 +167,23 @@ impl Manifest {
     /// Checks every bound that the rest of the code relies on.
     pub fn validate(&self) -> Result<(), DatasetError> {
         let fail = |why| Err(DatasetError::Manifest(why));
-        if self.shape.n_values() == 0 {
-            return fail("an image has no pixels");
-        }
-        if self.class_names.is_empty() || self.class_names.len() > 256 {
-            return fail("it must name 1 to 256 classes");
+        match &self.samples {
+            SampleKind::Images { shape, class_names } => {
+                if shape.n_values() == 0 {
+                    return fail("an image has no pixels");
+                }
+                if class_names.is_empty() || class_names.len() > 256 {
+                    return fail("it must name 1 to 256 classes");
+                }
+            }
+            SampleKind::Tokens(tokens) => {
+                if !SEQUENCE_TOKENS.contains(&tokens.length) {
+                    return fail("a sequence must have 4 to 1024 tokens");
+                }
+                if tokens.vocabulary <= SPECIAL_TOKENS {
+                    return fail("a vocabulary must have more than its three special tokens");
+                }
+            }
         }
         if self.shards.is_empty() || self.shards.len() > SHARDS_MAX {
             return fail("it must list 1 to 10,000 shards");
@@ -135,34 +204,118 @@ impl Manifest {
         self.shards.iter().map(|entry| u64::from(entry.n_samples)).sum()
     }
 
+    /// Bytes of one sample before compression.
+    pub fn sample_bytes(&self) -> usize {
+        match &self.samples {
+            SampleKind::Images { shape, .. } => shape.n_values() + 1,
+            SampleKind::Tokens(tokens) => 2 * usize::from(tokens.length),
+        }
+    }
+
+    /// Shape of the pictures, where samples are pictures.
+    pub fn image_shape(&self) -> Option<ImageShape> {
+        match self.samples {
+            SampleKind::Images { shape, .. } => Some(shape),
+            SampleKind::Tokens(_) => None,
+        }
+    }
+
+    /// Name of each class, in the order of the labels; none where samples have no labels.
+    pub fn class_names(&self) -> &[String] {
+        match &self.samples {
+            SampleKind::Images { class_names, .. } => class_names,
+            SampleKind::Tokens(_) => &[],
+        }
+    }
+
     fn raw_bytes(&self, entry: &ShardEntry) -> usize {
-        (self.shape.n_values() + 1).saturating_mul(entry.n_samples as usize)
+        self.sample_bytes().saturating_mul(entry.n_samples as usize)
     }
 }
 
-impl Shard {
-    /// Number of samples.
+impl LabelledImages {
+    /// Number of pictures.
     pub fn n_samples(&self) -> usize {
         self.labels.len()
     }
 
-    /// Compresses the shard and gives its manifest entry.
+    /// Values of one image.
+    fn n_values(&self) -> usize {
+        self.images.len() / self.labels.len().max(1)
+    }
+}
+
+impl TokenSequences {
+    /// The sequences, one after the other.
+    pub fn sequences(&self) -> impl Iterator<Item = &[u16]> {
+        self.ids.chunks_exact(usize::from(self.length).max(1))
+    }
+}
+
+impl Samples {
+    /// Number of samples.
+    pub fn n_samples(&self) -> usize {
+        match self {
+            Self::Images(images) => images.n_samples(),
+            Self::Tokens(tokens) => tokens.ids.len() / usize::from(tokens.length).max(1),
+        }
+    }
+
+    /// No samples, of the same kind as these.
+    pub fn none_of(&self) -> Self {
+        match self {
+            Self::Images(_) => Self::Images(LabelledImages::default()),
+            Self::Tokens(tokens) => Self::Tokens(TokenSequences { length: tokens.length, ids: Vec::new() }),
+        }
+    }
+
+    /// Appends sample `index` of `from`. Nothing is appended of what is not there, or of another kind.
+    pub fn push(&mut self, from: &Self, index: usize) {
+        match (self, from) {
+            (Self::Images(here), Self::Images(from)) => {
+                let n_values = from.n_values();
+                let image = from.images.get(index * n_values..(index + 1) * n_values);
+                if let (Some(image), Some(&label)) = (image, from.labels.get(index)) {
+                    here.images.extend_from_slice(image);
+                    here.labels.push(label);
+                }
+            }
+            (Self::Tokens(here), Self::Tokens(from)) if here.length == from.length => {
+                let length = usize::from(from.length);
+                if let Some(ids) = from.ids.get(index * length..(index + 1) * length) {
+                    here.ids.extend_from_slice(ids);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// These samples as they travel, before compression.
+    fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Images(samples) => [samples.images.as_slice(), samples.labels.as_slice()].concat(),
+            Self::Tokens(tokens) => tokens.ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
+        }
+    }
+
+    /// Compresses the samples into a shard and gives its manifest entry.
     pub fn encode(&self) -> Result<(Vec<u8>, ShardEntry), DatasetError> {
-        let raw = [self.images.as_slice(), self.labels.as_slice()].concat();
+        let raw = self.to_bytes();
         let mut bytes = Vec::new();
         ZlibEncoder::new(raw.as_slice(), Compression::best())
             .read_to_end(&mut bytes)
             .map_err(|error| DatasetError::Compression(error.to_string()))?;
         let too_large = |_| DatasetError::Manifest("a shard is larger than 4 GiB");
         let entry = ShardEntry {
-            n_samples: u32::try_from(self.labels.len()).map_err(too_large)?,
+            n_samples: u32::try_from(self.n_samples()).map_err(too_large)?,
             n_bytes: u32::try_from(bytes.len()).map_err(too_large)?,
             sha256: Sha256Hash::of(&bytes),
         };
         Ok((bytes, entry))
     }
 
-    /// Checks the hash, decompresses at most what the manifest announces, checks every label.
+    /// Checks the hash of a shard, decompresses at most what the manifest announces, checks every label and
+    /// every token.
     pub fn decode(bytes: &[u8], entry: &ShardEntry, manifest: &Manifest) -> Result<Self, DatasetError> {
         let got = Sha256Hash::of(bytes);
         if got != entry.sha256 {
@@ -172,19 +325,34 @@ impl Shard {
         if want > SHARD_RAW_BYTES_MAX {
             return Err(DatasetError::Manifest("a shard is larger than 64 MiB after decompression"));
         }
-        let mut images = Vec::new();
+        let mut raw = Vec::new();
         ZlibDecoder::new(bytes)
             .take(want as u64 + 1)
-            .read_to_end(&mut images)
+            .read_to_end(&mut raw)
             .map_err(|error| DatasetError::Compression(error.to_string()))?;
-        if images.len() != want {
-            return Err(DatasetError::Length { want, got: images.len() });
+        if raw.len() != want {
+            return Err(DatasetError::Length { want, got: raw.len() });
         }
-        let labels = images.split_off(want - entry.n_samples as usize);
-        let n_classes = manifest.class_names.len();
-        match labels.iter().find(|&&label| usize::from(label) >= n_classes) {
-            Some(&label) => Err(DatasetError::Label { label, n_classes }),
-            None => Ok(Self { images, labels }),
+        match &manifest.samples {
+            SampleKind::Images { class_names, .. } => images(raw, entry, class_names.len()).map(Self::Images),
+            SampleKind::Tokens(shape) => tokens(&raw, *shape).map(Self::Tokens),
         }
+    }
+}
+
+fn images(mut images: Vec<u8>, entry: &ShardEntry, n_classes: usize) -> Result<LabelledImages, DatasetError> {
+    let labels = images.split_off(images.len().saturating_sub(entry.n_samples as usize));
+    match labels.iter().find(|&&label| usize::from(label) >= n_classes) {
+        Some(&label) => Err(DatasetError::Label { label, n_classes }),
+        None => Ok(LabelledImages { images, labels }),
+    }
+}
+
+fn tokens(raw: &[u8], shape: TokenShape) -> Result<TokenSequences, DatasetError> {
+    let (pairs, _) = raw.as_chunks::<2>();
+    let ids: Vec<u16> = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+    match ids.iter().find(|&&id| id >= shape.vocabulary || id == MASK_TOKEN) {
+        Some(&token) => Err(DatasetError::Token { token, vocabulary: shape.vocabulary }),
+        None => Ok(TokenSequences { length: shape.length, ids }),
     }
 }

@@ -150,6 +150,20 @@ pub enum ModelKind {
         /// Units of each hidden layer.
         hidden: Vec<u32>,
     },
+    /// A transformer that guesses masked tokens of text: ALBERT (Lan et al. 2020), whose layers share their
+    /// parameters and whose embedding is narrower than its layers.
+    Albert {
+        /// Width of a token's embedding.
+        embedding: u32,
+        /// Width of the layers, a multiple of the heads.
+        hidden: u32,
+        /// Attention heads of a layer.
+        heads: u32,
+        /// Units between the two maps of a layer's feed-forward part.
+        inner: u32,
+        /// Times that the one layer is applied.
+        layers: u32,
+    },
 }
 
 /// Asks the backbone at the other end of `stream` what is being trained.

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::bulk::{self, BulkError, CHUNK_BYTES, Partial, Pull, Transfer, WINDOW_CHUNKS};
 use barnraise_protocol::codec::TensorCodec;
-use barnraise_protocol::dataset::{DatasetError, ImageShape, Manifest, Shard};
+use barnraise_protocol::dataset::{
+    DatasetError, ImageShape, LabelledImages, MASK_TOKEN, Manifest, SampleKind, Samples, TokenSequences,
+    TokenShape,
+};
 use barnraise_protocol::framing;
 use barnraise_protocol::gradient::{self, Offer, Refusal};
 use barnraise_protocol::matchmaking::ModelVersion;
@@ -193,16 +196,17 @@ async fn parameters_are_fetched_epoch_after_epoch_on_one_stream() {
     assert!(served.is_err());
 }
 
+fn images(n_classes: usize) -> SampleKind {
+    let class_names = (0..n_classes).map(|i| i.to_string()).collect();
+    SampleKind::Images { shape: ImageShape { height: 2, width: 2, channels: 1 }, class_names }
+}
+
 fn manifest() -> (Manifest, Vec<u8>) {
-    let shard = Shard { images: noise(4 * 30_000), labels: (0..30_000u32).map(|i| (i % 10) as u8).collect() };
+    let labels = (0..30_000u32).map(|i| (i % 10) as u8).collect();
+    let shard = Samples::Images(LabelledImages { images: noise(4 * 30_000), labels });
     let (bytes, entry) = shard.encode().unwrap();
-    let manifest = Manifest {
-        name: "noise".into(),
-        shape: ImageShape { height: 2, width: 2, channels: 1 },
-        class_names: (0..10).map(|i| i.to_string()).collect(),
-        shards: vec![entry],
-        gallery: entry,
-    };
+    let manifest =
+        Manifest { name: "noise".into(), samples: images(10), shards: vec![entry], gallery: entry };
     (manifest, bytes)
 }
 
@@ -224,7 +228,7 @@ async fn a_shard_arrives_whole_and_a_poisoned_one_is_refused() {
             let mut partial = None;
             let fetched = shard::fetch(&mut b, ShardId::Train(0), &entry, &mut partial, |_| {}).await;
             if honest {
-                let shard = Shard::decode(&fetched.unwrap(), &entry, &manifest).unwrap();
+                let shard = Samples::decode(&fetched.unwrap(), &entry, &manifest).unwrap();
                 assert_eq!(shard.n_samples(), 30_000);
                 let other = ShardId::Train(7);
                 let refused = shard::fetch(&mut b, other, &entry, &mut None, |_| {}).await.unwrap_err();
@@ -245,13 +249,43 @@ fn a_shard_is_checked_against_its_manifest() {
     let entry = manifest.shards[0];
     let mut fewer = entry;
     fewer.n_samples -= 1;
-    let short = Shard::decode(&bytes, &fewer, &manifest).unwrap_err();
+    let short = Samples::decode(&bytes, &fewer, &manifest).unwrap_err();
     assert!(matches!(short, DatasetError::Length { .. }), "{short}");
-    manifest.class_names.truncate(5);
-    let label = Shard::decode(&bytes, &entry, &manifest).unwrap_err();
+    manifest.samples = images(5);
+    let label = Samples::decode(&bytes, &entry, &manifest).unwrap_err();
     assert!(matches!(label, DatasetError::Label { n_classes: 5, .. }), "{label}");
-    manifest.class_names.clear();
+    manifest.samples = images(0);
     assert!(manifest.validate().is_err());
+}
+
+#[test]
+fn a_shard_of_text_is_checked_token_by_token() {
+    let ids: Vec<u16> = (0..400).map(|i| 3 + i % 50).collect();
+    let tokens = |ids: &[u16]| Samples::Tokens(TokenSequences { length: 8, ids: ids.to_vec() });
+    let shape = TokenShape { length: 8, vocabulary: 53 };
+    let decoded = |samples: &Samples, shape| {
+        let (bytes, entry) = samples.encode().unwrap();
+        let manifest = Manifest {
+            name: "text".into(),
+            samples: SampleKind::Tokens(shape),
+            shards: vec![entry],
+            gallery: entry,
+        };
+        manifest.validate()?;
+        Samples::decode(&bytes, &entry, &manifest)
+    };
+    assert_eq!(decoded(&tokens(&ids), shape), Ok(tokens(&ids)));
+    let fewer = TokenShape { vocabulary: 52, ..shape };
+    assert_eq!(decoded(&tokens(&ids), fewer), Err(DatasetError::Token { token: 52, vocabulary: 52 }));
+    let longer = TokenShape { length: 9, ..shape };
+    assert!(matches!(decoded(&tokens(&ids), longer), Err(DatasetError::Length { want: 900, got: 800 })));
+    // The mask is what the model is to see in place of a token, and no token.
+    let mut masked = ids.clone();
+    masked[7] = MASK_TOKEN;
+    assert!(matches!(decoded(&tokens(&masked), shape), Err(DatasetError::Token { token: MASK_TOKEN, .. })));
+    for shape in [TokenShape { length: 3, ..shape }, TokenShape { vocabulary: 3, ..shape }] {
+        assert!(matches!(decoded(&tokens(&ids), shape), Err(DatasetError::Manifest(_))));
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use barnraise_protocol::average;
 use barnraise_protocol::bulk::{Pull, Transfer};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::{self, DeviceKind, Join, Progress, Report};
-use barnraise_protocol::dataset::{ImageShape, Manifest, Shard, ShardEntry};
+use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, Samples, ShardEntry, TokenShape};
 use barnraise_protocol::framing::{self, HEADER_BYTES};
 use barnraise_protocol::gradient::{self, Offer, Refusal};
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
@@ -81,8 +81,10 @@ fn description() -> RunDescription {
         contribution_samples_max: 8192,
         manifest: Manifest {
             name: "d".into(),
-            shape: ImageShape { height: 28, width: 28, channels: 1 },
-            class_names: vec!["a".into()],
+            samples: SampleKind::Images {
+                shape: ImageShape { height: 28, width: 28, channels: 1 },
+                class_names: vec!["a".into()],
+            },
             shards: vec![entry],
             gallery: entry,
         },
@@ -97,7 +99,7 @@ fn run_messages() {
     let entry = format!("0528{}", hash_hex());
     let key = "cd".repeat(32);
     let golden = format!(
-        "0001720174017000{key}0101ac02010a800840d00f01000000000000000000804001641c1c01010161 01{entry}{entry}"
+        "0001720174017000{key}0101ac02010a800840d00f0100000000000000000080400164001c1c01010161 01{entry}{entry}"
     );
     let golden = golden.replace(' ', "");
     check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
@@ -117,6 +119,14 @@ fn run_messages() {
             golden.replace("0000000000000000008040", &format!("00000000000000000110{hex}008040")[2..]);
         check(&run::BackboneToContributor::Description(Box::new(described)), max, &golden);
     }
+}
+
+#[test]
+fn what_a_text_run_adds_to_the_description() {
+    let tokens = SampleKind::Tokens(TokenShape { length: 64, vocabulary: 300 });
+    check(&tokens, 64, "0140ac02");
+    let albert = ModelKind::Albert { embedding: 64, hidden: 128, heads: 4, inner: 300, layers: 2 };
+    check(&albert, 64, "0240800104ac0202");
 }
 
 #[test]
@@ -272,7 +282,10 @@ proptest! {
         // The hash is right, so that what follows it is reached.
         let sha256 = Sha256Hash::of(&bytes);
         let entry = ShardEntry { n_samples, n_bytes: bytes.len() as u32, sha256 };
-        let _ = Shard::decode(&bytes, &entry, &description().manifest);
+        let mut manifest = description().manifest;
+        let _ = Samples::decode(&bytes, &entry, &manifest);
+        manifest.samples = SampleKind::Tokens(TokenShape { length: 7, vocabulary: 100 });
+        let _ = Samples::decode(&bytes, &entry, &manifest);
     }
 
     #[test]

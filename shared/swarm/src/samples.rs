@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use barnraise_protocol::dataset::Shard;
+use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::shard::ShardId;
 
 use crate::random::SplitMix64;
@@ -20,16 +20,7 @@ pub struct SampleStream {
     /// Shards of this pass that are still to be fetched, last first.
     order: Vec<u32>,
     fetching: Option<u32>,
-    buffer: Vec<(Arc<Shard>, u32)>,
-}
-
-/// Samples of one forward and backward pass.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Samples {
-    /// `[n, height, width, channels]`.
-    pub images: Vec<u8>,
-    /// `[n]`.
-    pub labels: Vec<u8>,
+    buffer: Vec<(Arc<Samples>, u32)>,
 }
 
 impl SampleStream {
@@ -53,7 +44,7 @@ impl SampleStream {
     }
 
     /// The shard that was wanted is here.
-    pub fn on_shard(&mut self, shard: &Arc<Shard>) {
+    pub fn on_shard(&mut self, shard: &Arc<Samples>) {
         self.fetching = None;
         let samples = 0..shard.n_samples() as u32;
         self.buffer.extend(samples.map(|index| (shard.clone(), index)));
@@ -79,14 +70,12 @@ impl SampleStream {
         if self.buffer.len() < n {
             return None;
         }
-        let mut samples = Samples { images: Vec::new(), labels: Vec::with_capacity(n) };
+        let (first, _) = self.buffer.first()?;
+        let mut samples = first.none_of();
         for _ in 0..n {
             let at = self.random.below(self.buffer.len());
             let (shard, index) = self.buffer.swap_remove(at);
-            let index = index as usize;
-            let n_values = shard.images.len() / shard.n_samples().max(1);
-            samples.images.extend_from_slice(&shard.images[index * n_values..(index + 1) * n_values]);
-            samples.labels.push(shard.labels[index]);
+            samples.push(&shard, index as usize);
         }
         Some(samples)
     }
@@ -94,13 +83,22 @@ impl SampleStream {
 
 #[cfg(test)]
 mod tests {
+    use barnraise_protocol::dataset::{LabelledImages, TokenSequences};
+
     use super::*;
 
     /// A shard whose samples have one value, their global number, and the label of their shard.
-    fn shard(id: ShardId) -> Arc<Shard> {
+    fn shard(id: ShardId) -> Arc<Samples> {
         let ShardId::Train(id) = id else { panic!("{id:?}") };
         let images = (0..10).map(|i| (id * 10 + i) as u8).collect();
-        Arc::new(Shard { images, labels: vec![id as u8; 10] })
+        Arc::new(Samples::Images(LabelledImages { images, labels: vec![id as u8; 10] }))
+    }
+
+    fn take(stream: &mut SampleStream, n: usize) -> LabelledImages {
+        match stream.take(n) {
+            Some(Samples::Images(images)) => images,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn one_pass(seed: u64) -> Vec<u8> {
@@ -110,7 +108,7 @@ mod tests {
             while let Some(id) = stream.next_fetch() {
                 stream.on_shard(&shard(id));
             }
-            let samples = stream.take(5).unwrap();
+            let samples = take(&mut stream, 5);
             assert_eq!(samples.labels.len(), 5);
             seen.extend(samples.images);
         }
@@ -124,11 +122,29 @@ mod tests {
             let id = stream.next_fetch().unwrap();
             stream.on_shard(&shard(id));
         }
-        let mut first = stream.take(80).unwrap().images;
+        let mut first = take(&mut stream, 80).images;
         first.sort_unstable();
         assert!(first.into_iter().eq(0..80));
         assert_ne!(one_pass(1), one_pass(2));
         assert_eq!(one_pass(1), one_pass(1));
+    }
+
+    #[test]
+    fn a_sequence_of_tokens_is_drawn_whole() {
+        let mut stream = SampleStream::new(2, 100, 3);
+        while let Some(ShardId::Train(id)) = stream.next_fetch() {
+            let first = id as u16 * 100;
+            let ids = (0..10).flat_map(|i| [first + i, first + i, first + i]).collect();
+            stream.on_shard(&Arc::new(Samples::Tokens(TokenSequences { length: 3, ids })));
+            if stream.n_buffered() == 20 {
+                break;
+            }
+        }
+        let Some(Samples::Tokens(tokens)) = stream.take(20) else { panic!("no tokens") };
+        let mut seen: Vec<u16> = tokens.sequences().map(|ids| ids[0]).collect();
+        assert!(tokens.sequences().all(|ids| ids.iter().all(|id| *id == ids[0])));
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq((0..10).chain(100..110)));
     }
 
     #[test]
@@ -139,7 +155,7 @@ mod tests {
             stream.on_shard(&shard(id));
         }
         assert_eq!(stream.n_buffered(), 30);
-        let mut labels = stream.take(12).unwrap().labels;
+        let mut labels = take(&mut stream, 12).labels;
         labels.sort_unstable();
         labels.dedup();
         assert!(labels.len() > 1, "all of one shard");

@@ -1,13 +1,13 @@
 //! Several uneven peers through the real backbone make the steps that one machine makes.
 
 use barnraise_learning::{
-    Batch, ComputeDevice, Decay, Optimizer, OptimizerSpec, ParameterLayout, ScheduleSpec, Trainer,
+    Batch, ComputeDevice, DataShape, Decay, Optimizer, OptimizerSpec, ParameterLayout, ScheduleSpec, Trainer,
 };
 use barnraise_native::config::RunConfig;
 use barnraise_native::data::fashion_mnist::{Dataset, FileSpecs};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::BackboneToContributor;
-use barnraise_protocol::dataset::{ImageShape, Shard};
+use barnraise_protocol::dataset::{ImageShape, LabelledImages};
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::RunDescription;
 use barnraise_tests::client::{Client, Session};
@@ -107,17 +107,17 @@ fn data() -> Dataset {
     Dataset::load(&sources, &FileSpecs::fashion_mnist()).unwrap()
 }
 
-fn take(data: &Dataset, begin: usize, n_samples: usize) -> Shard {
+fn take(data: &Dataset, begin: usize, n_samples: usize) -> LabelledImages {
     let n_values = data.shape.n_values();
     let end = begin + n_samples;
-    Shard {
+    LabelledImages {
         images: data.train.images[begin * n_values..end * n_values].to_vec(),
         labels: data.train.labels[begin..end].to_vec(),
     }
 }
 
 /// Adds the gradients of `samples`, `micro_batch` at a time.
-async fn accumulate(trainer: &mut Trainer, samples: &Shard, micro_batch: usize, shape: ImageShape) {
+async fn accumulate(trainer: &mut Trainer, samples: &LabelledImages, micro_batch: usize, shape: ImageShape) {
     let images = samples.images.chunks(micro_batch * shape.n_values());
     for (images, labels) in images.zip(samples.labels.chunks(micro_batch)) {
         let batch = Batch { images: images.to_vec(), labels: labels.to_vec() };
@@ -126,8 +126,7 @@ async fn accumulate(trainer: &mut Trainer, samples: &Shard, micro_batch: usize, 
 }
 
 fn trainer(run: &RunDescription) -> Trainer {
-    let (shape, n_classes) = (run.manifest.shape, run.manifest.class_names.len());
-    Trainer::new(&run.model, shape, n_classes, ComputeDevice::cpu()).unwrap()
+    Trainer::new(&run.model, DataShape::of(&run.manifest.samples), ComputeDevice::cpu()).unwrap()
 }
 
 struct Peer {
@@ -152,12 +151,17 @@ impl Peer {
         Self { client, run, session, trainer, n_samples, micro_batch }
     }
 
-    async fn compute(&mut self, epoch: u64, samples: &Shard) {
+    fn shape(&self) -> ImageShape {
+        self.run.manifest.image_shape().unwrap()
+    }
+
+    async fn compute(&mut self, epoch: u64, samples: &LabelledImages) {
         let state = self.client.state(&self.run).await.unwrap();
         assert_eq!(state.epoch, epoch);
         self.trainer.load_parameters(&state.parameters).unwrap();
         self.trainer.on_epoch(epoch);
-        accumulate(&mut self.trainer, samples, self.micro_batch, self.run.manifest.shape).await;
+        let shape = self.shape();
+        accumulate(&mut self.trainer, samples, self.micro_batch, shape).await;
         self.session.report(epoch, self.n_samples as u32).await.unwrap();
     }
 
@@ -190,7 +194,7 @@ struct OneMachine {
 
 impl OneMachine {
     fn new(run: &RunDescription, shape: ImageShape, spec: OptimizerSpec, schedule: ScheduleSpec) -> Self {
-        let layout = ParameterLayout::of(&run.model, shape, run.manifest.class_names.len()).unwrap();
+        let layout = ParameterLayout::of(&run.model, DataShape::of(&run.manifest.samples)).unwrap();
         Self {
             trainer: trainer(run),
             shape,
@@ -200,7 +204,7 @@ impl OneMachine {
         }
     }
 
-    async fn step(&mut self, epoch: u64, samples: &Shard) {
+    async fn step(&mut self, epoch: u64, samples: &LabelledImages) {
         self.trainer.load_parameters(&self.parameters).unwrap();
         accumulate(&mut self.trainer, samples, samples.labels.len(), self.shape).await;
         let mean = self.trainer.take_mean_gradient().await.unwrap().unwrap();

@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::dom::{DomError, Listener, by_id, document, window};
 use crate::draw;
 use crate::sketch::Sketch;
-use crate::state::Event;
+use crate::state::{Event, Page};
 use crate::view::View;
 
 /// Listens for as long as the page is open.
@@ -70,7 +70,7 @@ fn listen_to_sketch(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError> 
     let (asking, drawn) = (Rc::clone(app), Rc::clone(sketch));
     sketch.listen(move || {
         // Before the run is known every picture is taken to be one of Fashion-MNIST.
-        let shape = asking.with_page(|page| page.run.as_ref().map(|run| run.manifest.shape));
+        let shape = asking.with_page(Page::image_shape);
         let (height, width) = shape.map_or((28, 28), |shape| (shape.height.into(), shape.width.into()));
         let n_channels = shape.map_or(1, |shape| usize::from(shape.channels));
         let sample = drawn.ink().and_then(|(ink, side)| draw::to_sample(&ink, side, height, width));

@@ -5,7 +5,7 @@ use barnraise_protocol::access::{AccessDescription, PublicKey, Signature, UnixTi
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::Progress;
-use barnraise_protocol::dataset::{ImageShape, Manifest, ShardEntry};
+use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry, TokenShape};
 use barnraise_protocol::hash::Sha256Hash;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
@@ -41,12 +41,24 @@ pub(crate) fn run() -> RunDescription {
         contribution_samples_max: 4096,
         manifest: Manifest {
             name: "Fashion-MNIST".into(),
-            shape: ImageShape { height: 28, width: 28, channels: 1 },
-            class_names: ["T-shirt", "Trouser", "Pullover"].map(String::from).into(),
+            samples: SampleKind::Images {
+                shape: ImageShape { height: 28, width: 28, channels: 1 },
+                class_names: ["T-shirt", "Trouser", "Pullover"].map(String::from).into(),
+            },
             shards: vec![entry],
             gallery: entry,
         },
     }
+}
+
+/// A page on which a run learns from text.
+pub(crate) fn text_page() -> Page {
+    let mut page = page();
+    if let Some(run) = &mut page.run {
+        run.manifest.samples = SampleKind::Tokens(TokenShape { length: 64, vocabulary: 4000 });
+        run.model.kind = ModelKind::Albert { embedding: 64, hidden: 128, heads: 4, inner: 512, layers: 4 };
+    }
+    page
 }
 
 pub(crate) fn progress() -> Progress {

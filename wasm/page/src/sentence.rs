@@ -105,7 +105,10 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
             let so_far = format::transfer(*bytes, Some(*bytes_total));
             joining(
                 page,
-                Sentence::new("fetching-data", format!("Fetching pictures to learn from: {so_far}.")),
+                Sentence::new(
+                    "fetching-data",
+                    format!("Fetching {} to learn from: {so_far}.", page.samples_in_words()),
+                ),
             )
         }
         Activity::WarmingUp => {
@@ -114,8 +117,8 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
             joining(page, Sentence::new("warming-up", text))
         }
         Activity::Training { epoch } => {
-            let text =
-                format!("Learning from pictures for step {} on {}.", step(*epoch), device_in_words(device));
+            let (samples, device) = (page.samples_in_words(), device_in_words(device));
+            let text = format!("Learning from {samples} for step {} on {device}.", step(*epoch));
             at_work(Sentence::new("training", text))
         }
         Activity::Sending { epoch, bytes, bytes_total } => {
@@ -147,6 +150,7 @@ fn joining(page: &Page, sentence: Sentence) -> Sentence {
     }
     let spoken = match sentence.doing {
         "fetching-model" => "Fetching the newest model.",
+        "fetching-data" if page.is_of_text() => "Fetching text to learn from.",
         "fetching-data" => "Fetching pictures to learn from.",
         _ => "Warming up.",
     };

@@ -6,6 +6,7 @@
 
 mod events;
 mod parts;
+mod samples;
 
 use barnraise_messages::{
     Activity, CheckOutcome, Contribution, DeviceChange, DeviceChoice, Event as Told, PageToPeer, PeerToPage,
@@ -239,22 +240,10 @@ impl Page {
         self.question.as_ref().is_some_and(|question| question.is_open)
     }
 
-    /// A picture of the gallery, `[height, width, channels]`.
-    pub(crate) fn gallery_image(&self, idx: usize) -> Option<&[u8]> {
-        let n_values = self.run.as_ref()?.manifest.shape.n_values();
-        self.gallery.as_ref()?.images.chunks_exact(n_values.max(1)).nth(idx)
-    }
-
     /// What the picture of the question is, where that is known.
     pub(crate) fn label(&self) -> Option<usize> {
         let picked = self.question.as_ref()?.picked?;
         self.gallery.as_ref()?.labels.get(picked).copied().map(usize::from)
-    }
-
-    /// Name of a class, or its number where the run names none.
-    pub(crate) fn class_name(&self, label: usize) -> String {
-        let named = self.run.as_ref().and_then(|run| run.manifest.class_names.get(label));
-        named.cloned().unwrap_or_else(|| format!("Class {label}"))
     }
 
     fn on_run(&mut self, now_ms: f64, status: RunStatus) -> Vec<Action> {
@@ -420,7 +409,7 @@ impl Page {
         if self.check_wanted {
             actions.push(Action::Post(PageToPeer::SelfCheck));
         }
-        if self.gallery.is_none() {
+        if self.gallery.is_none() && !self.is_of_text() {
             actions.push(Action::Post(PageToPeer::LoadGallery));
         }
         if self.is_asking() {

@@ -11,15 +11,14 @@ use barnraise_learning::Trainer;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::{DeviceKind, Report};
-use barnraise_protocol::dataset::{ImageShape, Shard};
+use barnraise_protocol::dataset::{ImageShape, Samples};
 use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
 use barnraise_swarm::contributor::{Action, Contributor};
 use barnraise_swarm::robust::Aggregation;
 use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundAction, RoundConfig, Ticket};
-use barnraise_swarm::samples::Samples;
 use barnraise_swarm::{Moment, PeerKey};
 
-use super::machine::{Machine, batch, trainer};
+use super::machine::{Machine, trainer};
 use super::{Feed, MICRO_BATCH, SEEDS, TARGET};
 
 /// Of each peer: how long a micro-batch takes it, and how long its gradient is on its way, in ms.
@@ -92,7 +91,7 @@ fn key(peer: usize) -> PeerKey {
 }
 
 impl Collaboration {
-    pub(super) fn new(shards: &Arc<Vec<Arc<Shard>>>, shape: ImageShape, n_steps: u64) -> Result<Self> {
+    pub(super) fn new(shards: &Arc<Vec<Arc<Samples>>>, shape: ImageShape, n_steps: u64) -> Result<Self> {
         let machine = Machine::new(shape, n_steps)?;
         let peer = |index: usize| {
             Ok(Peer {
@@ -228,7 +227,7 @@ impl Collaboration {
             }
             Event::Batch(_) => {
                 let samples = one.feed.take()?;
-                one.trainer.accumulate(&batch(&samples)).await?;
+                one.trainer.accumulate_samples(&samples, 0).await?;
                 one.accumulated.push(samples);
                 let speed = 1000.0 * MICRO_BATCH as f32 / PEERS[peer].0 as f32;
                 one.contributor.on_batch(MICRO_BATCH as u32, speed);
@@ -325,7 +324,7 @@ impl Collaboration {
     fn make_step(&mut self, mean: &MeanOfRound) -> Result<()> {
         self.machine.apply(&mean.gradient)?;
         let samples = std::mem::take(&mut self.counted);
-        let n_counted: usize = samples.iter().map(|samples| samples.labels.len()).sum();
+        let n_counted: usize = samples.iter().map(|samples| samples.n_samples()).sum();
         ensure!(n_counted as u64 == mean.n_samples, "{n_counted} samples, the step has {}", mean.n_samples);
         self.steps.push(Step { loss: f64::from(mean.loss), n_samples: mean.n_samples, samples });
         self.n_steps += 1;

@@ -2,12 +2,11 @@
 
 use anyhow::{Context, Result};
 use barnraise_learning::{
-    Batch, ComputeDevice, Decay, MeanGradient, Optimizer, OptimizerSpec, ParameterLayout, ScheduleSpec,
+    ComputeDevice, DataShape, Decay, MeanGradient, Optimizer, OptimizerSpec, ParameterLayout, ScheduleSpec,
     Trainer,
 };
-use barnraise_protocol::dataset::{ImageShape, Shard};
+use barnraise_protocol::dataset::{ImageShape, LabelledImages, Samples};
 use barnraise_protocol::run::{ModelKind, ModelSpec};
-use barnraise_swarm::samples::Samples;
 
 const N_CLASSES: usize = 10;
 const SEED: u64 = 1;
@@ -17,9 +16,13 @@ const OPTIMIZER: OptimizerSpec =
 const LEARNING_RATE: f32 = 0.01;
 const WARMUP_STEPS: u64 = 20;
 
+fn data(shape: ImageShape) -> DataShape {
+    DataShape::Images { shape, n_classes: N_CLASSES }
+}
+
 /// A trainer of the model that all of them train.
 pub(super) fn trainer(shape: ImageShape) -> Result<Trainer> {
-    Ok(Trainer::new(&model(), shape, N_CLASSES, ComputeDevice::cpu())?)
+    Ok(Trainer::new(&model(), data(shape), ComputeDevice::cpu())?)
 }
 
 fn model() -> ModelSpec {
@@ -37,7 +40,7 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(shape: ImageShape, n_steps: u64) -> Result<Self> {
-        let layout = ParameterLayout::of(&model(), shape, N_CLASSES)?;
+        let layout = ParameterLayout::of(&model(), data(shape))?;
         let steps = n_steps.saturating_sub(WARMUP_STEPS).max(1);
         let decay = Decay::Linear { steps, floor: 0.0 };
         Ok(Self {
@@ -54,7 +57,7 @@ impl Machine {
     }
 
     pub(super) async fn accumulate(&mut self, samples: &Samples) -> Result<()> {
-        Ok(self.trainer.accumulate(&batch(samples)).await?)
+        Ok(self.trainer.accumulate_samples(samples, 0).await?)
     }
 
     /// A step with all that was accumulated; returns the mean loss and the number of its samples.
@@ -74,12 +77,7 @@ impl Machine {
     }
 
     /// On held-out samples, 0 to 1.
-    pub(super) async fn accuracy(&self, test: &Shard) -> Result<f64> {
+    pub(super) async fn accuracy(&self, test: &LabelledImages) -> Result<f64> {
         Ok(f64::from(self.trainer.evaluate(&test.images, &test.labels).await?.accuracy))
     }
-}
-
-/// As a trainer takes them.
-pub(super) fn batch(samples: &Samples) -> Batch {
-    Batch { images: samples.images.clone(), labels: samples.labels.clone() }
 }

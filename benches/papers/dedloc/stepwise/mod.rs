@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use barnraise_native::data::fashion_mnist::{Dataset, FileSpecs, Sources};
-use barnraise_protocol::dataset::Shard;
+use barnraise_protocol::dataset::{LabelledImages, Samples};
 use barnraise_protocol::shard::ShardId;
-use barnraise_swarm::samples::{SampleStream, Samples};
+use barnraise_swarm::samples::SampleStream;
 use clap::Args;
 
 use self::collaboration::Collaboration;
@@ -146,22 +146,24 @@ fn points(curve: &Curve) -> Vec<(f64, f64)> {
 }
 
 /// Shards of equal size, in the order of the data set, which is random.
-fn cut(dataset: &Dataset) -> Arc<Vec<Arc<Shard>>> {
+fn cut(dataset: &Dataset) -> Arc<Vec<Arc<Samples>>> {
     let n_values = dataset.shape.n_values();
     let images = dataset.train.images.chunks(SHARD_SAMPLES * n_values);
     let shards = images.zip(dataset.train.labels.chunks(SHARD_SAMPLES));
-    let shard = |(images, labels): (&[u8], &[u8])| Shard { images: images.to_vec(), labels: labels.to_vec() };
+    let shard = |(images, labels): (&[u8], &[u8])| {
+        Samples::Images(LabelledImages { images: images.to_vec(), labels: labels.to_vec() })
+    };
     Arc::new(shards.map(|pair| Arc::new(shard(pair))).collect())
 }
 
 /// Micro-batches for one peer, in an order of its own (section 3.3).
 struct Feed {
-    shards: Arc<Vec<Arc<Shard>>>,
+    shards: Arc<Vec<Arc<Samples>>>,
     stream: SampleStream,
 }
 
 impl Feed {
-    fn new(shards: &Arc<Vec<Arc<Shard>>>, seed: u64) -> Self {
+    fn new(shards: &Arc<Vec<Arc<Samples>>>, seed: u64) -> Self {
         let stream = SampleStream::new(shards.len() as u32, BUFFER, seed);
         Self { shards: Arc::clone(shards), stream }
     }

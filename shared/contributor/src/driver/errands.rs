@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_protocol::dataset::Shard;
+use barnraise_protocol::dataset::{LabelledImages, Samples};
 use barnraise_protocol::shard::ShardId;
 use futures::FutureExt;
 
@@ -86,12 +86,16 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.errands.contains(&Errand::Gallery) && self.run.is_some()
     }
 
-    pub(super) fn on_gallery(&mut self, shard: Arc<Shard>) {
+    pub(super) fn on_gallery(&mut self, shard: Arc<Samples>) {
         let waiting = self.errands.len();
         self.errands.retain(|errand| *errand != Errand::Gallery);
         if self.errands.len() < waiting {
-            let Shard { images, labels } = Arc::unwrap_or_clone(shard);
-            (self.events)(Event::Gallery { images, labels });
+            match Arc::unwrap_or_clone(shard) {
+                Samples::Images(LabelledImages { images, labels }) => {
+                    (self.events)(Event::Gallery { images, labels });
+                }
+                Samples::Tokens(_) => self.fail("This run has no pictures to look at".into()),
+            }
         }
     }
 

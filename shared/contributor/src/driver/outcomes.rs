@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use barnraise_learning::{ComputeDevice, MeanGradient, ModelError, Trainer};
+use barnraise_learning::{ComputeDevice, DataShape, MeanGradient, ModelError, Trainer};
 use barnraise_protocol::gradient::Refusal;
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
@@ -437,8 +437,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
 
 /// Computes what the run wants, on `device`.
 pub(super) fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
-    let (shape, n_classes) = (run.manifest.shape, run.manifest.class_names.len());
-    let trainer = Trainer::new(&run.model, shape, n_classes, device)?;
+    let trainer = Trainer::new(&run.model, DataShape::of(&run.manifest.samples), device)?;
     match &run.local_steps {
         Some(steps) => trainer.with_local_steps(&run.model, steps),
         None => Ok(trainer),

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use barnraise_learning::{Batch, ComputeDevice};
+use barnraise_learning::{ComputeDevice, DataShape};
 use barnraise_protocol::contribute::{DEVICE_NAME_CHARS_MAX, Join, Report};
 use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::contributor::Action;
@@ -203,7 +203,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let Some(adapter) = run.trainer.take() else { return };
         self.is_device_free = false;
         let (description, n_samples) = (&run.description, run.description.micro_batch_size as usize);
-        let shape = description.manifest.shape;
+        let data = DataShape::of(&description.manifest.samples);
         // A model that the adapter has is one that the CPU takes as well.
         let processor = (self.device.choice() != cpu.choice())
             .then(|| outcomes::trainer(description, cpu).ok())
@@ -212,7 +212,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             run.trainer = Some(adapter);
             return;
         };
-        let batch = Batch { images: vec![0; n_samples * shape.n_values()], labels: vec![0; n_samples] };
+        let batch = data.blank_samples(n_samples);
         self.compute_kind = Some(ComputeKind::Trial);
         self.compute = trial::trial(self.platform, adapter, processor, batch).boxed_local().fuse();
     }
@@ -225,9 +225,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             self.is_starved = true;
             return;
         };
-        let batch = Batch { images: samples.images, labels: samples.labels };
+        let epoch = run.loaded.map_or(0, |(epoch, _)| epoch);
         self.compute_kind = Some(ComputeKind::Batch);
-        self.compute = compute::batch(self.platform, trainer, batch).boxed_local().fuse();
+        self.compute = compute::batch(self.platform, trainer, samples, epoch).boxed_local().fuse();
     }
 
     fn start_gradient(&mut self, naming: Naming) -> bool {

@@ -11,11 +11,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use barnraise_contributor::Platform;
-use barnraise_learning::{DeviceChoice, ParameterLayout};
+use barnraise_learning::{DataShape, DeviceChoice, ParameterLayout};
 use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::bulk::{self, Partial, Transfer};
 use barnraise_protocol::contribute::{self, DeviceKind, Progress};
-use barnraise_protocol::dataset::{ImageShape, Manifest, Shard};
+use barnraise_protocol::dataset::{ImageShape, LabelledImages, Manifest, SampleKind, Samples};
 use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::{self, Compression, ModelKind, ModelSpec, RunDescription};
@@ -68,15 +68,15 @@ pub(crate) struct Backbone {
 }
 
 /// Noise on a ground that tells the class, so that it neither compresses well nor is all alike.
-fn shard(seed: u64) -> Shard {
+fn shard(seed: u64) -> Samples {
     let mut random = SplitMix64::new(seed);
-    let mut shard = Shard { images: Vec::new(), labels: Vec::new() };
+    let mut shard = LabelledImages::default();
     for _ in 0..SHARD_SAMPLES {
         let label = random.below(N_CLASSES) as u8;
         shard.images.extend((0..SHAPE.n_values()).map(|_| label * 32 + random.below(128) as u8));
         shard.labels.push(label);
     }
-    shard
+    Samples::Images(shard)
 }
 
 impl Backbone {
@@ -99,13 +99,15 @@ impl Backbone {
         };
         let manifest = Manifest {
             name: "noise".into(),
-            shape: SHAPE,
-            class_names: (0..N_CLASSES).map(|class| class.to_string()).collect(),
+            samples: SampleKind::Images {
+                shape: SHAPE,
+                class_names: (0..N_CLASSES).map(|class| class.to_string()).collect(),
+            },
             shards: (0..n_shards).map(|id| keep(ShardId::Train(id), u64::from(id))).collect(),
             gallery: keep(ShardId::Gallery, 1_000),
         };
         let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![64] }, seed: 5 };
-        let layout = ParameterLayout::of(&model, SHAPE, N_CLASSES).unwrap();
+        let layout = ParameterLayout::of(&model, DataShape::of(&manifest.samples)).unwrap();
         let description = RunDescription {
             run_id: "test".into(),
             title: "Test".into(),

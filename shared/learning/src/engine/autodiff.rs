@@ -4,9 +4,8 @@ use barnraise_protocol::dataset::ImageShape;
 use burn::tensor::activation::softmax;
 use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
 
-use super::LogitsRead;
 use super::network::Network;
-use crate::batch;
+use super::{LogitsRead, one_hot};
 use crate::device::DeviceError;
 use crate::layout::ParameterLayout;
 
@@ -60,7 +59,7 @@ impl AutodiffEngine {
     pub(crate) fn step(&mut self, images: &[u8], labels: &[u8]) -> LogitsRead {
         let tracked = self.leaves.logits(images, self.shape, &self.autodiff);
         let logits = tracked.clone().without_autodiff();
-        let data = TensorData::new(batch::one_hot(labels, self.n_classes), [labels.len(), self.n_classes]);
+        let data = TensorData::new(one_hot(labels, self.n_classes), [labels.len(), self.n_classes]);
         let residual = softmax(logits.clone(), 1) - Tensor::from_data(data, &self.device);
         let mut gradients = (tracked * residual.autodiff()).backward();
         let gradient = self.leaves.gradients(&mut gradients);
@@ -87,16 +86,16 @@ impl AutodiffEngine {
     }
 }
 
-fn read(logits: Tensor<2>) -> LogitsRead {
+pub(super) fn read(logits: Tensor<2>) -> LogitsRead {
     Box::pin(
         async move { Ok(values(&logits.into_data_async().await.map_err(|error| failed(&error))?)?.to_vec()) },
     )
 }
 
-fn values(data: &TensorData) -> Result<&[f32], DeviceError> {
+pub(super) fn values(data: &TensorData) -> Result<&[f32], DeviceError> {
     data.as_slice().map_err(|error| DeviceError::Execution(error.to_string()))
 }
 
-fn failed(error: &ExecutionError) -> DeviceError {
+pub(super) fn failed(error: &ExecutionError) -> DeviceError {
     DeviceError::Execution(error.to_string())
 }

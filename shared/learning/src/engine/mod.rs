@@ -1,8 +1,10 @@
-//! Two ways to compute the same step: burn's autodiff on any device, and fused kernels on WebGPU.
+//! Two ways to compute the same step on pictures: burn's autodiff on any device, and fused kernels on WebGPU. Text
+//! goes through burn's autodiff.
 //!
 //! An engine holds parameters and a gradient sum on its device. It knows no optimizer, checks no
 //! input and counts no samples: the trainer does.
 
+mod albert;
 mod autodiff;
 mod fused;
 mod network;
@@ -11,24 +13,39 @@ use std::pin::Pin;
 
 use barnraise_protocol::dataset::ImageShape;
 
+pub(crate) use crate::batch::one_hot;
 use crate::device::{ComputeDevice, DeviceError};
-use crate::layout::ParameterLayout;
+use crate::layout::{AlbertSizes, ParameterLayout};
+use crate::masking::Masked;
+use albert::AlbertEngine;
 use autodiff::AutodiffEngine;
 use fused::FusedEngine;
 
 /// Logits `[n_samples, n_classes]` on their way to the host.
 pub(crate) type LogitsRead = Pin<Box<dyn Future<Output = Result<Vec<f32>, DeviceError>> + Send>>;
 
+/// What a pass is over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Input<'a> {
+    /// `[n_samples, height, width, channels]` and `[n_samples]`: labels below the number of classes, which a pass
+    /// without a gradient does not look at.
+    Images { images: &'a [u8], labels: &'a [u8] },
+    /// Text with tokens to guess.
+    Masked(&'a Masked),
+}
+
 /// A model on a device.
 pub(crate) enum Engine {
-    /// Any device.
+    /// Pictures, any device.
     Autodiff(Box<AutodiffEngine>),
-    /// A wgpu device whose limits hold the model.
+    /// Pictures, a wgpu device whose limits hold the model.
     Fused(Box<FusedEngine>),
+    /// Text, any device.
+    Albert(Box<AlbertEngine>),
 }
 
 impl Engine {
-    /// The fastest engine for the device, with `flat` as its parameters.
+    /// The fastest engine for pictures on the device, with `flat` as its parameters.
     pub(crate) fn new(
         layout: &ParameterLayout,
         shape: ImageShape,
@@ -57,11 +74,22 @@ impl Engine {
         Self::Autodiff(Box::new(AutodiffEngine::new(layout, shape, n_classes, device.burn(), flat)))
     }
 
+    /// For text.
+    pub(crate) fn albert(
+        layout: &ParameterLayout,
+        sizes: AlbertSizes,
+        device: &ComputeDevice,
+        flat: &[f32],
+    ) -> Self {
+        Self::Albert(Box::new(AlbertEngine::new(layout, sizes, device.burn(), flat)))
+    }
+
     /// Replaces the parameters and drops the gradient sum.
     pub(crate) fn load(&mut self, flat: &[f32]) {
         match self {
             Self::Autodiff(engine) => engine.load(flat),
             Self::Fused(engine) => engine.load(flat),
+            Self::Albert(engine) => engine.load(flat),
         }
     }
 
@@ -70,26 +98,28 @@ impl Engine {
         match self {
             Self::Autodiff(engine) => engine.reset(),
             Self::Fused(engine) => engine.reset(),
+            Self::Albert(engine) => engine.reset(),
         }
     }
 
-    /// Queues a forward and backward pass; the gradient of the summed cross-entropy is added up.
-    ///
-    /// # Shapes
-    /// - `images`: `[n_samples, height, width, channels]`
-    /// - `labels`: `[n_samples]`, each below the number of classes, at least one
-    pub(crate) fn step(&mut self, images: &[u8], labels: &[u8]) -> LogitsRead {
-        match self {
-            Self::Autodiff(engine) => engine.step(images, labels),
-            Self::Fused(engine) => engine.step(images, labels),
+    /// Queues a forward and backward pass over at least one sample. Adds up the gradient of the samples' summed
+    /// losses: the cross-entropy of a picture, the mean of those of a sequence's guesses.
+    pub(crate) fn step(&mut self, input: Input<'_>) -> LogitsRead {
+        match (self, input) {
+            (Self::Autodiff(engine), Input::Images { images, labels }) => engine.step(images, labels),
+            (Self::Fused(engine), Input::Images { images, labels }) => engine.step(images, labels),
+            (Self::Albert(engine), Input::Masked(masked)) => engine.step(masked),
+            _ => unsuited(),
         }
     }
 
-    /// Queues a forward pass.
-    pub(crate) fn logits(&self, images: &[u8], n_samples: usize) -> LogitsRead {
-        match self {
-            Self::Autodiff(engine) => engine.logits(images),
-            Self::Fused(engine) => engine.logits(images, n_samples),
+    /// Queues a forward pass over `n_samples`.
+    pub(crate) fn logits(&self, input: Input<'_>, n_samples: usize) -> LogitsRead {
+        match (self, input) {
+            (Self::Autodiff(engine), Input::Images { images, .. }) => engine.logits(images),
+            (Self::Fused(engine), Input::Images { images, .. }) => engine.logits(images, n_samples),
+            (Self::Albert(engine), Input::Masked(masked)) => engine.logits(masked),
+            _ => unsuited(),
         }
     }
 
@@ -98,14 +128,21 @@ impl Engine {
         match self {
             Self::Autodiff(engine) => engine.take().await,
             Self::Fused(engine) => engine.take().await,
+            Self::Albert(engine) => engine.take().await,
         }
     }
 
     /// Most samples of one pass of [`Self::logits`].
     pub(crate) fn logits_samples_max(&self) -> usize {
         match self {
-            Self::Autodiff(_) => usize::MAX,
             Self::Fused(engine) => engine.capacity(),
+            Self::Autodiff(_) | Self::Albert(_) => usize::MAX,
         }
     }
+}
+
+/// The trainer compares samples and model before it asks: this is for a bug of ours.
+fn unsuited() -> LogitsRead {
+    debug_assert!(false, "the trainer looks at the kind of its samples");
+    Box::pin(async { Err(DeviceError::Execution("the model is for samples of another kind".into())) })
 }

@@ -5,6 +5,7 @@ use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
 
 use super::*;
+use crate::data_shape::DataShape;
 use crate::schedule::Decay;
 
 const START: [f32; 4] = [0.5, -1.0, 2.0, 0.25];
@@ -14,7 +15,7 @@ const RATE: f32 = 0.125;
 fn layout() -> ParameterLayout {
     let model = ModelSpec { kind: ModelKind::Mlp { hidden: Vec::new() }, seed: 0 };
     let shape = ImageShape { height: 1, width: 3, channels: 1 };
-    ParameterLayout::of(&model, shape, 1).unwrap()
+    ParameterLayout::of(&model, DataShape::Images { shape, n_classes: 1 }).unwrap()
 }
 
 fn described(steps: u32, optimizer: OptimizerSpec) -> run::LocalSteps {

@@ -6,6 +6,7 @@ use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
 
 use super::*;
+use crate::data_shape::DataShape;
 
 const START: [f32; 4] = [0.5, -1.0, 2.0, 0.25];
 const GRADIENTS: [[f32; 4]; 2] = [[0.1, -0.2, 0.3, -0.4], [0.02, 0.5, -0.1, 0.2]];
@@ -13,7 +14,8 @@ const GRADIENTS: [[f32; 4]; 2] = [[0.1, -0.2, 0.3, -0.4], [0.02, 0.5, -0.1, 0.2]
 fn optimizer(spec: OptimizerSpec) -> Optimizer {
     let model = ModelSpec { kind: ModelKind::Mlp { hidden: Vec::new() }, seed: 0 };
     let shape = ImageShape { height: 1, width: 3, channels: 1 };
-    Optimizer::new(spec, &ParameterLayout::of(&model, shape, 1).unwrap()).unwrap()
+    Optimizer::new(spec, &ParameterLayout::of(&model, DataShape::Images { shape, n_classes: 1 }).unwrap())
+        .unwrap()
 }
 
 fn after_two_steps(spec: OptimizerSpec) -> [f32; 4] {

@@ -222,6 +222,9 @@ fn the_cost_is_told_from_the_run() {
     for part in ["3.2 MB for the program", "123 kB for the model", "1 part of about 10 bytes", "123 kB up"] {
         assert!(data.contains(part), "{part}: {data}");
     }
+    assert!(data.contains("Pictures to learn from"), "{data}");
+    let data = text(words::data(&fixture::text_page()));
+    assert!(data.contains("Text to learn from") && !data.to_lowercase().contains("picture"), "{data}");
     page.run = None;
     assert!(text(words::data(&page)).contains("Asking"));
 }

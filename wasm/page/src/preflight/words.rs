@@ -256,10 +256,15 @@ pub(crate) fn data(page: &Page) -> Vec<Line> {
         None => "The program".into(),
     };
     let (model, gallery) = (format::bytes(cost.model_bytes), format::bytes(cost.gallery_bytes));
-    let begin =
-        format!("{program}, {model} for the model and {gallery} for pictures to look at, to begin with.");
+    let (begin, samples) = match page.is_of_text() {
+        true => (format!("{program} and {model} for the model, to begin with."), "Text"),
+        false => (
+            format!("{program}, {model} for the model and {gallery} for pictures to look at, to begin with."),
+            "Pictures",
+        ),
+    };
     let parts = format!(
-        "Pictures to learn from come in {} of about {}, {} in all, and are kept for the next time.",
+        "{samples} to learn from come in {} of about {}, {} in all, and are kept for the next time.",
         format::counted(cost.n_shards, "part", "parts"),
         format::bytes(cost.shard_bytes),
         format::bytes(cost.data_bytes),

@@ -50,6 +50,16 @@ fn one_click_loads_says_hello_and_starts_when_ready() {
 }
 
 #[test]
+fn a_run_of_text_has_no_pictures_to_ask_for() {
+    let mut page = fixture::text_page();
+    page.on_event(0.0, Event::Toggle);
+    assert_eq!(posted(&page.on_event(1.0, ready(DeviceKind::BrowserCpu))), [&PageToPeer::Start]);
+    assert_eq!((page.image_shape(), page.samples_in_words()), (None, "text"));
+    assert_eq!(page.gallery_image(0), None);
+    assert_eq!(page.class_name(3), "Class 3");
+}
+
+#[test]
 fn a_receipt_is_remembered_and_shown_for_its_run() {
     let mut page = page();
     let receipt = Box::new(fixture::receipt("garments", 1));

@@ -18,6 +18,7 @@ const SVG_NAMESPACE: &str = "http://www.w3.org/2000/svg";
 pub(crate) struct CurvesView {
     loss: Field,
     accuracy: Field,
+    accuracy_label: Field,
     loss_plot: Plot,
     accuracy_plot: Plot,
     table: Element,
@@ -39,6 +40,7 @@ impl CurvesView {
         Ok(Self {
             loss: Field::find("loss")?,
             accuracy: Field::find("accuracy")?,
+            accuracy_label: Field::find("accuracy-label")?,
             loss_plot: Plot::find("loss-chart")?,
             accuracy_plot: Plot::find("accuracy-chart")?,
             table: by_id("table")?,
@@ -69,7 +71,9 @@ impl CurvesView {
         let revision = page.history.revision();
         if self.drawn_revision != Some(revision) {
             self.drawn_revision = Some(revision);
-            self.draw_plots(&page.history);
+            let words = accuracy_in_words(page);
+            self.accuracy_label.set_text(words);
+            self.draw_plots(&page.history, words);
         }
         let is_open = self.table.has_attribute("open");
         if is_open && self.table_revision != revision && now_ms - self.table_at_ms >= TABLE_EVERY_MS {
@@ -78,13 +82,20 @@ impl CurvesView {
         }
     }
 
-    fn draw_plots(&self, history: &History) {
+    fn draw_plots(&self, history: &History, accuracy: &str) {
         let (losses, accuracies) = (history.losses(), history.accuracies());
         let words = in_words("Training loss", &losses, |loss| format::loss(loss as f32));
         self.loss_plot.draw(&layout(&losses, self.loss_plot.frame, Scale::FromZero), &words);
-        let words =
-            in_words("Accuracy on held-out pictures", &accuracies, |share| format::percent(share as f32));
+        let words = in_words(accuracy, &accuracies, |share| format::percent(share as f32));
         self.accuracy_plot.draw(&layout(&accuracies, self.accuracy_plot.frame, Scale::Share), &words);
+    }
+}
+
+fn accuracy_in_words(page: &Page) -> &'static str {
+    if page.is_of_text() {
+        "Masked words guessed in text it never saw"
+    } else {
+        "Accuracy on pictures it never saw"
     }
 }
 

@@ -51,7 +51,7 @@ impl GalleryView {
         let is_idle = matches!(page.peer, Peer::Absent);
         self.load.set_text(if is_idle { "Bring the model into this tab" } else { "On its way…" });
         set_attribute(self.load.element(), "aria-disabled", if is_idle { "false" } else { "true" });
-        let (Some(gallery), Some(run)) = (&page.gallery, &page.run) else { return };
+        let (Some(gallery), Some(shape)) = (&page.gallery, page.image_shape()) else { return };
         let n_pages = gallery.labels.len().div_ceil(PER_PAGE).max(1);
         self.more.set_hidden(n_pages < 2);
         let page_idx = self.page_idx % n_pages;
@@ -64,7 +64,7 @@ impl GalleryView {
         }
         if std::mem::take(&mut self.is_blank) {
             for (idx, _, canvas) in &self.buttons {
-                picture::show(canvas, page.gallery_image(*idx).unwrap_or_default(), run.manifest.shape);
+                picture::show(canvas, page.gallery_image(*idx).unwrap_or_default(), shape);
             }
         }
         let picked = page.question.as_ref().and_then(|question| question.picked);

@@ -1,5 +1,6 @@
 //! What is being trained and for whom, and whether the backbone is there.
 
+use barnraise_protocol::dataset::SampleKind;
 use barnraise_protocol::run::{ModelKind, RunDescription};
 use web_sys::Element;
 
@@ -15,6 +16,7 @@ pub(crate) struct RunView {
     title: Field,
     purpose: Field,
     dataset: Field,
+    task: Field,
     classes: Field,
     model: Field,
 }
@@ -29,6 +31,7 @@ impl RunView {
             title: Field::find("title")?,
             purpose: Field::find("purpose")?,
             dataset: Field::find("dataset")?,
+            task: Field::find("task")?,
             classes: Field::find("classes")?,
             model: Field::find("model")?,
         })
@@ -51,8 +54,20 @@ impl RunView {
         self.title.set_text(&run.title);
         self.purpose.set_text(&run.purpose);
         let n_samples = format::count(run.manifest.n_samples());
-        self.dataset.set_text(&format!("{}, {n_samples} pictures", run.manifest.name));
-        self.classes.set_text(&run.manifest.class_names.join(", "));
+        let (name, samples) = (&run.manifest.name, &run.manifest.samples);
+        let (learns_from, task, answers) = match samples {
+            SampleKind::Images { class_names, .. } => {
+                (format!("{name}, {n_samples} pictures"), "Tells apart", class_names.join(", "))
+            }
+            SampleKind::Tokens(tokens) => (
+                format!("{name}, {n_samples} pieces of {} tokens each", format::count(tokens.length.into())),
+                "Guesses",
+                format!("words that are masked, out of {} tokens", format::count(tokens.vocabulary.into())),
+            ),
+        };
+        self.dataset.set_text(&learns_from);
+        self.task.set_text(task);
+        self.classes.set_text(&answers);
         self.model.set_text(&network(run));
     }
 
@@ -75,6 +90,10 @@ fn network(run: &RunDescription) -> String {
                 "fully connected, {} units in its hidden layers, {parameters} parameters",
                 widths.join(" and ")
             )
+        }
+        ModelKind::Albert { hidden, layers, .. } => {
+            let (hidden, layers) = (format::count((*hidden).into()), format::count((*layers).into()));
+            format!("ALBERT, one layer of {hidden} units applied {layers} times, {parameters} parameters")
         }
     }
 }

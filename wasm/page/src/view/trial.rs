@@ -12,6 +12,7 @@ use crate::state::{Page, Question};
 const BARS: usize = 3;
 
 pub(crate) struct TrialView {
+    section: HtmlElement,
     verdict: Field,
     epoch: Field,
     seen: HtmlCanvasElement,
@@ -30,6 +31,7 @@ impl TrialView {
     pub(crate) fn find() -> Result<Self, DomError> {
         let list: Element = by_id("bars")?;
         Ok(Self {
+            section: by_id("try")?,
             verdict: Field::find("prediction")?,
             epoch: Field::find("prediction-epoch")?,
             seen: by_id("seen")?,
@@ -39,6 +41,7 @@ impl TrialView {
     }
 
     pub(crate) fn draw(&mut self, page: &Page) {
+        self.section.set_hidden(page.is_of_text());
         self.verdict.set_text(&verdict(page));
         self.draw_question(page);
         let ranking = page.prediction.as_ref().map_or(&[][..], |prediction| &prediction.ranking);
@@ -62,9 +65,11 @@ impl TrialView {
     }
 
     fn draw_question(&mut self, page: &Page) {
-        let (Some(run), pixels) = (&page.run, page.question.as_ref().map(Question::pixels)) else { return };
+        let (Some(shape), pixels) = (page.image_shape(), page.question.as_ref().map(Question::pixels)) else {
+            return;
+        };
         if self.shown.as_deref() != pixels {
-            picture::show(&self.seen, pixels.unwrap_or_default(), run.manifest.shape);
+            picture::show(&self.seen, pixels.unwrap_or_default(), shape);
             self.shown = pixels.map(<[u8]>::to_vec);
         }
     }

@@ -232,9 +232,12 @@ mod tests {
     use barnraise_protocol::run::{ModelKind, ModelSpec};
 
     use super::*;
+    use crate::data_shape::DataShape;
 
     fn plan(kind: ModelKind, shape: ImageShape) -> (ParameterLayout, Plan) {
-        let layout = ParameterLayout::of(&ModelSpec { kind, seed: 1 }, shape, 10).unwrap();
+        let layout =
+            ParameterLayout::of(&ModelSpec { kind, seed: 1 }, DataShape::Images { shape, n_classes: 10 })
+                .unwrap();
         let plan = Plan::of(&layout, shape, 10).unwrap();
         (layout, plan)
     }

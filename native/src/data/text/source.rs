@@ -1,0 +1,214 @@
+//! Documents out of one file: plain text, JSON lines, each compressed by gzip or not, or Parquet.
+//!
+//! What a file is follows from its first bytes where those tell, and from its name otherwise. Never more is read than
+//! was allowed, whatever a compressed file unfolds to.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+
+use super::parquet;
+
+/// Most bytes of text of all sources together.
+pub(super) const TEXT_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// One byte in so many may be no UTF-8: a letter of an older encoding that was left in a text. It is replaced.
+const BYTES_PER_BAD_BYTE: usize = 1000;
+
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+const PARQUET_MAGIC: [u8; 4] = *b"PAR1";
+
+/// Why a file gives no text.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// It cannot be read or decompressed.
+    #[error("{0}")]
+    Read(#[from] io::Error),
+    /// There is nothing in it.
+    #[error("there is no text in it")]
+    Empty,
+    /// More text than is read.
+    #[error("more than {max} bytes of text, in this file and those before it")]
+    TooLong {
+        /// Most, of this file.
+        max: u64,
+    },
+    /// Not a text, or in another encoding.
+    #[error("{n_bad} of {n_bytes} bytes are no UTF-8: it is no text, or in another encoding")]
+    Encoding {
+        /// Sequences that are no UTF-8.
+        n_bad: usize,
+        /// In all.
+        n_bytes: usize,
+    },
+    /// A line that is no JSON object with the field.
+    #[error("line {line}: an object with a text named {field:?} is wanted, {got}")]
+    Line {
+        /// From 1.
+        line: usize,
+        /// Wanted.
+        field: String,
+        /// What was wrong.
+        got: String,
+    },
+    /// A Parquet file without the column.
+    #[error("it has no column {want:?} of text, but {}", got.join(", "))]
+    Column {
+        /// Wanted.
+        want: String,
+        /// Its columns.
+        got: Vec<String>,
+    },
+    /// A Parquet file that is damaged, or of a kind that is not read.
+    #[error("{0}")]
+    Parquet(#[from] parquet2::error::Error),
+}
+
+/// The documents of a file, of at most `bytes_max` bytes together.
+pub(super) fn read(path: &Path, field: &str, bytes_max: u64) -> Result<Vec<String>, SourceError> {
+    let mut file = BufReader::new(File::open(path)?);
+    let mut magic = [0; 4];
+    let n_read = file.by_ref().take(4).read(&mut magic)?;
+    file.seek(SeekFrom::Start(0))?;
+    let documents = if magic == PARQUET_MAGIC {
+        parquet::read(&mut file, field, bytes_max)?
+    } else {
+        let bytes = match n_read >= 2 && magic.starts_with(&GZIP_MAGIC) {
+            true => read_bounded(MultiGzDecoder::new(file), bytes_max)?,
+            false => read_bounded(file, bytes_max)?,
+        };
+        let text = decode(&bytes)?;
+        match is_json_lines(path) {
+            true => json_lines(&text, field)?,
+            false => vec![text],
+        }
+    };
+    match documents.iter().all(|document| document.trim().is_empty()) {
+        true => Err(SourceError::Empty),
+        false => Ok(documents),
+    }
+}
+
+fn read_bounded(reader: impl Read, max: u64) -> Result<Vec<u8>, SourceError> {
+    let mut bytes = Vec::new();
+    reader.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > max {
+        true => Err(SourceError::TooLong { max }),
+        false => Ok(bytes),
+    }
+}
+
+/// Text, with what is no UTF-8 replaced where it is little.
+pub(super) fn decode(bytes: &[u8]) -> Result<String, SourceError> {
+    let n_bad = bytes.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty()).count();
+    if n_bad > bytes.len() / BYTES_PER_BAD_BYTE {
+        return Err(SourceError::Encoding { n_bad, n_bytes: bytes.len() });
+    }
+    if n_bad > 0 {
+        tracing::warn!(n_bad, n_bytes = bytes.len(), "bytes that are no UTF-8 were replaced");
+    }
+    Ok(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// `x.jsonl`, `x.ndjson`, and both with `.gz`.
+fn is_json_lines(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    name.ends_with(".jsonl") || name.ends_with(".ndjson")
+}
+
+fn json_lines(text: &str, field: &str) -> Result<Vec<String>, SourceError> {
+    let mut documents = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let wrong = |got| SourceError::Line { line: index + 1, field: field.into(), got };
+        let value: serde_json::Value =
+            serde_json::from_str(line).map_err(|error| wrong(format!("it is no JSON: {error}")))?;
+        match value.get(field) {
+            Some(serde_json::Value::String(text)) => documents.push(text.clone()),
+            Some(_) => return Err(wrong("that is no text".into())),
+            None => return Err(wrong("it has none".into())),
+        }
+    }
+    Ok(documents)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    /// Written by pyarrow: columns `id` and `text`, a dictionary, nulls, Snappy, two row groups.
+    const DICTIONARY: &[u8] = include_bytes!("fixtures/dictionary.parquet");
+    /// Written by pyarrow: the same column, required, plain, gzip, data pages of version 2.
+    const PLAIN: &[u8] = include_bytes!("fixtures/plain.parquet");
+
+    fn file(name: &str, bytes: &[u8]) -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        (folder, path)
+    }
+
+    fn read_as(name: &str, bytes: &[u8]) -> Result<Vec<String>, SourceError> {
+        let (_folder, path) = file(name, bytes);
+        read(&path, "text", 10_000)
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn each_kind_of_file_gives_its_documents() {
+        let text = "Humpty Dumpty sat on a wäll.\n";
+        assert_eq!(read_as("a.txt", text.as_bytes()).unwrap(), [text]);
+        assert_eq!(read_as("a.dict.dz", &gzip(text.as_bytes())).unwrap(), [text]);
+        let twice = [gzip(b"one "), gzip(b"two")].concat();
+        assert_eq!(read_as("a.gz", &twice).unwrap(), ["one two"]);
+        let lines = b"{\"text\": \"one\"}\n\n{\"n\": 1, \"text\": \"t\\u0077o\"}\n";
+        assert_eq!(read_as("a.jsonl", lines).unwrap(), ["one", "two"]);
+        assert_eq!(read_as("a.ndjson.gz", &gzip(lines)).unwrap(), ["one", "two"]);
+    }
+
+    #[test]
+    fn parquet_is_read_as_another_program_wrote_it() {
+        let want: Vec<String> = (0..30).map(|n| format!("Sentence {} of a set.", n % 7)).collect();
+        assert_eq!(read_as("a.parquet", PLAIN).unwrap(), want);
+        let some: Vec<&String> =
+            want.iter().enumerate().filter(|(n, _)| n % 5 != 0).map(|(_, s)| s).collect();
+        assert_eq!(read_as("named-otherwise", DICTIONARY).unwrap().iter().collect::<Vec<_>>(), some);
+        let (_folder, path) = file("a.parquet", DICTIONARY);
+        let error = read(&path, "body", 10_000).unwrap_err().to_string();
+        assert_eq!(error, "it has no column \"body\" of text, but id, text");
+        assert!(matches!(read(&path, "id", 10_000), Err(SourceError::Column { .. })));
+        assert!(matches!(read(&path, "text", 100), Err(SourceError::TooLong { max: 100 })));
+        assert!(matches!(read_as("a.parquet", &PLAIN[..PLAIN.len() - 9]), Err(SourceError::Parquet(_))));
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused() {
+        assert!(matches!(read_as("a.txt", b" \n"), Err(SourceError::Empty)));
+        assert!(matches!(read_as("a.txt", &[0xff; 900]), Err(SourceError::Encoding { n_bad: 900, .. })));
+        let mut nearly = vec![b'a'; 3000];
+        nearly[7] = 0x92;
+        assert_eq!(read_as("a.txt", &nearly).unwrap()[0].matches('\u{fffd}').count(), 1);
+        assert!(matches!(read_as("a.txt", &[b'a'; 10_001]), Err(SourceError::TooLong { max: 10_000 })));
+        let bomb = gzip(&vec![b'a'; 1_000_000]);
+        assert!(matches!(read_as("a.gz", &bomb), Err(SourceError::TooLong { .. })));
+        assert!(matches!(read_as("a.gz", &bomb[..20]), Err(SourceError::Read(_))));
+        for bad in ["[1]", "{\"text\": 1}", "{\"text\"", "7"] {
+            let lines = format!("{{\"text\": \"one\"}}\n{bad}\n");
+            let error = read_as("a.jsonl", lines.as_bytes()).unwrap_err();
+            assert!(matches!(error, SourceError::Line { line: 2, .. }), "{error}");
+        }
+    }
+}

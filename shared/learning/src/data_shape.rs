@@ -1,0 +1,53 @@
+//! What a model is made for: the sizes of its samples, and no sample.
+
+use barnraise_protocol::dataset::{
+    ImageShape, LabelledImages, SEPARATOR_TOKEN, SampleKind, Samples, TokenSequences, TokenShape,
+};
+
+/// The sizes that a model's layers depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataShape {
+    /// Pictures, each of one class.
+    Images {
+        /// Of each picture.
+        shape: ImageShape,
+        /// Classes.
+        n_classes: usize,
+    },
+    /// Sequences of tokens.
+    Tokens(TokenShape),
+}
+
+impl DataShape {
+    /// The sizes of a data set.
+    pub fn of(samples: &SampleKind) -> Self {
+        match samples {
+            SampleKind::Images { shape, class_names } => {
+                Self::Images { shape: *shape, n_classes: class_names.len() }
+            }
+            SampleKind::Tokens(tokens) => Self::Tokens(*tokens),
+        }
+    }
+
+    /// Samples that say nothing, to time a step with.
+    pub fn blank_samples(self, n_samples: usize) -> Samples {
+        match self {
+            Self::Images { shape, .. } => {
+                let images = vec![0; n_samples.saturating_mul(shape.n_values())];
+                Samples::Images(LabelledImages { images, labels: vec![0; n_samples] })
+            }
+            Self::Tokens(TokenShape { length, .. }) => {
+                let ids = vec![SEPARATOR_TOKEN; n_samples.saturating_mul(length.into())];
+                Samples::Tokens(TokenSequences { length, ids })
+            }
+        }
+    }
+
+    /// In words, for an error.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Images { .. } => "pictures",
+            Self::Tokens(_) => "text",
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a trainer does with text: masks tokens, and has the model guess them.
+
+use barnraise_protocol::dataset::TokenShape;
+
+use super::{Evaluation, Trainer};
+use crate::batch;
+use crate::data_shape::DataShape;
+use crate::engine::Input;
+use crate::error::ModelError;
+use crate::masking::{EVALUATION_DRAW, Masked};
+use crate::statistics::Statistics;
+
+impl Trainer {
+    /// Adds the gradient of a micro-batch of text, summed over its sequences: of each, the mean cross-entropy of the
+    /// guesses of its masked tokens. `draw` decides, with sequence and seed, which those are.
+    ///
+    /// # Shapes
+    /// - `ids`: `[n_sequences, length]`, each below the size of the vocabulary
+    ///
+    /// # Errors
+    /// As of [`Self::accumulate`].
+    pub async fn accumulate_tokens(&mut self, ids: &[u16], draw: u64) -> Result<(), ModelError> {
+        let shape = self.tokens()?;
+        let n_samples = batch::check_tokens(ids, shape, self.layout.batch_samples_max())?;
+        let n_samples = self.prepare(n_samples)?;
+        let masked = Masked::of(ids, shape, self.seed, draw);
+        let read = self.engine.step(Input::Masked(&masked));
+        self.queued(read, masked.targets, n_samples).await
+    }
+
+    /// Loss and accuracy of the guesses of masked tokens, in chunks; the same tokens every time.
+    ///
+    /// # Shapes
+    /// - `ids`: `[n_sequences, length]`, each below the size of the vocabulary
+    pub async fn evaluate_tokens(&self, ids: &[u16]) -> Result<Evaluation, ModelError> {
+        let shape = self.tokens()?;
+        batch::check_tokens(ids, shape, usize::MAX)?;
+        let mut total = Statistics::default();
+        let length = usize::from(shape.length);
+        for ids in ids.chunks(self.chunk_samples() * length) {
+            let masked = Masked::of(ids, shape, self.seed, EVALUATION_DRAW);
+            let logits = self.logits(Input::Masked(&masked), ids.len() / length).await?;
+            total.add(Statistics::of(&logits, &masked.targets));
+        }
+        Ok(total.evaluation())
+    }
+
+    fn tokens(&self) -> Result<TokenShape, ModelError> {
+        match self.data {
+            DataShape::Tokens(tokens) => Ok(tokens),
+            DataShape::Images { .. } => Err(ModelError::WrongData { got: "text" }),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "text_tests.rs"]
+mod tests;

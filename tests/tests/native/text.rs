@@ -1,0 +1,64 @@
+//! A run that learns from text: files become tokens, and masked ones are guessed ever better.
+
+use barnraise_protocol::dataset::{SampleKind, Samples};
+use barnraise_protocol::run::ModelKind;
+use barnraise_protocol::shard::ShardId;
+use barnraise_tests::client::Client;
+use barnraise_tests::process::World;
+
+const TEXT: &str = r#"
+[run]
+id = "rhymes"
+model = { albert = { embedding = 16, hidden = 32, heads = 2, inner = 64, layers = 2 } }
+target_batch_size = 64
+micro_batch_size = 16
+shuffle_buffer_samples = 500
+optimizer = { kind = "adam" }
+schedule = { peak = 0.003, warmup_steps = 5, decay = { kind = "constant" } }
+
+[data]
+shard_samples = 100
+
+[data.text]
+name = "Rhymes"
+vocabulary = 100
+sequence_tokens = 16
+held_out = 0.05
+sources = [{ path = "house.txt", weight = 2.0 }, { path = "farm.jsonl", field = "verse" }]
+
+[evaluation]
+every_epochs = 2
+"#;
+
+#[tokio::test]
+async fn a_run_learns_from_text_of_two_files() {
+    let mut world = World::new(TEXT).unwrap();
+    let house = "This is the cat that killed the rat that ate the malt that lay in the house. ";
+    world.write("house.txt", &house.repeat(400)).unwrap();
+    let animals = ["cow", "pig", "duck", "horse"].map(|animal| format!("and on that farm he had a {animal}"));
+    let line = |n: usize| format!("{{\"verse\": \"Old MacDonald had a farm, {}.\"}}\n", animals[n % 4]);
+    world.write("farm.jsonl", &(0..1000).map(line).collect::<String>()).unwrap();
+
+    let backbone = world.backbone().await.unwrap();
+    let run = backbone.status().await.unwrap().run;
+    assert!(matches!(run.model.kind, ModelKind::Albert { .. }));
+    let SampleKind::Tokens(shape) = run.manifest.samples else { panic!("{:?}", run.manifest.samples) };
+    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let bytes = client.shard(&run, ShardId::Train(0)).await.unwrap();
+    let shard = Samples::decode(&bytes, &run.manifest.shards[0], &run.manifest).unwrap();
+    let Samples::Tokens(tokens) = shard else { panic!("no text") };
+    assert_eq!(tokens.sequences().count(), 100);
+
+    let joined = world.join(&[&backbone.page()]).unwrap();
+    // Whoever knows nothing has the loss of any token of the vocabulary.
+    let begun = f32::from(shape.vocabulary).ln();
+    let is_better = |loss: Option<f32>| loss.is_some_and(|loss| loss < 0.8 * begun);
+    let learned = backbone.wait_for("a lower loss and a better guess", |progress| {
+        is_better(progress.train_loss) && progress.test_accuracy.is_some_and(|share| share > 0.1)
+    });
+    println!("{:?}", learned.await.unwrap());
+    joined.interrupt().unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success(), "{given:?}");
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
+}
