@@ -142,7 +142,11 @@ impl Core {
         let mut ticks = tokio::time::interval(PROGRESS_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         tokio::pin!(shutdown);
-        // What was open before a restart may be enough by now.
+        if self.together.is_some() {
+            // A crash may have come in the middle of following others.
+            self.carry_later_epochs().await?;
+            self.round.resume(self.now());
+        }
         self.act().await?;
         loop {
             let together = self.together.as_ref().and_then(Together::next_deadline);

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 
 use crate::config::RunConfig;
 use crate::storage::SetAside;
-use crate::storage::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
+use crate::storage::checkpoint::{Checkpoint, CheckpointError, Checkpoints, Included};
 use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError, Together};
 
 /// Why the run's model could not be made, stepped or stored.
@@ -80,8 +80,8 @@ pub struct Learner {
     epoch: u64,
     n_samples_total: u64,
     history: History,
-    /// Of peers that aggregate the run together: the last epoch whose step each was part of.
-    included: BTreeMap<Vec<u8>, u64>,
+    /// Of peers that aggregate the run together: the last step that each was part of.
+    included: BTreeMap<Vec<u8>, Included>,
 }
 
 /// By what a step of the optimizer is made.
@@ -182,6 +182,9 @@ impl Learner {
         commit: &CommitRecord,
     ) -> Result<Option<String>, LearnerError> {
         if let Some(together) = &commit.together {
+            if together.before != self.version()?.hash {
+                return Ok(Some("the step is of another line of models".to_owned()));
+            }
             let mean = journal.mean(commit.epoch).await?;
             let Some(mean) = mean.and_then(|bytes| self.decode_mean(&bytes)) else {
                 return Ok(Some("what the step was made by is missing or damaged".to_owned()));
@@ -246,8 +249,8 @@ impl Learner {
             tracing::error!(epoch = self.epoch, %error, "the optimizer step was skipped");
             self.optimizer = before;
         }
-        self.epoch += 1;
-        self.n_samples_total += by.n_samples;
+        self.epoch = self.epoch.saturating_add(1);
+        self.n_samples_total = self.n_samples_total.saturating_add(by.n_samples);
         self.history.push(HistoryPoint {
             epoch: self.epoch,
             n_samples_total: self.n_samples_total,
@@ -260,14 +263,16 @@ impl Learner {
     /// one after it.
     pub fn step_together(&mut self, mean: &[f32], n_samples: u64, together: &Together) {
         for member in &together.members {
-            self.included.insert(member.clone(), self.epoch);
+            self.included.insert(member.clone(), Included { epoch: self.epoch, nonce: together.nonce });
         }
         self.step(StepBy { gradient: mean, n_samples, loss: together.loss });
     }
 
-    /// The last epoch whose step a peer was part of.
-    pub fn last_included(&self, peer: &[u8]) -> Option<u64> {
-        self.included.get(peer).copied()
+    /// This peer made the steps so far alone, before others aggregated the run too.
+    pub fn was_alone(&mut self, peer: &[u8]) {
+        if let (None, Some(epoch)) = (self.included.get(peer), self.epoch.checked_sub(1)) {
+            self.included.insert(peer.to_vec(), Included { epoch, nonce: 0 });
+        }
     }
 
     /// Which model this is: parameters and optimizer state, to the last bit.

@@ -94,7 +94,7 @@ pub async fn run(
     };
     let round = learner::round_config(&config, layout.n_parameters());
     let recovered = Learner::recover(&config, round, &layout, &storing.checkpoints, &storing.journal);
-    let (learner, round) = recovered.await.context("the run cannot be resumed")?;
+    let (mut learner, round) = recovered.await.context("the run cannot be resumed")?;
 
     let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
     let access = Access::open(&config, &keypair).await?;
@@ -138,6 +138,7 @@ pub async fn run(
     let others = Aggregators::start(&config, &description, network, &stored, core_events.clone())?;
     let together = others.map(|others| {
         let me = PeerKey(node.peer_id().to_bytes());
+        learner.was_alone(&me.0);
         Together::new(others, &learner, me, layout.n_parameters(), config.run.target_batch_size)
     });
     let together = together.transpose()?;

@@ -101,6 +101,8 @@ impl AggregatorsSection {
             ("aggregators.silence", self.silence),
             ("aggregators.gather_timeout", self.gather_timeout),
             ("aggregators.patience", self.patience),
+            ("aggregators.reducer_timeout", self.reducer_timeout),
+            ("aggregators.deadline", self.deadline),
         ] {
             Invalid::check_duration(key, got, TIMES)?;
         }

@@ -210,7 +210,8 @@ impl Recording {
         {
             match message {
                 Message::Accepted(receipt) => self.taken.push(receipt),
-                Message::ForgetBefore(epoch) => self.forget_before = epoch.max(self.forget_before),
+                // The newest counts: it is an earlier one where another line of models is followed.
+                Message::ForgetBefore(epoch) => self.forget_before = epoch,
             }
         }
         let (refused, work) = ((self.refused)(), self.work.read());

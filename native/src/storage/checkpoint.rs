@@ -36,10 +36,19 @@ pub struct Checkpoint {
     pub parameters: Vec<f32>,
     /// What the optimizer remembers, in its own encoding.
     pub optimizer_state: Vec<u8>,
-    /// Of peers that aggregate the run together, by the bytes of their ids: the last epoch whose step each was part of.
-    pub included: BTreeMap<Vec<u8>, u64>,
+    /// Of peers that aggregate the run together, by the bytes of their ids: the last step that each was part of.
+    pub included: BTreeMap<Vec<u8>, Included>,
     /// Loss and accuracy so far, oldest first.
     pub history: Vec<HistoryPoint>,
+}
+
+/// A step of several peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Included {
+    /// That it ended.
+    pub epoch: u64,
+    /// Names its averaging.
+    pub nonce: u64,
 }
 
 /// What a checkpoint says before its raw bytes: parameters as little-endian f32, optimizer state.
@@ -52,7 +61,7 @@ struct Header {
     n_parameters: u64,
     n_optimizer_bytes: u64,
     history: Vec<HistoryPoint>,
-    included: BTreeMap<Vec<u8>, u64>,
+    included: BTreeMap<Vec<u8>, Included>,
 }
 
 /// The header of [`KIND_ALONE`].
@@ -316,7 +325,7 @@ mod tests {
             n_samples_total: epoch * 1024,
             parameters: (0..100).map(|i| i as f32 * 0.5 - epoch as f32).collect(),
             optimizer_state: vec![epoch as u8; 33],
-            included: BTreeMap::from([(vec![1, 2], epoch)]),
+            included: BTreeMap::from([(vec![1, 2], Included { epoch, nonce: 5 })]),
             history: vec![HistoryPoint {
                 epoch,
                 n_samples_total: epoch * 1024,
@@ -445,7 +454,7 @@ mod tests {
                 n_samples_total: 9,
                 parameters,
                 optimizer_state,
-                included: BTreeMap::from([(vec![7; 38], epoch)]),
+                included: BTreeMap::from([(vec![7; 38], Included { epoch, nonce: 5 })]),
                 history: vec![point; 3],
             };
             prop_assert_eq!(decode(&encode(&checkpoint).unwrap()).unwrap(), checkpoint);

@@ -7,8 +7,8 @@
 //! each used, and takes the entries of the first epoch without a commit as its open ones.
 //!
 //! Where several peers aggregate a run, a step is of all their contributions, and a peer's journal has its own only:
-//! `journal/{epoch}/mean` is what all of them stepped by, and `journal/{epoch}/given` says which entries this peer
-//! put into it. Entries that are not in the model that it has are appended once more to the epoch that is open.
+//! `journal/{epoch}/mean` is what all of them stepped by, and `journal/{epoch}/given-{nonce}` says which entries this
+//! peer put into the averaging of that name, of which there may be several until one succeeds. Entries that are not in the model that it has are appended once more to the epoch that is open.
 //!
 //! It never decides what counts, and never touches an entry that was written.
 
@@ -37,7 +37,6 @@ const FOLDER: &str = "journal";
 const CORRUPT: &str = "corrupt";
 const COMMIT_NAME: &str = "commit";
 const MEAN_NAME: &str = "mean";
-const GIVEN_NAME: &str = "given";
 /// Largest object of the journal.
 pub const ENTRY_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// Most contributions of one optimizer step.
@@ -78,6 +77,8 @@ pub struct CommitRecord {
 pub struct Together {
     /// The model that it was made on ([`ModelVersion::hash`](barnraise_protocol::matchmaking::ModelVersion)).
     pub before: Sha256Hash,
+    /// Names the averaging among those of that model.
+    pub nonce: u64,
     /// Mean loss of the samples.
     pub loss: f32,
     /// Bytes of the ids of those whose contributions are in it.
@@ -216,15 +217,34 @@ impl Journal {
         Ok(opened.map(|(_, mean)| mean.to_vec()))
     }
 
-    /// Stores which entries of `epoch` are given to others, to be averaged, before they are.
-    pub async fn write_given(&self, epoch: u64, seqs: &[u32]) -> Result<(), JournalError> {
-        self.write(&path_of(epoch, GIVEN_NAME), sealed::seal_parts(GIVEN, &seqs, &[])).await
+    /// Stores which entries of `epoch` are given to the averaging called `nonce`, before they are.
+    pub async fn write_given(&self, epoch: u64, nonce: u64, seqs: &[u32]) -> Result<(), JournalError> {
+        self.write(&given_path(epoch, nonce), sealed::seal_parts(GIVEN, &seqs, &[])).await
     }
 
-    /// Which entries of `epoch` were given to others; none where nothing says so.
-    pub async fn given(&self, epoch: u64) -> Result<Vec<u32>, JournalError> {
-        let Some(Ok(bytes)) = self.read(&path_of(epoch, GIVEN_NAME)).await? else { return Ok(Vec::new()) };
-        Ok(sealed::open_parts(GIVEN, &bytes).map(|(seqs, _)| seqs).unwrap_or_default())
+    /// Which entries of `epoch` were given to the averaging called `nonce`; none where nothing says so.
+    pub async fn given(&self, epoch: u64, nonce: u64) -> Result<Vec<u32>, JournalError> {
+        let path = given_path(epoch, nonce);
+        let Some(bytes) = self.read(&path).await? else { return Ok(Vec::new()) };
+        let opened = bytes.and_then(|bytes| {
+            let opened = sealed::open_parts(GIVEN, &bytes);
+            opened.map(|(seqs, _)| seqs).map_err(|error| error.to_string())
+        });
+        Ok(opened.unwrap_or_else(|reason| {
+            tracing::error!(%path, reason, "what was averaged counts once more, for this is damaged");
+            Vec::new()
+        }))
+    }
+
+    /// Whether anything was accepted in an epoch.
+    pub async fn has_entries(&self, epoch: u64) -> Result<bool, JournalError> {
+        let (objects, _) = self.storage.list_level(&epoch_path(epoch)).await?;
+        Ok(objects.iter().any(|path| path.filename().is_some_and(|name| name.ends_with(".grad"))))
+    }
+
+    /// Forgets an entry that is in the model by another one.
+    pub async fn forget(&self, epoch: u64, seq: u32) -> Result<(), JournalError> {
+        Ok(self.storage.delete(&entry_path(epoch, seq)).await?)
     }
 
     /// The commit of an epoch; `None` where it is missing or damaged.
@@ -280,7 +300,7 @@ impl Journal {
                 self.set_aside(later, &name, &object.location, because).await?;
             }
         }
-        for name in [COMMIT_NAME, MEAN_NAME, GIVEN_NAME] {
+        for name in [COMMIT_NAME, MEAN_NAME] {
             let path = path_of(epoch, name);
             if self.read(&path).await?.is_some() {
                 self.set_aside(epoch, name, &path, reason.to_owned()).await?;
@@ -356,6 +376,10 @@ fn epoch_path(epoch: u64) -> ObjectPath {
 
 fn entry_path(epoch: u64, seq: u32) -> ObjectPath {
     ObjectPath::from_iter([FOLDER, &format!("{epoch:012}"), &format!("{seq:08}.grad")])
+}
+
+fn given_path(epoch: u64, nonce: u64) -> ObjectPath {
+    path_of(epoch, &format!("given-{nonce:016x}"))
 }
 
 fn path_of(epoch: u64, name: &str) -> ObjectPath {

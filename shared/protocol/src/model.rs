@@ -59,6 +59,8 @@ pub struct StepHeader {
     pub epoch: u64,
     /// The model that it was made on.
     pub before: Sha256Hash,
+    /// Names its averaging among those of that model.
+    pub nonce: u64,
     /// Samples behind it.
     pub n_samples: u64,
     /// Mean loss of the samples.

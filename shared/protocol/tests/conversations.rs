@@ -398,6 +398,7 @@ async fn a_step_of_another_model_or_length_is_refused_before_it_is_pulled() {
     let good = StepHeader {
         epoch: 3,
         before: model.hash,
+        nonce: 9,
         n_samples: 5,
         loss: 0.5,
         members: vec![vec![1; 38]],

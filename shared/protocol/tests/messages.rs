@@ -344,12 +344,13 @@ fn model_messages() {
     let header = StepHeader {
         epoch: 7,
         before: HASH,
+        nonce: 9,
         n_samples: 300,
         loss: 0.5,
         members: vec![vec![1, 2]],
         transfer: TRANSFER,
     };
-    check(&Answer::Step(header), max, &format!("0007{hash}ac020000003f01020102ac02{hash}"));
+    check(&Answer::Step(header), max, &format!("0007{hash}09ac020000003f01020102ac02{hash}"));
     check(&Answer::Checkpoint(TRANSFER), max, &format!("01ac02{hash}"));
     check(&Answer::UpToDate, max, "02");
     check(&Answer::Refused("no".into()), max, "03026e6f");

@@ -19,7 +19,20 @@ pub(super) struct Two {
 
 impl Two {
     pub(super) async fn new() -> Self {
-        let sections = format!("{SMALL}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
+        Self::of(SMALL).await
+    }
+
+    /// They wait for each other and for contributors, however long it takes.
+    pub(super) async fn patient() -> Self {
+        let sections = SMALL.replace("collect_timeout = \"2s\"", "collect_timeout = \"100s\"");
+        assert_ne!(sections, SMALL);
+        let waits = "silence = \"100s\"\ngather_timeout = \"100s\"\npatience = \"100s\"\n\
+                     reducer_timeout = \"110s\"\ndeadline = \"120s\"\n";
+        Self::of(&format!("{sections}\n[aggregators]\n{waits}")).await
+    }
+
+    async fn of(sections: &str) -> Self {
+        let sections = format!("{sections}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
         let (mut one, mut other) = (World::new(&sections).unwrap(), World::new(&sections).unwrap());
         let one_id = one.command(&["id"]).await.unwrap().trim().to_owned();
         let other_id = other.command(&["id"]).await.unwrap().trim().to_owned();

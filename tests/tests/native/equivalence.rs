@@ -33,7 +33,7 @@ async fn uneven_peers_equal_one_machine() {
 #[tokio::test]
 async fn uneven_peers_of_two_backbones_equal_one_machine() {
     let config: RunConfig = toml::from_str(SMALL).unwrap();
-    let mut two = Two::new().await;
+    let mut two = Two::patient().await;
     let (one, other) = two.start().await;
     let at = [one.tcp().unwrap(), other.tcp().unwrap(), other.tcp().unwrap()];
     compare_at(&at, config.run.optimizer, config.run.schedule).await;

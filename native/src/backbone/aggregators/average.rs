@@ -133,7 +133,7 @@ pub(in super::super) fn propose(
             situation.equal_parts()?
         }
     };
-    let n_samples: u64 = members.iter().map(|(_, standing)| ready(standing).0).sum();
+    let n_samples = members.iter().fold(0, |sum: u64, (_, standing)| sum.saturating_add(ready(standing).0));
     let loss: f64 = members
         .iter()
         .map(|(_, standing)| ready(standing))

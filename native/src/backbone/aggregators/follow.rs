@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use barnraise_protocol::ConversationError;
 use barnraise_protocol::bulk::{BulkError, Partial, Transfer};
 use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::model::{self, Answer, Fetched, PROTOCOL, Request, StepHeader};
-use barnraise_protocol::{ConversationError, Sha256Hash};
 use barnraise_relay::{NodeError, Paced};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::guard::PaceLimits;
@@ -180,7 +180,7 @@ async fn step_after(shared: &Shared, stored: &Stored, model: ModelVersion) -> Re
     let words = |error: crate::storage::journal::JournalError| error.to_string();
     let unknown = || format!("no step on the model of epoch {} with the hash {}", model.epoch, model.hash);
     let Some(commit) = stored.journal.commit_of(model.epoch).await.map_err(words)? else {
-        return if newest(shared).await == Some(model.hash) {
+        return if newest(shared).await == Some(model) {
             Ok((Answer::UpToDate, Vec::new()))
         } else {
             Err(unknown())
@@ -191,6 +191,7 @@ async fn step_after(shared: &Shared, stored: &Stored, model: ModelVersion) -> Re
     let header = StepHeader {
         epoch: commit.epoch,
         before: together.before,
+        nonce: together.nonce,
         n_samples: commit.n_samples,
         loss: together.loss,
         members: together.members,
@@ -199,11 +200,11 @@ async fn step_after(shared: &Shared, stored: &Stored, model: ModelVersion) -> Re
     Ok((Answer::Step(header), mean))
 }
 
-/// Hash of the model that this peer has.
-async fn newest(shared: &Shared) -> Option<Sha256Hash> {
+/// The model that this peer has.
+async fn newest(shared: &Shared) -> Option<ModelVersion> {
     let (answer, model) = oneshot::channel();
     shared.tell_core(shared.me(), Heard::WantModel(answer)).await;
-    Some(model.await.ok()?.hash)
+    model.await.ok()
 }
 
 async fn checkpoint_for(shared: &Shared, stored: &Stored, is_shared: bool) -> Result<model::Found, String> {
@@ -211,12 +212,19 @@ async fn checkpoint_for(shared: &Shared, stored: &Stored, is_shared: bool) -> Re
     // Every epoch is a multiple of 1.
     let every = if is_shared { shared.checkpoint_every } else { 1 };
     let mut found = stored.checkpoints.load_shared(every).await.map_err(words)?;
-    if found.is_none() || !is_shared {
+    // One that no step leads on from is of before this peer took another one's checkpoint.
+    let epoch = found.as_ref().map(|checkpoint| checkpoint.epoch);
+    let leads_on = match epoch {
+        Some(epoch) => stored.journal.commit_of(epoch).await.is_ok_and(|commit| commit.is_some()),
+        None => false,
+    };
+    let is_newest = epoch.is_some() && epoch == newest(shared).await.map(|model| model.epoch);
+    if !(is_newest || leads_on && is_shared) {
         let (done, made) = oneshot::channel();
         shared.tell_core(shared.me(), Heard::WantCheckpoint(done)).await;
         // Dropped once there is one, or nobody is left to make it.
         let _ = made.await;
-        found = stored.checkpoints.load_shared(every).await.map_err(words)?;
+        found = stored.checkpoints.load_shared(1).await.map_err(words)?;
     }
     let checkpoint = found.ok_or("there is no checkpoint")?;
     // Of the history each has its own; without it all have the same bytes.

@@ -184,8 +184,9 @@ async fn hear(
             return Err(format!("the run here is `{}`, not `{}`", shared.hello.run_id, hello.run_id));
         }
         if hello.recipe != shared.hello.recipe {
-            return Err("model, seed, data, batch size, optimizer, schedule and codecs must be the same in \
-                        the configurations of all aggregators, and are not"
+            return Err("model, seed, data, batch size, optimizer, schedule, local steps, codecs and \
+                        checkpoint_every_epochs must be the same in the configurations of all aggregators, and \
+                        are not"
                 .to_owned());
         }
         Ok(())

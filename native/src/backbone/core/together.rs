@@ -18,7 +18,7 @@ use barnraise_swarm::{Moment, PeerKey};
 use super::super::aggregators::{Aggregators, Heard, group, propose};
 use super::super::learner::{Learner, LearnerError};
 use super::{Core, name};
-use crate::storage::checkpoint::Checkpoint;
+use crate::storage::checkpoint::{Checkpoint, Included};
 use crate::storage::journal::{CommitRecord, JournalEntry, Together as StepTogether};
 
 /// How soon a model is asked for again that could not be had.
@@ -123,13 +123,18 @@ impl Core {
             }
             Heard::Followed(Err(error)) => {
                 tracing::warn!(%error, "this backbone stays behind the others for now");
-                together.matchmaking.on_failed(now);
+                // It may be on another line already.
+                self.carry_later_epochs().await?;
+                if let Some(together) = &mut self.together {
+                    together.matchmaking.on_failed(now);
+                }
             }
             Heard::WantModel(answer) => {
                 let _ = answer.send(together.matchmaking.own().model);
             }
             Heard::WantCheckpoint(done) => {
                 self.save_checkpoint().await?;
+                // Whoever asked looks for it now.
                 drop(done);
             }
         }
@@ -142,7 +147,8 @@ impl Core {
             let now = self.now();
             let (here, is_closing) = (self.here(), self.round.is_closing());
             let Some(together) = &mut self.together else { return Ok(false) };
-            let Crowd { n_samples, n_contributors, samples_per_second } = here;
+            let Crowd { n_contributors, samples_per_second, .. } = here;
+            let n_samples = self.round.n_samples_believed();
             let is_reachable = together.aggregators.is_reachable();
             let before = *together.matchmaking.own();
             let own = Standing {
@@ -184,12 +190,8 @@ impl Core {
         let Some(together) = &mut self.together else { return Ok(()) };
         match action {
             Action::Propose { model, members } => {
-                let mut nonce = [0; 8];
-                // Without entropy it is the members that tell one round from another.
-                let _ = getrandom::fill(&mut nonce);
-                let nonce = u64::from_le_bytes(nonce);
                 let codec = together.aggregators.config().codec;
-                match propose(model, &members, n_parameters, codec, (target_batch_size, nonce)) {
+                match propose(model, &members, n_parameters, codec, (target_batch_size, nonce())) {
                     Ok(proposal) => {
                         together.aggregators.propose(&proposal);
                         // Nothing has changed since it was asked for.
@@ -204,14 +206,16 @@ impl Core {
             Action::Average(proposal) => self.average(proposal).await?,
             Action::StepAlone => {
                 let Some(mean) = together.collected.take() else { return Ok(()) };
+                let nonce = nonce();
                 let step = StepTogether {
                     before: together.matchmaking.own().model.hash,
+                    nonce,
                     loss: mean.loss,
                     members: vec![together.me.0.clone()],
                 };
                 let (n_samples, seqs) = (mean.n_samples, mean.sequences.clone());
                 self.see_who_is_far_off(mean.epoch, &mean.outcomes);
-                self.storing.journal.write_given(mean.epoch, &seqs).await?;
+                self.storing.journal.write_given(mean.epoch, nonce, &seqs).await?;
                 self.step_together(mean.epoch, n_samples, seqs, step, &mean.gradient).await?;
             }
             Action::Reopen => {
@@ -234,7 +238,7 @@ impl Core {
         let codec = together.aggregators.config().codec;
         match (group(&proposal, n_parameters, codec), &together.collected) {
             (Ok(group), Some(mean)) => {
-                self.storing.journal.write_given(mean.epoch, &mean.sequences).await?;
+                self.storing.journal.write_given(mean.epoch, proposal.nonce, &mean.sequences).await?;
                 let (me, values) = (together.me.clone(), mean.gradient.clone());
                 together.aggregators.average(proposal, group, me, values);
             }
@@ -282,9 +286,10 @@ impl Core {
         let set = averaged.members();
         let included = proposal.members.iter().enumerate().filter(|(position, _)| set.contains(*position));
         let included: Vec<_> = included.map(|(_, member)| member.clone()).collect();
-        let n_samples = included.iter().map(|member| member.n_samples).sum();
+        let n_samples = included.iter().fold(0, |sum: u64, member| sum.saturating_add(member.n_samples));
         let step = StepTogether {
             before: proposal.model.hash,
+            nonce: proposal.nonce,
             loss: proposal.loss,
             members: included.into_iter().map(|member| member.peer).collect(),
         };
@@ -311,8 +316,8 @@ impl Core {
         let Some(mean) = self.learner.decode_mean(mean) else {
             return Ok(Err("the step does not fit the model, or is not finite".into()));
         };
-        let StepHeader { epoch, before, n_samples, loss, members, .. } = header;
-        let step = StepTogether { before, loss, members };
+        let StepHeader { epoch, before, nonce, n_samples, loss, members, .. } = header;
+        let step = StepTogether { before, nonce, loss, members };
         self.step_together(epoch, n_samples, Vec::new(), step, &mean).await?;
         self.metrics.on_followed("step");
         tracing::debug!(epoch = self.learner.epoch(), from = name(from), "took a step of another aggregator");
@@ -330,14 +335,17 @@ impl Core {
     ) -> Result<(), LearnerError> {
         let Some(together) = &self.together else { return Ok(()) };
         let is_included = step.members.contains(&together.me.0);
-        let given = if is_included { self.storing.journal.given(epoch).await? } else { Vec::new() };
+        let given =
+            if is_included { self.storing.journal.given(epoch, step.nonce).await? } else { Vec::new() };
         // All that was counted is in a step that this peer took part in: the journal need not be read.
         let is_all = is_included && !seqs.is_empty() && given == seqs;
-        if !is_all {
+        let is_fresh = is_all && !self.storing.journal.has_entries(epoch + 1).await?;
+        if !is_fresh {
             let entries = self.storing.journal.entries(epoch).await?.entries;
-            let left: Vec<JournalEntry> =
-                entries.into_iter().filter(|(seq, _)| !given.contains(seq)).map(|(_, entry)| entry).collect();
-            self.carry(left, epoch + 1).await?;
+            let (done, left): (Vec<_>, Vec<_>) =
+                entries.into_iter().partition(|(seq, _)| given.contains(seq));
+            self.forget(done.into_iter().map(|(_, entry)| entry), epoch + 1).await?;
+            self.carry(left.into_iter().map(|(_, entry)| entry).collect(), epoch + 1).await?;
         }
         let aggregation = self.round.config().aggregation;
         let record = CommitRecord { epoch, n_samples, seqs, aggregation, together: Some(step) };
@@ -349,7 +357,7 @@ impl Core {
         }
         self.crediting.worked(self.now().saturating_sub(began));
         self.on_new_model(&record)?;
-        self.go_on(is_all).await?;
+        self.go_on(is_fresh).await?;
         self.checkpoint_if_due().await
     }
 
@@ -359,11 +367,24 @@ impl Core {
         self.round.on_moved(now, self.learner.epoch());
         if !is_fresh {
             self.learner.replay_open(&mut self.round, &self.storing.journal).await?;
+            self.round.resume(now);
         }
         let model = self.learner.version()?;
         if let Some(together) = &mut self.together {
             together.collected = None;
             together.matchmaking.on_stepped(now, model);
+        }
+        Ok(())
+    }
+
+    /// Contributions that are in a step by now do not count in `epoch`, for which they were journaled before a crash.
+    async fn forget(&self, done: impl Iterator<Item = JournalEntry>, epoch: u64) -> Result<(), LearnerError> {
+        let done: HashSet<(Vec<u8>, u64)> =
+            done.map(|entry| (entry.peer, entry.offer.contribution_id)).collect();
+        for (seq, entry) in self.storing.journal.entries(epoch).await?.entries {
+            if done.contains(&(entry.peer, entry.offer.contribution_id)) {
+                self.storing.journal.forget(epoch, seq).await?;
+            }
         }
         Ok(())
     }
@@ -404,8 +425,8 @@ impl Core {
         let reason = format!("another line of models is followed from epoch {epoch} on");
         let last = checkpoint.included.get(&together.me.0).copied();
         let left = self.not_in(epoch, last).await?;
-        let before = self.learner.checkpoint()?;
-        let history = before.history.iter().filter(|point| point.epoch <= epoch).copied().collect();
+        let points = self.learner.history().points();
+        let history = points.iter().filter(|point| point.epoch <= epoch).copied().collect();
         if let Err(error) = self.learner.restore(Checkpoint { history, ..checkpoint }) {
             return Ok(Err(error.to_string()));
         }
@@ -420,22 +441,34 @@ impl Core {
         Ok(Ok(self.model()))
     }
 
-    /// What was accepted here before `epoch` and is not in a model of others; `last` is the last epoch in whose step
-    /// this peer took part there. What was accepted since then is looked at as their steps are taken.
-    async fn not_in(&self, epoch: u64, last: Option<u64>) -> Result<Vec<JournalEntry>, LearnerError> {
+    /// What was accepted here before `epoch` and is not in a model of others; `last` is the last step that this peer
+    /// took part in there. What was accepted since then is looked at as their steps are taken.
+    async fn not_in(&self, epoch: u64, last: Option<Included>) -> Result<Vec<JournalEntry>, LearnerError> {
         let mut left = Vec::new();
         let journal = &self.storing.journal;
         let epochs = journal.epochs().await?.into_iter().filter(|&of| of < epoch);
-        for of in epochs.filter(|&of| last.is_none_or(|last| of >= last)) {
-            let given = if last == Some(of) { journal.given(of).await? } else { Vec::new() };
+        for of in epochs.filter(|&of| last.is_none_or(|last| of >= last.epoch)) {
+            let given = match last.filter(|last| last.epoch == of) {
+                Some(last) => self.included_in(last).await?,
+                None => Vec::new(),
+            };
             let entries = journal.entries(of).await?.entries;
             left.extend(entries.into_iter().filter(|(seq, _)| !given.contains(seq)).map(|(_, entry)| entry));
         }
         Ok(left)
     }
 
+    /// Which entries are in a step that this peer took part in, or made alone before others aggregated the run too.
+    async fn included_in(&self, step: Included) -> Result<Vec<u32>, LearnerError> {
+        let commit = self.storing.journal.commit_of(step.epoch).await?;
+        match commit.filter(|commit| commit.together.is_none()) {
+            Some(alone) => Ok(alone.seqs),
+            None => Ok(self.storing.journal.given(step.epoch, step.nonce).await?),
+        }
+    }
+
     /// What was accepted in epochs that another line of models has not reached counts for the one that is open.
-    async fn carry_later_epochs(&mut self) -> Result<(), LearnerError> {
+    pub(super) async fn carry_later_epochs(&mut self) -> Result<(), LearnerError> {
         let open = self.learner.epoch();
         let mut is_fresh = true;
         for epoch in self.storing.journal.epochs().await?.into_iter().filter(|epoch| *epoch > open) {
@@ -456,4 +489,11 @@ impl Core {
             ModelVersion { n_samples_total: 0, epoch: 0, hash: barnraise_protocol::Sha256Hash([0; 32]) };
         self.together.as_ref().map_or(none, |together| together.matchmaking.own().model)
     }
+}
+
+/// Names an averaging. Without entropy it is its members that tell it from others.
+fn nonce() -> u64 {
+    let mut nonce = [0; 8];
+    let _ = getrandom::fill(&mut nonce);
+    u64::from_le_bytes(nonce)
 }

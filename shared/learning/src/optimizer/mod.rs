@@ -38,6 +38,12 @@ pub enum OptimizerError {
         /// What came.
         got: usize,
     },
+    /// A state that no step leads to.
+    #[error("value {index} of a moment of the state is not finite")]
+    State {
+        /// The first one.
+        index: usize,
+    },
     /// A state of another optimizer.
     #[error("the state has {got} moment vectors, this optimizer keeps {want}")]
     Moments {
@@ -169,6 +175,9 @@ impl Optimizer {
         }
         for moment in &state.moments {
             self.check_length("a moment of the state", moment.len())?;
+            if let Some(index) = moment.iter().position(|value| !value.is_finite()) {
+                return Err(OptimizerError::State { index });
+            }
         }
         self.state = state;
         Ok(())

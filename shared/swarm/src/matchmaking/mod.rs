@@ -76,6 +76,9 @@ pub enum ProposalError {
     /// This peer is not in it as it is.
     #[error("this peer is not a member with the samples that it has")]
     NotAMember,
+    /// A loss that is no number.
+    #[error("the loss is not finite")]
+    Loss,
     /// Somebody is who was never introduced.
     #[error("a member is not known here")]
     Stranger,
@@ -111,6 +114,10 @@ pub struct Matchmaking {
     stragglers: BTreeMap<PeerKey, Moment>,
     /// Averagings of this epoch that failed.
     n_failed: u32,
+    /// Until when the others are given up, where they were too many.
+    hopeless_until: Moment,
+    /// Where the attempt to follow began.
+    followed_from: ModelVersion,
     /// Attempts in a row to follow that failed.
     n_strayed: u32,
     /// After a failure nothing is done before that: whoever did better will have said so.
@@ -132,6 +139,8 @@ impl Matchmaking {
             colleagues: BTreeMap::new(),
             stragglers: BTreeMap::new(),
             n_failed: 0,
+            hopeless_until: Moment::ZERO,
+            followed_from: own.model,
             n_strayed: 0,
             not_before: Moment::ZERO,
             wake_at: None,
@@ -189,6 +198,9 @@ impl Matchmaking {
         if proposal.model != self.own.model {
             return Err(ProposalError::Model);
         }
+        if !proposal.loss.is_finite() {
+            return Err(ProposalError::Loss);
+        }
         let mut is_member = false;
         for member in &proposal.members {
             let peer = PeerKey(member.peer.clone());
@@ -219,6 +231,10 @@ impl Matchmaking {
 
     /// This peer has the model that it was to follow to.
     pub fn on_followed(&mut self, now: Moment) {
+        if self.own.model == self.followed_from {
+            // Whoever said that there is a better one does not have it.
+            return self.on_failed(now);
+        }
         self.n_strayed = 0;
         self.phase = if self.own.ready.is_some() { Phase::Ready(now) } else { Phase::Gathering };
         self.advance(now);
@@ -230,6 +246,7 @@ impl Matchmaking {
             Phase::Following => self.n_strayed += 1,
             _ => self.n_failed += 1,
         }
+        self.hopeless_until = now + STRAGGLERS_REST * self.config.gather;
         self.not_before = now + self.config.retry;
         self.phase = match self.own.ready {
             Some(_) => Phase::Ready(now),
@@ -291,6 +308,9 @@ impl Matchmaking {
     fn make_progress(&mut self, now: Moment) {
         self.wake_at = None;
         self.colleagues.retain(|_, colleague| now.saturating_sub(colleague.heard_at) < self.config.silence);
+        if self.n_failed >= ATTEMPTS_MAX && now >= self.hopeless_until {
+            self.n_failed = 0;
+        }
         if matches!(self.phase, Phase::Proposing | Phase::Averaging | Phase::Following) {
             return;
         }
@@ -316,6 +336,7 @@ impl Matchmaking {
         let those = self.colleagues(now).filter(|(_, standing)| has_it(standing));
         let those = those.map(|(peer, _)| peer.clone()).collect();
         self.phase = Phase::Following;
+        self.followed_from = self.own.model;
         self.actions.push_back(Action::Follow(those));
         true
     }
@@ -324,10 +345,7 @@ impl Matchmaking {
         let elsewhere = self.n_samples_elsewhere(now);
         let is_enough = ready.n_samples.saturating_add(elsewhere) >= self.config.target_batch_size;
         if !is_enough && !self.is_closing_elsewhere(now) {
-            self.own.ready = None;
-            self.own.is_closing = false;
-            self.phase = Phase::Gathering;
-            self.actions.push_back(Action::Reopen);
+            self.reopen();
             return;
         }
         let n_waits = now.saturating_sub(since).as_nanos() / self.config.gather.as_nanos().max(1);
@@ -350,9 +368,15 @@ impl Matchmaking {
         if members.is_empty() {
             // Others that average go on to a model that this peer follows to.
             let is_averaging = self.companions(now).any(|(_, standing)| standing.is_busy);
-            if !is_averaging && ready.n_samples >= self.config.target_batch_size {
+            if is_averaging {
+                return;
+            }
+            if ready.n_samples >= self.config.target_batch_size {
                 self.actions.push_back(Action::StepAlone);
                 self.phase = Phase::Averaging;
+            } else if n_waits > 0 {
+                // The others count for the step and do not come to it.
+                self.reopen();
             }
             return;
         }
@@ -362,6 +386,13 @@ impl Matchmaking {
             self.phase = Phase::Proposing;
             self.actions.push_back(Action::Propose { model: self.own.model, members });
         }
+    }
+
+    fn reopen(&mut self) {
+        self.own.ready = None;
+        self.own.is_closing = false;
+        self.phase = Phase::Gathering;
+        self.actions.push_back(Action::Reopen);
     }
 
     /// Peers that are one step behind, and will be here soon: they finish the last averaging, or follow. One that was

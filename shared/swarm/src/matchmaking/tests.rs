@@ -151,6 +151,8 @@ fn a_proposal_is_checked() {
     assert_eq!(me.on_proposal(proposal(0, &[(1, 61), (2, 60)])), Err(ProposalError::NotAMember));
     assert_eq!(me.on_proposal(proposal(0, &[(2, 60)])), Err(ProposalError::NotAMember));
     assert_eq!(me.on_proposal(proposal(0, &[(1, 60), (9, 60)])), Err(ProposalError::Stranger));
+    let bad = Proposal { loss: f32::NAN, ..good.clone() };
+    assert_eq!(me.on_proposal(bad), Err(ProposalError::Loss));
     assert_eq!(me.on_proposal(good.clone()), Ok(()));
     assert_eq!(me.poll_action(), Some(Action::Average(good.clone())));
     assert_eq!(me.on_proposal(good), Err(ProposalError::NotReady), "one at a time");
@@ -191,6 +193,25 @@ fn averagings_that_fail_do_not_hold_a_peer_up_for_ever() {
     }
     let actions: Vec<Action> = std::iter::from_fn(|| me.poll_action()).collect();
     assert_eq!(actions.last(), Some(&Action::StepAlone));
+}
+
+#[test]
+fn who_counts_and_does_not_come_is_not_waited_for_for_ever() {
+    let mut me = one(1);
+    me.on_standing(at(0), peer(2), standing(0, 60));
+    me.on_ready(at(0), Ready { n_samples: 60, loss: 1.0 });
+    assert_eq!(me.poll_action(), None);
+    me.on_timeout(at(1000));
+    assert_eq!(me.poll_action(), Some(Action::Reopen));
+}
+
+#[test]
+fn who_says_that_it_has_a_better_model_and_gives_none_is_not_asked_at_once_again() {
+    let mut me = one(1);
+    me.on_standing(at(0), peer(2), standing(9, 0));
+    assert_eq!(me.poll_action(), Some(Action::Follow(vec![peer(2)])));
+    me.on_followed(at(10));
+    assert_eq!((me.poll_action(), me.next_deadline()), (None, Some(at(210))));
 }
 
 #[test]

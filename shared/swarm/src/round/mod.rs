@@ -322,6 +322,11 @@ impl AveragingRound {
         self.begin(now, epoch);
     }
 
+    /// What was restored may be enough for a step.
+    pub fn resume(&mut self, now: Moment) {
+        self.advance(now);
+    }
+
     /// There will be no step yet with what was collected: contributors go on with the same epoch.
     pub fn reopen(&mut self, now: Moment) {
         self.phase = Phase::Accumulating;

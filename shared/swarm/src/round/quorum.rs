@@ -40,6 +40,14 @@ impl AveragingRound {
         false
     }
 
+    /// Samples of the coming step that count toward the target: all, or those that are believed.
+    pub fn n_samples_believed(&self) -> u64 {
+        match self.config.aggregation {
+            Aggregation::Mean => self.n_samples(),
+            Aggregation::CenteredClip { .. } => self.n_believed(),
+        }
+    }
+
     /// Whether the patience with silent peers runs out just now.
     pub(super) fn loses_patience(&mut self, now: Moment) -> bool {
         let is_over = matches!(self.patience, Patience::Until(deadline) if deadline <= now);
