@@ -1,0 +1,149 @@
+//! The configuration against its example, and mistakes in it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::*;
+
+use barnraise_protocol::codec::{Density, Sparsity};
+use bytesize::ByteSize;
+
+const EXAMPLE: &str = include_str!("../../run.example.toml");
+
+fn parse(text: &str) -> Result<RunConfig, ConfigError> {
+    RunConfig::parse(text, Path::new("run.toml"))
+}
+
+fn error(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn the_example_is_the_defaults() {
+    assert_eq!(parse(EXAMPLE).unwrap(), RunConfig::default());
+}
+
+#[test]
+fn the_example_shows_every_key() {
+    let written = toml::Table::try_from(RunConfig::default()).unwrap();
+    let example: toml::Table = EXAMPLE.parse().unwrap();
+    let keys = |table: &toml::Table| -> Vec<(String, String)> {
+        let section = |(name, section): (&String, &toml::Value)| {
+            let keys = section.as_table().unwrap().keys().cloned();
+            keys.map(|key| (name.clone(), key)).collect::<Vec<_>>()
+        };
+        table.iter().flat_map(section).collect()
+    };
+    assert_eq!(keys(&written), keys(&example));
+    for optional in [
+        "# folder = ",
+        "# cache = ",
+        "# clip_norm = ",
+        "# memory = ",
+        "# operator = ",
+        "# database = ",
+        "# text = ",
+    ] {
+        assert!(EXAMPLE.contains(optional), "{optional}");
+    }
+}
+
+#[test]
+fn the_example_of_text_is_a_run() {
+    let config = parse(include_str!("../../text.example.toml")).unwrap();
+    let DataSource::Text(text) = config.data_source() else { panic!("no text") };
+    assert_eq!((text.sources.len(), text.sources[0].weight, text.sources[1].weight), (2, 9.0, 1.0));
+    assert_eq!((text.sources[1].field.as_str(), text.seed), ("text", config.run.seed));
+}
+
+#[test]
+fn an_empty_file_is_the_defaults_and_dev_differs_only_in_folders() {
+    assert_eq!(parse("").unwrap(), RunConfig::default());
+    let mut dev = RunConfig::dev(Path::new("/cache/barnraise"));
+    dev.validate().unwrap();
+    assert_eq!(dev.data_sources().cache, Path::new("/cache/barnraise/fashion-mnist"));
+    dev.storage.folder = RunConfig::default().storage.folder;
+    dev.data.cache = None;
+    assert_eq!(dev, RunConfig::default());
+}
+
+#[test]
+fn what_is_written_reads_back() {
+    let mut config = RunConfig::default();
+    config.run.model = ModelKind::Mlp { hidden: vec![256, 128] };
+    let density = Density::from_share(0.005).unwrap();
+    config.run.gradient_codec = TensorCodec::TopK(Sparsity { density, warmup_epochs: 40 });
+    config.compression = Compression { momentum: 0.0, masking: true, clip_norm: Some(2.5) };
+    config.run.optimizer = OptimizerSpec::lars();
+    config.run.schedule.decay = Decay::Cosine { steps: 100, floor: 0.0 };
+    config.data.folder = Some("data".into());
+    config.device.kind = Device::Wgpu;
+    config.averaging.collect_timeout = Duration::from_millis(2500);
+    config.averaging.aggregation = AggregationKind::CenteredClip;
+    config.averaging.gradient_norm_max = 0.1;
+    assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap(), config);
+    assert_eq!(config.data_sources().folders[0], Path::new("data"));
+}
+
+#[test]
+fn durations_and_sizes_are_readable() {
+    let config =
+        parse("[averaging]\ncollect_timeout = \"1m 30s\"\nin_flight_bytes_max = \"1.5 GiB\"").unwrap();
+    assert_eq!(config.averaging.collect_timeout, Duration::from_secs(90));
+    assert_eq!(config.averaging.in_flight_bytes_max, ByteSize::mib(1536));
+}
+
+#[test]
+fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
+    for (text, parts) in [
+        ("[run]\n\ntarget_batchsize = 3", &["line 3", "target_batchsize", "target_batch_size"][..]),
+        ("[run]\ntarget_batch_size = \"x\"", &["line 2", "u32"]),
+        ("[run]\ngradient_codec = { top-k = { density = 0.0 } }", &["line 2", "above 0"]),
+        ("[run]\nmodel = \"resnet\"", &["line 2", "resnet", "le-net"]),
+        ("[averaging]\ncollect_timeout = \"soon\"", &["line 2", "soon"]),
+        ("[network]\nlisten = [\"127.0.0.1:4001\"]", &["line 2"]),
+        ("[averaging]\naggregation = \"median\"", &["line 2", "median", "centered-clip"]),
+        ("[data]\nshard_samples = 0", &["line 2", "nonzero"]),
+        ("[run]\noptimizer = { kind = \"adamw\" }", &["line 2", "adamw", "sgd-momentum"]),
+        ("[aggregators]\npeers = [\"/ip4/192.0.2.1/tcp/4001\"]", &["line 2", "barnraise id"]),
+        ("[aggregators]\ncodec = \"int4\"", &["line 2", "f32"]),
+        ("[aggregators]\npatience = \"1h\"", &["aggregators.", "deadline"]),
+        ("[nonsense]", &["line 1", "nonsense", "storage"]),
+        ("[run", &["line 1"]),
+    ] {
+        let error = error(text);
+        for part in parts {
+            assert!(error.contains(part), "{part} is missing in: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_value_that_cannot_work_is_shown_with_its_line() {
+    let error = error("[run]\n# a comment\nid = \"a\"\ntarget_batch_size = 32\n");
+    assert_eq!(
+        error,
+        "run.toml, line 4: run.target_batch_size = 32: at least the micro batch size, 64, and at most 10000000"
+    );
+}
+
+#[test]
+fn folders_are_relative_to_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.toml");
+    std::fs::write(&path, "[storage]\nfolder = \"state\"\n[data]\ncache = \"/abs\"").unwrap();
+    let config = RunConfig::load(&path).unwrap();
+    assert_eq!(config.storage.folder, folder.path().join("state"));
+    assert_eq!(config.data_cache(), Path::new("/abs"));
+    let missing = RunConfig::load(&folder.path().join("none.toml")).unwrap_err().to_string();
+    assert!(missing.contains("none.toml"), "{missing}");
+}
+
+#[test]
+fn the_cache_folder_follows_the_specification() {
+    let of = |xdg: Option<&str>, home: Option<&str>| {
+        cache_folder_from(xdg.map(OsString::from), home.map(OsString::from))
+    };
+    assert_eq!(of(Some("/x"), Some("/h")), Path::new("/x/barnraise"));
+    assert_eq!(of(Some("x"), Some("/h")), Path::new("/h/.cache/barnraise"));
+    assert_eq!(of(None, None), std::env::temp_dir().join("barnraise"));
+}
