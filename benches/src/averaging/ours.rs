@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use barnraise_averaging::{Config, Hub, Platform};
+use barnraise_averaging::{Config, Hub};
+use barnraise_native::backbone::aggregators::NodePlatform;
 use barnraise_protocol::average::PROTOCOL;
 use barnraise_relay::libp2p::identity::Keypair;
-use barnraise_relay::libp2p::{Multiaddr, PeerId, Stream};
+use barnraise_relay::libp2p::{Multiaddr, PeerId};
 use barnraise_relay::{Node, NodeConfig};
+use barnraise_swarm::PeerKey;
 use barnraise_swarm::averaging::{Group, Member};
 use barnraise_swarm::random::SplitMix64;
-use barnraise_swarm::{Moment, PeerKey};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
@@ -119,32 +120,6 @@ impl Swarm for Peers {
     }
 }
 
-/// Clock and network of one process.
-struct Native {
-    node: Node,
-    origin: Instant,
-}
-
-impl Platform for Native {
-    type Stream = Stream;
-
-    fn now(&self) -> Moment {
-        self.origin.elapsed()
-    }
-
-    async fn sleep_until(&self, at: Moment) {
-        match self.origin.checked_add(at) {
-            Some(at) => tokio::time::sleep_until(at.into()).await,
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn open(&self, peer: &PeerKey) -> Result<Stream, String> {
-        let peer = PeerId::from_bytes(&peer.0).map_err(|error| error.to_string())?;
-        self.node.open(peer, PROTOCOL).await.map_err(|error| error.to_string())
-    }
-}
-
 /// `averaging-peer`: averages whenever it is told to.
 pub(crate) fn peer(args: &PeerArgs, runtime: &Runtime) -> Result<()> {
     runtime.block_on(async {
@@ -165,12 +140,12 @@ pub(crate) fn peer(args: &PeerArgs, runtime: &Runtime) -> Result<()> {
         println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
 
         let hub = Arc::new(Hub::default());
-        let native = Arc::new(Native { node, origin: Instant::now() });
-        let (taking, platform) = (Arc::clone(&hub), Arc::clone(&native));
+        let native = NodePlatform::new(node);
+        let (taking, platform) = (Arc::clone(&hub), native.clone());
         tokio::spawn(async move {
             while let Some((peer, stream)) = incoming.recv().await {
-                let (hub, platform) = (Arc::clone(&taking), Arc::clone(&platform));
-                tokio::spawn(async move { hub.take(&*platform, PeerKey(peer.to_bytes()), stream).await });
+                let (hub, platform) = (Arc::clone(&taking), platform.clone());
+                tokio::spawn(async move { hub.take(&platform, PeerKey(peer.to_bytes()), stream).await });
             }
         });
         let peers: Vec<PeerKey> = addresses.iter().map(key).collect::<Result<_>>()?;
@@ -181,7 +156,7 @@ pub(crate) fn peer(args: &PeerArgs, runtime: &Runtime) -> Result<()> {
             let values: Vec<f32> = base.iter().map(|value| value + me as f32).collect();
             println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
             line()?;
-            let averaged = hub.average(&*native, &config, &group, &peers[me], values).await?;
+            let averaged = hub.average(&native, &config, &group, &peers[me], values).await?;
             ensure!(averaged.is_complete(), "{:?}", averaged.parts);
             println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
             line()?;

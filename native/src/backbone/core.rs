@@ -157,8 +157,7 @@ impl Core {
                 () = &mut shutdown => break,
                 _ = ticks.tick() => self.publish_progress(),
                 event = events.recv() => match event {
-                    Some(CoreEvent::Aggregator { peer, heard }) => self.on_heard(peer, heard).await?,
-                    Some(event) => self.on_event(event),
+                    Some(event) => self.on_event(event).await?,
                     None => break,
                 },
                 () = tokio::time::sleep(wait) => {}
@@ -175,7 +174,7 @@ impl Core {
         self.started.elapsed()
     }
 
-    fn on_event(&mut self, event: CoreEvent) {
+    async fn on_event(&mut self, event: CoreEvent) -> Result<(), LearnerError> {
         let now = self.now();
         match event {
             CoreEvent::Join { peer, join, messages, answer } => {
@@ -213,9 +212,9 @@ impl Core {
                 let test_accuracy = evaluation.accuracy;
                 self.unpublished_evaluation = Some(EvaluationPoint { epoch, test_accuracy });
             }
-            // Heard by `on_heard`.
-            CoreEvent::Aggregator { .. } => {}
+            CoreEvent::Aggregator { peer, heard } => self.on_heard(peer, heard).await?,
         }
+        Ok(())
     }
 
     fn on_join(

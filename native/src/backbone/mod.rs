@@ -139,7 +139,7 @@ pub async fn run(
     let together = others.map(|others| {
         let me = PeerKey(node.peer_id().to_bytes());
         learner.was_alone(&me.0);
-        Together::new(others, &learner, me, layout.n_parameters(), config.run.target_batch_size)
+        Together::new(others, &learner, me, config.run.target_batch_size)
     });
     let together = together.transpose()?;
     let keeping = keep_up(access, node.clone(), config.access.poll_interval, shutdown.clone());

@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, contribute};
-use barnraise_learning::{DeviceChoice, open_device};
+use barnraise_learning::{ComputeDevice, DeviceChoice, open_device};
 use barnraise_protocol::Sha256Hash;
 use barnraise_swarm::activity::{Activity, Contribution};
 use futures::channel::mpsc;
@@ -60,18 +60,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     };
     barnraise_relay::signals::listen(leave)?;
 
-    let config = Config {
-        device,
-        // It was chosen on the command line.
-        is_device_free: false,
-        first_contribution_id: micros(),
-        seed: seed(&keypair),
-        credentials: Credentials {
-            // Without an Ed25519 key it takes part in open runs.
-            key: access::signing_key(&keypair).ok(),
-            invitation: args.invitation.or(args.address.invitation),
-        },
-    };
+    let config = config(device, &keypair, args.invitation.or(args.address.invitation));
     let platform = NativePlatform::new(
         args.address.address,
         args.run,
@@ -122,13 +111,7 @@ async fn lend_to(address: Multiaddr, choice: DeviceChoice, keypair: Keypair) -> 
     tracing::info!(device = device.name(), peer = %keypair.public().to_peer_id(), "this backbone contributes too");
     let (mut commands, received) = mpsc::channel(COMMANDS_MAX);
     commands.try_send(Command::Start).context("a new channel is full")?;
-    let config = Config {
-        device,
-        is_device_free: false,
-        first_contribution_id: micros(),
-        seed: seed(&keypair),
-        credentials: Credentials { key: access::signing_key(&keypair).ok(), invitation: None },
-    };
+    let config = config(device, &keypair, None);
     let cache = ShardCache::new(cache_folder().join("peer"));
     let platform = NativePlatform::new(JoinAddress::Peer(address), None, keypair, cache);
     let on_event = |event: Event| match event {
@@ -137,6 +120,19 @@ async fn lend_to(address: Multiaddr, choice: DeviceChoice, keypair: Keypair) -> 
         _ => {}
     };
     Ok(Box::pin(contribute(&platform, config, received, on_event)).await)
+}
+
+/// How a native peer takes part.
+fn config(device: ComputeDevice, keypair: &Keypair, invitation: Option<String>) -> Config {
+    Config {
+        device,
+        // Somebody chose it.
+        is_device_free: false,
+        first_contribution_id: micros(),
+        seed: seed(keypair),
+        // Without an Ed25519 key it takes part in open runs.
+        credentials: Credentials { key: access::signing_key(keypair).ok(), invitation },
+    }
 }
 
 /// Ends the contribution when there is a reason to.

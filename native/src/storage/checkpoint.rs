@@ -54,17 +54,11 @@ pub struct Included {
 /// What a checkpoint says before its raw bytes: parameters as little-endian f32, optimizer state.
 #[derive(Serialize, Deserialize)]
 struct Header {
-    run_id: String,
-    model: ModelSpec,
-    epoch: u64,
-    n_samples_total: u64,
-    n_parameters: u64,
-    n_optimizer_bytes: u64,
-    history: Vec<HistoryPoint>,
+    alone: HeaderAlone,
     included: BTreeMap<Vec<u8>, Included>,
 }
 
-/// The header of [`KIND_ALONE`].
+/// All of it in [`KIND_ALONE`].
 #[derive(Serialize, Deserialize)]
 struct HeaderAlone {
     run_id: String,
@@ -241,7 +235,7 @@ fn object_path(epoch: u64) -> ObjectPath {
 
 /// As it is stored.
 pub fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
-    let header = Header {
+    let alone = HeaderAlone {
         run_id: checkpoint.run_id.clone(),
         model: checkpoint.model.clone(),
         epoch: checkpoint.epoch,
@@ -249,8 +243,8 @@ pub fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
         n_parameters: checkpoint.parameters.len() as u64,
         n_optimizer_bytes: checkpoint.optimizer_state.len() as u64,
         history: checkpoint.history.clone(),
-        included: checkpoint.included.clone(),
     };
+    let header = Header { alone, included: checkpoint.included.clone() };
     let parameters: Vec<u8> = checkpoint.parameters.iter().flat_map(|value| value.to_le_bytes()).collect();
     sealed::seal_parts(KIND, &header, &[&parameters, &checkpoint.optimizer_state])
 }
@@ -260,10 +254,10 @@ pub fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
 /// # Errors
 /// Any bit is another one than was written.
 pub fn decode(bytes: &[u8]) -> Result<Checkpoint, SealError> {
-    let (header, raw): (Header, _) = match sealed::open_parts(KIND, bytes) {
+    let (Header { alone: header, included }, raw) = match sealed::open_parts(KIND, bytes) {
         Err(SealError::Version { got, .. }) if got == KIND_ALONE.version => {
-            let (before, raw): (HeaderAlone, _) = sealed::open_parts(KIND_ALONE, bytes)?;
-            (before.into(), raw)
+            let (alone, raw) = sealed::open_parts(KIND_ALONE, bytes)?;
+            (Header { alone, included: BTreeMap::new() }, raw)
         }
         opened => opened?,
     };
@@ -287,17 +281,8 @@ pub fn decode(bytes: &[u8]) -> Result<Checkpoint, SealError> {
         parameters: values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
         optimizer_state: optimizer_state.to_vec(),
         history: header.history,
-        included: header.included,
+        included,
     })
-}
-
-impl From<HeaderAlone> for Header {
-    fn from(before: HeaderAlone) -> Self {
-        let HeaderAlone { run_id, model, epoch, n_samples_total, n_parameters, n_optimizer_bytes, history } =
-            before;
-        let included = BTreeMap::new();
-        Self { run_id, model, epoch, n_samples_total, n_parameters, n_optimizer_bytes, history, included }
-    }
 }
 
 #[cfg(test)]
@@ -423,7 +408,7 @@ mod tests {
 
     #[test]
     fn lengths_that_overflow_are_an_error() {
-        let header = Header {
+        let alone = HeaderAlone {
             run_id: RUN.into(),
             model: model(),
             epoch: 1,
@@ -431,8 +416,8 @@ mod tests {
             n_parameters: u64::MAX / 2,
             n_optimizer_bytes: 2,
             history: vec![],
-            included: BTreeMap::new(),
         };
+        let header = Header { alone, included: BTreeMap::new() };
         let bytes = sealed::seal_parts(KIND, &header, &[b"xx"]).unwrap();
         assert!(matches!(decode(&bytes), Err(SealError::Payload(_))));
     }

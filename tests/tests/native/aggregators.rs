@@ -55,15 +55,17 @@ impl Two {
 }
 
 async fn wait_for_link(backbone: &Backbone, peer: &str) {
-    let linked = format!("averages with this aggregator peer={peer}");
-    let linked = || backbone.log().unwrap().contains(&linked);
+    wait_for_log(backbone, &format!("averages with this aggregator peer={peer}")).await;
+}
+
+async fn wait_for_log(backbone: &Backbone, words: &str) {
     let waiting = async {
-        while !linked() {
+        while !backbone.log().unwrap().contains(words) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
-    assert!(waited.is_ok(), "no link to {peer}: {}", backbone.log().unwrap());
+    assert!(waited.is_ok(), "`{words}` is not in the log: {}", backbone.log().unwrap());
 }
 
 async fn state(backbone: &Backbone) -> State {
@@ -119,8 +121,6 @@ async fn two_backbones_average_and_have_the_same_model() {
     one.wait_for("both contributors", is_whole).await.unwrap();
     let n_samples = leave([at_one, at_other]).await;
     let counted = agreed(&one, &other).await;
-    std::fs::write("/tmp/one.log", one.log().unwrap()).unwrap();
-    std::fs::write("/tmp/other.log", other.log().unwrap()).unwrap();
     assert!(counted <= n_samples, "{counted} of {n_samples}");
     assert!(counted == n_samples || !is_exact(&one, &other), "{counted} of {n_samples}");
     let averaged = "barnraise_averagings_total{outcome=\"averaged\"}";
@@ -193,11 +193,5 @@ async fn who_is_not_of_the_run_is_told_so() {
     let one = two.one.backbone().await.unwrap();
     two.other.aggregate_with(&[one.tcp().unwrap().to_string()]).unwrap();
     let other = two.other.backbone().await.unwrap();
-    let told = "must be the same in the configurations of all aggregators";
-    let waiting = async {
-        while !other.log().unwrap().contains(told) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap();
+    wait_for_log(&other, "must be the same in the configurations of all aggregators").await;
 }

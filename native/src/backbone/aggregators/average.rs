@@ -1,13 +1,14 @@
 //! Averagings with the others: their streams, this peer's, and who averages how much.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use barnraise_averaging::Platform;
 use barnraise_planning::{Peer, PeerId as PlannedPeer, PlanError, Situation, Updates, Work};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::average::{CHUNK_VALUES, PROTOCOL};
 use barnraise_protocol::matchmaking::{ModelVersion, Proposal, ProposedMember, Standing};
-use barnraise_relay::NodeError;
+use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::averaging::{Group, GroupError, Member};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::StreamExt;
@@ -17,7 +18,22 @@ use libp2p::{PeerId, Stream};
 use super::super::places::Places;
 use super::{Heard, Shared};
 
-impl Platform for Shared {
+/// Clock and network of an averaging over a libp2p node.
+#[derive(Debug, Clone)]
+pub struct NodePlatform {
+    node: Node,
+    origin: Instant,
+}
+
+impl NodePlatform {
+    /// Its time begins now.
+    #[must_use]
+    pub fn new(node: Node) -> Self {
+        Self { node, origin: Instant::now() }
+    }
+}
+
+impl Platform for NodePlatform {
     type Stream = Stream;
 
     fn now(&self) -> Moment {
@@ -50,7 +66,7 @@ pub(super) fn accept(shared: &Shared, places: &Arc<Places>) -> Result<(), NodeEr
             let Some((place, registration)) = Places::take(&places, peer) else { continue };
             let shared = shared.clone();
             tokio::spawn(async move {
-                let taking = shared.hub.take(&shared, PeerKey(peer.to_bytes()), stream);
+                let taking = shared.hub.take(&shared.platform, PeerKey(peer.to_bytes()), stream);
                 // Whoever has too many gives up the oldest.
                 let _ = Abortable::new(taking, registration).await;
                 drop(place);
@@ -69,7 +85,7 @@ pub(super) async fn average(
     values: Vec<f32>,
 ) {
     let config = shared.config.averaging();
-    let averaged = shared.hub.average(&shared, &config, &group, &me, values).await;
+    let averaged = shared.hub.average(&shared.platform, &config, &group, &me, values).await;
     shared.tell_core(me, Heard::Averaged(proposal, averaged)).await;
 }
 

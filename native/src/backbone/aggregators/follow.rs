@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::ConversationError;
-use barnraise_protocol::bulk::{BulkError, Partial, Transfer};
+use barnraise_protocol::bulk::{Partial, Transfer};
 use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::model::{self, Answer, Fetched, PROTOCOL, Request, StepHeader};
 use barnraise_relay::{NodeError, Paced};
@@ -91,8 +91,7 @@ async fn follow_one(
     n_parameters: usize,
     partial: &mut Option<Partial>,
 ) -> Result<(), DonorError> {
-    let refused = |error: String| DonorError::Refused(error);
-    let peer = PeerId::from_bytes(&donor.0).map_err(|error| refused(error.to_string()))?;
+    let peer = PeerId::from_bytes(&donor.0).map_err(|error| DonorError::Refused(error.to_string()))?;
     let stream = shared.node.open(peer, PROTOCOL).await?;
     let mut stream = Paced::duplex(stream, PACE);
     // The one that all have first, and one of now where no step leads on from that.
@@ -104,7 +103,7 @@ async fn follow_one(
             }
             Fetched::UpToDate => return Ok(()),
             Fetched::Unknown(reason) => {
-                let is_shared = checkpoints.next().ok_or_else(|| refused(reason))?;
+                let is_shared = checkpoints.next().ok_or(DonorError::Refused(reason))?;
                 let max = VALUES_PER_PARAMETER * 4 * n_parameters as u64 + HEADER_BYTES_MAX;
                 let bytes = model::fetch_checkpoint(&mut stream, is_shared, max, partial).await?;
                 let checkpoint = decode(bytes, n_parameters).await?;
@@ -232,10 +231,4 @@ async fn checkpoint_for(shared: &Shared, stored: &Stored, is_shared: bool) -> Re
     let encoding = tokio::task::spawn_blocking(move || checkpoint::encode(&shared));
     let bytes = encoding.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     Ok((Answer::Checkpoint(Transfer::of(&bytes)), bytes))
-}
-
-impl From<BulkError> for DonorError {
-    fn from(error: BulkError) -> Self {
-        Self::Conversation(error.into())
-    }
 }

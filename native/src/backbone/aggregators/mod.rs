@@ -9,7 +9,6 @@ mod link;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use barnraise_averaging::{AverageError, Averaged, Hub};
 use barnraise_protocol::Sha256Hash;
@@ -29,6 +28,7 @@ use crate::config::{AggregatorsSection, RunConfig};
 use crate::storage::checkpoint::{Checkpoint, Checkpoints};
 use crate::storage::journal::Journal;
 
+pub use average::NodePlatform;
 pub(super) use average::{group, propose};
 pub use follow::FollowError;
 
@@ -74,7 +74,7 @@ struct Shared {
     peers: Arc<BTreeSet<PeerId>>,
     core: mpsc::Sender<CoreEvent>,
     hub: Arc<Hub<Stream>>,
-    origin: Instant,
+    platform: NodePlatform,
 }
 
 /// What is stored, for others to ask for.
@@ -111,6 +111,7 @@ impl Aggregators {
             return Ok(None);
         }
         let shared = Shared {
+            platform: NodePlatform::new(node.clone()),
             node,
             dht,
             run_id: config.run.id.clone(),
@@ -120,7 +121,6 @@ impl Aggregators {
             peers: Arc::new(others.keys().copied().collect()),
             core,
             hub: Arc::new(Hub::default()),
-            origin: Instant::now(),
         };
         let members = others.len() * STREAMS_PER_PEER;
         let places = Arc::new(Places::new(members, STREAMS_PER_PEER));

@@ -50,12 +50,10 @@ impl Together {
         aggregators: Aggregators,
         learner: &Learner,
         me: PeerKey,
-        n_parameters: usize,
         target_batch_size: u32,
     ) -> Result<Self, LearnerError> {
         let config = MatchmakingConfig {
             target_batch_size: u64::from(target_batch_size),
-            n_values: n_parameters as u64,
             silence: aggregators.config().silence,
             gather: aggregators.config().gather_timeout,
             retry: RETRY,
@@ -335,10 +333,13 @@ impl Core {
     ) -> Result<(), LearnerError> {
         let Some(together) = &self.together else { return Ok(()) };
         let is_included = step.members.contains(&together.me.0);
-        let given =
-            if is_included { self.storing.journal.given(epoch, step.nonce).await? } else { Vec::new() };
-        // All that was counted is in a step that this peer took part in: the journal need not be read.
-        let is_all = is_included && !seqs.is_empty() && given == seqs;
+        // All that was collected is in a step that this peer took part in: the journal need not be read.
+        let is_all = is_included && !seqs.is_empty();
+        let given = match is_included {
+            true if is_all => seqs.clone(),
+            true => self.storing.journal.given(epoch, step.nonce).await?,
+            false => Vec::new(),
+        };
         let is_fresh = is_all && !self.storing.journal.has_entries(epoch + 1).await?;
         if !is_fresh {
             let entries = self.storing.journal.entries(epoch).await?.entries;

@@ -31,8 +31,6 @@ const STRAGGLERS_REST: u32 = 10;
 pub struct MatchmakingConfig {
     /// Samples of one step, over all contributors of all peers.
     pub target_batch_size: u64,
-    /// Values of a gradient.
-    pub n_values: u64,
     /// A peer that says nothing for so long is not counted.
     pub silence: Duration,
     /// How long a peer that has collected waits for those that have not, and then for a proposal of each that

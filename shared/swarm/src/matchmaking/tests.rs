@@ -10,7 +10,6 @@ use super::*;
 
 const CONFIG: MatchmakingConfig = MatchmakingConfig {
     target_batch_size: 100,
-    n_values: 10,
     silence: Duration::from_secs(5),
     gather: Duration::from_secs(1),
     retry: Duration::from_millis(200),
