@@ -46,6 +46,8 @@ pub enum Command {
     Revoke(RevokeArgs),
     /// Check receipts of contributions, and add them up
     Receipts(ReceiptsArgs),
+    /// Recompute what a run has against the peers that it convicted
+    Evidence(EvidenceArgs),
     /// Keep up a server that others meet at, and are reached through
     Relay(RelayArgs),
 }
@@ -232,6 +234,22 @@ pub struct RevokeArgs {
 pub struct ReceiptsArgs {
     /// As `barnraise join --receipts` writes it
     pub file: PathBuf,
+}
+
+/// `barnraise evidence`
+#[derive(Debug, Args)]
+pub struct EvidenceArgs {
+    /// The run: the address of its page, or a libp2p multiaddress with a peer id
+    pub address: JoinLink,
+    /// The run's id, where the address is of another peer of the DHT
+    #[arg(long, value_name = "ID[@KEY]")]
+    pub run: Option<RunName>,
+    /// What to compute on
+    #[arg(long, default_value = "cpu")]
+    pub device: Device,
+    /// How far a gradient may be from the recomputed one, as a part of its length
+    #[arg(long, default_value_t = 0.02)]
+    pub tolerance: f32,
 }
 
 /// How a run is found.

@@ -11,6 +11,7 @@ mod check;
 mod contributions;
 mod conversations;
 mod local_steps;
+mod recomputation;
 mod text;
 
 use std::ffi::OsString;
@@ -33,6 +34,7 @@ pub use self::averaging::{AggregationKind, AveragingSection};
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
 pub use self::local_steps::LocalStepsSection;
+pub use self::recomputation::RecomputationSection;
 pub use self::text::{SourceSection, TextSection};
 use crate::data::DataSource;
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
@@ -105,6 +107,8 @@ pub struct RunSection {
     pub schedule: ScheduleSpec,
     /// Steps that contributors make by themselves. The optimizer is the outer one then.
     pub local_steps: Option<LocalStepsSection>,
+    /// Contributions that are computed once more.
+    pub recomputation: Option<RecomputationSection>,
 }
 
 /// `[data]`
@@ -244,6 +248,7 @@ impl Default for RunSection {
             optimizer: OptimizerSpec::adam(),
             schedule: ScheduleSpec { peak: 0.002, warmup_steps: 10, decay: Decay::Constant },
             local_steps: None,
+            recomputation: None,
         }
     }
 }

@@ -14,4 +14,5 @@ pub mod data;
 pub mod http;
 pub mod http_listener;
 pub mod peer;
+pub mod recomputation;
 pub mod storage;

@@ -87,6 +87,7 @@ fn run_status(epoch: u64) -> RunStatus {
             local_steps: None,
             state_codec: TensorCodec::F32,
             contribution_samples_max: 4096,
+            recomputed: false,
             manifest: Manifest {
                 name: "d".into(),
                 samples: SampleKind::Images {

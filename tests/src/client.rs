@@ -7,7 +7,7 @@ use barnraise_protocol::contribute::{
     self, BackboneToContributor, ContributorToBackbone, DeviceKind, Join, Report,
 };
 use barnraise_protocol::framing;
-use barnraise_protocol::gradient::{self, Offer, Refusal};
+use barnraise_protocol::gradient::{self, Offer, Prepared, Refusal};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
@@ -147,8 +147,17 @@ impl Client {
     /// # Errors
     /// Where no answer comes.
     pub async fn offer(&self, offer: &Offer, bytes: &[u8]) -> Result<Result<SignedReceipt, Refusal>> {
+        let (offer, bytes) = (offer.clone(), bytes.to_vec());
+        self.offer_prepared(&Prepared { offer, account: None, bytes, samples: Vec::new() }).await
+    }
+
+    /// Offers a contribution with its account; the answer is the backbone's.
+    ///
+    /// # Errors
+    /// Where no answer comes.
+    pub async fn offer_prepared(&self, prepared: &Prepared) -> Result<Result<SignedReceipt, Refusal>> {
         let mut stream = self.open(gradient::PROTOCOL).await?;
-        Ok(within("offer", gradient::offer(&mut stream, offer, bytes, |_| {})).await??)
+        Ok(within("offer", gradient::offer(&mut stream, prepared, |_| {})).await??)
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Gate {
     policy: Policy,
     clock: WallClock,
     gated: Arc<Mutex<Gated>>,
+    /// Peers that take no more part, and the epoch of what they were convicted of.
+    convicted: Arc<watch::Sender<HashMap<PeerKey, u64>>>,
 }
 
 struct Gated {
@@ -33,24 +35,37 @@ struct Gated {
 }
 
 /// One peer's access, for as long as a conversation needs it.
-#[derive(Debug, Clone)]
-pub struct Pass(Option<watch::Receiver<Option<TokenRefusal>>>);
+#[derive(Debug, Clone, Default)]
+pub struct Pass {
+    token: Option<watch::Receiver<Option<TokenRefusal>>>,
+    conviction: Option<(PeerKey, watch::Receiver<HashMap<PeerKey, u64>>)>,
+}
 
 impl Pass {
     /// For a conversation that needs no access.
     pub(crate) fn always() -> Self {
-        Self(None)
+        Self::default()
     }
 
     /// Completes when the access ends, with the reason.
     pub async fn ended(&mut self) -> TokenRefusal {
-        let Some(end) = &mut self.0 else { return std::future::pending().await };
-        let reason = match end.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone(),
-            // The gate itself is gone: the backbone shuts down.
-            Err(_) => None,
+        let Self { token, conviction } = self;
+        let token_ended = async {
+            let Some(end) = token else { return std::future::pending().await };
+            // Where the gate itself is gone the backbone shuts down.
+            let reason = end.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+            reason.unwrap_or(TokenRefusal::Revoked)
         };
-        reason.unwrap_or(TokenRefusal::Revoked)
+        let convicted = async {
+            let Some((peer, convicted)) = conviction else { return std::future::pending().await };
+            let known = convicted.wait_for(|convicted| convicted.contains_key(peer)).await;
+            let epoch = known.ok().and_then(|known| known.get(peer).copied());
+            epoch.map_or(TokenRefusal::Revoked, |epoch| TokenRefusal::Convicted { epoch })
+        };
+        tokio::select! {
+            reason = token_ended => reason,
+            reason = convicted => reason,
+        }
     }
 }
 
@@ -62,7 +77,8 @@ impl Gate {
             requests: RequestGuard::new(here, RequestLimits::default()),
             passes: HashMap::new(),
         };
-        Self { policy, clock, gated: Arc::new(Mutex::new(gated)) }
+        let convicted = Arc::new(watch::channel(HashMap::new()).0);
+        Self { policy, clock, gated: Arc::new(Mutex::new(gated)), convicted }
     }
 
     /// What decides here.
@@ -80,14 +96,31 @@ impl Gate {
     /// # Errors
     /// Why it may not.
     pub fn check(&self, peer: PeerId) -> Result<Pass, Refusal> {
-        if self.policy.mode == AccessMode::Open {
-            return Ok(Pass::always());
-        }
         let key = PeerKey(peer.to_bytes());
+        let known = self.convicted.borrow().get(&key).copied();
+        if let Some(epoch) = known {
+            return Err(TokenRefusal::Convicted { epoch }.into());
+        }
+        let conviction = Some((key.clone(), self.convicted.subscribe()));
+        if self.policy.mode == AccessMode::Open {
+            return Ok(Pass { token: None, conviction });
+        }
         let gated = self.lock();
         gated.admissions.check(self.now(), &key)?;
         let pass = gated.passes.get(&key).ok_or(Refusal::Needed { mode: self.policy.mode })?;
-        Ok(Pass(Some(pass.subscribe())))
+        Ok(Pass { token: Some(pass.subscribe()), conviction })
+    }
+
+    /// `peer` takes no more part, for what it contributed to `epoch`: its conversations end, and there are no others.
+    pub fn convict(&self, peer: PublicKey, epoch: u64) {
+        self.convicted.send_modify(|convicted| {
+            convicted.entry(PeerKey(peer.to_peer_id())).or_insert(epoch);
+        });
+    }
+
+    /// Whether [`Self::convict`] was told of `peer`.
+    pub fn is_convicted(&self, peer: PublicKey) -> bool {
+        self.convicted.borrow().contains_key(&PeerKey(peer.to_peer_id()))
     }
 
     /// `peer` presents a token over its own connection.

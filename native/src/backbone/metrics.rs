@@ -37,6 +37,7 @@ pub struct Metrics {
     far_peers: Gauge,
     averagings: ByReason,
     followed: ByReason,
+    recomputed: ByReason,
 }
 
 impl Metrics {
@@ -78,6 +79,12 @@ impl Metrics {
             "Steps and checkpoints of other aggregators that this backbone took",
             followed.clone(),
         );
+        let recomputed = ByReason::default();
+        registry.register(
+            "contributions_recomputed",
+            "Contributions that were computed once more, by what came of it",
+            recomputed.clone(),
+        );
         registry.register_collector(Box::new(Run(status)));
         Self {
             registry: Arc::new(registry),
@@ -89,6 +96,7 @@ impl Metrics {
             far_peers,
             averagings,
             followed,
+            recomputed,
         }
     }
 
@@ -114,6 +122,11 @@ impl Metrics {
     /// Another aggregator's `step` or `checkpoint` was taken.
     pub fn on_followed(&self, what: &'static str) {
         self.followed.get_or_create(&[("what", what)]).inc();
+    }
+
+    /// A contribution was computed once more: `same`, `wrong` or `unknown`.
+    pub fn on_recomputed(&self, outcome: &'static str) {
+        self.recomputed.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// A contribution of so many samples was counted.
@@ -162,6 +175,7 @@ fn reason(refusal: &Refusal) -> &'static str {
         Refusal::Storage => "storage",
         Refusal::Busy => "busy",
         Refusal::NoAccess(_) => "no_access",
+        Refusal::Account(_) => "account",
     }
 }
 

@@ -36,6 +36,7 @@ pub(crate) fn of_offer(refusal: &gradient::Refusal) -> Option<Misdeed> {
         | Refusal::Bytes { .. }
         | Refusal::Codec { .. }
         | Refusal::Samples { .. }
+        | Refusal::Account(_)
         | Refusal::Transfer(_) => Some(Misdeed::DishonestOffer),
         Refusal::Epoch { .. }
         | Refusal::Rate { .. }
@@ -69,6 +70,9 @@ fn of_token(refusal: &TokenRefusal) -> Misdeed {
     match refusal {
         TokenRefusal::Signature | TokenRefusal::UserTooLong { .. } => Misdeed::Forged,
         TokenRefusal::Expired { .. } => Misdeed::WrongTime,
-        TokenRefusal::Run { .. } | TokenRefusal::Peer { .. } | TokenRefusal::Revoked => Misdeed::NotForUs,
+        TokenRefusal::Run { .. }
+        | TokenRefusal::Peer { .. }
+        | TokenRefusal::Revoked
+        | TokenRefusal::Convicted { .. } => Misdeed::NotForUs,
     }
 }

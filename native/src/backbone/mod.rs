@@ -10,6 +10,7 @@ mod learner;
 pub mod metrics;
 pub(crate) mod misdeeds;
 mod places;
+mod recomputing;
 mod streams;
 
 use std::net::SocketAddr;
@@ -42,6 +43,7 @@ use crate::data::shards::ShardStore;
 use crate::http::{HttpState, app};
 use crate::http_listener::BoundedListener;
 use crate::peer;
+use crate::recomputation::EvidenceStore;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::Journal;
@@ -51,6 +53,7 @@ use core::{Core, EVENTS_MAX, Outputs, Storing, Together};
 use evaluator::Evaluator;
 use learner::{Learner, PublishedState};
 use metrics::Metrics;
+use recomputing::{Recomputing, World, ask_others};
 use streams::Services;
 
 /// Live progress that a slow reader may lag behind.
@@ -87,6 +90,7 @@ pub async fn run(
     let layout = learner::layout(&config, shards.manifest())?;
 
     let storage = Storage::open(&config.storage.folder)?;
+    let evidence = EvidenceStore::open(storage.clone()).await.context("evidence cannot be read")?;
     let storing = Storing {
         journal: Journal::new(storage.clone()),
         checkpoints: Checkpoints::new(storage, config.storage.keep_checkpoints),
@@ -120,6 +124,23 @@ pub async fn run(
     let credit = credit(&config, node.peer_id(), signing_key.clone(), &storing.journal, &learner, &metrics);
     let Credit { store, issuer, work, recording, crediting } = credit.await?;
     let (core_events, heard) = mpsc::channel(EVENTS_MAX);
+    let world = World {
+        description: description.clone(),
+        shards: shards.clone(),
+        state: state.clone(),
+        access: access.clone(),
+        evidence: evidence.clone(),
+        metrics: metrics.clone(),
+    };
+    let recomputing = match config.run.recomputation {
+        Some(section) => Some(Recomputing::start(section, world, device.clone(), shutdown.clone()).await?),
+        None => None,
+    };
+    if let Some(recomputing) = recomputing.clone() {
+        let others = config.aggregators.peers().map(|(peer, _)| peer).filter(|peer| *peer != node.peer_id());
+        let asking = ask_others(recomputing, access.clone(), node.clone(), others.collect(), shutdown.clone());
+        tokio::spawn(asking);
+    }
     let services = Services {
         description: description.clone(),
         state: state.clone(),
@@ -131,6 +152,8 @@ pub async fn run(
         issuer,
         work,
         conversations: config.conversations.clone(),
+        recomputing,
+        evidence,
     };
     streams::serve(&services, config.network.contributors_max)?;
     let stored = Stored { journal: storing.journal.clone(), checkpoints: storing.checkpoints.clone() };
@@ -295,6 +318,7 @@ fn describe(
         local_steps: config.run.local_steps.map(|section| section.describe()).transpose()?,
         state_codec: config.run.state_codec,
         contribution_samples_max: config.averaging.contribution_samples_max,
+        recomputed: config.run.recomputation.is_some(),
         manifest: manifest.clone(),
     })
 }

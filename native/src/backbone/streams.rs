@@ -3,35 +3,38 @@
 //! Each handler reads with a limit, waits with a limit, and passes what it heard to the core. None of
 //! them decides anything. Who may hold a conversation is asked in one place, [`accept`], of the gate.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+mod gradients;
 
-use barnraise_protocol::access::{self, TokenRefusal, UnixTime};
-use barnraise_protocol::bulk::{self, BulkError, Partial};
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_protocol::access::{self, TokenRefusal};
+use barnraise_protocol::bulk;
 use barnraise_protocol::framing::{self, FrameError};
-use barnraise_protocol::gradient::{Offer, Refusal};
-use barnraise_protocol::receipt::{Receipt, ReceiptError};
+use barnraise_protocol::gradient::Refusal;
+use barnraise_protocol::receipt::ReceiptError;
 use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::{ConversationError, contribute, gradient, run, shard, state};
+use barnraise_protocol::{ConversationError, contribute, evidence, gradient, run, shard, state};
 use barnraise_relay::{Misdeed, Node, NodeError, Paced};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::guard::PaceLimits;
-use barnraise_swarm::round::Ticket;
 use futures::future::{Abortable, Either};
 use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::core::{CoreEvent, Declined, SESSION_MESSAGES_MAX};
+use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
 use super::learner::PublishedState;
 use super::metrics::Metrics;
 use super::misdeeds;
 use super::places::Places;
+use super::recomputing::{self, Recomputing};
+use gradients::take_gradients;
 use crate::access::{Access, Conversation, Pass, converse};
 use crate::config::ConversationsSection;
 use crate::contributions::{Issuer, WorkMeter};
 use crate::data::shards::ShardStore;
-use crate::storage::journal::JournalEntry;
+use crate::recomputation::EvidenceStore;
 
 /// A peer that asks nothing more about its access for so long is not listened to any longer. Renewals open
 /// streams of their own.
@@ -60,6 +63,10 @@ pub(super) struct Services {
     pub work: Arc<WorkMeter>,
     /// How many of them, and how slowly.
     pub conversations: ConversationsSection,
+    /// Where contributions are computed once more.
+    pub recomputing: Option<Recomputing>,
+    /// What came of it.
+    pub evidence: EvidenceStore,
 }
 
 /// Who holds a conversation, and for how long it may.
@@ -135,7 +142,8 @@ pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), No
         let message = gradient::BackboneToContributor::Refused(Refusal::NoAccess(refusal.to_string()));
         framing::encode(&message, gradient::MESSAGE_BYTES_MAX)
     };
-    accept(services, gradient::PROTOCOL, Door::Gated(no_gradient), &hall, take_gradients)
+    accept(services, gradient::PROTOCOL, Door::Gated(no_gradient), &hall, take_gradients)?;
+    accept(services, evidence::PROTOCOL, Door::Open, &hall, give_evidence)
 }
 
 fn accept<F>(
@@ -265,6 +273,11 @@ async fn send_shards(services: Services, mut caller: Caller, stream: Stream) -> 
     Ok(caller.while_admitted(served).await??)
 }
 
+async fn give_evidence(services: Services, _: Caller, stream: Stream) -> Result<(), StreamError> {
+    let mut stream = Paced::new(stream, services.conversations.pace());
+    Ok(recomputing::give(&services.evidence, &mut stream).await?)
+}
+
 async fn grant_access(services: Services, caller: Caller, stream: Stream) -> Result<(), StreamError> {
     let Services { access, node, conversations, .. } = services;
     let idle = conversations.idle_timeout.min(ACCESS_IDLE_MAX);
@@ -361,106 +374,6 @@ async fn say_goodbye<S: AsyncWrite + Unpin>(
     framing::write(stream, &message, contribute::MESSAGE_BYTES_MAX).await?;
     // Dropped open, it would be reset, and the reason would not arrive.
     Ok(stream.close().await?)
-}
-
-async fn take_gradients(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
-    let mut stream = Paced::new(stream, services.conversations.pace());
-    let pace = stream.pace();
-    let key = PeerKey(caller.peer.to_bytes());
-    loop {
-        pace.wait();
-        // Access that ends between two contributions ends the stream; one that is being received counts.
-        let next = framing::read(&mut stream, gradient::MESSAGE_BYTES_MAX);
-        let next = caller.while_admitted(next).await?;
-        let gradient::ContributorToBackbone::Offer(offer) = match next {
-            Err(FrameError::Closed) => return Ok(()),
-            next => next?,
-        };
-        let answer = take_gradient(&services, &key, offer, &mut stream).await?;
-        let answer = match answer {
-            Ok(receipt) => {
-                services.metrics.on_accepted(receipt.n_samples);
-                gradient::BackboneToContributor::Accepted(services.issuer.sign(receipt)?)
-            }
-            Err(Declined::CountedBefore(receipt)) => {
-                let contribution_id = receipt.contribution_id;
-                services.metrics.on_refused(&Refusal::Duplicate { contribution_id });
-                gradient::BackboneToContributor::Accepted(services.issuer.sign(*receipt)?)
-            }
-            Err(Declined::Refused(refusal)) => {
-                services.metrics.on_refused(&refusal);
-                if let Some(misdeed) = misdeeds::of_offer(&refusal) {
-                    services.node.report(caller.peer, misdeed);
-                }
-                gradient::BackboneToContributor::Refused(refusal)
-            }
-        };
-        pace.answer();
-        framing::write(&mut stream, &answer, gradient::MESSAGE_BYTES_MAX).await?;
-    }
-}
-
-/// One contribution. The outer error ends the stream, the inner one is the answer.
-async fn take_gradient(
-    services: &Services,
-    peer: &PeerKey,
-    offer: Offer,
-    stream: &mut Paced<Stream>,
-) -> Result<Result<Receipt, Declined>, StreamError> {
-    let (answer, wanted) = oneshot::channel();
-    let event = CoreEvent::Offer { peer: peer.clone(), offer: offer.clone(), answer };
-    send(&services.core, event).await?;
-    let ticket = match wanted.await.map_err(|_| StreamError::ShuttingDown)? {
-        Ok(ticket) => ticket,
-        Err(declined) => return Ok(Err(declined)),
-    };
-    let refused = |refusal| Ok(Err(Declined::Refused(refusal)));
-    let payload = match receive(&offer, stream).await {
-        Ok(payload) => payload,
-        Err(error) => return refused(transfer_failed(services, ticket, error).await?),
-    };
-    let began = Instant::now();
-    let decoded = offer.codec.decode(&payload, offer.n_values as usize);
-    services.work.worked(began.elapsed());
-    let values = match decoded {
-        Ok(values) => values,
-        Err(error) => {
-            send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
-            return refused(match error {
-                barnraise_protocol::codec::CodecError::NotFinite { index } => {
-                    Refusal::NotFinite { index: index as u64 }
-                }
-                other => Refusal::Transfer(other.to_string()),
-            });
-        }
-    };
-    let (answer, counted) = oneshot::channel();
-    // The core says when, once it is about to be stored.
-    let (milliseconds, accepted_at) = (0, UnixTime(0));
-    let entry = JournalEntry { peer: peer.0.clone(), offer, milliseconds, accepted_at, payload };
-    send(&services.core, CoreEvent::Gradient { ticket, entry, values, answer }).await?;
-    Ok(counted.await.map_err(|_| StreamError::ShuttingDown)?.map_err(Declined::Refused))
-}
-
-async fn receive(offer: &Offer, stream: &mut Paced<Stream>) -> Result<Vec<u8>, BulkError> {
-    // The core checked that the length is the one of the run's gradients.
-    let mut partial = Partial::new(offer.transfer, offer.transfer.n_bytes)?;
-    stream.pace().answer();
-    framing::write(stream, &gradient::BackboneToContributor::Wanted, gradient::MESSAGE_BYTES_MAX).await?;
-    bulk::pull(stream, &mut partial, |_| ()).await
-}
-
-/// A transfer whose stream still works gets its reason; one whose stream broke ends with it.
-async fn transfer_failed(
-    services: &Services,
-    ticket: Ticket,
-    error: BulkError,
-) -> Result<Refusal, StreamError> {
-    send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
-    match error {
-        BulkError::Checksum { .. } | BulkError::Hash { .. } => Ok(Refusal::Transfer(error.to_string())),
-        broken => Err(StreamError::Conversation(broken.into())),
-    }
 }
 
 async fn send(core: &mpsc::Sender<CoreEvent>, event: CoreEvent) -> Result<(), StreamError> {

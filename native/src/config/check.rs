@@ -26,6 +26,7 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     run(&config.run)?;
     compression(config)?;
     super::local_steps::validate(config)?;
+    super::recomputation::validate(config)?;
     config.averaging.validate(config.run.micro_batch_size)?;
     config.aggregators.validate()?;
     Invalid::check_range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
@@ -168,12 +169,16 @@ mod tests {
 
     use super::super::LocalStepsSection;
     use super::*;
-    use crate::config::TextSection;
+    use crate::config::{RecomputationSection, TextSection};
 
     type Break = fn(&mut RunConfig);
 
     fn local_steps(steps: u32, optimizer: OptimizerSpec) -> LocalStepsSection {
         LocalStepsSection { steps, optimizer, schedule: ScheduleSpec::constant(0.05) }
+    }
+
+    fn recomputation(share: f64, tolerance: f32) -> Option<RecomputationSection> {
+        Some(RecomputationSection { share, tolerance })
     }
 
     #[test]
@@ -208,7 +213,7 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, Break); 43] = [
+        let cases: [(&str, Break); 47] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
@@ -228,6 +233,16 @@ mod tests {
             ("run.local_steps", |c| c.run.local_steps = Some(local_steps(0, OptimizerSpec::adam()))),
             ("run.local_steps", |c| c.run.local_steps = Some(local_steps(1, OptimizerSpec::lamb()))),
             ("run.local_steps", |c| c.run.local_steps = Some(local_steps(17, OptimizerSpec::adam()))),
+            ("run.recomputation", |c| c.run.recomputation = recomputation(1.5, 0.02)),
+            ("run.recomputation", |c| c.run.recomputation = recomputation(0.1, 1.0)),
+            ("run.recomputation", |c| {
+                c.run.recomputation = recomputation(0.1, 0.02);
+                c.run.gradient_codec = TensorCodec::Int4;
+            }),
+            ("run.recomputation", |c| {
+                c.run.recomputation = recomputation(0.1, 0.02);
+                c.run.local_steps = Some(local_steps(2, OptimizerSpec::adam()));
+            }),
             ("run.state_codec", |c| c.run.state_codec = TensorCodec::Int4),
             ("run.gradient_codec", |c| c.compression.clip_norm = Some(1.0)),
             ("compression.momentum", |c| c.compression.momentum = 1.0),

@@ -7,6 +7,7 @@ mod address;
 mod cache;
 mod claim;
 pub mod display;
+pub mod evidence;
 mod find;
 mod platform;
 pub mod receipts;

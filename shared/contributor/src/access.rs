@@ -71,6 +71,11 @@ impl Ticket {
         self.credentials.key.as_ref().map(KeyPair::public)
     }
 
+    /// Signs what this peer contributes.
+    pub(crate) fn signing_key(&self) -> Option<KeyPair> {
+        self.credentials.key.clone()
+    }
+
     fn key(&self) -> Result<&KeyPair, OperationError> {
         self.credentials.key.as_ref().ok_or_else(|| ConversationError::from(Refusal::KeyKind).into())
     }

@@ -1,14 +1,15 @@
 //! What a contributor does on its device, each with the trainer handed in and handed back.
 
 use barnraise_learning::{MeanGradient, ModelError, Trainer};
+use barnraise_protocol::account::AccountError;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::dataset::Samples;
-use barnraise_protocol::gradient::Offer;
+use barnraise_protocol::gradient::{Offer, Prepared};
 use barnraise_swarm::Moment;
 use barnraise_swarm::compression::Compressor;
 
-use crate::network::Prepared;
+use crate::accounting::Accountant;
 use crate::platform::Platform;
 use crate::trial::Verdict;
 
@@ -24,6 +25,9 @@ pub(crate) enum ComputeError {
     /// The loss of an exploded model.
     #[error("the loss of the gradient is {0}")]
     Loss(f32),
+    /// What it is of cannot be said.
+    #[error(transparent)]
+    Account(#[from] AccountError),
     /// The trainer lost count of what the state machine counted.
     #[error("the trainer accumulated {got} samples, {want} were counted")]
     Samples {
@@ -110,9 +114,10 @@ async fn take(trainer: &mut Trainer, want: u32) -> Result<MeanGradient, ComputeE
     Ok(mean)
 }
 
-/// Encodes a gradient with what its contributor still owed.
+/// Encodes a gradient with what its contributor still owed, and says what it is of where that is wanted.
 pub(crate) fn prepare(
     compressor: &mut Compressor,
+    accountant: Option<&mut Accountant>,
     contribution_id: u64,
     epoch: u64,
     mean: MeanGradient,
@@ -122,7 +127,14 @@ pub(crate) fn prepare(
     let bytes = compressor.compress(values, n_samples, epoch)?;
     let (codec, transfer) = (compressor.codec(), Transfer::of(&bytes));
     let offer = Offer { contribution_id, epoch, n_samples, loss, n_values, codec, transfer };
-    Ok(Prepared { offer, bytes })
+    let (account, samples) = match accountant {
+        Some(accountant) => {
+            let (account, samples) = accountant.sign(&offer)?;
+            (Some(account), samples)
+        }
+        None => (None, Vec::new()),
+    };
+    Ok(Prepared { offer, account, bytes, samples })
 }
 
 /// Class probabilities of one image.

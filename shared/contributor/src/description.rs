@@ -126,6 +126,7 @@ mod tests {
             local_steps: None,
             state_codec: TensorCodec::F32,
             contribution_samples_max: 8,
+            recomputed: false,
             manifest: Manifest {
                 name: String::new(),
                 samples: SampleKind::Images {

@@ -16,6 +16,7 @@ use barnraise_learning::{ComputeDevice, DeviceChoice, Trainer};
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::BackboneToContributor;
 use barnraise_protocol::framing::FrameError;
+use barnraise_protocol::gradient::Prepared;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::{PartialState, State};
@@ -30,10 +31,11 @@ use futures::select_biased;
 use futures::stream::StreamExt;
 
 use crate::access::{Credentials, Ticket};
+use crate::accounting::Accountant;
 use crate::compute::ComputeOutcome;
 use crate::event::{Command, Event};
 use crate::meter::Meter;
-use crate::network::{self, NetOutcome, Prepared, Progress, SessionReader, SessionWriter, ShardOutcome};
+use crate::network::{self, NetOutcome, Progress, SessionReader, SessionWriter, ShardOutcome};
 use crate::operation::{Operation, Stream};
 use crate::platform::Platform;
 use crate::speed::Speed;
@@ -139,6 +141,8 @@ struct Run {
     /// `None` while it is in use.
     trainer: Option<Trainer>,
     compressor: Compressor,
+    /// Where contributions are recomputed.
+    accountant: Option<Accountant>,
     /// Epoch of the parameters in the trainer, and when they came.
     loaded: Option<(u64, Moment)>,
     /// Parameters that wait for the trainer, and whether an errand wants them.

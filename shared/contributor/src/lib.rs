@@ -5,6 +5,7 @@
 //! one task. It never opens a socket, reads a clock or spawns: the platform does.
 
 mod access;
+mod accounting;
 mod compute;
 mod description;
 mod driver;

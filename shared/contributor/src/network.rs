@@ -9,7 +9,7 @@ use std::sync::Arc;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join, Report};
 use barnraise_protocol::dataset::{Manifest, Samples, ShardEntry};
-use barnraise_protocol::gradient::{self, Offer, Refusal};
+use barnraise_protocol::gradient::{self, Prepared, Refusal};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
@@ -33,13 +33,6 @@ pub(crate) struct SessionWriter<P: Platform> {
 
 /// The backbone's half of a session.
 pub(crate) type SessionReader<P> = ReadHalf<Stream<P>>;
-
-/// A gradient that is ready to be offered, as often as it takes.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    pub(crate) offer: Offer,
-    pub(crate) bytes: Vec<u8>,
-}
 
 /// What came of an operation, of which one at a time is under way.
 pub(crate) enum NetOutcome<P: Platform> {
@@ -186,7 +179,7 @@ pub(crate) async fn offer<P: Platform>(
     let n_bytes = prepared.bytes.len() as u64;
     let offer = operation.converse(&mut stream, gradient::PROTOCOL, async |stream| {
         let on_progress = |sent| progress.set((sent, n_bytes));
-        gradient::offer(stream, &prepared.offer, &prepared.bytes, on_progress).await
+        gradient::offer(stream, &prepared, on_progress).await
     });
     let result = offer.await;
     NetOutcome::Answered { stream, result }

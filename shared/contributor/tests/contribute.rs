@@ -8,19 +8,21 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, contribute};
-use barnraise_learning::ComputeDevice;
+use barnraise_learning::{ComputeDevice, DataShape, Trainer};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::codec::{Density, Sparsity};
+use barnraise_protocol::evidence::Evidence;
 use barnraise_protocol::gradient::Accepted;
 use barnraise_protocol::run::{Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state;
 use barnraise_swarm::activity::{Activity, Contribution};
+use barnraise_swarm::recomputation::Difference;
 use futures::channel::mpsc;
 use tokio::task::LocalSet;
 
-use backbone::{Backbone, MICRO_BATCH, TestPlatform};
+use backbone::{Backbone, MICRO_BATCH, TestPlatform, contributor_key, shard as samples_of};
 
 /// More than any test computes: the epoch goes on for ever.
 const ENDLESS: u32 = 1_000_000_000;
@@ -87,7 +89,7 @@ fn play<T>(
         is_device_free: true,
         first_contribution_id: 1,
         seed: 7,
-        credentials: Credentials::default(),
+        credentials: Credentials { key: Some(contributor_key()), invitation: None },
     };
     let contributor = contribute(&**platform, config, receiver, |event| {
         events.borrow_mut().push(event);
@@ -381,4 +383,45 @@ fn an_epoch_that_ends_early_takes_nothing_from_who_keeps_what_is_late() {
     assert!(given.n_accepted > 0, "what was computed last was delivered: {given:?}");
     assert!(given.n_samples_accepted < given.n_samples_computed, "{given:?}");
     assert_eq!(given.n_refused, 0);
+}
+
+/// Computes it once more, from what its account says.
+fn recomputed(evidence: &Evidence) -> Difference {
+    let claim = evidence.claim().unwrap();
+    let run = &evidence.header.run;
+    let shape = DataShape::of(&run.manifest.samples);
+    let mut trainer = Trainer::new(&run.model, shape, ComputeDevice::cpu()).unwrap();
+    trainer.load_parameters(&claim.parameters).unwrap();
+    for ids in claim.samples.chunks(MICRO_BATCH as usize) {
+        let mut batch = samples_of(0).none_of();
+        ids.iter().for_each(|id| batch.push(&samples_of(id.shard.into()), id.index as usize));
+        let epoch = evidence.header.account.parameters_epoch;
+        futures::executor::block_on(trainer.accumulate_samples(&batch, epoch)).unwrap();
+    }
+    let mean = futures::executor::block_on(trainer.take_mean_gradient()).unwrap().unwrap();
+    Difference::between(&claim.gradient, &mean.values, evidence.header.offer.codec, 1e-4).unwrap()
+}
+
+#[test]
+fn contributions_are_what_their_accounts_say() {
+    for (is_delayed, codec) in [(false, TensorCodec::F32), (true, TensorCodec::F16), (false, TensorCodec::Int8)] {
+        let backbone = Backbone::with_codec(3, 48, codec, Compression::default());
+        {
+            let mut description = backbone.description.borrow_mut();
+            description.recomputed = true;
+            description.delayed_updates = is_delayed;
+        }
+        let platform = TestPlatform::new(&backbone);
+        let ((), given) = play(&backbone, &platform, async |mut script| {
+            script.send(Command::Start);
+            script.until(|script| script.backbone.epoch() >= 3).await;
+        });
+        assert_eq!(given.n_refused, 0, "{given:?}");
+        let evidence = backbone.evidence.borrow();
+        assert!(evidence.len() >= 3, "{} contributions", evidence.len());
+        for evidence in evidence.iter() {
+            let difference = recomputed(evidence);
+            assert!(!difference.is_wrong(), "{codec:?}, delayed {is_delayed}: {difference:?}");
+        }
+    }
 }

@@ -4,10 +4,14 @@
 //! number, so that offering it again after a lost acknowledgement cannot count it twice: it is answered
 //! with the receipt that the first acknowledgement had. A stream carries any number of offers, one after the
 //! other.
+//!
+//! In a run whose contributions are recomputed, an offer comes with its account ([`crate::account`]), and the list of
+//! samples is asked for when the gradient is there: too late to make another one.
 
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
+use crate::account::Account;
 use crate::bulk::{self, Transfer};
 use crate::codec::TensorCodec;
 use crate::error::ConversationError;
@@ -15,7 +19,7 @@ use crate::framing;
 use crate::receipt::SignedReceipt;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/gradient/2";
+pub const PROTOCOL: &str = "/barnraise/gradient/3";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
@@ -23,8 +27,8 @@ pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// Contributor to backbone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ContributorToBackbone {
-    /// A gradient that is ready to be pulled.
-    Offer(Offer),
+    /// A gradient that is ready to be pulled, with its account where the run wants one.
+    Offer(Offer, Option<Account>),
 }
 
 /// What is offered.
@@ -49,12 +53,14 @@ pub struct Offer {
 /// Backbone to contributor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum BackboneToContributor {
-    /// The offer is wanted; pulls follow, then `Accepted` or `Refused`.
+    /// The offer is wanted; pulls follow, then `Account`, `Accepted` or `Refused`.
     Wanted,
     /// Stored so that a crash does not lose it, and counted, now or when it was offered before: its receipt.
     Accepted(SignedReceipt),
     /// Not counted.
     Refused(Refusal),
+    /// The gradient is here. Of which samples is it? Pulls follow, then `Accepted` or `Refused`.
+    Account,
 }
 
 /// What an accepted contribution added.
@@ -154,33 +160,53 @@ pub enum Refusal {
         /// Of the values, as decoded.
         got: f32,
     },
+    /// In this run each contribution has an account, and this one's is missing or wrong, with the reason.
+    #[error("{0}")]
+    Account(String),
 }
 
-/// Offers a contribution and sends what is pulled of `bytes`; the answer is the aggregator's. A receipt is not
-/// verified.
+/// A contribution with all that may be pulled of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prepared {
+    /// What is offered.
+    pub offer: Offer,
+    /// What it is the gradient of, where the run wants to know.
+    pub account: Option<Account>,
+    /// The gradient, encoded.
+    pub bytes: Vec<u8>,
+    /// The list of samples, encoded; empty without an account.
+    pub samples: Vec<u8>,
+}
+
+/// Offers a contribution and sends what is pulled of it; the answer is the aggregator's. A receipt is not verified.
 ///
 /// # Errors
 /// An error says that no answer came: the contribution may or may not count, and should be offered again.
 pub async fn offer<S>(
     stream: &mut S,
-    offer: &Offer,
-    bytes: &[u8],
+    prepared: &Prepared,
     on_progress: impl FnMut(u64),
 ) -> Result<Result<SignedReceipt, Refusal>, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    framing::write(stream, &ContributorToBackbone::Offer(offer.clone()), MESSAGE_BYTES_MAX).await?;
-    match framing::read(stream, MESSAGE_BYTES_MAX).await? {
-        BackboneToContributor::Wanted => bulk::serve(stream, bytes, on_progress).await?,
-        BackboneToContributor::Accepted(receipt) => return Ok(Ok(receipt)),
-        BackboneToContributor::Refused(refusal) => return Ok(Err(refusal)),
+    let Prepared { offer, account, bytes, samples } = prepared;
+    let message = ContributorToBackbone::Offer(offer.clone(), account.clone());
+    framing::write(stream, &message, MESSAGE_BYTES_MAX).await?;
+    let mut answer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
+    if answer == BackboneToContributor::Wanted {
+        bulk::serve(stream, bytes, on_progress).await?;
+        answer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
+        if answer == BackboneToContributor::Account && account.is_some() {
+            bulk::serve(stream, samples, |_| ()).await?;
+            answer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
+        }
     }
-    match framing::read(stream, MESSAGE_BYTES_MAX).await? {
+    match answer {
         BackboneToContributor::Accepted(receipt) => Ok(Ok(receipt)),
         BackboneToContributor::Refused(refusal) => Ok(Err(refusal)),
-        BackboneToContributor::Wanted => {
-            Err(ConversationError::Refused("the aggregator asked twice for one contribution".into()))
+        BackboneToContributor::Wanted | BackboneToContributor::Account => {
+            Err(ConversationError::Refused("the aggregator asked for what is not to be asked for".into()))
         }
     }
 }

@@ -7,6 +7,7 @@
 //! before it was compared with a limit.
 
 pub mod access;
+pub mod account;
 pub mod api;
 pub mod average;
 pub mod bulk;
@@ -16,6 +17,7 @@ pub mod contribute;
 pub mod dataset;
 pub mod dht;
 pub mod error;
+pub mod evidence;
 pub mod framing;
 pub mod gradient;
 pub mod hash;

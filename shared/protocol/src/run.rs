@@ -16,10 +16,10 @@ use crate::framing::{self, FrameError};
 pub use self::local_steps::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/run/3";
+pub const PROTOCOL: &str = "/barnraise/run/4";
 
 /// Names under which contributors of before ask. They understand a refusal and no more.
-pub const PROTOCOLS_BEFORE: [&str; 2] = ["/barnraise/run/1", "/barnraise/run/2"];
+pub const PROTOCOLS_BEFORE: [&str; 3] = ["/barnraise/run/1", "/barnraise/run/2", "/barnraise/run/3"];
 
 /// Largest message of this conversation: a manifest of ten thousand shards fits.
 pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -78,6 +78,9 @@ pub struct RunDescription {
     pub state_codec: TensorCodec,
     /// Largest number of samples that one contribution may claim.
     pub contribution_samples_max: u32,
+    /// Whether contributions are computed once more at random, by others: each comes with an account
+    /// ([`crate::account`]) of what it is.
+    pub recomputed: bool,
     /// The training data, and a handful of held-out samples to look at.
     pub manifest: Manifest,
 }

@@ -12,6 +12,7 @@ use crate::bulk::{self, Partial, Transfer};
 use crate::codec::TensorCodec;
 use crate::error::ConversationError;
 use crate::framing::{self, FrameError};
+use crate::hash::Sha256Hash;
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/state/1";
@@ -57,6 +58,8 @@ pub struct State {
     pub epoch: u64,
     /// `[n_parameters]`, finite.
     pub parameters: Vec<f32>,
+    /// Of the encoded bytes that they came as.
+    pub sha256: Sha256Hash,
 }
 
 /// A transfer of parameters that was cut, to go on with.
@@ -105,9 +108,9 @@ where
     let n_bytes = cut.header.transfer.n_bytes;
     on_progress(cut.partial.n_bytes(), n_bytes);
     let bytes = bulk::pull(stream, &mut cut.partial, |here| on_progress(here, n_bytes)).await?;
-    let epoch = cut.header.epoch;
+    let (epoch, sha256) = (cut.header.epoch, cut.header.transfer.sha256);
     *partial = None;
-    Ok(State { epoch, parameters: codec.decode(&bytes, n_parameters as usize)? })
+    Ok(State { epoch, parameters: codec.decode(&bytes, n_parameters as usize)?, sha256 })
 }
 
 async fn ask<S>(stream: &mut S, request: &ContributorToBackbone) -> Result<StateHeader, ConversationError>

@@ -12,7 +12,7 @@ use barnraise_protocol::dataset::{
     TokenShape,
 };
 use barnraise_protocol::framing;
-use barnraise_protocol::gradient::{self, Offer, Refusal};
+use barnraise_protocol::gradient::{self, Offer, Prepared, Refusal};
 use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::model::{self, Answer, Fetched, Request, StepHeader};
 use barnraise_protocol::receipt::Receipt;
@@ -318,18 +318,19 @@ async fn an_offer_is_pulled_and_answered() {
     let (mut a, mut b) = pair();
     let aggregator = async {
         use gradient::{BackboneToContributor as Down, ContributorToBackbone as Up};
-        let Up::Offer(got) = framing::read(&mut a, gradient::MESSAGE_BYTES_MAX).await.unwrap();
+        let Up::Offer(got, _) = framing::read(&mut a, gradient::MESSAGE_BYTES_MAX).await.unwrap();
         framing::write(&mut a, &Down::Wanted, 1024).await.unwrap();
         let mut partial = Partial::new(got.transfer, 1 << 20).unwrap();
         let pulled = bulk::pull(&mut a, &mut partial, |_| {}).await.unwrap();
         assert_eq!(got.codec.decode(&pulled, 40_000).unwrap(), values);
         framing::write(&mut a, &Down::Accepted(receipt.clone()), 1024).await.unwrap();
-        let Up::Offer(_) = framing::read(&mut a, gradient::MESSAGE_BYTES_MAX).await.unwrap();
+        let Up::Offer(..) = framing::read(&mut a, gradient::MESSAGE_BYTES_MAX).await.unwrap();
         framing::write(&mut a, &Down::Refused(refusal.clone()), 1024).await.unwrap();
     };
     let contributor = async {
-        assert_eq!(gradient::offer(&mut b, &offer, &bytes, |_| {}).await.unwrap(), Ok(receipt.clone()));
-        assert_eq!(gradient::offer(&mut b, &offer, &bytes, |_| {}).await.unwrap(), Err(refusal.clone()));
+        let prepared = Prepared { offer, account: None, bytes, samples: Vec::new() };
+        assert_eq!(gradient::offer(&mut b, &prepared, |_| {}).await.unwrap(), Ok(receipt.clone()));
+        assert_eq!(gradient::offer(&mut b, &prepared, |_| {}).await.unwrap(), Err(refusal.clone()));
     };
     futures::join!(aggregator, contributor);
 }

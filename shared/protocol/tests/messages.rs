@@ -5,11 +5,13 @@
 use std::fmt::{Debug, Write};
 
 use barnraise_protocol::access::{AccessDescription, PublicKey, Signature, UnixTime};
+use barnraise_protocol::account::Account;
 use barnraise_protocol::average;
 use barnraise_protocol::bulk::{Pull, Transfer};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::{self, DeviceKind, Join, Progress, Report};
 use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, Samples, ShardEntry, TokenShape};
+use barnraise_protocol::evidence;
 use barnraise_protocol::framing::{self, HEADER_BYTES};
 use barnraise_protocol::gradient::{self, Offer, Refusal};
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
@@ -79,6 +81,7 @@ fn description() -> RunDescription {
         local_steps: None,
         state_codec: TensorCodec::F32,
         contribution_samples_max: 8192,
+        recomputed: false,
         manifest: Manifest {
             name: "d".into(),
             samples: SampleKind::Images {
@@ -184,7 +187,17 @@ fn gradient_messages() {
         codec: TensorCodec::Int8,
         transfer: TRANSFER,
     };
-    check(&Up::Offer(offer), MAX, &format!("000102030000803f0402ac02{}", hash_hex()));
+    let account = Account {
+        parameters: HASH,
+        parameters_epoch: 2,
+        samples: HASH,
+        signature: Signature::from([0x33; 64]),
+    };
+    let golden = format!("000102030000803f0402ac02{}", hash_hex());
+    check(&Up::Offer(offer.clone(), None), MAX, &format!("{golden}00"));
+    let accounted = format!("{golden}01{}02{}{}", hash_hex(), hash_hex(), "33".repeat(64));
+    check(&Up::Offer(offer, Some(account)), MAX, &accounted);
+    check(&Down::Account, MAX, "03");
     check(&Down::Wanted, MAX, "00");
     let receipt = Receipt {
         run_id: "r".into(),
@@ -215,10 +228,24 @@ fn gradient_messages() {
         (Refusal::Storage, "0a"),
         (Refusal::Busy, "0b"),
         (Refusal::NoAccess("x".into()), "0c0178"),
+        (Refusal::Norm { max: 1.0, got: 2.0 }, "0d0000803f00000040"),
+        (Refusal::Account("x".into()), "0e0178"),
     ];
     for (refusal, golden) in refusals {
         check(&Down::Refused(refusal), MAX, &format!("02{golden}"));
     }
+}
+
+#[test]
+fn evidence_messages() {
+    use evidence::{Answer, Listed, MESSAGE_BYTES_MAX as MAX, Request};
+    let peer = PublicKey([0x11; 32]);
+    check(&Request::List, MAX, "00");
+    check(&Request::Get(peer), MAX, &format!("01{}", "11".repeat(32)));
+    let listed = Answer::Listed(vec![Listed { peer, transfer: TRANSFER }]);
+    check(&listed, MAX, &format!("0001{}ac02{}", "11".repeat(32), hash_hex()));
+    check(&Answer::Found(TRANSFER), MAX, &format!("01ac02{}", hash_hex()));
+    check(&Answer::Refused("x".into()), MAX, "020178");
 }
 
 #[test]
@@ -261,6 +288,9 @@ fn decode_everything(bytes: &[u8]) {
     let _ = framing::decode::<average::ReducerToMember>(bytes, average::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<gradient::ContributorToBackbone>(bytes, gradient::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<gradient::BackboneToContributor>(bytes, gradient::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<evidence::Request>(bytes, evidence::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<evidence::Answer>(bytes, evidence::MESSAGE_BYTES_MAX);
+    let _ = evidence::Evidence::decode(bytes).map(|evidence| evidence.claim());
     let _ = framing::decode::<Pull>(bytes, 64);
 }
 

@@ -17,6 +17,7 @@ pub mod guard;
 pub mod history;
 pub mod matchmaking;
 pub mod random;
+pub mod recomputation;
 pub mod robust;
 pub mod round;
 pub mod samples;

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use barnraise_protocol::account::SampleId;
 use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::shard::ShardId;
 
@@ -20,7 +21,16 @@ pub struct SampleStream {
     /// Shards of this pass that are still to be fetched, last first.
     order: Vec<u32>,
     fetching: Option<u32>,
-    buffer: Vec<(Arc<Samples>, u32)>,
+    buffer: Vec<(Arc<Samples>, SampleId)>,
+}
+
+/// Samples for a micro-batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drawn {
+    /// Themselves.
+    pub samples: Samples,
+    /// Which they are, in the same order.
+    pub ids: Vec<SampleId>,
 }
 
 impl SampleStream {
@@ -44,10 +54,10 @@ impl SampleStream {
     }
 
     /// The shard that was wanted is here.
-    pub fn on_shard(&mut self, shard: &Arc<Samples>) {
-        self.fetching = None;
-        let samples = 0..shard.n_samples() as u32;
-        self.buffer.extend(samples.map(|index| (shard.clone(), index)));
+    pub fn on_shard(&mut self, samples: &Arc<Samples>) {
+        let Some(shard) = self.fetching.take() else { return };
+        let indices = 0..samples.n_samples() as u32;
+        self.buffer.extend(indices.map(|index| (samples.clone(), SampleId { shard, index })));
     }
 
     /// The shard that was wanted could not be had: it is wanted again, after the others of this pass.
@@ -66,18 +76,19 @@ impl SampleStream {
     ///
     /// Before the buffer has filled for the first time, batches are drawn from what is there, so that
     /// training starts with the first shard.
-    pub fn take(&mut self, n: usize) -> Option<Samples> {
+    pub fn take(&mut self, n: usize) -> Option<Drawn> {
         if self.buffer.len() < n {
             return None;
         }
         let (first, _) = self.buffer.first()?;
-        let mut samples = first.none_of();
+        let (mut samples, mut ids) = (first.none_of(), Vec::with_capacity(n));
         for _ in 0..n {
             let at = self.random.below(self.buffer.len());
-            let (shard, index) = self.buffer.swap_remove(at);
-            samples.push(&shard, index as usize);
+            let (shard, id) = self.buffer.swap_remove(at);
+            samples.push(&shard, id.index as usize);
+            ids.push(id);
         }
-        Some(samples)
+        Some(Drawn { samples, ids })
     }
 }
 
@@ -95,10 +106,10 @@ mod tests {
     }
 
     fn take(stream: &mut SampleStream, n: usize) -> LabelledImages {
-        match stream.take(n) {
-            Some(Samples::Images(images)) => images,
-            other => panic!("{other:?}"),
-        }
+        let Some(Drawn { samples: Samples::Images(images), ids }) = stream.take(n) else { panic!("no {n}") };
+        let values: Vec<u8> = ids.iter().map(|id| (id.shard * 10 + id.index) as u8).collect();
+        assert_eq!(images.images, values, "not the samples that are named");
+        images
     }
 
     fn one_pass(seed: u64) -> Vec<u8> {
@@ -140,7 +151,9 @@ mod tests {
                 break;
             }
         }
-        let Some(Samples::Tokens(tokens)) = stream.take(20) else { panic!("no tokens") };
+        let Some(Samples::Tokens(tokens)) = stream.take(20).map(|drawn| drawn.samples) else {
+            panic!("no tokens")
+        };
         let mut seen: Vec<u16> = tokens.sequences().map(|ids| ids[0]).collect();
         assert!(tokens.sequences().all(|ids| ids.iter().all(|id| *id == ids[0])));
         seen.sort_unstable();

@@ -31,7 +31,7 @@ impl Two {
         Self::of(&format!("{sections}\n[aggregators]\n{waits}")).await
     }
 
-    async fn of(sections: &str) -> Self {
+    pub(super) async fn of(sections: &str) -> Self {
         let sections = format!("{sections}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
         let (mut one, mut other) = (World::new(&sections).unwrap(), World::new(&sections).unwrap());
         let one_id = one.command(&["id"]).await.unwrap().trim().to_owned();

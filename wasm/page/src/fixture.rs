@@ -39,6 +39,7 @@ pub(crate) fn run() -> RunDescription {
         local_steps: None,
         state_codec: TensorCodec::F16,
         contribution_samples_max: 4096,
+        recomputed: false,
         manifest: Manifest {
             name: "Fashion-MNIST".into(),
             samples: SampleKind::Images {

@@ -16,6 +16,7 @@ use futures::FutureExt;
 use futures::future::Fuse;
 
 use super::{ComputeKind, DEAF_MIN, Driver, Link, NetKind, Run, SHARD_RETRY};
+use crate::accounting::Accountant;
 use crate::compute::{self, ComputeError, ComputeOutcome, Done, Naming};
 use crate::error::OperationError;
 use crate::event::Event;
@@ -154,6 +155,16 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         if description.local_steps.is_some() {
             compressor.keep_always();
         }
+        let accountant = match self.accountant(&description) {
+            Ok(accountant) => accountant,
+            Err(error) => {
+                self.give_up(&error);
+                return false;
+            }
+        };
+        if accountant.is_some() {
+            compressor.keep_nothing();
+        }
         self.contributor.set_keeps_late(compressor.keeps());
         self.contributor.set_delayed(description.delayed_updates);
         let n_shards = description.manifest.shards.len() as u32;
@@ -162,6 +173,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             description: Rc::clone(&description),
             trainer: None,
             compressor,
+            accountant,
             loaded: None,
             parked: None,
             aside: None,
@@ -180,8 +192,20 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.broken.is_none()
     }
 
+    /// Where the run wants to know what contributions are.
+    fn accountant(&self, run: &RunDescription) -> Result<Option<Accountant>, String> {
+        if !run.recomputed {
+            return Ok(None);
+        }
+        let key = self.ticket.signing_key().ok_or("this run takes signed contributions: a peer with an Ed25519 key is wanted")?;
+        Accountant::new(key, run).map(Some).map_err(|error| error.to_string())
+    }
+
     fn new_trainer(&mut self) -> Result<(), ModelError> {
         let Some(run) = &mut self.run else { return Ok(()) };
+        if let Some(accountant) = &mut run.accountant {
+            accountant.on_trainer_lost();
+        }
         run.trainer = Some(trainer(&run.description, self.device.clone())?);
         run.is_warm = false;
         run.loaded = None;
@@ -211,6 +235,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         match trainer.load_parameters(&state.parameters) {
             Ok(()) => {
                 trainer.on_epoch(state.epoch);
+                if let Some(accountant) = &mut run.accountant {
+                    accountant.on_parameters(state.sha256, state.epoch);
+                }
                 run.loaded = Some((state.epoch, now));
                 if !is_errand {
                     self.contributor.on_state(state.epoch);
@@ -298,6 +325,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
 
     fn on_batch(&mut self, n_samples: u32, took: Moment) {
         if let Some(run) = &mut self.run {
+            if let Some(accountant) = &mut run.accountant {
+                accountant.on_batch();
+            }
             // The first pass compiles and tunes: it says nothing about the speed.
             if std::mem::replace(&mut run.is_warm, true) {
                 self.speed.add(n_samples, took);
@@ -321,7 +351,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             }
             return;
         };
-        let prepare = |mean| compute::prepare(&mut run.compressor, contribution_id, epoch, mean);
+        let prepare = |mean| {
+            compute::prepare(&mut run.compressor, run.accountant.as_mut(), contribution_id, epoch, mean)
+        };
         let error = match result.and_then(prepare) {
             Ok(prepared) => {
                 self.prepared = Some(Rc::new(prepared));
@@ -380,6 +412,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.contributor.on_trainer_lost();
         if let Some(run) = &mut self.run {
             run.aside = None;
+            if let Some(accountant) = &mut run.accountant {
+                accountant.on_trainer_lost();
+            }
         }
         (self.events)(Event::DeviceChanged {
             device: self.platform.device_kind(self.device.choice()),

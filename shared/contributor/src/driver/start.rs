@@ -220,21 +220,31 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     fn start_batch(&mut self) {
         let Some(run) = &mut self.run else { return };
         let Some(trainer) = run.trainer.take() else { return };
-        let Some(samples) = run.samples.take(run.description.micro_batch_size as usize) else {
+        let Some(drawn) = run.samples.take(run.description.micro_batch_size as usize) else {
             run.trainer = Some(trainer);
             self.is_starved = true;
             return;
         };
+        if let Some(accountant) = &mut run.accountant {
+            accountant.on_drawn(drawn.ids);
+        }
         let epoch = run.loaded.map_or(0, |(epoch, _)| epoch);
         self.compute_kind = Some(ComputeKind::Batch);
-        self.compute = compute::batch(self.platform, trainer, samples, epoch).boxed_local().fuse();
+        self.compute = compute::batch(self.platform, trainer, drawn.samples, epoch).boxed_local().fuse();
     }
 
     fn start_gradient(&mut self, naming: Naming) -> bool {
-        let Some(trainer) = self.run.as_mut().and_then(|run| run.trainer.take()) else {
+        let Some(run) = &mut self.run else {
             self.contributor.on_gradient_lost();
             return true;
         };
+        let Some(trainer) = run.trainer.take() else {
+            self.contributor.on_gradient_lost();
+            return true;
+        };
+        if let Some(accountant) = &mut run.accountant {
+            accountant.on_take();
+        }
         self.compute_kind = Some(ComputeKind::Gradient);
         self.compute = compute::gradient(self.platform, trainer, naming).boxed_local().fuse();
         true

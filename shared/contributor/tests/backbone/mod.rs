@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 use barnraise_contributor::Platform;
 use barnraise_learning::{DataShape, DeviceChoice, ParameterLayout};
 use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey, UnixTime};
+use barnraise_protocol::account::Account;
 use barnraise_protocol::bulk::{self, Partial, Transfer};
 use barnraise_protocol::contribute::{self, DeviceKind, Progress};
 use barnraise_protocol::dataset::{ImageShape, LabelledImages, Manifest, SampleKind, Samples};
+use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
 use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::run::{self, Compression, ModelKind, ModelSpec, RunDescription};
@@ -51,6 +53,10 @@ pub(crate) struct Backbone {
     pub(crate) accepted: RefCell<Vec<Accepted>>,
     /// Everything that was offered.
     pub(crate) offers: RefCell<Vec<Offer>>,
+    /// Of each contribution with an account.
+    pub(crate) evidence: RefCell<Vec<Evidence>>,
+    /// Every state that was asked for.
+    states: RefCell<HashMap<Sha256Hash, Vec<u8>>>,
     /// Offers are heard, and not answered until [`Self::release`].
     pub(crate) is_holding: Cell<bool>,
     pub(crate) n_held: Cell<u32>,
@@ -68,7 +74,7 @@ pub(crate) struct Backbone {
 }
 
 /// Noise on a ground that tells the class, so that it neither compresses well nor is all alike.
-fn shard(seed: u64) -> Samples {
+pub(crate) fn shard(seed: u64) -> Samples {
     let mut random = SplitMix64::new(seed);
     let mut shard = LabelledImages::default();
     for _ in 0..SHARD_SAMPLES {
@@ -77,6 +83,11 @@ fn shard(seed: u64) -> Samples {
         shard.labels.push(label);
     }
     Samples::Images(shard)
+}
+
+/// Of whoever contributes.
+pub(crate) fn contributor_key() -> KeyPair {
+    KeyPair::from_seed(&[1; 32])
 }
 
 impl Backbone {
@@ -124,6 +135,7 @@ impl Backbone {
             local_steps: None,
             state_codec: TensorCodec::F32,
             contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
+            recomputed: false,
             manifest,
         };
         let config = RoundConfig {
@@ -143,6 +155,8 @@ impl Backbone {
             happened: Notify::new(),
             accepted: RefCell::default(),
             offers: RefCell::default(),
+            evidence: RefCell::default(),
+            states: RefCell::default(),
             is_holding: Cell::new(false),
             n_held: Cell::new(0),
             released: Notify::new(),
@@ -291,6 +305,7 @@ impl Backbone {
         let codec = self.description.borrow().state_codec;
         let bytes = codec.encode(&parameters).unwrap();
         let transfer = Transfer::of(&bytes);
+        self.states.borrow_mut().insert(transfer.sha256, bytes.clone());
         let header = StateHeader { epoch: newest, n_values: parameters.len() as u64, codec, transfer };
         Ok((header, bytes.into()))
     }
@@ -336,14 +351,14 @@ impl Backbone {
         let max = gradient::MESSAGE_BYTES_MAX;
         let text = |error: framing::FrameError| error.to_string();
         loop {
-            let gradient::ContributorToBackbone::Offer(offer) =
+            let gradient::ContributorToBackbone::Offer(offer, account) =
                 framing::read(&mut stream, max).await.map_err(text)?;
             while self.is_holding.get() {
                 self.n_held.set(self.n_held.get() + 1);
                 self.happened.notify_one();
                 self.released.notified().await;
             }
-            let answer = match self.gradient(&mut stream, &offer).await? {
+            let answer = match self.gradient(&mut stream, &offer, account).await? {
                 Ok(accepted) => gradient::BackboneToContributor::Accepted(self.receipt(accepted, &offer)),
                 Err(refusal) => gradient::BackboneToContributor::Refused(refusal),
             };
@@ -356,7 +371,7 @@ impl Backbone {
         let named = if self.is_forging.get() { PublicKey([8; 32]) } else { key.public() };
         let receipt = Receipt {
             run_id: "test".into(),
-            peer: PublicKey([1; 32]),
+            peer: contributor_key().public(),
             reducer: named,
             contribution_id: accepted.contribution_id,
             epoch: accepted.epoch,
@@ -372,6 +387,7 @@ impl Backbone {
         &self,
         stream: &mut Stream,
         offer: &Offer,
+        account: Option<Account>,
     ) -> Result<Result<Accepted, Refusal>, String> {
         let peer = PeerKey(vec![1]);
         self.offers.borrow_mut().push(offer.clone());
@@ -394,6 +410,17 @@ impl Backbone {
             }
         };
         let values = offer.codec.decode(&bytes, offer.n_values as usize).unwrap();
+        if let Some(account) = account {
+            let ask = gradient::BackboneToContributor::Account;
+            framing::write(stream, &ask, gradient::MESSAGE_BYTES_MAX).await.unwrap();
+            let list = account.transfer(offer.n_samples);
+            let mut partial = Partial::new(list, list.n_bytes).unwrap();
+            let samples = bulk::pull(stream, &mut partial, |_| ()).await.unwrap();
+            let parameters = self.states.borrow().get(&account.parameters).unwrap().clone();
+            let run = self.description.borrow().clone();
+            let header = EvidenceHeader { peer: contributor_key().public(), run, offer: offer.clone(), account };
+            self.evidence.borrow_mut().push(Evidence { header, samples, gradient: bytes, parameters });
+        }
         let (sender, answer) = oneshot::channel();
         self.answers.borrow_mut().insert(ticket, sender);
         self.round.borrow_mut().on_gradient(self.origin.elapsed(), ticket, values);

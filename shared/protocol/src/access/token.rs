@@ -111,6 +111,15 @@ pub enum TokenRefusal {
         /// Bytes of the name.
         got: u64,
     },
+    /// A contribution of the peer was computed once more and is something else: for good, and whatever it shows.
+    #[error(
+        "what this peer contributed to epoch {epoch} is not the gradient of the samples that it named: it takes no \
+         more part"
+    )]
+    Convicted {
+        /// Of the contribution.
+        epoch: u64,
+    },
 }
 
 impl AccessToken {

@@ -79,6 +79,12 @@ impl Compressor {
         self.keeps = true;
     }
 
+    /// Whatever the codec, a contribution is the gradient of its samples and of no others: what the codec loses is
+    /// lost, so that whoever computes it once more finds the same.
+    pub fn keep_nothing(&mut self) {
+        self.keeps = false;
+    }
+
     /// Encodes a contribution of `epoch`: `mean`, `[n_values]` and finite, over `n_samples` above 0.
     ///
     /// Its fate is to be told with [`Self::settle`]; where that was not, it counted, as far as is known.

@@ -1,0 +1,368 @@
+//! Contributions of this backbone that are computed once more, beside training; and evidence, given to whoever asks and
+//! looked for at the other backbones of the run.
+//!
+//! Nobody is convicted on somebody's word: what others have is computed once more here, too.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use barnraise_learning::{ComputeDevice, ModelError};
+use barnraise_protocol::access::{PublicKey, UnixTime};
+use barnraise_protocol::account::{self, Account};
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::evidence::{self, Answer, Evidence, EvidenceHeader, PROTOCOL, Request};
+use barnraise_protocol::gradient::Offer;
+use barnraise_protocol::run::{self, RunDescription};
+use barnraise_protocol::shard::ShardId;
+use barnraise_protocol::{ConversationError, Sha256Hash};
+use barnraise_relay::{Node, NodeError, Paced};
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::guard::PaceLimits;
+use barnraise_swarm::recomputation::Selection;
+use libp2p::{PeerId, Stream};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::learner::PublishedState;
+use super::metrics::Metrics;
+use crate::access::store::Whose;
+use crate::access::{Access, peer_id};
+use crate::config::RecomputationSection;
+use crate::data::shards::ShardStore;
+use crate::recomputation::{EvidenceStore, EvidenceStoreError, Recomputer};
+
+/// Contributions that may wait for the device; what is chosen while they do is let pass.
+const JOBS_MAX: usize = 4;
+/// Parameters that contributions may be of: those of now, and those of the epochs before.
+const STATES_MAX: usize = 3;
+/// How often the others are asked for evidence.
+const ASK_EVERY: Duration = Duration::from_secs(10);
+/// How slowly it may come.
+const PACE: PaceLimits = PaceLimits {
+    first_message: Duration::from_secs(10),
+    idle: Duration::from_secs(30),
+    message: Duration::from_secs(30),
+    stall: Duration::from_secs(30),
+    bytes_per_second_min: 1024,
+};
+
+/// What takes it.
+pub(super) struct World {
+    /// The run.
+    pub description: Arc<RunDescription>,
+    /// Its data.
+    pub shards: Arc<ShardStore>,
+    /// Its parameters.
+    pub state: watch::Receiver<PublishedState>,
+    /// Keeps the convicted out.
+    pub access: Access,
+    /// Where evidence is kept.
+    pub evidence: EvidenceStore,
+    /// Counts.
+    pub metrics: Metrics,
+}
+
+/// Chooses contributions, and hands them to the device. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Recomputing {
+    description: Arc<RunDescription>,
+    run: Sha256Hash,
+    selection: Arc<Mutex<Selection>>,
+    states: Arc<Mutex<VecDeque<PublishedState>>>,
+    state: watch::Receiver<PublishedState>,
+    jobs: mpsc::Sender<Box<Evidence>>,
+}
+
+/// A contribution whose account was believed so far.
+pub(super) struct Accounted {
+    peer: PublicKey,
+    account: Account,
+    state: PublishedState,
+}
+
+/// A contribution that will be computed once more, once its peer has said what it is of.
+pub(super) struct Chosen {
+    accounted: Accounted,
+    place: mpsc::OwnedPermit<Box<Evidence>>,
+}
+
+impl Recomputing {
+    /// Starts to compute on `device` what is chosen, until `shutdown`.
+    ///
+    /// # Errors
+    /// A model that the device does not have, no random bytes, or a store that cannot be read.
+    pub(super) async fn start(
+        section: RecomputationSection,
+        world: World,
+        device: ComputeDevice,
+        shutdown: CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
+        let (jobs, received) = mpsc::channel(JOBS_MAX);
+        let recomputing = Self {
+            run: account::hash_of(&world.description)?,
+            description: world.description.clone(),
+            selection: Arc::new(Mutex::new(Selection::new(section.share, secret))),
+            states: Arc::default(),
+            state: world.state.clone(),
+            jobs,
+        };
+        tokio::spawn({
+            let (recomputing, mut state) = (recomputing.clone(), world.state.clone());
+            async move {
+                while state.changed().await.is_ok() {
+                    recomputing.note_state();
+                }
+            }
+        });
+        recomputing.note_state();
+        for known in world.evidence.convicted().await {
+            world.access.gate.convict(known.peer, known.epoch);
+        }
+        let recomputer = Recomputer::new(&world.description, device, section.tolerance)?;
+        let working = work(world, recomputer, received);
+        tokio::spawn(async move { shutdown.run_until_cancelled(working).await });
+        Ok(recomputing)
+    }
+
+    /// Before anything is offered for them, and as they change: what a slow contributor used must still be known.
+    fn note_state(&self) {
+        let newest = self.state.borrow().clone();
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let sha256 = newest.header.transfer.sha256;
+        if states.back().is_none_or(|known| known.header.transfer.sha256 != sha256) {
+            states.push_back(newest);
+        }
+        if states.len() > STATES_MAX {
+            states.pop_front();
+        }
+    }
+
+    /// Whether an offer comes with an account that its peer signed, of parameters that the run had.
+    ///
+    /// # Errors
+    /// What is wrong, for the peer.
+    pub(super) fn check(
+        &self,
+        peer: &PeerKey,
+        offer: &Offer,
+        account: Option<Account>,
+    ) -> Result<Accounted, String> {
+        self.note_state();
+        let account = account.ok_or("in this run each contribution comes with a signed account of its samples")?;
+        let peer = PublicKey::of_peer_id(&peer.0).ok_or("a peer with an Ed25519 key is wanted")?;
+        account.verify(peer, self.run, offer).map_err(|error| error.to_string())?;
+        let is_of_before = self.description.delayed_updates
+            && offer.epoch.checked_sub(1) == Some(account.parameters_epoch);
+        if account.parameters_epoch != offer.epoch && !is_of_before {
+            let (got, epoch) = (account.parameters_epoch, offer.epoch);
+            return Err(format!("the account is of the parameters of epoch {got}, the offer of {epoch}"));
+        }
+        let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = states.iter().rev().find(|state| {
+            let header = &state.header;
+            (header.epoch, header.transfer.sha256) == (account.parameters_epoch, account.parameters)
+        });
+        let state = state.cloned().ok_or_else(|| {
+            format!("the account is of parameters that epoch {} did not have", account.parameters_epoch)
+        })?;
+        Ok(Accounted { peer, account, state })
+    }
+
+    /// Whether it is to be computed once more. All of the contribution is here by now.
+    pub(super) fn choose(&self, peer: &PeerKey, offer: &Offer, accounted: Accounted) -> Option<Chosen> {
+        let selection = self.selection.lock().unwrap_or_else(PoisonError::into_inner);
+        if !selection.chooses(peer, offer) {
+            return None;
+        }
+        let place = self.jobs.clone().try_reserve_owned().ok()?;
+        Some(Chosen { accounted, place })
+    }
+
+    /// The peer was asked, and this is its list; or it gave none.
+    ///
+    /// # Errors
+    /// What is wrong with the list, for the peer.
+    pub(super) fn on_list(
+        &self,
+        peer: &PeerKey,
+        offer: &Offer,
+        chosen: &Chosen,
+        list: Option<&[u8]>,
+    ) -> Result<(), String> {
+        let account = &chosen.accounted.account;
+        let manifest = &self.description.manifest;
+        let read = list.map(|list| account.samples(list, offer.n_samples, manifest));
+        let mut selection = self.selection.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Some(Ok(_)) => {
+                selection.on_account(peer);
+                Ok(())
+            }
+            Some(Err(error)) => {
+                selection.on_no_account(peer);
+                Err(error.to_string())
+            }
+            None => {
+                selection.on_no_account(peer);
+                Err("no list of samples came".to_owned())
+            }
+        }
+    }
+
+    /// The contribution counts: it is computed once more when the device has time.
+    pub(super) fn recompute(&self, chosen: Chosen, offer: Offer, list: Vec<u8>, gradient: Vec<u8>) {
+        let Chosen { accounted: Accounted { peer, account, state }, place } = chosen;
+        let run = RunDescription::clone(&self.description);
+        let header = EvidenceHeader { peer, run, offer, account };
+        let parameters = state.bytes.to_vec();
+        place.send(Box::new(Evidence { header, samples: list, gradient, parameters }));
+    }
+}
+
+impl Chosen {
+    /// The list that is to be pulled.
+    pub(super) fn transfer(&self, offer: &Offer) -> Transfer {
+        self.accounted.account.transfer(offer.n_samples)
+    }
+}
+
+/// Computes one after the other, and keeps out whoever contributed something else than it said.
+async fn work(world: World, mut recomputer: Recomputer, mut jobs: mpsc::Receiver<Box<Evidence>>) {
+    while let Some(evidence) = jobs.recv().await {
+        let EvidenceHeader { peer, offer, .. } = &evidence.header;
+        if world.access.gate.is_convicted(*peer) {
+            continue;
+        }
+        let shards = world.shards.clone();
+        let shard = async move |index| {
+            let bytes = shards.get(ShardId::Train(index)).await;
+            bytes.map(|bytes| bytes.to_vec()).map_err(|error| error.to_string())
+        };
+        // The device may block: on a CPU a pass holds its thread.
+        let computing = tokio::task::spawn_blocking({
+            let (evidence, handle) = (evidence.clone(), tokio::runtime::Handle::current());
+            move || {
+                let difference = handle.block_on(recomputer.recompute(&evidence, shard));
+                (recomputer, difference)
+            }
+        });
+        let Ok((same, difference)) = computing.await else { return };
+        recomputer = same;
+        let (epoch, id) = (offer.epoch, offer.contribution_id);
+        match difference {
+            Ok(difference) if difference.is_wrong() => {
+                world.metrics.on_recomputed("wrong");
+                tracing::warn!(
+                    %peer, epoch, id, distance = difference.distance, allowed = difference.allowed,
+                    "a contribution is not the gradient of its samples: its peer takes no more part"
+                );
+                if let Err(error) = convict(&world, &evidence).await {
+                    tracing::error!(%peer, %error, "the evidence could not be kept");
+                }
+            }
+            Ok(difference) => {
+                world.metrics.on_recomputed("same");
+                tracing::debug!(%peer, epoch, id, distance = difference.distance, "recomputed");
+            }
+            Err(error) => {
+                world.metrics.on_recomputed("unknown");
+                tracing::warn!(%peer, epoch, id, %error, "a contribution could not be recomputed");
+            }
+        }
+    }
+}
+
+async fn convict(world: &World, evidence: &Evidence) -> Result<(), EvidenceStoreError> {
+    let peer = evidence.header.peer;
+    // First what must not wait for a disk.
+    world.access.gate.convict(peer, evidence.header.offer.epoch);
+    if let Some(authority) = &world.access.authority {
+        let revoked = authority.store().revoke(&Whose::Peer(peer), false, authority.now()).await;
+        if let Err(error) = revoked {
+            tracing::error!(%peer, %error, "the token of a convicted peer could not be revoked");
+        }
+    }
+    world.evidence.convict(evidence).await.map(|_| ())
+}
+
+/// Gives evidence to whoever asks.
+pub(super) async fn give(store: &EvidenceStore, stream: &mut Paced<Stream>) -> Result<(), ConversationError> {
+    let pace = stream.pace();
+    let lookup = |request: Request| async move {
+        match request {
+            Request::List => (Answer::Listed(store.listed().await), Vec::new()),
+            Request::Get(peer) => match store.get(peer).await {
+                Ok(Some(bytes)) => (Answer::Found(Transfer::of(&bytes)), bytes),
+                Ok(None) => (Answer::Refused(format!("there is no evidence against {peer}")), Vec::new()),
+                Err(error) => (Answer::Refused(error.to_string()), Vec::new()),
+            },
+        }
+    };
+    evidence::serve(stream, lookup, || pace.wait()).await
+}
+
+/// Why another backbone's evidence cannot be had.
+#[derive(Debug, thiserror::Error)]
+enum AskError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    #[error("not evidence: {0}")]
+    Evidence(#[from] evidence::EvidenceError),
+    #[error("evidence of another run, or another model or data")]
+    OtherRun,
+}
+
+/// Asks `others`, who back the same run, for evidence, time and again; it is computed once more here.
+pub(super) async fn ask_others(
+    recomputing: Recomputing,
+    access: Access,
+    node: Node,
+    others: Vec<PeerId>,
+    shutdown: CancellationToken,
+) {
+    let mut ticks = tokio::time::interval(ASK_EVERY);
+    while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
+        for &peer in &others {
+            let asking = ask(&recomputing, &access, &node, peer);
+            match shutdown.run_until_cancelled(asking).await {
+                Some(Ok(())) => {}
+                // A link that is down is the aggregators' to mend.
+                Some(Err(error)) => tracing::debug!(%peer, %error, "no evidence from an aggregator"),
+                None => return,
+            }
+        }
+    }
+}
+
+async fn ask(recomputing: &Recomputing, access: &Access, node: &Node, peer: PeerId) -> Result<(), AskError> {
+    let mut stream = Paced::duplex(node.open(peer, PROTOCOL).await?, PACE);
+    let run = &recomputing.description;
+    let n_values = run.n_parameters as usize;
+    let bytes_max = run::MESSAGE_BYTES_MAX as u64
+        + run.gradient_codec.encoded_len(n_values) as u64
+        + run.state_codec.encoded_len(n_values) as u64
+        + (account::SAMPLE_BYTES as u64 + 1) * u64::from(run.contribution_samples_max);
+    for listed in evidence::list(&mut stream).await? {
+        if access.gate.is_convicted(listed.peer) {
+            continue;
+        }
+        let bytes = evidence::fetch(&mut stream, listed, bytes_max).await?;
+        let evidence = Box::new(Evidence::decode(&bytes)?);
+        let theirs = &evidence.header.run;
+        let is_of_this = (&theirs.run_id, &theirs.model, &theirs.manifest)
+            == (&run.run_id, &run.model, &run.manifest)
+            && evidence.header.peer == listed.peer;
+        if !is_of_this {
+            return Err(AskError::OtherRun);
+        }
+        if recomputing.jobs.send(evidence).await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

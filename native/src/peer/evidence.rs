@@ -1,0 +1,96 @@
+//! `barnraise evidence`: whatever a backbone says of peers that it convicted is computed once more on this machine.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow};
+use barnraise_contributor::Platform;
+use barnraise_learning::{DeviceChoice, open_device};
+use barnraise_protocol::evidence::{self, Evidence, Listed};
+use barnraise_protocol::shard::{self, ShardId};
+use libp2p::identity::Keypair;
+
+use super::cache::ShardCache;
+use super::platform::NativePlatform;
+use crate::cli::EvidenceArgs;
+use crate::config::cache_folder;
+use crate::recomputation::Recomputer;
+
+/// Largest piece of evidence that is pulled.
+const EVIDENCE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// Asks the backbone at an address what it has against whom, and says what comes of it.
+///
+/// # Errors
+/// The backbone cannot be reached, or gives something else than it lists.
+pub async fn check(args: EvidenceArgs) -> anyhow::Result<String> {
+    let device = open_device(DeviceChoice::from(args.device)).await?;
+    let cache = ShardCache::new(shard_cache());
+    let platform = NativePlatform::new(args.address.address, args.run, Keypair::generate_ed25519(), cache);
+    platform.connect().await.map_err(|reason| anyhow!(reason))?;
+    let mut stream = platform.open(evidence::PROTOCOL).await.map_err(|reason| anyhow!(reason))?;
+    let listed = evidence::list(&mut stream).await?;
+    let mut said = String::new();
+    if listed.is_empty() {
+        said.push_str("No peer of this run was convicted.\n");
+    }
+    for piece in listed {
+        let bytes = evidence::fetch(&mut stream, piece, EVIDENCE_BYTES_MAX).await?;
+        let evidence = Evidence::decode(&bytes).context("not evidence")?;
+        let verdict = verdict(&platform, piece, &evidence, device.clone(), args.tolerance).await;
+        writeln!(said, "{}: {verdict}", name(piece))?;
+    }
+    platform.disconnect().await;
+    Ok(said)
+}
+
+async fn verdict(
+    platform: &NativePlatform,
+    listed: Listed,
+    evidence: &Evidence,
+    device: barnraise_learning::ComputeDevice,
+    tolerance: f32,
+) -> String {
+    if evidence.header.peer != listed.peer {
+        return "the evidence is against somebody else".to_owned();
+    }
+    let run = &evidence.header.run;
+    let shard = async |index: u32| shard_of(platform, evidence, index).await;
+    let recomputed = match Recomputer::new(run, device, tolerance) {
+        Ok(mut recomputer) => recomputer.recompute(evidence, shard).await.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let offer = &evidence.header.offer;
+    let what = format!("its contribution {} to epoch {} of `{}`", offer.contribution_id, offer.epoch, run.run_id);
+    match recomputed {
+        Ok(difference) => {
+            let (distance, allowed) = (difference.distance, difference.allowed);
+            let so = if difference.is_wrong() { "is not" } else { "is" };
+            format!("{what} {so} the gradient of its samples (distance {distance:.4}, up to {allowed:.4} is)")
+        }
+        Err(reason) => format!("{what} could not be recomputed: {reason}"),
+    }
+}
+
+/// From the cache, or from the backbone. Whoever uses it compares its hash.
+async fn shard_of(platform: &NativePlatform, evidence: &Evidence, index: u32) -> Result<Vec<u8>, String> {
+    let id = ShardId::Train(index);
+    let entry = id.entry(&evidence.header.run.manifest).ok_or("there is none")?;
+    if let Some(bytes) = platform.cached(entry.sha256).await {
+        return Ok(bytes);
+    }
+    let mut stream = platform.open(shard::PROTOCOL).await?;
+    let fetched = shard::fetch(&mut stream, id, entry, &mut None, |_| ()).await;
+    let bytes = fetched.map_err(|error| error.to_string())?;
+    platform.cache(entry.sha256, &bytes).await;
+    Ok(bytes)
+}
+
+fn shard_cache() -> PathBuf {
+    cache_folder().join("peer")
+}
+
+/// As other programs name it.
+fn name(listed: Listed) -> String {
+    crate::access::peer_id(listed.peer).map_or_else(|| listed.peer.to_string(), |id| id.to_string())
+}

@@ -1,0 +1,118 @@
+//! Contributions computed once more: what a peer signed for is compared with what its samples give.
+//!
+//! Whoever has the evidence and the data of the run can do it: the backbone that a contribution came to, the others of
+//! the run, and anybody with `barnraise evidence`. Who is chosen, and how far is too far, is
+//! `barnraise_swarm::recomputation`'s.
+
+mod store;
+
+use std::collections::BTreeMap;
+
+use barnraise_learning::{ComputeDevice, DataShape, ModelError, Trainer};
+use barnraise_protocol::account::SampleId;
+use barnraise_protocol::dataset::{DatasetError, Samples};
+use barnraise_protocol::evidence::{Evidence, EvidenceError};
+use barnraise_protocol::run::RunDescription;
+use barnraise_swarm::recomputation::Difference;
+
+pub use self::store::{EvidenceStore, EvidenceStoreError};
+
+/// Why a contribution could not be computed once more.
+#[derive(Debug, thiserror::Error)]
+pub enum RecomputationError {
+    /// It is no evidence.
+    #[error(transparent)]
+    Evidence(#[from] EvidenceError),
+    /// A shard of the data cannot be had.
+    #[error("shard {shard} of the data: {reason}")]
+    Shard {
+        /// Which.
+        shard: u32,
+        /// Why.
+        reason: String,
+    },
+    /// A shard is not what the run's description says.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+    /// The model, or the device.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Nothing follows from it.
+    #[error("the gradient of the samples is zero or not finite: nothing can be said")]
+    Nothing,
+}
+
+/// Computes contributions of one run on one device.
+pub struct Recomputer {
+    trainer: Trainer,
+    tolerance: f32,
+}
+
+impl Recomputer {
+    /// For contributions to `run`; devices may differ by `tolerance`, as a part of a gradient's length.
+    ///
+    /// # Errors
+    /// A model that the device does not have.
+    pub fn new(run: &RunDescription, device: ComputeDevice, tolerance: f32) -> Result<Self, ModelError> {
+        let trainer = Trainer::new(&run.model, DataShape::of(&run.manifest.samples), device)?;
+        Ok(Self { trainer, tolerance })
+    }
+
+    /// How far the gradient in `evidence` is from the one of its samples. `shard` is asked for the compressed bytes of
+    /// shards, which are checked.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being told. None of it says that the peer is wrong.
+    pub async fn recompute(
+        &mut self,
+        evidence: &Evidence,
+        shard: impl AsyncFn(u32) -> Result<Vec<u8>, String>,
+    ) -> Result<Difference, RecomputationError> {
+        let claim = evidence.claim()?;
+        let run = &evidence.header.run;
+        let batches = gather(run, &claim.samples, shard).await?;
+        self.trainer.load_parameters(&claim.parameters)?;
+        for batch in &batches {
+            let epoch = evidence.header.account.parameters_epoch;
+            self.trainer.accumulate_samples(batch, epoch).await?;
+        }
+        let mean = self.trainer.take_mean_gradient().await?.ok_or(RecomputationError::Nothing)?;
+        let codec = evidence.header.offer.codec;
+        let difference = Difference::between(&claim.gradient, &mean.values, codec, self.tolerance);
+        difference.ok_or(RecomputationError::Nothing)
+    }
+}
+
+/// The samples in micro-batches as they were computed. A shard at a time is held.
+async fn gather(
+    run: &RunDescription,
+    samples: &[SampleId],
+    shard: impl AsyncFn(u32) -> Result<Vec<u8>, String>,
+) -> Result<Vec<Samples>, RecomputationError> {
+    let mut of_shards: BTreeMap<u32, Vec<(usize, u32)>> = BTreeMap::new();
+    for (place, sample) in samples.iter().enumerate() {
+        of_shards.entry(sample.shard).or_default().push((place, sample.index));
+    }
+    let mut pool: Option<Samples> = None;
+    // Where in the pool each sample is.
+    let mut places = vec![0; samples.len()];
+    for (id, wanted) in of_shards {
+        let unknown = RecomputationError::Shard { shard: id, reason: "there is none".to_owned() };
+        let entry = run.manifest.shards.get(id as usize).ok_or(unknown)?;
+        let bytes =
+            shard(id).await.map_err(|reason| RecomputationError::Shard { shard: id, reason })?;
+        let decoded = Samples::decode(&bytes, entry, &run.manifest)?;
+        let pool = pool.get_or_insert_with(|| decoded.none_of());
+        for (place, index) in wanted {
+            places[place] = pool.n_samples();
+            pool.push(&decoded, index as usize);
+        }
+    }
+    let Some(pool) = pool else { return Ok(Vec::new()) };
+    let batch = |places: &[usize]| {
+        let mut batch = pool.none_of();
+        places.iter().for_each(|&place| batch.push(&pool, place));
+        batch
+    };
+    Ok(places.chunks(run.micro_batch_size.max(1) as usize).map(batch).collect())
+}

@@ -1,0 +1,213 @@
+//! Accounts of contributions, and evidence: what a peer signed for cannot be changed by it or by others.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey};
+use barnraise_protocol::account::{Account, AccountError, SampleId, encode_samples, hash_of};
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
+use barnraise_protocol::evidence::{
+    self, Answer, Evidence, EvidenceError, EvidenceHeader, LISTED_MAX, Listed, Request,
+};
+use barnraise_protocol::gradient::Offer;
+use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::{ConversationError, Sha256Hash, TensorCodec};
+use proptest::prelude::*;
+use tokio_util::compat::TokioAsyncReadCompatExt;
+
+const N_PARAMETERS: usize = 6;
+
+fn run() -> RunDescription {
+    let shard = |n_samples| ShardEntry { n_samples, n_bytes: 10, sha256: Sha256Hash([1; 32]) };
+    let shape = ImageShape { height: 1, width: 1, channels: 1 };
+    let samples = SampleKind::Images { shape, class_names: vec!["a".into(), "b".into()] };
+    let manifest =
+        Manifest { name: "m".into(), samples, shards: vec![shard(3), shard(2)], gallery: shard(1) };
+    RunDescription {
+        run_id: "r".into(),
+        title: "t".into(),
+        purpose: "p".into(),
+        access: AccessDescription::open(PublicKey([0; 32])),
+        model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![1] }, seed: 1 },
+        n_parameters: N_PARAMETERS as u64,
+        target_batch_size: 4,
+        micro_batch_size: 2,
+        shuffle_buffer_samples: 4,
+        gradient_codec: TensorCodec::F32,
+        compression: Compression::default(),
+        delayed_updates: false,
+        local_steps: None,
+        state_codec: TensorCodec::F16,
+        contribution_samples_max: 4,
+        recomputed: true,
+        manifest,
+    }
+}
+
+fn samples(of: &[(u32, u32)]) -> Vec<u8> {
+    encode_samples(&of.iter().map(|&(shard, index)| SampleId { shard, index }).collect::<Vec<_>>())
+}
+
+fn key() -> KeyPair {
+    KeyPair::from_seed(&[5; 32])
+}
+
+fn evidence() -> Evidence {
+    let run = run();
+    let gradient = TensorCodec::F32.encode(&[0.5; N_PARAMETERS]).unwrap();
+    let parameters = TensorCodec::F16.encode(&[2.0; N_PARAMETERS]).unwrap();
+    let offer = Offer {
+        contribution_id: 9,
+        epoch: 7,
+        n_samples: 3,
+        loss: 1.5,
+        n_values: N_PARAMETERS as u64,
+        codec: TensorCodec::F32,
+        transfer: Transfer::of(&gradient),
+    };
+    let samples = samples(&[(1, 1), (0, 2), (0, 0)]);
+    let state = (Sha256Hash::of(&parameters), 7);
+    let account = Account::sign(&key(), hash_of(&run).unwrap(), &offer, state, &samples).unwrap();
+    let header = EvidenceHeader { peer: key().public(), run, offer, account };
+    Evidence { header, samples, gradient, parameters }
+}
+
+#[test]
+fn evidence_travels_and_says_what_was_signed() {
+    let evidence = evidence();
+    let decoded = Evidence::decode(&evidence.encode().unwrap()).unwrap();
+    assert_eq!(decoded, evidence);
+    let claim = decoded.claim().unwrap();
+    assert_eq!(claim.samples[0], SampleId { shard: 1, index: 1 });
+    assert_eq!((claim.samples.len(), claim.gradient[5], claim.parameters[5]), (3, 0.5, 2.0));
+}
+
+#[test]
+fn nobody_can_change_what_a_peer_signed_for() {
+    type Change = fn(&mut Evidence);
+    let forged: [(&str, Change); 11] = [
+        ("another peer", |e| e.header.peer = KeyPair::from_seed(&[6; 32]).public()),
+        ("another run", |e| e.header.run.run_id = "s".into()),
+        ("other data", |e| e.header.run.manifest.shards[0].sha256 = Sha256Hash([2; 32])),
+        ("more samples", |e| e.header.offer.n_samples = 2),
+        ("another epoch", |e| e.header.offer.epoch = 8),
+        ("another loss", |e| e.header.offer.loss = 1.0),
+        ("parameters of another epoch", |e| e.header.account.parameters_epoch = 6),
+        ("another gradient", |e| e.gradient[0] ^= 1),
+        ("other parameters", |e| e.parameters[0] ^= 1),
+        ("other samples", |e| e.samples = samples(&[(1, 0), (0, 2), (0, 0)])),
+        ("another gradient with its hash", |e| {
+            e.gradient[0] ^= 1;
+            e.header.offer.transfer = Transfer::of(&e.gradient);
+        }),
+    ];
+    for (what, change) in forged {
+        let mut forged = evidence();
+        change(&mut forged);
+        assert!(forged.claim().is_err(), "{what}");
+    }
+}
+
+#[test]
+fn parameters_are_of_the_epoch_or_of_the_one_before_where_updates_are_delayed() {
+    let signed = |parameters_epoch, delayed_updates| {
+        let mut evidence = evidence();
+        evidence.header.run.delayed_updates = delayed_updates;
+        let run = hash_of(&evidence.header.run).unwrap();
+        let state = (evidence.header.account.parameters, parameters_epoch);
+        let account = Account::sign(&key(), run, &evidence.header.offer, state, &evidence.samples);
+        evidence.header.account = account.unwrap();
+        evidence.claim().is_ok()
+    };
+    assert!(signed(7, false) && signed(7, true) && signed(6, true));
+    assert!(!signed(6, false) && !signed(5, true) && !signed(8, true));
+}
+
+#[test]
+fn a_list_that_no_honest_peer_has_is_refused() {
+    let check = |list: &[(u32, u32)]| {
+        let mut evidence = evidence();
+        evidence.samples = samples(list);
+        evidence.header.offer.n_samples = 3;
+        let run = hash_of(&evidence.header.run).unwrap();
+        let state = (evidence.header.account.parameters, 7);
+        let offer = &evidence.header.offer;
+        let account = Account::sign(&key(), run, offer, state, &evidence.samples).unwrap();
+        account.samples(&evidence.samples, 3, &evidence.header.run.manifest)
+    };
+    check(&[(0, 0), (0, 0), (1, 0)]).unwrap();
+    assert_eq!(
+        check(&[(0, 0), (0, 0)]),
+        Err(AccountError::Length { n_samples: 3, want: 24, got: 16 })
+    );
+    let sample = SampleId { shard: 0, index: 0 };
+    assert_eq!(check(&[(0, 0), (0, 0), (0, 0)]), Err(AccountError::Repeated { sample, max: 2 }));
+    for (shard, index) in [(0, 3), (2, 0), (u32::MAX, u32::MAX)] {
+        let sample = SampleId { shard, index };
+        assert_eq!(check(&[(shard, index), (0, 0), (0, 1)]), Err(AccountError::NoSample { sample }));
+    }
+}
+
+#[tokio::test]
+async fn evidence_is_listed_and_pulled() {
+    let bytes = evidence().encode().unwrap();
+    let listed = Listed { peer: key().public(), transfer: Transfer::of(&bytes) };
+    let (a, b) = tokio::io::duplex(1 << 16);
+    let (mut a, mut b) = (a.compat(), b.compat());
+    let lookup = async |request| match request {
+        Request::List => (Answer::Listed(vec![listed]), Vec::new()),
+        Request::Get(peer) if peer == listed.peer => (Answer::Found(listed.transfer), bytes.clone()),
+        Request::Get(_) => (Answer::Refused("nothing".into()), Vec::new()),
+    };
+    let giving = evidence::serve(&mut a, lookup, || ());
+    let asking = async {
+        assert_eq!(evidence::list(&mut b).await.unwrap(), [listed]);
+        let pulled = evidence::fetch(&mut b, listed, 1 << 20).await.unwrap();
+        assert_eq!(Evidence::decode(&pulled).unwrap(), evidence());
+        let other = Listed { peer: PublicKey([0; 32]), ..listed };
+        let refused = evidence::fetch(&mut b, other, 1 << 20).await.unwrap_err();
+        assert!(matches!(refused, ConversationError::Refused(_)), "{refused}");
+        // Evidence larger than the run's is not pulled.
+        assert!(evidence::fetch(&mut b, listed, 10).await.is_err());
+        drop(b);
+    };
+    let (_, ()) = futures::join!(giving, asking);
+}
+
+#[tokio::test]
+async fn more_than_may_be_listed_is_an_error() {
+    let (a, b) = tokio::io::duplex(1 << 16);
+    let (mut a, mut b) = (a.compat(), b.compat());
+    let one = Listed { peer: PublicKey([3; 32]), transfer: Transfer::of(&[]) };
+    let lookup = async |_| (Answer::Listed(vec![one; LISTED_MAX + 1]), Vec::new());
+    let giving = evidence::serve(&mut a, lookup, || ());
+    let asking = async {
+        let listed = evidence::list(&mut b).await;
+        drop(b);
+        listed
+    };
+    let (_, listed) = futures::join!(giving, asking);
+    assert!(matches!(listed, Err(ConversationError::Mismatch { .. })), "{listed:?}");
+}
+
+proptest! {
+    /// Bytes that changed on the way are no evidence, or say the same of the same peer.
+    #[test]
+    fn mutated_evidence_convicts_nobody(at in 0usize..500, bit in 0u8..8) {
+        let whole = evidence();
+        let mut bytes = whole.encode().unwrap();
+        let at = at % bytes.len();
+        bytes[at] ^= 1 << bit;
+        if let Ok(mutated) = Evidence::decode(&bytes) {
+            prop_assert!(mutated.claim().is_err() || mutated == whole);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_evidence_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        match Evidence::decode(&bytes) {
+            Ok(evidence) => prop_assert!(evidence.claim().is_err()),
+            Err(EvidenceError::Malformed(_) | EvidenceError::Header(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

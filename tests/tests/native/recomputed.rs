@@ -1,0 +1,194 @@
+//! Contributions are computed once more: whoever says that they are what they are not takes no more part, here and at
+//! the other backbones, and anybody can see why.
+
+use std::time::Duration;
+
+use barnraise_native::access::signing_key;
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::account::{Account, SampleId, encode_samples, hash_of};
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::contribute::BackboneToContributor;
+use barnraise_protocol::gradient::{Offer, Prepared, Refusal};
+use barnraise_protocol::run::RunDescription;
+use barnraise_tests::client::{Client, Session};
+use barnraise_tests::process::{Backbone, World, metric};
+use libp2p::identity::Keypair;
+
+use super::SMALL;
+use super::aggregators::Two;
+
+const RECOMPUTED: &str = "\n[run.recomputation]\nshare = 1.0\ntolerance = 0.02\n";
+
+/// Offers whatever it likes, and signs for it.
+struct Liar {
+    client: Client,
+    identity: Keypair,
+    key: KeyPair,
+    run: RunDescription,
+    next_id: u64,
+}
+
+impl Liar {
+    async fn connect(backbone: &Backbone) -> Self {
+        Self::connect_as(Keypair::generate_ed25519(), backbone).await
+    }
+
+    async fn connect_as(identity: Keypair, backbone: &Backbone) -> Self {
+        let client = Client::connect_as(identity.clone(), backbone.tcp().unwrap()).await.unwrap();
+        let run = client.describe().await.unwrap();
+        assert!(run.recomputed);
+        let key = signing_key(&identity).unwrap();
+        Self { client, identity, key, run, next_id: 0 }
+    }
+
+    async fn join(&self) -> Session {
+        let mut session = self.client.join("test-run", "a liar").await.unwrap();
+        assert!(matches!(session.hear().await.unwrap(), BackboneToContributor::Welcome(_)));
+        session
+    }
+
+    /// A gradient that nobody's samples have, with all that it takes to be believed at first.
+    async fn lie(&mut self) -> Prepared {
+        let state = self.client.state(&self.run).await.unwrap();
+        let values: Vec<f32> = (0..self.run.n_parameters).map(|i| 1e-3 * (i % 7) as f32).collect();
+        let bytes = TensorCodec::F32.encode(&values).unwrap();
+        self.next_id += 1;
+        let offer = Offer {
+            contribution_id: self.next_id,
+            epoch: state.epoch,
+            n_samples: 8,
+            loss: 1.0,
+            n_values: self.run.n_parameters,
+            codec: TensorCodec::F32,
+            transfer: Transfer::of(&bytes),
+        };
+        let samples: Vec<SampleId> = (0..8).map(|index| SampleId { shard: 1, index }).collect();
+        let samples = encode_samples(&samples);
+        let parameters = (state.sha256, state.epoch);
+        let run = hash_of(&self.run).unwrap();
+        let account = Account::sign(&self.key, run, &offer, parameters, &samples).unwrap();
+        Prepared { offer, account: Some(account), bytes, samples }
+    }
+
+    /// The answer to a lie that is changed before it is offered, for whichever epoch it is by then.
+    async fn refusal(&mut self, change: impl Fn(&mut Prepared)) -> Refusal {
+        loop {
+            let mut prepared = self.lie().await;
+            change(&mut prepared);
+            match self.client.offer_prepared(&prepared).await.unwrap() {
+                Err(Refusal::Epoch { .. } | Refusal::Busy) => {}
+                Err(refusal) => return refusal,
+                Ok(receipt) => panic!("{receipt:?}"),
+            }
+        }
+    }
+
+    /// Goes on until a lie counts.
+    async fn is_believed(&mut self) {
+        loop {
+            let prepared = self.lie().await;
+            match self.client.offer_prepared(&prepared).await.unwrap() {
+                Ok(_) => return,
+                Err(Refusal::Epoch { .. } | Refusal::Busy | Refusal::Account(_)) => {}
+                Err(refusal) => panic!("{refusal}"),
+            }
+        }
+    }
+
+    /// Until what it offers is refused for good.
+    async fn is_sent_away(&mut self) {
+        let sent_away = async {
+            loop {
+                let prepared = self.lie_without_state();
+                match self.client.offer_prepared(&prepared).await.unwrap() {
+                    Err(Refusal::NoAccess(reason)) => return reason,
+                    _ => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
+            }
+        };
+        let reason = tokio::time::timeout(Duration::from_secs(60), sent_away).await.unwrap();
+        assert!(reason.contains("is not the gradient of the samples that it named"), "{reason}");
+    }
+
+    fn lie_without_state(&self) -> Prepared {
+        let bytes = Vec::new();
+        let offer = Offer {
+            contribution_id: 0,
+            epoch: 0,
+            n_samples: 1,
+            loss: 1.0,
+            n_values: 0,
+            codec: TensorCodec::F32,
+            transfer: Transfer::of(&bytes),
+        };
+        Prepared { offer, account: None, bytes, samples: Vec::new() }
+    }
+}
+
+#[tokio::test]
+async fn whoever_lies_about_its_samples_is_found_out_and_an_honest_peer_is_not() {
+    let sections = format!("{SMALL}\n{RECOMPUTED}\n[network]\noperator = \"127.0.0.1:0\"\n");
+    let mut world = World::new(&sections).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let honest = world.join(&[&backbone.page()]).unwrap();
+    backbone.wait_for_epoch(3).await.unwrap();
+
+    let mut liar = Liar::connect(&backbone).await;
+    let mut session = liar.join().await;
+    let account = |refusal: Refusal, words: &str| match refusal {
+        Refusal::Account(reason) => assert!(reason.contains(words), "{reason}"),
+        refusal => panic!("{refusal}"),
+    };
+    account(liar.refusal(|lie| lie.account = None).await, "comes with a signed account");
+    account(liar.refusal(|lie| lie.offer.loss = 2.0).await, "not signed by");
+    account(liar.refusal(|lie| lie.samples[0] ^= 1).await, "no list of samples came");
+    liar.is_believed().await;
+    liar.is_sent_away().await;
+    let goodbye = async {
+        loop {
+            match session.hear().await {
+                Ok(BackboneToContributor::Refused(reason)) => return reason,
+                Ok(_) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    let goodbye = tokio::time::timeout(Duration::from_secs(20), goodbye).await.unwrap();
+    assert!(goodbye.contains("takes no more part"), "{goodbye}");
+
+    let said = world.run(&["evidence", &backbone.page()]).await.unwrap();
+    let name = liar.client.peer_id().to_string();
+    assert!(said.starts_with(&name) && said.contains("is not the gradient of its samples"), "{said}");
+    let epoch = backbone.wait_for_epoch(0).await.unwrap().epoch;
+    backbone.wait_for_epoch(epoch + 5).await.unwrap();
+    let metrics = backbone.metrics().await.unwrap();
+    let outcome = |outcome: &str| {
+        let name = format!("barnraise_contributions_recomputed_total{{outcome=\"{outcome}\"}}");
+        metric(&metrics, &name).unwrap_or(0.0)
+    };
+    assert!(outcome("same") >= 3.0 && outcome("wrong") == 1.0 && outcome("unknown") == 0.0, "{metrics}");
+    honest.interrupt().unwrap();
+    let given = honest.end().await.unwrap();
+    assert!(given.status.success() && given.n_samples > 0, "{given:?}");
+
+    // It stays that way.
+    drop(session);
+    backbone.kill().await.unwrap();
+    let backbone = world.backbone().await.unwrap();
+    Liar::connect_as(liar.identity.clone(), &backbone).await.is_sent_away().await;
+}
+
+#[tokio::test]
+async fn what_one_backbone_finds_out_the_others_find_out_for_themselves() {
+    let mut two = Two::of(&format!("{SMALL}\n{RECOMPUTED}")).await;
+    let (one, other) = two.start().await;
+    let mut liar = Liar::connect(&one).await;
+    let _session = liar.join().await;
+    liar.is_believed().await;
+    liar.is_sent_away().await;
+    let mut elsewhere = Liar::connect_as(liar.identity.clone(), &other).await;
+    elsewhere.is_sent_away().await;
+    let log = other.log().unwrap();
+    assert!(log.contains("a contribution is not the gradient of its samples"), "{log}");
+}
