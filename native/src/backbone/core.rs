@@ -236,6 +236,9 @@ impl Core {
         let welcome = BackboneToContributor::Welcome(self.progress());
         // The channel is new and empty.
         let _ = messages.try_send(welcome);
+        if let Some(elsewhere) = self.elsewhere() {
+            let _ = messages.try_send(elsewhere);
+        }
         self.sessions.insert(peer, Session { id, messages });
         Ok(id)
     }

@@ -114,7 +114,7 @@ async fn lend_to(address: Multiaddr, choice: DeviceChoice, keypair: Keypair) -> 
     commands.try_send(Command::Start).context("a new channel is full")?;
     let config = config(device, &keypair, None);
     let cache = ShardCache::new(cache_folder().join("peer"));
-    let platform = NativePlatform::new(JoinAddress::Peer(address), None, keypair, cache);
+    let platform = NativePlatform::new(JoinAddress::Peer(address), None, keypair, cache).staying();
     let on_event = |event: Event| match event {
         Event::Failed { message } => tracing::warn!(message, "while contributing"),
         Event::Activity(Activity::Broken { reason }) => tracing::error!(reason, "while contributing"),

@@ -1,7 +1,7 @@
 //! The native side of `barnraise_contributor::Platform`: libp2p through a relay node, tokio's clock, a
 //! cache on disk.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -27,6 +27,12 @@ pub(super) struct NativePlatform {
     run: RefCell<Option<RunName>>,
     keypair: Keypair,
     cache: ShardCache,
+    /// Whether any backbone of the run will do.
+    moves: bool,
+    /// Other backbones of the run.
+    elsewhere: RefCell<Vec<Multiaddr>>,
+    /// Whether one of them is tried next.
+    is_away: Cell<bool>,
     started: Instant,
     /// A node of its own for each connection: nothing of a broken one lives on in the next.
     connection: RefCell<Option<(Node, PeerId)>>,
@@ -39,8 +45,22 @@ impl NativePlatform {
         keypair: Keypair,
         cache: ShardCache,
     ) -> Self {
-        let (run, connection) = (RefCell::new(run), RefCell::new(None));
-        Self { address, run, keypair, cache, started: Instant::now(), connection }
+        Self {
+            address,
+            run: RefCell::new(run),
+            keypair,
+            cache,
+            moves: true,
+            elsewhere: RefCell::default(),
+            is_away: Cell::new(false),
+            started: Instant::now(),
+            connection: RefCell::new(None),
+        }
+    }
+
+    /// For whoever belongs to one backbone.
+    pub(super) fn staying(self) -> Self {
+        Self { moves: false, ..self }
     }
 
     /// Since this platform was made.
@@ -60,6 +80,35 @@ impl NativePlatform {
         };
         let config = NodeConfig { listen, ..NodeConfig::default() };
         Node::start(self.keypair.clone(), config).await.map_err(|error| error.to_string())
+    }
+
+    /// The backbone that was asked for, wherever it is now.
+    async fn connect_home(&self) -> Result<(Node, PeerId), String> {
+        let addresses = address::resolve(&self.address).await.map_err(|error| error.to_string())?;
+        let node = self.start(&addresses).await?;
+        let mut peer = find::dial_any(&node, addresses).await?;
+        let run = self.run.borrow().clone();
+        if let Some(run) = run {
+            let found = find::backbone(&node, peer, &run).await;
+            let (backbone, claim) = found.map_err(|error| error.to_string())?;
+            let authority = claim.authority;
+            if run.authority.is_none() && claim.is_certain() {
+                let id = &run.id;
+                tracing::info!("the run's authority is {authority}; to insist on it: --run {id}@{authority}");
+                self.run.replace(Some(RunName { authority: Some(authority), ..run }));
+            }
+            peer = backbone;
+        }
+        Ok((node, peer))
+    }
+
+    /// Another backbone of the run, of which the one before said where it is.
+    async fn connect_elsewhere(&self) -> Result<(Node, PeerId), String> {
+        let addresses = self.elsewhere.borrow().clone();
+        let node = self.start(&addresses).await?;
+        let peer = find::dial_any(&node, addresses).await?;
+        tracing::info!(%peer, "another backbone of the run");
+        Ok((node, peer))
     }
 }
 
@@ -91,27 +140,28 @@ impl Platform for NativePlatform {
         tokio::task::yield_now().await;
     }
 
-    async fn connect(&self) -> Result<(), String> {
-        let addresses = address::resolve(&self.address).await.map_err(|error| error.to_string())?;
-        let node = self.start(&addresses).await?;
-        let mut peer = find::dial_any(&node, addresses).await?;
-        let run = self.run.borrow().clone();
-        if let Some(run) = run {
-            let found = find::backbone(&node, peer, &run).await;
-            let (backbone, claim) = found.map_err(|error| error.to_string())?;
-            let authority = claim.authority;
-            if run.authority.is_none() && claim.is_certain() {
-                let id = &run.id;
-                tracing::info!("the run's authority is {authority}; to insist on it: --run {id}@{authority}");
-                self.run.replace(Some(RunName { authority: Some(authority), ..run }));
+    async fn connect(&self) -> Result<Vec<u8>, String> {
+        let is_away = self.is_away.get();
+        let connected = if is_away { self.connect_elsewhere().await } else { self.connect_home().await };
+        match connected {
+            Ok((node, peer)) => {
+                if let Ok(Some(path)) = node.path(peer).await {
+                    tracing::info!("connected {path}");
+                }
+                self.connection.replace(Some((node, peer)));
+                Ok(peer.to_bytes())
             }
-            peer = backbone;
+            Err(reason) => {
+                self.is_away.set(!is_away && !self.elsewhere.borrow().is_empty());
+                Err(reason)
+            }
         }
-        if let Ok(Some(path)) = node.path(peer).await {
-            tracing::info!("connected {path}");
+    }
+
+    fn elsewhere(&self, addresses: Vec<String>) {
+        if self.moves {
+            self.elsewhere.replace(address::to_dial(&addresses));
         }
-        self.connection.replace(Some((node, peer)));
-        Ok(())
     }
 
     async fn disconnect(&self) {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use barnraise_learning::{ComputeDevice, DeviceChoice, Trainer};
 use barnraise_protocol::bulk::Partial;
-use barnraise_protocol::contribute::BackboneToContributor;
+use barnraise_protocol::contribute::{BackboneToContributor, ELSEWHERE_MAX};
 use barnraise_protocol::framing::FrameError;
 use barnraise_protocol::gradient::Prepared;
 use barnraise_protocol::run::RunDescription;
@@ -184,6 +184,8 @@ struct Driver<'a, P: Platform, F> {
     loss: Option<f32>,
     run: Option<Run>,
     link: Option<Link<P>>,
+    /// Bytes of the peer id of the backbone that was dialled last.
+    backbone: Option<Vec<u8>>,
     n_links: u64,
     prepared: Option<Rc<Prepared>>,
     /// An offer of what is prepared got no answer: it may have counted.
@@ -234,6 +236,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             loss: None,
             run: None,
             link: None,
+            backbone: None,
             n_links: 0,
             prepared: None,
             is_offer_cut: false,
@@ -342,6 +345,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             BackboneToContributor::EpochStarted(epoch) => self.contributor.on_epoch(epoch),
             BackboneToContributor::GradientDue(epoch) => self.contributor.on_due(epoch),
             BackboneToContributor::Refused(reason) => self.fail(format!("the backbone declined: {reason}")),
+            BackboneToContributor::Elsewhere(mut addresses) => {
+                addresses.truncate(ELSEWHERE_MAX);
+                self.platform.elsewhere(addresses);
+            }
         }
     }
 

@@ -58,6 +58,8 @@ pub(crate) enum NetOutcome<P: Platform> {
 /// A connection, with a session if one was asked for.
 pub(crate) struct Connected<P: Platform> {
     pub(crate) run: Box<RunDescription>,
+    /// Bytes of the backbone's peer id, where it was dialled.
+    pub(crate) backbone: Option<Vec<u8>>,
     pub(crate) session: Option<(SessionWriter<P>, SessionReader<P>, contribute::Progress)>,
 }
 
@@ -78,6 +80,7 @@ pub(crate) async fn connect<P: Platform>(
     join: Option<Join>,
 ) -> NetOutcome<P> {
     let result = async {
+        let mut backbone = None;
         if !is_connected {
             let platform = operation.platform;
             let dial = async {
@@ -85,7 +88,7 @@ pub(crate) async fn connect<P: Platform>(
                 platform.connect().await
             };
             let dialled = operation.guard(&Cell::new(0), dial).await?;
-            dialled.map_err(OperationError::Connect)?;
+            backbone = Some(dialled.map_err(OperationError::Connect)?);
         }
         let mut stream = None;
         let describe =
@@ -100,7 +103,7 @@ pub(crate) async fn connect<P: Platform>(
             }
             None => None,
         };
-        Ok(Connected { run: Box::new(run), session })
+        Ok(Connected { run: Box::new(run), backbone, session })
     };
     NetOutcome::Connected(result.await)
 }

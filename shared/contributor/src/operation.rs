@@ -154,9 +154,11 @@ mod tests {
             .await;
         }
 
-        async fn connect(&self) -> Result<(), String> {
-            Ok(())
+        async fn connect(&self) -> Result<Vec<u8>, String> {
+            Ok(Vec::new())
         }
+
+        fn elsewhere(&self, _: Vec<String>) {}
 
         async fn disconnect(&self) {}
 

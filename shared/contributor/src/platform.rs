@@ -27,8 +27,12 @@ pub trait Platform {
     /// Lets everything else run that is ready, network events included.
     fn yield_now(&self) -> impl Future<Output = ()>;
 
-    /// Dials the backbone, at whatever address it has now.
-    fn connect(&self) -> impl Future<Output = Result<(), String>>;
+    /// Dials the backbone, at whatever address it has now, or another one of [`Self::elsewhere`]; the bytes of its
+    /// peer id.
+    fn connect(&self) -> impl Future<Output = Result<Vec<u8>, String>>;
+
+    /// Where other backbones of the run are, as the one that is connected says: multiaddresses with a peer id.
+    fn elsewhere(&self, addresses: Vec<String>);
 
     /// Ends the connection, if there is one.
     fn disconnect(&self) -> impl Future<Output = ()>;

@@ -425,3 +425,25 @@ fn contributions_are_what_their_accounts_say() {
         }
     }
 }
+
+/// An offer that is cut may have counted where it was made: elsewhere it would count once more.
+#[test]
+fn what_one_backbone_may_have_counted_is_not_offered_to_another() {
+    for is_other in [false, true] {
+        let backbone = Backbone::new(3, 64);
+        backbone.is_holding.set(true);
+        let platform = TestPlatform::new(&backbone);
+        let cut = play(&backbone, &platform, async |mut script| {
+            script.send(Command::Start);
+            script.until(|script| script.backbone.n_held.get() > 0).await;
+            script.backbone.vanish();
+            platform.name.set(u8::from(is_other));
+            script.backbone.release();
+            script.backbone.come_back();
+            script.until(|script| script.backbone.epoch() >= 2).await;
+        });
+        drop(cut);
+        let ids: Vec<u64> = backbone.offers.borrow().iter().map(|offer| offer.contribution_id).collect();
+        assert_eq!(ids.first() == Some(&1), !is_other, "{ids:?}");
+    }
+}

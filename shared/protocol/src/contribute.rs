@@ -7,10 +7,18 @@
 use serde::{Deserialize, Serialize};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/contribute/1";
+pub const PROTOCOL: &str = "/barnraise/contribute/2";
 
 /// Largest message of this conversation.
-pub const MESSAGE_BYTES_MAX: usize = 4096;
+pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
+
+/// Most addresses of other backbones that are told, and the longest of them, in bytes.
+pub const ELSEWHERE_MAX: usize = 16;
+/// See [`ELSEWHERE_MAX`].
+pub const ADDRESS_BYTES_MAX: usize = 400;
+
+// A length before each of them and before all, and the message's number.
+const _: () = assert!(ELSEWHERE_MAX * (ADDRESS_BYTES_MAX + 2) + 4 <= MESSAGE_BYTES_MAX);
 
 /// Longest text that a peer may give for the name of its device.
 pub const DEVICE_NAME_CHARS_MAX: usize = 80;
@@ -75,6 +83,9 @@ pub enum BackboneToContributor {
     Progress(Progress),
     /// Something the contributor sent was refused. The session goes on unless the stream ends.
     Refused(String),
+    /// Where the other backbones of the run are, for when this one is away: at most [`ELSEWHERE_MAX`] multiaddresses,
+    /// each of at most [`ADDRESS_BYTES_MAX`] bytes and with a peer id. Replaces what was told before.
+    Elsewhere(Vec<String>),
 }
 
 /// How the run stands.

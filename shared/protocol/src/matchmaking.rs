@@ -4,7 +4,7 @@
 //! ```text
 //! dialler  -> acceptor   Hello: which run, trained how
 //! acceptor -> dialler    Welcome, or Refused with the reason
-//! dialler  -> acceptor   Standing whenever something changed, and Proposal
+//! dialler  -> acceptor   Standing whenever something changed, Addresses likewise, and Proposal
 //! ```
 //!
 //! Each pair holds two of them, one in each direction, so that neither side reads and writes at once.
@@ -17,9 +17,11 @@ use crate::framing;
 use crate::hash::Sha256Hash;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/matchmaking/1";
+pub const PROTOCOL: &str = "/barnraise/matchmaking/2";
 /// Largest message of this conversation: a group of the most members there can be fits.
 pub const MESSAGE_BYTES_MAX: usize = 24 * 1024;
+/// Most addresses of a peer that are told, the best ways first.
+pub const ADDRESSES_MAX: usize = 8;
 /// Most members of a group.
 pub const MEMBERS_MAX: usize = 256;
 
@@ -49,6 +51,9 @@ pub enum Message {
     Standing(Standing),
     /// Who averages what with whom.
     Proposal(Proposal),
+    /// Where contributors can dial it: at most [`ADDRESSES_MAX`] multiaddresses with its peer id. Replaces what was
+    /// told before.
+    Addresses(Vec<String>),
 }
 
 /// Which model a peer has. Peers whose gradients are to be averaged have the same.

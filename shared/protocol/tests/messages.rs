@@ -173,6 +173,7 @@ fn contribute_messages() {
     check(&Down::GradientDue(9), MAX, "0209");
     check(&Down::Progress(progress), MAX, "03020304050000000000010000803f");
     check(&Down::Refused("x".into()), MAX, "040178");
+    check(&Down::Elsewhere(vec!["/a".into(), "/b".into()]), MAX, "0502022f61022f62");
 }
 
 #[test]
@@ -359,6 +360,7 @@ fn matchmaking_messages() {
     check(&Message::Standing(standing), max, &golden);
     let members = vec![ProposedMember { peer: vec![1, 2], n_samples: 5, n_reduced: 300 }];
     let proposal = Proposal { model, nonce: 9, members, loss: 0.5 };
+    check(&Message::Addresses(vec!["/a".into()]), max, "0201022f61");
     check(&Message::Proposal(proposal), max, &format!("01ac0207{hash}090102010205ac020000003f"));
 }
 

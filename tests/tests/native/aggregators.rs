@@ -195,3 +195,27 @@ async fn who_is_not_of_the_run_is_told_so() {
     let other = two.other.backbone().await.unwrap();
     wait_for_log(&other, "must be the same in the configurations of all aggregators").await;
 }
+
+#[tokio::test]
+async fn a_contributor_goes_on_with_another_backbone_when_its_own_is_away() {
+    let mut two = Two::new().await;
+    let (one, other) = two.start().await;
+    let joined = two.one.join(&[&one.page()]).unwrap();
+    one.wait_for_epoch(3).await.unwrap();
+    one.kill().await.unwrap();
+    joined.wait_for_log("another backbone of the run").await.unwrap();
+    let epoch = other.wait_for_epoch(0).await.unwrap().epoch;
+    other.wait_for_epoch(epoch + 5).await.unwrap();
+    let is_there = |progress: &Progress| progress.n_contributors == 1;
+    other.wait_for("its contributor", is_there).await.unwrap();
+    // What it may have counted twice would be more than it was told that it gave.
+    let one = two.one.backbone().await.unwrap();
+    wait_for_link(&one, &two.other_id).await;
+    let given = leave([joined]).await;
+    let counted = agreed(&one, &other).await;
+    assert!(counted >= given && given > 0, "{counted} counted, {given} given");
+    if is_exact(&one, &other) {
+        // One contribution at most got no answer: the one that was on its way.
+        assert!(counted <= given + 1024, "{counted} counted, {given} given");
+    }
+}

@@ -5,13 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use barnraise_protocol::ConversationError;
+use barnraise_protocol::contribute::ADDRESS_BYTES_MAX;
 use barnraise_protocol::dht::Freshness;
 use barnraise_protocol::dht::backbone::{self, Backbone};
 use barnraise_protocol::framing::{self, FrameError};
-use barnraise_protocol::matchmaking::{self, MESSAGE_BYTES_MAX, Message, PROTOCOL, Proposal, Standing};
+use barnraise_protocol::matchmaking::{
+    self, ADDRESSES_MAX, MESSAGE_BYTES_MAX, Message, PROTOCOL, Proposal, Standing,
+};
 use barnraise_relay::NodeError;
 use futures::StreamExt;
 use futures::future::Abortable;
+use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::{mpsc, watch};
 
@@ -87,7 +91,14 @@ async fn talk(
     // What was proposed while there was no link is over.
     while proposals.try_recv().is_ok() {}
     told.mark_changed();
+    let mut addresses = Vec::new();
     loop {
+        let newest = listed(&shared.node.addresses());
+        if newest != addresses {
+            addresses.clone_from(&newest);
+            let message = Message::Addresses(newest);
+            within(framing::write(&mut stream, &message, MESSAGE_BYTES_MAX)).await??;
+        }
         let message = tokio::select! {
             changed = told.changed() => {
                 changed.map_err(|_| LinkError::ShuttingDown)?;
@@ -103,6 +114,24 @@ async fn talk(
             tokio::time::sleep(PAUSE).await;
         }
     }
+}
+
+/// Addresses as contributors of others are told, in the order in which this peer listens.
+fn listed(addresses: &[Multiaddr]) -> Vec<String> {
+    let mut listed: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    listed.retain(|address| address.len() <= ADDRESS_BYTES_MAX);
+    listed.truncate(ADDRESSES_MAX);
+    listed
+}
+
+/// What `peer` says of where it is, without what is no address of it.
+fn addresses_of(peer: PeerId, told: Vec<String>) -> Vec<String> {
+    let is_of_peer = |text: &String| {
+        let address = text.parse::<Multiaddr>();
+        let last = address.ok().and_then(|address| address.iter().last().map(|last| last == Protocol::P2p(peer)));
+        text.len() <= ADDRESS_BYTES_MAX && last == Some(true)
+    };
+    told.into_iter().take(ADDRESSES_MAX).filter(is_of_peer).collect()
 }
 
 /// A stream to a peer that may not be connected yet.
@@ -209,6 +238,7 @@ async fn listen(shared: &Shared, peer: PeerId, stream: &mut Stream) -> Result<()
         let heard = match message.map_err(|_| LinkError::Stalled)?? {
             Message::Standing(standing) => Heard::Standing(standing),
             Message::Proposal(proposal) => Heard::Proposal(proposal),
+            Message::Addresses(told) => Heard::Addresses(addresses_of(peer, told)),
         };
         if !shared.tell_core(key(peer), heard).await {
             return Err(LinkError::ShuttingDown);

@@ -46,6 +46,8 @@ pub enum Heard {
     Standing(Standing),
     /// What one of them proposes.
     Proposal(Proposal),
+    /// Where contributors can dial one of them.
+    Addresses(Vec<String>),
     /// One of them is gone.
     Gone,
     /// An averaging is over.

@@ -4,11 +4,12 @@
 //! A contribution that was accepted here is in the model once: what is not in a model that came from elsewhere is
 //! journaled again for the epoch that is open, before this peer goes on with that model.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_averaging::{AverageError, Averaged};
+use barnraise_protocol::contribute::{BackboneToContributor, ELSEWHERE_MAX};
 use barnraise_protocol::matchmaking::{ModelVersion, Proposal, Ready, Standing};
 use barnraise_protocol::model::StepHeader;
 use barnraise_swarm::matchmaking::{Action, Matchmaking, MatchmakingConfig};
@@ -39,6 +40,8 @@ pub struct Together {
     me: PeerKey,
     /// What was collected here, until a step is made.
     collected: Option<MeanOfRound>,
+    /// Where contributors can dial the others; of those that are away, where they were.
+    addresses: BTreeMap<PeerKey, Vec<String>>,
 }
 
 impl Together {
@@ -71,7 +74,7 @@ impl Together {
             is_reachable: aggregators.is_reachable(),
         };
         let matchmaking = Matchmaking::new(config, me.clone(), own);
-        Ok(Self { aggregators, matchmaking, me, collected: None })
+        Ok(Self { aggregators, matchmaking, me, collected: None, addresses: BTreeMap::new() })
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
@@ -97,6 +100,12 @@ impl Core {
         let Some(together) = &mut self.together else { return Ok(()) };
         match heard {
             Heard::Standing(standing) => together.matchmaking.on_standing(now, peer, standing),
+            Heard::Addresses(addresses) => {
+                together.addresses.insert(peer, addresses);
+                if let Some(message) = self.elsewhere() {
+                    self.tell_all(&message);
+                }
+            }
             Heard::Gone => together.matchmaking.on_gone(now, &peer),
             Heard::Proposal(proposal) => {
                 if let Err(error) = together.matchmaking.on_proposal(proposal) {
@@ -137,6 +146,14 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// What contributors are told of the others: a share of the room for each.
+    pub(super) fn elsewhere(&self) -> Option<BackboneToContributor> {
+        let together = self.together.as_ref().filter(|together| !together.addresses.is_empty())?;
+        let share = (ELSEWHERE_MAX / together.addresses.len()).max(1);
+        let addresses = together.addresses.values().flat_map(|addresses| addresses.iter().take(share));
+        Some(BackboneToContributor::Elsewhere(addresses.take(ELSEWHERE_MAX).cloned().collect()))
     }
 
     /// Does what matchmaking asks for; whether the round has something to do then.

@@ -102,7 +102,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
 
     fn on_connected(&mut self, connected: Connected<P>) {
         let now = self.platform.now();
-        let Connected { run, session } = connected;
+        let Connected { run, backbone, session } = connected;
+        self.on_backbone(backbone);
         if !self.use_run(*run) {
             return;
         }
@@ -129,6 +130,16 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.heard(now);
         self.contributor.on_epoch(progress.epoch);
         (self.events)(Event::Progress(progress));
+    }
+
+    /// What another backbone may have accepted is not offered to this one: it would count twice.
+    fn on_backbone(&mut self, backbone: Option<Vec<u8>>) {
+        let Some(backbone) = backbone else { return };
+        let is_other = self.backbone.as_ref().is_some_and(|before| *before != backbone);
+        self.backbone = Some(backbone);
+        if is_other && self.is_offer_cut && self.prepared.take().is_some() {
+            self.contributor.on_gradient_lost();
+        }
     }
 
     /// Goes on with the run as the backbone describes it now; `false` where that is impossible.

@@ -437,6 +437,9 @@ pub(crate) struct TestPlatform {
     pub(crate) cuts: RefCell<HashMap<&'static str, u64>>,
     read: RefCell<HashMap<&'static str, Rc<Cell<u64>>>>,
     is_connected: Cell<bool>,
+    /// Of the backbone that is dialled.
+    pub(crate) name: Cell<u8>,
+    pub(crate) elsewhere: RefCell<Vec<String>>,
     origin: Instant,
 }
 
@@ -448,6 +451,8 @@ impl TestPlatform {
             cuts: RefCell::default(),
             read: RefCell::default(),
             is_connected: Cell::new(false),
+            name: Cell::new(0),
+            elsewhere: RefCell::default(),
             origin: Instant::now(),
         })
     }
@@ -481,12 +486,16 @@ impl Platform for TestPlatform {
         tokio::task::yield_now().await;
     }
 
-    async fn connect(&self) -> Result<(), String> {
+    async fn connect(&self) -> Result<Vec<u8>, String> {
         if !self.backbone.is_up.get() {
             return Err("nobody is there".into());
         }
         self.is_connected.set(true);
-        Ok(())
+        Ok(vec![self.name.get()])
+    }
+
+    fn elsewhere(&self, addresses: Vec<String>) {
+        self.elsewhere.replace(addresses);
     }
 
     async fn disconnect(&self) {

@@ -71,8 +71,12 @@ impl Platform for BrowserPlatform {
         self.yielder.yield_now().await;
     }
 
-    async fn connect(&self) -> Result<(), String> {
+    async fn connect(&self) -> Result<Vec<u8>, String> {
         self.network.connect().await
+    }
+
+    fn elsewhere(&self, addresses: Vec<String>) {
+        self.network.elsewhere(&addresses);
     }
 
     async fn disconnect(&self) {

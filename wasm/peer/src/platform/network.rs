@@ -12,6 +12,7 @@ mod places;
 mod swarm;
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -56,6 +57,10 @@ pub(super) struct Network {
     connected: Rc<RefCell<Option<PeerId>>>,
     /// Since the web server answered first.
     known: Rc<RefCell<Option<Known>>>,
+    /// Other backbones of the run, the next one to try first.
+    elsewhere: RefCell<VecDeque<Place>>,
+    /// Whether one of them is tried next.
+    is_away: Cell<bool>,
 }
 
 impl Network {
@@ -68,11 +73,57 @@ impl Network {
         let task =
             Task { swarm, connected: Rc::clone(&connected), dials: Vec::new(), link: None, hang_up: None };
         spawn_local(task.run(receiver));
-        Ok(Self { origin, orders, control, way: Cell::new(way), connected, known: Rc::default() })
+        Ok(Self {
+            origin,
+            orders,
+            control,
+            way: Cell::new(way),
+            connected,
+            known: Rc::default(),
+            elsewhere: RefCell::default(),
+            is_away: Cell::new(false),
+        })
     }
 
-    /// Asks where the backbone is and dials it; the page is told by which way, and what kept the others.
-    pub(super) async fn connect(&self) -> Result<(), String> {
+    /// Dials the backbone, or another one of the run where it is away; the page is told by which way, and what kept
+    /// the others. The bytes of its peer id.
+    pub(super) async fn connect(&self) -> Result<Vec<u8>, String> {
+        let is_away = self.is_away.get();
+        let connected = if is_away { self.connect_elsewhere().await } else { self.connect_home().await };
+        if connected.is_err() {
+            self.is_away.set(!is_away && !self.elsewhere.borrow().is_empty());
+        }
+        connected
+    }
+
+    /// Where other backbones of the run are, as the one that is connected says.
+    pub(super) fn elsewhere(&self, addresses: &[String]) {
+        let mut rest = addresses.to_vec();
+        let mut places = VecDeque::new();
+        // Those of one backbone after the other's.
+        while let Ok((peer, ways)) = dialable(&rest, self.is_secure()) {
+            let id = peer.to_string();
+            rest.retain(|address| !address.ends_with(&id));
+            places.push_back(Place { peer, ways });
+        }
+        self.elsewhere.replace(places);
+    }
+
+    async fn connect_elsewhere(&self) -> Result<Vec<u8>, String> {
+        let place = {
+            let mut places = self.elsewhere.borrow_mut();
+            places.rotate_left(usize::from(places.len() > 1));
+            places.back().cloned()
+        };
+        let place = place.ok_or("no other backbone is known")?;
+        let backbone = place.peer;
+        let (way, failures) = self.reach(place).await?;
+        page::post(&PeerToPage::Connected { way, failures });
+        Ok(backbone.to_bytes())
+    }
+
+    /// Asks where the backbone is and dials it.
+    async fn connect_home(&self) -> Result<Vec<u8>, String> {
         let place = match fetch_status(&self.origin).await {
             Ok(status) => {
                 let (peer, ways) = dialable(&status.addresses, self.is_secure())?;
@@ -87,7 +138,7 @@ impl Network {
         let (way, failures) = self.reach(place).await?;
         page::post(&PeerToPage::Connected { way, failures });
         self.learn(backbone);
-        Ok(())
+        Ok(backbone.to_bytes())
     }
 
     fn is_secure(&self) -> bool {
