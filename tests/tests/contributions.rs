@@ -193,6 +193,25 @@ async fn assert_complete(store: &Store, what: &str) {
 }
 
 #[tokio::test]
+async fn whoever_was_convicted_is_not_on_the_leaderboard() {
+    for place in Place::both() {
+        let store = place.open().await;
+        store.record(&batch(vec![receipt(2, 10), receipt(3, 10)])).await.unwrap();
+        for _ in 0..2 {
+            store.convict(key(2).public(), 7).await.unwrap();
+        }
+        let named = |shown: Contributions| {
+            shown.contributors.into_iter().map(|totals| totals.peer).collect::<Vec<String>>()
+        };
+        assert_eq!(named(shown(&place.open().await).await), [peer_id(3).to_string()]);
+        // Of one run it is.
+        let other = place.open_for("another", 1).await;
+        other.record(&batch(vec![receipt(2, 10)])).await.unwrap();
+        assert_eq!(named(shown(&other).await), [peer_id(2).to_string()]);
+    }
+}
+
+#[tokio::test]
 async fn a_contribution_counts_once_and_the_sums_are_those_of_the_rows() {
     for place in Place::both() {
         let store = place.open().await;

@@ -129,6 +129,7 @@ pub async fn run(
         shards: shards.clone(),
         state: state.clone(),
         access: access.clone(),
+        store: store.clone(),
         evidence: evidence.clone(),
         metrics: metrics.clone(),
     };
@@ -138,7 +139,8 @@ pub async fn run(
     };
     if let Some(recomputing) = recomputing.clone() {
         let others = config.aggregators.peers().map(|(peer, _)| peer).filter(|peer| *peer != node.peer_id());
-        let asking = ask_others(recomputing, access.clone(), node.clone(), others.collect(), shutdown.clone());
+        let asking =
+            ask_others(recomputing, access.clone(), node.clone(), others.collect(), shutdown.clone());
         tokio::spawn(asking);
     }
     let services = Services {

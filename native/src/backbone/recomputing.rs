@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use barnraise_learning::{ComputeDevice, ModelError};
-use barnraise_protocol::access::{PublicKey, UnixTime};
+use barnraise_learning::ComputeDevice;
+use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::account::{self, Account};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::evidence::{self, Answer, Evidence, EvidenceHeader, PROTOCOL, Request};
@@ -26,9 +26,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::learner::PublishedState;
 use super::metrics::Metrics;
+use crate::access::Access;
 use crate::access::store::Whose;
-use crate::access::{Access, peer_id};
 use crate::config::RecomputationSection;
+use crate::contributions::Store;
 use crate::data::shards::ShardStore;
 use crate::recomputation::{EvidenceStore, EvidenceStoreError, Recomputer};
 
@@ -57,6 +58,8 @@ pub(super) struct World {
     pub state: watch::Receiver<PublishedState>,
     /// Keeps the convicted out.
     pub access: Access,
+    /// Keeps them off the leaderboard.
+    pub store: Store,
     /// Where evidence is kept.
     pub evidence: EvidenceStore,
     /// Counts.
@@ -151,11 +154,12 @@ impl Recomputing {
         account: Option<Account>,
     ) -> Result<Accounted, String> {
         self.note_state();
-        let account = account.ok_or("in this run each contribution comes with a signed account of its samples")?;
+        let account =
+            account.ok_or("in this run each contribution comes with a signed account of its samples")?;
         let peer = PublicKey::of_peer_id(&peer.0).ok_or("a peer with an Ed25519 key is wanted")?;
         account.verify(peer, self.run, offer).map_err(|error| error.to_string())?;
-        let is_of_before = self.description.delayed_updates
-            && offer.epoch.checked_sub(1) == Some(account.parameters_epoch);
+        let is_of_before =
+            self.description.delayed_updates && offer.epoch.checked_sub(1) == Some(account.parameters_epoch);
         if account.parameters_epoch != offer.epoch && !is_of_before {
             let (got, epoch) = (account.parameters_epoch, offer.epoch);
             return Err(format!("the account is of the parameters of epoch {got}, the offer of {epoch}"));
@@ -284,6 +288,9 @@ async fn convict(world: &World, evidence: &Evidence) -> Result<(), EvidenceStore
         if let Err(error) = revoked {
             tracing::error!(%peer, %error, "the token of a convicted peer could not be revoked");
         }
+    }
+    if let Err(error) = world.store.convict(peer, evidence.header.offer.epoch).await {
+        tracing::error!(%peer, %error, "a convicted peer stays on the leaderboard");
     }
     world.evidence.convict(evidence).await.map(|_| ())
 }

@@ -29,12 +29,12 @@ use super::metrics::Metrics;
 use super::misdeeds;
 use super::places::Places;
 use super::recomputing::{self, Recomputing};
-use gradients::take_gradients;
 use crate::access::{Access, Conversation, Pass, converse};
 use crate::config::ConversationsSection;
 use crate::contributions::{Issuer, WorkMeter};
 use crate::data::shards::ShardStore;
 use crate::recomputation::EvidenceStore;
+use gradients::take_gradients;
 
 /// A peer that asks nothing more about its access for so long is not listened to any longer. Renewals open
 /// streams of their own.

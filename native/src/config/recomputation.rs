@@ -25,10 +25,12 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     let is_part = (0.0..1.0).contains(&tolerance);
     Invalid::check(KEY, is_part, "tolerance = 0.0 or more, and below 1.0", tolerance)?;
     let is_stepwise = config.run.local_steps.is_none();
-    let want = "none of it with [run.local_steps]: where those lead depends on all that a contributor did before";
+    let want =
+        "none of it with [run.local_steps]: where those lead depends on all that a contributor did before";
     Invalid::check(KEY, is_stepwise, want, format!("{section:?}"))?;
     let codec = config.run.gradient_codec;
     let is_whole = matches!(codec, TensorCodec::F32 | TensorCodec::F16 | TensorCodec::Int8);
-    let want = "run.gradient_codec = \"f32\", \"f16\" or \"int8\" with it: of the others what was kept comes along";
+    let want =
+        "run.gradient_codec = \"f32\", \"f16\" or \"int8\" with it: of the others what was kept comes along";
     Invalid::check(KEY, is_whole, want, format!("{codec:?}"))
 }

@@ -135,12 +135,12 @@ impl Changes {
 }
 
 fn migrator() -> Migrator {
-    let first = Migration::new(
-        1,
-        Cow::Borrowed("contributions"),
-        MigrationType::Simple,
-        Cow::Borrowed(include_str!("../../migrations/contributions/0001_contributions.sql")),
-        false,
-    );
-    Migrator { migrations: Cow::Owned(vec![first]), ..Migrator::DEFAULT }
+    let migrations = [
+        ("contributions", include_str!("../../migrations/contributions/0001_contributions.sql")),
+        ("convictions", include_str!("../../migrations/contributions/0002_convictions.sql")),
+    ];
+    let migrations = migrations.into_iter().zip(1..).map(|((name, sql), version)| {
+        Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, Cow::Borrowed(sql), false)
+    });
+    Migrator { migrations: migrations.collect(), ..Migrator::DEFAULT }
 }

@@ -250,6 +250,20 @@ impl Store {
         Ok(())
     }
 
+    /// `peer` is on the leaderboard no longer, for what it contributed to `epoch`.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub async fn convict(&self, peer: PublicKey, epoch: u64) -> Result<(), StoreError> {
+        let Some(peer) = text_of(peer) else { return Ok(()) };
+        let mut changes = self.database.begin().await?;
+        let insert =
+            "INSERT INTO convictions (run_id, peer, epoch) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+        changes.execute(insert, &[Value::Text(&self.run_id), Value::Text(&peer), int(epoch)]).await?;
+        changes.commit().await?;
+        Ok(())
+    }
+
     /// Up to which epoch, itself excluded, this aggregator's journal is recorded.
     ///
     /// # Errors
@@ -307,7 +321,7 @@ impl Store {
     async fn contributors(&self, question: &Question) -> Result<Vec<ContributorTotals>, StoreError> {
         let select = format!(
             "SELECT {CONTRIBUTOR_COLUMNS} FROM contributors WHERE run_id = $1 \
-            ORDER BY n_samples DESC, peer LIMIT $2 OFFSET $3"
+            AND peer NOT IN (SELECT peer FROM convictions WHERE run_id = $1) ORDER BY n_samples DESC, peer LIMIT $2 OFFSET $3"
         );
         let (limit, offset) = (i64::from(question.limit), i64::from(question.offset));
         let rows: Vec<ContributorRow> = on!(&self.database, pool => {

@@ -61,7 +61,8 @@ async fn verdict(
         Err(error) => Err(error.to_string()),
     };
     let offer = &evidence.header.offer;
-    let what = format!("its contribution {} to epoch {} of `{}`", offer.contribution_id, offer.epoch, run.run_id);
+    let what =
+        format!("its contribution {} to epoch {} of `{}`", offer.contribution_id, offer.epoch, run.run_id);
     match recomputed {
         Ok(difference) => {
             let (distance, allowed) = (difference.distance, difference.allowed);

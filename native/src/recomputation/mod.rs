@@ -99,8 +99,7 @@ async fn gather(
     for (id, wanted) in of_shards {
         let unknown = RecomputationError::Shard { shard: id, reason: "there is none".to_owned() };
         let entry = run.manifest.shards.get(id as usize).ok_or(unknown)?;
-        let bytes =
-            shard(id).await.map_err(|reason| RecomputationError::Shard { shard: id, reason })?;
+        let bytes = shard(id).await.map_err(|reason| RecomputationError::Shard { shard: id, reason })?;
         let decoded = Samples::decode(&bytes, entry, &run.manifest)?;
         let pool = pool.get_or_insert_with(|| decoded.none_of());
         for (place, index) in wanted {

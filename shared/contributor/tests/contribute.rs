@@ -404,7 +404,9 @@ fn recomputed(evidence: &Evidence) -> Difference {
 
 #[test]
 fn contributions_are_what_their_accounts_say() {
-    for (is_delayed, codec) in [(false, TensorCodec::F32), (true, TensorCodec::F16), (false, TensorCodec::Int8)] {
+    for (is_delayed, codec) in
+        [(false, TensorCodec::F32), (true, TensorCodec::F16), (false, TensorCodec::Int8)]
+    {
         let backbone = Backbone::with_codec(3, 48, codec, Compression::default());
         {
             let mut description = backbone.description.borrow_mut();

@@ -135,10 +135,7 @@ fn a_list_that_no_honest_peer_has_is_refused() {
         account.samples(&evidence.samples, 3, &evidence.header.run.manifest)
     };
     check(&[(0, 0), (0, 0), (1, 0)]).unwrap();
-    assert_eq!(
-        check(&[(0, 0), (0, 0)]),
-        Err(AccountError::Length { n_samples: 3, want: 24, got: 16 })
-    );
+    assert_eq!(check(&[(0, 0), (0, 0)]), Err(AccountError::Length { n_samples: 3, want: 24, got: 16 }));
     let sample = SampleId { shard: 0, index: 0 };
     assert_eq!(check(&[(0, 0), (0, 0), (0, 0)]), Err(AccountError::Repeated { sample, max: 2 }));
     for (shard, index) in [(0, 3), (2, 0), (u32::MAX, u32::MAX)] {

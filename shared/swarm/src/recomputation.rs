@@ -81,12 +81,7 @@ impl Difference {
     ///
     /// `tolerance` is what devices may differ by, as a part of the gradient's length. `None` where nothing can be
     /// said: a gradient of no length, or one that the codec cannot carry.
-    pub fn between(
-        claimed: &[f32],
-        recomputed: &[f32],
-        codec: TensorCodec,
-        tolerance: f32,
-    ) -> Option<Self> {
+    pub fn between(claimed: &[f32], recomputed: &[f32], codec: TensorCodec, tolerance: f32) -> Option<Self> {
         let length = norm(recomputed.iter().copied());
         let sent = codec.encode(recomputed).ok()?;
         let sent = codec.decode(&sent, recomputed.len()).ok()?;

@@ -174,7 +174,7 @@ impl Feed {
             self.stream.on_shard(&self.shards[index as usize]);
         }
         match self.stream.take(MICRO_BATCH) {
-            Some(samples) => Ok(samples),
+            Some(drawn) => Ok(drawn.samples),
             None => bail!("the data set has fewer than {MICRO_BATCH} samples"),
         }
     }

@@ -128,7 +128,8 @@ fn listed(addresses: &[Multiaddr]) -> Vec<String> {
 fn addresses_of(peer: PeerId, told: Vec<String>) -> Vec<String> {
     let is_of_peer = |text: &String| {
         let address = text.parse::<Multiaddr>();
-        let last = address.ok().and_then(|address| address.iter().last().map(|last| last == Protocol::P2p(peer)));
+        let last =
+            address.ok().and_then(|address| address.iter().last().map(|last| last == Protocol::P2p(peer)));
         text.len() <= ADDRESS_BYTES_MAX && last == Some(true)
     };
     told.into_iter().take(ADDRESSES_MAX).filter(is_of_peer).collect()

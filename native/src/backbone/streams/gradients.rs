@@ -23,7 +23,11 @@ use super::{Caller, Services, StreamError, send};
 use crate::storage::journal::JournalEntry;
 
 /// Takes one contribution after the other.
-pub(super) async fn take_gradients(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
+pub(super) async fn take_gradients(
+    services: Services,
+    mut caller: Caller,
+    stream: Stream,
+) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
     let pace = stream.pace();
     let key = PeerKey(caller.peer.to_bytes());
@@ -68,17 +72,21 @@ async fn take_gradient(
     stream: &mut Paced<Stream>,
 ) -> Result<Result<Receipt, Declined>, StreamError> {
     let refused = |refusal| Ok(Err(Declined::Refused(refusal)));
-    let accounted = services.recomputing.as_ref().map(|these| these.check(peer, &offer, account)).transpose();
-    let accounted = match accounted {
-        Ok(accounted) => accounted,
-        Err(reason) => return refused(Refusal::Account(reason)),
-    };
     let (answer, wanted) = oneshot::channel();
     let event = CoreEvent::Offer { peer: peer.clone(), offer: offer.clone(), answer };
     send(&services.core, event).await?;
     let ticket = match wanted.await.map_err(|_| StreamError::ShuttingDown)? {
         Ok(ticket) => ticket,
         Err(declined) => return Ok(Err(declined)),
+    };
+    // Of an epoch that is over the parameters may be forgotten: that it is over is said first.
+    let accounted = services.recomputing.as_ref().map(|these| these.check(peer, &offer, account)).transpose();
+    let accounted = match accounted {
+        Ok(accounted) => accounted,
+        Err(reason) => {
+            send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
+            return refused(Refusal::Account(reason));
+        }
     };
     let payload = match receive(offer.transfer, &Answer::Wanted, stream).await {
         Ok(payload) => payload,
@@ -107,7 +115,8 @@ async fn take_gradient(
     let (answer, counted) = oneshot::channel();
     // The core says when, once it is about to be stored.
     let (milliseconds, accepted_at) = (0, UnixTime(0));
-    let entry = JournalEntry { peer: peer.0.clone(), offer: offer.clone(), milliseconds, accepted_at, payload };
+    let entry =
+        JournalEntry { peer: peer.0.clone(), offer: offer.clone(), milliseconds, accepted_at, payload };
     send(&services.core, CoreEvent::Gradient { ticket, entry, values, answer }).await?;
     let counted = counted.await.map_err(|_| StreamError::ShuttingDown)?;
     if let (Ok(_), Some(recomputing), Some((chosen, list, payload))) =
@@ -126,7 +135,9 @@ async fn choose(
     accounted: Option<Accounted>,
     stream: &mut Paced<Stream>,
 ) -> Result<Option<(Chosen, Vec<u8>)>, String> {
-    let Some((recomputing, accounted)) = services.recomputing.as_ref().zip(accounted) else { return Ok(None) };
+    let Some((recomputing, accounted)) = services.recomputing.as_ref().zip(accounted) else {
+        return Ok(None);
+    };
     let Some(chosen) = recomputing.choose(peer, offer, accounted) else { return Ok(None) };
     // Whoever is asked and leaves is remembered, even where that ends this stream.
     let list = receive(chosen.transfer(offer), &Answer::Account, stream).await;

@@ -208,7 +208,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         if !run.recomputed {
             return Ok(None);
         }
-        let key = self.ticket.signing_key().ok_or("this run takes signed contributions: a peer with an Ed25519 key is wanted")?;
+        let key = self
+            .ticket
+            .signing_key()
+            .ok_or("this run takes signed contributions: a peer with an Ed25519 key is wanted")?;
         Accountant::new(key, run).map(Some).map_err(|error| error.to_string())
     }
 

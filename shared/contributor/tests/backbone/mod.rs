@@ -418,7 +418,8 @@ impl Backbone {
             let samples = bulk::pull(stream, &mut partial, |_| ()).await.unwrap();
             let parameters = self.states.borrow().get(&account.parameters).unwrap().clone();
             let run = self.description.borrow().clone();
-            let header = EvidenceHeader { peer: contributor_key().public(), run, offer: offer.clone(), account };
+            let header =
+                EvidenceHeader { peer: contributor_key().public(), run, offer: offer.clone(), account };
             self.evidence.borrow_mut().push(Evidence { header, samples, gradient: bytes, parameters });
         }
         let (sender, answer) = oneshot::channel();
