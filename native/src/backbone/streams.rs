@@ -13,7 +13,7 @@ use barnraise_protocol::gradient::{Offer, Refusal};
 use barnraise_protocol::receipt::{Receipt, ReceiptError};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::{ConversationError, contribute, gradient, run, shard, state};
-use barnraise_relay::{Misdeed, Node, NodeError, Paced};
+use barnraise_relay::{Misdeed, Node, NodeError, Paced, Path};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::guard::PaceLimits;
 use barnraise_swarm::round::Ticket;
@@ -376,10 +376,16 @@ async fn take_gradients(services: Services, mut caller: Caller, stream: Stream) 
             Err(FrameError::Closed) => return Ok(()),
             next => next?,
         };
+        let began = Instant::now();
         let answer = take_gradient(&services, &key, offer, &mut stream).await?;
         let answer = match answer {
             Ok(receipt) => {
                 services.metrics.on_accepted(receipt.n_samples);
+                // Where a direct way stands, that is the one which is taken.
+                if let Ok(Some(Path::Relayed { relay: Some(relay) })) = services.node.path(caller.peer).await
+                {
+                    services.work.relays.carried(relay, receipt.n_bytes, began.elapsed());
+                }
                 gradient::BackboneToContributor::Accepted(services.issuer.sign(receipt)?)
             }
             Err(Declined::CountedBefore(receipt)) => {

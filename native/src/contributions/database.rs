@@ -135,12 +135,12 @@ impl Changes {
 }
 
 fn migrator() -> Migrator {
-    let first = Migration::new(
-        1,
-        Cow::Borrowed("contributions"),
-        MigrationType::Simple,
-        Cow::Borrowed(include_str!("../../migrations/contributions/0001_contributions.sql")),
-        false,
-    );
-    Migrator { migrations: Cow::Owned(vec![first]), ..Migrator::DEFAULT }
+    let migration = |number, name, sql| {
+        Migration::new(number, Cow::Borrowed(name), MigrationType::Simple, Cow::Borrowed(sql), false)
+    };
+    let all = vec![
+        migration(1, "contributions", include_str!("../../migrations/contributions/0001_contributions.sql")),
+        migration(2, "relays", include_str!("../../migrations/contributions/0002_relays.sql")),
+    ];
+    Migrator { migrations: Cow::Owned(all), ..Migrator::DEFAULT }
 }

@@ -5,10 +5,12 @@
 
 mod address;
 mod cache;
+mod choice;
 mod claim;
 pub mod display;
 mod find;
 mod platform;
+pub mod progress;
 pub mod receipts;
 
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
 //! The native side of `barnraise_contributor::Platform`: libp2p through a relay node, tokio's clock, a
 //! cache on disk.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -23,13 +23,15 @@ use crate::cli::{JoinAddress, RunName};
 /// Clock, network and shard cache of `barnraise join`.
 pub(super) struct NativePlatform {
     address: JoinAddress,
-    /// To be found through whoever is at the address; of the authority that was met itself, once one was.
+    /// To be found through whoever is at the address; of the authority that was met itself or named who was, once one was.
     run: RefCell<Option<RunName>>,
     keypair: Keypair,
     cache: ShardCache,
     started: Instant,
     /// A node of its own for each connection: nothing of a broken one lives on in the next.
     connection: RefCell<Option<(Node, PeerId)>>,
+    /// The backbone that was found last.
+    found: Cell<Option<PeerId>>,
 }
 
 impl NativePlatform {
@@ -40,7 +42,7 @@ impl NativePlatform {
         cache: ShardCache,
     ) -> Self {
         let (run, connection) = (RefCell::new(run), RefCell::new(None));
-        Self { address, run, keypair, cache, started: Instant::now(), connection }
+        Self { address, run, keypair, cache, started: Instant::now(), connection, found: Cell::new(None) }
     }
 
     /// Since this platform was made.
@@ -97,15 +99,16 @@ impl Platform for NativePlatform {
         let mut peer = find::dial_any(&node, addresses).await?;
         let run = self.run.borrow().clone();
         if let Some(run) = run {
-            let found = find::backbone(&node, peer, &run).await;
+            let found = find::backbone(&node, peer, &run, self.found.get()).await;
             let (backbone, claim) = found.map_err(|error| error.to_string())?;
             let authority = claim.authority;
-            if run.authority.is_none() && claim.is_certain() {
+            if run.authority.is_none() && claim.is_proven() {
                 let id = &run.id;
                 tracing::info!("the run's authority is {authority}; to insist on it: --run {id}@{authority}");
                 self.run.replace(Some(RunName { authority: Some(authority), ..run }));
             }
             peer = backbone;
+            self.found.set(Some(peer));
         }
         if let Ok(Some(path)) = node.path(peer).await {
             tracing::info!("connected {path}");
