@@ -83,12 +83,15 @@ pub(super) async fn backbone(
     if places.is_empty() {
         return Err(FindError::Nobody { run_id: run_id() });
     }
-    let names = |authority: PublicKey, peer: PublicKey| {
-        said.iter().any(|said| said.peer == authority && said.aggregators.contains(&peer))
+    // With an authority that is known the last one was proven to be named by it, which may be away by now.
+    let was_named = |place: &Place| run.authority.is_some() && before == Some(place.peer);
+    let is_named = |place: &Place, authority: PublicKey| {
+        let names = |said: &BackboneProgress| said.peer == authority && said.aggregators.contains(&place.key);
+        was_named(place) || said.iter().any(names)
     };
     if let Some(authority) = run.authority {
         let n_places = places.len();
-        places.retain(|place| place.key == authority || names(authority, place.key));
+        places.retain(|place| place.key == authority || is_named(place, authority));
         let n_others = n_places - places.len();
         if places.is_empty() {
             return Err(FindError::NotTheAuthority { run_id: run_id(), authority, n_others });
@@ -106,8 +109,7 @@ pub(super) async fn backbone(
         match described {
             Ok(described) if described.run_id == run.id => {
                 let authority = described.access.authority;
-                let is_named = names(authority, place.key);
-                claims.push(Claim { peer: place.key, authority, is_named });
+                claims.push(Claim { peer: place.key, authority, is_named: is_named(place, authority) });
             }
             Ok(described) => reasons.push(format!("{} serves the run `{}`", place.peer, described.run_id)),
             Err(reason) => reasons.push(format!("{}: {reason}", place.peer)),
