@@ -160,7 +160,7 @@ async fn train(args: &CompressionArgs, codec: &str, momentum: Momentum) -> Resul
 }
 
 /// On held-out samples, of the parameters of `epoch`, once it is known.
-async fn accuracy_of(backbone: &Backbone, epoch: u64) -> Result<f32> {
+pub(crate) async fn accuracy_of(backbone: &Backbone, epoch: u64) -> Result<f32> {
     let began = Instant::now();
     while began.elapsed() < EVALUATION_MAX {
         let history = backbone.status().await?.history;

@@ -12,6 +12,7 @@ mod hivemind;
 mod lab;
 mod load;
 mod local_steps;
+mod low_rank;
 mod native;
 #[path = "../papers/mod.rs"]
 mod papers;
@@ -53,6 +54,8 @@ enum Command {
     Codecs(codecs::CodecArgs),
     /// What a run learns and what it sends, by codec
     Compression(compression::CompressionArgs),
+    /// What a run of two backbones learns and what they send each other, by the rank of their factors
+    LowRank(low_rank::LowRankArgs),
     /// What contributors on local steps learn and send, by seed
     LocalSteps(local_steps::LocalStepsArgs),
     /// Batches stored in and found in the DHT, beside hivemind
@@ -108,6 +111,7 @@ fn main() -> Result<()> {
         Command::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
         Command::Codecs(args) => codecs::compare(&args),
         Command::Compression(args) => runtime.block_on(compression::compare(&args)),
+        Command::LowRank(args) => runtime.block_on(low_rank::compare(&args)),
         Command::LocalSteps(args) => runtime.block_on(local_steps::compare(&args)),
         Command::Dht(args) => dht::compare(&args, &runtime),
         Command::Averaging(args) => averaging::compare(&args),

@@ -38,6 +38,8 @@ pub enum Command {
     Id(IdArgs),
     /// Lend this machine to a run
     Join(JoinArgs),
+    /// Print how a run stands, as its backbones say in the DHT
+    Progress(ProgressArgs),
     /// Say who is on the list of a run
     Allow(AllowArgs),
     /// Make an invitation to a run, and print its link
@@ -110,6 +112,16 @@ pub struct JoinArgs {
     /// Leave after this many samples
     #[arg(long, value_name = "N")]
     pub samples: Option<u64>,
+}
+
+/// `barnraise progress`
+#[derive(Debug, Args)]
+pub struct ProgressArgs {
+    /// Any peer of the DHT, such as a relay: a libp2p multiaddress with a peer id
+    pub address: Multiaddr,
+    /// The run's id; with the key of its authority, nobody is shown but the authority and those that it names
+    #[arg(long, value_name = "ID[@KEY]")]
+    pub run: RunName,
 }
 
 /// A run as it is looked for: by its id alone, or as the one whose authority has a certain key.

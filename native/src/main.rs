@@ -32,6 +32,7 @@ fn main() -> anyhow::Result<()> {
         Command::Id(args) => backbone::identity(&args.config).map(|peer| say(&format!("{peer}\n"))),
         Command::Join(args) => runtime.block_on(join(args, &display)),
         Command::Evidence(args) => runtime.block_on(peer::evidence::check(args)).map(|text| say(&text)),
+        Command::Progress(args) => runtime.block_on(peer::progress::run(args)).map(|text| say(&text)),
         Command::Allow(args) => runtime.block_on(command::allow(args)).map(|text| say(&text)),
         Command::Invite(args) => runtime.block_on(command::invite(args)).map(|text| say(&text)),
         Command::Revoke(args) => runtime.block_on(command::revoke(args)).map(|text| say(&text)),

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_native::contributions::{Batch, Issuer, Question, Recorder, Recording, Store, Work, WorkMeter};
+use barnraise_native::contributions::{
+    Batch, Issuer, Question, Recorder, Recording, Relayed, Store, Work, WorkMeter,
+};
 use barnraise_native::storage::Storage;
 use barnraise_native::storage::journal::{Journal, JournalEntry};
 use barnraise_protocol::access::{KeyPair, UnixTime};
@@ -265,7 +267,9 @@ async fn runs_and_backbones_share_a_server() {
         (place.open().await, place.open_for(RUN, 9).await, place.open_for("shed", 9).await);
     let work = |n_bytes| Work { n_steps: 1, n_bytes, microseconds: 2_500_000 };
     let refused = BTreeMap::from([("epoch", 2)]);
+    let carried = Relayed { n_contributions: 1, n_bytes: 50, microseconds: 700_000 };
     let by = |receipts, n_bytes| Batch {
+        relayed: BTreeMap::from([(peer_id(20).to_string(), carried)]),
         receipts,
         work: work(n_bytes),
         refused: refused.clone(),
@@ -279,6 +283,9 @@ async fn runs_and_backbones_share_a_server() {
     let shown = shown(&one).await;
     assert_eq!((shown.totals.n_contributions, shown.n_contributors), (3, 2));
     assert_eq!(shown.refused[0].n, 6);
+    let [relay] = &shown.relays[..] else { panic!("{:?}", shown.relays) };
+    assert_eq!((relay.n_contributions, relay.n_bytes, relay.seconds), (3, 150, 2));
+    assert_eq!(relay.peer, peer_id(20).to_string());
     let aggregators: Vec<_> = shown
         .aggregators
         .iter()

@@ -33,7 +33,7 @@ fn run_behind(relay: &str) -> String {
 }
 
 /// Steps that only this peer can have brought about, and then it leaves in order.
-async fn trains(backbone: &Backbone, joined: Joined, path: &str) {
+async fn trains(backbone: &Backbone, joined: Joined, path: &str) -> u64 {
     let epoch = backbone.wait_for_epoch(3).await.unwrap().epoch;
     backbone.wait_for_epoch(epoch + 5).await.unwrap();
     let log = joined.log().unwrap();
@@ -41,13 +41,14 @@ async fn trains(backbone: &Backbone, joined: Joined, path: &str) {
     joined.interrupt().unwrap();
     let given = joined.end().await.unwrap();
     assert!(given.status.success() && given.n_samples >= 8 * 256, "{given:?}");
+    given.n_samples
 }
 
 /// A backbone and a peer, each behind a router, and a relay with a public address; the worlds only live on.
 struct Village {
     backbone: Backbone,
     joined: Joined,
-    _relay: Relay,
+    relay: Relay,
     _worlds: [World; 2],
 }
 
@@ -62,7 +63,7 @@ async fn village(internet: &mut Internet, nat: Nat) -> Village {
     let backbone = world.backbone().await.unwrap();
     let circuit = backbone.circuit().await.unwrap();
     let joined = world.join_from(&away, &[&circuit]).unwrap();
-    Village { backbone, joined, _relay: relay, _worlds: [relay_world, world] }
+    Village { backbone, joined, relay, _worlds: [relay_world, world] }
 }
 
 #[tokio::test]
@@ -76,7 +77,14 @@ async fn behind_routers_that_keep_ports_peers_talk_directly() {
 async fn behind_routers_with_random_ports_peers_fall_back_to_the_relay() {
     let Some(mut internet) = internet() else { return };
     let village = village(&mut internet, Nat::RandomPorts).await;
-    trains(&village.backbone, village.joined, "through the relay").await;
+    let n_samples = trains(&village.backbone, village.joined, "through the relay").await;
+    // The relay has the credit for what came through it, by what the backbone saw.
+    let given = village.backbone.contributions(n_samples).await.unwrap();
+    let [carried] = &given.relays[..] else { panic!("{:?}", given.relays) };
+    let relay = village.relay.quic().unwrap().to_string();
+    assert!(relay.ends_with(&carried.peer), "{relay}");
+    assert_eq!(carried.n_contributions, given.totals.n_contributions);
+    assert_eq!(carried.n_bytes, given.totals.n_bytes);
 }
 
 #[tokio::test]

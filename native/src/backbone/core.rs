@@ -5,6 +5,8 @@
 //! they are acknowledged, steps are made and journaled before they are shown, contributors are told.
 
 mod event;
+mod low_rank;
+mod progress;
 mod together;
 
 use std::collections::{HashMap, VecDeque};
@@ -26,6 +28,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
 pub use self::event::{CoreEvent, Declined, SessionId};
+pub use self::low_rank::Factors;
 use self::together::Crowd;
 pub use self::together::Together;
 use super::learner::{Learner, LearnerError, PublishedState, StepBy};
@@ -33,6 +36,7 @@ use super::metrics::Metrics;
 use crate::contributions::Crediting;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::{CommitRecord, Journal, JournalEntry};
+use crate::storage::owed::Owed;
 
 /// Events that may wait for the core; a sender beyond waits itself.
 pub const EVENTS_MAX: usize = 256;
@@ -61,6 +65,8 @@ pub struct Outputs {
     pub status: watch::Sender<RunStatus>,
     /// `GET /api/events`.
     pub events: broadcast::Sender<LiveProgress>,
+    /// For the DHT.
+    pub stands: watch::Sender<barnraise_protocol::dht::progress::Progress>,
 }
 
 /// How often the core stores all it knows.
@@ -70,6 +76,8 @@ pub struct Storing {
     pub journal: Journal,
     /// Everything.
     pub checkpoints: Checkpoints,
+    /// What means by factors left out.
+    pub owed: Owed,
     /// Steps between two checkpoints.
     pub checkpoint_every_epochs: u64,
 }
@@ -368,6 +376,7 @@ impl Core {
         // The journal reaches back to the oldest checkpoint, in case the newer ones turn out broken; one
         // epoch more names the contributions whose acknowledgement may have been lost.
         self.crediting.forget_before(oldest.saturating_sub(1));
+        self.forget_owed_before(oldest.saturating_sub(1)).await?;
         tracing::debug!(epoch = checkpoint.epoch, "checkpoint stored");
         Ok(())
     }
@@ -432,6 +441,7 @@ impl Core {
     }
 
     fn publish_progress(&mut self) {
+        self.outputs.stands.send_replace(self.stands());
         let (progress, devices) = (self.progress(), self.devices());
         self.tell_all(&BackboneToContributor::Progress(progress));
         let steps: Vec<HistoryPoint> = self.unpublished_steps.drain(..).collect();

@@ -36,6 +36,8 @@ pub struct Metrics {
     aggregated: ByReason,
     far_peers: Gauge,
     averagings: ByReason,
+    averaging_bytes: ByReason,
+    epochs_behind: Gauge,
     followed: ByReason,
     recomputed: ByReason,
 }
@@ -73,6 +75,18 @@ impl Metrics {
         );
         let averagings = ByReason::default();
         registry.register("averagings", "Averagings with other aggregators, by outcome", averagings.clone());
+        let averaging_bytes = ByReason::default();
+        registry.register(
+            "averaging_bytes",
+            "Encoded values of averagings that gave a mean, by direction",
+            averaging_bytes.clone(),
+        );
+        let epochs_behind = Gauge::default();
+        registry.register(
+            "epochs_behind",
+            "Epochs that an aggregator to which no link leads is ahead, as the DHT says",
+            epochs_behind.clone(),
+        );
         let followed = ByReason::default();
         registry.register(
             "models_followed",
@@ -95,6 +109,8 @@ impl Metrics {
             aggregated,
             far_peers,
             averagings,
+            averaging_bytes,
+            epochs_behind,
             followed,
             recomputed,
         }
@@ -117,6 +133,18 @@ impl Metrics {
     /// An averaging with other aggregators is over: `averaged`, `incomplete` or `failed`.
     pub fn on_averaged(&self, outcome: &'static str) {
         self.averagings.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// So many bytes of encoded values went there and back.
+    pub fn on_averaging_bytes(&self, n_sent: u64, n_received: u64) {
+        for (direction, n_bytes) in [("sent", n_sent), ("received", n_received)] {
+            self.averaging_bytes.get_or_create(&[("direction", direction)]).inc_by(n_bytes);
+        }
+    }
+
+    /// Aggregators to which no link leads are at most so many epochs ahead.
+    pub fn on_cut_off(&self, n_epochs: u64) {
+        self.epochs_behind.set(n_epochs.try_into().unwrap_or(i64::MAX));
     }
 
     /// Another aggregator's `step` or `checkpoint` was taken.

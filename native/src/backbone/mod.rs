@@ -10,6 +10,7 @@ mod learner;
 pub mod metrics;
 pub(crate) mod misdeeds;
 mod places;
+mod progress;
 mod recomputing;
 mod streams;
 
@@ -24,6 +25,7 @@ use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::Manifest;
+use barnraise_protocol::dht::progress::Progress as Standing;
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::dht::{Dht, DhtConfig};
 use barnraise_relay::server::operator_routes_with;
@@ -47,12 +49,14 @@ use crate::recomputation::EvidenceStore;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::Journal;
+use crate::storage::owed::Owed;
 use aggregators::{Aggregators, Stored};
 use announce::{Announcement, announce};
-use core::{Core, EVENTS_MAX, Outputs, Storing, Together};
+use core::{Core, EVENTS_MAX, Factors, Outputs, Storing, Together};
 use evaluator::Evaluator;
 use learner::{Learner, PublishedState};
 use metrics::Metrics;
+use progress::{Telling, tell};
 use recomputing::{Recomputing, World, ask_others};
 use streams::Services;
 
@@ -93,7 +97,8 @@ pub async fn run(
     let evidence = EvidenceStore::open(storage.clone()).await.context("evidence cannot be read")?;
     let storing = Storing {
         journal: Journal::new(storage.clone()),
-        checkpoints: Checkpoints::new(storage, config.storage.keep_checkpoints),
+        checkpoints: Checkpoints::new(storage.clone(), config.storage.keep_checkpoints),
+        owed: Owed::new(storage),
         checkpoint_every_epochs: config.storage.checkpoint_every_epochs,
     };
     let round = learner::round_config(&config, layout.n_parameters());
@@ -161,15 +166,22 @@ pub async fn run(
     let stored = Stored { journal: storing.journal.clone(), checkpoints: storing.checkpoints.clone() };
     let network = (node.clone(), dht.clone());
     let others = Aggregators::start(&config, &description, network, &stored, core_events.clone())?;
-    let together = others.map(|others| {
-        let me = PeerKey(node.peer_id().to_bytes());
-        learner.was_alone(&me.0);
-        Together::new(others, &learner, me, config.run.target_batch_size)
-    });
-    let together = together.transpose()?;
+    let links = others.as_ref().map(Aggregators::links).unwrap_or_default();
+    let together = match others {
+        Some(others) => {
+            let me = PeerKey(node.peer_id().to_bytes());
+            learner.was_alone(&me.0);
+            let factors = Factors::of(&config, &layout, &learner, &me, &storing).await?;
+            Some(Together::new(others, &learner, me, config.run.target_batch_size, factors)?)
+        }
+        None => None,
+    };
     let keeping = keep_up(access, node.clone(), config.access.poll_interval, shutdown.clone());
     let keeping = tokio::spawn(keeping);
     let (run_id, known) = (config.run.id.clone(), config.network.dht_peers.clone());
+    let telling = Telling::new(run_id.clone(), signing_key.clone(), &config.aggregators, links);
+    let stands = outputs.stands.subscribe();
+    let telling = tokio::spawn(tell(dht.clone(), telling, stands, metrics.clone(), shutdown.clone()));
     let announcement = Announcement { run_id, key: signing_key, known };
     let announcing = tokio::spawn(announce(node.clone(), dht, announcement, shutdown.clone()));
     let evaluator = Evaluator {
@@ -217,6 +229,7 @@ pub async fn run(
     refreshing.await?;
     keeping.await?;
     announcing.await?;
+    telling.await?;
     recording.await?;
     // Open event streams end with the core's sender; a client that never ends its request is cut off.
     match tokio::time::timeout(GOODBYE_MAX, &mut page).await {
@@ -348,7 +361,15 @@ fn outputs(
     };
     let (status, status_reader) = watch::channel(status);
     let (events, _) = broadcast::channel(LIVE_EVENTS);
-    Ok((Outputs { state, status, events }, state_reader, status_reader))
+    let (stands, _) = watch::channel(Standing {
+        epoch: learner.epoch(),
+        n_samples_total: learner.history().last().map_or(0, |point| point.n_samples_total),
+        model: None,
+        n_samples: 0,
+        n_contributors: 0,
+        samples_per_second: 0.0,
+    });
+    Ok((Outputs { state, status, events, stands }, state_reader, status_reader))
 }
 
 /// Certificates rotate, and addresses with them: whoever asks over HTTP gets those of now.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::matchmaking::MEMBERS_MAX;
+use barnraise_swarm::low_rank::RANK_MAX;
 use bytesize::ByteSize;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
@@ -24,6 +25,8 @@ pub struct AggregatorsSection {
     pub peers: Vec<Multiaddr>,
     /// How averages travel.
     pub codec: TensorCodec,
+    /// Columns of the factors as which they do (PowerSGD); 0: they travel whole.
+    pub rank: usize,
     /// Bytes per second that this peer can receive, which the parts are planned by.
     pub download_per_second: ByteSize,
     /// Bytes per second that it can send.
@@ -50,6 +53,7 @@ impl Default for AggregatorsSection {
         Self {
             peers: Vec::new(),
             codec: TensorCodec::F32,
+            rank: 0,
             download_per_second: ByteSize::mib(12),
             upload_per_second: ByteSize::mib(12),
             silence: Duration::from_secs(10),
@@ -95,6 +99,7 @@ impl AggregatorsSection {
         let good = self.codec.carries_state();
         let want = "\"f32\", \"f16\" or \"int8\"";
         Invalid::check("aggregators.codec", good, want, format!("{:?}", self.codec))?;
+        Invalid::check_range("aggregators.rank", self.rank, 0..=RANK_MAX)?;
         Invalid::check_range("aggregators.download_per_second", self.download_per_second, SPEEDS)?;
         Invalid::check_range("aggregators.upload_per_second", self.upload_per_second, SPEEDS)?;
         for (key, got) in [

@@ -135,12 +135,13 @@ impl Changes {
 }
 
 fn migrator() -> Migrator {
-    let migrations = [
-        ("contributions", include_str!("../../migrations/contributions/0001_contributions.sql")),
-        ("convictions", include_str!("../../migrations/contributions/0002_convictions.sql")),
+    let migration = |number, name, sql| {
+        Migration::new(number, Cow::Borrowed(name), MigrationType::Simple, Cow::Borrowed(sql), false)
+    };
+    let all = vec![
+        migration(1, "contributions", include_str!("../../migrations/contributions/0001_contributions.sql")),
+        migration(2, "relays", include_str!("../../migrations/contributions/0002_relays.sql")),
+        migration(3, "convictions", include_str!("../../migrations/contributions/0003_convictions.sql")),
     ];
-    let migrations = migrations.into_iter().zip(1..).map(|((name, sql), version)| {
-        Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, Cow::Borrowed(sql), false)
-    });
-    Migrator { migrations: migrations.collect(), ..Migrator::DEFAULT }
+    Migrator { migrations: Cow::Owned(all), ..Migrator::DEFAULT }
 }

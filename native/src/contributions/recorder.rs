@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use barnraise_protocol::receipt::Receipt;
+use libp2p::PeerId;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::receipts::Issuer;
+use super::relays::{RelayMeter, Relayed};
 use super::store::{Batch, Store, StoreError, Work};
 use crate::storage::journal::{Journal, JournalError};
 
@@ -59,6 +61,8 @@ pub struct WorkMeter {
     n_steps: AtomicU64,
     n_bytes: AtomicU64,
     microseconds: AtomicU64,
+    /// What came through relays.
+    pub relays: RelayMeter,
 }
 
 impl WorkMeter {
@@ -115,6 +119,7 @@ pub struct Recording {
     /// Of what is counted in memory, what is written.
     refused_written: BTreeMap<&'static str, u64>,
     work_written: Work,
+    relayed_written: BTreeMap<PeerId, Relayed>,
     /// All of the journal's earlier epochs are in the database.
     recorded_before: u64,
     forget_before: u64,
@@ -151,6 +156,7 @@ impl Recording {
             taken: Vec::new(),
             refused_written: BTreeMap::new(),
             work_written: Work::default(),
+            relayed_written: BTreeMap::new(),
             recorded_before,
             forget_before: 0,
             is_failing: false,
@@ -214,7 +220,7 @@ impl Recording {
                 Message::ForgetBefore(epoch) => self.forget_before = epoch,
             }
         }
-        let (refused, work) = ((self.refused)(), self.work.read());
+        let (refused, work, relayed) = ((self.refused)(), self.work.read(), self.work.relays.read());
         // They come in the order of their epochs. Looked at after they were taken: whatever is missing among
         // them was noted before.
         let is_whole = !self.missed.load(Ordering::Acquire);
@@ -224,7 +230,12 @@ impl Recording {
             let more = n.saturating_sub(written.get(reason).copied().unwrap_or_default());
             (more > 0).then_some((*reason, more))
         };
+        let carried = |(relay, sums): (&PeerId, &Relayed)| {
+            let more = sums.since(self.relayed_written.get(relay).copied().unwrap_or_default());
+            (more != Relayed::default()).then(|| (relay.to_string(), more))
+        };
         let batch = Batch {
+            relayed: relayed.iter().filter_map(carried).collect(),
             receipts: std::mem::take(&mut self.taken),
             refused: refused.iter().filter_map(more).collect(),
             work: work.since(self.work_written),
@@ -238,6 +249,7 @@ impl Recording {
             return Err(error.into());
         }
         (self.refused_written, self.work_written) = (refused, work);
+        self.relayed_written = relayed;
         self.recorded_before = newest.unwrap_or(self.recorded_before);
         Ok(batch.receipts.len() == BATCH_MAX)
     }

@@ -11,17 +11,20 @@ use std::time::{Duration, Instant};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::api::{
     AggregatorTotals, CONTRIBUTORS_DEFAULT, CONTRIBUTORS_MAX, Contributions, ContributionsQuery,
-    ContributorTotals, Given, OFFSET_MAX, RefusalCount,
+    ContributorTotals, Given, OFFSET_MAX, RefusalCount, RelayTotals,
 };
 use barnraise_protocol::receipt::Receipt;
 use libp2p::PeerId;
 use tokio::sync::Mutex;
 
 use super::database::{Changes, Database, Value, on};
+use super::relays::Relayed;
 use crate::access::peer_id;
 
 /// Aggregators that are listed.
 const AGGREGATORS_MAX: i64 = 20;
+/// Relays that are listed.
+const RELAYS_MAX: i64 = 20;
 /// An answer to those who ask the same.
 const SHOWN_FOR: Duration = Duration::from_millis(500);
 /// Longest text that is a peer id.
@@ -102,6 +105,8 @@ pub struct Batch {
     pub refused: BTreeMap<&'static str, u64>,
     /// What more the aggregator did.
     pub work: Work,
+    /// What more came through relays, by their ids in base58.
+    pub relayed: BTreeMap<String, Relayed>,
     /// All contributions of earlier epochs in the aggregator's journal are recorded then.
     pub recorded_before: Option<u64>,
 }
@@ -209,6 +214,7 @@ impl Store {
         }
         self.add_refusals(&mut changes, &batch.refused).await?;
         self.add_work(&mut changes, batch).await?;
+        self.add_relayed(&mut changes, &batch.relayed).await?;
         if all.n_contributions > 0 {
             add_to_run(&mut changes, run, n_new, &all).await?;
         }
@@ -226,6 +232,26 @@ impl Store {
         for (reason, n) in refused {
             let values = [Value::Text(&self.run_id), Value::Text(reason), int(*n)];
             changes.execute(upsert, &values).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_relayed(
+        &self,
+        changes: &mut Changes,
+        relayed: &BTreeMap<String, Relayed>,
+    ) -> Result<(), sqlx::Error> {
+        let upsert = "INSERT INTO relays (run_id, peer, n_contributions, n_bytes, microseconds) \
+            VALUES ($1, $2, $3, $4, $5) ON CONFLICT (run_id, peer) DO UPDATE SET \
+            n_contributions = relays.n_contributions + excluded.n_contributions, \
+            n_bytes = relays.n_bytes + excluded.n_bytes, \
+            microseconds = relays.microseconds + excluded.microseconds";
+        for (peer, sums) in relayed {
+            let Relayed { n_contributions, n_bytes, microseconds } = *sums;
+            let (run, peer) = (Value::Text(&self.run_id), Value::Text(peer));
+            changes
+                .execute(upsert, &[run, peer, int(n_contributions), int(n_bytes), int(microseconds)])
+                .await?;
         }
         Ok(())
     }
@@ -314,6 +340,7 @@ impl Store {
             contributors: self.contributors(question).await?,
             peer,
             aggregators: self.aggregators().await?,
+            relays: self.relays().await?,
             refused: self.refused().await?,
         })
     }
@@ -348,6 +375,21 @@ impl Store {
         let totals = |(peer, n_steps, n_bytes, microseconds)| AggregatorTotals {
             peer,
             n_steps: unsigned(n_steps),
+            n_bytes: unsigned(n_bytes),
+            seconds: unsigned(microseconds) / 1_000_000,
+        };
+        Ok(rows.into_iter().map(totals).collect())
+    }
+
+    async fn relays(&self) -> Result<Vec<RelayTotals>, StoreError> {
+        let select = "SELECT peer, n_contributions, n_bytes, microseconds FROM relays WHERE run_id = $1 \
+            ORDER BY n_bytes DESC, peer LIMIT $2";
+        let rows: Vec<(String, i64, i64, i64)> = on!(&self.database, pool => {
+            sqlx::query_as(select).bind(&self.run_id).bind(RELAYS_MAX).fetch_all(pool).await?
+        });
+        let totals = |(peer, n_contributions, n_bytes, microseconds)| RelayTotals {
+            peer,
+            n_contributions: unsigned(n_contributions),
             n_bytes: unsigned(n_bytes),
             seconds: unsigned(microseconds) / 1_000_000,
         };

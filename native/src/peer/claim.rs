@@ -1,8 +1,9 @@
 //! Whom to believe among peers that say they are backbones of a run. Pure.
 //!
 //! That a peer has its key is proven by the connection's handshake; that a run is that of a certain authority
-//! is what a peer says. So an authority that is met itself is certain, and whoever names another is taken at
-//! their word only where nobody contradicts and the authority is not there.
+//! is what a peer says. So an authority that is met itself is certain, and as good is whoever names an authority that
+//! has signed that it averages with them. Whoever names another is taken at their word only where nobody contradicts and
+//! neither is there.
 
 use barnraise_protocol::access::PublicKey;
 
@@ -13,12 +14,19 @@ pub(super) struct Claim {
     pub(super) peer: PublicKey,
     /// Whose run it is.
     pub(super) authority: PublicKey,
+    /// Whether that authority has signed that it averages with this peer.
+    pub(super) is_named: bool,
 }
 
 impl Claim {
     /// It is the authority itself, which its key proves.
     pub(super) fn is_certain(&self) -> bool {
         self.peer == self.authority
+    }
+
+    /// It is of the run of that authority, whose signature says so.
+    pub(super) fn is_proven(&self) -> bool {
+        self.is_certain() || self.is_named
     }
 }
 
@@ -37,10 +45,10 @@ pub(super) enum ClaimError {
     Another { run_id: String, wanted: PublicKey, claims: Vec<Claim> },
 }
 
-/// The claim that is believed.
+/// The claim that is believed: the first of those that are as good.
 ///
 /// - `wanted`: the authority, where it is known from elsewhere
-/// - `claims`: one at least
+/// - `claims`: one at least, in the order of preference
 pub(super) fn believed(
     run_id: &str,
     wanted: Option<PublicKey>,
@@ -48,14 +56,14 @@ pub(super) fn believed(
 ) -> Result<Claim, ClaimError> {
     let (run_id, all) = (run_id.to_owned(), claims.to_vec());
     if let Some(wanted) = wanted {
-        let itself = claims.iter().find(|claim| claim.is_certain() && claim.authority == wanted);
-        return itself.copied().ok_or(ClaimError::Another { run_id, wanted, claims: all });
+        let proven = claims.iter().find(|claim| claim.is_proven() && claim.authority == wanted);
+        return proven.copied().ok_or(ClaimError::Another { run_id, wanted, claims: all });
     }
     let first = claims.first().map(|claim| claim.authority);
     if claims.iter().any(|claim| Some(claim.authority) != first) {
         return Err(ClaimError::Disagreement { run_id, claims: all });
     }
-    let chosen = claims.iter().find(|claim| claim.is_certain()).or(claims.first());
+    let chosen = claims.iter().find(|claim| claim.is_proven()).or(claims.first());
     chosen.copied().ok_or(ClaimError::Disagreement { run_id, claims: all })
 }
 
@@ -87,7 +95,20 @@ mod tests {
     const C: PublicKey = PublicKey([0xc0; 32]);
 
     fn claim(peer: PublicKey, authority: PublicKey) -> Claim {
-        Claim { peer, authority }
+        Claim { peer, authority, is_named: false }
+    }
+
+    #[test]
+    fn whoever_the_authority_names_is_as_good_as_itself() {
+        let named = Claim { is_named: true, ..claim(B, A) };
+        let claims = [claim(C, A), named, claim(A, A)];
+        assert_eq!(believed("run", Some(A), &claims), Ok(named));
+        assert_eq!(believed("run", None, &claims), Ok(named));
+        // It is preferred where it comes first.
+        assert_eq!(believed("run", Some(A), &[claim(A, A), named]), Ok(claim(A, A)));
+        // That B's authority names C says nothing of A's run.
+        let of_another = Claim { is_named: true, ..claim(C, B) };
+        assert!(believed("run", Some(A), &[of_another]).is_err());
     }
 
     #[test]

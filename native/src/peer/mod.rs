@@ -5,11 +5,13 @@
 
 mod address;
 mod cache;
+mod choice;
 mod claim;
 pub mod display;
 pub mod evidence;
 mod find;
 mod platform;
+pub mod progress;
 pub mod receipts;
 
 use std::cell::RefCell;

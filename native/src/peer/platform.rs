@@ -23,7 +23,7 @@ use crate::cli::{JoinAddress, RunName};
 /// Clock, network and shard cache of `barnraise join`.
 pub(super) struct NativePlatform {
     address: JoinAddress,
-    /// To be found through whoever is at the address; of the authority that was met itself, once one was.
+    /// To be found through whoever is at the address; of the authority that was met itself or named who was, once one was.
     run: RefCell<Option<RunName>>,
     keypair: Keypair,
     cache: ShardCache,
@@ -36,6 +36,8 @@ pub(super) struct NativePlatform {
     started: Instant,
     /// A node of its own for each connection: nothing of a broken one lives on in the next.
     connection: RefCell<Option<(Node, PeerId)>>,
+    /// The backbone that was found last.
+    found: Cell<Option<PeerId>>,
 }
 
 impl NativePlatform {
@@ -55,6 +57,7 @@ impl NativePlatform {
             is_away: Cell::new(false),
             started: Instant::now(),
             connection: RefCell::new(None),
+            found: Cell::new(None),
         }
     }
 
@@ -89,15 +92,16 @@ impl NativePlatform {
         let mut peer = find::dial_any(&node, addresses).await?;
         let run = self.run.borrow().clone();
         if let Some(run) = run {
-            let found = find::backbone(&node, peer, &run).await;
+            let found = find::backbone(&node, peer, &run, self.found.get()).await;
             let (backbone, claim) = found.map_err(|error| error.to_string())?;
             let authority = claim.authority;
-            if run.authority.is_none() && claim.is_certain() {
+            if run.authority.is_none() && claim.is_proven() {
                 let id = &run.id;
                 tracing::info!("the run's authority is {authority}; to insist on it: --run {id}@{authority}");
                 self.run.replace(Some(RunName { authority: Some(authority), ..run }));
             }
             peer = backbone;
+            self.found.set(Some(peer));
         }
         Ok((node, peer))
     }

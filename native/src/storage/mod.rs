@@ -6,6 +6,7 @@
 
 pub mod checkpoint;
 pub mod journal;
+pub mod owed;
 pub mod sealed;
 
 use std::fs::File;

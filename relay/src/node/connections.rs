@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use libp2p::PeerId;
 use libp2p::swarm::ConnectionId;
-use libp2p::{Multiaddr, PeerId};
 
 use super::path::Path;
 
@@ -16,9 +16,9 @@ pub(super) struct Connections {
 impl Connections {
     /// A direct connection to a peer that is reached through a relay came of both sides dialling at once:
     /// whichever of their dials it was.
-    pub(super) fn add(&mut self, peer: PeerId, id: ConnectionId, address: &Multiaddr) {
+    pub(super) fn add(&mut self, peer: PeerId, id: ConnectionId, path: Path) {
         let connections = self.of_peers.entry(peer).or_default();
-        let mut path = Path::of(address);
+        let mut path = path;
         if let Path::Direct { is_hole_punched, .. } = &mut path {
             *is_hole_punched = connections.iter().any(|(_, path)| path.is_relayed());
         }
@@ -45,6 +45,8 @@ impl Connections {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use libp2p::Multiaddr;
+
     use super::*;
 
     #[test]
@@ -55,10 +57,10 @@ mod tests {
         let circuit: Multiaddr = format!("/ip4/10.0.0.2/tcp/1/p2p/{relay}/p2p-circuit").parse().unwrap();
         let mut connections = Connections::default();
         assert!(connections.best(&peer).is_none());
-        connections.add(peer, first, &circuit);
+        connections.add(peer, first, Path::of(&circuit));
         assert_eq!(connections.best(&peer).unwrap().0, first);
-        connections.add(peer, second, &direct);
-        connections.add(peer, third, &circuit);
+        connections.add(peer, second, Path::of(&direct));
+        connections.add(peer, third, Path::of(&circuit));
         assert_eq!(connections.best(&peer).unwrap().0, second);
         let punched = Path::Direct { address: direct, is_hole_punched: true };
         assert_eq!(connections.best(&peer).unwrap().1, &punched);

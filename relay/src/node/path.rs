@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use libp2p::core::ConnectedPoint;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 
@@ -23,6 +24,14 @@ pub enum Path {
 }
 
 impl Path {
+    /// Of a connection. The side that is reached through a relay sees which one at its own end: there it listens.
+    pub(super) fn of_endpoint(endpoint: &ConnectedPoint) -> Self {
+        match endpoint {
+            ConnectedPoint::Listener { local_addr, .. } if is_relayed(local_addr) => Self::of(local_addr),
+            endpoint => Self::of(endpoint.get_remote_address()),
+        }
+    }
+
     pub(super) fn of(address: &Multiaddr) -> Self {
         if !is_relayed(address) {
             return Self::Direct { address: address.clone(), is_hole_punched: false };
@@ -69,7 +78,13 @@ mod tests {
         assert!(!Path::of(&direct).is_relayed());
         let text = format!("/ip4/10.0.0.1/tcp/4001/p2p/{relay}/p2p-circuit/p2p/{peer}");
         assert_eq!(Path::of(&text.parse().unwrap()), Path::Relayed { relay: Some(relay) });
-        // What the relayed side sees of who dials it.
+        // And as the relayed side has it: where it listens, and who comes.
+        let local_addr: Multiaddr =
+            format!("/ip4/10.0.0.1/tcp/4001/p2p/{relay}/p2p-circuit").parse().unwrap();
+        let send_back_addr: Multiaddr = format!("/p2p/{peer}").parse().unwrap();
+        let listener = ConnectedPoint::Listener { local_addr, send_back_addr };
+        assert_eq!(Path::of_endpoint(&listener), Path::Relayed { relay: Some(relay) });
+        // Without a name it is a relay all the same.
         let remote: Multiaddr = format!("/p2p-circuit/p2p/{peer}").parse().unwrap();
         assert_eq!(Path::of(&remote), Path::Relayed { relay: None });
     }

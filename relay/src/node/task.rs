@@ -296,7 +296,7 @@ impl NodeTask {
     fn on_connected(&mut self, peer: PeerId, id: ConnectionId, endpoint: &ConnectedPoint, is_first: bool) {
         let address = endpoint.get_remote_address();
         self.crowd.on_come(self.swarm.network_info().connection_counters().num_established());
-        self.connections.add(peer, id, address);
+        self.connections.add(peer, id, Path::of_endpoint(endpoint));
         if is_first {
             // No receiver is no failure.
             let _ = self.events.send(NodeEvent::Connected(peer));

@@ -105,6 +105,9 @@ pub struct Contributions {
     pub peer: Option<ContributorTotals>,
     /// Peers that averaged the others' gradients, those with the most bytes first.
     pub aggregators: Vec<AggregatorTotals>,
+    /// Relays through which contributions came, those with the most bytes first.
+    #[serde(default)]
+    pub relays: Vec<RelayTotals>,
     /// Contributions that were not counted, by reason.
     pub refused: Vec<RefusalCount>,
 }
@@ -144,6 +147,19 @@ pub struct AggregatorTotals {
     /// Encoded bytes that it averaged.
     pub n_bytes: u64,
     /// Time that it spent on decoding, averaging and stepping.
+    pub seconds: u64,
+}
+
+/// What one relay carried, as the backbones at the other end saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayTotals {
+    /// Peer id in base58.
+    pub peer: String,
+    /// Contributions that counted.
+    pub n_contributions: u64,
+    /// Encoded bytes of their gradients.
+    pub n_bytes: u64,
+    /// From their offers until they counted.
     pub seconds: u64,
 }
 

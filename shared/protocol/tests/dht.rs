@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::backbone::{self, BACKBONE_ADDRESSES_MAX, Backbone};
+use barnraise_protocol::dht::progress::{self, AGGREGATORS_MAX, BackboneProgress, LIFETIME, Progress};
 use barnraise_protocol::dht::record::{SUBKEY_BYTES_MAX, VALUE_BYTES_MAX};
 use barnraise_protocol::dht::*;
 use barnraise_protocol::framing::{self, HEADER_BYTES};
@@ -257,7 +258,82 @@ fn a_backbone_is_found_by_its_run() {
     assert_eq!(Backbone::read(&Record { value: vec![0xff; 40], ..record }), None);
 }
 
+fn stands() -> BackboneProgress {
+    let progress = Progress {
+        epoch: 300,
+        n_samples_total: 76_800,
+        model: Some(barnraise_protocol::Sha256Hash([0x5a; 32])),
+        n_samples: 130,
+        n_contributors: 3,
+        samples_per_second: 1.5,
+    };
+    let other = KeyPair::from_seed(&[9; 32]).public();
+    let (bytes_per_second, aggregators) = (12 << 20, vec![other]);
+    BackboneProgress { peer: owner().public(), progress, bytes_per_second, aggregators, said_at: NOW }
+}
+
+#[test]
+fn how_a_run_stands_is_found_by_its_id() {
+    let record = stands().sign(&owner(), "barn").unwrap();
+    assert_eq!(record.check(NOW, LIFETIME), Ok(()));
+    assert!(matches!(record.check(NOW.after(LIFETIME), LIFETIME), Err(Refusal::Expired { .. })));
+    assert_eq!(record.name.key(), progress::key("barn"));
+    assert_ne!(record.name.key(), progress::key("shed"));
+    assert_ne!(record.name.key(), backbone::key("barn"));
+    assert_eq!(BackboneProgress::read(&record), Some(stands()));
+    let golden = [
+        "ac0280d804",
+        "01",
+        &"5a".repeat(32),
+        "820103",
+        "0000c03f",
+        "80808006",
+        "01",
+        &hex(&stands().aggregators[0].0),
+    ];
+    assert_eq!(hex(&record.value), golden.concat());
+    // A place that nobody owns says nothing of who is there.
+    assert_eq!(BackboneProgress::read(&Record { subkey: Some(Subkey::new("")), ..record.clone() }), None);
+    assert_eq!(BackboneProgress::read(&Record { value: vec![0xff; 90], ..record }), None);
+}
+
+#[test]
+fn progress_that_no_honest_backbone_has_is_none() {
+    let with = |speed: f32, n_others: usize| {
+        let mut stands = stands();
+        stands.progress.samples_per_second = speed;
+        stands.aggregators = vec![owner().public(); n_others];
+        BackboneProgress::read(&stands.sign(&owner(), "barn").unwrap())
+    };
+    for speed in [f32::NAN, f32::INFINITY, -1.0] {
+        assert_eq!(with(speed, 1), None, "{speed}");
+    }
+    let most = with(0.0, AGGREGATORS_MAX + 5).unwrap();
+    assert_eq!(most.aggregators.len(), AGGREGATORS_MAX);
+    let record = most.sign(&owner(), "barn").unwrap();
+    assert!(record.value.len() <= VALUE_BYTES_MAX);
+    // One more than there may be.
+    let mut value = record.value.clone();
+    let at = value.len() - 32 * AGGREGATORS_MAX - 1;
+    value[at] += 1;
+    value.extend([7; 32]);
+    assert_eq!(BackboneProgress::read(&Record { value, ..record }), None);
+}
+
 proptest! {
+    #[test]
+    fn progress_of_any_bytes_is_some_or_none(at in 0usize..90, bits in 1u8.., cut in 0usize..90) {
+        let record = stands().sign(&owner(), "barn").unwrap();
+        let mut value = record.value.clone();
+        let at = at % value.len();
+        value[at] ^= bits;
+        if let Some(read) = BackboneProgress::read(&Record { value, ..record.clone() }) {
+            prop_assert!(read.aggregators.len() <= AGGREGATORS_MAX);
+        }
+        let cut = cut.min(record.value.len() - 1);
+        prop_assert_eq!(BackboneProgress::read(&Record { value: record.value[..cut].to_vec(), ..record }), None);
+    }
+
     #[test]
     fn bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         if let Ok(question) = framing::decode_payload::<PeerToNode>(&bytes) {

@@ -31,6 +31,11 @@ impl Two {
         Self::of(&format!("{sections}\n[aggregators]\n{waits}")).await
     }
 
+    /// Their means travel as factors of two columns.
+    async fn by_factors() -> Self {
+        Self::of(&format!("{SMALL}\n[aggregators]\nrank = 2\n")).await
+    }
+
     pub(super) async fn of(sections: &str) -> Self {
         let sections = format!("{sections}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
         let (mut one, mut other) = (World::new(&sections).unwrap(), World::new(&sections).unwrap());
@@ -218,4 +223,57 @@ async fn a_contributor_goes_on_with_another_backbone_when_its_own_is_away() {
         // One contribution at most got no answer: the one that was on its way.
         assert!(counted <= given + 1024, "{counted} counted, {given} given");
     }
+}
+
+/// Of a layer of 784 by 32 values rank 2 is a fifteenth, and the model is the same for both all the same.
+#[tokio::test]
+async fn backbones_that_average_factors_have_the_same_model() {
+    let mut two = Two::by_factors().await;
+    let (one, other) = two.start().await;
+    let at_one = two.one.join(&[&one.page()]).unwrap();
+    let at_other = two.other.join(&[&other.page()]).unwrap();
+    one.wait_for_epoch(16).await.unwrap();
+    let n_samples = leave([at_one, at_other]).await;
+    let counted = agreed(&one, &other).await;
+    assert!(counted <= n_samples, "{counted} of {n_samples}");
+    assert!(counted == n_samples || !is_exact(&one, &other), "{counted} of {n_samples}");
+    let status = one.status().await.unwrap();
+    let losses: Vec<f32> = status.history.iter().filter_map(|point| point.train_loss).collect();
+    assert!(losses.last().unwrap() < &(0.8 * losses[0]), "{losses:?}");
+    let bytes_of_whole = 4.0 * status.run.n_parameters as f64;
+    for backbone in [one, other] {
+        let metrics = backbone.metrics().await.unwrap();
+        let n_averaged = metric(&metrics, "barnraise_averagings_total{outcome=\"averaged\"}").unwrap();
+        let n_sent = metric(&metrics, "barnraise_averaging_bytes_total{direction=\"sent\"}").unwrap();
+        assert!(n_averaged >= 5.0);
+        assert!(
+            n_sent > 0.0 && n_sent < n_averaged * bytes_of_whole / 8.0,
+            "{n_sent} bytes, {n_averaged} times"
+        );
+        assert!(backbone.terminate().await.unwrap().success());
+    }
+}
+
+/// What the mean of one lost on its way is on its disk before it counts.
+#[tokio::test]
+async fn a_backbone_that_was_killed_still_owes_what_its_factors_left_out() {
+    let mut two = Two::by_factors().await;
+    let (one, other) = two.start().await;
+    let at_one = two.one.join(&[&one.page()]).unwrap();
+    let at_other = two.other.join(&[&other.page()]).unwrap();
+    one.wait_for_epoch(6).await.unwrap();
+    one.kill().await.unwrap();
+    let epoch = other.status().await.unwrap().progress.epoch;
+    other.wait_for_epoch(epoch + 3).await.unwrap();
+    let one = two.one.backbone().await.unwrap();
+    let log = one.log().unwrap();
+    let owes = log.lines().find(|line| line.contains("what earlier averagings left out")).unwrap();
+    let norm: f64 = owes.split("norm=").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    assert!(norm > 0.0, "{owes}");
+    let epoch = other.status().await.unwrap().progress.epoch;
+    one.wait_for_epoch(epoch + 4).await.unwrap();
+    let n_samples = leave([at_one, at_other]).await;
+    let counted = agreed(&one, &other).await;
+    assert!(counted <= n_samples, "{counted} of {n_samples}");
+    assert!(counted == n_samples || !is_exact(&one, &other), "{counted} of {n_samples}");
 }

@@ -11,6 +11,7 @@ mod liar;
 mod lifecycle;
 mod local_steps;
 mod outvoted;
+mod progress;
 mod recomputed;
 mod text;
 

@@ -16,7 +16,7 @@ use futures::future::Abortable;
 use libp2p::{PeerId, Stream};
 
 use super::super::places::Places;
-use super::{Heard, Shared};
+use super::{AveragingError, Heard, Shared};
 
 /// Clock and network of an averaging over a libp2p node.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ pub(super) async fn average(
 ) {
     let config = shared.config.averaging();
     let averaged = shared.hub.average(&shared.platform, &config, &group, &me, values).await;
-    shared.tell_core(me, Heard::Averaged(proposal, averaged)).await;
+    shared.tell_core(me, Heard::Averaged(proposal, averaged.map_err(AveragingError::from))).await;
 }
 
 /// The group that a proposal means.

@@ -1,6 +1,6 @@
 //! One link in each direction with each of the others: how both stand, and proposals.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +30,22 @@ const PAUSE: Duration = Duration::from_millis(20);
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 /// How long a message may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Which of the others are told how this peer stands. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Links(Arc<Mutex<BTreeSet<PeerId>>>);
+
+impl Links {
+    /// Whether a link to a peer is up.
+    pub fn has(&self, peer: &PeerId) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(peer)
+    }
+
+    fn set(&self, peer: PeerId, is_up: bool) {
+        let mut up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = if is_up { up.insert(peer) } else { up.remove(&peer) };
+    }
+}
 
 /// Why a link ended.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +77,7 @@ pub(super) async fn keep(
     loop {
         let mut was_up = false;
         let ended = talk(&shared, peer, address.as_ref(), &mut told, &mut proposals, &mut was_up).await;
+        shared.links.set(peer, false);
         match ended {
             Err(LinkError::ShuttingDown) => return,
             Err(error) if was_up || is_first => tracing::warn!(%peer, %error, "no link to this aggregator"),
@@ -87,6 +104,7 @@ async fn talk(
     let mut stream = open(shared, peer, address).await?;
     within(matchmaking::introduce(&mut stream, &shared.hello)).await??;
     *was_up = true;
+    shared.links.set(peer, true);
     tracing::info!(%peer, "averages with this aggregator");
     // What was proposed while there was no link is over.
     while proposals.try_recv().is_ok() {}
@@ -140,9 +158,15 @@ async fn open(shared: &Shared, peer: PeerId, address: Option<&Multiaddr>) -> Res
     if let Ok(stream) = shared.node.open(peer, PROTOCOL).await {
         return Ok(stream);
     }
-    match address {
-        Some(address) => drop(shared.node.dial(address.clone()).await?),
-        None => look_up(shared, peer).await?,
+    let failed = match address {
+        Some(address) => shared.node.dial(address.clone()).await.err(),
+        None => None,
+    };
+    // It may have moved from where it was configured to be.
+    if (address.is_none() || failed.is_some())
+        && let Err(unknown) = look_up(shared, peer).await
+    {
+        return Err(failed.map_or(unknown, LinkError::from));
     }
     Ok(shared.node.open(peer, PROTOCOL).await?)
 }

@@ -6,11 +6,12 @@
 mod average;
 mod follow;
 mod link;
+mod low_rank;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use barnraise_averaging::{AverageError, Averaged, Hub};
+use barnraise_averaging::{AverageError, Averaged, Hub, LowRankError};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::matchmaking::{Hello, MEMBERS_MAX, ModelVersion, Proposal, Standing};
 use barnraise_protocol::model::StepHeader;
@@ -27,10 +28,13 @@ use super::places::Places;
 use crate::config::{AggregatorsSection, RunConfig};
 use crate::storage::checkpoint::{Checkpoint, Checkpoints};
 use crate::storage::journal::Journal;
+use crate::storage::owed::OwedError;
 
 pub use average::NodePlatform;
 pub(super) use average::{group, propose};
 pub use follow::FollowError;
+pub use link::Links;
+pub use low_rank::ByFactors;
 
 /// Proposals that may wait for a link.
 const PROPOSALS_MAX: usize = 4;
@@ -51,7 +55,7 @@ pub enum Heard {
     /// One of them is gone.
     Gone,
     /// An averaging is over.
-    Averaged(Proposal, Result<Arc<Averaged>, AverageError>),
+    Averaged(Proposal, Result<Arc<Averaged>, AveragingError>),
     /// A step that this peer did not make; it goes on once the sender is dropped.
     Step(StepHeader, Vec<u8>, oneshot::Sender<Result<ModelVersion, String>>),
     /// A model of another line, or of long after this peer's.
@@ -62,6 +66,20 @@ pub enum Heard {
     WantModel(oneshot::Sender<ModelVersion>),
     /// Somebody needs a checkpoint of now; dropped once there is one.
     WantCheckpoint(oneshot::Sender<()>),
+}
+
+/// Why nothing came of an averaging.
+#[derive(Debug, thiserror::Error)]
+pub enum AveragingError {
+    /// Of whole means.
+    #[error(transparent)]
+    Whole(#[from] AverageError),
+    /// Of means by factors.
+    #[error(transparent)]
+    Factors(#[from] LowRankError),
+    /// What factors leave out could not be read or stored.
+    #[error(transparent)]
+    Owed(#[from] OwedError),
 }
 
 /// Where to reach the others.
@@ -77,6 +95,7 @@ struct Shared {
     core: mpsc::Sender<CoreEvent>,
     hub: Arc<Hub<Stream>>,
     platform: NodePlatform,
+    links: Links,
 }
 
 /// What is stored, for others to ask for.
@@ -123,6 +142,7 @@ impl Aggregators {
             peers: Arc::new(others.keys().copied().collect()),
             core,
             hub: Arc::new(Hub::default()),
+            links: Links::default(),
         };
         let members = others.len() * STREAMS_PER_PEER;
         let places = Arc::new(Places::new(members, STREAMS_PER_PEER));
@@ -159,9 +179,20 @@ impl Aggregators {
         }
     }
 
-    /// Averages `values` as proposed, and tells the core.
-    pub fn average(&self, proposal: Proposal, group: Group, me: PeerKey, values: Vec<f32>) {
-        tokio::spawn(average::average(self.shared.clone(), proposal, Arc::new(group), me, values));
+    /// Averages `values` as proposed, by factors where `how` says so, and tells the core.
+    pub fn average(
+        &self,
+        proposal: Proposal,
+        group: Group,
+        me: PeerKey,
+        values: Vec<f32>,
+        how: Option<ByFactors>,
+    ) {
+        let shared = self.shared.clone();
+        match how {
+            Some(how) => drop(tokio::spawn(low_rank::average(shared, proposal, group, me, values, how))),
+            None => drop(tokio::spawn(average::average(shared, proposal, Arc::new(group), me, values))),
+        }
     }
 
     /// Gets the model that `from` have, step by step or whole, and tells the core.
@@ -172,6 +203,11 @@ impl Aggregators {
     /// How averages travel.
     pub fn config(&self) -> &AggregatorsSection {
         &self.shared.config
+    }
+
+    /// Which of the others are told how this peer stands.
+    pub fn links(&self) -> Links {
+        self.shared.links.clone()
     }
 
     /// Whether others can dial this peer, as far as is known.
@@ -200,7 +236,8 @@ fn recipe(config: &RunConfig, description: &RunDescription) -> Sha256Hash {
     let what = (
         (&description.model, description.n_parameters, description.target_batch_size),
         (&description.manifest, &config.run.optimizer, &config.run.schedule),
-        (config.aggregators.codec, config.run.gradient_codec, config.run.delayed_updates),
+        (config.aggregators.codec, config.aggregators.rank),
+        (config.run.gradient_codec, config.run.delayed_updates),
         (&description.local_steps, config.storage.checkpoint_every_epochs),
     );
     Sha256Hash::of(format!("{what:?}").as_bytes())

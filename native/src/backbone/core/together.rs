@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_averaging::{AverageError, Averaged};
+use barnraise_averaging::Averaged;
 use barnraise_protocol::contribute::{BackboneToContributor, ELSEWHERE_MAX};
 use barnraise_protocol::matchmaking::{ModelVersion, Proposal, Ready, Standing};
 use barnraise_protocol::model::StepHeader;
@@ -16,8 +16,9 @@ use barnraise_swarm::matchmaking::{Action, Matchmaking, MatchmakingConfig};
 use barnraise_swarm::round::{Elsewhere, MeanOfRound};
 use barnraise_swarm::{Moment, PeerKey};
 
-use super::super::aggregators::{Aggregators, Heard, group, propose};
+use super::super::aggregators::{Aggregators, AveragingError, Heard, group, propose};
 use super::super::learner::{Learner, LearnerError};
+use super::low_rank::Factors;
 use super::{Core, name};
 use crate::storage::checkpoint::{Checkpoint, Included};
 use crate::storage::journal::{CommitRecord, JournalEntry, Together as StepTogether};
@@ -37,11 +38,13 @@ pub(super) struct Crowd {
 pub struct Together {
     aggregators: Aggregators,
     matchmaking: Matchmaking,
-    me: PeerKey,
+    pub(super) me: PeerKey,
     /// What was collected here, until a step is made.
     collected: Option<MeanOfRound>,
     /// Where contributors can dial the others; of those that are away, where they were.
     addresses: BTreeMap<PeerKey, Vec<String>>,
+    /// Where means travel by factors.
+    pub(super) factors: Option<Factors>,
 }
 
 impl Together {
@@ -54,6 +57,7 @@ impl Together {
         learner: &Learner,
         me: PeerKey,
         target_batch_size: u32,
+        factors: Option<Factors>,
     ) -> Result<Self, LearnerError> {
         let config = MatchmakingConfig {
             target_batch_size: u64::from(target_batch_size),
@@ -74,7 +78,8 @@ impl Together {
             is_reachable: aggregators.is_reachable(),
         };
         let matchmaking = Matchmaking::new(config, me.clone(), own);
-        Ok(Self { aggregators, matchmaking, me, collected: None, addresses: BTreeMap::new() })
+        let addresses = BTreeMap::new();
+        Ok(Self { aggregators, matchmaking, me, collected: None, addresses, factors })
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
@@ -206,7 +211,8 @@ impl Core {
         match action {
             Action::Propose { model, members } => {
                 let codec = together.aggregators.config().codec;
-                match propose(model, &members, n_parameters, codec, (target_batch_size, nonce())) {
+                let n_values = together.n_travelling(n_parameters);
+                match propose(model, &members, n_values, codec, (target_batch_size, nonce())) {
                     Ok(proposal) => {
                         together.aggregators.propose(&proposal);
                         // Nothing has changed since it was asked for.
@@ -231,7 +237,8 @@ impl Core {
                 let (n_samples, seqs) = (mean.n_samples, mean.sequences.clone());
                 self.see_who_is_far_off(mean.epoch, &mean.outcomes);
                 self.storing.journal.write_given(mean.epoch, nonce, &seqs).await?;
-                self.step_together(mean.epoch, n_samples, seqs, step, &mean.gradient).await?;
+                let whole = self.pay_what_is_owed(mean.epoch, nonce, n_samples, mean.gradient).await?;
+                self.step_together(mean.epoch, n_samples, seqs, step, &whole).await?;
             }
             Action::Reopen => {
                 together.collected = None;
@@ -251,11 +258,12 @@ impl Core {
         let (now, n_parameters) = (self.now(), self.round.config().n_parameters);
         let Some(together) = &mut self.together else { return Ok(()) };
         let codec = together.aggregators.config().codec;
-        match (group(&proposal, n_parameters, codec), &together.collected) {
+        let how = together.by_factors(&self.learner, &self.storing.owed);
+        match (group(&proposal, together.n_travelling(n_parameters), codec), &together.collected) {
             (Ok(group), Some(mean)) => {
                 self.storing.journal.write_given(mean.epoch, proposal.nonce, &mean.sequences).await?;
                 let (me, values) = (together.me.clone(), mean.gradient.clone());
-                together.aggregators.average(proposal, group, me, values);
+                together.aggregators.average(proposal, group, me, values, how);
             }
             (Err(error), _) => {
                 tracing::warn!(%error, "a proposed group cannot average");
@@ -269,7 +277,7 @@ impl Core {
     async fn on_averaged(
         &mut self,
         proposal: &Proposal,
-        averaged: Result<Arc<Averaged>, AverageError>,
+        averaged: Result<Arc<Averaged>, AveragingError>,
     ) -> Result<(), LearnerError> {
         let now = self.now();
         let Some(together) = &mut self.together else { return Ok(()) };
@@ -293,6 +301,7 @@ impl Core {
             }
         };
         self.metrics.on_averaged("averaged");
+        self.metrics.on_averaging_bytes(averaged.n_bytes_sent, averaged.n_bytes_received);
         for fault in &averaged.faults {
             let (peer, why) = (name(&fault.peer), &fault.why);
             tracing::warn!(peer, part = fault.part, why, "this aggregator's values did not count");
@@ -373,6 +382,7 @@ impl Core {
         if let Some(step) = &record.together {
             self.learner.step_together(mean, n_samples, step);
         }
+        self.start_from(mean);
         self.crediting.worked(self.now().saturating_sub(began));
         self.on_new_model(&record)?;
         self.go_on(is_fresh).await?;
@@ -502,7 +512,7 @@ impl Core {
         if is_fresh { Ok(()) } else { self.go_on(false).await }
     }
 
-    fn model(&self) -> ModelVersion {
+    pub(super) fn model(&self) -> ModelVersion {
         let none =
             ModelVersion { n_samples_total: 0, epoch: 0, hash: barnraise_protocol::Sha256Hash([0; 32]) };
         self.together.as_ref().map_or(none, |together| together.matchmaking.own().model)

@@ -10,7 +10,7 @@ use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::gradient::{self, BackboneToContributor as Answer, Offer, Refusal};
 use barnraise_protocol::receipt::Receipt;
-use barnraise_relay::Paced;
+use barnraise_relay::{Paced, Path};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::round::Ticket;
 use libp2p::Stream;
@@ -40,10 +40,15 @@ pub(super) async fn take_gradients(
             Err(FrameError::Closed) => return Ok(()),
             next => next?,
         };
+        let began = Instant::now();
         let answer = take_gradient(&services, &key, (offer, account), &mut stream).await?;
         let answer = match answer {
             Ok(receipt) => {
                 services.metrics.on_accepted(receipt.n_samples);
+                // Where a direct way stands, that is the one which is taken.
+                if let Ok(Some(Path::Relayed { relay: Some(relay) })) = services.node.path(caller.peer).await {
+                    services.work.relays.carried(relay, receipt.n_bytes, began.elapsed());
+                }
                 gradient::BackboneToContributor::Accepted(services.issuer.sign(receipt)?)
             }
             Err(Declined::CountedBefore(receipt)) => {

@@ -7,6 +7,7 @@
 //! themselves. Any number of questions on a stream, one after the other.
 
 pub mod backbone;
+pub mod progress;
 pub mod record;
 
 use std::time::Duration;

@@ -1,0 +1,122 @@
+//! How a run stands, from the DHT: which backbone is joined, who learns that others are ahead, and what is printed.
+
+use std::time::Duration;
+
+use barnraise_tests::process::{Backbone, HANG, World, metric};
+
+use super::SMALL;
+
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// With an operator's page, and whatever else.
+fn sections(more: &str) -> String {
+    format!("{SMALL}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n{more}")
+}
+
+/// What `barnraise progress` prints, once it is as wanted.
+async fn progress(world: &mut World, address: &str, run: &str, is_wanted: impl Fn(&str) -> bool) -> String {
+    let mut last = String::new();
+    let looking = async {
+        loop {
+            let said = world.run(&["progress", address, "--run", run]).await;
+            last = said.unwrap_or_else(|error| error.to_string());
+            if is_wanted(&last) {
+                return;
+            }
+            // Nothing tells who asks that a record came.
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    let looked = tokio::time::timeout(HANG, looking).await;
+    assert!(looked.is_ok(), "{last}");
+    last
+}
+
+async fn wait_for_log(backbone: &Backbone, words: &str) {
+    let waiting = async {
+        while !backbone.log().unwrap().contains(words) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    let waited = tokio::time::timeout(HANG, waiting).await;
+    assert!(waited.is_ok(), "`{words}` is not in the log: {}", backbone.log().unwrap());
+}
+
+/// Neither backbone is told where the other is: they find each other in the DHT. Who looks for the run goes where fewer
+/// are.
+#[tokio::test]
+async fn a_run_is_joined_where_it_stands_best() {
+    let mut meeting = World::new(&SMALL.replace("test-run", "other-run")).unwrap();
+    let meeting = meeting.backbone().await.unwrap();
+    let known = meeting.tcp().unwrap().to_string();
+    let sections = sections(&format!("dht_peers = [\"{known}\"]\n"));
+    let (mut first, mut second) = (World::new(&sections).unwrap(), World::new(&sections).unwrap());
+    let first_id = first.command(&["id"]).await.unwrap().trim().to_owned();
+    let second_id = second.command(&["id"]).await.unwrap().trim().to_owned();
+    first.aggregate_with(&[format!("/ip4/127.0.0.1/tcp/1/p2p/{second_id}")]).unwrap();
+    let one = first.backbone().await.unwrap();
+    let authority = one.status().await.unwrap().run.access.authority;
+    second.aggregate_with(&[format!("/ip4/127.0.0.1/tcp/1/p2p/{first_id}")]).unwrap();
+    second
+        .configure(|config| {
+            let authority = toml::Value::from(one.tcp().unwrap().to_string());
+            config.insert(
+                "access".into(),
+                toml::Table::from_iter([("authority".to_owned(), authority)]).into(),
+            );
+        })
+        .unwrap();
+    let other = second.backbone().await.unwrap();
+    wait_for_log(&other, &format!("averages with this aggregator peer={first_id}")).await;
+
+    let at_one = first.join(&[&one.page()]).unwrap();
+    one.wait_for_epoch(3).await.unwrap();
+    let run = format!("test-run@{authority}");
+    let of = |text: &str, id: &str| text.lines().find(|line| line.starts_with(id)).map(str::to_owned);
+    let is_crowded = |text: &str| {
+        of(text, &first_id).is_some_and(|line| line.contains("  1 contributors"))
+            && of(text, &second_id).is_some_and(|line| line.contains("  0 contributors"))
+    };
+    let text = progress(&mut first, &known, &run, is_crowded).await;
+    assert!(text.contains("2 up, epoch "), "{text}");
+    assert!(!text.contains("model -"), "{text}");
+
+    let joined = second.join(&[&known, "--run", &run, "--samples", "600"]).unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success(), "{given:?}");
+    assert!(given.log.contains(&format!("this backbone was chosen peer={second_id}")), "{given:?}");
+    let samples = "barnraise_samples_accepted_total";
+    assert!(metric(&other.metrics().await.unwrap(), samples).unwrap() >= 600.0);
+
+    // One that is down is not joined: who comes finds the other, though more are there.
+    other.kill().await.unwrap();
+    let joined = first.join(&[&known, "--run", &run, "--samples", "300"]).unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success(), "{given:?}");
+    assert!(given.log.contains(&format!("this backbone was chosen peer={first_id}")), "{given:?}");
+    at_one.interrupt().unwrap();
+    assert!(at_one.end().await.unwrap().status.success());
+}
+
+#[tokio::test]
+async fn a_backbone_without_links_learns_that_others_are_ahead() {
+    let sections = sections("");
+    let (mut first, mut second) = (World::new(&sections).unwrap(), World::new(&sections).unwrap());
+    let one = first.backbone().await.unwrap();
+    let joined = first.join(&[&one.page()]).unwrap();
+    one.wait_for_epoch(5).await.unwrap();
+    second.aggregate_with(&[one.tcp().unwrap().to_string()]).unwrap();
+    // No link is made with one that trains otherwise.
+    second
+        .configure(|config| {
+            config["run"]["target_batch_size"] = 512.into();
+            let network = config["network"].as_table_mut().unwrap();
+            network.insert("dht_peers".into(), vec![one.tcp().unwrap().to_string()].into());
+        })
+        .unwrap();
+    let other = second.backbone().await.unwrap();
+    wait_for_log(&other, "this aggregator is ahead, as the DHT says, and no link leads to it").await;
+    assert!(metric(&other.metrics().await.unwrap(), "barnraise_epochs_behind").unwrap() > 0.0);
+    joined.interrupt().unwrap();
+    assert!(joined.end().await.unwrap().status.success());
+}
