@@ -37,6 +37,8 @@ pub struct Metrics {
     far_peers: Gauge,
     averagings: ByReason,
     followed: ByReason,
+    shards: Counter,
+    shard_bytes: Counter,
 }
 
 impl Metrics {
@@ -78,6 +80,10 @@ impl Metrics {
             "Steps and checkpoints of other aggregators that this backbone took",
             followed.clone(),
         );
+        let shards = Counter::default();
+        registry.register("shards_sent", "Shards of the data that were asked for and are here", shards.clone());
+        let shard_bytes = Counter::default();
+        registry.register("shard_bytes_sent", "Bytes of those shards", shard_bytes.clone());
         registry.register_collector(Box::new(Run(status)));
         Self {
             registry: Arc::new(registry),
@@ -89,6 +95,8 @@ impl Metrics {
             far_peers,
             averagings,
             followed,
+            shards,
+            shard_bytes,
         }
     }
 
@@ -114,6 +122,12 @@ impl Metrics {
     /// Another aggregator's `step` or `checkpoint` was taken.
     pub fn on_followed(&self, what: &'static str) {
         self.followed.get_or_create(&[("what", what)]).inc();
+    }
+
+    /// Somebody asked for a shard of so many bytes.
+    pub fn on_shard(&self, n_bytes: u64) {
+        self.shards.inc();
+        self.shard_bytes.inc_by(n_bytes);
     }
 
     /// A contribution of so many samples was counted.

@@ -9,7 +9,7 @@ mod evaluator;
 mod learner;
 pub mod metrics;
 pub(crate) mod misdeeds;
-mod places;
+pub(crate) mod places;
 mod streams;
 
 use std::net::SocketAddr;

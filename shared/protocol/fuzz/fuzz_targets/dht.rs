@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use barnraise_protocol::dht::backbone::Backbone;
+use barnraise_protocol::dht::shards::Holder;
 use barnraise_protocol::dht::{MESSAGE_BYTES_MAX, Name, NodeToPeer, PeerToNode, Record, UnixMillis};
 use barnraise_protocol::framing;
 use libfuzzer_sys::fuzz_target;
@@ -28,4 +29,5 @@ fuzz_target!(|payload: &[u8]| {
 fn check(record: &Record) {
     let _ = record.check(UnixMillis(1_795_000_000_000), Duration::from_secs(3600));
     let _ = Backbone::read(record);
+    let _ = Holder::read(record);
 }

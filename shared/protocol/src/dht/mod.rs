@@ -8,6 +8,7 @@
 
 pub mod backbone;
 pub mod record;
+pub mod shards;
 
 use std::time::Duration;
 
