@@ -382,7 +382,8 @@ mod tests {
         let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
         assert_eq!((args.device, args.samples), (Device::Cuda, Some(9)));
         assert_eq!((args.share, args.cache_size), (SHARE_DEFAULT, CACHE_SIZE_DEFAULT));
-        let cli = Cli::try_parse_from(["barnraise", "join", "https://h", "--share", "0", "--cache-size", "5GiB"]);
+        let cli =
+            Cli::try_parse_from(["barnraise", "join", "https://h", "--share", "0", "--cache-size", "5GiB"]);
         let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
         assert_eq!((args.share, args.cache_size), (ByteSize(0), ByteSize::gib(5)));
     }

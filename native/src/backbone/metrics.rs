@@ -81,7 +81,11 @@ impl Metrics {
             followed.clone(),
         );
         let shards = Counter::default();
-        registry.register("shards_sent", "Shards of the data that were asked for and are here", shards.clone());
+        registry.register(
+            "shards_sent",
+            "Shards of the data that were asked for and are here",
+            shards.clone(),
+        );
         let shard_bytes = Counter::default();
         registry.register("shard_bytes_sent", "Bytes of those shards", shard_bytes.clone());
         registry.register_collector(Box::new(Run(status)));

@@ -281,9 +281,13 @@ mod tests {
             shown.line(),
             "Training on epoch 7 · 128 samples accepted of 192 computed · 100 samples/s · loss 0.500"
         );
-        let shards = ShardTraffic { bytes_from_peers: 2048, bytes_from_backbone: 512, n_failed: 1, n_wrong: 3 };
+        let shards =
+            ShardTraffic { bytes_from_peers: 2048, bytes_from_backbone: 512, n_failed: 1, n_wrong: 3 };
         shown.take(&Event::Contribution(Contribution { shards, ..Contribution::default() }));
         let line = shown.line();
-        assert!(line.ends_with("data: 2.0 KiB from peers, 512 B from the backbone, 3 shards refused"), "{line}");
+        assert!(
+            line.ends_with("data: 2.0 KiB from peers, 512 B from the backbone, 3 shards refused"),
+            "{line}"
+        );
     }
 }

@@ -223,7 +223,9 @@ impl Platform for NativePlatform {
         let peer = PeerId::from_bytes(&peer.0).map_or_else(|_| "?".to_owned(), |peer| peer.to_string());
         match outcome {
             PeerShard::Delivered => tracing::debug!(peer, shard, "a peer passed a shard on"),
-            PeerShard::Failed(reason) => tracing::debug!(peer, shard, reason, "a shard is asked for elsewhere"),
+            PeerShard::Failed(reason) => {
+                tracing::debug!(peer, shard, reason, "a shard is asked for elsewhere")
+            }
             PeerShard::Wrong => {
                 tracing::warn!(peer, shard, "wrong bytes of a shard; whoever sent them is not asked again");
             }

@@ -262,7 +262,10 @@ mod tests {
         let (nothing, after) = trickle(0);
         assert!(matches!(nothing, Err(OperationError::Stalled)) && after <= 2 * ONE_OF_MANY.stall);
         let (little, after) = trickle(1024);
-        assert!(matches!(little, Err(OperationError::Stalled)) && after <= 3 * ONE_OF_MANY.stall, "{after:?}");
+        assert!(
+            matches!(little, Err(OperationError::Stalled)) && after <= 3 * ONE_OF_MANY.stall,
+            "{after:?}"
+        );
     }
 
     #[test]

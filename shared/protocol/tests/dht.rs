@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::dht::backbone::{self, BACKBONE_ADDRESSES_MAX, Backbone};
 use barnraise_protocol::dataset::{ImageShape, Manifest, SHARDS_MAX, SampleKind, ShardEntry};
+use barnraise_protocol::dht::backbone::{self, BACKBONE_ADDRESSES_MAX, Backbone};
 use barnraise_protocol::dht::record::{SUBKEY_BYTES_MAX, VALUE_BYTES_MAX};
 use barnraise_protocol::dht::shards::{self, HOLDER_ADDRESSES_MAX, Holder, ShardSet};
 use barnraise_protocol::dht::*;

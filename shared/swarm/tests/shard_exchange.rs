@@ -135,7 +135,7 @@ fn take_one(
                 }
                 break;
             }
-            Some(_) => exchange.on_wrong(shard, &source),
+            Some(_) => drop(exchange.on_wrong(shard, &source)),
             None => exchange.on_failed(now, shard, &source, &[]),
         }
     }

@@ -11,6 +11,7 @@ mod liar;
 mod lifecycle;
 mod local_steps;
 mod outvoted;
+mod shards;
 mod text;
 
 /// A small model and short epochs; F32 on the wire, so that values can be compared.

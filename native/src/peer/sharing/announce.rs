@@ -41,12 +41,7 @@ pub(super) struct Said {
 }
 
 /// Says what is kept here and finds out what is kept elsewhere, again and again.
-pub(super) async fn run(
-    shared: Arc<Shared>,
-    node: Node,
-    backbone: PeerId,
-    said: Arc<Mutex<Option<Said>>>,
-) {
+pub(super) async fn run(shared: Arc<Shared>, node: Node, backbone: PeerId, said: Arc<Mutex<Option<Said>>>) {
     loop {
         let run = shared.run().await;
         let kept = shared.kept(&run).await;
@@ -57,13 +52,19 @@ pub(super) async fn run(
                 let told = announce(&shared, &node, backbone, &run, (&kept, addresses)).await;
                 match told {
                     Ok(now) => *lock(&said) = Some(now),
-                    Err(reason) => tracing::debug!(reason, "the DHT does not know which shards are kept here"),
+                    Err(reason) => {
+                        tracing::debug!(reason, "the DHT does not know which shards are kept here")
+                    }
                 }
             }
         }
         match tokio::time::timeout(DHT_TIMEOUT, look(&shared, &node, backbone, &run)).await {
             Ok(Ok((holders, addresses))) => {
-                tracing::debug!(n_holders = holders.len(), n_kept = kept.len(), "looked for who keeps shards");
+                tracing::debug!(
+                    n_holders = holders.len(),
+                    n_kept = kept.len(),
+                    "looked for who keeps shards"
+                );
                 let mut found = lock(&shared.found);
                 // Another run may have begun meanwhile.
                 if shared.run.borrow().as_ref().is_some_and(|current| Arc::ptr_eq(current, &run)) {
@@ -83,9 +84,7 @@ fn is_due(said: Option<&Said>, run: &Arc<SharedRun>, kept: &ShardSet, addresses:
     match said.filter(|said| Arc::ptr_eq(&said.run, run)) {
         // Nobody needs to know of a peer that keeps nothing, or that nobody can reach.
         None => !kept.is_empty() && !addresses.is_empty(),
-        Some(said) => {
-            said.shards != *kept || said.addresses != addresses || said.at.elapsed() >= REFRESH
-        }
+        Some(said) => said.shards != *kept || said.addresses != addresses || said.at.elapsed() >= REFRESH,
     }
 }
 
@@ -142,7 +141,8 @@ async fn look(shared: &Shared, node: &Node, backbone: PeerId, run: &SharedRun) -
     let records = answers.map_err(|error| error.to_string())?;
     let (mut holders, mut places) = (Vec::new(), HashMap::new());
     for holder in records.iter().flatten().filter_map(Holder::read) {
-        let Some(peer) = crate::access::peer_id(holder.peer).filter(|_| holder.peer != shared.key.public()) else {
+        let Some(peer) = crate::access::peer_id(holder.peer).filter(|_| holder.peer != shared.key.public())
+        else {
             continue;
         };
         let addresses = node.within_reach(&holder.addresses).into_iter();
@@ -219,7 +219,8 @@ mod tests {
         ]
         .map(|address| address.parse::<Multiaddr>().unwrap());
         let all = vec![loopback.clone(), private.clone(), web, circuit.clone(), open.clone()];
-        let told = |addresses: &[Multiaddr]| -> Vec<Vec<u8>> { addresses.iter().map(Multiaddr::to_vec).collect() };
+        let told =
+            |addresses: &[Multiaddr]| -> Vec<Vec<u8>> { addresses.iter().map(Multiaddr::to_vec).collect() };
         let open_first = told(&[circuit.clone(), open, private.clone()]);
         assert_eq!(to_announce(all.clone(), Reachability::Public), open_first);
         assert_eq!(to_announce(all.clone(), Reachability::Unknown), open_first);

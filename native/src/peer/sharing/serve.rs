@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use barnraise_protocol::ConversationError;
 use barnraise_protocol::access::{
     self, AccessMode, BackboneToContributor, ContributorToBackbone, MESSAGE_BYTES_MAX, Refusal, TokenRefusal,
 };
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::framing::{self, FrameError};
-use barnraise_protocol::ConversationError;
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_relay::{Misdeed, Node, NodeError, Paced};
 use barnraise_swarm::guard::PaceLimits;

@@ -91,7 +91,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             link.is_proven |= result.is_ok();
         }
         let goes_on = match id {
-            ShardId::Train(shard) => self.note_shard(shard, &source, partial.as_ref(), room.as_deref(), &result),
+            ShardId::Train(shard) => {
+                self.note_shard(shard, &source, partial.as_ref(), room.as_deref(), &result)
+            }
             ShardId::Gallery => false,
         };
         let Some(run) = &mut self.run else { return };

@@ -18,8 +18,7 @@ pub const HOLDER_ADDRESSES_MAX: usize = 8;
 /// A bit for each shard that there may be.
 const SET_BYTES_MAX: usize = SHARDS_MAX.div_ceil(8);
 
-const _: () =
-    assert!(SET_BYTES_MAX + HOLDER_ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 2) + 16 <= VALUE_BYTES_MAX);
+const _: () = assert!(SET_BYTES_MAX + HOLDER_ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 2) + 16 <= VALUE_BYTES_MAX);
 
 /// Some of the training shards of a manifest, a bit for each; never more than [`SHARDS_MAX`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
