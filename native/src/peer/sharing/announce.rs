@@ -68,7 +68,8 @@ pub(super) async fn run(shared: Arc<Shared>, node: Node, backbone: PeerId, said:
                 let mut found = lock(&shared.found);
                 // Another run may have begun meanwhile.
                 if shared.run.borrow().as_ref().is_some_and(|current| Arc::ptr_eq(current, &run)) {
-                    *found = Found { survey: Some(Survey { kept, holders }), addresses };
+                    let here = PeerKey(node.peer_id().to_bytes());
+                    *found = Found { survey: Some(Survey { here, kept, holders }), addresses };
                 }
             }
             Ok(Err(reason)) => tracing::debug!(reason, "it is not known who keeps shards"),

@@ -6,6 +6,11 @@
 //! those who were asked fail. Where the buffer is full, what most others keep goes first. What a peer says of
 //! itself is believed until it fails; what it sends, never: whoever sent wrong bytes is not asked again.
 //!
+//! Peers know of each other what was true a while ago. All of them would fetch the same rare shard at once, and let
+//! go of the same frequent one, and fetch that again. So each shard is nearest to one peer, by a hash that all
+//! compute alike: of what nobody keeps, a peer fetches first what is nearest to it, and what is nearest to others
+//! last; and of those who keep a shard, the nearest one keeps it as if it were the only one.
+//!
 //! Pure: the driver asks, fetches, and tells what came of it.
 
 mod blame;
@@ -17,6 +22,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dht::SUBKEYS_MAX;
 use barnraise_protocol::dht::shards::ShardSet;
 use serde::{Deserialize, Serialize};
@@ -51,11 +57,13 @@ pub enum Source {
 }
 
 /// What is kept where, as far as somebody has just found out.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
-    /// By this peer.
+    /// This peer.
+    pub here: PeerKey,
+    /// What it keeps.
     pub kept: ShardSet,
-    /// By others that can be asked for it.
+    /// What others keep, who can be asked for it.
     pub holders: Vec<(PeerKey, ShardSet)>,
 }
 
@@ -70,6 +78,21 @@ pub struct ShardTraffic {
     pub n_failed: u64,
     /// Shards whose bytes were not those of the manifest.
     pub n_wrong: u64,
+}
+
+/// What distances to shards are measured from, the same for everybody.
+#[derive(Debug, Clone, Copy)]
+struct Mark(u64);
+
+impl Mark {
+    fn of(peer: &PeerKey) -> Self {
+        let [a, b, c, d, e, f, g, h, ..] = Sha256Hash::of(&peer.0).0;
+        Self(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    }
+
+    fn distance(self, shard: u32) -> u64 {
+        SplitMix64::new(self.0.wrapping_add(shard.into())).next_u64()
+    }
 }
 
 /// How a peer has behaved.
@@ -101,8 +124,12 @@ pub struct Exchange {
     random: SplitMix64,
     kept: ShardSet,
     holders: BTreeMap<PeerKey, ShardSet>,
+    /// Of this peer; known with the first survey.
+    mark: Option<Mark>,
     /// Other peers that keep each shard.
     n_replicas: Vec<u32>,
+    /// Whether each is nearest to this peer: of those who keep it or, where nobody does, of all.
+    is_nearest: Vec<bool>,
     conducts: BTreeMap<PeerKey, Conduct>,
     fetch: Option<Fetch>,
     suspicions: Suspicions,
@@ -116,7 +143,9 @@ impl Exchange {
     /// - `capacity`: bytes of shards that this peer keeps at most
     pub fn new(sizes: Vec<u32>, capacity: u64, seed: u64) -> Self {
         Self {
+            mark: None,
             n_replicas: vec![0; sizes.len()],
+            is_nearest: vec![true; sizes.len()],
             sizes,
             capacity,
             random: SplitMix64::new(seed),
@@ -131,14 +160,20 @@ impl Exchange {
 
     /// What is kept where now, in place of what was known before.
     pub fn on_survey(&mut self, survey: Survey) {
+        self.mark = Some(Mark::of(&survey.here));
         self.kept = survey.kept;
         self.holders = survey.holders.into_iter().take(HOLDERS_MAX).collect();
         self.count_replicas();
     }
 
-    /// Peers that keep a shard, this one included; those that sent wrong bytes do not count.
+    /// How soon a shard is to be fetched, the least first: by the peers that keep it, this one included; those that
+    /// sent wrong bytes do not count. What nobody keeps and is nearest to somebody else comes last: by then it has
+    /// most likely been fetched.
     pub fn rarity(&self, shard: u32) -> u32 {
-        self.replicas(shard) + u32::from(self.kept.contains(shard))
+        match self.replicas(shard) + u32::from(self.kept.contains(shard)) {
+            0 if !self.is_nearest(shard) => u32::MAX,
+            n_keep => n_keep,
+        }
     }
 
     /// Whether this peer keeps a shard.
@@ -240,19 +275,19 @@ impl Exchange {
     }
 
     /// What must go so that `shard` fits, what most others keep first, at random among equals; `None` where it
-    /// is not to be kept: it is larger than all there is, or it would take the place of what nobody else keeps
-    /// while others keep it.
+    /// is not to be kept: it is larger than all there is, or it would take the place of what nobody else keeps, or
+    /// others only as long as this peer does, while others keep it.
     pub fn room_for(&mut self, shard: u32) -> Option<Vec<u32>> {
         let mut kept: Vec<u32> = self.kept.iter().filter(|&kept| kept != shard).collect();
         // The sort is stable: equals stay in this order.
         self.random.shuffle(&mut kept);
-        kept.sort_by_key(|&kept| self.replicas(kept));
+        kept.sort_by_key(|&kept| (self.dispensable(kept), self.replicas(kept)));
         let mut n_bytes: u64 = kept.iter().map(|&kept| self.size(kept)).sum();
         let room = self.capacity.checked_sub(self.size(shard))?;
         let mut evicted = Vec::new();
         while n_bytes > room {
             let victim = kept.pop()?;
-            if self.replicas(victim) == 0 && self.replicas(shard) > 0 {
+            if self.dispensable(victim) == 0 && self.replicas(shard) > 0 {
                 return None;
             }
             n_bytes -= self.size(victim);
@@ -284,6 +319,15 @@ impl Exchange {
         self.n_replicas.get(shard as usize).copied().unwrap_or_default()
     }
 
+    fn is_nearest(&self, shard: u32) -> bool {
+        self.is_nearest.get(shard as usize).copied().unwrap_or(true)
+    }
+
+    /// On how many others this peer may rely to keep a shard.
+    fn dispensable(&self, shard: u32) -> u32 {
+        if self.is_nearest(shard) { 0 } else { self.replicas(shard) }
+    }
+
     fn count(&mut self, source: &Source, n_bytes: u64) {
         match source {
             Source::Backbone => self.traffic.bytes_from_backbone += n_bytes,
@@ -292,16 +336,22 @@ impl Exchange {
     }
 
     fn count_replicas(&mut self) {
-        self.n_replicas.fill(0);
-        for (peer, shards) in &self.holders {
-            if self.conducts.get(peer).is_some_and(|conduct| conduct.is_banned) {
-                continue;
+        let is_honest = |peer: &PeerKey| !self.conducts.get(peer).is_some_and(|conduct| conduct.is_banned);
+        let others = self.holders.iter().filter(|(peer, _)| is_honest(peer));
+        let others: Vec<(Mark, &ShardSet)> = others.map(|(peer, shards)| (Mark::of(peer), shards)).collect();
+        let places = self.n_replicas.iter_mut().zip(&mut self.is_nearest);
+        for (shard, (n_replicas, is_nearest)) in (0..).zip(places) {
+            let here = self.mark.map_or(0, |mark| mark.distance(shard));
+            let keepers = others.iter().filter(|(_, shards)| shards.contains(shard));
+            let (mut n_keep, mut nearest) = (0, u64::MAX);
+            for (mark, _) in keepers {
+                n_keep += 1;
+                nearest = nearest.min(mark.distance(shard));
             }
-            for shard in shards.iter() {
-                if let Some(n_replicas) = self.n_replicas.get_mut(shard as usize) {
-                    *n_replicas += 1;
-                }
+            if n_keep == 0 {
+                nearest = others.iter().map(|(mark, _)| mark.distance(shard)).min().unwrap_or(u64::MAX);
             }
+            (*n_replicas, *is_nearest) = (n_keep, here < nearest);
         }
     }
 

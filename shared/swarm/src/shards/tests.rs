@@ -18,9 +18,13 @@ fn set(shards: impl IntoIterator<Item = u32>) -> ShardSet {
 
 /// Ten shards of 100 bytes, room for `n_kept`; the others keep what is said.
 fn exchange(n_kept: u64, kept: &[u32], holders: &[(u8, &[u32])]) -> Exchange {
+    exchange_of(peer(100), n_kept, kept, holders)
+}
+
+fn exchange_of(here: PeerKey, n_kept: u64, kept: &[u32], holders: &[(u8, &[u32])]) -> Exchange {
     let mut exchange = Exchange::new(vec![100; 10], n_kept * 100, 7);
     let holders = holders.iter().map(|&(n, shards)| (peer(n), set(shards.to_vec()))).collect();
-    exchange.on_survey(Survey { kept: set(kept.to_vec()), holders });
+    exchange.on_survey(Survey { here, kept: set(kept.to_vec()), holders });
     exchange
 }
 
@@ -139,7 +143,12 @@ fn what_the_backbone_sent_of_it_blames_nobody() {
 #[test]
 fn the_most_replicated_make_room_and_the_last_copy_stays() {
     let others: &[(u8, &[u32])] = &[(1, &[0, 1, 5]), (2, &[0, 5]), (3, &[0])];
-    let mut room = exchange(3, &[0, 1, 2], others);
+    let is_far = |here: &PeerKey| {
+        let exchange = exchange_of(here.clone(), 3, &[], others);
+        [0, 1, 5].into_iter().all(|shard| !exchange.is_nearest(shard))
+    };
+    let here = (101..=255).map(peer).find(is_far).unwrap();
+    let mut room = exchange_of(here.clone(), 3, &[0, 1, 2], others);
     assert_eq!(room.room_for(6), Some(vec![0]), "three others keep it");
     room.on_kept(6, &[0]);
     assert_eq!(room.room_for(5), Some(vec![1]));
@@ -149,8 +158,33 @@ fn the_most_replicated_make_room_and_the_last_copy_stays() {
     room.on_kept(7, &[5]);
     assert_eq!(room.room_for(5), None, "two others keep it, and nobody else the rest");
     assert!(matches!(room.room_for(8).as_deref(), Some([2 | 6 | 7])), "nobody else keeps any of them");
-    assert_eq!(exchange(10, &[0, 1, 2], others).room_for(5), Some(vec![]));
-    assert_eq!(exchange(0, &[], others).room_for(5), None);
+    assert_eq!(exchange_of(here.clone(), 10, &[0, 1, 2], others).room_for(5), Some(vec![]));
+    assert_eq!(exchange_of(here, 0, &[], others).room_for(5), None);
+}
+
+#[test]
+fn each_shard_is_nearest_to_one_of_those_who_keep_it() {
+    let all: Vec<u32> = (0..10).collect();
+    let mut guardians = vec![0; 10];
+    let mut first = vec![0; 10];
+    for here in 0..5 {
+        let others: Vec<(u8, &[u32])> = (0..5).filter(|&n| n != here).map(|n| (n, &all[..])).collect();
+        let mut full = exchange_of(peer(here), 10, &all, &others);
+        full.capacity = 1000 - 1;
+        for shard in 0..10 {
+            guardians[shard as usize] += u32::from(full.dispensable(shard) == 0);
+        }
+        let gone = full.room_for(0);
+        assert!(gone.is_none_or(|gone| gone.iter().all(|&gone| full.dispensable(gone) == 4)));
+        let nothing: Vec<(u8, &[u32])> = others.iter().map(|&(n, _)| (n, &[][..])).collect();
+        let empty = exchange_of(peer(here), 10, &[], &nothing);
+        for shard in 0..10 {
+            assert!([0, u32::MAX].contains(&empty.rarity(shard)));
+            first[shard as usize] += u32::from(empty.rarity(shard) == 0);
+        }
+    }
+    assert_eq!(guardians, [1; 10], "one of them keeps it, whatever the others do");
+    assert_eq!(first, [1; 10], "one of them fetches it before anything else");
 }
 
 #[test]
@@ -158,7 +192,7 @@ fn what_is_remembered_is_bounded() {
     let mut exchange = Exchange::new(vec![100; 4], 400, 1);
     let name = |n: u32| PeerKey(n.to_le_bytes().to_vec());
     let holders = (0..10_000).map(|n| (name(n), set([0]))).collect();
-    exchange.on_survey(Survey { kept: set([]), holders });
+    exchange.on_survey(Survey { here: peer(0), kept: set([]), holders });
     assert_eq!(exchange.rarity(0), HOLDERS_MAX as u32);
     exchange.source(NOW, 0, 0);
     exchange.on_wrong(0, &Source::Peer(name(1)));
@@ -208,7 +242,7 @@ proptest! {
                     };
                     let kept: Vec<u32> = set(kept).iter().filter(fits).collect();
                     let holders = holders.into_iter().map(|(n, shards)| (peer(n), set(shards))).collect();
-                    exchange.on_survey(Survey { kept: set(kept), holders });
+                    exchange.on_survey(Survey { here: peer(9), kept: set(kept), holders });
                 }
                 Step::Fetch { shard, ends } => {
                     let size = sizes[shard as usize] as usize;
