@@ -109,8 +109,9 @@ pub struct JoinArgs {
     /// Leave after this many samples
     #[arg(long, value_name = "N")]
     pub samples: Option<u64>,
-    /// Pass shards of the data on to other peers, at so many bytes a second at most; 0 to pass none on
-    #[arg(long, value_name = "SIZE", default_value_t = SHARE_DEFAULT)]
+    /// Pass shards of the data on to other peers, at so many bytes a second at most, 64 KiB or more; 0 to pass
+    /// none on
+    #[arg(long, value_name = "SIZE", default_value_t = SHARE_DEFAULT, value_parser = share)]
     pub share: ByteSize,
     /// Where to listen for peers that want shards, instead of ports of the system's choice; may be repeated
     #[arg(long, value_name = "MULTIADDR")]
@@ -128,6 +129,17 @@ pub struct JoinArgs {
 
 /// Half of a slow home connection's uplink.
 const SHARE_DEFAULT: ByteSize = ByteSize::kib(512);
+/// Whoever gets less goes elsewhere.
+const SHARE_MIN: ByteSize = ByteSize::kib(64);
+
+fn share(text: &str) -> Result<ByteSize, String> {
+    let share: ByteSize = text.parse()?;
+    match share.as_u64() == 0 || share >= SHARE_MIN {
+        true => Ok(share),
+        false => Err(format!("want 0 or {SHARE_MIN} at least, got {share}")),
+    }
+}
+
 /// Shards that a native peer keeps.
 pub const CACHE_SIZE_DEFAULT: ByteSize = ByteSize::gib(2);
 
@@ -386,6 +398,7 @@ mod tests {
             Cli::try_parse_from(["barnraise", "join", "https://h", "--share", "0", "--cache-size", "5GiB"]);
         let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
         assert_eq!((args.share, args.cache_size), (ByteSize(0), ByteSize::gib(5)));
+        assert!(Cli::try_parse_from(["barnraise", "join", "https://h", "--share", "63KiB"]).is_err());
     }
 
     #[test]

@@ -70,6 +70,12 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     // Records are signed; without an Ed25519 key its shards come from the backbone alone.
     let key = access::signing_key(&keypair).ok();
     let sharing = key.map(|key| Sharing::new(cache.clone(), key, args.share.as_u64()));
+    if sharing.as_ref().is_some_and(Sharing::serves) {
+        display.say(&format!(
+            "Shards of the data are passed on to other peers, at most {} a second.",
+            args.share
+        ));
+    }
     let doors = Doors { listen: args.listen, relays: args.relay };
     let platform = NativePlatform::new(args.address.address, args.run, keypair, cache);
     let platform = match sharing.clone() {

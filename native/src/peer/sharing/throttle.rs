@@ -16,11 +16,13 @@ pub(super) struct Throttled<S> {
     stream: S,
     shared: Arc<Shared>,
     timer: Option<Pin<Box<Sleep>>>,
+    /// Bytes that may go out now.
+    granted: usize,
 }
 
 impl<S> Throttled<S> {
     pub(super) fn new(stream: S, shared: Arc<Shared>) -> Self {
-        Self { stream, shared, timer: None }
+        Self { stream, shared, timer: None, granted: 0 }
     }
 }
 
@@ -42,16 +44,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Throttled<S> {
                 ready!(timer.as_mut().poll(cx));
                 this.timer = None;
             }
-            // What is taken and then does not fit into the stream is written off: at most a slice each time that
-            // the other side is slower than the uplink.
+            if this.granted > 0 || bytes.is_empty() {
+                let slice = bytes.get(..this.granted).unwrap_or(bytes);
+                let written = ready!(Pin::new(&mut this.stream).poll_write(cx, slice))?;
+                this.granted = this.granted.saturating_sub(written);
+                this.shared.n_bytes_passed_on.fetch_add(written as u64, Ordering::Relaxed);
+                return Poll::Ready(Ok(written));
+            }
             let taken = lock(&this.shared.uplink).take(this.shared.now(), bytes.len());
             match taken {
-                Ok(n_bytes) => {
-                    let slice = bytes.get(..n_bytes).unwrap_or(bytes);
-                    let written = ready!(Pin::new(&mut this.stream).poll_write(cx, slice))?;
-                    this.shared.n_bytes_passed_on.fetch_add(written as u64, Ordering::Relaxed);
-                    return Poll::Ready(Ok(written));
-                }
+                Ok(n_bytes) => this.granted = n_bytes,
                 Err(at) => {
                     let at = this.shared.started + at;
                     this.timer = Some(Box::pin(tokio::time::sleep_until(at.into())));
