@@ -18,6 +18,7 @@ mod native;
 mod papers;
 mod paths;
 mod ratio;
+mod shards;
 mod size;
 mod tab;
 mod tfjs;
@@ -68,6 +69,8 @@ enum Command {
     Load(load::LoadArgs),
     /// Ten minutes of sessions that come, move something and leave: does a relay's memory grow?
     Soak(load::SoakArgs),
+    /// What a backbone gives away of the data where peers pass shards on, and where they do not
+    Shards(shards::ShardArgs),
     /// The experiments of DeDLOC: its tables and figures
     Dedloc(papers::dedloc::DedlocArgs),
     /// One peer of `averaging`, in a process of its own
@@ -119,6 +122,7 @@ fn main() -> Result<()> {
         Command::Transports(args) => runtime.block_on(transports::compare(&args)),
         Command::Load(args) => runtime.block_on(load::load(&args)),
         Command::Soak(args) => runtime.block_on(load::soak(&args)),
+        Command::Shards(args) => runtime.block_on(shards::compare(&args)),
         Command::Dedloc(args) => papers::dedloc::run(&args, &runtime),
         Command::NativeSteps(args) => native::steps(&args),
     }

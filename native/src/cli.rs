@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use barnraise_protocol::access::{ParseKeyError, PublicKey};
+use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
 use libp2p::Multiaddr;
 
@@ -112,6 +113,22 @@ pub struct JoinArgs {
     /// Leave after this many samples
     #[arg(long, value_name = "N")]
     pub samples: Option<u64>,
+    /// Pass shards of the data on to other peers, at so many bytes a second at most, 64 KiB or more; 0 to pass
+    /// none on
+    #[arg(long, value_name = "SIZE", default_value_t = SHARE_DEFAULT, value_parser = share)]
+    pub share: ByteSize,
+    /// Where to listen for peers that want shards, instead of ports of the system's choice; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    pub listen: Vec<Multiaddr>,
+    /// A relay to be met at by peers that want shards, where they cannot dial this machine; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    pub relay: Vec<Multiaddr>,
+    /// Where to keep shards, instead of the user's cache folder
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// How much of them to keep
+    #[arg(long, value_name = "SIZE", default_value_t = CACHE_SIZE_DEFAULT)]
+    pub cache_size: ByteSize,
 }
 
 /// `barnraise progress`
@@ -123,6 +140,22 @@ pub struct ProgressArgs {
     #[arg(long, value_name = "ID[@KEY]")]
     pub run: RunName,
 }
+
+/// Half of a slow home connection's uplink.
+const SHARE_DEFAULT: ByteSize = ByteSize::kib(512);
+/// Whoever gets less goes elsewhere.
+const SHARE_MIN: ByteSize = ByteSize::kib(64);
+
+fn share(text: &str) -> Result<ByteSize, String> {
+    let share: ByteSize = text.parse()?;
+    match share.as_u64() == 0 || share >= SHARE_MIN {
+        true => Ok(share),
+        false => Err(format!("want 0 or {SHARE_MIN} at least, got {share}")),
+    }
+}
+
+/// Shards that a native peer keeps.
+pub const CACHE_SIZE_DEFAULT: ByteSize = ByteSize::gib(2);
 
 /// A run as it is looked for: by its id alone, or as the one whose authority has a certain key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -390,6 +423,12 @@ mod tests {
             Cli::try_parse_from(["barnraise", "join", "https://h", "--device", "cuda", "--samples", "9"]);
         let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
         assert_eq!((args.device, args.samples), (Device::Cuda, Some(9)));
+        assert_eq!((args.share, args.cache_size), (SHARE_DEFAULT, CACHE_SIZE_DEFAULT));
+        let cli =
+            Cli::try_parse_from(["barnraise", "join", "https://h", "--share", "0", "--cache-size", "5GiB"]);
+        let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
+        assert_eq!((args.share, args.cache_size), (ByteSize(0), ByteSize::gib(5)));
+        assert!(Cli::try_parse_from(["barnraise", "join", "https://h", "--share", "63KiB"]).is_err());
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub struct Metrics {
     epochs_behind: Gauge,
     followed: ByReason,
     recomputed: ByReason,
+    shards: Counter,
+    shard_bytes: Counter,
 }
 
 impl Metrics {
@@ -99,6 +101,14 @@ impl Metrics {
             "Contributions that were computed once more, by what came of it",
             recomputed.clone(),
         );
+        let shards = Counter::default();
+        registry.register(
+            "shards_sent",
+            "Shards of the data that were asked for and are here",
+            shards.clone(),
+        );
+        let shard_bytes = Counter::default();
+        registry.register("shard_bytes_sent", "Bytes of those shards", shard_bytes.clone());
         registry.register_collector(Box::new(Run(status)));
         Self {
             registry: Arc::new(registry),
@@ -113,6 +123,8 @@ impl Metrics {
             epochs_behind,
             followed,
             recomputed,
+            shards,
+            shard_bytes,
         }
     }
 
@@ -155,6 +167,12 @@ impl Metrics {
     /// A contribution was computed once more: `same`, `wrong` or `unknown`.
     pub fn on_recomputed(&self, outcome: &'static str) {
         self.recomputed.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// Somebody asked for a shard of so many bytes.
+    pub fn on_shard(&self, n_bytes: u64) {
+        self.shards.inc();
+        self.shard_bytes.inc_by(n_bytes);
     }
 
     /// A contribution of so many samples was counted.

@@ -9,7 +9,7 @@ mod evaluator;
 mod learner;
 pub mod metrics;
 pub(crate) mod misdeeds;
-mod places;
+pub(crate) mod places;
 mod progress;
 mod recomputing;
 mod streams;

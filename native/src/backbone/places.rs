@@ -10,7 +10,7 @@ use futures::future::{AbortHandle, AbortRegistration};
 use libp2p::PeerId;
 
 /// Places for streams, in all and for each peer.
-pub(super) struct Places {
+pub(crate) struct Places {
     all: usize,
     per_peer: usize,
     taken: Mutex<Taken>,
@@ -24,20 +24,20 @@ struct Taken {
 }
 
 /// One place, given back when it is dropped.
-pub(super) struct Place {
+pub(crate) struct Place {
     places: Arc<Places>,
     peer: PeerId,
     number: u64,
 }
 
 impl Places {
-    pub(super) fn new(all: usize, per_peer: usize) -> Self {
+    pub(crate) fn new(all: usize, per_peer: usize) -> Self {
         Self { all, per_peer, taken: Mutex::default() }
     }
 
     /// A place for a stream of `peer`, which is to be an [`Abortable`](futures::future::Abortable) with the
     /// registration; `None` where it has as many as it may.
-    pub(super) fn take(places: &Arc<Self>, peer: PeerId) -> Option<(Place, AbortRegistration)> {
+    pub(crate) fn take(places: &Arc<Self>, peer: PeerId) -> Option<(Place, AbortRegistration)> {
         let mut taken = places.lock();
         let n_own = taken.of_peers.get(&peer).map_or(0, BTreeMap::len);
         if n_own >= places.per_peer || (taken.n_taken >= places.all && !taken.end_one(n_own)) {

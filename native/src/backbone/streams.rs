@@ -261,11 +261,12 @@ async fn send_state(services: Services, mut caller: Caller, stream: Stream) -> R
 
 async fn send_shards(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
-    let (shards, pace) = (&services.shards, &stream.pace());
+    let (shards, metrics, pace) = (&services.shards, &services.metrics, &stream.pace());
     let lookup = |id: shard::ShardId| async move {
         let bytes = shards.get(id).await.map_err(|error| error.to_string())?;
         let entry = id.entry(shards.manifest()).ok_or("no such shard")?;
         let transfer = bulk::Transfer { n_bytes: entry.n_bytes.into(), sha256: entry.sha256 };
+        metrics.on_shard(transfer.n_bytes);
         pace.answer();
         Ok((transfer, Arc::from(&*bytes)))
     };

@@ -1,8 +1,10 @@
 //! Shards on disk, named by their SHA-256, so that the next run of the program fetches none twice.
 //!
-//! Bounded: the files that were not used for longest go first. It never vouches for a byte: who reads a
-//! shard compares its hash.
+//! Bounded: `swarm::shards` says what makes way for what; of what others left in the folder, such as shards of
+//! another run, the files that were not used for longest go first. It never vouches for a byte: who reads a shard
+//! compares its hash.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,8 +13,8 @@ use std::time::SystemTime;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::SHARD_BYTES_MAX;
 
-/// Most bytes of all cached shards.
-const CACHE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// What comes after a name.
+const SUFFIX: &str = ".shard";
 
 /// A folder of shards that several processes may share.
 #[derive(Debug, Clone)]
@@ -22,9 +24,26 @@ pub(super) struct ShardCache {
 }
 
 impl ShardCache {
-    /// In `folder`, which is made when there is something to keep.
-    pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder, bytes_max: CACHE_BYTES_MAX }
+    /// In `folder`, which is made when there is something to keep; `bytes_max` of it at most.
+    pub(super) fn new(folder: PathBuf, bytes_max: u64) -> Self {
+        Self { folder, bytes_max }
+    }
+
+    /// Most bytes of all cached shards.
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Under which names there are bytes. Blocking.
+    pub(super) fn names(&self) -> HashSet<Sha256Hash> {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return HashSet::new() };
+        let name = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_suffix(SUFFIX)?.parse().ok();
+        entries.flatten().filter_map(name).collect()
+    }
+
+    /// Removes the bytes under a name, if there are any. Blocking.
+    pub(super) fn remove(&self, sha256: Sha256Hash) -> io::Result<()> {
+        remove(&self.path(sha256))
     }
 
     /// The bytes under a name, if there are any. Blocking.
@@ -78,7 +97,7 @@ impl ShardCache {
     }
 
     fn path(&self, sha256: Sha256Hash) -> PathBuf {
-        self.folder.join(format!("{sha256}.shard"))
+        self.folder.join(format!("{sha256}{SUFFIX}"))
     }
 }
 
@@ -102,11 +121,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("made");
         let sha256 = Sha256Hash::of(b"shard");
-        assert_eq!(ShardCache::new(path.clone()).get(sha256), None);
-        ShardCache::new(path.clone()).put(sha256, b"shard").unwrap();
-        assert_eq!(ShardCache::new(path.clone()).get(sha256).as_deref(), Some(&b"shard"[..]));
+        let cache = || ShardCache::new(path.clone(), 1000);
+        assert_eq!(cache().get(sha256), None);
+        assert!(cache().names().is_empty());
+        cache().put(sha256, b"shard").unwrap();
+        assert_eq!(cache().get(sha256).as_deref(), Some(&b"shard"[..]));
+        fs::write(path.join("a-file-of-somebody-else"), b"").unwrap();
+        assert!(cache().names().into_iter().eq([sha256]));
+        fs::remove_file(path.join("a-file-of-somebody-else")).unwrap();
         let names: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, [format!("{sha256}.shard").as_str()]);
+        cache().remove(sha256).unwrap();
+        cache().remove(sha256).unwrap();
+        assert_eq!(cache().get(sha256), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use barnraise_contributor::Event;
 use barnraise_protocol::contribute::Progress;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Contribution};
+use barnraise_swarm::shards::ShardTraffic;
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tracing_subscriber::fmt::MakeWriter;
@@ -146,6 +147,7 @@ impl Shown {
             let others = run.n_contributors.saturating_sub(1);
             parts.extend((others > 0).then(|| format!("{others} others")));
         }
+        parts.extend(data(&given.shards));
         parts.join(" · ")
     }
 }
@@ -194,10 +196,22 @@ fn sentence(activity: &Activity) -> String {
     }
 }
 
+/// From whom the data came, once any did from a peer.
+fn data(shards: &ShardTraffic) -> Option<String> {
+    let (peers, backbone) = (ByteSize(shards.bytes_from_peers), ByteSize(shards.bytes_from_backbone));
+    let wrong = match shards.n_wrong {
+        0 => String::new(),
+        n_wrong => format!(", {n_wrong} shards refused"),
+    };
+    let is_worth_it = shards.bytes_from_peers > 0 || shards.n_wrong > 0;
+    is_worth_it.then(|| format!("data: {peers} from peers, {backbone} from the backbone{wrong}"))
+}
+
 /// What was given, in a sentence without its full stop.
 pub fn summary(given: &Contribution) -> String {
+    let data = data(&given.shards).map_or_else(String::new, |data| format!("; {data}"));
     format!(
-        "{} samples were accepted in {} contributions ({} computed, {} refused), {} sent, {} received",
+        "{} samples were accepted in {} contributions ({} computed, {} refused), {} sent, {} received{data}",
         given.n_samples_accepted,
         given.n_accepted,
         given.n_samples_computed,
@@ -266,6 +280,14 @@ mod tests {
         assert_eq!(
             shown.line(),
             "Training on epoch 7 · 128 samples accepted of 192 computed · 100 samples/s · loss 0.500"
+        );
+        let shards =
+            ShardTraffic { bytes_from_peers: 2048, bytes_from_backbone: 512, n_failed: 1, n_wrong: 3 };
+        shown.take(&Event::Contribution(Contribution { shards, ..Contribution::default() }));
+        let line = shown.line();
+        assert!(
+            line.ends_with("data: 2.0 KiB from peers, 512 B from the backbone, 3 shards refused"),
+            "{line}"
         );
     }
 }

@@ -1,7 +1,6 @@
 //! `barnraise evidence`: whatever a backbone says of peers that it convicted is computed once more on this machine.
 
 use std::fmt::Write;
-use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use barnraise_contributor::Platform;
@@ -12,8 +11,8 @@ use libp2p::identity::Keypair;
 
 use super::cache::ShardCache;
 use super::platform::NativePlatform;
-use crate::cli::EvidenceArgs;
-use crate::config::cache_folder;
+use super::shard_folder;
+use crate::cli::{CACHE_SIZE_DEFAULT, EvidenceArgs};
 use crate::recomputation::Recomputer;
 
 /// Largest piece of evidence that is pulled.
@@ -25,7 +24,7 @@ const EVIDENCE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// The backbone cannot be reached, or gives something else than it lists.
 pub async fn check(args: EvidenceArgs) -> anyhow::Result<String> {
     let device = open_device(DeviceChoice::from(args.device)).await?;
-    let cache = ShardCache::new(shard_cache());
+    let cache = ShardCache::new(shard_folder(), CACHE_SIZE_DEFAULT.as_u64());
     let platform = NativePlatform::new(args.address.address, args.run, Keypair::generate_ed25519(), cache);
     platform.connect().await.map_err(|reason| anyhow!(reason))?;
     let mut stream = platform.open(evidence::PROTOCOL).await.map_err(|reason| anyhow!(reason))?;
@@ -85,10 +84,6 @@ async fn shard_of(platform: &NativePlatform, evidence: &Evidence, index: u32) ->
     let bytes = fetched.map_err(|error| error.to_string())?;
     platform.cache(entry.sha256, &bytes).await;
     Ok(bytes)
-}
-
-fn shard_cache() -> PathBuf {
-    cache_folder().join("peer")
 }
 
 /// As other programs name it.

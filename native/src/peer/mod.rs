@@ -1,7 +1,7 @@
 //! `barnraise join`: this machine lends a hand to a run, until it is told to stop.
 //!
 //! The way through the run is `barnraise-contributor`'s, the same as in a tab; here are the network, the
-//! clock, the cache on disk, the terminal and the signals around it. It never listens for anyone.
+//! clock, the cache on disk, the terminal and the signals around it. It listens only for peers that want shards.
 
 mod address;
 mod cache;
@@ -13,8 +13,10 @@ mod find;
 mod platform;
 pub mod progress;
 pub mod receipts;
+mod sharing;
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
@@ -22,17 +24,19 @@ use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, c
 use barnraise_learning::{ComputeDevice, DeviceChoice, open_device};
 use barnraise_protocol::Sha256Hash;
 use barnraise_swarm::activity::{Activity, Contribution};
+use bytesize::ByteSize;
 use futures::channel::mpsc;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 
 use crate::access;
-use crate::cli::{JoinAddress, JoinArgs};
+use crate::cli::{CACHE_SIZE_DEFAULT, JoinAddress, JoinArgs};
 use crate::config::cache_folder;
 use cache::ShardCache;
 use display::Display;
-use platform::NativePlatform;
+use platform::{Doors, NativePlatform};
 use receipts::ReceiptFile;
+use sharing::Sharing;
 
 /// Contributes until the person, `--samples` or the run ends it; returns what was given.
 ///
@@ -64,12 +68,23 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     barnraise_relay::signals::listen(leave)?;
 
     let config = config(device, &keypair, args.invitation.or(args.address.invitation));
-    let platform = NativePlatform::new(
-        args.address.address,
-        args.run,
-        keypair,
-        ShardCache::new(cache_folder().join("peer")),
-    );
+    let folder = args.cache.unwrap_or_else(shard_folder);
+    let cache = ShardCache::new(folder, args.cache_size.as_u64());
+    // Records are signed; without an Ed25519 key its shards come from the backbone alone.
+    let key = access::signing_key(&keypair).ok();
+    let sharing = key.map(|key| Sharing::new(cache.clone(), key, args.share.as_u64()));
+    if sharing.as_ref().is_some_and(Sharing::serves) {
+        display.say(&format!(
+            "Shards of the data are passed on to other peers, at most {} a second.",
+            args.share
+        ));
+    }
+    let doors = Doors { listen: args.listen, relays: args.relay };
+    let platform = NativePlatform::new(args.address.address, args.run, keypair, cache);
+    let platform = match sharing.clone() {
+        Some(sharing) => platform.with_sharing(sharing, doors),
+        None => platform,
+    };
     let watch = RefCell::new(Watch { commands, samples: args.samples, was_described: false, failure: None });
     let given = contribute(&platform, config, received, |event| {
         watch.borrow_mut().on_event(&event);
@@ -82,6 +97,10 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     });
     let given = Box::pin(given).await;
     display.finish();
+    let passed_on = sharing.map_or(0, |sharing| sharing.n_bytes_passed_on());
+    if passed_on > 0 {
+        display.say(&format!("{} of shards were passed on to other peers.", ByteSize(passed_on)));
+    }
     match watch.into_inner().failure {
         Some(reason) if given.n_accepted == 0 => bail!(reason),
         Some(reason) => bail!("{reason}; until then {}", display::summary(&given)),
@@ -115,7 +134,8 @@ async fn lend_to(address: Multiaddr, choice: DeviceChoice, keypair: Keypair) -> 
     let (mut commands, received) = mpsc::channel(COMMANDS_MAX);
     commands.try_send(Command::Start).context("a new channel is full")?;
     let config = config(device, &keypair, None);
-    let cache = ShardCache::new(cache_folder().join("peer"));
+    // It takes what it needs from the backbone that it is.
+    let cache = ShardCache::new(shard_folder(), CACHE_SIZE_DEFAULT.as_u64());
     let platform = NativePlatform::new(JoinAddress::Peer(address), None, keypair, cache).staying();
     let on_event = |event: Event| match event {
         Event::Failed { message } => tracing::warn!(message, "while contributing"),
@@ -123,6 +143,11 @@ async fn lend_to(address: Multiaddr, choice: DeviceChoice, keypair: Keypair) -> 
         _ => {}
     };
     Ok(Box::pin(contribute(&platform, config, received, on_event)).await)
+}
+
+/// Where shards are kept unless the person says otherwise.
+fn shard_folder() -> PathBuf {
+    cache_folder().join("peer")
 }
 
 /// How a native peer takes part.

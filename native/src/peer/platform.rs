@@ -3,22 +3,45 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
+use std::rc::Rc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use barnraise_contributor::Platform;
+use barnraise_contributor::{PeerShard, Platform};
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_relay::{Node, NodeConfig};
-use barnraise_swarm::Moment;
+use barnraise_protocol::run::RunDescription;
+use barnraise_relay::{Node, NodeConfig, NodeLimits};
+use barnraise_swarm::shards::Survey;
+use barnraise_swarm::{Moment, PeerKey};
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
 
 use super::cache::ShardCache;
+use super::sharing::{Attached, Sharing};
 use super::{address, find};
 use crate::cli::{JoinAddress, RunName};
+
+/// Connections of a peer that others take shards from.
+const CONNECTIONS_MAX: u32 = 128;
+
+/// Where a peer can be reached by others, as its owner says.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Doors {
+    /// Addresses to listen on; ports of the system's choice where there are none.
+    pub(super) listen: Vec<Multiaddr>,
+    /// Relays at which others may meet it.
+    pub(super) relays: Vec<Multiaddr>,
+}
+
+/// A node that is connected with a backbone.
+struct Connection {
+    node: Node,
+    backbone: PeerId,
+    attached: Option<Rc<Attached>>,
+}
 
 /// Clock, network and shard cache of `barnraise join`.
 pub(super) struct NativePlatform {
@@ -33,11 +56,13 @@ pub(super) struct NativePlatform {
     elsewhere: RefCell<Vec<Multiaddr>>,
     /// Whether one of them is tried next.
     is_away: Cell<bool>,
-    started: Instant,
-    /// A node of its own for each connection: nothing of a broken one lives on in the next.
-    connection: RefCell<Option<(Node, PeerId)>>,
     /// The backbone that was found last.
     found: Cell<Option<PeerId>>,
+    sharing: Option<Sharing>,
+    doors: Doors,
+    started: Instant,
+    /// A node of its own for each connection: nothing of a broken one lives on in the next.
+    connection: RefCell<Option<Connection>>,
 }
 
 impl NativePlatform {
@@ -55,9 +80,11 @@ impl NativePlatform {
             moves: true,
             elsewhere: RefCell::default(),
             is_away: Cell::new(false),
+            found: Cell::new(None),
+            sharing: None,
+            doors: Doors::default(),
             started: Instant::now(),
             connection: RefCell::new(None),
-            found: Cell::new(None),
         }
     }
 
@@ -66,22 +93,34 @@ impl NativePlatform {
         Self { moves: false, ..self }
     }
 
+    /// The same; it takes shards from other peers, and passes them on to those who find it at its doors.
+    pub(super) fn with_sharing(self, sharing: Sharing, doors: Doors) -> Self {
+        Self { sharing: Some(sharing), doors, ..self }
+    }
+
     /// Since this platform was made.
     pub(super) fn elapsed(&self) -> Moment {
         self.started.elapsed()
     }
 
-    /// A node that is listened to only where both sides must dial at once to meet: behind a relay.
+    /// A node that listens only where others take shards from it, or where both sides must dial at once to meet:
+    /// behind a relay.
     async fn start(&self, addresses: &[Multiaddr]) -> Result<Node, String> {
         let is_behind_relay =
             addresses.iter().all(|address| address.iter().any(|p| p == Protocol::P2pCircuit));
-        let any = || Multiaddr::empty().with(Protocol::Ip4(Ipv4Addr::UNSPECIFIED));
-        let listen = if is_behind_relay {
-            vec![any().with(Protocol::Udp(0)).with(Protocol::QuicV1), any().with(Protocol::Tcp(0))]
-        } else {
-            Vec::new()
+        let serves = self.sharing.as_ref().is_some_and(Sharing::serves);
+        // A run on this machine alone is nobody else's.
+        let is_local = addresses.iter().all(is_loopback);
+        let ip = if is_local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+        let any = || Multiaddr::empty().with(Protocol::Ip4(ip));
+        let listen = match serves || is_behind_relay {
+            true if serves && !self.doors.listen.is_empty() => self.doors.listen.clone(),
+            true => vec![any().with(Protocol::Udp(0)).with(Protocol::QuicV1), any().with(Protocol::Tcp(0))],
+            false => Vec::new(),
         };
-        let config = NodeConfig { listen, ..NodeConfig::default() };
+        let relays = if serves { self.doors.relays.clone() } else { Vec::new() };
+        let limits = NodeLimits { connections: CONNECTIONS_MAX, ..NodeLimits::default() };
+        let config = NodeConfig { listen, relays, limits, ..NodeConfig::default() };
         Node::start(self.keypair.clone(), config).await.map_err(|error| error.to_string())
     }
 
@@ -152,7 +191,9 @@ impl Platform for NativePlatform {
                 if let Ok(Some(path)) = node.path(peer).await {
                     tracing::info!("connected {path}");
                 }
-                self.connection.replace(Some((node, peer)));
+                let attached = self.sharing.as_ref().map(|sharing| sharing.attach(node.clone(), peer));
+                let attached = attached.transpose().map_err(|error| error.to_string())?.map(Rc::new);
+                self.connection.replace(Some(Connection { node, backbone: peer, attached }));
                 Ok(peer.to_bytes())
             }
             Err(reason) => {
@@ -170,13 +211,16 @@ impl Platform for NativePlatform {
 
     async fn disconnect(&self) {
         let connection = self.connection.take();
-        if let Some((node, _)) = connection {
-            node.shutdown().await;
+        let Some(Connection { node, attached, .. }) = connection else { return };
+        // Nobody opens a stream to a peer any more.
+        if let Some(attached) = attached.and_then(Rc::into_inner) {
+            attached.farewell().await;
         }
+        node.shutdown().await;
     }
 
     async fn open(&self, protocol: &'static str) -> Result<Stream, String> {
-        let connection = self.connection.borrow().clone();
+        let connection = self.connection.borrow().as_ref().map(|it| (it.node.clone(), it.backbone));
         let (node, peer) = connection.ok_or("there is no connection")?;
         node.open(peer, protocol).await.map_err(|error| error.to_string())
     }
@@ -193,5 +237,61 @@ impl Platform for NativePlatform {
             Ok(Err(error)) => tracing::debug!(%error, "a shard is not kept on disk"),
             Err(error) => tracing::debug!(%error, "a shard is not kept on disk"),
         }
+        if let Some(sharing) = &self.sharing {
+            sharing.on_kept();
+        }
+    }
+
+    async fn forget(&self, sha256: Sha256Hash) {
+        let cache = self.cache.clone();
+        let removed = tokio::task::spawn_blocking(move || cache.remove(sha256)).await;
+        if let Ok(Err(error)) = removed {
+            tracing::debug!(%error, "a shard could not make way for another");
+        }
+    }
+
+    fn on_run(&self, run: &RunDescription) {
+        if let Some(sharing) = &self.sharing {
+            sharing.on_run(run);
+        }
+    }
+
+    fn shard_room(&self) -> u64 {
+        // What is kept beside shards, such as a token, has its place as well.
+        self.cache.bytes_max() - self.cache.bytes_max() / 64
+    }
+
+    fn has_peers(&self) -> bool {
+        self.sharing.is_some()
+    }
+
+    fn survey(&self) -> Option<Survey> {
+        self.sharing.as_ref().and_then(Sharing::survey)
+    }
+
+    async fn open_to(&self, peer: &PeerKey, protocol: &'static str) -> Result<Stream, String> {
+        let attached = self.connection.borrow().as_ref().and_then(|it| it.attached.clone());
+        attached.ok_or("there is no connection")?.open(peer, protocol).await
+    }
+
+    fn on_peer_shard(&self, peer: &PeerKey, shard: u32, outcome: PeerShard<'_>) {
+        let peer = PeerId::from_bytes(&peer.0).map_or_else(|_| "?".to_owned(), |peer| peer.to_string());
+        match outcome {
+            PeerShard::Delivered => tracing::debug!(peer, shard, "a peer passed a shard on"),
+            PeerShard::Failed(reason) => {
+                tracing::debug!(peer, shard, reason, "a shard is asked for elsewhere")
+            }
+            PeerShard::Wrong => {
+                tracing::warn!(peer, shard, "wrong bytes of a shard; whoever sent them is not asked again");
+            }
+        }
+    }
+}
+
+fn is_loopback(address: &Multiaddr) -> bool {
+    match address.iter().next() {
+        Some(Protocol::Ip4(ip)) => ip.is_loopback(),
+        Some(Protocol::Ip6(ip)) => ip.is_loopback(),
+        _ => false,
     }
 }

@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use barnraise_protocol::dht::{self, DhtError, NodeToPeer, PROTOCOL, PeerAddresses, PeerToNode};
-use libp2p::{Multiaddr, PeerId, Stream};
+use libp2p::{PeerId, Stream};
 use tokio::sync::Semaphore;
 
 use super::{DhtConfig, lock};
-use crate::node::scope;
 use crate::{Node, NodeError, OpenError};
 
 /// Streams to one peer that wait for the next request.
@@ -126,7 +125,7 @@ impl Links {
         if let Some(stream) = self.try_open(peer).await? {
             return Ok(stream);
         }
-        self.node.dial_peer(peer, self.within_reach(addresses)).await?;
+        self.node.dial_peer(peer, self.node.within_reach(addresses)).await?;
         self.node.open(peer, PROTOCOL).await
     }
 
@@ -137,12 +136,6 @@ impl Links {
             Err(NodeError::Open { source: OpenError::NotConnected, .. }) => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    fn within_reach(&self, addresses: &[Vec<u8>]) -> Vec<Multiaddr> {
-        let reach = self.node.reach();
-        let addresses = addresses.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok());
-        addresses.filter(|address| scope(address) <= reach).collect()
     }
 
     fn link(&self, peer: PeerId) -> Arc<Link> {

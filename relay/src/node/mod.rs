@@ -148,14 +148,22 @@ impl Node {
         Ok(peer)
     }
 
-    /// Connects with `peer` at any of the addresses, or at one that the routing table has of it.
-    pub(crate) async fn dial_peer(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), NodeError> {
-        self.ask(|reply| Command::Dial { peer, addresses, reply }).await?
+    /// Those of the addresses that somebody names of itself, in their binary form, that this node may try: one in
+    /// the open has no business in anybody's network.
+    #[must_use]
+    pub fn within_reach(&self, named: &[Vec<u8>]) -> Vec<Multiaddr> {
+        let reach = self.shared.reach();
+        let addresses = named.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok());
+        addresses.filter(|address| scope(address) <= reach).collect()
     }
 
-    /// Which addresses that others name may be dialled.
-    pub(crate) fn reach(&self) -> Scope {
-        self.shared.reach()
+    /// Connects with `peer` at any of the addresses, or at one that the routing table has of it; at once where a
+    /// connection with it stands already.
+    ///
+    /// # Errors
+    /// It cannot be reached at any of them.
+    pub async fn dial_peer(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), NodeError> {
+        self.ask(|reply| Command::Dial { peer, addresses, reply }).await?
     }
 
     /// Everybody in the routing table; nobody without [`NodeConfig::routing`].

@@ -14,9 +14,10 @@ use barnraise_protocol::access::{
 };
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::{ConversationError, Sha256Hash, framing};
+use barnraise_swarm::PeerKey;
 
 use crate::error::OperationError;
-use crate::operation::{Operation, Stream};
+use crate::operation::{ONE_OF_MANY, Operation, Stream};
 use crate::platform::Platform;
 
 /// How often the backbone is asked whether somebody has signed in.
@@ -172,6 +173,28 @@ async fn show<P: Platform>(
             Ok(false)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Shows another contributor that this peer may take part, before it is asked for anything.
+pub(crate) async fn show_to<P: Platform>(
+    operation: &mut Operation<'_, P>,
+    ticket: &Ticket,
+    run: &RunDescription,
+    peer: &PeerKey,
+) -> Result<(), OperationError> {
+    if run.access.mode == AccessMode::Open {
+        return Ok(());
+    }
+    let token = ticket.token.borrow().clone();
+    let token = token.ok_or(ConversationError::Access(Refusal::Needed { mode: run.access.mode }))?;
+    let mut stream = operation.open_to(peer, access::PROTOCOL).await?;
+    let moved = stream.moved();
+    let shown = ContributorToBackbone::Present(Box::new(token));
+    let asking = access::ask(&mut stream, &shown);
+    match operation.guard_with(ONE_OF_MANY, &moved, asking).await?? {
+        BackboneToContributor::Admitted(_) => Ok(()),
+        other => Err(unexpected(&other)),
     }
 }
 

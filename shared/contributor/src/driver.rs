@@ -6,6 +6,7 @@
 mod errands;
 mod outcomes;
 mod publish;
+mod shards;
 mod start;
 
 use std::collections::VecDeque;
@@ -25,6 +26,7 @@ use barnraise_swarm::activity::Contribution;
 use barnraise_swarm::compression::Compressor;
 use barnraise_swarm::contributor::{Contributor, STOP_TIMEOUT};
 use barnraise_swarm::samples::SampleStream;
+use barnraise_swarm::shards::Exchange;
 use futures::channel::{mpsc, oneshot};
 use futures::future::{Fuse, FutureExt, LocalBoxFuture};
 use futures::select_biased;
@@ -152,6 +154,9 @@ struct Run {
     /// Whether the trainer has computed anything on its device.
     is_warm: bool,
     samples: SampleStream,
+    exchange: Exchange,
+    /// No shard is wanted before somebody has found out who keeps which, or this moment.
+    survey_by: Option<Moment>,
     /// A shard that was cut is fetched further before any other.
     wanted_shard: Option<ShardId>,
     partial_state: Option<PartialState>,

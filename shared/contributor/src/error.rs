@@ -17,6 +17,9 @@ pub(crate) enum OperationError {
     /// No byte came or went.
     #[error("nothing moved for {} seconds", STALL_MAX.as_secs())]
     Stalled,
+    /// Nothing, or hardly anything, and there are others to ask.
+    #[error("it is too slow")]
+    Slow,
     /// No connection.
     #[error("{0}")]
     Connect(String),
@@ -68,6 +71,16 @@ impl OperationError {
     /// Whether the conversation came to its end all the same, so that its stream can go on.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Conversation(ConversationError::Refused(_) | ConversationError::Access(_)))
+    }
+
+    /// Whether all bytes came, and their hash is another than was announced.
+    pub(crate) fn is_wrong(&self) -> bool {
+        matches!(self, Self::Conversation(ConversationError::Bulk(BulkError::Hash { .. })))
+    }
+
+    /// Whether what came is what was announced, and of no use.
+    pub(crate) fn is_about_data(&self) -> bool {
+        matches!(self, Self::Conversation(ConversationError::Dataset(_)))
     }
 
     /// Whether trying again cannot help.

@@ -27,5 +27,5 @@ pub use description::{
 pub use driver::{Config, contribute};
 pub use event::{COMMANDS_MAX, Command, Event};
 pub use operation::STALL_MAX;
-pub use platform::Platform;
+pub use platform::{PeerShard, Platform};
 pub use race::race;

@@ -15,11 +15,12 @@ use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, PartialState, State};
 use barnraise_protocol::{ConversationError, TensorCodec, framing};
+use barnraise_swarm::shards::Source;
 use futures::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
 use crate::access::{self, Ticket};
 use crate::error::OperationError;
-use crate::operation::{Operation, Stream};
+use crate::operation::{ONE_OF_MANY, Operation, Stream};
 use crate::platform::Platform;
 
 /// Bytes that are here, and bytes in all.
@@ -193,9 +194,20 @@ pub(crate) struct ShardOutcome<P: Platform> {
     pub(crate) id: ShardId,
     /// The connection on which it was fetched.
     pub(crate) link_id: u64,
+    pub(crate) source: Source,
+    /// To the backbone.
     pub(crate) stream: Option<Stream<P>>,
     pub(crate) partial: Option<Partial>,
-    pub(crate) result: Result<Arc<Samples>, OperationError>,
+    /// Shards that made way for this one; `None` where it is not kept.
+    pub(crate) room: Option<Vec<u32>>,
+    pub(crate) result: Result<FetchedShard, OperationError>,
+}
+
+/// A shard that is here.
+pub(crate) struct FetchedShard {
+    pub(crate) samples: Arc<Samples>,
+    /// As they came; `None` where they were here already.
+    pub(crate) bytes: Option<Vec<u8>>,
 }
 
 /// A shard to fetch, and what there is already.
@@ -203,37 +215,59 @@ pub(crate) struct ShardRequest<P: Platform> {
     pub(crate) id: ShardId,
     pub(crate) entry: ShardEntry,
     pub(crate) link_id: u64,
+    pub(crate) source: Source,
     pub(crate) stream: Option<Stream<P>>,
     pub(crate) partial: Option<Partial>,
+    /// Shards that make way for it; `None` where it is not to be kept.
+    pub(crate) room: Option<Vec<u32>>,
 }
 
-/// Takes a shard from the cache, or pulls it and puts it there. A cached one that is not what its name
-/// says is pulled again.
+/// Takes a shard from the cache, or pulls it and puts it there if it is to be kept. A cached one that is not what
+/// its name says is pulled again.
 pub(crate) async fn fetch_shard<P: Platform>(
     mut operation: Operation<'_, P>,
     request: ShardRequest<P>,
-    run: Rc<RunDescription>,
+    (run, ticket): (Rc<RunDescription>, Rc<Ticket>),
     progress: Progress,
 ) -> ShardOutcome<P> {
-    let ShardRequest { id, entry, link_id, mut stream, mut partial } = request;
+    let ShardRequest { id, entry, link_id, source, mut stream, mut partial, room } = request;
     let result = async {
-        if let Some(shard) = from_cache(&operation, &entry, &run.manifest).await {
-            return Ok(shard);
+        if let Some(samples) = from_cache(&operation, &entry, &run.manifest).await {
+            return Ok(FetchedShard { samples, bytes: None });
         }
         let n_bytes = u64::from(entry.n_bytes);
         let on_progress = |here| progress.set((here, n_bytes));
         on_progress(partial.as_ref().map_or(0, Partial::n_bytes));
-        let fetch = operation.converse(&mut stream, shard::PROTOCOL, async |stream| {
-            shard::fetch(stream, id, &entry, &mut partial, on_progress).await
-        });
-        let bytes = fetch.await?;
+        let bytes = match &source {
+            Source::Backbone => {
+                let fetch = operation.converse(&mut stream, shard::PROTOCOL, async |stream| {
+                    shard::fetch(stream, id, &entry, &mut partial, on_progress).await
+                });
+                fetch.await?
+            }
+            Source::Peer(peer) => {
+                access::show_to(&mut operation, &ticket, &run, peer).await?;
+                let mut stream = operation.open_to(peer, shard::PROTOCOL).await?;
+                let moved = stream.moved();
+                let fetch = shard::fetch(&mut stream, id, &entry, &mut partial, on_progress);
+                operation.guard_with(ONE_OF_MANY, &moved, fetch).await??
+            }
+        };
         partial = None;
         let shard = Samples::decode(&bytes, &entry, &run.manifest).map_err(ConversationError::from)?;
-        operation.platform.cache(entry.sha256, &bytes).await;
-        Ok(Arc::new(shard))
+        if let Some(room) = &room {
+            for evicted in room.iter().filter_map(|&shard| ShardId::Train(shard).entry(&run.manifest)) {
+                operation.platform.forget(evicted.sha256).await;
+            }
+            operation.platform.cache(entry.sha256, &bytes).await;
+        }
+        Ok(FetchedShard { samples: Arc::new(shard), bytes: Some(bytes) })
     };
-    let result = result.await;
-    ShardOutcome { id, link_id, stream, partial, result }
+    let result = match (result.await, &source) {
+        (Err(OperationError::Stalled), Source::Peer(_)) => Err(OperationError::Slow),
+        (result, _) => result,
+    };
+    ShardOutcome { id, link_id, source, stream, partial, room, result }
 }
 
 async fn from_cache<P: Platform>(

@@ -8,6 +8,8 @@ use std::time::Duration;
 use futures::channel::oneshot;
 use futures::{FutureExt, select_biased};
 
+use barnraise_swarm::PeerKey;
+
 use crate::error::OperationError;
 use crate::meter::{Meter, Metered};
 use crate::platform::Platform;
@@ -16,6 +18,26 @@ use crate::platform::Platform;
 pub const STALL_MAX: Duration = Duration::from_secs(15);
 /// How often a transfer is looked at.
 const STALL_CHECK: Duration = Duration::from_secs(3);
+
+/// How slow the other side may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Nothing may move for so long.
+    stall: Duration,
+    /// How often is looked.
+    check: Duration,
+    /// On average, once the time of a stall has passed.
+    bytes_per_second_min: u64,
+}
+
+/// For whom there is no other.
+const BACKBONE: Patience = Patience { stall: STALL_MAX, check: STALL_CHECK, bytes_per_second_min: 0 };
+/// For one of many: less than half of what a peer that passes shards on gives each of those it serves.
+pub(crate) const ONE_OF_MANY: Patience = Patience {
+    stall: Duration::from_secs(5),
+    check: Duration::from_secs(1),
+    bytes_per_second_min: 24 * 1024,
+};
 
 /// A stream of the platform's, counted.
 pub(crate) type Stream<P> = Metered<<P as Platform>::Stream>;
@@ -34,8 +56,18 @@ impl<P: Platform> Operation<'_, P> {
         moved: &Cell<u64>,
         work: impl Future<Output = T>,
     ) -> Result<T, OperationError> {
+        self.guard_with(BACKBONE, moved, work).await
+    }
+
+    /// The same, with a patience of its own.
+    pub(crate) async fn guard_with<T>(
+        &mut self,
+        patience: Patience,
+        moved: &Cell<u64>,
+        work: impl Future<Output = T>,
+    ) -> Result<T, OperationError> {
         let platform = self.platform;
-        let mut stalled = pin!(stalled(platform, moved).fuse());
+        let mut stalled = pin!(stalled(platform, patience, moved).fuse());
         let mut work = pin!(work.fuse());
         // The sender is only ever dropped: an answer of either kind cancels.
         let mut cancelled = pin!((&mut self.cancelled).map(|_| ()).fuse());
@@ -50,6 +82,19 @@ impl<P: Platform> Operation<'_, P> {
     pub(crate) async fn open(&mut self, protocol: &'static str) -> Result<Stream<P>, OperationError> {
         let platform = self.platform;
         let opened = self.guard(&Cell::new(0), platform.open(protocol)).await?;
+        let stream = opened.map_err(|reason| OperationError::Open { protocol, reason })?;
+        Ok(Metered::new(stream, Rc::clone(&self.meter)))
+    }
+
+    /// A new stream to another contributor.
+    pub(crate) async fn open_to(
+        &mut self,
+        peer: &PeerKey,
+        protocol: &'static str,
+    ) -> Result<Stream<P>, OperationError> {
+        let platform = self.platform;
+        let opening = platform.open_to(peer, protocol);
+        let opened = self.guard_with(ONE_OF_MANY, &Cell::new(0), opening).await?;
         let stream = opened.map_err(|reason| OperationError::Open { protocol, reason })?;
         Ok(Metered::new(stream, Rc::clone(&self.meter)))
     }
@@ -88,15 +133,19 @@ impl<P: Platform> Operation<'_, P> {
     }
 }
 
-async fn stalled<P: Platform>(platform: &P, moved: &Cell<u64>) {
-    let mut seen = moved.get();
-    let mut seen_at = platform.now();
+async fn stalled<P: Platform>(platform: &P, patience: Patience, moved: &Cell<u64>) {
+    let (before, began) = (moved.get(), platform.now());
+    let (mut seen, mut seen_at) = (before, began);
     loop {
-        platform.sleep_until(platform.now() + STALL_CHECK).await;
+        platform.sleep_until(platform.now() + patience.check).await;
         let now = platform.now();
         if moved.get() != seen {
             (seen, seen_at) = (moved.get(), now);
-        } else if now.saturating_sub(seen_at) >= STALL_MAX {
+        } else if now.saturating_sub(seen_at) >= patience.stall {
+            return;
+        }
+        let late = now.saturating_sub(began + patience.stall).as_secs();
+        if seen.saturating_sub(before) < late.saturating_mul(patience.bytes_per_second_min) {
             return;
         }
     }
@@ -195,6 +244,30 @@ mod tests {
         };
         block_on(operation.guard(&moved, slow)).unwrap();
         assert!(clock.now() > 4 * STALL_MAX);
+    }
+
+    #[test]
+    fn one_of_many_is_left_for_being_slow_sooner_and_for_trickling() {
+        let trickle = |bytes_per_second: u64| {
+            let clock = Clock::default();
+            let (mut operation, _cancel) = operation(&clock);
+            let moved = Cell::new(0);
+            let work = async {
+                for _ in 0..60 {
+                    clock.sleep_until(clock.now() + Duration::from_secs(1)).await;
+                    moved.set(moved.get() + bytes_per_second);
+                }
+            };
+            (block_on(operation.guard_with(ONE_OF_MANY, &moved, work)), clock.now())
+        };
+        assert!(trickle(ONE_OF_MANY.bytes_per_second_min).0.is_ok());
+        let (nothing, after) = trickle(0);
+        assert!(matches!(nothing, Err(OperationError::Stalled)) && after <= 2 * ONE_OF_MANY.stall);
+        let (little, after) = trickle(1024);
+        assert!(
+            matches!(little, Err(OperationError::Stalled)) && after <= 3 * ONE_OF_MANY.stall,
+            "{after:?}"
+        );
     }
 
     #[test]

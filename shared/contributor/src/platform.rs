@@ -4,10 +4,24 @@ use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_swarm::Moment;
+use barnraise_protocol::run::RunDescription;
+use barnraise_swarm::shards::Survey;
+use barnraise_swarm::{Moment, PeerKey};
 use futures::io::{AsyncRead, AsyncWrite};
 
-/// Clock, network and shard cache of one peer. Nothing needs to be `Send`: all runs in one task.
+/// What came of asking another contributor for a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerShard<'a> {
+    /// It is here, and right.
+    Delivered,
+    /// The peer did not answer, declined or stood still; why.
+    Failed(&'a str),
+    /// The peer sent other bytes than the manifest has, and is not asked again.
+    Wrong,
+}
+
+/// Clock, network and shard cache of one peer. Nothing needs to be `Send`: all runs in one task. A platform that
+/// cannot ask other contributors for shards leaves out what is for that.
 pub trait Platform {
     /// A libp2p stream.
     type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
@@ -45,4 +59,45 @@ pub trait Platform {
 
     /// Keeps bytes under their hash where there is room; failing to is not an error.
     fn cache(&self, sha256: Sha256Hash, bytes: &[u8]) -> impl Future<Output = ()>;
+
+    /// Lets go of what [`Self::cache`] kept.
+    fn forget(&self, sha256: Sha256Hash) -> impl Future<Output = ()> {
+        let _ = sha256;
+        std::future::ready(())
+    }
+
+    /// This is the run now: what is kept of its shards may be passed on to others.
+    fn on_run(&self, run: &RunDescription) {
+        let _ = run;
+    }
+
+    /// Bytes of shards that are kept at most.
+    fn shard_room(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Whether other contributors can be asked for shards at all, so that a first survey is worth a wait.
+    fn has_peers(&self) -> bool {
+        false
+    }
+
+    /// Who keeps which shards, where that is known better than before. Asked when a shard is wanted.
+    fn survey(&self) -> Option<Survey> {
+        None
+    }
+
+    /// Opens a stream to another contributor, which a survey named.
+    fn open_to(
+        &self,
+        peer: &PeerKey,
+        protocol: &'static str,
+    ) -> impl Future<Output = Result<Self::Stream, String>> {
+        let _ = peer;
+        std::future::ready(Err(format!("no {protocol} stream to other contributors here")))
+    }
+
+    /// For the log.
+    fn on_peer_shard(&self, peer: &PeerKey, shard: u32, outcome: PeerShard<'_>) {
+        let _ = (peer, shard, outcome);
+    }
 }

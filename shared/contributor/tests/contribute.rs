@@ -7,7 +7,7 @@ mod backbone;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, contribute};
+use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, Platform, contribute};
 use barnraise_learning::{ComputeDevice, DataShape, Trainer};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::bulk::CHUNK_BYTES;
@@ -22,6 +22,7 @@ use barnraise_swarm::recomputation::Difference;
 use futures::channel::mpsc;
 use tokio::task::LocalSet;
 
+use backbone::peers::{Manner, WithPeers};
 use backbone::{Backbone, MICRO_BATCH, TestPlatform, contributor_key, shard as samples_of};
 
 /// More than any test computes: the epoch goes on for ever.
@@ -80,6 +81,14 @@ fn play<T>(
     platform: &Rc<TestPlatform>,
     script: impl AsyncFnOnce(Script) -> T,
 ) -> (T, Contribution) {
+    play_on(backbone, &**platform, script)
+}
+
+fn play_on<T>(
+    backbone: &Rc<Backbone>,
+    platform: &impl Platform,
+    script: impl AsyncFnOnce(Script) -> T,
+) -> (T, Contribution) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
     let events = Rc::<RefCell<Vec<Event>>>::default();
@@ -91,7 +100,7 @@ fn play<T>(
         seed: 7,
         credentials: Credentials { key: Some(contributor_key()), invitation: None },
     };
-    let contributor = contribute(&**platform, config, receiver, |event| {
+    let contributor = contribute(platform, config, receiver, |event| {
         events.borrow_mut().push(event);
         backbone.happened.notify_one();
     });
@@ -154,6 +163,56 @@ fn a_cut_in_a_shard_costs_no_chunk_twice() {
     let n_read = platform.n_read(shard::PROTOCOL);
     assert!(n_bytes > 100_000 && n_read >= n_bytes, "{n_read} of {n_bytes}");
     assert!(n_read < n_bytes + CHUNK_BYTES as u64 + OVERHEAD_BYTES, "{n_read} of {n_bytes}");
+}
+
+#[test]
+fn a_shard_that_peers_break_off_goes_on_elsewhere() {
+    let backbone = Backbone::new(1, ENDLESS);
+    let platform = TestPlatform::new(&backbone);
+    let peers = WithPeers::new(&platform, &[Manner::BreaksOff(100_000); 2]);
+    let ((), given) = play_on(&backbone, &peers, async |mut script| {
+        script.send(Command::Start);
+        script.until_computed().await;
+    });
+    let n_bytes = backbone.shard_transfer(ShardId::Train(0)).0.n_bytes;
+    let from_peers = 2 * CHUNK_BYTES as u64;
+    assert_eq!(given.shards.bytes_from_peers, from_peers, "a whole chunk of each");
+    assert_eq!((given.shards.n_failed, given.shards.n_wrong), (2, 0));
+    assert_eq!(given.shards.bytes_from_backbone, n_bytes - from_peers);
+    assert!(platform.n_read(shard::PROTOCOL) < n_bytes - from_peers + OVERHEAD_BYTES);
+}
+
+#[test]
+fn wrong_bytes_are_refused_and_whoever_sent_them_is_not_asked_again() {
+    let backbone = Backbone::new(2, ENDLESS);
+    let platform = TestPlatform::new(&backbone);
+    let mut peers = WithPeers::new(&platform, &[Manner::Lies]);
+    peers.room = backbone.shard_transfer(ShardId::Train(0)).0.n_bytes * 3 / 2;
+    let ((), given) = play_on(&backbone, &peers, async |mut script| {
+        script.send(Command::Start);
+        // More than the first shard has.
+        script.until(|script| script.n_samples_computed() > 300).await;
+    });
+    let liar = peers.liars.take();
+    assert_eq!((peers.asked.take(), liar.len()), (liar, 1));
+    assert_eq!((given.shards.n_failed, given.shards.n_wrong), (0, 1));
+    assert!(given.shards.bytes_from_backbone > given.shards.bytes_from_peers, "{:?}", given.shards);
+    assert_eq!(platform.cache.borrow().len(), 1, "the first made way for the second");
+}
+
+#[test]
+fn peers_spare_the_backbone_its_shards() {
+    let backbone = Backbone::new(2, ENDLESS);
+    let platform = TestPlatform::new(&backbone);
+    let peers = WithPeers::new(&platform, &[Manner::Honest]);
+    let ((), given) = play_on(&backbone, &peers, async |mut script| {
+        script.send(Command::Start);
+        script.until(|script| script.n_samples_computed() > 300).await;
+    });
+    assert_eq!(given.shards.bytes_from_backbone, 0);
+    assert_eq!(platform.n_read(shard::PROTOCOL), 0);
+    assert!(given.shards.bytes_from_peers > backbone.shard_transfer(ShardId::Train(0)).0.n_bytes);
+    assert_eq!(platform.cache.borrow().len(), 2);
 }
 
 #[test]

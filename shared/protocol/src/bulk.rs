@@ -147,6 +147,11 @@ impl Partial {
         self.bytes.len() as u64
     }
 
+    /// What is here, from the beginning; not compared with the transfer's hash yet.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     fn next_chunk(&self) -> u32 {
         (self.bytes.len() / CHUNK_BYTES) as u32
     }

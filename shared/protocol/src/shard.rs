@@ -1,4 +1,5 @@
-//! The `shard` conversation: a contributor pulls one shard of the training data.
+//! The `shard` conversation: a contributor pulls one shard of the training data, from a backbone or from another
+//! contributor that keeps it.
 //!
 //! The requester asks, is told the transfer, and pulls its chunks ([`crate::bulk`]). A stream carries
 //! any number of requests, one after the other.

@@ -6,9 +6,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::dataset::{ImageShape, Manifest, SHARDS_MAX, SampleKind, ShardEntry};
 use barnraise_protocol::dht::backbone::{self, BACKBONE_ADDRESSES_MAX, Backbone};
 use barnraise_protocol::dht::progress::{self, AGGREGATORS_MAX, BackboneProgress, LIFETIME, Progress};
 use barnraise_protocol::dht::record::{SUBKEY_BYTES_MAX, VALUE_BYTES_MAX};
+use barnraise_protocol::dht::shards::{self, HOLDER_ADDRESSES_MAX, Holder, ShardSet};
 use barnraise_protocol::dht::*;
 use barnraise_protocol::framing::{self, HEADER_BYTES};
 use futures::executor::block_on;
@@ -320,6 +322,54 @@ fn progress_that_no_honest_backbone_has_is_none() {
     assert_eq!(BackboneProgress::read(&Record { value, ..record }), None);
 }
 
+fn manifest(n_shards: u8) -> Manifest {
+    let entry = |n: u8| {
+        let sha256 = barnraise_protocol::Sha256Hash([n; 32]);
+        ShardEntry { sha256, n_bytes: 1, n_samples: 1 }
+    };
+    let shape = ImageShape { height: 1, width: 1, channels: 1 };
+    let samples = SampleKind::Images { shape, class_names: vec!["a".into()] };
+    Manifest { name: "data".into(), samples, shards: (0..n_shards).map(entry).collect(), gallery: entry(255) }
+}
+
+#[test]
+fn a_holder_is_found_by_run_and_data() {
+    let data = manifest(3);
+    let shards: ShardSet = [0, 9].into_iter().collect();
+    let addresses = vec![vec![4, 127, 0, 0, 1]; HOLDER_ADDRESSES_MAX + 3];
+    let record = Holder::sign(&owner(), ("barn", &data), &shards, addresses, NOW.after(HOUR)).unwrap();
+    assert_eq!(record.check(NOW, HOUR), Ok(()));
+    let golden = ["02", "0102", "08", &"05047f000001".repeat(HOLDER_ADDRESSES_MAX)].concat();
+    assert_eq!(hex(&record.value), golden);
+    assert_eq!(record.name.key(), shards::key("barn", &data));
+    assert_ne!(record.name.key(), shards::key("shed", &data));
+    assert_ne!(record.name.key(), shards::key("barn", &manifest(2)));
+    let renamed = Manifest { name: "the same".into(), ..data };
+    assert_eq!(record.name.key(), shards::key("barn", &renamed));
+    let read = Holder::read(&record).unwrap();
+    assert_eq!((read.peer, &read.shards), (owner().public(), &shards));
+    assert_eq!(read.addresses.len(), HOLDER_ADDRESSES_MAX);
+    // A place that nobody owns says nothing of who is there.
+    assert_eq!(Holder::read(&Record { subkey: Some(Subkey::new("")), ..record.clone() }), None);
+    for at in 0..record.value.len() {
+        let mut value = record.value.clone();
+        value.truncate(at);
+        assert_eq!(Holder::read(&Record { value, ..record.clone() }), None, "{at} bytes");
+    }
+    let too_many = [&[0xe3, 0x09][..], &[1; 1251], &[0]].concat();
+    assert_eq!(Holder::read(&Record { value: too_many, ..record }), None, "more bits than shards");
+}
+
+#[test]
+fn the_record_of_whoever_keeps_all_fits() {
+    let all: ShardSet = (0..u32::MAX).take(SHARDS_MAX + 100).collect();
+    assert_eq!(all.len(), SHARDS_MAX);
+    let addresses = vec![vec![0xff; ADDRESS_BYTES_MAX]; HOLDER_ADDRESSES_MAX];
+    let record = Holder::sign(&owner(), ("barn", &manifest(1)), &all, addresses, NOW.after(HOUR)).unwrap();
+    assert_eq!(record.check(NOW, HOUR), Ok(()));
+    assert!(Holder::read(&record).unwrap().shards == all);
+}
+
 proptest! {
     #[test]
     fn progress_of_any_bytes_is_some_or_none(at in 0usize..90, bits in 1u8.., cut in 0usize..90) {
@@ -332,6 +382,33 @@ proptest! {
         }
         let cut = cut.min(record.value.len() - 1);
         prop_assert_eq!(BackboneProgress::read(&Record { value: record.value[..cut].to_vec(), ..record }), None);
+    }
+
+    #[test]
+    fn a_set_of_shards_is_a_set(
+        inserted in proptest::collection::vec(0u32..200, 0..60),
+        removed in proptest::collection::vec(0u32..300, 0..60),
+    ) {
+        let mut set = ShardSet::default();
+        let mut want = std::collections::BTreeSet::new();
+        for &shard in &inserted {
+            prop_assert_eq!(set.insert(shard), want.insert(shard));
+        }
+        for &shard in &removed {
+            prop_assert_eq!(set.remove(shard), want.remove(&shard));
+        }
+        prop_assert!(set.iter().eq(want.iter().copied()));
+        prop_assert_eq!((set.len(), set.is_empty()), (want.len(), want.is_empty()));
+        prop_assert!(want.into_iter().collect::<ShardSet>() == set, "one set, one value");
+    }
+
+    #[test]
+    fn any_value_is_a_holder_or_none(value in proptest::collection::vec(any::<u8>(), 0..80)) {
+        let place = Some(Subkey::of_owner(owner().public()));
+        let record = Record::new(Name::dictionary(b"x"), place, value, NOW.after(HOUR));
+        if let Some(holder) = Holder::read(&record) {
+            prop_assert!(holder.addresses.len() <= HOLDER_ADDRESSES_MAX);
+        }
     }
 
     #[test]

@@ -7,6 +7,8 @@ use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
 use serde::{Deserialize, Serialize};
 
+use crate::shards::ShardTraffic;
+
 /// What a contributor is doing, or why it waits. The page turns each into a sentence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "doing", rename_all = "kebab-case")]
@@ -92,6 +94,8 @@ pub struct Contribution {
     pub bytes_up: u64,
     /// Bytes received, likewise.
     pub bytes_down: u64,
+    /// From whom its data came.
+    pub shards: ShardTraffic,
 }
 
 /// What a contributor tells the person.

@@ -1,6 +1,6 @@
 //! What Barnraise peers decide: when an epoch's gradients are due, whose count, how they are averaged and how
-//! liars are borne, what a contributor does next, in which order it reads the data, when it dials again, who has
-//! access to a run, and how much is borne of whom.
+//! liars are borne, what a contributor does next, in which order it reads the data and from whom it takes it, when it
+//! dials again, who has access to a run, and how much is borne of whom.
 //!
 //! Pure state machines. They never read a clock, draw entropy, spawn or do I/O: time and seeds are
 //! arguments, and after each `on_*` the driver drains `poll_action`. Three drivers feed them: tokio in
@@ -22,6 +22,7 @@ pub mod recomputation;
 pub mod robust;
 pub mod round;
 pub mod samples;
+pub mod shards;
 
 /// A point in time: what has passed since an origin that the driver chose, monotonic.
 pub type Moment = std::time::Duration;

@@ -2,7 +2,9 @@
 //! (DeDLOC §3.3).
 //!
 //! The stream says which shard it wants next and is given its samples; batches are drawn at random
-//! from the buffer. Each pass visits every shard once. It never fetches anything itself.
+//! from the buffer. Each pass visits every shard once. Where peers pass shards on, those that fewest keep come
+//! first (DeDLOC appendix H): the order is that of rarity, and random where that is the same. It never fetches
+//! anything itself.
 
 use std::sync::Arc;
 
@@ -40,16 +42,28 @@ impl SampleStream {
         Self { n_shards, capacity, random, order: Vec::new(), fetching: None, buffer: Vec::new() }
     }
 
+    /// Whether a shard is to be fetched now.
+    pub fn is_hungry(&self) -> bool {
+        self.fetching.is_none() && self.buffer.len() < self.capacity && self.n_shards > 0
+    }
+
     /// The shard to fetch now: one at a time, and only while the buffer has room.
     pub fn next_fetch(&mut self) -> Option<ShardId> {
-        if self.fetching.is_some() || self.buffer.len() >= self.capacity || self.n_shards == 0 {
+        self.next_fetch_by(|_| 0)
+    }
+
+    /// The same; of the shards that this pass has left, one with the least `rarity`, at random.
+    pub fn next_fetch_by(&mut self, rarity: impl Fn(u32) -> u32) -> Option<ShardId> {
+        if !self.is_hungry() {
             return None;
         }
         if self.order.is_empty() {
             self.order.extend(0..self.n_shards);
             self.random.shuffle(&mut self.order);
         }
-        self.fetching = self.order.pop();
+        // The order is random, so its last is a random one among equals.
+        let rarest = (0..self.order.len()).rev().min_by_key(|&at| rarity(self.order[at]));
+        self.fetching = rarest.map(|at| self.order.remove(at));
         self.fetching.map(ShardId::Train)
     }
 
@@ -172,6 +186,28 @@ mod tests {
         labels.sort_unstable();
         labels.dedup();
         assert!(labels.len() > 1, "all of one shard");
+    }
+
+    #[test]
+    fn the_rarest_come_first_and_the_pass_stays_whole() {
+        let passes = (0..20).map(|seed| {
+            let mut stream = SampleStream::new(6, 1000, seed);
+            let mut next = || match stream.next_fetch_by(|shard| shard / 2) {
+                Some(id @ ShardId::Train(shard)) => {
+                    stream.on_shard(&self::shard(id));
+                    shard
+                }
+                other => panic!("{other:?}"),
+            };
+            let pass: Vec<u32> = (0..6).map(|_| next()).collect();
+            let rarities: Vec<u32> = pass.iter().map(|shard| shard / 2).collect();
+            assert_eq!(rarities, [0, 0, 1, 1, 2, 2]);
+            pass
+        });
+        let mut passes: Vec<_> = passes.collect();
+        passes.sort_unstable();
+        passes.dedup();
+        assert!(passes.len() > 4, "equals come in any order");
     }
 
     #[test]

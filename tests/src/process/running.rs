@@ -295,6 +295,8 @@ pub struct Given {
     pub status: ExitStatus,
     /// Samples that it said were accepted; 0 where it said nothing.
     pub n_samples: u64,
+    /// What it said at the end.
+    pub said: String,
     /// The end of its log.
     pub log: String,
 }
@@ -341,6 +343,6 @@ impl Joined {
         let (output, status) = self.process.end().await?;
         let said = output.split_once(" samples were accepted").map_or("0", |(n_samples, _)| n_samples);
         let n_samples = said.parse().with_context(|| format!("what was given: {output:?}"))?;
-        Ok(Given { status, n_samples, log: tail(&self.process.log) })
+        Ok(Given { status, n_samples, said: output, log: tail(&self.process.log) })
     }
 }

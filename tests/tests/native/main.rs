@@ -13,6 +13,7 @@ mod local_steps;
 mod outvoted;
 mod progress;
 mod recomputed;
+mod shards;
 mod text;
 
 /// A small model and short epochs; F32 on the wire, so that values can be compared.

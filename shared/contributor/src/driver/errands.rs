@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::dataset::{LabelledImages, Samples};
-use barnraise_protocol::shard::ShardId;
 use futures::FutureExt;
 
 use super::{ComputeKind, Driver, Run};
@@ -109,20 +108,6 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let loaded = self.run.as_ref().and_then(|run| run.loaded);
         let now = self.platform.now();
         loaded.is_some_and(|(_, at)| !self.is_idle || now.saturating_sub(at) <= FRESH_MAX)
-    }
-
-    pub(super) fn next_shard(&mut self) -> Option<ShardId> {
-        if self.wants_gallery() {
-            return Some(ShardId::Gallery);
-        }
-        if self.is_idle || self.contributor.is_stopping() || self.platform.now() < self.shard_retry_at {
-            return None;
-        }
-        let run = self.run.as_mut()?;
-        if run.wanted_shard.is_none() {
-            run.wanted_shard = run.samples.next_fetch();
-        }
-        run.wanted_shard
     }
 }
 

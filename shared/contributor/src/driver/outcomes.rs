@@ -6,21 +6,21 @@ use barnraise_learning::{ComputeDevice, DataShape, MeanGradient, ModelError, Tra
 use barnraise_protocol::gradient::Refusal;
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::state::State;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::DeviceChange;
 use barnraise_swarm::compression::{Compressor, Fate};
 use barnraise_swarm::samples::SampleStream;
+use barnraise_swarm::shards::Exchange;
 use futures::FutureExt;
 use futures::future::Fuse;
 
-use super::{ComputeKind, DEAF_MIN, Driver, Link, NetKind, Run, SHARD_RETRY};
+use super::{ComputeKind, DEAF_MIN, Driver, Link, NetKind, Run};
 use crate::accounting::Accountant;
 use crate::compute::{self, ComputeError, ComputeOutcome, Done, Naming};
 use crate::error::OperationError;
 use crate::event::Event;
-use crate::network::{self, Connected, NetOutcome, ShardOutcome};
+use crate::network::{self, Connected, NetOutcome};
 use crate::platform::Platform;
 use crate::speed::Speed;
 use crate::trial::Verdict;
@@ -92,7 +92,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
 
     /// An errand failed on the network. A connection that had worked before may have died unnoticed:
     /// then the errands are tried once more on a new one.
-    fn on_errand_error(&mut self, reason: &str) {
+    pub(super) fn on_errand_error(&mut self, reason: &str) {
         let was_proven = self.link.as_ref().is_some_and(|link| link.is_proven);
         self.drop_link();
         if !was_proven && self.is_idle {
@@ -178,8 +178,11 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
         self.contributor.set_keeps_late(compressor.keeps());
         self.contributor.set_delayed(description.delayed_updates);
-        let n_shards = description.manifest.shards.len() as u32;
+        let shards = &description.manifest.shards;
+        let n_shards = shards.len() as u32;
+        let sizes = shards.iter().map(|entry| entry.n_bytes).collect();
         let capacity = description.shuffle_buffer_samples as usize;
+        self.platform.on_run(&description);
         self.run = Some(Run {
             description: Rc::clone(&description),
             trainer: None,
@@ -190,6 +193,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             aside: None,
             is_warm: false,
             samples: SampleStream::new(n_shards, capacity, self.seed),
+            exchange: Exchange::new(sizes, self.platform.shard_room(), self.seed.rotate_left(32)),
+            survey_by: self.survey_by(),
             wanted_shard: None,
             partial_state: None,
             partial_shard: None,
@@ -435,52 +440,6 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             device_name: self.device.name().to_owned(),
             reason,
         });
-    }
-
-    pub(super) fn on_shard(&mut self, outcome: ShardOutcome<P>) {
-        let ShardOutcome { id, link_id, stream, partial, result } = outcome;
-        self.shard_id = None;
-        self.shard_cancel = None;
-        if let Some(link) = self.link.as_mut().filter(|link| link.id == link_id) {
-            link.shard = stream;
-            link.is_proven |= result.is_ok();
-        }
-        let Some(run) = &mut self.run else { return };
-        if let Some(partial) = partial {
-            run.partial_shard = Some((id, partial));
-        }
-        match result {
-            Ok(shard) if id == ShardId::Gallery => self.on_gallery(shard),
-            Ok(shard) => {
-                run.wanted_shard = None;
-                run.samples.on_shard(&shard);
-            }
-            Err(OperationError::Cancelled) => {}
-            Err(error) => self.on_shard_error(id, &error),
-        }
-    }
-
-    fn on_shard_error(&mut self, id: ShardId, error: &OperationError) {
-        let is_about_the_network =
-            error.is_cut() || matches!(error, OperationError::Stalled | OperationError::Open { .. });
-        if id == ShardId::Gallery {
-            match is_about_the_network && self.is_idle {
-                true => self.on_errand_error(&error.to_string()),
-                false => self.on_gallery_failed(&error.to_string()),
-            }
-            return;
-        }
-        self.shard_retry_at = self.platform.now() + SHARD_RETRY;
-        if is_about_the_network {
-            // The session notices a dead connection; what arrived of the shard is kept.
-            return;
-        }
-        if let Some(run) = &mut self.run {
-            run.wanted_shard = None;
-            run.partial_shard = None;
-            run.samples.on_fetch_failed();
-        }
-        self.fail(format!("A shard of the data could not be had: {error}"));
     }
 }
 

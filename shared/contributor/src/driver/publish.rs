@@ -61,6 +61,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             loss: self.loss,
             bytes_up: self.meter.up(),
             bytes_down: self.meter.down(),
+            shards: self.run.as_ref().map(|run| run.exchange.traffic()).unwrap_or_default(),
         }
     }
 

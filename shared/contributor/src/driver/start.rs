@@ -4,15 +4,13 @@ use std::rc::Rc;
 
 use barnraise_learning::{ComputeDevice, DataShape};
 use barnraise_protocol::contribute::{DEVICE_NAME_CHARS_MAX, Join, Report};
-use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::contributor::Action;
 use futures::FutureExt;
 
 use super::{ComputeKind, Driver, NetKind, outcomes};
 use crate::compute::{self, Naming};
 use crate::event::Event;
-use crate::network::{self, NetOutcome, ShardRequest};
-use crate::operation::Operation;
+use crate::network::{self, NetOutcome};
 use crate::platform::Platform;
 use crate::trial;
 
@@ -248,27 +246,5 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.compute_kind = Some(ComputeKind::Gradient);
         self.compute = compute::gradient(self.platform, trainer, naming).boxed_local().fuse();
         true
-    }
-
-    fn start_shard(&mut self) {
-        if self.shard_id.is_some() {
-            return;
-        }
-        let Some(id) = self.next_shard() else { return };
-        let (Some(link), Some(run)) = (&mut self.link, &mut self.run) else { return };
-        let Some(&entry) = id.entry(&run.description.manifest) else { return };
-        let (cancel, cancelled) = futures::channel::oneshot::channel();
-        let operation = Operation { platform: self.platform, meter: Rc::clone(&self.meter), cancelled };
-        let partial = run.partial_shard.take_if(|(cut, _)| *cut == id).map(|(_, partial)| partial);
-        let request = ShardRequest { id, entry, link_id: link.id, stream: link.shard.take(), partial };
-        let progress = Rc::clone(&self.shard_progress);
-        progress.set((0, u64::from(entry.n_bytes)));
-        let fetch = network::fetch_shard(operation, request, Rc::clone(&run.description), progress);
-        if id == ShardId::Gallery {
-            link.used_at = self.platform.now();
-        }
-        self.shard_id = Some(id);
-        self.shard_cancel = Some(cancel);
-        self.shard = fetch.boxed_local().fuse();
     }
 }

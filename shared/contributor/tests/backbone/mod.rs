@@ -1,6 +1,8 @@
 //! A whole backbone in memory: the averaging round of `barnraise-swarm` behind the conversations of
 //! `barnraise-protocol`, on duplex streams that can be cut.
 
+pub(crate) mod peers;
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use barnraise_protocol::dht::backbone::Backbone;
 use barnraise_protocol::dht::progress::BackboneProgress;
+use barnraise_protocol::dht::shards::Holder;
 use barnraise_protocol::dht::{MESSAGE_BYTES_MAX, Name, NodeToPeer, PeerToNode, Record, UnixMillis};
 use barnraise_protocol::framing;
 use libfuzzer_sys::fuzz_target;
@@ -30,4 +31,5 @@ fn check(record: &Record) {
     let _ = record.check(UnixMillis(1_795_000_000_000), Duration::from_secs(3600));
     let _ = Backbone::read(record);
     let _ = BackboneProgress::read(record);
+    let _ = Holder::read(record);
 }

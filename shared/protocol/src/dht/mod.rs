@@ -9,6 +9,7 @@
 pub mod backbone;
 pub mod progress;
 pub mod record;
+pub mod shards;
 
 use std::time::Duration;
 

@@ -1,0 +1,231 @@
+//! Who keeps what: this machine's record in the DHT, and those of the others. Both go through the backbone, which
+//! is a peer of the DHT and searches for whoever asks.
+
+use std::collections::HashMap;
+use std::net::Ipv6Addr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use barnraise_protocol::dht::record::Record;
+use barnraise_protocol::dht::shards::{self, HOLDER_ADDRESSES_MAX, Holder, ShardSet};
+use barnraise_protocol::dht::{self, Freshness, UnixMillis};
+use barnraise_relay::{Node, Reachability};
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::dht::StorageLimits;
+use barnraise_swarm::shards::Survey;
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
+use tokio::time::Instant;
+
+use super::{Found, Shared, SharedRun, lock};
+
+/// How often is looked for others while shards are wanted, and how soon others hear of what is newly kept.
+const LOOK_EVERY: Duration = Duration::from_secs(4);
+/// And while none is wanted.
+const LOOK_EVERY_IDLE: Duration = Duration::from_secs(60);
+/// For how long this machine's record is believed.
+const LIFETIME: Duration = Duration::from_secs(240);
+/// How often it is said again, well before that.
+const REFRESH: Duration = Duration::from_secs(80);
+/// The backbone has requests of its own to wait for.
+const DHT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What the DHT was told last.
+#[derive(Clone)]
+pub(super) struct Said {
+    run: Arc<SharedRun>,
+    shards: ShardSet,
+    addresses: Vec<Vec<u8>>,
+    at: Instant,
+    expires_at: UnixMillis,
+}
+
+/// Says what is kept here and finds out what is kept elsewhere, again and again.
+pub(super) async fn run(shared: Arc<Shared>, node: Node, backbone: PeerId, said: Arc<Mutex<Option<Said>>>) {
+    loop {
+        let run = shared.run().await;
+        let kept = shared.kept(&run).await;
+        if shared.bytes_per_second > 0 {
+            let addresses = to_announce(node.addresses(), node.reachability());
+            let before = lock(&said).clone();
+            if is_due(before.as_ref(), &run, &kept, &addresses) {
+                let told = announce(&shared, &node, backbone, &run, (&kept, addresses)).await;
+                match told {
+                    Ok(now) => *lock(&said) = Some(now),
+                    Err(reason) => {
+                        tracing::debug!(reason, "the DHT does not know which shards are kept here")
+                    }
+                }
+            }
+        }
+        match tokio::time::timeout(DHT_TIMEOUT, look(&shared, &node, backbone, &run)).await {
+            Ok(Ok((holders, addresses))) => {
+                tracing::debug!(
+                    n_holders = holders.len(),
+                    n_kept = kept.len(),
+                    "looked for who keeps shards"
+                );
+                let mut found = lock(&shared.found);
+                // Another run may have begun meanwhile.
+                if shared.run.borrow().as_ref().is_some_and(|current| Arc::ptr_eq(current, &run)) {
+                    let here = PeerKey(node.peer_id().to_bytes());
+                    *found = Found { survey: Some(Survey { here, kept, holders }), addresses };
+                }
+            }
+            Ok(Err(reason)) => tracing::debug!(reason, "it is not known who keeps shards"),
+            Err(_) => tracing::debug!("it is not known who keeps shards: the DHT does not answer"),
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+        let _ = tokio::time::timeout(LOOK_EVERY_IDLE, shared.stirred.notified()).await;
+    }
+}
+
+/// Whether the DHT is to be told: something new, or the same again before it expires.
+fn is_due(said: Option<&Said>, run: &Arc<SharedRun>, kept: &ShardSet, addresses: &[Vec<u8>]) -> bool {
+    match said.filter(|said| Arc::ptr_eq(&said.run, run)) {
+        // Nobody needs to know of a peer that keeps nothing, or that nobody can reach.
+        None => !kept.is_empty() && !addresses.is_empty(),
+        Some(said) => said.shards != *kept || said.addresses != addresses || said.at.elapsed() >= REFRESH,
+    }
+}
+
+async fn announce(
+    shared: &Shared,
+    node: &Node,
+    backbone: PeerId,
+    run: &Arc<SharedRun>,
+    (kept, addresses): (&ShardSet, Vec<Vec<u8>>),
+) -> Result<Said, String> {
+    let expires_at = now().after(LIFETIME);
+    let of_run = (&run.run_id[..], &run.manifest);
+    let record = Holder::sign(&shared.key, of_run, kept, addresses.clone(), expires_at);
+    put(node, backbone, record.map_err(|refusal| refusal.to_string())?).await?;
+    tracing::debug!(n_shards = kept.len(), "the DHT knows which shards are kept here");
+    Ok(Said { run: run.clone(), shards: kept.clone(), addresses, at: Instant::now(), expires_at })
+}
+
+/// Takes back what was said, as far as anything in a DHT can be: what counts is what expires last.
+pub(super) async fn withdraw(
+    shared: &Shared,
+    node: &Node,
+    backbone: PeerId,
+    said: Said,
+) -> Result<(), String> {
+    let expires_at = said.expires_at.after(Duration::from_millis(1));
+    let of_run = (&said.run.run_id[..], &said.run.manifest);
+    let record = Holder::sign(&shared.key, of_run, &ShardSet::default(), [], expires_at);
+    put(node, backbone, record.map_err(|refusal| refusal.to_string())?).await
+}
+
+async fn put(node: &Node, backbone: PeerId, record: Record) -> Result<(), String> {
+    let putting = async {
+        let stream = node.open(backbone, dht::PROTOCOL).await;
+        let mut stream = stream.map_err(|error| error.to_string())?;
+        let mut verdicts = dht::put(&mut stream, vec![record]).await.map_err(|error| error.to_string())?;
+        match verdicts.pop() {
+            Some(Err(refusal)) => Err(refusal.to_string()),
+            _ => Ok(()),
+        }
+    };
+    let put = tokio::time::timeout(DHT_TIMEOUT, putting).await;
+    put.unwrap_or_else(|_| Err("the DHT does not answer".to_owned()))
+}
+
+type Holders = (Vec<(PeerKey, ShardSet)>, HashMap<PeerId, Vec<Multiaddr>>);
+
+/// Everybody else who says that they keep shards, and whom this machine can dial.
+async fn look(shared: &Shared, node: &Node, backbone: PeerId, run: &SharedRun) -> Result<Holders, String> {
+    let mut stream = node.open(backbone, dht::PROTOCOL).await.map_err(|error| error.to_string())?;
+    let keys = vec![shards::key(&run.run_id, &run.manifest)];
+    let lifetime_max = StorageLimits::default().lifetime_max;
+    let answers = dht::get(&mut stream, keys, Freshness::Newest, now(), lifetime_max).await;
+    let records = answers.map_err(|error| error.to_string())?;
+    let (mut holders, mut places) = (Vec::new(), HashMap::new());
+    for holder in records.iter().flatten().filter_map(Holder::read) {
+        let Some(peer) = crate::access::peer_id(holder.peer).filter(|_| holder.peer != shared.key.public())
+        else {
+            continue;
+        };
+        let addresses = node.within_reach(&holder.addresses).into_iter();
+        let addresses: Vec<Multiaddr> =
+            addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect();
+        if !addresses.is_empty() && !holder.shards.is_empty() {
+            holders.push((PeerKey(peer.to_bytes()), holder.shards));
+            places.insert(peer, addresses);
+        }
+    }
+    Ok((holders, places))
+}
+
+/// The addresses at which others may find this machine, the farthest-reaching first. Where it was tested and
+/// found closed, those in the open lead nowhere.
+fn to_announce(addresses: Vec<Multiaddr>, reachability: Reachability) -> Vec<Vec<u8>> {
+    let mut ranked: Vec<(u8, Multiaddr)> =
+        addresses.into_iter().filter(is_native).map(|address| (distance(&address), address)).collect();
+    ranked.sort_by_key(|(distance, _)| *distance);
+    if reachability == Reachability::Private {
+        ranked.retain(|(distance, address)| *distance > 0 || is_circuit(address));
+    }
+    // On a machine that others reach, its loopback addresses are of no use to them.
+    let nearest = ranked.first().map_or(0, |(distance, _)| *distance);
+    ranked.retain(|(distance, _)| *distance < LOOPBACK || nearest == LOOPBACK);
+    ranked.into_iter().map(|(_, address)| address.to_vec()).take(HOLDER_ADDRESSES_MAX).collect()
+}
+
+const LOOPBACK: u8 = 2;
+
+/// 0 in the open, 1 in a network of its own, [`LOOPBACK`] on the machine.
+fn distance(address: &Multiaddr) -> u8 {
+    match address.iter().next() {
+        Some(Protocol::Ip4(ip)) if ip.is_loopback() => LOOPBACK,
+        Some(Protocol::Ip6(Ipv6Addr::LOCALHOST)) => LOOPBACK,
+        Some(Protocol::Ip4(ip)) if ip.is_private() || ip.is_link_local() => 1,
+        Some(Protocol::Ip6(ip)) if ip.is_unique_local() || ip.is_unicast_link_local() => 1,
+        _ => 0,
+    }
+}
+
+fn is_circuit(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::P2pCircuit)
+}
+
+/// QUIC and TCP, and through a relay by either: what native peers dial.
+fn is_native(address: &Multiaddr) -> bool {
+    let is_for_browsers = |part: Protocol<'_>| {
+        matches!(part, Protocol::WebTransport | Protocol::WebRTCDirect | Protocol::Ws(_) | Protocol::Wss(_))
+    };
+    let mut parts = address.iter();
+    !parts.any(is_for_browsers)
+}
+
+fn now() -> UnixMillis {
+    UnixMillis(0).after(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn an_address_is_announced_to_those_who_can_dial_it() {
+        let relay = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+        let [loopback, private, open, web, circuit] = [
+            "/ip4/127.0.0.1/tcp/1",
+            "/ip4/192.168.1.2/udp/1/quic-v1",
+            "/ip4/198.51.100.7/tcp/1",
+            "/ip4/198.51.100.7/udp/1/quic-v1/webtransport",
+            &format!("{relay}/p2p-circuit"),
+        ]
+        .map(|address| address.parse::<Multiaddr>().unwrap());
+        let all = vec![loopback.clone(), private.clone(), web, circuit.clone(), open.clone()];
+        let told =
+            |addresses: &[Multiaddr]| -> Vec<Vec<u8>> { addresses.iter().map(Multiaddr::to_vec).collect() };
+        let open_first = told(&[circuit.clone(), open, private.clone()]);
+        assert_eq!(to_announce(all.clone(), Reachability::Public), open_first);
+        assert_eq!(to_announce(all.clone(), Reachability::Unknown), open_first);
+        assert_eq!(to_announce(all, Reachability::Private), told(&[circuit, private]));
+        assert_eq!(to_announce(vec![loopback.clone()], Reachability::Private), told(&[loopback]));
+    }
+}

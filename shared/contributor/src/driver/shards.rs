@@ -1,0 +1,186 @@
+//! One shard at a time: which, from whom, and what follows from what came.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use barnraise_protocol::bulk::Partial;
+use barnraise_protocol::shard::ShardId;
+use barnraise_swarm::Moment;
+use barnraise_swarm::shards::Source;
+use futures::FutureExt;
+
+use super::{Driver, SHARD_RETRY};
+use crate::error::OperationError;
+use crate::event::Event;
+use crate::network::{self, FetchedShard, ShardOutcome, ShardRequest};
+use crate::operation::Operation;
+use crate::platform::{PeerShard, Platform};
+
+/// The first shard is wanted from the backbone if by then nobody is known who keeps any.
+const SURVEY_PATIENCE: Duration = Duration::from_secs(5);
+
+impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
+    fn next_shard(&mut self) -> Option<ShardId> {
+        if self.wants_gallery() {
+            return Some(ShardId::Gallery);
+        }
+        let now = self.platform.now();
+        if self.is_idle || self.contributor.is_stopping() || now < self.shard_retry_at {
+            return None;
+        }
+        let run = self.run.as_mut()?;
+        if run.wanted_shard.is_none() && run.samples.is_hungry() {
+            if let Some(survey) = self.platform.survey() {
+                run.exchange.on_survey(survey);
+                run.survey_by = None;
+            }
+            if run.survey_by.is_some_and(|at| now < at) {
+                return None;
+            }
+            let exchange = &run.exchange;
+            run.wanted_shard = run.samples.next_fetch_by(|shard| exchange.rarity(shard));
+        }
+        run.wanted_shard
+    }
+
+    /// Until when a first survey of a new run is waited for.
+    pub(super) fn survey_by(&self) -> Option<Moment> {
+        self.platform.has_peers().then(|| self.platform.now() + SURVEY_PATIENCE)
+    }
+
+    pub(super) fn start_shard(&mut self) {
+        if self.shard_id.is_some() {
+            return;
+        }
+        let Some(id) = self.next_shard() else { return };
+        let now = self.platform.now();
+        let (Some(link), Some(run)) = (&mut self.link, &mut self.run) else { return };
+        let Some(&entry) = id.entry(&run.description.manifest) else { return };
+        let (cancel, cancelled) = futures::channel::oneshot::channel();
+        let operation = Operation { platform: self.platform, meter: Rc::clone(&self.meter), cancelled };
+        let partial = run.partial_shard.take_if(|(cut, _)| *cut == id).map(|(_, partial)| partial);
+        let (source, room) = match id {
+            ShardId::Train(shard) if !run.exchange.keeps(shard) => {
+                let n_here = partial.as_ref().map_or(0, Partial::n_bytes);
+                (run.exchange.source(now, shard, n_here), run.exchange.room_for(shard))
+            }
+            // What is kept comes from nobody, unless it turns out to be gone.
+            ShardId::Train(_) | ShardId::Gallery => (Source::Backbone, Some(Vec::new())),
+        };
+        let stream = link.shard.take_if(|_| source == Source::Backbone);
+        let request = ShardRequest { id, entry, link_id: link.id, source, stream, partial, room };
+        let progress = Rc::clone(&self.shard_progress);
+        progress.set((0, u64::from(entry.n_bytes)));
+        let about = (Rc::clone(&run.description), Rc::clone(&self.ticket));
+        let fetch = network::fetch_shard(operation, request, about, progress);
+        if id == ShardId::Gallery {
+            link.used_at = now;
+        }
+        self.shard_id = Some(id);
+        self.shard_cancel = Some(cancel);
+        self.shard = fetch.boxed_local().fuse();
+    }
+
+    pub(super) fn on_shard(&mut self, outcome: ShardOutcome<P>) {
+        let ShardOutcome { id, link_id, source, stream, partial, room, result } = outcome;
+        self.shard_id = None;
+        self.shard_cancel = None;
+        let is_from_backbone = source == Source::Backbone;
+        if let Some(link) = self.link.as_mut().filter(|link| is_from_backbone && link.id == link_id) {
+            link.shard = stream;
+            link.is_proven |= result.is_ok();
+        }
+        let goes_on = match id {
+            ShardId::Train(shard) => {
+                self.note_shard(shard, &source, partial.as_ref(), room.as_deref(), &result)
+            }
+            ShardId::Gallery => false,
+        };
+        let Some(run) = &mut self.run else { return };
+        if let Some(partial) = partial {
+            run.partial_shard = Some((id, partial));
+        }
+        match result {
+            Ok(shard) if id == ShardId::Gallery => self.on_gallery(shard.samples),
+            Ok(shard) => {
+                run.wanted_shard = None;
+                run.samples.on_shard(&shard.samples);
+            }
+            Err(OperationError::Cancelled) => {}
+            // Somebody else is asked for it at once.
+            Err(_) if goes_on => {}
+            Err(error) => self.on_shard_error(id, &error),
+        }
+    }
+
+    /// Tells the exchange what came of a fetch; returns whether it is to be gone on with elsewhere.
+    fn note_shard(
+        &mut self,
+        shard: u32,
+        source: &Source,
+        partial: Option<&Partial>,
+        room: Option<&[u32]>,
+        result: &Result<FetchedShard, OperationError>,
+    ) -> bool {
+        let (platform, now) = (self.platform, self.platform.now());
+        let Some(exchange) = self.run.as_mut().map(|run| &mut run.exchange) else { return false };
+        let here = partial.map_or(&[][..], Partial::bytes);
+        let goes_on = match result {
+            Ok(fetched) => {
+                match (&fetched.bytes, room) {
+                    (None, _) => exchange.on_kept(shard, &[]),
+                    (Some(_), Some(evicted)) => exchange.on_kept(shard, evicted),
+                    (Some(_), None) => {}
+                }
+                if let Some(bytes) = &fetched.bytes {
+                    exchange.on_delivered(shard, source, bytes);
+                }
+                if let (Source::Peer(peer), Some(_)) = (source, &fetched.bytes) {
+                    platform.on_peer_shard(peer, shard, PeerShard::Delivered);
+                }
+                false
+            }
+            Err(OperationError::Cancelled) => {
+                exchange.on_interrupted(shard, source, here);
+                false
+            }
+            Err(error) if error.is_wrong() => exchange.on_wrong(shard, source),
+            // Its hash is the manifest's, so whoever sent it is not to blame.
+            Err(error) if error.is_about_data() => false,
+            Err(error) => {
+                exchange.on_failed(now, shard, source, here);
+                if let Source::Peer(peer) = source {
+                    platform.on_peer_shard(peer, shard, PeerShard::Failed(&error.to_string()));
+                }
+                *source != Source::Backbone
+            }
+        };
+        while let Some(convicted) = exchange.poll_convicted() {
+            platform.on_peer_shard(&convicted.peer, convicted.shard, PeerShard::Wrong);
+        }
+        goes_on
+    }
+
+    fn on_shard_error(&mut self, id: ShardId, error: &OperationError) {
+        let is_about_the_network =
+            error.is_cut() || matches!(error, OperationError::Stalled | OperationError::Open { .. });
+        if id == ShardId::Gallery {
+            match is_about_the_network && self.is_idle {
+                true => self.on_errand_error(&error.to_string()),
+                false => self.on_gallery_failed(&error.to_string()),
+            }
+            return;
+        }
+        self.shard_retry_at = self.platform.now() + SHARD_RETRY;
+        if is_about_the_network {
+            // The session notices a dead connection; what arrived of the shard is kept.
+            return;
+        }
+        if let Some(run) = &mut self.run {
+            run.wanted_shard = None;
+            run.partial_shard = None;
+            run.samples.on_fetch_failed();
+        }
+        self.fail(format!("A shard of the data could not be had: {error}"));
+    }
+}

@@ -1,0 +1,291 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: Moment = Moment::from_secs(1000);
+
+fn peer(n: u8) -> PeerKey {
+    PeerKey(vec![n])
+}
+
+fn from(n: u8) -> Source {
+    Source::Peer(peer(n))
+}
+
+fn set(shards: impl IntoIterator<Item = u32>) -> ShardSet {
+    shards.into_iter().collect()
+}
+
+/// Ten shards of 100 bytes, room for `n_kept`; the others keep what is said.
+fn exchange(n_kept: u64, kept: &[u32], holders: &[(u8, &[u32])]) -> Exchange {
+    exchange_of(peer(100), n_kept, kept, holders)
+}
+
+fn exchange_of(here: PeerKey, n_kept: u64, kept: &[u32], holders: &[(u8, &[u32])]) -> Exchange {
+    let mut exchange = Exchange::new(vec![100; 10], n_kept * 100, 7);
+    let holders = holders.iter().map(|&(n, shards)| (peer(n), set(shards.to_vec()))).collect();
+    exchange.on_survey(Survey { here, kept: set(kept.to_vec()), holders });
+    exchange
+}
+
+/// Everybody who is asked for a shard until the backbone is; all fail.
+fn asked(exchange: &mut Exchange, now: Moment, shard: u32) -> Vec<PeerKey> {
+    let mut asked = Vec::new();
+    loop {
+        match exchange.source(now, shard, 0) {
+            Source::Backbone => return asked,
+            source @ Source::Peer(_) => {
+                exchange.on_failed(now, shard, &source, &[]);
+                let Source::Peer(peer) = source else { continue };
+                asked.push(peer);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shard_comes_from_those_who_keep_it_and_from_the_backbone_last() {
+    let mut exchange = exchange(10, &[], &[(1, &[0, 1]), (2, &[1]), (3, &[1]), (4, &[1]), (5, &[1])]);
+    assert_eq!(exchange.source(NOW, 9, 0), Source::Backbone, "nobody keeps it");
+    assert_eq!(asked(&mut exchange, NOW, 0), [peer(1)]);
+    let mut others = asked(&mut exchange, NOW, 1);
+    assert_eq!(others.len(), ATTEMPTS_MAX);
+    others.sort_unstable();
+    others.dedup();
+    assert!(others.len() == ATTEMPTS_MAX && !others.contains(&peer(1)), "each once, and nobody who failed");
+    assert_eq!(exchange.traffic().n_failed, 4);
+    // After a while they are asked again, and for ever less often.
+    exchange.on_delivered(1, &Source::Backbone, &[0; 100]);
+    assert_eq!(asked(&mut exchange, NOW + PAUSE_MIN, 0), [peer(1)]);
+    exchange.on_delivered(0, &Source::Backbone, &[0; 100]);
+    assert!(asked(&mut exchange, NOW + PAUSE_MIN * 2, 0).is_empty());
+    exchange.on_delivered(0, &Source::Backbone, &[0; 100]);
+    assert_eq!(asked(&mut exchange, NOW + PAUSE_MIN * 3, 0), [peer(1)]);
+}
+
+#[test]
+fn a_backbone_that_fails_is_no_dead_end() {
+    let mut exchange = exchange(10, &[], &[(1, &[0])]);
+    assert_eq!(asked(&mut exchange, NOW, 0), [peer(1)]);
+    exchange.on_failed(NOW, 0, &Source::Backbone, &[]);
+    assert_eq!(exchange.source(NOW + PAUSE_MAX, 0, 0), from(1));
+}
+
+#[test]
+fn those_who_delivered_are_preferred_and_others_are_tried() {
+    let mut exchange = exchange(10, &[], &[(1, &[0]), (2, &[0]), (3, &[0])]);
+    exchange.on_delivered(1, &from(2), &[0; 100]);
+    let mut n_asked = [0; 4];
+    for _ in 0..1000 {
+        let Source::Peer(PeerKey(name)) = exchange.source(NOW, 0, 0) else { panic!("the backbone") };
+        n_asked[usize::from(name[0])] += 1;
+        exchange.on_delivered(0, &Source::Backbone, &[0; 100]);
+    }
+    assert!(n_asked[2] > 650 && n_asked[1] > 50 && n_asked[3] > 50, "{n_asked:?}");
+}
+
+#[test]
+fn whoever_sent_all_of_a_wrong_shard_is_not_asked_again() {
+    let mut exchange = exchange(10, &[], &[(1, &[0, 1])]);
+    assert_eq!(exchange.rarity(0), 1);
+    assert_eq!(exchange.source(NOW, 0, 0), from(1));
+    exchange.on_wrong(0, &from(1));
+    assert_eq!(exchange.poll_convicted(), Some(Convicted { peer: peer(1), shard: 0 }));
+    assert_eq!(exchange.poll_convicted(), None);
+    assert_eq!(exchange.source(NOW, 0, 0), Source::Backbone);
+    assert_eq!(exchange.source(NOW + PAUSE_MAX * 100, 1, 0), Source::Backbone);
+    assert_eq!((exchange.rarity(0), exchange.rarity(1)), (0, 0), "what it says it keeps does not count");
+    let traffic = exchange.traffic();
+    assert_eq!((traffic.n_wrong, traffic.bytes_from_peers, traffic.bytes_from_backbone), (1, 100, 0));
+}
+
+/// Three peers send a shard together; `liar` sends other bytes than it should.
+fn sent_by_three(liar: u8) -> (Exchange, Vec<u8>) {
+    let mut exchange = exchange(10, &[], &[]);
+    let right: Vec<u8> = (0..100).collect();
+    let mut sent = right.clone();
+    sent[usize::from(liar - 1) * 40] ^= 1;
+    exchange.source(NOW, 0, 0);
+    exchange.on_failed(NOW, 0, &from(1), &sent[..40]);
+    exchange.source(NOW, 0, 40);
+    exchange.on_interrupted(0, &from(2), &sent[..80]);
+    exchange.source(NOW, 0, 80);
+    exchange.on_wrong(0, &from(3));
+    assert_eq!(exchange.poll_convicted(), None, "it may have been any of them");
+    (exchange, right)
+}
+
+#[test]
+fn of_several_senders_the_right_bytes_tell_who_lied() {
+    for liar in 1..=3 {
+        let (mut exchange, right) = sent_by_three(liar);
+        exchange.source(NOW, 0, 0);
+        exchange.on_delivered(0, &Source::Backbone, &right);
+        assert_eq!(exchange.poll_convicted(), Some(Convicted { peer: peer(liar), shard: 0 }));
+        assert_eq!(exchange.poll_convicted(), None);
+        let traffic = exchange.traffic();
+        assert_eq!((traffic.bytes_from_peers, traffic.bytes_from_backbone), (100, 100));
+    }
+}
+
+#[test]
+fn what_the_backbone_sent_of_it_blames_nobody() {
+    let mut exchange = exchange(10, &[], &[(1, &[0])]);
+    exchange.source(NOW, 0, 0);
+    exchange.on_interrupted(0, &Source::Backbone, &[0; 60]);
+    exchange.source(NOW, 0, 60);
+    assert!(exchange.on_wrong(0, &from(1)));
+    assert_eq!(exchange.poll_convicted().map(|convicted| convicted.peer), Some(peer(1)));
+    assert!(!exchange.on_wrong(0, &Source::Backbone));
+    assert_eq!(exchange.poll_convicted(), None);
+}
+
+#[test]
+fn the_most_replicated_make_room_and_the_last_copy_stays() {
+    let others: &[(u8, &[u32])] = &[(1, &[0, 1, 5]), (2, &[0, 5]), (3, &[0])];
+    let is_far = |here: &PeerKey| {
+        let exchange = exchange_of(here.clone(), 3, &[], others);
+        [0, 1, 5].into_iter().all(|shard| !exchange.is_nearest(shard))
+    };
+    let here = (101..=255).map(peer).find(is_far).unwrap();
+    let mut room = exchange_of(here.clone(), 3, &[0, 1, 2], others);
+    assert_eq!(room.room_for(6), Some(vec![0]), "three others keep it");
+    room.on_kept(6, &[0]);
+    assert_eq!(room.room_for(5), Some(vec![1]));
+    room.on_kept(5, &[1]);
+    // Only what is newly here and what nobody else keeps is left.
+    assert_eq!(room.room_for(7), Some(vec![5]));
+    room.on_kept(7, &[5]);
+    assert_eq!(room.room_for(5), None, "two others keep it, and nobody else the rest");
+    assert!(matches!(room.room_for(8).as_deref(), Some([2 | 6 | 7])), "nobody else keeps any of them");
+    assert_eq!(exchange_of(here.clone(), 10, &[0, 1, 2], others).room_for(5), Some(vec![]));
+    assert_eq!(exchange_of(here, 0, &[], others).room_for(5), None);
+}
+
+#[test]
+fn each_shard_is_nearest_to_one_of_those_who_keep_it() {
+    let all: Vec<u32> = (0..10).collect();
+    let mut guardians = vec![0; 10];
+    let mut first = vec![0; 10];
+    for here in 0..5 {
+        let others: Vec<(u8, &[u32])> = (0..5).filter(|&n| n != here).map(|n| (n, &all[..])).collect();
+        let mut full = exchange_of(peer(here), 10, &all, &others);
+        full.capacity = 1000 - 1;
+        for shard in 0..10 {
+            guardians[shard as usize] += u32::from(full.dispensable(shard) == 0);
+        }
+        let gone = full.room_for(0);
+        assert!(gone.is_none_or(|gone| gone.iter().all(|&gone| full.dispensable(gone) == 4)));
+        let nothing: Vec<(u8, &[u32])> = others.iter().map(|&(n, _)| (n, &[][..])).collect();
+        let empty = exchange_of(peer(here), 10, &[], &nothing);
+        for shard in 0..10 {
+            assert!([0, u32::MAX].contains(&empty.rarity(shard)));
+            first[shard as usize] += u32::from(empty.rarity(shard) == 0);
+        }
+    }
+    assert_eq!(guardians, [1; 10], "one of them keeps it, whatever the others do");
+    assert_eq!(first, [1; 10], "one of them fetches it before anything else");
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut exchange = Exchange::new(vec![100; 4], 400, 1);
+    let name = |n: u32| PeerKey(n.to_le_bytes().to_vec());
+    let holders = (0..10_000).map(|n| (name(n), set([0]))).collect();
+    exchange.on_survey(Survey { here: peer(0), kept: set([]), holders });
+    assert_eq!(exchange.rarity(0), HOLDERS_MAX as u32);
+    exchange.source(NOW, 0, 0);
+    exchange.on_wrong(0, &Source::Peer(name(1)));
+    for n in 0..10_000 {
+        exchange.on_failed(NOW, 1, &Source::Peer(name(n + 2)), &[]);
+    }
+    assert_eq!(exchange.conducts.len(), CONDUCTS_MAX);
+    assert!(exchange.conducts[&name(1)].is_banned, "the last to be forgotten");
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Survey { kept: Vec<u32>, holders: Vec<(u8, Vec<u32>)> },
+    Fetch { shard: u32, ends: Vec<u8> },
+    Keep(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let shards = || proptest::collection::vec(0u32..14, 0..8);
+    let step = prop_oneof![
+        (shards(), proptest::collection::vec((0u8..6, shards()), 0..6))
+            .prop_map(|(kept, holders)| Step::Survey { kept, holders }),
+        (0u32..10, proptest::collection::vec(0u8..5, 1..8))
+            .prop_map(|(shard, ends)| Step::Fetch { shard, ends }),
+        (0u32..12).prop_map(Step::Keep),
+    ];
+    proptest::collection::vec(step, 0..60)
+}
+
+proptest! {
+    /// Whatever is said and whatever comes of it: nobody is asked who does not keep a shard or who lied, a fetch
+    /// comes to the backbone in the end, and no more is kept than there is room for.
+    #[test]
+    fn the_rules_hold_after_anything(steps in steps(), seed in any::<u64>()) {
+        let (sizes, capacity) = ([30, 100, 7, 100, 55, 100, 1, 100, 100, 90].to_vec(), 300);
+        let mut exchange = Exchange::new(sizes.clone(), capacity, seed);
+        let (mut said, mut liars, mut now) = (BTreeMap::new(), Vec::new(), NOW);
+        for step in steps {
+            now += Duration::from_secs(5);
+            match step {
+                Step::Survey { kept, holders } => {
+                    said = holders.iter().map(|(n, shards)| (peer(*n), set(shards.clone()))).collect();
+                    let mut room = capacity;
+                    let fits = |shard: &u32| {
+                        let n_bytes = sizes.get(*shard as usize).copied().unwrap_or(0);
+                        room.checked_sub(u64::from(n_bytes)).map(|left| room = left).is_some()
+                    };
+                    let kept: Vec<u32> = set(kept).iter().filter(fits).collect();
+                    let holders = holders.into_iter().map(|(n, shards)| (peer(n), set(shards))).collect();
+                    exchange.on_survey(Survey { here: peer(9), kept: set(kept), holders });
+                }
+                Step::Fetch { shard, ends } => {
+                    let size = sizes[shard as usize] as usize;
+                    let mut here = 0;
+                    for end in ends {
+                        let source = exchange.source(now, shard, here as u64);
+                        if let Source::Peer(peer) = &source {
+                            prop_assert!(said.get(peer).is_some_and(|shards: &ShardSet| shards.contains(shard)));
+                            prop_assert!(!liars.contains(peer));
+                        }
+                        match end {
+                            0 => { exchange.on_delivered(shard, &source, &vec![0; size]); here = 0; }
+                            1 => { exchange.on_wrong(shard, &source); here = 0; }
+                            2 => { here = size / 2; exchange.on_interrupted(shard, &source, &vec![1; here]); }
+                            _ => exchange.on_failed(now, shard, &source, &vec![1; here]),
+                        }
+                        while let Some(Convicted { peer, .. }) = exchange.poll_convicted() {
+                            liars.push(peer);
+                        }
+                    }
+                    // Of those who fail, only so many are asked.
+                    let mut n_asked = 0;
+                    loop {
+                        let source = exchange.source(now, shard, 0);
+                        if source == Source::Backbone {
+                            break;
+                        }
+                        n_asked += 1;
+                        prop_assert!(n_asked <= ATTEMPTS_MAX);
+                        exchange.on_failed(now, shard, &source, &[]);
+                    }
+                }
+                Step::Keep(shard) => {
+                    let before = exchange.kept.clone();
+                    if let Some(evicted) = exchange.room_for(shard) {
+                        prop_assert!(evicted.iter().all(|&gone| before.contains(gone) && gone != shard));
+                        exchange.on_kept(shard, &evicted);
+                        prop_assert!(shard >= 10 || exchange.keeps(shard));
+                    }
+                }
+            }
+            let n_bytes: u64 = exchange.kept.iter().map(|shard| exchange.size(shard)).sum();
+            prop_assert!(n_bytes <= capacity, "{} bytes", n_bytes);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! How fast a volunteer's line is used for others: a share of it, whoever asks.
+
+use std::time::Duration;
+
+use crate::Moment;
+
+/// What may go out at once after a pause.
+const BURST: Duration = Duration::from_millis(250);
+/// Bytes that one stream takes at a time, so that streams take turns.
+const SLICE_BYTES: usize = 16 * 1024;
+
+/// A leaky bucket over all streams.
+#[derive(Debug)]
+pub struct Uplink {
+    bytes_per_second: u64,
+    /// When all that was let through has gone out at that rate.
+    busy_until: Moment,
+}
+
+impl Uplink {
+    /// So many bytes a second, one at least.
+    pub fn new(bytes_per_second: u64) -> Self {
+        Self { bytes_per_second: bytes_per_second.max(1), busy_until: Moment::ZERO }
+    }
+
+    /// How many of `n_bytes` may go out at `now`, one at least where there are any.
+    ///
+    /// # Errors
+    /// None; when to ask again.
+    pub fn take(&mut self, now: Moment, n_bytes: usize) -> Result<usize, Moment> {
+        if self.busy_until > now + BURST {
+            return Err(self.busy_until - BURST);
+        }
+        let n_bytes = n_bytes.min(SLICE_BYTES);
+        let nanos = u128::from(n_bytes as u64) * 1_000_000_000 / u128::from(self.bytes_per_second);
+        let took = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        self.busy_until = self.busy_until.max(now).saturating_add(took);
+        Ok(n_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_kept_over_all_streams_and_slept_on_in_vain() {
+        let mut uplink = Uplink::new(100_000);
+        let (mut now, mut n_sent) = (Moment::from_secs(50), 0);
+        let end = now + Duration::from_secs(60);
+        while now < end {
+            match uplink.take(now, 1_000_000) {
+                Ok(n_bytes) => n_sent += n_bytes,
+                Err(at) => {
+                    assert!(at > now);
+                    now = at;
+                }
+            }
+        }
+        // A minute's worth, the burst, and one slice more; nothing was saved up before.
+        let most = 6_000_000 + 25_000 + SLICE_BYTES;
+        assert!((6_000_000..=most).contains(&n_sent), "{n_sent}");
+    }
+
+    #[test]
+    fn a_rate_near_nothing_is_no_division_by_nothing() {
+        let mut uplink = Uplink::new(0);
+        assert_eq!(uplink.take(Moment::ZERO, 10), Ok(10));
+        assert_eq!(uplink.take(Moment::ZERO, 10), Err(Duration::from_secs(10) - BURST));
+        assert_eq!(uplink.take(Moment::from_secs(10), 0), Ok(0));
+    }
+}
