@@ -48,7 +48,7 @@ use crate::storage::journal::Journal;
 use aggregators::{Aggregators, Stored};
 use announce::{Announcement, announce};
 use core::{Core, EVENTS_MAX, Outputs, Storing, Together};
-use evaluator::Evaluator;
+use evaluator::{Evaluator, evaluated_on};
 use learner::{Learner, PublishedState};
 use metrics::Metrics;
 use streams::Services;
@@ -147,10 +147,13 @@ pub async fn run(
     let (run_id, known) = (config.run.id.clone(), config.network.dht_peers.clone());
     let announcement = Announcement { run_id, key: signing_key, known };
     let announcing = tokio::spawn(announce(node.clone(), dht, announcement, shutdown.clone()));
+    let data = DataShape::of(&dataset.kind);
+    let (test, reference) = evaluated_on(&config.run.model, dataset);
     let evaluator = Evaluator {
-        test: dataset.test,
+        test,
+        reference,
         model: config.model_spec(),
-        data: DataShape::of(&dataset.kind),
+        data,
         device,
         every_epochs: config.evaluation.every_epochs,
     };

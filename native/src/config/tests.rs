@@ -56,6 +56,19 @@ fn the_example_of_text_is_a_run() {
 }
 
 #[test]
+fn the_example_of_swav_is_a_run() {
+    let config = parse(include_str!("../../swav.example.toml")).unwrap();
+    assert!(matches!(config.data_source(), DataSource::FashionMnist(_)));
+    assert!(matches!(config.run.optimizer, OptimizerSpec::Lars { .. }));
+    let shape = barnraise_protocol::dataset::ImageShape { height: 28, width: 28, channels: 1 };
+    let data = barnraise_learning::DataShape::Images { shape, n_classes: 10 };
+    let layout = barnraise_learning::ParameterLayout::of(&config.model_spec(), data).unwrap();
+    assert!(layout.batch_samples_max() >= config.run.micro_batch_size as usize);
+    let error = error("[run]\nmodel = { swav = { maps = [8], hidden = 8 } }");
+    assert!(error.contains("line 2") && error.contains("projection"), "{error}");
+}
+
+#[test]
 fn an_empty_file_is_the_defaults_and_dev_differs_only_in_folders() {
     assert_eq!(parse("").unwrap(), RunConfig::default());
     let mut dev = RunConfig::dev(Path::new("/cache/barnraise"));

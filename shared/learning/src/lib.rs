@@ -13,9 +13,11 @@ pub mod schedule;
 pub mod trainer;
 
 mod batch;
+mod crops;
 mod data_shape;
 mod engine;
 mod masking;
+mod neighbours;
 mod platform;
 mod random;
 mod statistics;

@@ -2,7 +2,7 @@
 
 use barnraise_protocol::dataset::TokenShape;
 
-use super::{Evaluation, Trainer};
+use super::{Answers, Evaluation, Trainer};
 use crate::batch;
 use crate::data_shape::DataShape;
 use crate::engine::Input;
@@ -25,7 +25,7 @@ impl Trainer {
         let n_samples = self.prepare(n_samples)?;
         let masked = Masked::of(ids, shape, self.seed, draw);
         let read = self.engine.step(Input::Masked(&masked));
-        self.queued(read, masked.targets, n_samples).await
+        self.queued(read, Answers::Labels(masked.targets), n_samples).await
     }
 
     /// Loss and accuracy of the guesses of masked tokens, in chunks; the same tokens every time.
