@@ -113,6 +113,7 @@ pub async fn run(
 
     let description = Arc::new(describe(&config, &access, shards.manifest(), &layout)?);
     let device = open_device(config.device.kind.into()).await?;
+    let device = device.with_precision(config.device.precision.into()).context("device.precision")?;
     tracing::info!(device = device.name(), "evaluates on");
     let (outputs, state, status) = outputs(&learner, &description, &here)?;
     let events = outputs.events.clone();
@@ -149,6 +150,7 @@ pub async fn run(
     let announcing = tokio::spawn(announce(node.clone(), dht, announcement, shutdown.clone()));
     let data = DataShape::of(&dataset.kind);
     let (test, reference) = evaluated_on(&config.run.model, dataset);
+    let contributes_on = config.device.contributes.then(|| device.clone());
     let evaluator = Evaluator {
         test,
         reference,
@@ -179,10 +181,10 @@ pub async fn run(
     let stop_recording = CancellationToken::new();
     let recording = tokio::spawn(recording.run(stop_recording.clone().cancelled_owned()));
     let core = Core::new(description, learner, round, storing, outputs, metrics, crediting).with(together);
-    if config.device.contributes {
+    if let Some(device) = contributes_on {
         let keypair =
             barnraise_relay::load_or_create_keypair(&config.storage.folder.join("contributor.key"))?;
-        peer::beside(&here.addresses, config.device.kind.into(), keypair)?;
+        peer::beside(&here.addresses, device, keypair)?;
     }
     // Whoever asked may have stopped listening for the answer.
     let _ = listening.send(here);

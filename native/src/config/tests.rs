@@ -90,6 +90,7 @@ fn what_is_written_reads_back() {
     config.run.schedule.decay = Decay::Cosine { steps: 100, floor: 0.0 };
     config.data.folder = Some("data".into());
     config.device.kind = Device::Wgpu;
+    config.device.precision = Precision::Mixed;
     config.averaging.collect_timeout = Duration::from_millis(2500);
     config.averaging.aggregation = AggregationKind::CenteredClip;
     config.averaging.gradient_norm_max = 0.1;
@@ -120,6 +121,7 @@ fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
         ("[aggregators]\npeers = [\"/ip4/192.0.2.1/tcp/4001\"]", &["line 2", "barnraise id"]),
         ("[aggregators]\ncodec = \"int4\"", &["line 2", "f32"]),
         ("[aggregators]\npatience = \"1h\"", &["aggregators.", "deadline"]),
+        ("[device]\nprecision = \"f16\"", &["line 2", "f16", "mixed"]),
         ("[nonsense]", &["line 1", "nonsense", "storage"]),
         ("[run", &["line 1"]),
     ] {

@@ -20,11 +20,12 @@ mod masking;
 mod neighbours;
 mod platform;
 mod random;
+mod scaling;
 mod statistics;
 
 pub use batch::{Batch, PIXEL_MEAN, PIXEL_STD};
 pub use data_shape::DataShape;
-pub use device::{ComputeDevice, DeviceChoice, DeviceError, open_device};
+pub use device::{ComputeDevice, DeviceChoice, DeviceError, Precision, open_device};
 pub use error::ModelError;
 pub use layout::{Initial, ParameterLayout, ParameterSegment};
 pub use local::{LocalSteps, LocalStepsError};

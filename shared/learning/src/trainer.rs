@@ -7,25 +7,29 @@
 //!
 //! With [`LocalSteps`] each micro-batch is a step: its gradient is read back, the step is made on the host, in
 //! the same plain loops on every device, and the parameters of the next one are uploaded.
+//!
+//! In mixed precision a pass whose gradient overflows is made again with a smaller scale, and at last in single
+//! precision: every sample counts once, and what is not finite is never added.
 
 mod crops;
+mod flight;
 mod text;
 
 use std::collections::VecDeque;
-use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use barnraise_protocol::dataset::{ImageShape, Samples};
 use barnraise_protocol::run::{self, ModelKind, ModelSpec};
-use futures::future::MaybeDone;
 
+use self::flight::{Answers, InFlight};
 use crate::batch::{self, Batch};
 use crate::data_shape::DataShape;
-use crate::device::ComputeDevice;
-use crate::engine::{Engine, Input, LogitsRead};
+use crate::device::{ComputeDevice, Precision};
+use crate::engine::{Engine, Input};
 use crate::error::ModelError;
 use crate::layout::{AlbertSizes, ParameterLayout, SwavSizes};
 use crate::local::LocalSteps;
+use crate::scaling::LossScaler;
 use crate::statistics::{self, Statistics};
 
 /// Most micro-batches queued on the device at once.
@@ -57,29 +61,6 @@ pub struct Evaluation {
     pub accuracy: f32,
 }
 
-/// A step whose logits are on their way to the host.
-struct InFlight {
-    logits: MaybeDone<LogitsRead>,
-    answers: Answers,
-}
-
-/// What is to be made of what a step gives.
-enum Answers {
-    /// It gives logits; these are right.
-    Labels(Vec<u16>),
-    /// It gives losses.
-    Judged,
-}
-
-impl Answers {
-    fn statistics(&self, values: &[f32]) -> Statistics {
-        match self {
-            Self::Labels(labels) => Statistics::of(values, labels),
-            Self::Judged => Statistics::of_losses(values),
-        }
-    }
-}
-
 /// A model on a device, and the gradient that it accumulates.
 pub struct Trainer {
     layout: ParameterLayout,
@@ -90,6 +71,8 @@ pub struct Trainer {
     swav: Option<SwavSizes>,
     device: ComputeDevice,
     engine: Engine,
+    /// Of mixed precision.
+    scaler: Option<LossScaler>,
     local: Option<Box<LocalSteps>>,
     n_samples: u32,
     /// Behind a mutex only so that a shared trainer may evaluate on any thread; nobody ever waits.
@@ -127,6 +110,7 @@ impl Trainer {
             data,
             seed: spec.seed,
             swav,
+            scaler: (device.precision() == Precision::Mixed).then(LossScaler::default),
             device,
             engine,
             local: None,
@@ -221,9 +205,8 @@ impl Trainer {
         batch::check_images(images, labels.len(), shape, self.layout.batch_samples_max())?;
         batch::check_labels(labels, n_classes)?;
         let n_samples = self.prepare(labels.len())?;
-        let read = self.engine.step(Input::Images { images, labels });
-        let labels = labels.iter().map(|&label| label.into()).collect();
-        self.queued(read, Answers::Labels(labels), n_samples).await
+        let answers = Answers::Labels(labels.iter().map(|&label| label.into()).collect());
+        self.step(Input::Images { images, labels }, answers, n_samples).await
     }
 
     /// Before a step over `n_samples`: they can be counted, the device is there, and it has the parameters that
@@ -236,19 +219,6 @@ impl Trainer {
             self.engine.load(local.parameters());
         }
         Ok(n_samples)
-    }
-
-    /// Counts a step over `n_samples` that was queued, and waits for those before; a local step is made.
-    async fn queued(&mut self, read: LogitsRead, answers: Answers, n_samples: u32) -> Result<(), ModelError> {
-        self.n_samples = self.n_samples.saturating_add(n_samples);
-        let mut step = InFlight { logits: futures::future::maybe_done(read), answers };
-        // Polled once, the read is queued behind this step and does not wait for later ones.
-        let _ = futures::poll!(&mut step.logits);
-        self.in_flight().push_back(step);
-        if self.local.is_some() {
-            return self.step_locally(n_samples).await;
-        }
-        self.settle(IN_FLIGHT_MAX).await
     }
 
     /// With the gradient of the only batch that was added.
@@ -369,31 +339,12 @@ impl Trainer {
         EVALUATION_CHUNK.min(self.layout.batch_samples_max()).min(self.engine.logits_samples_max())
     }
 
-    fn in_flight(&mut self) -> &mut VecDeque<InFlight> {
-        self.in_flight.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn reset(&mut self) {
         self.engine.reset();
         self.n_samples = 0;
         self.in_flight().clear();
         self.finished = Statistics::default();
         self.last_loss = None;
-    }
-
-    /// Waits until at most `n_left` steps are in flight and counts those that are done.
-    async fn settle(&mut self, n_left: usize) -> Result<(), ModelError> {
-        while self.in_flight().len() > n_left {
-            let Some(mut step) = self.in_flight().pop_front() else { break };
-            (&mut step.logits).await;
-            let Some(read) = Pin::new(&mut step.logits).take_output() else { continue };
-            self.device.check()?;
-            let logits = read.map_err(|error| self.device.failed(error))?;
-            let statistics = step.answers.statistics(&logits);
-            self.last_loss = Some(statistics.mean_loss());
-            self.finished.add(statistics);
-        }
-        Ok(())
     }
 
     async fn logits(&self, input: Input<'_>, n_samples: usize) -> Result<Vec<f32>, ModelError> {

@@ -7,6 +7,7 @@ use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::module::layer_norm;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
+use super::arithmetic::{Arithmetic, wide};
 use super::autodiff::read;
 use super::tensors::{Cursor, FlatTensors, Linear, Norm};
 use super::{LogitsRead, one_hot};
@@ -43,19 +44,19 @@ impl AlbertEngine {
     ///
     /// # Shapes
     /// - returns logits `[n_sequences * masked_per_sequence, vocabulary]`
-    pub(crate) fn step(&mut self, masked: &Masked) -> LogitsRead {
-        let tracked = forward(self.tensors.leaves(), self.sizes, masked, &self.autodiff);
+    pub(crate) fn step(&mut self, masked: &Masked, arithmetic: Arithmetic) -> LogitsRead {
+        let tracked = forward(self.tensors.leaves(arithmetic), self.sizes, masked, &self.autodiff);
         let logits = tracked.clone().without_autodiff();
         let shape = [masked.targets.len(), self.sizes.vocabulary];
         let targets = TensorData::new(one_hot(&masked.targets, self.sizes.vocabulary), shape);
         let residual = softmax(logits.clone(), 1) - Tensor::from_data(targets, self.tensors.device());
         let residual = residual / masked_per_sequence(self.sizes.length) as f32;
-        self.tensors.add((tracked * residual.autodiff()).backward(), 0);
-        read(logits)
+        let is_finite = self.tensors.add_gradient(tracked, residual, 0, arithmetic);
+        read(logits, is_finite)
     }
 
     pub(crate) fn logits(&self, masked: &Masked) -> LogitsRead {
-        read(forward(self.tensors.parameters(), self.sizes, masked, self.tensors.device()))
+        read(forward(self.tensors.parameters(), self.sizes, masked, self.tensors.device()), None)
     }
 
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
@@ -65,7 +66,7 @@ impl AlbertEngine {
 
 impl Norm {
     fn on<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        layer_norm(input, self.weight.clone(), Some(self.bias.clone()), NORM_EPSILON)
+        layer_norm(wide(input), self.weight.clone(), Some(self.bias.clone()), NORM_EPSILON)
     }
 }
 
@@ -81,18 +82,18 @@ struct Layer {
     norm: Norm,
 }
 
-/// Logits of the guesses, `[n_guesses, vocabulary]`.
+/// Logits of the guesses, `[n_guesses, vocabulary]`, in single precision, as what is handed from layer to layer.
 fn forward(mut cursor: Cursor<'_>, sizes: AlbertSizes, masked: &Masked, device: &Device) -> Tensor<2> {
     let AlbertSizes { length, vocabulary, embedding, hidden, inner, .. } = sizes;
     let n = masked.inputs.len() / length.max(1);
-    let table = cursor.matrix([vocabulary, embedding]);
+    let table = cursor.vector().reshape([vocabulary, embedding]);
     let positions = cursor.vector().reshape([1, length, embedding]);
     let norm = cursor.norm();
     let projection = cursor.linear(embedding, hidden);
 
     let ids = indices(masked.inputs.iter().map(|&id| id.into()), masked.inputs.len(), device);
     let embedded = table.clone().select(0, ids).reshape([n, length, embedding]) + positions;
-    let mut states = projection.on(norm.on(embedded));
+    let mut states = wide(projection.on(norm.on(embedded)));
 
     let [query, key, value, output] = std::array::from_fn(|_| cursor.linear(hidden, hidden));
     let attention_norm = cursor.norm();
@@ -106,9 +107,9 @@ fn forward(mut cursor: Cursor<'_>, sizes: AlbertSizes, masked: &Masked, device: 
         indices(masked.positions.iter().map(|&at| at.cast_signed()), masked.positions.len(), device);
     let guessed = states.reshape([n * length, hidden]).select(0, guessed);
     let transform = cursor.linear(hidden, embedding);
-    let features = cursor.norm().on(gelu(transform.on(guessed)));
+    let features = cursor.norm().on(gelu(transform.on(guessed))).cast(cursor.dtype());
     let bias = cursor.vector().reshape([1, vocabulary]);
-    features.matmul(table.swap_dims(0, 1)) + bias
+    wide(features.matmul(table.cast(cursor.dtype()).swap_dims(0, 1))) + bias
 }
 
 impl Layer {
@@ -121,10 +122,14 @@ impl Layer {
         let key = split(self.key.on(input.clone()));
         let value = split(self.value.on(input.clone()));
         let scores = query.matmul(key.swap_dims(2, 3)) / (width as f32).sqrt();
-        let mixed = softmax(scores, 3).matmul(value).swap_dims(1, 2).reshape([n, length, hidden]);
-        let attended = self.attention_norm.on(input + self.output.on(mixed));
+        let mixed = softmax(wide(scores), 3)
+            .cast(self.value.dtype())
+            .matmul(value)
+            .swap_dims(1, 2)
+            .reshape([n, length, hidden]);
+        let attended = self.attention_norm.on(input + wide(self.output.on(mixed)));
         let fed = self.outer.on(gelu(self.inner.on(attended.clone())));
-        self.norm.on(attended + fed)
+        self.norm.on(attended + wide(fed))
     }
 }
 

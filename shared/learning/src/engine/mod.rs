@@ -5,6 +5,7 @@
 //! input and counts no samples: the trainer does.
 
 mod albert;
+mod arithmetic;
 mod autodiff;
 mod fused;
 mod network;
@@ -17,10 +18,11 @@ use barnraise_protocol::dataset::ImageShape;
 
 pub(crate) use crate::batch::one_hot;
 use crate::crops::Crops;
-use crate::device::{ComputeDevice, DeviceError};
+use crate::device::{ComputeDevice, DeviceError, Precision};
 use crate::layout::{AlbertSizes, ParameterLayout, SwavSizes};
 use crate::masking::Masked;
 use albert::AlbertEngine;
+pub(crate) use arithmetic::Arithmetic;
 use autodiff::AutodiffEngine;
 use fused::FusedEngine;
 use swav::SwavEngine;
@@ -45,6 +47,34 @@ pub(crate) enum Input<'a> {
     },
 }
 
+/// An [`Input`] that is kept.
+#[derive(Debug, Clone)]
+pub(crate) enum KeptInput {
+    Images { images: Vec<u8>, labels: Vec<u8> },
+    Masked(Masked),
+    Crops { crops: Crops, is_frozen: bool },
+}
+
+impl KeptInput {
+    pub(crate) fn of(input: Input<'_>) -> Self {
+        match input {
+            Input::Images { images, labels } => {
+                Self::Images { images: images.to_vec(), labels: labels.to_vec() }
+            }
+            Input::Masked(masked) => Self::Masked(masked.clone()),
+            Input::Crops { crops, is_frozen } => Self::Crops { crops: crops.clone(), is_frozen },
+        }
+    }
+
+    pub(crate) fn as_input(&self) -> Input<'_> {
+        match self {
+            Self::Images { images, labels } => Input::Images { images, labels },
+            Self::Masked(masked) => Input::Masked(masked),
+            Self::Crops { crops, is_frozen } => Input::Crops { crops, is_frozen: *is_frozen },
+        }
+    }
+}
+
 /// A model on a device.
 pub(crate) enum Engine {
     /// Pictures, any device.
@@ -58,7 +88,8 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// The fastest engine for pictures on the device, with `flat` as its parameters.
+    /// The fastest engine for pictures on the device, with `flat` as its parameters. The fused kernels compute in single
+    /// precision.
     pub(crate) fn new(
         layout: &ParameterLayout,
         shape: ImageShape,
@@ -66,7 +97,8 @@ impl Engine {
         device: &ComputeDevice,
         flat: &[f32],
     ) -> Self {
-        let fused = device.gpu().and_then(|gpu| FusedEngine::new(layout, shape, n_classes, gpu));
+        let gpu = device.gpu().filter(|_| device.precision() == Precision::Single);
+        let fused = gpu.and_then(|gpu| FusedEngine::new(layout, shape, n_classes, gpu));
         match fused {
             Some(mut engine) => {
                 engine.load(flat);
@@ -136,12 +168,18 @@ impl Engine {
 
     /// Queues a forward and backward pass over at least one sample. Adds up the gradient of the samples' summed
     /// losses: the cross-entropy of a picture, the mean of those of a sequence's guesses or of a picture's crops.
-    pub(crate) fn step(&mut self, input: Input<'_>) -> LogitsRead {
+    ///
+    /// The fused kernels are not asked for another arithmetic than single precision.
+    pub(crate) fn step(&mut self, input: Input<'_>, arithmetic: Arithmetic) -> LogitsRead {
         match (self, input) {
-            (Self::Autodiff(engine), Input::Images { images, labels }) => engine.step(images, labels),
+            (Self::Autodiff(engine), Input::Images { images, labels }) => {
+                engine.step(images, labels, arithmetic)
+            }
             (Self::Fused(engine), Input::Images { images, labels }) => engine.step(images, labels),
-            (Self::Albert(engine), Input::Masked(masked)) => engine.step(masked),
-            (Self::Swav(engine), Input::Crops { crops, is_frozen }) => engine.step(crops, is_frozen),
+            (Self::Albert(engine), Input::Masked(masked)) => engine.step(masked, arithmetic),
+            (Self::Swav(engine), Input::Crops { crops, is_frozen }) => {
+                engine.step(crops, is_frozen, arithmetic)
+            }
             _ => unsuited(),
         }
     }

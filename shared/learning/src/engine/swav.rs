@@ -15,9 +15,10 @@ use std::collections::VecDeque;
 use burn::tensor::activation::{log_softmax, relu};
 use burn::tensor::module::{conv2d, max_pool2d};
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use super::LogitsRead;
+use super::arithmetic::{Arithmetic, where_finite, wide};
 use super::autodiff::read;
 use super::tensors::{Cursor, FlatTensors};
 use crate::batch;
@@ -67,15 +68,20 @@ impl SwavEngine {
     ///
     /// # Shapes
     /// - returns as [`Swapped::values`]
-    pub(crate) fn step(&mut self, crops: &Crops, is_frozen: bool) -> LogitsRead {
-        let tracked = heads(self.tensors.leaves(), &self.sizes, crops, &self.autodiff);
+    pub(crate) fn step(&mut self, crops: &Crops, is_frozen: bool, arithmetic: Arithmetic) -> LogitsRead {
+        let tracked = heads(self.tensors.leaves(arithmetic), &self.sizes, crops, &self.autodiff);
         let scores = tracked.scores.clone().without_autodiff();
         let assignments = self.assignments(&scores, crops.n_samples);
         let swapped = Swapped::of(scores, assignments, self.sizes.n_crops(), crops.n_samples);
-        let gradients = (tracked.scores * swapped.residual.autodiff()).backward();
-        self.tensors.add(gradients, if is_frozen { PROTOTYPE_TENSORS } else { 0 });
-        self.queue.push(tracked.projections.without_autodiff(), crops.n_samples);
-        read(swapped.values)
+        let n_frozen = if is_frozen { PROTOTYPE_TENSORS } else { 0 };
+        let is_finite = self.tensors.add_gradient(tracked.scores, swapped.residual, n_frozen, arithmetic);
+        let mut projections = tracked.projections.without_autodiff();
+        if let Some(flag) = &is_finite {
+            // What is no number would stay: zeros are like no prototype more than another.
+            projections = where_finite(projections, flag);
+        }
+        self.queue.push(projections, crops.n_samples);
+        read(swapped.values, is_finite)
     }
 
     /// Losses without a gradient and without the queue.
@@ -85,7 +91,7 @@ impl SwavEngine {
     pub(crate) fn losses(&self, crops: &Crops) -> LogitsRead {
         let heads = heads(self.tensors.parameters(), &self.sizes, crops, self.tensors.device());
         let assignments = of_each_large(crops.n_samples, |rows| sinkhorn::assign(rows.of(&heads.scores)));
-        read(Swapped::of(heads.scores, assignments, self.sizes.n_crops(), crops.n_samples).values)
+        read(Swapped::of(heads.scores, assignments, self.sizes.n_crops(), crops.n_samples).values, None)
     }
 
     /// Features of whole pictures.
@@ -98,7 +104,7 @@ impl SwavEngine {
         let values = batch::normalize_channels_first(images, shape);
         let trunk = Trunk::next(&mut self.tensors.parameters(), &self.sizes);
         let [height, width] = [shape.height, shape.width].map(usize::from);
-        read(trunk.on(values, [height, width], self.tensors.device()))
+        read(trunk.on(values, [height, width], self.tensors.device()), None)
     }
 
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
@@ -182,6 +188,7 @@ struct Heads {
     scores: Tensor<2>,
 }
 
+/// The trunk in the numbers of the pass, all else in single precision.
 fn heads(mut cursor: Cursor<'_>, sizes: &SwavSizes, crops: &Crops, device: &Device) -> Heads {
     let CropSizes { shape, small_side, .. } = sizes.crops;
     let trunk = Trunk::next(&mut cursor, sizes);
@@ -190,6 +197,7 @@ fn heads(mut cursor: Cursor<'_>, sizes: &SwavSizes, crops: &Crops, device: &Devi
     if !crops.small.is_empty() {
         features.push(trunk.on(crops.small.clone(), [small_side, small_side], device));
     }
+    cursor.in_single_precision();
     let hidden = cursor.linear(sizes.n_features(), sizes.hidden).on(Tensor::cat(features, 0));
     let norm = cursor.norm();
     let centred = hidden.clone() - hidden.mean_dim(0);
@@ -197,14 +205,14 @@ fn heads(mut cursor: Cursor<'_>, sizes: &SwavSizes, crops: &Crops, device: &Devi
     let normed = centred / (variance + NORM_EPSILON).sqrt();
     let normed = normed * norm.weight.reshape([1, sizes.hidden]) + norm.bias.reshape([1, sizes.hidden]);
     let projections = unit(cursor.linear(sizes.hidden, sizes.projection).on(relu(normed)));
-    let prototypes = unit(cursor.matrix([sizes.prototypes, sizes.projection]));
+    let prototypes = unit(cursor.vector().reshape([sizes.prototypes, sizes.projection]));
     Heads { scores: projections.clone().matmul(prototypes.swap_dims(0, 1)), projections }
 }
 
 /// Each of length 1, `[prototypes, projection]`.
 fn prototypes(mut cursor: Cursor<'_>, sizes: &SwavSizes) -> Tensor<2> {
     cursor.skip_to_last(PROTOTYPE_TENSORS);
-    unit(cursor.matrix([sizes.prototypes, sizes.projection]))
+    unit(cursor.vector().reshape([sizes.prototypes, sizes.projection]))
 }
 
 /// Rows of length 1.
@@ -217,6 +225,7 @@ fn unit(rows: Tensor<2>) -> Tensor<2> {
 struct Trunk {
     layers: Vec<(Tensor<4>, Tensor<1>)>,
     channels: usize,
+    dtype: FloatDType,
 }
 
 impl Trunk {
@@ -225,23 +234,23 @@ impl Trunk {
         let n_in = std::iter::once(&channels).chain(&sizes.maps);
         let layers = n_in
             .zip(&sizes.maps)
-            .map(|(&n_in, &n_out)| (cursor.vector().reshape([n_out, n_in, 3, 3]), cursor.vector()))
+            .map(|(&n_in, &n_out)| (cursor.operand().reshape([n_out, n_in, 3, 3]), cursor.operand()))
             .collect();
-        Self { layers, channels }
+        Self { layers, channels, dtype: cursor.dtype() }
     }
 
-    /// `values` `[n, channels, height, width]` to features `[n, n_features]`.
+    /// `values` `[n, channels, height, width]` to features `[n, n_features]`, in single precision.
     fn on(&self, values: Vec<f32>, [height, width]: [usize; 2], device: &Device) -> Tensor<2> {
         let n = values.len() / (self.channels * height * width).max(1);
         let data = TensorData::new(values, [n, self.channels, height, width]);
-        let mut maps = Tensor::<4>::from_data(data, device);
+        let mut maps = Tensor::<4>::from_data(data, device).cast(self.dtype);
         for (weight, bias) in &self.layers {
             let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
             maps = conv2d(maps, weight.clone(), Some(bias.clone()), options);
             // ReLU keeps the order of values, so it may follow the pooling, on a quarter of them.
             maps = relu(max_pool2d(maps, MaxPoolOptions::new([2, 2])));
         }
-        maps.mean_dim(3).mean_dim(2).flatten(1, 3)
+        wide(maps).mean_dim(3).mean_dim(2).flatten(1, 3)
     }
 }
 

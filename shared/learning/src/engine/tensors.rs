@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Device, Gradients, Tensor, TensorData, Transaction};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData, Transaction};
 
+use super::arithmetic::{Arithmetic, all_finite, where_finite};
 use super::autodiff::{failed, values};
 use crate::device::DeviceError;
 use crate::layout::ParameterLayout;
@@ -51,25 +52,49 @@ impl FlatTensors {
 
     /// To compute without a gradient.
     pub(super) fn parameters(&self) -> Cursor<'_> {
-        Cursor { tensors: self.parameters.iter(), device: &self.device }
+        Cursor { tensors: self.parameters.iter(), device: &self.device, dtype: FloatDType::F32 }
     }
 
     /// To compute with one.
-    pub(super) fn leaves(&self) -> Cursor<'_> {
-        Cursor { tensors: self.leaves.iter(), device: &self.device }
+    pub(super) fn leaves(&self, arithmetic: Arithmetic) -> Cursor<'_> {
+        Cursor { tensors: self.leaves.iter(), device: &self.device, dtype: arithmetic.dtype() }
     }
 
-    /// Adds the gradients of the leaves but for the last `n_frozen`, which get none.
-    pub(super) fn add(&mut self, mut gradients: Gradients, n_frozen: usize) {
+    /// Adds the gradient of a loss whose derivative by `outputs`, in single precision, is `residual`: the graph starts
+    /// from the product of the two, which spares the device the loss and its derivative. The last `n_frozen` leaves
+    /// get none.
+    ///
+    /// Returns, of mixed arithmetic, `[1]`: whether the gradient is finite; nothing is added where it is not.
+    pub(super) fn add_gradient(
+        &mut self,
+        outputs: Tensor<2>,
+        residual: Tensor<2>,
+        n_frozen: usize,
+        arithmetic: Arithmetic,
+    ) -> Option<Tensor<1>> {
+        let residual = match arithmetic {
+            Arithmetic::Single => residual,
+            Arithmetic::Mixed { scale } => residual * scale,
+        };
+        let mut gradients = (outputs * residual.autodiff()).backward();
         let n_moving = self.leaves.len().saturating_sub(n_frozen);
         let gradient = self.leaves.iter().enumerate().map(|(index, leaf)| {
             let gradient = leaf.grad_remove(&mut gradients).filter(|_| index < n_moving);
             gradient.unwrap_or_else(|| leaf.zeros_like()).without_autodiff()
         });
+        let mut gradient: Vec<Tensor<1>> = gradient.collect();
+        let mut is_finite = None;
+        if let Arithmetic::Mixed { scale } = arithmetic {
+            is_finite = all_finite(&gradient);
+            if let Some(flag) = &is_finite {
+                gradient = gradient.into_iter().map(|one| where_finite(one, flag) / scale).collect();
+            }
+        }
         self.gradient_sum = Some(match self.gradient_sum.take() {
             Some(sum) => sum.into_iter().zip(gradient).map(|(sum, gradient)| sum + gradient).collect(),
-            None => gradient.collect(),
+            None => gradient,
         });
+        is_finite
     }
 
     /// Reads the gradient sum, `[n_parameters]`, and drops it; empty where there is none.
@@ -90,11 +115,12 @@ impl FlatTensors {
 pub(super) struct Cursor<'a> {
     tensors: std::slice::Iter<'a, Tensor<1>>,
     device: &'a Device,
+    dtype: FloatDType,
 }
 
 impl Cursor<'_> {
-    /// The next one. The layout has as many as the forward pass takes: what stands in for one that is missing is
-    /// never used.
+    /// The next one, in single precision. The layout has as many as the forward pass takes: what stands in for one that
+    /// is missing is never used.
     pub(super) fn vector(&mut self) -> Tensor<1> {
         let next = self.tensors.next();
         debug_assert!(next.is_some(), "the layout is that of the model");
@@ -107,17 +133,28 @@ impl Cursor<'_> {
         self.tensors = self.tensors.as_slice()[n_before..].iter();
     }
 
-    /// The next one as a matrix.
-    pub(super) fn matrix(&mut self, shape: [usize; 2]) -> Tensor<2> {
-        self.vector().reshape(shape)
+    /// All that follows is computed in single precision.
+    pub(super) fn in_single_precision(&mut self) {
+        self.dtype = FloatDType::F32;
+    }
+
+    /// Of products and convolutions.
+    pub(super) fn dtype(&self) -> FloatDType {
+        self.dtype
+    }
+
+    /// The next one, in the numbers of products.
+    pub(super) fn operand(&mut self) -> Tensor<1> {
+        self.vector().cast(self.dtype)
     }
 
     /// The next two as a linear layer.
     pub(super) fn linear(&mut self, n_in: usize, n_out: usize) -> Linear {
-        Linear { weight: self.matrix([n_in, n_out]), bias: self.vector() }
+        let weight = self.operand().reshape([n_in, n_out]);
+        Linear { weight, bias: self.operand(), dtype: self.dtype }
     }
 
-    /// The next two as what follows a normalization.
+    /// The next two as what follows a normalization, in single precision.
     pub(super) fn norm(&mut self) -> Norm {
         Norm { weight: self.vector(), bias: self.vector() }
     }
@@ -127,11 +164,18 @@ impl Cursor<'_> {
 pub(super) struct Linear {
     weight: Tensor<2>,
     bias: Tensor<1>,
+    dtype: FloatDType,
 }
 
 impl Linear {
+    /// Of what it gives.
+    pub(super) fn dtype(&self) -> FloatDType {
+        self.dtype
+    }
+
+    /// Of an input in any precision.
     pub(super) fn on<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        burn::tensor::module::linear(input, self.weight.clone(), Some(self.bias.clone()))
+        burn::tensor::module::linear(input.cast(self.dtype), self.weight.clone(), Some(self.bias.clone()))
     }
 }
 

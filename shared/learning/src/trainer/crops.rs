@@ -3,7 +3,8 @@
 
 use barnraise_protocol::dataset::LabelledImages;
 
-use super::{Answers, Evaluation, Trainer};
+use super::flight::Answers;
+use super::{Evaluation, Trainer};
 use crate::batch;
 use crate::crops::Crops;
 use crate::data_shape::DataShape;
@@ -28,8 +29,7 @@ impl Trainer {
         let crops = Crops::of(images, sizes.crops, self.seed, draw);
         let is_frozen = draw < u64::from(sizes.frozen_epochs);
         let n_samples = self.prepare(n_samples)?;
-        let read = self.engine.step(Input::Crops { crops: &crops, is_frozen });
-        self.queued(read, Answers::Judged, n_samples).await
+        self.step(Input::Crops { crops: &crops, is_frozen }, Answers::Judged, n_samples).await
     }
 
     /// Loss of pictures without labels, in chunks, and how often the first guess of another crop's prototype was

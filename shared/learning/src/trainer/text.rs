@@ -2,7 +2,8 @@
 
 use barnraise_protocol::dataset::TokenShape;
 
-use super::{Answers, Evaluation, Trainer};
+use super::flight::Answers;
+use super::{Evaluation, Trainer};
 use crate::batch;
 use crate::data_shape::DataShape;
 use crate::engine::Input;
@@ -24,8 +25,8 @@ impl Trainer {
         let n_samples = batch::check_tokens(ids, shape, self.layout.batch_samples_max())?;
         let n_samples = self.prepare(n_samples)?;
         let masked = Masked::of(ids, shape, self.seed, draw);
-        let read = self.engine.step(Input::Masked(&masked));
-        self.queued(read, Answers::Labels(masked.targets), n_samples).await
+        let answers = Answers::Labels(masked.targets.clone());
+        self.step(Input::Masked(&masked), answers, n_samples).await
     }
 
     /// Loss and accuracy of the guesses of masked tokens, in chunks; the same tokens every time.

@@ -49,11 +49,11 @@ fn matrix(values: &[f32], shape: [usize; 2]) -> Tensor<2> {
 }
 
 fn values(tensor: Tensor<2>) -> Vec<f32> {
-    block_on(read(tensor)).unwrap()
+    block_on(read(tensor, None)).unwrap()
 }
 
 fn gradient(engine: &mut SwavEngine, crops: &Crops) -> Vec<f32> {
-    block_on(engine.step(crops, false)).unwrap();
+    block_on(engine.step(crops, false, Arithmetic::Single)).unwrap();
     block_on(engine.take()).unwrap()
 }
 
@@ -167,7 +167,7 @@ fn frozen_prototypes_get_no_gradient_and_all_else_the_same() {
     let mut engine = engine(0, 0);
     let crops = crops(&engine, 5, 1);
     let free = gradient(&mut engine, &crops);
-    block_on(engine.step(&crops, true)).unwrap();
+    block_on(engine.step(&crops, true, Arithmetic::Single)).unwrap();
     let frozen = block_on(engine.take()).unwrap();
     let n_before = free.len() - 7 * 6;
     assert!(free[..n_before] == frozen[..n_before]);
@@ -182,11 +182,11 @@ fn without_a_queue_a_pass_gives_the_same_whatever_went_before() {
     let fresh = gradient(&mut engine, &one);
     gradient(&mut engine, &other);
     assert!(gradient(&mut engine, &one) == fresh);
-    block_on(engine.step(&one, false)).unwrap();
-    block_on(engine.step(&other, false)).unwrap();
+    block_on(engine.step(&one, false, Arithmetic::Single)).unwrap();
+    block_on(engine.step(&other, false, Arithmetic::Single)).unwrap();
     let both = block_on(engine.take()).unwrap();
-    block_on(engine.step(&other, false)).unwrap();
-    block_on(engine.step(&one, false)).unwrap();
+    block_on(engine.step(&other, false, Arithmetic::Single)).unwrap();
+    block_on(engine.step(&one, false, Arithmetic::Single)).unwrap();
     let turned = block_on(engine.take()).unwrap();
     assert!(deviation(&turned, &both) < 1e-5);
 }
