@@ -2,7 +2,7 @@
 //! §3.4), to look how well a model did that never saw a label. Pure host code.
 
 /// Neighbours that vote.
-pub const NEIGHBOURS: usize = 20;
+pub(crate) const NEIGHBOURS: usize = 20;
 /// A vote counts `exp(cosine / temperature)` (Wu et al. 2018).
 const TEMPERATURE: f32 = 0.07;
 /// Shorter features have no direction.

@@ -5,13 +5,13 @@
 //! its pass is made again.
 
 /// Scale of the first pass.
-pub const SCALE_FIRST: f32 = 1024.0;
+pub(crate) const SCALE_FIRST: f32 = 1024.0;
 /// Smallest scale. A pass that overflows with it is computed in single precision.
-pub const SCALE_MIN: f32 = 1.0;
+pub(crate) const SCALE_MIN: f32 = 1.0;
 /// Largest scale.
-pub const SCALE_MAX: f32 = 16_777_216.0;
+pub(crate) const SCALE_MAX: f32 = 16_777_216.0;
 /// Passes in a row without overflow after which the scale doubles.
-pub const GROWTH_PASSES: u32 = 256;
+pub(crate) const GROWTH_PASSES: u32 = 256;
 
 /// The scale, a power of two, so that multiplying by it and dividing again is exact.
 #[derive(Debug, Clone, Copy, PartialEq)]
