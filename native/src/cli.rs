@@ -16,7 +16,7 @@ use libp2p::Multiaddr;
 
 use crate::access;
 use crate::access::store::IdentityKind;
-use crate::config::{ConfigError, Device, RunConfig, cache_folder};
+use crate::config::{ConfigError, Device, Precision, RunConfig, cache_folder};
 
 /// Where `cargo xtask build` puts the page, seen from the root of the repository.
 pub const WEB_ROOT_DEFAULT: &str = "target/web";
@@ -104,6 +104,9 @@ pub struct JoinArgs {
     /// What to compute on
     #[arg(long, default_value = "cpu")]
     pub device: Device,
+    /// In which numbers to compute; `mixed` is for devices with fast half precision
+    #[arg(long, default_value = "f32")]
+    pub precision: Precision,
     /// Key file, so that this machine is the same peer each time; made if it is not there
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
@@ -429,6 +432,10 @@ mod tests {
         let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
         assert_eq!((args.share, args.cache_size), (ByteSize(0), ByteSize::gib(5)));
         assert!(Cli::try_parse_from(["barnraise", "join", "https://h", "--share", "63KiB"]).is_err());
+        assert_eq!(args.precision, Precision::F32);
+        let cli = Cli::try_parse_from(["barnraise", "join", "https://h", "--precision", "mixed"]);
+        let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
+        assert_eq!(args.precision, Precision::Mixed);
     }
 
     #[test]

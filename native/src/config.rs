@@ -175,6 +175,8 @@ pub struct NetworkSection {
 pub struct DeviceSection {
     /// Which.
     pub kind: Device,
+    /// In which numbers gradients are computed on it.
+    pub precision: Precision,
     /// Whether the backbone computes gradients on it too, as a contributor to itself: with others that do the same,
     /// in [`AggregatorsSection`], it takes no machine that only aggregates.
     pub contributes: bool,
@@ -199,6 +201,26 @@ impl From<Device> for DeviceChoice {
             Device::Cpu => Self::Cpu,
             Device::Wgpu => Self::Wgpu,
             Device::Cuda => Self::Cuda,
+        }
+    }
+}
+
+/// In which numbers gradients are computed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Precision {
+    /// Single precision.
+    #[default]
+    F32,
+    /// Half precision where that is enough, with a scaled loss; for devices that have it.
+    Mixed,
+}
+
+impl From<Precision> for barnraise_learning::Precision {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::Single,
+            Precision::Mixed => Self::Mixed,
         }
     }
 }

@@ -2,16 +2,25 @@
 
 use barnraise_learning::{ComputeDevice, DataShape, Evaluation, ModelError, Trainer};
 use barnraise_protocol::dataset::Samples;
-use barnraise_protocol::run::ModelSpec;
+use barnraise_protocol::run::{ModelKind, ModelSpec};
 use tokio::sync::{mpsc, watch};
 
 use super::core::CoreEvent;
 use super::learner::PublishedState;
+use crate::data::TrainingData;
+
+/// Most labelled samples that features are compared with.
+const REFERENCE_SAMPLES_MAX: usize = 5000;
+/// Most held-out samples that are compared.
+const NEIGHBOUR_TESTS_MAX: usize = 2000;
 
 /// What is evaluated, and how often.
 pub(super) struct Evaluator {
     /// The held-out samples.
     pub test: Samples,
+    /// Labelled training samples whose features those of the held-out ones are compared with, where the model learns
+    /// from pictures without their labels.
+    pub reference: Option<Samples>,
     /// The network.
     pub model: ModelSpec,
     /// Sizes of a sample.
@@ -49,6 +58,74 @@ impl Evaluator {
 
     fn evaluate(&self, trainer: &mut Trainer, parameters: &[f32]) -> Result<Evaluation, ModelError> {
         trainer.load_parameters(parameters)?;
-        futures::executor::block_on(trainer.evaluate_samples(&self.test))
+        futures::executor::block_on(async {
+            match (&self.reference, &self.test) {
+                (Some(Samples::Images(reference)), Samples::Images(test)) => {
+                    trainer.evaluate_neighbours(reference, test).await
+                }
+                _ => trainer.evaluate_samples(&self.test).await,
+            }
+        })
+    }
+}
+
+/// What a model of this kind is evaluated on: held-out samples, and what their features are compared with. All
+/// held-out samples where labels are what it learns; with neighbours as many of both as take seconds, evenly out of all.
+pub(super) fn evaluated_on(model: &ModelKind, data: TrainingData) -> (Samples, Option<Samples>) {
+    match model {
+        ModelKind::Swav { .. } => {
+            let reference = evenly(&data.train, REFERENCE_SAMPLES_MAX);
+            (evenly(&data.test, NEIGHBOUR_TESTS_MAX), Some(reference))
+        }
+        ModelKind::LeNet | ModelKind::Mlp { .. } | ModelKind::Albert { .. } => (data.test, None),
+    }
+}
+
+fn evenly(samples: &Samples, max: usize) -> Samples {
+    let n_samples = samples.n_samples();
+    let n_taken = n_samples.min(max);
+    let mut taken = samples.none_of();
+    (0..n_taken).for_each(|index| taken.push(samples, index * n_samples / n_taken));
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use barnraise_protocol::dataset::{ImageShape, LabelledImages, SampleKind};
+
+    use super::*;
+
+    fn data() -> TrainingData {
+        let part = |n: usize| {
+            let pixels = (0..n).map(|sample| (sample / 100) as u8).collect();
+            Samples::Images(LabelledImages { images: pixels, labels: vec![0; n] })
+        };
+        let shape = ImageShape { height: 1, width: 1, channels: 1 };
+        let kind = SampleKind::Images { shape, class_names: vec!["a".into()] };
+        TrainingData { name: "data".into(), kind, train: part(25_000), test: part(500) }
+    }
+
+    #[test]
+    fn neighbours_are_taken_evenly_and_only_where_they_vote() {
+        assert_eq!(evaluated_on(&ModelKind::LeNet, data()), (data().test, None));
+        let swav = ModelKind::Swav {
+            maps: vec![1],
+            hidden: 1,
+            projection: 1,
+            prototypes: 2,
+            small_crops: 0,
+            small_side: 2,
+            queue_samples: 0,
+            queue_after: 0,
+            frozen_epochs: 0,
+        };
+        let (test, reference) = evaluated_on(&swav, data());
+        assert_eq!(test, data().test);
+        let Some(Samples::Images(reference)) = reference else { panic!("no pictures to compare with") };
+        assert_eq!(reference.labels.len(), REFERENCE_SAMPLES_MAX);
+        assert_eq!(reference.images[..26], [[0; 20].as_slice(), &[1; 6]].concat());
+        assert_eq!(reference.images.last(), Some(&249));
     }
 }

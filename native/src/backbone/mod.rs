@@ -53,7 +53,7 @@ use crate::storage::owed::Owed;
 use aggregators::{Aggregators, Stored};
 use announce::{Announcement, announce};
 use core::{Core, EVENTS_MAX, Factors, Outputs, Storing, Together};
-use evaluator::Evaluator;
+use evaluator::{Evaluator, evaluated_on};
 use learner::{Learner, PublishedState};
 use metrics::Metrics;
 use progress::{Telling, tell};
@@ -122,6 +122,7 @@ pub async fn run(
 
     let description = Arc::new(describe(&config, &access, shards.manifest(), &layout)?);
     let device = open_device(config.device.kind.into()).await?;
+    let device = device.with_precision(config.device.precision.into()).context("device.precision")?;
     tracing::info!(device = device.name(), "evaluates on");
     let (outputs, state, status) = outputs(&learner, &description, &here)?;
     let events = outputs.events.clone();
@@ -184,10 +185,14 @@ pub async fn run(
     let telling = tokio::spawn(tell(dht.clone(), telling, stands, metrics.clone(), shutdown.clone()));
     let announcement = Announcement { run_id, key: signing_key, known };
     let announcing = tokio::spawn(announce(node.clone(), dht, announcement, shutdown.clone()));
+    let data = DataShape::of(&dataset.kind);
+    let (test, reference) = evaluated_on(&config.run.model, dataset);
+    let contributes_on = config.device.contributes.then(|| device.clone());
     let evaluator = Evaluator {
-        test: dataset.test,
+        test,
+        reference,
         model: config.model_spec(),
-        data: DataShape::of(&dataset.kind),
+        data,
         device,
         every_epochs: config.evaluation.every_epochs,
     };
@@ -213,10 +218,10 @@ pub async fn run(
     let stop_recording = CancellationToken::new();
     let recording = tokio::spawn(recording.run(stop_recording.clone().cancelled_owned()));
     let core = Core::new(description, learner, round, storing, outputs, metrics, crediting).with(together);
-    if config.device.contributes {
+    if let Some(device) = contributes_on {
         let keypair =
             barnraise_relay::load_or_create_keypair(&config.storage.folder.join("contributor.key"))?;
-        peer::beside(&here.addresses, config.device.kind.into(), keypair)?;
+        peer::beside(&here.addresses, device, keypair)?;
     }
     // Whoever asked may have stopped listening for the answer.
     let _ = listening.send(here);

@@ -68,7 +68,7 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     Invalid::check_range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000)
 }
 
-/// Text is for a transformer, and a transformer for text.
+/// Text is for a transformer, and a transformer for text; other models are for pictures.
 fn data(config: &RunConfig) -> Result<(), Invalid> {
     if let Some(text) = &config.data.text {
         text.validate()?;

@@ -57,6 +57,19 @@ fn the_example_of_text_is_a_run() {
 }
 
 #[test]
+fn the_example_of_swav_is_a_run() {
+    let config = parse(include_str!("../../swav.example.toml")).unwrap();
+    assert!(matches!(config.data_source(), DataSource::FashionMnist(_)));
+    assert!(matches!(config.run.optimizer, OptimizerSpec::Lars { .. }));
+    let shape = barnraise_protocol::dataset::ImageShape { height: 28, width: 28, channels: 1 };
+    let data = barnraise_learning::DataShape::Images { shape, n_classes: 10 };
+    let layout = barnraise_learning::ParameterLayout::of(&config.model_spec(), data).unwrap();
+    assert!(layout.batch_samples_max() >= config.run.micro_batch_size as usize);
+    let error = error("[run]\nmodel = { swav = { maps = [8], hidden = 8 } }");
+    assert!(error.contains("line 2") && error.contains("projection"), "{error}");
+}
+
+#[test]
 fn an_empty_file_is_the_defaults_and_dev_differs_only_in_folders() {
     assert_eq!(parse("").unwrap(), RunConfig::default());
     let mut dev = RunConfig::dev(Path::new("/cache/barnraise"));
@@ -78,6 +91,7 @@ fn what_is_written_reads_back() {
     config.run.schedule.decay = Decay::Cosine { steps: 100, floor: 0.0 };
     config.data.folder = Some("data".into());
     config.device.kind = Device::Wgpu;
+    config.device.precision = Precision::Mixed;
     config.averaging.collect_timeout = Duration::from_millis(2500);
     config.averaging.aggregation = AggregationKind::CenteredClip;
     config.averaging.gradient_norm_max = 0.1;
@@ -108,6 +122,7 @@ fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
         ("[aggregators]\npeers = [\"/ip4/192.0.2.1/tcp/4001\"]", &["line 2", "barnraise id"]),
         ("[aggregators]\ncodec = \"int4\"", &["line 2", "f32"]),
         ("[aggregators]\npatience = \"1h\"", &["aggregators.", "deadline"]),
+        ("[device]\nprecision = \"f16\"", &["line 2", "f16", "mixed"]),
         ("[nonsense]", &["line 1", "nonsense", "storage"]),
         ("[run", &["line 1"]),
     ] {

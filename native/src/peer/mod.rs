@@ -54,6 +54,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     let mut receipts = args.receipts.as_deref().map(ReceiptFile::open).transpose()?;
     let choice = DeviceChoice::from(args.device);
     let device = open_device(choice).await.with_context(|| format!("--device {choice} was asked for"))?;
+    let device = device.with_precision(args.precision.into()).context("--precision mixed was asked for")?;
     display.say(&format!("Computing on {}, as peer {}.", device.name(), keypair.public().to_peer_id()));
 
     let (mut commands, received) = mpsc::channel(COMMANDS_MAX);
@@ -112,13 +113,13 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
 ///
 /// # Errors
 /// No thread can be had, or no address is one that a native peer dials. What goes wrong later is logged.
-pub(crate) fn beside(addresses: &[Multiaddr], choice: DeviceChoice, keypair: Keypair) -> anyhow::Result<()> {
+pub(crate) fn beside(addresses: &[Multiaddr], device: ComputeDevice, keypair: Keypair) -> anyhow::Result<()> {
     let listed: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let address = address::to_dial(&listed).into_iter().next();
     let address = address.context("the backbone has no QUIC or TCP address that it could contribute to")?;
     let runtime = tokio::runtime::Handle::current();
     let contributing = move || {
-        let given = runtime.block_on(lend_to(address, choice, keypair));
+        let given = runtime.block_on(lend_to(address, device, keypair));
         match given {
             Ok(given) => tracing::info!("this backbone no longer contributes: {}", display::summary(&given)),
             Err(error) => tracing::error!(%error, "this backbone cannot contribute"),
@@ -128,8 +129,11 @@ pub(crate) fn beside(addresses: &[Multiaddr], choice: DeviceChoice, keypair: Key
     Ok(())
 }
 
-async fn lend_to(address: Multiaddr, choice: DeviceChoice, keypair: Keypair) -> anyhow::Result<Contribution> {
-    let device = open_device(choice).await?;
+async fn lend_to(
+    address: Multiaddr,
+    device: ComputeDevice,
+    keypair: Keypair,
+) -> anyhow::Result<Contribution> {
     tracing::info!(device = device.name(), peer = %keypair.public().to_peer_id(), "this backbone contributes too");
     let (mut commands, received) = mpsc::channel(COMMANDS_MAX);
     commands.try_send(Command::Start).context("a new channel is full")?;

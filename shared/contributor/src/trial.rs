@@ -64,7 +64,7 @@ pub(crate) async fn trial<P: Platform>(
 ) -> ComputeOutcome {
     let result = compare(platform, &mut adapter, &mut processor, &batch).await;
     let mut trainer = if matches!(result, Ok(Verdict::Slower)) { processor } else { adapter };
-    trainer.forget_local_steps();
+    trainer.forget_passes();
     ComputeOutcome { trainer, done: Done::Trial { result } }
 }
 

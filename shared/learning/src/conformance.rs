@@ -49,17 +49,24 @@ pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError
         ("LeNet", ModelKind::LeNet, images),
         ("MLP", ModelKind::Mlp { hidden: vec![64, 32] }, images),
         ("ALBERT", albert, DataShape::Tokens(TOKENS)),
+        ("SwAV", swav(), images),
     ];
     for (name, kind, data) in models {
+        // Balanced over the pictures of a pass, what SwAV computes is of that pass as a whole; and its targets, which
+        // have no gradient, move with the parameters.
+        let is_of_samples = !matches!(kind, ModelKind::Swav { .. });
         let spec = ModelSpec { kind, seed: 11 };
         let mut tested = Trainer::new(&spec, data, device.clone())?;
         let mut reference = Trainer::new(&spec, data, ComputeDevice::cpu())?;
         let samples = synthetic_samples(data);
         outcomes.extend(compare(name, &samples, &mut tested, &mut reference).await?);
-        if let Samples::Images(images) = &samples {
-            outcomes.push(probabilities(name, images, &tested, &reference).await?);
+        if is_of_samples {
+            outcomes.extend(cut(name, &samples, &mut tested).await?);
+            if let Samples::Images(images) = &samples {
+                outcomes.push(probabilities(name, images, &tested, &reference).await?);
+            }
+            outcomes.push(differences(name, &samples, &mut reference).await?);
         }
-        outcomes.push(differences(name, &samples, &mut reference).await?);
         let got = local_steps(tested, &spec, &samples).await?;
         let want = local_steps(reference, &spec, &samples).await?;
         outcomes.push(outcome(format!("{name}: local steps as on the CPU"), &got, &want, TOLERANCE_DEVICE));
@@ -85,23 +92,46 @@ async fn compare(
     tested: &mut Trainer,
     reference: &mut Trainer,
 ) -> Result<Vec<CheckOutcome>, ModelError> {
-    let (head, tail) = (part(all, 0..CUT), part(all, CUT..N_SAMPLES));
     let want = gradient(reference, &[all]).await?;
     let whole = gradient(tested, &[all]).await?;
-    let pieces = gradient(tested, &[&head, &tail]).await?;
-    let parts = [gradient(tested, &[&head]).await?, gradient(tested, &[&tail]).await?];
     let evaluation = tested.evaluate_samples(all).await?;
 
     let name = |check: &str| format!("{model}: {check}");
     let device = TOLERANCE_DEVICE;
-    let grouping = TOLERANCE_GROUPING;
     Ok(vec![
         outcome(name("gradient as on the CPU"), &whole.values, &want.values, device),
         outcome(name("loss as on the CPU"), &[whole.loss], &[want.loss], device),
+        outcome(name("loss of evaluation and step"), &[evaluation.loss], &[whole.loss], TOLERANCE_GROUPING),
+    ])
+}
+
+/// Samples in two passes, and of two peers, against the same in one.
+async fn cut(model: &str, all: &Samples, tested: &mut Trainer) -> Result<Vec<CheckOutcome>, ModelError> {
+    let (head, tail) = (part(all, 0..CUT), part(all, CUT..N_SAMPLES));
+    let whole = gradient(tested, &[all]).await?;
+    let pieces = gradient(tested, &[&head, &tail]).await?;
+    let parts = [gradient(tested, &[&head]).await?, gradient(tested, &[&tail]).await?];
+    let name = |check: &str| format!("{model}: {check}");
+    let grouping = TOLERANCE_GROUPING;
+    Ok(vec![
         outcome(name("two micro-batches as one"), &pieces.values, &whole.values, grouping),
         outcome(name("two peers by their samples as one"), &weighted(&parts), &whole.values, grouping),
-        outcome(name("loss of evaluation and step"), &[evaluation.loss], &[whole.loss], grouping),
     ])
+}
+
+/// Without a queue, so that a pass gives what it gave before.
+fn swav() -> ModelKind {
+    ModelKind::Swav {
+        maps: vec![6, 8],
+        hidden: 24,
+        projection: 8,
+        prototypes: 12,
+        small_crops: 2,
+        small_side: 12,
+        queue_samples: 0,
+        queue_after: 0,
+        frozen_epochs: 0,
+    }
 }
 
 async fn probabilities(
@@ -225,7 +255,7 @@ mod tests {
 
     fn assert_conforms(device: &ComputeDevice) {
         let outcomes = block_on(run(device)).unwrap();
-        assert_eq!(outcomes.len(), 23);
+        assert_eq!(outcomes.len(), 27);
         for outcome in &outcomes {
             println!("{}: {:e} of {:e}", outcome.name, outcome.deviation, outcome.tolerance);
         }

@@ -8,8 +8,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
-use burn::tensor::Device;
 use burn::tensor::wgpu::{WgpuInitError, WgpuSetup, wgpu};
+use burn::tensor::{Device, FloatDType};
 use futures::lock::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,17 @@ pub enum DeviceChoice {
     Wgpu,
     /// An NVIDIA GPU; needs the cargo feature `cuda`.
     Cuda,
+}
+
+/// In which numbers gradients are computed on a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// Single precision throughout.
+    #[default]
+    Single,
+    /// Products and convolutions in half precision, with a loss that is scaled so that small gradients are not lost.
+    /// Parameters, gradients and evaluations are in single precision all the same.
+    Mixed,
 }
 
 /// Words of an adapter's name up to this length are initials, such as AMD and ARM.
@@ -47,6 +58,9 @@ pub enum DeviceError {
         /// From the driver or the backend.
         reason: String,
     },
+    /// Half precision was asked for.
+    #[error("{0} does not compute in half precision (f16), which mixed precision needs")]
+    NoHalfPrecision(String),
     /// It worked and is gone: a driver reset, an unplugged GPU, a browser under memory pressure.
     #[error("the device was lost: {0}")]
     Lost(String),
@@ -64,6 +78,7 @@ pub struct ComputeDevice {
     choice: DeviceChoice,
     name: String,
     device: Device,
+    precision: Precision,
     gpu: Option<Gpu>,
     /// Set once, by the graphics API's callbacks.
     lost: Arc<OnceLock<String>>,
@@ -108,7 +123,8 @@ async fn open_wgpu() -> Result<ComputeDevice, DeviceError> {
     watch(&setup, &lost);
     let name = adapter_name(&setup, &known_as);
     let gpu = Some(Gpu { device: setup.device, queue: setup.queue });
-    Ok(ComputeDevice { choice: DeviceChoice::Wgpu, name, device, gpu, lost })
+    let precision = Precision::Single;
+    Ok(ComputeDevice { choice: DeviceChoice::Wgpu, name, device, precision, gpu, lost })
 }
 
 /// Replaces burn's own callbacks, of which the one for errors panics.
@@ -173,6 +189,7 @@ fn open_cuda() -> Result<ComputeDevice, DeviceError> {
             choice: DeviceChoice::Cuda,
             name: "CUDA device 0".to_owned(),
             device,
+            precision: Precision::Single,
             gpu: None,
             lost: Arc::default(),
         }),
@@ -189,9 +206,27 @@ impl ComputeDevice {
             choice: DeviceChoice::Cpu,
             name: "CPU".to_owned(),
             device: Device::flex(),
+            precision: Precision::Single,
             gpu: None,
             lost: Arc::default(),
         }
+    }
+
+    /// The same device, to compute gradients on in these numbers.
+    ///
+    /// # Errors
+    /// Mixed precision on a device that has no arithmetic in half precision.
+    pub fn with_precision(mut self, precision: Precision) -> Result<Self, DeviceError> {
+        if precision == Precision::Mixed && !self.device.supports_dtype(FloatDType::F16) {
+            return Err(DeviceError::NoHalfPrecision(self.name));
+        }
+        self.precision = precision;
+        Ok(self)
+    }
+
+    /// In which numbers gradients are computed on it.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// What it was opened as.

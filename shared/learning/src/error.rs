@@ -89,8 +89,8 @@ pub enum ModelError {
         /// What the samples are.
         got: &'static str,
     },
-    /// A size of a transformer that is out of bounds.
-    #[error("a transformer's {name} must be {want}, it is {got}")]
+    /// A size of a model that is out of bounds.
+    #[error("the model's {name} must be {want}, it is {got}")]
     Dimension {
         /// Such as `hidden`.
         name: &'static str,

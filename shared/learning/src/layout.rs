@@ -6,11 +6,13 @@
 //! order cannot depend on a backend.
 
 mod albert;
+mod swav;
 
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
 
 pub(crate) use self::albert::AlbertSizes;
+pub(crate) use self::swav::SwavSizes;
 use crate::data_shape::DataShape;
 use crate::error::ModelError;
 use crate::random::SplitMix64;
@@ -105,6 +107,9 @@ impl ParameterLayout {
             (ModelKind::Albert { .. }, DataShape::Tokens(tokens)) => {
                 return AlbertSizes::of(&spec.kind, tokens)?.layout();
             }
+            (ModelKind::Swav { .. }, DataShape::Images { shape, .. }) => {
+                return SwavSizes::of(&spec.kind, shape)?.layout();
+            }
             (ModelKind::LeNet | ModelKind::Mlp { .. }, DataShape::Images { shape, n_classes }) => {
                 (shape, n_classes)
             }
@@ -120,7 +125,9 @@ impl ParameterLayout {
         match &spec.kind {
             ModelKind::LeNet => builder.lenet(shape, n_classes)?,
             ModelKind::Mlp { hidden } => builder.mlp(shape.n_values(), hidden, n_classes)?,
-            ModelKind::Albert { .. } => return Err(ModelError::WrongData { got: data.name() }),
+            ModelKind::Albert { .. } | ModelKind::Swav { .. } => {
+                return Err(ModelError::WrongData { got: data.name() });
+            }
         }
         Ok(builder.layout)
     }

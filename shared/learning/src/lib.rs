@@ -13,16 +13,19 @@ pub mod schedule;
 pub mod trainer;
 
 mod batch;
+mod crops;
 mod data_shape;
 mod engine;
 mod masking;
+mod neighbours;
 mod platform;
 mod random;
+mod scaling;
 mod statistics;
 
 pub use batch::{Batch, PIXEL_MEAN, PIXEL_STD};
 pub use data_shape::DataShape;
-pub use device::{ComputeDevice, DeviceChoice, DeviceError, open_device};
+pub use device::{ComputeDevice, DeviceChoice, DeviceError, Precision, open_device};
 pub use error::ModelError;
 pub use layout::{Initial, ParameterLayout, ParameterSegment};
 pub use local::{LocalSteps, LocalStepsError};

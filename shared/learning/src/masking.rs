@@ -6,7 +6,7 @@
 
 use barnraise_protocol::dataset::{MASK_TOKEN, SPECIAL_TOKENS, TokenShape};
 
-use crate::random::SplitMix64;
+use crate::random::{SplitMix64, state_of};
 
 /// Share of the tokens that are guessed.
 pub const MASKED_SHARE: f64 = 0.15;
@@ -44,7 +44,8 @@ impl Masked {
         let n_words = usize::from(shape.vocabulary.saturating_sub(SPECIAL_TOKENS)).max(1);
         let mut order: Vec<usize> = Vec::with_capacity(length);
         for (index, sequence) in ids.chunks_exact(length).enumerate() {
-            let mut random = SplitMix64 { state: state_of(sequence, seed, draw) };
+            let bytes = sequence.iter().flat_map(|id| id.to_le_bytes());
+            let mut random = SplitMix64 { state: state_of(bytes, seed, draw) };
             order.clear();
             order.extend(0..length);
             for place in 0..n_masked {
@@ -65,18 +66,6 @@ impl Masked {
         }
         masked
     }
-}
-
-/// FNV-1a over the sequence (Fowler, Noll, Vo), with seed and draw mixed in by the generator itself.
-fn state_of(sequence: &[u16], seed: u64, draw: u64) -> u64 {
-    let hash =
-        sequence.iter().flat_map(|id| id.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-    let mut random = SplitMix64 { state: seed };
-    random.state = random.next_u64() ^ draw;
-    random.state = random.next_u64() ^ hash;
-    random.next_u64()
 }
 
 #[cfg(test)]

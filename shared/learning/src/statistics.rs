@@ -3,7 +3,8 @@
 //! A gradient needs no loss value, only `softmax - one_hot`; keeping the loss off the device saves
 //! its kernels in every step.
 
-/// Sums over rows of logits: one for each picture, one for each guess in a text.
+/// Sums over rows of logits: one for each picture, one for each guess in a text. Or over pictures whose losses the
+/// device computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Statistics {
     pub(crate) n_rows: usize,
@@ -25,6 +26,16 @@ impl Statistics {
             statistics.n_correct += usize::from(argmax(row) == usize::from(label));
         }
         statistics
+    }
+
+    /// Of `[2, n_samples]`: losses, and 1 where the first guess was right, 0 elsewhere.
+    pub(crate) fn of_losses(values: &[f32]) -> Self {
+        let (losses, right) = values.split_at(values.len() / 2);
+        Self {
+            n_rows: losses.len(),
+            loss_sum: losses.iter().map(|&loss| f64::from(loss)).sum(),
+            n_correct: right.iter().filter(|&&right| right > 0.5).count(),
+        }
     }
 
     pub(crate) fn add(&mut self, other: Self) {
@@ -77,6 +88,12 @@ mod tests {
         let want = 2.0_f64.ln() + (4.0_f64 / 3.0).ln() + 1000.0;
         assert!((statistics.loss_sum - want).abs() < 1e-6);
         assert!((f64::from(statistics.mean_loss()) - want / 3.0).abs() < 1e-4);
+    }
+
+    #[test]
+    fn losses_that_are_known_are_added_up() {
+        let statistics = Statistics::of_losses(&[0.5, 1.0, 3.0, 1.0, 0.0, 1.0]);
+        assert_eq!(statistics, Statistics { n_rows: 3, loss_sum: 4.5, n_correct: 2 });
     }
 
     #[test]

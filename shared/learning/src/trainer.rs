@@ -7,24 +7,29 @@
 //!
 //! With [`LocalSteps`] each micro-batch is a step: its gradient is read back, the step is made on the host, in
 //! the same plain loops on every device, and the parameters of the next one are uploaded.
+//!
+//! In mixed precision a pass whose gradient overflows is made again with a smaller scale, and at last in single
+//! precision: every sample counts once, and what is not finite is never added.
 
+mod crops;
+mod flight;
 mod text;
 
 use std::collections::VecDeque;
-use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use barnraise_protocol::dataset::{ImageShape, Samples};
-use barnraise_protocol::run::{self, ModelSpec};
-use futures::future::MaybeDone;
+use barnraise_protocol::run::{self, ModelKind, ModelSpec};
 
+use self::flight::{Answers, InFlight};
 use crate::batch::{self, Batch};
 use crate::data_shape::DataShape;
-use crate::device::ComputeDevice;
-use crate::engine::{Engine, Input, LogitsRead};
+use crate::device::{ComputeDevice, Precision};
+use crate::engine::{Engine, Input};
 use crate::error::ModelError;
-use crate::layout::{AlbertSizes, ParameterLayout};
+use crate::layout::{AlbertSizes, ParameterLayout, SwavSizes};
 use crate::local::LocalSteps;
+use crate::scaling::LossScaler;
 use crate::statistics::{self, Statistics};
 
 /// Most micro-batches queued on the device at once.
@@ -41,7 +46,8 @@ pub struct MeanGradient {
     pub n_samples: u32,
     /// Mean cross-entropy of those samples, natural logarithm.
     pub loss: f32,
-    /// First guesses that were right: of one for each picture, or of those for each sequence.
+    /// First guesses that were right: of one for each picture (its class, or without labels the prototype of another
+    /// crop of it), or of those for each sequence.
     pub n_correct: u32,
 }
 
@@ -50,24 +56,23 @@ pub struct MeanGradient {
 pub struct Evaluation {
     /// Mean cross-entropy, natural logarithm.
     pub loss: f32,
-    /// Share of first guesses that were right, 0 to 1: of a picture's class, or of a masked token.
+    /// Share of first guesses that were right, 0 to 1: of a picture's class, of the prototype of another crop of it,
+    /// or of a masked token.
     pub accuracy: f32,
-}
-
-/// A step whose logits are on their way to the host.
-struct InFlight {
-    logits: MaybeDone<LogitsRead>,
-    labels: Vec<u16>,
 }
 
 /// A model on a device, and the gradient that it accumulates.
 pub struct Trainer {
     layout: ParameterLayout,
     data: DataShape,
-    /// Of the run, for the choice of masked tokens.
+    /// Of the run, for the choice of masked tokens and of crops.
     seed: u64,
+    /// Of a model that learns from pictures without their labels.
+    swav: Option<SwavSizes>,
     device: ComputeDevice,
     engine: Engine,
+    /// Of mixed precision.
+    scaler: Option<LossScaler>,
     local: Option<Box<LocalSteps>>,
     n_samples: u32,
     /// Behind a mutex only so that a shared trainer may evaluate on any thread; nobody ever waits.
@@ -85,8 +90,17 @@ impl Trainer {
         device.check()?;
         let layout = ParameterLayout::of(spec, data)?;
         let flat = layout.initial_parameters(spec.seed);
+        let swav = match (data, &spec.kind) {
+            (DataShape::Images { shape, .. }, ModelKind::Swav { .. }) => {
+                Some(SwavSizes::of(&spec.kind, shape)?)
+            }
+            _ => None,
+        };
         let engine = match data {
-            DataShape::Images { shape, n_classes } => Engine::new(&layout, shape, n_classes, &device, &flat),
+            DataShape::Images { shape, n_classes } => match &swav {
+                Some(sizes) => Engine::swav(&layout, sizes.clone(), &device, &flat),
+                None => Engine::new(&layout, shape, n_classes, &device, &flat),
+            },
             DataShape::Tokens(tokens) => {
                 Engine::albert(&layout, AlbertSizes::of(&spec.kind, tokens)?, &device, &flat)
             }
@@ -95,6 +109,8 @@ impl Trainer {
             layout,
             data,
             seed: spec.seed,
+            swav,
+            scaler: (device.precision() == Precision::Mixed).then(LossScaler::default),
             device,
             engine,
             local: None,
@@ -145,7 +161,8 @@ impl Trainer {
     }
 
     /// What was computed until now was for nothing but to see how long it takes.
-    pub fn forget_local_steps(&mut self) {
+    pub fn forget_passes(&mut self) {
+        self.engine.forget();
         if let Some(local) = &mut self.local {
             local.forget();
         }
@@ -159,12 +176,15 @@ impl Trainer {
     }
 
     /// Adds the gradient of a micro-batch of a run. `draw` is the epoch: with the samples and the run's seed it
-    /// decides which tokens of a text are masked.
+    /// decides which tokens of a text are masked, and how pictures are cropped.
     ///
     /// # Errors
     /// As of [`Self::accumulate`].
     pub async fn accumulate_samples(&mut self, samples: &Samples, draw: u64) -> Result<(), ModelError> {
         match samples {
+            Samples::Images(images) if self.swav.is_some() => {
+                self.accumulate_crops(&images.images, draw).await
+            }
             Samples::Images(images) => self.accumulate_images(&images.images, &images.labels).await,
             Samples::Tokens(tokens) => self.accumulate_tokens(&tokens.ids, draw).await,
         }
@@ -185,9 +205,8 @@ impl Trainer {
         batch::check_images(images, labels.len(), shape, self.layout.batch_samples_max())?;
         batch::check_labels(labels, n_classes)?;
         let n_samples = self.prepare(labels.len())?;
-        let read = self.engine.step(Input::Images { images, labels });
-        let labels = labels.iter().map(|&label| label.into()).collect();
-        self.queued(read, labels, n_samples).await
+        let answers = Answers::Labels(labels.iter().map(|&label| label.into()).collect());
+        self.step(Input::Images { images, labels }, answers, n_samples).await
     }
 
     /// Before a step over `n_samples`: they can be counted, the device is there, and it has the parameters that
@@ -200,19 +219,6 @@ impl Trainer {
             self.engine.load(local.parameters());
         }
         Ok(n_samples)
-    }
-
-    /// Counts a step over `n_samples` that was queued, and waits for those before; a local step is made.
-    async fn queued(&mut self, read: LogitsRead, labels: Vec<u16>, n_samples: u32) -> Result<(), ModelError> {
-        self.n_samples = self.n_samples.saturating_add(n_samples);
-        let mut step = InFlight { logits: futures::future::maybe_done(read), labels };
-        // Polled once, the read is queued behind this step and does not wait for later ones.
-        let _ = futures::poll!(&mut step.logits);
-        self.in_flight().push_back(step);
-        if self.local.is_some() {
-            return self.step_locally(n_samples).await;
-        }
-        self.settle(IN_FLIGHT_MAX).await
     }
 
     /// With the gradient of the only batch that was added.
@@ -288,12 +294,14 @@ impl Trainer {
         Ok(probabilities)
     }
 
-    /// Loss and accuracy on held-out samples of a run, in chunks. Of a text the same tokens are masked every time.
+    /// Loss and accuracy on held-out samples of a run, in chunks. Of a text the same tokens are masked every time, and
+    /// of pictures the crops are the same.
     ///
     /// # Errors
     /// Samples that do not fit the model; a device that failed.
     pub async fn evaluate_samples(&self, samples: &Samples) -> Result<Evaluation, ModelError> {
         match samples {
+            Samples::Images(images) if self.swav.is_some() => self.evaluate_crops(&images.images).await,
             Samples::Images(images) => self.evaluate(&images.images, &images.labels).await,
             Samples::Tokens(tokens) => self.evaluate_tokens(&tokens.ids).await,
         }
@@ -318,8 +326,10 @@ impl Trainer {
         Ok(total.evaluation())
     }
 
+    /// Shape and classes of labelled pictures.
     fn images(&self) -> Result<(ImageShape, usize), ModelError> {
         match self.data {
+            DataShape::Images { .. } if self.swav.is_some() => Err(ModelError::WrongData { got: "labels" }),
             DataShape::Images { shape, n_classes } => Ok((shape, n_classes)),
             DataShape::Tokens(_) => Err(ModelError::WrongData { got: "pictures" }),
         }
@@ -329,31 +339,12 @@ impl Trainer {
         EVALUATION_CHUNK.min(self.layout.batch_samples_max()).min(self.engine.logits_samples_max())
     }
 
-    fn in_flight(&mut self) -> &mut VecDeque<InFlight> {
-        self.in_flight.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn reset(&mut self) {
         self.engine.reset();
         self.n_samples = 0;
         self.in_flight().clear();
         self.finished = Statistics::default();
         self.last_loss = None;
-    }
-
-    /// Waits until at most `n_left` steps are in flight and counts those that are done.
-    async fn settle(&mut self, n_left: usize) -> Result<(), ModelError> {
-        while self.in_flight().len() > n_left {
-            let Some(mut step) = self.in_flight().pop_front() else { break };
-            (&mut step.logits).await;
-            let Some(read) = Pin::new(&mut step.logits).take_output() else { continue };
-            self.device.check()?;
-            let logits = read.map_err(|error| self.device.failed(error))?;
-            let statistics = Statistics::of(&logits, &step.labels);
-            self.last_loss = Some(statistics.mean_loss());
-            self.finished.add(statistics);
-        }
-        Ok(())
     }
 
     async fn logits(&self, input: Input<'_>, n_samples: usize) -> Result<Vec<f32>, ModelError> {

@@ -167,6 +167,36 @@ pub enum ModelKind {
         /// Times that the one layer is applied.
         layers: u32,
     },
+    /// Convolutions that learn from pictures without their labels: crops of one picture are to have the same
+    /// prototype (SwAV, Caron et al. 2020). The labels serve to look how well it did.
+    Swav {
+        /// Feature maps of each convolution of the trunk, which halves height and width.
+        maps: Vec<u32>,
+        /// Units between trunk and projection.
+        hidden: u32,
+        /// Values of a projection, which prototypes are compared with.
+        projection: u32,
+        /// Prototypes.
+        prototypes: u32,
+        /// Crops of a picture beside the two large ones.
+        small_crops: u32,
+        /// Height and width of a small crop, in pixels; a large one has those of the picture.
+        small_side: u32,
+        /// Earlier samples of each contributor that help to balance its assignments to prototypes; 0 for none, so
+        /// that a gradient depends on the samples of its own pass alone.
+        queue_samples: u32,
+        /// Passes of a contributor before it uses its queue.
+        queue_after: u32,
+        /// Epochs in which the prototypes stay as they are.
+        frozen_epochs: u32,
+    },
+}
+
+impl ModelKind {
+    /// Whether it learns without labels, and so does not tell classes apart.
+    pub fn is_self_supervised(&self) -> bool {
+        matches!(self, Self::Albert { .. } | Self::Swav { .. })
+    }
 }
 
 /// Asks the backbone at the other end of `stream` what is being trained.

@@ -133,6 +133,23 @@ fn what_a_text_run_adds_to_the_description() {
 }
 
 #[test]
+fn what_a_run_without_labels_adds_to_the_description() {
+    let swav = ModelKind::Swav {
+        maps: vec![16, 300],
+        hidden: 128,
+        projection: 32,
+        prototypes: 64,
+        small_crops: 4,
+        small_side: 14,
+        queue_samples: 256,
+        queue_after: 5,
+        frozen_epochs: 1,
+    };
+    check(&swav, 64, "030210ac02800120 40 04 0e 8002 05 01".replace(' ', "").as_str());
+    assert!(swav.is_self_supervised() && !ModelKind::LeNet.is_self_supervised());
+}
+
+#[test]
 fn state_messages() {
     let max = state::MESSAGE_BYTES_MAX;
     check(&state::ContributorToBackbone::GetLatest, max, "00");

@@ -62,6 +62,25 @@ pub(crate) fn text_page() -> Page {
     page
 }
 
+/// A page on which a run learns from pictures without their labels.
+pub(crate) fn swav_page() -> Page {
+    let mut page = page();
+    if let Some(run) = &mut page.run {
+        run.model.kind = ModelKind::Swav {
+            maps: vec![16, 32],
+            hidden: 64,
+            projection: 32,
+            prototypes: 64,
+            small_crops: 4,
+            small_side: 14,
+            queue_samples: 0,
+            queue_after: 0,
+            frozen_epochs: 1,
+        };
+    }
+    page
+}
+
 pub(crate) fn progress() -> Progress {
     Progress {
         epoch: 9,

@@ -409,7 +409,7 @@ impl Page {
         if self.check_wanted {
             actions.push(Action::Post(PageToPeer::SelfCheck));
         }
-        if self.gallery.is_none() && !self.is_of_text() {
+        if self.gallery.is_none() && !self.has_nothing_to_try() {
             actions.push(Action::Post(PageToPeer::LoadGallery));
         }
         if self.is_asking() {

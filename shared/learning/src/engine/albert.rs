@@ -4,10 +4,12 @@
 //! the same gradient on every peer. No loss here, and no optimizer.
 
 use burn::tensor::activation::{gelu, softmax};
-use burn::tensor::module::{layer_norm, linear};
-use burn::tensor::{Device, Int, Tensor, TensorData, Transaction};
+use burn::tensor::module::layer_norm;
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::autodiff::{failed, read, values};
+use super::arithmetic::{Arithmetic, wide};
+use super::autodiff::read;
+use super::tensors::{Cursor, FlatTensors, Linear, Norm};
 use super::{LogitsRead, one_hot};
 use crate::device::DeviceError;
 use crate::layout::{AlbertSizes, ParameterLayout};
@@ -18,45 +20,23 @@ const NORM_EPSILON: f64 = 1e-6;
 
 /// An ALBERT on a device, and the gradient that it sums.
 pub(crate) struct AlbertEngine {
-    layout: ParameterLayout,
     sizes: AlbertSizes,
-    device: Device,
     autodiff: Device,
-    /// One flat tensor for each segment of the layout.
-    parameters: Vec<Tensor<1>>,
-    /// The same tensors as leaves of a graph.
-    leaves: Vec<Tensor<1>>,
-    gradient_sum: Option<Vec<Tensor<1>>>,
+    tensors: FlatTensors,
 }
 
 impl AlbertEngine {
     pub(crate) fn new(layout: &ParameterLayout, sizes: AlbertSizes, device: &Device, flat: &[f32]) -> Self {
-        let mut engine = Self {
-            layout: layout.clone(),
-            sizes,
-            device: device.clone(),
-            autodiff: device.clone().autodiff(),
-            parameters: Vec::new(),
-            leaves: Vec::new(),
-            gradient_sum: None,
-        };
-        engine.load(flat);
-        engine
+        let tensors = FlatTensors::new(layout, device, flat);
+        Self { sizes, autodiff: device.clone().autodiff(), tensors }
     }
 
     pub(crate) fn load(&mut self, flat: &[f32]) {
-        let segments = self.layout.segments().iter();
-        let tensor = |range: std::ops::Range<usize>| {
-            let data = TensorData::new(flat[range.clone()].to_vec(), [range.len()]);
-            Tensor::from_data(data, &self.device)
-        };
-        self.parameters = segments.map(|segment| tensor(segment.range())).collect();
-        self.leaves = self.parameters.iter().map(|one| one.clone().autodiff().require_grad()).collect();
-        self.reset();
+        self.tensors.load(flat);
     }
 
     pub(crate) fn reset(&mut self) {
-        self.gradient_sum = None;
+        self.tensors.reset();
     }
 
     /// Queues a pass. Adds up the gradient of the sum over sequences of the mean cross-entropy of a sequence's
@@ -64,89 +44,29 @@ impl AlbertEngine {
     ///
     /// # Shapes
     /// - returns logits `[n_sequences * masked_per_sequence, vocabulary]`
-    pub(crate) fn step(&mut self, masked: &Masked) -> LogitsRead {
-        let tracked = forward(&self.leaves, self.sizes, masked, &self.autodiff);
+    pub(crate) fn step(&mut self, masked: &Masked, arithmetic: Arithmetic) -> LogitsRead {
+        let tracked = forward(self.tensors.leaves(arithmetic), self.sizes, masked, &self.autodiff);
         let logits = tracked.clone().without_autodiff();
         let shape = [masked.targets.len(), self.sizes.vocabulary];
         let targets = TensorData::new(one_hot(&masked.targets, self.sizes.vocabulary), shape);
-        let residual = softmax(logits.clone(), 1) - Tensor::from_data(targets, &self.device);
+        let residual = softmax(logits.clone(), 1) - Tensor::from_data(targets, self.tensors.device());
         let residual = residual / masked_per_sequence(self.sizes.length) as f32;
-        let mut gradients = (tracked * residual.autodiff()).backward();
-        let gradient = self.leaves.iter().map(|leaf| {
-            let gradient = leaf.grad_remove(&mut gradients).unwrap_or_else(|| leaf.zeros_like());
-            gradient.without_autodiff()
-        });
-        self.gradient_sum = Some(match self.gradient_sum.take() {
-            Some(sum) => sum.into_iter().zip(gradient).map(|(sum, gradient)| sum + gradient).collect(),
-            None => gradient.collect(),
-        });
-        read(logits)
+        let is_finite = self.tensors.add_gradient(tracked, residual, 0, arithmetic);
+        read(logits, is_finite)
     }
 
     pub(crate) fn logits(&self, masked: &Masked) -> LogitsRead {
-        read(forward(&self.parameters, self.sizes, masked, &self.device))
+        read(forward(self.tensors.parameters(), self.sizes, masked, self.tensors.device()), None)
     }
 
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
-        let Some(sum) = self.gradient_sum.take() else {
-            return Ok(Vec::new());
-        };
-        let transaction = sum.into_iter().fold(Transaction::default(), Transaction::register);
-        let mut flat = Vec::with_capacity(self.layout.n_parameters());
-        for data in transaction.execute_async().await.map_err(|error| failed(&error))? {
-            flat.extend_from_slice(values(&data)?);
-        }
-        Ok(flat)
+        self.tensors.take().await
     }
-}
-
-/// Tensors in the order of the layout.
-struct Cursor<'a> {
-    tensors: std::slice::Iter<'a, Tensor<1>>,
-    device: &'a Device,
-}
-
-impl Cursor<'_> {
-    /// The next one. The layout has as many as the forward pass takes: what stands in for one that is missing is
-    /// never used.
-    fn vector(&mut self) -> Tensor<1> {
-        let next = self.tensors.next();
-        debug_assert!(next.is_some(), "the layout is that of an ALBERT");
-        next.cloned().unwrap_or_else(|| Tensor::zeros([1], self.device))
-    }
-
-    fn matrix(&mut self, shape: [usize; 2]) -> Tensor<2> {
-        self.vector().reshape(shape)
-    }
-
-    fn linear(&mut self, n_in: usize, n_out: usize) -> Linear {
-        Linear { weight: self.matrix([n_in, n_out]), bias: self.vector() }
-    }
-
-    fn norm(&mut self) -> Norm {
-        Norm { weight: self.vector(), bias: self.vector() }
-    }
-}
-
-struct Linear {
-    weight: Tensor<2>,
-    bias: Tensor<1>,
-}
-
-impl Linear {
-    fn on<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        linear(input, self.weight.clone(), Some(self.bias.clone()))
-    }
-}
-
-struct Norm {
-    weight: Tensor<1>,
-    bias: Tensor<1>,
 }
 
 impl Norm {
     fn on<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        layer_norm(input, self.weight.clone(), Some(self.bias.clone()), NORM_EPSILON)
+        layer_norm(wide(input), self.weight.clone(), Some(self.bias.clone()), NORM_EPSILON)
     }
 }
 
@@ -162,19 +82,18 @@ struct Layer {
     norm: Norm,
 }
 
-/// Logits of the guesses, `[n_guesses, vocabulary]`.
-fn forward(parameters: &[Tensor<1>], sizes: AlbertSizes, masked: &Masked, device: &Device) -> Tensor<2> {
+/// Logits of the guesses, `[n_guesses, vocabulary]`, in single precision, as what is handed from layer to layer.
+fn forward(mut cursor: Cursor<'_>, sizes: AlbertSizes, masked: &Masked, device: &Device) -> Tensor<2> {
     let AlbertSizes { length, vocabulary, embedding, hidden, inner, .. } = sizes;
     let n = masked.inputs.len() / length.max(1);
-    let mut cursor = Cursor { tensors: parameters.iter(), device };
-    let table = cursor.matrix([vocabulary, embedding]);
+    let table = cursor.vector().reshape([vocabulary, embedding]);
     let positions = cursor.vector().reshape([1, length, embedding]);
     let norm = cursor.norm();
     let projection = cursor.linear(embedding, hidden);
 
     let ids = indices(masked.inputs.iter().map(|&id| id.into()), masked.inputs.len(), device);
     let embedded = table.clone().select(0, ids).reshape([n, length, embedding]) + positions;
-    let mut states = projection.on(norm.on(embedded));
+    let mut states = wide(projection.on(norm.on(embedded)));
 
     let [query, key, value, output] = std::array::from_fn(|_| cursor.linear(hidden, hidden));
     let attention_norm = cursor.norm();
@@ -188,9 +107,9 @@ fn forward(parameters: &[Tensor<1>], sizes: AlbertSizes, masked: &Masked, device
         indices(masked.positions.iter().map(|&at| at.cast_signed()), masked.positions.len(), device);
     let guessed = states.reshape([n * length, hidden]).select(0, guessed);
     let transform = cursor.linear(hidden, embedding);
-    let features = cursor.norm().on(gelu(transform.on(guessed)));
+    let features = cursor.norm().on(gelu(transform.on(guessed))).cast(cursor.dtype());
     let bias = cursor.vector().reshape([1, vocabulary]);
-    features.matmul(table.swap_dims(0, 1)) + bias
+    wide(features.matmul(table.cast(cursor.dtype()).swap_dims(0, 1))) + bias
 }
 
 impl Layer {
@@ -203,10 +122,14 @@ impl Layer {
         let key = split(self.key.on(input.clone()));
         let value = split(self.value.on(input.clone()));
         let scores = query.matmul(key.swap_dims(2, 3)) / (width as f32).sqrt();
-        let mixed = softmax(scores, 3).matmul(value).swap_dims(1, 2).reshape([n, length, hidden]);
-        let attended = self.attention_norm.on(input + self.output.on(mixed));
+        let mixed = softmax(wide(scores), 3)
+            .cast(self.value.dtype())
+            .matmul(value)
+            .swap_dims(1, 2)
+            .reshape([n, length, hidden]);
+        let attended = self.attention_norm.on(input + wide(self.output.on(mixed)));
         let fed = self.outer.on(gelu(self.inner.on(attended.clone())));
-        self.norm.on(attended + fed)
+        self.norm.on(attended + wide(fed))
     }
 }
 

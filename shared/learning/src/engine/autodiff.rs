@@ -4,7 +4,9 @@ use barnraise_protocol::dataset::ImageShape;
 use burn::tensor::activation::softmax;
 use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
 
+use super::arithmetic::Arithmetic;
 use super::network::Network;
+use super::tensors::FlatTensors;
 use super::{LogitsRead, one_hot};
 use crate::device::DeviceError;
 use crate::layout::ParameterLayout;
@@ -14,12 +16,8 @@ pub(crate) struct AutodiffEngine {
     layout: ParameterLayout,
     shape: ImageShape,
     n_classes: usize,
-    device: Device,
     autodiff: Device,
-    parameters: Network,
-    /// The same tensors as leaves of a graph.
-    leaves: Network,
-    gradient_sum: Option<Network>,
+    tensors: FlatTensors,
 }
 
 impl AutodiffEngine {
@@ -30,65 +28,48 @@ impl AutodiffEngine {
         device: &Device,
         flat: &[f32],
     ) -> Self {
-        let parameters = Network::from_flat(flat, layout, device);
-        Self {
-            layout: layout.clone(),
-            shape,
-            n_classes,
-            device: device.clone(),
-            autodiff: device.clone().autodiff(),
-            leaves: parameters.tracked(),
-            parameters,
-            gradient_sum: None,
-        }
+        let (tensors, autodiff) = (FlatTensors::new(layout, device, flat), device.clone().autodiff());
+        Self { layout: layout.clone(), shape, n_classes, autodiff, tensors }
     }
 
     pub(crate) fn load(&mut self, flat: &[f32]) {
-        self.parameters = Network::from_flat(flat, &self.layout, &self.device);
-        self.leaves = self.parameters.tracked();
-        self.reset();
+        self.tensors.load(flat);
     }
 
     pub(crate) fn reset(&mut self) {
-        self.gradient_sum = None;
+        self.tensors.reset();
     }
 
-    /// The derivative of the summed cross-entropy by the logits is `softmax - one_hot`. The graph
-    /// starts from the product of the logits with that constant, which spares the device the loss
-    /// and its derivative.
-    pub(crate) fn step(&mut self, images: &[u8], labels: &[u8]) -> LogitsRead {
-        let tracked = self.leaves.logits(images, self.shape, &self.autodiff);
+    /// The derivative of the summed cross-entropy by the logits is `softmax - one_hot`.
+    pub(crate) fn step(&mut self, images: &[u8], labels: &[u8], arithmetic: Arithmetic) -> LogitsRead {
+        let network = Network::of(self.tensors.leaves(arithmetic), &self.layout);
+        let tracked = network.logits(images, self.shape, &self.autodiff);
         let logits = tracked.clone().without_autodiff();
         let data = TensorData::new(one_hot(labels, self.n_classes), [labels.len(), self.n_classes]);
-        let residual = softmax(logits.clone(), 1) - Tensor::from_data(data, &self.device);
-        let mut gradients = (tracked * residual.autodiff()).backward();
-        let gradient = self.leaves.gradients(&mut gradients);
-        self.gradient_sum = Some(match self.gradient_sum.take() {
-            Some(sum) => sum.add(gradient),
-            None => gradient,
-        });
-        read(logits)
+        let residual = softmax(logits.clone(), 1) - Tensor::from_data(data, self.tensors.device());
+        let is_finite = self.tensors.add_gradient(tracked, residual, 0, arithmetic);
+        read(logits, is_finite)
     }
 
     pub(crate) fn logits(&self, images: &[u8]) -> LogitsRead {
-        read(self.parameters.logits(images, self.shape, &self.device))
+        let network = Network::of(self.tensors.parameters(), &self.layout);
+        read(network.logits(images, self.shape, self.tensors.device()), None)
     }
 
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
-        let Some(sum) = self.gradient_sum.take() else {
-            return Ok(Vec::new());
-        };
-        let mut flat = Vec::with_capacity(self.layout.n_parameters());
-        for data in sum.read().execute_async().await.map_err(|error| failed(&error))? {
-            flat.extend_from_slice(values(&data)?);
-        }
-        Ok(flat)
+        self.tensors.take().await
     }
 }
 
-pub(super) fn read(logits: Tensor<2>) -> LogitsRead {
+/// What a pass gives, followed by whether its gradient is finite, where that is asked.
+pub(super) fn read(given: Tensor<2>, is_finite: Option<Tensor<1>>) -> LogitsRead {
+    let given = given.flatten::<1>(0, 1);
+    let all = match is_finite {
+        Some(flag) => Tensor::cat(vec![given, flag], 0),
+        None => given,
+    };
     Box::pin(
-        async move { Ok(values(&logits.into_data_async().await.map_err(|error| failed(&error))?)?.to_vec()) },
+        async move { Ok(values(&all.into_data_async().await.map_err(|error| failed(&error))?)?.to_vec()) },
     )
 }
 

@@ -1,27 +1,33 @@
-//! Two ways to compute the same step on pictures: burn's autodiff on any device, and fused kernels on WebGPU. Text
-//! goes through burn's autodiff.
+//! Two ways to compute the same step on labelled pictures: burn's autodiff on any device, and fused kernels on WebGPU.
+//! Text, and pictures without labels, go through burn's autodiff.
 //!
 //! An engine holds parameters and a gradient sum on its device. It knows no optimizer, checks no
 //! input and counts no samples: the trainer does.
 
 mod albert;
+mod arithmetic;
 mod autodiff;
 mod fused;
 mod network;
+mod swav;
+mod tensors;
 
 use std::pin::Pin;
 
 use barnraise_protocol::dataset::ImageShape;
 
 pub(crate) use crate::batch::one_hot;
-use crate::device::{ComputeDevice, DeviceError};
-use crate::layout::{AlbertSizes, ParameterLayout};
+use crate::crops::Crops;
+use crate::device::{ComputeDevice, DeviceError, Precision};
+use crate::layout::{AlbertSizes, ParameterLayout, SwavSizes};
 use crate::masking::Masked;
 use albert::AlbertEngine;
+pub(crate) use arithmetic::Arithmetic;
 use autodiff::AutodiffEngine;
 use fused::FusedEngine;
+use swav::SwavEngine;
 
-/// Logits `[n_samples, n_classes]` on their way to the host.
+/// Logits `[n_samples, n_classes]`, or what else a pass gives, on their way to the host.
 pub(crate) type LogitsRead = Pin<Box<dyn Future<Output = Result<Vec<f32>, DeviceError>> + Send>>;
 
 /// What a pass is over.
@@ -32,6 +38,41 @@ pub(crate) enum Input<'a> {
     Images { images: &'a [u8], labels: &'a [u8] },
     /// Text with tokens to guess.
     Masked(&'a Masked),
+    /// Crops of pictures, to be told which are of one picture. A pass gives `[2, n_samples]`: losses, and whether
+    /// the first guess was right.
+    Crops {
+        crops: &'a Crops,
+        /// Whether the prototypes get no gradient.
+        is_frozen: bool,
+    },
+}
+
+/// An [`Input`] that is kept.
+#[derive(Debug, Clone)]
+pub(crate) enum KeptInput {
+    Images { images: Vec<u8>, labels: Vec<u8> },
+    Masked(Masked),
+    Crops { crops: Crops, is_frozen: bool },
+}
+
+impl KeptInput {
+    pub(crate) fn of(input: Input<'_>) -> Self {
+        match input {
+            Input::Images { images, labels } => {
+                Self::Images { images: images.to_vec(), labels: labels.to_vec() }
+            }
+            Input::Masked(masked) => Self::Masked(masked.clone()),
+            Input::Crops { crops, is_frozen } => Self::Crops { crops: crops.clone(), is_frozen },
+        }
+    }
+
+    pub(crate) fn as_input(&self) -> Input<'_> {
+        match self {
+            Self::Images { images, labels } => Input::Images { images, labels },
+            Self::Masked(masked) => Input::Masked(masked),
+            Self::Crops { crops, is_frozen } => Input::Crops { crops, is_frozen: *is_frozen },
+        }
+    }
 }
 
 /// A model on a device.
@@ -42,10 +83,13 @@ pub(crate) enum Engine {
     Fused(Box<FusedEngine>),
     /// Text, any device.
     Albert(Box<AlbertEngine>),
+    /// Pictures without labels, any device.
+    Swav(Box<SwavEngine>),
 }
 
 impl Engine {
-    /// The fastest engine for pictures on the device, with `flat` as its parameters.
+    /// The fastest engine for pictures on the device, with `flat` as its parameters. The fused kernels compute in single
+    /// precision.
     pub(crate) fn new(
         layout: &ParameterLayout,
         shape: ImageShape,
@@ -53,7 +97,8 @@ impl Engine {
         device: &ComputeDevice,
         flat: &[f32],
     ) -> Self {
-        let fused = device.gpu().and_then(|gpu| FusedEngine::new(layout, shape, n_classes, gpu));
+        let gpu = device.gpu().filter(|_| device.precision() == Precision::Single);
+        let fused = gpu.and_then(|gpu| FusedEngine::new(layout, shape, n_classes, gpu));
         match fused {
             Some(mut engine) => {
                 engine.load(flat);
@@ -84,12 +129,23 @@ impl Engine {
         Self::Albert(Box::new(AlbertEngine::new(layout, sizes, device.burn(), flat)))
     }
 
+    /// For pictures without labels.
+    pub(crate) fn swav(
+        layout: &ParameterLayout,
+        sizes: SwavSizes,
+        device: &ComputeDevice,
+        flat: &[f32],
+    ) -> Self {
+        Self::Swav(Box::new(SwavEngine::new(layout, sizes, device.burn(), flat)))
+    }
+
     /// Replaces the parameters and drops the gradient sum.
     pub(crate) fn load(&mut self, flat: &[f32]) {
         match self {
             Self::Autodiff(engine) => engine.load(flat),
             Self::Fused(engine) => engine.load(flat),
             Self::Albert(engine) => engine.load(flat),
+            Self::Swav(engine) => engine.load(flat),
         }
     }
 
@@ -99,26 +155,43 @@ impl Engine {
             Self::Autodiff(engine) => engine.reset(),
             Self::Fused(engine) => engine.reset(),
             Self::Albert(engine) => engine.reset(),
+            Self::Swav(engine) => engine.reset(),
+        }
+    }
+
+    /// Forgets what it kept of earlier passes for later ones.
+    pub(crate) fn forget(&mut self) {
+        if let Self::Swav(engine) = self {
+            engine.forget();
         }
     }
 
     /// Queues a forward and backward pass over at least one sample. Adds up the gradient of the samples' summed
-    /// losses: the cross-entropy of a picture, the mean of those of a sequence's guesses.
-    pub(crate) fn step(&mut self, input: Input<'_>) -> LogitsRead {
+    /// losses: the cross-entropy of a picture, the mean of those of a sequence's guesses or of a picture's crops.
+    ///
+    /// The fused kernels are not asked for another arithmetic than single precision.
+    pub(crate) fn step(&mut self, input: Input<'_>, arithmetic: Arithmetic) -> LogitsRead {
         match (self, input) {
-            (Self::Autodiff(engine), Input::Images { images, labels }) => engine.step(images, labels),
+            (Self::Autodiff(engine), Input::Images { images, labels }) => {
+                engine.step(images, labels, arithmetic)
+            }
             (Self::Fused(engine), Input::Images { images, labels }) => engine.step(images, labels),
-            (Self::Albert(engine), Input::Masked(masked)) => engine.step(masked),
+            (Self::Albert(engine), Input::Masked(masked)) => engine.step(masked, arithmetic),
+            (Self::Swav(engine), Input::Crops { crops, is_frozen }) => {
+                engine.step(crops, is_frozen, arithmetic)
+            }
             _ => unsuited(),
         }
     }
 
-    /// Queues a forward pass over `n_samples`.
+    /// Queues a forward pass over `n_samples`. Of pictures, a model that learns without labels gives features.
     pub(crate) fn logits(&self, input: Input<'_>, n_samples: usize) -> LogitsRead {
         match (self, input) {
             (Self::Autodiff(engine), Input::Images { images, .. }) => engine.logits(images),
             (Self::Fused(engine), Input::Images { images, .. }) => engine.logits(images, n_samples),
             (Self::Albert(engine), Input::Masked(masked)) => engine.logits(masked),
+            (Self::Swav(engine), Input::Crops { crops, .. }) => engine.losses(crops),
+            (Self::Swav(engine), Input::Images { images, .. }) => engine.features(images),
             _ => unsuited(),
         }
     }
@@ -129,6 +202,7 @@ impl Engine {
             Self::Autodiff(engine) => engine.take().await,
             Self::Fused(engine) => engine.take().await,
             Self::Albert(engine) => engine.take().await,
+            Self::Swav(engine) => engine.take().await,
         }
     }
 
@@ -136,7 +210,7 @@ impl Engine {
     pub(crate) fn logits_samples_max(&self) -> usize {
         match self {
             Self::Fused(engine) => engine.capacity(),
-            Self::Autodiff(_) | Self::Albert(_) => usize::MAX,
+            Self::Autodiff(_) | Self::Albert(_) | Self::Swav(_) => usize::MAX,
         }
     }
 }

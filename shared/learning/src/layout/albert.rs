@@ -100,14 +100,14 @@ impl AlbertSizes {
 
 impl Builder {
     /// `[in, out]`, then `[out]`.
-    fn linear(&mut self, name: &str, n_in: usize, n_out: usize) -> Result<(), ModelError> {
+    pub(super) fn linear(&mut self, name: &str, n_in: usize, n_out: usize) -> Result<(), ModelError> {
         let initial = Initial::Layer { fan_in: n_in, before_relu: false };
         self.segment(format!("{name}.weight"), vec![n_in, n_out], initial)?;
         self.segment(format!("{name}.bias"), vec![n_out], initial)
     }
 
     /// Of a layer normalization.
-    fn norm(&mut self, name: &str, size: usize) -> Result<(), ModelError> {
+    pub(super) fn norm(&mut self, name: &str, size: usize) -> Result<(), ModelError> {
         self.segment(format!("{name}.weight"), vec![size], Initial::Constant(1.0))?;
         self.segment(format!("{name}.bias"), vec![size], Initial::Constant(0.0))
     }

@@ -2,6 +2,7 @@
 
 use barnraise_protocol::dataset::TokenShape;
 
+use super::flight::Answers;
 use super::{Evaluation, Trainer};
 use crate::batch;
 use crate::data_shape::DataShape;
@@ -24,8 +25,8 @@ impl Trainer {
         let n_samples = batch::check_tokens(ids, shape, self.layout.batch_samples_max())?;
         let n_samples = self.prepare(n_samples)?;
         let masked = Masked::of(ids, shape, self.seed, draw);
-        let read = self.engine.step(Input::Masked(&masked));
-        self.queued(read, masked.targets, n_samples).await
+        let answers = Answers::Labels(masked.targets.clone());
+        self.step(Input::Masked(&masked), answers, n_samples).await
     }
 
     /// Loss and accuracy of the guesses of masked tokens, in chunks; the same tokens every time.

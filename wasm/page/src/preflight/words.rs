@@ -256,13 +256,13 @@ pub(crate) fn data(page: &Page) -> Vec<Line> {
         None => "The program".into(),
     };
     let (model, gallery) = (format::bytes(cost.model_bytes), format::bytes(cost.gallery_bytes));
-    let (begin, samples) = match page.is_of_text() {
-        true => (format!("{program} and {model} for the model, to begin with."), "Text"),
-        false => (
-            format!("{program}, {model} for the model and {gallery} for pictures to look at, to begin with."),
-            "Pictures",
-        ),
+    let begin = match page.has_nothing_to_try() {
+        true => format!("{program} and {model} for the model, to begin with."),
+        false => {
+            format!("{program}, {model} for the model and {gallery} for pictures to look at, to begin with.")
+        }
     };
+    let samples = if page.is_of_text() { "Text" } else { "Pictures" };
     let parts = format!(
         "{samples} to learn from come in {} of about {}, {} in all, and are kept for the next time.",
         format::counted(cost.n_shards, "part", "parts"),

@@ -10,9 +10,14 @@ impl Page {
         self.run.as_ref()?.manifest.image_shape()
     }
 
-    /// Whether the run learns from text, so that there are no pictures to look at, to draw or to tell apart.
+    /// Whether the run learns from text, so that there are no pictures.
     pub(crate) fn is_of_text(&self) -> bool {
         self.run.is_some() && self.image_shape().is_none()
+    }
+
+    /// Whether the model answers nothing that a visitor could ask: it learns from no labels.
+    pub(crate) fn has_nothing_to_try(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.model.kind.is_self_supervised())
     }
 
     /// What the run learns from, in a word.

@@ -60,6 +60,18 @@ fn a_run_of_text_has_no_pictures_to_ask_for() {
 }
 
 #[test]
+fn a_run_without_labels_has_pictures_and_nothing_to_try() {
+    let mut page = fixture::swav_page();
+    page.on_event(0.0, Event::Toggle);
+    assert_eq!(posted(&page.on_event(1.0, ready(DeviceKind::BrowserCpu))), [&PageToPeer::Start]);
+    assert_eq!(
+        (page.is_of_text(), page.has_nothing_to_try(), page.samples_in_words()),
+        (false, true, "pictures")
+    );
+    assert!(!fixture::page().has_nothing_to_try() && fixture::text_page().has_nothing_to_try());
+}
+
+#[test]
 fn a_receipt_is_remembered_and_shown_for_its_run() {
     let mut page = page();
     let receipt = Box::new(fixture::receipt("garments", 1));

@@ -94,6 +94,8 @@ impl CurvesView {
 fn accuracy_in_words(page: &Page) -> &'static str {
     if page.is_of_text() {
         "Masked words guessed in text it never saw"
+    } else if page.has_nothing_to_try() {
+        "Accuracy on pictures it never saw, by those most alike"
     } else {
         "Accuracy on pictures it never saw"
     }

@@ -56,6 +56,11 @@ impl RunView {
         let n_samples = format::count(run.manifest.n_samples());
         let (name, samples) = (&run.manifest.name, &run.manifest.samples);
         let (learns_from, task, answers) = match samples {
+            SampleKind::Images { .. } if page.has_nothing_to_try() => (
+                format!("{name}, {n_samples} pictures without their labels"),
+                "Learns",
+                "which pieces are of one picture".into(),
+            ),
             SampleKind::Images { class_names, .. } => {
                 (format!("{name}, {n_samples} pictures"), "Tells apart", class_names.join(", "))
             }
@@ -94,6 +99,11 @@ fn network(run: &RunDescription) -> String {
         ModelKind::Albert { hidden, layers, .. } => {
             let (hidden, layers) = (format::count((*hidden).into()), format::count((*layers).into()));
             format!("ALBERT, one layer of {hidden} units applied {layers} times, {parameters} parameters")
+        }
+        ModelKind::Swav { maps, prototypes, .. } => {
+            let (n, prototypes) = (maps.len() as u64, format::count((*prototypes).into()));
+            let convolutions = format::counted(n, "convolution", "convolutions");
+            format!("SwAV, {convolutions} and {prototypes} prototypes, {parameters} parameters")
         }
     }
 }

@@ -41,7 +41,7 @@ impl TrialView {
     }
 
     pub(crate) fn draw(&mut self, page: &Page) {
-        self.section.set_hidden(page.is_of_text());
+        self.section.set_hidden(page.has_nothing_to_try());
         self.verdict.set_text(&verdict(page));
         self.draw_question(page);
         let ranking = page.prediction.as_ref().map_or(&[][..], |prediction| &prediction.ranking);

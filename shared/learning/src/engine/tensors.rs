@@ -1,0 +1,186 @@
+//! A model as flat burn tensors, one for each segment of the layout: parameters, the same as leaves of a graph, and the
+//! gradient that is summed. What the tensors are for is the model's business.
+
+use std::ops::Range;
+
+use burn::tensor::{Device, FloatDType, Tensor, TensorData, Transaction};
+
+use super::arithmetic::{Arithmetic, all_finite, where_finite};
+use super::autodiff::{failed, values};
+use crate::device::DeviceError;
+use crate::layout::ParameterLayout;
+
+/// Parameters on a device, and the gradient of them.
+pub(super) struct FlatTensors {
+    layout: ParameterLayout,
+    device: Device,
+    parameters: Vec<Tensor<1>>,
+    leaves: Vec<Tensor<1>>,
+    gradient_sum: Option<Vec<Tensor<1>>>,
+}
+
+impl FlatTensors {
+    pub(super) fn new(layout: &ParameterLayout, device: &Device, flat: &[f32]) -> Self {
+        let (layout, device) = (layout.clone(), device.clone());
+        let mut tensors =
+            Self { layout, device, parameters: Vec::new(), leaves: Vec::new(), gradient_sum: None };
+        tensors.load(flat);
+        tensors
+    }
+
+    /// Replaces the parameters and drops the gradient.
+    pub(super) fn load(&mut self, flat: &[f32]) {
+        let tensor = |range: Range<usize>| {
+            let data = TensorData::new(flat[range.clone()].to_vec(), [range.len()]);
+            Tensor::from_data(data, &self.device)
+        };
+        let segments = self.layout.segments().iter();
+        self.parameters = segments.map(|segment| tensor(segment.range())).collect();
+        self.leaves = self.parameters.iter().map(|one| one.clone().autodiff().require_grad()).collect();
+        self.reset();
+    }
+
+    /// Drops the gradient.
+    pub(super) fn reset(&mut self) {
+        self.gradient_sum = None;
+    }
+
+    /// Where it computes, without autodiff.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// To compute without a gradient.
+    pub(super) fn parameters(&self) -> Cursor<'_> {
+        Cursor { tensors: self.parameters.iter(), device: &self.device, dtype: FloatDType::F32 }
+    }
+
+    /// To compute with one.
+    pub(super) fn leaves(&self, arithmetic: Arithmetic) -> Cursor<'_> {
+        Cursor { tensors: self.leaves.iter(), device: &self.device, dtype: arithmetic.dtype() }
+    }
+
+    /// Adds the gradient of a loss whose derivative by `outputs`, in single precision, is `residual`: the graph starts
+    /// from the product of the two, which spares the device the loss and its derivative. The last `n_frozen` leaves
+    /// get none.
+    ///
+    /// Returns, of mixed arithmetic, `[1]`: whether the gradient is finite; nothing is added where it is not.
+    pub(super) fn add_gradient(
+        &mut self,
+        outputs: Tensor<2>,
+        residual: Tensor<2>,
+        n_frozen: usize,
+        arithmetic: Arithmetic,
+    ) -> Option<Tensor<1>> {
+        let residual = match arithmetic {
+            Arithmetic::Single => residual,
+            Arithmetic::Mixed { scale } => residual * scale,
+        };
+        let mut gradients = (outputs * residual.autodiff()).backward();
+        let n_moving = self.leaves.len().saturating_sub(n_frozen);
+        let gradient = self.leaves.iter().enumerate().map(|(index, leaf)| {
+            let gradient = leaf.grad_remove(&mut gradients).filter(|_| index < n_moving);
+            gradient.unwrap_or_else(|| leaf.zeros_like()).without_autodiff()
+        });
+        let mut gradient: Vec<Tensor<1>> = gradient.collect();
+        let mut is_finite = None;
+        if let Arithmetic::Mixed { scale } = arithmetic {
+            is_finite = all_finite(&gradient);
+            if let Some(flag) = &is_finite {
+                gradient = gradient.into_iter().map(|one| where_finite(one, flag) / scale).collect();
+            }
+        }
+        self.gradient_sum = Some(match self.gradient_sum.take() {
+            Some(sum) => sum.into_iter().zip(gradient).map(|(sum, gradient)| sum + gradient).collect(),
+            None => gradient,
+        });
+        is_finite
+    }
+
+    /// Reads the gradient sum, `[n_parameters]`, and drops it; empty where there is none.
+    pub(super) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
+        let Some(sum) = self.gradient_sum.take() else {
+            return Ok(Vec::new());
+        };
+        let transaction = sum.into_iter().fold(Transaction::default(), Transaction::register);
+        let mut flat = Vec::with_capacity(self.layout.n_parameters());
+        for data in transaction.execute_async().await.map_err(|error| failed(&error))? {
+            flat.extend_from_slice(values(&data)?);
+        }
+        Ok(flat)
+    }
+}
+
+/// Tensors in the order of the layout.
+pub(super) struct Cursor<'a> {
+    tensors: std::slice::Iter<'a, Tensor<1>>,
+    device: &'a Device,
+    dtype: FloatDType,
+}
+
+impl Cursor<'_> {
+    /// The next one, in single precision. The layout has as many as the forward pass takes: what stands in for one that
+    /// is missing is never used.
+    pub(super) fn vector(&mut self) -> Tensor<1> {
+        let next = self.tensors.next();
+        debug_assert!(next.is_some(), "the layout is that of the model");
+        next.cloned().unwrap_or_else(|| Tensor::zeros([1], self.device))
+    }
+
+    /// Passes over all but the last `n`.
+    pub(super) fn skip_to_last(&mut self, n: usize) {
+        let n_before = self.tensors.len().saturating_sub(n);
+        self.tensors = self.tensors.as_slice()[n_before..].iter();
+    }
+
+    /// All that follows is computed in single precision.
+    pub(super) fn in_single_precision(&mut self) {
+        self.dtype = FloatDType::F32;
+    }
+
+    /// Of products and convolutions.
+    pub(super) fn dtype(&self) -> FloatDType {
+        self.dtype
+    }
+
+    /// The next one, in the numbers of products.
+    pub(super) fn operand(&mut self) -> Tensor<1> {
+        self.vector().cast(self.dtype)
+    }
+
+    /// The next two as a linear layer.
+    pub(super) fn linear(&mut self, n_in: usize, n_out: usize) -> Linear {
+        let weight = self.operand().reshape([n_in, n_out]);
+        Linear { weight, bias: self.operand(), dtype: self.dtype }
+    }
+
+    /// The next two as what follows a normalization, in single precision.
+    pub(super) fn norm(&mut self) -> Norm {
+        Norm { weight: self.vector(), bias: self.vector() }
+    }
+}
+
+/// A linear layer, its weight `[in, out]`.
+pub(super) struct Linear {
+    weight: Tensor<2>,
+    bias: Tensor<1>,
+    dtype: FloatDType,
+}
+
+impl Linear {
+    /// Of what it gives.
+    pub(super) fn dtype(&self) -> FloatDType {
+        self.dtype
+    }
+
+    /// Of an input in any precision.
+    pub(super) fn on<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        burn::tensor::module::linear(input.cast(self.dtype), self.weight.clone(), Some(self.bias.clone()))
+    }
+}
+
+/// Scale and shift of normalized values.
+pub(super) struct Norm {
+    pub(super) weight: Tensor<1>,
+    pub(super) bias: Tensor<1>,
+}

@@ -1,0 +1,101 @@
+//! What a trainer does with pictures whose labels it does not look at: crops them, and has the model say which crops are
+//! of one picture. Labels serve to see what the features are good for, and never to train.
+
+use barnraise_protocol::dataset::LabelledImages;
+
+use super::flight::Answers;
+use super::{Evaluation, Trainer};
+use crate::batch;
+use crate::crops::Crops;
+use crate::data_shape::DataShape;
+use crate::engine::Input;
+use crate::error::ModelError;
+use crate::layout::SwavSizes;
+use crate::masking::EVALUATION_DRAW;
+use crate::neighbours::Neighbours;
+use crate::statistics::Statistics;
+
+impl Trainer {
+    /// Adds the gradient of a micro-batch of pictures without labels, summed over them. `draw` decides, with picture
+    /// and seed, how they are cropped.
+    ///
+    /// # Shapes
+    /// - `images`: `[n_samples, height, width, channels]`
+    ///
+    /// # Errors
+    /// As of [`Self::accumulate`].
+    pub async fn accumulate_crops(&mut self, images: &[u8], draw: u64) -> Result<(), ModelError> {
+        let (sizes, n_samples) = self.check_unlabelled(images, self.layout.batch_samples_max())?;
+        let crops = Crops::of(images, sizes.crops, self.seed, draw);
+        let is_frozen = draw < u64::from(sizes.frozen_epochs);
+        let n_samples = self.prepare(n_samples)?;
+        self.step(Input::Crops { crops: &crops, is_frozen }, Answers::Judged, n_samples).await
+    }
+
+    /// Loss of pictures without labels, in chunks, and how often the first guess of another crop's prototype was
+    /// right; the same crops every time.
+    pub(super) async fn evaluate_crops(&self, images: &[u8]) -> Result<Evaluation, ModelError> {
+        let (sizes, _) = self.check_unlabelled(images, usize::MAX)?;
+        let mut total = Statistics::default();
+        for images in images.chunks(self.chunk_samples() * sizes.crops.shape.n_values()) {
+            let crops = Crops::of(images, sizes.crops, self.seed, EVALUATION_DRAW);
+            let input = Input::Crops { crops: &crops, is_frozen: false };
+            total.add(Statistics::of_losses(&self.logits(input, crops.n_samples).await?));
+        }
+        Ok(total.evaluation())
+    }
+
+    /// Loss of held-out pictures, and the share of them whose class their nearest neighbours among `reference` vote
+    /// for, by the features of the trunk.
+    ///
+    /// # Errors
+    /// A model that learns from labels; pictures that do not fit it; a device that failed.
+    pub async fn evaluate_neighbours(
+        &self,
+        reference: &LabelledImages,
+        test: &LabelledImages,
+    ) -> Result<Evaluation, ModelError> {
+        let n_classes = match self.data {
+            DataShape::Images { n_classes, .. } => n_classes,
+            DataShape::Tokens(_) => return Err(ModelError::WrongData { got: "pictures" }),
+        };
+        for labelled in [reference, test] {
+            let (sizes, _) = self.check_unlabelled(&labelled.images, usize::MAX)?;
+            batch::check_images(&labelled.images, labelled.labels.len(), sizes.crops.shape, usize::MAX)?;
+            batch::check_labels(&labelled.labels, n_classes)?;
+        }
+        let neighbours =
+            Neighbours::new(self.features(&reference.images).await?, &reference.labels, n_classes);
+        let n_correct = neighbours.n_correct(self.features(&test.images).await?, &test.labels);
+        let accuracy = n_correct as f64 / test.labels.len() as f64;
+        let Evaluation { loss, .. } = self.evaluate_crops(&test.images).await?;
+        Ok(Evaluation { loss, accuracy: accuracy as f32 })
+    }
+
+    /// `[n_samples, n_features]`
+    async fn features(&self, images: &[u8]) -> Result<Vec<f32>, ModelError> {
+        let n_values = self.unlabelled()?.crops.shape.n_values();
+        let mut features = Vec::new();
+        for images in images.chunks(self.chunk_samples() * n_values) {
+            let n_samples = images.len() / n_values;
+            features.extend(self.logits(Input::Images { images, labels: &[] }, n_samples).await?);
+        }
+        Ok(features)
+    }
+
+    fn unlabelled(&self) -> Result<&SwavSizes, ModelError> {
+        self.swav.as_ref().ok_or(ModelError::WrongData { got: "pictures without labels" })
+    }
+
+    /// Checks that these are whole pictures, 1 to `max`, and counts them.
+    fn check_unlabelled(&self, images: &[u8], max: usize) -> Result<(SwavSizes, usize), ModelError> {
+        let sizes = self.unlabelled()?;
+        let n_samples = images.len() / sizes.crops.shape.n_values().max(1);
+        batch::check_images(images, n_samples, sizes.crops.shape, max)?;
+        Ok((sizes.clone(), n_samples))
+    }
+}
+
+#[cfg(test)]
+#[path = "crops_tests.rs"]
+mod tests;
