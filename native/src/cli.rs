@@ -296,7 +296,7 @@ pub struct EvidenceArgs {
     #[arg(long, default_value = "cpu")]
     pub device: Device,
     /// How far a gradient may be from the recomputed one, as a part of its length
-    #[arg(long, default_value_t = 0.02)]
+    #[arg(long, default_value_t = 0.05)]
     pub tolerance: f32,
 }
 

@@ -1,6 +1,7 @@
 //! `[run.recomputation]`: contributions that are computed once more.
 
 use barnraise_protocol::TensorCodec;
+use barnraise_protocol::run::ModelKind;
 use serde::{Deserialize, Serialize};
 
 use super::{Invalid, RunConfig};
@@ -28,6 +29,9 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     let want =
         "none of it with [run.local_steps]: where those lead depends on all that a contributor did before";
     Invalid::check(KEY, is_stepwise, want, format!("{section:?}"))?;
+    let has_queue = matches!(config.run.model, ModelKind::Swav { queue_samples: 1.., .. });
+    let want = "run.model with queue_samples = 0 with it: in a queue are samples of other contributions";
+    Invalid::check(KEY, !has_queue, want, format!("{:?}", config.run.model))?;
     let codec = config.run.gradient_codec;
     let is_whole = matches!(codec, TensorCodec::F32 | TensorCodec::F16 | TensorCodec::Int8);
     let want =

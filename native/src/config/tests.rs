@@ -42,7 +42,7 @@ fn the_example_shows_every_key() {
         "# operator = ",
         "# database = ",
         "# text = ",
-        "# [run.recomputation]\n# share = 0.05\n# tolerance = 0.02\n",
+        "# [run.recomputation]\n# share = 0.05\n# tolerance = 0.05\n",
     ] {
         assert!(EXAMPLE.contains(optional), "{optional}");
     }
