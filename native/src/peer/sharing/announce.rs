@@ -53,7 +53,7 @@ pub(super) async fn run(shared: Arc<Shared>, node: Node, backbone: PeerId, said:
                 match told {
                     Ok(now) => *lock(&said) = Some(now),
                     Err(reason) => {
-                        tracing::debug!(reason, "the DHT does not know which shards are kept here")
+                        tracing::debug!(reason, "the DHT does not know which shards are kept here");
                     }
                 }
             }
