@@ -279,7 +279,7 @@ impl Platform for NativePlatform {
         match outcome {
             PeerShard::Delivered => tracing::debug!(peer, shard, "a peer passed a shard on"),
             PeerShard::Failed(reason) => {
-                tracing::debug!(peer, shard, reason, "a shard is asked for elsewhere")
+                tracing::debug!(peer, shard, reason, "a shard is asked for elsewhere");
             }
             PeerShard::Wrong => {
                 tracing::warn!(peer, shard, "wrong bytes of a shard; whoever sent them is not asked again");

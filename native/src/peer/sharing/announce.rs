@@ -37,7 +37,6 @@ pub(super) struct Said {
     shards: ShardSet,
     addresses: Vec<Vec<u8>>,
     at: Instant,
-    expires_at: UnixMillis,
 }
 
 /// Says what is kept here and finds out what is kept elsewhere, again and again.
@@ -53,7 +52,7 @@ pub(super) async fn run(shared: Arc<Shared>, node: Node, backbone: PeerId, said:
                 match told {
                     Ok(now) => *lock(&said) = Some(now),
                     Err(reason) => {
-                        tracing::debug!(reason, "the DHT does not know which shards are kept here")
+                        tracing::debug!(reason, "the DHT does not know which shards are kept here");
                     }
                 }
             }
@@ -101,7 +100,7 @@ async fn announce(
     let record = Holder::sign(&shared.key, of_run, kept, addresses.clone(), expires_at);
     put(node, backbone, record.map_err(|refusal| refusal.to_string())?).await?;
     tracing::debug!(n_shards = kept.len(), "the DHT knows which shards are kept here");
-    Ok(Said { run: run.clone(), shards: kept.clone(), addresses, at: Instant::now(), expires_at })
+    Ok(Said { run: run.clone(), shards: kept.clone(), addresses, at: Instant::now() })
 }
 
 /// Takes back what was said, as far as anything in a DHT can be: what counts is what expires last.
@@ -111,7 +110,8 @@ pub(super) async fn withdraw(
     backbone: PeerId,
     said: Said,
 ) -> Result<(), String> {
-    let expires_at = said.expires_at.after(Duration::from_millis(1));
+    // Later than anything that was said, or is on its way.
+    let expires_at = now().after(LIFETIME + Duration::from_secs(1));
     let of_run = (&said.run.run_id[..], &said.run.manifest);
     let record = Holder::sign(&shared.key, of_run, &ShardSet::default(), [], expires_at);
     put(node, backbone, record.map_err(|refusal| refusal.to_string())?).await

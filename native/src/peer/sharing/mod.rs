@@ -75,7 +75,7 @@ pub(super) struct Attached {
     node: Node,
     backbone: PeerId,
     said: Arc<Mutex<Option<announce::Said>>>,
-    _tasks: Vec<AbortOnDropHandle<()>>,
+    tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Sharing {
@@ -138,7 +138,7 @@ impl Sharing {
             tasks.push(spawn(serve::keep_gate(self.shared.clone(), node.clone(), backbone)));
         }
         tasks.push(spawn(announce::run(self.shared.clone(), node.clone(), backbone, said.clone())));
-        Ok(Attached { sharing: self.clone(), node, backbone, said, _tasks: tasks })
+        Ok(Attached { sharing: self.clone(), node, backbone, said, tasks })
     }
 }
 
@@ -158,9 +158,11 @@ impl Attached {
 
     /// Nobody should ask here any more.
     pub(super) async fn farewell(self) {
-        let said = lock(&self.said).take();
-        let Some(said) = said else { return };
-        let goodbye = announce::withdraw(&self.sharing.shared, &self.node, self.backbone, said);
+        let Self { sharing, node, backbone, said, tasks } = self;
+        // They would say it again.
+        drop(tasks);
+        let Some(said) = lock(&said).take() else { return };
+        let goodbye = announce::withdraw(&sharing.shared, &node, backbone, said);
         // Without it, those who ask here find out that nobody answers.
         let _ = tokio::time::timeout(FAREWELL_TIMEOUT, goodbye).await;
     }
