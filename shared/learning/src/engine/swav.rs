@@ -72,7 +72,7 @@ impl SwavEngine {
         let tracked = heads(self.tensors.leaves(arithmetic), &self.sizes, crops, &self.autodiff);
         let scores = tracked.scores.clone().without_autodiff();
         let assignments = self.assignments(&scores, crops.n_samples);
-        let swapped = Swapped::of(scores, assignments, self.sizes.n_crops(), crops.n_samples);
+        let swapped = Swapped::of(scores, &assignments, self.sizes.n_crops(), crops.n_samples);
         let n_frozen = if is_frozen { PROTOTYPE_TENSORS } else { 0 };
         let is_finite = self.tensors.add_gradient(tracked.scores, swapped.residual, n_frozen, arithmetic);
         let mut projections = tracked.projections.without_autodiff();
@@ -91,7 +91,7 @@ impl SwavEngine {
     pub(crate) fn losses(&self, crops: &Crops) -> LogitsRead {
         let heads = heads(self.tensors.parameters(), &self.sizes, crops, self.tensors.device());
         let assignments = of_each_large(crops.n_samples, |rows| sinkhorn::assign(rows.of(&heads.scores)));
-        read(Swapped::of(heads.scores, assignments, self.sizes.n_crops(), crops.n_samples).values, None)
+        read(Swapped::of(heads.scores, &assignments, self.sizes.n_crops(), crops.n_samples).values, None)
     }
 
     /// Features of whole pictures.
@@ -155,10 +155,10 @@ impl Swapped {
     /// # Shapes
     /// - `scores`: `[n_crops * n_samples, prototypes]`, crop by crop, the large ones first
     /// - `assignments`: `[LARGE_CROPS * n_samples, prototypes]`, each row summing to 1
-    fn of(scores: Tensor<2>, assignments: Tensor<2>, n_crops: usize, n_samples: usize) -> Self {
+    fn of(scores: Tensor<2>, assignments: &Tensor<2>, n_crops: usize, n_samples: usize) -> Self {
         let device = scores.device();
         let large = |crop| Rows { crop, n_samples };
-        let (first, second) = (large(0).of(&assignments), large(1).of(&assignments));
+        let (first, second) = (large(0).of(assignments), large(1).of(assignments));
         let both = first.clone() + second.clone();
         // What each crop is to say, summed over the large crops that are not itself, and how many those are.
         let mut targets = vec![second, first.clone()];
