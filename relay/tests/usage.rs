@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use barnraise_relay::libp2p::Multiaddr;
 use barnraise_relay::libp2p::identity::Keypair;
-use barnraise_relay::{Node, NodeConfig, NodeEvent, RelayLimits};
+use barnraise_relay::{Node, NodeConfig, NodeEvent, Path, RelayLimits};
 use common::*;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -72,6 +72,11 @@ async fn bytes_and_seconds_of_a_circuit_are_counted() {
     let dialer = relayed_dialer().await;
     dialer.dial(circuit).await.unwrap();
     echoes_bulk(&dialer, &node, BULK_BYTES).await;
+    // Both ends know which relay it is.
+    for (end, other) in [(&dialer, &node), (&node, &dialer)] {
+        let path = end.path(other.peer_id()).await.unwrap();
+        assert_eq!(path, Some(Path::Relayed { relay: Some(relay.peer_id()) }));
+    }
     assert_eq!(metric(&relay, "barnraise_relay_circuits"), 1.0);
     assert_eq!(metric(&relay, "barnraise_relay_circuits_opened_total"), 1.0);
     for direction in ["to_destination", "from_destination"] {
