@@ -84,13 +84,14 @@ fn gradients_of_every_model_are_those_of_single_precision() {
         queue_after: 1,
         frozen_epochs: 0,
     };
-    // Half precision rounds to 2^-11; through a few layers that stays below a hundredth of the largest value. SwAV
-    // multiplies differences of scores by 20 before it assigns, and by 10 before it guesses.
+    // Half precision rounds to 2^-11; through a few layers that stays below a hundredth of the largest value. Where there
+    // is pooling, another of two nearly equal pixels may be the largest. SwAV multiplies differences of scores by 20
+    // before it assigns, and by 10 before it guesses.
     for (kind, data, tolerance) in [
         (mlp(), IMAGES, 0.01),
-        (ModelKind::LeNet, IMAGES, 0.01),
+        (ModelKind::LeNet, IMAGES, 0.03),
         (albert, DataShape::Tokens(TOKENS), 0.01),
-        (swav, IMAGES, 0.05),
+        (swav, IMAGES, 0.1),
     ] {
         let name = format!("{kind:?}");
         let samples = samples(data, 24);
