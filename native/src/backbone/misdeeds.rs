@@ -36,7 +36,6 @@ pub(crate) fn of_offer(refusal: &gradient::Refusal) -> Option<Misdeed> {
         | Refusal::Bytes { .. }
         | Refusal::Codec { .. }
         | Refusal::Samples { .. }
-        | Refusal::Account(_)
         | Refusal::Transfer(_) => Some(Misdeed::DishonestOffer),
         Refusal::Epoch { .. }
         | Refusal::Rate { .. }
@@ -46,6 +45,7 @@ pub(crate) fn of_offer(refusal: &gradient::Refusal) -> Option<Misdeed> {
         | Refusal::NotJoined
         | Refusal::Storage
         | Refusal::Busy
+        | Refusal::Account(_)
         | Refusal::NoAccess(_) => None,
     }
 }

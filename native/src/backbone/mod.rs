@@ -107,6 +107,9 @@ pub async fn run(
 
     let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
     let access = Access::open(&config, &keypair).await?;
+    for known in evidence.convicted().await {
+        access.gate.convict(known.peer, known.epoch);
+    }
     let login = Login::new(&config.access, access.authority.as_ref())?;
     let signing_key = signing_key(&keypair)?;
     let node = start_node(&config, keypair).await?;

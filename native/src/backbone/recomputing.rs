@@ -3,11 +3,11 @@
 //!
 //! Nobody is convicted on somebody's word: what others have is computed once more here, too.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use barnraise_learning::ComputeDevice;
+use barnraise_learning::{ComputeDevice, ModelError};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::account::{self, Account};
 use barnraise_protocol::bulk::Transfer;
@@ -35,6 +35,10 @@ use crate::recomputation::{EvidenceStore, EvidenceStoreError, Recomputer};
 
 /// Contributions that may wait for the device; what is chosen while they do is let pass.
 const JOBS_MAX: usize = 4;
+/// Evidence of others that may wait until no contribution does.
+const THEIRS_MAX: usize = 1;
+/// Pieces of others' evidence that are remembered to have been looked at.
+const SEEN_MAX: usize = 1024;
 /// Parameters that contributions may be of: those of now, and those of the epochs before.
 const STATES_MAX: usize = 3;
 /// How often the others are asked for evidence.
@@ -75,6 +79,7 @@ pub(super) struct Recomputing {
     states: Arc<Mutex<VecDeque<PublishedState>>>,
     state: watch::Receiver<PublishedState>,
     jobs: mpsc::Sender<Box<Evidence>>,
+    theirs: mpsc::Sender<Box<Evidence>>,
 }
 
 /// A contribution whose account was believed so far.
@@ -85,10 +90,7 @@ pub(super) struct Accounted {
 }
 
 /// A contribution that will be computed once more, once its peer has said what it is of.
-pub(super) struct Chosen {
-    accounted: Accounted,
-    place: mpsc::OwnedPermit<Box<Evidence>>,
-}
+pub(super) struct Chosen(Accounted);
 
 impl Recomputing {
     /// Starts to compute on `device` what is chosen, until `shutdown`.
@@ -103,7 +105,8 @@ impl Recomputing {
     ) -> anyhow::Result<Self> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
-        let (jobs, received) = mpsc::channel(JOBS_MAX);
+        let (jobs, own) = mpsc::channel(JOBS_MAX);
+        let (theirs, of_others) = mpsc::channel(THEIRS_MAX);
         let recomputing = Self {
             run: account::hash_of(&world.description)?,
             description: world.description.clone(),
@@ -111,6 +114,7 @@ impl Recomputing {
             states: Arc::default(),
             state: world.state.clone(),
             jobs,
+            theirs,
         };
         tokio::spawn({
             let (recomputing, mut state) = (recomputing.clone(), world.state.clone());
@@ -121,11 +125,9 @@ impl Recomputing {
             }
         });
         recomputing.note_state();
-        for known in world.evidence.convicted().await {
-            world.access.gate.convict(known.peer, known.epoch);
-        }
-        let recomputer = Recomputer::new(&world.description, device, section.tolerance)?;
-        let working = work(world, recomputer, received);
+        let recomputer = Recomputer::new(&world.description, device.clone(), section.tolerance)?;
+        let anew = move |run: &RunDescription| Recomputer::new(run, device.clone(), section.tolerance);
+        let working = work(world, recomputer, anew, own, of_others);
         tokio::spawn(async move { shutdown.run_until_cancelled(working).await });
         Ok(recomputing)
     }
@@ -154,6 +156,11 @@ impl Recomputing {
         account: Option<Account>,
     ) -> Result<Accounted, String> {
         self.note_state();
+        if self.selection().is_evasive(peer) {
+            return Err(
+                "this peer was asked several times what its contributions are of, and did not say".into()
+            );
+        }
         let account =
             account.ok_or("in this run each contribution comes with a signed account of its samples")?;
         let peer = PublicKey::of_peer_id(&peer.0).ok_or("a peer with an Ed25519 key is wanted")?;
@@ -177,12 +184,11 @@ impl Recomputing {
 
     /// Whether it is to be computed once more. All of the contribution is here by now.
     pub(super) fn choose(&self, peer: &PeerKey, offer: &Offer, accounted: Accounted) -> Option<Chosen> {
-        let selection = self.selection.lock().unwrap_or_else(PoisonError::into_inner);
-        if !selection.chooses(peer, offer) {
-            return None;
-        }
-        let place = self.jobs.clone().try_reserve_owned().ok()?;
-        Some(Chosen { accounted, place })
+        self.selection().chooses(peer, offer).then_some(Chosen(accounted))
+    }
+
+    fn selection(&self) -> MutexGuard<'_, Selection> {
+        self.selection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The peer was asked, and this is its list; or it gave none.
@@ -196,10 +202,9 @@ impl Recomputing {
         chosen: &Chosen,
         list: Option<&[u8]>,
     ) -> Result<(), String> {
-        let account = &chosen.accounted.account;
-        let manifest = &self.description.manifest;
-        let read = list.map(|list| account.samples(list, offer.n_samples, manifest));
-        let mut selection = self.selection.lock().unwrap_or_else(PoisonError::into_inner);
+        let account = &chosen.0.account;
+        let read = list.map(|list| account.samples(list, offer.n_samples, &self.description));
+        let mut selection = self.selection();
         match read {
             Some(Ok(_)) => {
                 selection.on_account(peer);
@@ -218,26 +223,43 @@ impl Recomputing {
 
     /// The contribution counts: it is computed once more when the device has time.
     pub(super) fn recompute(&self, chosen: Chosen, offer: Offer, list: Vec<u8>, gradient: Vec<u8>) {
-        let Chosen { accounted: Accounted { peer, account, state }, place } = chosen;
+        let Chosen(Accounted { peer, account, state }) = chosen;
         let run = RunDescription::clone(&self.description);
         let header = EvidenceHeader { peer, run, offer, account };
         let parameters = state.bytes.to_vec();
-        place.send(Box::new(Evidence { header, samples: list, gradient, parameters }));
+        let evidence = Evidence { header, samples: list, gradient, parameters };
+        if self.jobs.try_send(Box::new(evidence)).is_err() {
+            tracing::debug!(%peer, "the device does not keep up: a contribution is not recomputed");
+        }
     }
 }
 
 impl Chosen {
     /// The list that is to be pulled.
     pub(super) fn transfer(&self, offer: &Offer) -> Transfer {
-        self.accounted.account.transfer(offer.n_samples)
+        self.0.account.transfer(offer.n_samples)
     }
 }
 
 /// Computes one after the other, and keeps out whoever contributed something else than it said.
-async fn work(world: World, mut recomputer: Recomputer, mut jobs: mpsc::Receiver<Box<Evidence>>) {
-    while let Some(evidence) = jobs.recv().await {
+async fn work(
+    world: World,
+    mut recomputer: Recomputer,
+    anew: impl Fn(&RunDescription) -> Result<Recomputer, ModelError>,
+    mut own: mpsc::Receiver<Box<Evidence>>,
+    mut theirs: mpsc::Receiver<Box<Evidence>>,
+) {
+    loop {
+        // The senders live as long as the streams that fill them.
+        let evidence = tokio::select! {
+            biased;
+            Some(evidence) = own.recv() => evidence,
+            Some(evidence) = theirs.recv() => evidence,
+            else => return,
+        };
         let EvidenceHeader { peer, offer, .. } = &evidence.header;
-        if world.access.gate.is_convicted(*peer) {
+        let (peer, epoch, id) = (*peer, offer.epoch, offer.contribution_id);
+        if world.access.gate.is_convicted(peer) {
             continue;
         }
         let shards = world.shards.clone();
@@ -246,16 +268,27 @@ async fn work(world: World, mut recomputer: Recomputer, mut jobs: mpsc::Receiver
             bytes.map(|bytes| bytes.to_vec()).map_err(|error| error.to_string())
         };
         // The device may block: on a CPU a pass holds its thread.
-        let computing = tokio::task::spawn_blocking({
-            let (evidence, handle) = (evidence.clone(), tokio::runtime::Handle::current());
-            move || {
-                let difference = handle.block_on(recomputer.recompute(&evidence, shard));
-                (recomputer, difference)
-            }
+        let handle = tokio::runtime::Handle::current();
+        let computing = tokio::task::spawn_blocking(move || {
+            let difference = handle.block_on(recomputer.recompute(&evidence, shard));
+            (recomputer, evidence, difference)
         });
-        let Ok((same, difference)) = computing.await else { return };
+        let (same, evidence, difference) = match computing.await {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(%peer, epoch, id, %error, "the recomputation of a contribution failed");
+                world.metrics.on_recomputed("unknown");
+                match anew(&world.description) {
+                    Ok(another) => recomputer = another,
+                    Err(error) => {
+                        tracing::error!(%error, "nothing is recomputed any more");
+                        return;
+                    }
+                }
+                continue;
+            }
+        };
         recomputer = same;
-        let (epoch, id) = (offer.epoch, offer.contribution_id);
         match difference {
             Ok(difference) if difference.is_wrong() => {
                 world.metrics.on_recomputed("wrong");
@@ -302,7 +335,7 @@ pub(super) async fn give(store: &EvidenceStore, stream: &mut Paced<Stream>) -> R
         match request {
             Request::List => (Answer::Listed(store.listed().await), Vec::new()),
             Request::Get(peer) => match store.get(peer).await {
-                Ok(Some(bytes)) => (Answer::Found(Transfer::of(&bytes)), bytes),
+                Ok(Some((transfer, bytes))) => (Answer::Found(transfer), bytes),
                 Ok(None) => (Answer::Refused(format!("there is no evidence against {peer}")), Vec::new()),
                 Err(error) => (Answer::Refused(error.to_string()), Vec::new()),
             },
@@ -333,9 +366,10 @@ pub(super) async fn ask_others(
     shutdown: CancellationToken,
 ) {
     let mut ticks = tokio::time::interval(ASK_EVERY);
+    let mut seen = HashSet::new();
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
         for &peer in &others {
-            let asking = ask(&recomputing, &access, &node, peer);
+            let asking = ask(&recomputing, &access, &node, peer, &mut seen);
             match shutdown.run_until_cancelled(asking).await {
                 Some(Ok(())) => {}
                 // A link that is down is the aggregators' to mend.
@@ -346,7 +380,13 @@ pub(super) async fn ask_others(
     }
 }
 
-async fn ask(recomputing: &Recomputing, access: &Access, node: &Node, peer: PeerId) -> Result<(), AskError> {
+async fn ask(
+    recomputing: &Recomputing,
+    access: &Access,
+    node: &Node,
+    peer: PeerId,
+    seen: &mut HashSet<Sha256Hash>,
+) -> Result<(), AskError> {
     let mut stream = Paced::duplex(node.open(peer, PROTOCOL).await?, PACE);
     let run = &recomputing.description;
     let n_values = run.n_parameters as usize;
@@ -355,21 +395,26 @@ async fn ask(recomputing: &Recomputing, access: &Access, node: &Node, peer: Peer
         + run.state_codec.encoded_len(n_values) as u64
         + (account::SAMPLE_BYTES as u64 + 1) * u64::from(run.contribution_samples_max);
     for listed in evidence::list(&mut stream).await? {
-        if access.gate.is_convicted(listed.peer) {
+        let is_known = access.gate.is_convicted(listed.peer) || seen.contains(&listed.transfer.sha256);
+        if is_known || seen.len() >= SEEN_MAX {
             continue;
         }
         let bytes = evidence::fetch(&mut stream, listed, bytes_max).await?;
+        seen.insert(listed.transfer.sha256);
         let evidence = Box::new(Evidence::decode(&bytes)?);
-        let theirs = &evidence.header.run;
-        let is_of_this = (&theirs.run_id, &theirs.model, &theirs.manifest)
-            == (&run.run_id, &run.model, &run.manifest)
-            && evidence.header.peer == listed.peer;
-        if !is_of_this {
+        if !is_same(&evidence.header.run, run) || evidence.header.peer != listed.peer {
             return Err(AskError::OtherRun);
         }
-        if recomputing.jobs.send(evidence).await.is_err() {
+        if recomputing.theirs.send(evidence).await.is_err() {
             return Ok(());
         }
     }
     Ok(())
+}
+
+/// Whether a gradient for the one is a gradient for the other: backbones may differ in what they call it, and in who
+/// lets others in.
+fn is_same(theirs: &RunDescription, ours: &RunDescription) -> bool {
+    let RunDescription { title, purpose, access, .. } = ours.clone();
+    RunDescription { title, purpose, access, ..theirs.clone() } == *ours
 }

@@ -1,7 +1,6 @@
 //! `[run.recomputation]`: contributions that are computed once more.
 
-use barnraise_protocol::TensorCodec;
-use barnraise_protocol::run::ModelKind;
+use barnraise_protocol::run::is_recomputable;
 use serde::{Deserialize, Serialize};
 
 use super::{Invalid, RunConfig};
@@ -25,16 +24,7 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     Invalid::check(KEY, (0.0..=1.0).contains(&share), "share = 0.0 to 1.0", share)?;
     let is_part = (0.0..1.0).contains(&tolerance);
     Invalid::check(KEY, is_part, "tolerance = 0.0 or more, and below 1.0", tolerance)?;
-    let is_stepwise = config.run.local_steps.is_none();
-    let want =
-        "none of it with [run.local_steps]: where those lead depends on all that a contributor did before";
-    Invalid::check(KEY, is_stepwise, want, format!("{section:?}"))?;
-    let has_queue = matches!(config.run.model, ModelKind::Swav { queue_samples: 1.., .. });
-    let want = "run.model with queue_samples = 0 with it: in a queue are samples of other contributions";
-    Invalid::check(KEY, !has_queue, want, format!("{:?}", config.run.model))?;
-    let codec = config.run.gradient_codec;
-    let is_whole = matches!(codec, TensorCodec::F32 | TensorCodec::F16 | TensorCodec::Int8);
-    let want =
-        "run.gradient_codec = \"f32\", \"f16\" or \"int8\" with it: of the others what was kept comes along";
-    Invalid::check(KEY, is_whole, want, format!("{codec:?}"))
+    let run = &config.run;
+    is_recomputable(&run.model, run.gradient_codec, run.local_steps.is_some())
+        .map_err(|error| Invalid::new(KEY, format!("none of it: {error}"), format!("{section:?}")))
 }

@@ -54,8 +54,10 @@ pub(super) struct NativePlatform {
     moves: bool,
     /// Other backbones of the run.
     elsewhere: RefCell<Vec<Multiaddr>>,
-    /// Whether one of them is tried next.
+    /// Whether one of them is tried next: in turn with the backbone that was asked for, until one lets this peer in.
     is_away: Cell<bool>,
+    /// Whether the connection is to one of them.
+    went_away: Cell<bool>,
     /// The backbone that was found last.
     found: Cell<Option<PeerId>>,
     sharing: Option<Sharing>,
@@ -80,6 +82,7 @@ impl NativePlatform {
             moves: true,
             elsewhere: RefCell::default(),
             is_away: Cell::new(false),
+            went_away: Cell::new(false),
             found: Cell::new(None),
             sharing: None,
             doors: Doors::default(),
@@ -185,27 +188,25 @@ impl Platform for NativePlatform {
 
     async fn connect(&self) -> Result<Vec<u8>, String> {
         let is_away = self.is_away.get();
+        // First, as whoever asked may give up waiting.
+        self.is_away.set(!is_away && !self.elsewhere.borrow().is_empty());
+        self.went_away.set(is_away);
         let connected = if is_away { self.connect_elsewhere().await } else { self.connect_home().await };
-        match connected {
-            Ok((node, peer)) => {
-                if let Ok(Some(path)) = node.path(peer).await {
-                    tracing::info!("connected {path}");
-                }
-                let attached = self.sharing.as_ref().map(|sharing| sharing.attach(node.clone(), peer));
-                let attached = attached.transpose().map_err(|error| error.to_string())?.map(Rc::new);
-                self.connection.replace(Some(Connection { node, backbone: peer, attached }));
-                Ok(peer.to_bytes())
-            }
-            Err(reason) => {
-                self.is_away.set(!is_away && !self.elsewhere.borrow().is_empty());
-                Err(reason)
-            }
+        let (node, peer) = connected?;
+        if let Ok(Some(path)) = node.path(peer).await {
+            tracing::info!("connected {path}");
         }
+        let attached = self.sharing.as_ref().map(|sharing| sharing.attach(node.clone(), peer));
+        let attached = attached.transpose().map_err(|error| error.to_string())?.map(Rc::new);
+        self.connection.replace(Some(Connection { node, backbone: peer, attached }));
+        Ok(peer.to_bytes())
     }
 
     fn elsewhere(&self, addresses: Vec<String>) {
         if self.moves {
             self.elsewhere.replace(address::to_dial(&addresses));
+            // Who says so has let this peer in.
+            self.is_away.set(self.went_away.get());
         }
     }
 

@@ -8,7 +8,8 @@ mod store;
 
 use std::collections::BTreeMap;
 
-use barnraise_learning::{ComputeDevice, DataShape, ModelError, Trainer};
+use barnraise_contributor::{DescriptionError, check_description};
+use barnraise_learning::{ComputeDevice, DataShape, ModelError, Precision, Trainer};
 use barnraise_protocol::account::SampleId;
 use barnraise_protocol::dataset::{DatasetError, Samples};
 use barnraise_protocol::evidence::{Evidence, EvidenceError};
@@ -23,6 +24,9 @@ pub enum RecomputationError {
     /// It is no evidence.
     #[error(transparent)]
     Evidence(#[from] EvidenceError),
+    /// Of no run that this program knows.
+    #[error(transparent)]
+    Description(#[from] DescriptionError),
     /// A shard of the data cannot be had.
     #[error("shard {shard} of the data: {reason}")]
     Shard {
@@ -54,6 +58,8 @@ impl Recomputer {
     /// # Errors
     /// A model that the device does not have.
     pub fn new(run: &RunDescription, device: ComputeDevice, tolerance: f32) -> Result<Self, ModelError> {
+        // Contributions to such a run are computed in single precision.
+        let device = device.with_precision(Precision::Single)?;
         let trainer = Trainer::new(&run.model, DataShape::of(&run.manifest.samples), device)?;
         Ok(Self { trainer, tolerance })
     }
@@ -68,8 +74,9 @@ impl Recomputer {
         evidence: &Evidence,
         shard: impl AsyncFn(u32) -> Result<Vec<u8>, String>,
     ) -> Result<Difference, RecomputationError> {
-        let claim = evidence.claim()?;
         let run = &evidence.header.run;
+        check_description(run)?;
+        let claim = evidence.claim()?;
         let batches = gather(run, &claim.samples, shard).await?;
         self.trainer.load_parameters(&claim.parameters)?;
         for batch in &batches {

@@ -51,6 +51,8 @@ pub struct EvidenceStore {
     storage: Storage,
     /// In the order in which they were convicted.
     convicted: Arc<Mutex<Vec<Conviction>>>,
+    /// A piece of evidence at a time is read for others: it is as large as a model.
+    reading: Arc<Mutex<()>>,
 }
 
 impl EvidenceStore {
@@ -64,7 +66,7 @@ impl EvidenceStore {
             Some(bytes) => sealed::open_parts::<Vec<Conviction>>(CONVICTED, &bytes)?.0,
             None => Vec::new(),
         };
-        Ok(Self { storage, convicted: Arc::new(Mutex::new(convicted)) })
+        Ok(Self { storage, convicted: Arc::new(Mutex::new(convicted)), reading: Arc::default() })
     }
 
     /// All of them.
@@ -110,8 +112,12 @@ impl EvidenceStore {
     ///
     /// # Errors
     /// It cannot be read.
-    pub async fn get(&self, peer: PublicKey) -> Result<Option<Vec<u8>>, EvidenceStoreError> {
-        Ok(self.storage.get(&path(peer), EVIDENCE_BYTES_MAX).await?.map(|bytes| bytes.to_vec()))
+    pub async fn get(&self, peer: PublicKey) -> Result<Option<(Transfer, Vec<u8>)>, EvidenceStoreError> {
+        let known = self.convicted.lock().await.iter().find(|known| known.peer == peer).copied();
+        let Some(known) = known else { return Ok(None) };
+        let _reading = self.reading.lock().await;
+        let bytes = self.storage.get(&path(peer), EVIDENCE_BYTES_MAX).await?;
+        Ok(bytes.map(|bytes| (known.evidence, bytes.to_vec())))
     }
 }
 
@@ -193,8 +199,8 @@ mod tests {
         let listed = store.listed().await;
         assert_eq!((listed.len(), listed[0].peer), (LISTED_MAX, evidence(n - 1).header.peer));
         for known in listed {
-            let bytes = store.get(known.peer).await.unwrap().unwrap();
-            assert_eq!(Transfer::of(&bytes), known.transfer);
+            let (transfer, bytes) = store.get(known.peer).await.unwrap().unwrap();
+            assert_eq!((transfer, Transfer::of(&bytes)), (known.transfer, known.transfer));
             Evidence::decode(&bytes).unwrap().claim().unwrap();
         }
         assert_eq!(store.get(evidence(0).header.peer).await.unwrap(), None);

@@ -4,7 +4,7 @@
 
 use barnraise_learning::{DataShape, LocalStepsError, ModelError, ParameterLayout, local};
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::run::{CompressionError, RunDescription};
+use barnraise_protocol::run::{CompressionError, NotRecomputable, RunDescription};
 
 /// Most samples of one forward and backward pass.
 pub const MICRO_BATCH_SAMPLES_MAX: u32 = 4096;
@@ -41,6 +41,9 @@ pub enum DescriptionError {
     /// Local steps that cannot be made.
     #[error("the run's local steps: {0}")]
     LocalSteps(#[from] LocalStepsError),
+    /// Contributions would have to be signed for that are not what their accounts say.
+    #[error("the run recomputes contributions, and cannot: {0}")]
+    Recomputed(#[from] NotRecomputable),
     /// Parameters of which some would be left out, or far off.
     #[error("the run's parameters travel as {0:?}, which is for gradients")]
     StateCodec(TensorCodec),
@@ -73,6 +76,9 @@ pub fn check_description(run: &RunDescription) -> Result<ParameterLayout, Descri
     }
     run.compression.check(run.gradient_codec)?;
     run.local_steps.as_ref().map_or(Ok(()), local::check)?;
+    if run.recomputed {
+        run.check_recomputable()?;
+    }
     if !run.state_codec.carries_state() {
         return Err(DescriptionError::StateCodec(run.state_codec));
     }

@@ -191,6 +191,8 @@ struct Driver<'a, P: Platform, F> {
     link: Option<Link<P>>,
     /// Bytes of the peer id of the backbone that was dialled last.
     backbone: Option<Vec<u8>>,
+    /// Whether the run has others.
+    has_others: bool,
     n_links: u64,
     prepared: Option<Rc<Prepared>>,
     /// An offer of what is prepared got no answer: it may have counted.
@@ -242,6 +244,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             run: None,
             link: None,
             backbone: None,
+            has_others: false,
             n_links: 0,
             prepared: None,
             is_offer_cut: false,
@@ -352,6 +355,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             BackboneToContributor::Refused(reason) => self.fail(format!("the backbone declined: {reason}")),
             BackboneToContributor::Elsewhere(mut addresses) => {
                 addresses.truncate(ELSEWHERE_MAX);
+                self.has_others = !addresses.is_empty();
                 self.platform.elsewhere(addresses);
             }
         }

@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{KeyPair, PublicKey, Signature};
 use crate::bulk::Transfer;
-use crate::dataset::Manifest;
 use crate::gradient::Offer;
 use crate::hash::Sha256Hash;
 use crate::run::RunDescription;
@@ -25,9 +24,9 @@ use crate::run::RunDescription;
 const DOMAIN: &[u8] = b"barnraise account 1\0";
 /// Bytes of a sample in the list.
 pub const SAMPLE_BYTES: usize = 8;
-/// A stream of samples begins anew when it has shown all of them, with some that are still to come: a contribution
-/// may have a sample this many times more than passes fit into it.
-const REPEATS_MORE: usize = 2;
+/// A contribution may have a sample as often as passes over the data fit into it and into the shuffle buffers before
+/// and after it, and this many times more: passes begin and end within.
+const REPEATS_MORE: usize = 4;
 
 /// A sample of the training data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -143,7 +142,7 @@ impl Account {
         &self,
         bytes: &[u8],
         n_samples: u32,
-        manifest: &Manifest,
+        run: &RunDescription,
     ) -> Result<Vec<SampleId>, AccountError> {
         let (want, got) = (list_bytes(n_samples), bytes.len() as u64);
         if want != got {
@@ -152,8 +151,9 @@ impl Account {
         if Sha256Hash::of(bytes) != self.samples {
             return Err(AccountError::Samples);
         }
-        let n_in_all = manifest.n_samples() as usize;
-        let max = n_samples as usize / n_in_all.max(1) + REPEATS_MORE;
+        let manifest = &run.manifest;
+        let n_drawn = n_samples as usize + 2 * run.shuffle_buffer_samples as usize;
+        let max = n_drawn / (manifest.n_samples() as usize).max(1) + REPEATS_MORE;
         let mut times: HashMap<SampleId, usize> = HashMap::new();
         let mut samples = Vec::with_capacity(n_samples as usize);
         for sample in decode(bytes) {

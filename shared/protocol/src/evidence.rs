@@ -21,7 +21,7 @@ use crate::error::ConversationError;
 use crate::framing::{self, FrameError};
 use crate::gradient::Offer;
 use crate::hash::Sha256Hash;
-use crate::run::{self, RunDescription};
+use crate::run::{self, NotRecomputable, RunDescription};
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/evidence/1";
@@ -107,6 +107,9 @@ pub enum EvidenceError {
     /// The data of the run.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
+    /// The run.
+    #[error("its run cannot be recomputed: {0}")]
+    Run(#[from] NotRecomputable),
     /// Another gradient or other parameters than were signed for.
     #[error("the {0} is not what the peer signed for")]
     Hash(&'static str),
@@ -171,6 +174,15 @@ impl Evidence {
     pub fn claim(&self) -> Result<Claim, EvidenceError> {
         let EvidenceHeader { peer, run, offer, account } = &self.header;
         run.manifest.validate()?;
+        run.check_recomputable()?;
+        let is_of_run = run.recomputed
+            && offer.codec == run.gradient_codec
+            && offer.n_values == run.n_parameters
+            && run.state_codec.carries_state()
+            && (1..=run.contribution_samples_max).contains(&offer.n_samples);
+        if !is_of_run {
+            return Err(EvidenceError::Malformed("an offer that its run does not take"));
+        }
         account.verify(*peer, hash_of(run)?, offer)?;
         let is_next = offer.epoch.checked_sub(1) == Some(account.parameters_epoch) && run.delayed_updates;
         if account.parameters_epoch != offer.epoch && !is_next {
@@ -183,7 +195,7 @@ impl Evidence {
             return Err(EvidenceError::Hash("state"));
         }
         let n_values = run.n_parameters as usize;
-        let samples = account.samples(&self.samples, offer.n_samples, &run.manifest)?;
+        let samples = account.samples(&self.samples, offer.n_samples, run)?;
         let gradient = offer.codec.decode(&self.gradient, n_values);
         let gradient = gradient.map_err(|error| EvidenceError::Codec("gradient", error))?;
         let parameters = run.state_codec.decode(&self.parameters, n_values);

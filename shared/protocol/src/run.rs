@@ -192,6 +192,51 @@ pub enum ModelKind {
     },
 }
 
+/// Why contributions to a run cannot be computed once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotRecomputable {
+    /// Where they lead depends on all that a contributor did before.
+    #[error("contributors make local steps")]
+    LocalSteps,
+    /// What a contributor kept of earlier gradients comes along.
+    #[error("gradients travel as {0:?}; f32, f16 or int8 is wanted")]
+    Codec(TensorCodec),
+    /// In a queue are samples of other contributions.
+    #[error("the model has a queue; queue_samples = 0 is wanted")]
+    Queue,
+}
+
+impl RunDescription {
+    /// Whether a contribution is the gradient of its samples and of nothing else.
+    ///
+    /// # Errors
+    /// Of what else it is.
+    pub fn check_recomputable(&self) -> Result<(), NotRecomputable> {
+        is_recomputable(&self.model.kind, self.gradient_codec, self.local_steps.is_some())
+    }
+}
+
+/// See [`RunDescription::check_recomputable`].
+///
+/// # Errors
+/// Of what else a contribution is.
+pub fn is_recomputable(
+    model: &ModelKind,
+    codec: TensorCodec,
+    has_local_steps: bool,
+) -> Result<(), NotRecomputable> {
+    if has_local_steps {
+        return Err(NotRecomputable::LocalSteps);
+    }
+    if !matches!(codec, TensorCodec::F32 | TensorCodec::F16 | TensorCodec::Int8) {
+        return Err(NotRecomputable::Codec(codec));
+    }
+    match model {
+        ModelKind::Swav { queue_samples: 1.., .. } => Err(NotRecomputable::Queue),
+        _ => Ok(()),
+    }
+}
+
 impl ModelKind {
     /// Whether it learns without labels, and so does not tell classes apart.
     pub fn is_self_supervised(&self) -> bool {

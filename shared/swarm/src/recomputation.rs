@@ -2,17 +2,23 @@
 //!
 //! Each contribution is chosen with the same probability, by a secret: nobody can tell beforehand, and a contribution
 //! that is offered again is chosen again. What a peer signed for it cannot change then; all that it can do is leave.
-//! So whoever leaves when it is asked owes an account, and is asked each time until it gives one.
+//! So whoever leaves when it is asked owes accounts: of many contributions to come, so that leaving is worth nothing. Who
+//! does it time and again is taken for what it is.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::{Sha256Hash, TensorCodec};
 
 use crate::PeerKey;
 
-/// Most peers that are remembered to owe an account; those that owe one for longest are forgotten first.
+/// Most peers that are remembered to have given no account; those that did so first are forgotten first.
 pub const OWING_MAX: usize = 10_000;
+/// Who was asked so often and gave no account is not listened to.
+pub const EVASIONS_MAX: u32 = 4;
+/// Accounts that are owed for one that was not given: so many times what is chosen of as many contributions, on average.
+const DEBT: f64 = 20.0;
+const DEBT_MAX: f64 = 10_000.0;
 /// A codec may lose so many times what it loses of the gradient as it was recomputed: other roundings round other
 /// values up.
 const CODEC_LOSSES: f32 = 2.0;
@@ -22,19 +28,25 @@ const CODEC_LOSSES: f32 = 2.0;
 pub struct Selection {
     share: f64,
     secret: [u8; 32],
-    owing: HashSet<PeerKey>,
+    owing: HashMap<PeerKey, Debt>,
     order: VecDeque<PeerKey>,
+}
+
+#[derive(Debug, Default)]
+struct Debt {
+    n_owed: u32,
+    n_evasions: u32,
 }
 
 impl Selection {
     /// Of all contributions `share` is chosen, 0 to 1; nobody else may know `secret`.
     pub fn new(share: f64, secret: [u8; 32]) -> Self {
-        Self { share, secret, owing: HashSet::new(), order: VecDeque::new() }
+        Self { share, secret, owing: HashMap::new(), order: VecDeque::new() }
     }
 
     /// Whether the peer is to be asked what this contribution is of, now that all of it is here.
     pub fn chooses(&self, peer: &PeerKey, offer: &Offer) -> bool {
-        if self.owing.contains(peer) {
+        if self.owing.get(peer).is_some_and(|debt| debt.n_owed > 0) {
             return true;
         }
         let id = offer.contribution_id.to_le_bytes();
@@ -46,12 +58,19 @@ impl Selection {
         drawn < self.share
     }
 
+    /// Whether nothing more is taken from the peer: it gave no account so often that it was no accident.
+    pub fn is_evasive(&self, peer: &PeerKey) -> bool {
+        self.owing.get(peer).is_some_and(|debt| debt.n_evasions >= EVASIONS_MAX)
+    }
+
     /// It was asked, and gave no account that is one.
     pub fn on_no_account(&mut self, peer: &PeerKey) {
-        if !self.owing.insert(peer.clone()) {
-            return;
+        if !self.owing.contains_key(peer) {
+            self.order.push_back(peer.clone());
         }
-        self.order.push_back(peer.clone());
+        let debt = self.owing.entry(peer.clone()).or_default();
+        debt.n_owed = (DEBT / self.share.max(DEBT / DEBT_MAX)).ceil() as u32;
+        debt.n_evasions = debt.n_evasions.saturating_add(1);
         if self.order.len() > OWING_MAX
             && let Some(oldest) = self.order.pop_front()
         {
@@ -61,8 +80,8 @@ impl Selection {
 
     /// It gave one.
     pub fn on_account(&mut self, peer: &PeerKey) {
-        if self.owing.remove(peer) {
-            self.order.retain(|owing| owing != peer);
+        if let Some(debt) = self.owing.get_mut(peer) {
+            debt.n_owed = debt.n_owed.saturating_sub(1);
         }
     }
 }
@@ -136,13 +155,29 @@ mod tests {
     }
 
     #[test]
-    fn whoever_owes_an_account_is_asked_each_time_until_it_gives_one() {
-        let mut selection = Selection::new(0.0, [1; 32]);
+    fn whoever_gives_no_account_owes_many() {
+        let mut selection = Selection::new(0.5, [1; 32]);
+        let is_asked = |selection: &Selection| (0..100).all(|id| selection.chooses(&peer(1), &offer(id)));
+        assert!(!is_asked(&selection));
         selection.on_no_account(&peer(1));
-        selection.on_no_account(&peer(1));
-        assert!(selection.chooses(&peer(1), &offer(5)) && !selection.chooses(&peer(2), &offer(5)));
+        for _ in 0..39 {
+            selection.on_account(&peer(1));
+        }
+        assert!(is_asked(&selection), "40 are twenty times what is chosen of two");
         selection.on_account(&peer(1));
-        assert!(!selection.chooses(&peer(1), &offer(6)));
+        assert!(!is_asked(&selection));
+        assert!(!(0..100).all(|id| selection.chooses(&peer(2), &offer(id))), "others owe nothing");
+    }
+
+    #[test]
+    fn whoever_gives_none_time_and_again_is_not_listened_to() {
+        let mut selection = Selection::new(0.5, [1; 32]);
+        for _ in 0..EVASIONS_MAX {
+            assert!(!selection.is_evasive(&peer(1)));
+            selection.on_no_account(&peer(1));
+            (0..100).for_each(|_| selection.on_account(&peer(1)));
+        }
+        assert!(selection.is_evasive(&peer(1)) && !selection.is_evasive(&peer(2)));
     }
 
     #[test]

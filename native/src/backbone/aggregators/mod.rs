@@ -238,7 +238,7 @@ fn recipe(config: &RunConfig, description: &RunDescription) -> Sha256Hash {
         (&description.manifest, &config.run.optimizer, &config.run.schedule),
         (config.aggregators.codec, config.aggregators.rank),
         (config.run.gradient_codec, config.run.delayed_updates),
-        (&description.local_steps, config.storage.checkpoint_every_epochs),
+        (&description.local_steps, description.recomputed, config.storage.checkpoint_every_epochs),
     );
     Sha256Hash::of(format!("{what:?}").as_bytes())
 }

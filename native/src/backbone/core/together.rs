@@ -106,8 +106,10 @@ impl Core {
         match heard {
             Heard::Standing(standing) => together.matchmaking.on_standing(now, peer, standing),
             Heard::Addresses(addresses) => {
-                together.addresses.insert(peer, addresses);
-                if let Some(message) = self.elsewhere() {
+                let before = together.addresses.insert(peer, addresses.clone());
+                if before.as_ref() != Some(&addresses)
+                    && let Some(message) = self.elsewhere()
+                {
                     self.tell_all(&message);
                 }
             }

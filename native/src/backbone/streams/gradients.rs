@@ -46,7 +46,8 @@ pub(super) async fn take_gradients(
             Ok(receipt) => {
                 services.metrics.on_accepted(receipt.n_samples);
                 // Where a direct way stands, that is the one which is taken.
-                if let Ok(Some(Path::Relayed { relay: Some(relay) })) = services.node.path(caller.peer).await {
+                if let Ok(Some(Path::Relayed { relay: Some(relay) })) = services.node.path(caller.peer).await
+                {
                     services.work.relays.carried(relay, receipt.n_bytes, began.elapsed());
                 }
                 gradient::BackboneToContributor::Accepted(services.issuer.sign(receipt)?)
@@ -112,9 +113,9 @@ async fn take_gradient(
     };
     let chosen = match choose(services, peer, &offer, accounted, stream).await {
         Ok(chosen) => chosen.map(|(chosen, list)| (chosen, list, payload.clone())),
-        Err(reason) => {
+        Err(no_account) => {
             send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
-            return refused(Refusal::Account(reason));
+            return no_account.map(|reason| Err(Declined::Refused(Refusal::Account(reason))));
         }
     };
     let (answer, counted) = oneshot::channel();
@@ -132,22 +133,31 @@ async fn take_gradient(
     Ok(counted.map_err(Declined::Refused))
 }
 
-/// Where the contribution is to be computed once more, asks which samples it is of.
+/// Where the contribution is to be computed once more, asks which samples it is of. The error is what is wrong with the
+/// answer, or that the stream broke.
 async fn choose(
     services: &Services,
     peer: &PeerKey,
     offer: &Offer,
     accounted: Option<Accounted>,
     stream: &mut Paced<Stream>,
-) -> Result<Option<(Chosen, Vec<u8>)>, String> {
+) -> Result<Option<(Chosen, Vec<u8>)>, Result<String, StreamError>> {
     let Some((recomputing, accounted)) = services.recomputing.as_ref().zip(accounted) else {
         return Ok(None);
     };
     let Some(chosen) = recomputing.choose(peer, offer, accounted) else { return Ok(None) };
     // Whoever is asked and leaves is remembered, even where that ends this stream.
     let list = receive(chosen.transfer(offer), &Answer::Account, stream).await;
-    recomputing.on_list(peer, offer, &chosen, list.as_deref().ok())?;
-    Ok(list.ok().map(|list| (chosen, list)))
+    let account = recomputing.on_list(peer, offer, &chosen, list.as_deref().ok());
+    match (list, account) {
+        (Ok(list), Ok(())) => Ok(Some((chosen, list))),
+        (Ok(_), Err(reason)) => Err(Ok(reason)),
+        (Err(BulkError::Checksum { .. } | BulkError::Hash { .. }), account) => {
+            Err(Ok(account.err().unwrap_or_default()))
+        }
+        // The same contribution is offered again, and the peer is asked again.
+        (Err(broken), _) => Err(Err(StreamError::Conversation(broken.into()))),
+    }
 }
 
 /// Pulls what the other side has, once it was told to serve it. The length was checked: it is the one of the run's

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use barnraise_learning::{ComputeDevice, DataShape, MeanGradient, ModelError, Trainer};
+use barnraise_learning::{ComputeDevice, DataShape, MeanGradient, ModelError, Precision, Trainer};
 use barnraise_protocol::gradient::Refusal;
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
@@ -78,7 +78,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             return;
         }
         let reason = error.to_string();
-        if error.is_final() {
+        // Another backbone of the run may be of another mind.
+        if error.is_final() && !self.has_others {
             self.give_up(&reason);
             return;
         }
@@ -137,8 +138,16 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let Some(backbone) = backbone else { return };
         let is_other = self.backbone.as_ref().is_some_and(|before| *before != backbone);
         self.backbone = Some(backbone);
-        if is_other && self.is_offer_cut && self.prepared.take().is_some() {
+        if !is_other {
+            return;
+        }
+        if self.is_offer_cut && self.prepared.take().is_some() {
             self.contributor.on_gradient_lost();
+        }
+        // Its parameters of the same epoch may be others.
+        self.contributor.on_trainer_lost();
+        if let Some(run) = &mut self.run {
+            run.aside = None;
         }
     }
 
@@ -275,6 +284,15 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             accepted
         });
         self.contributor.on_answer(now, &answer);
+        // It may be in the journal all the same.
+        self.is_offer_cut |= matches!(answer, Err(Refusal::Storage));
+        if matches!(answer, Err(Refusal::Account(_))) {
+            // The parameters are perhaps not those that the backbone has by now.
+            self.contributor.on_trainer_lost();
+            if let Some(run) = &mut self.run {
+                run.aside = None;
+            }
+        }
         if let Some((run, fate)) = self.run.as_mut().zip(Fate::of(&answer, self.is_offer_cut)) {
             run.compressor.settle(fate);
         }
@@ -445,6 +463,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
 
 /// Computes what the run wants, on `device`.
 pub(super) fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
+    // What others compute once more is to be the same.
+    let device = if run.recomputed { device.with_precision(Precision::Single)? } else { device };
     let trainer = Trainer::new(&run.model, DataShape::of(&run.manifest.samples), device)?;
     match &run.local_steps {
         Some(steps) => trainer.with_local_steps(&run.model, steps),

@@ -81,8 +81,11 @@ impl SwavSizes {
         let side_fits = (side_min..=side_max).contains(small_side);
         let want = "at most the picture's height and width, and halved by each convolution still a pixel";
         within("small_side", *small_side, side_fits, want)?;
-        let queue_values = (*queue_samples as usize).saturating_mul(LARGE_CROPS * *projection as usize);
-        let want = "so small that the queue has at most 67,108,864 values";
+        // Of each sample its projections are kept, and each of them is compared with the prototypes.
+        let of_sample = (LARGE_CROPS * *projection as usize).max(*prototypes as usize);
+        let queue_values = (*queue_samples as usize).saturating_mul(of_sample);
+        let want =
+            "so small that the queue has at most 67,108,864 values, and as many comparisons with prototypes";
         within("queue_samples", *queue_samples, queue_values <= QUEUE_VALUES_MAX, want)?;
         Ok(Self {
             crops: CropSizes { shape, n_small: *small_crops as usize, small_side: *small_side as usize },

@@ -36,6 +36,8 @@ use crate::page;
 const HEAD_START: Duration = Duration::from_millis(1500);
 /// How long another peer of the DHT may take to be reached: a connection is given up on soon after.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the web server may take: a dial is given up on soon after.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Room for orders to the task.
 const ORDERS_MAX: usize = 4;
 /// Longest reason of a failed dial.
@@ -59,8 +61,10 @@ pub(super) struct Network {
     known: Rc<RefCell<Option<Known>>>,
     /// Other backbones of the run, the next one to try first.
     elsewhere: RefCell<VecDeque<Place>>,
-    /// Whether one of them is tried next.
+    /// Whether one of them is tried next: in turn with the page's own backbone, until one lets this peer in.
     is_away: Cell<bool>,
+    /// Whether the connection is to one of them.
+    went_away: Cell<bool>,
 }
 
 impl Network {
@@ -82,6 +86,7 @@ impl Network {
             known: Rc::default(),
             elsewhere: RefCell::default(),
             is_away: Cell::new(false),
+            went_away: Cell::new(false),
         })
     }
 
@@ -89,11 +94,10 @@ impl Network {
     /// the others. The bytes of its peer id.
     pub(super) async fn connect(&self) -> Result<Vec<u8>, String> {
         let is_away = self.is_away.get();
-        let connected = if is_away { self.connect_elsewhere().await } else { self.connect_home().await };
-        if connected.is_err() {
-            self.is_away.set(!is_away && !self.elsewhere.borrow().is_empty());
-        }
-        connected
+        // First, as whoever asked may give up waiting.
+        self.is_away.set(!is_away && !self.elsewhere.borrow().is_empty());
+        self.went_away.set(is_away);
+        if is_away { self.connect_elsewhere().await } else { self.connect_home().await }
     }
 
     /// Where other backbones of the run are, as the one that is connected says.
@@ -103,10 +107,16 @@ impl Network {
         // Those of one backbone after the other's.
         while let Ok((peer, ways)) = dialable(&rest, self.is_secure()) {
             let id = peer.to_string();
+            let n_before = rest.len();
             rest.retain(|address| !address.ends_with(&id));
+            if rest.len() == n_before {
+                break;
+            }
             places.push_back(Place { peer, ways });
         }
         self.elsewhere.replace(places);
+        // Who says so has let this peer in.
+        self.is_away.set(self.went_away.get());
     }
 
     async fn connect_elsewhere(&self) -> Result<Vec<u8>, String> {
@@ -124,7 +134,7 @@ impl Network {
 
     /// Asks where the backbone is and dials it.
     async fn connect_home(&self) -> Result<Vec<u8>, String> {
-        let place = match fetch_status(&self.origin).await {
+        let place = match places::within(STATUS_TIMEOUT, fetch_status(&self.origin)).await {
             Ok(status) => {
                 let (peer, ways) = dialable(&status.addresses, self.is_secure())?;
                 let place = Place { peer, ways };
