@@ -122,7 +122,8 @@ impl Network {
     async fn connect_elsewhere(&self) -> Result<Vec<u8>, String> {
         let place = {
             let mut places = self.elsewhere.borrow_mut();
-            places.rotate_left(usize::from(places.len() > 1));
+            let has_more = places.len() > 1;
+            places.rotate_left(usize::from(has_more));
             places.back().cloned()
         };
         let place = place.ok_or("no other backbone is known")?;
