@@ -180,7 +180,7 @@ impl Session {
         self.say(&ContributorToBackbone::Report(report)).await
     }
 
-    /// The next message that is no mere progress.
+    /// The next message that is no mere progress, and does not tell of other backbones.
     ///
     /// # Errors
     /// Where the stream ends.
@@ -188,7 +188,7 @@ impl Session {
         loop {
             let read = framing::read(&mut self.reader, contribute::MESSAGE_BYTES_MAX);
             match within("session", read).await?? {
-                BackboneToContributor::Progress(_) => {}
+                BackboneToContributor::Progress(_) | BackboneToContributor::Elsewhere(_) => {}
                 message => return Ok(message),
             }
         }

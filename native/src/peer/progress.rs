@@ -98,7 +98,7 @@ mod tests {
     fn says(seed: u8, epoch: u64, aggregators: Vec<PublicKey>) -> BackboneProgress {
         let progress = Progress {
             epoch,
-            n_samples_total: 256 * epoch,
+            n_samples_total: epoch.saturating_mul(256),
             model: Some(Sha256Hash([seed; 32])),
             n_samples: 7,
             n_contributors: 2,

@@ -260,7 +260,7 @@ mod tests {
             };
             (block_on(operation.guard_with(ONE_OF_MANY, &moved, work)), clock.now())
         };
-        assert!(trickle(ONE_OF_MANY.bytes_per_second_min).0.is_ok());
+        assert!(trickle(2 * ONE_OF_MANY.bytes_per_second_min).0.is_ok());
         let (nothing, after) = trickle(0);
         assert!(matches!(nothing, Err(OperationError::Stalled)) && after <= 2 * ONE_OF_MANY.stall);
         let (little, after) = trickle(1024);

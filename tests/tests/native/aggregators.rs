@@ -215,7 +215,9 @@ async fn a_contributor_goes_on_with_another_backbone_when_its_own_is_away() {
     other.wait_for("its contributor", is_there).await.unwrap();
     // What it may have counted twice would be more than it was told that it gave.
     let one = two.one.backbone().await.unwrap();
-    wait_for_link(&one, &two.other_id).await;
+    // What was open at the one is in a step of both by then.
+    let epoch = other.wait_for_epoch(0).await.unwrap().epoch;
+    one.wait_for_epoch(epoch + 3).await.unwrap();
     let given = leave([joined]).await;
     let counted = agreed(&one, &other).await;
     assert!(counted >= given && given > 0, "{counted} counted, {given} given");

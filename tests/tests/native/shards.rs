@@ -174,6 +174,8 @@ async fn data_of_a_run_with_a_list_goes_to_those_on_it() {
     let backbone = world.backbone().await.unwrap();
     let link = world.command(&["invite", "--uses", "3"]).await.unwrap().trim().to_owned();
     let code = link.split_once("/#invitation=").unwrap().1.to_owned();
+    // The page of a test is at another port than the configuration's.
+    let link = format!("{}/#invitation={code}", backbone.page());
     let member = Keypair::generate_ed25519();
     let client = Client::connect_as(member.clone(), backbone.tcp().unwrap()).await.unwrap();
     let run = client.describe().await.unwrap();

@@ -77,9 +77,9 @@ fn features_get_better_at_what_nobody_told() {
         trainer.load_parameters(&parameters).unwrap();
     }
     let after = block_on(trainer.evaluate_neighbours(&train, &test)).unwrap();
-    println!("{before:?}, then {after:?}");
-    assert!(after.loss < 0.9 * before.loss, "{before:?} {after:?}");
-    assert!(after.accuracy > before.accuracy + 0.05, "{before:?} {after:?}");
+    // 3.51 and 0.969, then 1.24 and 1.
+    assert!(after.loss < 0.6 * before.loss, "{before:?} {after:?}");
+    assert!(after.accuracy > before.accuracy, "{before:?} {after:?}");
 }
 
 #[test]
