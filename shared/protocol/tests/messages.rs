@@ -102,7 +102,7 @@ fn run_messages() {
     let entry = format!("0528{}", hash_hex());
     let key = "cd".repeat(32);
     let golden = format!(
-        "0001720174017000{key}0101ac02010a800840d00f0100000000000000000080400164001c1c01010161 01{entry}{entry}"
+        "0001720174017000{key}0101ac02010a800840d00f010000000000000000008040000164001c1c01010161 01{entry}{entry}"
     );
     let golden = golden.replace(' ', "");
     check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
