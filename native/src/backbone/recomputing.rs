@@ -165,9 +165,7 @@ impl Recomputing {
             account.ok_or("in this run each contribution comes with a signed account of its samples")?;
         let peer = PublicKey::of_peer_id(&peer.0).ok_or("a peer with an Ed25519 key is wanted")?;
         account.verify(peer, self.run, offer).map_err(|error| error.to_string())?;
-        let is_of_before =
-            self.description.delayed_updates && offer.epoch.checked_sub(1) == Some(account.parameters_epoch);
-        if account.parameters_epoch != offer.epoch && !is_of_before {
+        if !account.is_of_epoch(&self.description, offer) {
             let (got, epoch) = (account.parameters_epoch, offer.epoch);
             return Err(format!("the account is of the parameters of epoch {got}, the offer of {epoch}"));
         }

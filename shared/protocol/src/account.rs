@@ -129,6 +129,13 @@ impl Account {
         }
     }
 
+    /// Whether a contribution to the epoch of `offer` may be of parameters of the epoch that it names: of the same one,
+    /// or of the one before where updates are delayed.
+    pub fn is_of_epoch(&self, run: &RunDescription, offer: &Offer) -> bool {
+        let is_of_before = offer.epoch.checked_sub(1) == Some(self.parameters_epoch);
+        self.parameters_epoch == offer.epoch || run.delayed_updates && is_of_before
+    }
+
     /// The list of a contribution of `n_samples`, as it is pulled.
     pub fn transfer(&self, n_samples: u32) -> Transfer {
         Transfer { n_bytes: list_bytes(n_samples), sha256: self.samples }

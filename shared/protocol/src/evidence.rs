@@ -184,8 +184,7 @@ impl Evidence {
             return Err(EvidenceError::Malformed("an offer that its run does not take"));
         }
         account.verify(*peer, hash_of(run)?, offer)?;
-        let is_next = offer.epoch.checked_sub(1) == Some(account.parameters_epoch) && run.delayed_updates;
-        if account.parameters_epoch != offer.epoch && !is_next {
+        if !account.is_of_epoch(run, offer) {
             return Err(EvidenceError::Malformed("parameters of another epoch"));
         }
         if Transfer::of(&self.gradient) != offer.transfer {

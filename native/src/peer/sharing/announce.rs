@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use barnraise_protocol::dht::record::Record;
 use barnraise_protocol::dht::shards::{self, HOLDER_ADDRESSES_MAX, Holder, ShardSet};
-use barnraise_protocol::dht::{self, Freshness, UnixMillis};
+use barnraise_protocol::dht::{self, Freshness};
 use barnraise_relay::{Node, Reachability};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::dht::StorageLimits;
@@ -17,6 +17,7 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
+use super::super::find::now;
 use super::{Found, Shared, SharedRun, lock};
 
 /// How often is looked for others while shards are wanted, and how soon others hear of what is newly kept.
@@ -196,10 +197,6 @@ fn is_native(address: &Multiaddr) -> bool {
     };
     let mut parts = address.iter();
     !parts.any(is_for_browsers)
-}
-
-fn now() -> UnixMillis {
-    UnixMillis(0).after(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 #[cfg(test)]
