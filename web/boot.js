@@ -1,8 +1,34 @@
-// Starts the page module. All else is Rust.
-import init from "{{asset:page.js}}";
+// Starts the page module. All else is Rust. Until it runs, a click on the button is noted, for the page
+// to act on, and answered.
+const toggle = document.getElementById("toggle");
+const sentence = document.getElementById("activity");
 
-init({ module_or_path: "{{asset:page_bg.wasm}}" }).catch((error) => {
-  const sentence = document.getElementById("activity");
+// Of several runs a list is shown first.
+const isFront = location.pathname === "/runs/";
+document.getElementById("front").hidden = !isFront;
+for (const id of ["main", "live"]) document.getElementById(id).hidden = isFront;
+
+const asking = sentence.textContent;
+let isWanted = false;
+const note = () => {
+  isWanted = !isWanted;
+  toggle.dataset.wanted = isWanted;
+  toggle.textContent = isWanted ? "Stop" : "Start contributing";
+  sentence.textContent = isWanted ? "This tab begins as soon as the page is here…" : asking;
+};
+toggle.addEventListener("click", note);
+performance.mark("barnraise:button");
+
+async function start() {
+  const page = await import("{{asset:page.js}}");
+  await page.default({ module_or_path: "{{asset:page_bg.wasm}}" });
+  toggle.removeEventListener("click", note);
+  performance.mark("barnraise:page");
+}
+
+start().catch((error) => {
+  toggle.removeEventListener("click", note);
   sentence.dataset.doing = "broken";
-  sentence.textContent = `This page could not start: ${error.message ?? error}. Try to reload it.`;
+  const trouble = `This page could not start: ${error.message ?? error}. Try to reload it.`;
+  for (const shown of [sentence, document.getElementById("runs-note")]) shown.textContent = trouble;
 });

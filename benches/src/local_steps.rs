@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result};
 use barnraise_learning::{
-    Batch, ComputeDevice, DataShape, Decay, Optimizer, OptimizerSpec, ScheduleSpec, Trainer, local,
+    ComputeDevice, DataShape, Decay, Optimizer, OptimizerSpec, ScheduleSpec, Trainer, local,
 };
 use barnraise_native::config::RunConfig;
 use barnraise_native::data::fashion_mnist::{CLASS_NAMES, Dataset, FileSpecs};
@@ -15,9 +15,9 @@ use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::dataset::LabelledImages;
 use barnraise_protocol::run::{Compression, LocalSteps, ModelKind, ModelSpec};
 use barnraise_swarm::compression::{Compressor, Fate};
-use barnraise_swarm::random::SplitMix64;
 use clap::Args;
 
+use crate::order::Order;
 use crate::ratio::{self, Spread};
 
 /// Of micro-batches: an f32 gradient of each is the yardstick.
@@ -238,42 +238,11 @@ impl Peer {
         self.trainer.load_parameters(parameters)?;
         self.trainer.on_epoch(epoch);
         for _ in 0..n_batches {
-            self.trainer.accumulate(&self.order.batch(samples)).await?;
+            self.trainer.accumulate(&self.order.batch(samples, MICRO_BATCH)).await?;
         }
         let Some(mean) = self.trainer.take_mean_gradient().await? else { return Ok(None) };
         let bytes = self.compressor.compress(mean.values, mean.n_samples, epoch)?;
         self.compressor.settle(Fate::Counted);
         Ok(Some((bytes, mean.n_samples as f32)))
-    }
-}
-
-/// All samples in random order, again and again.
-struct Order {
-    samples: Vec<usize>,
-    at: usize,
-    random: SplitMix64,
-}
-
-impl Order {
-    fn new(n_samples: usize, seed: u64) -> Self {
-        Self { samples: (0..n_samples).collect(), at: n_samples, random: SplitMix64::new(seed) }
-    }
-
-    fn batch(&mut self, of: &LabelledImages) -> Batch {
-        let n_values = of.images.len() / of.labels.len();
-        let mut batch = Batch::default();
-        while batch.labels.len() < MICRO_BATCH {
-            if self.at >= self.samples.len() {
-                for last in (1..self.samples.len()).rev() {
-                    self.samples.swap(last, self.random.below(last + 1));
-                }
-                self.at = 0;
-            }
-            let sample = self.samples[self.at];
-            self.at += 1;
-            batch.images.extend(&of.images[sample * n_values..(sample + 1) * n_values]);
-            batch.labels.push(of.labels[sample]);
-        }
-        batch
     }
 }

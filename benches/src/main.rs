@@ -14,12 +14,16 @@ mod load;
 mod local_steps;
 mod low_rank;
 mod native;
+mod optimizer;
+mod order;
+mod page;
 #[path = "../papers/mod.rs"]
 mod papers;
 mod paths;
 mod ratio;
 mod shards;
 mod size;
+mod swav;
 mod tab;
 mod tfjs;
 mod transports;
@@ -45,6 +49,8 @@ enum Command {
     Tab(TabArgs),
     /// From the click to the first accepted update, with a cold and a warm cache
     Click(VisitArgs),
+    /// How soon the page is there on a phone's processor and network
+    Page(page::PageArgs),
     /// Bytes up and down for each sample, by codec
     Bytes(VisitArgs),
     /// What a visitor downloads before training, compressed
@@ -59,10 +65,14 @@ enum Command {
     LowRank(low_rank::LowRankArgs),
     /// What contributors on local steps learn and send, by seed
     LocalSteps(local_steps::LocalStepsArgs),
+    /// What a model learns from pictures without their labels
+    Swav(swav::SwavArgs),
     /// Batches stored in and found in the DHT, beside hivemind
     Dht(dht::DhtArgs),
     /// A vector averaged by a group of peers, beside hivemind
     Averaging(averaging::AveragingArgs),
+    /// Optimizer steps a second of small peers, beside hivemind
+    Optimizer(optimizer::OptimizerArgs),
     /// Bytes a second by each way between two nodes, as a share of plain TCP
     Transports(transports::TransportArgs),
     /// What two thousand sessions of tabs cost a relay
@@ -109,6 +119,7 @@ fn main() -> Result<()> {
         Command::Native(args) => runtime.block_on(native::compare(args.rounds, args.batch)),
         Command::Tab(args) => runtime.block_on(tab::compare(&args)),
         Command::Click(args) => runtime.block_on(visit::click(&args)),
+        Command::Page(args) => runtime.block_on(page::measure(&args)),
         Command::Bytes(args) => runtime.block_on(visit::bytes(&args)),
         Command::Size => size::print(),
         Command::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
@@ -116,9 +127,11 @@ fn main() -> Result<()> {
         Command::Compression(args) => runtime.block_on(compression::compare(&args)),
         Command::LowRank(args) => runtime.block_on(low_rank::compare(&args)),
         Command::LocalSteps(args) => runtime.block_on(local_steps::compare(&args)),
+        Command::Swav(args) => runtime.block_on(swav::learn(&args)),
         Command::Dht(args) => dht::compare(&args, &runtime),
         Command::Averaging(args) => averaging::compare(&args),
         Command::AveragingPeer(args) => averaging::peer(&args, &runtime),
+        Command::Optimizer(args) => runtime.block_on(optimizer::compare(&args)),
         Command::Transports(args) => runtime.block_on(transports::compare(&args)),
         Command::Load(args) => runtime.block_on(load::load(&args)),
         Command::Soak(args) => runtime.block_on(load::soak(&args)),

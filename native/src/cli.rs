@@ -1,6 +1,6 @@
 //! The command line of `barnraise`.
 //!
-//! It says what was asked for and nothing more: no file is read before [`ServeArgs::config`] is
+//! It says what was asked for and nothing more: no file is read before [`ServeArgs::configs`] is
 //! called, and nothing is started here.
 
 use std::net::SocketAddr;
@@ -9,22 +9,28 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use axum::http::Uri;
+use barnraise_protocol::DisplayName;
 use barnraise_protocol::access::{ParseKeyError, PublicKey};
+use barnraise_relay::LogFormat;
+use barnraise_swarm::conduct::Duty;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
 use libp2p::Multiaddr;
 
 use crate::access;
 use crate::access::store::IdentityKind;
+use crate::admin::command::{OperateArgs, PeersArgs};
+use crate::config::command::ConfigArgs;
 use crate::config::{ConfigError, Device, Precision, RunConfig, cache_folder};
-
-/// Where `cargo xtask build` puts the page, seen from the root of the repository.
-pub const WEB_ROOT_DEFAULT: &str = "target/web";
+use crate::top::TopArgs;
 
 /// Raise a model the way a village raises a barn.
 #[derive(Debug, Parser)]
 #[command(name = "barnraise", version, about, max_term_width = 100)]
 pub struct Cli {
+    /// How log lines are written to standard error; RUST_LOG says which
+    #[arg(long, global = true, env = "BARNRAISE_LOG_FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -35,12 +41,18 @@ pub struct Cli {
 pub enum Command {
     /// Keep a run up: serve the page, take gradients, make the steps
     Serve(ServeArgs),
+    /// Print example configurations, and check one before it is used
+    Config(ConfigArgs),
     /// Print the peer id of a run's backbone, for the [aggregators] of the others
     Id(IdArgs),
     /// Lend this machine to a run
     Join(JoinArgs),
     /// Print how a run stands, as its backbones say in the DHT
     Progress(ProgressArgs),
+    /// Operate a run while it trains: pause, resume, set, export, rollback
+    Run(OperateArgs),
+    /// See who takes part in a run, and keep peers out
+    Peers(PeersArgs),
     /// Say who is on the list of a run
     Allow(AllowArgs),
     /// Make an invitation to a run, and print its link
@@ -53,27 +65,30 @@ pub enum Command {
     Evidence(EvidenceArgs),
     /// Keep up a server that others meet at, and are reached through
     Relay(RelayArgs),
+    /// Watch a run in the terminal
+    Top(TopArgs),
 }
 
 /// `barnraise serve`
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// The run, as in run.example.toml
+    /// The run, as in run.example.toml; of several, the page is served where the first says
     #[arg(long, value_name = "FILE", required_unless_present = "dev", conflicts_with = "dev")]
-    pub config: Option<PathBuf>,
+    pub config: Vec<PathBuf>,
     /// A run on this machine with every default, kept in the user's cache folder
     #[arg(long)]
     pub dev: bool,
-    /// The page, as `cargo xtask build` makes it
-    #[arg(long, value_name = "DIR", default_value = WEB_ROOT_DEFAULT)]
-    pub web_root: PathBuf,
+    /// The page, as `cargo xtask build` makes it, in place of the one that is in this program, if it has one
+    #[arg(long, value_name = "DIR")]
+    pub web_root: Option<PathBuf>,
     /// What to compute on, instead of the configuration's
     #[arg(long)]
     pub device: Option<Device>,
     /// Where to serve the page, instead of the configuration's address
     #[arg(long, value_name = "HOST:PORT")]
     pub http: Option<SocketAddr>,
-    /// Where to listen for contributors, instead of the configuration's addresses; may be repeated
+    /// Where to listen for contributors, instead of the configuration's addresses; may be repeated. Several runs listen
+    /// there too where each port is the system's choice (0)
     #[arg(long, value_name = "MULTIADDR")]
     pub listen: Vec<Multiaddr>,
     /// Where to keep the data set and the run, instead of the configuration's folders
@@ -107,12 +122,18 @@ pub struct JoinArgs {
     /// In which numbers to compute; `mixed` is for devices with fast half precision
     #[arg(long, default_value = "f32")]
     pub precision: Precision,
+    /// Share of the time in which to compute, 5 to 100; in between the machine is left alone
+    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = throttle)]
+    pub throttle: Duty,
     /// Key file, so that this machine is the same peer each time; made if it is not there
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
     /// Append the receipts of accepted contributions to this file, a line each
     #[arg(long, value_name = "FILE")]
     pub receipts: Option<PathBuf>,
+    /// How to be called on the leaderboard: 1 to 32 characters
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<DisplayName>,
     /// Leave after this many samples
     #[arg(long, value_name = "N")]
     pub samples: Option<u64>,
@@ -120,7 +141,11 @@ pub struct JoinArgs {
     /// none on
     #[arg(long, value_name = "SIZE", default_value_t = SHARE_DEFAULT, value_parser = share)]
     pub share: ByteSize,
-    /// Where to listen for peers that want shards, instead of ports of the system's choice; may be repeated
+    /// Average parts for the run's backbones, with so many bytes a second each way, 64 KiB or more; for a run that
+    /// allows it ([aggregators] reducers), on a machine that the backbones can dial
+    #[arg(long, value_name = "SIZE", value_parser = speed)]
+    pub reduce: Option<ByteSize>,
+    /// Where to listen for peers that want shards and for backbones, instead of ports of the system's choice; may be repeated
     #[arg(long, value_name = "MULTIADDR")]
     pub listen: Vec<Multiaddr>,
     /// A relay to be met at by peers that want shards, where they cannot dial this machine; may be repeated
@@ -149,12 +174,22 @@ const SHARE_DEFAULT: ByteSize = ByteSize::kib(512);
 /// Whoever gets less goes elsewhere.
 const SHARE_MIN: ByteSize = ByteSize::kib(64);
 
+fn throttle(text: &str) -> Result<Duty, String> {
+    let percent: u8 = text.parse().map_err(|_| format!("want a whole number of percent, got {text}"))?;
+    Duty::of_percent(percent).map_err(|error| error.to_string())
+}
+
 fn share(text: &str) -> Result<ByteSize, String> {
     let share: ByteSize = text.parse()?;
     match share.as_u64() == 0 || share >= SHARE_MIN {
         true => Ok(share),
         false => Err(format!("want 0 or {SHARE_MIN} at least, got {share}")),
     }
+}
+
+fn speed(text: &str) -> Result<ByteSize, String> {
+    let speed: ByteSize = text.parse()?;
+    if speed >= SHARE_MIN { Ok(speed) } else { Err(format!("want {SHARE_MIN} at least, got {speed}")) }
 }
 
 /// Shards that a native peer keeps.
@@ -256,12 +291,15 @@ pub struct InviteArgs {
     /// To which run
     #[command(flatten)]
     pub run: RunArgs,
-    /// How many peers may come with it
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub uses: u32,
-    /// For how long
-    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = access::command::duration)]
-    pub expires: Duration,
+    /// How many peers may come with it: 1, or 40 to a room, where this is not given
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub uses: Option<u32>,
+    /// For how long: 7d, or 8h to a room, where this is not given
+    #[arg(long, value_name = "DURATION", value_parser = access::command::duration)]
+    pub expires: Option<Duration>,
+    /// Print the short code of a room, to be typed on the page, in place of a link
+    #[arg(long)]
+    pub room: bool,
 }
 
 /// `barnraise revoke`
@@ -341,12 +379,19 @@ impl FromStr for JoinAddress {
 }
 
 impl ServeArgs {
-    /// The configuration: from the file or the defaults, then what the command line says.
-    pub fn config(&self) -> Result<RunConfig, ConfigError> {
-        let mut config = match &self.config {
-            Some(path) => RunConfig::load(path)?,
-            None => RunConfig::dev(&self.data_dir.clone().unwrap_or_else(cache_folder)),
-        };
+    /// The configuration of each run: from its file or the defaults, then what the command line says.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn configs(&self) -> Result<Vec<RunConfig>, ConfigError> {
+        if !self.config.is_empty() {
+            return self.config.iter().map(|path| Ok(self.over(RunConfig::load(path)?))).collect();
+        }
+        let cache = self.data_dir.clone().unwrap_or_else(cache_folder);
+        Ok(vec![self.over(RunConfig::dev_in(&cache, &RunConfig::environment()?)?)])
+    }
+
+    fn over(&self, mut config: RunConfig) -> RunConfig {
         if let Some(folder) = &self.data_dir {
             config.data.cache = Some(folder.clone());
             config.storage.folder = folder.join(&config.run.id);
@@ -356,7 +401,7 @@ impl ServeArgs {
         if !self.listen.is_empty() {
             config.network.listen.clone_from(&self.listen);
         }
-        Ok(config)
+        config
     }
 }
 
@@ -383,23 +428,52 @@ mod tests {
     }
 
     #[test]
+    fn a_run_is_operated_by_its_file_or_by_address_and_token() {
+        let good = |args: &[&str]| Cli::try_parse_from([&["barnraise"][..], args].concat()).is_ok();
+        assert!(good(&["run", "show", "--config", "run.toml"]));
+        assert!(good(&["run", "pause", "--reason", "r", "--url", "http://h", "--token-file", "t"]));
+        assert!(good(&["peers", "block", "12D3KooW", "--reason", "r", "--config", "run.toml", "--json"]));
+        assert!(!good(&["run", "show"]));
+        assert!(!good(&["run", "show", "--url", "http://h"]), "without a token");
+        assert!(!good(&["run", "pause", "--config", "run.toml"]), "without a reason");
+    }
+
+    #[test]
     fn a_run_is_a_file_or_dev_and_not_both() {
         assert!(serve(&[]).is_err());
         assert!(serve(&["--dev", "--config", "x"]).is_err());
-        assert!(serve(&["--config", "does-not-exist.toml"]).unwrap().config().is_err());
+        assert!(serve(&["--config", "does-not-exist.toml"]).unwrap().configs().is_err());
+    }
+
+    #[test]
+    fn several_runs_are_served_by_one_process() {
+        let args = serve(&["--config", "a.toml", "--config", "b.toml"]).unwrap();
+        assert_eq!(args.config, [Path::new("a.toml"), Path::new("b.toml")]);
+        let folder = tempfile::tempdir().unwrap();
+        let files: Vec<String> = ["a", "b"]
+            .map(|id| {
+                let path = folder.path().join(format!("{id}.toml"));
+                std::fs::write(&path, format!("[run]\nid = \"{id}\"")).unwrap();
+                path.display().to_string()
+            })
+            .into();
+        let configs = serve(&["--config", &files[0], "--config", &files[1], "--data-dir", "/d"]);
+        let configs = configs.unwrap().configs().unwrap();
+        let folders = configs.iter().map(|config| config.storage.folder.clone());
+        assert!(folders.eq([Path::new("/d/a"), Path::new("/d/b")]));
     }
 
     #[test]
     fn the_command_line_wins_over_the_configuration() {
         let args = ["--dev", "--device", "wgpu", "--http", "127.0.0.1:0", "--data-dir", "/d"];
         let listen = ["--listen", "/ip4/127.0.0.1/tcp/0", "--listen", "/ip4/127.0.0.1/tcp/1"];
-        let config = serve(&[&args[..], &listen].concat()).unwrap().config().unwrap();
+        let config = serve(&[&args[..], &listen].concat()).unwrap().configs().unwrap().remove(0);
         assert_eq!(config.device.kind, Device::Wgpu);
         assert_eq!(config.network.http.port(), 0);
         assert_eq!(config.network.listen.len(), 2);
         assert_eq!(config.data_cache(), Path::new("/d"));
         assert_eq!(config.storage.folder, Path::new("/d/fashion-mnist"));
-        assert_eq!(serve(&["--dev"]).unwrap().config().unwrap(), RunConfig::dev(&cache_folder()));
+        assert_eq!(serve(&["--dev"]).unwrap().configs().unwrap(), [RunConfig::dev(&cache_folder())]);
     }
 
     #[test]
@@ -432,6 +506,21 @@ mod tests {
         let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
         assert_eq!((args.share, args.cache_size), (ByteSize(0), ByteSize::gib(5)));
         assert!(Cli::try_parse_from(["barnraise", "join", "https://h", "--share", "63KiB"]).is_err());
+        let cli = Cli::try_parse_from(["barnraise", "join", "https://h", "--reduce", "12MiB"]);
+        let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
+        assert_eq!(args.reduce, Some(ByteSize::mib(12)));
+        assert!(Cli::try_parse_from(["barnraise", "join", "https://h", "--reduce", "0"]).is_err());
+
+        let cli = Cli::try_parse_from(["barnraise", "join", "https://h", "--throttle", "20"]);
+        let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
+        assert_eq!(args.throttle.percent(), 20);
+        for nonsense in ["4", "101", "half", "-5", "256"] {
+            let throttle = format!("--throttle={nonsense}");
+            assert!(
+                Cli::try_parse_from(["barnraise", "join", "https://h", &throttle]).is_err(),
+                "{nonsense}"
+            );
+        }
         assert_eq!(args.precision, Precision::F32);
         let cli = Cli::try_parse_from(["barnraise", "join", "https://h", "--precision", "mixed"]);
         let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
@@ -443,6 +532,9 @@ mod tests {
         let link: JoinLink = "http://h:1/#invitation=abc".parse().unwrap();
         assert_eq!(link.address, JoinAddress::Page("http://h:1".into()));
         assert_eq!(link.invitation.as_deref(), Some("abc"));
+        let link: JoinLink = "https://h/run/a-run/#invitation=abc".parse().unwrap();
+        assert_eq!(link.address, JoinAddress::Page("https://h/run/a-run".into()), "one run of several");
+        assert_eq!(link.invitation.as_deref(), Some("abc"));
         let plain: JoinLink = "/ip4/127.0.0.1/tcp/1".parse().unwrap();
         assert_eq!(plain.invitation, None);
         let run = ["--config", "run.toml"];
@@ -450,6 +542,8 @@ mod tests {
             (&["invite", "--uses", "0"][..], false),
             (&["invite", "--expires", "0s"], false),
             (&["invite", "--uses", "3", "--expires", "12h"], true),
+            (&["invite", "--room"], true),
+            (&["invite", "--room", "--uses", "3"], true),
             (&["allow", "add"], false),
             (&["allow", "add", "--by", "email", "a@b"], true),
             (&["allow", "list"], true),

@@ -2,17 +2,22 @@
 //!
 //! Every key has a default, so a file says only what differs; `run.example.toml` shows them all. An
 //! unknown key is an error, because a misspelt one would otherwise do nothing. Relative folders are
-//! relative to the file. Nothing here opens a socket or creates a folder.
+//! relative to the file. Variables of the environment win over the file. Nothing here opens a socket or creates a
+//! folder.
 
 mod access;
 mod aggregators;
 mod averaging;
 mod check;
+pub mod command;
 mod contributions;
 mod conversations;
+mod durations;
 mod local_steps;
 mod recomputation;
+mod telemetry;
 mod text;
+mod warnings;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,22 +29,30 @@ use barnraise_learning::{Decay, DeviceChoice, OptimizerSpec, ScheduleSpec};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::{Compression, ModelKind, ModelSpec};
 use barnraise_relay::dht::DhtLimits;
-use barnraise_relay::{ConfigFileError, NodeLimits, parse_config, read_config};
+use barnraise_relay::{
+    ConfigFileError, Environment, EnvironmentError, Located, NodeLimits, Place, parse_config, read_config,
+};
 use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::access::{AccessSection, OidcSection};
-pub use self::aggregators::AggregatorsSection;
+pub use self::aggregators::{AggregatorsSection, ReducersAllowed};
 pub use self::averaging::{AggregationKind, AveragingSection};
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
 pub use self::local_steps::LocalStepsSection;
 pub use self::recomputation::RecomputationSection;
+pub use self::telemetry::TelemetrySection;
 pub use self::text::{SourceSection, TextSection};
+pub use self::warnings::{Warning, warnings};
 use crate::data::DataSource;
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
+use crate::visitors::Network;
 pub use barnraise_relay::Invalid;
+
+/// Keys whose value may be in a file that a variable of the environment names.
+const SECRETS: &[&str] = &["contributions.database"];
 
 /// Everything that `barnraise serve` needs to know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -73,6 +86,8 @@ pub struct RunConfig {
     pub device: DeviceSection,
     /// Accuracy on the held-out test set.
     pub evaluation: EvaluationSection,
+    /// Where traces go.
+    pub telemetry: TelemetrySection,
 }
 
 /// `[run]`
@@ -101,6 +116,8 @@ pub struct RunSection {
     pub state_codec: TensorCodec,
     /// Whether gradients are of the parameters of one epoch before (DeDLOC §3.2, delayed parameter updates).
     pub delayed_updates: bool,
+    /// Under which the model is given away, by its SPDX id; on the model's card and nowhere else.
+    pub license: Option<String>,
     /// The optimizer.
     pub optimizer: OptimizerSpec,
     /// Its learning rate.
@@ -137,21 +154,31 @@ pub struct StorageSection {
     pub checkpoint_every_epochs: u64,
     /// Checkpoints kept, the newest ones.
     pub keep_checkpoints: usize,
+    /// How old the models are that are kept to compare the newest one with, about: for each age two files at most.
+    #[serde(with = "durations")]
+    pub keep_models: Vec<Duration>,
 }
 
 /// `[network]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkSection {
-    /// Of the page.
+    /// Of the page; of several runs in one process, where the first says.
     pub http: SocketAddr,
+    /// Whether the front page of several runs names this one.
+    pub listed: bool,
     /// Visitors of the page connected at the same time, those who look on included.
     pub http_connections: usize,
     /// A visitor to whom nothing could be answered for so long is disconnected; whoever looks on hears something
     /// every 15 seconds.
     #[serde(with = "humantime_serde")]
     pub http_timeout: Duration,
-    /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password. Not set: nowhere.
+    /// Requests of one address in a minute, as many as that at once.
+    pub http_requests_per_address_and_minute: u32,
+    /// Proxies in front of the page, whose word for where a visitor comes from is taken.
+    pub trusted_proxies: Vec<Network>,
+    /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password; and of `/admin`, for
+    /// whoever has the token. Not set: nowhere.
     pub operator: Option<SocketAddr>,
     /// libp2p addresses of the backbone.
     pub listen: Vec<Multiaddr>,
@@ -239,13 +266,24 @@ pub enum ConfigError {
     /// The file cannot be read or is not understood.
     #[error(transparent)]
     File(#[from] ConfigFileError),
+    /// A variable of the environment is no setting.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
     /// A value that cannot work.
-    #[error("{}{}: {source}", path.display(), line.map(|n| format!(", line {n}")).unwrap_or_default())]
+    #[error("{}", Located { path, place: place.as_deref(), what: source })]
     Invalid {
         /// The file.
         path: PathBuf,
         /// Where the value stands, if the file has it.
-        line: Option<usize>,
+        place: Option<Box<Place>>,
+        /// Which value, what was wanted, what came.
+        source: Invalid,
+    },
+    /// A value of the environment that cannot work.
+    #[error("the variable {variable}: {source}")]
+    InvalidVariable {
+        /// Its name.
+        variable: String,
         /// Which value, what was wanted, what came.
         source: Invalid,
     },
@@ -267,6 +305,7 @@ impl Default for RunSection {
             gradient_codec: TensorCodec::F16,
             state_codec: TensorCodec::F32,
             delayed_updates: false,
+            license: None,
             optimizer: OptimizerSpec::adam(),
             schedule: ScheduleSpec { peak: 0.002, warmup_steps: 10, decay: Decay::Constant },
             local_steps: None,
@@ -289,7 +328,12 @@ impl Default for DataSection {
 
 impl Default for StorageSection {
     fn default() -> Self {
-        Self { folder: "fashion-mnist-run".into(), checkpoint_every_epochs: 10, keep_checkpoints: 3 }
+        Self {
+            folder: "fashion-mnist-run".into(),
+            checkpoint_every_epochs: 10,
+            keep_checkpoints: 3,
+            keep_models: [10 * 60, 60 * 60, 24 * 60 * 60].map(Duration::from_secs).into(),
+        }
     }
 }
 
@@ -299,8 +343,11 @@ impl Default for NetworkSection {
         let host = || Multiaddr::empty().with(Protocol::Ip4(Ipv4Addr::LOCALHOST));
         Self {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            listed: true,
             http_connections: 8192,
             http_timeout: Duration::from_secs(30),
+            http_requests_per_address_and_minute: 3000,
+            trusted_proxies: Vec::new(),
             operator: None,
             listen: vec![
                 host().with(Protocol::Udp(4001)).with(Protocol::QuicV1).with(Protocol::WebTransport),
@@ -333,35 +380,87 @@ impl RunConfig {
         config
     }
 
-    /// Reads and checks a file; its folders become relative to where it lies.
+    /// The same with what the environment says in its place.
+    ///
+    /// # Errors
+    /// The variable that cannot work.
+    pub fn dev_in(cache: &Path, environment: &Environment) -> Result<Self, ConfigError> {
+        let dev = Self::dev(cache);
+        match toml::Table::try_from(&dev) {
+            Ok(table) if !environment.is_empty() => {
+                let config: Self = environment.apply(&table)?;
+                config.checked("", Path::new("--dev"), environment)
+            }
+            // All that a configuration is can be written.
+            _ => Ok(dev),
+        }
+    }
+
+    /// Reads and checks a file, and what the environment of this process says in its place; its folders become
+    /// relative to where it lies.
+    ///
+    /// # Errors
+    /// The first mistake.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let mut config = Self::parse(&read_config(path)?, path)?;
-        let base = path.parent().unwrap_or(Path::new(""));
-        let sources = config.data.text.iter_mut().flat_map(|text| &mut text.sources);
-        let sources = sources.map(|source| &mut source.path);
-        let folders = [&mut config.data.folder, &mut config.data.cache].into_iter().flatten().chain(sources);
-        let secret = config.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
-        folders
-            .chain([&mut config.storage.folder])
-            .chain(secret)
-            .for_each(|folder| *folder = base.join(&*folder));
+        Self::load_in(path, &Self::environment()?)
+    }
+
+    /// What the environment of this process says of a run.
+    ///
+    /// # Errors
+    /// The variable that is no setting.
+    pub fn environment() -> Result<Environment, EnvironmentError> {
+        Environment::of_process(SECRETS)
+    }
+
+    /// As [`Self::load`], in another environment.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn load_in(path: &Path, environment: &Environment) -> Result<Self, ConfigError> {
+        let text = read_config(path)?;
+        let mut config = Self::read(&text, path, environment)?.checked(&text, path, environment)?;
+        config.take_folders_from(path.parent().unwrap_or(Path::new("")));
         Ok(config)
     }
 
-    /// Reads and checks a text; `path` is named in errors.
-    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+    /// What a text and the environment say, their types checked and not their values.
+    fn read(text: &str, path: &Path, environment: &Environment) -> Result<Self, ConfigError> {
         let config: Self = parse_config(text, path)?;
-        config.validate().map_err(|source| ConfigError::Invalid {
-            path: path.to_owned(),
-            line: check::line_of(text, source.key),
-            source,
-        })?;
-        Ok(config)
+        if environment.is_empty() {
+            return Ok(config);
+        }
+        Ok(environment.apply(&parse_config(text, path)?)?)
+    }
+
+    fn checked(self, text: &str, path: &Path, environment: &Environment) -> Result<Self, ConfigError> {
+        let first = check::mistakes(&self).into_iter().next();
+        first.map_or(Ok(self), |mistake| Err(located(mistake, text, path, environment)))
+    }
+
+    fn take_folders_from(&mut self, base: &Path) {
+        let sources = self.data.text.iter_mut().flat_map(|text| &mut text.sources);
+        let sources = sources.map(|source| &mut source.path);
+        let folders = [&mut self.data.folder, &mut self.data.cache].into_iter().flatten().chain(sources);
+        let secret = self.access.oidc.as_mut().and_then(|oidc| oidc.client_secret_file.as_mut());
+        folders
+            .chain([&mut self.storage.folder])
+            .chain(secret)
+            .for_each(|folder| *folder = base.join(&*folder));
+    }
+
+    /// Reads and checks a text alone; `path` is named in errors.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let environment = Environment::default();
+        Self::read(text, path, &environment)?.checked(text, path, &environment)
     }
 
     /// Checks every value that its type does not.
+    ///
+    /// # Errors
+    /// The first that cannot work.
     pub fn validate(&self) -> Result<(), Invalid> {
-        check::validate(self)
+        check::mistakes(self).into_iter().next().map_or(Ok(()), Err)
     }
 
     /// The network and the seed of its weights.
@@ -393,6 +492,17 @@ impl RunConfig {
         sources.folders.splice(0..0, self.data.folder.clone());
         sources.base_urls.clone_from(&self.data.base_urls);
         sources
+    }
+}
+
+/// A mistake with the place of whoever made it.
+fn located(source: Invalid, text: &str, path: &Path, environment: &Environment) -> ConfigError {
+    match environment.variable_of(source.key) {
+        Some(name) => ConfigError::InvalidVariable { variable: name.to_owned(), source },
+        None => {
+            let place = Place::of_key(text, source.key).map(Box::new);
+            ConfigError::Invalid { path: path.to_owned(), place, source }
+        }
     }
 }
 

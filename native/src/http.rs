@@ -5,7 +5,6 @@
 //! A slow reader of events loses old events, never the backbone's memory.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,18 +16,23 @@ use axum::middleware::{self, Next};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use barnraise_protocol::api::{Contributions, ContributionsQuery, LiveProgress, RunStatus};
 use futures::{Stream, StreamExt, stream};
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::sync::{broadcast, watch};
 use tokio_stream::wrappers::BroadcastStream;
-use tower_http::services::ServeDir;
 
 use crate::access::login::Login;
 use crate::contributions::{BadQuery, Question, Store, StoreError};
+use crate::models::ModelFiles;
+use crate::page::Page;
+use crate::readiness::{Readiness, ready};
+use crate::visitors::{Seats, Visitor};
 
 /// Readers of `/api/events` at a time; a visitor beyond is asked to come again.
 pub const EVENT_READERS_MAX: usize = 4096;
+/// Those of one address.
+const EVENT_READERS_OF_ONE_MAX: usize = 256;
 /// A comment is sent after this much silence, so that proxies keep the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -39,11 +43,19 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; script-src 'self' 'wa
     style-src 'self'; img-src 'self' data: blob:; connect-src 'self' https: ws: wss:; worker-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// Of answers that no browser shows as a page.
+const API_POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
+
+/// What no part of the page ever asks a visitor for.
+const PERMISSIONS_POLICY: &str = "accelerometer=(), bluetooth=(), camera=(), display-capture=(), geolocation=(), \
+    gyroscope=(), hid=(), magnetometer=(), microphone=(), midi=(), payment=(), serial=(), usb=()";
+
 /// Sent with every answer.
-const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
+const SECURITY_HEADERS: [(HeaderName, &str); 7] = [
     (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("permissions-policy"), PERMISSIONS_POLICY),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-embedder-policy"), "require-corp"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
@@ -59,12 +71,14 @@ const NO_PAGE: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">
 /// What the server shows.
 #[derive(Clone)]
 pub struct HttpState {
-    web_root: PathBuf,
+    page: Page,
     status: watch::Receiver<RunStatus>,
     events: Arc<broadcast::Receiver<LiveProgress>>,
-    event_readers: Arc<Semaphore>,
+    event_readers: Seats,
     login: Option<Login>,
     contributions: Option<Store>,
+    models: Option<ModelFiles>,
+    readiness: Readiness,
 }
 
 /// Why it is not answered who gave what.
@@ -99,16 +113,35 @@ impl IntoResponse for NoContributions {
 }
 
 impl HttpState {
-    /// - `web_root`: folder with `index.html` and its assets, compressed variants beside them
+    /// - `page`: what is shown
     /// - `status`: the run as it stands
     /// - `events`: what changed; when its sender is dropped, the streams of all readers end
     pub fn new(
-        web_root: PathBuf,
+        page: Page,
         status: watch::Receiver<RunStatus>,
         events: broadcast::Receiver<LiveProgress>,
     ) -> Self {
-        let event_readers = Arc::new(Semaphore::new(EVENT_READERS_MAX));
-        Self { web_root, status, events: Arc::new(events), event_readers, login: None, contributions: None }
+        let event_readers = Seats::new(EVENT_READERS_MAX, EVENT_READERS_OF_ONE_MAX);
+        Self {
+            page,
+            status,
+            events: Arc::new(events),
+            event_readers,
+            login: None,
+            contributions: None,
+            models: None,
+            readiness: Readiness::default(),
+        }
+    }
+
+    /// The run as it stands.
+    pub(crate) fn status(&self) -> watch::Ref<'_, RunStatus> {
+        self.status.borrow()
+    }
+
+    /// Whether all of it can be used.
+    pub(crate) fn readiness(&self) -> &Readiness {
+        &self.readiness
     }
 
     /// With the pages of a run whose peers sign in.
@@ -117,29 +150,49 @@ impl HttpState {
         Self { login, ..self }
     }
 
+    /// With whether all of it can be used.
+    #[must_use]
+    pub fn with_readiness(self, readiness: Readiness) -> Self {
+        Self { readiness, ..self }
+    }
+
     /// With who gave what.
     #[must_use]
     pub fn with_contributions(self, store: Store) -> Self {
         Self { contributions: Some(store), ..self }
     }
+
+    /// With the model itself, in a run that gives it away.
+    #[must_use]
+    pub fn with_models(self, models: Option<ModelFiles>) -> Self {
+        Self { models, ..self }
+    }
 }
 
-/// All routes.
+/// The page's files.
+pub(crate) fn files(page: &Page) -> Router {
+    page.routes(get(not_found)).layer(middleware::from_fn(file_headers))
+}
+
+/// All routes of a run. Its visitors are bounded where it is mounted: see [`crate::site`].
 pub fn app(state: HttpState) -> Router {
-    let files =
-        ServeDir::new(&state.web_root).precompressed_br().precompressed_gzip().fallback(get(not_found));
-    let files = Router::new().fallback_service(files).layer(middleware::from_fn(file_headers));
+    let files = files(&state.page);
+    let readiness = Router::new().route("/readyz", get(ready)).with_state(state.readiness.clone());
     let login = state.login.clone().map_or_else(Router::new, Login::routes);
-    Router::new()
+    let (status, store) = (state.status.clone(), state.contributions.clone());
+    let models = state.models.clone().map_or_else(Router::new, |models| models.routes(status, store));
+    let routes = Router::new()
         .route("/api/run", get(run))
         .route("/api/events", get(events))
         .route("/api/contributions", get(contributions))
         .route("/api/{*path}", get(not_found))
         .route("/healthz", get(|| async { "ok\n" }))
         .with_state(state)
+        .merge(readiness)
         .merge(login)
-        .fallback_service(files)
-        .layer(middleware::map_response(security_headers))
+        .merge(models)
+        .fallback_service(files);
+    routes.layer(middleware::map_response(security_headers))
 }
 
 async fn run(State(state): State<HttpState>) -> Response {
@@ -157,15 +210,16 @@ async fn contributions(
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(contributions)))
 }
 
-async fn events(State(state): State<HttpState>) -> Response {
-    let Ok(permit) = Arc::clone(&state.event_readers).try_acquire_owned() else {
+async fn events(State(state): State<HttpState>, visitor: Option<Extension<Visitor>>) -> Response {
+    let visitor = visitor.map(|Extension(visitor)| visitor);
+    let Some(seat) = state.event_readers.take(visitor) else {
         let text = "too many readers of events, come again in a minute\n";
         return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "60")], text).into_response();
     };
     // Subscribed before the first look, so that nothing falls between the two.
     let later = BroadcastStream::new(state.events.resubscribe());
     let stream = event_stream(first_event(&state.status.borrow()), later).map(move |event| {
-        let _held_while_read = &permit;
+        let _held_while_read = &seat;
         event
     });
     let sse = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
@@ -213,7 +267,18 @@ async fn file_headers(request: Request, next: Next) -> Response {
     response
 }
 
-async fn security_headers(mut response: Response) -> Response {
+/// For answers that are of this moment.
+pub(crate) fn no_store() -> [(HeaderName, &'static str); 1] {
+    [(header::CACHE_CONTROL, "no-store")]
+}
+
+/// For answers to programs.
+pub(crate) async fn api_headers(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(API_POLICY));
+    security_headers(response).await
+}
+
+pub(crate) async fn security_headers(mut response: Response) -> Response {
     for (name, value) in SECURITY_HEADERS {
         // The pages of a login have a policy of their own, a stricter one.
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));

@@ -23,7 +23,7 @@ pub struct BoundedListener {
     listener: TcpListener,
     places: Arc<Semaphore>,
     timeout: Duration,
-    node: Node,
+    node: Option<Node>,
 }
 
 /// One of its connections. It ends when nothing was written to it for too long, whatever is the reason: no
@@ -33,13 +33,14 @@ pub struct BoundedConnection {
     stream: TcpStream,
     timeout: Duration,
     timer: Pin<Box<Sleep>>,
-    node: Node,
+    node: Option<Node>,
     _place: OwnedSemaphorePermit,
 }
 
 impl BoundedListener {
-    /// At most `connections` at a time, each ended after `timeout` without an answer, which `node` counts.
-    pub fn new(listener: TcpListener, connections: usize, timeout: Duration, node: Node) -> Self {
+    /// At most `connections` at a time, each ended after `timeout` without an answer, which `node` counts, if there is
+    /// one.
+    pub fn new(listener: TcpListener, connections: usize, timeout: Duration, node: Option<Node>) -> Self {
         let places = Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)));
         Self { listener, places, timeout, node }
     }
@@ -68,7 +69,9 @@ impl Listener for BoundedListener {
 impl BoundedConnection {
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         ready!(self.timer.as_mut().poll(cx));
-        self.node.count(Misdeed::SlowVisitor);
+        if let Some(node) = &self.node {
+            node.count(Misdeed::SlowVisitor);
+        }
         Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "nothing was answered for too long"))
     }
 }
@@ -132,7 +135,7 @@ mod tests {
     async fn who_asks_nothing_gives_its_place_back() {
         let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let listener = BoundedListener::new(listener, 2, Duration::from_millis(200), node.clone());
+        let listener = BoundedListener::new(listener, 2, Duration::from_millis(200), Some(node.clone()));
         let address = listener.local_addr().unwrap();
         tokio::spawn(axum::serve(listener, Router::new().route("/", get(|| async { "here" }))).into_future());
         assert!(answer(address).await.ends_with("here"));

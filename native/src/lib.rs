@@ -6,6 +6,7 @@
 //! does).
 
 pub mod access;
+pub mod admin;
 pub mod backbone;
 pub mod cli;
 pub mod config;
@@ -13,6 +14,13 @@ pub mod contributions;
 pub mod data;
 pub mod http;
 pub mod http_listener;
+pub mod logging;
+pub mod models;
+pub mod page;
 pub mod peer;
+pub mod readiness;
 pub mod recomputation;
+pub mod site;
 pub mod storage;
+pub mod top;
+pub mod visitors;

@@ -1,54 +1,67 @@
 //! The `barnraise` binary: reads the command line and starts what it asks for.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::pin::pin;
 
 use barnraise_native::access::command;
+use barnraise_native::admin;
 use barnraise_native::backbone::{self, Listening};
 use barnraise_native::cli::{Cli, Command, JoinArgs, ServeArgs};
+use barnraise_native::config::{self, TelemetrySection};
+use barnraise_native::page::Page;
 use barnraise_native::peer::{self, display};
-use barnraise_relay::server::{LOG_DEFAULT, operator_page, page_address, run_file};
+use barnraise_native::site::{self, Open};
+use barnraise_native::{logging, top};
+use barnraise_relay::server::{operator_page, page_address, run_file};
 use barnraise_relay::signals;
 use clap::Parser;
 use display::Display;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     let display = Display::new();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_DEFAULT));
-    let has_colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(has_colours)
-        .with_writer(display.clone())
-        .init();
+    let traces = logging::start(cli.log_format, display.clone(), &telemetry(&cli.command)?)?;
     barnraise_relay::install_crypto_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = match cli.command {
         Command::Serve(args) => runtime.block_on(serve(args)),
+        Command::Config(args) => config::command::run(&args).map(|text| say(&text)),
         Command::Id(args) => backbone::identity(&args.config).map(|peer| say(&format!("{peer}\n"))),
         Command::Join(args) => runtime.block_on(join(args, &display)),
         Command::Evidence(args) => runtime.block_on(peer::evidence::check(args)).map(|text| say(&text)),
         Command::Progress(args) => runtime.block_on(peer::progress::run(args)).map(|text| say(&text)),
+        Command::Run(args) => admin::command::operate(args).map(|text| say(&text)),
+        Command::Peers(args) => admin::command::peers(args).map(|text| say(&text)),
         Command::Allow(args) => runtime.block_on(command::allow(args)).map(|text| say(&text)),
         Command::Invite(args) => runtime.block_on(command::invite(args)).map(|text| say(&text)),
         Command::Revoke(args) => runtime.block_on(command::revoke(args)).map(|text| say(&text)),
         Command::Receipts(args) => peer::receipts::verify(&args.file).map(|text| say(&text)),
+        Command::Top(args) => top::run(&args).map(|text| say(&text)),
         Command::Relay(args) => runtime.block_on(run_file(&args.config)).map_err(anyhow::Error::from),
     };
     // A request that is still waiting for its timeout keeps nobody waiting.
     runtime.shutdown_background();
+    traces.finish();
     ended
 }
 
+/// Where traces go is in the configuration of a run, which is read before anything is logged.
+fn telemetry(command: &Command) -> anyhow::Result<TelemetrySection> {
+    match command {
+        // One process has one place for them: that of its first run.
+        Command::Serve(args) => Ok(args.configs()?.swap_remove(0).telemetry),
+        _ => Ok(TelemetrySection::default()),
+    }
+}
+
 async fn serve(args: ServeArgs) -> anyhow::Result<()> {
-    let config = args.config()?;
+    let configs = args.configs()?;
     let shutdown = shutdown_at_signal("storing a checkpoint; once more to quit at once")?;
     let (listening, here) = oneshot::channel();
-    let mut running = Box::pin(backbone::run(config, args.web_root, listening, shutdown.clone()));
+    let page = Page::chosen(args.web_root);
+    let mut running = Box::pin(site::serve(configs, page, listening, shutdown.clone()));
     let mut here = pin!(here);
     tokio::select! {
         ended = &mut running => return ended,
@@ -76,16 +89,29 @@ fn shutdown_at_signal(answer: &'static str) -> anyhow::Result<CancellationToken>
     Ok(shutdown)
 }
 
-fn announcement(here: &Listening) -> String {
-    let page = page_address(here.http);
-    let mut text = "Contributors are expected at\n".to_owned();
-    for address in &here.addresses {
-        text.push_str(&format!("  {address}\n"));
+fn announcement(open: &Open) -> String {
+    let page = page_address(open.http);
+    if let [alone] = &open.runs[..] {
+        let mut text = addresses("Contributors are expected at", alone);
+        text.push_str(&format!("A machine without a browser: barnraise join http://{page}\n"));
+        text.push_str(&format!("Open http://{page}/ and press Start.\n"));
+        return text;
     }
-    text.extend(here.operator.map(operator_page));
-    text.push_str(&format!("A machine without a browser: barnraise join http://{page}\n"));
-    text.push_str(&format!("Open http://{page}/ and press Start.\n"));
+    let mut text = String::new();
+    for run in &open.runs {
+        let id = &run.run_id;
+        text.push_str(&addresses(&format!("Contributors of {id} are expected at"), run));
+        text.push_str(&format!("A machine without a browser: barnraise join http://{page}/run/{id}\n"));
+        text.push_str(&format!("Its page: http://{page}/run/{id}/\n"));
+    }
+    text.push_str(&format!("Open http://{page}/ and choose a run.\n"));
     text
+}
+
+fn addresses(title: &str, here: &Listening) -> String {
+    let lines = here.addresses.iter().map(|address| format!("  {address}\n"));
+    let operator = here.operator.map(operator_page);
+    [format!("{title}\n")].into_iter().chain(lines).chain(operator).collect()
 }
 
 /// On standard output; one that nobody reads is no reason to stop.
@@ -102,14 +128,22 @@ mod tests {
 
     #[test]
     fn the_page_and_every_address_are_announced() {
-        let here = Listening {
-            http: "0.0.0.0:8080".parse().unwrap(),
+        let here = |run_id: &str| Listening {
+            run_id: run_id.into(),
             operator: Some("127.0.0.1:8082".parse().unwrap()),
             addresses: vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()],
         };
-        let text = announcement(&here);
+        let http = "0.0.0.0:8080".parse().unwrap();
+        let text = announcement(&Open { http, runs: vec![here("a")] });
         assert!(text.ends_with("\nOpen http://127.0.0.1:8080/ and press Start.\n"), "{text}");
         assert!(text.contains("\n  /ip4/127.0.0.1/tcp/4001\n"), "{text}");
         assert!(text.contains("\nThe operator's page: http://127.0.0.1:8082/addresses"), "{text}");
+        let text = announcement(&Open { http, runs: vec![here("a"), here("b")] });
+        for part in
+            ["of a are expected at\n  /ip4/", "of b are expected", "join http://127.0.0.1:8080/run/b\n"]
+        {
+            assert!(text.contains(part), "{part} is missing in {text}");
+        }
+        assert!(text.ends_with("\nOpen http://127.0.0.1:8080/ and choose a run.\n"), "{text}");
     }
 }

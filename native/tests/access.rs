@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use barnraise_native::access::store::{Identity, IdentityKind, Redeemed, Store, Whose};
-use barnraise_native::access::{AccessAuthority, Gate, WallClock};
+use barnraise_native::access::{AccessAuthority, Exclusion, Gate, WallClock};
 use barnraise_native::config::AccessSection;
 use barnraise_protocol::access::{
     AccessMode, AccessToken, Authority, KeyPair, Nonce, PublicKey, Refusal, RelayedRequest, RelayedResponse,
     RequestRefusal, SignedRequest, TokenRefusal, UnixTime,
 };
 use barnraise_protocol::framing;
+use barnraise_swarm::PeerKey;
 use barnraise_swarm::access::Policy;
 use libp2p::PeerId;
 
@@ -109,7 +110,7 @@ async fn access_lasts_as_long_as_its_token_and_a_renewal_goes_on_in_the_same_pas
     assert!(world.gate.check(peer).is_ok());
     world.after(2 * HOUR);
     world.gate.on_timeout();
-    assert!(matches!(pass.ended().await, TokenRefusal::Expired { .. }));
+    assert!(matches!(pass.ended().await, Exclusion::Access(Refusal::Token(TokenRefusal::Expired { .. }))));
     assert!(world.gate.check(peer).is_err());
     assert_eq!(world.gate.n_admitted(), 0);
     let late = world.renew(2, &renewed, 2).await.unwrap_err();
@@ -191,7 +192,7 @@ async fn what_another_process_takes_back_ends_here() {
     let (revoked, next) = world.store().revoked_since(0, 512).await.unwrap();
     assert_eq!((revoked.len(), next), (1, 1));
     world.gate.on_revoked(&revoked);
-    assert_eq!(pass.ended().await, TokenRefusal::Revoked);
+    assert_eq!(pass.ended().await, TokenRefusal::Revoked.into());
     let again = world.gate.present(peer, &tokens[0]).unwrap_err();
     assert_eq!(again, TokenRefusal::Revoked.into());
     let code = world.authority.redeem(pair(2).public(), "code 2").await.unwrap_err();
@@ -274,4 +275,20 @@ async fn one_identity_signs_in_for_so_many_keys() {
     // One of those that it has, it may confirm again; and others have places of their own.
     assert!(world.store().sign_in(pair(63).public(), &identity("7"), world.now()).await.unwrap());
     assert!(world.store().sign_in(pair(64).public(), &identity("8"), world.now()).await.unwrap());
+}
+
+#[tokio::test]
+async fn whom_the_operator_blocks_is_out_at_once_and_back_when_it_is_taken_back() {
+    let world = world(AccessMode::Open).await;
+    let (peer, other) = (peer_id(pair(2).public()), peer_id(pair(3).public()));
+    let (mut pass, mut others) = (world.gate.check(peer).unwrap(), world.gate.check(other).unwrap());
+    let blocked = [(PeerKey(peer.to_bytes()), "it floods".to_owned())];
+    world.gate.block_only(blocked.into());
+    let reason = Exclusion::Blocked("it floods".into());
+    assert_eq!(pass.ended().await, reason);
+    assert_eq!(world.gate.check(peer).unwrap_err(), reason);
+    assert!(world.gate.check(other).is_ok());
+    assert!(futures::FutureExt::now_or_never(others.ended()).is_none());
+    world.gate.block_only([].into());
+    assert!(world.gate.check(peer).is_ok());
 }

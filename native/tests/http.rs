@@ -4,11 +4,16 @@
 use std::fs;
 use std::path::Path;
 
+use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
 use barnraise_native::contributions::{Batch, Store};
-use barnraise_native::http::{HttpState, app};
+use barnraise_native::http::{EVENT_READERS_MAX, HttpState, app};
+use barnraise_native::page::{File, Page};
+use barnraise_native::readiness::{Part, Readiness};
+use barnraise_native::site::{Site, SiteRun};
+use barnraise_native::visitors::Visitors;
 use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::api::{
     Contributions, ContributorTotals, DeviceCount, Given, LiveProgress, RunStatus,
@@ -44,7 +49,7 @@ fn world() -> World {
     write(folder.path(), &format!("{ASSET}.gz"), b"wasm in gzip");
     let (status, status_receiver) = watch::channel(run_status(3));
     let (events, events_receiver) = broadcast::channel(2);
-    let state = HttpState::new(folder.path().to_owned(), status_receiver, events_receiver);
+    let state = HttpState::new(Page::Folder(folder.path().to_owned()), status_receiver, events_receiver);
     World { folder, status, events, state }
 }
 
@@ -142,6 +147,93 @@ async fn the_page_and_its_assets_come_compressed_typed_and_cached() {
     }
 }
 
+const INSIDE: &[File] = &[
+    File { path: "app.webmanifest", tag: "a1", plain: b"{}", brotli: None, gzip: None },
+    File {
+        path: "assets/peer-0123abcd.wasm",
+        tag: "b2",
+        plain: b"\0asm plain",
+        brotli: Some(b"wasm in brotli"),
+        gzip: Some(b"wasm in gzip"),
+    },
+    File {
+        path: "index.html",
+        tag: "c3",
+        plain: b"<!doctype html>page",
+        brotli: Some(b"page in brotli"),
+        gzip: None,
+    },
+];
+
+fn inside() -> HttpState {
+    let (_, status) = watch::channel(run_status(3));
+    let (_, events) = broadcast::channel(2);
+    HttpState::new(Page::Inside(INSIDE), status, events)
+}
+
+#[tokio::test]
+async fn a_page_in_the_program_is_sent_as_one_in_a_folder() {
+    let state = inside();
+    for (path, accept, encoding, content_type, cache, text) in [
+        ("/", "gzip, br", "br", "text/html", "no-cache", "page in brotli"),
+        ("/index.html", "identity", "", "text/html", "no-cache", "<!doctype html>page"),
+        ("/app.webmanifest", "br", "", "application/manifest+json", "no-cache", "{}"),
+        (&format!("/{ASSET}"), "br", "br", "application/wasm", "immutable", "wasm in brotli"),
+        (&format!("/{ASSET}"), "gzip", "gzip", "application/wasm", "immutable", "wasm in gzip"),
+        (&format!("/{ASSET}"), "br;q=0", "", "application/wasm", "immutable", "\0asm plain"),
+    ] {
+        let response = get(&state, path, accept).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let headers = response.headers();
+        assert_eq!(header(headers, "content-encoding"), encoding, "{path} {accept}");
+        assert!(header(headers, "content-type").starts_with(content_type), "{path}: {headers:?}");
+        assert!(header(headers, "cache-control").ends_with(cache), "{path}: {headers:?}");
+        assert_eq!(header(headers, "vary"), "accept-encoding");
+        assert!(header(headers, "content-security-policy").contains("default-src 'self'"));
+        assert_eq!(body(response).await, text);
+    }
+    for path in ["/nothing", "/assets/", "/assets/../index.html", "/%69ndex.html", "/index.html.br"] {
+        let response = get(&state, path, "br").await;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
+        assert_eq!(header(response.headers(), "cache-control"), "no-store");
+    }
+    let post = Request::post("/").body(Body::empty()).unwrap();
+    assert_eq!(app(state).oneshot(post).await.unwrap().status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn a_page_in_the_program_that_is_known_costs_a_304() {
+    let state = inside();
+    let first = get(&state, "/", "br").await;
+    let tag = first.headers()["etag"].clone();
+    let plain = get(&state, "/", "identity").await;
+    assert_ne!(plain.headers()["etag"], tag, "another encoding, another tag");
+    for (known, status) in [
+        (tag.to_str().unwrap().to_owned(), StatusCode::NOT_MODIFIED),
+        (format!("\"other\", W/{}", tag.to_str().unwrap()), StatusCode::NOT_MODIFIED),
+        ("\"other\"".to_owned(), StatusCode::OK),
+    ] {
+        let request = Request::get("/").header("accept-encoding", "br").header("if-none-match", known);
+        let response = app(state.clone()).oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), status);
+        assert_eq!(header(response.headers(), "cache-control"), "no-cache");
+        assert_eq!(response.headers()["etag"], tag);
+    }
+}
+
+#[tokio::test]
+async fn who_is_not_ready_says_why() {
+    let world = world();
+    assert_eq!(body(get(&world.state, "/readyz", "").await).await, "ready\n");
+    let readiness = Readiness::starting(Default::default());
+    readiness.done(Part::Data);
+    let response = get(&world.state.with_readiness(readiness), "/readyz", "").await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(header(response.headers(), "cache-control"), "no-store");
+    let reasons = body(response).await;
+    assert!(!reasons.contains("data is") && reasons.contains("checkpoint"), "{reasons}");
+}
+
 #[tokio::test]
 async fn an_unchanged_page_costs_a_304() {
     let world = world();
@@ -156,9 +248,29 @@ async fn an_unchanged_page_costs_a_304() {
 #[tokio::test]
 async fn every_answer_has_the_security_headers() {
     let world = world();
-    for path in ["/", "/nothing", "/api/run", "/api/nothing", "/healthz"] {
-        let response = get(&world.state, path, "br").await;
+    let asset = format!("/{ASSET}");
+    for (method, path) in [
+        ("GET", "/"),
+        ("HEAD", "/"),
+        ("GET", "/nothing"),
+        ("GET", asset.as_str()),
+        ("GET", "/assets/gone.wasm"),
+        ("GET", "/api/run"),
+        ("GET", "/api/events"),
+        ("GET", "/api/contributions"),
+        ("GET", "/api/contributions?limit=x"),
+        ("GET", "/api/nothing"),
+        ("GET", "/healthz"),
+        ("POST", "/api/run"),
+        ("POST", "/"),
+        ("OPTIONS", "/api/run"),
+        ("GET", "/%2e%2e/x"),
+    ] {
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+        let response = app(world.state.clone()).oneshot(request).await.unwrap();
         let headers = response.headers();
+        assert!(header(headers, "permissions-policy").contains("camera=()"), "{method} {path}");
+        assert_eq!(header(headers, "strict-transport-security"), "", "there is no certificate here");
         let policy = header(headers, "content-security-policy");
         for part in ["default-src 'self';", "script-src 'self' 'wasm-unsafe-eval';", "frame-ancestors 'none'"]
         {
@@ -171,6 +283,88 @@ async fn every_answer_has_the_security_headers() {
         assert_eq!(header(headers, "cross-origin-embedder-policy"), "require-corp");
         assert_eq!(header(headers, "cross-origin-resource-policy"), "same-origin");
     }
+}
+
+/// A request that comes from `remote`.
+fn from(remote: &str, method: &str, path: &str) -> axum::http::request::Builder {
+    let remote: std::net::SocketAddr = format!("{remote}:9").parse().unwrap();
+    Request::builder().method(method).uri(path).extension(axum::extract::ConnectInfo(remote))
+}
+
+#[tokio::test]
+async fn other_sites_may_not_read_what_is_answered() {
+    let world = world();
+    for (method, path) in [("GET", "/api/run"), ("OPTIONS", "/api/run"), ("OPTIONS", "/"), ("GET", "/")] {
+        let request = from("198.51.100.7", method, path)
+            .header("origin", "https://evil.example")
+            .header("access-control-request-method", "GET")
+            .body(Body::empty())
+            .unwrap();
+        let response = app(world.state.clone()).oneshot(request).await.unwrap();
+        let opens = |name: &axum::http::HeaderName| name.as_str().starts_with("access-control");
+        assert!(!response.headers().keys().any(opens), "{method} {path}: {:?}", response.headers());
+    }
+}
+
+fn site(world: &World, visitors: Visitors) -> Router {
+    let run = SiteRun { http: world.state.clone(), is_listed: true, rooms: None };
+    let page = Page::Folder(world.folder.path().to_owned());
+    Site::new(page, vec![run]).with_visitors(visitors).routes()
+}
+
+#[tokio::test]
+async fn who_asks_too_often_or_sends_too_much_is_told_so_and_nobody_else_suffers() {
+    let world = world();
+    let proxies = ["10.0.0.1".parse().unwrap()];
+    let app = site(&world, Visitors::new(&proxies, 3, None));
+    let ask = async |remote: &str, visitor: &str| {
+        let request = from(remote, "GET", "/healthz").header("x-forwarded-for", visitor);
+        app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+    };
+    for _ in 0..3 {
+        assert_eq!(ask("198.51.100.7", "203.0.113.1").await.status(), StatusCode::OK);
+    }
+    let refused = ask("198.51.100.7", "203.0.113.2").await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS, "whatever it writes about itself");
+    assert_eq!(header(refused.headers(), "retry-after"), "60");
+    assert_eq!(header(refused.headers(), "x-content-type-options"), "nosniff");
+    assert_eq!(ask("10.0.0.1", "198.51.100.7").await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        ask("10.0.0.1", "198.51.100.8").await.status(),
+        StatusCode::OK,
+        "another visitor of the proxy"
+    );
+    let long = from("198.51.100.9", "POST", "/login/confirm").header("content-length", "20000");
+    let long = app.clone().oneshot(long.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(long.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    for (remote, want) in [("10.0.0.1", "max-age=31536000"), ("198.51.100.10", "")] {
+        let request = from(remote, "GET", "/healthz").header("x-forwarded-proto", "https");
+        let response = app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(header(response.headers(), "strict-transport-security"), want, "{remote}");
+    }
+}
+
+#[tokio::test]
+async fn one_address_does_not_take_all_streams_of_events() {
+    let world = world();
+    let app = site(&world, Visitors::new(&[], 10_000, None));
+    let ask = async |remote: &str| {
+        let request = from(remote, "GET", "/api/events").body(Body::empty()).unwrap();
+        app.clone().oneshot(request).await.unwrap()
+    };
+    let mut held = Vec::new();
+    loop {
+        let response = ask("198.51.100.7").await;
+        if response.status() != StatusCode::OK {
+            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+            break;
+        }
+        held.push(response);
+        assert!(held.len() < EVENT_READERS_MAX / 2, "nothing is left for others");
+    }
+    assert_eq!(ask("198.51.100.8").await.status(), StatusCode::OK);
+    drop(held);
+    assert_eq!(ask("198.51.100.7").await.status(), StatusCode::OK, "they are free again");
 }
 
 #[tokio::test]
@@ -275,7 +469,7 @@ async fn who_gave_what_is_answered_within_bounds() {
     let answer: Contributions = serde_json::from_str(&body(response).await).unwrap();
     let given = Given { n_contributions: 1, n_samples: 64, n_bytes: 1000, seconds: 2 };
     assert_eq!((answer.totals, answer.n_contributors, answer.contributors.len()), (given, 1, 0));
-    let totals = ContributorTotals { peer: peer_id(&peer).to_string(), given, last_epoch: 4 };
+    let totals = ContributorTotals { peer: peer_id(&peer).to_string(), name: None, given, last_epoch: 4 };
     assert_eq!(answer.peer, Some(totals.clone()));
     let text = body(get(&state, "/api/contributions", "").await).await;
     let answer: Contributions = serde_json::from_str(&text).unwrap();

@@ -1,7 +1,7 @@
 //! Reading a configuration file: bounded, and with an error that says where; checking what its types cannot.
 
-use std::fmt::Display;
-use std::ops::RangeInclusive;
+use std::fmt::{self, Display};
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,13 +22,106 @@ pub enum ConfigFileError {
         source: std::io::Error,
     },
     /// Not TOML, an unknown key, or a value of another type; says where.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", Located { path, place: place.as_ref(), what: message })]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Line, column, what was wanted.
-        source: Box<toml::de::Error>,
+        /// Where in it, as far as that is known.
+        place: Option<Place>,
+        /// What was wanted there.
+        message: String,
     },
+}
+
+/// A part of one line of a text, as it is shown to whoever wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// From 1.
+    pub line: usize,
+    /// From 1, in characters.
+    pub column: usize,
+    /// Characters that are meant.
+    width: usize,
+    /// The whole line, without what may be a password.
+    text: String,
+}
+
+impl Place {
+    /// Of a range of bytes in a text; what goes on in later lines is left out.
+    #[must_use]
+    pub fn of(text: &str, span: &Range<usize>) -> Option<Self> {
+        let before = text.get(..span.start)?;
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let rest = text.get(line_start..)?;
+        let line = rest.lines().next().unwrap_or_default();
+        let n_before = text.get(line_start..span.start)?.chars().count();
+        let meant = text.get(span.clone()).and_then(|meant| meant.lines().next()).unwrap_or_default();
+        Some(Self {
+            line: before.matches('\n').count() + 1,
+            column: n_before + 1,
+            width: meant.chars().count().max(1),
+            text: without_password(line),
+        })
+    }
+
+    /// Where `section.key` stands in a text that parses, or the innermost table of it that does.
+    #[must_use]
+    pub fn of_key(text: &str, key: &str) -> Option<Self> {
+        let document = toml::de::DeTable::parse(text).ok()?;
+        let mut table = document.get_ref();
+        let (mut found, mut depth) = (None, 0);
+        for part in key.split('.') {
+            let Some((name, value)) = table.get_key_value(part) else { break };
+            (found, depth) = (Some(name.span()), depth + 1);
+            match value.get_ref().as_table() {
+                Some(inner) => table = inner,
+                None => break,
+            }
+        }
+        // That the section is there says nothing of a key that is not.
+        found.filter(|_| depth > 1).and_then(|span| Self::of(text, &span))
+    }
+}
+
+impl Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.line.to_string();
+        let (margin, indent) = (" ".repeat(number.len()), " ".repeat(self.column - 1));
+        writeln!(f, " {number} | {}", self.text)?;
+        write!(f, " {margin} | {indent}{}", "^".repeat(self.width))
+    }
+}
+
+/// What is wrong in a file, and where.
+#[derive(Debug)]
+pub struct Located<'a, T> {
+    /// The file.
+    pub path: &'a Path,
+    /// Where in it, as far as that is known.
+    pub place: Option<&'a Place>,
+    /// What was wanted there.
+    pub what: T,
+}
+
+impl<T: Display> Display for Located<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, place, what } = self;
+        match place {
+            Some(place) => {
+                let Place { line, column, .. } = place;
+                write!(f, "{}, line {line}, column {column}: {what}\n{place}", path.display())
+            }
+            None => write!(f, "{}: {what}", path.display()),
+        }
+    }
+}
+
+/// A line is shown, and what stands between `://` and `@` in it is not: `postgres://user:password@host/`.
+fn without_password(line: &str) -> String {
+    match line.split_once("://").and_then(|(begin, rest)| Some((begin, rest.rsplit_once('@')?))) {
+        Some((begin, (_, end))) => format!("{begin}://…@{end}"),
+        None => line.to_owned(),
+    }
 }
 
 /// A value that cannot work.
@@ -103,6 +196,47 @@ pub fn read_config(path: &Path) -> Result<String, ConfigFileError> {
 /// # Errors
 /// The line and column of what is not understood, and what was wanted there.
 pub fn parse_config<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigFileError> {
-    let parse = |source| ConfigFileError::Parse { path: path.to_owned(), source: Box::new(source) };
-    toml::from_str(text).map_err(parse)
+    toml::from_str(text).map_err(|error: toml::de::Error| ConfigFileError::Parse {
+        path: path.to_owned(),
+        place: error.span().and_then(|span| Place::of(text, &span)),
+        message: without_password(error.message()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn shown(text: &str, key: &str) -> String {
+        Place::of_key(text, key).unwrap().to_string()
+    }
+
+    #[test]
+    fn the_place_of_a_key_is_found_in_any_notation() {
+        assert_eq!(shown("[run]\n\nid = \"x\"", "run.id"), " 3 | id = \"x\"\n   | ^^");
+        assert_eq!(shown("run.id = \"x\"", "run.id"), " 1 | run.id = \"x\"\n   |     ^^");
+        assert_eq!(shown("\nrun = { id = \"é\" }", "run.id"), " 2 | run = { id = \"é\" }\n   |         ^^");
+        assert_eq!(shown("[a.b]\nc = 1", "a.b.c"), " 2 | c = 1\n   | ^");
+        assert_eq!(Place::of_key("[run]", "run.id"), None);
+        assert_eq!(Place::of_key("[run", "run.id"), None);
+    }
+
+    #[test]
+    fn a_mistake_that_runs_over_lines_is_shown_by_its_first() {
+        let text = "a = [\n  1,\n  2,\n]";
+        assert_eq!(Place::of(text, &(4..text.len())).unwrap().to_string(), " 1 | a = [\n   |     ^");
+        let end = Place::of("a = ", &(4..4)).unwrap();
+        assert_eq!((end.line, end.column), (1, 5));
+        assert_eq!(Place::of("é", &(1..1)), None, "no place of the text");
+    }
+
+    #[test]
+    fn no_password_is_shown() {
+        let text = "database = \"postgres://barn:s3cret@db/runs\" x";
+        let error = parse_config::<toml::Table>(text, Path::new("run.toml")).unwrap_err().to_string();
+        assert!(error.contains("line 1") && error.contains("postgres://…@db/runs"), "{error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
 }

@@ -21,7 +21,10 @@ pub(crate) fn create_private_directory(directory: &Path) -> io::Result<()> {
 }
 
 /// Writes `contents` to `path` so that a crash leaves either the old file or the new one, mode 0600.
-pub(crate) fn write_private(path: &Path, contents: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// What the operating system said.
+pub fn write_private(path: &Path, contents: &[u8]) -> io::Result<()> {
     let temporary = with_suffix(path, ".new");
     // A leftover of a crash between the two steps below may stand in the way.
     match fs::remove_file(&temporary) {

@@ -8,8 +8,10 @@ pub mod certificates;
 mod config_file;
 mod crypto;
 pub mod dht;
+mod environment;
 mod files;
 mod identity;
+mod logging;
 mod memory;
 mod node;
 mod open_files;
@@ -24,9 +26,12 @@ pub mod webtransport;
 pub use libp2p;
 pub use libp2p::metrics::Registry as MetricsRegistry;
 
-pub use self::config_file::{ConfigFileError, Invalid, parse_config, read_config};
+pub use self::config_file::{ConfigFileError, Invalid, Located, Place, parse_config, read_config};
 pub use self::crypto::install_crypto_provider;
+pub use self::environment::{Environment, EnvironmentError};
+pub use self::files::write_private;
 pub use self::identity::{IdentityError, load_or_create_keypair};
+pub use self::logging::{LogFormat, log_layer};
 pub use self::node::{
     Misdeed, Node, NodeConfig, NodeError, NodeEvent, NodeLimits, Path, Reachability, RelayLimits, Routing,
 };

@@ -4,8 +4,10 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use barnraise_relay::server::run_file;
+use barnraise_relay::{LogFormat, log_layer};
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// A server that others meet at, and are reached through; the same as `barnraise relay`.
 #[derive(Debug, Parser)]
@@ -14,18 +16,15 @@ struct Cli {
     /// The relay, as in relay.example.toml
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// How log lines are written to standard error; RUST_LOG says which
+    #[arg(long, env = "BARNRAISE_LOG_FORMAT", default_value = "text")]
+    log_format: LogFormat,
 }
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(barnraise_relay::server::LOG_DEFAULT));
     let has_colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(has_colours)
-        .with_writer(std::io::stderr)
-        .init();
+    tracing_subscriber::registry().with(log_layer(cli.log_format, std::io::stderr, has_colours)).init();
     barnraise_relay::install_crypto_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(run_file(&cli.config));

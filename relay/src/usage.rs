@@ -43,11 +43,16 @@ impl Usage {
         let registry = registry.sub_registry_with_prefix("barnraise_relay");
         let carried = Family::<[(&'static str, &'static str); 1], Counter>::default();
         let direction = |name| carried.get_or_create(&[("direction", name)]).clone();
+        let zero = |name: &'static str, values: &[&'static str]| {
+            let family = ByLabel::default();
+            values.iter().for_each(|value| drop(family.get_or_create(&[(name, *value)])));
+            family
+        };
         let usage = Self {
             n_open: Gauge::default(),
             opened: Counter::default(),
-            ended: ByLabel::default(),
-            refused: ByLabel::default(),
+            ended: zero("reason", &END_REASONS),
+            refused: zero("reason", &REFUSAL_REASONS),
             to_destination: direction("to_destination"),
             from_destination: direction("from_destination"),
             // 1 KiB to 16 GiB, 1 s to 3 days.
@@ -89,6 +94,11 @@ impl Usage {
         }
     }
 }
+
+/// What [`end_reason`] says: each is there from the start, at zero.
+const END_REASONS: [&str; 5] = ["closed", "duration", "disconnected", "bytes", "broken"];
+/// What [`refusal_reason`] says.
+const REFUSAL_REASONS: [&str; 5] = ["limit", "no_reservation", "permission", "destination", "malformed"];
 
 fn end_reason(error: Option<&io::Error>) -> &'static str {
     let Some(error) = error else { return "closed" };

@@ -201,6 +201,7 @@ async fn an_operator_sees_health_addresses_and_metrics() {
         tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.unwrap();
         answer
     };
+    assert!(get("/readyz").await.ends_with("ready\n"));
     let health = get("/healthz").await;
     assert!(health.starts_with("HTTP/1.1 200") && health.contains(&node.peer_id().to_string()), "{health}");
     let addresses = get("/addresses").await;
@@ -209,5 +210,6 @@ async fn an_operator_sees_health_addresses_and_metrics() {
     assert!(metrics.contains("libp2p_swarm_connections_incoming_total") && metrics.ends_with("# EOF\n"));
     node.shutdown().await;
     assert!(get("/healthz").await.starts_with("HTTP/1.1 503"));
+    assert!(get("/readyz").await.starts_with("HTTP/1.1 503"));
     served.abort();
 }

@@ -5,8 +5,10 @@
 //! gradient is, and nothing outlives its [`Tab`], not even after a panic.
 
 mod driver;
+mod layout;
 mod page;
 mod picture;
+mod windows;
 
 use std::path::{Path, PathBuf};
 
@@ -17,6 +19,7 @@ use tempfile::TempDir;
 
 use driver::{CdpCommand, Driver};
 pub use picture::{DESKTOP, PHONE, Scheme, Viewport};
+pub use windows::Window;
 
 /// What a tab can compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -128,7 +128,7 @@ impl Client {
     pub async fn join(&self, run_id: &str, device_name: &str) -> Result<Session> {
         let mut session = self.session().await?;
         let (run_id, device_name) = (run_id.to_owned(), device_name.to_owned());
-        let join = Join { run_id, device: DeviceKind::NativeCpu, device_name };
+        let join = Join { run_id, device: DeviceKind::NativeCpu, device_name, name: None };
         session.say(&ContributorToBackbone::Join(join)).await?;
         Ok(session)
     }

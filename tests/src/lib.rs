@@ -1,5 +1,6 @@
 //! What the integration tests share: real processes and real browsers, ended when dropped.
 
+pub mod accessibility;
 pub mod artifacts;
 pub mod browser;
 pub mod client;
@@ -10,4 +11,5 @@ pub mod pause;
 pub mod postgres;
 pub mod process;
 pub mod provider;
+pub mod pypi;
 pub mod visitor;

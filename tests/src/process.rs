@@ -35,10 +35,13 @@ const LOG_LINES: usize = 40;
 pub struct World {
     folder: TempDir,
     web_root: PathBuf,
+    /// Configurations of further runs in the same process.
+    beside: Vec<PathBuf>,
     /// Known after the first start, and taken again.
     http: String,
     listen: Vec<String>,
     host: Option<Host>,
+    log_level: &'static str,
     n_processes: u32,
 }
 
@@ -56,12 +59,29 @@ impl World {
         std::fs::write(folder.path().join("run.toml"), config.to_string())?;
         Ok(Self {
             web_root: folder.path().join("no-page"),
+            beside: Vec::new(),
             folder,
             http: "127.0.0.1:0".into(),
             listen: vec!["/ip4/127.0.0.1/tcp/0".into(), "/ip4/127.0.0.1/udp/0/quic-v1/webtransport".into()],
             host: None,
+            log_level: "info",
             n_processes: 0,
         })
+    }
+
+    /// Adds a run to the process of the backbone, configured as this one is; where its configuration is.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn beside(&mut self, sections: &str) -> Result<String> {
+        let name = format!("beside-{}", self.beside.len());
+        let mut config: Table = sections.parse()?;
+        set_folder(&mut config, "data", "cache", &cache()?);
+        set_folder(&mut config, "storage", "folder", &self.folder.path().join(&name));
+        let file = self.folder.path().join(format!("{name}.toml"));
+        std::fs::write(&file, config.to_string())?;
+        self.beside.push(file.clone());
+        Ok(file.display().to_string())
     }
 
     /// Changes the configuration of the backbone that is started next.
@@ -140,6 +160,33 @@ impl World {
         Ok(())
     }
 
+    /// What its processes log, as `RUST_LOG` has it.
+    #[must_use]
+    pub fn with_log(mut self, level: &'static str) -> Self {
+        self.log_level = level;
+        self
+    }
+
+    /// What all processes of this run logged so far, those that have ended among them.
+    ///
+    /// # Errors
+    /// Where a log cannot be read.
+    pub fn logs(&self) -> Result<String> {
+        let mut text = String::new();
+        for entry in std::fs::read_dir(self.folder.path())? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "log") {
+                text.push_str(&String::from_utf8_lossy(&std::fs::read(path)?));
+            }
+        }
+        Ok(text)
+    }
+
+    /// The folder with the configuration.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Puts a file beside the configuration.
     ///
     /// # Errors
@@ -181,6 +228,9 @@ impl World {
     pub async fn backbone(&mut self) -> Result<Backbone> {
         let mut args = vec!["serve".to_owned(), "--http".into(), self.http.clone()];
         args.extend(["--config".into(), self.folder.path().join("run.toml").display().to_string()]);
+        for file in &self.beside {
+            args.extend(["--config".into(), file.display().to_string()]);
+        }
         args.extend(["--web-root".into(), self.web_root.display().to_string()]);
         for address in &self.listen {
             args.extend(["--listen".into(), address.clone()]);
@@ -201,7 +251,7 @@ impl World {
         let http = page.context("no page was announced")?;
         self.http.clone_from(&http);
         self.listen = addresses.iter().map(listened).collect();
-        Ok(Backbone { process, http, operator, addresses })
+        Ok(Backbone { process, http, base: String::new(), operator, addresses })
     }
 
     /// Starts `barnraise join` with these arguments.
@@ -274,7 +324,7 @@ impl World {
         let mut child = command
             .args(args)
             .env("XDG_CACHE_HOME", cache()?)
-            .env("RUST_LOG", "info")
+            .env("RUST_LOG", self.log_level)
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

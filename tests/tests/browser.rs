@@ -8,18 +8,36 @@ mod village;
 
 #[path = "browser/access.rs"]
 mod access;
+#[path = "browser/belongings.rs"]
+mod belongings;
 #[path = "browser/bulk.rs"]
 mod bulk;
+#[path = "browser/conduct.rs"]
+mod conduct;
 #[path = "browser/contributing.rs"]
 mod contributing;
 #[path = "browser/devices.rs"]
 mod devices;
+#[path = "browser/enduring.rs"]
+mod enduring;
 #[path = "browser/harness.rs"]
 mod harness;
+#[path = "browser/looks.rs"]
+mod looks;
 #[path = "browser/moved.rs"]
 mod moved;
+#[path = "browser/offline.rs"]
+mod offline;
 #[path = "browser/preflight.rs"]
 mod preflight;
+#[path = "browser/private.rs"]
+mod private;
+#[path = "browser/runs.rs"]
+mod runs;
+#[path = "browser/states.rs"]
+mod states;
+#[path = "browser/tabs.rs"]
+mod tabs;
 #[path = "browser/trouble.rs"]
 mod trouble;
 #[path = "browser/visiting.rs"]

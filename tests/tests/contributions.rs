@@ -2,6 +2,7 @@
 //! nothing counted twice, wherever a crash comes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use barnraise_native::contributions::{
 };
 use barnraise_native::storage::Storage;
 use barnraise_native::storage::journal::{Journal, JournalEntry};
+use barnraise_protocol::DisplayName;
 use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::api::{Contributions, ContributionsQuery};
 use barnraise_protocol::bulk::Transfer;
@@ -254,8 +256,50 @@ async fn the_leaderboard_is_read_in_pages_and_one_peer_by_itself() {
         }
         let asked = store.contributions(&question(0, 1, Some(peer_id(5)))).await.unwrap();
         assert_eq!(asked.peer.map(|totals| totals.given.n_samples), Some(5));
+        // Those with 6 to 12 samples gave more.
+        assert_eq!(asked.rank, Some(8));
         let stranger = store.contributions(&question(0, 1, Some(PeerId::random()))).await.unwrap();
-        assert_eq!((stranger.peer, stranger.contributors.len()), (None, 1));
+        assert_eq!((stranger.peer, stranger.rank, stranger.contributors.len()), (None, None, 1));
+    }
+}
+
+/// A name is shown once its peer has contributed, as it is now, unless an operator hid it.
+#[tokio::test]
+async fn contributors_are_called_what_they_want_and_convicted_ones_have_no_place() {
+    for place in Place::both() {
+        let store = place.open().await;
+        let name = |text: &str| DisplayName::new(text).unwrap();
+        let ada = name("Ada <b>Lovelace</b>");
+        assert!(!store.call(peer_id(2), Some(&ada), 1).await.unwrap(), "it has contributed nothing");
+        assert!(store.call(peer_id(2), None, 1).await.unwrap(), "there is nothing to be kept");
+        store.record(&batch(vec![receipt(2, 10), receipt(3, 11)])).await.unwrap();
+        let names = |shown: Contributions| -> Vec<Option<String>> {
+            shown.contributors.into_iter().map(|totals| totals.name.map(String::from)).collect()
+        };
+        // Another question each time: what is asked again at once is answered as before.
+        let asked = Cell::new(10);
+        let all = || {
+            asked.set(asked.get() + 1);
+            question(0, asked.get(), Some(peer_id(2)))
+        };
+        assert_eq!(names(store.contributions(&all()).await.unwrap()), [None, None]);
+        assert!(store.call(peer_id(2), Some(&ada), 2).await.unwrap());
+        assert!(store.call(peer_id(2), Some(&ada), 3).await.unwrap(), "the same again");
+        let shown = store.contributions(&all()).await.unwrap();
+        assert_eq!(shown.rank, Some(2));
+        assert_eq!(shown.peer.clone().unwrap().name, Some(ada));
+        assert_eq!(names(shown), [None, Some("Ada <b>Lovelace</b>".to_owned())]);
+        assert!(store.call(peer_id(2), Some(&name("Countess")), 4).await.unwrap());
+        assert_eq!(names(store.contributions(&all()).await.unwrap())[1].as_deref(), Some("Countess"));
+        assert!(store.call(peer_id(2), None, 5).await.unwrap());
+        assert_eq!(names(store.contributions(&all()).await.unwrap()), [None, None]);
+
+        store.convict(key(2).public(), 1).await.unwrap();
+        let shown = store.contributions(&all()).await.unwrap();
+        assert!(shown.rank.is_none() && shown.peer.is_some(), "{shown:?}");
+        assert_eq!(shown.contributors.len(), 1);
+        let other = store.contributions(&question(0, 10, Some(peer_id(3)))).await.unwrap();
+        assert_eq!(other.rank, Some(1));
     }
 }
 
@@ -269,6 +313,7 @@ async fn runs_and_backbones_share_a_server() {
     let refused = BTreeMap::from([("epoch", 2)]);
     let carried = Relayed { n_contributions: 1, n_bytes: 50, microseconds: 700_000 };
     let by = |receipts, n_bytes| Batch {
+        reduced: BTreeMap::new(),
         relayed: BTreeMap::from([(peer_id(20).to_string(), carried)]),
         receipts,
         work: work(n_bytes),

@@ -2,8 +2,11 @@
 //!
 //! Every file but the entry points is renamed by a hash of its content and goes to `assets/`, so that
 //! browsers may keep it for ever. Text files name another by `{{asset:NAME}}`, which becomes its
-//! address, or `{{bytes:NAME}}`, which becomes its length in bytes, uncompressed; a file's own hash is taken after its references were resolved, so a change anywhere
-//! below changes every name above. Compressed siblings are made here, never while serving.
+//! address, `{{bytes:NAME}}`, which becomes its length in bytes, or `{{sha256:NAME}}`, which becomes its
+//! SHA-256 in lower-case hexadecimal, both uncompressed; `{{sha256:*}}` names the build, and changes with
+//! every file. A file's own hash is taken after its references
+//! were resolved, so a change anywhere below changes every name above. Compressed siblings are made here,
+//! never while serving.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +19,10 @@ use crate::compress::{self, Effort};
 
 const OPEN_ADDRESS: &str = "{{asset:";
 const OPEN_LENGTH: &str = "{{bytes:";
+const OPEN_HASH: &str = "{{sha256:";
 const CLOSE: &str = "}}";
+/// All plain files together, where a hash is asked for.
+const EVERYTHING: &str = "*";
 const ASSET_FOLDER: &str = "assets";
 /// Hexadecimal digits of a content hash in a name.
 const HASH_DIGITS: usize = 12;
@@ -68,6 +74,18 @@ impl Sources {
         Ok(())
     }
 
+    /// Of all names and contents, in lower-case hexadecimal.
+    fn sha256(&self) -> String {
+        let mut hash = Sha256::new();
+        for (name, bytes) in &self.files {
+            for part in [name.as_bytes(), bytes] {
+                hash.update((part.len() as u64).to_le_bytes());
+                hash.update(part);
+            }
+        }
+        hex(&hash.finalize())
+    }
+
     fn add(&mut self, name: &str, bytes: Vec<u8>) -> Result<()> {
         let earlier = self.files.insert(name.to_owned(), bytes);
         ensure!(earlier.is_none(), "two files are called {name}; references go by the plain name");
@@ -113,6 +131,8 @@ struct Resolved {
     /// `/assets/page.0123456789ab.js`
     address: String,
     n_bytes: usize,
+    /// In lower-case hexadecimal.
+    sha256: String,
 }
 
 impl Resolver<'_> {
@@ -134,8 +154,9 @@ impl Resolver<'_> {
             bytes.clone()
         };
         self.open.pop();
-        let path = served_path(name, &bytes);
-        let resolved = Resolved { address: format!("/{path}"), n_bytes: bytes.len() };
+        let sha256 = hex(&Sha256::digest(&bytes));
+        let path = served_path(name, &sha256);
+        let resolved = Resolved { address: format!("/{path}"), n_bytes: bytes.len(), sha256 };
         self.assets.push(Asset { path, bytes });
         self.done.insert(name.to_owned(), resolved.clone());
         Ok(resolved)
@@ -149,14 +170,18 @@ impl Resolver<'_> {
             let Some((reference, tail)) = after.split_once(CLOSE) else {
                 bail!("{name}: a reference begins with {open} and never ends");
             };
-            let resolved = self.resolve(reference.trim())?;
             result.push_str(before);
-            if open == OPEN_LENGTH {
-                result.push_str(&resolved.n_bytes.to_string());
-            } else {
-                result.push_str(&resolved.address);
-            }
             rest = tail;
+            if open == OPEN_HASH && reference == EVERYTHING {
+                result.push_str(&self.sources.sha256());
+                continue;
+            }
+            let resolved = self.resolve(reference.trim())?;
+            match open {
+                OPEN_LENGTH => result.push_str(&resolved.n_bytes.to_string()),
+                OPEN_HASH => result.push_str(&resolved.sha256),
+                _ => result.push_str(&resolved.address),
+            }
         }
         result.push_str(rest);
         Ok(result)
@@ -166,15 +191,14 @@ impl Resolver<'_> {
 /// Where the next reference begins, and how.
 fn next_reference(text: &str) -> Option<(usize, &'static str)> {
     let find = |open: &'static str| text.find(open).map(|position| (position, open));
-    find(OPEN_ADDRESS).into_iter().chain(find(OPEN_LENGTH)).min()
+    [OPEN_ADDRESS, OPEN_LENGTH, OPEN_HASH].into_iter().filter_map(find).min()
 }
 
-fn served_path(name: &str, bytes: &[u8]) -> String {
+fn served_path(name: &str, sha256: &str) -> String {
     if ENTRY_POINTS.contains(&name) {
         return name.to_owned();
     }
-    let mut hash = hex(&Sha256::digest(bytes));
-    hash.truncate(HASH_DIGITS);
+    let hash = &sha256[..HASH_DIGITS.min(sha256.len())];
     match name.rsplit_once('.') {
         Some((stem, extension)) => format!("{ASSET_FOLDER}/{stem}.{hash}.{extension}"),
         None => format!("{ASSET_FOLDER}/{name}.{hash}"),
@@ -273,9 +297,10 @@ mod tests {
     #[test]
     fn names_hold_the_start_of_the_sha_256() {
         // SHA-256 of "abc" is ba7816bf 8f01cfea … (FIPS 180-2, appendix B.1).
-        assert_eq!(served_path("a.b.css", b"abc"), "assets/a.b.ba7816bf8f01.css");
-        assert_eq!(served_path("LICENSE", b"abc"), "assets/LICENSE.ba7816bf8f01");
-        assert_eq!(served_path("index.html", b"abc"), "index.html");
+        let sha256 = hex(&Sha256::digest(b"abc"));
+        assert_eq!(served_path("a.b.css", &sha256), "assets/a.b.ba7816bf8f01.css");
+        assert_eq!(served_path("LICENSE", &sha256), "assets/LICENSE.ba7816bf8f01");
+        assert_eq!(served_path("index.html", &sha256), "index.html");
     }
 
     #[test]
@@ -305,6 +330,33 @@ mod tests {
         let assets = sources(&files).resolve().unwrap();
         let address = &find(&assets, "assets/b.").path;
         assert_eq!(text(find(&assets, "assets/a.")), format!("3 /{address} 10"));
+    }
+
+    #[test]
+    fn hashes_are_those_of_the_file_as_served() {
+        let files = [
+            ("service-worker.js", "{{sha256:index.html}} {{sha256:c.wasm}}"),
+            ("index.html", "{{asset:c.wasm}}"),
+            ("c.wasm", "abc"),
+        ];
+        let assets = sources(&files).resolve().unwrap();
+        let of_page = hex(&Sha256::digest(&find(&assets, "index.html").bytes));
+        // FIPS 180-2, appendix B.1.
+        let of_abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(text(find(&assets, "service-worker.js")), format!("{of_page} {of_abc}"));
+    }
+
+    #[test]
+    fn every_file_changes_the_name_of_the_build_and_it_is_the_same_everywhere() {
+        let build = |style: &str| {
+            let files = [("index.html", "{{sha256:*}}"), ("a.js", "{{sha256:*}}"), ("unnamed.css", style)];
+            let assets = sources(&files).resolve().unwrap();
+            assert_eq!(text(find(&assets, "index.html")), text(find(&assets, "assets/a.")));
+            text(find(&assets, "index.html")).to_owned()
+        };
+        assert_eq!(build("red").len(), 64);
+        assert_eq!(build("red"), build("red"));
+        assert_ne!(build("red"), build("blue"));
     }
 
     #[test]

@@ -13,6 +13,10 @@ use crate::toolchain::WasmToolchain;
 use crate::wasm;
 use crate::workspace::Workspace;
 
+/// The feature with which the page is inside the program, and the variable that says where the page is.
+const PAGE_FEATURE: &str = "barnraise-native/page";
+const PAGE_FOLDER: &str = "BARNRAISE_PAGE";
+
 /// How the native binary is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NativeProfile {
@@ -20,7 +24,7 @@ pub(crate) enum NativeProfile {
     Dev,
     /// Likewise, together with the tests and with the features that they add to dependencies.
     Tests,
-    /// Everything optimized.
+    /// Everything optimized, and the page inside.
     Release,
 }
 
@@ -41,6 +45,11 @@ pub(crate) fn everything(workspace: &Workspace, profile: NativeProfile) -> Resul
     let binary = native(workspace, profile)?;
     println!("build: {}\nbuild: {}", workspace.web_root().display(), binary.display());
     Ok(())
+}
+
+/// The page that was built before is put into the program.
+pub(crate) fn with_page(command: &mut Command, workspace: &Workspace) {
+    command.args(["--features", PAGE_FEATURE]).env(PAGE_FOLDER, workspace.web_root());
 }
 
 /// The folder that a backbone serves.
@@ -67,6 +76,7 @@ pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<Pa
         }
         NativeProfile::Release => {
             command.arg("--release");
+            with_page(&mut command, workspace);
             "release"
         }
     };

@@ -65,8 +65,8 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct BuildArgs {
-    /// To be served to others: native binary with full optimization, web folder compressed with all
-    /// effort (minutes, once)
+    /// To be served to others: native binary with full optimization and the page inside, web folder
+    /// compressed with all effort (minutes, once)
     #[arg(long, conflicts_with = "dev")]
     release: bool,
     /// Quick to build (the default)

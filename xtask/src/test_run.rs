@@ -148,9 +148,10 @@ fn run_again(workspace: &Workspace, environment: &[(&str, String)], totals: &mut
 /// Type-checks the CUDA path. Its build script downloads an LLVM unless it believes to be on docs.rs.
 /// The selection is that of clippy, so that most of it is checked already.
 fn check_cuda(workspace: &Workspace) -> Result<()> {
-    println!("test: type-check of the CUDA device");
+    println!("test: type-check of the CUDA device, and of a page inside the program");
     let mut command = workspace.cargo();
     command.env("DOCS_RS", "1").arg("check").args(Workspace::native_selection());
+    build::with_page(&mut command, workspace);
     process::run(command.args(["--all-targets", "--quiet", "--features", "barnraise-native/cuda"]))
 }
 

@@ -170,14 +170,14 @@ fn row(task: Task, ours: &Measured, theirs: Option<&Measured>) -> Vec<String> {
 }
 
 /// A process that answers a line of JSON to each line it is told.
-struct Answering {
+pub(crate) struct Answering {
     child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Answering {
-    fn start(command: &mut Command) -> Result<Self> {
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().context("no standard input")?;
         let output = child.stdout.take().context("no standard output")?;
@@ -189,7 +189,7 @@ impl Answering {
         Ok(self.input.flush()?)
     }
 
-    fn answer<T: DeserializeOwned>(&mut self) -> Result<T> {
+    pub(crate) fn answer<T: DeserializeOwned>(&mut self) -> Result<T> {
         loop {
             let line = self.output.next().context("a peer's process ended")??;
             if line.starts_with('{') {

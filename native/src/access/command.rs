@@ -7,10 +7,14 @@ use anyhow::{Context, bail};
 use barnraise_protocol::access::{AccessMode, PublicKey, UnixTime};
 use libp2p::PeerId;
 
+use super::rooms::{LASTS_DEFAULT, LASTS_MAX, RoomCode, RoomKey, USES_DEFAULT};
 use super::store::{Store, Whose};
 use super::{hex, peer_id, random, system_clock};
 use crate::cli::{AllowAction, AllowArgs, InviteArgs, RevokeArgs};
 use crate::config::RunConfig;
+
+/// How long the link of an invitation is good where nothing else is said.
+const INVITATION_LASTS: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// `barnraise allow`: what there is to say about it.
 ///
@@ -60,15 +64,29 @@ pub async fn allow(args: AllowArgs) -> anyhow::Result<String> {
     }
 }
 
-/// `barnraise invite`: the link.
+/// `barnraise invite`: the link, or the code of a room.
 ///
 /// # Errors
-/// A run that takes no invitations, or a database that cannot be used.
+/// A run that takes no invitations or has no rooms, or a database that cannot be used.
 pub async fn invite(args: InviteArgs) -> anyhow::Result<String> {
     let (config, store) = open(&args.run.config, AccessMode::Invitation).await?;
+    let (uses, lasts) = if args.room { (USES_DEFAULT, LASTS_DEFAULT) } else { (1, INVITATION_LASTS) };
+    let (uses, lasts) = (args.uses.unwrap_or(uses), args.expires.unwrap_or(lasts));
+    let expires_at = now().after(lasts.as_secs());
+    if args.room {
+        if !config.access.room {
+            bail!("the run has no rooms: see `room` in its [access]");
+        }
+        if lasts > LASTS_MAX {
+            bail!("the code of a room can be guessed in time: let it last 7 days at most");
+        }
+        let code = RoomCode::random()?;
+        let invitation = RoomKey::load_or_create(&config.storage.folder)?.invitation(&code);
+        store.invite(&invitation, uses, expires_at, now()).await?;
+        return finish(&store, format!("{code}\n")).await;
+    }
     let code = hex(&random::<16>()?);
-    let expires_at = now().after(args.expires.as_secs());
-    store.invite(&code, args.uses, expires_at, now()).await?;
+    store.invite(&code, uses, expires_at, now()).await?;
     let page = config.access.page.unwrap_or_else(|| format!("http://{}", config.network.http));
     finish(&store, format!("{page}/#invitation={code}\n")).await
 }

@@ -17,6 +17,23 @@ use super::WallClock;
 /// Most peers with access at a time.
 const PEERS_MAX: usize = 100_000;
 
+/// Why a peer may hold no conversation, or no longer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Exclusion {
+    /// It has no access.
+    #[error(transparent)]
+    Access(#[from] Refusal),
+    /// The operator keeps it out, with the reason.
+    #[error("the operator of this backbone has blocked this peer: {0}")]
+    Blocked(String),
+}
+
+impl From<TokenRefusal> for Exclusion {
+    fn from(refusal: TokenRefusal) -> Self {
+        Self::Access(refusal.into())
+    }
+}
+
 /// Asked for every stream. Cheap to clone.
 #[derive(Clone)]
 pub struct Gate {
@@ -25,6 +42,8 @@ pub struct Gate {
     gated: Arc<Mutex<Gated>>,
     /// Peers that take no more part, and the epoch of what they were convicted of.
     convicted: Arc<watch::Sender<HashMap<PeerKey, u64>>>,
+    /// Peers that the operator keeps out, and why.
+    blocked: Arc<watch::Sender<HashMap<PeerKey, String>>>,
 }
 
 struct Gated {
@@ -39,6 +58,7 @@ struct Gated {
 pub struct Pass {
     token: Option<watch::Receiver<Option<TokenRefusal>>>,
     conviction: Option<(PeerKey, watch::Receiver<HashMap<PeerKey, u64>>)>,
+    block: Option<(PeerKey, watch::Receiver<HashMap<PeerKey, String>>)>,
 }
 
 impl Pass {
@@ -48,8 +68,8 @@ impl Pass {
     }
 
     /// Completes when the access ends, with the reason.
-    pub async fn ended(&mut self) -> TokenRefusal {
-        let Self { token, conviction } = self;
+    pub async fn ended(&mut self) -> Exclusion {
+        let Self { token, conviction, block } = self;
         let token_ended = async {
             let Some(end) = token else { return std::future::pending().await };
             // Where the gate itself is gone the backbone shuts down.
@@ -62,9 +82,16 @@ impl Pass {
             let epoch = known.ok().and_then(|known| known.get(peer).copied());
             epoch.map_or(TokenRefusal::Revoked, |epoch| TokenRefusal::Convicted { epoch })
         };
+        let blocked = async {
+            let Some((peer, blocked)) = block else { return std::future::pending().await };
+            let known = blocked.wait_for(|blocked| blocked.contains_key(peer)).await;
+            let reason = known.ok().and_then(|known| known.get(peer).cloned());
+            reason.map_or_else(|| TokenRefusal::Revoked.into(), Exclusion::Blocked)
+        };
         tokio::select! {
-            reason = token_ended => reason,
-            reason = convicted => reason,
+            reason = token_ended => reason.into(),
+            reason = convicted => reason.into(),
+            reason = blocked => reason,
         }
     }
 }
@@ -78,7 +105,8 @@ impl Gate {
             passes: HashMap::new(),
         };
         let convicted = Arc::new(watch::channel(HashMap::new()).0);
-        Self { policy, clock, gated: Arc::new(Mutex::new(gated)), convicted }
+        let blocked = Arc::new(watch::channel(HashMap::new()).0);
+        Self { policy, clock, gated: Arc::new(Mutex::new(gated)), convicted, blocked }
     }
 
     /// What decides here.
@@ -95,20 +123,25 @@ impl Gate {
     ///
     /// # Errors
     /// Why it may not.
-    pub fn check(&self, peer: PeerId) -> Result<Pass, Refusal> {
+    pub fn check(&self, peer: PeerId) -> Result<Pass, Exclusion> {
         let key = PeerKey(peer.to_bytes());
+        let blocked = self.blocked.borrow().get(&key).cloned();
+        if let Some(reason) = blocked {
+            return Err(Exclusion::Blocked(reason));
+        }
         let known = self.convicted.borrow().get(&key).copied();
         if let Some(epoch) = known {
             return Err(TokenRefusal::Convicted { epoch }.into());
         }
         let conviction = Some((key.clone(), self.convicted.subscribe()));
+        let block = Some((key.clone(), self.blocked.subscribe()));
         if self.policy.mode == AccessMode::Open {
-            return Ok(Pass { token: None, conviction });
+            return Ok(Pass { token: None, conviction, block });
         }
         let gated = self.lock();
         gated.admissions.check(self.now(), &key)?;
         let pass = gated.passes.get(&key).ok_or(Refusal::Needed { mode: self.policy.mode })?;
-        Ok(Pass { token: Some(pass.subscribe()), conviction })
+        Ok(Pass { token: Some(pass.subscribe()), conviction, block })
     }
 
     /// `peer` takes no more part, for what it contributed to `epoch`: its conversations end, and there are no others.
@@ -121,6 +154,16 @@ impl Gate {
     /// Whether [`Self::convict`] was told of `peer`.
     pub fn is_convicted(&self, peer: PublicKey) -> bool {
         self.convicted.borrow().contains_key(&PeerKey(peer.to_peer_id()))
+    }
+
+    /// The operator keeps exactly these out from now on, with the reason of each: their conversations end.
+    pub fn block_only(&self, blocked: HashMap<PeerKey, String>) {
+        self.blocked.send_replace(blocked);
+    }
+
+    /// Those who take no more part, and the epoch of what each was convicted of.
+    pub fn convicted(&self) -> Vec<(PeerKey, u64)> {
+        self.convicted.borrow().iter().map(|(peer, epoch)| (peer.clone(), *epoch)).collect()
     }
 
     /// `peer` presents a token over its own connection.

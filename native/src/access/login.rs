@@ -37,9 +37,13 @@ const LOGINS_MAX: usize = 1024;
 /// Largest confirmation.
 const FORM_BYTES_MAX: usize = 4096;
 
-/// As on every page, but that the confirmation may be sent.
+/// Of its pages, which stand alone.
+pub(crate) const STYLE_PATH: &str = "/login/style.css";
+const STYLE: &str = include_str!("login.css");
+
+/// As on every page, but that the confirmation may be sent, and nothing is loaded but their style.
 const CONTENT_SECURITY_POLICY: &str =
-    "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+    "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// Signs people in. Cheap to clone.
 #[derive(Clone)]
@@ -108,11 +112,12 @@ impl Login {
         Ok(Some(Self { authority: authority.clone(), provider, is_secure, under_way: Arc::default() }))
     }
 
-    /// The three routes.
+    /// The three routes, and what their pages look like.
     pub fn routes(self) -> Router {
         Router::new()
             .route("/login", get(begin))
             .route(CALLBACK_PATH, get(come_back))
+            .route(STYLE_PATH, get(style))
             .route("/login/confirm", post(confirm).layer(DefaultBodyLimit::max(FORM_BYTES_MAX)))
             .with_state(self)
     }
@@ -241,7 +246,7 @@ fn confirmation(name: &str, peer: PublicKey, number: &str) -> String {
         "<h1>Is this your peer?</h1><p>You are signed in as <strong>{}</strong>. From now on this peer \
         takes part in your name:</p><p><code>{peer}</code></p><p>Say yes only if this is the peer id that \
         your own terminal or tab shows. If somebody sent you here, close this page.</p>\
-        <form method=\"post\" action=\"/login/confirm\"><input type=\"hidden\" name=\"number\" \
+        <form method=\"post\" action=\"confirm\"><input type=\"hidden\" name=\"number\" \
         value=\"{number}\"><button>Yes, it is mine</button></form>",
         escape(name)
     )
@@ -250,10 +255,16 @@ fn confirmation(name: &str, peer: PublicKey, number: &str) -> String {
 fn page_response(status: StatusCode, body: &str) -> Response {
     let html = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
-        content=\"width=device-width\"><title>Barnraise: sign in</title>{body}</html>"
+        content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\
+        <title>Barnraise: sign in</title><link rel=\"stylesheet\" href=\"{STYLE_PATH}\"><body><main>{body}</main></html>"
     );
     let policy = (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY));
     (status, [policy, no_store()], Html(html)).into_response()
+}
+
+pub(crate) async fn style() -> Response {
+    let headers = [(header::CONTENT_TYPE, "text/css; charset=utf-8"), (header::CACHE_CONTROL, "no-cache")];
+    (headers, STYLE).into_response()
 }
 
 fn no_store() -> (HeaderName, HeaderValue) {

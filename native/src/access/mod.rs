@@ -10,6 +10,7 @@ mod follow;
 mod gate;
 pub mod login;
 mod provider;
+pub mod rooms;
 pub mod store;
 
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use libp2p::{Multiaddr, PeerId};
 pub use self::authority::AccessAuthority;
 pub(crate) use self::conversation::{Conversation, converse};
 pub(crate) use self::follow::keep_up;
-pub use self::gate::{Gate, Pass};
+pub use self::gate::{Exclusion, Gate, Pass};
 use self::store::{Store, StoreError};
 use crate::config::RunConfig;
 

@@ -236,6 +236,14 @@ impl Store {
         Ok(())
     }
 
+    /// Whether `code` would redeem an invitation at `now`. It stays as it is.
+    pub async fn is_good(&self, code: &str, now: UnixTime) -> Result<bool, StoreError> {
+        let select = "SELECT COUNT(*) FROM invitations \
+            WHERE code_hash = $1 AND uses_left > 0 AND expires_at > $2";
+        let query = sqlx::query_scalar::<_, i64>(select).bind(hash(code)).bind(seconds(now));
+        Ok(query.fetch_one(&self.pool).await? > 0)
+    }
+
     /// Uses an invitation once. A peer that used it before uses it no second time: the answer to its
     /// first question may have been lost.
     pub async fn redeem(&self, code: &str, peer: PublicKey, now: UnixTime) -> Result<Redeemed, StoreError> {

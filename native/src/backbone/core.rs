@@ -6,6 +6,7 @@
 
 mod event;
 mod low_rank;
+pub mod operator;
 mod progress;
 mod together;
 
@@ -26,9 +27,11 @@ use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundAction, Ticket};
 use barnraise_swarm::{Moment, PeerKey};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
+use tracing::{Instrument as _, Span};
 
 pub use self::event::{CoreEvent, Declined, SessionId};
 pub use self::low_rank::Factors;
+use self::operator::Operating;
 use self::together::Crowd;
 pub use self::together::Together;
 use super::learner::{Learner, LearnerError, PublishedState, StepBy};
@@ -100,6 +103,10 @@ pub struct Core {
     unpublished_evaluation: Option<EvaluationPoint>,
     /// Where others aggregate the run too.
     together: Option<Together>,
+    /// Where somebody operates the run.
+    operating: Option<Operating>,
+    /// From the first gradient that is due to the new model, for a trace.
+    collecting: Span,
 }
 
 impl Core {
@@ -129,6 +136,8 @@ impl Core {
             unpublished_steps: VecDeque::new(),
             unpublished_evaluation: None,
             together: None,
+            operating: None,
+            collecting: Span::none(),
         }
     }
 
@@ -221,6 +230,7 @@ impl Core {
                 self.unpublished_evaluation = Some(EvaluationPoint { epoch, test_accuracy });
             }
             CoreEvent::Aggregator { peer, heard } => self.on_heard(peer, heard).await?,
+            CoreEvent::Operator(asked) => self.on_word(asked).await?,
         }
         Ok(())
     }
@@ -247,6 +257,12 @@ impl Core {
         if let Some(elsewhere) = self.elsewhere() {
             let _ = messages.try_send(elsewhere);
         }
+        if let Some(notice) = self.operating.as_ref().and_then(Operating::pause_notice) {
+            let _ = messages.try_send(notice);
+        }
+        if self.round.is_paused() {
+            let _ = messages.try_send(BackboneToContributor::GradientDue(self.round.epoch()));
+        }
         self.sessions.insert(peer, Session { id, messages });
         Ok(id)
     }
@@ -270,11 +286,16 @@ impl Core {
                 RoundAction::Acknowledge(ticket, _) => self.answer(ticket, None),
                 RoundAction::Refuse(ticket, refusal) => self.answer(ticket, Some(refusal)),
                 RoundAction::RequestGradients(epoch) => {
+                    self.collecting = tracing::debug_span!("round", epoch);
                     self.tell_all(&BackboneToContributor::GradientDue(epoch));
                 }
                 RoundAction::Announce(epoch) => self.tell_all(&BackboneToContributor::EpochStarted(epoch)),
                 RoundAction::Step(mean) if self.together.is_some() => self.on_collected(mean),
-                RoundAction::Step(mean) => self.step(mean).await?,
+                RoundAction::Step(mean) => {
+                    let MeanOfRound { epoch, n_samples, .. } = mean;
+                    let span = tracing::debug_span!(parent: &self.collecting, "step", epoch, n_samples);
+                    self.step(mean).instrument(span).await?;
+                }
             }
         }
         Ok(())
@@ -320,10 +341,12 @@ impl Core {
     async fn step(&mut self, mean: MeanOfRound) -> Result<(), LearnerError> {
         let MeanOfRound { epoch, n_samples, .. } = mean;
         let (seqs, aggregation) = (mean.sequences.clone(), mean.aggregation);
-        let record = CommitRecord { epoch, n_samples, seqs, aggregation, together: None };
+        let rate = self.learner.learning_rate();
+        let learning_rate = Some(rate);
+        let record = CommitRecord { epoch, n_samples, seqs, aggregation, together: None, learning_rate };
         self.storing.journal.commit(&record).await?;
         let began = self.now();
-        self.learner.step(StepBy::from(&mean));
+        self.learner.step(StepBy::from(&mean), rate);
         self.see_who_is_far_off(epoch, &mean.outcomes);
         self.crediting.worked(self.now().saturating_sub(began));
         self.on_new_model(&record)?;
@@ -338,6 +361,7 @@ impl Core {
         self.outputs.state.send_replace(self.learner.publish()?);
         self.crediting.worked(self.now().saturating_sub(began));
         self.crediting.on_stepped();
+        self.collecting = Span::none();
         let last = self.learner.history().last();
         let loss = last.and_then(|point| point.train_loss);
         let (epoch, n_samples) = (self.learner.epoch(), record.n_samples);

@@ -7,7 +7,9 @@ use tokio::sync::{mpsc, watch};
 
 use super::core::CoreEvent;
 use super::learner::PublishedState;
+use crate::access::WallClock;
 use crate::data::TrainingData;
+use crate::models::Publisher;
 
 /// Most labelled samples that features are compared with.
 const REFERENCE_SAMPLES_MAX: usize = 5000;
@@ -29,6 +31,10 @@ pub(super) struct Evaluator {
     pub device: ComputeDevice,
     /// Steps between two evaluations; the newest parameters are taken, however late it is.
     pub every_epochs: u64,
+    /// Where models go that were evaluated, in a run that gives them away.
+    pub publisher: Option<Publisher>,
+    /// When that was.
+    pub clock: WallClock,
 }
 
 impl Evaluator {
@@ -46,6 +52,9 @@ impl Evaluator {
             if epoch >= next {
                 next = epoch + self.every_epochs;
                 let evaluation = self.evaluate(&mut trainer, &newest.parameters)?;
+                if let Some(publisher) = &self.publisher {
+                    publisher.publish(epoch, (self.clock)(), evaluation, newest.parameters.clone());
+                }
                 if core.blocking_send(CoreEvent::Evaluated { epoch, evaluation }).is_err() {
                     return Ok(());
                 }
@@ -104,7 +113,7 @@ mod tests {
         };
         let shape = ImageShape { height: 1, width: 1, channels: 1 };
         let kind = SampleKind::Images { shape, class_names: vec!["a".into()] };
-        TrainingData { name: "data".into(), kind, train: part(25_000), test: part(500) }
+        TrainingData { name: "data".into(), kind, train: part(25_000), test: part(500), vocabulary: None }
     }
 
     #[test]

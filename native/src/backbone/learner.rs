@@ -79,6 +79,8 @@ pub struct Learner {
     spec: ModelSpec,
     state_codec: TensorCodec,
     schedule: ScheduleSpec,
+    /// The operator's, on top of the schedule. What is repeated after a restart has its rate from the journal.
+    rate_factor: f32,
     optimizer: Optimizer,
     parameters: Vec<f32>,
     epoch: u64,
@@ -149,6 +151,7 @@ impl Learner {
             run_id: config.run.id.clone(),
             state_codec: config.run.state_codec,
             schedule: config.run.schedule,
+            rate_factor: 1.0,
             optimizer: Optimizer::new(config.run.optimizer, layout)?,
             parameters: layout.initial_parameters(spec.seed),
             spec,
@@ -178,6 +181,21 @@ impl Learner {
         Ok(())
     }
 
+    /// Has the parameters and the optimizer state of an earlier checkpoint again, as those of `epoch`, which is a later
+    /// one than now. Epochs never go back: what was made of the steps in between, by whomever, is of another epoch than
+    /// what comes, and is told from it everywhere. Samples and curve go on.
+    ///
+    /// # Errors
+    /// It does not fit the model; nothing has changed then.
+    pub fn go_back(&mut self, to: Checkpoint, epoch: u64) -> Result<(), LearnerError> {
+        let n_samples_total = self.n_samples_total;
+        let mut history = self.history.clone();
+        history.push(HistoryPoint { epoch, n_samples_total, train_loss: None, test_accuracy: None });
+        let history = history.points().to_vec();
+        let included = self.included.clone();
+        self.restore(Checkpoint { epoch, n_samples_total, history, included, ..to })
+    }
+
     /// Makes a committed step again; or leaves it, and says what of it cannot be had.
     async fn replay_step(
         &mut self,
@@ -193,7 +211,8 @@ impl Learner {
             let Some(mean) = mean.and_then(|bytes| self.decode_mean(&bytes)) else {
                 return Ok(Some("what the step was made by is missing or damaged".to_owned()));
             };
-            self.step_together(&mean, commit.n_samples, together);
+            let rate = commit.learning_rate.unwrap_or_else(|| self.learning_rate());
+            self.step_together(&mean, commit.n_samples, together, rate);
             let config = round.config().clone();
             *round = round_at(&config, self.epoch, journal).await?;
             return Ok(None);
@@ -208,7 +227,8 @@ impl Learner {
                 return Ok(Some(format!("journal entry {sequence} of the step is missing or damaged")));
             }
         }
-        self.step(StepBy::from(&round.mean()));
+        let rate = commit.learning_rate.unwrap_or_else(|| self.learning_rate());
+        self.step(StepBy::from(&round.mean()), rate);
         round.on_stepped(Moment::ZERO);
         while round.poll_action().is_some() {}
         Ok(None)
@@ -244,10 +264,19 @@ impl Learner {
         Ok(())
     }
 
+    /// The rate of the next step: that of the schedule, times the operator's factor.
+    pub fn learning_rate(&self) -> f32 {
+        self.schedule.learning_rate(self.epoch) * self.rate_factor
+    }
+
+    /// The schedule's rate is multiplied by this from the next step on.
+    pub fn set_rate_factor(&mut self, factor: f32) {
+        self.rate_factor = factor;
+    }
+
     /// Makes an optimizer step. A step that would leave the finite numbers is skipped: the epoch passes with the
     /// parameters as they were, now and on every replay.
-    pub fn step(&mut self, by: StepBy<'_>) {
-        let learning_rate = self.schedule.learning_rate(self.epoch);
+    pub fn step(&mut self, by: StepBy<'_>, learning_rate: f32) {
         let before = self.optimizer.clone();
         if let Err(error) = self.optimizer.step(&mut self.parameters, by.gradient, learning_rate) {
             tracing::error!(epoch = self.epoch, %error, "the optimizer step was skipped");
@@ -265,11 +294,11 @@ impl Learner {
 
     /// Makes a step of peers that aggregate the run together; every one of them that had the same model has the same
     /// one after it.
-    pub fn step_together(&mut self, mean: &[f32], n_samples: u64, together: &Together) {
+    pub fn step_together(&mut self, mean: &[f32], n_samples: u64, together: &Together, learning_rate: f32) {
         for member in &together.members {
             self.included.insert(member.clone(), Included { epoch: self.epoch, nonce: together.nonce });
         }
-        self.step(StepBy { gradient: mean, n_samples, loss: together.loss });
+        self.step(StepBy { gradient: mean, n_samples, loss: together.loss }, learning_rate);
     }
 
     /// This peer made the steps so far alone, before others aggregated the run too.
@@ -302,6 +331,11 @@ impl Learner {
     /// finite.
     pub fn decode_mean(&self, bytes: &[u8]) -> Option<Vec<f32>> {
         TensorCodec::F32.decode(bytes, self.parameters.len()).ok()
+    }
+
+    /// Samples behind all steps.
+    pub fn n_samples_total(&self) -> u64 {
+        self.n_samples_total
     }
 
     /// Network and seed.

@@ -37,6 +37,7 @@ pub struct Metrics {
     far_peers: Gauge,
     averagings: ByReason,
     averaging_bytes: ByReason,
+    reduced: ByReason,
     epochs_behind: Gauge,
     followed: ByReason,
     recomputed: ByReason,
@@ -83,6 +84,12 @@ impl Metrics {
             "Encoded values of averagings that gave a mean, by direction",
             averaging_bytes.clone(),
         );
+        let reduced = ByReason::default();
+        registry.register(
+            "native_parts",
+            "Parts of averagings that native peers were asked to average, by what came of it",
+            reduced.clone(),
+        );
         let epochs_behind = Gauge::default();
         registry.register(
             "epochs_behind",
@@ -120,6 +127,7 @@ impl Metrics {
             far_peers,
             averagings,
             averaging_bytes,
+            reduced,
             epochs_behind,
             followed,
             recomputed,
@@ -154,6 +162,11 @@ impl Metrics {
         }
     }
 
+    /// A part that a native peer was to average was `averaged`, `replaced`, `wrong`, or is of an averaging that `failed`.
+    pub fn on_reduced(&self, outcome: &'static str) {
+        self.reduced.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
     /// Aggregators to which no link leads are at most so many epochs ahead.
     pub fn on_cut_off(&self, n_epochs: u64) {
         self.epochs_behind.set(n_epochs.try_into().unwrap_or(i64::MAX));
@@ -183,7 +196,7 @@ impl Metrics {
 
     /// A contribution was not counted.
     pub fn on_refused(&self, refusal: &Refusal) {
-        let reason = reason(refusal);
+        let reason = refusal.kind();
         self.contributions_refused.get_or_create(&[("reason", reason)]).inc();
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
     }
@@ -201,27 +214,6 @@ fn verdict(verdict: Verdict) -> &'static str {
         Verdict::Kept => "kept",
         Verdict::Clipped => "clipped",
         Verdict::LeftOut => "left_out",
-    }
-}
-
-/// As a label.
-fn reason(refusal: &Refusal) -> &'static str {
-    match refusal {
-        Refusal::Epoch { .. } => "epoch",
-        Refusal::Length { .. } => "length",
-        Refusal::Bytes { .. } => "bytes",
-        Refusal::Codec { .. } => "codec",
-        Refusal::Samples { .. } => "samples",
-        Refusal::Rate { .. } => "rate",
-        Refusal::NotFinite { .. } => "not_finite",
-        Refusal::Norm { .. } => "norm",
-        Refusal::Duplicate { .. } => "duplicate",
-        Refusal::Transfer(_) => "transfer",
-        Refusal::NotJoined => "not_joined",
-        Refusal::Storage => "storage",
-        Refusal::Busy => "busy",
-        Refusal::NoAccess(_) => "no_access",
-        Refusal::Account(_) => "account",
     }
 }
 

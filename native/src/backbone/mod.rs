@@ -9,19 +9,20 @@ mod evaluator;
 mod learner;
 pub mod metrics;
 pub(crate) mod misdeeds;
+mod operating;
 pub(crate) mod places;
 mod progress;
 mod recomputing;
 mod streams;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use barnraise_learning::unigram::Vocabulary;
 use barnraise_learning::{DataShape, LocalStepsError, ParameterLayout, open_device};
-use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::access::{AccessMode, KeyPair};
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::Manifest;
@@ -33,24 +34,30 @@ use barnraise_relay::{Node, NodeConfig, Routing, warn_about_open_files};
 use barnraise_swarm::PeerKey;
 use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, PeerId};
-use tokio::net::TcpListener;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::login::Login;
+use crate::access::rooms::{RoomKey, Rooms};
 use crate::access::{Access, keep_up, signing_key, system_clock};
-use crate::config::{NetworkSection, RunConfig};
-use crate::contributions::{Crediting, Issuer, KnownReceipts, Recording, Store, WorkMeter};
+use crate::admin::Run;
+use crate::admin::kept::KeptStore;
+use crate::config::RunConfig;
+use crate::contributions::{Crediting, Issuer, KnownReceipts, Names, Recording, Store, WorkMeter};
 use crate::data::shards::ShardStore;
-use crate::http::{HttpState, app};
-use crate::http_listener::BoundedListener;
+use crate::http::HttpState;
+use crate::models::{Facts, Keeper, ModelFiles, Publisher};
+use crate::page::Page;
 use crate::peer;
+use crate::readiness::{OperatorPage, Part, Readiness};
 use crate::recomputation::EvidenceStore;
+use crate::site::SiteRun;
+use crate::site::serve::Mounted;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::Journal;
 use crate::storage::owed::Owed;
-use aggregators::{Aggregators, Stored};
+use aggregators::{Aggregators, Reducers, Stored};
 use announce::{Announcement, announce};
 use core::{Core, EVENTS_MAX, Factors, Outputs, Storing, Together};
 use evaluator::{Evaluator, evaluated_on};
@@ -62,39 +69,46 @@ use streams::Services;
 
 /// Live progress that a slow reader may lag behind.
 const LIVE_EVENTS: usize = 16;
-/// How long a shutdown waits for HTTP clients.
-const GOODBYE_MAX: Duration = Duration::from_secs(3);
+/// An operator's connection lasts at least that long without an answer: going back to a checkpoint, or hashing one, takes
+/// a while.
+const OPERATOR_PATIENCE_MIN: Duration = Duration::from_secs(60);
 
 /// Where a backbone can be reached.
 #[derive(Debug, Clone)]
 pub struct Listening {
-    /// The page.
-    pub http: SocketAddr,
-    /// `/healthz`, `/metrics` and `/addresses`, where they are served.
+    /// The run's id.
+    pub run_id: String,
+    /// `/healthz`, `/readyz`, `/metrics` and `/addresses`, where they are served.
     pub operator: Option<SocketAddr>,
     /// libp2p, peer id included.
     pub addresses: Vec<Multiaddr>,
 }
 
-/// Runs a backbone until `shutdown` is cancelled; `listening` is told once everything is up.
+/// Runs a backbone until `shutdown` is cancelled. Its page is not served here: `mounting` is told what there is to be
+/// seen, and nothing is trained before it is.
 ///
 /// # Errors
 /// Whatever keeps it from starting, or a store that would lose accepted work.
 pub async fn run(
     config: RunConfig,
-    web_root: PathBuf,
-    listening: oneshot::Sender<Listening>,
+    page: Page,
+    mounting: oneshot::Sender<Mounted>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
+    let readiness = Readiness::starting(shutdown.clone());
+    let operator = operator_page(&config, &readiness, &shutdown).await?;
     let (source, cache) = (config.data_source(), config.data_cache());
     let loaded = tokio::task::spawn_blocking(move || source.load(&cache));
     let dataset = loaded.await?.context("the data set cannot be had")?;
     let shards_in = Storage::open_shared(&config.data_cache().join("shards"))?;
     let shards = Arc::new(ShardStore::open(shards_in, &dataset, config.sharding()).await?);
     let layout = learner::layout(&config, shards.manifest())?;
+    readiness.done(Part::Data);
 
     let storage = Storage::open(&config.storage.folder)?;
     let evidence = EvidenceStore::open(storage.clone()).await.context("evidence cannot be read")?;
+    let objects = storage.clone();
+    let kept = KeptStore::new(storage.clone());
     let storing = Storing {
         journal: Journal::new(storage.clone()),
         checkpoints: Checkpoints::new(storage.clone(), config.storage.keep_checkpoints),
@@ -104,22 +118,21 @@ pub async fn run(
     let round = learner::round_config(&config, layout.n_parameters());
     let recovered = Learner::recover(&config, round, &layout, &storing.checkpoints, &storing.journal);
     let (mut learner, round) = recovered.await.context("the run cannot be resumed")?;
+    readiness.done(Part::Checkpoint);
 
     let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
     let access = Access::open(&config, &keypair).await?;
     for known in evidence.convicted().await {
         access.gate.convict(known.peer, known.epoch);
     }
+    let rooms = rooms(&config, &access)?;
     let login = Login::new(&config.access, access.authority.as_ref())?;
     let signing_key = signing_key(&keypair)?;
     let node = start_node(&config, keypair).await?;
     let dht = Dht::start(node.clone(), DhtConfig::from(&config.dht))?;
-    let http = TcpListener::bind(config.network.http).await;
-    let http = http.with_context(|| format!("the page cannot be served at {}", config.network.http))?;
-    let operator = operator_listener(&config).await?;
     let here = Listening {
-        http: http.local_addr()?,
-        operator: operator.as_ref().map(TcpListener::local_addr).transpose()?,
+        run_id: config.run.id.clone(),
+        operator: operator.as_ref().map(OperatorPage::address),
         addresses: node.addresses(),
     };
 
@@ -132,6 +145,8 @@ pub async fn run(
     let metrics = Metrics::new(status.clone());
     let credit = credit(&config, node.peer_id(), signing_key.clone(), &storing.journal, &learner, &metrics);
     let Credit { store, issuer, work, recording, crediting } = credit.await?;
+    let meter = work.clone();
+    readiness.has(&store);
     let (core_events, heard) = mpsc::channel(EVENTS_MAX);
     let world = World {
         description: description.clone(),
@@ -161,6 +176,7 @@ pub async fn run(
         node: node.clone(),
         metrics: metrics.clone(),
         issuer,
+        names: Names::start(store.clone(), system_clock()),
         work,
         conversations: config.conversations.clone(),
         recomputing,
@@ -169,7 +185,8 @@ pub async fn run(
     streams::serve(&services, config.network.contributors_max)?;
     let stored = Stored { journal: storing.journal.clone(), checkpoints: storing.checkpoints.clone() };
     let network = (node.clone(), dht.clone());
-    let others = Aggregators::start(&config, &description, network, &stored, core_events.clone())?;
+    let reducers = Reducers::start(&config, &node, access.gate.clone(), (meter, metrics.clone()))?;
+    let others = Aggregators::start(&config, &description, network, reducers, &stored, core_events.clone())?;
     let links = others.as_ref().map(Aggregators::links).unwrap_or_default();
     let together = match others {
         Some(others) => {
@@ -189,8 +206,25 @@ pub async fn run(
     let announcement = Announcement { run_id, key: signing_key, known };
     let announcing = tokio::spawn(announce(node.clone(), dht, announcement, shutdown.clone()));
     let data = DataShape::of(&dataset.kind);
+    let vocabulary = dataset.vocabulary.clone();
     let (test, reference) = evaluated_on(&config.run.model, dataset);
     let contributes_on = config.device.contributes.then(|| device.clone());
+    let models = give_away(&config, &description, layout, objects, vocabulary.as_ref()).await?;
+    let (publisher, model_files, keeping_models) = models.map_or((None, None, None), |models| {
+        (Some(models.publisher), Some(models.files), Some(models.keeping))
+    });
+    let operating = operating::resume(&config, kept, &services.access, &round, &storing).await?;
+    let admin = operator.as_ref().map(|_| {
+        let run = Run {
+            description: description.clone(),
+            core: core_events.clone(),
+            gate: services.access.gate.clone(),
+            contributions: store.clone(),
+            checkpoints: storing.checkpoints.clone(),
+        };
+        operating::admin(&config.storage.folder, run)
+    });
+    let admin = admin.transpose()?;
     let evaluator = Evaluator {
         test,
         reference,
@@ -198,36 +232,38 @@ pub async fn run(
         data,
         device,
         every_epochs: config.evaluation.every_epochs,
+        publisher,
+        clock: system_clock(),
     };
     let evaluating = tokio::task::spawn_blocking(move || evaluator.run(state, &core_events));
     let refreshing = tokio::spawn(refresh_addresses(node.clone(), outputs.status.clone(), shutdown.clone()));
-    let http_state = HttpState::new(web_root, status, events.subscribe());
-    let http_state = http_state.with_login(login).with_contributions(store);
+    let http_state = HttpState::new(page, status, events.subscribe());
+    let http_state = http_state.with_login(login).with_contributions(store).with_readiness(readiness.clone());
+    let run = SiteRun { http: http_state.with_models(model_files), is_listed: config.network.listed, rooms };
     drop(events);
-    let NetworkSection { http_connections, http_timeout, .. } = config.network;
-    let http = BoundedListener::new(http, http_connections, http_timeout, node.clone());
-    let stop = shutdown.clone();
-    let mut page = tokio::spawn(async move {
-        axum::serve(http, app(http_state)).with_graceful_shutdown(stop.cancelled_owned()).await
-    });
-    if let Some(operator) = operator {
-        let routes = operator_routes_with(node.clone(), metrics.registry());
-        let stop = shutdown.clone();
-        let serving = axum::serve(operator, routes).into_future();
-        // Nothing is waiting that would be lost.
-        tokio::spawn(async move { stop.run_until_cancelled(serving).await });
+    let (open, opened) = oneshot::channel();
+    let (begin, begun) = oneshot::channel();
+    let mounted = Mounted { run, node: node.clone(), open, begun };
+    if mounting.send(mounted).is_err() || opened.await.is_err() {
+        bail!("the page was not opened");
+    }
+    readiness.done(Part::Listeners);
+    if let (Some(operator), Some(admin)) = (operator, admin) {
+        operating::note_address(operator.address(), &config.storage.folder)?;
+        operator.show(operator_routes_with(node.clone(), metrics.registry()).merge(admin.routes()));
     }
     // It outlives the core, whose last words it writes down.
     let stop_recording = CancellationToken::new();
     let recording = tokio::spawn(recording.run(stop_recording.clone().cancelled_owned()));
-    let core = Core::new(description, learner, round, storing, outputs, metrics, crediting).with(together);
+    let core = Core::new(description, learner, round, storing, outputs, metrics, crediting);
+    let core = core.with(together).operated(operating);
     if let Some(device) = contributes_on {
         let keypair =
             barnraise_relay::load_or_create_keypair(&config.storage.folder.join("contributor.key"))?;
         peer::beside(&here.addresses, device, keypair)?;
     }
     // Whoever asked may have stopped listening for the answer.
-    let _ = listening.send(here);
+    let _ = begin.send(here);
 
     let ended = core.run(heard, shutdown.cancelled()).await;
     shutdown.cancel();
@@ -239,12 +275,11 @@ pub async fn run(
     announcing.await?;
     telling.await?;
     recording.await?;
-    // Open event streams end with the core's sender; a client that never ends its request is cut off.
-    match tokio::time::timeout(GOODBYE_MAX, &mut page).await {
-        Ok(served) => served??,
-        Err(_) => page.abort(),
-    }
     evaluating.await.context("the evaluation thread failed")??;
+    if let Some(keeping) = keeping_models {
+        // The publisher went with the evaluator.
+        keeping.await?;
+    }
     ended.context("the run could not be stored")
 }
 
@@ -257,6 +292,41 @@ pub fn identity(path: &std::path::Path) -> anyhow::Result<PeerId> {
     std::fs::create_dir_all(&config.storage.folder)?;
     let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
     Ok(keypair.public().to_peer_id())
+}
+
+/// Where the run has them, and grants access itself.
+fn rooms(config: &RunConfig, access: &Access) -> anyhow::Result<Option<Rooms>> {
+    let Some(authority) = access.authority.as_ref().filter(|_| config.access.room) else { return Ok(None) };
+    let key = RoomKey::load_or_create(&config.storage.folder)?;
+    Ok(Some(Rooms::new(key, authority.store().clone(), system_clock())))
+}
+
+/// All that gives the model away.
+struct GivingAway {
+    publisher: Publisher,
+    files: ModelFiles,
+    keeping: tokio::task::JoinHandle<()>,
+}
+
+/// Only an open run does: in others the model is for those who take part.
+async fn give_away(
+    config: &RunConfig,
+    description: &Arc<RunDescription>,
+    layout: ParameterLayout,
+    storage: Storage,
+    vocabulary: Option<&Vocabulary>,
+) -> anyhow::Result<Option<GivingAway>> {
+    if config.access.mode != AccessMode::Open {
+        return Ok(None);
+    }
+    let (run, license) = (Arc::clone(description), config.run.license.clone());
+    let facts = Facts { run, layout: Arc::new(layout), license };
+    let (keeper, kept) = Keeper::open(storage.clone(), &config.storage.keep_models).await?;
+    let (publisher, latest) = Publisher::new(facts.clone());
+    let keeping = tokio::spawn(keeper.run(latest.clone()));
+    let files = ModelFiles::new(facts, latest, kept, storage, system_clock());
+    let files = files.with_vocabulary(vocabulary)?;
+    Ok(Some(GivingAway { publisher, files, keeping }))
 }
 
 /// All that gives credit for contributions.
@@ -296,10 +366,14 @@ async fn credit(
     Ok(Credit { store, issuer, work, recording, crediting })
 }
 
-async fn operator_listener(config: &RunConfig) -> anyhow::Result<Option<TcpListener>> {
+async fn operator_page(
+    config: &RunConfig,
+    readiness: &Readiness,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<OperatorPage>> {
     let Some(address) = config.network.operator else { return Ok(None) };
-    let listener = TcpListener::bind(address).await;
-    Ok(Some(listener.with_context(|| format!("the operator's page cannot be served at {address}"))?))
+    let timeout = config.network.http_timeout.max(OPERATOR_PATIENCE_MIN);
+    OperatorPage::open(address, timeout, readiness.clone(), stop.clone()).await.map(Some)
 }
 
 async fn start_node(config: &RunConfig, keypair: Keypair) -> anyhow::Result<Node> {

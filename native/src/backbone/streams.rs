@@ -8,7 +8,7 @@ mod gradients;
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_protocol::access::{self, TokenRefusal};
+use barnraise_protocol::access;
 use barnraise_protocol::bulk;
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::gradient::Refusal;
@@ -29,9 +29,9 @@ use super::metrics::Metrics;
 use super::misdeeds;
 use super::places::Places;
 use super::recomputing::{self, Recomputing};
-use crate::access::{Access, Conversation, Pass, converse};
+use crate::access::{Access, Conversation, Exclusion, Pass, converse};
 use crate::config::ConversationsSection;
-use crate::contributions::{Issuer, WorkMeter};
+use crate::contributions::{Issuer, Names, WorkMeter};
 use crate::data::shards::ShardStore;
 use crate::recomputation::EvidenceStore;
 use gradients::take_gradients;
@@ -59,6 +59,8 @@ pub(super) struct Services {
     pub metrics: Metrics,
     /// Signs receipts.
     pub issuer: Issuer,
+    /// How contributors want to be called.
+    pub names: Names,
     /// What this aggregator does.
     pub work: Arc<WorkMeter>,
     /// How many of them, and how slowly.
@@ -91,7 +93,7 @@ enum StreamError {
     #[error(transparent)]
     Receipt(#[from] ReceiptError),
     #[error("access ended: {0}")]
-    AccessEnded(#[from] TokenRefusal),
+    AccessEnded(#[from] Exclusion),
 }
 
 /// The places of those with access and of the others.
@@ -107,7 +109,7 @@ enum Door {
     /// What is trained here, and how one gets in.
     Open,
     /// The frame that refuses somebody.
-    Gated(fn(&access::Refusal) -> Result<Vec<u8>, FrameError>),
+    Gated(fn(&Exclusion) -> Result<Vec<u8>, FrameError>),
 }
 
 /// Accepts every conversation on `node` until it shuts down.
@@ -123,22 +125,22 @@ pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), No
         accept(services, before, Door::Open, &hall, tell_version)?;
     }
     accept(services, access::PROTOCOL, Door::Open, &hall, grant_access)?;
-    let no_state = |refusal: &access::Refusal| {
+    let no_state = |refusal: &Exclusion| {
         let message = state::BackboneToContributor::Refused(refusal.to_string());
         framing::encode(&message, state::MESSAGE_BYTES_MAX)
     };
     accept(services, state::PROTOCOL, Door::Gated(no_state), &hall, send_state)?;
-    let no_shard = |refusal: &access::Refusal| {
+    let no_shard = |refusal: &Exclusion| {
         let message = shard::BackboneToContributor::Refused(refusal.to_string());
         framing::encode(&message, shard::MESSAGE_BYTES_MAX)
     };
     accept(services, shard::PROTOCOL, Door::Gated(no_shard), &hall, send_shards)?;
-    let no_session = |refusal: &access::Refusal| {
+    let no_session = |refusal: &Exclusion| {
         let message = contribute::BackboneToContributor::Refused(refusal.to_string());
         framing::encode(&message, contribute::MESSAGE_BYTES_MAX)
     };
     accept(services, contribute::PROTOCOL, Door::Gated(no_session), &hall, hold_session)?;
-    let no_gradient = |refusal: &access::Refusal| {
+    let no_gradient = |refusal: &Exclusion| {
         let message = gradient::BackboneToContributor::Refused(Refusal::NoAccess(refusal.to_string()));
         framing::encode(&message, gradient::MESSAGE_BYTES_MAX)
     };
@@ -300,14 +302,15 @@ async fn hold_session(services: Services, mut caller: Caller, stream: Stream) ->
     };
     let (messages, mut outgoing) = mpsc::channel(SESSION_MESSAGES_MAX);
     let (answer, session) = oneshot::channel();
-    let (device, name) = (join.device, join.device_name.clone());
+    let (device, device_name, name) = (join.device, join.device_name.clone(), join.name.clone());
     let event = CoreEvent::Join { peer: key.clone(), join, messages, answer };
     send(&services.core, event).await?;
     let session = match session.await.map_err(|_| StreamError::ShuttingDown)? {
         Ok(session) => session,
         Err(reason) => return refuse(&mut stream, &reason).await,
     };
-    tracing::info!(%peer, ?device, name, "contributor joined");
+    tracing::info!(%peer, ?device, name = device_name, "contributor joined");
+    services.names.on_join(peer, name);
     let (mut reader, mut writer) = stream.split();
     let (newest, mut reported) = watch::channel(None);
     let hear = async {

@@ -18,6 +18,8 @@ pub struct AccessSection {
     /// Address of the page as others see it, for links. Without a slash at its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page: Option<String>,
+    /// Whether the page takes the codes of rooms, which `barnraise invite --room` makes.
+    pub room: bool,
     /// How long a token is good. Peers renew it by themselves.
     #[serde(with = "humantime_serde")]
     pub token_lifetime: Duration,
@@ -53,6 +55,7 @@ impl Default for AccessSection {
         Self {
             mode: AccessMode::Open,
             page: None,
+            room: false,
             token_lifetime: Duration::from_secs(24 * 3600),
             clock_tolerance: Duration::from_secs(30),
             poll_interval: Duration::from_secs(5),
@@ -74,6 +77,9 @@ pub(super) fn validate(access: &AccessSection) -> Result<(), Invalid> {
         let good = is_web(page) && !page.ends_with('/');
         Invalid::check("access.page", good, "http:// or https:// with a host, no slash at its end", page)?;
     }
+    let may_have_rooms = access.mode == AccessMode::Invitation && access.authority.is_none();
+    let want = "false, or mode = \"invitation\" without another authority";
+    Invalid::check("access.room", !access.room || may_have_rooms, want, access.room)?;
     match &access.oidc {
         Some(oidc) => {
             Invalid::check(
@@ -127,8 +133,11 @@ mod tests {
         };
         assert_eq!(validate(&good), Ok(()));
         assert_eq!(validate(&AccessSection::default()), Ok(()));
+        let room = AccessSection { mode: AccessMode::Invitation, room: true, ..AccessSection::default() };
+        assert_eq!(validate(&room), Ok(()));
         type Break = fn(&mut AccessSection);
-        let broken: [(&str, Break); 8] = [
+        let broken: [(&str, Break); 9] = [
+            ("access.room", |access| access.room = true),
             ("access.mode", |access| access.oidc = None),
             ("access.page", |access| access.page = None),
             ("access.page", |access| access.page = Some("barn.example".into())),

@@ -17,6 +17,19 @@ use super::Invalid;
 const TIMES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 const SPEEDS: RangeInclusive<ByteSize> = ByteSize::kib(1)..=ByteSize::tib(1);
 
+/// Which native peers may average parts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReducersAllowed {
+    /// None.
+    #[default]
+    Nobody,
+    /// Those in `reducer_peers`.
+    Named,
+    /// Everybody who has access to the run.
+    Anybody,
+}
+
 /// `[aggregators]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -27,6 +40,11 @@ pub struct AggregatorsSection {
     pub codec: TensorCodec,
     /// Columns of the factors as which they do (PowerSGD); 0: they travel whole.
     pub rank: usize,
+    /// Native peers that average parts for the backbones.
+    pub reducers: ReducersAllowed,
+    /// Those that are named.
+    #[serde(with = "peer_ids")]
+    pub reducer_peers: Vec<PeerId>,
     /// Bytes per second that this peer can receive, which the parts are planned by.
     pub download_per_second: ByteSize,
     /// Bytes per second that it can send.
@@ -54,6 +72,8 @@ impl Default for AggregatorsSection {
             peers: Vec::new(),
             codec: TensorCodec::F32,
             rank: 0,
+            reducers: ReducersAllowed::Nobody,
+            reducer_peers: Vec::new(),
             download_per_second: ByteSize::mib(12),
             upload_per_second: ByteSize::mib(12),
             silence: Duration::from_secs(10),
@@ -100,6 +120,13 @@ impl AggregatorsSection {
         let want = "\"f32\", \"f16\" or \"int8\"";
         Invalid::check("aggregators.codec", good, want, format!("{:?}", self.codec))?;
         Invalid::check_range("aggregators.rank", self.rank, 0..=RANK_MAX)?;
+        let with_help = self.reducers != ReducersAllowed::Nobody;
+        let want = "\"nobody\" where aggregators.rank is above 0: only whole means are checked";
+        let got = format!("{:?}", self.reducers);
+        Invalid::check("aggregators.reducers", !with_help || self.rank == 0, want, &got)?;
+        let want = "peer ids in aggregators.reducer_peers with \"named\", and none otherwise";
+        let is_consistent = (self.reducers == ReducersAllowed::Named) != self.reducer_peers.is_empty();
+        Invalid::check("aggregators.reducers", is_consistent, want, &got)?;
         Invalid::check_range("aggregators.download_per_second", self.download_per_second, SPEEDS)?;
         Invalid::check_range("aggregators.upload_per_second", self.upload_per_second, SPEEDS)?;
         for (key, got) in [
@@ -113,6 +140,26 @@ impl AggregatorsSection {
         }
         let checked = self.averaging().check();
         checked.map_err(|error| Invalid::new("aggregators.deadline", error, format!("{:?}", self.deadline)))
+    }
+}
+
+/// In base58, as `barnraise join` prints its own.
+mod peer_ids {
+    use libp2p::PeerId;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(peers: &[PeerId], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(peers.iter().map(ToString::to_string))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PeerId>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        let parse = |text: String| {
+            text.parse::<PeerId>()
+                .map_err(|error| D::Error::custom(format!("`{text}` is no peer id: {error}")))
+        };
+        texts.into_iter().map(parse).collect()
     }
 }
 

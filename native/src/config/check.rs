@@ -1,6 +1,6 @@
 //! The checks of a configuration that its types cannot make.
 //!
-//! Pure. The first value that cannot work is named, with what was wanted.
+//! Pure. Of each part the first value that cannot work is named, with what was wanted.
 
 use std::time::Duration;
 
@@ -9,9 +9,12 @@ use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::run::{CompressionError, ModelKind};
 use libp2p::multiaddr::Protocol;
 
-use super::{Invalid, RunConfig, RunSection};
+use super::{Invalid, NetworkSection, RunConfig, RunSection, StorageSection};
 
 const ID_CHARS_MAX: usize = 64;
+const LICENSE_CHARS_MAX: usize = 64;
+/// Two files for each, as large as the model.
+const KEEP_MODELS_MAX: usize = 8;
 const TITLE_CHARS_MAX: usize = 100;
 const PURPOSE_CHARS_MAX: usize = 500;
 const HIDDEN_LAYERS_MAX: usize = 8;
@@ -22,54 +25,78 @@ const SHUFFLE_BUFFER_SAMPLES_MAX: u32 = 1_000_000;
 /// Keeps a shard of images of 28 by 28 pixels within the protocol's limit.
 const SHARD_SAMPLES_MAX: usize = 50_000;
 
-pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
-    run(&config.run)?;
-    compression(config)?;
-    super::local_steps::validate(config)?;
-    super::recomputation::validate(config)?;
-    config.averaging.validate(config.run.micro_batch_size)?;
-    config.aggregators.validate()?;
-    Invalid::check_range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
-    data(config)?;
-    for url in &config.data.base_urls {
-        let good = url.starts_with("https://") || url.starts_with("http://");
-        Invalid::check("data.base_urls", good, "each begins with https:// or http://", url)?;
+/// The first mistake of each part.
+pub(super) fn mistakes(config: &RunConfig) -> Vec<Invalid> {
+    let parts = [
+        run(&config.run),
+        compression(config),
+        super::local_steps::validate(config),
+        super::recomputation::validate(config),
+        config.averaging.validate(config.run.micro_batch_size),
+        config.aggregators.validate(),
+        data(config),
+        storage(&config.storage),
+        network(&config.network),
+        config.limits.validate(),
+        config.conversations.validate(),
+        config.dht.validate(),
+        config.contributions.validate(),
+        super::access::validate(&config.access),
+        device(config),
+        Invalid::check_range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000),
+        config.telemetry.validate(),
+    ];
+    parts.into_iter().filter_map(Result::err).collect()
+}
+
+fn storage(storage: &StorageSection) -> Result<(), Invalid> {
+    let every = storage.checkpoint_every_epochs;
+    Invalid::check_range("storage.checkpoint_every_epochs", every, 1..=1_000_000)?;
+    Invalid::check_range("storage.keep_checkpoints", storage.keep_checkpoints, 1..=1000)?;
+    Invalid::check_range("storage.keep_models", storage.keep_models.len(), 0..=KEEP_MODELS_MAX)?;
+    for age in &storage.keep_models {
+        let allowed = Duration::from_secs(1)..=Duration::from_secs(366 * 24 * 3600);
+        Invalid::check_duration("storage.keep_models", *age, allowed)?;
     }
-    Invalid::check_range(
-        "storage.checkpoint_every_epochs",
-        config.storage.checkpoint_every_epochs,
-        1..=1_000_000,
-    )?;
-    Invalid::check_range("storage.keep_checkpoints", config.storage.keep_checkpoints, 1..=1000)?;
-    Invalid::check("network.listen", !config.network.listen.is_empty(), "at least one address", "[]")?;
-    Invalid::check_range("network.http_connections", config.network.http_connections, 1..=1_000_000)?;
+    Ok(())
+}
+
+fn network(network: &NetworkSection) -> Result<(), Invalid> {
+    Invalid::check("network.listen", !network.listen.is_empty(), "at least one address", "[]")?;
+    Invalid::check_range("network.http_connections", network.http_connections, 1..=1_000_000)?;
     let timeout = Duration::from_secs(20)..=Duration::from_secs(3600);
-    Invalid::check_duration("network.http_timeout", config.network.http_timeout, timeout)?;
-    Invalid::check_range("network.contributors_max", config.network.contributors_max, 1..=1_000_000)?;
-    for relay in &config.network.relays {
+    Invalid::check_duration("network.http_timeout", network.http_timeout, timeout)?;
+    let per_minute = network.http_requests_per_address_and_minute;
+    let name = "network.http_requests_per_address_and_minute";
+    Invalid::check_range(name, per_minute, 60..=10_000_000)?;
+    Invalid::check_range("network.contributors_max", network.contributors_max, 1..=1_000_000)?;
+    for relay in &network.relays {
         let good = matches!(relay.iter().last(), Some(Protocol::P2p(_)));
         Invalid::check("network.relays", good, "each ends with /p2p/<peer id>", relay)?;
     }
-    for peer in &config.network.dht_peers {
+    for peer in &network.dht_peers {
         let good = matches!(peer.iter().last(), Some(Protocol::P2p(_)));
         Invalid::check("network.dht_peers", good, "each ends with /p2p/<peer id>", peer)?;
     }
-    config.limits.validate()?;
-    config.conversations.validate()?;
-    config.dht.validate()?;
-    config.contributions.validate()?;
-    super::access::validate(&config.access)?;
+    Ok(())
+}
+
+fn device(config: &RunConfig) -> Result<(), Invalid> {
     Invalid::check(
         "device.contributes",
         !config.device.contributes || config.access.mode == AccessMode::Open,
         "false, unless [access] is open: a backbone has no invitation to its own run",
         config.device.contributes,
-    )?;
-    Invalid::check_range("evaluation.every_epochs", config.evaluation.every_epochs, 1..=1_000_000)
+    )
 }
 
 /// Text is for a transformer, and a transformer for text; other models are for pictures.
 fn data(config: &RunConfig) -> Result<(), Invalid> {
+    Invalid::check_range("data.shard_samples", config.data.shard_samples.get(), 1..=SHARD_SAMPLES_MAX)?;
+    for url in &config.data.base_urls {
+        let good = url.starts_with("https://") || url.starts_with("http://");
+        Invalid::check("data.base_urls", good, "each begins with https:// or http://", url)?;
+    }
     if let Some(text) = &config.data.text {
         text.validate()?;
     }
@@ -89,6 +116,11 @@ fn run(run: &RunSection) -> Result<(), Invalid> {
     Invalid::check("run.id", good, "1 to 64 lower-case letters, digits and dashes", format!("{id:?}"))?;
     text("run.title", &run.title, TITLE_CHARS_MAX)?;
     text("run.purpose", &run.purpose, PURPOSE_CHARS_MAX)?;
+    if let Some(license) = &run.license {
+        let known = |c: char| c.is_ascii_alphanumeric() || "-.+".contains(c);
+        let good = (1..=LICENSE_CHARS_MAX).contains(&license.len()) && license.chars().all(known);
+        Invalid::check("run.license", good, "an SPDX id, such as \"mit\"", format!("{license:?}"))?;
+    }
     if let ModelKind::Mlp { hidden } = &run.model {
         let good = (1..=HIDDEN_LAYERS_MAX).contains(&hidden.len())
             && hidden.iter().all(|units| (1..=HIDDEN_UNITS_MAX).contains(units));
@@ -149,15 +181,6 @@ pub(super) fn text(key: &'static str, got: &str, chars_max: usize) -> Result<(),
     Invalid::check(key, good, format!("1 to {chars_max} characters"), format!("({n_chars} characters)"))
 }
 
-/// Line, from 1, on which `section.key` stands in a text that parses.
-pub(super) fn line_of(text: &str, key: &str) -> Option<usize> {
-    let (section, key) = key.split_once('.')?;
-    let document = toml::de::DeTable::parse(text).ok()?;
-    let table = document.get_ref().get(section)?.get_ref().as_table()?;
-    let (key, _) = table.get_key_value(key)?;
-    Some(text.get(..key.span().start)?.matches('\n').count() + 1)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -213,7 +236,7 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, Break); 47] = [
+        let cases: [(&str, Break); 50] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
@@ -271,6 +294,9 @@ mod tests {
             ("data.text.sources", |c| of_text(c).sources[0].weight = 0.0),
             ("data.base_urls", |c| c.data.base_urls.push("ftp://x".into())),
             ("storage.keep_checkpoints", |c| c.storage.keep_checkpoints = 0),
+            ("storage.keep_models", |c| c.storage.keep_models = vec![Duration::ZERO]),
+            ("storage.keep_models", |c| c.storage.keep_models = vec![Duration::from_secs(60); 9]),
+            ("run.license", |c| c.run.license = Some("two words".into())),
             ("network.listen", |c| c.network.listen.clear()),
             ("evaluation.every_epochs", |c| c.evaluation.every_epochs = 0),
             ("limits.connections", |c| c.limits.connections = 0),
@@ -288,10 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_a_key_is_found_in_any_notation() {
-        assert_eq!(line_of("[run]\n\nid = \"x\"", "run.id"), Some(3));
-        assert_eq!(line_of("run.id = \"x\"", "run.id"), Some(1));
-        assert_eq!(line_of("\nrun = { id = \"x\" }", "run.id"), Some(2));
-        assert_eq!(line_of("[run]", "run.id"), None);
+    fn each_part_tells_its_own_mistake() {
+        let mut config = RunConfig::default();
+        config.run.id = String::new();
+        config.network.listen.clear();
+        config.evaluation.every_epochs = 0;
+        let keys: Vec<&str> = mistakes(&config).iter().map(|mistake| mistake.key).collect();
+        assert_eq!(keys, ["run.id", "network.listen", "evaluation.every_epochs"]);
     }
 }

@@ -24,7 +24,8 @@ impl ContributionsSection {
     pub(super) fn validate(&self) -> Result<(), Invalid> {
         let Some(url) = &self.database else { return Ok(()) };
         let is_good = url.starts_with("postgres://") || url.starts_with("postgresql://");
-        let scheme = url.split("://").next().unwrap_or_default();
-        Invalid::check("contributions.database", is_good, "begins with postgres://", scheme)
+        // What follows may be a password.
+        let got = url.split_once("://").map_or("(something else)", |(scheme, _)| scheme);
+        Invalid::check("contributions.database", is_good, "begins with postgres://", got)
     }
 }

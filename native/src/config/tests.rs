@@ -36,12 +36,14 @@ fn the_example_shows_every_key() {
     assert_eq!(keys(&written), keys(&example));
     for optional in [
         "# folder = ",
+        "# license = ",
         "# cache = ",
         "# clip_norm = ",
         "# memory = ",
         "# operator = ",
         "# database = ",
         "# text = ",
+        "# otlp = ",
         "# [run.recomputation]\n# share = 0.05\n# tolerance = 0.05\n",
     ] {
         assert!(EXAMPLE.contains(optional), "{optional}");
@@ -121,6 +123,10 @@ fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
         ("[run]\noptimizer = { kind = \"adamw\" }", &["line 2", "adamw", "sgd-momentum"]),
         ("[aggregators]\npeers = [\"/ip4/192.0.2.1/tcp/4001\"]", &["line 2", "barnraise id"]),
         ("[aggregators]\ncodec = \"int4\"", &["line 2", "f32"]),
+        ("[aggregators]\nreducers = \"all\"", &["line 2", "all", "anybody"]),
+        ("[aggregators]\nreducers = \"named\"", &["line 2", "reducer_peers"]),
+        ("[aggregators]\nreducers = \"anybody\"\nrank = 2", &["line 2", "rank"]),
+        ("[aggregators]\nreducer_peers = [\"nobody\"]", &["line 2", "no peer id"]),
         ("[aggregators]\npatience = \"1h\"", &["aggregators.", "deadline"]),
         ("[device]\nprecision = \"f16\"", &["line 2", "f16", "mixed"]),
         ("[nonsense]", &["line 1", "nonsense", "storage"]),
@@ -138,8 +144,50 @@ fn a_value_that_cannot_work_is_shown_with_its_line() {
     let error = error("[run]\n# a comment\nid = \"a\"\ntarget_batch_size = 32\n");
     assert_eq!(
         error,
-        "run.toml, line 4: run.target_batch_size = 32: at least the micro batch size, 64, and at most 10000000"
+        "run.toml, line 4, column 1: run.target_batch_size = 32: at least the micro batch size, 64, and at most \
+         10000000\n 4 | target_batch_size = 32\n   | ^^^^^^^^^^^^^^^^^"
     );
+}
+
+#[test]
+fn every_key_may_come_from_the_environment() {
+    let table = toml::Table::try_from(RunConfig::default()).unwrap();
+    let mut variables = Vec::new();
+    for (section, keys) in &table {
+        for (key, value) in keys.as_table().unwrap() {
+            let name = format!("BARNRAISE__{section}__{key}").to_uppercase();
+            variables.push((OsString::from(name), OsString::from(value.to_string())));
+        }
+    }
+    assert!(variables.len() > 60, "{} keys", variables.len());
+    let environment = Environment::of(variables, SECRETS).unwrap();
+    let config: RunConfig = environment.apply(&toml::Table::new()).unwrap();
+    assert_eq!(config, RunConfig::default());
+}
+
+#[test]
+fn the_environment_wins_over_the_file_and_over_dev() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, secret) = (folder.path().join("run.toml"), folder.path().join("database"));
+    std::fs::write(&path, "[run]\nid = \"a\"\n[storage]\nfolder = \"here\"").unwrap();
+    std::fs::write(&secret, "postgres://barn@db/runs\n").unwrap();
+    let variables = |values: &[(&str, &str)]| {
+        let values = values.iter().map(|(name, value)| (name.into(), value.into()));
+        Environment::of(values, SECRETS).unwrap()
+    };
+    let environment = variables(&[
+        ("BARNRAISE__RUN__ID", "b"),
+        ("BARNRAISE__STORAGE__FOLDER", "there"),
+        ("BARNRAISE__CONTRIBUTIONS__DATABASE_FILE", secret.to_str().unwrap()),
+    ]);
+    let config = RunConfig::load_in(&path, &environment).unwrap();
+    assert_eq!((config.run.id.as_str(), config.storage.folder), ("b", folder.path().join("there")));
+    assert_eq!(config.contributions.database.as_deref(), Some("postgres://barn@db/runs"));
+    let dev = RunConfig::dev_in(Path::new("/cache"), &variables(&[("BARNRAISE__RUN__SEED", "7")])).unwrap();
+    assert_eq!((dev.run.seed, dev.storage.folder), (7, "/cache/dev-run".into()));
+    let error = RunConfig::dev_in(Path::new("/cache"), &variables(&[("BARNRAISE__RUN__ID", "B")]));
+    let error = error.unwrap_err().to_string();
+    assert!(error.starts_with("the variable BARNRAISE__RUN__ID: run.id = \"B\""), "{error}");
 }
 
 #[test]

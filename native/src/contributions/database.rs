@@ -98,6 +98,11 @@ impl Database {
         })
     }
 
+    /// Whether it answers.
+    pub(super) async fn answers(&self) -> bool {
+        on!(self, pool => sqlx::query("SELECT 1").execute(pool).await.is_ok())
+    }
+
     /// Writes what is in memory, and closes.
     pub(super) async fn close(&self) {
         on!(self, pool => pool.close().await);
@@ -142,6 +147,7 @@ fn migrator() -> Migrator {
         migration(1, "contributions", include_str!("../../migrations/contributions/0001_contributions.sql")),
         migration(2, "relays", include_str!("../../migrations/contributions/0002_relays.sql")),
         migration(3, "convictions", include_str!("../../migrations/contributions/0003_convictions.sql")),
+        migration(4, "names", include_str!("../../migrations/contributions/0004_names.sql")),
     ];
     Migrator { migrations: Cow::Owned(all), ..Migrator::DEFAULT }
 }

@@ -5,18 +5,22 @@
 //! left unwritten, is read from the journal, which forgets an epoch only after the database has it. A
 //! contribution is one row by its peer and number, however often it is written.
 //!
-//! Refusals, the aggregator's work and what relays carried are counted in memory and written with the rest: of those a crash loses
-//! the last half second.
+//! Refusals, the aggregator's work, what relays carried and what native peers averaged are counted in memory and written
+//! with the rest: of those a crash loses the last half second.
 
 mod crediting;
 mod database;
 mod receipts;
 mod recorder;
+mod reducers;
 mod relays;
+mod standing;
 mod store;
 
 pub use self::crediting::Crediting;
 pub use self::receipts::{Issuer, KnownReceipts};
 pub use self::recorder::{Recorder, Recording, Refused, WorkMeter};
+pub use self::reducers::ReducerMeter;
 pub use self::relays::{RelayMeter, Relayed};
+pub use self::standing::Names;
 pub use self::store::{BadQuery, Batch, Question, Store, StoreError, Work};

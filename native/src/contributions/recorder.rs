@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::receipts::Issuer;
+use super::reducers::ReducerMeter;
 use super::relays::{RelayMeter, Relayed};
 use super::store::{Batch, Store, StoreError, Work};
 use crate::storage::journal::{Journal, JournalError};
@@ -63,6 +64,8 @@ pub struct WorkMeter {
     microseconds: AtomicU64,
     /// What came through relays.
     pub relays: RelayMeter,
+    /// What native peers averaged.
+    pub reducers: ReducerMeter,
 }
 
 impl WorkMeter {
@@ -120,6 +123,7 @@ pub struct Recording {
     refused_written: BTreeMap<&'static str, u64>,
     work_written: Work,
     relayed_written: BTreeMap<PeerId, Relayed>,
+    reduced_written: BTreeMap<PeerId, u64>,
     /// All of the journal's earlier epochs are in the database.
     recorded_before: u64,
     forget_before: u64,
@@ -157,6 +161,7 @@ impl Recording {
             refused_written: BTreeMap::new(),
             work_written: Work::default(),
             relayed_written: BTreeMap::new(),
+            reduced_written: BTreeMap::new(),
             recorded_before,
             forget_before: 0,
             is_failing: false,
@@ -234,7 +239,13 @@ impl Recording {
             let more = sums.since(self.relayed_written.get(relay).copied().unwrap_or_default());
             (more != Relayed::default()).then(|| (relay.to_string(), more))
         };
+        let reduced = self.work.reducers.read();
+        let averaged = |(peer, n_bytes): (&PeerId, &u64)| {
+            let more = n_bytes.saturating_sub(self.reduced_written.get(peer).copied().unwrap_or_default());
+            (more > 0).then(|| (peer.to_string(), more))
+        };
         let batch = Batch {
+            reduced: reduced.iter().filter_map(averaged).collect(),
             relayed: relayed.iter().filter_map(carried).collect(),
             receipts: std::mem::take(&mut self.taken),
             refused: refused.iter().filter_map(more).collect(),
@@ -249,7 +260,7 @@ impl Recording {
             return Err(error.into());
         }
         (self.refused_written, self.work_written) = (refused, work);
-        self.relayed_written = relayed;
+        (self.relayed_written, self.reduced_written) = (relayed, reduced);
         self.recorded_before = newest.unwrap_or(self.recorded_before);
         Ok(batch.receipts.len() == BATCH_MAX)
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use barnraise_protocol::DisplayName;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::api::{
     AggregatorTotals, CONTRIBUTORS_DEFAULT, CONTRIBUTORS_MAX, Contributions, ContributionsQuery,
@@ -107,6 +108,8 @@ pub struct Batch {
     pub work: Work,
     /// What more came through relays, by their ids in base58.
     pub relayed: BTreeMap<String, Relayed>,
+    /// Encoded bytes that native peers averaged more, by their ids in base58.
+    pub reduced: BTreeMap<String, u64>,
     /// All contributions of earlier epochs in the aggregator's journal are recorded then.
     pub recorded_before: Option<u64>,
 }
@@ -137,8 +140,8 @@ impl Work {
 /// The open database, for one run and one of its aggregators. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Store {
-    database: Database,
-    run_id: String,
+    pub(super) database: Database,
+    pub(super) run_id: String,
     aggregator: String,
     shown: Arc<Mutex<Option<(Instant, Question, Contributions)>>>,
 }
@@ -163,9 +166,14 @@ impl Sums {
     }
 }
 
-type ContributorRow = (String, i64, i64, i64, i64, i64);
+type ContributorRow = (String, i64, i64, i64, i64, i64, Option<String>);
 
 const CONTRIBUTOR_COLUMNS: &str = "peer, n_contributions, n_samples, n_bytes, milliseconds, last_epoch";
+/// The same, and the name that is shown.
+const NAMED_COLUMNS: &str =
+    "contributors.peer, n_contributions, n_samples, n_bytes, milliseconds, last_epoch, name";
+const WITH_NAMES: &str = "contributors LEFT JOIN names ON names.run_id = contributors.run_id \
+    AND names.peer = contributors.peer AND names.is_hidden = 0";
 
 impl Store {
     /// Opens the server at `url`, or the file in `folder`; made and migrated if need be.
@@ -214,6 +222,9 @@ impl Store {
         }
         self.add_refusals(&mut changes, &batch.refused).await?;
         self.add_work(&mut changes, batch).await?;
+        for (peer, n_bytes) in &batch.reduced {
+            self.add_work_of(&mut changes, peer, Work { n_bytes: *n_bytes, ..Work::default() }).await?;
+        }
         self.add_relayed(&mut changes, &batch.relayed).await?;
         if all.n_contributions > 0 {
             add_to_run(&mut changes, run, n_new, &all).await?;
@@ -257,22 +268,28 @@ impl Store {
     }
 
     async fn add_work(&self, changes: &mut Changes, batch: &Batch) -> Result<(), sqlx::Error> {
-        let Work { n_steps, n_bytes, microseconds } = batch.work;
         if batch.work == Work::default() && batch.recorded_before.is_none() {
             return Ok(());
         }
+        self.add_work_of(changes, &self.aggregator, batch.work).await?;
+        if let Some(epoch) = batch.recorded_before {
+            let (run, peer) = (Value::Text(&self.run_id), Value::Text(&self.aggregator));
+            let update = "UPDATE aggregators SET recorded_before = $3 WHERE run_id = $1 AND peer = $2";
+            changes.execute(update, &[run, peer, int(epoch)]).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_work_of(&self, changes: &mut Changes, peer: &str, work: Work) -> Result<(), sqlx::Error> {
+        let Work { n_steps, n_bytes, microseconds } = work;
         let upsert = "INSERT INTO aggregators \
             (run_id, peer, n_steps, n_bytes, microseconds, recorded_before) \
             VALUES ($1, $2, $3, $4, $5, 0) ON CONFLICT (run_id, peer) DO UPDATE SET \
             n_steps = aggregators.n_steps + excluded.n_steps, \
             n_bytes = aggregators.n_bytes + excluded.n_bytes, \
             microseconds = aggregators.microseconds + excluded.microseconds";
-        let (run, peer) = (Value::Text(&self.run_id), Value::Text(&self.aggregator));
+        let (run, peer) = (Value::Text(&self.run_id), Value::Text(peer));
         changes.execute(upsert, &[run, peer, int(n_steps), int(n_bytes), int(microseconds)]).await?;
-        if let Some(epoch) = batch.recorded_before {
-            let update = "UPDATE aggregators SET recorded_before = $3 WHERE run_id = $1 AND peer = $2";
-            changes.execute(update, &[run, peer, int(epoch)]).await?;
-        }
         Ok(())
     }
 
@@ -303,14 +320,23 @@ impl Store {
         Ok(epoch.map_or(0, unsigned))
     }
 
-    /// Totals, and the contributors that were asked for. What many ask at the same time is looked up once.
+    /// Totals, and the contributors that were asked for. What many ask at the same time is looked up once; what they ask
+    /// of one peer is looked up each time.
     ///
     /// # Errors
     /// The database cannot be read.
     pub async fn contributions(&self, question: &Question) -> Result<Contributions, StoreError> {
-        if question.peer.is_some() {
-            return self.read(question).await;
+        let mut answer = self.of_all(&Question { peer: None, ..question.clone() }).await?;
+        if let Some(peer) = question.peer {
+            answer.peer = self.contributor(peer).await?;
         }
+        if let Some(totals) = &answer.peer {
+            answer.rank = self.rank(&totals.peer, totals.given.n_samples).await?;
+        }
+        Ok(answer)
+    }
+
+    async fn of_all(&self, question: &Question) -> Result<Contributions, StoreError> {
         let mut shown = self.shown.lock().await;
         match &*shown {
             Some((at, asked, answer)) if asked == question && at.elapsed() < SHOWN_FOR => Ok(answer.clone()),
@@ -330,15 +356,12 @@ impl Store {
             sqlx::query_as(select).bind(run).fetch_optional(pool).await?
         });
         let (n_contributors, n_contributions, n_samples, n_bytes, milliseconds) = totals.unwrap_or_default();
-        let peer = match question.peer {
-            Some(peer) => self.contributor(peer).await?,
-            None => None,
-        };
         Ok(Contributions {
             totals: given(n_contributions, n_samples, n_bytes, milliseconds),
             n_contributors: unsigned(n_contributors),
             contributors: self.contributors(question).await?,
-            peer,
+            peer: None,
+            rank: None,
             aggregators: self.aggregators().await?,
             relays: self.relays().await?,
             refused: self.refused().await?,
@@ -347,8 +370,9 @@ impl Store {
 
     async fn contributors(&self, question: &Question) -> Result<Vec<ContributorTotals>, StoreError> {
         let select = format!(
-            "SELECT {CONTRIBUTOR_COLUMNS} FROM contributors WHERE run_id = $1 \
-            AND peer NOT IN (SELECT peer FROM convictions WHERE run_id = $1) ORDER BY n_samples DESC, peer LIMIT $2 OFFSET $3"
+            "SELECT {NAMED_COLUMNS} FROM {WITH_NAMES} WHERE contributors.run_id = $1 \
+            AND contributors.peer NOT IN (SELECT peer FROM convictions WHERE run_id = $1) \
+            ORDER BY n_samples DESC, contributors.peer LIMIT $2 OFFSET $3"
         );
         let (limit, offset) = (i64::from(question.limit), i64::from(question.offset));
         let rows: Vec<ContributorRow> = on!(&self.database, pool => {
@@ -358,12 +382,21 @@ impl Store {
     }
 
     async fn contributor(&self, peer: PeerId) -> Result<Option<ContributorTotals>, StoreError> {
-        let select =
-            format!("SELECT {CONTRIBUTOR_COLUMNS} FROM contributors WHERE run_id = $1 AND peer = $2");
+        let select = format!(
+            "SELECT {NAMED_COLUMNS} FROM {WITH_NAMES} WHERE contributors.run_id = $1 AND contributors.peer = $2"
+        );
         let row: Option<ContributorRow> = on!(&self.database, pool => {
             sqlx::query_as(&select).bind(&self.run_id).bind(peer.to_string()).fetch_optional(pool).await?
         });
         Ok(row.map(contributor))
+    }
+
+    /// What one peer gave, if it ever did.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn of_peer(&self, peer: PeerId) -> Result<Option<ContributorTotals>, StoreError> {
+        self.contributor(peer).await
     }
 
     async fn aggregators(&self) -> Result<Vec<AggregatorTotals>, StoreError> {
@@ -402,6 +435,11 @@ impl Store {
             sqlx::query_as(select).bind(&self.run_id).fetch_all(pool).await?
         });
         Ok(rows.into_iter().map(|(reason, n)| RefusalCount { reason, n: unsigned(n) }).collect())
+    }
+
+    /// Whether the database answers.
+    pub async fn is_at_hand(&self) -> bool {
+        self.database.answers().await
     }
 
     /// Writes what is in memory, and closes.
@@ -486,9 +524,11 @@ async fn add_to_run(
 }
 
 fn contributor(row: ContributorRow) -> ContributorTotals {
-    let (peer, n_contributions, n_samples, n_bytes, milliseconds, last_epoch) = row;
+    let (peer, n_contributions, n_samples, n_bytes, milliseconds, last_epoch, name) = row;
     let given = given(n_contributions, n_samples, n_bytes, milliseconds);
-    ContributorTotals { peer, given, last_epoch: unsigned(last_epoch) }
+    // It was one when it was written; an operator may have written another.
+    let name = name.and_then(|name| DisplayName::new(&name).ok());
+    ContributorTotals { peer, name, given, last_epoch: unsigned(last_epoch) }
 }
 
 fn given(n_contributions: i64, n_samples: i64, n_bytes: i64, milliseconds: i64) -> Given {
@@ -505,10 +545,10 @@ fn text_of(peer: PublicKey) -> Option<String> {
     peer_id(peer).map(|id| id.to_string())
 }
 
-fn int(number: u64) -> Value<'static> {
+pub(super) fn int(number: u64) -> Value<'static> {
     Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-fn unsigned(number: i64) -> u64 {
+pub(super) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }

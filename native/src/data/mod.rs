@@ -11,6 +11,7 @@ pub mod text;
 
 use std::path::Path;
 
+use barnraise_learning::unigram::Vocabulary;
 use barnraise_protocol::dataset::{SampleKind, Samples};
 
 /// A data set in memory.
@@ -24,6 +25,8 @@ pub struct TrainingData {
     pub train: Samples,
     /// Held out, to be evaluated on.
     pub test: Samples,
+    /// What tokens mean, where it is text.
+    pub vocabulary: Option<Vocabulary>,
 }
 
 /// Why there is no training data.

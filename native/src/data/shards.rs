@@ -334,7 +334,13 @@ mod tests {
         let shape = ImageShape { height: 2, width: 2, channels: 1 };
         let class_names = (0..10).map(|class| format!("Class {class}")).collect();
         let kind = SampleKind::Images { shape, class_names };
-        TrainingData { name: "numbers".into(), kind, train: part(n_train), test: part(n_test) }
+        TrainingData {
+            name: "numbers".into(),
+            kind,
+            train: part(n_train),
+            test: part(n_test),
+            vocabulary: None,
+        }
     }
 
     fn sharding(shard_samples: usize, seed: u64) -> Sharding {
@@ -404,7 +410,7 @@ mod tests {
         let train = Samples::Tokens(TokenSequences { length: 4, ids });
         let test = Samples::Tokens(TokenSequences { length: 4, ids: vec![3; 40] });
         let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106 });
-        let data = TrainingData { name: "text".into(), kind, train, test };
+        let data = TrainingData { name: "text".into(), kind, train, test, vocabulary: None };
         let store = ShardStore::open(Storage::in_memory(), &data, sharding(10, 1)).await.unwrap();
         let mut seen = Vec::new();
         for shard in decoded(&store).await {

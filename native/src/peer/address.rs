@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use barnraise_protocol::api::RunStatus;
+use barnraise_protocol::api::{RunStatus, Runs};
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
+use serde::de::DeserializeOwned;
 
 use crate::cli::JoinAddress;
 
@@ -24,6 +25,9 @@ pub(super) enum AddressError {
     /// Something answers, and it is no backbone.
     #[error("no run at {url}: it answered {status}")]
     NoRun { url: String, status: u16 },
+    /// Several runs are there.
+    #[error("several runs are at {page}: join one of them, {}", join_with(listed, page))]
+    Several { page: String, listed: Vec<String> },
     /// Something answers that this build does not understand.
     #[error("{url} is no backbone that this version understands: {reason}")]
     NotUnderstood { url: String, reason: String },
@@ -46,7 +50,10 @@ pub(super) async fn resolve(address: &JoinAddress) -> Result<Vec<Multiaddr>, Add
     let url = format!("{page}/api/run");
     let asked = url.clone();
     let fetched = tokio::task::spawn_blocking(move || fetch(asked)).await;
-    let status = fetched.map_err(|_| AddressError::Aborted { url: url.clone() })??;
+    let status: RunStatus = match fetched.map_err(|_| AddressError::Aborted { url: url.clone() })? {
+        Err(no_run @ AddressError::NoRun { .. }) => return Err(several(page).await.unwrap_or(no_run)),
+        fetched => fetched?,
+    };
     let dialled = to_dial(&status.addresses);
     if dialled.is_empty() {
         let listed = status.addresses.into_iter().take(ADDRESSES_MAX).collect();
@@ -55,7 +62,23 @@ pub(super) async fn resolve(address: &JoinAddress) -> Result<Vec<Multiaddr>, Add
     Ok(dialled)
 }
 
-fn fetch(url: String) -> Result<RunStatus, AddressError> {
+/// Whether it is the address of several runs.
+async fn several(page: &str) -> Option<AddressError> {
+    let url = format!("{page}/api/runs");
+    let Runs { runs, .. } = tokio::task::spawn_blocking(move || fetch(url)).await.ok()?.ok()?;
+    let listed = runs.into_iter().map(|run| run.id).collect();
+    Some(AddressError::Several { page: page.to_owned(), listed })
+}
+
+fn join_with(listed: &[String], page: &str) -> String {
+    if listed.is_empty() {
+        return format!("as {page}/run/<id>; none of them is listed");
+    }
+    let addresses: Vec<String> = listed.iter().map(|id| format!("{page}/run/{id}")).collect();
+    addresses.join(" or ")
+}
+
+fn fetch<T: DeserializeOwned>(url: String) -> Result<T, AddressError> {
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_global(Some(STATUS_TIMEOUT))
         .user_agent(concat!("barnraise/", env!("CARGO_PKG_VERSION")))

@@ -33,6 +33,8 @@ struct Shown {
     activity: Option<Activity>,
     given: Contribution,
     run: Option<Progress>,
+    /// Parts that were averaged for the backbones, and bytes of gradients that came for them.
+    reduced: Option<(u64, u64)>,
     line_at: Option<Moment>,
 }
 
@@ -82,6 +84,11 @@ impl Display {
             Event::Activity(_) | Event::Contribution(_) | Event::Progress(_) => self.update(event, now),
             Event::Receipt(_) | Event::Prediction { .. } | Event::Gallery { .. } => {}
         }
+    }
+
+    /// This machine has averaged so many parts, of so many bytes of gradients.
+    pub fn on_reduced(&self, n_parts: u64, n_bytes: u64) {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).reduced = Some((n_parts, n_bytes));
     }
 
     fn update(&self, event: &Event, now: Moment) {
@@ -148,6 +155,7 @@ impl Shown {
             parts.extend((others > 0).then(|| format!("{others} others")));
         }
         parts.extend(data(&given.shards));
+        parts.extend(self.reduced.map(|(n, bytes)| format!("{n} parts averaged, {}", ByteSize(bytes))));
         parts.join(" · ")
     }
 }
@@ -281,6 +289,9 @@ mod tests {
             shown.line(),
             "Training on epoch 7 · 128 samples accepted of 192 computed · 100 samples/s · loss 0.500"
         );
+        shown.reduced = Some((3, 2048));
+        assert!(shown.line().ends_with(" · 3 parts averaged, 2.0 KiB"), "{}", shown.line());
+        shown.reduced = None;
         let shards =
             ShardTraffic { bytes_from_peers: 2048, bytes_from_backbone: 512, n_failed: 1, n_wrong: 3 };
         shown.take(&Event::Contribution(Contribution { shards, ..Contribution::default() }));

@@ -1,7 +1,8 @@
 //! `barnraise join`: this machine lends a hand to a run, until it is told to stop.
 //!
 //! The way through the run is `barnraise-contributor`'s, the same as in a tab; here are the network, the
-//! clock, the cache on disk, the terminal and the signals around it. It listens only for peers that want shards.
+//! clock, the cache on disk, the terminal and the signals around it. It listens only for peers that want shards, and for
+//! backbones for which it averages.
 
 mod address;
 mod cache;
@@ -13,6 +14,7 @@ mod find;
 mod platform;
 pub mod progress;
 pub mod receipts;
+mod reducing;
 mod sharing;
 
 use std::cell::RefCell;
@@ -24,6 +26,7 @@ use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, c
 use barnraise_learning::{ComputeDevice, DeviceChoice, open_device};
 use barnraise_protocol::Sha256Hash;
 use barnraise_swarm::activity::{Activity, Contribution};
+use barnraise_swarm::conduct::Conduct;
 use bytesize::ByteSize;
 use futures::channel::mpsc;
 use libp2p::Multiaddr;
@@ -36,6 +39,7 @@ use cache::ShardCache;
 use display::Display;
 use platform::{Doors, NativePlatform};
 use receipts::ReceiptFile;
+use reducing::Reducing;
 use sharing::Sharing;
 
 /// Contributes until the person, `--samples` or the run ends it; returns what was given.
@@ -58,7 +62,10 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     display.say(&format!("Computing on {}, as peer {}.", device.name(), keypair.public().to_peer_id()));
 
     let (mut commands, received) = mpsc::channel(COMMANDS_MAX);
-    commands.try_send(Command::Start).context("a new channel is full")?;
+    let conduct = Conduct { duty: args.throttle, ..Conduct::default() };
+    for command in [Command::Conduct(conduct), Command::Name(args.name), Command::Start] {
+        commands.try_send(command).context("a new channel is full")?;
+    }
     let leave = {
         let (mut commands, display) = (commands.clone(), display.clone());
         move || {
@@ -81,11 +88,17 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
         ));
     }
     let doors = Doors { listen: args.listen, relays: args.relay };
-    let platform = NativePlatform::new(args.address.address, args.run, keypair, cache);
-    let platform = match sharing.clone() {
-        Some(sharing) => platform.with_sharing(sharing, doors),
-        None => platform,
-    };
+    let reducing = args.reduce.map(|speed| Reducing::new(speed.as_u64(), display.clone()));
+    let mut platform = NativePlatform::new(args.address.address, args.run, keypair, cache).with_doors(doors);
+    if let Some(sharing) = sharing.clone() {
+        platform = platform.with_sharing(sharing);
+    }
+    if let Some(reducing) = reducing.clone() {
+        display.say(
+            "Parts of the average are computed for the run's backbones, where they can dial this machine.",
+        );
+        platform = platform.with_reducing(reducing);
+    }
     let watch = RefCell::new(Watch { commands, samples: args.samples, was_described: false, failure: None });
     let given = contribute(&platform, config, received, |event| {
         watch.borrow_mut().on_event(&event);
@@ -101,6 +114,11 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     let passed_on = sharing.map_or(0, |sharing| sharing.n_bytes_passed_on());
     if passed_on > 0 {
         display.say(&format!("{} of shards were passed on to other peers.", ByteSize(passed_on)));
+    }
+    let (n_parts, n_bytes) = reducing.map_or((0, 0), |reducing| reducing.given());
+    if n_parts > 0 {
+        let n_bytes = ByteSize(n_bytes);
+        display.say(&format!("{n_parts} parts were averaged for the backbones, of {n_bytes} of gradients."));
     }
     match watch.into_inner().failure {
         Some(reason) if given.n_accepted == 0 => bail!(reason),

@@ -20,6 +20,7 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
 
 use super::cache::ShardCache;
+use super::reducing::{self, Reducing};
 use super::sharing::{Attached, Sharing};
 use super::{address, find};
 use crate::cli::{JoinAddress, RunName};
@@ -41,6 +42,7 @@ struct Connection {
     node: Node,
     backbone: PeerId,
     attached: Option<Rc<Attached>>,
+    reducing: Option<reducing::Attached>,
 }
 
 /// Clock, network and shard cache of `barnraise join`.
@@ -61,6 +63,7 @@ pub(super) struct NativePlatform {
     /// The backbone that was found last.
     found: Cell<Option<PeerId>>,
     sharing: Option<Sharing>,
+    reducing: Option<Reducing>,
     doors: Doors,
     started: Instant,
     /// A node of its own for each connection: nothing of a broken one lives on in the next.
@@ -85,6 +88,7 @@ impl NativePlatform {
             went_away: Cell::new(false),
             found: Cell::new(None),
             sharing: None,
+            reducing: None,
             doors: Doors::default(),
             started: Instant::now(),
             connection: RefCell::new(None),
@@ -96,9 +100,19 @@ impl NativePlatform {
         Self { moves: false, ..self }
     }
 
-    /// The same; it takes shards from other peers, and passes them on to those who find it at its doors.
-    pub(super) fn with_sharing(self, sharing: Sharing, doors: Doors) -> Self {
-        Self { sharing: Some(sharing), doors, ..self }
+    /// The same; others find it at its doors, where it has something for them.
+    pub(super) fn with_doors(self, doors: Doors) -> Self {
+        Self { doors, ..self }
+    }
+
+    /// The same; it takes shards from other peers, and passes them on.
+    pub(super) fn with_sharing(self, sharing: Sharing) -> Self {
+        Self { sharing: Some(sharing), ..self }
+    }
+
+    /// The same; it averages parts for the run's backbones.
+    pub(super) fn with_reducing(self, reducing: Reducing) -> Self {
+        Self { reducing: Some(reducing), ..self }
     }
 
     /// Since this platform was made.
@@ -106,12 +120,12 @@ impl NativePlatform {
         self.started.elapsed()
     }
 
-    /// A node that listens only where others take shards from it, or where both sides must dial at once to meet:
+    /// A node that listens only where others take shards from it or have it average, or where both sides must dial at once to meet:
     /// behind a relay.
     async fn start(&self, addresses: &[Multiaddr]) -> Result<Node, String> {
         let is_behind_relay =
             addresses.iter().all(|address| address.iter().any(|p| p == Protocol::P2pCircuit));
-        let serves = self.sharing.as_ref().is_some_and(Sharing::serves);
+        let serves = self.reducing.is_some() || self.sharing.as_ref().is_some_and(Sharing::serves);
         // A run on this machine alone is nobody else's.
         let is_local = addresses.iter().all(is_loopback);
         let ip = if is_local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
@@ -198,7 +212,9 @@ impl Platform for NativePlatform {
         }
         let attached = self.sharing.as_ref().map(|sharing| sharing.attach(node.clone(), peer));
         let attached = attached.transpose().map_err(|error| error.to_string())?.map(Rc::new);
-        self.connection.replace(Some(Connection { node, backbone: peer, attached }));
+        let reducing = self.reducing.as_ref().map(|reducing| reducing.attach(&node, peer));
+        let reducing = reducing.transpose().map_err(|error| error.to_string())?;
+        self.connection.replace(Some(Connection { node, backbone: peer, attached, reducing }));
         Ok(peer.to_bytes())
     }
 
@@ -212,7 +228,10 @@ impl Platform for NativePlatform {
 
     async fn disconnect(&self) {
         let connection = self.connection.take();
-        let Some(Connection { node, attached, .. }) = connection else { return };
+        let Some(Connection { node, attached, reducing, .. }) = connection else { return };
+        if let Some(reducing) = reducing {
+            reducing.farewell().await;
+        }
         // Nobody opens a stream to a peer any more.
         if let Some(attached) = attached.and_then(Rc::into_inner) {
             attached.farewell().await;
@@ -252,6 +271,9 @@ impl Platform for NativePlatform {
     }
 
     fn on_run(&self, run: &RunDescription) {
+        if let Some(reducing) = &self.reducing {
+            reducing.on_run(run);
+        }
         if let Some(sharing) = &self.sharing {
             sharing.on_run(run);
         }

@@ -11,7 +11,7 @@ use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
 use super::sealed::{self, Kind, SealError};
-use super::{SetAside, Storage, StorageError};
+use super::{Chunks, SetAside, Storage, StorageError};
 
 const KIND: Kind = Kind { name: *b"ckpt", version: 2 };
 /// From before peers stepped together.
@@ -201,6 +201,27 @@ impl Checkpoints {
         Ok(None)
     }
 
+    /// Epochs of those that are kept and their lengths in bytes, oldest first.
+    pub async fn kept(&self) -> Result<Vec<(u64, u64)>, CheckpointError> {
+        let objects = self.storage.list(&ObjectPath::from(FOLDER)).await?;
+        let kept = objects.into_iter().filter_map(|meta| {
+            let epoch = epoch_of(&meta.location)?;
+            // Not those that were taken out of the way.
+            (meta.location == object_path(epoch)).then_some((epoch, meta.size))
+        });
+        Ok(kept.collect())
+    }
+
+    /// The checkpoint of an epoch; `None` where there is none that is whole.
+    pub async fn load(&self, epoch: u64) -> Result<Option<Checkpoint>, CheckpointError> {
+        Ok(self.read(&object_path(epoch)).await?.ok())
+    }
+
+    /// The bytes of a checkpoint as it is stored, and how many there are.
+    pub async fn open(&self, epoch: u64) -> Result<Option<(u64, Chunks)>, CheckpointError> {
+        Ok(self.storage.open_object(&object_path(epoch), CHECKPOINT_BYTES_MAX).await?)
+    }
+
     /// Takes all checkpoints of `epoch` and later out of the way: another line of models is followed from there on.
     pub async fn take_back(&self, epoch: u64, reason: &str) -> Result<(), CheckpointError> {
         for (_, path) in self.list().await?.into_iter().filter(|(of, _)| *of >= epoch) {
@@ -224,9 +245,12 @@ impl Checkpoints {
     /// Epochs and objects, oldest first.
     async fn list(&self) -> Result<Vec<(u64, ObjectPath)>, CheckpointError> {
         let (objects, _) = self.storage.list_level(&ObjectPath::from(FOLDER)).await?;
-        let epoch = |path: &ObjectPath| path.filename()?.strip_suffix(".ckpt")?.parse().ok();
-        Ok(objects.into_iter().filter_map(|path| Some((epoch(&path)?, path))).collect())
+        Ok(objects.into_iter().filter_map(|path| Some((epoch_of(&path)?, path))).collect())
     }
+}
+
+fn epoch_of(path: &ObjectPath) -> Option<u64> {
+    path.filename()?.strip_suffix(".ckpt")?.parse().ok()
 }
 
 fn object_path(epoch: u64) -> ObjectPath {

@@ -25,7 +25,9 @@ use super::{SetAside, Storage, StorageError};
 const ENTRY: Kind = Kind { name: *b"grad", version: 2 };
 /// Without time and duration. Still read, so that what was accepted survives an update of this program.
 const ENTRY_WITHOUT_TIME: Kind = Kind { name: *b"grad", version: 1 };
-const COMMIT: Kind = Kind { name: *b"cmit", version: 3 };
+const COMMIT: Kind = Kind { name: *b"cmit", version: 4 };
+/// From before a step said at which rate it was made.
+const COMMIT_WITHOUT_RATE: Kind = Kind { name: *b"cmit", version: 3 };
 /// From before peers stepped together.
 const COMMIT_ALONE: Kind = Kind { name: *b"cmit", version: 2 };
 const MEAN: Kind = Kind { name: *b"mean", version: 1 };
@@ -70,6 +72,9 @@ pub struct CommitRecord {
     pub aggregation: Aggregation,
     /// Where others aggregate the run too: the step is by the journal's mean, whatever the entries are.
     pub together: Option<Together>,
+    /// The optimizer's: an operator may change it while the run goes on. `None` in commits of before that, which were
+    /// made at the rate of the run's schedule.
+    pub learning_rate: Option<f32>,
 }
 
 /// A step of peers that aggregate a run together.
@@ -83,6 +88,16 @@ pub struct Together {
     pub loss: f32,
     /// Bytes of the ids of those whose contributions are in it.
     pub members: Vec<Vec<u8>>,
+}
+
+/// The payload of [`COMMIT_WITHOUT_RATE`].
+#[derive(Serialize, Deserialize)]
+struct CommitWithoutRate {
+    epoch: u64,
+    n_samples: u64,
+    seqs: Vec<u32>,
+    aggregation: Aggregation,
+    together: Option<Together>,
 }
 
 /// The payload of [`COMMIT_ALONE`].
@@ -416,26 +431,7 @@ fn header_of(entry: &JournalEntry) -> EntryHeader {
 
 fn decode_commit(bytes: &[u8], epoch: u64) -> Result<CommitRecord, String> {
     let record = match sealed::open_parts(COMMIT, bytes) {
-        Err(SealError::Version { got, .. }) if got == COMMIT_OF_MEAN.version => {
-            let opened = sealed::open_parts(COMMIT_OF_MEAN, bytes);
-            opened.map(|(CommitOfMean { epoch, n_samples, seqs }, _)| CommitRecord {
-                epoch,
-                n_samples,
-                seqs,
-                aggregation: Aggregation::Mean,
-                together: None,
-            })
-        }
-        Err(SealError::Version { got, .. }) if got == COMMIT_ALONE.version => {
-            let opened = sealed::open_parts(COMMIT_ALONE, bytes);
-            opened.map(|(CommitAlone { epoch, n_samples, seqs, aggregation }, _)| CommitRecord {
-                epoch,
-                n_samples,
-                seqs,
-                aggregation,
-                together: None,
-            })
-        }
+        Err(SealError::Version { got, want }) => decode_older_commit(bytes, got, want),
         opened => opened.map(|(record, _)| record),
     };
     let record = record.map_err(|error| error.to_string())?;
@@ -443,6 +439,26 @@ fn decode_commit(bytes: &[u8], epoch: u64) -> Result<CommitRecord, String> {
         return Err(format!("it is of epoch {}, its folder is of epoch {epoch}", record.epoch));
     }
     Ok(record)
+}
+
+fn decode_older_commit(bytes: &[u8], got: u16, want: u16) -> Result<CommitRecord, SealError> {
+    let record = |epoch, n_samples, seqs, aggregation, together| {
+        let learning_rate = None;
+        CommitRecord { epoch, n_samples, seqs, aggregation, together, learning_rate }
+    };
+    if got == COMMIT_WITHOUT_RATE.version {
+        let opened = sealed::open_parts::<CommitWithoutRate>(COMMIT_WITHOUT_RATE, bytes);
+        return opened.map(|(c, _)| record(c.epoch, c.n_samples, c.seqs, c.aggregation, c.together));
+    }
+    if got == COMMIT_ALONE.version {
+        let opened = sealed::open_parts::<CommitAlone>(COMMIT_ALONE, bytes);
+        return opened.map(|(c, _)| record(c.epoch, c.n_samples, c.seqs, c.aggregation, None));
+    }
+    if got == COMMIT_OF_MEAN.version {
+        let opened = sealed::open_parts::<CommitOfMean>(COMMIT_OF_MEAN, bytes);
+        return opened.map(|(c, _)| record(c.epoch, c.n_samples, c.seqs, Aggregation::Mean, None));
+    }
+    Err(SealError::Version { got, want })
 }
 
 #[cfg(test)]

@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::TryStreamExt;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
 
 /// Name of the file whose lock says that a process uses the folder.
 const LOCK_FILE: &str = "lock";
@@ -80,6 +81,9 @@ pub struct SetAside {
     /// What was wrong with it.
     pub reason: String,
 }
+
+/// The bytes of an object, piece by piece.
+pub type Chunks = BoxStream<'static, Result<Bytes, StorageError>>;
 
 /// An object store. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -143,16 +147,34 @@ impl Storage {
 
     /// Reads an object of at most `bytes_max` bytes; `None` where there is none.
     pub async fn get(&self, path: &ObjectPath, bytes_max: u64) -> Result<Option<Bytes>, StorageError> {
+        let Some(result) = self.find(path, bytes_max).await? else { return Ok(None) };
+        result.bytes().await.map(Some).map_err(|source| object_error(path, source))
+    }
+
+    /// Opens an object of at most `bytes_max` bytes, to be read piece by piece: its size, and its bytes; `None` where
+    /// there is none.
+    pub async fn open_object(
+        &self,
+        path: &ObjectPath,
+        bytes_max: u64,
+    ) -> Result<Option<(u64, Chunks)>, StorageError> {
+        let Some(result) = self.find(path, bytes_max).await? else { return Ok(None) };
+        let (got, path) = (result.meta.size, path.clone());
+        let chunks = result.into_stream().map_err(move |source| object_error(&path, source));
+        Ok(Some((got, chunks.boxed())))
+    }
+
+    async fn find(&self, path: &ObjectPath, bytes_max: u64) -> Result<Option<GetResult>, StorageError> {
         let result = match self.store.get(path).await {
             Ok(result) => result,
             Err(object_store::Error::NotFound { .. }) => return Ok(None),
             Err(source) => return Err(object_error(path, source)),
         };
-        if result.meta.size > bytes_max {
-            let (path, got) = (path.to_string(), result.meta.size);
-            return Err(StorageError::TooLarge { path, got, max: bytes_max });
+        let got = result.meta.size;
+        if got > bytes_max {
+            return Err(StorageError::TooLarge { path: path.to_string(), got, max: bytes_max });
         }
-        result.bytes().await.map(Some).map_err(|source| object_error(path, source))
+        Ok(Some(result))
     }
 
     /// All objects under a prefix, in the order of their names.

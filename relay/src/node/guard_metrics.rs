@@ -89,6 +89,8 @@ misdeeds! {
     MalformedRecord = "malformed_record",
     /// Somebody on the page's port to whom nothing could be answered for too long.
     SlowVisitor = "slow_visitor",
+    /// More requests of one address at the page's port in a minute than there may be.
+    RequestRate = "request_rate",
     /// More work under way than there may be.
     Busy = "busy",
 }

@@ -59,7 +59,7 @@ fn announcement(here: &Listening) -> String {
 /// The line that says where an operator looks.
 #[must_use]
 pub fn operator_page(http: SocketAddr) -> String {
-    format!("The operator's page: http://{}/addresses, /healthz, /metrics\n", page_address(http))
+    format!("The operator's page: http://{}/addresses, /healthz, /readyz, /metrics\n", page_address(http))
 }
 
 /// An address that a program on this machine can open.

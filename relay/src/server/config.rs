@@ -8,9 +8,13 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use serde::{Deserialize, Serialize};
 
-use crate::config_file::{ConfigFileError, Invalid, parse_config, read_config};
+use crate::config_file::{ConfigFileError, Invalid, Located, Place, parse_config, read_config};
 use crate::dht::DhtLimits;
+use crate::environment::{Environment, EnvironmentError};
 use crate::node::{NodeLimits, RelayLimits};
+
+/// A file that explains every key.
+pub const EXAMPLE: &str = include_str!("../../relay.example.toml");
 
 /// Everything that `barnraise relay` needs to know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -56,11 +60,24 @@ pub enum RelayConfigError {
     /// The file cannot be read or is not understood.
     #[error(transparent)]
     File(#[from] ConfigFileError),
+    /// A variable of the environment is no setting.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
     /// A value that cannot work.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", Located { path, place: place.as_deref(), what: source })]
     Invalid {
         /// The file.
         path: PathBuf,
+        /// Where the value stands, if the file has it.
+        place: Option<Box<Place>>,
+        /// Which value, what was wanted, what came.
+        source: Invalid,
+    },
+    /// A value of the environment that cannot work.
+    #[error("the variable {variable}: {source}")]
+    InvalidVariable {
+        /// Its name.
+        variable: String,
         /// Which value, what was wanted, what came.
         source: Invalid,
     },
@@ -91,20 +108,35 @@ impl Default for StorageSection {
 }
 
 impl RelayConfig {
-    /// Reads and checks a file; its folder becomes relative to where it lies.
+    /// Reads and checks a file, and what the environment says in its place; its folder becomes relative to where
+    /// it lies.
     ///
     /// # Errors
     /// The file, the line and what was wanted there.
     pub fn load(path: &Path) -> Result<Self, RelayConfigError> {
-        let mut config = Self::parse(&read_config(path)?, path)?;
+        let environment = Environment::of_process(&[])?;
+        let mut config = Self::parse(&read_config(path)?, path, &environment)?;
         config.storage.folder = path.parent().unwrap_or(Path::new("")).join(&config.storage.folder);
         Ok(config)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, RelayConfigError> {
-        let config: Self = parse_config(text, path)?;
-        config.validate().map_err(|source| RelayConfigError::Invalid { path: path.to_owned(), source })?;
-        Ok(config)
+    /// Reads and checks a text; `path` is named in errors.
+    ///
+    /// # Errors
+    /// The line, or the variable, and what was wanted.
+    pub fn parse(text: &str, path: &Path, environment: &Environment) -> Result<Self, RelayConfigError> {
+        let mut config: Self = parse_config(text, path)?;
+        if !environment.is_empty() {
+            config = environment.apply(&parse_config(text, path)?)?;
+        }
+        let Err(source) = config.validate() else { return Ok(config) };
+        Err(match environment.variable_of(source.key) {
+            Some(name) => RelayConfigError::InvalidVariable { variable: name.to_owned(), source },
+            None => {
+                let place = Place::of_key(text, source.key).map(Box::new);
+                RelayConfigError::Invalid { path: path.to_owned(), place, source }
+            }
+        })
     }
 
     fn validate(&self) -> Result<(), Invalid> {
@@ -123,10 +155,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const EXAMPLE: &str = include_str!("../../relay.example.toml");
-
     fn parse(text: &str) -> Result<RelayConfig, RelayConfigError> {
-        RelayConfig::parse(text, Path::new("relay.toml"))
+        RelayConfig::parse(text, Path::new("relay.toml"), &Environment::default())
     }
 
     #[test]
@@ -148,7 +178,10 @@ mod tests {
     #[test]
     fn a_mistake_is_shown_with_what_was_wanted() {
         for (text, part) in [
-            ("[network]\nlisten = []", "relay.toml: network.listen = []: at least one address"),
+            (
+                "[network]\nlisten = []",
+                "relay.toml, line 2, column 1: network.listen = []: at least one address",
+            ),
             ("[limits]\nconnection = 3", "connections_per_peer"),
             ("[relay]\ncircuit_bytes = \"0 B\"", "relay.circuit_bytes"),
             ("[limits]\nstreams_per_connection = 1", "limits.streams_per_connection = 1: 8 to 1000000"),
@@ -159,5 +192,20 @@ mod tests {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn the_environment_wins_and_is_named_where_it_is_wrong() {
+        let parse = |value: &str| {
+            let variables = [("BARNRAISE__LIMITS__CONNECTIONS".into(), value.into())];
+            let environment = Environment::of(variables, &[]).unwrap();
+            RelayConfig::parse("[limits]\nconnections = 5", Path::new("relay.toml"), &environment)
+        };
+        assert_eq!(parse("77").unwrap().limits.connections, 77);
+        let error = parse("0").unwrap_err().to_string();
+        assert!(
+            error.starts_with("the variable BARNRAISE__LIMITS__CONNECTIONS: limits.connections = 0"),
+            "{error}"
+        );
     }
 }

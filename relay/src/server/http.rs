@@ -16,7 +16,7 @@ use crate::node::{Node, Reachability};
 /// Of OpenMetrics, which Prometheus reads.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// `/healthz`, `/metrics` and `/addresses` of a node.
+/// `/healthz`, `/readyz`, `/metrics` and `/addresses` of a node.
 pub fn operator_routes(node: Node) -> Router {
     operator_routes_with(node, Arc::default())
 }
@@ -25,6 +25,7 @@ pub fn operator_routes(node: Node) -> Router {
 pub fn operator_routes_with(node: Node, registry: Arc<Registry>) -> Router {
     Router::new()
         .route("/healthz", get(health))
+        .route("/readyz", get(ready))
         .route("/addresses", get(addresses))
         .with_state(node.clone())
         .merge(Router::new().route("/metrics", get(metrics)).with_state((node, registry)))
@@ -56,6 +57,16 @@ async fn health(State(node): State<Node>) -> Response {
     };
     let peer_id = node.peer_id().to_string();
     no_store(Json(Health { status: "ok", peer_id, connections: peers.len(), reachability }))
+}
+
+/// Whether others can reach it: it runs, and listens somewhere.
+async fn ready(State(node): State<Node>) -> Response {
+    let reason = match node.connected_peers().await {
+        Err(_) => "the node has stopped\n",
+        Ok(_) if node.addresses().is_empty() => "no address is listened at\n",
+        Ok(_) => return no_store("ready\n"),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, no_store(reason)).into_response()
 }
 
 async fn metrics(State((node, registry)): State<(Node, Arc<Registry>)>) -> Response {

@@ -14,20 +14,17 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 pub use self::command::{CommandError, operator_page, page_address, run_file};
-pub use self::config::{NetworkSection, RelayConfig, RelayConfigError};
+pub use self::config::{EXAMPLE, NetworkSection, RelayConfig, RelayConfigError};
 pub use self::http::{operator_routes, operator_routes_with};
 use crate::dht::{Dht, DhtConfig};
 use crate::identity::{IdentityError, load_or_create_keypair};
 use crate::node::{Node, NodeConfig, NodeError, Routing};
 use crate::open_files::warn_about_open_files;
 
-/// What is logged without `RUST_LOG`.
-pub const LOG_DEFAULT: &str = "info,libp2p_swarm=warn,libp2p_kad=error,webrtc=error,webrtc_dtls=error,webrtc_ice=error,webrtc_sctp=error";
-
 /// Where a relay can be reached.
 #[derive(Debug, Clone)]
 pub struct Listening {
-    /// `/healthz`, `/metrics` and `/addresses`.
+    /// `/healthz`, `/readyz`, `/metrics` and `/addresses`.
     pub http: SocketAddr,
     /// libp2p, peer id included.
     pub addresses: Vec<Multiaddr>,

@@ -2,11 +2,13 @@
 //!
 //! [`Hub::average`] takes a peer through one round: it sends each part of its vector to the part's reducer, averages
 //! its own part, and ends, by its deadline at the latest, with the average of every part or the reason why there
-//! is none; [`LowRankRound`] takes it through two, where a mean travels by factors. [`Hub::take`] hands the streams that others open to the round they belong to, and gives the result of the
-//! last round to whoever missed it. What is decided is decided in [`barnraise_swarm::averaging`].
+//! is none; [`LowRankRound`] takes it through two, where a mean travels by factors, and [`CheckedRound`] through one more,
+//! where peers average that are not trusted. [`Hub::take`] hands the streams that others open to the round they belong
+//! to, and gives the result of the last round to whoever missed it. What is decided is decided in [`barnraise_swarm::averaging`].
 //!
 //! It never opens a socket, reads a clock or spawns: the [`Platform`] does.
 
+mod checked;
 mod deliver;
 mod hub;
 mod low_rank;
@@ -14,6 +16,7 @@ mod platform;
 mod reduce;
 mod round;
 
+pub use checked::{CheckError, CheckedRound};
 pub use hub::{Hub, PARKED_MAX};
 pub use low_rank::{LowRankError, LowRankRound, Share};
 pub use platform::Platform;

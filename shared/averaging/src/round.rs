@@ -347,23 +347,27 @@ async fn reduced<P: Platform>(
 ) -> PartOutcome {
     let mut why = String::new();
     if attempt > 0 {
-        if !round.receives() {
-            // A part in which it has no stake: it does not learn that the reducer has vanished.
-            return PartOutcome::None;
-        }
         match deliver(round, part, 0, mean).await {
-            Ok(finished) => return round.outcome(finished, 0),
+            Ok(finished) => {
+                // Whoever was cut off from the reducer waits for the average here.
+                give_all_back(&mut joining).await;
+                return round.outcome(finished, 0);
+            }
             Err(error) => why = format!("{error}; "),
         }
     }
     let reduced = reduce(round, part, attempt, mean, &mut joining).await;
-    joining.close();
-    while let Some(late) = joining.next().await {
-        give_back(late);
-    }
+    give_all_back(&mut joining).await;
     match reduced {
         Ok(finished) => round.outcome(finished, attempt),
         Err(error) => PartOutcome::NotAveraged { why: format!("{why}{error}") },
+    }
+}
+
+async fn give_all_back<S>(joining: &mut mpsc::Receiver<Joining<S>>) {
+    joining.close();
+    while let Some(late) = joining.next().await {
+        give_back(late);
     }
 }
 

@@ -58,26 +58,30 @@ pub(crate) struct ComputeOutcome {
 
 /// Which computation, and its result.
 pub(crate) enum Done {
-    Batch { n_samples: u32, took: Moment, result: Result<(), ModelError> },
+    Batch { n_samples: u32, took: Moment, is_ended: bool, result: Result<(), ModelError> },
     Gradient { naming: Naming, took: Moment, result: Result<MeanGradient, ComputeError> },
     Trial { result: Result<Verdict, ModelError> },
     Prediction { request: u32, epoch: u64, result: Result<Vec<f32>, ModelError> },
 }
 
 /// One forward and backward pass on the parameters of `epoch`. Everything that waits is let run first: on a CPU
-/// in a browser the pass holds the only thread.
+/// in a browser the pass holds the only thread. A device that queues passes is waited for where `is_ended`.
 pub(crate) async fn batch<P: Platform>(
     platform: &P,
     mut trainer: Trainer,
     samples: Samples,
     epoch: u64,
+    is_ended: bool,
 ) -> ComputeOutcome {
     platform.yield_now().await;
     let began = platform.now();
     let n_samples = samples.n_samples() as u32;
-    let result = trainer.accumulate_samples(&samples, epoch).await;
+    let mut result = trainer.accumulate_samples(&samples, epoch).await;
+    if is_ended && result.is_ok() {
+        result = trainer.finish_passes().await;
+    }
     let took = platform.now().saturating_sub(began);
-    ComputeOutcome { trainer, done: Done::Batch { n_samples, took, result } }
+    ComputeOutcome { trainer, done: Done::Batch { n_samples, took, is_ended, result } }
 }
 
 /// Name and place of a gradient.

@@ -4,9 +4,11 @@
 //! is listened to throughout; whatever completes first is handled first.
 
 mod errands;
+mod offline;
 mod outcomes;
 mod publish;
 mod shards;
+mod sleep;
 mod start;
 
 use std::collections::VecDeque;
@@ -14,6 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use barnraise_learning::{ComputeDevice, DeviceChoice, Trainer};
+use barnraise_protocol::DisplayName;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::{BackboneToContributor, ELSEWHERE_MAX};
 use barnraise_protocol::framing::FrameError;
@@ -24,6 +27,7 @@ use barnraise_protocol::state::{PartialState, State};
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::Contribution;
 use barnraise_swarm::compression::Compressor;
+use barnraise_swarm::conduct::{Pacer, PassTime};
 use barnraise_swarm::contributor::{Contributor, STOP_TIMEOUT};
 use barnraise_swarm::samples::SampleStream;
 use barnraise_swarm::shards::Exchange;
@@ -42,7 +46,9 @@ use crate::operation::{Operation, Stream};
 use crate::platform::Platform;
 use crate::speed::Speed;
 use errands::Errand;
+pub(crate) use offline::Kept;
 use publish::Published;
+use sleep::SleepWatch;
 
 /// How often a running operation is looked at.
 const TICK: Duration = Duration::from_millis(200);
@@ -113,6 +119,8 @@ enum NetKind {
         epoch: u64,
     },
     Leave,
+    /// Of an earlier visit, where no backbone answers.
+    Kept,
 }
 
 /// What is under way on the device.
@@ -163,6 +171,14 @@ struct Run {
     partial_shard: Option<(ShardId, Partial)>,
 }
 
+impl Run {
+    /// Whether passes over parts of a micro-batch are the same as one over all of it.
+    fn is_cuttable(&self) -> bool {
+        // Each micro-batch of the first is a step; of the second, assignments are balanced over it.
+        self.description.local_steps.is_none() && !self.description.model.kind.is_self_supervised()
+    }
+}
+
 /// Whatever completed.
 enum Wake<P: Platform> {
     Command(Option<Command>),
@@ -179,13 +195,18 @@ struct Driver<'a, P: Platform, F> {
     events: F,
     device: ComputeDevice,
     is_device_free: bool,
-    /// What the session says that computes here.
-    joined_as: Option<DeviceChoice>,
+    /// How this contributor wants to be called.
+    name: Option<DisplayName>,
+    /// What the session says that computes here, and who that is.
+    joined_as: Option<(DeviceChoice, Option<DisplayName>)>,
     seed: u64,
     contributor: Contributor,
     ticket: Rc<Ticket>,
     meter: Rc<Meter>,
     speed: Speed,
+    pacer: Pacer,
+    /// Of the newest pass.
+    pass: Option<PassTime>,
     loss: Option<f32>,
     run: Option<Run>,
     link: Option<Link<P>>,
@@ -198,6 +219,8 @@ struct Driver<'a, P: Platform, F> {
     /// An offer of what is prepared got no answer: it may have counted.
     is_offer_cut: bool,
     errands: VecDeque<Errand>,
+    /// When the newest parameters were kept.
+    kept_at: Option<Moment>,
 
     session: Task<'a, Heard<P>>,
     net: Task<'a, NetOutcome<P>>,
@@ -218,6 +241,7 @@ struct Driver<'a, P: Platform, F> {
     /// When the state machine wants to be asked again.
     wait_until: Option<Moment>,
     heard_at: Moment,
+    sleep_watch: SleepWatch,
     is_idle: bool,
     is_starved: bool,
     is_closed: bool,
@@ -234,12 +258,15 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             events,
             device: config.device,
             is_device_free: config.is_device_free,
+            name: None,
             joined_as: None,
             seed: config.seed,
             contributor: Contributor::new(config.first_contribution_id, config.seed),
             ticket: Rc::new(Ticket::new(config.credentials)),
             meter: Rc::default(),
             speed: Speed::default(),
+            pacer: Pacer::default(),
+            pass: None,
             loss: None,
             run: None,
             link: None,
@@ -249,6 +276,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             prepared: None,
             is_offer_cut: false,
             errands: VecDeque::new(),
+            kept_at: None,
             session: Fuse::terminated(),
             net: Fuse::terminated(),
             net_kind: None,
@@ -266,6 +294,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             timer_at: None,
             wait_until: None,
             heard_at: Moment::ZERO,
+            sleep_watch: SleepWatch::default(),
             is_idle: true,
             is_starved: false,
             is_closed: false,
@@ -289,6 +318,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     }
 
     fn on_wake(&mut self, wake: Wake<P>) {
+        self.notice_sleep();
         match wake {
             Wake::Command(Some(command)) => self.on_command(command),
             Wake::Command(None) => {
@@ -313,8 +343,11 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 self.is_idle = false;
             }
             Command::Stop => self.stop(),
+            Command::Conduct(conduct) => self.pacer.set(conduct),
+            Command::Name(name) => self.name = name,
             Command::Predict { request, pixels } => self.push_errand(Errand::Predict { request, pixels }),
             Command::LoadGallery => self.push_errand(Errand::Gallery),
+            Command::Woke => self.on_woke(false),
         }
     }
 
@@ -352,7 +385,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             }
             BackboneToContributor::EpochStarted(epoch) => self.contributor.on_epoch(epoch),
             BackboneToContributor::GradientDue(epoch) => self.contributor.on_due(epoch),
-            BackboneToContributor::Refused(reason) => self.fail(format!("the backbone declined: {reason}")),
+            BackboneToContributor::Refused(reason) => self.fail(format!("the backbone says: {reason}")),
             BackboneToContributor::Elsewhere(mut addresses) => {
                 addresses.truncate(ELSEWHERE_MAX);
                 self.has_others = !addresses.is_empty();
@@ -436,7 +469,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let tick = is_busy.then_some(now + TICK);
         let is_unused = self.is_idle && self.net_kind.is_none();
         let idle_link = self.link.as_ref().filter(|_| is_unused).map(|link| link.used_at + IDLE_LINK_MAX);
-        let wanted = [self.wait_until, tick, idle_link].into_iter().flatten().min();
+        let rest = self.pacer.rests_until(now);
+        let wanted = [self.wait_until, tick, idle_link, rest].into_iter().flatten().min();
         let Some(wanted) = wanted else { return };
         if self.timer_at.is_none_or(|at| wanted < at) {
             self.timer_at = Some(wanted);

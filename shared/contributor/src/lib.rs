@@ -11,6 +11,7 @@ mod description;
 mod driver;
 mod error;
 mod event;
+mod kept;
 mod meter;
 mod network;
 mod operation;

@@ -19,7 +19,9 @@ use barnraise_swarm::shards::Source;
 use futures::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
 use crate::access::{self, Ticket};
+use crate::driver::Kept;
 use crate::error::OperationError;
+use crate::kept;
 use crate::operation::{ONE_OF_MANY, Operation, Stream};
 use crate::platform::Platform;
 
@@ -52,6 +54,8 @@ pub(crate) enum NetOutcome<P: Platform> {
         result: Result<Result<SignedReceipt, Refusal>, OperationError>,
     },
     Left,
+    /// What an earlier visit kept, where no backbone answers.
+    Kept(Box<Kept>),
     /// Access goes on, or it will be tried again.
     Renewed(Result<(), OperationError>),
 }
@@ -156,20 +160,26 @@ pub(crate) async fn leave<P: Platform>(
     NetOutcome::Left
 }
 
-/// Pulls the newest parameters, or the rest of `partial`.
+/// Pulls the newest parameters, or the rest of `partial`: so many values, encoded so. Those of `keep` are kept.
 pub(crate) async fn fetch_state<P: Platform>(
     mut operation: Operation<'_, P>,
     mut stream: Option<Stream<P>>,
     mut partial: Option<PartialState>,
-    n_parameters: u64,
-    codec: TensorCodec,
+    (n_parameters, codec): (u64, TensorCodec),
+    keep: Option<Rc<RunDescription>>,
     progress: Progress,
 ) -> NetOutcome<P> {
+    let platform = operation.platform;
     let fetch = operation.converse(&mut stream, state::PROTOCOL, async |stream| {
         let on_progress = |here, all| progress.set((here, all));
         state::fetch(stream, n_parameters, codec, &mut partial, on_progress).await
     });
     let result = fetch.await;
+    if let (Ok(state), Some(run)) = (&result, &keep)
+        && let Ok(model) = kept::encode(run, state)
+    {
+        platform.keep_model(&model).await;
+    }
     NetOutcome::State { stream, partial, result }
 }
 

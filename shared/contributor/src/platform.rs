@@ -66,6 +66,23 @@ pub trait Platform {
         std::future::ready(())
     }
 
+    /// Whether [`Self::keep_model`] keeps anything.
+    fn keeps_models(&self) -> bool {
+        false
+    }
+
+    /// Keeps the newest model for when no backbone can be reached, in place of the one before; failing to is not an
+    /// error.
+    fn keep_model(&self, model: &[u8]) -> impl Future<Output = ()> {
+        let _ = model;
+        std::future::ready(())
+    }
+
+    /// What [`Self::keep_model`] kept, perhaps before a restart. It is not trusted.
+    fn kept_model(&self) -> impl Future<Output = Option<Vec<u8>>> {
+        std::future::ready(None)
+    }
+
     /// This is the run now: what is kept of its shards may be passed on to others.
     fn on_run(&self, run: &RunDescription) {
         let _ = run;

@@ -1,4 +1,5 @@
-//! Samples a second over the last seconds of computing; pauses do not count.
+//! Samples a second over the last seconds of computing. Rests of a contributor that is not to compute all the time
+//! count, as others plan with what it gives; pauses in which it waits do not.
 
 use barnraise_swarm::Moment;
 

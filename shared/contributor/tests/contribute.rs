@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod backbone;
+#[path = "contribute/conduct.rs"]
+mod conduct;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -296,6 +298,78 @@ fn predictions_and_the_gallery_need_no_contributing() {
         script.until_event(|event| matches!(event, Event::Prediction { request: 11, .. })).await;
     });
     assert_eq!((given.n_samples_computed, backbone.n_samples_accepted()), (0, 0));
+}
+
+/// A visit with a backbone, and what the next one without it is told.
+fn without_a_backbone(between: impl FnOnce(&TestPlatform)) -> Vec<Event> {
+    let backbone = Backbone::new(1, ENDLESS);
+    let platform = TestPlatform::new(&backbone);
+    let ask = async |script: &mut Script| {
+        script.send(Command::Predict { request: 1, pixels: vec![9; 784] });
+        script.send(Command::LoadGallery);
+        let is_answer = |event: &Event| matches!(event, Event::Prediction { .. } | Event::Failed { .. });
+        let is_gallery = |event: &Event| matches!(event, Event::Gallery { .. });
+        script.until_event(is_answer).await;
+        script
+            .until(|script| {
+                let events = script.events.borrow();
+                let n_failed = events.iter().filter(|event| matches!(event, Event::Failed { .. })).count();
+                events.iter().any(is_gallery) || n_failed >= 1
+            })
+            .await;
+        script.events.borrow().clone()
+    };
+    let (first, _) = play(&backbone, &platform, async |mut script| ask(&mut script).await);
+    assert!(!first.iter().any(|event| matches!(event, Event::Failed { .. })), "{first:?}");
+    backbone.vanish();
+    between(&platform);
+    let (second, _) = play(&backbone, &platform, async |mut script| ask(&mut script).await);
+    let answer =
+        |events: &[Event]| events.iter().find(|event| matches!(event, Event::Prediction { .. })).cloned();
+    assert!(answer(&second).is_none() || answer(&second) == answer(&first), "the same model");
+    second
+}
+
+#[test]
+fn a_visitor_without_a_backbone_is_answered_by_the_model_that_was_kept() {
+    let told = without_a_backbone(|_| ());
+    assert!(told.iter().any(|event| matches!(event, Event::Prediction { .. })), "{told:?}");
+    assert!(told.iter().any(|event| matches!(event, Event::Gallery { .. })), "{told:?}");
+}
+
+#[test]
+fn a_kept_model_that_is_broken_answers_nothing() {
+    let told = without_a_backbone(|platform| {
+        let mut model = platform.model.borrow_mut();
+        *model.as_mut().and_then(|model| model.last_mut()).unwrap() ^= 1;
+    });
+    assert!(!told.iter().any(|event| matches!(event, Event::Prediction { .. })), "{told:?}");
+    let is_told =
+        |event: &Event| matches!(event, Event::Failed { message } if message.contains("nobody is there"));
+    assert!(told.iter().any(is_told), "{told:?}");
+}
+
+#[test]
+fn a_contributor_that_was_woken_finds_its_backbone_at_once() {
+    let backbone = Backbone::new(3, 64);
+    let platform = TestPlatform::new(&backbone);
+    let ((), given) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        script.until(|script| script.backbone.epoch() >= 1).await;
+        // A connection that lasted is left alone.
+        script.send(Command::Woke);
+        let epoch = script.backbone.epoch();
+        script.until(|script| script.backbone.epoch() >= epoch + 2).await;
+        let lost = |event: &Event| matches!(event, Event::Activity(Activity::Reconnecting { .. }));
+        assert!(!script.events.borrow().iter().any(lost));
+        script.backbone.vanish();
+        script.until_event(lost).await;
+        script.backbone.come_back();
+        script.send(Command::Woke);
+        let epoch = script.backbone.epoch();
+        script.until(|script| script.backbone.epoch() > epoch).await;
+    });
+    assert_eq!(given.n_samples_accepted, backbone.n_samples_accepted());
 }
 
 #[test]

@@ -10,7 +10,10 @@ pub mod layout;
 pub mod local;
 pub mod optimizer;
 pub mod schedule;
+pub mod tensor_file;
 pub mod trainer;
+pub mod unigram;
+pub mod words;
 
 mod batch;
 mod crops;

@@ -235,6 +235,14 @@ impl Trainer {
         Ok(())
     }
 
+    /// Returns when every pass that was queued is computed.
+    ///
+    /// # Errors
+    /// A device that failed.
+    pub async fn finish_passes(&mut self) -> Result<(), ModelError> {
+        self.settle(0).await
+    }
+
     /// Samples accumulated since the last take.
     pub fn n_samples(&self) -> u32 {
         self.n_samples

@@ -1,11 +1,16 @@
 //! What the backbone answers over HTTP, as JSON: for the page, and for whoever wants to look.
 //!
 //! `GET /api/run` answers [`RunStatus`]; `GET /api/events` is a stream of server-sent events named
-//! `progress`, each a [`LiveProgress`]; `GET /api/contributions` answers [`Contributions`].
+//! `progress`, each a [`LiveProgress`]; `GET /api/contributions` answers [`Contributions`]. In an open run `GET /api/models`
+//! answers [`Models`], and `/api/model.safetensors` and `/api/model-card.md` are the model itself. Where several runs are
+//! served together, all of these are below `/run/<id>`; `GET /api/runs` answers [`Runs`], and `GET /api/rooms/<code>` a
+//! [`Room`].
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::AccessMode;
 use crate::contribute::{DeviceKind, Progress};
+use crate::display_name::DisplayName;
 use crate::run::RunDescription;
 
 /// Answer of `GET /api/run`.
@@ -80,6 +85,9 @@ pub const CONTRIBUTORS_DEFAULT: u32 = 10;
 /// Deepest place that can be asked for.
 pub const OFFSET_MAX: u32 = 10_000;
 
+/// Lowest place that is counted out.
+pub const RANK_MAX: u64 = 100_000;
+
 /// Question of `GET /api/contributions`: `?offset=20&limit=10&peer=12D3KooW…`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -103,6 +111,9 @@ pub struct Contributions {
     pub contributors: Vec<ContributorTotals>,
     /// The one that was asked for, if it ever contributed.
     pub peer: Option<ContributorTotals>,
+    /// Its place among all, from 1; not said below [`RANK_MAX`], nor of one that is on the leaderboard no longer.
+    #[serde(default)]
+    pub rank: Option<u64>,
     /// Peers that averaged the others' gradients, those with the most bytes first.
     pub aggregators: Vec<AggregatorTotals>,
     /// Relays through which contributions came, those with the most bytes first.
@@ -130,6 +141,9 @@ pub struct Given {
 pub struct ContributorTotals {
     /// Peer id in base58.
     pub peer: String,
+    /// How it wants to be called. Anybody may call themselves anything: it is shown beside the peer id, not in its place.
+    #[serde(default)]
+    pub name: Option<DisplayName>,
     /// What was accepted of it.
     #[serde(flatten)]
     pub given: Given,
@@ -170,4 +184,82 @@ pub struct RefusalCount {
     pub reason: String,
     /// How many.
     pub n: u64,
+}
+
+/// Answer of `GET /api/models`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Models {
+    /// The newest one that was evaluated, once there is one: `GET /api/model.safetensors`.
+    pub latest: Option<ModelFile>,
+    /// Some from before, the newest first: `GET /api/model.safetensors?epoch=800`.
+    pub earlier: Vec<ModelFile>,
+}
+
+/// A model that can be downloaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelFile {
+    /// Optimizer steps made.
+    pub epoch: u64,
+    /// Since it was evaluated, by the backbone's clock.
+    pub age_seconds: u64,
+    /// Length of the file.
+    pub n_bytes: u64,
+}
+
+/// Question of `GET /api/model.safetensors`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelQuery {
+    /// One of those that are kept; the newest one where it is not said.
+    pub epoch: Option<u64>,
+}
+
+/// Answer of `GET /api/runs`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Runs {
+    /// Those that may be listed.
+    pub runs: Vec<RunSummary>,
+    /// Whether a code may lead to one, listed or not: [`Room`].
+    #[serde(default)]
+    pub takes_codes: bool,
+}
+
+/// A run in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunSummary {
+    /// Its page is at `/run/<id>/`.
+    pub id: String,
+    /// One line for people.
+    pub title: String,
+    /// What the model is for and for whom.
+    pub purpose: String,
+    /// Who may take part.
+    pub access: AccessMode,
+    /// What it learns from.
+    pub data: DataKind,
+    /// Optimizer steps made.
+    pub epoch: u64,
+    /// Contributors now.
+    pub n_contributors: u32,
+    /// Accuracy on the held-out test set, 0 to 1, where it was evaluated.
+    pub test_accuracy: Option<f32>,
+}
+
+/// What a run learns from, in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataKind {
+    /// Pictures.
+    Images,
+    /// Text.
+    Text,
+}
+
+/// Answer of `GET /api/rooms/<code>`: where the code of a room lets somebody in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// Of the run.
+    pub run: String,
+    /// The code of an invitation to it, as in `#invitation=…`.
+    pub invitation: String,
 }

@@ -103,7 +103,8 @@ impl FromIterator<usize> for MemberSet {
 pub struct Finished {
     /// Members any of whose values are in it.
     pub members: MemberSet,
-    /// Samples behind a value, the mean over the part: a member that sent half of its values counts by half.
+    /// Samples behind a value, the mean over the part, rounded down: a member that sent half of its values counts by
+    /// half, and all samples are behind it only where every value of every member is in it.
     pub n_samples: u64,
 }
 

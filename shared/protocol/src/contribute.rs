@@ -6,8 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::display_name::{DisplayName, NAME_BYTES_MAX};
+
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/contribute/2";
+pub const PROTOCOL: &str = "/barnraise/contribute/3";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
@@ -22,6 +24,9 @@ const _: () = assert!(ELSEWHERE_MAX * (ADDRESS_BYTES_MAX + 2) + 4 <= MESSAGE_BYT
 
 /// Longest text that a peer may give for the name of its device.
 pub const DEVICE_NAME_CHARS_MAX: usize = 80;
+
+// With the longest run id and device, and room to spare.
+const _: () = assert!(NAME_BYTES_MAX + 4 * DEVICE_NAME_CHARS_MAX + 512 <= MESSAGE_BYTES_MAX);
 
 /// Contributor to backbone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,6 +46,9 @@ pub struct Join {
     pub device: DeviceKind,
     /// Free text, such as the adapter's name; at most [`DEVICE_NAME_CHARS_MAX`] characters.
     pub device_name: String,
+    /// How it wants to be called where it is shown who gave what. The connection's handshake says whose name it is;
+    /// nothing else about it is true.
+    pub name: Option<DisplayName>,
 }
 
 /// What a contributor computes on.
@@ -81,7 +89,8 @@ pub enum BackboneToContributor {
     GradientDue(u64),
     /// How the run stands; a few times a second at most.
     Progress(Progress),
-    /// Something the contributor sent was refused. The session goes on unless the stream ends.
+    /// Something the contributor sent was refused, or nothing is wanted for now, as in a run that its operator has
+    /// paused; for people to read. The session goes on unless the stream ends.
     Refused(String),
     /// Where the other backbones of the run are, for when this one is away: at most [`ELSEWHERE_MAX`] multiaddresses,
     /// each of at most [`ADDRESS_BYTES_MAX`] bytes and with a peer id. Replaces what was told before.

@@ -165,6 +165,29 @@ pub enum Refusal {
     Account(String),
 }
 
+impl Refusal {
+    /// Its reason in a word, for counts.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Epoch { .. } => "epoch",
+            Self::Length { .. } => "length",
+            Self::Bytes { .. } => "bytes",
+            Self::Codec { .. } => "codec",
+            Self::Samples { .. } => "samples",
+            Self::Rate { .. } => "rate",
+            Self::NotFinite { .. } => "not_finite",
+            Self::Norm { .. } => "norm",
+            Self::Duplicate { .. } => "duplicate",
+            Self::Transfer(_) => "transfer",
+            Self::NotJoined => "not_joined",
+            Self::Storage => "storage",
+            Self::Busy => "busy",
+            Self::NoAccess(_) => "no_access",
+            Self::Account(_) => "account",
+        }
+    }
+}
+
 /// A contribution with all that may be pulled of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prepared {

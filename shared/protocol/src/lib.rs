@@ -16,6 +16,7 @@ pub mod codec;
 pub mod contribute;
 pub mod dataset;
 pub mod dht;
+pub mod display_name;
 pub mod error;
 pub mod evidence;
 pub mod framing;
@@ -24,11 +25,13 @@ pub mod hash;
 pub mod matchmaking;
 pub mod model;
 pub mod receipt;
+pub mod reduce;
 pub mod run;
 pub mod shard;
 pub mod state;
 
 pub use codec::TensorCodec;
+pub use display_name::DisplayName;
 pub use error::ConversationError;
 pub use hash::Sha256Hash;
 

@@ -4,7 +4,7 @@
 //! ```text
 //! dialler  -> acceptor   Hello: which run, trained how
 //! acceptor -> dialler    Welcome, or Refused with the reason
-//! dialler  -> acceptor   Standing whenever something changed, Addresses likewise, and Proposal
+//! dialler  -> acceptor   Standing whenever something changed, Addresses and Reducers likewise, and Proposal
 //! ```
 //!
 //! Each pair holds two of them, one in each direction, so that neither side reads and writes at once.
@@ -17,13 +17,23 @@ use crate::framing;
 use crate::hash::Sha256Hash;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/matchmaking/2";
+pub const PROTOCOL: &str = "/barnraise/matchmaking/3";
 /// Largest message of this conversation: a group of the most members there can be fits.
-pub const MESSAGE_BYTES_MAX: usize = 24 * 1024;
+pub const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 /// Most addresses of a peer that are told, the best ways first.
 pub const ADDRESSES_MAX: usize = 8;
 /// Most members of a group.
 pub const MEMBERS_MAX: usize = 256;
+/// Most native peers that average parts for a group.
+pub const REDUCERS_MAX: usize = 16;
+/// Most addresses of one of them.
+pub const REDUCER_ADDRESSES_MAX: usize = 4;
+/// Longest address of one of them.
+pub const REDUCER_ADDRESS_BYTES_MAX: usize = 128;
+
+const _: () = assert!(
+    REDUCERS_MAX * (REDUCER_ADDRESSES_MAX * (REDUCER_ADDRESS_BYTES_MAX + 2) + 64) < MESSAGE_BYTES_MAX
+);
 
 /// What the dialler says first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +64,44 @@ pub enum Message {
     /// Where contributors can dial it: at most [`ADDRESSES_MAX`] multiaddresses with its peer id. Replaces what was
     /// told before.
     Addresses(Vec<String>),
+    /// Native peers that offered it to average parts: at most [`REDUCERS_MAX`]. Replaces what was told before.
+    Reducers(Vec<Reducer>),
+}
+
+/// A native peer that averages parts and has no values of its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reducer {
+    /// Bytes of its peer id.
+    pub peer: Vec<u8>,
+    /// Bytes per second that it says it can receive.
+    pub download_bytes_per_s: f32,
+    /// Bytes per second that it says it can send.
+    pub upload_bytes_per_s: f32,
+    /// Where it can be dialled: at most [`REDUCER_ADDRESSES_MAX`] multiaddresses of at most
+    /// [`REDUCER_ADDRESS_BYTES_MAX`] bytes, without its peer id.
+    pub addresses: Vec<Vec<u8>>,
+}
+
+impl Reducer {
+    /// What is wrong with it, if anything.
+    ///
+    /// # Errors
+    /// Too many addresses, one that is too long, or speeds that are none.
+    pub fn check(&self) -> Result<(), String> {
+        let n = self.addresses.len();
+        if n > REDUCER_ADDRESSES_MAX {
+            return Err(format!("at most {REDUCER_ADDRESSES_MAX} addresses are taken, not {n}"));
+        }
+        if let Some(long) = self.addresses.iter().map(Vec::len).find(|len| *len > REDUCER_ADDRESS_BYTES_MAX) {
+            return Err(format!("an address has at most {REDUCER_ADDRESS_BYTES_MAX} bytes, not {long}"));
+        }
+        for speed in [self.download_bytes_per_s, self.upload_bytes_per_s] {
+            if !speed.is_finite() || speed <= 0.0 {
+                return Err(format!("{speed} bytes per second are none"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Which model a peer has. Peers whose gradients are to be averaged have the same.
@@ -110,6 +158,10 @@ pub struct Proposal {
     pub nonce: u64,
     /// Who, in the order of their parts.
     pub members: Vec<ProposedMember>,
+    /// Native peers that average parts for them: their parts come after those of the members.
+    pub reducers: Vec<ProposedReducer>,
+    /// What the members check the parts of the reducers with, who are not told.
+    pub check_seed: u64,
     /// Mean loss of all samples.
     pub loss: f32,
 }
@@ -121,6 +173,15 @@ pub struct ProposedMember {
     pub peer: Vec<u8>,
     /// Samples behind its gradient.
     pub n_samples: u64,
+    /// Values that it averages for all.
+    pub n_reduced: u64,
+}
+
+/// A native peer that averages a part, as proposed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProposedReducer {
+    /// Bytes of its peer id.
+    pub peer: Vec<u8>,
     /// Values that it averages for all.
     pub n_reduced: u64,
 }

@@ -14,14 +14,16 @@ use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, Samples, Sha
 use barnraise_protocol::evidence;
 use barnraise_protocol::framing::{self, HEADER_BYTES};
 use barnraise_protocol::gradient::{self, Offer, Refusal};
+use barnraise_protocol::matchmaking;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
+use barnraise_protocol::reduce;
 use barnraise_protocol::run::{
     self, Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, ModelSpec,
     RunDescription,
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
-use barnraise_protocol::{PROTOCOL_VERSION, Sha256Hash};
+use barnraise_protocol::{DisplayName, PROTOCOL_VERSION, Sha256Hash};
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -172,8 +174,11 @@ fn shard_messages() {
 #[test]
 fn contribute_messages() {
     use contribute::{BackboneToContributor as Down, ContributorToBackbone as Up, MESSAGE_BYTES_MAX as MAX};
-    let join = Join { run_id: "r".into(), device: DeviceKind::BrowserCpu, device_name: "d".into() };
-    check(&Up::Join(join), MAX, "00017201 0164".replace(' ', "").as_str());
+    let join =
+        Join { run_id: "r".into(), device: DeviceKind::BrowserCpu, device_name: "d".into(), name: None };
+    check(&Up::Join(join.clone()), MAX, "00017201016400");
+    let named = Join { name: DisplayName::new("Ada").ok(), ..join };
+    check(&Up::Join(named), MAX, "0001720101640103416461");
     let report = Report { epoch: 1, n_samples: 64, samples_per_second: 1.0 };
     check(&Up::Report(report), MAX, "0101400000803f");
     let progress = Progress {
@@ -304,6 +309,11 @@ fn decode_everything(bytes: &[u8]) {
     let _ = framing::decode::<contribute::BackboneToContributor>(bytes, contribute::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<average::Join>(bytes, average::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<average::ReducerToMember>(bytes, average::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<matchmaking::Hello>(bytes, matchmaking::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<matchmaking::Answer>(bytes, matchmaking::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<matchmaking::Message>(bytes, matchmaking::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<reduce::Offer>(bytes, reduce::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<reduce::BackboneToReducer>(bytes, reduce::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<gradient::ContributorToBackbone>(bytes, gradient::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<gradient::BackboneToContributor>(bytes, gradient::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<evidence::Request>(bytes, evidence::MESSAGE_BYTES_MAX);
@@ -353,7 +363,8 @@ proptest! {
 #[test]
 fn matchmaking_messages() {
     use barnraise_protocol::matchmaking::{
-        Answer, Hello, MESSAGE_BYTES_MAX, Message, ModelVersion, Proposal, ProposedMember, Ready, Standing,
+        Answer, Hello, MESSAGE_BYTES_MAX, Message, ModelVersion, Proposal, ProposedMember, ProposedReducer,
+        Ready, Reducer, Standing,
     };
     let max = MESSAGE_BYTES_MAX;
     let hash = hash_hex();
@@ -376,9 +387,54 @@ fn matchmaking_messages() {
     let golden = format!("00ac0207{hash}05020000803f0101050000003f00000000400000804001");
     check(&Message::Standing(standing), max, &golden);
     let members = vec![ProposedMember { peer: vec![1, 2], n_samples: 5, n_reduced: 300 }];
-    let proposal = Proposal { model, nonce: 9, members, loss: 0.5 };
+    let reducers = vec![ProposedReducer { peer: vec![3], n_reduced: 300 }];
+    let proposal = Proposal { model, nonce: 9, members, reducers, check_seed: 300, loss: 0.5 };
     check(&Message::Addresses(vec!["/a".into()]), max, "0201022f61");
-    check(&Message::Proposal(proposal), max, &format!("01ac0207{hash}090102010205ac020000003f"));
+    let golden = format!("01ac0207{hash}090102010205ac02010103ac02ac020000003f");
+    check(&Message::Proposal(proposal), max, &golden);
+    let reducer = Reducer {
+        peer: vec![3],
+        download_bytes_per_s: 2.0,
+        upload_bytes_per_s: 4.0,
+        addresses: vec![vec![4, 5]],
+    };
+    assert_eq!(reducer.check(), Ok(()));
+    for bad in [
+        Reducer { addresses: vec![vec![]; 5], ..reducer.clone() },
+        Reducer { addresses: vec![vec![0; 129]], ..reducer.clone() },
+        Reducer { download_bytes_per_s: f32::NAN, ..reducer.clone() },
+        Reducer { upload_bytes_per_s: 0.0, ..reducer.clone() },
+    ] {
+        assert!(bad.check().is_err(), "{bad:?}");
+    }
+    check(&Message::Reducers(vec![reducer]), max, "03010103000000400000804001020405");
+}
+
+#[test]
+fn reduce_messages() {
+    use barnraise_protocol::matchmaking::Reducer;
+    use barnraise_protocol::reduce::{BackboneToReducer, MESSAGE_BYTES_MAX, Member, Offer, Round};
+    let max = MESSAGE_BYTES_MAX;
+    let reducer = Reducer {
+        peer: vec![3],
+        download_bytes_per_s: 2.0,
+        upload_bytes_per_s: 4.0,
+        addresses: vec![vec![4, 5]],
+    };
+    check(&Offer { run_id: "r".into(), reducer }, max, "01720103000000400000804001020405");
+    check(&BackboneToReducer::Welcome, max, "00");
+    check(&BackboneToReducer::Refused("no".into()), max, "01026e6f");
+    let round = Round {
+        name: vec![7, 8],
+        members: vec![Member { peer: vec![3], n_samples: 0, receives: false, n_reduced: 300 }],
+        n_values: 300,
+        codec: TensorCodec::F16,
+        patience_ms: 1,
+        reducer_timeout_ms: 2,
+        deadline_ms: 300,
+    };
+    check(&BackboneToReducer::Round(round), max, "020207080101030000ac02ac02010102ac02");
+    check(&BackboneToReducer::Still, max, "03");
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use barnraise_protocol::api::RefusalCount;
 use barnraise_protocol::contribute::{DeviceKind, Progress};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
 use serde::{Deserialize, Serialize};
 
+use crate::conduct::PassTime;
 use crate::shards::ShardTraffic;
 
 /// What a contributor is doing, or why it waits. The page turns each into a sentence.
@@ -84,12 +86,16 @@ pub struct Contribution {
     pub n_accepted: u64,
     /// Contributions that were refused, with the newest reason.
     pub n_refused: u64,
+    /// How many of them by reason.
+    pub refusals: Vec<RefusalCount>,
     /// Newest reason of a refusal.
     pub last_refusal: Option<String>,
     /// Current speed.
     pub samples_per_second: f32,
     /// Mean loss of the newest batch.
     pub loss: Option<f32>,
+    /// Of the newest pass, where it is known how long it took.
+    pub pass: Option<PassTime>,
     /// Bytes sent, payloads of the conversations.
     pub bytes_up: u64,
     /// Bytes received, likewise.

@@ -7,6 +7,7 @@
 //! before, so that the device never waits: while the gradients of an epoch travel and are averaged, those of the
 //! next are computed with the parameters that are at hand, and the new ones are put to use when these are taken.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use barnraise_protocol::contribute::Report;
@@ -17,6 +18,8 @@ use crate::backoff::Backoff;
 
 /// A backbone that says nothing for so long is taken for dead: it reports progress every second.
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// How long a connection has to show that it lasted, where the device woke up or its network is another one.
+pub const PROOF_MAX: Duration = Duration::from_secs(3);
 /// How long a contributor that was told to stop tries to deliver what it has finished.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a contribution is offered again that the aggregator had no room for.
@@ -97,6 +100,8 @@ pub struct Tally {
     pub n_accepted: u64,
     /// Refused contributions.
     pub n_refused: u64,
+    /// The same by reason ([`Refusal::kind`]).
+    pub refusals: BTreeMap<&'static str, u64>,
     /// Newest reason of a refusal.
     pub last_refusal: Option<String>,
 }
@@ -249,6 +254,23 @@ impl Contributor {
         self.link = Link::Down { retry_at, reason: Some(reason) };
     }
 
+    /// The device was asleep, or its network is another one. What waits to be tried again is tried at once, without
+    /// what was learned from failures. A connection has [`PROOF_MAX`] to show that it lasted; after a sleep
+    /// (`was_asleep`) the other side has given it up, and it is lost: returns whether there is none.
+    pub fn on_woke(&mut self, now: Moment, was_asleep: bool) -> bool {
+        self.backoff.reset();
+        match &mut self.link {
+            Link::Down { retry_at, .. } => *retry_at = now,
+            Link::Up { heard_at } if !was_asleep => {
+                *heard_at = (*heard_at).min((now + PROOF_MAX).saturating_sub(SILENCE_MAX));
+            }
+            Link::Up { .. } => {
+                self.link = Link::Down { retry_at: now, reason: Some("the device was asleep".to_owned()) };
+            }
+        }
+        matches!(self.link, Link::Down { .. })
+    }
+
     /// The session is to be begun anew on the same connection, as what this peer is by now.
     pub fn rejoin(&mut self, now: Moment) {
         if matches!(self.link, Link::Up { .. }) {
@@ -326,6 +348,7 @@ impl Contributor {
                     self.tally.n_samples_late += u64::from(pending.n_samples);
                 }
                 self.tally.n_refused += 1;
+                *self.tally.refusals.entry(refusal.kind()).or_default() += 1;
                 self.tally.last_refusal = Some(refusal.to_string());
             }
         }

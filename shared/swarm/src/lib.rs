@@ -11,6 +11,7 @@ pub mod activity;
 pub mod averaging;
 pub mod backoff;
 pub mod compression;
+pub mod conduct;
 pub mod contributor;
 pub mod dht;
 pub mod guard;

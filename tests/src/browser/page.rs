@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 
 use super::Tab;
 
-/// What a condition may use. `value` is the raw number beside a text, NaN where there is none yet.
+/// What a condition may use. Spaces that keep a number with its unit are spaces like any other. `value` is the raw
+/// number beside a text, NaN where there is none yet.
 const WORDS: &str = r#"
     const element = (id) => document.getElementById(id);
-    const text = (id) => element(id)?.textContent ?? "";
+    const text = (id) => (element(id)?.textContent ?? "").replaceAll("\u00a0", " ");
     const value = (id) => Number(element(id)?.dataset.value || NaN);
     const doing = () => element("activity")?.dataset.doing;
 "#;
@@ -102,6 +103,16 @@ impl Tab {
     pub async fn read(&self, expression: &str) -> Result<Value> {
         let found = self.client.execute(&format!("{WORDS} return ({expression});"), Vec::new()).await;
         found.with_context(|| format!("{}: {expression}", self.name()))
+    }
+
+    /// Runs the body of a function with these arguments, not bound by the page's own policy. What it returns, or
+    /// what that promises.
+    ///
+    /// # Errors
+    /// Where it throws.
+    pub async fn run(&self, body: &str, arguments: Vec<Value>) -> Result<Value> {
+        let found = self.client.execute(body, arguments).await;
+        found.with_context(|| format!("{}: a script", self.name()))
     }
 
     /// The raw number of the element `id`.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Tab;
 use crate::artifacts;
@@ -17,12 +17,14 @@ pub struct Viewport {
     pub width: u32,
     /// CSS pixels.
     pub height: u32,
+    /// Touched, and nothing can hover.
+    pub is_touched: bool,
 }
 
 /// A window on a desk.
-pub const DESKTOP: Viewport = Viewport { name: "desktop", width: 1280, height: 900 };
+pub const DESKTOP: Viewport = Viewport { name: "desktop", width: 1280, height: 900, is_touched: false };
 /// The narrowest phone that is to be served.
-pub const PHONE: Viewport = Viewport { name: "phone", width: 360, height: 740 };
+pub const PHONE: Viewport = Viewport { name: "phone", width: 360, height: 740, is_touched: true };
 
 /// What the visitor prefers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +36,8 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    fn name(self) -> &'static str {
+    /// As style sheets call it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Light => "light",
             Self::Dark => "dark",
@@ -53,9 +56,22 @@ impl Tab {
     /// # Errors
     /// Where Chromium refuses.
     pub async fn resize(&self, viewport: Viewport) -> Result<()> {
-        let Viewport { width, height, .. } = viewport;
-        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
-        self.cdp("Emulation.setDeviceMetricsOverride", size).await.map(drop)
+        let Viewport { width, height, is_touched, .. } = viewport;
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_touched });
+        self.cdp("Emulation.setDeviceMetricsOverride", size).await?;
+        let fingers = json!({ "enabled": is_touched, "maxTouchPoints": if is_touched { 5 } else { 1 } });
+        self.cdp("Emulation.setTouchEmulationEnabled", fingers).await.map(drop)
+    }
+
+    /// The same, but as high as the whole page is.
+    ///
+    /// # Errors
+    /// As [`Tab::resize`].
+    pub async fn unfold(&self, viewport: Viewport) -> Result<()> {
+        self.resize(viewport).await?;
+        let height = self.read("document.documentElement.scrollHeight").await?;
+        let height = height.as_u64().and_then(|height| u32::try_from(height).ok());
+        self.resize(Viewport { height: height.unwrap_or(viewport.height), ..viewport }).await
     }
 
     /// Makes the page believe in what the visitor prefers.
@@ -63,8 +79,25 @@ impl Tab {
     /// # Errors
     /// Where Chromium refuses.
     pub async fn prefer(&self, scheme: Scheme) -> Result<()> {
-        let features = json!([{ "name": "prefers-color-scheme", "value": scheme.name() }]);
+        self.prefer_all(&[("prefers-color-scheme", scheme.name())]).await
+    }
+
+    /// Makes the page believe in these features of media, by name and value, and in no others.
+    ///
+    /// # Errors
+    /// Where Chromium refuses.
+    pub async fn prefer_all(&self, features: &[(&str, &str)]) -> Result<()> {
+        let features: Vec<Value> =
+            features.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
         self.cdp("Emulation.setEmulatedMedia", json!({ "features": features })).await.map(drop)
+    }
+
+    /// Lets everything arrive that is fading or moving.
+    ///
+    /// # Errors
+    /// Where the page cannot be reached.
+    pub async fn settle(&self) -> Result<()> {
+        self.read(AT_REST).await.map(drop)
     }
 
     /// Saves what the window shows as `<name>.png` in the `screenshots` folder beside the builds.
@@ -75,7 +108,7 @@ impl Tab {
         let folder = artifacts::target_dir()?.join("screenshots");
         std::fs::create_dir_all(&folder)?;
         let path = folder.join(format!("{name}.png"));
-        self.read(AT_REST).await?;
+        self.settle().await?;
         let png = self.client.screenshot().await.with_context(|| format!("{}: no picture", self.name()))?;
         std::fs::write(&path, png).with_context(|| path.display().to_string())?;
         Ok(path)
@@ -90,11 +123,10 @@ impl Tab {
         let mut overflows = Vec::new();
         for viewport in [DESKTOP, PHONE] {
             self.resize(viewport).await?;
-            let wider = self.read("document.documentElement.scrollWidth - innerWidth").await?;
-            overflows.push((viewport, wider.as_u64().unwrap_or(0)));
-            let height = self.read("document.documentElement.scrollHeight").await?;
-            let height = height.as_u64().and_then(|height| u32::try_from(height).ok());
-            self.resize(Viewport { height: height.unwrap_or(viewport.height), ..viewport }).await?;
+            // A phone makes its window as wide as the page.
+            let width = self.read("document.documentElement.scrollWidth").await?;
+            overflows.push((viewport, width.as_u64().unwrap_or(0).saturating_sub(viewport.width.into())));
+            self.unfold(viewport).await?;
             for scheme in [Scheme::Light, Scheme::Dark] {
                 self.prefer(scheme).await?;
                 self.picture(&format!("{name}-{}-{}", viewport.name, scheme.name())).await?;

@@ -18,6 +18,8 @@ use super::{HANG, Process, tail};
 pub struct Backbone {
     pub(super) process: Process,
     pub(super) http: String,
+    /// Where the run that is asked is: nothing, or `/run/<id>`.
+    pub(super) base: String,
     pub(super) operator: Option<String>,
     pub(super) addresses: Vec<Multiaddr>,
 }
@@ -25,7 +27,25 @@ pub struct Backbone {
 impl Backbone {
     /// Address of the page, without a slash at its end.
     pub fn page(&self) -> String {
-        format!("http://{}", self.http)
+        format!("http://{}{}", self.http, self.base)
+    }
+
+    /// From now on what is asked is asked of this run, one of several.
+    pub fn look_at(&mut self, run_id: &str) {
+        self.base = format!("/run/{run_id}");
+    }
+
+    /// The status and the body of the answer to `GET path`.
+    ///
+    /// # Errors
+    /// Where there is no answer.
+    pub async fn answer(&self, path: &str) -> Result<(u16, String)> {
+        let mut stream = get(&self.http, path).await?;
+        let mut text = String::new();
+        tokio::time::timeout(HANG, stream.read_to_string(&mut text)).await??;
+        let (head, body) = text.split_once("\r\n\r\n").context("an answer without a body")?;
+        let status = head.split(' ').nth(1).context("an answer without a status")?;
+        Ok((status.parse()?, body.to_owned()))
     }
 
     /// Every address that it announced, peer id included.
@@ -85,7 +105,7 @@ impl Backbone {
     /// # Errors
     /// Where there is no answer, or none that can be read.
     pub async fn status(&self) -> Result<RunStatus> {
-        Ok(serde_json::from_str(&read(&self.http, "/api/run").await?)?)
+        Ok(serde_json::from_str(&read(&self.http, &format!("{}/api/run", self.base)).await?)?)
     }
 
     /// `GET /api/contributions`, once it says that `n_samples` were accepted.
@@ -95,7 +115,7 @@ impl Backbone {
     pub async fn contributions(&self, n_samples: u64) -> Result<Contributions> {
         let recorded = async {
             loop {
-                let text = read(&self.http, "/api/contributions").await?;
+                let text = read(&self.http, &format!("{}/api/contributions", self.base)).await?;
                 let contributions: Contributions = serde_json::from_str(&text).context(text)?;
                 if contributions.totals.n_samples == n_samples {
                     return Ok(contributions);
@@ -119,6 +139,24 @@ impl Backbone {
         read(operator, "/metrics").await
     }
 
+    /// Address of the operator's page, without a slash at its end.
+    ///
+    /// # Errors
+    /// Where there is no such page.
+    pub fn operator(&self) -> Result<String> {
+        let operator = self.operator.as_deref().context("this backbone has no operator's page")?;
+        Ok(format!("http://{operator}"))
+    }
+
+    /// `GET /readyz` of the page and of the operator's page.
+    ///
+    /// # Errors
+    /// Where one of them does not answer.
+    pub async fn ready(&self) -> Result<[String; 2]> {
+        let operator = self.operator.as_deref().context("this backbone has no operator's page")?;
+        Ok([read(&self.http, &format!("{}/readyz", self.base)).await?, read(operator, "/readyz").await?])
+    }
+
     /// The number of the process.
     ///
     /// # Errors
@@ -138,7 +176,8 @@ impl Backbone {
     /// `is_met` is told whether the event was published after the question.
     async fn wait_for_event(&self, what: &str, is_met: impl Fn(bool, &Progress) -> bool) -> Result<Progress> {
         let events = async {
-            let mut lines = BufReader::new(get(&self.http, "/api/events").await?).lines();
+            let mut lines =
+                BufReader::new(get(&self.http, &format!("{}/api/events", self.base)).await?).lines();
             // The first one says what was published last, before it was asked for.
             let mut is_new = false;
             while let Some(line) = lines.next_line().await? {
@@ -308,6 +347,16 @@ impl Joined {
     /// Where it had ended before.
     pub fn interrupt(&self) -> Result<()> {
         self.process.signal("INT")
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Errors
+    /// Where it had ended before.
+    pub async fn kill(mut self) -> Result<()> {
+        self.process.signal("KILL")?;
+        self.process.end().await?;
+        Ok(())
     }
 
     /// What it logged so far.

@@ -11,8 +11,8 @@ use super::SMALL;
 
 /// Two backbones that know each other.
 pub(super) struct Two {
-    one: World,
-    other: World,
+    pub(super) one: World,
+    pub(super) other: World,
     one_id: String,
     other_id: String,
 }
@@ -80,7 +80,7 @@ async fn state(backbone: &Backbone) -> State {
 }
 
 /// Both have the same model in the end, to the last bit, and the same samples in it and about to be; how many.
-async fn agreed(one: &Backbone, other: &Backbone) -> u64 {
+pub(super) async fn agreed(one: &Backbone, other: &Backbone) -> u64 {
     let agreed = async {
         loop {
             let same = state(one).await == state(other).await;
@@ -98,13 +98,13 @@ async fn agreed(one: &Backbone, other: &Backbone) -> u64 {
 }
 
 /// What counts in a later step counts by its age, so that it is less than what was given.
-fn is_exact(one: &Backbone, other: &Backbone) -> bool {
+pub(super) fn is_exact(one: &Backbone, other: &Backbone) -> bool {
     let late = "contributions count for a later step";
     ![one, other].iter().any(|backbone| backbone.log().unwrap().contains(late))
 }
 
 /// The contributors leave; samples of theirs that were accepted.
-async fn leave(joined: impl IntoIterator<Item = Joined>) -> u64 {
+pub(super) async fn leave(joined: impl IntoIterator<Item = Joined>) -> u64 {
     let mut n_samples = 0;
     for joined in joined {
         joined.interrupt().unwrap();

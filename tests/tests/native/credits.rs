@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use barnraise_protocol::DisplayName;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_tests::process::World;
@@ -31,7 +32,8 @@ async fn receipts_leaderboard_and_database_agree_through_sigkill() {
     let mut world = World::new(SMALL).unwrap();
     let mut backbone = world.backbone().await.unwrap();
     let file = world.storage().with_file_name("receipts.jsonl");
-    let joined = world.join(&[&backbone.page(), "--receipts", file.to_str().unwrap()]).unwrap();
+    let joined =
+        world.join(&[&backbone.page(), "--receipts", file.to_str().unwrap(), "--name", "Ada"]).unwrap();
     // Killed between two checkpoints and behind one, whatever was being accepted or written at that moment.
     for epochs in [2, 7, 3] {
         let epoch = backbone.wait_for_epoch(0).await.unwrap().epoch;
@@ -58,6 +60,7 @@ async fn receipts_leaderboard_and_database_agree_through_sigkill() {
     assert_eq!((shown.n_contributors, shown.contributors.len()), (1, 1));
     let totals = &shown.contributors[0];
     assert_eq!((totals.peer.clone(), totals.given), (peer_id(receipts[0].peer), shown.totals));
+    assert_eq!(totals.name.as_ref().map(DisplayName::as_str), Some("Ada"));
     assert_eq!(totals.given.n_contributions, receipts.len() as u64);
     assert_eq!(totals.given.n_bytes, receipts.iter().map(|receipt| receipt.n_bytes).sum::<u64>());
     let milliseconds: u64 = receipts.iter().map(|receipt| u64::from(receipt.milliseconds)).sum();

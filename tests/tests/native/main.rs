@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod access;
+mod admin;
 mod aggregators;
 mod compression;
 mod credits;
@@ -10,9 +11,13 @@ mod equivalence;
 mod liar;
 mod lifecycle;
 mod local_steps;
+mod model_file;
+mod operator;
 mod outvoted;
 mod progress;
 mod recomputed;
+mod reducers;
+mod runs;
 mod shards;
 mod text;
 

@@ -1,10 +1,12 @@
 //! A run that learns from text: files become tokens, and masked ones are guessed ever better.
 
+use barnraise_learning::unigram::{Unigram, Vocabulary};
+use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, Trainer, tensor_file};
 use barnraise_protocol::dataset::{SampleKind, Samples};
-use barnraise_protocol::run::ModelKind;
+use barnraise_protocol::run::{ModelKind, RunDescription};
 use barnraise_protocol::shard::ShardId;
 use barnraise_tests::client::Client;
-use barnraise_tests::process::World;
+use barnraise_tests::process::{Backbone, World};
 
 const TEXT: &str = r#"
 [run]
@@ -57,8 +59,38 @@ async fn a_run_learns_from_text_of_two_files() {
         is_better(progress.train_loss) && progress.test_accuracy.is_some_and(|share| share > 0.1)
     });
     println!("{:?}", learned.await.unwrap());
+    ensure_blanks_are_filled(&backbone, &run).await;
     joined.interrupt().unwrap();
     let given = joined.end().await.unwrap();
     assert!(given.status.success(), "{given:?}");
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
+}
+
+async fn get(backbone: &Backbone, path: &str) -> Vec<u8> {
+    let url = format!("{}{path}", backbone.page());
+    let got = tokio::task::spawn_blocking(move || ureq::get(&url).call()?.body_mut().read_to_vec());
+    got.await.unwrap().unwrap()
+}
+
+/// As a tab does it: with the vocabulary and the model that anybody may download.
+async fn ensure_blanks_are_filled(backbone: &Backbone, run: &RunDescription) {
+    let vocabulary: Vocabulary = serde_json::from_slice(&get(backbone, "/api/tokenizer.json").await).unwrap();
+    let unigram = Unigram::new(vocabulary).unwrap();
+    let SampleKind::Tokens(shape) = run.manifest.samples else { panic!("{:?}", run.manifest.samples) };
+    assert_eq!(unigram.size(), shape.vocabulary);
+    let data = DataShape::of(&run.manifest.samples);
+    let layout = ParameterLayout::of(&run.model, data).unwrap();
+    let file = tensor_file::read(&get(backbone, "/api/model.safetensors").await, &layout).unwrap();
+    let mut trainer = Trainer::new(&run.model, data, ComputeDevice::cpu()).unwrap();
+    trainer.load_parameters(&file.parameters).unwrap();
+    let blanked = unigram.encode_blanked("the cat that ___ the", shape.length.into()).unwrap();
+    let probabilities = trainer.fill(&blanked.ids, &blanked.blanks).await.unwrap();
+    assert_eq!(probabilities.len(), usize::from(shape.vocabulary));
+    let sum: f32 = probabilities.iter().sum();
+    assert!((sum - 1.0).abs() < 1e-3, "{sum}");
+    let likeliest = unigram.likeliest(&probabilities, 3);
+    println!("{likeliest:?}");
+    assert_eq!(likeliest.len(), 3);
+    // Better than a guess of anything.
+    assert!(likeliest[0].1 > 1.5 / f32::from(shape.vocabulary), "{likeliest:?}");
 }

@@ -10,9 +10,11 @@ pub mod rtc;
 
 use std::fmt;
 
+pub use barnraise_protocol::DisplayName;
 pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::contribute::DeviceKind;
 pub use barnraise_swarm::activity::{Activity, Contribution, DeviceChange, Event};
+pub use barnraise_swarm::conduct::{Conduct, Duty, PassTime};
 use serde::{Deserialize, Serialize};
 
 /// Page to worker.
@@ -37,6 +39,8 @@ pub enum PageToPeer {
     Start,
     /// Offer what is finished, then stop.
     Stop,
+    /// Work like that from now on; until it is said, without a rest.
+    Conduct(Conduct),
     /// What is this? `pixels` is `[height, width, channels]`, 0 is background; answered by
     /// [`Event::Prediction`] with the same `request`.
     Predict {
@@ -46,11 +50,38 @@ pub enum PageToPeer {
         #[serde(with = "serde_bytes")]
         pixels: Vec<u8>,
     },
+    /// The same by the model of an earlier epoch, which the web server keeps; answered by
+    /// [`PeerToPage::PredictedEarlier`] or [`PeerToPage::NoEarlier`] with the same `request`.
+    PredictEarlier {
+        /// Echoed.
+        request: u32,
+        /// One of those that `GET /api/models` lists.
+        epoch: u64,
+        /// Grey values.
+        #[serde(with = "serde_bytes")]
+        pixels: Vec<u8>,
+    },
+    /// Which words stand in the blanks of a text? Asked of the newest model that the web server has; answered by
+    /// [`PeerToPage::Filled`] or [`PeerToPage::NotFilled`] with the same `request`.
+    Fill {
+        /// Echoed.
+        request: u32,
+        /// With blanks; never leaves this machine.
+        text: String,
+    },
+    /// How this visitor wants to be called where it is shown who gave what; `None`: not at all.
+    Name {
+        /// One that can be shown.
+        name: Option<DisplayName>,
+    },
     /// Send the gallery; answered by [`Event::Gallery`].
     LoadGallery,
     /// Run the conformance checks of the learning crate on the device and compare with the CPU;
     /// answered by [`PeerToPage::SelfCheck`].
     SelfCheck,
+    /// The device was asleep or its network is another one: what waits to be tried again is tried now, and what
+    /// is connected must show that it still is.
+    Woke,
 }
 
 /// Which device the visitor asked for.
@@ -126,6 +157,38 @@ pub enum PeerToPage {
         /// What the remote would have answered to the page's offer, in SDP.
         answer: String,
     },
+    /// Answer to `PredictEarlier`.
+    PredictedEarlier {
+        /// Echo.
+        request: u32,
+        /// Epoch of the model.
+        epoch: u64,
+        /// `[n_classes]`, sums to 1.
+        probabilities: Vec<f32>,
+    },
+    /// The earlier model could not be asked.
+    NoEarlier {
+        /// Echo.
+        request: u32,
+        /// Why not.
+        reason: String,
+    },
+    /// Answer to `Fill`.
+    Filled {
+        /// Echo.
+        request: u32,
+        /// Epoch of the model.
+        epoch: u64,
+        /// For each blank the likeliest pieces and their probabilities, the likeliest first.
+        blanks: Vec<Vec<(String, f32)>>,
+    },
+    /// The blanks could not be filled.
+    NotFilled {
+        /// Echo.
+        request: u32,
+        /// Why not.
+        reason: String,
+    },
     /// What the contributor in the worker tells.
     Told(Event),
     /// Answer to `SelfCheck`.
@@ -158,6 +221,15 @@ mod tests {
         let told = PeerToPage::Told(Event::Activity(Activity::Training { epoch: 7 }));
         let want = serde_json::json!({"type": "told", "event": "activity", "doing": "training", "epoch": 7});
         assert_eq!(json(&told), want);
+    }
+
+    #[test]
+    fn a_duty_that_is_none_is_no_message() {
+        let conduct = Conduct { duty: Duty::MIN, is_gentle: true };
+        let text = r#"{"type":"conduct","duty":5,"is_gentle":true}"#;
+        assert_eq!(serde_json::to_string(&PageToPeer::Conduct(conduct)).unwrap(), text);
+        assert_eq!(serde_json::from_str::<PageToPeer>(text).unwrap(), PageToPeer::Conduct(conduct));
+        assert!(serde_json::from_str::<PageToPeer>(&text.replace('5', "4")).is_err());
     }
 
     #[test]

@@ -1,19 +1,28 @@
 //! Joins the state to the browser: events in, actions out, one drawing per animation frame.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use barnraise_messages::Way;
+use barnraise_messages::{DisplayName, Way};
+use barnraise_protocol::run::RunDescription;
 use gloo::storage::{LocalStorage, Storage};
 use gloo::timers::callback::Timeout;
-use js_sys::Reflect;
+use js_sys::{Function, Reflect};
 use wasm_bindgen::closure::Closure;
 use wasm_bindgen::{JsCast, JsValue};
 
+use crate::base::of_run;
 use crate::dom;
 use crate::kept::Kept;
 use crate::preflight::probe;
-use crate::state::{Action, Event, Page};
+use crate::receipts::Receipts;
+use crate::renewal;
+use crate::resume;
+use crate::senses::{self, Senses};
+use crate::share;
+use crate::state::{Action, Event, Page, TabEvent};
+use crate::tabs::Siblings;
 use crate::view::View;
 use crate::worker::PeerWorker;
 
@@ -21,38 +30,88 @@ use crate::worker::PeerWorker;
 const IDENTITY_KEY: &str = "barnraise.identity";
 /// Where it is kept what was given.
 const GIVEN_KEY: &str = "barnraise.given";
+/// Where it is kept how this visitor wants to be called.
+const NAME_KEY: &str = "barnraise.name";
 /// Where it is kept how the backbone was reached, and on what kind of network.
 const WAY_KEY: &str = "barnraise.way";
+/// Where it is kept what the run is, for visits without a backbone.
+const RUN_KEY: &str = "barnraise.run";
 /// Hidden pages get no animation frames; they are drawn this often at most.
 const HIDDEN_FRAME_MS: u32 = 250;
 
 /// The page.
 pub(crate) struct App {
     page: RefCell<Page>,
+    /// What happened while something else was being taken in.
+    events: RefCell<VecDeque<Event>>,
+    is_dispatching: Cell<bool>,
     view: RefCell<View>,
     peer: RefCell<Option<PeerWorker>>,
+    receipts: Receipts,
     worker_url: String,
+    siblings: Option<Rc<Siblings>>,
+    /// Called to ask the backbone's web server now.
+    ask_again: RefCell<Option<Function>>,
+    was_contributing: Cell<bool>,
     is_frame_due: Cell<bool>,
+    pub(crate) senses: Senses,
 }
 
 impl App {
-    pub(crate) fn new(page: Page, view: View, worker_url: String) -> Rc<Self> {
+    pub(crate) fn new(
+        page: Page,
+        view: View,
+        worker_url: String,
+        siblings: Option<Rc<Siblings>>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             page: RefCell::new(page),
+            events: RefCell::default(),
+            is_dispatching: Cell::new(false),
             view: RefCell::new(view),
             peer: RefCell::new(None),
+            receipts: Receipts::default(),
             worker_url,
+            siblings,
+            ask_again: RefCell::new(None),
+            was_contributing: Cell::new(false),
             is_frame_due: Cell::new(false),
+            senses: Senses::default(),
         })
     }
 
-    /// Takes in what happened, does what follows from it, and draws soon.
+    /// What [`Action::AskAgain`] calls, once.
+    pub(crate) fn when_asked_again(&self, call: Option<Function>) {
+        self.ask_again.replace(call);
+    }
+
+    /// Takes in what happened, does what follows from it, and draws soon. What happens meanwhile comes after: the
+    /// worker would otherwise hear that it is to stop before it hears that it is to start.
     pub(crate) fn dispatch(self: &Rc<Self>, event: Event) {
-        let actions = self.page.borrow_mut().on_event(dom::now_ms(), event);
-        for action in actions {
-            self.perform(action);
+        self.events.borrow_mut().push_back(event);
+        if self.is_dispatching.replace(true) {
+            return;
+        }
+        loop {
+            let next = self.events.borrow_mut().pop_front();
+            let Some(event) = next else { break };
+            let actions = self.page.borrow_mut().on_event(dom::now_ms(), event);
+            for action in actions {
+                self.perform(action);
+            }
+        }
+        self.is_dispatching.set(false);
+        let is_contributing = self.with_page(|page| page.contributing);
+        if self.was_contributing.replace(is_contributing) != is_contributing {
+            resume::note(is_contributing);
         }
         self.draw_soon();
+    }
+
+    /// Dispatches later.
+    fn dispatch_in(self: &Rc<Self>, delay_ms: u32, event: Event) {
+        let app = Rc::clone(self);
+        Timeout::new(delay_ms, move || app.dispatch(event)).forget();
     }
 
     /// Reads the state.
@@ -94,7 +153,13 @@ impl App {
                 // Private windows may refuse: the identity then lasts as long as the tab.
                 let _ = LocalStorage::set(IDENTITY_KEY, seed);
             }
+            Action::KeepName(name) => {
+                let _ = LocalStorage::set(NAME_KEY, name);
+            }
+            Action::SaveReceipts => self.receipts.save(self),
+            Action::MakeCard(card) => share::make(self, *card),
             Action::Remember(receipt) => {
+                self.receipts.keep(self, &receipt);
                 // What other tabs added meanwhile is in the storage, where there is one.
                 let stored = LocalStorage::get(GIVEN_KEY);
                 let mut kept: Kept = stored.unwrap_or_else(|_| self.with_page(|page| page.kept.clone()));
@@ -103,10 +168,40 @@ impl App {
                 self.dispatch(Event::Remembered(kept));
             }
             Action::KeepWay(way) => {
-                let _ = LocalStorage::set(WAY_KEY, (network_kind(), way));
+                let _ = LocalStorage::set(of_run(WAY_KEY), (network_kind(), way));
             }
+            Action::Conduct(request) => senses::perform(self, request),
             Action::TryWays(attempts) => probe::begin(self, attempts),
+            Action::Tell(message) => {
+                if let Some(siblings) = &self.siblings {
+                    siblings.tell(&message);
+                }
+            }
+            Action::TickIn { delay_ms } => self.dispatch_in(delay_ms, Event::Tabs(TabEvent::Tick)),
+            Action::TakeLead => {
+                if let Some(siblings) = &self.siblings {
+                    siblings.take_lead(self);
+                }
+            }
+            Action::Recall => {
+                self.dispatch(Event::Remembered(kept()));
+                self.count_receipts();
+            }
+            Action::ReviveIn { delay_ms } => self.dispatch_in(delay_ms, Event::Revive),
+            Action::TryGraphicsIn { delay_ms } => self.dispatch_in(delay_ms, Event::TryGraphics),
+            Action::AskAgain => {
+                let call = self.ask_again.take();
+                if let Some(call) = call {
+                    let _ = call.call0(&JsValue::NULL);
+                }
+            }
+            Action::Reload => renewal::reload(),
         }
+    }
+
+    /// Looks how many receipts this browser keeps.
+    pub(crate) fn count_receipts(self: &Rc<Self>) {
+        self.receipts.count(self);
     }
 
     /// Draws in the next animation frame, once for all that happens until then.
@@ -146,9 +241,27 @@ pub(crate) fn kept() -> Kept {
     LocalStorage::get(GIVEN_KEY).unwrap_or_default()
 }
 
+/// How this visitor wants to be called, if that is a name still.
+pub(crate) fn kept_name() -> Option<DisplayName> {
+    LocalStorage::get::<Option<DisplayName>>(NAME_KEY).ok().flatten()
+}
+
+/// What the run was at the last visit.
+pub(crate) fn kept_run() -> Option<RunDescription> {
+    LocalStorage::get(of_run(RUN_KEY)).ok()
+}
+
+/// Keeps what the run is, where that is another one than before.
+pub(crate) fn keep_run(run: &RunDescription) {
+    if kept_run().as_ref() != Some(run) {
+        // Where there is no room, the next visit needs the backbone.
+        let _ = LocalStorage::set(of_run(RUN_KEY), run);
+    }
+}
+
 /// How the backbone was reached on a network of this kind.
 pub(crate) fn kept_way() -> Option<Way> {
-    let (kind, way) = LocalStorage::get::<(String, Way)>(WAY_KEY).ok()?;
+    let (kind, way) = LocalStorage::get::<(String, Way)>(of_run(WAY_KEY)).ok()?;
     (kind == network_kind()).then_some(way)
 }
 

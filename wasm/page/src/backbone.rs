@@ -3,16 +3,17 @@
 
 use std::rc::Rc;
 
-use barnraise_protocol::api::{Contributions, LiveProgress, RunStatus};
+use barnraise_protocol::api::{Contributions, LiveProgress, Models, RunStatus};
 use barnraise_swarm::backoff::Backoff;
 use gloo::net::http::Request;
-use js_sys::Promise;
+use js_sys::{Array, Promise};
 use serde::de::DeserializeOwned;
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{EventSource, MessageEvent};
 
-use crate::app::App;
+use crate::app::{App, keep_run};
+use crate::base::of_run;
 use crate::dom::Listener;
 use crate::state::Event;
 use crate::view::N_LEADERS;
@@ -20,6 +21,9 @@ use crate::view::N_LEADERS;
 const RUN_URL: &str = "/api/run";
 const EVENTS_URL: &str = "/api/events";
 const CONTRIBUTIONS_URL: &str = "/api/contributions";
+const MODELS_URL: &str = "/api/models";
+/// How often a page that is seen asks which models there are.
+const MODELS_EVERY_MS: u32 = 15_000;
 /// How often a page that is seen asks who gave the most.
 const LEADERS_EVERY_MS: u32 = 10_000;
 /// A stream that lasted this long was a good one: the next pause is a short one again.
@@ -29,8 +33,9 @@ const GOOD_STREAM_MS: f64 = 5000.0;
 pub(crate) async fn follow(app: Rc<App>) {
     let mut backoff = Backoff::new((js_sys::Math::random() * 2_f64.powi(53)) as u64);
     loop {
-        let reason = match get::<RunStatus>(RUN_URL).await {
+        let reason = match get::<RunStatus>(&of_run(RUN_URL)).await {
             Ok(status) => {
+                keep_run(&status.run);
                 app.dispatch(Event::RunArrived(Box::new(status)));
                 let since_ms = crate::dom::now_ms();
                 let reason = listen(&app).await;
@@ -43,7 +48,9 @@ pub(crate) async fn follow(app: Rc<App>) {
         };
         let retry_in_ms = u32::try_from(backoff.next_delay().as_millis()).unwrap_or(u32::MAX);
         app.dispatch(Event::BackboneLost { reason, retry_in_ms });
-        sleep(retry_in_ms).await;
+        if sleep_or_asked(&app, retry_in_ms).await {
+            backoff.reset();
+        }
     }
 }
 
@@ -51,13 +58,41 @@ pub(crate) async fn follow(app: Rc<App>) {
 pub(crate) async fn follow_leaders(app: Rc<App>) {
     loop {
         // Without an answer what is shown stays as it is.
+        let own = app.with_page(|page| page.peer_id.clone());
+        let own = own.map_or_else(String::new, |peer| format!("&peer={peer}"));
         if !crate::dom::document().hidden()
-            && let Ok(leaders) = get::<Contributions>(&format!("{CONTRIBUTIONS_URL}?limit={N_LEADERS}")).await
+            && let Ok(leaders) =
+                get::<Contributions>(&of_run(&format!("{CONTRIBUTIONS_URL}?limit={N_LEADERS}{own}"))).await
         {
             app.dispatch(Event::LeadersKnown(Box::new(leaders)));
         }
         sleep(LEADERS_EVERY_MS).await;
     }
+}
+
+/// Asks which models there are to download, for as long as the page is open. A run that is not open has none.
+pub(crate) async fn follow_models(app: Rc<App>) {
+    loop {
+        if !crate::dom::document().hidden()
+            && let Ok(models) = get::<Models>(&of_run(MODELS_URL)).await
+        {
+            app.dispatch(Event::ModelsKnown(models));
+        }
+        sleep(MODELS_EVERY_MS).await;
+    }
+}
+
+/// Sleeps, unless there is a reason to ask at once: whether there was.
+async fn sleep_or_asked(app: &Rc<App>, delay_ms: u32) -> bool {
+    let asked = Promise::new(&mut |resolve, _| app.when_asked_again(Some(resolve)));
+    let over = wasm_bindgen_futures::future_to_promise(async move {
+        sleep(delay_ms).await;
+        Ok(JsValue::FALSE)
+    });
+    let first = JsFuture::from(Promise::race(&Array::of2(&asked, &over))).await;
+    app.when_asked_again(None);
+    // The one that was asked resolves to nothing.
+    first.is_ok_and(|first| first.is_undefined())
 }
 
 async fn sleep(delay_ms: u32) {
@@ -71,7 +106,7 @@ async fn sleep(delay_ms: u32) {
     let _ = JsFuture::from(over).await;
 }
 
-async fn get<T: DeserializeOwned>(url: &str) -> Result<T, String> {
+pub(crate) async fn get<T: DeserializeOwned>(url: &str) -> Result<T, String> {
     let response = Request::get(url).send().await.map_err(|_| "no answer".to_owned())?;
     if !response.ok() {
         return Err(format!("it answered with status {}", response.status()));
@@ -82,7 +117,7 @@ async fn get<T: DeserializeOwned>(url: &str) -> Result<T, String> {
 
 /// Hands on events until the stream ends, and says why it did.
 async fn listen(app: &Rc<App>) -> String {
-    let Ok(source) = EventSource::new(EVENTS_URL) else {
+    let Ok(source) = EventSource::new(&of_run(EVENTS_URL)) else {
         return "this browser has no event streams".into();
     };
     let on_progress = {
@@ -97,12 +132,15 @@ async fn listen(app: &Rc<App>) -> String {
     };
     let mut on_error = None;
     let ended = Promise::new(&mut |resolve, _| {
+        // A stream may hang for minutes on a network that is gone.
+        app.when_asked_again(Some(resolve.clone()));
         on_error = Some(Listener::new(&source, "error", move |_| {
             let _ = resolve.call0(&JsValue::NULL);
         }));
     });
     // Neither outcome says more than that it ended.
     let _ = JsFuture::from(ended).await;
+    app.when_asked_again(None);
     source.close();
     drop((on_progress, on_error));
     "the connection ended".into()

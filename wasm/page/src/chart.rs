@@ -10,7 +10,7 @@ pub(crate) struct Frame {
     pub(crate) height: f64,
 }
 
-const LEFT: f64 = 44.0;
+const LEFT: f64 = 50.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 26.0;
@@ -103,8 +103,11 @@ fn path(places: &[(f64, f64)]) -> String {
 fn y_label(value: f64, step: f64, scale: Scale) -> String {
     match scale {
         Scale::Share => format!("{:.0} %", value * 100.0),
-        Scale::FromZero if step < 0.1 => format!("{value:.2}"),
-        Scale::FromZero => format!("{value:.1}"),
+        // As many digits as tell neighbours apart.
+        Scale::FromZero => {
+            let n_digits = (-step.log10().floor()).clamp(1.0, 6.0) as usize;
+            format!("{value:.n_digits$}")
+        }
     }
 }
 
@@ -155,6 +158,17 @@ impl Chart {
     }
 }
 
+/// Points scaled into a place of this left, top, width and height: the largest value at the top, 0 at the bottom.
+pub(crate) fn fit(points: &[(f64, f64)], place: (f64, f64, f64, f64)) -> Vec<(f64, f64)> {
+    let (left, top, width, height) = place;
+    let max = |values: fn(&(f64, f64)) -> f64| points.iter().map(values).fold(0.0, f64::max);
+    let (x_max, y_max) = (max(|point| point.0).max(1.0), max(|point| point.1).max(1e-9));
+    let to_place = |(x, y): &(f64, f64)| {
+        (left + width * (x / x_max).clamp(0.0, 1.0), top + height * (1.0 - (y / y_max).clamp(0.0, 1.0)))
+    };
+    points.iter().map(to_place).collect()
+}
+
 /// What the curve shows, in a sentence for who cannot see it.
 pub(crate) fn in_words(what: &str, points: &[(f64, f64)], show: impl Fn(f64) -> String) -> String {
     match points {
@@ -190,13 +204,13 @@ mod tests {
     fn the_line_spans_the_plot_and_never_leaves_it() {
         let points: Vec<(f64, f64)> = (0..=100).map(|x| (f64::from(x), 2.3 / f64::from(x + 1))).collect();
         let chart = layout(&points, FRAME, Scale::FromZero);
-        assert!(chart.line.starts_with("M44.0 "), "{}", chart.line);
+        assert!(chart.line.starts_with("M50.0 "), "{}", chart.line);
         let newest = chart.newest.unwrap_or_default();
         assert_eq!(newest.0, chart.plot_x.1);
         assert!(newest.1 > chart.plot_y.0 && newest.1 < chart.plot_y.1);
         assert_eq!(labels(&chart.y_ticks), ["0.0", "1.0", "2.0", "3.0"]);
         assert_eq!(labels(&chart.x_ticks), ["0", "50", "100"]);
-        assert!(chart.area.ends_with("V174.0H44.0Z"), "{}", chart.area);
+        assert!(chart.area.ends_with("V174.0H50.0Z"), "{}", chart.area);
     }
 
     #[test]

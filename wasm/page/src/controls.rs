@@ -1,11 +1,14 @@
 //! What a visitor can press, draw or pick, and what the browser reports by itself.
 
+mod conduct;
+
 use std::cell::Cell;
 use std::rc::Rc;
 
+use barnraise_messages::DisplayName;
 use wasm_bindgen::closure::Closure;
 use wasm_bindgen::{JsCast, JsValue};
-use web_sys::{Element, EventTarget, HtmlElement, PerformanceEntry, PerformanceObserver};
+use web_sys::{Element, EventTarget, HtmlElement, HtmlInputElement, PerformanceEntry, PerformanceObserver};
 use web_sys::{PerformanceObserverEntryList, PerformanceObserverInit};
 
 use crate::app::App;
@@ -26,8 +29,15 @@ pub(crate) fn listen(app: &Rc<App>) -> Result<(), DomError> {
     on(&by_id::<EventTarget>("table")?, "toggle", app, |app, _| app.draw_soon());
     on(&window(), "resize", app, |app, _| app.draw_soon());
     // No animation frame comes to a hidden page: draw what is due before it is one.
-    on(&document(), "visibilitychange", app, |app, _| app.draw());
+    on(&document(), "visibilitychange", app, |app, _| {
+        app.dispatch(if document().hidden() { Event::Hidden } else { Event::Woke });
+        app.draw();
+    });
+    on(&by_id::<EventTarget>("reload")?, "click", app, |app, _| app.dispatch(Event::Reload));
+    listen_to_network(app);
+    conduct::listen(app)?;
     listen_to_gallery(app, &sketch)?;
+    listen_to_giving(app)?;
     mend_canvases(app, &sketch);
     listen_to_sketch(app, &sketch)?;
     count_long_tasks(app)
@@ -43,6 +53,23 @@ fn on(
     Listener::new(target, name, move |event| act(&app, &event)).keep();
 }
 
+/// The network comes, goes or is another one; the page was frozen, or comes back out of the browser's memory.
+fn listen_to_network(app: &Rc<App>) {
+    on(&window(), "online", app, |app, _| app.dispatch(Event::Network { is_online: true }));
+    on(&window(), "offline", app, |app, _| app.dispatch(Event::Network { is_online: false }));
+    on(&window(), "pageshow", app, |app, _| app.dispatch(Event::Woke));
+    on(&document(), "resume", app, |app, _| app.dispatch(Event::Woke));
+    let navigator = JsValue::from(window().navigator());
+    // Not every browser tells.
+    let connection = js_sys::Reflect::get(&navigator, &"connection".into()).unwrap_or_default();
+    if let Ok(connection) = connection.dyn_into::<EventTarget>() {
+        on(&connection, "change", app, |app, _| app.dispatch(Event::Woke));
+    }
+    if !window().navigator().on_line() {
+        app.dispatch(Event::Network { is_online: false });
+    }
+}
+
 /// With the graphics process all canvases lose what is on them.
 fn mend_canvases(app: &Rc<App>, sketch: &Rc<Sketch>) {
     let (app, sketch) = (Rc::clone(app), Rc::clone(sketch));
@@ -50,6 +77,26 @@ fn mend_canvases(app: &Rc<App>, sketch: &Rc<Sketch>) {
         sketch.mend();
         app.with_view(View::mend);
     });
+}
+
+/// What belongs to the visitor: models, receipts, a card, a name.
+fn listen_to_giving(app: &Rc<App>) -> Result<(), DomError> {
+    on(&by_id::<EventTarget>("compare")?, "click", app, |app, _| app.dispatch(Event::ToggleComparison));
+    on(&by_id::<EventTarget>("receipts")?, "click", app, |app, _| app.dispatch(Event::ReceiptsWanted));
+    on(&by_id::<EventTarget>("share")?, "click", app, |app, _| app.dispatch(Event::CardWanted));
+    let text: HtmlInputElement = by_id("fill-text")?;
+    on(&by_id::<EventTarget>("fill-form")?, "submit", app, move |app, event| {
+        event.prevent_default();
+        app.dispatch(Event::TextAsked(text.value()));
+    });
+    let name: HtmlInputElement = by_id("name")?;
+    let kept = app.with_page(|page| page.giving.name.clone());
+    name.set_value(kept.as_ref().map(DisplayName::as_str).unwrap_or_default());
+    on(&by_id::<EventTarget>("name-form")?, "submit", app, move |app, event| {
+        event.prevent_default();
+        app.dispatch(Event::NameTyped(name.value()));
+    });
+    Ok(())
 }
 
 fn listen_to_gallery(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError> {

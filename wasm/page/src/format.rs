@@ -13,6 +13,14 @@ pub(crate) fn count(value: u64) -> String {
     text
 }
 
+/// A round number of megabytes that somebody chose: no digit behind the point.
+pub(crate) fn megabytes(mb: u32) -> String {
+    match mb {
+        1000.. if mb % 1000 == 0 => format!("{} GB", mb / 1000),
+        mb => format!("{mb} MB"),
+    }
+}
+
 /// Decimal units, one digit after the point below 100 of a unit: `812 bytes`, `1.4 MB`.
 pub(crate) fn bytes(value: u64) -> String {
     if value < 1000 {
@@ -63,6 +71,24 @@ pub(crate) fn transfer(bytes_so_far: u64, bytes_total: Option<u64>) -> String {
     }
 }
 
+/// The same text, in which numbers stay with their units at the end of a line.
+pub(crate) fn unbroken(text: &str) -> String {
+    [" %", " bytes", " kB", " MB", " GB"].iter().fold(text.to_owned(), |text, unit| {
+        // The space that does not break.
+        text.replace(unit, &unit.replace(' ', "\u{a0}"))
+    })
+}
+
+/// Why something failed, without the names that browsers and libraries have for kinds of errors, and without a
+/// full stop, so that it can stand in brackets.
+pub(crate) fn reason(text: &str) -> String {
+    let is_kind = |part: &&str| part.ends_with("Error") || *part == "JavaScript error";
+    let parts: Vec<&str> = text.split(": ").filter(|part| !is_kind(part)).collect();
+    // What is nothing but a name says more than nothing.
+    let plain = if parts.is_empty() { text.to_owned() } else { parts.join(": ") };
+    plain.trim_end_matches('.').to_owned()
+}
+
 /// A wait: `in a moment`, `in about 4 seconds`.
 pub(crate) fn wait(retry_in_ms: u32) -> String {
     match retry_in_ms.div_ceil(1000) {
@@ -79,6 +105,19 @@ pub(crate) fn duration(seconds: u64) -> String {
         60..3600 => format!("{} min", seconds / 60),
         _ if hours < 99.95 => format!("{hours:.1} h"),
         _ => format!("{} h", count(hours.round() as u64)),
+    }
+}
+
+/// How long ago something was: `just now`, `10 minutes ago`, `an hour ago`, `3 hours ago`, `2 days ago`.
+pub(crate) fn ago(seconds: u64) -> String {
+    let (minutes, hours, days) =
+        ((seconds + 30) / 60, (seconds + 1800) / 3600, (seconds + 12 * 3600) / (24 * 3600));
+    match seconds {
+        0..45 => "just now".into(),
+        45..2700 => format!("{} ago", counted(minutes, "minute", "minutes")),
+        2700..5400 => "an hour ago".into(),
+        5400..129_600 => format!("{hours} hours ago"),
+        _ => format!("{} ago", counted(days, "day", "days")),
     }
 }
 
@@ -106,6 +145,14 @@ mod tests {
     }
 
     #[test]
+    fn megabytes_are_as_round_as_they_were_chosen() {
+        assert_eq!(
+            [50, 250, 1000, 1500, 2000].map(megabytes),
+            ["50 MB", "250 MB", "1 GB", "1500 MB", "2 GB"]
+        );
+    }
+
+    #[test]
     fn numbers_that_are_none_become_a_dash() {
         assert_eq!([speed(f32::NAN), percent(f32::INFINITY), loss(f32::NAN)], ["–", "–", "–"]);
         assert_eq!([speed(0.0), speed(3.44), speed(1203.6)], ["0.0", "3.4", "1,204"]);
@@ -117,6 +164,11 @@ mod tests {
         assert_eq!(transfer(999, Some(1000)), "99 % of 1.0 kB");
         assert_eq!(transfer(1000, Some(1000)), "100 % of 1.0 kB");
         assert_eq!(transfer(2000, Some(1000)), "100 % of 1.0 kB");
+        assert_eq!(unbroken("45 % of 1.0 MB."), "45\u{a0}% of 1.0\u{a0}MB.");
+        let failed =
+            "WebTransport: no connection: JavaScript error: WebTransportError: Opening handshake failed.";
+        assert_eq!(reason(failed), "WebTransport: no connection: Opening handshake failed");
+        assert_eq!([reason("no answer"), reason("TypeError")], ["no answer", "TypeError"]);
         assert_eq!(transfer(2000, None), "2.0 kB");
         assert_eq!(transfer(0, Some(0)), "0 bytes");
     }
@@ -125,6 +177,23 @@ mod tests {
     fn durations_have_one_unit() {
         let texts: Vec<String> = [0, 59, 60, 3599, 3600, 12_240, 7_200_000].map(duration).into();
         assert_eq!(texts, ["0 s", "59 s", "1 min", "59 min", "1.0 h", "3.4 h", "2,000 h"]);
+    }
+
+    #[test]
+    fn what_was_before_is_said_in_one_unit() {
+        let texts: Vec<String> = [3, 60, 600, 2699, 3600, 5399, 5400, 90_000, 172_800].map(ago).into();
+        let want = [
+            "just now",
+            "1 minute ago",
+            "10 minutes ago",
+            "45 minutes ago",
+            "an hour ago",
+            "an hour ago",
+            "2 hours ago",
+            "25 hours ago",
+            "2 days ago",
+        ];
+        assert_eq!(texts, want);
     }
 
     #[test]

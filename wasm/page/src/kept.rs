@@ -19,26 +19,43 @@ pub(crate) struct Given {
     pub(crate) n_samples: u64,
     /// Updates that were accepted.
     pub(crate) n_contributions: u64,
+    /// Encoded bytes of their gradients.
+    #[serde(default)]
+    pub(crate) n_bytes: u64,
+    /// Time in which they were made, by the reducer's clock.
+    #[serde(default)]
+    milliseconds: u64,
     /// Of the last of them.
     last: SignedReceipt,
+}
+
+impl Given {
+    /// Time in which it was made.
+    pub(crate) fn seconds(&self) -> u64 {
+        self.milliseconds / 1000
+    }
 }
 
 impl Kept {
     /// Counts a receipt, unless it was the last one.
     pub(crate) fn add(&mut self, last: SignedReceipt) {
         let n_samples = u64::from(last.receipt.n_samples);
+        let (n_bytes, milliseconds) = (last.receipt.n_bytes, u64::from(last.receipt.milliseconds));
         match self.0.get_mut(&last.receipt.run_id) {
             Some(given) if given.last == last => {}
             Some(given) => {
                 given.n_samples = given.n_samples.saturating_add(n_samples);
                 given.n_contributions = given.n_contributions.saturating_add(1);
+                given.n_bytes = given.n_bytes.saturating_add(n_bytes);
+                given.milliseconds = given.milliseconds.saturating_add(milliseconds);
                 given.last = last;
             }
             None => {
                 if self.0.len() >= RUNS_MAX {
                     self.forget_oldest();
                 }
-                self.0.insert(last.receipt.run_id.clone(), Given { n_samples, n_contributions: 1, last });
+                let given = Given { n_samples, n_contributions: 1, n_bytes, milliseconds, last };
+                self.0.insert(given.last.receipt.run_id.clone(), given);
             }
         }
     }
@@ -73,6 +90,9 @@ mod tests {
         kept.add(receipt("shed", 3));
         let given = kept.of("garments").unwrap();
         assert_eq!((given.n_samples, given.n_contributions), (3 * 64, 3));
+        let one = receipt("garments", 1).receipt;
+        assert_eq!(given.n_bytes, 3 * one.n_bytes);
+        assert_eq!(given.seconds(), 3 * u64::from(one.milliseconds) / 1000);
         let text = serde_json::to_string(&kept).unwrap();
         assert_eq!(serde_json::from_str::<Kept>(&text).unwrap(), kept);
     }

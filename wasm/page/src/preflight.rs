@@ -11,6 +11,7 @@ mod rtc;
 pub(crate) mod words;
 
 use barnraise_messages::Way;
+use barnraise_protocol::run::RunDescription;
 
 pub(crate) use address::Address;
 pub(crate) use browser::Browser;
@@ -19,6 +20,9 @@ pub(crate) use browser::Browser;
 pub(crate) const WAYS: [Way; 3] = [Way::WebTransport, Way::WebRtc, Way::WebSocket];
 /// Most addresses of one way that are tried.
 const ADDRESSES_PER_WAY_MAX: usize = 3;
+
+/// In single precision.
+const BYTES_PER_PARAMETER: u64 = 4;
 
 /// What the browser says of itself without being asked twice.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -152,6 +156,16 @@ impl Preflight {
                 *outcome = Outcome::Left;
             }
         }
+    }
+
+    /// Bytes that a shader would have to see at once for this run's model, and how many it sees here, where that is
+    /// less. Batches are cut to what fits; parameters and their gradient cannot be.
+    pub(crate) fn lacks(&self, run: &RunDescription) -> Option<(u64, u64)> {
+        let adapter = self.adapter.as_ref()?;
+        let granted = adapter.binding_bytes_max.min(adapter.buffer_bytes_max);
+        let wanted = run.n_parameters.saturating_mul(BYTES_PER_PARAMETER);
+        // An adapter that says nothing is not taken at its word.
+        (granted > 0 && wanted > granted).then_some((wanted, granted))
     }
 
     /// What is known of each way, the better ones first.

@@ -3,8 +3,9 @@
 use barnraise_messages::{Activity, DeviceChange, DeviceChoice};
 use barnraise_protocol::contribute::DeviceKind;
 
+use crate::conduct::{Reason, words};
 use crate::format;
-use crate::state::{Backbone, Page, Peer, WebGpu};
+use crate::state::{Backbone, Page, Peer, Role, WebGpu, is_of_memory};
 
 /// What the page says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,10 +47,17 @@ pub(crate) fn sentence(page: &Page) -> Sentence {
             Sentence::new("loading", format!("Fetching the training program: {so_far}."))
                 .spoken_as("Fetching the training program…")
         }
+        // What is under way is handed in first.
+        (Peer::Absent, _) if page.pause().is_some() => paused(page),
+        (Peer::Ready { .. }, _) if page.pause().is_some() && page.activity == Activity::Idle => paused(page),
         (Peer::Ready { device, .. }, _) if page.contributing || page.activity != Activity::Idle => {
             activity(page, *device)
         }
         (_, Backbone::Asking) => Sentence::new("asking", "Asking what is being trained here…"),
+        (_, Backbone::Lost { .. }) if page.endurance.is_offline => {
+            let then = if page.contributing { " This tab then goes on by itself." } else { "" };
+            Sentence::new("unreachable", format!("This device has no network. Waiting for it.{then}"))
+        }
         (_, Backbone::Lost { reason, retry_in_ms }) => {
             let wait = format::wait(*retry_in_ms);
             let then = if page.contributing { " This tab then begins by itself." } else { "" };
@@ -70,8 +78,29 @@ fn unsupported(page: &Page) -> Option<Sentence> {
 }
 
 fn trouble(page: &Page) -> Option<Sentence> {
+    if let Some(reason) = page.endurance.reviving.as_ref() {
+        let text = format!("The training program stopped ({reason}). It is started again in a moment.");
+        let spoken = "The training program stopped. It is started again in a moment.";
+        return Some(Sentence::new("reviving", text).spoken_as(spoken));
+    }
     let reason = page.trouble.as_ref()?;
-    Some(Sentence::new("broken", format!("The training program stopped: {reason}. Start loads it anew.")))
+    let advice = match is_of_memory(reason) {
+        true => "This device has little memory: close other tabs, then Start loads it anew.",
+        false => "Start loads it anew.",
+    };
+    Some(Sentence::new("broken", format!("The training program stopped: {reason}. {advice}")))
+}
+
+/// Why, and what makes it go on.
+fn paused(page: &Page) -> Sentence {
+    let text = match page.pause() {
+        // Whoever reads this has a tab of it in front: another one.
+        Some(Reason::Hidden) if page.role() == Role::Following => {
+            "Paused: the tab that has the work is not in front. It goes on by itself when it is.".into()
+        }
+        reason => reason.map(words::pause).unwrap_or_default(),
+    };
+    Sentence::new("paused", text)
 }
 
 fn resting(page: &Page) -> Sentence {
@@ -93,7 +122,7 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
             let wait = format::wait(*retry_in_ms);
             Sentence::new(
                 "reconnecting",
-                format!("Lost touch with the backbone ({reason}). Trying again {wait}."),
+                format!("Lost touch with the backbone ({}). Trying again {wait}.", format::reason(reason)),
             )
             .spoken_as("Lost touch with the backbone. Trying again.")
         }
@@ -118,7 +147,8 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
         }
         Activity::Training { epoch } => {
             let (samples, device) = (page.samples_in_words(), device_in_words(device));
-            let text = format!("Learning from {samples} for step {} on {device}.", step(*epoch));
+            let text =
+                format!("Learning from {samples} for step {} on {device}{}.", step(*epoch), share(page));
             at_work(Sentence::new("training", text))
         }
         Activity::Sending { epoch, bytes, bytes_total } => {
@@ -133,8 +163,19 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
                 format!("Handed in for step {}. Waiting for the others to finish theirs.", step(*epoch));
             at_work(Sentence::new("waiting-for-others", text))
         }
+        Activity::Stopping if page.pause().is_some() => {
+            Sentence::new("stopping", "Handing in what is finished, then pausing.")
+        }
         Activity::Stopping => Sentence::new("stopping", "Handing in what is finished, then resting."),
         Activity::Broken { reason } => Sentence::new("broken", format!("This tab cannot go on: {reason}.")),
+    }
+}
+
+/// Of the time, where it does not compute all of it.
+fn share(page: &Page) -> String {
+    match page.conductor.settings().duty.percent() {
+        100 => String::new(),
+        percent => format!(", {percent} % of the time"),
     }
 }
 
@@ -171,12 +212,21 @@ fn device_in_words(device: DeviceKind) -> &'static str {
     }
 }
 
+/// Where the work is done, where that is not here.
+pub(crate) fn tabs_line(page: &Page) -> Option<&'static str> {
+    (page.role() == Role::Following).then_some(
+        "Another tab of this browser has the work. This one shows it, acts on it, and takes over when that one \
+         is closed.",
+    )
+}
+
 /// How the backbone is reached, and why not by a better way.
 pub(crate) fn connection_line(page: &Page) -> Option<String> {
     let (way, failures) = page.way.as_ref().filter(|_| matches!(page.peer, Peer::Ready { .. }))?;
     let better = failures.iter().filter(|(failed, _)| failed < way);
-    let why: Vec<String> =
-        better.map(|(failed, reason)| format!("{failed} did not work ({reason})")).collect();
+    let why: Vec<String> = better
+        .map(|(failed, reason)| format!("{failed} did not work ({})", format::reason(reason)))
+        .collect();
     let why = if why.is_empty() { String::new() } else { format!(", as {}", why.join(" and ")) };
     Some(format!("Connected by {way}{why}."))
 }
@@ -223,6 +273,17 @@ fn expected_device(choice: DeviceChoice, web_gpu: WebGpu) -> &'static str {
             "WebGPU has no graphics processor to offer: the processor will do the work."
         }
         (DeviceChoice::Auto, WebGpu::Absent) => "No WebGPU here: the processor will do the work.",
+    }
+}
+
+/// Of which step the model is that answered.
+pub(crate) fn which_model(page: &Page, epoch: u64) -> String {
+    let steps = format::counted(epoch, "step", "steps");
+    match &page.backbone {
+        Backbone::Lost { .. } if !page.contributing => {
+            format!("The model after {steps}, as this browser kept it: the backbone cannot be reached.")
+        }
+        _ => format!("The model after {steps}."),
     }
 }
 

@@ -4,26 +4,36 @@
 //! The driver feeds one [`Event`] at a time and carries out the [`Action`]s that come back; the
 //! view is drawn from the fields.
 
+mod endurance;
 mod events;
+mod giving;
+mod models;
 mod parts;
+mod questions;
 mod samples;
+mod steering;
+mod tabs;
+mod text;
 
 use barnraise_messages::{
-    Activity, CheckOutcome, Contribution, DeviceChange, DeviceChoice, Event as Told, PageToPeer, PeerToPage,
-    Way,
+    Activity, CheckOutcome, Conduct, Contribution, DeviceChange, DeviceChoice, Event as Told, PageToPeer,
+    PeerToPage, Way,
 };
-use barnraise_protocol::api::{Contributions, DeviceCount, LiveProgress, RunStatus};
+use barnraise_protocol::api::{Contributions, DeviceCount, LiveProgress, Models, RunStatus};
 use barnraise_protocol::contribute::{DeviceKind, Progress};
 use barnraise_protocol::run::RunDescription;
 
+use crate::conduct::Conductor;
 use crate::history::History;
 use crate::kept::{Given, Kept};
 use crate::preflight::{Preflight, Surroundings};
+pub(crate) use endurance::{Endurance, is_of_memory};
 pub(crate) use events::{Action, Event};
+pub(crate) use giving::{Giving, Rank};
+pub(crate) use models::Comparison;
 pub(crate) use parts::{Backbone, Capabilities, Gallery, Peer, Prediction, Question, WebGpu};
-
-/// A question about the same picture is asked again at most this often while the model changes.
-const ASK_AGAIN_MS: f64 = 3000.0;
+pub(crate) use tabs::{Role, TabEvent, TabMessage, Tabs};
+pub(crate) use text::Filling;
 
 /// For the visitor; what the driver said of it is on the console.
 const GRAPHICS_LOST: &str = "The graphics processor stopped answering. The processor goes on.";
@@ -43,12 +53,24 @@ pub(crate) struct Page {
     pub(crate) peer: Peer,
     /// The visitor pressed Start and not yet Stop.
     pub(crate) contributing: bool,
+    /// Whether the tab may work now, and how hard.
+    pub(crate) conductor: Conductor,
+    /// The worker was told to contribute.
+    is_told_to_start: bool,
+    /// How it was told to work, or works without being told.
+    told_conduct: Conduct,
     /// When Start was pressed last.
     pub(crate) started_at_ms: Option<f64>,
     pub(crate) activity: Activity,
     pub(crate) contribution: Contribution,
     /// What this browser has given, over all visits.
     pub(crate) kept: Kept,
+    /// What belongs to it: a name, receipts, a card.
+    pub(crate) giving: Giving,
+    /// Models to download.
+    pub(crate) models: Option<Models>,
+    pub(crate) comparison: Comparison,
+    pub(crate) filling: Filling,
     /// Who gave the most.
     pub(crate) leaders: Option<Box<Contributions>>,
     /// Why another device computes than the one that was opened.
@@ -61,6 +83,8 @@ pub(crate) struct Page {
     pub(crate) question: Option<Question>,
     pub(crate) prediction: Option<Prediction>,
     pub(crate) checks: Option<(DeviceKind, Vec<CheckOutcome>)>,
+    pub(crate) tabs: Tabs,
+    pub(crate) endurance: Endurance,
     origin: String,
     identity: Option<Vec<u8>>,
     invitation: Option<String>,
@@ -98,10 +122,17 @@ impl Page {
             history: History::default(),
             peer: Peer::Absent,
             contributing: false,
+            conductor: Conductor::default(),
+            is_told_to_start: false,
+            told_conduct: Conduct::default(),
             started_at_ms: None,
             activity: Activity::Idle,
             contribution: Contribution::default(),
             kept: Kept::default(),
+            giving: Giving::default(),
+            models: None,
+            comparison: Comparison::default(),
+            filling: Filling::default(),
             leaders: None,
             device_change: None,
             trouble: None,
@@ -110,6 +141,8 @@ impl Page {
             question: None,
             prediction: None,
             checks: None,
+            tabs: Tabs::default(),
+            endurance: Endurance::default(),
             origin,
             identity,
             invitation: None,
@@ -139,6 +172,16 @@ impl Page {
         Self { kept, ..self }
     }
 
+    /// The same page, which works as this one decides.
+    pub(crate) fn conducted_by(self, conductor: Conductor) -> Self {
+        Self { conductor, ..self }
+    }
+
+    /// Where this page comes from.
+    pub(crate) fn origin(&self) -> &str {
+        &self.origin
+    }
+
     /// What this browser has given to the run on show, over all visits.
     pub(crate) fn given(&self) -> Option<&Given> {
         self.kept.of(&self.run.as_ref()?.run_id)
@@ -160,8 +203,21 @@ impl Page {
         }
     }
 
-    /// Takes in what happened at `now_ms` (any origin, never going back) and says what to do.
-    pub(crate) fn on_event(&mut self, now_ms: f64, event: Event) -> Vec<Action> {
+    /// The same page, in a browser that was told of this run before.
+    pub(crate) fn knowing(self, run: Option<RunDescription>) -> Self {
+        Self { run, ..self }
+    }
+
+    /// The same page, with questions that are counted from here: those of other tabs are others.
+    pub(crate) fn asking_from(mut self, n_requests: u32) -> Self {
+        self.n_requests = n_requests;
+        self.comparison.request = n_requests;
+        self.filling.request = n_requests;
+        self
+    }
+
+    /// What follows in this tab; [`Page::on_event`] minds the others.
+    fn on_event_here(&mut self, now_ms: f64, event: Event) -> Vec<Action> {
         match event {
             Event::RunArrived(status) => self.on_run(now_ms, *status),
             Event::BackboneLost { reason, retry_in_ms } => {
@@ -177,11 +233,22 @@ impl Page {
                 self.leaders = Some(leaders);
                 Vec::new()
             }
+            Event::ModelsKnown(models) => {
+                self.models = Some(models);
+                Vec::new()
+            }
+            Event::ToggleComparison => self.toggle_comparison(),
+            Event::TextAsked(text) => self.ask_of_text(text),
+            Event::NameTyped(_)
+            | Event::ReceiptsCounted(_)
+            | Event::ReceiptsWanted
+            | Event::CardWanted
+            | Event::CardMade(_) => self.on_giving(event),
             Event::Remembered(kept) => {
                 self.kept = kept;
                 Vec::new()
             }
-            Event::Toggle if self.contributing => self.stop(),
+            Event::Toggle if self.contributing => self.stop(now_ms),
             Event::Toggle => self.start(now_ms),
             Event::LoadModel => self.load(),
             Event::Drawn(pixels) => self.ask(now_ms, pixels, None),
@@ -191,6 +258,7 @@ impl Page {
             },
             Event::ForgetQuestion => {
                 (self.question, self.prediction) = (None, None);
+                self.comparison.forget();
                 Vec::new()
             }
             Event::CheckDevice => {
@@ -215,8 +283,10 @@ impl Page {
                 self.preflight.leave();
                 Vec::new()
             }
+            Event::Conduct(input) => self.on_conduct(now_ms, input),
             Event::FromPeer(message) => self.on_peer(now_ms, message),
-            Event::PeerLost { reason } => self.on_peer_lost(reason),
+            Event::PeerLost { reason } => self.on_peer_lost(now_ms, reason),
+            event => self.on_tab_event(now_ms, &event),
         }
     }
 
@@ -233,17 +303,6 @@ impl Page {
     /// Whether the visitor wants to know how well the device computes.
     pub(crate) fn is_check_wanted(&self) -> bool {
         self.check_wanted
-    }
-
-    /// Whether the question on the table waits for its answer.
-    pub(crate) fn is_asking(&self) -> bool {
-        self.question.as_ref().is_some_and(|question| question.is_open)
-    }
-
-    /// What the picture of the question is, where that is known.
-    pub(crate) fn label(&self) -> Option<usize> {
-        let picked = self.question.as_ref()?.picked?;
-        self.gallery.as_ref()?.labels.get(picked).copied().map(usize::from)
     }
 
     fn on_run(&mut self, now_ms: f64, status: RunStatus) -> Vec<Action> {
@@ -275,37 +334,7 @@ impl Page {
     fn on_progress(&mut self, now_ms: f64, progress: Progress) -> Vec<Action> {
         self.progress = Some(progress);
         self.heard_at_ms = Some(now_ms);
-        let is_old = self.prediction.as_ref().is_some_and(|prediction| prediction.epoch < progress.epoch);
-        let is_due = self
-            .question
-            .as_ref()
-            .is_some_and(|question| !question.is_open && now_ms - question.asked_at_ms >= ASK_AGAIN_MS);
-        // Only while contributing: the newest model is in the tab then anyway.
-        if is_old && is_due && self.contributing { self.post_question(now_ms) } else { Vec::new() }
-    }
-
-    fn start(&mut self, now_ms: f64) -> Vec<Action> {
-        if !self.is_supported() {
-            return Vec::new();
-        }
-        self.contributing = true;
-        self.broke_off = false;
-        self.started_at_ms = Some(now_ms);
-        self.notice = None;
-        match self.peer {
-            Peer::Ready { .. } => vec![Action::Post(PageToPeer::Start)],
-            _ => self.load(),
-        }
-    }
-
-    fn stop(&mut self) -> Vec<Action> {
-        self.contributing = false;
-        self.broke_off = false;
-        self.is_unloaded = false;
-        match self.peer {
-            Peer::Ready { .. } => vec![Action::Post(PageToPeer::Stop)],
-            _ => Vec::new(),
-        }
+        self.ask_again(now_ms, progress.epoch)
     }
 
     fn load(&mut self) -> Vec<Action> {
@@ -314,12 +343,16 @@ impl Page {
         }
         self.trouble = None;
         self.is_unloaded = false;
+        self.endurance.reviving = None;
+        self.endurance.on_new_worker(&self.contribution);
         self.activity = Activity::Idle;
         self.peer = Peer::Loading { bytes: 0, bytes_total: None };
+        self.forget_told();
+        self.conductor.on_worker();
         let hello = PageToPeer::Hello {
             origin: self.origin.clone(),
             identity: self.identity.clone(),
-            device: self.device_choice,
+            device: self.fitting_device(),
             invitation: self.invitation.clone(),
             // What was seen to work just now, rather than what did the last time.
             way: self.preflight.best_way().or(self.kept_way),
@@ -330,7 +363,11 @@ impl Page {
     fn on_peer(&mut self, now_ms: f64, message: PeerToPage) -> Vec<Action> {
         match message {
             PeerToPage::Loading { bytes, bytes_total } => {
-                if matches!(self.peer, Peer::Loading { .. }) {
+                if let Peer::Loading { bytes: before, .. } = self.peer {
+                    // What an earlier visit kept is there at once, and costs nothing.
+                    if before == 0 && bytes_total.is_some_and(|total| bytes < total) {
+                        self.conductor.on_program(self.preflight.program_bytes);
+                    }
                     self.peer = Peer::Loading { bytes, bytes_total };
                 }
             }
@@ -344,13 +381,19 @@ impl Page {
                 self.way = Some((way, failures));
                 return vec![Action::KeepWay(way)];
             }
+            PeerToPage::PredictedEarlier { request, epoch, probabilities } => {
+                self.on_earlier(request, Ok((epoch, probabilities)));
+            }
+            PeerToPage::NoEarlier { request, reason } => self.on_earlier(request, Err(reason)),
+            PeerToPage::Filled { request, epoch, blanks } => self.on_filled(request, Ok((epoch, blanks))),
+            PeerToPage::NotFilled { request, reason } => self.on_filled(request, Err(reason)),
             // Between the worker and the browser.
             PeerToPage::DialRtc { .. } => {}
             PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),
             PeerToPage::Failed { message } if matches!(self.peer, Peer::Ready { .. }) => {
                 self.on_failed(message);
             }
-            PeerToPage::Failed { message } => return self.on_peer_lost(message),
+            PeerToPage::Failed { message } => return self.on_peer_lost(now_ms, message),
         }
         Vec::new()
     }
@@ -361,6 +404,7 @@ impl Page {
             Told::Described(_) => {}
             Told::Activity(activity) => {
                 if matches!(activity, Activity::Broken { .. }) {
+                    self.is_told_to_start = false;
                     // Pressing the button is the way to try again what trying again does not mend.
                     self.broke_off |= self.contributing;
                     self.contributing = false;
@@ -368,7 +412,11 @@ impl Page {
                 self.activity = activity;
             }
             Told::Progress(progress) => return self.on_progress(now_ms, progress),
-            Told::Contribution(contribution) => self.contribution = contribution,
+            Told::Contribution(contribution) => {
+                let actions = self.on_work(now_ms, &contribution);
+                self.contribution = self.endurance.with_before(&contribution);
+                return actions;
+            }
             Told::Receipt(receipt) => return vec![Action::Remember(receipt)],
             Told::Prediction { request, epoch, probabilities } => {
                 self.on_prediction(request, epoch, &probabilities);
@@ -376,10 +424,15 @@ impl Page {
             Told::Gallery { images, labels } => self.gallery = Some(Gallery { images, labels }),
             Told::DeviceChanged { device, device_name, reason } => {
                 self.peer = Peer::Ready { device, device_name };
-                if matches!(reason, DeviceChange::Lost { .. }) {
-                    self.notice = Some(GRAPHICS_LOST.to_owned());
-                }
+                self.conductor.on_device();
+                let is_lost = matches!(reason, DeviceChange::Lost { .. });
                 self.device_change = Some(reason);
+                if is_lost {
+                    self.notice = Some(GRAPHICS_LOST.to_owned());
+                    if self.device_choice == DeviceChoice::Auto {
+                        return self.on_graphics_lost().into_iter().collect();
+                    }
+                }
             }
             Told::Failed { message } => self.on_failed(message),
         }
@@ -387,9 +440,7 @@ impl Page {
     }
 
     fn on_failed(&mut self, message: String) {
-        if let Some(question) = &mut self.question {
-            question.is_open = false;
-        }
+        self.close_question();
         self.notice = Some(message);
     }
 
@@ -403,9 +454,17 @@ impl Page {
         self.peer = Peer::Ready { device, device_name };
         self.identity = Some(identity.clone());
         let mut actions = vec![Action::KeepIdentity(identity)];
-        if self.contributing {
-            actions.push(Action::Post(PageToPeer::Start));
+        if self.giving.name.is_some() {
+            actions.push(self.post_name());
         }
+        actions.extend(self.steer());
+        actions.extend(self.asked_once_ready(now_ms));
+        actions
+    }
+
+    /// What the visitor wants of a worker beside contributing.
+    fn asked_once_ready(&mut self, now_ms: f64) -> Vec<Action> {
+        let mut actions = Vec::new();
         if self.check_wanted {
             actions.push(Action::Post(PageToPeer::SelfCheck));
         }
@@ -415,64 +474,9 @@ impl Page {
         if self.is_asking() {
             actions.extend(self.post_question(now_ms));
         }
+        actions.extend(self.compare());
+        actions.extend(self.post_text());
         actions
-    }
-
-    fn on_prediction(&mut self, request: u32, epoch: u64, probabilities: &[f32]) {
-        let Some(question) = self.question.as_mut().filter(|_| request == self.n_requests) else {
-            return;
-        };
-        question.is_open = false;
-        let mut ranking: Vec<(usize, f32)> = probabilities.iter().copied().enumerate().collect();
-        ranking.sort_by(|a, b| b.1.total_cmp(&a.1));
-        self.prediction = Some(Prediction { epoch, ranking });
-    }
-
-    fn on_peer_lost(&mut self, reason: String) -> Vec<Action> {
-        let lost = std::mem::replace(&mut self.peer, Peer::Absent);
-        // What the peer said with its last breath tells more than what the browser makes of it.
-        let reason = match std::mem::replace(&mut self.activity, Activity::Idle) {
-            Activity::Broken { reason } => reason,
-            _ => reason,
-        };
-        let on_gpu = matches!(lost, Peer::Ready { device: DeviceKind::BrowserWebGpu, .. });
-        let mut actions = vec![Action::EndPeer];
-        if on_gpu && self.device_choice == DeviceChoice::Auto {
-            // A driver that takes the whole worker down does so again: go on with the CPU.
-            self.device_choice = DeviceChoice::Cpu;
-            self.contributing |= self.broke_off;
-            self.notice = Some(GRAPHICS_LOST.to_owned());
-            self.device_change = Some(DeviceChange::Lost { detail: reason });
-            actions.extend(self.load());
-            return actions;
-        }
-        self.is_unloaded = matches!(lost, Peer::Loading { .. });
-        if !self.is_unloaded || !matches!(self.backbone, Backbone::Lost { .. }) {
-            self.broke_off |= self.contributing;
-            self.contributing = false;
-            self.notice = None;
-            self.trouble = Some(reason);
-        }
-        actions
-    }
-
-    fn ask(&mut self, now_ms: f64, pixels: Vec<u8>, picked: Option<usize>) -> Vec<Action> {
-        self.prediction = None;
-        self.question = Some(Question { pixels, picked, asked_at_ms: now_ms, is_open: true });
-        match self.peer {
-            Peer::Ready { .. } => self.post_question(now_ms),
-            _ => self.load(),
-        }
-    }
-
-    fn post_question(&mut self, now_ms: f64) -> Vec<Action> {
-        let Some(question) = &mut self.question else {
-            return Vec::new();
-        };
-        self.n_requests = self.n_requests.wrapping_add(1);
-        (question.asked_at_ms, question.is_open) = (now_ms, true);
-        let pixels = question.pixels.clone();
-        vec![Action::Post(PageToPeer::Predict { request: self.n_requests, pixels })]
     }
 }
 

@@ -1,8 +1,11 @@
 //! Writes the state into the document. Decides nothing but where things go.
 
+mod conduct;
 mod curves;
 mod everyone;
+mod filling;
 mod gallery;
+mod giving;
 mod leaders;
 mod preflight;
 mod run;
@@ -17,9 +20,12 @@ pub(crate) use leaders::N_ROWS as N_LEADERS;
 pub(crate) struct View {
     run: run::RunView,
     tab: tab::TabView,
+    conduct: conduct::ConductView,
     preflight: preflight::PreflightView,
     everyone: everyone::EveryoneView,
     leaders: leaders::LeadersView,
+    giving: giving::GivingView,
+    filling: filling::FillingView,
     curves: curves::CurvesView,
     pub(crate) gallery: gallery::GalleryView,
     trial: trial::TrialView,
@@ -30,9 +36,12 @@ impl View {
         Ok(Self {
             run: run::RunView::find()?,
             tab: tab::TabView::find()?,
+            conduct: conduct::ConductView::find()?,
             preflight: preflight::PreflightView::find()?,
             everyone: everyone::EveryoneView::find()?,
             leaders: leaders::LeadersView::find()?,
+            giving: giving::GivingView::find()?,
+            filling: filling::FillingView::find()?,
             curves: curves::CurvesView::find()?,
             gallery: gallery::GalleryView::find()?,
             trial: trial::TrialView::find()?,
@@ -50,9 +59,12 @@ impl View {
         self.curves.measure();
         self.run.draw(page);
         let again_in_ms = self.tab.draw(now_ms, page);
+        self.conduct.draw(page);
         self.preflight.draw(page);
         self.everyone.draw(page);
         self.leaders.draw(page);
+        self.giving.draw(page);
+        self.filling.draw(page);
         self.curves.draw(now_ms, page);
         self.gallery.draw(page);
         self.trial.draw(page);

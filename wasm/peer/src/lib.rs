@@ -5,9 +5,11 @@
 //! shard cache, its WebTransport. It never touches the document, which is the page's.
 #![cfg(target_arch = "wasm32")]
 
+mod earlier;
 mod page;
 mod peer;
 mod platform;
+mod text;
 
 use std::cell::RefCell;
 

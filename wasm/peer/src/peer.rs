@@ -12,8 +12,10 @@ use futures::channel::mpsc;
 use libp2p::identity::{Keypair, ed25519};
 use wasm_bindgen_futures::spawn_local;
 
+use crate::earlier::Earlier;
 use crate::page;
 use crate::platform::BrowserPlatform;
+use crate::text::Filler;
 
 /// Contribution ids start at the time, so that a tab never repeats those it used before a reload: it
 /// would have to make so many contributions in each millisecond.
@@ -37,6 +39,8 @@ pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
 struct Peer {
     device: ComputeDevice,
     commands: mpsc::Sender<Command>,
+    earlier: Earlier,
+    filler: Filler,
     is_checking: Rc<Cell<bool>>,
 }
 
@@ -52,6 +56,7 @@ async fn greet(
     let (keypair, seed) = identify(identity)?;
     let credentials = credentials(&seed, invitation);
     let peer_id = keypair.public().to_peer_id().to_string();
+    let (earlier, filler) = (Earlier::new(origin.clone()), Filler::new(origin.clone()));
     let platform = BrowserPlatform::new(origin, keypair, way)?;
     page::post(&PeerToPage::Ready {
         identity: seed,
@@ -71,7 +76,7 @@ async fn greet(
         let contribute = barnraise_contributor::contribute(&platform, config, commands, tell);
         Box::pin(contribute).await;
     });
-    Ok(Peer { device, commands: sender, is_checking: Rc::default() })
+    Ok(Peer { device, commands: sender, earlier, filler, is_checking: Rc::default() })
 }
 
 async fn open(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
@@ -112,9 +117,16 @@ impl Peer {
                 PageToPeer::Hello { .. } => failed("hello was said before".to_owned()),
                 PageToPeer::Start => self.command(Command::Start),
                 PageToPeer::Stop => self.command(Command::Stop),
+                PageToPeer::Conduct(conduct) => self.command(Command::Conduct(conduct)),
                 PageToPeer::Predict { request, pixels } => self.command(Command::Predict { request, pixels }),
+                PageToPeer::PredictEarlier { request, epoch, pixels } => {
+                    self.predict_earlier(request, epoch, pixels);
+                }
+                PageToPeer::Fill { request, text } => self.fill(request, text),
+                PageToPeer::Name { name } => self.command(Command::Name(name)),
                 PageToPeer::LoadGallery => self.command(Command::LoadGallery),
                 PageToPeer::SelfCheck => self.check(),
+                PageToPeer::Woke => self.command(Command::Woke),
             }
         }
     }
@@ -123,6 +135,28 @@ impl Peer {
         if self.commands.try_send(command).is_err() {
             failed("the training program is too busy for more requests".to_owned());
         }
+    }
+
+    /// Runs beside the contributor, with a model of its own.
+    fn predict_earlier(&self, request: u32, epoch: u64, pixels: Vec<u8>) {
+        let earlier = self.earlier.clone();
+        spawn_local(async move {
+            page::post(&match earlier.predict(epoch, &pixels).await {
+                Ok(probabilities) => PeerToPage::PredictedEarlier { request, epoch, probabilities },
+                Err(reason) => PeerToPage::NoEarlier { request, reason },
+            });
+        });
+    }
+
+    /// Runs beside the contributor, with a model of its own.
+    fn fill(&self, request: u32, text: String) {
+        let filler = self.filler.clone();
+        spawn_local(async move {
+            page::post(&match filler.fill(&text).await {
+                Ok((epoch, blanks)) => PeerToPage::Filled { request, epoch, blanks },
+                Err(reason) => PeerToPage::NotFilled { request, reason },
+            });
+        });
     }
 
     /// Runs beside the contributor, which may be training: the device takes turns.

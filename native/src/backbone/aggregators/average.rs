@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use barnraise_averaging::Platform;
-use barnraise_planning::{Peer, PeerId as PlannedPeer, PlanError, Situation, Updates, Work};
+use barnraise_averaging::{Averaged, CheckedRound, Platform};
+use barnraise_planning::{Peer, PeerId as PlannedPeer, Plan, PlanError, Situation, Updates, Work};
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::average::{CHUNK_VALUES, PROTOCOL};
-use barnraise_protocol::matchmaking::{ModelVersion, Proposal, ProposedMember, Standing};
+use barnraise_protocol::matchmaking::{
+    MEMBERS_MAX, ModelVersion, Proposal, ProposedMember, ProposedReducer, REDUCERS_MAX, Reducer, Standing,
+};
 use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::averaging::{Group, GroupError, Member};
 use barnraise_swarm::{Moment, PeerKey};
@@ -16,20 +19,44 @@ use futures::future::Abortable;
 use libp2p::{PeerId, Stream};
 
 use super::super::places::Places;
-use super::{AveragingError, Heard, Shared};
+use super::{AveragingError, Heard, Reducers, Shared};
+
+/// Where native peers average everything, two members that can stand by for them take such a part of it each.
+const STAND_BY_PARTS: u64 = 64;
+/// How many.
+const STAND_BY: usize = 2;
+/// Bytes per second of native peers that are planned with, whatever they claim.
+const HELPER_SPEEDS: (f64, f64) = (1e3, 1e12);
 
 /// Clock and network of an averaging over a libp2p node.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct NodePlatform {
     node: Node,
     origin: Instant,
+    /// Native peers that average, who may have to be dialled first.
+    reducers: Option<Reducers>,
 }
 
 impl NodePlatform {
     /// Its time begins now.
     #[must_use]
     pub fn new(node: Node) -> Self {
-        Self { node, origin: Instant::now() }
+        Self { node, origin: Instant::now(), reducers: None }
+    }
+
+    /// The same, for one that asks native peers to average.
+    pub(super) fn with(self, reducers: Reducers) -> Self {
+        Self { reducers: Some(reducers), ..self }
+    }
+
+    /// A connection to a native peer that averages; not over a relay, whose burden it would be.
+    async fn dial(&self, peer: PeerId, addresses: Vec<libp2p::Multiaddr>) -> Result<(), String> {
+        self.node.dial_peer(peer, addresses).await.map_err(|error| error.to_string())?;
+        let path = self.node.path(peer).await.map_err(|error| error.to_string())?;
+        match path.is_some_and(|path| path.is_relayed()) {
+            true => Err("it can be reached through a relay only".to_owned()),
+            false => Ok(()),
+        }
     }
 }
 
@@ -49,6 +76,10 @@ impl Platform for NodePlatform {
 
     async fn open(&self, peer: &PeerKey) -> Result<Stream, String> {
         let peer = PeerId::from_bytes(&peer.0).map_err(|error| error.to_string())?;
+        let helper = self.reducers.as_ref().and_then(|reducers| reducers.addresses(&self.node, peer));
+        if let Some(addresses) = helper {
+            self.dial(peer, addresses).await?;
+        }
         self.node.open(peer, PROTOCOL).await.map_err(|error| error.to_string())
     }
 }
@@ -85,8 +116,35 @@ pub(super) async fn average(
     values: Vec<f32>,
 ) {
     let config = shared.config.averaging();
-    let averaged = shared.hub.average(&shared.platform, &config, &group, &me, values).await;
-    shared.tell_core(me, Heard::Averaged(proposal, averaged.map_err(AveragingError::from))).await;
+    let averaged = if proposal.reducers.is_empty() {
+        let averaged = shared.hub.average(&shared.platform, &config, &group, &me, values).await;
+        averaged.map_err(AveragingError::from)
+    } else {
+        let averaged = with_help(&shared, &proposal, &group, &me, values).await;
+        if let Err(error) = &averaged {
+            let check = if let AveragingError::Check(error) = error { Some(error) } else { None };
+            shared.reducers.on_checked(&group, Err(check));
+        }
+        averaged
+    };
+    shared.tell_core(me, Heard::Averaged(proposal, averaged)).await;
+}
+
+/// Averages where native peers average parts, and compares what they sent before it counts.
+async fn with_help(
+    shared: &Shared,
+    proposal: &Proposal,
+    group: &Arc<Group>,
+    me: &PeerKey,
+    values: Vec<f32>,
+) -> Result<Arc<Averaged>, AveragingError> {
+    let config = shared.config.averaging();
+    let world = (&*shared.hub, &shared.platform, &config);
+    let averaged = shared.hub.average(&shared.platform, &config, group, me, values.clone()).await?;
+    let round = CheckedRound { group, me, seed: proposal.check_seed };
+    let replaced = round.check(world, &values, &averaged).await?;
+    shared.reducers.on_checked(group, Ok(&replaced));
+    Ok(averaged)
 }
 
 /// The group that a proposal means.
@@ -104,25 +162,114 @@ pub(in super::super) fn group(
         receives: true,
         n_reduced: member.n_reduced,
     };
-    let members = proposal.members.iter().map(member).collect();
+    let reducer = |reducer: &ProposedReducer| Member {
+        peer: PeerKey(reducer.peer.clone()),
+        n_samples: 0,
+        receives: false,
+        n_reduced: reducer.n_reduced,
+    };
+    let reducers = proposal.reducers.iter().map(reducer);
+    let members = proposal.members.iter().map(member).chain(reducers).collect();
     Group::new(&round(&proposal.model, proposal.nonce), members, n_values, codec)
 }
 
-fn round(model: &ModelVersion, nonce: u64) -> Vec<u8> {
+pub(super) fn round(model: &ModelVersion, nonce: u64) -> Vec<u8> {
     [model.hash.0.as_slice(), &model.epoch.to_le_bytes(), &nonce.to_le_bytes()].concat()
 }
 
+/// What is to be averaged, as it is planned.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Task {
+    /// Values of the vector.
+    pub(in super::super) n_values: usize,
+    /// How they travel.
+    pub(in super::super) codec: TensorCodec,
+    /// Samples of a step.
+    pub(in super::super) target_batch_size: u32,
+    /// Names the averaging.
+    pub(in super::super) nonce: u64,
+    /// What is compared with, where native peers average; without one they do not.
+    pub(in super::super) check_seed: Option<u64>,
+}
+
 /// Who averages how much (DeDLOC §3.2): the parts are planned by how fast the links are; equal ones, where that fails.
+/// Native peers average where it helps, and beside some member, who can stand by for them.
 pub(in super::super) fn propose(
     model: ModelVersion,
     members: &[(PeerKey, Standing)],
-    n_values: usize,
-    codec: TensorCodec,
-    (target_batch_size, nonce): (u32, u64),
+    helpers: &[Reducer],
+    task: Task,
 ) -> Result<Proposal, PlanError> {
-    let ready = |standing: &Standing| standing.ready.map_or((0, 0.0), |ready| (ready.n_samples, ready.loss));
+    let helpers = chosen(&model, members.len(), helpers, task);
+    let plan = plan(members, &helpers, task)?;
+    let n_samples = members.iter().fold(0, |sum: u64, (_, standing)| sum.saturating_add(ready(standing).0));
+    let loss: f64 = members
+        .iter()
+        .map(|(_, standing)| ready(standing))
+        .map(|(n, loss)| f64::from(loss) * n as f64 / n_samples.max(1) as f64)
+        .sum();
+    let (mut proposed, mut reducers) = (Vec::new(), Vec::new());
+    for role in &plan.roles {
+        let (peer, n_reduced) = (role.peer.0.clone(), role.part.end - role.part.start);
+        match members.iter().find(|(member, _)| member.0 == peer) {
+            Some((_, standing)) => {
+                proposed.push(ProposedMember { peer, n_samples: ready(standing).0, n_reduced });
+            }
+            None if n_reduced > 0 => reducers.push(ProposedReducer { peer, n_reduced }),
+            None => {}
+        }
+    }
+    if proposed.iter().all(|member| member.n_reduced == 0) {
+        stand_by(&mut proposed, &mut reducers, members);
+    }
+    let (nonce, check_seed) = (task.nonce, task.check_seed.unwrap_or_default());
+    Ok(Proposal { model, nonce, members: proposed, reducers, check_seed, loss: loss as f32 })
+}
+
+/// Gives members that others can dial a little of what the reducers average.
+fn stand_by(
+    proposed: &mut [ProposedMember],
+    reducers: &mut [ProposedReducer],
+    members: &[(PeerKey, Standing)],
+) {
+    let share = (reducers.iter().map(|reducer| reducer.n_reduced).sum::<u64>() / STAND_BY_PARTS).max(1);
     let is_nobody_reachable = !members.iter().any(|(_, standing)| standing.is_reachable);
-    let peer = |(peer, standing): &(PeerKey, Standing)| Peer {
+    let is_reachable = |peer: &[u8]| {
+        is_nobody_reachable
+            || members.iter().any(|(member, standing)| member.0 == peer && standing.is_reachable)
+    };
+    for member in proposed.iter_mut().filter(|member| is_reachable(&member.peer)).take(STAND_BY) {
+        let most = reducers.iter_mut().max_by_key(|reducer| reducer.n_reduced);
+        if let Some(most) = most.filter(|most| most.n_reduced > share) {
+            most.n_reduced -= share;
+            member.n_reduced += share;
+        }
+    }
+}
+
+fn ready(standing: &Standing) -> (u64, f32) {
+    standing.ready.map_or((0, 0.0), |ready| (ready.n_samples, ready.loss))
+}
+
+/// As many helpers as there is room for, others for each model.
+fn chosen<'r>(
+    model: &ModelVersion,
+    n_members: usize,
+    helpers: &'r [Reducer],
+    task: Task,
+) -> Vec<&'r Reducer> {
+    let room = REDUCERS_MAX.min(MEMBERS_MAX.saturating_sub(n_members));
+    let rank = |reducer: &Reducer| Sha256Hash::of(&[&model.hash.0[..], &reducer.peer].concat());
+    let mut chosen: Vec<&Reducer> =
+        if task.check_seed.is_some() { helpers.iter().collect() } else { Vec::new() };
+    chosen.sort_by_cached_key(|reducer| rank(reducer));
+    chosen.truncate(room);
+    chosen
+}
+
+fn plan(members: &[(PeerKey, Standing)], helpers: &[&Reducer], task: Task) -> Result<Plan, PlanError> {
+    let is_nobody_reachable = !members.iter().any(|(_, standing)| standing.is_reachable);
+    let member = |(peer, standing): &(PeerKey, Standing)| Peer {
         id: PlannedPeer(peer.0.clone()),
         samples_per_s: ready(standing).0 as f64,
         download_bytes_per_s: f64::from(standing.download_bytes_per_s),
@@ -130,40 +277,110 @@ pub(in super::super) fn propose(
         is_reachable: standing.is_reachable || is_nobody_reachable,
         receives: true,
     };
-    let n_bytes = codec.encoded_len(n_values) as u64;
+    let believed = |claimed: f32| f64::from(claimed).clamp(HELPER_SPEEDS.0, HELPER_SPEEDS.1);
+    let helper = |helper: &&Reducer| Peer {
+        id: PlannedPeer(helper.peer.clone()),
+        samples_per_s: 0.0,
+        download_bytes_per_s: believed(helper.download_bytes_per_s),
+        upload_bytes_per_s: believed(helper.upload_bytes_per_s),
+        is_reachable: true,
+        receives: false,
+    };
+    let n_bytes = task.codec.encoded_len(task.n_values) as u64;
+    let n_peers = (members.len() + helpers.len()).max(1);
     let work = Work {
         vector_bytes: n_bytes.max(1),
-        n_values: n_values as u64,
-        target_batch_size: u64::from(target_batch_size),
+        n_values: task.n_values as u64,
+        target_batch_size: u64::from(task.target_batch_size),
         // A part of less than a chunk costs as many messages as one of a chunk.
-        part_values_min: CHUNK_VALUES.min(n_values / members.len().max(1)).max(1) as u64,
+        part_values_min: CHUNK_VALUES.min(task.n_values / n_peers).max(1) as u64,
         updates: Updates::Delayed,
     };
-    let situation = Situation::new(members.iter().map(peer).collect(), &[], work)?;
+    let peers = members.iter().map(member).chain(helpers.iter().map(helper)).collect();
+    let situation = Situation::new(peers, &[], work)?;
     let with_samples = members.iter().filter(|(_, standing)| ready(standing).0 > 0);
     let contributors: Vec<PlannedPeer> = with_samples.map(|(peer, _)| PlannedPeer(peer.0.clone())).collect();
-    let plan = match situation.plan_for(&contributors) {
-        Ok(plan) => plan,
-        Err(error) => {
-            tracing::warn!(%error, "no parts could be planned; they are equal");
-            situation.equal_parts()?
+    situation.plan_for(&contributors).or_else(|error| {
+        if !helpers.is_empty() {
+            tracing::warn!(%error, "no parts could be planned with native peers; they are planned without");
+            return plan(members, &[], task);
         }
+        tracing::warn!(%error, "no parts could be planned; they are equal");
+        situation.equal_parts()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::matchmaking::Ready;
+
+    use super::*;
+
+    const MODEL: ModelVersion = ModelVersion { n_samples_total: 0, epoch: 3, hash: Sha256Hash([7; 32]) };
+    const TASK: Task = Task {
+        n_values: 900_000,
+        codec: TensorCodec::F32,
+        target_batch_size: 512,
+        nonce: 1,
+        check_seed: Some(5),
     };
-    let n_samples = members.iter().fold(0, |sum: u64, (_, standing)| sum.saturating_add(ready(standing).0));
-    let loss: f64 = members
-        .iter()
-        .map(|(_, standing)| ready(standing))
-        .map(|(n, loss)| f64::from(loss) * n as f64 / n_samples.max(1) as f64)
-        .sum();
-    let members = plan
-        .roles
-        .iter()
-        .filter_map(|role| {
-            let (_, standing) = members.iter().find(|(peer, _)| peer.0 == role.peer.0)?;
-            let (n_samples, _) = ready(standing);
-            let n_reduced = role.part.end - role.part.start;
-            Some(ProposedMember { peer: role.peer.0.clone(), n_samples, n_reduced })
-        })
-        .collect();
-    Ok(Proposal { model, nonce, members, loss: loss as f32 })
+
+    fn member(number: u8, is_reachable: bool) -> (PeerKey, Standing) {
+        let standing = Standing {
+            model: MODEL,
+            n_samples: 256,
+            n_contributors: 1,
+            samples_per_second: 1.0,
+            is_closing: true,
+            ready: Some(Ready { n_samples: 256, loss: 1.0 }),
+            is_busy: false,
+            download_bytes_per_s: 1e6,
+            upload_bytes_per_s: 1e6,
+            is_reachable,
+        };
+        (PeerKey(vec![number]), standing)
+    }
+
+    fn helper(number: u8) -> Reducer {
+        let peer = vec![100, number];
+        Reducer { peer, download_bytes_per_s: 1e8, upload_bytes_per_s: 1e8, addresses: Vec::new() }
+    }
+
+    #[test]
+    fn a_native_peer_with_a_fast_link_averages_beside_the_members() {
+        let members: Vec<_> = (0..4).map(|number| member(number, true)).collect();
+        let alone = propose(MODEL, &members, &[], TASK).unwrap();
+        assert!(alone.reducers.is_empty() && alone.members.len() == 4);
+        let proposal = propose(MODEL, &members, &[helper(1)], TASK).unwrap();
+        assert_eq!((proposal.members.len(), proposal.reducers.len()), (4, 1));
+        let most = proposal.members.iter().map(|member| member.n_reduced).max().unwrap();
+        assert!(proposal.reducers[0].n_reduced > most, "{proposal:?}");
+        let group = group(&proposal, TASK.n_values, TASK.codec).unwrap();
+        assert_eq!(group.parts_of_helpers().collect::<Vec<_>>(), [4]);
+        assert!(group.reducer(4, 1).is_some_and(|position| position < 4), "somebody stands by");
+        assert_eq!(proposal.check_seed, 5);
+    }
+
+    #[test]
+    fn nobody_helps_unchecked_and_no_more_than_there_is_room_for() {
+        let members: Vec<_> = (0..3).map(|number| member(number, true)).collect();
+        let helpers: Vec<_> = (0..100).map(helper).collect();
+        let unchecked = Task { check_seed: None, ..TASK };
+        assert!(propose(MODEL, &members, &helpers, unchecked).unwrap().reducers.is_empty());
+        assert!(propose(MODEL, &members, &helpers, TASK).unwrap().reducers.len() <= REDUCERS_MAX);
+    }
+
+    #[test]
+    fn some_member_averages_and_can_stand_by() {
+        for is_reachable in [true, false] {
+            let members = [member(0, is_reachable), member(1, false)];
+            let proposal = propose(MODEL, &members, &[helper(1), helper(2)], TASK).unwrap();
+            assert!(proposal.members.iter().any(|member| member.n_reduced > 0), "{proposal:?}");
+            let sum: u64 = proposal.members.iter().map(|member| member.n_reduced).sum();
+            let of_helpers: u64 = proposal.reducers.iter().map(|reducer| reducer.n_reduced).sum();
+            assert_eq!(sum + of_helpers, TASK.n_values as u64);
+        }
+    }
 }

@@ -109,8 +109,14 @@ async fn talk(
     // What was proposed while there was no link is over.
     while proposals.try_recv().is_ok() {}
     told.mark_changed();
-    let mut addresses = Vec::new();
+    let (mut addresses, mut reducers) = (Vec::new(), Vec::new());
     loop {
+        let helpers = shared.reducers.here();
+        if helpers != reducers {
+            reducers.clone_from(&helpers);
+            let message = Message::Reducers(helpers);
+            within(framing::write(&mut stream, &message, MESSAGE_BYTES_MAX)).await??;
+        }
         let newest = listed(&shared.node.addresses());
         if newest != addresses {
             addresses.clone_from(&newest);
@@ -238,8 +244,8 @@ async fn hear(
             return Err(format!("the run here is `{}`, not `{}`", shared.hello.run_id, hello.run_id));
         }
         if hello.recipe != shared.hello.recipe {
-            return Err("model, seed, data, batch size, optimizer, schedule, local steps, codecs and \
-                        checkpoint_every_epochs must be the same in the configurations of all aggregators, and \
+            return Err("model, seed, data, batch size, optimizer, schedule, local steps, codecs, \
+                        reducers and checkpoint_every_epochs must be the same in the configurations of all aggregators, and \
                         are not"
                 .to_owned());
         }
@@ -250,6 +256,7 @@ async fn hear(
     let ended = listen(&shared, peer, &mut stream).await;
     let is_newest = lock(&newest).get(&peer) == Some(&number);
     if is_newest {
+        shared.reducers.on_gone(&peer);
         shared.tell_core(key(peer), Heard::Gone).await;
     }
     ended
@@ -264,6 +271,10 @@ async fn listen(shared: &Shared, peer: PeerId, stream: &mut Stream) -> Result<()
             Message::Standing(standing) => Heard::Standing(standing),
             Message::Proposal(proposal) => Heard::Proposal(proposal),
             Message::Addresses(told) => Heard::Addresses(addresses_of(peer, told)),
+            Message::Reducers(told) => {
+                shared.reducers.on_elsewhere(peer, told);
+                continue;
+            }
         };
         if !shared.tell_core(key(peer), heard).await {
             return Err(LinkError::ShuttingDown);

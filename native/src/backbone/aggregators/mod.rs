@@ -7,13 +7,14 @@ mod average;
 mod follow;
 mod link;
 mod low_rank;
+mod reducers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use barnraise_averaging::{AverageError, Averaged, Hub, LowRankError};
+use barnraise_averaging::{AverageError, Averaged, CheckError, Hub, LowRankError};
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::matchmaking::{Hello, MEMBERS_MAX, ModelVersion, Proposal, Standing};
+use barnraise_protocol::matchmaking::{Hello, MEMBERS_MAX, ModelVersion, Proposal, Reducer, Standing};
 use barnraise_protocol::model::StepHeader;
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::dht::Dht;
@@ -22,6 +23,7 @@ use barnraise_swarm::PeerKey;
 use barnraise_swarm::averaging::Group;
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
+use tracing::Instrument as _;
 
 use super::core::CoreEvent;
 use super::places::Places;
@@ -31,10 +33,11 @@ use crate::storage::journal::Journal;
 use crate::storage::owed::OwedError;
 
 pub use average::NodePlatform;
-pub(super) use average::{group, propose};
+pub(super) use average::{Task, group, propose};
 pub use follow::FollowError;
 pub use link::Links;
 pub use low_rank::ByFactors;
+pub use reducers::Reducers;
 
 /// Proposals that may wait for a link.
 const PROPOSALS_MAX: usize = 4;
@@ -77,6 +80,9 @@ pub enum AveragingError {
     /// Of means by factors.
     #[error(transparent)]
     Factors(#[from] LowRankError),
+    /// What native peers averaged is not what it should be.
+    #[error(transparent)]
+    Check(#[from] CheckError),
     /// What factors leave out could not be read or stored.
     #[error(transparent)]
     Owed(#[from] OwedError),
@@ -96,6 +102,7 @@ struct Shared {
     hub: Arc<Hub<Stream>>,
     platform: NodePlatform,
     links: Links,
+    reducers: Reducers,
 }
 
 /// What is stored, for others to ask for.
@@ -123,6 +130,7 @@ impl Aggregators {
         config: &RunConfig,
         description: &RunDescription,
         (node, dht): (Node, Dht),
+        reducers: Reducers,
         stored: &Stored,
         core: mpsc::Sender<CoreEvent>,
     ) -> Result<Option<Self>, NodeError> {
@@ -132,7 +140,7 @@ impl Aggregators {
             return Ok(None);
         }
         let shared = Shared {
-            platform: NodePlatform::new(node.clone()),
+            platform: NodePlatform::new(node.clone()).with(reducers.clone()),
             node,
             dht,
             run_id: config.run.id.clone(),
@@ -143,6 +151,7 @@ impl Aggregators {
             core,
             hub: Arc::new(Hub::default()),
             links: Links::default(),
+            reducers,
         };
         let members = others.len() * STREAMS_PER_PEER;
         let places = Arc::new(Places::new(members, STREAMS_PER_PEER));
@@ -189,9 +198,17 @@ impl Aggregators {
         how: Option<ByFactors>,
     ) {
         let shared = self.shared.clone();
+        shared.reducers.ask(&proposal, &group, &average::round(&proposal.model, proposal.nonce));
+        let span = tracing::debug_span!("averaging", n_members = proposal.members.len());
         match how {
-            Some(how) => drop(tokio::spawn(low_rank::average(shared, proposal, group, me, values, how))),
-            None => drop(tokio::spawn(average::average(shared, proposal, Arc::new(group), me, values))),
+            Some(how) => {
+                let averaging = low_rank::average(shared, proposal, group, me, values, how);
+                drop(tokio::spawn(averaging.instrument(span)));
+            }
+            None => {
+                let averaging = average::average(shared, proposal, Arc::new(group), me, values);
+                drop(tokio::spawn(averaging.instrument(span)));
+            }
         }
     }
 
@@ -203,6 +220,11 @@ impl Aggregators {
     /// How averages travel.
     pub fn config(&self) -> &AggregatorsSection {
         &self.shared.config
+    }
+
+    /// Native peers that may be asked to average parts for `members`.
+    pub fn reducers(&self, members: &[PeerKey]) -> Vec<Reducer> {
+        self.shared.reducers.all(members)
     }
 
     /// Which of the others are told how this peer stands.
@@ -236,7 +258,7 @@ fn recipe(config: &RunConfig, description: &RunDescription) -> Sha256Hash {
     let what = (
         (&description.model, description.n_parameters, description.target_batch_size),
         (&description.manifest, &config.run.optimizer, &config.run.schedule),
-        (config.aggregators.codec, config.aggregators.rank),
+        (config.aggregators.codec, config.aggregators.rank, config.aggregators.reducers),
         (config.run.gradient_codec, config.run.delayed_updates),
         (&description.local_steps, description.recomputed, config.storage.checkpoint_every_epochs),
     );

@@ -9,6 +9,7 @@ use barnraise_swarm::round::Ticket;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::aggregators::Heard;
+use super::operator::Asked;
 use crate::storage::journal::JournalEntry;
 
 /// What the core hears.
@@ -70,6 +71,8 @@ pub enum CoreEvent {
         /// What.
         heard: Heard,
     },
+    /// The operator says something.
+    Operator(Asked),
     /// The evaluator is done with some parameters.
     Evaluated {
         /// Their epoch.

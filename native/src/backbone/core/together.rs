@@ -16,7 +16,7 @@ use barnraise_swarm::matchmaking::{Action, Matchmaking, MatchmakingConfig};
 use barnraise_swarm::round::{Elsewhere, MeanOfRound};
 use barnraise_swarm::{Moment, PeerKey};
 
-use super::super::aggregators::{Aggregators, AveragingError, Heard, group, propose};
+use super::super::aggregators::{Aggregators, AveragingError, Heard, Task, group, propose};
 use super::super::learner::{Learner, LearnerError};
 use super::low_rank::Factors;
 use super::{Core, name};
@@ -214,7 +214,13 @@ impl Core {
             Action::Propose { model, members } => {
                 let codec = together.aggregators.config().codec;
                 let n_values = together.n_travelling(n_parameters);
-                match propose(model, &members, n_values, codec, (target_batch_size, nonce())) {
+                // What failed is tried again without those that nobody trusts.
+                let may_help = together.matchmaking.is_first_attempt();
+                let peers: Vec<PeerKey> = members.iter().map(|(peer, _)| peer.clone()).collect();
+                let helpers = if may_help { together.aggregators.reducers(&peers) } else { Vec::new() };
+                let (nonce, check_seed) = (nonce(), random());
+                let task = Task { n_values, codec, target_batch_size, nonce, check_seed };
+                match propose(model, &members, &helpers, task) {
                     Ok(proposal) => {
                         together.aggregators.propose(&proposal);
                         // Nothing has changed since it was asked for.
@@ -377,12 +383,15 @@ impl Core {
             self.carry(left.into_iter().map(|(_, entry)| entry).collect(), epoch + 1).await?;
         }
         let aggregation = self.round.config().aggregation;
-        let record = CommitRecord { epoch, n_samples, seqs, aggregation, together: Some(step) };
+        let rate = self.learner.learning_rate();
+        let learning_rate = Some(rate);
+        let record =
+            CommitRecord { epoch, n_samples, seqs, aggregation, together: Some(step), learning_rate };
         self.storing.journal.write_mean(epoch, mean).await?;
         self.storing.journal.commit(&record).await?;
         let began = self.now();
         if let Some(step) = &record.together {
-            self.learner.step_together(mean, n_samples, step);
+            self.learner.step_together(mean, n_samples, step, rate);
         }
         self.start_from(mean);
         self.crediting.worked(self.now().saturating_sub(began));
@@ -392,7 +401,7 @@ impl Core {
     }
 
     /// The round goes on with the learner's model; `is_fresh` where nothing was carried to it.
-    async fn go_on(&mut self, is_fresh: bool) -> Result<(), LearnerError> {
+    pub(super) async fn go_on(&mut self, is_fresh: bool) -> Result<(), LearnerError> {
         let now = self.now();
         self.round.on_moved(now, self.learner.epoch());
         if !is_fresh {
@@ -523,7 +532,11 @@ impl Core {
 
 /// Names an averaging. Without entropy it is its members that tell it from others.
 fn nonce() -> u64 {
-    let mut nonce = [0; 8];
-    let _ = getrandom::fill(&mut nonce);
-    u64::from_le_bytes(nonce)
+    random().unwrap_or_default()
+}
+
+/// A number that nobody can guess, where there is any.
+fn random() -> Option<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
 }

@@ -15,6 +15,7 @@ use barnraise_swarm::PeerKey;
 use barnraise_swarm::round::Ticket;
 use libp2p::Stream;
 use tokio::sync::oneshot;
+use tracing::Instrument as _;
 
 use super::super::core::{CoreEvent, Declined};
 use super::super::misdeeds;
@@ -41,7 +42,10 @@ pub(super) async fn take_gradients(
             next => next?,
         };
         let began = Instant::now();
-        let answer = take_gradient(&services, &key, (offer, account), &mut stream).await?;
+        let (peer, epoch, n_samples) = (caller.peer, offer.epoch, offer.n_samples);
+        let span = tracing::debug_span!("contribution", %peer, epoch, n_samples);
+        let taking = take_gradient(&services, &key, (offer, account), &mut stream);
+        let answer = taking.instrument(span).await?;
         let answer = match answer {
             Ok(receipt) => {
                 services.metrics.on_accepted(receipt.n_samples);

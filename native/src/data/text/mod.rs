@@ -8,7 +8,6 @@ mod mix;
 mod parquet;
 mod source;
 mod tokenizer;
-mod words;
 
 use std::path::{Path, PathBuf};
 
@@ -107,6 +106,7 @@ impl TextSettings {
             kind: SampleKind::Tokens(shape),
             train: samples(&train, n_train, 0),
             test: samples(&test, TEST_SEQUENCES_MAX.min(n_test), 1),
+            vocabulary: Some(tokenizer.export()),
         })
     }
 

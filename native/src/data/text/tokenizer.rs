@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use barnraise_learning::unigram::Vocabulary;
+use barnraise_learning::words;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::{SEPARATOR_TOKEN, SPECIAL_TOKENS, UNKNOWN_TOKEN};
 use serde::{Deserialize, Serialize};
 use tokenizers::models::unigram::{Unigram, UnigramTrainer};
 use tokenizers::utils::parallelism::set_parallelism;
-
-use super::words;
 
 /// Raised whenever the same text and settings would give another vocabulary.
 const VERSION: u32 = 1;
@@ -116,6 +116,11 @@ impl Tokenizer {
         Ok(Self { model, ids })
     }
 
+    /// What others need to make the same tokens.
+    pub fn export(&self) -> Vocabulary {
+        Vocabulary { pieces: self.pieces() }
+    }
+
     fn pieces(&self) -> Vec<(String, f64)> {
         self.model.iter().skip(SPECIAL_TOKENS.into()).cloned().collect()
     }
@@ -205,4 +210,52 @@ fn in_order(mut pieces: Vec<(String, f64)>) -> Vec<(String, f64)> {
     pieces.retain(|(piece, score)| !piece.is_empty() && piece != "<unk>" && score.is_finite());
     pieces.sort_by(|(a, x), (b, y)| y.total_cmp(x).then_with(|| a.cmp(b)));
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_learning::unigram::Unigram as Segmenter;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn both() -> (Tokenizer, Segmenter) {
+        let text = "This is the cat that killed the rat that ate the malt that lay in the house; it's 1913, so \
+            naïve cats — and rats — ate 42 malts, unless the farmer's cow tossed the dog. ";
+        let tokenizer = Tokenizer::train([text.repeat(50).as_str()].into_iter(), 200).unwrap();
+        let segmenter = Segmenter::new(tokenizer.export()).unwrap();
+        (tokenizer, segmenter)
+    }
+
+    proptest! {
+        /// A tab makes the tokens that the backbone made: of anything, of words in any order, of parts of words.
+        #[test]
+        fn the_segmenter_of_a_tab_makes_the_same_tokens(
+            anything in ".{0,60}",
+            known in "([Tt]his|cat|rat|hous|malt|that|the|a|e| |, |'s|1913|ï|—|zq){0,30}",
+        ) {
+            // Trained once for all cases.
+            static BOTH: std::sync::OnceLock<(Tokenizer, Segmenter)> = std::sync::OnceLock::new();
+            let (tokenizer, segmenter) = BOTH.get_or_init(both);
+            for text in [anything, known] {
+                let mut want = tokenizer.encode_all(std::slice::from_ref(&text)).unwrap();
+                prop_assert_eq!(want.pop(), Some(SEPARATOR_TOKEN));
+                prop_assert_eq!(segmenter.encode(&text), want, "{:?}", text);
+            }
+        }
+    }
+
+    #[test]
+    fn the_two_count_the_same_tokens() {
+        let (tokenizer, segmenter) = both();
+        assert_eq!(segmenter.size(), tokenizer.vocabulary());
+        let json = serde_json::to_string(&tokenizer.export()).unwrap();
+        let again: Vocabulary = serde_json::from_str(&json).unwrap();
+        for ((piece, score), (want, near)) in again.pieces.iter().zip(tokenizer.export().pieces) {
+            // Numbers that are read back from text may differ in the last bit.
+            assert!(*piece == want && (score - near).abs() < 1e-12, "{piece} {score}, {want} {near}");
+        }
+    }
 }

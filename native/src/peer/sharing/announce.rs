@@ -160,7 +160,7 @@ async fn look(shared: &Shared, node: &Node, backbone: PeerId, run: &SharedRun) -
 
 /// The addresses at which others may find this machine, the farthest-reaching first. Where it was tested and
 /// found closed, those in the open lead nowhere.
-fn to_announce(addresses: Vec<Multiaddr>, reachability: Reachability) -> Vec<Vec<u8>> {
+pub(in super::super) fn to_announce(addresses: Vec<Multiaddr>, reachability: Reachability) -> Vec<Vec<u8>> {
     let mut ranked: Vec<(u8, Multiaddr)> =
         addresses.into_iter().filter(is_native).map(|address| (distance(&address), address)).collect();
     ranked.sort_by_key(|(distance, _)| *distance);
@@ -186,7 +186,7 @@ fn distance(address: &Multiaddr) -> u8 {
     }
 }
 
-fn is_circuit(address: &Multiaddr) -> bool {
+pub(in super::super) fn is_circuit(address: &Multiaddr) -> bool {
     address.iter().any(|part| part == Protocol::P2pCircuit)
 }
 

@@ -26,6 +26,8 @@ use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
+pub(super) use announce::{is_circuit, to_announce};
+
 use super::cache::ShardCache;
 use crate::access::{Gate, system_clock};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use barnraise_protocol::ConversationError;
 use barnraise_protocol::access::{
-    self, AccessMode, BackboneToContributor, ContributorToBackbone, MESSAGE_BYTES_MAX, Refusal, TokenRefusal,
+    self, AccessMode, BackboneToContributor, ContributorToBackbone, MESSAGE_BYTES_MAX, Refusal,
 };
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::framing::{self, FrameError};
@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::throttle::Throttled;
 use super::{Shared, SharedRun};
-use crate::access::Pass;
+use crate::access::{Exclusion, Pass};
 use crate::backbone::misdeeds;
 use crate::backbone::places::Places;
 
@@ -55,7 +55,7 @@ enum ServeError {
     #[error(transparent)]
     Frame(#[from] FrameError),
     #[error("access ended: {0}")]
-    AccessEnded(TokenRefusal),
+    AccessEnded(Exclusion),
 }
 
 /// Serves everybody who comes, within bounds, until the handle is dropped.

@@ -26,7 +26,14 @@ fn entry(epoch: u64, id: u64, payload: Vec<u8>) -> JournalEntry {
 fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
     let aggregation = Aggregation::CenteredClip { places: 7 };
     let n_samples = 64 * seqs.len() as u64;
-    CommitRecord { epoch, n_samples, seqs: seqs.to_vec(), aggregation, together: None }
+    CommitRecord {
+        epoch,
+        n_samples,
+        seqs: seqs.to_vec(),
+        aggregation,
+        together: None,
+        learning_rate: Some(0.25),
+    }
 }
 
 #[tokio::test]
@@ -60,7 +67,8 @@ async fn a_commit_of_the_version_before_is_of_a_mean() {
     let before = CommitOfMean { epoch: 4, n_samples: 128, seqs: vec![1, 0] };
     let bytes = sealed::seal_parts(COMMIT_OF_MEAN, &before, &[]).unwrap();
     journal.storage.put(&path_of(4, COMMIT_NAME), bytes).await.unwrap();
-    let record = CommitRecord { aggregation: Aggregation::Mean, ..commit(4, &[1, 0]) };
+    let aggregation = Aggregation::Mean;
+    let record = CommitRecord { aggregation, learning_rate: None, ..commit(4, &[1, 0]) };
     assert_eq!(journal.commits(4).await.unwrap(), [record]);
 }
 
@@ -71,7 +79,21 @@ async fn a_commit_from_before_peers_stepped_together_is_of_one_alone() {
     let before = CommitAlone { epoch, n_samples, seqs, aggregation };
     let bytes = sealed::seal_parts(COMMIT_ALONE, &before, &[]).unwrap();
     journal.storage.put(&path_of(4, COMMIT_NAME), bytes).await.unwrap();
-    assert_eq!(journal.commits(4).await.unwrap(), [commit(4, &[1, 0])]);
+    let record = CommitRecord { learning_rate: None, ..commit(4, &[1, 0]) };
+    assert_eq!(journal.commits(4).await.unwrap(), [record]);
+}
+
+#[tokio::test]
+async fn a_commit_without_a_rate_is_repeated_at_the_rate_of_the_schedule() {
+    let journal = Journal::new(Storage::in_memory());
+    let CommitRecord { epoch, n_samples, seqs, aggregation, .. } = commit(4, &[1, 0]);
+    let together = Together { before: Sha256Hash::of(b"b"), nonce: 9, loss: 0.5, members: vec![vec![1]] };
+    let together = Some(together);
+    let before = CommitWithoutRate { epoch, n_samples, seqs, aggregation, together: together.clone() };
+    let bytes = sealed::seal_parts(COMMIT_WITHOUT_RATE, &before, &[]).unwrap();
+    journal.storage.put(&path_of(4, COMMIT_NAME), bytes).await.unwrap();
+    let record = CommitRecord { together, learning_rate: None, ..commit(4, &[1, 0]) };
+    assert_eq!(journal.commit_of(4).await.unwrap(), Some(record));
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use barnraise_protocol::state::State;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::DeviceChange;
 use barnraise_swarm::compression::{Compressor, Fate};
+use barnraise_swarm::conduct::PassTime;
 use barnraise_swarm::samples::SampleStream;
 use barnraise_swarm::shards::Exchange;
 use futures::FutureExt;
@@ -67,6 +68,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 }
             }
             NetOutcome::Left => {}
+            NetOutcome::Kept(found) => self.on_kept(*found),
             NetOutcome::Renewed(Ok(()) | Err(OperationError::Cancelled)) => {}
             // While the token lasts nothing else changes; afterwards the next connection tells why.
             NetOutcome::Renewed(Err(error)) => self.fail(format!("Access could not be renewed: {error}")),
@@ -96,7 +98,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     pub(super) fn on_errand_error(&mut self, reason: &str) {
         let was_proven = self.link.as_ref().is_some_and(|link| link.is_proven);
         self.drop_link();
-        if !was_proven && self.is_idle {
+        if !was_proven && self.is_idle && !self.start_kept(reason) {
             self.fail_errands(reason);
         }
     }
@@ -152,7 +154,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     }
 
     /// Goes on with the run as the backbone describes it now; `false` where that is impossible.
-    fn use_run(&mut self, description: RunDescription) -> bool {
+    pub(super) fn use_run(&mut self, description: RunDescription) -> bool {
         let is_same = |run: &Run| *run.description == description;
         if self.run.as_ref().is_some_and(is_same) {
             return true;
@@ -162,6 +164,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.contributor.on_trainer_lost();
         self.prepared = None;
         self.loss = None;
+        self.pass = None;
+        self.pacer.on_change();
         self.compute = Fuse::terminated();
         self.compute_kind = None;
         self.shard = Fuse::terminated();
@@ -324,9 +328,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             run.trainer = Some(trainer);
         }
         match done {
-            Done::Batch { n_samples, took, result: Ok(()) } => {
+            Done::Batch { n_samples, took, is_ended, result: Ok(()) } => {
                 self.loss = loss.or(self.loss);
-                self.on_batch(n_samples, took);
+                self.on_batch(n_samples, took, is_ended);
             }
             Done::Batch { result: Err(error), .. } => self.on_model_error(kind, &error),
             Done::Trial { result: Ok(verdict) } => self.on_trial(verdict),
@@ -334,7 +338,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             Done::Gradient { naming, took, result } => {
                 let began = self.platform.now();
                 self.on_gradient(naming, result);
-                self.speed.add(0, took + self.platform.now().saturating_sub(began));
+                let now = self.platform.now();
+                let took = took + now.saturating_sub(began);
+                let rest = self.pacer.on_busy(now, took);
+                self.speed.add(0, took + rest);
             }
             Done::Prediction { request, epoch, result: Ok(probabilities) } => {
                 (self.events)(Event::Prediction { request, epoch, probabilities });
@@ -360,14 +367,19 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
     }
 
-    fn on_batch(&mut self, n_samples: u32, took: Moment) {
+    fn on_batch(&mut self, n_samples: u32, took: Moment, is_ended: bool) {
         if let Some(run) = &mut self.run {
             if let Some(accountant) = &mut run.accountant {
                 accountant.on_batch();
             }
-            // The first pass compiles and tunes: it says nothing about the speed.
+            // The first pass compiles and tunes: it says nothing about the speed, and nobody rests after it.
             if std::mem::replace(&mut run.is_warm, true) {
-                self.speed.add(n_samples, took);
+                let rest = self.pacer.on_busy(self.platform.now(), took);
+                self.speed.add(n_samples, took + rest);
+                if is_ended {
+                    self.pacer.on_pass(n_samples, took);
+                    self.pass = Some(PassTime { n_samples, milliseconds: took.as_secs_f32() * 1e3 });
+                }
             }
         }
         self.contributor.on_batch(n_samples, self.speed.samples_per_second());
@@ -446,6 +458,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     fn change_device(&mut self, device: ComputeDevice, reason: DeviceChange) {
         self.device = device;
         self.speed = Speed::default();
+        self.pacer.on_change();
+        self.pass = None;
         self.contributor.on_trainer_lost();
         if let Some(run) = &mut self.run {
             run.aside = None;

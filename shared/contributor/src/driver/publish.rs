@@ -1,5 +1,6 @@
 //! What the person is told about the state of things: only changes, and not too often.
 
+use barnraise_protocol::api::RefusalCount;
 use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Contribution};
@@ -56,9 +57,11 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             n_samples_computed: tally.n_samples_computed,
             n_accepted: tally.n_accepted,
             n_refused: tally.n_refused,
+            refusals: tally.refusals.iter().map(|(kind, n)| refused(kind, *n)).collect(),
             last_refusal: tally.last_refusal.clone(),
             samples_per_second: if is_at_work { self.speed.samples_per_second() } else { 0.0 },
             loss: self.loss,
+            pass: self.pass,
             bytes_up: self.meter.up(),
             bytes_down: self.meter.down(),
             shards: self.run.as_ref().map(|run| run.exchange.traffic()).unwrap_or_default(),
@@ -77,7 +80,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             }),
             Some(NetKind::State { .. }) => Some(Activity::FetchingModel { bytes, bytes_total }),
             Some(NetKind::Offer { epoch }) => Some(Activity::Sending { epoch, bytes, bytes_total }),
-            Some(NetKind::Report | NetKind::Renew | NetKind::Leave) | None => None,
+            Some(NetKind::Report | NetKind::Renew | NetKind::Leave | NetKind::Kept) | None => None,
         };
         if self.is_idle {
             let gallery = (self.shard_id == Some(ShardId::Gallery)).then(|| self.fetching_data());
@@ -119,6 +122,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let (bytes, bytes_total) = self.shard_progress.get();
         Activity::FetchingData { bytes, bytes_total }
     }
+}
+
+fn refused(kind: &str, n: u64) -> RefusalCount {
+    RefusalCount { reason: kind.to_owned(), n }
 }
 
 fn is_other<T: PartialEq>(told: &Option<(T, Moment)>, current: &T) -> bool {

@@ -74,20 +74,24 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
 
     pub(super) fn start_connect(&mut self, is_joining: bool) {
         let (operation, cancel) = self.operation();
-        self.joined_as = is_joining.then(|| self.device.choice());
+        self.joined_as = is_joining.then(|| (self.device.choice(), self.name.clone()));
         let join = is_joining.then(|| Join {
             // The run is known when the backbone has described it.
             run_id: String::new(),
             device: self.platform.device_kind(self.device.choice()),
             device_name: self.device.name().chars().take(DEVICE_NAME_CHARS_MAX).collect(),
+            name: self.name.clone(),
         });
         let connect = network::connect(operation, Rc::clone(&self.ticket), self.link.is_some(), join);
         self.run_net(NetKind::Connect { is_joining }, cancel, connect);
     }
 
-    /// Everyone sees who computes on what: a session that says otherwise is begun anew.
+    /// Everyone sees who computes, and on what: a session that says otherwise is begun anew.
     fn rejoin_as_changed(&mut self) {
-        let is_other = self.joined_as.is_some_and(|joined| joined != self.device.choice());
+        let is_other = self
+            .joined_as
+            .as_ref()
+            .is_some_and(|(device, name)| *device != self.device.choice() || *name != self.name);
         if is_other && self.net_kind.is_none() && self.contributor.down().is_none() {
             self.session = futures::future::Fuse::terminated();
             if let Some(link) = &mut self.link {
@@ -120,6 +124,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     }
 
     pub(super) fn start_state(&mut self, is_errand: bool) {
+        let keep = self.keeps_next(self.platform.now());
         let (operation, cancel) = self.operation();
         let (Some(link), Some(run)) = (&mut self.link, &mut self.run) else { return };
         let description = &run.description;
@@ -127,8 +132,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let progress = Rc::clone(&self.net_progress);
         progress.set((0, codec.encoded_len(n_parameters as usize) as u64));
         let partial = run.partial_state.take();
-        let fetch =
-            network::fetch_state(operation, link.state.take(), partial, n_parameters, codec, progress);
+        let (stream, wanted) = (link.state.take(), (n_parameters, codec));
+        let fetch = network::fetch_state(operation, stream, partial, wanted, keep, progress);
         self.run_net(NetKind::State { is_errand }, cancel, fetch);
     }
 
@@ -178,7 +183,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         true
     }
 
-    fn run_net(
+    pub(super) fn run_net(
         &mut self,
         kind: NetKind,
         cancel: futures::channel::oneshot::Sender<()>,
@@ -215,10 +220,16 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.compute = trial::trial(self.platform, adapter, processor, batch).boxed_local().fuse();
     }
 
+    /// Unless the device rests: the timer then comes back.
     fn start_batch(&mut self) {
+        if self.pacer.rests_until(self.platform.now()).is_some() {
+            return;
+        }
         let Some(run) = &mut self.run else { return };
         let Some(trainer) = run.trainer.take() else { return };
-        let Some(drawn) = run.samples.take(run.description.micro_batch_size as usize) else {
+        let micro_batch = run.description.micro_batch_size;
+        let n_samples = if run.is_cuttable() { self.pacer.pass_samples(micro_batch) } else { micro_batch };
+        let Some(drawn) = run.samples.take(n_samples as usize) else {
             run.trainer = Some(trainer);
             self.is_starved = true;
             return;
@@ -227,8 +238,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             accountant.on_drawn(drawn.ids);
         }
         let epoch = run.loaded.map_or(0, |(epoch, _)| epoch);
+        let is_ended = self.pacer.wants_ends();
         self.compute_kind = Some(ComputeKind::Batch);
-        self.compute = compute::batch(self.platform, trainer, drawn.samples, epoch).boxed_local().fuse();
+        let batch = compute::batch(self.platform, trainer, drawn.samples, epoch, is_ended);
+        self.compute = batch.boxed_local().fuse();
     }
 
     fn start_gradient(&mut self, naming: Naming) -> bool {

@@ -436,6 +436,8 @@ impl Backbone {
 pub(crate) struct TestPlatform {
     pub(crate) backbone: Rc<Backbone>,
     pub(crate) cache: RefCell<HashMap<Sha256Hash, Vec<u8>>>,
+    /// The newest model that was kept.
+    pub(crate) model: RefCell<Option<Vec<u8>>>,
     /// The next stream of a protocol ends after so many bytes were read from it.
     pub(crate) cuts: RefCell<HashMap<&'static str, u64>>,
     read: RefCell<HashMap<&'static str, Rc<Cell<u64>>>>,
@@ -451,6 +453,7 @@ impl TestPlatform {
         Rc::new(Self {
             backbone: Rc::clone(backbone),
             cache: RefCell::default(),
+            model: RefCell::default(),
             cuts: RefCell::default(),
             read: RefCell::default(),
             is_connected: Cell::new(false),
@@ -525,6 +528,18 @@ impl Platform for TestPlatform {
 
     async fn cache(&self, sha256: Sha256Hash, bytes: &[u8]) {
         self.cache.borrow_mut().insert(sha256, bytes.to_vec());
+    }
+
+    fn keeps_models(&self) -> bool {
+        true
+    }
+
+    async fn keep_model(&self, model: &[u8]) {
+        self.model.replace(Some(model.to_vec()));
+    }
+
+    async fn kept_model(&self) -> Option<Vec<u8>> {
+        self.model.borrow().clone()
     }
 }
 

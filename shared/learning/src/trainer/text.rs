@@ -9,7 +9,7 @@ use crate::data_shape::DataShape;
 use crate::engine::Input;
 use crate::error::ModelError;
 use crate::masking::{EVALUATION_DRAW, Masked};
-use crate::statistics::Statistics;
+use crate::statistics::{self, Statistics};
 
 impl Trainer {
     /// Adds the gradient of a micro-batch of text, summed over its sequences: of each, the mean cross-entropy of the
@@ -44,6 +44,28 @@ impl Trainer {
             total.add(Statistics::of(&logits, &masked.targets));
         }
         Ok(total.evaluation())
+    }
+
+    /// What the model guesses at some places of one sequence.
+    ///
+    /// # Shapes
+    /// - `ids`: `[length]`, each below the size of the vocabulary; at the places to guess the mask
+    /// - `positions`: each below `length`
+    /// - returns `[n_positions, vocabulary]`, each row sums to 1
+    ///
+    /// # Errors
+    /// Another length, a token or a place that there is not; a lost device.
+    pub async fn fill(&self, ids: &[u16], positions: &[u32]) -> Result<Vec<f32>, ModelError> {
+        let shape = self.tokens()?;
+        batch::check_tokens(ids, shape, 1)?;
+        let (length, got) = (usize::from(shape.length), positions.len());
+        if positions.is_empty() || positions.iter().any(|&at| at as usize >= length) {
+            return Err(ModelError::TokenCount { length, got });
+        }
+        let masked = Masked { inputs: ids.to_vec(), positions: positions.to_vec(), targets: Vec::new() };
+        let mut probabilities = self.logits(Input::Masked(&masked), 1).await?;
+        statistics::softmax_rows(&mut probabilities, shape.vocabulary.into());
+        Ok(probabilities)
     }
 
     fn tokens(&self) -> Result<TokenShape, ModelError> {

@@ -37,7 +37,7 @@ pub enum TensorCodec {
 }
 
 /// Why values could not be encoded or decoded.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum CodecError {
     /// A NaN or an infinity, or a scale that would produce one.
     #[error("value {index} is not finite")]

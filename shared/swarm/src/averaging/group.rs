@@ -170,17 +170,25 @@ impl Group {
     }
 
     /// Who averages a part: its own reducer in attempt 0, in attempt 1 the next member that averages
-    /// anything, which stands by. Nobody in any other, and nobody else's part in a group with one reducer.
+    /// anything and wants the average, which stands by: who does not want it never learns that a reducer has
+    /// vanished. Nobody in any other, and nobody else's part in a group with one such reducer.
     #[must_use]
     pub fn reducer(&self, part: usize, attempt: u8) -> Option<usize> {
         let n = self.members.len();
         let reduces = |position: &usize| !self.part(*position).is_empty();
+        let stands_by = |position: &usize| reduces(position) && self.members[*position].receives;
         match attempt {
             _ if !reduces(&part) => None,
             0 => Some(part),
-            1 => (part + 1..part + n).map(|position| position % n).find(reduces),
+            1 => (part + 1..part + n).map(|position| position % n).find(stands_by),
             _ => None,
         }
+    }
+
+    /// Parts whose reducers average for others only.
+    pub fn parts_of_helpers(&self) -> impl Iterator<Item = usize> {
+        let is_of_helper = move |part: &usize| !self.members[*part].receives && !self.part(*part).is_empty();
+        (0..self.members.len()).filter(is_of_helper)
     }
 
     /// Samples behind the values of each member.

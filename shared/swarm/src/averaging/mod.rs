@@ -5,11 +5,17 @@
 //! takes their mean, weighted by samples, chunk by chunk, and every member that wants the average gets it.
 //! A member that stalls loses its own share of what it did not send in time. A part whose reducer vanishes is
 //! averaged once more, by the member that stands by. Streams, clocks and retries are the driver's.
+//!
+//! Members may be helped by peers that they do not trust, who average parts and have no values: what those send is
+//! checked ([`check`]), and who may help at all is decided by how that went ([`Trust`]).
 
+pub mod check;
 mod group;
 mod reduction;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 pub use group::{Group, GroupError, GroupId, MEMBERS_MAX, Member, chunk, n_chunks};
 pub use reduction::{ChunkOfMean, Reduction, ReductionConfig, ReductionError, ReductionState};
+pub use trust::{Distrust, Trust};

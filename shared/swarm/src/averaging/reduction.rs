@@ -249,7 +249,8 @@ impl Reduction {
         let has_sent = |(position, sender): (usize, &Sender)| sender.has_sent.then_some(position);
         let members = self.senders.iter().enumerate().filter_map(has_sent).collect();
         let n_values = (self.config.n_values as u128).max(1);
-        let n_samples = u64::try_from((self.n_samples_of_values + n_values / 2) / n_values);
+        // Rounded down: that of all members only where all of their values are in it.
+        let n_samples = u64::try_from(self.n_samples_of_values / n_values);
         ReductionState::Done(Finished { members, n_samples: n_samples.unwrap_or(u64::MAX) })
     }
 

@@ -39,6 +39,18 @@ fn the_next_one_that_averages_stands_by() {
 }
 
 #[test]
+fn who_averages_for_others_only_never_stands_by() {
+    let helper = |name| Member { receives: false, ..member(name, 0, 4) };
+    let members = vec![member(1, 1, 4), helper(2), member(3, 1, 4), helper(4)];
+    let group = self::group(members, 16).unwrap();
+    let stands_by: Vec<_> = (0..4).map(|part| group.reducer(part, 1)).collect();
+    assert_eq!(stands_by, [Some(2), Some(2), Some(0), Some(0)]);
+    assert_eq!(group.parts_of_helpers().collect::<Vec<_>>(), [1, 3]);
+    let alone = self::group(vec![member(1, 1, 0), helper(2)], 4).unwrap();
+    assert_eq!((alone.reducer(1, 0), alone.reducer(1, 1)), (Some(1), None));
+}
+
+#[test]
 fn a_group_is_named_by_all_that_its_members_agree_on() {
     let of = |round: &[u8], members: Vec<Member>, codec| Group::new(round, members, 12, codec).unwrap().id();
     let members = || vec![member(1, 1, 5), member(2, 3, 7)];
@@ -137,7 +149,7 @@ fn who_stalls_loses_its_own_share_only() {
     reduction.on_timeout(secs(15));
     assert_eq!(reduction.poll_mean().unwrap().values[0], 1.25);
     assert_eq!(reduction.poll_mean().unwrap(), ChunkOfMean { index: 1, values: vec![2.0] });
-    assert_eq!(reduction.state(), done(&[0, 1, 2], 4), "all but one value have all four samples");
+    assert_eq!(reduction.state(), done(&[0, 1, 2], 3), "all but one value have all four samples");
     assert_eq!(reduction.on_chunk(secs(16), 1, 1, &[9.0]), Err(ReductionError::NotAwaited));
 }
 
@@ -153,7 +165,7 @@ fn lateness_adds_up_over_chunks() {
     }
     assert_eq!(reduction.next_deadline(), Some(secs(5)));
     reduction.on_timeout(secs(5));
-    assert_eq!(reduction.state(), done(&[0, 1], 2), "half of the values have two samples");
+    assert_eq!(reduction.state(), done(&[0, 1], 1), "half of the values have two samples");
 }
 
 #[test]

@@ -46,6 +46,52 @@ fn an_epoch_from_parameters_to_acceptance() {
 }
 
 #[test]
+fn whoever_wakes_up_tries_again_at_once_and_without_a_grudge() {
+    let mut peer = connected();
+    for _ in 0..8 {
+        peer.on_disconnected(S, "no answer".into());
+    }
+    let (retry_at, _) = peer.down().unwrap();
+    assert!(retry_at > 2 * S, "{retry_at:?}");
+    assert!(peer.on_woke(2 * S, false));
+    assert_eq!(peer.next_action(2 * S), Action::Connect);
+    peer.on_disconnected(2 * S, "no answer".into());
+    let (retry_at, _) = peer.down().unwrap();
+    assert!(retry_at < 3 * S, "pauses begin short again: {retry_at:?}");
+}
+
+#[test]
+fn a_connection_must_show_soon_that_it_survived_another_network() {
+    let woke = 100 * S;
+    let mut peer = peer_at(woke);
+    assert!(!peer.on_woke(woke, false));
+    assert_eq!(peer.next_action(woke + PROOF_MAX - S), Action::ComputeBatch, "training goes on meanwhile");
+    let mut silent = peer_at(woke);
+    assert!(!silent.on_woke(woke, false));
+    assert!(matches!(silent.next_action(woke + PROOF_MAX), Action::Wait(Some(_))));
+    assert!(silent.down().is_some(), "nothing was heard in time");
+    // One word is enough.
+    let mut heard = peer_at(woke);
+    heard.on_woke(woke, false);
+    heard.on_heard(woke + S);
+    assert_eq!(heard.next_action(woke + PROOF_MAX), Action::ComputeBatch);
+}
+
+#[test]
+fn after_a_sleep_nothing_is_waited_for() {
+    let mut peer = peer_at(100 * S);
+    assert!(peer.on_woke(100 * S, true));
+    assert_eq!(peer.next_action(100 * S), Action::Connect);
+}
+
+/// Connected, and heard of at that time.
+fn peer_at(heard_at: Moment) -> Contributor {
+    let mut peer = connected();
+    peer.on_heard(heard_at);
+    peer
+}
+
+#[test]
 fn a_round_that_goes_on_is_computed_for_again_without_fetching() {
     let mut peer = connected();
     compute(&mut peer, 64);

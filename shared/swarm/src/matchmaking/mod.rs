@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::matchmaking::{MEMBERS_MAX, ModelVersion, Proposal, Ready, Standing};
+use barnraise_protocol::matchmaking::{MEMBERS_MAX, ModelVersion, Proposal, REDUCERS_MAX, Ready, Standing};
 
 use crate::{Moment, PeerKey};
 
@@ -80,6 +80,9 @@ pub enum ProposalError {
     /// Somebody is who was never introduced.
     #[error("a member is not known here")]
     Stranger,
+    /// More than anybody lets in.
+    #[error("{0} native peers are to average, at most {REDUCERS_MAX} may")]
+    Reducers(usize),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,6 +202,9 @@ impl Matchmaking {
         if !proposal.loss.is_finite() {
             return Err(ProposalError::Loss);
         }
+        if proposal.reducers.len() > REDUCERS_MAX {
+            return Err(ProposalError::Reducers(proposal.reducers.len()));
+        }
         let mut is_member = false;
         for member in &proposal.members {
             let peer = PeerKey(member.peer.clone());
@@ -264,6 +270,12 @@ impl Matchmaking {
     #[must_use]
     pub fn is_closing_elsewhere(&self, now: Moment) -> bool {
         self.companions(now).any(|(_, standing)| is_collecting(standing))
+    }
+
+    /// Whether no averaging of this epoch failed here: the next one may have the help of peers that are not trusted.
+    #[must_use]
+    pub fn is_first_attempt(&self) -> bool {
+        self.n_failed == 0
     }
 
     /// Everybody else who was heard of lately, whichever model they have.

@@ -4,7 +4,7 @@ mod simulation;
 
 use std::collections::BTreeSet;
 
-use barnraise_protocol::matchmaking::ProposedMember;
+use barnraise_protocol::matchmaking::{ProposedMember, ProposedReducer};
 
 use super::*;
 
@@ -54,7 +54,8 @@ fn one(number: u8) -> Matchmaking {
 fn proposal(epoch: u64, members: &[(u8, u64)]) -> Proposal {
     let member =
         |&(number, n_samples): &(u8, u64)| ProposedMember { peer: peer(number).0, n_samples, n_reduced: 5 };
-    Proposal { model: model(epoch), nonce: 1, members: members.iter().map(member).collect(), loss: 1.0 }
+    let members = members.iter().map(member).collect();
+    Proposal { model: model(epoch), nonce: 1, members, reducers: Vec::new(), check_seed: 0, loss: 1.0 }
 }
 
 #[test]
@@ -152,6 +153,11 @@ fn a_proposal_is_checked() {
     assert_eq!(me.on_proposal(proposal(0, &[(1, 60), (9, 60)])), Err(ProposalError::Stranger));
     let bad = Proposal { loss: f32::NAN, ..good.clone() };
     assert_eq!(me.on_proposal(bad), Err(ProposalError::Loss));
+    let reducers = vec![ProposedReducer { peer: vec![9], n_reduced: 1 }; REDUCERS_MAX + 1];
+    let n = reducers.len();
+    let crowd = Proposal { reducers, ..good.clone() };
+    assert_eq!(me.on_proposal(crowd), Err(ProposalError::Reducers(n)));
+    assert!(me.is_first_attempt());
     assert_eq!(me.on_proposal(good.clone()), Ok(()));
     assert_eq!(me.poll_action(), Some(Action::Average(good.clone())));
     assert_eq!(me.on_proposal(good), Err(ProposalError::NotReady), "one at a time");

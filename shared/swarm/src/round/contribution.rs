@@ -139,6 +139,7 @@ impl AveragingRound {
         self.contributions.add(&peer, n_samples, offer.loss, values);
         *self.counted_samples.entry(peer.clone()).or_default() += u64::from(n_samples);
         self.sequences.push(sequence);
+        self.taken_in_pause += usize::from(self.is_paused);
         if let Some(standing) = self.standings.get_mut(&peer) {
             standing.stalled = false;
         }
@@ -178,7 +179,7 @@ impl AveragingRound {
         self.check_shape(offer)?;
         // One at a time from each peer: nobody takes all the places.
         let receiving = self.in_flight.values().any(|flight| &flight.peer == peer);
-        if receiving || self.in_flight.len() >= self.config.in_flight_max {
+        if receiving || self.in_flight.len() >= self.config.in_flight_max || self.has_enough_of_a_pause() {
             return Err(Refusal::Busy);
         }
         Ok(())

@@ -9,6 +9,7 @@
 //! Where peers are not trusted, [`crate::robust`] takes the place of the mean.
 
 mod contribution;
+mod operation;
 mod quorum;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use barnraise_protocol::gradient::{Accepted, Refusal};
 use crate::robust::{Aggregate, Aggregation, Contributions, PeerOutcome};
 use crate::{Moment, PeerKey};
 use contribution::{InFlight, Standing};
+pub use operation::{ContributorState, RoundLimits};
 use quorum::Patience;
 
 /// Most peers whose standing is remembered after they left.
@@ -169,6 +171,10 @@ pub struct AveragingRound {
     patience: Patience,
     next_sequence: u32,
     sequences: Vec<u32>,
+    /// No step is made until the operator says so ([`Self::pause`]).
+    is_paused: bool,
+    /// Contributions since then.
+    taken_in_pause: usize,
     actions: VecDeque<RoundAction>,
 }
 
@@ -192,6 +198,8 @@ impl AveragingRound {
             patience: Patience::Unneeded,
             next_sequence: 0,
             sequences: Vec::new(),
+            is_paused: false,
+            taken_in_pause: 0,
             actions: VecDeque::new(),
         }
     }
@@ -213,7 +221,11 @@ impl AveragingRound {
 
     /// Whether there is enough for a step: what is reported is collected, or was.
     pub fn is_closing(&self) -> bool {
-        self.phase != Phase::Accumulating
+        match self.phase {
+            Phase::Accumulating => false,
+            Phase::Collecting { .. } => !self.is_paused,
+            Phase::Stepping => true,
+        }
     }
 
     /// What others have for the same step, who average with this peer. The step is then of what is collected here,
@@ -330,7 +342,7 @@ impl AveragingRound {
     /// There will be no step yet with what was collected: contributors go on with the same epoch.
     pub fn reopen(&mut self, now: Moment) {
         self.phase = Phase::Accumulating;
-        self.actions.push_back(RoundAction::Announce(self.epoch));
+        self.announce();
         self.advance(now);
     }
 
@@ -348,12 +360,15 @@ impl AveragingRound {
         for contributor in self.contributors.values_mut() {
             contributor.outstanding = 0;
         }
-        self.actions.push_back(RoundAction::Announce(self.epoch));
+        self.announce();
         self.advance(now);
     }
 
     /// Ends the wait for whoever reported and did not deliver, or said nothing at all, once [`Self::next_deadline`] has passed.
     pub fn on_timeout(&mut self, now: Moment) {
+        if self.is_paused {
+            return;
+        }
         let Phase::Collecting { deadline } = self.phase else {
             if self.loses_patience(now) {
                 self.advance(now);
@@ -382,6 +397,7 @@ impl AveragingRound {
     /// When [`Self::on_timeout`] is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         match self.phase {
+            _ if self.is_paused => None,
             Phase::Collecting { deadline } => Some(deadline),
             Phase::Accumulating => match self.patience {
                 Patience::Until(deadline) => Some(deadline),
@@ -411,6 +427,9 @@ impl AveragingRound {
 
     /// Makes every transition that the numbers allow.
     fn advance(&mut self, now: Moment) {
+        if self.is_paused {
+            return;
+        }
         if self.phase == Phase::Accumulating && (self.is_enough(now) || self.elsewhere.is_closing) {
             self.phase = Phase::Collecting { deadline: now + self.config.collect_timeout };
             self.actions.push_back(RoundAction::RequestGradients(self.epoch));
@@ -426,7 +445,7 @@ impl AveragingRound {
         } else {
             // Somebody left or stalled with samples that were counted on: the others make up for them.
             self.phase = Phase::Accumulating;
-            self.actions.push_back(RoundAction::Announce(self.epoch));
+            self.announce();
         }
     }
 

@@ -90,6 +90,19 @@ fn all_is_well_and_the_best_way_goes_along() {
 }
 
 #[test]
+fn a_model_that_is_too_large_for_the_card_is_named_with_what_it_wants() {
+    let mut page = page();
+    if let Some(run) = &mut page.run {
+        run.n_parameters = 50_000_000;
+    }
+    page.on_event(1.0, Event::GraphicsKnown(Some(card())));
+    let graphics = text(words::graphics(&page));
+    assert!(graphics.contains("wants 200 MB at once, more than the 134 MB"), "{graphics}");
+    page.device_choice = DeviceChoice::WebGpu;
+    assert!(text(words::graphics(&page)).starts_with("WebGPU works"), "nothing else was asked for");
+}
+
+#[test]
 fn a_way_that_fails_is_named_with_its_reason_and_what_to_do() {
     let mut page = page();
     arrives(&mut page, &[SESSION, SOCKET]);

@@ -99,6 +99,9 @@ fn works(preflight: &Preflight, best: Way) -> String {
 fn device(page: &Page) -> (bool, String) {
     match (page.device_choice, page.capabilities.web_gpu, &page.preflight.adapter) {
         (DeviceChoice::Cpu, ..) => (true, "on its processor".into()),
+        (_, WebGpu::Adapter, Some(_)) if lacks(page).is_some() => {
+            (false, "on its processor, as the model is too large for its graphics processor".into())
+        }
         (_, WebGpu::Adapter, Some(adapter)) if adapter.is_software => {
             (false, "on its processor, as WebGPU is there in software only".into())
         }
@@ -155,6 +158,10 @@ pub(crate) fn graphics(page: &Page) -> Vec<Line> {
         (WebGpu::NoAdapter, _) => {
             vec![Line::new("fails", format!("WebGPU has no graphics processor to offer. {slower}")), advice()]
         }
+        (WebGpu::Adapter, Some(adapter)) if lacks(page).is_some() => {
+            let text = lacks(page).unwrap_or_default();
+            vec![Line::new("fails", text), limits(adapter)]
+        }
         (WebGpu::Adapter, Some(adapter)) if adapter.is_software => {
             let what = name(adapter);
             let text =
@@ -167,6 +174,19 @@ pub(crate) fn graphics(page: &Page) -> Vec<Line> {
         },
         (WebGpu::Adapter, None) => vec![Line::new("works", "WebGPU works.")],
     }
+}
+
+/// That the model is too large for the graphics processor, where it is.
+fn lacks(page: &Page) -> Option<String> {
+    // Whoever asks for nothing but WebGPU gets it, and nothing else.
+    let run = page.run.as_ref().filter(|_| page.device_choice != DeviceChoice::WebGpu)?;
+    let (wanted, granted) = page.preflight.lacks(run)?;
+    Some(format!(
+        "This model wants {} at once, more than the {} that this graphics processor grants. The processor does the \
+         work, more slowly.",
+        format::bytes(wanted),
+        format::bytes(granted)
+    ))
 }
 
 fn limits(adapter: &Adapter) -> Line {

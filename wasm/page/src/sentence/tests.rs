@@ -3,6 +3,7 @@
 use barnraise_messages::{Contribution, DeviceChange, Event as Told, PageToPeer, PeerToPage, Way};
 
 use super::*;
+use crate::conduct::{Change, Input};
 use crate::fixture;
 use crate::state::{Event, Gallery, Prediction, WebGpu};
 
@@ -12,6 +13,8 @@ fn working(device: DeviceKind, activity: Activity) -> Page {
     page.backbone = Backbone::Live;
     page.peer = Peer::Ready { device, device_name: "llvmpipe".into() };
     page.activity = activity;
+    // The worker was told to begin.
+    page.on_event(0.0, Event::ForgetQuestion);
     page
 }
 
@@ -178,4 +181,71 @@ fn the_way_to_the_backbone_is_told_with_what_kept_a_better_one() {
     assert_eq!(line, want);
     page.way = Some((Way::WebTransport, vec![(Way::WebSocket, "no answer".into())]));
     assert_eq!(connection_line(&page).unwrap(), "Connected by WebTransport.", "what is worse is not missed");
+}
+
+#[test]
+fn a_pause_is_said_once_what_is_done_is_handed_in() {
+    let mut page = working(DeviceKind::BrowserCpu, Activity::Training { epoch: 1 });
+    page.on_event(0.0, Event::Conduct(Input::TogglePause));
+    assert_eq!(sentence(&page).doing, "training", "it was told to stop, and has not yet");
+    page.activity = Activity::Stopping;
+    assert!(sentence(&page).text.contains("then pausing"));
+    page.activity = Activity::Idle;
+    let found = sentence(&page);
+    assert_eq!((found.doing, found.is_routine), ("paused", false));
+    assert!(found.text.starts_with("Paused by you"));
+    page.peer = Peer::Absent;
+    assert_eq!(sentence(&page).doing, "paused");
+    // Whoever has stopped rests.
+    page.contributing = false;
+    assert_eq!(sentence(&page).doing, "idle");
+}
+
+#[test]
+fn a_throttled_tab_says_so() {
+    let mut page = working(DeviceKind::BrowserCpu, Activity::Training { epoch: 1 });
+    assert!(sentence(&page).text.ends_with("on the processor."));
+    page.on_event(0.0, Event::Conduct(Input::Set(Change::Duty(20))));
+    assert!(sentence(&page).text.ends_with("on the processor, 20 % of the time."));
+}
+
+#[test]
+fn a_crash_is_said_with_what_follows_from_it() {
+    let mut page = working(DeviceKind::BrowserCpu, Activity::Training { epoch: 3 });
+    page.on_event(0.0, Event::PeerLost { reason: "out of memory".into() });
+    let found = sentence(&page);
+    assert_eq!((found.doing, found.text.contains("in a moment")), ("reviving", true), "{found:?}");
+    for now_ms in [1.0, 2.0] {
+        page.peer = Peer::Ready { device: DeviceKind::BrowserCpu, device_name: String::new() };
+        page.on_event(now_ms, Event::PeerLost { reason: "out of memory".into() });
+    }
+    let found = sentence(&page);
+    assert_eq!((found.doing, found.text.contains("close other tabs")), ("broken", true), "{found:?}");
+}
+
+#[test]
+fn a_device_without_a_network_is_not_told_that_the_backbone_is_away() {
+    let mut page = fixture::page();
+    page.backbone = Backbone::Lost { reason: "no answer".into(), retry_in_ms: 1000 };
+    assert!(sentence(&page).text.contains("The backbone cannot be reached"));
+    page.on_event(0.0, Event::Network { is_online: false });
+    let found = sentence(&page);
+    assert_eq!((found.doing, found.text.contains("no network")), ("unreachable", true), "{found:?}");
+}
+
+#[test]
+fn an_answer_of_a_kept_model_says_that_it_is_one() {
+    let mut page = fixture::page();
+    page.backbone = Backbone::Live;
+    assert_eq!(which_model(&page, 12), "The model after 12 steps.");
+    page.backbone = Backbone::Lost { reason: "no answer".into(), retry_in_ms: 1000 };
+    assert!(which_model(&page, 12).starts_with("The model after 12 steps, as this browser kept it"));
+}
+
+#[test]
+fn only_a_tab_that_follows_says_where_the_work_is() {
+    let mut page = fixture::page().among_tabs();
+    assert_eq!(tabs_line(&page), None);
+    page.on_event(0.0, Event::Tabs(crate::state::TabEvent::Follow));
+    assert!(tabs_line(&page).is_some_and(|line| line.contains("Another tab")));
 }

@@ -1,6 +1,7 @@
 //! What the page knows, in its parts. Plain data.
 
 use barnraise_protocol::contribute::DeviceKind;
+use serde::{Deserialize, Serialize};
 
 /// What this browser can do, found out before anything is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(crate) enum Backbone {
 }
 
 /// The worker.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Peer {
     /// Not asked for yet.
     Absent,
@@ -71,6 +72,15 @@ pub(crate) struct Prediction {
     pub(crate) epoch: u64,
     /// Classes and their probabilities, the likeliest first.
     pub(crate) ranking: Vec<(usize, f32)>,
+}
+
+impl Prediction {
+    /// `probabilities` are `[n_classes]`.
+    pub(crate) fn new(epoch: u64, probabilities: &[f32]) -> Self {
+        let mut ranking: Vec<(usize, f32)> = probabilities.iter().copied().enumerate().collect();
+        ranking.sort_by(|a, b| b.1.total_cmp(&a.1));
+        Self { epoch, ranking }
+    }
 }
 
 /// Held-out pictures.

@@ -1,6 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
+use crate::conduct::{
+    Battery, Change, Hardware, Input, Link, LocalTime, Presence, Reason, Request, ScreenLock, Settings, Usage,
+};
 use crate::fixture;
 
 fn page() -> Page {
@@ -207,9 +210,12 @@ fn a_graphics_driver_that_takes_the_worker_down_is_replaced_by_the_cpu() {
     };
     assert_eq!(posted(&actions), [&hello]);
     assert!(page.contributing && page.notice.is_some());
-    // The CPU crashing too is not answered with a third try.
+    // The CPU crashing too is tried once more, and not a third time.
     page.on_event(2.0, ready(DeviceKind::BrowserCpu));
-    assert_eq!(page.on_event(3.0, lost()), [Action::EndPeer]);
+    assert!(matches!(page.on_event(3.0, lost())[..], [Action::EndPeer, Action::ReviveIn { .. }]));
+    assert_eq!(page.on_event(4.0, Event::Revive)[0], Action::SpawnPeer);
+    page.on_event(5.0, ready(DeviceKind::BrowserCpu));
+    assert_eq!(page.on_event(6.0, lost()), [Action::EndPeer]);
     assert!(!page.contributing);
 }
 
@@ -300,5 +306,119 @@ fn an_invitation_reaches_the_worker_and_a_login_becomes_a_link() {
     for (url, is_link) in [("https://h/login?peer=p", true), ("javascript:alert(1)", false)] {
         page.activity = Activity::SigningIn { url: url.into() };
         assert_eq!(page.sign_in_url(), is_link.then_some(url));
+    }
+}
+
+/// A page on a phone that is not plugged in.
+fn unplugged_phone() -> Page {
+    let hardware = Hardware { is_phone: true, is_small: false };
+    let conductor =
+        Conductor::new(hardware, Settings::of(hardware), Usage::default(), LocalTime { day: 7, minute: 0 });
+    let battery = Battery::Known { is_charging: false, level: 0.5 };
+    page().conducted_by(conductor.sensing(
+        battery,
+        Link::default(),
+        Presence::default(),
+        ScreenLock::default(),
+    ))
+}
+
+fn charging(is_charging: bool) -> Event {
+    Event::Conduct(Input::Battery(Battery::Known { is_charging, level: 0.5 }))
+}
+
+fn clock(day: i32) -> Event {
+    Event::Conduct(Input::Clock(LocalTime { day, minute: 0 }))
+}
+
+#[test]
+fn a_tab_that_may_not_work_loads_nothing_until_it_may() {
+    let mut page = unplugged_phone();
+    assert_eq!(page.on_event(0.0, Event::Toggle), []);
+    assert_eq!((page.contributing, page.pause()), (true, Some(Reason::NotCharging)));
+    assert_eq!(page.on_event(1.0, charging(true)), [], "for a moment longer");
+    assert_eq!(page.on_event(9000.0, clock(7))[0], Action::SpawnPeer);
+    let actions = page.on_event(9001.0, ready(DeviceKind::BrowserCpu));
+    let gentle = PageToPeer::Conduct(page.conductor.conduct());
+    assert!(page.conductor.conduct().is_gentle);
+    assert_eq!(posted(&actions), [&gentle, &PageToPeer::Start, &PageToPeer::LoadGallery]);
+    // Once it is loaded, a pause is a stop that hands in what is done.
+    assert_eq!(page.on_event(9002.0, charging(false)), [Action::Post(PageToPeer::Stop)]);
+    assert_eq!(page.on_event(9003.0, charging(false)), []);
+    page.on_event(9004.0, charging(true));
+    assert_eq!(page.on_event(99_000.0, clock(7)), [Action::Post(PageToPeer::Start)]);
+    // Whoever does not contribute is not paused.
+    page.on_event(99_001.0, charging(false));
+    assert_eq!(page.on_event(99_002.0, Event::Toggle), []);
+    assert_eq!(page.pause(), None);
+}
+
+#[test]
+fn what_is_set_reaches_the_worker_once() {
+    let mut page = page();
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(0.0, ready(DeviceKind::BrowserCpu));
+    let throttle = Event::Conduct(Input::Set(Change::Duty(20)));
+    let actions = page.on_event(1.0, throttle.clone());
+    let slower = PageToPeer::Conduct(page.conductor.conduct());
+    assert_eq!(posted(&actions), [&slower]);
+    let settings = page.conductor.settings();
+    assert_eq!(page.on_event(2.0, throttle), [Action::Conduct(Request::Keep(settings))]);
+    // Another worker knows nothing of it.
+    page.on_event(3.0, Event::PeerLost { reason: "gone".into() });
+    page.on_event(4.0, Event::Revive);
+    let actions = page.on_event(5.0, ready(DeviceKind::BrowserCpu));
+    assert_eq!(posted(&actions)[..2], [&slower, &PageToPeer::Start]);
+    let pause = || Event::Conduct(Input::TogglePause);
+    assert_eq!(page.on_event(6.0, pause()), [Action::Post(PageToPeer::Stop)]);
+    assert_eq!(page.on_event(7.0, pause()), [Action::Post(PageToPeer::Start)]);
+}
+
+#[test]
+fn what_the_worker_moves_counts_for_the_day() {
+    let mut page = unplugged_phone();
+    page.preflight.program_bytes = Some(1_000_000);
+    page.on_event(0.0, charging(true));
+    page.on_event(9000.0, Event::Toggle);
+    for bytes in [1000, 2_000_000, 3_000_000] {
+        let loading = PeerToPage::Loading { bytes, bytes_total: Some(3_000_000) };
+        page.on_event(9000.0, Event::FromPeer(loading));
+    }
+    page.on_event(9000.0, ready(DeviceKind::BrowserCpu));
+    let given = Contribution { bytes_up: 100_000_000, bytes_down: 149_000_000, ..Contribution::default() };
+    let actions = page.on_event(9001.0, Event::FromPeer(PeerToPage::Told(Told::Contribution(given))));
+    let write = Action::Conduct(Request::Write { day: 7, bytes: 250_000_000 });
+    assert_eq!(actions, [write, Action::Post(PageToPeer::Stop)]);
+    assert_eq!(page.pause(), Some(Reason::Cap { mb: 250 }));
+    assert_eq!(page.on_event(9002.0, Event::Conduct(Input::Waive)).len(), 2, "it is kept, and goes on");
+    assert_eq!(page.pause(), None);
+}
+
+#[test]
+fn a_program_that_was_kept_costs_nothing_again() {
+    let mut page = page();
+    page.preflight.program_bytes = Some(1_000_000);
+    page.on_event(0.0, Event::Toggle);
+    let loading = PeerToPage::Loading { bytes: 3_000_000, bytes_total: Some(3_000_000) };
+    page.on_event(1.0, Event::FromPeer(loading));
+    assert_eq!(page.conductor.bytes_today(), 0);
+}
+
+#[test]
+fn a_model_that_the_adapter_cannot_hold_is_left_to_the_processor() {
+    let adapter = |n_bytes| crate::preflight::Adapter {
+        binding_bytes_max: n_bytes,
+        buffer_bytes_max: u64::MAX,
+        ..crate::preflight::Adapter::default()
+    };
+    let wanted = 4 * fixture::run().n_parameters;
+    for (n_bytes, device) in
+        [(wanted, DeviceChoice::Auto), (wanted - 1, DeviceChoice::Cpu), (0, DeviceChoice::Auto)]
+    {
+        let mut page = page();
+        page.on_event(0.0, Event::GraphicsKnown(Some(adapter(n_bytes))));
+        let actions = page.on_event(1.0, Event::Toggle);
+        let [PageToPeer::Hello { device: got, .. }] = posted(&actions)[..] else { panic!("{actions:?}") };
+        assert_eq!(*got, device, "{n_bytes} bytes");
     }
 }

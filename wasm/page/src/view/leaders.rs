@@ -58,12 +58,14 @@ impl Row {
             row.append_child(&cell)?;
             cells.push(cell);
         }
+        row.set_attribute("aria-hidden", "true")?;
         place.append_child(&row)?;
         let cells = cells.try_into().map_err(|_| DomError::Element("leader-rows"))?;
         Ok(Self { row, cells, texts: std::array::from_fn(|_| DASH.to_owned()) })
     }
 
     fn draw(&mut self, texts: Option<[String; 5]>, is_own: bool) {
+        set_attribute(&self.row, "aria-hidden", if texts.is_none() { "true" } else { "false" });
         let texts = texts.unwrap_or_else(|| std::array::from_fn(|_| DASH.to_owned()));
         for ((cell, shown), text) in self.cells.iter().zip(&mut self.texts).zip(texts) {
             if *shown != text {
@@ -79,9 +81,11 @@ impl Row {
 fn own_total(given: Option<&Given>) -> String {
     let Some(given) = given else { return String::new() };
     format!(
-        "Over all your visits: {} accepted in {}.",
+        "Over all your visits: {} accepted in {}, {} of computing, {} of gradients.",
         format::counted(given.n_samples, "sample", "samples"),
-        format::counted(given.n_contributions, "update", "updates")
+        format::counted(given.n_contributions, "update", "updates"),
+        format::duration(given.seconds()),
+        format::bytes(given.n_bytes)
     )
 }
 
@@ -90,7 +94,13 @@ fn texts(totals: &ContributorTotals, is_own: bool) -> [String; 5] {
     let n_chars = totals.peer.chars().count();
     let end: String = totals.peer.chars().skip(n_chars.saturating_sub(ID_CHARS)).collect();
     [
-        if is_own { "This tab".into() } else { format!("…{end}") },
+        match &totals.name {
+            Some(name) if is_own => format!("This tab, {name}"),
+            None if is_own => "This tab".into(),
+            // Beside the id: anybody may call themselves anything.
+            Some(name) => format!("{name} …{end}"),
+            None => format!("…{end}"),
+        },
         format::count(given.n_samples),
         format::count(given.n_contributions),
         format::duration(given.seconds),
@@ -112,6 +122,7 @@ fn summary(leaders: &Contributions) -> String {
 
 #[cfg(test)]
 mod tests {
+    use barnraise_messages::DisplayName;
     use barnraise_protocol::api::Given as Totals;
 
     use super::*;
@@ -119,9 +130,11 @@ mod tests {
     #[test]
     fn a_row_says_who_by_the_end_of_the_id_and_what() {
         let given = Totals { n_contributions: 45, n_samples: 12_345, n_bytes: 3_400_000, seconds: 4000 };
-        let totals = ContributorTotals { peer: "12D3KooWabcdEFGH".into(), given, last_epoch: 3 };
+        let totals = ContributorTotals { peer: "12D3KooWabcdEFGH".into(), name: None, given, last_epoch: 3 };
         assert_eq!(texts(&totals, false), ["…abcdEFGH", "12,345", "45", "1.1 h", "3.4 MB"]);
         assert_eq!(texts(&totals, true)[0], "This tab");
+        let named = ContributorTotals { name: DisplayName::new("Ada").ok(), ..totals.clone() };
+        assert_eq!([&texts(&named, false)[0], &texts(&named, true)[0]], ["Ada …abcdEFGH", "This tab, Ada"]);
         let short = ContributorTotals { peer: "é".into(), ..totals };
         assert_eq!(texts(&short, false)[0], "…é");
     }

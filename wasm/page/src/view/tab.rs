@@ -6,8 +6,12 @@ use web_sys::{Element, HtmlButtonElement};
 use crate::dom::{DomError, Field, by_id, create, set_attribute};
 use crate::format;
 use crate::hold::Hold;
-use crate::sentence::{connection_line, device_line, sentence};
+use crate::sentence::{connection_line, device_line, sentence, tabs_line};
 use crate::state::{Page, Peer};
+
+/// What the button does.
+const START: &str = "Start contributing";
+const FINISH: &str = "Finish this batch and stop";
 
 pub(crate) struct TabView {
     toggle: HtmlButtonElement,
@@ -17,6 +21,8 @@ pub(crate) struct TabView {
     device: Field,
     connection: Field,
     notice: Field,
+    tabs: Field,
+    renewal: Field,
     sign_in: Field,
     sign_in_link: Element,
     sign_in_peer: Field,
@@ -44,6 +50,8 @@ impl TabView {
             device: Field::find("device")?,
             connection: Field::find("connection")?,
             notice: Field::find("notice")?,
+            tabs: Field::find("tabs")?,
+            renewal: Field::find("renewal")?,
             sign_in: Field::find("sign-in")?,
             sign_in_link: by_id("sign-in-link")?,
             sign_in_peer: Field::find("sign-in-peer")?,
@@ -63,7 +71,7 @@ impl TabView {
     }
 
     pub(crate) fn draw(&mut self, now_ms: f64, page: &Page) -> Option<u32> {
-        self.toggle_text.set_text(if page.contributing { "Stop" } else { "Start contributing" });
+        self.toggle_text.set_text(if page.contributing { FINISH } else { START });
         self.toggle.set_disabled(!page.is_supported());
         set_attribute(&self.toggle, "data-contributing", if page.contributing { "true" } else { "false" });
         self.device.set_text(&device_line(page));
@@ -77,6 +85,8 @@ impl TabView {
             set_attribute(self.connection.element(), "data-way", &way.to_string());
         }
         self.notice.set_optional(page.notice.as_deref());
+        self.tabs.set_optional(tabs_line(page));
+        self.renewal.set_hidden(!page.endurance.has_new_version);
         self.sign_in.set_hidden(page.sign_in_url().is_none());
         self.sign_in_peer.set_text(page.peer_id.as_deref().unwrap_or_default());
         set_attribute(&self.sign_in_link, "href", page.sign_in_url().unwrap_or_default());
@@ -92,7 +102,7 @@ impl TabView {
         self.announcement.set_text(&sentence.spoken);
         match self.hold.admit(now_ms, sentence.doing, sentence.is_routine) {
             Ok(()) => {
-                self.activity.set_text(&sentence.text);
+                self.activity.set_text(&format::unbroken(&sentence.text));
                 None
             }
             Err(remaining_ms) => Some(remaining_ms.ceil() as u32),
@@ -102,7 +112,7 @@ impl TabView {
     fn draw_contribution(&mut self, page: &Page) {
         let given = &page.contribution;
         self.samples.set_number(&format::count(given.n_samples_accepted), given.n_samples_accepted as f64);
-        let is_at_work = page.contributing && given.samples_per_second > 0.0;
+        let is_at_work = page.contributing && page.pause().is_none() && given.samples_per_second > 0.0;
         let speed = if is_at_work { format::speed(given.samples_per_second) } else { "–".into() };
         self.speed.set_number(&speed, given.samples_per_second.into());
         self.accepted.set_number(&format::count(given.n_accepted), given.n_accepted as f64);

@@ -2,11 +2,11 @@
 
 use web_sys::{Element, HtmlCanvasElement, HtmlElement};
 
-use crate::dom::{DomError, Field, by_id, create};
+use crate::dom::{DomError, Field, by_id, create, set_attribute};
 use crate::format;
 use crate::picture;
-use crate::sentence::verdict;
-use crate::state::{Page, Question};
+use crate::sentence::{verdict, which_model};
+use crate::state::{Comparison, Page, Prediction, Question};
 
 /// Answers on show.
 const BARS: usize = 3;
@@ -18,6 +18,11 @@ pub(crate) struct TrialView {
     seen: HtmlCanvasElement,
     shown: Option<Vec<u8>>,
     bars: Vec<Bar>,
+    compare: Field,
+    caption: Field,
+    earlier: Field,
+    earlier_caption: Field,
+    earlier_bars: Vec<Bar>,
 }
 
 struct Bar {
@@ -29,34 +34,55 @@ struct Bar {
 
 impl TrialView {
     pub(crate) fn find() -> Result<Self, DomError> {
-        let list: Element = by_id("bars")?;
+        let (list, earlier_list): (Element, Element) = (by_id("bars")?, by_id("earlier-bars")?);
+        let bars = |list: &Element| (0..BARS).map(|_| Bar::add(list)).collect::<Result<_, _>>();
         Ok(Self {
             section: by_id("try")?,
             verdict: Field::find("prediction")?,
             epoch: Field::find("prediction-epoch")?,
             seen: by_id("seen")?,
             shown: None,
-            bars: (0..BARS).map(|_| Bar::add(&list)).collect::<Result<_, _>>()?,
+            bars: bars(&list)?,
+            compare: Field::find("compare")?,
+            caption: Field::find("bars-caption")?,
+            earlier: Field::find("earlier")?,
+            earlier_caption: Field::find("earlier-caption")?,
+            earlier_bars: bars(&earlier_list)?,
         })
     }
 
     pub(crate) fn draw(&mut self, page: &Page) {
-        self.section.set_hidden(page.has_nothing_to_try());
+        self.section.set_hidden(page.has_nothing_to_try() || !page.is_supported());
         self.verdict.set_text(&verdict(page));
         self.draw_question(page);
-        let ranking = page.prediction.as_ref().map_or(&[][..], |prediction| &prediction.ranking);
-        for (idx, bar) in self.bars.iter().enumerate() {
-            match ranking.get(idx) {
-                Some(&(class, probability)) => bar.show(&page.class_name(class), class, probability),
-                None => bar.item.set_hidden(true),
-            }
-        }
+        show_bars(&self.bars, page, page.prediction.as_ref());
+        self.draw_comparison(page);
         if let Some(prediction) = &page.prediction {
-            let text = format!("The model after {}.", format::counted(prediction.epoch, "step", "steps"));
+            let text = which_model(page, prediction.epoch);
             self.epoch.set_number(&text, prediction.epoch as f64);
         } else {
             self.epoch.set_text("");
         }
+    }
+
+    /// What an earlier model says, beside the newest, once somebody wants to know.
+    fn draw_comparison(&mut self, page: &Page) {
+        let (comparison, earlier) = (&page.comparison, page.earlier_model());
+        self.compare.set_hidden(earlier.is_none() && !comparison.is_wanted);
+        let is_pressed = if comparison.is_wanted { "true" } else { "false" };
+        set_attribute(self.compare.element(), "aria-pressed", is_pressed);
+        if let Some(model) = earlier {
+            self.compare.set_text(&format!("Compare with {}", format::ago(model.age_seconds)));
+        }
+        self.earlier.set_hidden(!comparison.is_wanted);
+        let now = page.prediction.as_ref().filter(|_| comparison.is_wanted);
+        let now = now.map(|now| format!("Now, after {}", format::counted(now.epoch, "step", "steps")));
+        self.caption.set_optional(now.as_deref());
+        self.earlier_caption.set_number(
+            &earlier_in_words(comparison),
+            comparison.prediction.as_ref().map_or(f64::NAN, |found| found.epoch as f64),
+        );
+        show_bars(&self.earlier_bars, page, comparison.prediction.as_ref());
     }
 
     /// The canvas is empty.
@@ -72,6 +98,29 @@ impl TrialView {
             picture::show(&self.seen, pixels.unwrap_or_default(), shape);
             self.shown = pixels.map(<[u8]>::to_vec);
         }
+    }
+}
+
+fn show_bars(bars: &[Bar], page: &Page, prediction: Option<&Prediction>) {
+    let ranking = prediction.map_or(&[][..], |prediction| &prediction.ranking);
+    for (idx, bar) in bars.iter().enumerate() {
+        match ranking.get(idx) {
+            Some(&(class, probability)) => bar.show(&page.class_name(class), class, probability),
+            None => bar.item.set_hidden(true),
+        }
+    }
+}
+
+fn earlier_in_words(comparison: &Comparison) -> String {
+    match (&comparison.failure, comparison.asked) {
+        (Some(reason), _) => format!("The earlier model could not be had: {reason}."),
+        (None, Some(model)) if comparison.prediction.is_some() => {
+            let (when, steps) =
+                (format::ago(model.age_seconds), format::counted(model.epoch, "step", "steps"));
+            format!("{}{}, after {steps}", when[..1].to_uppercase(), &when[1..])
+        }
+        (None, Some(_)) => "Fetching the earlier model…".into(),
+        (None, None) => "Draw something, or pick a picture.".into(),
     }
 }
 

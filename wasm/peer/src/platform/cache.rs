@@ -1,4 +1,5 @@
-//! Shards that survive a reload, in the browser's Cache API under their hash.
+//! Shards that survive a reload, in the browser's Cache API under their hash; and the newest model, for when no
+//! backbone can be reached.
 //!
 //! The browser may refuse or forget at any time; then the shard is fetched again. Nothing here is
 //! trusted: the contributor checks every hash.
@@ -14,27 +15,45 @@ use crate::page;
 
 /// Name of the cache; another format of shards takes another name.
 const NAME: &str = "barnraise-shards-1";
+/// Of the newest model alone; another format takes another name.
+const MODEL_NAME: &str = "barnraise-model-1";
+/// Longest model that is read back: a description and its parameters.
+const MODEL_BYTES_MAX: u32 = 1 << 30;
 /// Most shards that are kept, those of earlier runs included; the oldest make room.
 const SHARDS_MAX: u32 = 1024;
 
 /// The cache of one origin.
 pub(super) struct ShardCache {
     folder: String,
+    model: String,
 }
 
 impl ShardCache {
     pub(super) fn new(origin: &str) -> Self {
-        Self { folder: format!("{origin}/shards/") }
+        Self { folder: format!("{origin}/shards/"), model: format!("{origin}/model") }
     }
 
     /// Bytes under a hash, if there are any.
     pub(super) async fn get(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
-        let found = JsFuture::from(open().await.ok()?.match_with_str(&self.address(sha256))).await.ok()?;
-        let response: Response = found.dyn_into().ok()?;
-        let buffer: ArrayBuffer =
-            JsFuture::from(response.array_buffer().ok()?).await.ok()?.dyn_into().ok()?;
-        let bytes = Uint8Array::new(&buffer);
-        (bytes.length() <= SHARD_BYTES_MAX).then(|| bytes.to_vec())
+        read(&open(NAME).await.ok()?, &self.address(sha256), SHARD_BYTES_MAX).await
+    }
+
+    /// The newest model, if there is one.
+    pub(super) async fn model(&self) -> Option<Vec<u8>> {
+        read(&open(MODEL_NAME).await.ok()?, &self.model, MODEL_BYTES_MAX).await
+    }
+
+    /// Keeps the newest model in place of the one before.
+    pub(super) async fn put_model(&self, model: &[u8]) {
+        if let Err(error) = self.try_put_model(model).await {
+            gloo::console::info!("the newest model was not kept:", page::describe(&error));
+        }
+    }
+
+    async fn try_put_model(&self, model: &[u8]) -> Result<(), JsValue> {
+        let response = Response::new_with_opt_js_u8_array(Some(&Uint8Array::from(model)))?;
+        JsFuture::from(open(MODEL_NAME).await?.put_with_str(&self.model, &response)).await?;
+        Ok(())
     }
 
     /// Keeps bytes under their hash where the browser has room.
@@ -45,7 +64,7 @@ impl ShardCache {
     }
 
     async fn try_put(&self, sha256: Sha256Hash, bytes: &[u8]) -> Result<(), JsValue> {
-        let cache = open().await?;
+        let cache = open(NAME).await?;
         let keys: Array = JsFuture::from(cache.keys()).await?.dyn_into()?;
         // Keys come in the order in which they were put.
         for index in 0..(keys.length() + 1).saturating_sub(SHARDS_MAX) {
@@ -62,11 +81,20 @@ impl ShardCache {
     }
 }
 
+/// What is kept at an address, unless it is longer than that.
+async fn read(cache: &Cache, address: &str, n_bytes_max: u32) -> Option<Vec<u8>> {
+    let found = JsFuture::from(cache.match_with_str(address)).await.ok()?;
+    let response: Response = found.dyn_into().ok()?;
+    let buffer: ArrayBuffer = JsFuture::from(response.array_buffer().ok()?).await.ok()?.dyn_into().ok()?;
+    let bytes = Uint8Array::new(&buffer);
+    (bytes.length() <= n_bytes_max).then(|| bytes.to_vec())
+}
+
 /// The cache; absent outside of secure contexts, refused in some private windows.
-async fn open() -> Result<Cache, JsValue> {
+async fn open(name: &str) -> Result<Cache, JsValue> {
     let scope = page::scope().ok_or(JsValue::NULL)?;
     if !Reflect::has(&scope, &JsValue::from_str("caches"))? {
         return Err(JsValue::from_str("this context has no Cache API"));
     }
-    JsFuture::from(scope.caches()?.open(NAME)).await?.dyn_into()
+    JsFuture::from(scope.caches()?.open(name)).await?.dyn_into()
 }

@@ -19,6 +19,7 @@ use web_time::Instant;
 use cache::ShardCache;
 use clock::Yielder;
 use network::Network;
+pub(crate) use network::fetch_status;
 
 /// The browser as the contributor sees it.
 pub(crate) struct BrowserPlatform {
@@ -93,5 +94,17 @@ impl Platform for BrowserPlatform {
 
     async fn cache(&self, sha256: Sha256Hash, bytes: &[u8]) {
         self.cache.put(sha256, bytes).await;
+    }
+
+    fn keeps_models(&self) -> bool {
+        true
+    }
+
+    async fn keep_model(&self, model: &[u8]) {
+        self.cache.put_model(model).await;
+    }
+
+    async fn kept_model(&self) -> Option<Vec<u8>> {
+        self.cache.model().await
     }
 }

@@ -26,7 +26,8 @@ use libp2p::swarm::{ConnectionId, DialError, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, StreamProtocol, Swarm};
 use wasm_bindgen_futures::spawn_local;
 
-use addresses::{dialable, fetch_status};
+use addresses::dialable;
+pub(crate) use addresses::fetch_status;
 use places::{Attempt, Known, Place};
 use swarm::{Behaviour, BehaviourEvent, swarm};
 

@@ -237,7 +237,8 @@ impl World {
                     n_reduced: 0,
                 };
                 let proposed = members.iter().map(member).collect();
-                let proposal = Proposal { model, nonce, members: proposed, loss: 1.0 };
+                let (reducers, check_seed) = (Vec::new(), 0);
+                let proposal = Proposal { model, nonce, members: proposed, reducers, check_seed, loss: 1.0 };
                 for (other, _) in members.iter().filter(|(other, _)| *other != peer(of as u8)) {
                     let (to, pause) = (usize::from(other.0[0]), 1 + self.below(40));
                     if self.hear_each_other(of, to) {

@@ -19,7 +19,7 @@ const STATUS_LENGTH_MAX: u32 = 4 * 1024 * 1024;
 pub(super) type Ways = Vec<(Way, Vec<Multiaddr>)>;
 
 /// What the web server says of the run.
-pub(super) async fn fetch_status(origin: &str) -> Result<RunStatus, String> {
+pub(crate) async fn fetch_status(origin: &str) -> Result<RunStatus, String> {
     let scope = page::scope().ok_or_else(|| "this is no worker".to_owned())?;
     let unreachable =
         |error: wasm_bindgen::JsValue| format!("the web server does not answer: {}", page::describe(&error));

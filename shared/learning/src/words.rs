@@ -1,7 +1,7 @@
 //! Text cut into words, before a vocabulary is made of them or applied to them.
 
 /// Stands before a word that white space stands before, as in SentencePiece.
-pub(super) const SPACE: char = '\u{2581}';
+pub const SPACE: char = '\u{2581}';
 /// Longest word, in characters: a longer run is cut.
 const WORD_CHARS_MAX: usize = 48;
 
@@ -23,7 +23,7 @@ impl Class {
 }
 
 /// Calls `on_word` with each run of letters, of digits, and of the same other character, in order.
-pub(super) fn each(text: &str, mut on_word: impl FnMut(&str)) {
+pub fn each(text: &str, mut on_word: impl FnMut(&str)) {
     let mut word = String::new();
     let mut n_chars = 0;
     let mut last = None;

@@ -1,0 +1,280 @@
+//! Who told a backbone what, when, and what came of it: lines of JSON in the run's folder, only ever appended to.
+//!
+//! A verb has two lines: the first is on the disk before it takes effect, the second tells the outcome. A full file
+//! becomes the older one, and of those a few are kept. It never holds a token, and is never read whole.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+
+use super::view::AuditEntry;
+use crate::access::WallClock;
+
+/// Name of the file in a run's folder; older ones are `audit.1.jsonl`, `audit.2.jsonl`, ….
+const FILE: &str = "audit.jsonl";
+/// A file that is longer is full.
+const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Older files that are kept.
+const OLDER_MAX: usize = 9;
+/// Most that is read from the end of a file.
+const READ_BYTES_MAX: u64 = 512 * 1024;
+/// Most entries that are shown at a time.
+pub const ENTRIES_MAX: usize = 500;
+/// Longest outcome, in characters.
+const OUTCOME_CHARS_MAX: usize = 500;
+const BEGUN: &str = "begun";
+const DONE: &str = "done";
+
+/// The log cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[error("audit log {}: {source}", path.display())]
+pub struct AuditError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Who does what.
+#[derive(Debug, Clone)]
+pub struct Deed {
+    /// Name of the token.
+    pub who: &'static str,
+    /// Address that it came from.
+    pub from: String,
+    /// What.
+    pub verb: &'static str,
+    /// To which run.
+    pub run: String,
+    /// How.
+    pub arguments: Value,
+}
+
+/// The log. Cheap to clone.
+#[derive(Clone)]
+pub struct Audit {
+    folder: Arc<PathBuf>,
+    open: Arc<Mutex<Open>>,
+    clock: WallClock,
+}
+
+struct Open {
+    file: File,
+    n_bytes: u64,
+    next: u64,
+    file_bytes_max: u64,
+    /// Part of a line may be at its end.
+    is_torn: bool,
+}
+
+impl Audit {
+    /// The log in a run's folder. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(folder: &Path, clock: WallClock) -> Result<Self, AuditError> {
+        let path = folder.join(FILE);
+        let fail = |source| AuditError { path: path.clone(), source };
+        let mut last = read_last(&path, 1).map_err(fail)?;
+        if last.is_empty() {
+            last = read_last(&older(folder, 1), 1).map_err(fail)?;
+        }
+        let next = last.last().map_or(1, |entry| entry.number.saturating_add(1));
+        let file = append_to(&path).map_err(fail)?;
+        let n_bytes = file.metadata().map_err(fail)?.len();
+        let open = Open { file, n_bytes, next, file_bytes_max: FILE_BYTES_MAX, is_torn: n_bytes > 0 };
+        Ok(Self { folder: Arc::new(folder.to_owned()), open: Arc::new(Mutex::new(open)), clock })
+    }
+
+    /// Says that something is about to be done; the number names it. On the disk once this returns. Blocks.
+    ///
+    /// # Errors
+    /// It could not be written: then it must not be done.
+    pub fn begin(&self, deed: &Deed) -> Result<u64, AuditError> {
+        let mut open = self.lock();
+        let number = open.next;
+        self.write(&mut open, number, deed, BEGUN)?;
+        open.next += 1;
+        Ok(number)
+    }
+
+    /// Says what came of it, an error where there was one. Blocks.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn end(&self, number: u64, deed: &Deed, error: Option<&str>) -> Result<(), AuditError> {
+        let outcome: String = error.unwrap_or(DONE).chars().take(OUTCOME_CHARS_MAX).collect();
+        self.write(&mut self.lock(), number, deed, &outcome)
+    }
+
+    /// The newest entries, newest last. Blocks.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn newest(&self, limit: usize) -> Result<Vec<AuditEntry>, AuditError> {
+        let limit = limit.min(ENTRIES_MAX);
+        let path = self.folder.join(FILE);
+        let fail = |source| AuditError { path: path.clone(), source };
+        let newest = read_last(&path, limit).map_err(fail)?;
+        let mut entries = match limit - newest.len() {
+            0 => Vec::new(),
+            missing => read_last(&older(&self.folder, 1), missing).map_err(fail)?,
+        };
+        entries.extend(newest);
+        Ok(entries)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, open: &mut Open, number: u64, deed: &Deed, outcome: &str) -> Result<(), AuditError> {
+        let entry = AuditEntry {
+            number,
+            at: (self.clock)().0,
+            who: deed.who.to_owned(),
+            from: deed.from.clone(),
+            verb: deed.verb.to_owned(),
+            run: deed.run.clone(),
+            arguments: deed.arguments.clone(),
+            outcome: outcome.to_owned(),
+        };
+        let fail = |source| AuditError { path: self.folder.join(FILE), source };
+        let text = serde_json::to_string(&entry).map_err(|error| fail(io::Error::other(error)))?;
+        // A line that a crash or a full disk tore stays, and is skipped by whoever reads.
+        let before = if open.is_torn { "\n" } else { "" };
+        let line = format!("{before}{text}\n").into_bytes();
+        if open.n_bytes + line.len() as u64 > open.file_bytes_max && open.n_bytes > 0 {
+            *open = self.rotate(open).map_err(fail)?;
+        }
+        open.is_torn = true;
+        open.file.write_all(&line).and_then(|()| open.file.sync_data()).map_err(fail)?;
+        open.is_torn = false;
+        open.n_bytes += line.len() as u64;
+        Ok(())
+    }
+
+    fn rotate(&self, full: &Open) -> io::Result<Open> {
+        for age in (1..OLDER_MAX).rev() {
+            let from = older(&self.folder, age);
+            if from.exists() {
+                std::fs::rename(from, older(&self.folder, age + 1))?;
+            }
+        }
+        let path = self.folder.join(FILE);
+        // It is gone where the last attempt got no further.
+        if path.exists() {
+            std::fs::rename(&path, older(&self.folder, 1))?;
+        }
+        let file = append_to(&path)?;
+        Ok(Open { file, n_bytes: 0, next: full.next, file_bytes_max: full.file_bytes_max, is_torn: false })
+    }
+}
+
+fn older(folder: &Path, age: usize) -> PathBuf {
+    folder.join(format!("audit.{age}.jsonl"))
+}
+
+/// For its owner only: addresses of people are in it.
+fn append_to(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path)?;
+    // Its name lasts, too.
+    #[cfg(unix)]
+    if let Some(folder) = path.parent() {
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(file)
+}
+
+/// The last entries of a file, oldest first; none where there is no file.
+fn read_last(path: &Path, limit: usize) -> io::Result<Vec<AuditEntry>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let n_bytes = file.metadata()?.len();
+    file.seek(SeekFrom::Start(n_bytes.saturating_sub(READ_BYTES_MAX)))?;
+    let mut bytes = Vec::new();
+    file.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
+    let lines = bytes.split(|byte| *byte == b'\n').rev();
+    let entries = lines.filter_map(|line| serde_json::from_slice(line).ok()).take(limit);
+    let mut entries: Vec<AuditEntry> = entries.collect();
+    entries.reverse();
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::UnixTime;
+    use serde_json::json;
+
+    use super::*;
+
+    fn open(folder: &Path) -> Audit {
+        Audit::open(folder, Arc::new(|| UnixTime(9))).unwrap()
+    }
+
+    fn deed(verb: &'static str) -> Deed {
+        let arguments = json!({"reason": "a\nb"});
+        Deed { who: "operator", from: "127.0.0.1:5".into(), verb, run: "r".into(), arguments }
+    }
+
+    #[test]
+    fn a_deed_is_on_the_disk_before_and_after_and_over_restarts() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = open(folder.path());
+        assert_eq!(audit.begin(&deed("pause")).unwrap(), 1);
+        let there = || std::fs::read_to_string(folder.path().join(FILE)).unwrap();
+        assert!(there().contains("\"verb\":\"pause\"") && there().contains("begun"), "{}", there());
+        audit.end(1, &deed("pause"), None).unwrap();
+        drop(audit);
+        // A crash in the middle of a line.
+        let mut file = append_to(&folder.path().join(FILE)).unwrap();
+        file.write_all(b"{\"number\":2,\"at\"").unwrap();
+        let audit = open(folder.path());
+        assert_eq!(audit.begin(&deed("resume")).unwrap(), 2);
+        audit.end(2, &deed("resume"), Some("no such run")).unwrap();
+        let outcome = |entry: &AuditEntry| (entry.number, entry.outcome.clone());
+        let entries: Vec<_> = audit.newest(3).unwrap().iter().map(outcome).collect();
+        assert_eq!(entries, [(1, "done".into()), (2, "begun".into()), (2, "no such run".into())]);
+    }
+
+    #[test]
+    fn a_line_that_could_not_be_finished_does_not_swallow_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = open(folder.path());
+        assert_eq!(audit.begin(&deed("pause")).unwrap(), 1);
+        // A file that takes nothing, as on a full disk.
+        let full = File::open(folder.path().join(FILE)).unwrap();
+        let mut file = std::mem::replace(&mut audit.lock().file, full);
+        audit.begin(&deed("resume")).unwrap_err();
+        file.write_all(b"{\"number\":2,\"at\"").unwrap();
+        audit.lock().file = file;
+        assert_eq!(audit.begin(&deed("resume")).unwrap(), 2);
+        let numbers: Vec<u64> = audit.newest(9).unwrap().iter().map(|entry| entry.number).collect();
+        assert_eq!(numbers, [1, 2]);
+    }
+
+    #[test]
+    fn a_full_file_becomes_the_older_one_and_few_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = open(folder.path());
+        audit.lock().file_bytes_max = 1000;
+        for number in 1..=200 {
+            assert_eq!(audit.begin(&deed("set")).unwrap(), number);
+        }
+        let files = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(files, 1 + OLDER_MAX);
+        let newest: Vec<u64> = audit.newest(6).unwrap().iter().map(|entry| entry.number).collect();
+        assert_eq!(newest, [195, 196, 197, 198, 199, 200]);
+        assert_eq!(open(folder.path()).begin(&deed("set")).unwrap(), 201);
+    }
+}

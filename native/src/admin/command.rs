@@ -1,0 +1,432 @@
+//! `barnraise run …` and `barnraise peers …`: the admin API from a terminal. Blocks; each command is one or two requests.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::ADDRESS_FILE;
+use super::problem::ProblemBody;
+use super::table;
+use super::token::{TOKEN_FILE, read_token};
+use super::view::{AuditList, Card, CheckpointList, PeerList, RunList, RunView};
+use crate::access::hex;
+use crate::config::RunConfig;
+
+/// How long an answer may take: a little longer than a backbone takes at most.
+const ANSWER_MAX: Duration = Duration::from_secs(40);
+/// Largest answer that is read whole.
+const ANSWER_BYTES_MAX: u64 = 32 * 1024 * 1024;
+const COPY_BYTES: usize = 64 * 1024;
+
+/// `barnraise run`
+#[derive(Debug, Args)]
+pub struct OperateArgs {
+    /// What to do.
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// `barnraise peers`
+#[derive(Debug, Args)]
+pub struct PeersArgs {
+    /// What to do.
+    #[command(subcommand)]
+    verb: PeersVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// The runs of a backbone
+    List(Target),
+    /// How a run stands, and what of it can be set
+    Show(Target),
+    /// Make no steps until it is resumed; contributors deliver what they have, and wait
+    Pause {
+        /// Contributors read it
+        #[arg(long)]
+        reason: String,
+        /// Although other backbones of the run go on
+        #[arg(long)]
+        alone: bool,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Go on after a pause
+    Resume(Target),
+    /// Change settings while the run trains, such as `learning_rate_factor=0.5`; without a value, as in the file again
+    Set {
+        /// KEY=VALUE, or KEY=
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        settings: Vec<String>,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Write a checkpoint and its card into files
+    Export {
+        /// Which; the newest that is kept, if not given
+        #[arg(long)]
+        epoch: Option<u64>,
+        /// Where to write the checkpoint; its card comes beside it
+        #[arg(long, value_name = "FILE")]
+        output: PathBuf,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Go on from the parameters of an earlier checkpoint, as a later epoch
+    Rollback {
+        /// Of the checkpoint; `run checkpoints` lists them
+        #[arg(long)]
+        epoch: u64,
+        /// Although other backbones of the run have a model with more samples
+        #[arg(long)]
+        alone: bool,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// The checkpoints that are kept
+    Checkpoints(Target),
+    /// Who told the backbone what, and what came of it
+    Audit {
+        /// So many of the newest
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum PeersVerb {
+    /// Who takes part, and who is kept out
+    List {
+        /// Skip so many
+        #[arg(long, default_value_t = 0)]
+        offset: u32,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Keep a peer out of the run: its sessions end at once, what it gave stays
+    Block {
+        /// Its peer id
+        peer: String,
+        /// It reads it
+        #[arg(long)]
+        reason: String,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Let a peer in again
+    Unblock {
+        /// Its peer id
+        peer: String,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+/// Which backbone, which run, and how to answer.
+#[derive(Debug, Args)]
+struct Target {
+    /// The run, as in run.example.toml: its folder has the token, and the address of a backbone that runs
+    #[arg(long, value_name = "FILE", required_unless_present = "url")]
+    config: Option<PathBuf>,
+    /// Where the operator is served, instead of what the run's folder says
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// The token, instead of the one in the run's folder
+    #[arg(long, value_name = "FILE", required_unless_present = "config")]
+    token_file: Option<PathBuf>,
+    /// The run's id, where a backbone hosts several
+    #[arg(long, value_name = "ID")]
+    run: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `barnraise run`: what there is to print.
+///
+/// # Errors
+/// A backbone that cannot be reached, or why it refuses.
+pub fn operate(args: OperateArgs) -> anyhow::Result<String> {
+    match args.verb {
+        Verb::List(target) => {
+            let api = Api::open(&target)?;
+            let list: RunList = api.get("/runs")?;
+            api.print(&list, table::runs)
+        }
+        Verb::Show(target) => {
+            let api = Api::open(&target)?;
+            let view: RunView = api.get(&api.of_run("")?)?;
+            api.print(&view, table::run)
+        }
+        Verb::Pause { reason, alone, target } => {
+            change(&target, "/pause", &json!({"reason": reason, "alone": alone}))
+        }
+        Verb::Resume(target) => change(&target, "/resume", &Value::Null),
+        Verb::Set { settings, target } => set(&target, &settings),
+        Verb::Export { epoch, output, target } => export(&target, epoch, &output),
+        Verb::Rollback { epoch, alone, target } => {
+            change(&target, "/rollback", &json!({"epoch": epoch, "alone": alone}))
+        }
+        Verb::Checkpoints(target) => {
+            let api = Api::open(&target)?;
+            let list: CheckpointList = api.get(&api.of_run("/checkpoints")?)?;
+            api.print(&list, table::checkpoints)
+        }
+        Verb::Audit { limit, target } => {
+            let api = Api::open(&target)?;
+            let list: AuditList = api.get(&format!("/audit?limit={limit}"))?;
+            api.print(&list, table::audit)
+        }
+    }
+}
+
+/// `barnraise peers`: what there is to print.
+///
+/// # Errors
+/// A backbone that cannot be reached, or why it refuses.
+pub fn peers(args: PeersArgs) -> anyhow::Result<String> {
+    match args.verb {
+        PeersVerb::List { offset, target } => {
+            let api = Api::open(&target)?;
+            let list: PeerList = api.get(&api.of_run(&format!("/peers?offset={offset}"))?)?;
+            api.print(&list, table::peers)
+        }
+        PeersVerb::Block { peer, reason, target } => {
+            change(&target, &format!("/peers/{}/block", plain(&peer)?), &json!({"reason": reason}))
+        }
+        PeersVerb::Unblock { peer, target } => {
+            change(&target, &format!("/peers/{}/unblock", plain(&peer)?), &Value::Null)
+        }
+    }
+}
+
+/// A name that can stand in a path as it is.
+fn plain(name: &str) -> anyhow::Result<&str> {
+    let good = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    ensure!(good, "{name:?} is no id: letters, digits and dashes are wanted");
+    Ok(name)
+}
+
+fn change(target: &Target, verb: &str, body: &Value) -> anyhow::Result<String> {
+    let api = Api::open(target)?;
+    let view: RunView = api.send("POST", &api.of_run(verb)?, body)?;
+    api.print(&view, table::run)
+}
+
+fn set(target: &Target, settings: &[String]) -> anyhow::Result<String> {
+    let mut body = Map::new();
+    for setting in settings {
+        let (key, value) =
+            setting.split_once('=').with_context(|| format!("{setting:?}: KEY=VALUE is wanted"))?;
+        let value = match value {
+            "" => Value::Null,
+            // What is no number is passed on as it is: the backbone says what is wanted.
+            text => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())),
+        };
+        body.insert(key.to_owned(), value);
+    }
+    let api = Api::open(target)?;
+    let view: RunView = api.send("PATCH", &api.of_run("/settings")?, &Value::Object(body))?;
+    api.print(&view, table::run)
+}
+
+fn export(target: &Target, epoch: Option<u64>, output: &Path) -> anyhow::Result<String> {
+    let api = Api::open(target)?;
+    let epoch = match epoch {
+        Some(epoch) => epoch,
+        None => {
+            let list: CheckpointList = api.get(&api.of_run("/checkpoints")?)?;
+            list.checkpoints.last().context("no checkpoint is kept yet")?.epoch
+        }
+    };
+    let card: Card = api.get(&api.of_run(&format!("/checkpoints/{epoch}/card"))?)?;
+    let part = beside(output, ".part");
+    api.download(&api.of_run(&format!("/checkpoints/{epoch}"))?, &card, &part)?;
+    std::fs::rename(&part, output).with_context(|| format!("{}", output.display()))?;
+    let card_file = beside(output, ".card.json");
+    std::fs::write(&card_file, serde_json::to_string_pretty(&card)? + "\n")
+        .with_context(|| format!("{}", card_file.display()))?;
+    api.print(&card, |card| table::exported(card, output))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// A backbone's admin API.
+struct Api {
+    agent: ureq::Agent,
+    base: String,
+    token: String,
+    run: Option<String>,
+    is_json: bool,
+}
+
+impl Api {
+    fn open(target: &Target) -> anyhow::Result<Self> {
+        let config = target.config.as_deref().map(RunConfig::load).transpose()?;
+        let folder = config.as_ref().map(|config| config.storage.folder.as_path());
+        let base = match (&target.url, folder, &config) {
+            (Some(url), _, _) => url.trim_end_matches('/').to_owned(),
+            (None, Some(folder), Some(config)) => format!("http://{}", served_at(folder, config)?),
+            _ => bail!("--config or --url says where the backbone is"),
+        };
+        let token_file = target.token_file.clone().or_else(|| folder.map(|folder| folder.join(TOKEN_FILE)));
+        let token = read_token(&token_file.context("--config or --token-file says where the token is")?)?;
+        let run = target.run.clone().or_else(|| config.map(|config| config.run.id));
+        let agent = ureq::Agent::config_builder()
+            .timeout_connect(Some(ANSWER_MAX))
+            .timeout_recv_response(Some(ANSWER_MAX))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            // A token is for the backbone and for nobody in between.
+            .proxy(None)
+            .user_agent(concat!("barnraise/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .into();
+        Ok(Self { agent, base, token, run, is_json: target.json })
+    }
+
+    /// The path of something of the run: the one that is named, or the only one.
+    fn of_run(&self, what: &str) -> anyhow::Result<String> {
+        let id = match &self.run {
+            Some(id) => id.clone(),
+            None => {
+                let list: RunList = self.get("/runs")?;
+                let [run] = &list.runs[..] else {
+                    let ids: Vec<&str> = list.runs.iter().map(|run| run.run.as_str()).collect();
+                    bail!("--run says which of the runs is meant: {ids:?}");
+                };
+                run.run.clone()
+            }
+        };
+        Ok(format!("/runs/{}{what}", plain(&id)?))
+    }
+
+    fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.read(self.agent.get(self.url(path)).header("authorization", self.bearer()).call(), path)
+    }
+
+    fn send<T: serde::de::DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        body: &Value,
+    ) -> anyhow::Result<T> {
+        let request = match method {
+            "PATCH" => self.agent.patch(self.url(path)),
+            _ => self.agent.post(self.url(path)),
+        };
+        let request = request.header("authorization", self.bearer());
+        let answer = match body {
+            Value::Null => request.send_empty(),
+            body => request.header("content-type", "application/json").send(body.to_string()),
+        };
+        self.read(answer, path)
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}/admin/v1{path}", self.base)
+    }
+
+    fn bearer(&self) -> String {
+        format!("Bearer {}", self.token)
+    }
+
+    fn answer(
+        &self,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+        path: &str,
+    ) -> anyhow::Result<ureq::Body> {
+        let response = answer.with_context(|| format!("{} cannot be reached", self.base))?;
+        let status = response.status();
+        let body = response.into_body();
+        if status.is_success() {
+            return Ok(body);
+        }
+        let bytes = body.into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+        match serde_json::from_slice::<ProblemBody>(&bytes) {
+            Ok(problem) => bail!("{}", problem.detail),
+            Err(_) => bail!("{}: {status}, and no reason", self.url(path)),
+        }
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(
+        &self,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+        path: &str,
+    ) -> anyhow::Result<T> {
+        let bytes = self.answer(answer, path)?.into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+        serde_json::from_slice(&bytes).with_context(|| format!("{} is not understood", self.url(path)))
+    }
+
+    /// Writes what `path` answers into a file that is as its card says.
+    fn download(&self, path: &str, card: &Card, file: &Path) -> anyhow::Result<()> {
+        let request = self.agent.get(self.url(path)).header("authorization", self.bearer());
+        let body = self.answer(request.call(), path)?;
+        let mut reader = body.into_with_config().limit(card.n_bytes.saturating_add(1)).reader();
+        let mut output = File::create(file).with_context(|| format!("{}", file.display()))?;
+        let (mut hash, mut n_bytes, mut buffer) = (Sha256::new(), 0, vec![0; COPY_BYTES]);
+        loop {
+            let n = reader.read(&mut buffer)?;
+            let Some(chunk) = buffer.get(..n).filter(|chunk| !chunk.is_empty()) else { break };
+            hash.update(chunk);
+            n_bytes += n as u64;
+            output.write_all(chunk)?;
+        }
+        output.sync_all()?;
+        let (want, got) = (&card.sha256, hex(&hash.finalize()));
+        ensure!(
+            *want == got && n_bytes == card.n_bytes,
+            "{n_bytes} bytes with SHA-256 {got} came, {} with {want} were announced",
+            card.n_bytes
+        );
+        Ok(())
+    }
+
+    fn print<T: serde::Serialize>(
+        &self,
+        value: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<String> {
+        match self.is_json {
+            true => Ok(serde_json::to_string_pretty(value)? + "\n"),
+            false => Ok(table(value)),
+        }
+    }
+}
+
+/// Where the backbone of a run serves its operator: where it said so when it started, else where it is told to.
+fn served_at(folder: &Path, config: &RunConfig) -> anyhow::Result<std::net::SocketAddr> {
+    let said = std::fs::read_to_string(folder.join(ADDRESS_FILE)).ok();
+    let said = said.and_then(|text| text.trim().parse().ok());
+    let address = said.or(config.network.operator);
+    let address = address.context("the backbone serves no operator: see `operator` in its [network]")?;
+    Ok(barnraise_relay::server::page_address(address))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn ids_stand_in_paths_and_nothing_else_does() {
+        assert_eq!(plain("12D3KooWx").unwrap(), "12D3KooWx");
+        for wrong in ["", "a/b", "..", "a?b", "a b", "ä"] {
+            assert!(plain(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(beside(Path::new("/x/a.ckpt"), ".part"), Path::new("/x/a.ckpt.part"));
+    }
+}

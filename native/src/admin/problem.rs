@@ -1,0 +1,166 @@
+//! Why a request of an operator has no effect, in the one shape that all errors have (RFC 9457).
+
+use axum::Json;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+use crate::backbone::core::operator::WordError;
+
+/// Media type of the body.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Why not.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// No token, or another one.
+    #[error("a token is wanted: `Authorization: Bearer …`, with what is in admin.token in the run's folder")]
+    NoToken,
+    /// Not the token.
+    #[error("this is not the token of this backbone")]
+    WrongToken,
+    /// Too many attempts.
+    #[error("too many attempts with a wrong token from this address: come again in a minute")]
+    TooManyAttempts,
+    /// A page of the web.
+    #[error(
+        "requests of web pages are refused here, whatever token they bring: the header `Origin` says that this is one"
+    )]
+    Origin,
+    /// No such address.
+    #[error("there is nothing at this address; /admin/v1/openapi.json describes what there is")]
+    NotFound,
+    /// Not this way.
+    #[error("this address is asked otherwise: the header `Allow` says how")]
+    Method,
+    /// No such run.
+    #[error("there is no run `{0}` here")]
+    NoRun(String),
+    /// No such checkpoint.
+    #[error("no checkpoint of epoch {0} is kept")]
+    NoCheckpoint(u64),
+    /// The address has something in it that is none.
+    #[error("{0}")]
+    Address(String),
+    /// Not JSON.
+    #[error("the body is to be JSON, and its Content-Type application/json")]
+    MediaType,
+    /// Too long.
+    #[error("the body may have {0} bytes at most")]
+    TooLong(usize),
+    /// Not what is wanted.
+    #[error("{0}")]
+    Body(String),
+    /// The core said no.
+    #[error(transparent)]
+    Word(#[from] WordError),
+    /// Too much at once.
+    #[error("other exports are under way: come again in a moment")]
+    Busy,
+    /// The core is gone.
+    #[error("the backbone is shutting down")]
+    ShuttingDown,
+    /// The core did not answer.
+    #[error("the backbone did not answer in time; what was asked may still be done: look")]
+    Timeout,
+    /// Written nowhere, so not done.
+    #[error("it could not be written to the audit log, so it was not done")]
+    Audit,
+    /// A disk, a database.
+    #[error("something inside failed; the backbone's log says what")]
+    Inside,
+}
+
+/// As it is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProblemBody {
+    /// Names the kind of problem.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The kind, for people.
+    pub title: String,
+    /// The status of the answer.
+    pub status: u16,
+    /// What is wrong with this request.
+    pub detail: String,
+}
+
+impl Problem {
+    fn kind(&self) -> (StatusCode, &'static str) {
+        match self {
+            Self::NoToken => (StatusCode::UNAUTHORIZED, "no-token"),
+            Self::WrongToken => (StatusCode::UNAUTHORIZED, "wrong-token"),
+            Self::TooManyAttempts => (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts"),
+            Self::Origin => (StatusCode::FORBIDDEN, "origin"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "not-found"),
+            Self::Method => (StatusCode::METHOD_NOT_ALLOWED, "method"),
+            Self::NoRun(_) => (StatusCode::NOT_FOUND, "no-run"),
+            Self::NoCheckpoint(_) => (StatusCode::NOT_FOUND, "no-checkpoint"),
+            Self::Address(_) => (StatusCode::BAD_REQUEST, "address"),
+            Self::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "media-type"),
+            Self::TooLong(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too-long"),
+            Self::Body(_) => (StatusCode::BAD_REQUEST, "body"),
+            Self::Word(error) => of_word(error),
+            Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+            Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "shutting-down"),
+            Self::Timeout => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
+            Self::Audit => (StatusCode::SERVICE_UNAVAILABLE, "audit"),
+            Self::Inside => (StatusCode::SERVICE_UNAVAILABLE, "inside"),
+        }
+    }
+}
+
+fn of_word(error: &WordError) -> (StatusCode, &'static str) {
+    match error {
+        WordError::Others { .. } => (StatusCode::CONFLICT, "other-backbones"),
+        WordError::NoCheckpoint { .. } => (StatusCode::NOT_FOUND, "no-checkpoint"),
+        WordError::NotEarlier { .. } => (StatusCode::CONFLICT, "not-earlier"),
+        WordError::Unfit { .. } => (StatusCode::CONFLICT, "unfit-checkpoint"),
+        WordError::Setting(_) => (StatusCode::UNPROCESSABLE_ENTITY, "setting"),
+        WordError::NotBlocked => (StatusCode::NOT_FOUND, "not-blocked"),
+        WordError::TooManyBlocked => (StatusCode::CONFLICT, "too-many-blocked"),
+        WordError::Kept(_) | WordError::Checkpoints(_) => (StatusCode::SERVICE_UNAVAILABLE, "storage"),
+    }
+}
+
+impl From<PathRejection> for Problem {
+    fn from(rejection: PathRejection) -> Self {
+        Self::Address(rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for Problem {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::Address(rejection.body_text())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let (status, kind) = self.kind();
+        let detail = match &self {
+            // Paths of this machine are for the log.
+            Self::Word(error @ (WordError::Kept(_) | WordError::Checkpoints(_))) => {
+                tracing::error!(%error, "an operator's word could not be done");
+                Self::Inside.to_string()
+            }
+            problem => problem.to_string(),
+        };
+        let title = status.canonical_reason().unwrap_or_default().to_owned();
+        let kind = format!("urn:barnraise:problem:{kind}");
+        let mut response =
+            (status, Json(ProblemBody { kind, title, status: status.as_u16(), detail })).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if status == StatusCode::UNAUTHORIZED {
+            let realm = HeaderValue::from_static("Bearer realm=\"barnraise\"");
+            headers.insert(header::WWW_AUTHENTICATE, realm);
+        }
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
+        }
+        response
+    }
+}

@@ -1,0 +1,202 @@
+//! What a configuration that works probably does not mean.
+//!
+//! Pure: nothing is looked up, so it knows of files and of the network what the configuration says.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use barnraise_protocol::access::AccessMode;
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+
+use super::{AggregationKind, RunConfig};
+
+/// Something to look at, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warning {
+    /// Section and key.
+    pub key: &'static str,
+    /// What may come of it.
+    pub text: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.text)
+    }
+}
+
+/// What may not be meant.
+#[must_use]
+pub fn warnings(config: &RunConfig) -> Vec<Warning> {
+    let parts = [
+        page_of_contributors(config),
+        contributors_of_page(config),
+        page_without_certificate(config),
+        operator(config),
+        one_address_twice(config),
+        password_in_the_file(config),
+        strangers_outvote(config),
+    ];
+    parts.into_iter().flatten().map(|(key, text)| Warning { key, text }).collect()
+}
+
+type Doubt = Option<(&'static str, String)>;
+
+fn page_of_contributors(config: &RunConfig) -> Doubt {
+    let network = &config.network;
+    let is_alone =
+        network.http.ip().is_loopback() && network.announce.is_empty() && config.access.page.is_none();
+    (is_alone && network.listen.iter().any(is_from_elsewhere)).then(|| {
+        let text = "contributors from elsewhere may come, and the page is for this machine only: put a proxy with a \
+                    certificate before it, and name it in access.page";
+        ("network.http", text.to_owned())
+    })
+}
+
+fn contributors_of_page(config: &RunConfig) -> Doubt {
+    let network = &config.network;
+    let is_closed = !network.listen.iter().any(is_from_elsewhere)
+        && network.announce.is_empty()
+        && network.relays.is_empty();
+    let has_visitors = !network.http.ip().is_loopback() || config.access.page.is_some();
+    (is_closed && has_visitors).then(|| {
+        let text = "the page is for others, and only this machine can contribute: listen at /ip4/0.0.0.0/…";
+        ("network.listen", text.to_owned())
+    })
+}
+
+fn page_without_certificate(config: &RunConfig) -> Doubt {
+    let has_https = config.access.page.as_ref().is_some_and(|page| page.starts_with("https://"));
+    (!config.network.http.ip().is_loopback() && !has_https).then(|| {
+        let text = "over plain http:// browsers elsewhere have neither WebGPU nor WebTransport: put a proxy with a \
+                    certificate before it, and name it in access.page";
+        ("network.http", text.to_owned())
+    })
+}
+
+fn operator(config: &RunConfig) -> Doubt {
+    let operator = config.network.operator?;
+    if is_same_socket(operator, config.network.http) {
+        let text = format!("{operator} is the address of the page: one of them cannot be served");
+        return Some(("network.operator", text));
+    }
+    (!is_inside(operator.ip())).then(|| {
+        let text = format!(
+            "whoever reaches {operator} reads it without a password, and the token of /admin comes as plain HTTP: keep it \
+             inside"
+        );
+        ("network.operator", text)
+    })
+}
+
+fn one_address_twice(config: &RunConfig) -> Doubt {
+    let mut sockets: BTreeMap<(bool, u16), &Multiaddr> = BTreeMap::new();
+    config.network.listen.iter().find_map(|address| {
+        let port = port(address).filter(|(_, port)| *port != 0)?;
+        let other = sockets.insert(port, address)?;
+        // Of two hosts of this machine each has its own ports.
+        (other.iter().next() == address.iter().next())
+            .then(|| ("network.listen", format!("{other} and {address} are one port")))
+    })
+}
+
+fn password_in_the_file(config: &RunConfig) -> Doubt {
+    let database = config.contributions.database.as_ref()?;
+    let user = database.split_once("://")?.1.split_once('@')?.0;
+    user.contains(':').then(|| {
+        let text = "there is a password in it: whoever reads it has that. A file of its own will do, named by \
+                    BARNRAISE__CONTRIBUTIONS__DATABASE_FILE";
+        ("contributions.database", text.to_owned())
+    })
+}
+
+fn strangers_outvote(config: &RunConfig) -> Doubt {
+    let is_robust = config.averaging.aggregation == AggregationKind::CenteredClip;
+    (is_robust && config.access.mode == AccessMode::Open).then(|| {
+        let text = "in an open run one liar may bring many names and outvote the others";
+        ("averaging.aggregation", text.to_owned())
+    })
+}
+
+/// Whether it is an address that other machines may reach.
+fn is_from_elsewhere(address: &Multiaddr) -> bool {
+    match address.iter().next() {
+        Some(Protocol::Ip4(ip)) => !ip.is_loopback(),
+        Some(Protocol::Ip6(ip)) => !ip.is_loopback(),
+        _ => true,
+    }
+}
+
+/// UDP or not, and the port.
+fn port(address: &Multiaddr) -> Option<(bool, u16)> {
+    address.iter().find_map(|part| match part {
+        Protocol::Udp(port) => Some((true, port)),
+        Protocol::Tcp(port) => Some((false, port)),
+        _ => None,
+    })
+}
+
+fn is_same_socket(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_same_host = one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && is_same_host
+}
+
+fn is_inside(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn keys(change: impl FnOnce(&mut RunConfig)) -> Vec<&'static str> {
+        let mut config = RunConfig::default();
+        change(&mut config);
+        warnings(&config).iter().map(|warning| warning.key).collect()
+    }
+
+    #[test]
+    fn the_defaults_are_meant() {
+        assert_eq!(keys(|_| ()), [""; 0]);
+    }
+
+    #[test]
+    fn a_run_in_public_that_is_whole_is_meant() {
+        let doubts = keys(|config| {
+            config.network.listen = vec!["/ip4/0.0.0.0/udp/4001/quic-v1".parse().unwrap()];
+            config.access.page = Some("https://barn.example".into());
+            config.network.operator = Some("10.0.0.1:8082".parse().unwrap());
+        });
+        assert_eq!(doubts, [""; 0]);
+    }
+
+    #[test]
+    fn what_is_half_public_is_named() {
+        type Change = fn(&mut RunConfig);
+        let cases: [(&str, Change); 8] = [
+            ("network.http", |c| c.network.listen = vec!["/ip4/0.0.0.0/tcp/4001".parse().unwrap()]),
+            ("network.listen", |c| c.access.page = Some("https://barn.example".into())),
+            ("network.http", |c| {
+                c.network.http = "0.0.0.0:8080".parse().unwrap();
+                c.network.listen = vec!["/ip4/0.0.0.0/tcp/4001".parse().unwrap()];
+            }),
+            ("network.operator", |c| c.network.operator = Some("0.0.0.0:8082".parse().unwrap())),
+            ("network.operator", |c| c.network.operator = Some("127.0.0.1:8080".parse().unwrap())),
+            ("network.listen", |c| c.network.listen.push("/ip4/127.0.0.1/tcp/4001/ws".parse().unwrap())),
+            ("contributions.database", |c| {
+                c.contributions.database = Some("postgres://barn:secret@db/runs".into());
+            }),
+            ("averaging.aggregation", |c| c.averaging.aggregation = AggregationKind::CenteredClip),
+        ];
+        for (key, change) in cases {
+            assert_eq!(keys(change), [key]);
+        }
+    }
+}

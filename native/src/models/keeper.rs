@@ -1,0 +1,99 @@
+//! Keeps some models on the disk, each as the file that is downloaded. What is kept is decided by [`Shelf`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_protocol::access::UnixTime;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectMeta, PutPayload};
+use tokio::sync::watch;
+
+use super::{Kept, Shelf, Snapshot};
+use crate::storage::{Chunks, Storage, StorageError};
+
+const FOLDER: &str = "models";
+const SUFFIX: &str = ".safetensors";
+/// Largest file that is kept or read: the largest model that there can be, and its header.
+pub const KEPT_BYTES_MAX: u64 = 260 * 1024 * 1024;
+
+const _: () = assert!(
+    KEPT_BYTES_MAX as usize
+        >= barnraise_learning::layout::PARAMETERS_MAX * 4 + barnraise_learning::tensor_file::HEADER_BYTES_MAX
+);
+
+/// The task that keeps models.
+#[derive(Debug)]
+pub struct Keeper {
+    storage: Storage,
+    shelf: Shelf,
+    told: watch::Sender<Arc<[Kept]>>,
+}
+
+impl Keeper {
+    /// What was kept before, and where others read what is kept now.
+    ///
+    /// # Errors
+    /// A store that does not answer.
+    pub async fn open(
+        storage: Storage,
+        ages: &[Duration],
+    ) -> Result<(Self, watch::Receiver<Arc<[Kept]>>), StorageError> {
+        let found = storage.list(&ObjectPath::from(FOLDER)).await?;
+        let shelf = Shelf::new(ages, found.iter().filter_map(kept).collect());
+        let (told, reader) = watch::channel(shelf.kept().into());
+        Ok((Self { storage, shelf, told }, reader))
+    }
+
+    /// Keeps what is worth it, until no more models come. A disk that is full costs a model from before, and no more.
+    pub async fn run(mut self, mut latest: watch::Receiver<Option<Arc<Snapshot>>>) {
+        while latest.changed().await.is_ok() {
+            let snapshot = latest.borrow_and_update().clone();
+            if let Some(snapshot) = snapshot
+                && let Err(error) = self.on_model(snapshot).await
+            {
+                tracing::warn!(%error, "a model could not be kept");
+            }
+        }
+    }
+
+    async fn on_model(&mut self, snapshot: Arc<Snapshot>) -> Result<(), StorageError> {
+        let (now, epoch) = (snapshot.made_at, snapshot.epoch);
+        if self.shelf.wants(now, epoch) && snapshot.n_bytes() <= KEPT_BYTES_MAX {
+            let kept = Kept { epoch, made_at: now, n_bytes: snapshot.n_bytes() };
+            let payload: PutPayload = snapshot.pieces().collect();
+            self.storage.put(&path(&kept), payload).await?;
+            self.shelf.add(kept);
+        }
+        let gone = self.shelf.thin(now, epoch);
+        // Whoever reads must not be told of what is deleted.
+        self.told.send_if_modified(|told| {
+            let is_other = **told != *self.shelf.kept();
+            if is_other {
+                *told = self.shelf.kept().into();
+            }
+            is_other
+        });
+        for kept in gone {
+            self.storage.delete(&path(&kept)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The file of a model that was kept, piece by piece; `None` where it is gone.
+pub(super) async fn read(storage: &Storage, kept: &Kept) -> Result<Option<Chunks>, StorageError> {
+    let opened = storage.open_object(&path(kept), KEPT_BYTES_MAX).await?;
+    Ok(opened.filter(|(n_bytes, _)| *n_bytes == kept.n_bytes).map(|(_, pieces)| pieces))
+}
+
+fn path(kept: &Kept) -> ObjectPath {
+    let Kept { epoch, made_at: UnixTime(seconds), .. } = kept;
+    ObjectPath::from_iter([FOLDER, &format!("{epoch:012}-{seconds}{SUFFIX}")])
+}
+
+/// What a file is by its name; files of other names are left alone.
+fn kept(object: &ObjectMeta) -> Option<Kept> {
+    let (epoch, seconds) = object.location.filename()?.strip_suffix(SUFFIX)?.split_once('-')?;
+    let made_at = UnixTime(seconds.parse().ok()?);
+    Some(Kept { epoch: epoch.parse().ok()?, made_at, n_bytes: object.size })
+}

@@ -1,0 +1,438 @@
+//! Parts of averages that this machine computes for the run's backbones (`barnraise join --reduce`): it offers itself to
+//! its backbone, is told of averagings, and takes the streams of their members.
+//!
+//! It is sent the mean gradients of backbones and sends back their mean; it never has a say in anything.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use barnraise_averaging::{AverageError, Config, Hub, PartOutcome};
+use barnraise_protocol::ConversationError;
+use barnraise_protocol::average;
+use barnraise_protocol::framing;
+use barnraise_protocol::matchmaking::{
+    MEMBERS_MAX, REDUCER_ADDRESS_BYTES_MAX, REDUCER_ADDRESSES_MAX, Reducer,
+};
+use barnraise_protocol::reduce::{self, BackboneToReducer, MESSAGE_BYTES_MAX, Offer, PROTOCOL, Round};
+use barnraise_protocol::run::RunDescription;
+use barnraise_relay::{Node, NodeError};
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::averaging::{Group, GroupError, Member};
+use futures::future::Abortable;
+use futures::{AsyncWriteExt, StreamExt};
+use libp2p::{PeerId, Stream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::display::Display;
+use super::sharing::to_announce;
+use crate::backbone::aggregators::NodePlatform;
+use crate::backbone::places::Places;
+
+/// Rounds at a time: one is often not quite over when the next one begins.
+const ROUNDS_MAX: usize = 3;
+/// Streams of members, for those rounds.
+const STREAMS_MAX: usize = ROUNDS_MAX * MEMBERS_MAX;
+/// Of one member: one for each round, and one that was cut.
+const STREAMS_PER_PEER: usize = ROUNDS_MAX + 1;
+/// The longest round that is taken part in.
+const DEADLINE_MAX: Duration = Duration::from_secs(3600);
+/// A backbone says something more often.
+const SILENCE: Duration = Duration::from_secs(30);
+/// How long a message may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Until this machine offers itself again: after a refusal, and at most after a cut.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// How often is looked whether others can dial this machine.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long what is under way may take when this machine leaves.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why this machine is not asked any longer.
+#[derive(Debug, thiserror::Error)]
+enum ReducingError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    #[error("the backbone says nothing")]
+    Silent,
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Why a round is not taken part in.
+#[derive(Debug, thiserror::Error)]
+enum RoundError {
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    #[error(transparent)]
+    Average(#[from] AverageError),
+    #[error("a vector of {got} values, the run's model has {want}")]
+    Length { want: u64, got: u64 },
+    #[error("a round of {0:?}")]
+    Deadline(Duration),
+    #[error("this machine is to give more than it offered")]
+    Role,
+    #[error("its part was not averaged: {0}")]
+    NotAveraged(String),
+}
+
+/// What this machine averages. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Reducing {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    bytes_per_second: u64,
+    display: Display,
+    run: watch::Sender<Option<Run>>,
+    n_parts: AtomicU64,
+    n_bytes: AtomicU64,
+}
+
+/// The run whose backbones are helped.
+#[derive(Debug, Clone)]
+struct Run {
+    run_id: String,
+    n_parameters: u64,
+}
+
+/// Averaging over one node, connected with one backbone. It ends when this is dropped.
+pub(super) struct Attached {
+    stop: CancellationToken,
+    offering: AbortOnDropHandle<()>,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl Reducing {
+    /// - `bytes_per_second`: what the backbones may plan with, in each direction
+    pub(super) fn new(bytes_per_second: u64, display: Display) -> Self {
+        let shared = Shared {
+            bytes_per_second,
+            display,
+            run: watch::channel(None).0,
+            n_parts: AtomicU64::new(0),
+            n_bytes: AtomicU64::new(0),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// From now on it is this run's.
+    pub(super) fn on_run(&self, run: &RunDescription) {
+        let run = Run { run_id: run.run_id.clone(), n_parameters: run.n_parameters };
+        self.shared.run.send_replace(Some(run));
+    }
+
+    /// Parts that were averaged, and bytes of values that came for them.
+    pub(super) fn given(&self) -> (u64, u64) {
+        self.shared.given()
+    }
+
+    /// Begins on a node that is connected with the backbone.
+    ///
+    /// # Errors
+    /// The node averages already.
+    pub(super) fn attach(&self, node: &Node, backbone: PeerId) -> Result<Attached, NodeError> {
+        let mut incoming = node.accept(average::PROTOCOL)?;
+        let hub = Arc::new(Hub::default());
+        let platform = NodePlatform::new(node.clone());
+        let (taking, of_streams) = (hub.clone(), platform.clone());
+        let accepting = spawn(async move {
+            let places = Arc::new(Places::new(STREAMS_MAX, STREAMS_PER_PEER));
+            let mut tasks = JoinSet::new();
+            loop {
+                let (peer, stream) = tokio::select! {
+                    Some(opened) = incoming.next() => opened,
+                    Some(_) = tasks.join_next() => continue,
+                    else => return,
+                };
+                let Some((place, registration)) = Places::take(&places, peer) else { continue };
+                let (hub, platform) = (taking.clone(), of_streams.clone());
+                tasks.spawn(async move {
+                    let taken = hub.take(&platform, PeerKey(peer.to_bytes()), stream);
+                    // Whoever has too many gives up the oldest.
+                    let _ = Abortable::new(taken, registration).await;
+                    drop(place);
+                });
+            }
+        });
+        let stop = CancellationToken::new();
+        let helping = Helping {
+            shared: self.shared.clone(),
+            node: node.clone(),
+            backbone,
+            hub,
+            platform,
+            stop: stop.clone(),
+        };
+        Ok(Attached { stop, offering: spawn(helping.run()), _accepting: accepting })
+    }
+}
+
+impl Attached {
+    /// Takes the offer back and finishes what is under way.
+    pub(super) async fn farewell(self) {
+        self.stop.cancel();
+        let _ = tokio::time::timeout(FAREWELL_TIMEOUT, self.offering).await;
+    }
+}
+
+impl Shared {
+    fn given(&self) -> (u64, u64) {
+        (self.n_parts.load(Ordering::Relaxed), self.n_bytes.load(Ordering::Relaxed))
+    }
+
+    fn on_averaged(&self, n_bytes: u64) {
+        self.n_parts.fetch_add(1, Ordering::Relaxed);
+        self.n_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+        let (n_parts, n_bytes) = self.given();
+        self.display.on_reduced(n_parts, n_bytes);
+    }
+}
+
+/// One connection's work.
+struct Helping {
+    shared: Arc<Shared>,
+    node: Node,
+    backbone: PeerId,
+    hub: Arc<Hub<Stream>>,
+    platform: NodePlatform,
+    stop: CancellationToken,
+}
+
+impl Helping {
+    /// Offers itself again and again, until it is to stop; then what is under way is finished.
+    async fn run(self) {
+        let helping = Arc::new(self);
+        let mut rounds = Vec::new();
+        let mut wait = RETRY.0;
+        let mut said = String::new();
+        while !helping.stop.is_cancelled() {
+            let mut was_asked = false;
+            let ended = helping.offer(&mut rounds, &mut was_asked).await;
+            wait = if was_asked { RETRY.0 } else { (wait * 2).min(RETRY.1) };
+            match ended {
+                Ok(()) => {}
+                Err(ReducingError::Refused(reason)) => {
+                    wait = RETRY.1;
+                    if said != reason {
+                        helping
+                            .shared
+                            .display
+                            .say(&format!("This machine is not asked to average: {reason}."));
+                        said = reason;
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "this machine is not asked to average for now"),
+            }
+            let _ = helping.stop.run_until_cancelled(tokio::time::sleep(wait)).await;
+        }
+        for round in rounds {
+            // Only one that panicked has no end.
+            let _ = round.await;
+        }
+    }
+
+    /// One conversation: until it ends, or others can dial this machine elsewhere.
+    async fn offer(
+        self: &Arc<Self>,
+        rounds: &mut Vec<AbortOnDropHandle<()>>,
+        was_asked: &mut bool,
+    ) -> Result<(), ReducingError> {
+        let Some((run, reducer)) = self.stop.run_until_cancelled(self.to_offer()).await else {
+            return Ok(());
+        };
+        let addresses = reducer.addresses.clone();
+        let offer = Offer { run_id: run.run_id.clone(), reducer };
+        let mut stream = self.node.open(self.backbone, PROTOCOL).await?;
+        let offered = tokio::time::timeout(PATIENCE, reduce::offer(&mut stream, &offer)).await;
+        match offered.map_err(|_| ReducingError::Silent)? {
+            Err(ConversationError::Refused(reason)) => return Err(ReducingError::Refused(reason)),
+            offered => offered?,
+        }
+        *was_asked = true;
+        tracing::info!("offers to average parts for the backbones");
+        while self.addresses() == addresses {
+            let reading = framing::read(&mut stream, MESSAGE_BYTES_MAX);
+            let reading = tokio::time::timeout(SILENCE, reading);
+            let Some(message) = self.stop.run_until_cancelled(reading).await else { break };
+            let message = message.map_err(|_| ReducingError::Silent)?.map_err(ConversationError::from)?;
+            match message {
+                BackboneToReducer::Round(round) => self.begin(&run, round, rounds),
+                BackboneToReducer::Still | BackboneToReducer::Welcome => {}
+                BackboneToReducer::Refused(reason) => return Err(ReducingError::Refused(reason)),
+            }
+        }
+        // Whoever is gone need not hear it.
+        let _ = tokio::time::timeout(PATIENCE, stream.close()).await;
+        Ok(())
+    }
+
+    /// The run, and this machine, once there is a run and others can dial it.
+    async fn to_offer(&self) -> (Run, Reducer) {
+        let mut run = self.shared.run.subscribe();
+        loop {
+            let known = run.wait_for(Option::is_some).await.ok().and_then(|run| run.clone());
+            let addresses = self.addresses();
+            match known.filter(|_| !addresses.is_empty()) {
+                Some(run) => {
+                    let speed = self.shared.bytes_per_second as f32;
+                    let (download_bytes_per_s, upload_bytes_per_s) = (speed, speed);
+                    let peer = self.node.peer_id().to_bytes();
+                    return (run, Reducer { peer, download_bytes_per_s, upload_bytes_per_s, addresses });
+                }
+                None => tokio::time::sleep(LOOK_EVERY).await,
+            }
+        }
+    }
+
+    /// Where others can dial this machine; not through a relay, whose burden it would be.
+    fn addresses(&self) -> Vec<Vec<u8>> {
+        let direct = self.node.addresses().into_iter();
+        let direct = direct.filter(|address| !super::sharing::is_circuit(address)).collect();
+        let mut addresses = to_announce(direct, self.node.reachability());
+        addresses.retain(|address| address.len() <= REDUCER_ADDRESS_BYTES_MAX);
+        addresses.truncate(REDUCER_ADDRESSES_MAX);
+        addresses
+    }
+
+    fn begin(self: &Arc<Self>, run: &Run, round: Round, rounds: &mut Vec<AbortOnDropHandle<()>>) {
+        rounds.retain(|round| !round.is_finished());
+        if rounds.len() >= ROUNDS_MAX {
+            // Its members may have given it up long ago, which nobody says: it would wait for them to its deadline.
+            tracing::debug!("too many averagings at a time; the oldest one is given up");
+            drop(rounds.remove(0));
+        }
+        let (helping, n_parameters) = (self.clone(), run.n_parameters);
+        rounds.push(spawn(async move {
+            match helping.average(n_parameters, round).await {
+                Ok(n_bytes) => helping.shared.on_averaged(n_bytes),
+                Err(error) => tracing::warn!(%error, "an averaging for the backbones came to nothing"),
+            }
+        }));
+    }
+
+    /// Averages this machine's part: bytes of values that came for it.
+    async fn average(&self, n_parameters: u64, round: Round) -> Result<u64, RoundError> {
+        let me = PeerKey(self.node.peer_id().to_bytes());
+        let (group, config) = checked(&me, n_parameters, round)?;
+        let part = group.position(&me).ok_or(RoundError::Role)?;
+        // It has no values of its own.
+        let values = vec![0.0; group.n_values()];
+        let averaged = self.hub.average(&self.platform, &config, &Arc::new(group), &me, values).await?;
+        match averaged.parts.get(part) {
+            Some(PartOutcome::Averaged { finished, .. }) => {
+                let n_samples = finished.n_samples;
+                tracing::info!(n_samples, n_bytes = averaged.n_bytes_received, "averaged a part");
+                Ok(averaged.n_bytes_received)
+            }
+            other => Err(RoundError::NotAveraged(format!("{other:?}"))),
+        }
+    }
+}
+
+/// The group of a round, if this machine is to do what it offered and no more.
+fn checked(me: &PeerKey, n_parameters: u64, round: Round) -> Result<(Group, Config), RoundError> {
+    // All that is allocated follows from this, and from the number of members.
+    if round.n_values != n_parameters {
+        return Err(RoundError::Length { want: n_parameters, got: round.n_values });
+    }
+    let millis = |millis: u32| Duration::from_millis(millis.into());
+    let deadline = millis(round.deadline_ms);
+    if deadline > DEADLINE_MAX {
+        return Err(RoundError::Deadline(deadline));
+    }
+    let member = |member: reduce::Member| Member {
+        peer: PeerKey(member.peer),
+        n_samples: member.n_samples,
+        receives: member.receives,
+        n_reduced: member.n_reduced,
+    };
+    let n_values = usize::try_from(n_parameters).unwrap_or(usize::MAX);
+    let members = round.members.into_iter().map(member).collect();
+    let group = Group::new(&round.name, members, n_values, round.codec)?;
+    let own = group.position(me).and_then(|position| group.members().get(position));
+    if !own.is_some_and(|own| own.n_samples == 0 && !own.receives && own.n_reduced > 0) {
+        return Err(RoundError::Role);
+    }
+    let config = Config {
+        patience: millis(round.patience_ms),
+        reducer_timeout: millis(round.reducer_timeout_ms),
+        deadline,
+        ..Config::default()
+    };
+    Ok((group, config))
+}
+
+fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(task))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::TensorCodec;
+
+    use super::*;
+
+    fn round() -> Round {
+        let member = |number: u8| reduce::Member {
+            peer: vec![number],
+            n_samples: u64::from(number),
+            receives: number > 0,
+            n_reduced: 100,
+        };
+        Round {
+            name: b"round".to_vec(),
+            members: (0..3).map(member).collect(),
+            n_values: 300,
+            codec: TensorCodec::F32,
+            patience_ms: 1000,
+            reducer_timeout_ms: 2000,
+            deadline_ms: 3000,
+        }
+    }
+
+    /// What makes a round another one, and what is then said of it.
+    type Change = (fn(&mut Round), &'static str);
+
+    fn me() -> PeerKey {
+        PeerKey(vec![0])
+    }
+
+    #[test]
+    fn a_round_of_the_run_is_taken_part_in() {
+        let (group, config) = checked(&me(), 300, round()).unwrap();
+        assert_eq!(group.parts_of_helpers().collect::<Vec<_>>(), [0]);
+        config.check().unwrap();
+    }
+
+    #[test]
+    fn nothing_else_is() {
+        let changed = |change: fn(&mut Round)| {
+            let mut round = round();
+            change(&mut round);
+            checked(&me(), 300, round).map(|_| ()).unwrap_err().to_string()
+        };
+        let changes: [Change; 8] = [
+            (|round| round.n_values = u64::MAX, "values"),
+            (|round| round.members[1].n_reduced = 200, "parts have 400 values"),
+            (|round| round.members[0].n_samples = 5, "receives the average"),
+            (|round| round.members[0].receives = true, "more than it offered"),
+            (|round| drop(round.members.remove(0)), "parts have 200 values"),
+            (|round| round.members[0].peer = vec![9], "more than it offered"),
+            (|round| round.deadline_ms = u32::MAX, "a round of"),
+            (|round| round.codec = TensorCodec::Int4, "Int4"),
+        ];
+        for (change, part) in changes {
+            let error = changed(change);
+            assert!(error.contains(part), "{part} is missing in: {error}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Whether a backbone can do its work, for whoever watches over it: `/readyz`, and the operator's page from the first
+//! moment on.
+//!
+//! Alive is whoever answers at all; ready is who has the data and the model, can be reached and reaches its database.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::serve::ListenerExt;
+use axum::{Json, Router};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use crate::contributions::Store;
+use crate::http_listener::BoundedListener;
+
+/// Connections of operators and of what watches for them.
+const CONNECTIONS_MAX: usize = 256;
+/// How long the database may take to answer.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Whoever asks more often hears what the last one heard.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// What a backbone waits for while it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Loaded and cut into shards.
+    Data,
+    /// The newest good one, and the journal behind it.
+    Checkpoint,
+    /// Bound, for contributors and for visitors.
+    Listeners,
+    /// Of contributions.
+    Database,
+}
+
+impl Part {
+    const ALL: [Self; 4] = [Self::Data, Self::Checkpoint, Self::Listeners, Self::Database];
+
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::Data => "the data is being loaded",
+            Self::Checkpoint => "the last checkpoint is not restored yet",
+            Self::Listeners => "not all addresses are listened at yet",
+            Self::Database => "the database of contributions is not open yet",
+        }
+    }
+}
+
+/// Cheap to clone; all clones are of one backbone. By default nothing is waited for.
+#[derive(Debug, Clone, Default)]
+pub struct Readiness(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    missing: Mutex<BTreeSet<Part>>,
+    going_down: CancellationToken,
+    store: OnceLock<Store>,
+    /// When the database was asked, and whether it answered. Whoever comes meanwhile waits for that answer.
+    asked: tokio::sync::Mutex<Option<(Instant, bool)>>,
+}
+
+impl Readiness {
+    /// Of a backbone that starts, until `going_down` is cancelled.
+    #[must_use]
+    pub fn starting(going_down: CancellationToken) -> Self {
+        let missing = Mutex::new(Part::ALL.into());
+        Self(Arc::new(Inner { missing, going_down, ..Inner::default() }))
+    }
+
+    /// That is there now.
+    pub fn done(&self, part: Part) {
+        self.0.missing.lock().unwrap_or_else(PoisonError::into_inner).remove(&part);
+    }
+
+    /// The database is there now, and asked from now on.
+    pub fn has(&self, store: &Store) {
+        let _ = self.0.store.set(store.clone());
+        self.done(Part::Database);
+    }
+
+    /// Why not; nothing where it is ready.
+    pub async fn reasons(&self) -> Vec<&'static str> {
+        let mut reasons: Vec<_> = {
+            let missing = self.0.missing.lock().unwrap_or_else(PoisonError::into_inner);
+            missing.iter().map(|part| part.reason()).collect()
+        };
+        if self.0.going_down.is_cancelled() {
+            reasons.push("it is going down");
+        }
+        if let Some(store) = self.0.store.get()
+            && !self.answers(store).await
+        {
+            reasons.push("the database of contributions does not answer");
+        }
+        reasons
+    }
+
+    async fn answers(&self, store: &Store) -> bool {
+        let mut asked = self.0.asked.lock().await;
+        if let Some((at, answered)) = *asked
+            && at.elapsed() < ASKED_AGAIN_AFTER
+        {
+            return answered;
+        }
+        let answered = tokio::time::timeout(DATABASE_TIMEOUT, store.is_at_hand()).await.unwrap_or(false);
+        *asked = Some((Instant::now(), answered));
+        answered
+    }
+}
+
+/// `GET /readyz`
+pub async fn ready(State(readiness): State<Readiness>) -> Response {
+    let reasons = readiness.reasons().await;
+    let no_store = [(header::CACHE_CONTROL, "no-store")];
+    if reasons.is_empty() {
+        return (no_store, "ready\n").into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, no_store, reasons.join("\n") + "\n").into_response()
+}
+
+/// The operator's page, which answers before there is anything to be seen on it.
+#[derive(Debug)]
+pub struct OperatorPage {
+    address: SocketAddr,
+    rest: Arc<OnceLock<Router>>,
+}
+
+impl OperatorPage {
+    /// Serves `/healthz` and `/readyz` from now on, until `stop` is cancelled. A connection ends after `timeout` without
+    /// an answer.
+    ///
+    /// # Errors
+    /// The address is taken, or not of this machine.
+    pub async fn open(
+        address: SocketAddr,
+        timeout: Duration,
+        readiness: Readiness,
+        stop: CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(address).await;
+        let listener =
+            listener.with_context(|| format!("the operator's page cannot be served at {address}"))?;
+        let address = listener.local_addr()?;
+        let rest = Arc::default();
+        let routes = routes(readiness, Arc::clone(&rest));
+        let listener = BoundedListener::new(listener, CONNECTIONS_MAX, timeout, None).tap_io(|_| ());
+        let routes = routes.into_make_service_with_connect_info::<SocketAddr>();
+        let serving = axum::serve(listener, routes).into_future();
+        // Nothing is waiting that would be lost.
+        tokio::spawn(async move { stop.run_until_cancelled(serving).await });
+        Ok(Self { address, rest })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Has the rest of it, once.
+    pub fn show(&self, rest: Router) {
+        let _ = self.rest.set(rest);
+    }
+}
+
+fn routes(readiness: Readiness, rest: Arc<OnceLock<Router>>) -> Router {
+    let ready = Router::new().route("/readyz", get(ready)).with_state(readiness);
+    ready.fallback_service(Router::new().fallback(shown).with_state(rest))
+}
+
+async fn shown(State(rest): State<Arc<OnceLock<Router>>>, request: Request) -> Response {
+    match rest.get() {
+        Some(routes) => routes.clone().oneshot(request).await.into_response(),
+        None if request.uri().path() == "/healthz" => {
+            let no_store = [(header::CACHE_CONTROL, "no-store")];
+            (no_store, Json(serde_json::json!({ "status": "starting" }))).into_response()
+        }
+        None => (StatusCode::SERVICE_UNAVAILABLE, "the backbone is starting\n").into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use axum::body::{Body, to_bytes};
+    use libp2p::PeerId;
+
+    use super::*;
+
+    async fn ask(routes: &Router, path: &str) -> (u16, String) {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = routes.clone().oneshot(request).await.unwrap();
+        let status = response.status().as_u16();
+        (status, String::from_utf8(to_bytes(response.into_body(), 1 << 20).await.unwrap().to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_is_named_until_all_is_there() {
+        let (stop, folder) = (CancellationToken::new(), tempfile::tempdir().unwrap());
+        let readiness = Readiness::starting(stop.clone());
+        let routes = routes(readiness.clone(), Arc::default());
+        let (status, reasons) = ask(&routes, "/readyz").await;
+        assert_eq!((status, reasons.lines().count()), (503, 4));
+        readiness.done(Part::Data);
+        readiness.done(Part::Checkpoint);
+        readiness.done(Part::Listeners);
+        let waiting = ask(&routes, "/readyz").await;
+        assert_eq!(waiting, (503, "the database of contributions is not open yet\n".into()));
+        let store = Store::open(folder.path(), None, "r", PeerId::random()).await.unwrap();
+        readiness.has(&store);
+        assert_eq!(ask(&routes, "/readyz").await, (200, "ready\n".into()));
+        stop.cancel();
+        assert_eq!(ask(&routes, "/readyz").await, (503, "it is going down\n".into()));
+    }
+
+    #[tokio::test]
+    async fn a_database_that_went_away_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let readiness = Readiness::default();
+        let store = Store::open(folder.path(), None, "r", PeerId::random()).await.unwrap();
+        readiness.has(&store);
+        store.close().await;
+        assert_eq!(readiness.reasons().await, ["the database of contributions does not answer"]);
+    }
+
+    #[tokio::test]
+    async fn the_operators_page_is_alive_before_it_has_anything_to_show() {
+        let rest = Arc::new(OnceLock::new());
+        let routes = routes(Readiness::default(), Arc::clone(&rest));
+        assert_eq!(ask(&routes, "/healthz").await, (200, "{\"status\":\"starting\"}".into()));
+        assert_eq!(ask(&routes, "/metrics").await.0, 503);
+        rest.set(Router::new().route("/metrics", get(|| async { "counted" }))).unwrap();
+        assert_eq!(ask(&routes, "/metrics").await, (200, "counted".into()));
+        assert_eq!(ask(&routes, "/nothing").await.0, 404);
+        assert_eq!(ask(&routes, "/readyz").await, (200, "ready\n".into()));
+    }
+}

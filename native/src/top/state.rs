@@ -1,0 +1,407 @@
+//! What is known of a run, and since when. Pure: times are arguments.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use barnraise_protocol::api::{Contributions, DeviceCount, HistoryPoint, LiveProgress, RunStatus};
+use barnraise_protocol::contribute::Progress;
+
+use super::metrics::Metrics;
+
+/// Of a backbone one hears twice a second.
+const STALE_AFTER: Duration = Duration::from_secs(6);
+/// Points of a curve that are kept.
+const POINTS_MAX: usize = 512;
+
+/// What somebody said, or why they did not.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// All of it.
+    Run(Box<RunStatus>),
+    /// What changed.
+    Live(LiveProgress),
+    /// Who gave what.
+    Contributions(Contributions),
+    /// What the operator's page counts.
+    Metrics(Metrics),
+    /// Nothing came of asking the page.
+    Trouble(String),
+    /// Nothing came of asking the operator's page.
+    OperatorTrouble(String),
+}
+
+/// A run as far as it is known.
+#[derive(Debug)]
+pub(super) struct State {
+    address: String,
+    /// Whether the operator's page is asked.
+    pub(super) has_operator: bool,
+    run: Option<Known>,
+    trouble: Option<String>,
+    /// Nobody keeps it where a backbone does not.
+    pub(super) contributions: Option<Contributions>,
+    metrics: Option<(Duration, Metrics)>,
+    rates: Option<Rates>,
+    pub(super) operator_trouble: Option<String>,
+}
+
+#[derive(Debug)]
+struct Known {
+    at: Duration,
+    title: String,
+    id: String,
+    progress: Progress,
+    devices: Vec<DeviceCount>,
+    losses: VecDeque<f32>,
+    accuracies: VecDeque<f32>,
+    newest_loss: u64,
+    newest_accuracy: u64,
+}
+
+/// Bytes in a second, from one look at the counters to the next.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Rates {
+    pub(super) received: f64,
+    pub(super) sent: f64,
+    /// Of averagings with other backbones.
+    pub(super) averaging_received: f64,
+    pub(super) averaging_sent: f64,
+}
+
+/// How the run stands, for a view.
+#[derive(Debug)]
+pub(super) struct Run<'a> {
+    pub(super) title: &'a str,
+    pub(super) id: &'a str,
+    pub(super) progress: Progress,
+    pub(super) devices: &'a [DeviceCount],
+    pub(super) losses: &'a VecDeque<f32>,
+    pub(super) accuracies: &'a VecDeque<f32>,
+}
+
+impl State {
+    /// Nothing is known yet.
+    pub(super) fn new(address: &str, has_operator: bool) -> Self {
+        Self {
+            address: address.to_owned(),
+            has_operator,
+            run: None,
+            trouble: None,
+            contributions: None,
+            metrics: None,
+            rates: None,
+            operator_trouble: None,
+        }
+    }
+
+    /// Takes in what somebody said.
+    pub(super) fn on_heard(&mut self, now: Duration, heard: Heard) {
+        match heard {
+            Heard::Run(status) => self.on_run(now, *status),
+            Heard::Live(live) => self.on_live(now, &live),
+            Heard::Contributions(contributions) => self.contributions = Some(contributions),
+            Heard::Metrics(metrics) => self.on_metrics(now, metrics),
+            Heard::Trouble(reason) => self.trouble = Some(reason),
+            Heard::OperatorTrouble(reason) => {
+                self.operator_trouble = Some(reason);
+                // Rates over the gap would be those of neither side of it.
+                (self.metrics, self.rates) = (None, None);
+            }
+        }
+    }
+
+    fn on_run(&mut self, now: Duration, status: RunStatus) {
+        let RunStatus { run, progress, history, devices, .. } = status;
+        let mut known = Known {
+            at: now,
+            title: run.title,
+            id: run.run_id,
+            progress,
+            devices,
+            losses: VecDeque::new(),
+            accuracies: VecDeque::new(),
+            newest_loss: 0,
+            newest_accuracy: 0,
+        };
+        history.iter().for_each(|point| known.on_point(point));
+        self.run = Some(known);
+        self.trouble = None;
+    }
+
+    /// Changes of a run that is not known yet wait for it.
+    fn on_live(&mut self, now: Duration, live: &LiveProgress) {
+        let Some(known) = &mut self.run else { return };
+        known.at = now;
+        known.progress = live.progress;
+        known.devices.clone_from(&live.devices);
+        live.steps.iter().for_each(|point| known.on_point(point));
+        if let Some(evaluation) = live.evaluation {
+            known.on_accuracy(evaluation.epoch, evaluation.test_accuracy);
+        }
+        self.trouble = None;
+    }
+
+    fn on_metrics(&mut self, now: Duration, metrics: Metrics) {
+        self.rates = self.metrics.as_ref().and_then(|(before, old)| {
+            let seconds = now.saturating_sub(*before).as_secs_f64();
+            // A counter that is lower than before began anew.
+            let rate = |name: &str, direction: &str| {
+                let of = |metrics: &Metrics| metrics.sum_where(name, "direction", direction);
+                ((of(&metrics) - of(old)) / seconds).max(0.0)
+            };
+            (seconds > 0.0).then(|| Rates {
+                received: rate("libp2p_bandwidth_bytes_total", "Inbound"),
+                sent: rate("libp2p_bandwidth_bytes_total", "Outbound"),
+                averaging_received: rate("barnraise_averaging_bytes_total", "received"),
+                averaging_sent: rate("barnraise_averaging_bytes_total", "sent"),
+            })
+        });
+        self.metrics = Some((now, metrics));
+        self.operator_trouble = None;
+    }
+
+    /// Where it is asked for.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Whether it ever answered.
+    pub(super) fn has_run(&self) -> bool {
+        self.run.is_some()
+    }
+
+    /// How it stood when it last answered.
+    pub(super) fn run(&self) -> Option<Run<'_>> {
+        self.run.as_ref().map(|known| Run {
+            title: &known.title,
+            id: &known.id,
+            progress: known.progress,
+            devices: &known.devices,
+            losses: &known.losses,
+            accuracies: &known.accuracies,
+        })
+    }
+
+    /// For how long nothing was heard, where that is too long.
+    pub(super) fn stale(&self, now: Duration) -> Option<Duration> {
+        let age = now.saturating_sub(self.run.as_ref()?.at);
+        (age >= STALE_AFTER).then_some(age)
+    }
+
+    /// Why nothing came of asking, the last time.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// What the operator's page counted at the last look.
+    pub(super) fn metrics(&self) -> Option<&Metrics> {
+        self.metrics.as_ref().map(|(_, metrics)| metrics)
+    }
+
+    /// Between the last two looks.
+    pub(super) fn rates(&self) -> Option<Rates> {
+        self.rates
+    }
+}
+
+impl Known {
+    fn on_point(&mut self, point: &HistoryPoint) {
+        if let Some(loss) = point.train_loss.filter(|loss| loss.is_finite())
+            && point.epoch > self.newest_loss
+        {
+            self.newest_loss = point.epoch;
+            push(&mut self.losses, loss);
+        }
+        if let Some(accuracy) = point.test_accuracy {
+            self.on_accuracy(point.epoch, accuracy);
+        }
+    }
+
+    fn on_accuracy(&mut self, epoch: u64, accuracy: f32) {
+        if epoch > self.newest_accuracy && accuracy.is_finite() {
+            self.newest_accuracy = epoch;
+            push(&mut self.accuracies, accuracy);
+        }
+    }
+}
+
+fn push(points: &mut VecDeque<f32>, point: f32) {
+    if points.len() >= POINTS_MAX {
+        points.pop_front();
+    }
+    points.push_back(point);
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::{AccessDescription, PublicKey};
+    use barnraise_protocol::api::{EvaluationPoint, Given, RefusalCount};
+    use barnraise_protocol::contribute::DeviceKind;
+    use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
+    use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
+    use barnraise_protocol::{Sha256Hash, TensorCodec};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const ENTRY: ShardEntry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([7; 32]) };
+
+    pub(in super::super) fn progress(epoch: u64) -> Progress {
+        Progress {
+            epoch,
+            n_samples: 512,
+            target_batch_size: 1024,
+            n_contributors: 3,
+            samples_per_second: 1234.5,
+            train_loss: Some(0.345),
+            test_accuracy: Some(0.871),
+        }
+    }
+
+    fn description() -> RunDescription {
+        RunDescription {
+            run_id: "fashion-mnist".into(),
+            title: "Telling garments apart".into(),
+            purpose: "p".into(),
+            access: AccessDescription::open(PublicKey([1; 32])),
+            model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
+            n_parameters: 10,
+            target_batch_size: 1024,
+            micro_batch_size: 64,
+            shuffle_buffer_samples: 1000,
+            gradient_codec: TensorCodec::F16,
+            compression: Compression::default(),
+            delayed_updates: false,
+            local_steps: None,
+            state_codec: TensorCodec::F32,
+            contribution_samples_max: 4096,
+            recomputed: false,
+            manifest: Manifest {
+                name: "m".into(),
+                samples: SampleKind::Images {
+                    shape: ImageShape { height: 28, width: 28, channels: 1 },
+                    class_names: vec!["a".into()],
+                },
+                shards: vec![],
+                gallery: ENTRY,
+            },
+        }
+    }
+
+    fn point(epoch: u64) -> HistoryPoint {
+        let test_accuracy = epoch.is_multiple_of(2).then_some(0.5 + epoch as f32 / 100.0);
+        HistoryPoint {
+            epoch,
+            n_samples_total: epoch * 1024,
+            train_loss: Some(1.0 / epoch as f32),
+            test_accuracy,
+        }
+    }
+
+    pub(in super::super) fn status() -> RunStatus {
+        let device = |device, n_contributors| DeviceCount { device, n_contributors };
+        RunStatus {
+            run: description(),
+            addresses: vec![],
+            progress: progress(20),
+            history: (1..=20).map(point).collect(),
+            devices: vec![device(DeviceKind::BrowserWebGpu, 2), device(DeviceKind::NativeCpu, 1)],
+        }
+    }
+
+    pub(in super::super) fn contributions() -> Contributions {
+        let given = Given { n_contributions: 40, n_samples: 20_480, n_bytes: 5 << 20, seconds: 60 };
+        let contributor = |peer: &str| {
+            let mut totals = serde_json::to_value(given).unwrap();
+            totals["peer"] = peer.into();
+            totals["last_epoch"] = 20.into();
+            serde_json::from_value(totals).unwrap()
+        };
+        Contributions {
+            totals: given,
+            n_contributors: 2,
+            contributors: vec![
+                contributor("12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"),
+                contributor("short"),
+            ],
+            refused: vec![
+                RefusalCount { reason: "epoch".into(), n: 7 },
+                RefusalCount { reason: "norm".into(), n: 0 },
+            ],
+            ..Contributions::default()
+        }
+    }
+
+    pub(in super::super) fn known() -> State {
+        let mut state = State::new("http://127.0.0.1:8080", false);
+        state.on_heard(SECOND, Heard::Run(Box::new(status())));
+        state.on_heard(SECOND, Heard::Contributions(contributions()));
+        state
+    }
+
+    #[test]
+    fn points_are_taken_in_once_and_in_order() {
+        let mut state = known();
+        let live = LiveProgress {
+            progress: progress(22),
+            steps: vec![point(20), point(21), point(22)],
+            evaluation: Some(EvaluationPoint { epoch: 22, test_accuracy: 0.9 }),
+            devices: vec![],
+        };
+        state.on_heard(2 * SECOND, Heard::Live(live));
+        let run = state.run().unwrap();
+        assert_eq!((run.losses.len(), run.accuracies.len(), run.progress.epoch), (22, 11, 22));
+        assert!(run.devices.is_empty());
+    }
+
+    #[test]
+    fn a_curve_is_bounded() {
+        let mut points = VecDeque::new();
+        (0..2000).for_each(|n| push(&mut points, n as f32));
+        assert_eq!((points.len(), points.back().copied()), (POINTS_MAX, Some(1999.0)));
+    }
+
+    #[test]
+    fn silence_is_noticed_and_forgotten_when_it_ends() {
+        let mut state = known();
+        assert_eq!(state.stale(3 * SECOND), None);
+        state.on_heard(4 * SECOND, Heard::Trouble("cannot reach it".into()));
+        assert_eq!(state.stale(21 * SECOND), Some(20 * SECOND));
+        assert_eq!(state.trouble(), Some("cannot reach it"));
+        assert_eq!(state.run().unwrap().progress.epoch, 20, "what was known is still shown");
+        state.on_heard(22 * SECOND, Heard::Run(Box::new(status())));
+        assert_eq!((state.stale(23 * SECOND), state.trouble()), (None, None));
+    }
+
+    #[test]
+    fn changes_before_the_run_is_known_wait_for_it() {
+        let mut state = State::new("http://h", false);
+        let live = LiveProgress { progress: progress(1), steps: vec![], evaluation: None, devices: vec![] };
+        state.on_heard(SECOND, Heard::Live(live));
+        assert!(!state.has_run() && state.stale(100 * SECOND).is_none());
+    }
+
+    #[test]
+    fn rates_are_between_two_looks_and_never_below_zero() {
+        let bytes = |n: u64| {
+            let text = format!(
+                "libp2p_bandwidth_bytes_total{{protocols=\"a\",direction=\"Inbound\"}} {n}\n\
+                 libp2p_bandwidth_bytes_total{{protocols=\"b\",direction=\"Inbound\"}} {n}\n\
+                 barnraise_averaging_bytes_total{{direction=\"sent\"}} {n}\n"
+            );
+            Heard::Metrics(Metrics::parse(&text))
+        };
+        let mut state = known();
+        state.on_heard(SECOND, bytes(100));
+        assert_eq!(state.rates(), None);
+        state.on_heard(3 * SECOND, bytes(300));
+        let rates = state.rates().unwrap();
+        assert_eq!((rates.received, rates.sent, rates.averaging_sent), (200.0, 0.0, 100.0));
+        state.on_heard(4 * SECOND, bytes(0));
+        assert_eq!(state.rates().unwrap().received, 0.0);
+        state.on_heard(5 * SECOND, Heard::OperatorTrouble("gone".into()));
+        assert!(state.rates().is_none() && state.metrics().is_none());
+    }
+}

@@ -1,0 +1,160 @@
+//! Several runs at one address, through the site's routes and one request at a time: no socket.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
+use barnraise_native::http::HttpState;
+use barnraise_native::page::{File, Page};
+use barnraise_native::readiness::{Part, Readiness};
+use barnraise_native::site::{Site, SiteRun};
+use barnraise_protocol::access::{AccessDescription, PublicKey};
+use barnraise_protocol::api::{DataKind, LiveProgress, RunStatus, Runs};
+use barnraise_protocol::contribute::Progress;
+use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
+use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::{Sha256Hash, TensorCodec};
+use tokio::sync::{broadcast, watch};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+const PAGE: &[File] = &[
+    File { path: "assets/a.js", tag: "a", plain: b"//", brotli: None, gzip: None },
+    File { path: "index.html", tag: "b", plain: b"<!doctype html>page", brotli: None, gzip: None },
+];
+
+fn status(id: &str) -> RunStatus {
+    let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([7; 32]) };
+    let shape = ImageShape { height: 1, width: 1, channels: 1 };
+    RunStatus {
+        run: RunDescription {
+            run_id: id.into(),
+            title: format!("The run {id}"),
+            purpose: "p".into(),
+            access: AccessDescription::open(PublicKey([1; 32])),
+            model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
+            n_parameters: 10,
+            target_batch_size: 1024,
+            micro_batch_size: 64,
+            shuffle_buffer_samples: 1000,
+            gradient_codec: TensorCodec::F16,
+            compression: Compression::default(),
+            delayed_updates: false,
+            local_steps: None,
+            state_codec: TensorCodec::F32,
+            contribution_samples_max: 4096,
+            recomputed: false,
+            manifest: Manifest {
+                name: "d".into(),
+                samples: SampleKind::Images { shape, class_names: vec!["a".into()] },
+                shards: vec![entry],
+                gallery: entry,
+            },
+        },
+        addresses: Vec::new(),
+        progress: Progress {
+            epoch: 3,
+            n_samples: 10,
+            target_batch_size: 1024,
+            n_contributors: 2,
+            samples_per_second: 50.0,
+            train_loss: None,
+            test_accuracy: Some(0.5),
+        },
+        history: Vec::new(),
+        devices: Vec::new(),
+    }
+}
+
+fn run(id: &str, is_listed: bool) -> SiteRun {
+    let (_, status) = watch::channel(status(id));
+    let (_, events) = broadcast::channel::<LiveProgress>(1);
+    SiteRun { http: HttpState::new(Page::Inside(PAGE), status, events), is_listed, rooms: None }
+}
+
+fn site(runs: Vec<SiteRun>) -> Router {
+    Site::new(Page::Inside(PAGE), runs).routes()
+}
+
+async fn get(site: &Router, path: &str) -> Response {
+    site.clone().oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap()
+}
+
+async fn body(response: Response) -> String {
+    String::from_utf8(to_bytes(response.into_body(), 1 << 20).await.unwrap().to_vec()).unwrap()
+}
+
+async fn run_at(site: &Router, path: &str) -> String {
+    serde_json::from_str::<RunStatus>(&body(get(site, path).await).await).unwrap().run.run_id
+}
+
+fn location(response: &Response) -> &str {
+    response.headers().get("location").map_or("", |value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn a_run_alone_is_at_the_root_and_below_its_id() {
+    let site = site(vec![run("a", true)]);
+    assert_eq!(run_at(&site, "/api/run").await, "a");
+    assert_eq!(run_at(&site, "/run/a/api/run").await, "a");
+    for path in ["/", "/run/a/", "/runs/"] {
+        assert_eq!(body(get(&site, path).await).await, "<!doctype html>page", "{path}");
+    }
+    assert_eq!(body(get(&site, "/healthz").await).await, "ok\n");
+    assert_eq!(get(&site, "/api/nothing").await.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn several_runs_are_each_below_their_id_and_the_root_leads_to_all() {
+    let site = site(vec![run("a", true), run("b", true)]);
+    for id in ["a", "b"] {
+        assert_eq!(run_at(&site, &format!("/run/{id}/api/run?x=1")).await, id);
+        let page = get(&site, &format!("/run/{id}/")).await;
+        assert_eq!(page.headers()["content-type"], "text/html");
+        assert_eq!(location(&get(&site, &format!("/run/{id}")).await), format!("/run/{id}/"));
+    }
+    let root = get(&site, "/").await;
+    assert_eq!((root.status(), location(&root)), (StatusCode::TEMPORARY_REDIRECT, "/runs/"));
+    let front = get(&site, "/runs/").await;
+    assert_eq!(front.headers()["x-content-type-options"], "nosniff");
+    assert_eq!(body(front).await, "<!doctype html>page");
+    for path in ["/index.html", "/assets/a.js", "/healthz", "/readyz"] {
+        assert_eq!(get(&site, path).await.status(), StatusCode::OK, "{path}");
+    }
+    for path in
+        ["/api/run", "/run/c/", "/run/c", "/run/", "/run//evil.example", "/run/c/api/run", "/run/a/run/b/"]
+    {
+        let response = get(&site, path).await;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
+        assert_eq!(response.headers()["cache-control"], "no-store", "{path}");
+    }
+    assert!(body(get(&site, "/api/run").await).await.contains("/api/runs"));
+}
+
+#[tokio::test]
+async fn the_list_has_what_may_be_listed_and_nothing_else() {
+    let site = site(vec![run("a", true), run("hidden", false), run("c", true)]);
+    let text = body(get(&site, "/api/runs").await).await;
+    assert!(!text.contains("hidden"), "{text}");
+    let Runs { runs, takes_codes } = serde_json::from_str(&text).unwrap();
+    let ids: Vec<&str> = runs.iter().map(|run| run.id.as_str()).collect();
+    assert_eq!((ids, takes_codes), (vec!["a", "c"], false));
+    assert_eq!((runs[0].title.as_str(), runs[0].data), ("The run a", DataKind::Images));
+    assert_eq!((runs[0].epoch, runs[0].n_contributors, runs[0].test_accuracy), (3, 2, Some(0.5)));
+    assert_eq!(run_at(&site, "/run/hidden/api/run").await, "hidden", "for whoever knows its address");
+}
+
+#[tokio::test]
+async fn all_are_ready_or_none_is() {
+    let readiness = Readiness::starting(CancellationToken::new());
+    let mut waiting = run("b", true);
+    waiting.http = waiting.http.with_readiness(readiness.clone());
+    let site = site(vec![run("a", true), waiting]);
+    assert_eq!(get(&site, "/readyz").await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(get(&site, "/run/a/readyz").await.status(), StatusCode::OK);
+    for part in [Part::Data, Part::Checkpoint, Part::Listeners, Part::Database] {
+        readiness.done(part);
+    }
+    assert_eq!(get(&site, "/readyz").await.status(), StatusCode::OK);
+}

@@ -1,0 +1,65 @@
+//! A device that was asleep finds its connections dead and its timers late: it goes on at once.
+
+use std::time::Duration;
+
+use barnraise_protocol::access::UnixTime;
+use barnraise_swarm::Moment;
+
+use super::{Driver, NetKind};
+use crate::event::Event;
+use crate::platform::Platform;
+
+/// How much further the wall clock may get than the other one before that was a sleep. Clocks that are set are
+/// rarely that wrong.
+const ASLEEP_MIN: Duration = Duration::from_secs(15);
+
+/// Tells a sleep from a wait: many monotonic clocks stand still meanwhile, and the wall clock does not. Where both
+/// went on, silence says the same.
+#[derive(Debug, Default)]
+pub(super) struct SleepWatch(Option<(Moment, UnixTime)>);
+
+impl SleepWatch {
+    /// Whether the device was asleep since this was asked before.
+    fn was_asleep(&mut self, now: Moment, wall: UnixTime) -> bool {
+        let Some((now_before, wall_before)) = self.0.replace((now, wall)) else { return false };
+        let by_wall = Duration::from_secs(wall.0.saturating_sub(wall_before.0));
+        by_wall.saturating_sub(now.saturating_sub(now_before)) >= ASLEEP_MIN
+    }
+}
+
+impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
+    pub(super) fn notice_sleep(&mut self) {
+        if self.sleep_watch.was_asleep(self.platform.now(), self.platform.unix_time()) {
+            self.on_woke(true);
+        }
+    }
+
+    pub(super) fn on_woke(&mut self, was_asleep: bool) {
+        let is_down = self.contributor.on_woke(self.platform.now(), was_asleep);
+        self.wait_until = None;
+        // Whoever comes back from signing in elsewhere is let in by the dial that waits for it.
+        let is_dialling =
+            matches!(self.net_kind, Some(NetKind::Connect { .. })) && self.ticket.sign_in().is_none();
+        if is_down && (is_dialling || (was_asleep && self.link.is_some())) {
+            // Errands are tried anew on the next connection.
+            self.drop_link();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_is_what_only_the_wall_clock_saw() {
+        let mut watch = SleepWatch::default();
+        let at = Duration::from_secs;
+        assert!(!watch.was_asleep(at(0), UnixTime(1000)));
+        assert!(!watch.was_asleep(at(3600), UnixTime(4600)), "an hour of waiting");
+        assert!(!watch.was_asleep(at(3601), UnixTime(4611)), "a clock that was set a little");
+        assert!(watch.was_asleep(at(3602), UnixTime(8211)));
+        assert!(!watch.was_asleep(at(3603), UnixTime(8212)), "once");
+        assert!(!watch.was_asleep(at(3604), UnixTime(1000)), "a clock that was set back");
+    }
+}

@@ -1,0 +1,39 @@
+//! The newest model as it is kept for when no backbone can be reached: what the run is, which epoch, and the
+//! parameters. Pure. What is read is trusted no more than what a peer sends.
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::framing::{self, FrameError, HEADER_BYTES};
+use barnraise_protocol::run::{self, RunDescription};
+use barnraise_protocol::state::State;
+
+/// A description, and what there is beside it.
+const HEADER_BYTES_MAX: usize = run::MESSAGE_BYTES_MAX + 256;
+/// Bytes of a parameter.
+const VALUE_BYTES: usize = size_of::<f32>();
+
+/// `[header][parameters as f32, little endian]`; the header is the run, the epoch, and the hash of the rest.
+pub(crate) fn encode(run: &RunDescription, state: &State) -> Result<Vec<u8>, FrameError> {
+    let values: Vec<u8> = state.parameters.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let header = (run, state.epoch, state.sha256, Sha256Hash::of(&values));
+    let mut bytes = framing::encode(&header, HEADER_BYTES_MAX)?;
+    bytes.extend_from_slice(&values);
+    Ok(bytes)
+}
+
+/// The model, if it still is one that this contributor could have got from a backbone.
+pub(crate) fn decode(bytes: &[u8]) -> Option<(RunDescription, State)> {
+    let header = bytes.first_chunk::<HEADER_BYTES>()?;
+    let n_bytes = framing::decode_header(*header, HEADER_BYTES_MAX).ok()?;
+    let (payload, values) = bytes[HEADER_BYTES..].split_at_checked(n_bytes)?;
+    let (run, epoch, sha256, of_values): (RunDescription, u64, Sha256Hash, Sha256Hash) =
+        framing::decode_payload(payload).ok()?;
+    crate::check_description(&run).ok()?;
+    let is_whole = usize::try_from(run.n_parameters).ok()?.checked_mul(VALUE_BYTES)? == values.len();
+    if !is_whole || Sha256Hash::of(values) != of_values {
+        return None;
+    }
+    let (chunks, _) = values.as_chunks::<VALUE_BYTES>();
+    let parameters: Vec<f32> = chunks.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect();
+    let is_finite = parameters.iter().all(|value| value.is_finite());
+    is_finite.then_some((run, State { epoch, parameters, sha256 }))
+}

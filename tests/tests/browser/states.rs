@@ -1,0 +1,274 @@
+//! Every state of the page, looked at: what it says, whether everybody can use it, and pictures of it.
+
+use anyhow::{Context, Result, bail, ensure};
+use barnraise_tests::artifacts;
+use barnraise_tests::browser::{Graphics, Tab};
+use barnraise_tests::pause::Paused;
+use barnraise_tests::process::Backbone;
+use barnraise_tests::provider;
+use serde_json::{Value, json};
+
+use super::looks::Looks;
+use super::village::{LONG, QUICK, SOON, contributor, stop, turn, world};
+
+/// Moments at which a tab waits, of which the next may end while the backbone is being stopped.
+const MOMENTS_MAX: u32 = 20;
+
+const RHYMES: &str = r#"
+    [run]
+    id = "rhymes"
+    title = "Guessing the missing word"
+    purpose = "A small network reads an old rhyme and learns which words are missing from it."
+    model = { albert = { embedding = 16, hidden = 32, heads = 2, inner = 64, layers = 2 } }
+    target_batch_size = 64
+    micro_batch_size = 16
+    shuffle_buffer_samples = 500
+    optimizer = { kind = "adam" }
+    [data]
+    shard_samples = 100
+    [data.text]
+    name = "Rhymes"
+    vocabulary = 100
+    sequence_tokens = 16
+    held_out = 0.05
+    sources = [{ path = "house.txt" }]
+"#;
+
+const ALIKE: &str = r#"
+    [run]
+    id = "alike"
+    title = "Seeing which pictures are alike"
+    purpose = "A small network looks at pieces of pictures, and learns which of them are of one picture."
+    micro_batch_size = 256
+    target_batch_size = 1024
+    optimizer = { kind = "lars", momentum = 0.9, trust_coefficient = 0.01, weight_decay = 1e-6 }
+    [run.model.swav]
+    maps = [16, 32]
+    hidden = 32
+    projection = 16
+    prototypes = 16
+    small_crops = 2
+    small_side = 14
+    queue_samples = 0
+    queue_after = 0
+    frozen_epochs = 10
+"#;
+
+/// Keeps the worker in reach, and what it said last of its contributions, to say in its place what it seldom says.
+const KEEP_WORKER: &str = r"
+    const Plain = window.Worker;
+    window.Worker = class extends Plain {
+        constructor(...args) {
+            super(...args);
+            window.kept = this;
+            this.addEventListener('message', ({ data }) => {
+                if (data.event === 'contribution') window.contribution = data;
+            });
+        }
+    };
+";
+
+/// Nothing is asked or tried any more.
+const LOOKED: &str = "doing() === 'idle' && element('preflight').dataset.state !== 'asking' \
+    && text('preflight-data').includes('program')";
+
+/// The page hears `message` as if its worker had posted it.
+async fn hear(tab: &Tab, message: Value) -> Result<()> {
+    let script = "kept.dispatchEvent(new MessageEvent('message', { data: arguments[0] }))";
+    tab.run(script, vec![message]).await.map(drop)
+}
+
+/// Opens or closes everything that a visitor can open.
+async fn open_all(tab: &Tab, is_open: bool) -> Result<()> {
+    let script = "document.querySelectorAll('details').forEach((part) => { part.open = arguments[0]; })";
+    tab.run(script, vec![json!(is_open)]).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_visit_looks_right_from_the_first_moment_to_the_last() -> Result<()> {
+    let _turn = turn().await;
+    let mut looks = Looks::begin().await?;
+    let mut world = world(QUICK)?;
+    let backbone = world.backbone().await?;
+    let tab = Tab::open("visit", Graphics::NoAdapter, "about:blank").await?;
+    tab.cdp("Page.addScriptToEvaluateOnNewDocument", json!({ "source": KEEP_WORKER })).await?;
+    arrive(&mut looks, &tab, &backbone).await?;
+    take_part(&mut looks, &tab, &backbone).await?;
+    try_it(&mut looks, &tab).await?;
+    be_refused(&mut looks, &tab).await?;
+
+    backbone.kill().await?;
+    tab.until("doing() === 'unreachable' && text('activity').includes('Trying again')", SOON).await?;
+    looks.at(&tab, "unreachable").await?;
+    tab.click("#toggle").await?;
+    tab.until("doing() === 'reconnecting'", SOON).await?;
+    looks.at(&tab, "reconnecting").await?;
+
+    let worker_died =
+        "window.died = kept; kept.dispatchEvent(new ErrorEvent('error', { message: 'out of memory' }))";
+    // Twice it is started anew.
+    for _ in 0..2 {
+        tab.run(worker_died, Vec::new()).await?;
+        tab.until("kept !== died && ['connecting', 'reconnecting'].includes(doing())", SOON).await?;
+    }
+    tab.run(worker_died, Vec::new()).await?;
+    tab.until("doing() === 'broken' && text('activity').includes('out of memory')", SOON).await?;
+    looks.at(&tab, "broken").await?;
+    looks.end()
+}
+
+/// From the first paint to the click.
+async fn arrive(looks: &mut Looks, tab: &Tab, backbone: &Backbone) -> Result<()> {
+    let answers = json!({ "patterns": [{ "urlPattern": "*/api/*" }] });
+    tab.cdp("Fetch.enable", answers).await?;
+    tab.goto(&format!("{}/?device=cpu", backbone.page())).await?;
+    tab.until("doing() === 'asking'", SOON).await?;
+    looks.at(tab, "opened").await?;
+    tab.cdp("Fetch.disable", json!({})).await?;
+    tab.until(LOOKED, SOON).await?;
+    looks.at(tab, "resting").await?;
+    looks.at_forced_colors(tab, "resting").await?;
+    open_all(tab, true).await?;
+    looks.at(tab, "all-open").await?;
+    open_all(tab, false).await?;
+
+    // The program is on its way for as long as nobody sends it.
+    let paused = Paused::new(vec![backbone.pid()?])?;
+    tab.click("#toggle").await?;
+    tab.until("doing() === 'loading'", SOON).await?;
+    looks.at(tab, "loading").await?;
+    drop(paused);
+    Ok(())
+}
+
+/// At work, while the others are waited for, and at rest again.
+async fn take_part(looks: &mut Looks, tab: &Tab, backbone: &Backbone) -> Result<()> {
+    tab.until("value('accuracy') >= 0.5 && document.querySelector('#gallery button')", LONG).await?;
+    looks.at(tab, "training").await?;
+    open_all(tab, true).await?;
+    tab.until("element('table-rows').rows.length > 1", SOON).await?;
+    looks.at(tab, "training-all-open").await?;
+    open_all(tab, false).await?;
+
+    let paused = keep_waiting(tab, backbone).await?;
+    looks.at(tab, "waiting-for-others").await?;
+    drop(paused);
+    let given = stop(tab).await?;
+    ensure!(given > 0, "it took part");
+    tab.until(&format!("value('given') === {given}"), SOON).await?;
+    looks.at(tab, "stopped").await
+}
+
+/// Stops the backbone at a moment when the tab waits for others, which it then does for as long as nobody answers.
+async fn keep_waiting(tab: &Tab, backbone: &Backbone) -> Result<Paused> {
+    for _ in 0..MOMENTS_MAX {
+        tab.until("doing() === 'waiting-for-others'", SOON).await?;
+        let paused = Paused::new(vec![backbone.pid()?])?;
+        // What was said before it stopped has arrived by then, and the words have followed.
+        let still_waits =
+            "new Promise((done) => setTimeout(() => done(doing() === 'waiting-for-others'), 1000))";
+        if tab.read(still_waits).await? == true {
+            return Ok(paused);
+        }
+    }
+    bail!("the tab never waits for others for long")
+}
+
+async fn try_it(looks: &mut Looks, tab: &Tab) -> Result<()> {
+    tab.click("#gallery button:nth-child(3)").await?;
+    tab.until("value('prediction-epoch') >= 0", SOON).await?;
+    looks.at(tab, "picked").await?;
+    let shirt = [(-60, -80), (60, -80), (100, -30), (70, -10), (50, -30), (50, 90), (-50, 90), (-50, -30)];
+    tab.draw("#sketch", &[&shirt[..], &[(-50, -30), (-70, -10), (-100, -30), (-60, -80)]]).await?;
+    let answered = "!document.querySelector('#gallery [aria-pressed=true]') && value('prediction-epoch') >= 0 \
+        && !text('prediction').includes('Looking')";
+    tab.until(answered, SOON).await?;
+    looks.at(tab, "drawn").await?;
+    tab.click("#clear").await?;
+    tab.until("text('prediction-epoch') === ''", SOON).await.map(drop)
+}
+
+/// What an honest tab is seldom told.
+async fn be_refused(looks: &mut Looks, tab: &Tab) -> Result<()> {
+    let refusal = "its norm of 1834.2 is more than twice the usual 12.6 of this run";
+    let mut contribution = tab.read("contribution").await?;
+    contribution["n_refused"] = 1.into();
+    contribution["last_refusal"] = refusal.into();
+    hear(tab, contribution).await?;
+    tab.until("value('refused') === 1 && !element('refusal').hidden", SOON).await?;
+    let notice = "The cache is full: what is fetched now is fetched again at the next visit.";
+    hear(tab, json!({ "type": "failed", "message": notice })).await?;
+    tab.until("!element('notice').hidden", SOON).await?;
+    looks.at(tab, "refused").await
+}
+
+#[tokio::test]
+async fn who_cannot_take_part_is_told_so_in_good_shape() -> Result<()> {
+    let _turn = turn().await;
+    let mut looks = Looks::begin().await?;
+    let mut world = world(&format!("{QUICK}\n[access]\nmode = \"invitation\"\n"))?;
+    let backbone = world.backbone().await?;
+    let tab = contributor(&backbone, "outside", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until("doing() === 'broken' && text('activity').includes('by invitation')", SOON).await?;
+    looks.at(&tab, "uninvited").await?;
+    tab.goto(&format!("{}/?autostart=1&device=webgpu", backbone.page())).await?;
+    tab.until("doing() === 'broken' && text('activity').includes('WebGPU')", SOON).await?;
+    looks.at(&tab, "no-webgpu").await?;
+    // The same machine by a name that browsers do not trust without HTTPS.
+    tab.goto(&backbone.page().replace("127.0.0.1", "0.0.0.0")).await?;
+    tab.until("doing() === 'unsupported' && text('classes').includes('Trouser')", SOON).await?;
+    looks.at(&tab, "unsupported").await?;
+    looks.end()
+}
+
+#[tokio::test]
+async fn signing_in_looks_right_on_each_of_its_pages() -> Result<()> {
+    let _turn = turn().await;
+    let mut looks = Looks::begin().await?;
+    let (world, _provider) = provider::listed(QUICK).await?;
+    let mut world = world.with_page(artifacts::web_root()?);
+    let backbone = world.backbone().await?;
+    world.command(&["allow", "add", "alice"]).await?;
+    let tab = contributor(&backbone, "signing-in", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until("doing() === 'signing-in' && !element('sign-in').hidden", SOON).await?;
+    looks.at(&tab, "signing-in").await?;
+
+    let url = tab.read("element('sign-in-link').href").await?;
+    tab.goto(url.as_str().context("an address")?).await?;
+    tab.read("document.querySelector('[name=login]').value = 'alice'").await?;
+    tab.read("document.querySelector('[name=password]').value = 'any'").await?;
+    tab.click("button[type=submit]").await?;
+    tab.until("document.body.textContent.includes('Continue')", SOON).await?;
+    tab.click("button[type=submit]").await?;
+    tab.until("document.body.textContent.includes('Is this your peer?')", SOON).await?;
+    looks.at(&tab, "login-confirmation").await?;
+    tab.click("form button").await?;
+    tab.until("document.body.textContent.includes('may take part now')", SOON).await?;
+    looks.at(&tab, "login-done").await?;
+    tab.goto(&format!("{}/login/callback?code=none&state=none", backbone.page())).await?;
+    tab.until("document.body.textContent.includes('Not signed in')", SOON).await?;
+    looks.at(&tab, "login-failed").await?;
+    looks.end()
+}
+
+#[tokio::test]
+async fn runs_of_other_kinds_look_right_too() -> Result<()> {
+    let _turn = turn().await;
+    let mut looks = Looks::begin().await?;
+    let mut rhymes = world(RHYMES)?;
+    let house = "This is the cat that killed the rat that ate the malt that lay in the house. ";
+    rhymes.write("house.txt", &house.repeat(400))?;
+    let backbone = rhymes.backbone().await?;
+    let tab = contributor(&backbone, "kinds", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until("value('accepted') >= 2 && value('accuracy') >= 0", LONG).await?;
+    stop(&tab).await?;
+    looks.at(&tab, "text").await?;
+    drop(backbone);
+
+    let mut alike = world(ALIKE)?;
+    let backbone = alike.backbone().await?;
+    tab.goto(&format!("{}/?device=cpu&selfcheck=1", backbone.page())).await?;
+    tab.until("text('selfcheck-lead').includes('checks') && text('task') === 'Learns'", SOON).await?;
+    looks.at(&tab, "without-labels").await?;
+    looks.end()
+}

@@ -1,0 +1,109 @@
+//! The model as anybody downloads it from a running backbone: the parameters that contributors have, as good as the
+//! backbone says, and still there after a crash.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use barnraise_learning::tensor_file::{self, TensorFile};
+use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, Trainer};
+use barnraise_native::config::RunConfig;
+use barnraise_native::data::fashion_mnist::{Dataset, FileSpecs};
+use barnraise_protocol::api::Models;
+use barnraise_protocol::run::RunDescription;
+use barnraise_tests::client::Client;
+use barnraise_tests::process::{Backbone, World};
+
+use super::SMALL;
+
+/// Sums of floats depend on their order, and with them which of two like classes is first.
+const TOLERANCE: f32 = 2e-3;
+
+async fn get(backbone: &Backbone, path: &str) -> Result<Vec<u8>> {
+    let url = format!("{}{path}", backbone.page());
+    let got = tokio::task::spawn_blocking(move || ureq::get(&url).call()?.body_mut().read_to_vec());
+    got.await?.with_context(|| path.to_owned())
+}
+
+/// What there is, once it is as wanted.
+async fn models(backbone: &Backbone, is_wanted: impl Fn(&Models) -> bool) -> Models {
+    let wanted = async {
+        loop {
+            let models: Models =
+                serde_json::from_slice(&get(backbone, "/api/models").await.unwrap()).unwrap();
+            if is_wanted(&models) {
+                return models;
+            }
+            // Nothing tells over HTTP that a model was evaluated.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), wanted).await.expect("such models")
+}
+
+async fn download(backbone: &Backbone, path: &str, run: &RunDescription) -> TensorFile {
+    let layout = ParameterLayout::of(&run.model, DataShape::of(&run.manifest.samples)).unwrap();
+    tensor_file::read(&get(backbone, path).await.unwrap(), &layout).unwrap()
+}
+
+/// Accuracy on what nobody trains on, computed here.
+async fn accuracy(run: &RunDescription, parameters: &[f32]) -> f32 {
+    let data = Dataset::load(&RunConfig::default().data_sources(), &FileSpecs::fashion_mnist()).unwrap();
+    let data_shape = DataShape::of(&run.manifest.samples);
+    let mut trainer = Trainer::new(&run.model, data_shape, ComputeDevice::cpu()).unwrap();
+    trainer.load_parameters(parameters).unwrap();
+    trainer.evaluate(&data.test.images, &data.test.labels).await.unwrap().accuracy
+}
+
+#[tokio::test]
+async fn what_is_downloaded_is_the_model_and_as_good_as_is_said() {
+    let sections = SMALL
+        .replace("every_epochs = 10", "every_epochs = 1")
+        .replace("[storage]", "[storage]\nkeep_models = [\"1s\"]");
+    let mut world = World::new(&sections).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let joined = world.join(&[&backbone.page()]).unwrap();
+    backbone.wait_for_epoch(5).await.unwrap();
+    models(&backbone, |models| !models.earlier.is_empty()).await;
+    joined.interrupt().unwrap();
+    joined.end().await.unwrap();
+    // What it handed in when it left may have made another step.
+    backbone.samples_counted().await.unwrap();
+
+    let status = backbone.status().await.unwrap();
+    let (run, epoch) = (status.run, status.progress.epoch);
+    let is_newest = |models: &Models| models.latest.is_some_and(|latest| latest.epoch == epoch);
+    let found = models(&backbone, is_newest).await;
+    let newest = download(&backbone, "/api/model.safetensors", &run).await;
+    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let state = client.state(&run).await.unwrap();
+    assert_eq!((state.epoch, newest.notes["epoch"].clone()), (epoch, epoch.to_string()));
+    assert!(state.parameters == newest.parameters, "other parameters than contributors have");
+    let said: f32 = newest.notes["test_accuracy"].parse().unwrap();
+    let here = accuracy(&run, &newest.parameters).await;
+    assert!((here - said).abs() <= TOLERANCE, "{here} here, {said} in the file");
+    let card = String::from_utf8(get(&backbone, "/api/model-card.md").await.unwrap()).unwrap();
+    assert!(card.contains(&format!("after {epoch} optimizer steps")), "{card}");
+
+    let before = found.earlier.last().unwrap().epoch;
+    let path = format!("/api/model.safetensors?epoch={before}");
+    let earlier = download(&backbone, &path, &run).await;
+    assert!(before < epoch && earlier.parameters != newest.parameters, "{found:?}");
+    backbone.kill().await.unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let again = models(&backbone, is_newest).await;
+    if again.earlier.iter().any(|file| file.epoch == before) {
+        assert!(download(&backbone, &path, &run).await == earlier, "another model after the crash");
+    }
+    assert!(!again.earlier.is_empty(), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_run_that_is_not_open_keeps_its_model_to_those_who_take_part() {
+    let sections = format!("{SMALL}\n[access]\nmode = \"invitation\"\n");
+    let mut world = World::new(&sections).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    for path in ["/api/models", "/api/model.safetensors", "/api/model-card.md"] {
+        let error = get(&backbone, path).await.unwrap_err();
+        assert!(format!("{error:#}").contains("404"), "{path}: {error:#}");
+    }
+}

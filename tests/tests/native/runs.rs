@@ -1,0 +1,80 @@
+//! Several runs in one process, each at its own address.
+
+use barnraise_protocol::api::{Room, RunStatus, Runs};
+use barnraise_tests::process::World;
+
+use super::SMALL;
+
+/// The small run under another id, with further sections.
+fn named(id: &str, sections: &str) -> String {
+    format!("{}\n{sections}\n", SMALL.replace("test-run", id))
+}
+
+#[tokio::test]
+async fn each_run_of_a_process_is_listed_and_joined_at_its_own_address() {
+    let mut world = World::new(SMALL).unwrap();
+    world.beside(&named("second-run", "")).unwrap();
+    world.beside(&named("hidden-run", "[network]\nlisted = false")).unwrap();
+    let mut backbone = world.backbone().await.unwrap();
+
+    let (status, list) = backbone.answer("/api/runs").await.unwrap();
+    let Runs { runs, takes_codes } = serde_json::from_str(&list).unwrap();
+    let ids: Vec<&str> = runs.iter().map(|run| run.id.as_str()).collect();
+    assert_eq!((status, ids, takes_codes), (200, vec!["test-run", "second-run"], false));
+    assert_eq!(backbone.answer("/api/run").await.unwrap().0, 404);
+    assert_eq!(backbone.answer("/").await.unwrap().0, 307);
+    let hidden = backbone.answer("/run/hidden-run/api/run").await.unwrap().1;
+    assert_eq!(serde_json::from_str::<RunStatus>(&hidden).unwrap().run.run_id, "hidden-run");
+
+    let given = world.join(&[&backbone.page()]).unwrap().end().await.unwrap();
+    assert_eq!(given.status.code(), Some(1), "{given:?}");
+    assert!(given.log.contains("several runs are at"), "{given:?}");
+    assert!(given.log.contains("/run/second-run") && !given.log.contains("hidden-run"), "{given:?}");
+
+    for id in ["test-run", "second-run"] {
+        backbone.look_at(id);
+        let given = world.join(&[&backbone.page(), "--samples", "600"]).unwrap().end().await.unwrap();
+        assert!(given.status.success() && given.n_samples >= 600, "{id}: {given:?}");
+        assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{id}: {given:?}");
+    }
+    assert!(backbone.terminate().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn runs_that_share_what_is_their_own_are_refused_before_anything_starts() {
+    let mut world = World::new(SMALL).unwrap();
+    world.beside(SMALL).unwrap();
+    let error = world.backbone().await.unwrap_err().to_string();
+    assert!(error.contains("two runs have the id `test-run`"), "{error}");
+    assert!(!world.storage().exists(), "nothing was made");
+}
+
+#[tokio::test]
+async fn the_code_of_a_room_lets_somebody_into_a_run_that_is_not_listed() {
+    let mut world = World::new(SMALL).unwrap();
+    let private =
+        "[network]\nlisted = false\n[access]\nmode = \"invitation\"\nroom = true\npoll_interval = \"1s\"";
+    let config = world.beside(&named("class-run", private)).unwrap();
+    let mut backbone = world.backbone().await.unwrap();
+    let list: Runs = serde_json::from_str(&backbone.answer("/api/runs").await.unwrap().1).unwrap();
+    assert!(list.takes_codes && list.runs.len() == 1, "{list:?}");
+
+    let code = world.run(&["invite", "--room", "--uses", "1", "--config", &config]).await.unwrap();
+    let code = code.trim();
+    assert_eq!(code.len(), "K7M-4PQ".len(), "{code}");
+    let (status, room) = backbone.answer(&format!("/api/rooms/{}", code.to_lowercase())).await.unwrap();
+    assert_eq!(status, 200, "{room}");
+    let room: Room = serde_json::from_str(&room).unwrap();
+    assert_eq!((room.run.as_str(), room.invitation.len()), ("class-run", 32));
+    for wrong in ["000-000", "nonsense", "K7M-4PQ-5"] {
+        assert_eq!(backbone.answer(&format!("/api/rooms/{wrong}")).await.unwrap().0, 404, "{wrong}");
+    }
+
+    backbone.look_at("class-run");
+    let link = format!("{}/#invitation={}", backbone.page(), room.invitation);
+    let given = world.join(&[&link, "--samples", "300"]).unwrap().end().await.unwrap();
+    assert!(given.status.success() && given.n_samples >= 300, "{given:?}");
+    let used_up = backbone.answer(&format!("/api/rooms/{code}")).await.unwrap();
+    assert_eq!(used_up.0, 404, "its one place is taken");
+    assert!(!world.logs().unwrap().contains(code), "a code is in no log");
+}

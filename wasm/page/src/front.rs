@@ -1,0 +1,191 @@
+//! The front page of a backbone with several runs: a list of them, each with a link to its own page. It has no worker
+//! and contributes to nothing.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use barnraise_protocol::access::AccessMode;
+use barnraise_protocol::api::{DataKind, Room, RunSummary, Runs};
+use gloo::net::http::Request;
+use gloo::timers::callback::Timeout;
+use wasm_bindgen::JsValue;
+use wasm_bindgen_futures::spawn_local;
+use web_sys::{Element, HtmlAnchorElement, HtmlElement, HtmlInputElement};
+
+use crate::backbone::get;
+use crate::base;
+use crate::dom::{DomError, Field, Listener, by_id, create, document, window};
+use crate::format;
+
+const RUNS_URL: &str = "/api/runs";
+const ROOMS_URL: &str = "/api/rooms/";
+const ENTERING: &str = "Come in…";
+const UNKNOWN: &str = "No run has this code now. A code ends after some hours, or once all its places are taken: ask \
+                       whoever gave it to you for another.";
+const TOO_OFTEN: &str = "Too many codes were tried. Wait a minute, then try once more.";
+const NO_ANSWER: &str = "The code could not be asked for just now. Try once more in a moment.";
+/// How often a page that is seen asks again.
+const AGAIN_MS: u32 = 10_000;
+/// Runs that are shown.
+const RUNS_MAX: usize = 100;
+
+/// The list as it is on the page.
+struct Front {
+    list: Element,
+    note: Field,
+    room: Field,
+    shown: Vec<Card>,
+}
+
+/// A run on the page. Only what changes is written anew, so that a link keeps its focus.
+struct Card {
+    id: String,
+    title: HtmlElement,
+    purpose: HtmlElement,
+    facts: HtmlElement,
+}
+
+/// Shows the list for as long as the page is open.
+pub(crate) fn show() -> Result<(), DomError> {
+    document().set_title("Barnraise: the runs here");
+    let (note, room) = (Field::find("runs-note")?, Field::find("room")?);
+    let front = Front { list: by_id("runs")?, note, room, shown: Vec::new() };
+    ask(Rc::new(RefCell::new(front)));
+    let (form, code) = (by_id::<HtmlElement>("room")?, by_id::<HtmlInputElement>("room-code")?);
+    let said: HtmlElement = by_id("room-said")?;
+    Listener::new(&form, "submit", move |event| {
+        event.prevent_default();
+        let (code, said) = (code.value(), said.clone());
+        if !code.trim().is_empty() {
+            spawn_local(async move { write(&said, enter(code.trim()).await.err().unwrap_or(ENTERING)) });
+        }
+    })
+    .keep();
+    Ok(())
+}
+
+/// Goes where a code lets somebody in.
+async fn enter(code: &str) -> Result<(), &'static str> {
+    let address = format!("{ROOMS_URL}{}", String::from(js_sys::encode_uri_component(code)));
+    let response = Request::get(&address).send().await.map_err(|_| NO_ANSWER)?;
+    match response.status() {
+        200 => {}
+        404 => return Err(UNKNOWN),
+        429 => return Err(TOO_OFTEN),
+        _ => return Err(NO_ANSWER),
+    }
+    let text = response.text().await.map_err(|_| NO_ANSWER)?;
+    let Room { run, invitation } = serde_json::from_str(&text).map_err(|_| NO_ANSWER)?;
+    let page = format!("{}/#invitation={invitation}", base::page_of(&run));
+    window().location().set_href(&page).map_err(|_| NO_ANSWER)
+}
+
+fn ask(front: Rc<RefCell<Front>>) {
+    spawn_local(async move {
+        if !document().hidden() || front.borrow().shown.is_empty() {
+            let answer = get::<Runs>(RUNS_URL).await;
+            front.borrow_mut().on_answer(answer);
+        }
+        Timeout::new(AGAIN_MS, move || ask(front)).forget();
+    });
+}
+
+impl Front {
+    fn on_answer(&mut self, answer: Result<Runs, String>) {
+        let mut runs = match answer {
+            Ok(Runs { runs, takes_codes }) => {
+                self.room.set_hidden(!takes_codes);
+                runs
+            }
+            Err(reason) => {
+                let text = format!(
+                    "The runs cannot be asked for just now: {reason}. This page asks again by itself."
+                );
+                return self.note.set_optional(Some(text.as_str()));
+            }
+        };
+        runs.truncate(RUNS_MAX);
+        let is_same = runs.iter().map(|run| &run.id).eq(self.shown.iter().map(|card| &card.id));
+        if !is_same && let Err(error) = self.build(&runs) {
+            gloo::console::error!("a run cannot be shown:", JsValue::from(error));
+        }
+        for (card, run) in self.shown.iter().zip(&runs) {
+            write(&card.title, &run.title);
+            write(&card.purpose, &run.purpose);
+            write(&card.facts, &facts(run));
+        }
+        let note = runs.is_empty().then_some("No run is listed here.");
+        self.note.set_optional(note);
+    }
+
+    fn build(&mut self, runs: &[RunSummary]) -> Result<(), DomError> {
+        self.shown.clear();
+        self.list.set_text_content(None);
+        for run in runs {
+            let card =
+                Card { id: run.id.clone(), title: create("h2")?, purpose: create("p")?, facts: create("p")? };
+            let link: HtmlAnchorElement = create("a")?;
+            link.set_href(&format!("{}/", base::page_of(&run.id)));
+            link.append_child(&card.title)?;
+            card.facts.set_class_name("quiet");
+            let item: HtmlElement = create("li")?;
+            item.set_class_name("card");
+            item.append_child(&link)?;
+            item.append_child(&card.purpose)?;
+            item.append_child(&card.facts)?;
+            self.list.append_child(&item)?;
+            self.shown.push(card);
+        }
+        Ok(())
+    }
+}
+
+fn write(element: &HtmlElement, text: &str) {
+    if element.text_content().as_deref() != Some(text) {
+        element.set_text_content(Some(text));
+    }
+}
+
+/// What is known of a run, in a line.
+fn facts(run: &RunSummary) -> String {
+    let data = match run.data {
+        DataKind::Images => "learns from pictures",
+        DataKind::Text => "learns from text",
+    };
+    let mut facts = vec![data.to_owned(), format::counted(run.epoch, "step", "steps")];
+    facts.extend(run.test_accuracy.map(|accuracy| format!("{} right", format::percent(accuracy))));
+    facts.push(match run.n_contributors {
+        0 => "nobody is helping now".into(),
+        n => format!("{} now", format::counted(n.into(), "contributor", "contributors")),
+    });
+    facts.extend(match run.access {
+        AccessMode::Open => None,
+        AccessMode::Invitation => Some("by invitation".to_owned()),
+        AccessMode::Allowlist => Some("for those on its list".to_owned()),
+    });
+    facts.join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_told_in_a_line() {
+        let mut run = RunSummary {
+            id: "a".into(),
+            title: "t".into(),
+            purpose: "p".into(),
+            access: AccessMode::Open,
+            data: DataKind::Images,
+            epoch: 1234,
+            n_contributors: 1,
+            test_accuracy: Some(0.875),
+        };
+        assert_eq!(facts(&run), "learns from pictures · 1,234 steps · 87.5 % right · 1 contributor now");
+        run.data = DataKind::Text;
+        run.access = AccessMode::Invitation;
+        (run.epoch, run.n_contributors, run.test_accuracy) = (1, 0, None);
+        assert_eq!(facts(&run), "learns from text · 1 step · nobody is helping now · by invitation");
+    }
+}

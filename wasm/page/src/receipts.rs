@@ -1,0 +1,177 @@
+//! The receipts of this browser, in its database, and as the file that `barnraise receipts` checks.
+//!
+//! A line of JSON for each, as `barnraise join --receipts` writes it. The browser may refuse to keep anything, as in a
+//! private window: then there are none, and nothing else changes.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use barnraise_protocol::receipt::SignedReceipt;
+use js_sys::{Array, Promise};
+use wasm_bindgen::closure::Closure;
+use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::{JsFuture, spawn_local};
+use web_sys::{
+    Blob, BlobPropertyBag, HtmlAnchorElement, IdbDatabase, IdbKeyRange, IdbObjectStore, IdbRequest,
+    IdbTransactionMode, Url,
+};
+
+use crate::app::App;
+use crate::dom::{create, document, window};
+use crate::state::Event;
+
+const DATABASE: &str = "barnraise-receipts";
+const STORE: &str = "receipts";
+/// Receipts that are kept, the newest ones: about five megabytes.
+const RECEIPTS_MAX: u32 = 10_000;
+/// Name of the file.
+const FILE_NAME: &str = "barnraise-receipts.jsonl";
+/// A file that the browser was given is let go after this long.
+const FILE_LASTS_MS: u32 = 60_000;
+
+/// Where receipts are kept. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Receipts(Rc<RefCell<Option<IdbDatabase>>>);
+
+impl Receipts {
+    /// Says how many there are.
+    pub(crate) fn count(&self, app: &Rc<App>) {
+        let (receipts, app) = (self.clone(), Rc::clone(app));
+        spawn_local(async move { receipts.tell(&app).await });
+    }
+
+    /// Keeps one more. The same one again changes nothing.
+    pub(crate) fn keep(&self, app: &Rc<App>, receipt: &SignedReceipt) {
+        let (receipts, app) = (self.clone(), Rc::clone(app));
+        let Ok(line) = serde_json::to_string(receipt) else { return };
+        let key = key(receipt);
+        spawn_local(async move {
+            // Whoever cannot keep them is told by their number.
+            let _ = receipts.put(&key, &line).await;
+            receipts.tell(&app).await;
+        });
+    }
+
+    /// Gives all of them to the visitor as a file.
+    pub(crate) fn save(&self, app: &Rc<App>) {
+        let (receipts, app) = (self.clone(), Rc::clone(app));
+        spawn_local(async move {
+            if let Ok(lines) = receipts.lines().await
+                && let Ok(file) = text_file(&lines)
+            {
+                let _ = give(&file, FILE_NAME);
+            }
+            receipts.tell(&app).await;
+        });
+    }
+
+    async fn tell(&self, app: &Rc<App>) {
+        if let Ok(n) = self.n_kept().await {
+            app.dispatch(Event::ReceiptsCounted(n.into()));
+        }
+    }
+
+    async fn put(&self, key: &str, line: &str) -> Result<(), JsValue> {
+        let store = self.store(IdbTransactionMode::Readwrite).await?;
+        settled(&store.put_with_key(&line.into(), &key.into())?).await?;
+        let too_many = self.n_kept().await?.saturating_sub(RECEIPTS_MAX);
+        if too_many > 0 {
+            let store = self.store(IdbTransactionMode::Readwrite).await?;
+            let oldest = store.get_all_keys_with_key_and_limit(&JsValue::UNDEFINED, too_many)?;
+            let oldest: Array = settled(&oldest).await?.dyn_into()?;
+            let store = self.store(IdbTransactionMode::Readwrite).await?;
+            let up_to = IdbKeyRange::upper_bound(&oldest.get(oldest.length().saturating_sub(1)))?;
+            settled(&store.delete(&up_to)?).await?;
+        }
+        Ok(())
+    }
+
+    async fn n_kept(&self) -> Result<u32, JsValue> {
+        let store = self.store(IdbTransactionMode::Readonly).await?;
+        let n = settled(&store.count()?).await?;
+        n.as_f64().map(|n| n as u32).ok_or(JsValue::NULL)
+    }
+
+    /// Oldest first.
+    async fn lines(&self) -> Result<Array, JsValue> {
+        let store = self.store(IdbTransactionMode::Readonly).await?;
+        settled(&store.get_all()?).await?.dyn_into()
+    }
+
+    async fn store(&self, mode: IdbTransactionMode) -> Result<IdbObjectStore, JsValue> {
+        let open = self.0.borrow().clone();
+        let database = match open {
+            Some(database) => database,
+            None => {
+                let database = open_database().await?;
+                self.0.replace(Some(database.clone()));
+                database
+            }
+        };
+        let begun = database.transaction_with_str_and_mode(STORE, mode);
+        if begun.is_err() {
+            // The browser closed it, as it does when its data is cleared: the next one opens another.
+            self.0.replace(None);
+        }
+        begun?.object_store(STORE)
+    }
+}
+
+/// In the order in which contributions were made, whoever made them for whichever run.
+fn key(signed: &SignedReceipt) -> String {
+    let receipt = &signed.receipt;
+    format!("{:020} {} {}", receipt.contribution_id, receipt.run_id, receipt.peer)
+}
+
+async fn open_database() -> Result<IdbDatabase, JsValue> {
+    let factory = window().indexed_db()?.ok_or(JsValue::NULL)?;
+    let request = factory.open_with_u32(DATABASE, 1)?;
+    let opening = request.clone();
+    let make = Closure::once_into_js(move || {
+        // A database that cannot be made fails to open.
+        let database = opening.result().ok().and_then(|found| found.dyn_into::<IdbDatabase>().ok());
+        if let Some(database) = database {
+            let _ = database.create_object_store(STORE);
+        }
+    });
+    request.set_onupgradeneeded(Some(make.unchecked_ref()));
+    settled(&request).await?.dyn_into()
+}
+
+/// The result of a request, once there is one.
+async fn settled(request: &IdbRequest) -> Result<JsValue, JsValue> {
+    let done = Promise::new(&mut |resolve, reject| {
+        request.set_onsuccess(Some(&resolve));
+        request.set_onerror(Some(&reject));
+    });
+    JsFuture::from(done).await?;
+    request.result()
+}
+
+/// Lines of text, each with its end.
+fn text_file(lines: &Array) -> Result<Blob, JsValue> {
+    let ended = Array::new();
+    for line in lines.iter() {
+        ended.push(&line);
+        ended.push(&"\n".into());
+    }
+    let kind = BlobPropertyBag::new();
+    kind.set_type("application/jsonl");
+    Blob::new_with_str_sequence_and_options(&ended, &kind)
+}
+
+/// Gives a file to the visitor, as a download.
+pub(crate) fn give(file: &Blob, name: &str) -> Result<(), JsValue> {
+    let url = Url::create_object_url_with_blob(file)?;
+    let link: HtmlAnchorElement = create("a")?;
+    link.set_href(&url);
+    link.set_download(name);
+    // Some browsers follow only links that are in the document.
+    let body = document().body().ok_or(JsValue::NULL)?;
+    body.append_child(&link)?;
+    link.click();
+    link.remove();
+    let let_go = move || drop(Url::revoke_object_url(&url));
+    gloo::timers::callback::Timeout::new(FILE_LASTS_MS, let_go).forget();
+    Ok(())
+}

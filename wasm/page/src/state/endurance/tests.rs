@@ -1,0 +1,163 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_messages::{Event as Told, PeerToPage};
+
+use super::*;
+use crate::fixture;
+
+fn ready(device: DeviceKind) -> Event {
+    Event::FromPeer(PeerToPage::Ready {
+        identity: vec![7; 32],
+        peer_id: "12D3".into(),
+        device,
+        device_name: String::new(),
+    })
+}
+
+fn at_work(device: DeviceKind) -> Page {
+    let mut page = fixture::page();
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(0.0, ready(device));
+    page
+}
+
+fn lost(reason: &str) -> Event {
+    Event::PeerLost { reason: reason.into() }
+}
+
+#[test]
+fn a_worker_that_crashed_is_started_anew_twice_and_then_the_page_says_so() {
+    let mut page = at_work(DeviceKind::BrowserCpu);
+    for delay_ms in REVIVE_AFTER_MS {
+        let crashed = page.on_event(1.0, lost("RuntimeError: unreachable"));
+        assert_eq!(crashed, [Action::EndPeer, Action::ReviveIn { delay_ms }]);
+        assert!(page.contributing && page.endurance.reviving.is_some() && page.trouble.is_none());
+        assert_eq!(page.on_event(2.0, Event::Revive)[0], Action::SpawnPeer);
+        assert_eq!(page.endurance.reviving, None);
+        let actions = page.on_event(3.0, ready(DeviceKind::BrowserCpu));
+        assert!(actions.contains(&Action::Post(PageToPeer::Start)), "{actions:?}");
+    }
+    assert_eq!(page.on_event(4.0, lost("RangeError: Array buffer allocation failed")), [Action::EndPeer]);
+    assert!(!page.contributing && is_of_memory(page.trouble.as_deref().unwrap()));
+}
+
+#[test]
+fn crashes_of_another_hour_are_forgiven() {
+    let mut page = at_work(DeviceKind::BrowserCpu);
+    for hour in 0..4 {
+        let now_ms = 3_600_000.0 * f64::from(hour);
+        let crashed = page.on_event(now_ms, lost("unreachable"));
+        assert_eq!(crashed[1], Action::ReviveIn { delay_ms: REVIVE_AFTER_MS[0] });
+        page.on_event(now_ms, Event::Revive);
+        page.on_event(now_ms, ready(DeviceKind::BrowserCpu));
+    }
+}
+
+#[test]
+fn whoever_stops_meanwhile_is_not_started_anew() {
+    let mut page = at_work(DeviceKind::BrowserCpu);
+    page.on_event(1.0, lost("unreachable"));
+    page.on_event(2.0, Event::Toggle);
+    assert!(!page.contributing && page.endurance.reviving.is_none());
+    assert_eq!(page.on_event(3.0, Event::Revive), []);
+    // Nor is a worker that only answered questions.
+    let mut page = fixture::page();
+    page.on_event(0.0, Event::LoadModel);
+    page.on_event(0.0, ready(DeviceKind::BrowserCpu));
+    assert_eq!(page.on_event(1.0, lost("unreachable")), [Action::EndPeer]);
+    assert_eq!(page.trouble.as_deref(), Some("unreachable"));
+}
+
+#[test]
+fn what_a_tab_gave_outlives_its_worker() {
+    let mut page = at_work(DeviceKind::BrowserCpu);
+    let told = |n: u64| {
+        let contribution = Contribution {
+            n_samples_accepted: 64 * n,
+            n_accepted: n,
+            bytes_up: 10 * n,
+            refusals: vec![RefusalCount { reason: "epoch".into(), n }],
+            ..Contribution::default()
+        };
+        Event::FromPeer(PeerToPage::Told(Told::Contribution(contribution)))
+    };
+    page.on_event(1.0, told(3));
+    page.on_event(2.0, lost("unreachable"));
+    page.on_event(3.0, Event::Revive);
+    page.on_event(4.0, ready(DeviceKind::BrowserCpu));
+    page.on_event(5.0, told(0));
+    page.on_event(6.0, told(2));
+    let given = &page.contribution;
+    assert_eq!((given.n_samples_accepted, given.n_accepted, given.bytes_up), (5 * 64, 5, 50));
+    assert_eq!(given.refusals, [RefusalCount { reason: "epoch".into(), n: 5 }]);
+}
+
+#[test]
+fn a_lost_graphics_processor_is_tried_again_later_and_not_for_ever() {
+    let mut page = at_work(DeviceKind::BrowserWebGpu);
+    let change = || {
+        Event::FromPeer(PeerToPage::Told(Told::DeviceChanged {
+            device: DeviceKind::BrowserCpu,
+            device_name: "CPU".into(),
+            reason: DeviceChange::Lost { detail: "reset".into() },
+        }))
+    };
+    for delay_ms in TRY_GRAPHICS_AFTER_MS {
+        assert_eq!(page.on_event(1.0, change()), [Action::TryGraphicsIn { delay_ms }]);
+        let actions = page.on_event(2.0, Event::TryGraphics);
+        assert_eq!(actions[..2], [Action::EndPeer, Action::SpawnPeer]);
+        let Some(Action::Post(PageToPeer::Hello { device, .. })) = actions.last() else {
+            panic!("{actions:?}")
+        };
+        assert_eq!(*device, DeviceChoice::Auto);
+        assert!(page.contributing && page.device_change.is_none());
+        page.on_event(3.0, ready(DeviceKind::BrowserWebGpu));
+    }
+    assert_eq!(page.on_event(4.0, change()), []);
+    assert_eq!(page.on_event(5.0, Event::TryGraphics), []);
+}
+
+#[test]
+fn a_processor_that_was_slower_or_asked_for_is_left_alone() {
+    let mut page = at_work(DeviceKind::BrowserWebGpu);
+    let slower = PeerToPage::Told(Told::DeviceChanged {
+        device: DeviceKind::BrowserCpu,
+        device_name: "CPU".into(),
+        reason: DeviceChange::Slower,
+    });
+    assert_eq!(page.on_event(1.0, Event::FromPeer(slower)), []);
+    assert_eq!(page.on_event(2.0, Event::TryGraphics), []);
+}
+
+#[test]
+fn whoever_wakes_up_asks_at_once() {
+    let mut page = at_work(DeviceKind::BrowserCpu);
+    assert_eq!(page.on_event(1.0, Event::Woke), [Action::AskAgain, Action::Post(PageToPeer::Woke)]);
+    page.on_event(2.0, Event::RunArrived(Box::new(fixture::status())));
+    assert_eq!(page.on_event(3.0, Event::Woke), [Action::Post(PageToPeer::Woke)], "it was just heard of");
+    let long = HEARD_WITHIN_MS + 3.0;
+    assert_eq!(page.on_event(long, Event::Woke)[0], Action::AskAgain);
+}
+
+#[test]
+fn a_device_without_a_network_says_so_and_goes_on_when_there_is_one() {
+    let mut page = at_work(DeviceKind::BrowserCpu);
+    assert_eq!(page.on_event(1.0, Event::Network { is_online: false }), []);
+    assert!(page.endurance.is_offline);
+    let actions = page.on_event(2.0, Event::Network { is_online: true });
+    assert!(actions.contains(&Action::AskAgain) && !page.endurance.is_offline);
+    page.on_event(3.0, Event::RunArrived(Box::new(fixture::status())));
+    assert_eq!(page.on_event(4.0, Event::Network { is_online: false }), [Action::AskAgain], "it may hang");
+}
+
+#[test]
+fn a_new_version_is_taken_while_nobody_looks_and_nothing_is_done() {
+    let mut page = fixture::page();
+    assert_eq!(page.on_event(0.0, Event::Hidden), []);
+    assert_eq!(page.on_event(1.0, Event::NewVersion { is_hidden: false }), []);
+    assert!(page.endurance.has_new_version);
+    assert_eq!(page.on_event(2.0, Event::Hidden), [Action::Reload]);
+    let mut page = at_work(DeviceKind::BrowserCpu);
+    assert_eq!(page.on_event(1.0, Event::NewVersion { is_hidden: true }), []);
+    assert_eq!(page.on_event(2.0, Event::Reload), [Action::Reload], "the visitor may");
+}

@@ -1,0 +1,291 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_protocol::contribute::DeviceKind;
+
+use super::*;
+use crate::conduct::Change;
+use crate::fixture;
+use crate::kept::Kept;
+
+/// Several pages with what they told each other and their workers.
+struct Browser {
+    pages: Vec<Page>,
+    /// Of each tab: what its own worker was told.
+    posted: Vec<Vec<PageToPeer>>,
+    n_workers: Vec<u32>,
+    others: Vec<Vec<Action>>,
+}
+
+fn lead() -> Event {
+    Event::Tabs(TabEvent::Lead { identity: Some(vec![7; 32]), way: None })
+}
+
+impl Browser {
+    /// The first one leads.
+    fn open(n_tabs: usize) -> Self {
+        let page = |idx: usize| fixture::page().asking_from(1000 * idx as u32).among_tabs();
+        let mut browser = Self {
+            pages: (0..n_tabs).map(page).collect(),
+            posted: vec![Vec::new(); n_tabs],
+            n_workers: vec![0; n_tabs],
+            others: vec![Vec::new(); n_tabs],
+        };
+        browser.happens(0, 0.0, lead());
+        for idx in 1..n_tabs {
+            browser.happens(idx, 0.0, Event::Tabs(TabEvent::Follow));
+        }
+        browser
+    }
+
+    fn happens(&mut self, idx: usize, now_ms: f64, event: Event) {
+        for action in self.pages[idx].on_event(now_ms, event) {
+            match action {
+                Action::Tell(message) => {
+                    for other in (0..self.pages.len()).filter(|other| *other != idx) {
+                        self.happens(other, now_ms, Event::Tabs(TabEvent::Heard(message.clone())));
+                    }
+                }
+                Action::Post(message) => self.posted[idx].push(message),
+                Action::SpawnPeer => self.n_workers[idx] += 1,
+                Action::EndPeer => self.n_workers[idx] = 0,
+                action => self.others[idx].push(action),
+            }
+        }
+    }
+
+    fn worker_says(&mut self, idx: usize, message: PeerToPage) {
+        self.happens(idx, 1.0, Event::FromPeer(message));
+    }
+
+    fn gets_ready(&mut self, idx: usize) {
+        let device = DeviceKind::BrowserCpu;
+        let (identity, peer_id, device_name) = (vec![7; 32], "12D3".to_owned(), String::new());
+        self.worker_says(idx, PeerToPage::Ready { identity, peer_id, device, device_name });
+    }
+}
+
+#[test]
+fn a_second_tab_has_no_worker_and_shows_what_the_first_one_does() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.gets_ready(0);
+    browser.worker_says(0, PeerToPage::Told(Told::Activity(Activity::Training { epoch: 4 })));
+    let contribution = Contribution { n_samples_accepted: 640, n_accepted: 2, ..Contribution::default() };
+    browser.worker_says(0, PeerToPage::Told(Told::Contribution(contribution.clone())));
+    let follower = &browser.pages[1];
+    assert_eq!(browser.n_workers, [1, 0]);
+    assert!(follower.contributing && matches!(follower.peer, Peer::Ready { .. }));
+    assert_eq!(follower.activity, Activity::Training { epoch: 4 });
+    assert_eq!(follower.contribution, contribution);
+    assert_eq!(follower.peer_id.as_deref(), Some("12D3"));
+}
+
+#[test]
+fn the_buttons_of_a_follower_act_on_the_leader() {
+    let mut browser = Browser::open(3);
+    browser.happens(2, 1.0, Event::Toggle);
+    assert_eq!(browser.n_workers, [1, 0, 0]);
+    browser.gets_ready(0);
+    assert!(browser.posted[0].contains(&PageToPeer::Start));
+    assert!(browser.pages.iter().all(|page| page.contributing));
+    browser.happens(1, 2.0, Event::Toggle);
+    assert_eq!(browser.posted[0].last(), Some(&PageToPeer::Stop));
+    assert!(browser.pages.iter().all(|page| !page.contributing));
+    assert!(browser.posted[1].is_empty() && browser.posted[2].is_empty());
+}
+
+#[test]
+fn each_tab_gets_the_answers_to_its_own_questions() {
+    let mut browser = Browser::open(2);
+    browser.happens(1, 1.0, Event::Drawn(vec![1; 784]));
+    assert_eq!(browser.n_workers, [1, 0], "a question loads the model, where the work is");
+    browser.gets_ready(0);
+    browser.happens(0, 1.0, Event::Drawn(vec![2; 784]));
+    let asked: Vec<u32> = browser.posted[0]
+        .iter()
+        .filter_map(|message| match message {
+            PageToPeer::Predict { request, .. } => Some(*request),
+            _ => None,
+        })
+        .collect();
+    let [of_follower, of_leader] = asked[..] else { panic!("{asked:?}") };
+    assert_ne!(of_follower, of_leader);
+    let answer = |request| {
+        let probabilities = if request == of_leader { vec![1.0, 0.0] } else { vec![0.0, 1.0] };
+        PeerToPage::Told(Told::Prediction { request, epoch: 5, probabilities })
+    };
+    browser.worker_says(0, answer(of_follower));
+    assert!(browser.pages[0].is_asking());
+    browser.worker_says(0, answer(of_leader));
+    let top = |idx: usize| browser.pages[idx].prediction.as_ref().unwrap().ranking[0].0;
+    assert_eq!((top(0), top(1)), (0, 1));
+}
+
+#[test]
+fn a_follower_goes_on_when_the_leader_is_closed() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.gets_ready(0);
+    browser.pages.remove(0);
+    let (mut follower, actions) = {
+        let mut follower = browser.pages.remove(0);
+        let actions = follower.on_event(2.0, lead());
+        (follower, actions)
+    };
+    assert_eq!(actions[0], Action::SpawnPeer);
+    let Action::Post(PageToPeer::Hello { identity, .. }) = &actions[1] else { panic!("{actions:?}") };
+    assert_eq!(identity.as_deref(), Some(&[7; 32][..]), "as the same peer");
+    assert!(follower.contributing && follower.role() == Role::Leading);
+    // One that was resting rests.
+    let actions = follower.on_event(3.0, Event::Toggle);
+    assert_eq!(actions.iter().filter(|action| matches!(action, Action::Post(_))).count(), 0);
+    let mut resting = Browser::open(2);
+    // While the first one does not know yet that it leads no more.
+    resting.happens(1, 2.0, lead());
+    assert_eq!(resting.n_workers, [0, 0]);
+}
+
+#[test]
+fn what_the_visitor_paused_stays_paused_when_the_leader_is_closed() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.gets_ready(0);
+    browser.happens(1, 2.0, Event::Conduct(Input::TogglePause));
+    assert_eq!(browser.posted[0].last(), Some(&PageToPeer::Stop));
+    let mut follower = browser.pages.remove(1);
+    let actions = follower.on_event(3.0, lead());
+    assert!(!actions.contains(&Action::SpawnPeer), "{actions:?}");
+    assert!(follower.contributing && follower.pause() == Some(Reason::Visitor));
+    assert!(follower.on_event(4.0, Event::Conduct(Input::TogglePause)).contains(&Action::SpawnPeer));
+}
+
+#[test]
+fn what_is_set_in_one_tab_holds_in_whichever_has_the_work_next() {
+    let mut browser = Browser::open(3);
+    let duty = |page: &Page| page.conductor.settings().duty.percent();
+    for (idx, percent) in [(0, 20), (1, 40)] {
+        browser.happens(idx, 1.0, Event::Conduct(Input::Set(Change::Duty(percent))));
+        assert_eq!(browser.pages.iter().map(duty).collect::<Vec<_>>(), [percent; 3]);
+    }
+    browser.happens(2, 2.0, Event::Toggle);
+    let mut next = browser.pages.remove(2);
+    next.on_event(3.0, lead());
+    assert_eq!(duty(&next), 40);
+}
+
+#[test]
+fn an_invitation_that_is_opened_in_a_second_tab_lets_the_first_one_in() {
+    let mut browser = Browser::open(1);
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.gets_ready(0);
+    let broken = Activity::Broken { reason: "this run is by invitation".into() };
+    browser.worker_says(0, PeerToPage::Told(Told::Activity(broken)));
+    let mut second = fixture::page().among_tabs().invited_by(Some("code".into()));
+    let follows = second.on_event(2.0, Event::Tabs(TabEvent::Follow));
+    for action in follows {
+        if let Action::Tell(message) = action {
+            browser.happens(0, 2.0, Event::Tabs(TabEvent::Heard(message)));
+        }
+    }
+    assert_eq!((browser.n_workers[0], &browser.pages[0].activity), (0, &Activity::Idle));
+    browser.happens(0, 3.0, Event::Tabs(TabEvent::Heard(TabMessage::Contribute(true))));
+    let Some(PageToPeer::Hello { invitation, .. }) = browser.posted[0].last() else {
+        panic!("{:?}", browser.posted)
+    };
+    assert_eq!((browser.n_workers[0], invitation.as_deref()), (1, Some("code")));
+}
+
+#[test]
+fn a_name_that_is_typed_in_one_tab_is_that_of_all() {
+    let mut browser = Browser::open(2);
+    browser.happens(1, 1.0, Event::NameTyped("Ada".into()));
+    browser.happens(0, 2.0, Event::Toggle);
+    browser.gets_ready(0);
+    let name = DisplayName::new("Ada").ok();
+    assert!(
+        browser.posted[0].contains(&PageToPeer::Name { name: name.clone() }),
+        "before there was a worker"
+    );
+    browser.happens(0, 3.0, Event::NameTyped("Grace".into()));
+    assert_eq!(browser.pages[1].giving.name, DisplayName::new("Grace").ok());
+}
+
+#[test]
+fn what_is_wanted_before_the_lock_is_known_is_done_by_whom_it_makes_the_leader() {
+    for (event, is_leader) in
+        [(lead(), true), (Event::Tabs(TabEvent::Unshared), true), (Event::Tabs(TabEvent::Follow), false)]
+    {
+        let mut page = fixture::page().among_tabs();
+        assert_eq!(page.on_event(0.0, Event::Toggle), [], "nobody has a worker yet");
+        let actions = page.on_event(1.0, event);
+        assert_eq!(actions.contains(&Action::SpawnPeer), is_leader, "{actions:?}");
+        let asks = actions.contains(&Action::Tell(TabMessage::Contribute(true)));
+        assert_eq!(asks, !is_leader, "{actions:?}");
+        assert!(page.contributing);
+    }
+}
+
+#[test]
+fn a_leader_that_does_not_answer_is_replaced_and_ends_its_worker() {
+    let mut page = fixture::page().among_tabs();
+    let actions = page.on_event(0.0, Event::Tabs(TabEvent::Follow));
+    assert!(actions.contains(&Action::TickIn { delay_ms: SILENCE_MAX_MS }), "{actions:?}");
+    assert_eq!(page.on_event(5.0, Event::Tabs(TabEvent::Tick)), []);
+    page.on_event(6.0, Event::Toggle);
+    let over = f64::from(SILENCE_MAX_MS);
+    assert_eq!(page.on_event(over, Event::Tabs(TabEvent::Tick)), [Action::TakeLead]);
+    assert!(page.on_event(over, lead()).contains(&Action::SpawnPeer), "and what was wanted is done");
+    assert_eq!(page.on_event(over, Event::Tabs(TabEvent::Tick)), []);
+
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.happens(0, 2.0, Event::Tabs(TabEvent::Deposed));
+    assert_eq!((browser.n_workers[0], browser.pages[0].role()), (0, Role::Following));
+
+    // It does not take the lock back from one that it does not understand, unless its visitor wants it to.
+    let mut page = fixture::page().among_tabs();
+    page.on_event(0.0, lead());
+    page.on_event(1.0, Event::Tabs(TabEvent::Deposed));
+    assert_eq!(page.on_event(2.0 + over, Event::Tabs(TabEvent::Tick)), []);
+    page.on_event(3.0 + over, Event::Toggle);
+    assert_eq!(page.on_event(3.0 + 2.0 * over, Event::Tabs(TabEvent::Tick)), [Action::TakeLead]);
+}
+
+#[test]
+fn a_leader_that_answers_is_left_in_peace() {
+    let mut browser = Browser::open(2);
+    browser.happens(1, 1.0, Event::Toggle);
+    browser.happens(1, 60_000.0, Event::Tabs(TabEvent::Tick));
+    assert!(!browser.others[1].contains(&Action::TakeLead));
+}
+
+#[test]
+fn a_receipt_is_written_down_once_and_looked_up_by_the_others() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.gets_ready(0);
+    let receipt = Box::new(fixture::receipt("garments", 1));
+    browser.worker_says(0, PeerToPage::Told(Told::Receipt(receipt.clone())));
+    assert!(browser.others[0].contains(&Action::Remember(receipt)));
+    assert!(browser.others[1].contains(&Action::Recall));
+    assert!(
+        !browser.others[1]
+            .iter()
+            .any(|action| matches!(action, Action::Remember(_) | Action::KeepIdentity(_)))
+    );
+    let mut kept = Kept::default();
+    kept.add(fixture::receipt("garments", 1));
+    browser.happens(1, 2.0, Event::Remembered(kept));
+    assert!(browser.pages[1].given().is_some());
+}
+
+#[test]
+fn tabs_are_for_themselves_where_there_are_no_locks() {
+    let mut page = fixture::page();
+    assert_eq!(page.role(), Role::Alone);
+    let actions = page.on_event(0.0, Event::Toggle);
+    assert_eq!(actions[0], Action::SpawnPeer);
+    let heard = Event::Tabs(TabEvent::Heard(TabMessage::Contribute(false)));
+    assert_eq!(page.on_event(1.0, heard), []);
+    assert!(page.contributing);
+}

@@ -1,0 +1,82 @@
+//! What the model puts into the blanks of a text.
+
+use web_sys::Element;
+
+use crate::dom::{DomError, Field, by_id, create};
+use crate::format;
+use crate::state::{Filling, Page, Peer};
+
+pub(crate) struct FillingView {
+    section: Field,
+    said: Field,
+    epoch: Field,
+    list: Element,
+    shown: Vec<String>,
+}
+
+impl FillingView {
+    pub(crate) fn find() -> Result<Self, DomError> {
+        Ok(Self {
+            section: Field::find("fill")?,
+            said: Field::find("fill-said")?,
+            epoch: Field::find("fill-epoch")?,
+            list: by_id("fills")?,
+            shown: Vec::new(),
+        })
+    }
+
+    pub(crate) fn draw(&mut self, page: &Page) {
+        let is_there = page.models.as_ref().is_some_and(|models| models.latest.is_some());
+        self.section.set_hidden(!page.is_of_text() || !is_there || !page.is_supported());
+        let is_loading = matches!(page.peer, Peer::Loading { .. });
+        self.said.set_text(&said(&page.filling, is_loading));
+        let (epoch, lines): (Option<u64>, Vec<String>) = match &page.filling.answer {
+            Some(Ok((epoch, blanks))) => (Some(*epoch), blanks.iter().map(|guesses| line(guesses)).collect()),
+            _ => (None, Vec::new()),
+        };
+        let text = epoch.map(|epoch| format!("The model after {}.", format::counted(epoch, "step", "steps")));
+        self.epoch.set_number(&text.unwrap_or_default(), epoch.map_or(f64::NAN, |epoch| epoch as f64));
+        if self.shown != lines {
+            self.list.set_text_content(None);
+            for text in &lines {
+                if let Ok(item) = create::<Element>("li") {
+                    // As text, never as markup.
+                    item.set_text_content(Some(text));
+                    let _ = self.list.append_child(&item);
+                }
+            }
+            self.shown = lines;
+        }
+    }
+}
+
+fn said(filling: &Filling, is_loading: bool) -> String {
+    match (&filling.open, &filling.answer) {
+        (Some(_), _) if is_loading => "Fetching the model first…".into(),
+        (Some(_), _) => "Looking…".into(),
+        (None, Some(Err(reason))) => format!("That does not work: {reason}."),
+        (None, Some(Ok(_))) => "For each blank, what the model thinks likeliest:".into(),
+        (None, None) => "Put ___ where a word is missing.".into(),
+    }
+}
+
+/// `house 45.0 %, barn 12.3 %, field 3.1 %`
+fn line(guesses: &[(String, f32)]) -> String {
+    let texts: Vec<String> =
+        guesses.iter().map(|(piece, share)| format!("{piece} {}", format::percent(*share))).collect();
+    texts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guesses_are_a_line_and_failures_a_sentence() {
+        assert_eq!(line(&[("house".into(), 0.45), ("barn".into(), 0.1)]), "house 45.0 %, barn 10.0 %");
+        let failed = Filling { answer: Some(Err("no blank".into())), ..Filling::default() };
+        assert_eq!(said(&failed, false), "That does not work: no blank.");
+        let open = Filling { open: Some("x".into()), ..Filling::default() };
+        assert_eq!(said(&open, true), "Fetching the model first…");
+    }
+}

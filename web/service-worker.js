@@ -1,0 +1,110 @@
+// Keeps the page for visits without a network, so that it can be installed. One cache holds one build of the
+// page, whole and checked, or is not there: a page and what belongs to it are never of two builds.
+// Never touches the run's own answers (/api), nor the training program, which worker.js keeps.
+
+const PREFIX = "barnraise-page-";
+const KEPT = PREFIX + "{{sha256:*}}";
+const PARTS = [
+  ["/index.html", "{{bytes:index.html}}", "{{sha256:index.html}}"],
+  ["/manifest.webmanifest", "{{bytes:manifest.webmanifest}}", "{{sha256:manifest.webmanifest}}"],
+  ["{{asset:style.css}}", "{{bytes:style.css}}", "{{sha256:style.css}}"],
+  ["{{asset:icon.svg}}", "{{bytes:icon.svg}}", "{{sha256:icon.svg}}"],
+  ["{{asset:boot.js}}", "{{bytes:boot.js}}", "{{sha256:boot.js}}"],
+  ["{{asset:page.js}}", "{{bytes:page.js}}", "{{sha256:page.js}}"],
+  ["{{asset:page_bg.wasm}}", "{{bytes:page_bg.wasm}}", "{{sha256:page_bg.wasm}}"],
+  ["{{asset:worker.js}}", "{{bytes:worker.js}}", "{{sha256:worker.js}}"],
+  ["{{asset:peer.js}}", "{{bytes:peer.js}}", "{{sha256:peer.js}}"],
+];
+// One page for every run, each at its own address, and for the list of them.
+const PAGES = /^\/(index\.html|runs\/|run\/[a-z0-9-]+\/)?$/;
+// How long a kept page waits for a newer one.
+const PATIENCE_MS = 3000;
+// Builds that are kept at a time, while tabs of older ones are open.
+const BUILDS_MAX = 3;
+
+async function isRight(response, bytes, sha256) {
+  if (!response.ok || response.redirected) return false;
+  const body = await response.clone().arrayBuffer();
+  if (body.byteLength !== Number(bytes)) return false;
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", body));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("") === sha256;
+}
+
+// What the browser's own cache has may be broken or old: then the server is asked.
+async function get([address, bytes, sha256]) {
+  const known = await fetch(address, { cache: address.startsWith("/assets/") ? "default" : "no-cache" });
+  if (await isRight(known, bytes, sha256)) return known;
+  const fresh = await fetch(address, { cache: "reload" });
+  if (await isRight(fresh, bytes, sha256)) return fresh;
+  throw new Error(`${address} came broken, or is of another build`);
+}
+
+async function install() {
+  // All of it before any of it is kept.
+  const parts = await Promise.all(PARTS.map(get));
+  // Made anew, so that the newest is listed last: pages tell by that whether they are of it.
+  await caches.delete(KEPT);
+  const cache = await caches.open(KEPT);
+  try {
+    await Promise.all(parts.map((part, index) => cache.put(PARTS[index][0], part)));
+  } catch (error) {
+    await caches.delete(KEPT);
+    throw error;
+  }
+}
+
+const builds = async () => (await caches.keys()).filter((name) => name.startsWith(PREFIX) && name !== KEPT);
+
+// Older builds go when no tab can be showing one, but for the one that asked for this.
+async function activate() {
+  const windows = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
+  const older = await builds();
+  const n_kept = windows.length > 1 ? BUILDS_MAX - 1 : 0;
+  await Promise.all(older.slice(0, Math.max(older.length - n_kept, 0)).map((name) => caches.delete(name)));
+  await self.clients.claim();
+}
+
+// Never makes a cache that is gone anew, as opening it would: pages tell their build by the newest one. Where the
+// browser cannot read what it keeps, the server has it.
+const look = (cacheName, address) =>
+  caches.match(address, { cacheName, ignoreVary: true }).catch(() => undefined);
+
+async function find(address) {
+  const older = await builds().catch(() => []);
+  for (const name of [KEPT, ...older.reverse()]) {
+    const found = await look(name, address);
+    if (found) return found;
+  }
+  return undefined;
+}
+
+async function navigate(request) {
+  const kept = look(KEPT, "/index.html");
+  // A server that is starting or overloaded has no newer page either.
+  const fresh = fetch(request).then(async (response) => (response.status < 500 ? response : ((await kept) ?? response)));
+  const late = new Promise((resolve) => setTimeout(resolve, PATIENCE_MS)).then(() => kept);
+  try {
+    return (await Promise.race([fresh, late])) ?? (await fresh);
+  } catch (error) {
+    const page = await kept;
+    if (page) return page;
+    throw error;
+  }
+}
+
+self.addEventListener("install", (event) => event.waitUntil(install()));
+self.addEventListener("activate", (event) => event.waitUntil(activate()));
+// From a page that is about to be loaded again.
+self.addEventListener("message", (event) => {
+  if (event.data === "take-over") self.skipWaiting();
+});
+self.addEventListener("fetch", (event) => {
+  const { request } = event;
+  const { origin, pathname } = new URL(request.url);
+  if (request.method !== "GET" || origin !== self.location.origin) return;
+  if (request.mode === "navigate") {
+    if (PAGES.test(pathname)) event.respondWith(navigate(request));
+  } else if (pathname.startsWith("/assets/") || pathname === "/manifest.webmanifest") {
+    event.respondWith(find(pathname).then((found) => found ?? fetch(request)));
+  }
+});
