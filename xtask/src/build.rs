@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::assets::{self, Sources};
+use crate::check;
 use crate::compress::Effort;
 use crate::process;
 use crate::setup;
@@ -22,7 +23,8 @@ const PAGE_FOLDER: &str = "BARNRAISE_PAGE";
 pub(crate) enum NativeProfile {
     /// Quick to build; what computes is optimized all the same.
     Dev,
-    /// Likewise, together with the tests and with the features that they add to dependencies.
+    /// Likewise, linted, the page inside, together with the tests and with the features that they add
+    /// to dependencies.
     Tests,
     /// Everything optimized, and the page inside.
     Release,
@@ -71,7 +73,8 @@ pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<Pa
     let folder = match profile {
         NativeProfile::Dev => "debug",
         NativeProfile::Tests => {
-            command.arg("--tests");
+            check::with_lints(command.arg("--all-targets"));
+            with_page(&mut command, workspace);
             "debug"
         }
         NativeProfile::Release => {

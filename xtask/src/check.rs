@@ -1,37 +1,45 @@
 //! The quick one: format, lints, unit tests.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::process;
 use crate::test_run::{self, Totals};
 use crate::toolchain::WasmToolchain;
 use crate::wasm;
-use crate::workspace::{PEER_MODULE, Workspace};
+use crate::workspace::{BROWSER_MODULES, Workspace};
 
 /// Formats nothing, changes nothing: fails where something is not as it should be.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    lint(workspace)?;
+    format(workspace)?;
+    println!("check: lints");
+    let mut command = workspace.cargo();
+    command.arg("build").args(Workspace::native_selection()).arg("--all-targets");
+    process::run(with_lints(&mut command))?;
     let mut totals = Totals::default();
     println!("check: unit tests");
-    test_run::cargo_test(workspace, &["--lib", "--bins"], &[], &mut totals)?;
+    let mut command = test_run::cargo_test(workspace);
+    command.args(["--lib", "--bins"]);
+    test_run::add_up(command, &mut totals)?;
     totals.finish()
 }
 
-/// Format and clippy with warnings as errors.
-pub(crate) fn lint(workspace: &Workspace) -> Result<()> {
+/// Everything is formatted.
+pub(crate) fn format(workspace: &Workspace) -> Result<()> {
     println!("check: format");
-    process::run(workspace.cargo().args(["fmt", "--all", "--check"]))?;
-    println!("check: clippy");
-    let mut command = workspace.cargo();
-    command.arg("clippy").args(Workspace::native_selection());
-    process::run(command.args(["--all-targets", "--quiet", "--", "-D", "warnings"]))
+    process::run(workspace.cargo().args(["fmt", "--all", "--check"]))
 }
 
-/// The module that does not compile natively is linted for the browser: after it was built, because
-/// that takes a check of all that it depends on, and not in the quick run.
-pub(crate) fn lint_peer(workspace: &Workspace, toolchain: WasmToolchain) -> Result<()> {
-    println!("check: clippy of {PEER_MODULE}");
-    let mut command = toolchain.cargo(workspace, "clippy")?;
-    command.args(["--profile", wasm::PROFILE, "-p", PEER_MODULE, "--quiet", "--", "-D", "warnings"]);
-    process::run(&mut command)
+/// Clippy compiles the members, with warnings as errors: one build lints and makes what is run, where
+/// `cargo clippy` would have all dependencies checked beside their being built. The variables are those
+/// that it sets itself.
+pub(crate) fn with_lints(command: &mut Command) -> &mut Command {
+    command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", "-Dwarnings")
+}
+
+/// The modules as the browser gets them, linted, after they were built: what they depend on is there.
+pub(crate) fn lint_browser_modules(workspace: &Workspace, toolchain: WasmToolchain) -> Result<()> {
+    println!("check: lints of the browser modules");
+    process::run(with_lints(&mut wasm::cargo_build(workspace, toolchain, &BROWSER_MODULES)?))
 }

@@ -1,8 +1,8 @@
 //! Every test there is, browsers included, and one line with the totals.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -77,40 +77,45 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let browser = setup::for_tests()?;
     let toolchain = setup::for_build()?;
     toolchain.ensure_clippy()?;
-    check::lint(workspace)?;
+    check::format(workspace)?;
     build::web(workspace, toolchain, Effort::Quick)?;
-    check::lint_peer(workspace, toolchain)?;
+    check::lint_browser_modules(workspace, toolchain)?;
     let binary = build::native(workspace, NativeProfile::Tests)?;
     let mut totals = Totals::default();
     println!("test: everything");
-    let environment = environment(workspace, &browser, &binary);
-    cargo_test(workspace, &[], &environment, &mut totals)?;
-    run_again(workspace, &environment, &mut totals)?;
+    let test = || {
+        let mut command = cargo_test(workspace);
+        build::with_page(&mut command, workspace);
+        command.envs(environment(workspace, &browser, &binary));
+        command
+    };
+    add_up(test(), &mut totals)?;
+    run_again(test(), &mut totals)?;
     check_cuda(workspace)?;
     fuzz::check(workspace)?;
     totals.finish()
 }
 
 /// What the tests that start browsers and backbones look for.
-fn environment(workspace: &Workspace, browser: &Browser, binary: &Path) -> Vec<(&'static str, String)> {
-    vec![
-        ("CHROME", browser.chrome.display().to_string()),
-        ("CHROMEDRIVER", browser.chromedriver.display().to_string()),
-        ("BARNRAISE_BIN", binary.display().to_string()),
-        ("BARNRAISE_WEB_ROOT", workspace.web_root().display().to_string()),
+fn environment(workspace: &Workspace, browser: &Browser, binary: &Path) -> [(&'static str, PathBuf); 4] {
+    [
+        ("CHROME", browser.chrome.clone()),
+        ("CHROMEDRIVER", browser.chromedriver.clone()),
+        ("BARNRAISE_BIN", binary.to_owned()),
+        ("BARNRAISE_WEB_ROOT", workspace.web_root()),
     ]
 }
 
-/// Runs tests of the native members, shows their output and adds up the results.
-pub(crate) fn cargo_test(
-    workspace: &Workspace,
-    targets: &[&str],
-    environment: &[(&str, String)],
-    totals: &mut Totals,
-) -> Result<()> {
+/// `cargo test` of the native members, as they are built for it.
+pub(crate) fn cargo_test(workspace: &Workspace) -> Command {
     let mut command = workspace.cargo();
-    command.args(["test", "--no-fail-fast"]).args(Workspace::native_selection()).args(targets);
-    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    command.args(["test", "--no-fail-fast"]).args(Workspace::native_selection());
+    check::with_lints(&mut command);
+    command
+}
+
+/// Runs tests, shows their output and adds up the results.
+pub(crate) fn add_up(mut command: Command, totals: &mut Totals) -> Result<()> {
     command.stdout(Stdio::piped());
     let mut child =
         command.spawn().with_context(|| format!("cannot start {}", process::describe(&command)))?;
@@ -128,16 +133,15 @@ pub(crate) fn cargo_test(
 
 /// Processes and browsers share the machine with whatever else runs there. Where few tests failed and
 /// all are of that kind, each gets a second run, and whoever passes only then is named at the end.
-fn run_again(workspace: &Workspace, environment: &[(&str, String)], totals: &mut Totals) -> Result<()> {
+fn run_again(mut test: Command, totals: &mut Totals) -> Result<()> {
     let names = totals.failed.clone();
     if names.is_empty() || names.len() > N_AGAIN_MAX || names.len() as u64 != totals.n_failed {
         return Ok(());
     }
     println!("test: once more what failed: {}", names.join(", "));
-    let mut targets = vec!["--test", "*", "--", "--exact"];
-    targets.extend(names.iter().map(String::as_str));
+    test.args(["--test", "*", "--", "--exact"]).args(&names);
     let mut again = Totals::default();
-    cargo_test(workspace, &targets, environment, &mut again)?;
+    add_up(test, &mut again)?;
     // Unit tests are not among those: what failed there has failed.
     if again.n_passed + again.n_failed == totals.n_failed {
         totals.on_second_run(&again);
@@ -145,14 +149,13 @@ fn run_again(workspace: &Workspace, environment: &[(&str, String)], totals: &mut
     Ok(())
 }
 
-/// Type-checks the CUDA path. Its build script downloads an LLVM unless it believes to be on docs.rs.
-/// The selection is that of clippy, so that most of it is checked already.
+/// Type-checks the CUDA path, all of which is in one member. The build script of a dependency downloads an
+/// LLVM unless it believes to be on docs.rs.
 fn check_cuda(workspace: &Workspace) -> Result<()> {
-    println!("test: type-check of the CUDA device, and of a page inside the program");
+    println!("test: type-check of the CUDA device");
     let mut command = workspace.cargo();
-    command.env("DOCS_RS", "1").arg("check").args(Workspace::native_selection());
-    build::with_page(&mut command, workspace);
-    process::run(command.args(["--all-targets", "--quiet", "--features", "barnraise-native/cuda"]))
+    command.env("DOCS_RS", "1").args(["check", "--quiet", "-p", "barnraise-learning", "--features", "cuda"]);
+    process::run(&mut command)
 }
 
 #[cfg(test)]

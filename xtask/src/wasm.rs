@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
@@ -17,7 +18,7 @@ use crate::process;
 use crate::toolchain::{TARGET, WasmToolchain};
 use crate::workspace::{BENCH_MODULE, BROWSER_MODULES, Workspace};
 
-pub(crate) const PROFILE: &str = "wasm";
+const PROFILE: &str = "wasm";
 /// Raise when the steps after cargo change in a way that the versions below do not show.
 const PIPELINE_VERSION: u32 = 3;
 
@@ -37,12 +38,21 @@ pub(crate) fn build_bench(workspace: &Workspace, toolchain: WasmToolchain) -> Re
 
 fn compile(workspace: &Workspace, toolchain: WasmToolchain, packages: &[&str]) -> Result<()> {
     println!("build: the browser modules ({toolchain:?} toolchain; a quarter of an hour the first time)");
+    process::run(&mut cargo_build(workspace, toolchain, packages)?)
+}
+
+/// The command that compiles some of the modules.
+pub(crate) fn cargo_build(
+    workspace: &Workspace,
+    toolchain: WasmToolchain,
+    packages: &[&str],
+) -> Result<Command> {
     let mut command = toolchain.cargo(workspace, "build")?;
     command.args(["--profile", PROFILE]);
     for package in packages {
         command.args(["-p", package]);
     }
-    process::run(&mut command)
+    Ok(command)
 }
 
 /// JavaScript and wasm of one package, in a folder of its own, `page.js` and `page_bg.wasm`.

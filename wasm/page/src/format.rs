@@ -16,7 +16,7 @@ pub(crate) fn count(value: u64) -> String {
 /// A round number of megabytes that somebody chose: no digit behind the point.
 pub(crate) fn megabytes(mb: u32) -> String {
     match mb {
-        1000.. if mb % 1000 == 0 => format!("{} GB", mb / 1000),
+        1000.. if mb.is_multiple_of(1000) => format!("{} GB", mb / 1000),
         mb => format!("{mb} MB"),
     }
 }
