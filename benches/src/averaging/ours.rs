@@ -150,10 +150,9 @@ pub(crate) fn peer(args: &PeerArgs, runtime: &Runtime) -> Result<()> {
         });
         let peers: Vec<PeerKey> = addresses.iter().map(key).collect::<Result<_>>()?;
         let config = if args.patient { patient() } else { Config::default() };
-        let base = noise(args.n_values);
         while let Ok(round) = line() {
             let group = Arc::new(group(&round, &peers, &n_reduced, args)?);
-            let values: Vec<f32> = base.iter().map(|value| value + me as f32).collect();
+            let values: Vec<f32> = noise(args.n_values).map(|value| value + me as f32).collect();
             println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
             line()?;
             let averaged = hub.average(&native, &config, &group, &peers[me], values).await?;
@@ -161,8 +160,8 @@ pub(crate) fn peer(args: &PeerArgs, runtime: &Runtime) -> Result<()> {
             println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
             line()?;
             let mean = (peers.len() - 1) as f64 / 2.0;
-            let off = |(value, base): (&f32, &f32)| (f64::from(*value) - f64::from(*base) - mean).abs();
-            let error = averaged.values.iter().zip(&base).map(off).fold(0.0, f64::max);
+            let off = |(value, base): (&f32, f32)| (f64::from(*value) - f64::from(base) - mean).abs();
+            let error = averaged.values.iter().zip(noise(args.n_values)).map(off).fold(0.0, f64::max);
             println!("{}", serde_json::to_string(&Done { error })?);
         }
         Ok(())
@@ -202,8 +201,8 @@ fn patient() -> Config {
     }
 }
 
-/// About as large as hivemind's.
-fn noise(n_values: usize) -> Vec<f32> {
+/// About as large as hivemind's. Made anew whenever it is wanted: to keep it would be memory that no averaging needs.
+fn noise(n_values: usize) -> impl Iterator<Item = f32> {
     let mut random = SplitMix64::new(1);
-    (0..n_values).map(|_| (random.next_u64() >> 40) as f32 / (1 << 22) as f32 - 2.0).collect()
+    (0..n_values).map(move |_| (random.next_u64() >> 40) as f32 / (1 << 22) as f32 - 2.0)
 }
