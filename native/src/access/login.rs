@@ -52,6 +52,8 @@ pub struct Login {
     provider: Provider,
     /// Whether cookies travel over HTTPS only.
     is_secure: bool,
+    /// Where browsers send the cookie.
+    cookie_path: String,
     under_way: Arc<Mutex<HashMap<String, UnderWay>>>,
 }
 
@@ -109,7 +111,8 @@ impl Login {
         let provider = Provider::new(oidc, secret, format!("{page}{CALLBACK_PATH}"));
         let provider = provider.map_err(|_| AccessError::Page { got: page.clone() })?;
         let is_secure = page.starts_with("https://");
-        Ok(Some(Self { authority: authority.clone(), provider, is_secure, under_way: Arc::default() }))
+        let (authority, cookie_path) = (authority.clone(), cookie_path(&page));
+        Ok(Some(Self { authority, provider, is_secure, cookie_path, under_way: Arc::default() }))
     }
 
     /// The three routes, and what their pages look like.
@@ -152,7 +155,8 @@ impl Login {
         let secure = if self.is_secure { "; Secure" } else { "" };
         // Lax, not Strict: the provider's redirect is a navigation from another site.
         let text = format!(
-            "{COOKIE}={value}; Path=/login; Max-Age={}; HttpOnly; SameSite=Lax{secure}",
+            "{COOKIE}={value}; Path={}; Max-Age={}; HttpOnly; SameSite=Lax{secure}",
+            self.cookie_path,
             max_age.as_secs()
         );
         HeaderValue::try_from(text).map_err(|_| LoginError::Inside)
@@ -289,6 +293,13 @@ fn escape(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
+/// Where the login is below the page's address, which may be that of one of several runs: elsewhere the browser would
+/// not send the cookie, and nobody could sign in.
+fn cookie_path(page: &str) -> String {
+    let from_host = page.split_once("://").map_or(page, |(_, from_host)| from_host);
+    from_host.split_once('/').map_or_else(|| "/login".to_owned(), |(_, run)| format!("/{run}/login"))
+}
+
 /// By value, for `map_err`.
 #[allow(clippy::needless_pass_by_value)]
 fn inside<E: std::fmt::Display>(error: E) -> LoginError {
@@ -305,5 +316,20 @@ impl IntoResponse for LoginError {
             Self::Inside => StatusCode::BAD_GATEWAY,
         };
         page_response(status, &format!("<h1>Not signed in</h1><p>{}</p>", escape(&self.to_string())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cookie_comes_back_to_a_run_among_several() {
+        assert_eq!(cookie_path("https://barn.example"), "/login");
+        assert_eq!(cookie_path("http://127.0.0.1:8080"), "/login");
+        assert_eq!(cookie_path("https://barn.example/run/a"), "/run/a/login");
+        // Where the provider sends the browser is below it.
+        let callback = ["/run/a", CALLBACK_PATH].concat();
+        assert!(callback.starts_with(&cookie_path("https://barn.example/run/a")), "{callback}");
     }
 }
