@@ -82,6 +82,11 @@ impl fmt::Display for Network {
 }
 
 impl Network {
+    /// Whether there is no other address of its kind.
+    pub fn is_everybody(&self) -> bool {
+        self.prefix == 0
+    }
+
     /// Whether the address is one of them.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
