@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -281,6 +282,12 @@ impl Api {
             (None, Some(folder), Some(config)) => format!("http://{}", served_at(folder, config)?),
             _ => bail!("--config or --url says where the backbone is"),
         };
+        // An address that the run's folder names is of this machine.
+        if target.url.as_deref().is_some_and(is_exposed) {
+            tracing::warn!(
+                "the token travels unencrypted to --url: a tunnel keeps it from whoever listens (ssh -L)"
+            );
+        }
         let token_file = target.token_file.clone().or_else(|| folder.map(|folder| folder.join(TOKEN_FILE)));
         let token = read_token(&token_file.context("--config or --token-file says where the token is")?)?;
         let run = target.run.clone().or_else(|| config.map(|config| config.run.id));
@@ -406,6 +413,15 @@ impl Api {
     }
 }
 
+/// Whether what is said to this address passes other machines in the clear.
+fn is_exposed(base: &str) -> bool {
+    let Ok(uri) = base.parse::<ureq::http::Uri>() else { return false };
+    let host = uri.host().unwrap_or_default();
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let is_here = host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());
+    uri.scheme_str() == Some("http") && !is_here
+}
+
 /// Where the backbone of a run serves its operator: where it said so when it started, else where it is told to.
 fn served_at(folder: &Path, config: &RunConfig) -> anyhow::Result<std::net::SocketAddr> {
     let said = std::fs::read_to_string(folder.join(ADDRESS_FILE)).ok();
@@ -420,6 +436,18 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn a_token_in_the_clear_is_noticed() {
+        for here in
+            ["http://127.0.0.1:8082", "http://[::1]:8082", "http://localhost:8082", "https://barn.example"]
+        {
+            assert!(!is_exposed(here), "{here}");
+        }
+        for elsewhere in ["http://10.0.0.1:8082", "http://barn.example", "http://[2001:db8::1]:8082"] {
+            assert!(is_exposed(elsewhere), "{elsewhere}");
+        }
+    }
 
     #[test]
     fn ids_stand_in_paths_and_nothing_else_does() {
