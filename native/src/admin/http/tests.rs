@@ -62,8 +62,8 @@ async fn a_word_that_takes_long_is_in_the_log_with_its_outcome_all_the_same() {
     assert!(matches!(told, Err(Problem::Timeout)), "{told:?}");
     let outcomes =
         || -> Vec<String> { admin.audit.newest(9).unwrap().into_iter().map(|entry| entry.outcome).collect() };
-    assert_eq!(outcomes(), ["begun"], "nobody knows yet");
     let Some(CoreEvent::Operator(asked)) = heard.recv().await else { panic!("a word is wanted") };
+    assert_eq!(outcomes(), ["begun"], "nobody knows yet");
     asked.answer.send(Err(WordError::NotBlocked)).unwrap();
     while outcomes().len() < 2 {
         tokio::task::yield_now().await;
