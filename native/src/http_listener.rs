@@ -1,10 +1,11 @@
 //! The page's connections, bounded: how many there are, and how long one may keep its place for nothing.
 //!
 //! A visitor who connects and asks nothing, asks byte by byte, or does not take its answer, would otherwise hold
-//! a file of the process for ever; when there are none left, contributors get no connection either.
+//! a file of the process for ever; when there are none left, contributors get no connection either. One address does not
+//! get all places, however often it comes.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -17,6 +18,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
+use crate::visitors::{Network, Seat, Seats, Visitor, source_of};
+
+/// One address has one part of so many of the places at most.
+const SHARES: usize = 4;
+
 /// A listener whose connections are bounded; further ones wait until a place is free.
 #[derive(Debug)]
 pub struct BoundedListener {
@@ -24,6 +30,24 @@ pub struct BoundedListener {
     places: Arc<Semaphore>,
     timeout: Duration,
     node: Option<Node>,
+    share: Option<Share>,
+}
+
+/// How many places one address may have.
+#[derive(Debug)]
+struct Share {
+    seats: Seats,
+    /// Behind these are many.
+    proxies: Arc<[Network]>,
+}
+
+impl Share {
+    /// A place for a connection from there, unless that address has its share.
+    fn take(&self, remote: IpAddr) -> Option<Seat> {
+        let is_of_many = remote.to_canonical().is_loopback()
+            || self.proxies.iter().any(|network| network.contains(remote));
+        self.seats.take((!is_of_many).then(|| Visitor(source_of(remote))))
+    }
 }
 
 /// One of its connections. It ends when nothing was written to it for too long, whatever is the reason: no
@@ -34,6 +58,7 @@ pub struct BoundedConnection {
     timeout: Duration,
     timer: Pin<Box<Sleep>>,
     node: Option<Node>,
+    _seat: Option<Seat>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -42,7 +67,16 @@ impl BoundedListener {
     /// one.
     pub fn new(listener: TcpListener, connections: usize, timeout: Duration, node: Option<Node>) -> Self {
         let places = Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)));
-        Self { listener, places, timeout, node }
+        Self { listener, places, timeout, node, share: None }
+    }
+
+    /// With a bound for each address: a quarter of the places. This machine and `proxies`, behind which there may be
+    /// many, have none; connections beyond are ended at once.
+    #[must_use]
+    pub fn shared(self, proxies: &[Network]) -> Self {
+        let n_of_one_max = self.places.available_permits().div_ceil(SHARES);
+        let seats = Seats::new(usize::MAX, n_of_one_max);
+        Self { share: Some(Share { seats, proxies: proxies.into() }), ..self }
     }
 }
 
@@ -51,14 +85,25 @@ impl Listener for BoundedListener {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (BoundedConnection, SocketAddr) {
-        let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
-            // It is never closed.
-            return std::future::pending().await;
-        };
-        let (stream, address) = Listener::accept(&mut self.listener).await;
-        let timer = Box::pin(tokio::time::sleep(self.timeout));
-        let node = self.node.clone();
-        (BoundedConnection { stream, timeout: self.timeout, timer, node, _place: place }, address)
+        loop {
+            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
+                // It is never closed.
+                return std::future::pending().await;
+            };
+            let (stream, address) = Listener::accept(&mut self.listener).await;
+            let seat = self.share.as_ref().map(|share| share.take(address.ip()));
+            if matches!(seat, Some(None)) {
+                if let Some(node) = &self.node {
+                    node.count(Misdeed::ConnectionsOfAddress);
+                }
+                continue;
+            }
+            let (timeout, node) = (self.timeout, self.node.clone());
+            let timer = Box::pin(tokio::time::sleep(timeout));
+            let seat = seat.flatten();
+            let connection = BoundedConnection { stream, timeout, timer, node, _seat: seat, _place: place };
+            return (connection, address);
+        }
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -129,6 +174,24 @@ mod tests {
         let mut text = String::new();
         stream.read_to_string(&mut text).await.unwrap();
         text
+    }
+
+    #[tokio::test]
+    async fn one_address_does_not_get_all_places() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = BoundedListener::new(listener, 8, Duration::from_secs(30), None);
+        let share = listener.shared(&["10.0.0.0/8".parse().unwrap()]).share.unwrap();
+        let take = |remote: &str| share.take(remote.parse().unwrap());
+        let held = [take("2001:db8::1"), take("2001:db8::2")];
+        assert!(held.iter().all(Option::is_some));
+        assert!(take("2001:db8::3").is_none(), "one /64 is one address, and has its quarter");
+        assert!(take("198.51.100.7").is_some(), "there is room for another one");
+        for many in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3"] {
+            let held: Vec<_> = (0..20).map(|_| take(many)).collect();
+            assert!(held.iter().all(Option::is_some), "{many}");
+        }
+        drop(held);
+        assert!(take("2001:db8::3").is_some(), "they are free again");
     }
 
     #[tokio::test]

@@ -82,6 +82,11 @@ impl fmt::Display for Network {
 }
 
 impl Network {
+    /// Whether there is no other address of its kind.
+    pub fn is_everybody(&self) -> bool {
+        self.prefix == 0
+    }
+
     /// Whether the address is one of them.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
@@ -191,8 +196,9 @@ impl Visitors {
     /// Who asks, behind the proxies that are trusted.
     pub fn visitor(&self, remote: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut visitor = remote.to_canonical();
-        let values: Vec<&str> =
-            headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()).collect();
+        // A proxy may write its word behind whatever bytes a visitor sent: those are no reason to leave it out.
+        let values = headers.get_all(FORWARDED_FOR).iter();
+        let values: Vec<_> = values.map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
         let hops = values.iter().rev().flat_map(|value| value.rsplit(','));
         for hop in hops.take(HOPS_MAX) {
             if !self.is_trusted(visitor) {
@@ -307,6 +313,9 @@ mod tests {
         assert_eq!(open.visitor(proxy, &forwarded(&["203.0.113.1", "198.51.100.7, 10.2.2.2"])), visitor);
         assert_eq!(open.visitor(proxy, &forwarded(&["198.51.100.7, nonsense"])), proxy);
         assert_eq!(open.visitor(proxy, &HeaderMap::new()), proxy);
+        let mut headers = HeaderMap::new();
+        headers.insert(FORWARDED_FOR, HeaderValue::from_bytes(b"\xff, 198.51.100.7").unwrap());
+        assert_eq!(open.visitor(proxy, &headers), visitor, "what is no text hides nobody");
         let long: String = vec!["10.0.0.9"; 1000].join(",");
         let mut headers = HeaderMap::new();
         headers.insert(FORWARDED_FOR, HeaderValue::try_from(long).unwrap());

@@ -288,7 +288,11 @@ async fn whom_the_operator_blocks_is_out_at_once_and_back_when_it_is_taken_back(
     assert_eq!(pass.ended().await, reason);
     assert_eq!(world.gate.check(peer).unwrap_err(), reason);
     assert!(world.gate.check(other).is_ok());
+    let is_out = |peer: PeerId| world.gate.is_out(&PeerKey(peer.to_bytes()));
+    assert_eq!((is_out(peer), is_out(other)), (true, false), "nothing is asked of it either");
     assert!(futures::FutureExt::now_or_never(others.ended()).is_none());
     world.gate.block_only([].into());
-    assert!(world.gate.check(peer).is_ok());
+    assert!(world.gate.check(peer).is_ok() && !is_out(peer));
+    world.gate.convict(pair(3).public(), 7);
+    assert!(is_out(other), "whoever was convicted is out, too");
 }

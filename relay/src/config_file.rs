@@ -117,7 +117,7 @@ impl<T: Display> Display for Located<'_, T> {
 }
 
 /// A line is shown, and what stands between `://` and `@` in it is not: `postgres://user:password@host/`.
-fn without_password(line: &str) -> String {
+pub(crate) fn without_password(line: &str) -> String {
     match line.split_once("://").and_then(|(begin, rest)| Some((begin, rest.rsplit_once('@')?))) {
         Some((begin, (_, end))) => format!("{begin}://…@{end}"),
         None => line.to_owned(),

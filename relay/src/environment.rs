@@ -12,6 +12,8 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
+use crate::config_file::without_password;
+
 /// Before the key.
 const PREFIX: &str = "BARNRAISE__";
 /// Between the parts of a key.
@@ -148,7 +150,8 @@ impl Environment {
         let guilty = (0..self.0.len()).find(is_guilty).and_then(|index| self.0.get(index));
         let names = || self.0.iter().map(|setting| setting.name.as_str()).collect::<Vec<_>>().join(", or ");
         let name = guilty.map_or_else(names, |setting| setting.name.clone());
-        Err(EnvironmentError::Value { name, reason: error.message().to_owned() })
+        // It repeats what came, which may be an address with a password at the wrong key.
+        Err(EnvironmentError::Value { name, reason: without_password(error.message()) })
     }
 
     fn merged(&self, table: &Table, without: Option<usize>) -> Result<Table, EnvironmentError> {
@@ -333,6 +336,14 @@ mod tests {
         }
         let error = applied("[network]\nhttp = \"a\"", &[("BARNRAISE__NETWORK__HTTP__PORT", "80")]);
         assert!(error.unwrap_err().to_string().contains("`http` has no keys"));
+    }
+
+    #[test]
+    fn a_password_at_the_wrong_key_is_not_repeated() {
+        let misplaced = [("BARNRAISE__NETWORK__UPNP", "postgres://barn:s3cret@db/runs")];
+        let error = applied("", &misplaced).unwrap_err().to_string();
+        assert!(error.contains("postgres://…@db/runs") && error.contains("a boolean"), "{error}");
+        assert!(!error.contains("s3cret"), "{error}");
     }
 
     #[test]

@@ -65,8 +65,16 @@ impl Provider {
 /// # Errors
 /// Where the provider cannot be had.
 pub async fn listed(sections: &str) -> Result<(World, Provider)> {
+    listed_at(sections, "").await
+}
+
+/// The same at a path of the page: that of one of several runs.
+///
+/// # Errors
+/// Where the provider cannot be had.
+pub async fn listed_at(sections: &str, path: &str) -> Result<(World, Provider)> {
     let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let page = format!("http://{free}");
+    let page = format!("http://{free}{path}");
     let provider = Provider::start(&format!("{page}/login/callback"), CLIENT, SECRET).await?;
     let config = format!(
         "{sections}\n[access]\nmode = \"allowlist\"\npoll_interval = \"1s\"\npage = \"{page}\"\n\

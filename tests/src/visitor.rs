@@ -13,8 +13,8 @@ const REDIRECTS_MAX: usize = 10;
 #[derive(Debug)]
 pub struct Visitor {
     agent: ureq::Agent,
-    /// Of each origin.
-    cookies: HashMap<String, HashMap<String, String>>,
+    /// Of each origin, by name and path.
+    cookies: HashMap<String, HashMap<(String, String), String>>,
     /// Every cookie that was set, as it was set.
     pub set_cookies: Vec<String>,
 }
@@ -90,7 +90,8 @@ impl Visitor {
 
     fn request(&mut self, url: &Url, body: Option<String>) -> Result<Response<ureq::Body>> {
         let jar = self.cookies.entry(url.origin().ascii_serialization()).or_default();
-        let cookies: Vec<String> = jar.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let sent = jar.iter().filter(|((_, path), _)| is_below(url.path(), path));
+        let cookies: Vec<String> = sent.map(|((name, _), value)| format!("{name}={value}")).collect();
         let cookies = cookies.join("; ");
         let response = match body {
             None => self.agent.get(url.as_str()).header("cookie", cookies).call()?,
@@ -102,13 +103,31 @@ impl Visitor {
         };
         for cookie in response.headers().get_all(header::SET_COOKIE) {
             self.set_cookies.push(cookie.to_str()?.to_owned());
-            let pair = cookie.to_str()?.split(';').next().unwrap_or_default();
+            let mut parts = cookie.to_str()?.split(';').map(str::trim);
+            let pair = parts.next().unwrap_or_default();
+            let path = parts.find_map(|part| {
+                let (name, value) = part.split_once('=')?;
+                (name.eq_ignore_ascii_case("path") && value.starts_with('/')).then(|| value.to_owned())
+            });
+            let path = path.unwrap_or_else(|| folder_of(url.path()));
             if let Some((name, value)) = pair.split_once('=') {
-                jar.insert(name.to_owned(), value.to_owned());
+                jar.insert((name.to_owned(), path), value.to_owned());
             }
         }
         Ok(response)
     }
+}
+
+/// Where a cookie belongs that does not say so.
+fn folder_of(path: &str) -> String {
+    let folder = path.rsplit_once('/').map(|(folder, _)| folder).filter(|folder| !folder.is_empty());
+    folder.unwrap_or("/").to_owned()
+}
+
+/// Whether a cookie of `folder` goes along to `path`, as RFC 6265 has it.
+fn is_below(path: &str, folder: &str) -> bool {
+    let rest = path.strip_prefix(folder);
+    rest.is_some_and(|rest| rest.is_empty() || folder.ends_with('/') || rest.starts_with('/'))
 }
 
 fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {

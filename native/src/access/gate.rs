@@ -144,6 +144,12 @@ impl Gate {
         Ok(Pass { token: Some(pass.subscribe()), conviction, block })
     }
 
+    /// Whether the operator keeps `peer` out, or it was convicted: nothing is asked of it then, although it may have
+    /// access at another backbone.
+    pub fn is_out(&self, peer: &PeerKey) -> bool {
+        self.blocked.borrow().contains_key(peer) || self.convicted.borrow().contains_key(peer)
+    }
+
     /// `peer` takes no more part, for what it contributed to `epoch`: its conversations end, and there are no others.
     pub fn convict(&self, peer: PublicKey, epoch: u64) {
         self.convicted.send_modify(|convicted| {

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{DefaultBodyLimit, Form, Query, State};
 use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::{HeaderName, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use barnraise_protocol::access::PublicKey;
 use libp2p::PeerId;
 use serde::Deserialize;
@@ -25,6 +25,7 @@ use super::provider::{Provider, ProviderError, Secrets};
 use super::store::Identity;
 use super::{AccessAuthority, AccessError, hex, peer_id, random};
 use crate::config::AccessSection;
+use crate::visitors::{Seat, Seats, Visitor};
 
 /// The provider's way back, seen from the page.
 pub const CALLBACK_PATH: &str = "/login/callback";
@@ -34,6 +35,8 @@ const COOKIE: &str = "barnraise_login";
 const LOGIN_MAX: Duration = Duration::from_secs(600);
 /// Logins under way.
 const LOGINS_MAX: usize = 1024;
+/// Those of one address, which may be a school's.
+const LOGINS_OF_ONE_MAX: usize = 128;
 /// Largest confirmation.
 const FORM_BYTES_MAX: usize = 4096;
 
@@ -52,7 +55,15 @@ pub struct Login {
     provider: Provider,
     /// Whether cookies travel over HTTPS only.
     is_secure: bool,
-    under_way: Arc<Mutex<HashMap<String, UnderWay>>>,
+    /// Where browsers send the cookie.
+    cookie_path: String,
+    under_way: Arc<AllUnderWay>,
+}
+
+/// All logins between their pages.
+struct AllUnderWay {
+    places: Seats,
+    logins: Mutex<HashMap<String, UnderWay>>,
 }
 
 /// A login between its pages, found by the provider's `state` and then by the confirmation's number.
@@ -62,6 +73,7 @@ struct UnderWay {
     peer: PublicKey,
     until: Instant,
     stage: Stage,
+    place: Seat,
 }
 
 enum Stage {
@@ -109,7 +121,8 @@ impl Login {
         let provider = Provider::new(oidc, secret, format!("{page}{CALLBACK_PATH}"));
         let provider = provider.map_err(|_| AccessError::Page { got: page.clone() })?;
         let is_secure = page.starts_with("https://");
-        Ok(Some(Self { authority: authority.clone(), provider, is_secure, under_way: Arc::default() }))
+        let (authority, cookie_path) = (authority.clone(), cookie_path(&page));
+        Ok(Some(Self { authority, provider, is_secure, cookie_path, under_way: Arc::default() }))
     }
 
     /// The three routes, and what their pages look like.
@@ -122,40 +135,51 @@ impl Login {
             .with_state(self)
     }
 
+    fn set_cookie(&self, value: &str, max_age: Duration) -> Result<HeaderValue, LoginError> {
+        let secure = if self.is_secure { "; Secure" } else { "" };
+        // Lax, not Strict: the provider's redirect is a navigation from another site.
+        let text = format!(
+            "{COOKIE}={value}; Path={}; Max-Age={}; HttpOnly; SameSite=Lax{secure}",
+            self.cookie_path,
+            max_age.as_secs()
+        );
+        HeaderValue::try_from(text).map_err(|_| LoginError::Inside)
+    }
+}
+
+impl Default for AllUnderWay {
+    fn default() -> Self {
+        Self { places: Seats::new(LOGINS_MAX, LOGINS_OF_ONE_MAX), logins: Mutex::default() }
+    }
+}
+
+impl AllUnderWay {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, UnderWay>> {
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logins = self.logins.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        under_way.retain(|_, login| login.until > now);
-        under_way
+        logins.retain(|_, login| login.until > now);
+        logins
     }
 
-    fn put(&self, number: String, login: UnderWay) -> Result<(), LoginError> {
-        let mut under_way = self.lock();
-        if under_way.len() >= LOGINS_MAX {
-            return Err(LoginError::TooMany);
-        }
-        under_way.insert(number, login);
-        Ok(())
+    /// A place for one more.
+    fn place(&self, visitor: Option<Visitor>) -> Result<Seat, LoginError> {
+        // What is over gives its place back.
+        drop(self.lock());
+        self.places.take(visitor).ok_or(LoginError::TooMany)
+    }
+
+    fn put(&self, number: String, login: UnderWay) {
+        self.lock().insert(number, login);
     }
 
     /// A login is found once, and by the browser that began it.
     fn take(&self, number: &str, headers: &HeaderMap) -> Result<UnderWay, LoginError> {
         let cookie = cookie(headers).ok_or(LoginError::Unknown)?;
-        let mut under_way = self.lock();
-        match under_way.get(number).is_some_and(|login| login.cookie == cookie) {
-            true => under_way.remove(number).ok_or(LoginError::Unknown),
+        let mut logins = self.lock();
+        match logins.get(number).is_some_and(|login| login.cookie == cookie) {
+            true => logins.remove(number).ok_or(LoginError::Unknown),
             false => Err(LoginError::Unknown),
         }
-    }
-
-    fn set_cookie(&self, value: &str, max_age: Duration) -> Result<HeaderValue, LoginError> {
-        let secure = if self.is_secure { "; Secure" } else { "" };
-        // Lax, not Strict: the provider's redirect is a navigation from another site.
-        let text = format!(
-            "{COOKIE}={value}; Path=/login; Max-Age={}; HttpOnly; SameSite=Lax{secure}",
-            max_age.as_secs()
-        );
-        HeaderValue::try_from(text).map_err(|_| LoginError::Inside)
     }
 }
 
@@ -165,17 +189,20 @@ struct Begin {
     peer: String,
 }
 
-async fn begin(State(login): State<Login>, Query(begin): Query<Begin>) -> Result<Response, LoginError> {
+async fn begin(
+    State(login): State<Login>,
+    visitor: Option<Extension<Visitor>>,
+    Query(begin): Query<Begin>,
+) -> Result<Response, LoginError> {
     let peer = begin.peer.parse::<PeerId>().ok();
     let peer = peer.and_then(|peer| PublicKey::of_peer_id(&peer.to_bytes())).ok_or(LoginError::NoPeer)?;
-    if login.lock().len() >= LOGINS_MAX {
-        return Err(LoginError::TooMany);
-    }
+    let place = login.under_way.place(visitor.map(|Extension(visitor)| visitor))?;
     let begun = login.provider.begin().await.map_err(inside)?;
     let cookie = hex(&random::<16>().map_err(inside)?);
     let set_cookie = login.set_cookie(&cookie, LOGIN_MAX)?;
     let until = Instant::now() + LOGIN_MAX;
-    login.put(begun.state, UnderWay { cookie, peer, until, stage: Stage::Away(begun.secrets) })?;
+    let stage = Stage::Away(begun.secrets);
+    login.under_way.put(begun.state, UnderWay { cookie, peer, until, stage, place });
     let to = HeaderValue::try_from(begun.url).map_err(|_| LoginError::Inside)?;
     let headers = [(header::LOCATION, to), (header::SET_COOKIE, set_cookie), no_store()];
     Ok((StatusCode::SEE_OTHER, headers).into_response())
@@ -194,7 +221,7 @@ async fn come_back(
     headers: HeaderMap,
     Query(back): Query<Back>,
 ) -> Result<Response, LoginError> {
-    let UnderWay { cookie, peer, until, stage } = login.take(&back.state, &headers)?;
+    let UnderWay { cookie, peer, until, stage, place } = login.under_way.take(&back.state, &headers)?;
     let Stage::Away(secrets) = stage else { return Err(LoginError::Unknown) };
     let code = match (back.code, back.error) {
         (Some(code), None) => code,
@@ -211,7 +238,8 @@ async fn come_back(
     }
     let number = hex(&random::<16>().map_err(inside)?);
     let page = confirmation(&identity.name, peer, &number);
-    login.put(number, UnderWay { cookie, peer, until, stage: Stage::Back(identity) })?;
+    let stage = Stage::Back(identity);
+    login.under_way.put(number, UnderWay { cookie, peer, until, stage, place });
     Ok(page_response(StatusCode::OK, &page))
 }
 
@@ -226,7 +254,7 @@ async fn confirm(
     headers: HeaderMap,
     Form(confirm): Form<Confirm>,
 ) -> Result<Response, LoginError> {
-    let UnderWay { peer, stage, .. } = login.take(&confirm.number, &headers)?;
+    let UnderWay { peer, stage, .. } = login.under_way.take(&confirm.number, &headers)?;
     let Stage::Back(identity) = stage else { return Err(LoginError::Unknown) };
     let store = login.authority.store();
     if !store.sign_in(peer, &identity, login.authority.now()).await.map_err(inside)? {
@@ -289,6 +317,13 @@ fn escape(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
+/// Where the login is below the page's address, which may be that of one of several runs: elsewhere the browser would
+/// not send the cookie, and nobody could sign in.
+fn cookie_path(page: &str) -> String {
+    let from_host = page.split_once("://").map_or(page, |(_, from_host)| from_host);
+    from_host.split_once('/').map_or_else(|| "/login".to_owned(), |(_, run)| format!("/{run}/login"))
+}
+
 /// By value, for `map_err`.
 #[allow(clippy::needless_pass_by_value)]
 fn inside<E: std::fmt::Display>(error: E) -> LoginError {
@@ -305,5 +340,52 @@ impl IntoResponse for LoginError {
             Self::Inside => StatusCode::BAD_GATEWAY,
         };
         page_response(status, &format!("<h1>Not signed in</h1><p>{}</p>", escape(&self.to_string())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::KeyPair;
+
+    use super::*;
+
+    fn of(address: &str) -> Option<Visitor> {
+        Some(Visitor(address.parse().unwrap()))
+    }
+
+    #[test]
+    fn one_address_does_not_keep_all_others_from_signing_in() {
+        let under_way = AllUnderWay::default();
+        let begin = |number: usize, until: Instant| {
+            let place = under_way.place(of("198.51.100.7"))?;
+            let (cookie, peer) = ("c".to_owned(), KeyPair::from_seed(&[1; 32]).public());
+            let (issuer, subject) = ("https://id.example".to_owned(), "7".to_owned());
+            let stage =
+                Stage::Back(Identity { issuer, name: subject.clone(), subject, email: String::new() });
+            under_way.put(number.to_string(), UnderWay { cookie, peer, until, stage, place });
+            Ok::<_, LoginError>(())
+        };
+        let later = Instant::now() + LOGIN_MAX;
+        (0..LOGINS_OF_ONE_MAX).for_each(|number| begin(number, later).unwrap());
+        assert!(matches!(begin(LOGINS_OF_ONE_MAX, later), Err(LoginError::TooMany)));
+        assert!(under_way.place(of("198.51.100.8")).is_ok());
+        let mut headers = HeaderMap::new();
+        headers.insert(header::COOKIE, HeaderValue::from_static("barnraise_login=c"));
+        drop(under_way.take("7", &headers).unwrap());
+        begin(7, Instant::now()).unwrap();
+        // That one is over already.
+        begin(7, later).unwrap();
+    }
+
+    #[test]
+    fn the_cookie_comes_back_to_a_run_among_several() {
+        assert_eq!(cookie_path("https://barn.example"), "/login");
+        assert_eq!(cookie_path("http://127.0.0.1:8080"), "/login");
+        assert_eq!(cookie_path("https://barn.example/run/a"), "/run/a/login");
+        // Where the provider sends the browser is below it.
+        let callback = ["/run/a", CALLBACK_PATH].concat();
+        assert!(callback.starts_with(&cookie_path("https://barn.example/run/a")), "{callback}");
     }
 }

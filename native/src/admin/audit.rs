@@ -76,11 +76,11 @@ impl Audit {
     pub fn open(folder: &Path, clock: WallClock) -> Result<Self, AuditError> {
         let path = folder.join(FILE);
         let fail = |source| AuditError { path: path.clone(), source };
-        let mut last = read_last(&path, 1).map_err(fail)?;
-        if last.is_empty() {
-            last = read_last(&older(folder, 1), 1).map_err(fail)?;
-        }
-        let next = last.last().map_or(1, |entry| entry.number.saturating_add(1));
+        let mut last = read_last(&older(folder, 1), ENTRIES_MAX).map_err(fail)?;
+        last.extend(read_last(&path, ENTRIES_MAX).map_err(fail)?);
+        // Not the last one's: what was begun earlier may have ended later.
+        let newest = last.iter().map(|entry| entry.number).max();
+        let next = newest.map_or(1, |number| number.saturating_add(1));
         let file = append_to(&path).map_err(fail)?;
         let n_bytes = file.metadata().map_err(fail)?.len();
         let open = Open { file, n_bytes, next, file_bytes_max: FILE_BYTES_MAX, is_torn: n_bytes > 0 };
@@ -245,6 +245,20 @@ mod tests {
         let outcome = |entry: &AuditEntry| (entry.number, entry.outcome.clone());
         let entries: Vec<_> = audit.newest(3).unwrap().iter().map(outcome).collect();
         assert_eq!(entries, [(1, "done".into()), (2, "begun".into()), (2, "no such run".into())]);
+    }
+
+    #[test]
+    fn no_two_deeds_have_one_number_whichever_ended_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = open(folder.path());
+        let (long, short) = (audit.begin(&deed("rollback")).unwrap(), audit.begin(&deed("set")).unwrap());
+        audit.end(short, &deed("set"), None).unwrap();
+        audit.end(long, &deed("rollback"), None).unwrap();
+        assert_eq!(open(folder.path()).begin(&deed("set")).unwrap(), short + 1);
+        // Only the end of the earlier one is in the newer file.
+        std::fs::rename(folder.path().join(FILE), older(folder.path(), 1)).unwrap();
+        open(folder.path()).end(long, &deed("rollback"), None).unwrap();
+        assert_eq!(open(folder.path()).begin(&deed("set")).unwrap(), short + 2);
     }
 
     #[test]

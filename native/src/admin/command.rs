@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -249,7 +250,11 @@ fn export(target: &Target, epoch: Option<u64>, output: &Path) -> anyhow::Result<
     };
     let card: Card = api.get(&api.of_run(&format!("/checkpoints/{epoch}/card"))?)?;
     let part = beside(output, ".part");
-    api.download(&api.of_run(&format!("/checkpoints/{epoch}"))?, &card, &part)?;
+    if let Err(error) = api.download(&api.of_run(&format!("/checkpoints/{epoch}"))?, &card, &part) {
+        // Of no use to anybody, and large.
+        let _ = std::fs::remove_file(&part);
+        return Err(error);
+    }
     std::fs::rename(&part, output).with_context(|| format!("{}", output.display()))?;
     let card_file = beside(output, ".card.json");
     std::fs::write(&card_file, serde_json::to_string_pretty(&card)? + "\n")
@@ -281,6 +286,12 @@ impl Api {
             (None, Some(folder), Some(config)) => format!("http://{}", served_at(folder, config)?),
             _ => bail!("--config or --url says where the backbone is"),
         };
+        // An address that the run's folder names is of this machine.
+        if target.url.as_deref().is_some_and(is_exposed) {
+            tracing::warn!(
+                "the token travels unencrypted to --url: a tunnel keeps it from whoever listens (ssh -L)"
+            );
+        }
         let token_file = target.token_file.clone().or_else(|| folder.map(|folder| folder.join(TOKEN_FILE)));
         let token = read_token(&token_file.context("--config or --token-file says where the token is")?)?;
         let run = target.run.clone().or_else(|| config.map(|config| config.run.id));
@@ -406,6 +417,15 @@ impl Api {
     }
 }
 
+/// Whether what is said to this address passes other machines in the clear.
+fn is_exposed(base: &str) -> bool {
+    let Ok(uri) = base.parse::<ureq::http::Uri>() else { return false };
+    let host = uri.host().unwrap_or_default();
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let is_here = host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());
+    uri.scheme_str() == Some("http") && !is_here
+}
+
 /// Where the backbone of a run serves its operator: where it said so when it started, else where it is told to.
 fn served_at(folder: &Path, config: &RunConfig) -> anyhow::Result<std::net::SocketAddr> {
     let said = std::fs::read_to_string(folder.join(ADDRESS_FILE)).ok();
@@ -414,6 +434,9 @@ fn served_at(folder: &Path, config: &RunConfig) -> anyhow::Result<std::net::Sock
     let address = address.context("the backbone serves no operator: see `operator` in its [network]")?;
     Ok(barnraise_relay::server::page_address(address))
 }
+
+#[cfg(test)]
+mod export_tests;
 
 #[cfg(test)]
 mod tests {

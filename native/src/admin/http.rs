@@ -57,7 +57,7 @@ const PEERS_MAX: usize = 100;
 /// Deepest place that can be asked for.
 const OFFSET_MAX: usize = 1_000_000;
 /// How long the core may take.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+const ANSWER_MAX: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 30_000 });
 /// Wrong tokens of one address in a minute that are answered as such.
 const FAILURES_PER_MINUTE: u32 = 20;
 /// Addresses whose failures are remembered.
@@ -137,18 +137,18 @@ impl Admin {
         Router::new().nest("/admin/v1", routes)
     }
 
-    /// Says something to the core of a run.
-    async fn ask(&self, run: &Run, word: Word) -> Result<Said, Problem> {
+    /// Says something to the core of a run, and waits until that has an answer.
+    async fn say(&self, run: &Run, word: Word) -> Result<Said, Problem> {
         let (answer, said) = oneshot::channel();
-        let asked = async {
-            let event = CoreEvent::Operator(Asked { word, answer });
-            run.core.send(event).await.map_err(|_| Problem::ShuttingDown)?;
-            said.await.map_err(|_| Problem::ShuttingDown)
-        };
-        match tokio::time::timeout(ANSWER_MAX, asked).await {
-            Ok(said) => Ok(said??),
-            Err(_) => Err(Problem::Timeout),
-        }
+        let event = CoreEvent::Operator(Asked { word, answer });
+        run.core.send(event).await.map_err(|_| Problem::ShuttingDown)?;
+        Ok(said.await.map_err(|_| Problem::ShuttingDown)??)
+    }
+
+    /// The same for somebody who does not wait for ever.
+    async fn ask(&self, run: &Run, word: Word) -> Result<Said, Problem> {
+        let said = tokio::time::timeout(ANSWER_MAX, self.say(run, word)).await;
+        said.unwrap_or(Err(Problem::Timeout))
     }
 
     async fn show(&self, run: &Run) -> Result<RunView, Problem> {
@@ -159,13 +159,14 @@ impl Admin {
     }
 
     /// Does something that lasts, between the two lines of the audit log. It is done to its end even if whoever asked
-    /// is gone meanwhile.
+    /// is gone meanwhile, or was told that it takes too long.
     async fn tell(&self, run: &str, deed: Deed, word: Word) -> Result<Response, Problem> {
         let run = self.run(run)?.clone();
         let admin = self.clone();
         let done = tokio::spawn(async move {
             let number = admin.audited(&deed, |audit, deed| audit.begin(deed)).await?;
-            let said = admin.ask(&run, word).await;
+            // However long it takes: the log says how it ended.
+            let said = admin.say(&run, word).await;
             let error = said.as_ref().err().map(ToString::to_string);
             let end = move |audit: &Audit, deed: &Deed| audit.end(number, deed, error.as_deref());
             // It is done: that the second line is missing is for the log.
@@ -175,7 +176,10 @@ impl Admin {
                 Said::Peers(_) => Err(Problem::Inside),
             }
         });
-        done.await.unwrap_or(Err(Problem::Inside))
+        match tokio::time::timeout(ANSWER_MAX, done).await {
+            Ok(done) => done.unwrap_or(Err(Problem::Inside)),
+            Err(_) => Err(Problem::Timeout),
+        }
     }
 
     /// The disk is waited for where nobody else waits.
@@ -474,3 +478,6 @@ pub(super) fn stream_response<const N: usize>(
 ) -> Response {
     (headers, body).into_response()
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,10 @@ pub enum KeptError {
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// It is damaged. Nothing is guessed: who was blocked is not to come back unnoticed.
-    #[error("what the operator said before cannot be read, {path}: {source}")]
+    #[error(
+        "what the operator said before cannot be read, {path}: {source}. Take it from a backup, or delete it: then nobody \
+         is blocked, nothing is paused, and all settings are those of the file"
+    )]
     Seal {
         /// The object.
         path: String,
@@ -121,6 +124,10 @@ mod tests {
         let file = folder.path().join("operator/kept");
         let whole = std::fs::read(&file).unwrap();
         std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
-        assert!(matches!(store.load().await, Err(KeptError::Seal { .. })));
+        let error = store.load().await.unwrap_err();
+        assert!(
+            matches!(error, KeptError::Seal { .. }) && error.to_string().contains("from a backup"),
+            "{error}"
+        );
     }
 }

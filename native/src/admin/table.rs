@@ -28,8 +28,11 @@ fn columns(heads: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// The last second that is written with four digits for the year; there is no text of a later one.
+const LATEST: u64 = 253_402_300_799;
+
 fn time(unix: u64) -> String {
-    let time = UNIX_EPOCH.checked_add(Duration::from_secs(unix)).unwrap_or(UNIX_EPOCH);
+    let time = UNIX_EPOCH.checked_add(Duration::from_secs(unix.min(LATEST))).unwrap_or(UNIX_EPOCH);
     humantime_serde::re::humantime::format_rfc3339_seconds(time).to_string()
 }
 
@@ -175,5 +178,6 @@ mod tests {
         let rows = [vec!["a".to_owned(), "10".to_owned()], vec!["long".to_owned(), "9".to_owned()]];
         assert_eq!(columns(&["x", "n"], &rows), "x     n\na     10\nlong   9\n");
         assert_eq!(time(0), "1970-01-01T00:00:00Z");
+        assert_eq!(time(u64::MAX), "9999-12-31T23:59:59Z", "whatever a backbone says");
     }
 }

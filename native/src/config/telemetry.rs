@@ -20,11 +20,13 @@ impl TelemetrySection {
         let uri: Result<axum::http::Uri, _> = address.parse();
         let is_good = uri.is_ok_and(|uri| {
             let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
-            is_web && uri.host().is_some_and(|host| !host.is_empty()) && matches!(uri.path(), "" | "/")
+            let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
+            is_web && is_bare && uri.host().is_some_and(|host| !host.is_empty())
         });
         let want = "http:// or https:// with a host, and no path, as in \"http://127.0.0.1:4318\"";
-        // What stands before the host may be a password.
+        // What stands before the host may be a password, and what follows a question mark a key.
         let got = address.rsplit('@').next().unwrap_or_default();
+        let got = got.split('?').next().unwrap_or_default();
         Invalid::check("telemetry.otlp", is_good, want, format!("{got:?}"))
     }
 }
@@ -40,8 +42,10 @@ mod tests {
         for good in ["http://127.0.0.1:4318", "https://collector.example/"] {
             assert_eq!(of(good), Ok(()));
         }
-        for bad in ["", "collector:4318", "grpc://c:4317", "http://c:4318/v1/traces"] {
-            assert!(of(bad).is_err(), "{bad}");
+        for bad in
+            ["", "collector:4318", "grpc://c:4317", "http://c:4318/v1/traces", "http://c:4318/?key=hush"]
+        {
+            assert!(of(bad).is_err_and(|error| !error.to_string().contains("hush")), "{bad}");
         }
     }
 }

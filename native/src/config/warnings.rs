@@ -11,6 +11,7 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 
 use super::{AggregationKind, RunConfig};
+use crate::visitors::Network;
 
 /// Something to look at, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +35,7 @@ pub fn warnings(config: &RunConfig) -> Vec<Warning> {
         page_of_contributors(config),
         contributors_of_page(config),
         page_without_certificate(config),
+        proxies(config),
         operator(config),
         one_address_twice(config),
         password_in_the_file(config),
@@ -74,6 +76,20 @@ fn page_without_certificate(config: &RunConfig) -> Doubt {
                     certificate before it, and name it in access.page";
         ("network.http", text.to_owned())
     })
+}
+
+fn proxies(config: &RunConfig) -> Doubt {
+    let proxies = &config.network.trusted_proxies;
+    let has_https = config.access.page.as_ref().is_some_and(|page| page.starts_with("https://"));
+    let text = if proxies.iter().any(Network::is_everybody) {
+        "whatever anybody writes into X-Forwarded-For is believed then, and no limit for an address holds"
+    } else if has_https && proxies.is_empty() {
+        "access.page has a certificate, so visitors come through a proxy, and it is not named: the limits for an address \
+         are for none of them, or for all of them together"
+    } else {
+        return None;
+    };
+    Some(("network.trusted_proxies", text.to_owned()))
 }
 
 fn operator(config: &RunConfig) -> Doubt {
@@ -172,6 +188,7 @@ mod tests {
         let doubts = keys(|config| {
             config.network.listen = vec!["/ip4/0.0.0.0/udp/4001/quic-v1".parse().unwrap()];
             config.access.page = Some("https://barn.example".into());
+            config.network.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
             config.network.operator = Some("10.0.0.1:8082".parse().unwrap());
         });
         assert_eq!(doubts, [""; 0]);
@@ -180,9 +197,19 @@ mod tests {
     #[test]
     fn what_is_half_public_is_named() {
         type Change = fn(&mut RunConfig);
-        let cases: [(&str, Change); 8] = [
+        let cases: [(&str, Change); 10] = [
             ("network.http", |c| c.network.listen = vec!["/ip4/0.0.0.0/tcp/4001".parse().unwrap()]),
-            ("network.listen", |c| c.access.page = Some("https://barn.example".into())),
+            ("network.listen", |c| {
+                c.access.page = Some("https://barn.example".into());
+                c.network.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
+            }),
+            ("network.trusted_proxies", |c| {
+                c.network.listen = vec!["/ip4/0.0.0.0/tcp/4001".parse().unwrap()];
+                c.access.page = Some("https://barn.example".into());
+            }),
+            ("network.trusted_proxies", |c| {
+                c.network.trusted_proxies = vec!["10.0.0.0/8".parse().unwrap(), "::/0".parse().unwrap()];
+            }),
             ("network.http", |c| {
                 c.network.http = "0.0.0.0:8080".parse().unwrap();
                 c.network.listen = vec!["/ip4/0.0.0.0/tcp/4001".parse().unwrap()];

@@ -147,8 +147,8 @@ async fn open(
     let visitors = Visitors::new(&network.trusted_proxies, per_minute, node.clone());
     let runs = mounted.iter().map(|run| run.run.clone()).collect();
     let routes = Site::new(page, runs).with_visitors(visitors).routes();
-    let http =
-        BoundedListener::new(http, network.http_connections, network.http_timeout, node).tap_io(|_| ());
+    let http = BoundedListener::new(http, network.http_connections, network.http_timeout, node);
+    let http = http.shared(&network.trusted_proxies).tap_io(|_| ());
     let stop = shutdown.clone();
     let visitors = tokio::spawn(async move {
         let routes = routes.into_make_service_with_connect_info::<SocketAddr>();

@@ -321,3 +321,18 @@ async fn a_login_is_tied_to_its_browser_its_state_and_its_peer() {
         assert_eq!(answer, Ok(()), "{conversation}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_among_several_has_its_login_at_its_own_address() {
+    let (mut world, _provider) = provider::listed_at(SMALL, "/run/test-run").await.unwrap();
+    world.beside(&SMALL.replace("test-run", "second-run")).unwrap();
+    let mut backbone = world.backbone().await.unwrap();
+    backbone.look_at("test-run");
+    world.command(&["allow", "add", "alice"]).await.unwrap();
+    let peer = Keypair::generate_ed25519().public().to_peer_id();
+    let mut alice = Visitor::new();
+    let page = sign_in(&mut alice, &format!("{}/login?peer={peer}", backbone.page()), "alice");
+    assert!(page.status == 200 && page.text.contains(&peer.to_string()), "{page:?}");
+    let done = alice.send(&page, &[]).unwrap();
+    assert!(done.status == 200 && done.text.contains("may take part now"), "{done:?}");
+}

@@ -76,8 +76,8 @@ impl Platform for NodePlatform {
 
     async fn open(&self, peer: &PeerKey) -> Result<Stream, String> {
         let peer = PeerId::from_bytes(&peer.0).map_err(|error| error.to_string())?;
-        let helper = self.reducers.as_ref().and_then(|reducers| reducers.addresses(&self.node, peer));
-        if let Some(addresses) = helper {
+        let helper = self.reducers.as_ref().map(|reducers| reducers.addresses(&self.node, peer));
+        if let Some(addresses) = helper.transpose()?.flatten() {
             self.dial(peer, addresses).await?;
         }
         self.node.open(peer, PROTOCOL).await.map_err(|error| error.to_string())

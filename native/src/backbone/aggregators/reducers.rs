@@ -250,32 +250,34 @@ impl Reducers {
     /// All that may be asked now, each of them once: those that offered themselves here or to another one of `members`,
     /// which tells them of the averaging.
     pub(super) fn all(&self, members: &[PeerKey]) -> Vec<Reducer> {
-        if self.0.config.reducers == ReducersAllowed::Nobody {
+        let Inner { config, backbones, gate, .. } = &*self.0;
+        if config.reducers == ReducersAllowed::Nobody {
             return Vec::new();
         }
-        let (now, state) = (self.now(), self.state());
-        let linked = state.linked.values().map(|linked| &linked.reducer);
-        let is_member = |backbone: &PeerId| members.contains(&key(*backbone));
-        let elsewhere = state.elsewhere.iter().filter(|(backbone, _)| is_member(backbone));
-        let all = linked.chain(elsewhere.flat_map(|(_, reducers)| reducers));
-        let by_peer: BTreeMap<&[u8], &Reducer> =
-            all.map(|reducer| (reducer.peer.as_slice(), reducer)).collect();
-        let may = |peer: &[u8]| state.trust.check(now, &PeerKey(peer.to_vec())).is_ok();
-        let is_other =
-            |peer: &[u8]| PeerId::from_bytes(peer).is_ok_and(|peer| !self.0.backbones.contains(&peer));
-        let may_be_asked = by_peer.into_iter().filter(|(peer, _)| may(peer) && is_other(peer));
-        may_be_asked.map(|(_, reducer)| reducer.clone()).collect()
+        let may = |peer: &PeerKey| {
+            let is_other = PeerId::from_bytes(&peer.0).is_ok_and(|peer| !backbones.contains(&peer));
+            is_other && !gate.is_out(peer)
+        };
+        self.state().all(self.now(), members, may)
     }
 
     /// Where one that was told of can be dialled; `None` of any other peer.
-    pub(super) fn addresses(&self, node: &Node, peer: PeerId) -> Option<Vec<Multiaddr>> {
+    ///
+    /// # Errors
+    /// It is kept out here, whoever proposed it.
+    pub(super) fn addresses(&self, node: &Node, peer: PeerId) -> Result<Option<Vec<Multiaddr>>, String> {
         let state = self.state();
         let bytes = peer.to_bytes();
         let linked = state.linked.get(&peer).map(|linked| &linked.reducer);
         let mut elsewhere = state.elsewhere.values().flatten();
-        let reducer = linked.or_else(|| elsewhere.find(|reducer| reducer.peer == bytes))?;
+        let Some(reducer) = linked.or_else(|| elsewhere.find(|reducer| reducer.peer == bytes)) else {
+            return Ok(None);
+        };
+        if self.0.gate.is_out(&key(peer)) {
+            return Err("this peer takes no part here".to_owned());
+        }
         let addresses = node.within_reach(&reducer.addresses).into_iter();
-        Some(addresses.filter_map(|address| address.with_p2p(peer).ok()).collect())
+        Ok(Some(addresses.filter_map(|address| address.with_p2p(peer).ok()).collect()))
     }
 
     /// Tells those that offered themselves here of an averaging that they have a part in.
@@ -365,6 +367,23 @@ impl Reducers {
     }
 }
 
+impl State {
+    /// All that are known here or at `members` and may be asked, each of them once.
+    fn all(&self, now: Moment, members: &[PeerKey], may: impl Fn(&PeerKey) -> bool) -> Vec<Reducer> {
+        let linked = self.linked.values().map(|linked| &linked.reducer);
+        let is_member = |backbone: &PeerId| members.contains(&key(*backbone));
+        let elsewhere = self.elsewhere.iter().filter(|(backbone, _)| is_member(backbone));
+        let all = linked.chain(elsewhere.flat_map(|(_, reducers)| reducers));
+        let by_peer: BTreeMap<&[u8], &Reducer> =
+            all.map(|reducer| (reducer.peer.as_slice(), reducer)).collect();
+        let may_be_asked = by_peer.into_values().filter(|reducer| {
+            let peer = PeerKey(reducer.peer.clone());
+            self.trust.check(now, &peer).is_ok() && may(&peer)
+        });
+        may_be_asked.cloned().collect()
+    }
+}
+
 /// A conversation with a reducer, which is forgotten when this is dropped.
 struct Link {
     reducers: Reducers,
@@ -413,4 +432,33 @@ async fn within<T>(future: impl Future<Output = T>) -> Result<T, ReducerError> {
 
 fn key(peer: PeerId) -> PeerKey {
     PeerKey(peer.to_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reducer(peer: PeerId) -> Reducer {
+        let peer = peer.to_bytes();
+        Reducer { peer, download_bytes_per_s: 1.0, upload_bytes_per_s: 1.0, addresses: Vec::new() }
+    }
+
+    #[test]
+    fn who_is_kept_out_or_lied_is_not_asked_wherever_it_offered_itself() {
+        let [here, there, both, out, liar, stranger] = std::array::from_fn(|_| PeerId::random());
+        let [member, other] = std::array::from_fn(|_| PeerId::random());
+        let mut state = State::default();
+        for (number, peer) in [here, both].into_iter().enumerate() {
+            let (rounds, _) = mpsc::channel(1);
+            let linked = Linked { number: number as u64, reducer: reducer(peer), rounds };
+            state.linked.insert(peer, linked);
+        }
+        state.elsewhere.insert(member, [there, both, out, liar].map(reducer).into());
+        state.elsewhere.insert(other, vec![reducer(stranger)]);
+        state.trust.on_lie(&key(liar));
+        let asked = state.all(Moment::ZERO, &[key(member)], |peer| *peer != key(out));
+        let asked: BTreeSet<Vec<u8>> = asked.into_iter().map(|reducer| reducer.peer).collect();
+        let wanted: BTreeSet<Vec<u8>> = [here, there, both].iter().map(|peer| peer.to_bytes()).collect();
+        assert_eq!(asked, wanted);
+    }
 }
