@@ -370,7 +370,7 @@ fn commands(manual: &str) -> Vec<Vec<&str>> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let program = words.iter().rposition(|word| *word == "barnraise")?;
         let arguments = words[program + 1..].iter().copied();
-        Some(arguments.take_while(|word| !["#", ">", "&&"].contains(word)).collect::<Vec<&str>>())
+        Some(arguments.take_while(|word| !["#", ">", "&&", "\\"].contains(word)).collect::<Vec<&str>>())
     });
     arguments.filter(|arguments| !arguments.is_empty()).collect()
 }
