@@ -24,6 +24,7 @@ use libp2p::identity::Keypair;
 use serde_json::Value;
 use tokio::sync::watch;
 use tower::ServiceExt;
+use yaml_rust2::{Yaml, YamlLoader};
 
 const ENTRY: ShardEntry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([7; 32]) };
 
@@ -167,6 +168,36 @@ async fn panels_ask_for_what_there_is_and_all_of_ours_is_shown() {
     let ours = there.iter().filter(|name| name.starts_with("barnraise_") && !of_histogram(name));
     let unlisted: Vec<&String> = ours.filter(|name| !shown.contains(*name)).collect();
     assert!(unlisted.is_empty(), "no panel of deploy/grafana/barnraise.json shows {unlisted:?}");
+}
+
+/// Names and expressions of the alarms.
+fn alarms() -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/alerts.yml");
+    let rules = YamlLoader::load_from_str(&std::fs::read_to_string(path).unwrap()).unwrap().remove(0);
+    let groups = rules["groups"].as_vec().unwrap().iter();
+    let rules = groups.flat_map(|group| group["rules"].as_vec().unwrap());
+    let text = |rule: &Yaml, key: &str| rule[key].as_str().unwrap().to_owned();
+    rules.map(|rule| (text(rule, "alert"), text(rule, "expr"))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alarms_ask_for_what_there_is() {
+    let (there, alarms) = (scraped().await, alarms());
+    assert!(alarms.len() > 3, "{alarms:?}");
+    for (alarm, expression) in alarms {
+        let names = names(&expression);
+        // Prometheus itself says whether a target answers.
+        assert!(
+            !names.is_empty() || expression.starts_with("up{job="),
+            "{alarm}: {expression} asks for nothing"
+        );
+        for name in names {
+            assert!(there.contains(&name), "{alarm}: there is no {name} among {there:#?}");
+            let is_counter = name.ends_with("_total");
+            let is_of_growth = expression.contains("rate(") || expression.contains("increase(");
+            assert_eq!(is_of_growth, is_counter, "{alarm}: {expression}");
+        }
+    }
 }
 
 #[test]

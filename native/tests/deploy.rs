@@ -1,23 +1,29 @@
 //! What is in `deploy/`: that it parses, and that it goes together with the program, the examples and the manual.
-//! Nothing of it is started here.
+//! Nothing of it is started here but the script of the health checks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+#[cfg(unix)]
+use std::time::Duration;
 
-use barnraise_native::cli::{Cli, Command};
+use barnraise_native::cli::Cli;
 use barnraise_native::config::RunConfig;
+#[cfg(unix)]
+use barnraise_native::readiness::{OperatorPage, Part, Readiness};
 use barnraise_relay::Environment;
 use barnraise_relay::server::RelayConfig;
 use clap::Parser;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
+#[cfg(unix)]
+use tokio_util::sync::CancellationToken;
 use yaml_rust2::{Yaml, YamlLoader};
 
 /// What every service is kept from.
-const HARDENING: [(&str, &str); 14] = [
-    ("DynamicUser", "yes"),
+const HARDENING: [(&str, &str); 13] = [
     ("NoNewPrivileges", "yes"),
     ("CapabilityBoundingSet", ""),
     ("ProtectSystem", "strict"),
@@ -109,7 +115,15 @@ fn services_of_systemd_run_the_program_as_it_is_and_with_nothing_they_do_not_nee
             }
         }
         assert_eq!(values(service, "KillSignal"), ["SIGTERM"]);
+        // Whoever operates a run has to be the user that owns its folder; a relay has nothing to be operated by.
+        let is_root = values(service, "User").is_empty() && values(service, "DynamicUser") != ["yes"];
+        assert!(!is_root, "{name}");
     }
+    let backbone = unit("deploy/systemd/barnraise.service");
+    let user = values(&backbone["Service"], "User")[0];
+    let users = read("deploy/systemd/barnraise.conf");
+    assert!(users.lines().any(|line| line.starts_with(&format!("u {user} - "))), "{users}");
+    assert!(read("docs/operating.md").contains(&format!("sudo -u {user} ")));
 }
 
 /// `compose.env` as an operator fills it in.
@@ -169,14 +183,58 @@ fn the_run_of_compose_is_what_its_services_expect() {
     let database = config.contributions.database.unwrap();
     assert!(database.starts_with("postgres://barnraise:barn.example@127.0.0.1:5432/"), "{database}");
     assert_eq!(texts(&services["database"]["ports"]), ["127.0.0.1:5432:5432"]);
-    let health = texts(&services["backbone"]["healthcheck"]["test"]);
-    let Command::Top(top) = Cli::try_parse_from(&health[1..]).unwrap().command else { panic!("{health:?}") };
-    assert_eq!(top.address, format!("http://{}", config.network.http));
+    for (name, address) in [("backbone", config.network.http), ("relay", relay_of_compose().network.http)] {
+        let (_, asked) = health_check(&services[name]);
+        assert_eq!(asked, on_device(address), "{name}");
+    }
+    // While PostgreSQL is set up it answers at its socket only, and then ends.
+    assert!(texts(&services["database"]["healthcheck"]["test"]).contains(&"127.0.0.1"));
     // The folders are the volumes of the image.
     let container = read("deploy/Containerfile");
     assert_eq!(config.storage.folder, Path::new("/var/lib/barnraise"));
     assert_eq!(relay_of_compose().storage.folder, Path::new("/var/lib/barnraise"));
     assert!(container.contains("VOLUME /var/lib/barnraise /var/cache/barnraise"));
+}
+
+/// The script of a service's health check, and what it asks.
+fn health_check(service: &Yaml) -> (String, String) {
+    let test = texts(&service["healthcheck"]["test"]);
+    assert_eq!(test[..3], ["CMD", "bash", "-c"]);
+    assert_eq!(test.len(), 5, "{test:?}");
+    // Compose takes one of two.
+    (test[3].replace("$$", "$"), test[4].to_owned())
+}
+
+/// As bash names it.
+fn on_device(address: SocketAddr) -> String {
+    format!("{}/{}", address.ip(), address.port())
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_is_healthy_when_it_is_ready() {
+    let compose = compose();
+    let (script, _) = health_check(&compose["services"]["backbone"]);
+    assert_eq!(script, health_check(&compose["services"]["relay"]).0);
+    let is_healthy = async |address: SocketAddr| {
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["-c", &script, &on_device(address)]);
+        let output = tokio::task::spawn_blocking(move || bash.output()).await.unwrap();
+        output.expect("the image has bash, and so has whoever tests").status.success()
+    };
+    let (readiness, stop) = (Readiness::starting(CancellationToken::new()), CancellationToken::new());
+    let here = "127.0.0.1:0".parse().unwrap();
+    let page =
+        OperatorPage::open(here, Duration::from_secs(10), readiness.clone(), stop.clone()).await.unwrap();
+    assert!(!is_healthy(page.address()).await);
+    for part in [Part::Data, Part::Checkpoint, Part::Listeners, Part::Database] {
+        readiness.done(part);
+    }
+    assert!(is_healthy(page.address()).await);
+    // Nobody listens at a port that was just given back.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert!(!is_healthy(nobody).await);
+    stop.cancel();
 }
 
 #[test]
@@ -201,6 +259,7 @@ fn compose_names_what_there_is_and_shows_nothing_that_is_for_inside() {
         for port in texts(&service["ports"]) {
             assert!(port.starts_with("127.0.0.1:"), "{name}: {port} is for everybody");
         }
+        assert!(!service["logging"]["options"]["max-size"].is_badvalue(), "{name}: its log fills the disk");
         let image = service["image"].as_str().unwrap();
         assert!(
             image.contains(':') && (image.starts_with("barnraise") || !image.ends_with(":latest")),
@@ -218,7 +277,10 @@ fn compose_names_what_there_is_and_shows_nothing_that_is_for_inside() {
         assert_eq!(service["read_only"].as_bool(), Some(true));
         assert_eq!(texts(&service["cap_drop"]), ["ALL"]);
     }
-    assert!(read("deploy/Containerfile").contains("\nUSER 10001:10001\n"), "not as root");
+    let container = read("deploy/Containerfile");
+    for part in ["groupadd --gid 10001 ", "useradd --uid 10001 --gid 10001 ", "\nUSER 10001:10001\n"] {
+        assert!(container.contains(part), "{part}: not as root, and as the owner of its folders");
+    }
 }
 
 #[test]
@@ -252,7 +314,20 @@ fn prometheus_grafana_and_the_proxy_look_where_it_is() {
     ] {
         assert!(caddy.contains(&part), "{part}");
     }
-    assert!(!caddy.contains("8082"), "the operator's page is not for visitors");
+    let nginx = read("deploy/nginx.conf");
+    for part in [
+        format!("default   http://{};", run.network.http),
+        format!("websocket http://127.0.0.1:{port};"),
+        // What a visitor wrote there would be believed.
+        "proxy_set_header X-Forwarded-For $remote_addr;".into(),
+        "proxy_set_header X-Forwarded-Proto $scheme;".into(),
+    ] {
+        assert!(nginx.contains(&part), "{part}");
+    }
+    for proxy in [caddy, nginx] {
+        assert!(!proxy.contains("8082"), "the operator's page is not for visitors");
+    }
+    assert_eq!(texts(&prometheus["rule_files"]), ["alerts.yml"]);
 }
 
 fn port(address: &Multiaddr) -> (&'static str, u16) {
@@ -272,6 +347,8 @@ fn the_manual_lists_every_port() {
     let mut ports: BTreeSet<(&str, u16)> = listen.map(port).collect();
     ports.extend([("TCP", run.network.http.port()), ("TCP", run.network.operator.unwrap().port())]);
     ports.extend([("TCP", relay.network.http.port())]);
+    // HTTP/3.
+    ports.insert(("UDP", 443));
     ports.extend([80, 443, 3000, 5432, 9090].map(|port| ("TCP", port)));
     let rows: Vec<&str> = manual.lines().filter(|line| line.starts_with('|')).collect();
     for (protocol, port) in ports {
@@ -283,5 +360,28 @@ fn the_manual_lists_every_port() {
     for (protocol, port) in run.network.listen.iter().map(self::port) {
         let port = format!("{port}/{}", protocol.to_lowercase());
         assert!(exposed.split(' ').any(|exposed| exposed == port), "{port}");
+    }
+}
+
+/// What follows the program's name where the manual shows what to type.
+fn commands(manual: &str) -> Vec<Vec<&str>> {
+    let lines = manual.lines().filter(|line| line.starts_with("    "));
+    let arguments = lines.filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let program = words.iter().rposition(|word| *word == "barnraise")?;
+        let arguments = words[program + 1..].iter().copied();
+        Some(arguments.take_while(|word| !["#", ">", "&&", "\\"].contains(word)).collect::<Vec<&str>>())
+    });
+    arguments.filter(|arguments| !arguments.is_empty()).collect()
+}
+
+#[test]
+fn the_manual_says_commands_that_there_are() {
+    let manual = read("docs/operating.md");
+    let commands = commands(&manual);
+    assert!(commands.len() > 5, "{commands:?}");
+    for command in commands {
+        let words = ["barnraise"].into_iter().chain(command);
+        Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
     }
 }
