@@ -13,6 +13,7 @@ use wasm_bindgen::closure::Closure;
 use wasm_bindgen::{JsCast, JsValue};
 
 use crate::base::of_run;
+use crate::conduct::Reason;
 use crate::dom;
 use crate::kept::Kept;
 use crate::preflight::probe;
@@ -52,7 +53,8 @@ pub(crate) struct App {
     siblings: Option<Rc<Siblings>>,
     /// Called to ask the backbone's web server now.
     ask_again: RefCell<Option<Function>>,
-    was_contributing: Cell<bool>,
+    /// What was noted of it for the next time that the page is loaded: that it contributes, and that it is paused.
+    noted: Cell<(bool, bool)>,
     is_frame_due: Cell<bool>,
     pub(crate) senses: Senses,
 }
@@ -74,7 +76,7 @@ impl App {
             worker_url,
             siblings,
             ask_again: RefCell::new(None),
-            was_contributing: Cell::new(false),
+            noted: Cell::new((false, false)),
             is_frame_due: Cell::new(false),
             senses: Senses::default(),
         })
@@ -101,9 +103,9 @@ impl App {
             }
         }
         self.is_dispatching.set(false);
-        let is_contributing = self.with_page(|page| page.contributing);
-        if self.was_contributing.replace(is_contributing) != is_contributing {
-            resume::note(is_contributing);
+        let now = self.with_page(|page| (page.contributing, page.pause() == Some(Reason::Visitor)));
+        if self.noted.replace(now) != now {
+            resume::note(now.0, now.1);
         }
         self.draw_soon();
     }

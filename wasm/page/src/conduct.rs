@@ -268,11 +268,10 @@ impl Conductor {
         (self.settings, self.written) = (Some(settings), written);
     }
 
-    /// The visitor paused it in the tab that had the work before.
-    pub(crate) fn stay_paused(&mut self) {
-        self.is_paused = true;
-        self.reason = Some(Reason::Visitor);
-        self.clear_since_ms = None;
+    /// The visitor paused it in the tab that had the work before, or did not.
+    pub(crate) fn set_paused(&mut self, now_ms: f64, is_paused: bool) {
+        let is_other = std::mem::replace(&mut self.is_paused, is_paused) != is_paused;
+        self.decide(now_ms, is_other);
     }
 
     /// A worker begins.

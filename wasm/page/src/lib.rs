@@ -101,9 +101,11 @@ fn begin(base: &str) -> Result<(), JsValue> {
     if is_set("selfcheck") {
         app.dispatch(Event::CheckDevice);
     }
-    // Once, however many of them: a second press would stop it.
-    if is_set("autostart") || resume::was_cut_off() || was_pressed()? {
-        app.dispatch(Event::Toggle);
+    let (cut_off, was_pressed) = (resume::cut_off(), was_pressed()?);
+    if is_set("autostart") || cut_off.is_some() || was_pressed {
+        // Whoever pressed the button since wants it to go on.
+        let is_paused = !was_pressed && cut_off.is_some_and(|before| before.is_paused);
+        app.dispatch(Event::GoOn { is_paused });
     }
     Ok(())
 }

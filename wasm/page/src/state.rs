@@ -250,6 +250,7 @@ impl Page {
             }
             Event::Toggle if self.contributing => self.stop(now_ms),
             Event::Toggle => self.start(now_ms),
+            Event::GoOn { is_paused } => self.go_on(now_ms, is_paused),
             Event::LoadModel => self.load(),
             Event::Drawn(pixels) => self.ask(now_ms, pixels, None),
             Event::Picked(idx) => match self.gallery_image(idx).map(<[u8]>::to_vec) {

@@ -41,6 +41,8 @@ pub(crate) enum Event {
     CardMade(Result<u64, String>),
     /// The button.
     Toggle,
+    /// The tab contributed when it was cut off, and goes on; its visitor had paused it or not.
+    GoOn { is_paused: bool },
     /// The visitor wants the model in the tab, without contributing.
     LoadModel,
     /// What is this drawing? `[height, width, channels]`.

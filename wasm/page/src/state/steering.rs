@@ -36,6 +36,15 @@ impl Page {
         self.on_wanted(now_ms)
     }
 
+    /// The tab was cut off while it contributed.
+    pub(super) fn go_on(&mut self, now_ms: f64, is_paused: bool) -> Vec<Action> {
+        let mut actions = self.start(now_ms);
+        if is_paused && self.contributing {
+            actions.extend(self.on_conduct(now_ms, Input::TogglePause));
+        }
+        actions
+    }
+
     /// It was pressed again: what is finished is handed in.
     pub(super) fn stop(&mut self, now_ms: f64) -> Vec<Action> {
         self.contributing = false;

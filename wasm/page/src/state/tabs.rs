@@ -178,7 +178,7 @@ impl Page {
                 }
                 actions
             }
-            TabEvent::Lead { identity, way } => self.lead(identity, way),
+            TabEvent::Lead { identity, way } => self.lead(now_ms, identity, way),
             TabEvent::Deposed => {
                 self.tabs = Tabs { role: Role::Following, is_deposed: true, ..Tabs::default() };
                 self.peer = Peer::Absent;
@@ -207,16 +207,16 @@ impl Page {
         std::mem::take(&mut self.tabs.held)
     }
 
-    fn lead(&mut self, identity: Option<Vec<u8>>, way: Option<Way>) -> Vec<Action> {
+    fn lead(&mut self, now_ms: f64, identity: Option<Vec<u8>>, way: Option<Way>) -> Vec<Action> {
         let was_following = self.tabs.role == Role::Following;
         self.identity = identity.or(self.identity.take());
         self.kept_way = way.or(self.kept_way);
         (self.tabs.asked_at_ms, self.tabs.is_deposed) = (None, false);
         let mut actions = self.settle(Role::Leading);
         if was_following {
-            if self.tabs.leader_pause.take() == Some(Reason::Visitor) {
-                self.conductor.stay_paused();
-            }
+            // Whatever was paused when this tab had the work before.
+            let is_paused = self.tabs.leader_pause.take() == Some(Reason::Visitor);
+            self.conductor.set_paused(now_ms, is_paused);
             self.peer = Peer::Absent;
             self.forget_told();
             self.endurance.reviving = None;

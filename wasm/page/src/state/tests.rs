@@ -354,6 +354,18 @@ fn a_tab_that_may_not_work_loads_nothing_until_it_may() {
 }
 
 #[test]
+fn a_tab_that_was_cut_off_goes_on_and_stays_paused_where_it_was() {
+    let mut page = page();
+    assert_eq!(page.on_event(0.0, Event::GoOn { is_paused: false })[0], Action::SpawnPeer);
+    assert_eq!((page.contributing, page.pause()), (true, None));
+    let mut page = self::page();
+    assert_eq!(page.on_event(0.0, Event::GoOn { is_paused: true }), [], "what may not work is not loaded");
+    assert_eq!((page.contributing, page.pause()), (true, Some(Reason::Visitor)));
+    assert_eq!(page.on_event(9000.0, clock(7)), [], "however much time goes by");
+    assert_eq!(page.on_event(9001.0, Event::Conduct(Input::TogglePause))[0], Action::SpawnPeer);
+}
+
+#[test]
 fn what_is_set_reaches_the_worker_once() {
     let mut page = page();
     page.on_event(0.0, Event::Toggle);

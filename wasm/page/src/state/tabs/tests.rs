@@ -160,6 +160,20 @@ fn what_the_visitor_paused_stays_paused_when_the_leader_is_closed() {
 }
 
 #[test]
+fn what_was_paused_long_ago_is_not_paused_when_the_work_comes_back() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.happens(0, 2.0, Event::Conduct(Input::TogglePause));
+    browser.happens(0, 3.0, Event::Tabs(TabEvent::Deposed));
+    browser.happens(1, 3.0, lead());
+    browser.happens(1, 4.0, Event::Conduct(Input::TogglePause));
+    assert_eq!(browser.n_workers, [0, 1]);
+    let mut first = browser.pages.remove(0);
+    assert!(first.on_event(5.0, lead()).contains(&Action::SpawnPeer), "{:?}", first.pause());
+    assert_eq!(first.pause(), None);
+}
+
+#[test]
 fn what_is_set_in_one_tab_holds_in_whichever_has_the_work_next() {
     let mut browser = Browser::open(3);
     let duty = |page: &Page| page.conductor.settings().duty.percent();
