@@ -211,6 +211,11 @@ impl Conductor {
         Conduct { duty: settings.duty, is_gentle }
     }
 
+    /// Whether the tab is not to be seen.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.is_hidden
+    }
+
     /// Sent and received today.
     pub(crate) fn bytes_today(&self) -> u64 {
         self.written.on(self.now.day).bytes().saturating_add(self.meter.unwritten())

@@ -3,7 +3,7 @@
 use barnraise_protocol::contribute::DeviceKind;
 
 use super::*;
-use crate::conduct::Change;
+use crate::conduct::{Change, LocalTime};
 use crate::fixture;
 use crate::kept::Kept;
 
@@ -171,6 +171,58 @@ fn what_was_paused_long_ago_is_not_paused_when_the_work_comes_back() {
     let mut first = browser.pages.remove(0);
     assert!(first.on_event(5.0, lead()).contains(&Action::SpawnPeer), "{:?}", first.pause());
     assert_eq!(first.pause(), None);
+}
+
+#[test]
+fn work_that_pauses_out_of_sight_comes_to_the_tab_in_front_once() {
+    let mut browser = Browser::open(2);
+    let hidden = |is_hidden| Event::Conduct(Input::Hidden(is_hidden));
+    let doing = |activity| PeerToPage::Told(Told::Activity(activity));
+    let n_taken =
+        |browser: &Browser| browser.others[1].iter().filter(|action| **action == Action::TakeLead).count();
+    browser.happens(0, 1.0, Event::Conduct(Input::Set(Change::InBackground(false))));
+    browser.happens(1, 1.0, hidden(true));
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.gets_ready(0);
+    browser.worker_says(0, doing(Activity::Training { epoch: 4 }));
+    // The visitor turns from the first tab to the second.
+    browser.happens(0, 2.0, hidden(true));
+    browser.happens(1, 2.0, hidden(false));
+    assert_eq!(browser.posted[0].last(), Some(&PageToPeer::Stop));
+    assert_eq!(n_taken(&browser), 0, "what is under way is handed in first");
+    browser.worker_says(0, doing(Activity::Idle));
+    browser.happens(1, 3.0, hidden(false));
+    assert_eq!(n_taken(&browser), 1);
+    browser.happens(0, 4.0, Event::Tabs(TabEvent::Deposed));
+    browser.happens(1, 4.0, lead());
+    browser.happens(1, 9000.0, Event::Conduct(Input::Clock(LocalTime::default())));
+    assert_eq!((browser.n_workers, browser.pages[1].pause()), (vec![0, 1], None));
+}
+
+#[test]
+fn work_that_pauses_out_of_sight_stays_where_it_is_while_no_tab_is_seen() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::Conduct(Input::Set(Change::InBackground(false))));
+    browser.happens(0, 1.0, Event::Toggle);
+    for idx in [1, 0] {
+        browser.happens(idx, 2.0, Event::Conduct(Input::Hidden(true)));
+    }
+    browser.gets_ready(0);
+    assert_eq!(browser.pages[1].pause(), Some(Reason::Hidden));
+    assert!(!browser.others[1].contains(&Action::TakeLead));
+}
+
+#[test]
+fn a_follower_that_is_looked_at_again_notices_that_its_leader_is_suspended() {
+    let mut page = fixture::page().among_tabs();
+    page.on_event(0.0, Event::Tabs(TabEvent::Follow));
+    let standing = fixture::page().standing();
+    page.on_event(1.0, Event::Tabs(TabEvent::Heard(TabMessage::Standing(Box::new(standing)))));
+    let over = f64::from(SILENCE_MAX_MS);
+    assert_eq!(page.on_event(over, Event::Tabs(TabEvent::Tick)), [], "it has answered");
+    let actions = page.on_event(over, Event::Conduct(Input::Hidden(false)));
+    assert_eq!(actions, [Action::Tell(TabMessage::Hello), Action::TickIn { delay_ms: SILENCE_MAX_MS }]);
+    assert_eq!(page.on_event(2.0 * over, Event::Tabs(TabEvent::Tick)), [Action::TakeLead]);
 }
 
 #[test]
