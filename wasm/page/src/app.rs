@@ -37,6 +37,8 @@ const NAME_KEY: &str = "barnraise.name";
 const WAY_KEY: &str = "barnraise.way";
 /// Where it is kept what the run is, for visits without a backbone.
 const RUN_KEY: &str = "barnraise.run";
+/// What the page itself receives is said once it is so much.
+const RECEIVED_BYTES: u64 = 16 * 1024;
 /// Hidden pages get no animation frames; they are drawn this often at most.
 const HIDDEN_FRAME_MS: u32 = 250;
 
@@ -56,6 +58,8 @@ pub(crate) struct App {
     /// What was noted of it for the next time that the page is loaded: that it contributes, and that it is paused.
     noted: Cell<(bool, bool)>,
     is_frame_due: Cell<bool>,
+    /// What the page itself has received and not said yet.
+    received_bytes: Cell<u64>,
     pub(crate) senses: Senses,
 }
 
@@ -78,6 +82,7 @@ impl App {
             ask_again: RefCell::new(None),
             noted: Cell::new((false, false)),
             is_frame_due: Cell::new(false),
+            received_bytes: Cell::new(0),
             senses: Senses::default(),
         })
     }
@@ -204,6 +209,16 @@ impl App {
     /// Looks how many receipts this browser keeps.
     pub(crate) fn count_receipts(self: &Rc<Self>) {
         self.receipts.count(self);
+    }
+
+    /// Counts what the page itself has received.
+    pub(crate) fn count_received(self: &Rc<Self>, n_bytes: usize) {
+        let bytes = self.received_bytes.get() + n_bytes as u64;
+        let is_due = bytes >= RECEIVED_BYTES;
+        self.received_bytes.set(if is_due { 0 } else { bytes });
+        if is_due {
+            self.dispatch(Event::Received(bytes));
+        }
     }
 
     /// Draws in the next animation frame, once for all that happens until then.

@@ -33,7 +33,7 @@ const GOOD_STREAM_MS: f64 = 5000.0;
 pub(crate) async fn follow(app: Rc<App>) {
     let mut backoff = Backoff::new((js_sys::Math::random() * 2_f64.powi(53)) as u64);
     loop {
-        let reason = match get::<RunStatus>(&of_run(RUN_URL)).await {
+        let reason = match ask::<RunStatus>(&app, RUN_URL).await {
             Ok(status) => {
                 keep_run(&status.run);
                 app.dispatch(Event::RunArrived(Box::new(status)));
@@ -62,7 +62,7 @@ pub(crate) async fn follow_leaders(app: Rc<App>) {
         let own = own.map_or_else(String::new, |peer| format!("&peer={peer}"));
         if !crate::dom::document().hidden()
             && let Ok(leaders) =
-                get::<Contributions>(&of_run(&format!("{CONTRIBUTIONS_URL}?limit={N_LEADERS}{own}"))).await
+                ask::<Contributions>(&app, &format!("{CONTRIBUTIONS_URL}?limit={N_LEADERS}{own}")).await
         {
             app.dispatch(Event::LeadersKnown(Box::new(leaders)));
         }
@@ -74,7 +74,7 @@ pub(crate) async fn follow_leaders(app: Rc<App>) {
 pub(crate) async fn follow_models(app: Rc<App>) {
     loop {
         if !crate::dom::document().hidden()
-            && let Ok(models) = get::<Models>(&of_run(MODELS_URL)).await
+            && let Ok(models) = ask::<Models>(&app, MODELS_URL).await
         {
             app.dispatch(Event::ModelsKnown(models));
         }
@@ -106,13 +106,28 @@ async fn sleep(delay_ms: u32) {
     let _ = JsFuture::from(over).await;
 }
 
+/// What the web server says of this page's run.
+async fn ask<T: DeserializeOwned>(app: &Rc<App>, path: &str) -> Result<T, String> {
+    let text = fetch(&of_run(path)).await?;
+    app.count_received(text.len());
+    read(&text)
+}
+
+/// What the web server says at an address.
 pub(crate) async fn get<T: DeserializeOwned>(url: &str) -> Result<T, String> {
+    read(&fetch(url).await?)
+}
+
+async fn fetch(url: &str) -> Result<String, String> {
     let response = Request::get(url).send().await.map_err(|_| "no answer".to_owned())?;
     if !response.ok() {
         return Err(format!("it answered with status {}", response.status()));
     }
-    let text = response.text().await.map_err(|_| "its answer was cut short".to_owned())?;
-    serde_json::from_str(&text).map_err(|error| format!("its answer makes no sense: {error}"))
+    response.text().await.map_err(|_| "its answer was cut short".to_owned())
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| format!("its answer makes no sense: {error}"))
 }
 
 /// Hands on events until the stream ends, and says why it did.
@@ -124,6 +139,7 @@ async fn listen(app: &Rc<App>) -> String {
         let app = Rc::clone(app);
         Listener::new(&source, "progress", move |event| {
             let data = event.unchecked_ref::<MessageEvent>().data().as_string().unwrap_or_default();
+            app.count_received(data.len());
             // An event of a newer backbone is skipped: the next `GET /api/run` tells.
             if let Ok(live) = serde_json::from_str::<LiveProgress>(&data) {
                 app.dispatch(Event::Live(live));

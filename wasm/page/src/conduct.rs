@@ -285,9 +285,9 @@ impl Conductor {
         self.heat.forget();
     }
 
-    /// Its program comes over the network, and is so large where that is known.
-    pub(crate) fn on_program(&mut self, program_bytes: Option<u64>) {
-        self.meter.add(program_bytes.unwrap_or(0));
+    /// So many bytes came over the network that no worker counts.
+    pub(crate) fn on_received(&mut self, bytes: u64) {
+        self.meter.add(bytes);
     }
 
     /// Another device computes.

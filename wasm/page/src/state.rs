@@ -284,6 +284,10 @@ impl Page {
                 self.preflight.leave();
                 Vec::new()
             }
+            Event::Received(bytes) => {
+                self.conductor.on_received(bytes);
+                Vec::new()
+            }
             Event::Conduct(input) => self.on_conduct(now_ms, input),
             Event::FromPeer(message) => self.on_peer(now_ms, message),
             Event::PeerLost { reason } => self.on_peer_lost(now_ms, reason),
@@ -367,7 +371,9 @@ impl Page {
                 if let Peer::Loading { bytes: before, .. } = self.peer {
                     // What an earlier visit kept is there at once, and costs nothing.
                     if before == 0 && bytes_total.is_some_and(|total| bytes < total) {
-                        self.conductor.on_program(self.preflight.program_bytes);
+                        // As it is sent, where the server was asked; it is no larger than what it unfolds to.
+                        let n_bytes = self.preflight.program_bytes.or(bytes_total);
+                        self.conductor.on_received(n_bytes.unwrap_or(0));
                     }
                     self.peer = Peer::Loading { bytes, bytes_total };
                 }
@@ -388,6 +394,7 @@ impl Page {
             PeerToPage::NoEarlier { request, reason } => self.on_earlier(request, Err(reason)),
             PeerToPage::Filled { request, epoch, blanks } => self.on_filled(request, Ok((epoch, blanks))),
             PeerToPage::NotFilled { request, reason } => self.on_filled(request, Err(reason)),
+            PeerToPage::Downloaded { bytes } => self.conductor.on_received(bytes),
             // Between the worker and the browser.
             PeerToPage::DialRtc { .. } => {}
             PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),

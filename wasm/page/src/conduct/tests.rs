@@ -169,7 +169,7 @@ fn the_cap_holds_over_reloads_until_midnight_or_until_it_is_waived() {
     let mut written = Usage::default().with(day, 100_001_000);
     let mut phone = Conductor::new(PHONE, Settings::of(PHONE), written, NOON);
     phone.on_worker();
-    phone.on_program(Some(2_000_000));
+    phone.on_received(2_000_000);
     phone.on_wanted(0.0, true);
     assert_eq!(phone.bytes_today(), 102_001_000);
     let Some(Request::Write { bytes, .. }) = phone.on_work(0.0, 148_000_000, None) else {

@@ -61,6 +61,8 @@ pub(crate) enum Event {
     ProgramMeasured(u64),
     /// The tab was at work before the ways were tried.
     PreflightLeft,
+    /// The page itself has received so many bytes more.
+    Received(u64),
     /// Something that decides whether the tab may work now, and how hard.
     Conduct(Input),
     /// The worker said something.

@@ -419,6 +419,7 @@ fn is_passed_on(message: &PeerToPage) -> bool {
             | PeerToPage::Ready { .. }
             | PeerToPage::Connected { .. }
             | PeerToPage::DialRtc { .. }
+            | PeerToPage::Downloaded { .. }
             | PeerToPage::Failed { .. }
             | PeerToPage::Told(
                 Told::Activity(_)

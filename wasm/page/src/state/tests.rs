@@ -407,6 +407,20 @@ fn what_the_worker_moves_counts_for_the_day() {
 }
 
 #[test]
+fn what_nobody_measured_and_no_worker_counts_is_counted_too() {
+    let mut page = page();
+    page.on_event(0.0, Event::Toggle);
+    let loading = PeerToPage::Loading { bytes: 1000, bytes_total: Some(3_000_000) };
+    page.on_event(1.0, Event::FromPeer(loading));
+    assert_eq!(page.conductor.bytes_today(), 3_000_000, "at most so much, where the server was not asked");
+    page.on_event(2.0, Event::FromPeer(PeerToPage::Downloaded { bytes: 40_000 }));
+    page.on_event(3.0, Event::Received(2_000));
+    assert_eq!(page.conductor.bytes_today(), 3_042_000);
+    let write = Action::Conduct(Request::Write { day: 0, bytes: 3_042_000 });
+    assert_eq!(page.on_event(4.0, clock(0)), [write]);
+}
+
+#[test]
 fn a_program_that_was_kept_costs_nothing_again() {
     let mut page = page();
     page.preflight.program_bytes = Some(1_000_000);

@@ -3,7 +3,7 @@
 use barnraise_protocol::contribute::DeviceKind;
 
 use super::*;
-use crate::conduct::{Change, LocalTime};
+use crate::conduct::{Change, LocalTime, Request};
 use crate::fixture;
 use crate::kept::Kept;
 
@@ -323,6 +323,26 @@ fn a_leader_that_answers_is_left_in_peace() {
     browser.happens(1, 1.0, Event::Toggle);
     browser.happens(1, 60_000.0, Event::Tabs(TabEvent::Tick));
     assert!(!browser.others[1].contains(&Action::TakeLead));
+}
+
+#[test]
+fn what_was_fetched_counts_once_in_whichever_tab_it_was() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::LoadModel);
+    browser.gets_ready(0);
+    browser.worker_says(0, PeerToPage::Downloaded { bytes: 1000 });
+    browser.happens(1, 1.0, Event::Received(30));
+    for idx in [0, 1] {
+        browser.happens(idx, 2.0, Event::Conduct(Input::Clock(LocalTime::default())));
+    }
+    let written = |idx: usize| {
+        let bytes = |action: &Action| match action {
+            Action::Conduct(Request::Write { bytes, .. }) => *bytes,
+            _ => 0,
+        };
+        browser.others[idx].iter().map(bytes).sum::<u64>()
+    };
+    assert_eq!([written(0), written(1)], [1000, 30]);
 }
 
 #[test]
