@@ -26,6 +26,8 @@ async fn the_list_leads_to_a_run_and_back_and_a_code_leads_into_one_that_is_not_
     ensure!(tab.read("location.pathname").await? == "/runs/", "the root leads to the list");
     ensure!(tab.read("element('main').hidden && element('live').hidden").await? == true, "no run is shown");
     ensure!(!tab.text("runs").await?.contains("class"), "it is not listed");
+    let skips_to = tab.read("document.querySelector(document.querySelector('.skip').hash).hidden").await?;
+    ensure!(skips_to == false, "the link over the head of the page leads to what is shown");
 
     tab.click("#runs .card:nth-child(2) a").await?;
     tab.until("location.pathname === '/run/other/' && text('title') === 'The other one'", SOON).await?;

@@ -67,6 +67,8 @@ pub(crate) fn sentence(page: &Page) -> Sentence {
             )
             .spoken_as("The backbone cannot be reached. Trying again.")
         }
+        // The tab that has the work was asked, and has not answered yet.
+        (_, Backbone::Live) if page.contributing => Sentence::new("idle", "About to begin…"),
         (_, Backbone::Live) => resting(page),
     }
 }

@@ -243,6 +243,16 @@ fn an_answer_of_a_kept_model_says_that_it_is_one() {
 }
 
 #[test]
+fn a_tab_that_waits_for_the_one_with_the_work_does_not_say_that_it_rests() {
+    let mut page = fixture::page().among_tabs();
+    page.on_event(0.0, Event::Tabs(crate::state::TabEvent::Follow));
+    page.on_event(1.0, Event::RunArrived(Box::new(fixture::status())));
+    assert!(sentence(&page).text.starts_with("Resting"));
+    page.on_event(2.0, Event::Toggle);
+    assert_eq!(sentence(&page).text, "About to begin…");
+}
+
+#[test]
 fn only_a_tab_that_follows_says_where_the_work_is() {
     let mut page = fixture::page().among_tabs();
     assert_eq!(tabs_line(&page), None);

@@ -153,9 +153,9 @@ impl Page {
         self.device_change = None;
         self.notice = None;
         self.peer = Peer::Absent;
-        let mut actions = vec![Action::EndPeer];
-        actions.extend(self.load());
-        actions
+        self.forget_told();
+        // Another one is loaded where that is decided, and as soon as it may work.
+        vec![Action::EndPeer]
     }
 
     /// The network came or went.

@@ -3,6 +3,7 @@
 use barnraise_messages::{Event as Told, PeerToPage};
 
 use super::*;
+use crate::conduct::{Input, Reason};
 use crate::fixture;
 
 fn ready(device: DeviceKind) -> Event {
@@ -115,6 +116,22 @@ fn a_lost_graphics_processor_is_tried_again_later_and_not_for_ever() {
     }
     assert_eq!(page.on_event(4.0, change()), []);
     assert_eq!(page.on_event(5.0, Event::TryGraphics), []);
+}
+
+#[test]
+fn a_paused_tab_tries_its_graphics_processor_once_it_goes_on() {
+    let mut page = at_work(DeviceKind::BrowserWebGpu);
+    let change = PeerToPage::Told(Told::DeviceChanged {
+        device: DeviceKind::BrowserCpu,
+        device_name: "CPU".into(),
+        reason: DeviceChange::Lost { detail: "reset".into() },
+    });
+    page.on_event(1.0, Event::FromPeer(change));
+    let pause = || Event::Conduct(Input::TogglePause);
+    assert_eq!(page.on_event(2.0, pause()), [Action::Post(PageToPeer::Stop)]);
+    assert_eq!(page.on_event(3.0, Event::TryGraphics), [Action::EndPeer]);
+    assert_eq!(page.pause(), Some(Reason::Visitor));
+    assert_eq!(page.on_event(4.0, pause())[0], Action::SpawnPeer);
 }
 
 #[test]
