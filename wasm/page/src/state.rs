@@ -100,6 +100,8 @@ pub(crate) struct Page {
     broke_off: bool,
     /// The worker was wanted and could not be had: the reason may be that the backbone is away.
     is_unloaded: bool,
+    /// The training program came over the network, and is counted once it is known how large it is.
+    owes_program: bool,
     n_requests: u32,
 }
 
@@ -153,6 +155,7 @@ impl Page {
             check_wanted: false,
             broke_off: false,
             is_unloaded: false,
+            owes_program: false,
             n_requests: 0,
         }
     }
@@ -278,6 +281,9 @@ impl Page {
             }
             Event::ProgramMeasured(n_bytes) => {
                 self.preflight.program_bytes = Some(n_bytes);
+                if std::mem::take(&mut self.owes_program) {
+                    self.conductor.on_received(n_bytes);
+                }
                 Vec::new()
             }
             Event::PreflightLeft => {
@@ -367,17 +373,7 @@ impl Page {
 
     fn on_peer(&mut self, now_ms: f64, message: PeerToPage) -> Vec<Action> {
         match message {
-            PeerToPage::Loading { bytes, bytes_total } => {
-                if let Peer::Loading { bytes: before, .. } = self.peer {
-                    // What an earlier visit kept is there at once, and costs nothing.
-                    if before == 0 && bytes_total.is_some_and(|total| bytes < total) {
-                        // As it is sent, where the server was asked; it is no larger than what it unfolds to.
-                        let n_bytes = self.preflight.program_bytes.or(bytes_total);
-                        self.conductor.on_received(n_bytes.unwrap_or(0));
-                    }
-                    self.peer = Peer::Loading { bytes, bytes_total };
-                }
-            }
+            PeerToPage::Loading { bytes, bytes_total } => return self.on_loading(bytes, bytes_total),
             PeerToPage::Ready { identity, peer_id, device, device_name } => {
                 self.peer_id = Some(peer_id);
                 return self.on_ready(now_ms, identity, device, device_name);

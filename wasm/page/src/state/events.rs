@@ -110,7 +110,7 @@ pub(crate) enum Action {
     KeepWay(Way),
     /// What follows from how the tab is to work.
     Conduct(Request),
-    /// Try these, each for itself, once the page is painted.
+    /// Once the page is painted, ask how large the training program is and try these, each for itself.
     TryWays(Vec<(Way, Address)>),
     /// Tell the other tabs.
     Tell(TabMessage),

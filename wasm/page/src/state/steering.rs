@@ -65,6 +65,25 @@ impl Page {
         act(self.conductor.on_work(now_ms, bytes, given.pass))
     }
 
+    /// So much of the training program is here.
+    pub(super) fn on_loading(&mut self, bytes: u64, bytes_total: Option<u64>) -> Vec<Action> {
+        let Peer::Loading { bytes: before, .. } = self.peer else { return Vec::new() };
+        self.peer = Peer::Loading { bytes, bytes_total };
+        // What an earlier visit kept is there at once, and costs nothing.
+        if before > 0 || bytes_total.is_none_or(|total| bytes >= total) {
+            return Vec::new();
+        }
+        match self.preflight.program_bytes {
+            Some(n_bytes) => self.conductor.on_received(n_bytes),
+            // What is sent is a tenth of what it unfolds to: only the server knows.
+            None => {
+                self.owes_program = true;
+                return vec![Action::TryWays(Vec::new())];
+            }
+        }
+        Vec::new()
+    }
+
     /// There is another worker, or none.
     pub(super) fn forget_told(&mut self) {
         self.is_told_to_start = false;

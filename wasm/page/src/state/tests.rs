@@ -411,12 +411,16 @@ fn what_nobody_measured_and_no_worker_counts_is_counted_too() {
     let mut page = page();
     page.on_event(0.0, Event::Toggle);
     let loading = PeerToPage::Loading { bytes: 1000, bytes_total: Some(3_000_000) };
-    page.on_event(1.0, Event::FromPeer(loading));
-    assert_eq!(page.conductor.bytes_today(), 3_000_000, "at most so much, where the server was not asked");
+    // It is asked for on the way, and counted once it is known.
+    assert_eq!(page.on_event(1.0, Event::FromPeer(loading)), [Action::TryWays(Vec::new())]);
+    for _ in 0..2 {
+        page.on_event(1.0, Event::ProgramMeasured(300_000));
+        assert_eq!(page.conductor.bytes_today(), 300_000);
+    }
     page.on_event(2.0, Event::FromPeer(PeerToPage::Downloaded { bytes: 40_000 }));
     page.on_event(3.0, Event::Received(2_000));
-    assert_eq!(page.conductor.bytes_today(), 3_042_000);
-    let write = Action::Conduct(Request::Write { day: 0, bytes: 3_042_000 });
+    assert_eq!(page.conductor.bytes_today(), 342_000);
+    let write = Action::Conduct(Request::Write { day: 0, bytes: 342_000 });
     assert_eq!(page.on_event(4.0, clock(0)), [write]);
 }
 
