@@ -59,3 +59,25 @@ async fn the_list_leads_to_a_run_and_back_and_a_code_leads_into_one_that_is_not_
     tab.until("value('accepted') >= 1", LONG).await?;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_kept_page_at_the_root_goes_to_the_list_once_there_is_a_server_to_name_it() -> Result<()> {
+    let _turn = turn().await;
+    let mut world = world(QUICK)?;
+    world.beside(&QUICK.replace("id = \"quick\"", "id = \"other\""))?;
+    let backbone = world.backbone().await?;
+    let page = backbone.page();
+    let tab = Tab::open("kept-root", Graphics::NoAdapter, &format!("{page}/run/other/")).await?;
+    tab.until("!!navigator.serviceWorker.controller", SOON).await?;
+    backbone.kill().await?;
+    // As an installed app begins.
+    tab.goto(&format!("{page}/")).await?;
+    tab.until("doing() === 'unreachable' && location.pathname === '/'", SOON).await?;
+    let _backbone = world.backbone().await?;
+    tab.until(
+        "location.pathname === '/runs/' && document.querySelectorAll('#runs .card').length === 2",
+        SOON,
+    )
+    .await?;
+    Ok(())
+}

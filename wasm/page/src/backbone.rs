@@ -13,8 +13,9 @@ use wasm_bindgen_futures::JsFuture;
 use web_sys::{EventSource, MessageEvent};
 
 use crate::app::{App, keep_run};
-use crate::base::of_run;
+use crate::base::{self, FRONT_PATH, Place, of_run};
 use crate::dom::Listener;
+use crate::front::RUNS_URL;
 use crate::state::Event;
 use crate::view::N_LEADERS;
 
@@ -22,6 +23,8 @@ const RUN_URL: &str = "/api/run";
 const EVENTS_URL: &str = "/api/events";
 const CONTRIBUTIONS_URL: &str = "/api/contributions";
 const MODELS_URL: &str = "/api/models";
+/// Why there is nothing to read, where nobody is there.
+const NO_ANSWER: &str = "no answer";
 /// How often a page that is seen asks which models there are.
 const MODELS_EVERY_MS: u32 = 15_000;
 /// How often a page that is seen asks who gave the most.
@@ -44,7 +47,14 @@ pub(crate) async fn follow(app: Rc<App>) {
                 }
                 reason
             }
-            Err(reason) => reason,
+            Err(reason) => {
+                if reason != NO_ANSWER && has_several().await {
+                    // The page of no run, which has nothing to follow.
+                    let _ = crate::dom::window().location().replace(FRONT_PATH);
+                    return;
+                }
+                reason
+            }
         };
         let retry_in_ms = u32::try_from(backoff.next_delay().as_millis()).unwrap_or(u32::MAX);
         app.dispatch(Event::BackboneLost { reason, retry_in_ms });
@@ -52,6 +62,15 @@ pub(crate) async fn follow(app: Rc<App>) {
             backoff.reset();
         }
     }
+}
+
+/// Whether several runs are here and this is the page of none: a page that was kept is at the root while no server
+/// says that the root leads to the list.
+async fn has_several() -> bool {
+    let says = |url, status| async move {
+        Request::get(url).send().await.is_ok_and(|response| response.status() == status)
+    };
+    base::here() == Place::Run(String::new()) && says(RUN_URL, 404).await && says(RUNS_URL, 200).await
 }
 
 /// Asks who gave the most, for as long as the page is open.
@@ -119,7 +138,7 @@ pub(crate) async fn get<T: DeserializeOwned>(url: &str) -> Result<T, String> {
 }
 
 async fn fetch(url: &str) -> Result<String, String> {
-    let response = Request::get(url).send().await.map_err(|_| "no answer".to_owned())?;
+    let response = Request::get(url).send().await.map_err(|_| NO_ANSWER.to_owned())?;
     if !response.ok() {
         return Err(format!("it answered with status {}", response.status()));
     }

@@ -5,7 +5,7 @@ use crate::dom::window;
 /// Before the id of a run.
 const RUN_PREFIX: &str = "/run/";
 /// The list of runs.
-const FRONT_PATH: &str = "/runs/";
+pub(crate) const FRONT_PATH: &str = "/runs/";
 
 /// What an address is of.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::base;
 use crate::dom::{DomError, Field, Listener, by_id, create, document, window};
 use crate::format;
 
-const RUNS_URL: &str = "/api/runs";
+pub(crate) const RUNS_URL: &str = "/api/runs";
 const ROOMS_URL: &str = "/api/rooms/";
 const ENTERING: &str = "Come in…";
 const UNKNOWN: &str = "No run has this code now. A code ends after some hours, or once all its places are taken: ask \
