@@ -100,6 +100,8 @@ pub(crate) struct Page {
     broke_off: bool,
     /// The worker was wanted and could not be had: the reason may be that the backbone is away.
     is_unloaded: bool,
+    /// The worker is being loaded to contribute, and for nothing else.
+    loads_for_work: bool,
     /// The training program came over the network, and is counted once it is known how large it is.
     owes_program: bool,
     n_requests: u32,
@@ -155,6 +157,7 @@ impl Page {
             check_wanted: false,
             broke_off: false,
             is_unloaded: false,
+            loads_for_work: false,
             owes_program: false,
             n_requests: 0,
         }
@@ -349,6 +352,7 @@ impl Page {
     }
 
     fn load(&mut self) -> Vec<Action> {
+        self.loads_for_work = false;
         if self.peer != Peer::Absent || !self.is_supported() {
             return Vec::new();
         }

@@ -110,14 +110,30 @@ impl Page {
             (Peer::Ready { .. }, None) if std::mem::take(&mut self.is_told_to_start) => {
                 vec![Action::Post(PageToPeer::Stop)]
             }
+            (Peer::Loading { .. }, None) if self.loads_in_vain() => {
+                self.peer = Peer::Absent;
+                self.forget_told();
+                vec![Action::EndPeer]
+            }
             // Where it could not be loaded it is loaded when the backbone is back, and after a crash not at once.
             (Peer::Absent, Some(_))
                 if self.trouble.is_none() && !self.is_unloaded && self.endurance.reviving.is_none() =>
             {
-                self.load()
+                let actions = self.load();
+                self.loads_for_work = true;
+                actions
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Whether a training program is on its way that nobody wants but for contributing, over a link that is not to be
+    /// used for that now. It begins anew when it may.
+    fn loads_in_vain(&self) -> bool {
+        let Peer::Loading { bytes, bytes_total: Some(total) } = self.peer else { return false };
+        let spares_data =
+            matches!(self.pause(), Some(Reason::Metered | Reason::SavesData | Reason::Cap { .. }));
+        bytes < total && spares_data && self.loads_for_work
     }
 
     /// The processor, where the choice is free and the graphics processor is seen to be too small for the model.

@@ -425,6 +425,30 @@ fn what_nobody_measured_and_no_worker_counts_is_counted_too() {
 }
 
 #[test]
+fn a_program_on_its_way_is_left_there_when_data_is_to_be_spared() {
+    let loading = |bytes| Event::FromPeer(PeerToPage::Loading { bytes, bytes_total: Some(3_000_000) });
+    let link = |is_metered| Event::Conduct(Input::Link(Link { is_metered, saves_data: false }));
+    let mut page = page();
+    page.preflight.program_bytes = Some(300_000);
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(1.0, loading(1000));
+    assert_eq!(page.on_event(2.0, link(true)), [Action::EndPeer]);
+    assert_eq!((&page.peer, page.pause()), (&Peer::Absent, Some(Reason::Metered)));
+    page.on_event(3.0, link(false));
+    assert!(page.on_event(9000.0, clock(0)).contains(&Action::SpawnPeer));
+    // What is all there costs nothing more.
+    page.on_event(9001.0, loading(3_000_000));
+    assert_eq!(page.on_event(9002.0, link(true)), []);
+    // What somebody waits for was asked for.
+    let mut page = self::page();
+    page.preflight.program_bytes = Some(300_000);
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(0.0, Event::LoadModel);
+    page.on_event(1.0, loading(1000));
+    assert_eq!(page.on_event(2.0, link(true)), []);
+}
+
+#[test]
 fn a_program_that_was_kept_costs_nothing_again() {
     let mut page = page();
     page.preflight.program_bytes = Some(1_000_000);
