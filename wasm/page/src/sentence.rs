@@ -7,6 +7,9 @@ use crate::conduct::{Reason, words};
 use crate::format;
 use crate::state::{Backbone, Page, Peer, Role, WebGpu, is_of_memory};
 
+/// To a question whose worker is gone for good; asking again loads another one.
+pub(crate) const UNANSWERED: &str = "No answer: the training program stopped. Ask once more to load it anew.";
+
 /// What the page says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sentence {
@@ -306,6 +309,7 @@ pub(crate) fn verdict(page: &Page) -> String {
     }
     match (&page.peer, page.is_asking()) {
         (Peer::Loading { .. }, true) => "Fetching the model first…".into(),
+        (Peer::Absent, true) if page.trouble.is_some() => UNANSWERED.into(),
         (_, true) => "Looking…".into(),
         _ => "Draw something, or pick a picture.".into(),
     }

@@ -161,6 +161,10 @@ fn the_verdict_says_how_sure_it_is_and_whether_it_was_right() {
     assert_eq!(verdict(&page), "Probably: T-shirt. It is labelled: Trouser.");
     page.prediction = Some(Prediction { epoch: 1, ranking: vec![(1, 0.9), (0, 0.1)] });
     assert_eq!(verdict(&page), "That is: Trouser. Right.");
+    let mut page = fixture::page();
+    page.on_event(0.0, Event::Drawn(vec![1]));
+    page.on_event(1.0, Event::PeerLost { reason: "out of memory".into() });
+    assert_eq!(verdict(&page), UNANSWERED, "nobody is left to look");
 }
 
 #[test]
