@@ -1,11 +1,12 @@
 //! What the model puts into the blanks of a text.
 
+use barnraise_protocol::access::AccessMode;
 use web_sys::Element;
 
 use crate::dom::{DomError, Field, by_id, create};
 use crate::format;
-use crate::sentence::UNANSWERED;
-use crate::state::{Page, Peer};
+use crate::sentence::{UNANSWERED, which_model};
+use crate::state::{Backbone, Page, Peer};
 
 pub(crate) struct FillingView {
     section: Field,
@@ -27,14 +28,13 @@ impl FillingView {
     }
 
     pub(crate) fn draw(&mut self, page: &Page) {
-        let is_there = page.models.as_ref().is_some_and(|models| models.latest.is_some());
-        self.section.set_hidden(!page.is_of_text() || !is_there || !page.is_supported());
+        self.section.set_hidden(!page.is_of_text() || !may_answer(page) || !page.is_supported());
         self.said.set_text(&said(page));
         let (epoch, lines): (Option<u64>, Vec<String>) = match &page.filling.answer {
             Some(Ok((epoch, blanks))) => (Some(*epoch), blanks.iter().map(|guesses| line(guesses)).collect()),
             _ => (None, Vec::new()),
         };
-        let text = epoch.map(|epoch| format!("The model after {}.", format::counted(epoch, "step", "steps")));
+        let text = epoch.map(|epoch| which_model(page, epoch));
         self.epoch.set_number(&text.unwrap_or_default(), epoch.map_or(f64::NAN, |epoch| epoch as f64));
         if self.shown != lines {
             self.list.set_text_content(None);
@@ -48,6 +48,13 @@ impl FillingView {
             self.shown = lines;
         }
     }
+}
+
+/// Whether the web server has a model, or may have had one that this browser kept.
+fn may_answer(page: &Page) -> bool {
+    let is_open = || page.run.as_ref().is_some_and(|run| run.access.mode == AccessMode::Open);
+    let is_away = matches!(page.backbone, Backbone::Lost { .. });
+    page.models.as_ref().is_some_and(|models| models.latest.is_some()) || (is_away && is_open())
 }
 
 fn said(page: &Page) -> String {
@@ -80,6 +87,18 @@ mod tests {
         let mut page = fixture::text_page();
         page.filling.answer = Some(Err("no blank".into()));
         assert_eq!(said(&page), "That does not work: no blank.");
+    }
+
+    #[test]
+    fn without_a_backbone_a_kept_model_may_answer_where_models_are_given_away() {
+        let mut page = fixture::text_page();
+        assert!(!may_answer(&page), "no model was evaluated yet");
+        page.on_event(0.0, Event::BackboneLost { reason: "no answer".into(), retry_in_ms: 1 });
+        assert!(may_answer(&page));
+        if let Some(run) = &mut page.run {
+            run.access.mode = AccessMode::Invitation;
+        }
+        assert!(!may_answer(&page));
     }
 
     #[test]
