@@ -67,7 +67,7 @@ async fn a_kept_page_at_the_root_goes_to_the_list_once_there_is_a_server_to_name
     world.beside(&QUICK.replace("id = \"quick\"", "id = \"other\""))?;
     let backbone = world.backbone().await?;
     let page = backbone.page();
-    let tab = Tab::open("kept-root", Graphics::NoAdapter, &format!("{page}/run/other/")).await?;
+    let tab = Tab::open("kept-root", Graphics::NoAdapter, &format!("{page}/runs/")).await?;
     tab.until("!!navigator.serviceWorker.controller", SOON).await?;
     backbone.kill().await?;
     // As an installed app begins.

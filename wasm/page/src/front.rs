@@ -16,6 +16,7 @@ use crate::backbone::get;
 use crate::base;
 use crate::dom::{DomError, Field, Listener, by_id, create, document, window};
 use crate::format;
+use crate::renewal;
 
 pub(crate) const RUNS_URL: &str = "/api/runs";
 const ROOMS_URL: &str = "/api/rooms/";
@@ -51,6 +52,7 @@ pub(crate) fn show() -> Result<(), DomError> {
     let (note, room) = (Field::find("runs-note")?, Field::find("room")?);
     let front = Front { list: by_id("runs")?, note, room, shown: Vec::new() };
     ask(Rc::new(RefCell::new(front)));
+    renewal::keep_page();
     let (form, code) = (by_id::<HtmlElement>("room")?, by_id::<HtmlInputElement>("room-code")?);
     let said: HtmlElement = by_id("room-said")?;
     Listener::new(&form, "submit", move |event| {
