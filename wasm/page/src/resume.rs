@@ -39,11 +39,15 @@ impl Contributing {
     }
 }
 
-/// A tab that is to go on.
+/// What this tab did before it was discarded or loaded anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CutOff {
-    /// Its visitor had paused it.
-    pub(crate) is_paused: bool,
+pub(crate) enum Before {
+    /// Nothing that goes on: it rested, or this is another visit.
+    Rested,
+    /// It contributed, or its visitor had paused it.
+    Contributed { is_paused: bool },
+    /// It contributed, and was cut off too often for that.
+    BrokeOff,
 }
 
 /// Notes that the tab contributes or no longer does, and whether its visitor has paused it.
@@ -56,15 +60,19 @@ pub(crate) fn note(is_contributing: bool, is_paused: bool) {
     keep(Contributing { is_paused, ..before });
 }
 
-/// How this tab was contributing when it was discarded or loaded anew, if it was and is to go on.
-pub(crate) fn cut_off() -> Option<CutOff> {
-    let before = SessionStorage::get::<Contributing>(of_run(KEY)).ok()?;
-    let again = before.resumed(js_sys::Date::now()).filter(|_| is_same_visit());
+/// What this tab did before.
+pub(crate) fn before() -> Before {
+    let kept = SessionStorage::get::<Contributing>(of_run(KEY)).ok().filter(|_| is_same_visit());
+    let again = kept.and_then(|before| before.resumed(js_sys::Date::now()));
     match again {
         Some(again) => keep(again),
         None => SessionStorage::delete(of_run(KEY)),
     }
-    again.map(|again| CutOff { is_paused: again.is_paused })
+    match (kept, again) {
+        (None, _) => Before::Rested,
+        (Some(_), None) => Before::BrokeOff,
+        (Some(_), Some(again)) => Before::Contributed { is_paused: again.is_paused },
+    }
 }
 
 fn keep(contributing: Contributing) {

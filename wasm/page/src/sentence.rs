@@ -5,7 +5,7 @@ use barnraise_protocol::contribute::DeviceKind;
 
 use crate::conduct::{Reason, words};
 use crate::format;
-use crate::state::{Backbone, Page, Peer, Role, WebGpu, is_of_memory};
+use crate::state::{Backbone, Page, Peer, Role, WebGpu, is_of_memory, is_of_version};
 
 /// To a question whose worker is gone for good; asking again loads another one.
 pub(crate) const UNANSWERED: &str = "No answer: the training program stopped. Ask once more to load it anew.";
@@ -89,9 +89,12 @@ fn trouble(page: &Page) -> Option<Sentence> {
         return Some(Sentence::new("reviving", text).spoken_as(spoken));
     }
     let reason = page.trouble.as_ref()?;
-    let advice = match is_of_memory(reason) {
-        true => "This device has little memory: close other tabs, then Start loads it anew.",
-        false => "Start loads it anew.",
+    let advice = match reason {
+        _ if is_of_memory(reason) => {
+            "This device has little memory: close other tabs, then Start loads it anew."
+        }
+        _ if is_of_version(reason) => "Nothing is lost by that.",
+        _ => "Start loads it anew.",
     };
     Some(Sentence::new("broken", format!("The training program stopped: {reason}. {advice}")))
 }

@@ -27,7 +27,7 @@ use crate::conduct::Conductor;
 use crate::history::History;
 use crate::kept::{Given, Kept};
 use crate::preflight::{Preflight, Surroundings};
-pub(crate) use endurance::{Endurance, is_of_memory};
+pub(crate) use endurance::{Endurance, is_of_memory, is_of_version};
 pub(crate) use events::{Action, Event};
 pub(crate) use giving::{Giving, Rank};
 pub(crate) use models::Comparison;

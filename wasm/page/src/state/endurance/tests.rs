@@ -168,6 +168,24 @@ fn a_device_without_a_network_says_so_and_goes_on_when_there_is_one() {
 }
 
 #[test]
+fn a_tab_whose_program_the_server_no_longer_has_goes_on_in_the_new_page() {
+    // As `worker.js` says it.
+    let script = include_str!("../../../../../web/worker.js");
+    let words = "the server has a newer version of this page: reload it";
+    assert!(script.contains(words) && is_of_version(words));
+    let gone = || Event::FromPeer(PeerToPage::Failed { message: words.into() });
+    let mut page = fixture::page();
+    page.on_event(0.0, Event::Toggle);
+    assert_eq!(page.on_event(1.0, gone()), [Action::EndPeer, Action::Reload]);
+    assert!(page.contributing, "as is noted for the page that comes");
+    // Whoever only wanted to try the model is told, and not interrupted.
+    let mut page = fixture::page();
+    page.on_event(0.0, Event::LoadModel);
+    assert_eq!(page.on_event(1.0, gone()), [Action::EndPeer]);
+    assert_eq!(page.trouble.as_deref(), Some(words));
+}
+
+#[test]
 fn a_new_version_is_taken_while_nobody_looks_and_nothing_is_done() {
     let mut page = fixture::page();
     assert_eq!(page.on_event(0.0, Event::Hidden), []);
