@@ -73,11 +73,25 @@ async fn a_kept_page_at_the_root_goes_to_the_list_once_there_is_a_server_to_name
     // As an installed app begins.
     tab.goto(&format!("{page}/")).await?;
     tab.until("doing() === 'unreachable' && location.pathname === '/'", SOON).await?;
-    let _backbone = world.backbone().await?;
+    let backbone = world.backbone().await?;
     tab.until(
         "location.pathname === '/runs/' && document.querySelectorAll('#runs .card').length === 2",
         SOON,
     )
     .await?;
+
+    // Of what was visited the list is known without one.
+    tab.click("#runs .card:nth-child(2) a").await?;
+    tab.until("location.pathname === '/run/other/' && doing() === 'idle'", SOON).await?;
+    backbone.kill().await?;
+    tab.goto(&format!("{page}/")).await?;
+    tab.until(
+        "location.pathname === '/runs/' && document.querySelectorAll('#runs .card').length === 1",
+        SOON,
+    )
+    .await?;
+    ensure!(tab.text("runs").await?.contains("an earlier visit"));
+    tab.click("#runs .card a").await?;
+    tab.until("location.pathname === '/run/other/' && doing() === 'unreachable'", SOON).await?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use js_sys::{Function, Reflect};
 use wasm_bindgen::closure::Closure;
 use wasm_bindgen::{JsCast, JsValue};
 
-use crate::base::of_run;
+use crate::base::{id_of, of_run};
 use crate::conduct::Reason;
 use crate::dom;
 use crate::kept::Kept;
@@ -266,6 +266,20 @@ pub(crate) fn kept_name() -> Option<DisplayName> {
 /// What the run was at the last visit.
 pub(crate) fn kept_run() -> Option<RunDescription> {
     LocalStorage::get(of_run(RUN_KEY)).ok()
+}
+
+/// The runs of this origin that the browser was told of, where there are several, each with its id.
+pub(crate) fn kept_runs() -> Vec<(String, RunDescription)> {
+    let Some(storage) = dom::window().local_storage().ok().flatten() else { return Vec::new() };
+    let keys = (0..storage.length().unwrap_or(0)).filter_map(|idx| storage.key(idx).ok().flatten());
+    let mut kept: Vec<(String, RunDescription)> = keys
+        .filter_map(|key| {
+            let id = id_of(key.strip_prefix(RUN_KEY)?)?.to_owned();
+            Some((id, LocalStorage::get(&key).ok()?))
+        })
+        .collect();
+    kept.sort_by(|one, other| one.0.cmp(&other.0));
+    kept
 }
 
 /// Keeps what the run is, where that is another one than before.

@@ -12,7 +12,7 @@ use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{EventSource, MessageEvent};
 
-use crate::app::{App, keep_run};
+use crate::app::{App, keep_run, kept_run, kept_runs};
 use crate::base::{self, FRONT_PATH, Place, of_run};
 use crate::dom::Listener;
 use crate::front::RUNS_URL;
@@ -48,7 +48,7 @@ pub(crate) async fn follow(app: Rc<App>) {
                 reason
             }
             Err(reason) => {
-                if reason != NO_ANSWER && has_several().await {
+                if is_of_none(&reason).await {
                     // The page of no run, which has nothing to follow.
                     let _ = crate::dom::window().location().replace(FRONT_PATH);
                     return;
@@ -66,11 +66,17 @@ pub(crate) async fn follow(app: Rc<App>) {
 
 /// Whether several runs are here and this is the page of none: a page that was kept is at the root while no server
 /// says that the root leads to the list.
-async fn has_several() -> bool {
+async fn is_of_none(reason: &str) -> bool {
+    if base::here() != Place::Run(String::new()) {
+        return false;
+    }
+    if reason == NO_ANSWER {
+        return kept_run().is_none() && !kept_runs().is_empty();
+    }
     let says = |url, status| async move {
         Request::get(url).send().await.is_ok_and(|response| response.status() == status)
     };
-    base::here() == Place::Run(String::new()) && says(RUN_URL, 404).await && says(RUNS_URL, 200).await
+    says(RUN_URL, 404).await && says(RUNS_URL, 200).await
 }
 
 /// Asks who gave the most, for as long as the page is open.

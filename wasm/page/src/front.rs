@@ -12,6 +12,7 @@ use wasm_bindgen::JsValue;
 use wasm_bindgen_futures::spawn_local;
 use web_sys::{Element, HtmlAnchorElement, HtmlElement, HtmlInputElement};
 
+use crate::app::kept_runs;
 use crate::backbone::get;
 use crate::base;
 use crate::dom::{DomError, Field, Listener, by_id, create, document, window};
@@ -100,6 +101,9 @@ impl Front {
                 runs
             }
             Err(reason) => {
+                if self.shown.is_empty() {
+                    self.show_kept();
+                }
                 let text = format!(
                     "The runs cannot be asked for just now: {reason}. This page asks again by itself."
                 );
@@ -108,8 +112,8 @@ impl Front {
         };
         runs.truncate(RUNS_MAX);
         let is_same = runs.iter().map(|run| &run.id).eq(self.shown.iter().map(|card| &card.id));
-        if !is_same && let Err(error) = self.build(&runs) {
-            gloo::console::error!("a run cannot be shown:", JsValue::from(error));
+        if !is_same {
+            self.build(runs.iter().map(|run| run.id.as_str()));
         }
         for (card, run) in self.shown.iter().zip(&runs) {
             write(&card.title, &run.title);
@@ -120,24 +124,42 @@ impl Front {
         self.note.set_optional(note);
     }
 
-    fn build(&mut self, runs: &[RunSummary]) -> Result<(), DomError> {
+    /// Those of earlier visits: their models can still be tried.
+    fn show_kept(&mut self) {
+        let mut kept = kept_runs();
+        kept.truncate(RUNS_MAX);
+        self.build(kept.iter().map(|(id, _)| id.as_str()));
+        for (card, (_, run)) in self.shown.iter().zip(&kept) {
+            write(&card.title, &run.title);
+            write(&card.purpose, &run.purpose);
+            write(&card.facts, "As it was at an earlier visit.");
+        }
+    }
+
+    fn build<'a>(&mut self, ids: impl Iterator<Item = &'a str>) {
         self.shown.clear();
         self.list.set_text_content(None);
-        for run in runs {
-            let card =
-                Card { id: run.id.clone(), title: create("h2")?, purpose: create("p")?, facts: create("p")? };
-            let link: HtmlAnchorElement = create("a")?;
-            link.set_href(&format!("{}/", base::page_of(&run.id)));
-            link.append_child(&card.title)?;
-            card.facts.set_class_name("quiet");
-            let item: HtmlElement = create("li")?;
-            item.set_class_name("card");
-            item.append_child(&link)?;
-            item.append_child(&card.purpose)?;
-            item.append_child(&card.facts)?;
-            self.list.append_child(&item)?;
-            self.shown.push(card);
+        for id in ids {
+            if let Err(error) = self.add(id) {
+                gloo::console::error!("a run cannot be shown:", JsValue::from(error));
+            }
         }
+    }
+
+    fn add(&mut self, id: &str) -> Result<(), DomError> {
+        let card =
+            Card { id: id.to_owned(), title: create("h2")?, purpose: create("p")?, facts: create("p")? };
+        let link: HtmlAnchorElement = create("a")?;
+        link.set_href(&format!("{}/", base::page_of(id)));
+        link.append_child(&card.title)?;
+        card.facts.set_class_name("quiet");
+        let item: HtmlElement = create("li")?;
+        item.set_class_name("card");
+        item.append_child(&link)?;
+        item.append_child(&card.purpose)?;
+        item.append_child(&card.facts)?;
+        self.list.append_child(&item)?;
+        self.shown.push(card);
         Ok(())
     }
 }
