@@ -104,6 +104,8 @@ pub(crate) enum Request {
     Write { day: i32, bytes: u64 },
     /// Write down that there is no limit on this day, then say so.
     WriteWaiver { day: i32 },
+    /// Write down that the device rests from heat for so long, for the next page.
+    WriteRest { milliseconds: f64 },
     /// Keep the screen on, or no longer.
     KeepScreenOn(bool),
 }
@@ -174,6 +176,8 @@ pub(crate) struct Conductor {
     written: Usage,
     meter: usage::Meter,
     heat: Heat,
+    /// The rest that is going on is written down.
+    is_rest_written: bool,
     is_paused: bool,
     /// Too little charge was seen, and not yet enough again.
     is_low: bool,
@@ -192,6 +196,12 @@ impl Conductor {
     /// As these were at the beginning.
     pub(crate) fn sensing(self, battery: Battery, link: Link, presence: Presence, lock: ScreenLock) -> Self {
         Self { battery, link, presence, screen_lock: lock, ..self }
+    }
+
+    /// On a device that rests from heat for so many milliseconds yet, as an earlier page wrote down.
+    pub(crate) fn resting(mut self, now_ms: f64, left_ms: f64) -> Self {
+        self.heat.go_on_resting(now_ms, left_ms);
+        self
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -303,6 +313,13 @@ impl Conductor {
         }
         self.decide(now_ms, false);
         self.write(WRITE_BYTES)
+    }
+
+    /// What the next page has to know of a rest that has just begun.
+    pub(crate) fn write_rest(&mut self, now_ms: f64) -> Option<Request> {
+        let left_ms = self.heat.rests_for(now_ms);
+        let was_written = std::mem::replace(&mut self.is_rest_written, left_ms.is_some());
+        left_ms.filter(|_| !was_written).map(|milliseconds| Request::WriteRest { milliseconds })
     }
 
     fn write(&mut self, at_least: u64) -> Option<Request> {

@@ -62,7 +62,8 @@ impl Page {
     /// The worker has done something.
     pub(super) fn on_work(&mut self, now_ms: f64, given: &Contribution) -> Vec<Action> {
         let bytes = given.bytes_up.saturating_add(given.bytes_down);
-        act(self.conductor.on_work(now_ms, bytes, given.pass))
+        let written = self.conductor.on_work(now_ms, bytes, given.pass);
+        act(written.into_iter().chain(self.conductor.write_rest(now_ms)))
     }
 
     /// So much of the training program is here.
