@@ -37,6 +37,11 @@ async fn sensing(backbone: &Backbone, name: &str) -> Result<Tab> {
     Ok(tab)
 }
 
+/// As Lighthouse's mobile profile has it: 1.6 Mbit/s, in bytes, and far away.
+fn phones_network() -> serde_json::Value {
+    json!({ "offline": false, "latency": 150, "downloadThroughput": 200_000, "uploadThroughput": 93_750 })
+}
+
 /// The same on a phone.
 async fn phone(backbone: &Backbone, name: &str) -> Result<Tab> {
     let tab = Tab::open(name, Graphics::NoAdapter, "about:blank").await?;
@@ -46,6 +51,8 @@ async fn phone(backbone: &Backbone, name: &str) -> Result<Tab> {
     tab.cdp("Emulation.setTouchEmulationEnabled", json!({ "enabled": true, "maxTouchPoints": 5 })).await?;
     // The page's own thread is a phone's as well.
     tab.cdp("Emulation.setCPUThrottlingRate", json!({ "rate": 4 })).await?;
+    tab.cdp("Network.enable", json!({})).await?;
+    tab.cdp("Network.emulateNetworkConditions", phones_network()).await?;
     tab.cdp("Emulation.setUserAgentOverride", json!({ "userAgent": PHONES_NAME })).await?;
     tab.cdp("Page.addScriptToEvaluateOnNewDocument", json!({ "source": SENSES })).await?;
     tab.goto(&format!("{}/?device=cpu", backbone.page())).await?;
