@@ -6,6 +6,8 @@ use std::rc::Rc;
 
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::api::{DataKind, Room, RunSummary, Runs};
+use barnraise_protocol::dataset::SampleKind;
+use barnraise_protocol::run::RunDescription;
 use gloo::net::http::Request;
 use gloo::timers::callback::Timeout;
 use wasm_bindgen::JsValue;
@@ -112,8 +114,8 @@ impl Front {
         };
         runs.truncate(RUNS_MAX);
         let is_same = runs.iter().map(|run| &run.id).eq(self.shown.iter().map(|card| &card.id));
-        if !is_same {
-            self.build(runs.iter().map(|run| run.id.as_str()));
+        if !is_same && let Err(error) = self.build(&runs) {
+            gloo::console::error!("a run cannot be shown:", JsValue::from(error));
         }
         for (card, run) in self.shown.iter().zip(&runs) {
             write(&card.title, &run.title);
@@ -124,43 +126,56 @@ impl Front {
         self.note.set_optional(note);
     }
 
+    fn build(&mut self, runs: &[RunSummary]) -> Result<(), DomError> {
+        self.shown.clear();
+        self.list.set_text_content(None);
+        for run in runs {
+            let card =
+                Card { id: run.id.clone(), title: create("h2")?, purpose: create("p")?, facts: create("p")? };
+            let link: HtmlAnchorElement = create("a")?;
+            link.set_href(&format!("{}/", base::page_of(&run.id)));
+            link.append_child(&card.title)?;
+            card.facts.set_class_name("quiet");
+            let item: HtmlElement = create("li")?;
+            item.set_class_name("card");
+            item.append_child(&link)?;
+            item.append_child(&card.purpose)?;
+            item.append_child(&card.facts)?;
+            self.list.append_child(&item)?;
+            self.shown.push(card);
+        }
+        Ok(())
+    }
+
     /// Those of earlier visits: their models can still be tried.
     fn show_kept(&mut self) {
-        let mut kept = kept_runs();
-        kept.truncate(RUNS_MAX);
-        self.build(kept.iter().map(|(id, _)| id.as_str()));
-        for (card, (_, run)) in self.shown.iter().zip(&kept) {
+        let kept: Vec<RunSummary> = kept_runs().into_iter().take(RUNS_MAX).map(summary).collect();
+        if let Err(error) = self.build(&kept) {
+            gloo::console::error!("a run cannot be shown:", JsValue::from(error));
+        }
+        for (card, run) in self.shown.iter().zip(&kept) {
             write(&card.title, &run.title);
             write(&card.purpose, &run.purpose);
             write(&card.facts, "As it was at an earlier visit.");
         }
     }
+}
 
-    fn build<'a>(&mut self, ids: impl Iterator<Item = &'a str>) {
-        self.shown.clear();
-        self.list.set_text_content(None);
-        for id in ids {
-            if let Err(error) = self.add(id) {
-                gloo::console::error!("a run cannot be shown:", JsValue::from(error));
-            }
-        }
-    }
-
-    fn add(&mut self, id: &str) -> Result<(), DomError> {
-        let card =
-            Card { id: id.to_owned(), title: create("h2")?, purpose: create("p")?, facts: create("p")? };
-        let link: HtmlAnchorElement = create("a")?;
-        link.set_href(&format!("{}/", base::page_of(id)));
-        link.append_child(&card.title)?;
-        card.facts.set_class_name("quiet");
-        let item: HtmlElement = create("li")?;
-        item.set_class_name("card");
-        item.append_child(&link)?;
-        item.append_child(&card.purpose)?;
-        item.append_child(&card.facts)?;
-        self.list.append_child(&item)?;
-        self.shown.push(card);
-        Ok(())
+/// What stays true of a run while nobody is asked.
+fn summary((id, run): (String, RunDescription)) -> RunSummary {
+    let data = match run.manifest.samples {
+        SampleKind::Images { .. } => DataKind::Images,
+        SampleKind::Tokens(_) => DataKind::Text,
+    };
+    RunSummary {
+        id,
+        title: run.title,
+        purpose: run.purpose,
+        access: run.access.mode,
+        data,
+        epoch: 0,
+        n_contributors: 0,
+        test_accuracy: None,
     }
 }
 

@@ -88,13 +88,14 @@ fn trouble(page: &Page) -> Option<Sentence> {
         let spoken = "The training program stopped. It is started again in a moment.";
         return Some(Sentence::new("reviving", text).spoken_as(spoken));
     }
+    // Start would ask for what is gone.
+    if let Some(reason) = page.trouble.as_ref().filter(|reason| is_of_version(reason)) {
+        return Some(Sentence::new("broken", format!("The training program cannot be had: {reason}.")));
+    }
     let reason = page.trouble.as_ref()?;
-    let advice = match reason {
-        _ if is_of_memory(reason) => {
-            "This device has little memory: close other tabs, then Start loads it anew."
-        }
-        _ if is_of_version(reason) => "Nothing is lost by that.",
-        _ => "Start loads it anew.",
+    let advice = match is_of_memory(reason) {
+        true => "This device has little memory: close other tabs, then Start loads it anew.",
+        false => "Start loads it anew.",
     };
     Some(Sentence::new("broken", format!("The training program stopped: {reason}. {advice}")))
 }

@@ -128,15 +128,6 @@ impl Page {
         }
     }
 
-    /// Whether a training program is on its way that nobody wants but for contributing, over a link that is not to be
-    /// used for that now. It begins anew when it may.
-    fn loads_in_vain(&self) -> bool {
-        let Peer::Loading { bytes, bytes_total: Some(total) } = self.peer else { return false };
-        let spares_data =
-            matches!(self.pause(), Some(Reason::Metered | Reason::SavesData | Reason::Cap { .. }));
-        bytes < total && spares_data && self.loads_for_work
-    }
-
     /// The processor, where the choice is free and the graphics processor is seen to be too small for the model.
     pub(super) fn fitting_device(&self) -> DeviceChoice {
         let is_too_small = self.run.as_ref().is_some_and(|run| self.preflight.lacks(run).is_some());
@@ -144,6 +135,15 @@ impl Page {
             DeviceChoice::Auto if is_too_small => DeviceChoice::Cpu,
             choice => choice,
         }
+    }
+
+    /// Whether a training program is on its way that nobody wants but for contributing, over a link that is not to be
+    /// used for that now. It begins anew when it may.
+    fn loads_in_vain(&self) -> bool {
+        let Peer::Loading { bytes, bytes_total: Some(total) } = self.peer else { return false };
+        let spares_data =
+            matches!(self.pause(), Some(Reason::Metered | Reason::SavesData | Reason::Cap { .. }));
+        bytes < total && spares_data && self.loads_for_work
     }
 }
 
