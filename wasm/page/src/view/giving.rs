@@ -78,7 +78,7 @@ fn receipts_in_words(n_receipts: u64) -> String {
     let text = format!(
         "{receipts}, each signed by who accepted the update; \u{201c}barnraise receipts\u{201d} checks the file."
     );
-    match n_receipts < RECEIPTS_MAX.into() {
+    match n_receipts < u64::from(RECEIPTS_MAX) {
         true => text,
         false => format!(
             "{text} This browser keeps no more: for each new one the oldest goes, so download them now."

@@ -168,9 +168,9 @@ fn what_was_paused_long_ago_is_not_paused_when_the_work_comes_back() {
     browser.happens(1, 3.0, lead());
     browser.happens(1, 4.0, Event::Conduct(Input::TogglePause));
     assert_eq!(browser.n_workers, [0, 1]);
-    let mut first = browser.pages.remove(0);
-    assert!(first.on_event(5.0, lead()).contains(&Action::SpawnPeer), "{:?}", first.pause());
-    assert_eq!(first.pause(), None);
+    browser.happens(1, 5.0, Event::Tabs(TabEvent::Deposed));
+    browser.happens(0, 5.0, lead());
+    assert_eq!((browser.n_workers, browser.pages[0].pause()), (vec![1, 0], None));
 }
 
 #[test]
