@@ -7,6 +7,7 @@ const sentence = document.getElementById("activity");
 const isFront = location.pathname === "/runs/";
 document.getElementById("front").hidden = !isFront;
 for (const id of ["main", "live"]) document.getElementById(id).hidden = isFront;
+if (isFront) document.querySelector(".skip").hash = "#front";
 
 const asking = sentence.textContent;
 let isWanted = false;

@@ -20,8 +20,9 @@ pub(crate) fn encode(run: &RunDescription, state: &State) -> Result<Vec<u8>, Fra
     Ok(bytes)
 }
 
-/// The model, if it still is one that this contributor could have got from a backbone.
-pub(crate) fn decode(bytes: &[u8]) -> Option<(RunDescription, State)> {
+/// The run and the model of bytes that a platform kept, if they still are what a contributor could have got from a
+/// backbone.
+pub fn decode(bytes: &[u8]) -> Option<(RunDescription, State)> {
     let header = bytes.first_chunk::<HEADER_BYTES>()?;
     let n_bytes = framing::decode_header(*header, HEADER_BYTES_MAX).ok()?;
     let (payload, values) = bytes[HEADER_BYTES..].split_at_checked(n_bytes)?;

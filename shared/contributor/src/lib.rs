@@ -27,6 +27,7 @@ pub use description::{
 };
 pub use driver::{Config, contribute};
 pub use event::{COMMANDS_MAX, Command, Event};
+pub use kept::decode as decode_kept_model;
 pub use operation::STALL_MAX;
 pub use platform::{PeerShard, Platform};
 pub use race::race;

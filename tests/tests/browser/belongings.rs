@@ -168,6 +168,31 @@ async fn blanks_of_a_text_are_filled_in_the_tab_and_the_text_stays_there() -> Re
 }
 
 #[tokio::test]
+async fn blanks_are_filled_by_the_kept_model_while_there_is_no_backbone() -> Result<()> {
+    let _turn = turn().await;
+    let mut world = world(TEXT)?;
+    let house = "This is the cat that killed the rat that ate the malt that lay in the house. ";
+    world.write("house.txt", &house.repeat(400))?;
+    let backbone = world.backbone().await?;
+    let page = backbone.page();
+    let tab = contributor(&backbone, "kept-text", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until("value('accepted') >= 2 && !element('fill').hidden", LONG).await?;
+    stop(&tab).await?;
+    let ask = "void (element('fill-text').value = 'the cat that ___', element('fill-form').requestSubmit())";
+    let answered = "value('fill-epoch') >= 0 && element('fills').children.length === 1";
+    tab.read(ask).await?;
+    tab.until(answered, SOON).await?;
+    tab.until("!!navigator.serviceWorker.controller", SOON).await?;
+    backbone.kill().await?;
+    tab.goto(&format!("{page}/?device=cpu")).await?;
+    tab.until("doing() === 'unreachable' && !element('fill').hidden", SOON).await?;
+    tab.read(ask).await?;
+    tab.until(&format!("{answered} && text('fill-epoch').includes('as this browser kept it')"), SOON).await?;
+    tab.pictures("filled-without-backbone").await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_model_is_a_link_away_and_is_compared_with_what_it_was() -> Result<()> {
     let _turn = turn().await;
     let mut world = world(&with_models())?;

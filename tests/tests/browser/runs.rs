@@ -12,6 +12,42 @@ fn class() -> String {
 }
 
 #[tokio::test]
+async fn a_kept_page_at_the_root_goes_to_the_list_once_there_is_a_server_to_name_it() -> Result<()> {
+    let _turn = turn().await;
+    let mut world = world(QUICK)?;
+    world.beside(&QUICK.replace("id = \"quick\"", "id = \"other\""))?;
+    let backbone = world.backbone().await?;
+    let page = backbone.page();
+    let tab = Tab::open("kept-root", Graphics::NoAdapter, &format!("{page}/runs/")).await?;
+    tab.until("!!navigator.serviceWorker.controller", SOON).await?;
+    backbone.kill().await?;
+    // As an installed app begins.
+    tab.goto(&format!("{page}/")).await?;
+    tab.until("doing() === 'unreachable' && location.pathname === '/'", SOON).await?;
+    let backbone = world.backbone().await?;
+    tab.until(
+        "location.pathname === '/runs/' && document.querySelectorAll('#runs .card').length === 2",
+        SOON,
+    )
+    .await?;
+
+    // Of what was visited the list is known without one.
+    tab.click("#runs .card:nth-child(2) a").await?;
+    tab.until("location.pathname === '/run/other/' && doing() === 'idle'", SOON).await?;
+    backbone.kill().await?;
+    tab.goto(&format!("{page}/")).await?;
+    tab.until(
+        "location.pathname === '/runs/' && document.querySelectorAll('#runs .card').length === 1",
+        SOON,
+    )
+    .await?;
+    ensure!(tab.text("runs").await?.contains("an earlier visit"));
+    tab.click("#runs .card a").await?;
+    tab.until("location.pathname === '/run/other/' && doing() === 'unreachable'", SOON).await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_list_leads_to_a_run_and_back_and_a_code_leads_into_one_that_is_not_listed() -> Result<()> {
     let _turn = turn().await;
     let mut world = world(QUICK)?;
@@ -26,6 +62,8 @@ async fn the_list_leads_to_a_run_and_back_and_a_code_leads_into_one_that_is_not_
     ensure!(tab.read("location.pathname").await? == "/runs/", "the root leads to the list");
     ensure!(tab.read("element('main').hidden && element('live').hidden").await? == true, "no run is shown");
     ensure!(!tab.text("runs").await?.contains("class"), "it is not listed");
+    let skips_to = tab.read("document.querySelector(document.querySelector('.skip').hash).hidden").await?;
+    ensure!(skips_to == false, "the link over the head of the page leads to what is shown");
 
     tab.click("#runs .card:nth-child(2) a").await?;
     tab.until("location.pathname === '/run/other/' && text('title') === 'The other one'", SOON).await?;

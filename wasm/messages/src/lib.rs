@@ -189,6 +189,11 @@ pub enum PeerToPage {
         /// Why not.
         reason: String,
     },
+    /// What was asked of the web server for a visitor came over the network: the contributor does not count it.
+    Downloaded {
+        /// Of this answer.
+        bytes: u64,
+    },
     /// What the contributor in the worker tells.
     Told(Event),
     /// Answer to `SelfCheck`.

@@ -12,7 +12,8 @@ use js_sys::{Function, Reflect};
 use wasm_bindgen::closure::Closure;
 use wasm_bindgen::{JsCast, JsValue};
 
-use crate::base::of_run;
+use crate::base::{id_of, of_run};
+use crate::conduct::Reason;
 use crate::dom;
 use crate::kept::Kept;
 use crate::preflight::probe;
@@ -36,6 +37,8 @@ const NAME_KEY: &str = "barnraise.name";
 const WAY_KEY: &str = "barnraise.way";
 /// Where it is kept what the run is, for visits without a backbone.
 const RUN_KEY: &str = "barnraise.run";
+/// What the page itself receives is said once it is so much.
+const RECEIVED_BYTES: u64 = 16 * 1024;
 /// Hidden pages get no animation frames; they are drawn this often at most.
 const HIDDEN_FRAME_MS: u32 = 250;
 
@@ -52,8 +55,11 @@ pub(crate) struct App {
     siblings: Option<Rc<Siblings>>,
     /// Called to ask the backbone's web server now.
     ask_again: RefCell<Option<Function>>,
-    was_contributing: Cell<bool>,
+    /// What was noted of it for the next time that the page is loaded: that it contributes, and that it is paused.
+    noted: Cell<(bool, bool)>,
     is_frame_due: Cell<bool>,
+    /// What the page itself has received and not said yet.
+    received_bytes: Cell<u64>,
     pub(crate) senses: Senses,
 }
 
@@ -74,8 +80,9 @@ impl App {
             worker_url,
             siblings,
             ask_again: RefCell::new(None),
-            was_contributing: Cell::new(false),
+            noted: Cell::new((false, false)),
             is_frame_due: Cell::new(false),
+            received_bytes: Cell::new(0),
             senses: Senses::default(),
         })
     }
@@ -101,9 +108,9 @@ impl App {
             }
         }
         self.is_dispatching.set(false);
-        let is_contributing = self.with_page(|page| page.contributing);
-        if self.was_contributing.replace(is_contributing) != is_contributing {
-            resume::note(is_contributing);
+        let now = self.with_page(|page| (page.contributing, page.pause() == Some(Reason::Visitor)));
+        if self.noted.replace(now) != now {
+            resume::note(now.0, now.1);
         }
         self.draw_soon();
     }
@@ -204,6 +211,16 @@ impl App {
         self.receipts.count(self);
     }
 
+    /// Counts what the page itself has received.
+    pub(crate) fn count_received(self: &Rc<Self>, n_bytes: usize) {
+        let bytes = self.received_bytes.get() + n_bytes as u64;
+        let is_due = bytes >= RECEIVED_BYTES;
+        self.received_bytes.set(if is_due { 0 } else { bytes });
+        if is_due {
+            self.dispatch(Event::Received(bytes));
+        }
+    }
+
     /// Draws in the next animation frame, once for all that happens until then.
     pub(crate) fn draw_soon(self: &Rc<Self>) {
         if self.is_frame_due.replace(true) {
@@ -249,6 +266,20 @@ pub(crate) fn kept_name() -> Option<DisplayName> {
 /// What the run was at the last visit.
 pub(crate) fn kept_run() -> Option<RunDescription> {
     LocalStorage::get(of_run(RUN_KEY)).ok()
+}
+
+/// The runs of this origin that the browser was told of, where there are several, each with its id.
+pub(crate) fn kept_runs() -> Vec<(String, RunDescription)> {
+    let Some(storage) = dom::window().local_storage().ok().flatten() else { return Vec::new() };
+    let keys = (0..storage.length().unwrap_or(0)).filter_map(|idx| storage.key(idx).ok().flatten());
+    let mut kept: Vec<(String, RunDescription)> = keys
+        .filter_map(|key| {
+            let id = id_of(key.strip_prefix(RUN_KEY)?)?.to_owned();
+            Some((id, LocalStorage::get(&key).ok()?))
+        })
+        .collect();
+    kept.sort_by(|one, other| one.0.cmp(&other.0));
+    kept
 }
 
 /// Keeps what the run is, where that is another one than before.

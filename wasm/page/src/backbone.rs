@@ -12,9 +12,10 @@ use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{EventSource, MessageEvent};
 
-use crate::app::{App, keep_run};
-use crate::base::of_run;
+use crate::app::{App, keep_run, kept_run, kept_runs};
+use crate::base::{self, FRONT_PATH, Place, of_run};
 use crate::dom::Listener;
+use crate::front::RUNS_URL;
 use crate::state::Event;
 use crate::view::N_LEADERS;
 
@@ -22,6 +23,8 @@ const RUN_URL: &str = "/api/run";
 const EVENTS_URL: &str = "/api/events";
 const CONTRIBUTIONS_URL: &str = "/api/contributions";
 const MODELS_URL: &str = "/api/models";
+/// Why there is nothing to read, where nobody is there.
+const NO_ANSWER: &str = "no answer";
 /// How often a page that is seen asks which models there are.
 const MODELS_EVERY_MS: u32 = 15_000;
 /// How often a page that is seen asks who gave the most.
@@ -33,7 +36,7 @@ const GOOD_STREAM_MS: f64 = 5000.0;
 pub(crate) async fn follow(app: Rc<App>) {
     let mut backoff = Backoff::new((js_sys::Math::random() * 2_f64.powi(53)) as u64);
     loop {
-        let reason = match get::<RunStatus>(&of_run(RUN_URL)).await {
+        let reason = match ask::<RunStatus>(&app, RUN_URL).await {
             Ok(status) => {
                 keep_run(&status.run);
                 app.dispatch(Event::RunArrived(Box::new(status)));
@@ -44,7 +47,14 @@ pub(crate) async fn follow(app: Rc<App>) {
                 }
                 reason
             }
-            Err(reason) => reason,
+            Err(reason) => {
+                if is_of_none(&reason).await {
+                    // The page of no run, which has nothing to follow.
+                    let _ = crate::dom::window().location().replace(FRONT_PATH);
+                    return;
+                }
+                reason
+            }
         };
         let retry_in_ms = u32::try_from(backoff.next_delay().as_millis()).unwrap_or(u32::MAX);
         app.dispatch(Event::BackboneLost { reason, retry_in_ms });
@@ -52,6 +62,21 @@ pub(crate) async fn follow(app: Rc<App>) {
             backoff.reset();
         }
     }
+}
+
+/// Whether several runs are here and this is the page of none: a page that was kept is at the root while no server
+/// says that the root leads to the list.
+async fn is_of_none(reason: &str) -> bool {
+    if base::here() != Place::Run(String::new()) {
+        return false;
+    }
+    if reason == NO_ANSWER {
+        return kept_run().is_none() && !kept_runs().is_empty();
+    }
+    let says = |url, status| async move {
+        Request::get(url).send().await.is_ok_and(|response| response.status() == status)
+    };
+    says(RUN_URL, 404).await && says(RUNS_URL, 200).await
 }
 
 /// Asks who gave the most, for as long as the page is open.
@@ -62,7 +87,7 @@ pub(crate) async fn follow_leaders(app: Rc<App>) {
         let own = own.map_or_else(String::new, |peer| format!("&peer={peer}"));
         if !crate::dom::document().hidden()
             && let Ok(leaders) =
-                get::<Contributions>(&of_run(&format!("{CONTRIBUTIONS_URL}?limit={N_LEADERS}{own}"))).await
+                ask::<Contributions>(&app, &format!("{CONTRIBUTIONS_URL}?limit={N_LEADERS}{own}")).await
         {
             app.dispatch(Event::LeadersKnown(Box::new(leaders)));
         }
@@ -74,7 +99,7 @@ pub(crate) async fn follow_leaders(app: Rc<App>) {
 pub(crate) async fn follow_models(app: Rc<App>) {
     loop {
         if !crate::dom::document().hidden()
-            && let Ok(models) = get::<Models>(&of_run(MODELS_URL)).await
+            && let Ok(models) = ask::<Models>(&app, MODELS_URL).await
         {
             app.dispatch(Event::ModelsKnown(models));
         }
@@ -106,13 +131,28 @@ async fn sleep(delay_ms: u32) {
     let _ = JsFuture::from(over).await;
 }
 
+/// What the web server says of this page's run.
+async fn ask<T: DeserializeOwned>(app: &Rc<App>, path: &str) -> Result<T, String> {
+    let text = fetch(&of_run(path)).await?;
+    app.count_received(text.len());
+    read(&text)
+}
+
+/// What the web server says at an address.
 pub(crate) async fn get<T: DeserializeOwned>(url: &str) -> Result<T, String> {
-    let response = Request::get(url).send().await.map_err(|_| "no answer".to_owned())?;
+    read(&fetch(url).await?)
+}
+
+async fn fetch(url: &str) -> Result<String, String> {
+    let response = Request::get(url).send().await.map_err(|_| NO_ANSWER.to_owned())?;
     if !response.ok() {
         return Err(format!("it answered with status {}", response.status()));
     }
-    let text = response.text().await.map_err(|_| "its answer was cut short".to_owned())?;
-    serde_json::from_str(&text).map_err(|error| format!("its answer makes no sense: {error}"))
+    response.text().await.map_err(|_| "its answer was cut short".to_owned())
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| format!("its answer makes no sense: {error}"))
 }
 
 /// Hands on events until the stream ends, and says why it did.
@@ -124,6 +164,7 @@ async fn listen(app: &Rc<App>) -> String {
         let app = Rc::clone(app);
         Listener::new(&source, "progress", move |event| {
             let data = event.unchecked_ref::<MessageEvent>().data().as_string().unwrap_or_default();
+            app.count_received(data.len());
             // An event of a newer backbone is skipped: the next `GET /api/run` tells.
             if let Ok(live) = serde_json::from_str::<LiveProgress>(&data) {
                 app.dispatch(Event::Live(live));

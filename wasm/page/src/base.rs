@@ -5,7 +5,7 @@ use crate::dom::window;
 /// Before the id of a run.
 const RUN_PREFIX: &str = "/run/";
 /// The list of runs.
-const FRONT_PATH: &str = "/runs/";
+pub(crate) const FRONT_PATH: &str = "/runs/";
 
 /// What an address is of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,10 +22,14 @@ impl Place {
         if path == FRONT_PATH {
             return Self::Front;
         }
-        let id = path.strip_prefix(RUN_PREFIX).and_then(|rest| rest.split('/').next());
-        let is_id = |id: &&str| !id.is_empty() && id.bytes().all(is_of_id);
-        Self::Run(id.filter(is_id).map(page_of).unwrap_or_default())
+        Self::Run(id_of(path).map(page_of).unwrap_or_default())
     }
+}
+
+/// The id of the run that a path is of, where it names one.
+pub(crate) fn id_of(path: &str) -> Option<&str> {
+    let id = path.strip_prefix(RUN_PREFIX).and_then(|rest| rest.split('/').next());
+    id.filter(|id| !id.is_empty() && id.bytes().all(is_of_id))
 }
 
 /// As the backbone's configuration takes it.
@@ -70,6 +74,8 @@ mod tests {
             ("/runs/", Place::Front),
         ] {
             assert_eq!(Place::of(path), want, "{path}");
+            let base = id_of(path).map(page_of).unwrap_or_default();
+            assert!(want == Place::Front || want == run(&base), "{path}");
         }
     }
 }

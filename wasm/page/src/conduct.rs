@@ -104,6 +104,8 @@ pub(crate) enum Request {
     Write { day: i32, bytes: u64 },
     /// Write down that there is no limit on this day, then say so.
     WriteWaiver { day: i32 },
+    /// Write down that the device rests from heat for so long, for the next page.
+    WriteRest { milliseconds: f64 },
     /// Keep the screen on, or no longer.
     KeepScreenOn(bool),
 }
@@ -174,6 +176,8 @@ pub(crate) struct Conductor {
     written: Usage,
     meter: usage::Meter,
     heat: Heat,
+    /// The rest that is going on is written down.
+    is_rest_written: bool,
     is_paused: bool,
     /// Too little charge was seen, and not yet enough again.
     is_low: bool,
@@ -194,6 +198,12 @@ impl Conductor {
         Self { battery, link, presence, screen_lock: lock, ..self }
     }
 
+    /// On a device that rests from heat for so many milliseconds yet, as an earlier page wrote down.
+    pub(crate) fn resting(mut self, now_ms: f64, left_ms: f64) -> Self {
+        self.heat.go_on_resting(now_ms, left_ms);
+        self
+    }
+
     pub(crate) fn settings(&self) -> Settings {
         self.settings.unwrap_or_else(|| Settings::of(self.hardware))
     }
@@ -209,6 +219,11 @@ impl Conductor {
         // Only where the end of each pass is waited for is it known how long one takes.
         let is_gentle = self.hardware.is_phone || self.hardware.is_small || settings.heeds_heat;
         Conduct { duty: settings.duty, is_gentle }
+    }
+
+    /// Whether the tab is not to be seen.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.is_hidden
     }
 
     /// Sent and received today.
@@ -268,11 +283,10 @@ impl Conductor {
         (self.settings, self.written) = (Some(settings), written);
     }
 
-    /// The visitor paused it in the tab that had the work before.
-    pub(crate) fn stay_paused(&mut self) {
-        self.is_paused = true;
-        self.reason = Some(Reason::Visitor);
-        self.clear_since_ms = None;
+    /// The visitor paused it in the tab that had the work before, or did not.
+    pub(crate) fn set_paused(&mut self, now_ms: f64, is_paused: bool) {
+        let is_other = std::mem::replace(&mut self.is_paused, is_paused) != is_paused;
+        self.decide(now_ms, is_other);
     }
 
     /// A worker begins.
@@ -281,9 +295,9 @@ impl Conductor {
         self.heat.forget();
     }
 
-    /// Its program comes over the network, and is so large where that is known.
-    pub(crate) fn on_program(&mut self, program_bytes: Option<u64>) {
-        self.meter.add(program_bytes.unwrap_or(0));
+    /// So many bytes came over the network that no worker counts.
+    pub(crate) fn on_received(&mut self, bytes: u64) {
+        self.meter.add(bytes);
     }
 
     /// Another device computes.
@@ -299,6 +313,13 @@ impl Conductor {
         }
         self.decide(now_ms, false);
         self.write(WRITE_BYTES)
+    }
+
+    /// What the next page has to know of a rest that has just begun.
+    pub(crate) fn write_rest(&mut self, now_ms: f64) -> Option<Request> {
+        let left_ms = self.heat.rests_for(now_ms);
+        let was_written = std::mem::replace(&mut self.is_rest_written, left_ms.is_some());
+        left_ms.filter(|_| !was_written).map(|milliseconds| Request::WriteRest { milliseconds })
     }
 
     fn write(&mut self, at_least: u64) -> Option<Request> {

@@ -6,18 +6,22 @@ use std::rc::Rc;
 
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::api::{DataKind, Room, RunSummary, Runs};
+use barnraise_protocol::dataset::SampleKind;
+use barnraise_protocol::run::RunDescription;
 use gloo::net::http::Request;
 use gloo::timers::callback::Timeout;
 use wasm_bindgen::JsValue;
 use wasm_bindgen_futures::spawn_local;
 use web_sys::{Element, HtmlAnchorElement, HtmlElement, HtmlInputElement};
 
+use crate::app::kept_runs;
 use crate::backbone::get;
 use crate::base;
 use crate::dom::{DomError, Field, Listener, by_id, create, document, window};
 use crate::format;
+use crate::renewal;
 
-const RUNS_URL: &str = "/api/runs";
+pub(crate) const RUNS_URL: &str = "/api/runs";
 const ROOMS_URL: &str = "/api/rooms/";
 const ENTERING: &str = "Come in…";
 const UNKNOWN: &str = "No run has this code now. A code ends after some hours, or once all its places are taken: ask \
@@ -51,6 +55,7 @@ pub(crate) fn show() -> Result<(), DomError> {
     let (note, room) = (Field::find("runs-note")?, Field::find("room")?);
     let front = Front { list: by_id("runs")?, note, room, shown: Vec::new() };
     ask(Rc::new(RefCell::new(front)));
+    renewal::keep_page();
     let (form, code) = (by_id::<HtmlElement>("room")?, by_id::<HtmlInputElement>("room-code")?);
     let said: HtmlElement = by_id("room-said")?;
     Listener::new(&form, "submit", move |event| {
@@ -98,6 +103,9 @@ impl Front {
                 runs
             }
             Err(reason) => {
+                if self.shown.is_empty() {
+                    self.show_kept();
+                }
                 let text = format!(
                     "The runs cannot be asked for just now: {reason}. This page asks again by itself."
                 );
@@ -137,6 +145,37 @@ impl Front {
             self.shown.push(card);
         }
         Ok(())
+    }
+
+    /// Those of earlier visits: their models can still be tried.
+    fn show_kept(&mut self) {
+        let kept: Vec<RunSummary> = kept_runs().into_iter().take(RUNS_MAX).map(summary).collect();
+        if let Err(error) = self.build(&kept) {
+            gloo::console::error!("a run cannot be shown:", JsValue::from(error));
+        }
+        for (card, run) in self.shown.iter().zip(&kept) {
+            write(&card.title, &run.title);
+            write(&card.purpose, &run.purpose);
+            write(&card.facts, "As it was at an earlier visit.");
+        }
+    }
+}
+
+/// What stays true of a run while nobody is asked.
+fn summary((id, run): (String, RunDescription)) -> RunSummary {
+    let data = match run.manifest.samples {
+        SampleKind::Images { .. } => DataKind::Images,
+        SampleKind::Tokens(_) => DataKind::Text,
+    };
+    RunSummary {
+        id,
+        title: run.title,
+        purpose: run.purpose,
+        access: run.access.mode,
+        data,
+        epoch: 0,
+        n_contributors: 0,
+        test_accuracy: None,
     }
 }
 

@@ -43,6 +43,7 @@ use web_sys::{Element, HtmlAnchorElement, UrlSearchParams};
 use crate::app::App;
 use crate::base::Place;
 use crate::dom::{document, window};
+use crate::resume::Before;
 use crate::state::{Capabilities, Event, Page, WebGpu};
 
 /// Sets the page up; called by the generated loader.
@@ -101,9 +102,16 @@ fn begin(base: &str) -> Result<(), JsValue> {
     if is_set("selfcheck") {
         app.dispatch(Event::CheckDevice);
     }
-    // Once, however many of them: a second press would stop it.
-    if is_set("autostart") || resume::was_cut_off() || was_pressed()? {
-        app.dispatch(Event::Toggle);
+    let was_pressed = was_pressed()?;
+    let goes_on = match resume::before() {
+        // Whoever pressed the button since wants it to go on.
+        _ if was_pressed => Some(false),
+        Before::Contributed { is_paused } => Some(is_paused),
+        Before::Rested => is_set("autostart").then_some(false),
+        Before::BrokeOff => None,
+    };
+    if let Some(is_paused) = goes_on {
+        app.dispatch(Event::GoOn { is_paused });
     }
     Ok(())
 }

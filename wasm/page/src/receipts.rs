@@ -23,7 +23,7 @@ use crate::state::Event;
 const DATABASE: &str = "barnraise-receipts";
 const STORE: &str = "receipts";
 /// Receipts that are kept, the newest ones: about five megabytes.
-const RECEIPTS_MAX: u32 = 10_000;
+pub(crate) const RECEIPTS_MAX: u32 = 10_000;
 /// Name of the file.
 const FILE_NAME: &str = "barnraise-receipts.jsonl";
 /// A file that the browser was given is let go after this long.

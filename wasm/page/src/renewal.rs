@@ -76,6 +76,20 @@ pub(crate) fn begin(app: &Rc<App>) {
     .forget();
 }
 
+/// Registers it for a page that is no run's, and is newest whenever it is loaded.
+pub(crate) fn keep_page() {
+    let Some(container) = container() else { return };
+    Timeout::new(REGISTER_AFTER_MS, move || {
+        spawn_local(async move {
+            if let Ok(asked) = container.register(SERVICE_WORKER_URL) {
+                // As above: without it the page needs the network.
+                let _ = JsFuture::from(asked).await;
+            }
+        });
+    })
+    .forget();
+}
+
 async fn register(app: &Rc<App>, container: &Container) -> Result<(), JsValue> {
     let registration: Registration =
         JsFuture::from(container.register(SERVICE_WORKER_URL)?).await?.unchecked_into();

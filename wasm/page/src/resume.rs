@@ -1,5 +1,5 @@
-//! A tab that was contributing goes on after the browser discarded it, or after it was loaded anew. Not for ever:
-//! a page that takes its tab down each time is left alone.
+//! A tab that was contributing goes on after the browser discarded it, or after it was loaded anew, and stays paused
+//! where its visitor had paused it. Not for ever: a page that takes its tab down each time is left alone.
 
 use gloo::storage::{SessionStorage, Storage};
 use js_sys::Reflect;
@@ -23,6 +23,9 @@ struct Contributing {
     n_resumed: u32,
     /// By the wall clock.
     since_ms: f64,
+    /// Its visitor has paused it.
+    #[serde(default)]
+    is_paused: bool,
 }
 
 impl Contributing {
@@ -30,30 +33,46 @@ impl Contributing {
     fn resumed(self, now_ms: f64) -> Option<Self> {
         // A clock that was set back begins anew as well.
         if !(0.0..=WITHIN_MS).contains(&(now_ms - self.since_ms)) {
-            return Some(Self { n_resumed: 1, since_ms: now_ms });
+            return Some(Self { n_resumed: 1, since_ms: now_ms, ..self });
         }
         (self.n_resumed < RESUMED_MAX).then_some(Self { n_resumed: self.n_resumed + 1, ..self })
     }
 }
 
-/// Notes that the tab began to contribute, or stopped.
-pub(crate) fn note(is_contributing: bool) {
-    if !is_contributing {
-        SessionStorage::delete(of_run(KEY));
-    } else if SessionStorage::get::<Contributing>(of_run(KEY)).is_err() {
-        keep(Contributing { n_resumed: 0, since_ms: js_sys::Date::now() });
-    }
+/// What this tab did before it was discarded or loaded anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// Nothing that goes on: it rested, or this is another visit.
+    Rested,
+    /// It contributed, or its visitor had paused it.
+    Contributed { is_paused: bool },
+    /// It contributed, and was cut off too often for that.
+    BrokeOff,
 }
 
-/// Whether this tab was contributing when it was discarded or loaded anew, and is to go on.
-pub(crate) fn was_cut_off() -> bool {
-    let Ok(before) = SessionStorage::get::<Contributing>(of_run(KEY)) else { return false };
-    let again = before.resumed(js_sys::Date::now()).filter(|_| is_same_visit());
+/// Notes that the tab contributes or no longer does, and whether its visitor has paused it.
+pub(crate) fn note(is_contributing: bool, is_paused: bool) {
+    if !is_contributing {
+        return SessionStorage::delete(of_run(KEY));
+    }
+    let first = Contributing { n_resumed: 0, since_ms: js_sys::Date::now(), is_paused };
+    let before = SessionStorage::get::<Contributing>(of_run(KEY)).unwrap_or(first);
+    keep(Contributing { is_paused, ..before });
+}
+
+/// What this tab did before.
+pub(crate) fn before() -> Before {
+    let kept = SessionStorage::get::<Contributing>(of_run(KEY)).ok().filter(|_| is_same_visit());
+    let again = kept.and_then(|before| before.resumed(js_sys::Date::now()));
     match again {
         Some(again) => keep(again),
         None => SessionStorage::delete(of_run(KEY)),
     }
-    again.is_some()
+    match (kept, again) {
+        (None, _) => Before::Rested,
+        (Some(_), None) => Before::BrokeOff,
+        (Some(_), Some(again)) => Before::Contributed { is_paused: again.is_paused },
+    }
 }
 
 fn keep(contributing: Contributing) {
@@ -78,14 +97,24 @@ mod tests {
 
     #[test]
     fn a_tab_goes_on_a_few_times_in_ten_minutes_and_no_more() {
-        let mut kept = Contributing { n_resumed: 0, since_ms: 1000.0 };
+        let first = Contributing { n_resumed: 0, since_ms: 1000.0, is_paused: true };
+        let mut kept = first;
         for _ in 0..RESUMED_MAX {
-            kept = kept.resumed(2000.0).unwrap_or(Contributing { n_resumed: u32::MAX, since_ms: 0.0 });
+            kept = kept.resumed(2000.0).unwrap_or(Contributing { n_resumed: u32::MAX, ..first });
         }
-        assert_eq!(kept, Contributing { n_resumed: RESUMED_MAX, since_ms: 1000.0 });
+        assert_eq!(kept, Contributing { n_resumed: RESUMED_MAX, ..first });
         assert_eq!(kept.resumed(3000.0), None);
         let later = 1001.0 + WITHIN_MS;
-        assert_eq!(kept.resumed(later), Some(Contributing { n_resumed: 1, since_ms: later }));
+        assert_eq!(
+            kept.resumed(later),
+            Some(Contributing { n_resumed: 1, since_ms: later, is_paused: true })
+        );
         assert!(kept.resumed(500.0).is_some(), "a clock that was set back");
+    }
+
+    #[test]
+    fn what_an_older_page_noted_was_not_paused() {
+        let noted = serde_json::from_str::<Contributing>(r#"{"n_resumed":2,"since_ms":5.0}"#);
+        assert_eq!(noted.ok(), Some(Contributing { n_resumed: 2, since_ms: 5.0, is_paused: false }));
     }
 }

@@ -16,13 +16,15 @@ use crate::app::App;
 use crate::conduct::{
     Battery, Conductor, Hardware, Input, Link, LocalTime, Presence, Request, ScreenLock, Settings, Usage,
 };
-use crate::dom::{Listener, document, window};
+use crate::dom::{Listener, document, now_ms, window};
 use crate::state::Event;
 
 /// Where the visitor's settings are kept.
 const SETTINGS_KEY: &str = "barnraise.conduct";
 /// Where it is kept what was sent and received today.
 const USAGE_KEY: &str = "barnraise.usage";
+/// Where it is kept until when the device rests from heat, in milliseconds since 1970.
+const REST_KEY: &str = "barnraise.rest";
 /// How often the clock is looked at. Browsers do so less often while the page is hidden.
 const TICK_MS: u32 = 2000;
 /// A browser that has not said by then how the battery is will not say it.
@@ -49,12 +51,10 @@ pub(crate) fn conductor() -> Conductor {
     let battery = if has(&navigator(), "getBattery") { Battery::Asking } else { Battery::Unknown };
     let presence = if has(&window(), "IdleDetector") { Presence::NotTold } else { Presence::NotInBrowser };
     let lock = if has(&navigator(), "wakeLock") { ScreenLock::Off } else { ScreenLock::NotInBrowser };
-    Conductor::new(hardware, Settings::read(&kept, hardware), written, local_time()).sensing(
-        battery,
-        link(),
-        presence,
-        lock,
-    )
+    let rest_until_ms: f64 = LocalStorage::get(REST_KEY).unwrap_or_default();
+    Conductor::new(hardware, Settings::read(&kept, hardware), written, local_time())
+        .sensing(battery, link(), presence, lock)
+        .resting(now_ms(), rest_until_ms - js_sys::Date::now())
 }
 
 /// Tells the page of every change, for as long as it is open.
@@ -93,6 +93,9 @@ pub(crate) fn perform(app: &Rc<App>, request: Request) {
         }
         Request::Write { day, bytes } => write(app, |written| written.with(day, bytes)),
         Request::WriteWaiver { day } => write(app, |written| written.waived(day)),
+        Request::WriteRest { milliseconds } => {
+            let _ = LocalStorage::set(REST_KEY, js_sys::Date::now() + milliseconds);
+        }
         Request::KeepScreenOn(is_on) => {
             app.senses.is_screen_wanted.set(is_on);
             let app = Rc::clone(app);

@@ -5,7 +5,10 @@ use barnraise_protocol::contribute::DeviceKind;
 
 use crate::conduct::{Reason, words};
 use crate::format;
-use crate::state::{Backbone, Page, Peer, Role, WebGpu, is_of_memory};
+use crate::state::{Backbone, Page, Peer, Role, WebGpu, is_of_memory, is_of_version};
+
+/// To a question whose worker is gone for good; asking again loads another one.
+pub(crate) const UNANSWERED: &str = "No answer: the training program stopped. Ask once more to load it anew.";
 
 /// What the page says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +70,8 @@ pub(crate) fn sentence(page: &Page) -> Sentence {
             )
             .spoken_as("The backbone cannot be reached. Trying again.")
         }
+        // The tab that has the work was asked, and has not answered yet.
+        (_, Backbone::Live) if page.contributing => Sentence::new("idle", "About to begin…"),
         (_, Backbone::Live) => resting(page),
     }
 }
@@ -82,6 +87,10 @@ fn trouble(page: &Page) -> Option<Sentence> {
         let text = format!("The training program stopped ({reason}). It is started again in a moment.");
         let spoken = "The training program stopped. It is started again in a moment.";
         return Some(Sentence::new("reviving", text).spoken_as(spoken));
+    }
+    // Start would ask for what is gone.
+    if let Some(reason) = page.trouble.as_ref().filter(|reason| is_of_version(reason)) {
+        return Some(Sentence::new("broken", format!("The training program cannot be had: {reason}.")));
     }
     let reason = page.trouble.as_ref()?;
     let advice = match is_of_memory(reason) {
@@ -304,6 +313,7 @@ pub(crate) fn verdict(page: &Page) -> String {
     }
     match (&page.peer, page.is_asking()) {
         (Peer::Loading { .. }, true) => "Fetching the model first…".into(),
+        (Peer::Absent, true) if page.trouble.is_some() => UNANSWERED.into(),
         (_, true) => "Looking…".into(),
         _ => "Draw something, or pick a picture.".into(),
     }

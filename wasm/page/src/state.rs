@@ -27,7 +27,7 @@ use crate::conduct::Conductor;
 use crate::history::History;
 use crate::kept::{Given, Kept};
 use crate::preflight::{Preflight, Surroundings};
-pub(crate) use endurance::{Endurance, is_of_memory};
+pub(crate) use endurance::{Endurance, is_of_memory, is_of_version};
 pub(crate) use events::{Action, Event};
 pub(crate) use giving::{Giving, Rank};
 pub(crate) use models::Comparison;
@@ -100,6 +100,10 @@ pub(crate) struct Page {
     broke_off: bool,
     /// The worker was wanted and could not be had: the reason may be that the backbone is away.
     is_unloaded: bool,
+    /// The worker is being loaded to contribute, and for nothing else.
+    loads_for_work: bool,
+    /// The training program came over the network, and is counted once it is known how large it is.
+    owes_program: bool,
     n_requests: u32,
 }
 
@@ -153,6 +157,8 @@ impl Page {
             check_wanted: false,
             broke_off: false,
             is_unloaded: false,
+            loads_for_work: false,
+            owes_program: false,
             n_requests: 0,
         }
     }
@@ -250,6 +256,7 @@ impl Page {
             }
             Event::Toggle if self.contributing => self.stop(now_ms),
             Event::Toggle => self.start(now_ms),
+            Event::GoOn { is_paused } => self.go_on(now_ms, is_paused),
             Event::LoadModel => self.load(),
             Event::Drawn(pixels) => self.ask(now_ms, pixels, None),
             Event::Picked(idx) => match self.gallery_image(idx).map(<[u8]>::to_vec) {
@@ -277,10 +284,17 @@ impl Page {
             }
             Event::ProgramMeasured(n_bytes) => {
                 self.preflight.program_bytes = Some(n_bytes);
+                if std::mem::take(&mut self.owes_program) {
+                    self.conductor.on_received(n_bytes);
+                }
                 Vec::new()
             }
             Event::PreflightLeft => {
                 self.preflight.leave();
+                Vec::new()
+            }
+            Event::Received(bytes) => {
+                self.conductor.on_received(bytes);
                 Vec::new()
             }
             Event::Conduct(input) => self.on_conduct(now_ms, input),
@@ -338,6 +352,7 @@ impl Page {
     }
 
     fn load(&mut self) -> Vec<Action> {
+        self.loads_for_work = false;
         if self.peer != Peer::Absent || !self.is_supported() {
             return Vec::new();
         }
@@ -362,15 +377,7 @@ impl Page {
 
     fn on_peer(&mut self, now_ms: f64, message: PeerToPage) -> Vec<Action> {
         match message {
-            PeerToPage::Loading { bytes, bytes_total } => {
-                if let Peer::Loading { bytes: before, .. } = self.peer {
-                    // What an earlier visit kept is there at once, and costs nothing.
-                    if before == 0 && bytes_total.is_some_and(|total| bytes < total) {
-                        self.conductor.on_program(self.preflight.program_bytes);
-                    }
-                    self.peer = Peer::Loading { bytes, bytes_total };
-                }
-            }
+            PeerToPage::Loading { bytes, bytes_total } => return self.on_loading(bytes, bytes_total),
             PeerToPage::Ready { identity, peer_id, device, device_name } => {
                 self.peer_id = Some(peer_id);
                 return self.on_ready(now_ms, identity, device, device_name);
@@ -387,6 +394,7 @@ impl Page {
             PeerToPage::NoEarlier { request, reason } => self.on_earlier(request, Err(reason)),
             PeerToPage::Filled { request, epoch, blanks } => self.on_filled(request, Ok((epoch, blanks))),
             PeerToPage::NotFilled { request, reason } => self.on_filled(request, Err(reason)),
+            PeerToPage::Downloaded { bytes } => self.conductor.on_received(bytes),
             // Between the worker and the browser.
             PeerToPage::DialRtc { .. } => {}
             PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),

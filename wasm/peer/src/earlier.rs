@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use barnraise_learning::{ComputeDevice, DataShape, Trainer, tensor_file};
+use barnraise_messages::PeerToPage;
 use barnraise_protocol::run::RunDescription;
 use futures::lock::Mutex;
 use js_sys::{ArrayBuffer, Uint8Array};
@@ -76,6 +77,7 @@ pub(crate) async fn download(url: &str, bytes_max: usize) -> Result<Vec<u8>, Str
     let buffer = JsFuture::from(response.array_buffer().map_err(failed)?).await.map_err(failed)?;
     let buffer: ArrayBuffer = buffer.dyn_into().map_err(failed)?;
     let bytes = Uint8Array::new(&buffer);
+    page::post(&PeerToPage::Downloaded { bytes: bytes.length().into() });
     match bytes.length() as usize <= bytes_max {
         true => Ok(bytes.to_vec()),
         false => Err(format!("the file is longer than {bytes_max} bytes")),

@@ -1,21 +1,22 @@
-//! Which words stand in the blanks of a text, by the newest model that the web server has. What is typed stays here: the
-//! vocabulary comes to the tab, not the text to the server.
+//! Which words stand in the blanks of a text, by the newest model that the web server has, or that this browser kept.
+//! What is typed stays here: the vocabulary comes to the tab, not the text to the server.
 
 use std::rc::Rc;
 
-use barnraise_learning::Trainer;
+use barnraise_contributor::decode_kept_model;
 use barnraise_learning::unigram::{Unigram, Vocabulary};
+use barnraise_learning::{ComputeDevice, DataShape, Trainer};
 use barnraise_protocol::api::Models;
-use barnraise_protocol::dataset::SampleKind;
+use barnraise_protocol::dataset::{SampleKind, TokenShape};
 use futures::lock::Mutex;
 
 use crate::earlier::{download, load};
-use crate::platform::fetch_status;
+use crate::platform::{ShardCache, fetch_status};
 
 /// Guesses that are told of each blank.
 const GUESSES: usize = 3;
 /// Longest vocabulary, in bytes: as many pieces as there are ids.
-const VOCABULARY_BYTES_MAX: usize = 16 * 1024 * 1024;
+const VOCABULARY_BYTES_MAX: u32 = 16 * 1024 * 1024;
 /// Longest list of models.
 const MODELS_BYTES_MAX: usize = 64 * 1024;
 
@@ -23,14 +24,21 @@ const MODELS_BYTES_MAX: usize = 64 * 1024;
 #[derive(Clone)]
 pub(crate) struct Filler {
     origin: String,
+    cache: Rc<ShardCache>,
     loaded: Rc<Mutex<Loaded>>,
 }
 
 #[derive(Default)]
 struct Loaded {
     vocabulary: Option<Unigram>,
-    /// Its epoch, the length of its sequences, and itself.
-    model: Option<(u64, usize, Trainer)>,
+    model: Option<Model>,
+}
+
+struct Model {
+    epoch: u64,
+    /// Of its sequences, and of the vocabulary that it was made for.
+    shape: TokenShape,
+    trainer: Trainer,
 }
 
 /// What was guessed: the epoch of the model, and pieces with their probabilities for each blank.
@@ -39,34 +47,68 @@ type Filled = (u64, Vec<Vec<(String, f32)>>);
 impl Filler {
     /// `origin` is where the page came from: `https://host:port`.
     pub(crate) fn new(origin: String) -> Self {
-        Self { origin, loaded: Rc::default() }
+        Self { cache: Rc::new(ShardCache::new(&origin)), origin, loaded: Rc::default() }
     }
 
     /// Fills the blanks of a text.
     pub(crate) async fn fill(&self, text: &str) -> Result<Filled, String> {
         let mut loaded = self.loaded.lock().await;
-        if loaded.vocabulary.is_none() {
-            loaded.vocabulary = Some(self.fetch_vocabulary().await?);
+        let renewed = self.renew(&mut loaded).await;
+        if let Err(reason) = renewed
+            && !self.restore(&mut loaded).await
+        {
+            return Err(reason);
         }
-        let newest = self.newest().await?;
-        if loaded.model.as_ref().is_none_or(|(epoch, ..)| *epoch != newest) {
-            loaded.model = Some(self.fetch_model().await?);
-        }
-        let Loaded { vocabulary: Some(unigram), model: Some((epoch, length, trainer)) } = &*loaded else {
+        let Loaded { vocabulary: Some(unigram), model: Some(model) } = &*loaded else {
             return Err("there is no model".into());
         };
-        let blanked = unigram.encode_blanked(text, *length).map_err(|error| error.to_string())?;
-        let guesses = trainer.fill(&blanked.ids, &blanked.blanks).await.map_err(|error| error.to_string())?;
+        if unigram.size() != model.shape.vocabulary {
+            return Err("the model was made for another vocabulary".into());
+        }
+        let length = usize::from(model.shape.length);
+        let blanked = unigram.encode_blanked(text, length).map_err(|error| error.to_string())?;
+        let guesses = model.trainer.fill(&blanked.ids, &blanked.blanks).await;
+        let guesses = guesses.map_err(|error| error.to_string())?;
         let rows = guesses.chunks_exact(usize::from(unigram.size()));
-        Ok((*epoch, rows.map(|row| unigram.likeliest(row, GUESSES)).collect()))
+        Ok((model.epoch, rows.map(|row| unigram.likeliest(row, GUESSES)).collect()))
     }
 
-    async fn fetch_vocabulary(&self) -> Result<Unigram, String> {
-        let url = format!("{}/api/tokenizer.json", self.origin);
-        let bytes = download(&url, VOCABULARY_BYTES_MAX).await?;
-        let vocabulary: Vocabulary = serde_json::from_slice(&bytes)
-            .map_err(|error| format!("the vocabulary is not understood: {error}"))?;
-        Unigram::new(vocabulary).map_err(|error| error.to_string())
+    /// Has the newest model that the web server has.
+    async fn renew(&self, loaded: &mut Loaded) -> Result<(), String> {
+        if loaded.vocabulary.is_none() {
+            let url = format!("{}/api/tokenizer.json", self.origin);
+            let bytes = download(&url, VOCABULARY_BYTES_MAX as usize).await?;
+            loaded.vocabulary = Some(read_vocabulary(&bytes)?);
+            self.cache.put_vocabulary(&bytes).await;
+        }
+        let newest = self.newest().await?;
+        if loaded.model.as_ref().is_none_or(|model| model.epoch != newest) {
+            loaded.model = Some(self.fetch_model().await?);
+        }
+        Ok(())
+    }
+
+    /// Makes do with what there is where nothing newer can be had: here, or kept by this browser. Whether there is
+    /// enough.
+    async fn restore(&self, loaded: &mut Loaded) -> bool {
+        if loaded.vocabulary.is_none() {
+            let kept = self.cache.vocabulary(VOCABULARY_BYTES_MAX).await;
+            loaded.vocabulary = kept.and_then(|bytes| read_vocabulary(&bytes).ok());
+        }
+        if loaded.model.is_none() {
+            loaded.model = self.kept_model().await;
+        }
+        loaded.vocabulary.is_some() && loaded.model.is_some()
+    }
+
+    /// The newest that the contributor of this browser kept, where that is one of text.
+    async fn kept_model(&self) -> Option<Model> {
+        let (run, state) = decode_kept_model(&self.cache.model().await?)?;
+        let SampleKind::Tokens(shape) = &run.manifest.samples else { return None };
+        let data = DataShape::of(&run.manifest.samples);
+        let mut trainer = Trainer::new(&run.model, data, ComputeDevice::cpu()).ok()?;
+        trainer.load_parameters(&state.parameters).ok()?;
+        Some(Model { epoch: state.epoch, shape: *shape, trainer })
     }
 
     async fn newest(&self) -> Result<u64, String> {
@@ -76,13 +118,18 @@ impl Filler {
         models.latest.map(|model| model.epoch).ok_or_else(|| "no model was evaluated yet".to_owned())
     }
 
-    async fn fetch_model(&self) -> Result<(u64, usize, Trainer), String> {
+    async fn fetch_model(&self) -> Result<Model, String> {
         let run = fetch_status(&self.origin).await?.run;
-        let SampleKind::Tokens(tokens) = &run.manifest.samples else {
+        let SampleKind::Tokens(shape) = &run.manifest.samples else {
             return Err("this run does not learn from text".into());
         };
-        let length = usize::from(tokens.length);
         let (epoch, trainer) = load(&run, &format!("{}/api/model.safetensors", self.origin)).await?;
-        Ok((epoch, length, trainer))
+        Ok(Model { epoch, shape: *shape, trainer })
     }
+}
+
+fn read_vocabulary(bytes: &[u8]) -> Result<Unigram, String> {
+    let vocabulary: Vocabulary = serde_json::from_slice(bytes)
+        .map_err(|error| format!("the vocabulary is not understood: {error}"))?;
+    Unigram::new(vocabulary).map_err(|error| error.to_string())
 }

@@ -17,8 +17,12 @@ use crate::kept;
 use crate::network::NetOutcome;
 use crate::platform::Platform;
 
-/// How often the newest parameters are kept at most.
+/// How often the newest parameters are kept at most,
 const KEEP_EVERY: Duration = Duration::from_secs(60);
+/// and how much is written for it in the long run: what keeps them may be a phone's flash.
+const KEEP_BYTES_PER_SECOND: u64 = 50_000;
+/// As they are kept.
+const BYTES_PER_PARAMETER: u64 = size_of::<f32>() as u64;
 
 /// What was kept, as far as it is wanted and still there.
 pub(crate) struct Kept {
@@ -33,12 +37,14 @@ pub(crate) struct Kept {
 impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     /// The run, where the parameters that are fetched next are to be kept.
     pub(super) fn keeps_next(&mut self, now: Moment) -> Option<Rc<RunDescription>> {
-        let is_due = self.kept_at.is_none_or(|at| now.saturating_sub(at) >= KEEP_EVERY);
+        let run = self.run.as_ref().map(|run| Rc::clone(&run.description))?;
+        let pause = keep_every(run.n_parameters);
+        let is_due = self.kept_at.is_none_or(|at| now.saturating_sub(at) >= pause);
         if !is_due || !self.platform.keeps_models() {
             return None;
         }
         self.kept_at = Some(now);
-        self.run.as_ref().map(|run| Rc::clone(&run.description))
+        Some(run)
     }
 
     /// No backbone answers what a visitor asked: whether something that was kept may.
@@ -93,8 +99,29 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     }
 }
 
+/// The larger a model is, the more seldom it is kept.
+fn keep_every(n_parameters: u64) -> Duration {
+    let n_bytes = n_parameters.saturating_mul(BYTES_PER_PARAMETER);
+    KEEP_EVERY.max(Duration::from_secs(n_bytes / KEEP_BYTES_PER_SECOND))
+}
+
 async fn kept_gallery<P: Platform>(platform: &P, run: &RunDescription) -> Option<Arc<Samples>> {
     let entry = ShardId::Gallery.entry(&run.manifest)?;
     let bytes = platform.cached(entry.sha256).await?;
     Samples::decode(&bytes, entry, &run.manifest).ok().map(Arc::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_model_does_not_wear_out_what_keeps_it() {
+        assert_eq!(keep_every(61_706), KEEP_EVERY);
+        let large = 18_000_000;
+        let written_a_day = 86_400 / keep_every(large).as_secs() * 4 * large;
+        assert!(written_a_day <= 86_400 * KEEP_BYTES_PER_SECOND, "{written_a_day} bytes a day");
+        assert!(keep_every(large) < Duration::from_secs(3600), "and is still one of this hour");
+        assert!(keep_every(u64::MAX) > KEEP_EVERY);
+    }
 }

@@ -45,6 +45,13 @@ impl Heat {
         *self = Self { rest_until_ms: self.rest_until_ms, rest_ms: self.rest_ms, ..Self::default() };
     }
 
+    /// It rested when the page was loaded anew, and rests for so many milliseconds yet.
+    pub(crate) fn go_on_resting(&mut self, now_ms: f64, left_ms: f64) {
+        if left_ms > 0.0 {
+            (self.rest_until_ms, self.rest_ms) = (Some(now_ms + left_ms.min(REST_MAX_MS)), REST_MS);
+        }
+    }
+
     /// A pass took so long.
     pub(crate) fn on_pass(&mut self, now_ms: f64, pass: PassTime) {
         let per_sample = pass.milliseconds / pass.n_samples.max(1) as f32;
@@ -149,6 +156,22 @@ mod tests {
         assert_eq!(heat.rests_for(now_ms), None);
         run(&mut heat, &mut now_ms, 20, 16, 2.5);
         assert!(heat.rests_for(now_ms).unwrap() <= REST_MS);
+    }
+
+    #[test]
+    fn a_rest_goes_on_in_the_next_page_and_nonsense_is_none() {
+        let rests = |left_ms| {
+            let mut heat = Heat::default();
+            heat.go_on_resting(50.0, left_ms);
+            heat.rests_for(50.0)
+        };
+        assert_eq!([rests(1000.0), rests(f64::INFINITY)], [Some(1000.0), Some(REST_MAX_MS)]);
+        assert_eq!([rests(0.0), rests(-1.0), rests(f64::NAN)], [None; 3]);
+        let (mut heat, mut now_ms) = (Heat::default(), 1000.0);
+        heat.go_on_resting(0.0, 1000.0);
+        run(&mut heat, &mut now_ms, 60, 16, 1.0);
+        run(&mut heat, &mut now_ms, 20, 16, 2.5);
+        assert!(heat.rests_for(now_ms).unwrap() > 1.5 * REST_MS, "it is hot again soon after");
     }
 
     #[test]

@@ -159,6 +159,27 @@ fn a_hot_phone_rests_and_says_for_how_long() {
 }
 
 #[test]
+fn a_rest_is_written_down_once_and_a_reload_does_not_end_it() {
+    let mut phone = content_phone();
+    let mut now_ms = 0.0;
+    let mut written = Vec::new();
+    for milliseconds in [10.0, 30.0] {
+        for _ in 0..150 {
+            now_ms += 200.0;
+            phone.on_work(now_ms, 0, Some(PassTime { n_samples: 8, milliseconds }));
+            written.extend(phone.write_rest(now_ms));
+        }
+    }
+    let [Request::WriteRest { milliseconds: left_ms }] = written[..] else { panic!("{written:?}") };
+    assert!(left_ms > 170_000.0 && left_ms <= 180_000.0, "{left_ms}");
+    let mut phone = Conductor::new(PHONE, Settings::of(PHONE), Usage::default(), NOON).resting(0.0, left_ms);
+    phone.on_input(0.0, Input::Battery(PLUGGED), false);
+    phone.on_wanted(0.0, true);
+    assert_eq!(phone.reason(), Some(Reason::Hot { minutes: 3 }));
+    assert_eq!(after(&mut phone, left_ms + 1.0, Input::Clock(NOON)), Some(Reason::Steadying));
+}
+
+#[test]
 fn the_cap_holds_over_reloads_until_midnight_or_until_it_is_waived() {
     let mut phone = content_phone();
     let day = NOON.day;
@@ -169,7 +190,7 @@ fn the_cap_holds_over_reloads_until_midnight_or_until_it_is_waived() {
     let mut written = Usage::default().with(day, 100_001_000);
     let mut phone = Conductor::new(PHONE, Settings::of(PHONE), written, NOON);
     phone.on_worker();
-    phone.on_program(Some(2_000_000));
+    phone.on_received(2_000_000);
     phone.on_wanted(0.0, true);
     assert_eq!(phone.bytes_today(), 102_001_000);
     let Some(Request::Write { bytes, .. }) = phone.on_work(0.0, 148_000_000, None) else {

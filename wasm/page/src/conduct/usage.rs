@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Usage {
     /// By the local date, as [`super::LocalTime`] counts days.
     day: i32,
-    /// Up and down, the training program where its size is known included.
+    /// Up and down: what workers move, their program, and what the page itself asks for.
     bytes: u64,
     /// The visitor wants to go on for this day, whatever it costs.
     is_waived: bool,

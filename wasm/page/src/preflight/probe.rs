@@ -66,7 +66,7 @@ fn try_all(app: &Rc<App>, attempts: Vec<(Way, Address)>) {
             measuring.dispatch(Event::ProgramMeasured(n_bytes));
         }
     });
-    if app.with_page(|page| page.peer != Peer::Absent) {
+    if !attempts.is_empty() && app.with_page(|page| page.peer != Peer::Absent) {
         app.dispatch(Event::PreflightLeft);
         return;
     }

@@ -161,6 +161,10 @@ fn the_verdict_says_how_sure_it_is_and_whether_it_was_right() {
     assert_eq!(verdict(&page), "Probably: T-shirt. It is labelled: Trouser.");
     page.prediction = Some(Prediction { epoch: 1, ranking: vec![(1, 0.9), (0, 0.1)] });
     assert_eq!(verdict(&page), "That is: Trouser. Right.");
+    let mut page = fixture::page();
+    page.on_event(0.0, Event::Drawn(vec![1]));
+    page.on_event(1.0, Event::PeerLost { reason: "out of memory".into() });
+    assert_eq!(verdict(&page), UNANSWERED, "nobody is left to look");
 }
 
 #[test]
@@ -240,6 +244,16 @@ fn an_answer_of_a_kept_model_says_that_it_is_one() {
     assert_eq!(which_model(&page, 12), "The model after 12 steps.");
     page.backbone = Backbone::Lost { reason: "no answer".into(), retry_in_ms: 1000 };
     assert!(which_model(&page, 12).starts_with("The model after 12 steps, as this browser kept it"));
+}
+
+#[test]
+fn a_tab_that_waits_for_the_one_with_the_work_does_not_say_that_it_rests() {
+    let mut page = fixture::page().among_tabs();
+    page.on_event(0.0, Event::Tabs(crate::state::TabEvent::Follow));
+    page.on_event(1.0, Event::RunArrived(Box::new(fixture::status())));
+    assert!(sentence(&page).text.starts_with("Resting"));
+    page.on_event(2.0, Event::Toggle);
+    assert_eq!(sentence(&page).text, "About to begin…");
 }
 
 #[test]

@@ -93,6 +93,11 @@ impl Page {
             Activity::Broken { reason } => reason,
             _ => reason,
         };
+        if self.contributing && is_of_version(&reason) {
+            // It goes on in the new page, as after any other reload.
+            self.endurance.reviving = Some(reason);
+            return vec![Action::EndPeer, Action::Reload];
+        }
         let mut actions = vec![Action::EndPeer];
         let pause = match lost {
             Peer::Ready { .. } => self.endurance.on_crash(now_ms),
@@ -153,9 +158,9 @@ impl Page {
         self.device_change = None;
         self.notice = None;
         self.peer = Peer::Absent;
-        let mut actions = vec![Action::EndPeer];
-        actions.extend(self.load());
-        actions
+        self.forget_told();
+        // Another one is loaded where that is decided, and as soon as it may work.
+        vec![Action::EndPeer]
     }
 
     /// The network came or went.
@@ -207,6 +212,11 @@ impl Page {
             _ => Vec::new(),
         }
     }
+}
+
+/// Whether these are the words of `worker.js` for a server that has another build of the program.
+pub(crate) fn is_of_version(reason: &str) -> bool {
+    reason.contains("newer version of this page")
 }
 
 /// Whether a program that ended with these words had too little memory.

@@ -41,6 +41,8 @@ pub(crate) enum Event {
     CardMade(Result<u64, String>),
     /// The button.
     Toggle,
+    /// The tab contributed when it was cut off, and goes on; its visitor had paused it or not.
+    GoOn { is_paused: bool },
     /// The visitor wants the model in the tab, without contributing.
     LoadModel,
     /// What is this drawing? `[height, width, channels]`.
@@ -59,6 +61,8 @@ pub(crate) enum Event {
     ProgramMeasured(u64),
     /// The tab was at work before the ways were tried.
     PreflightLeft,
+    /// The page itself has received so many bytes more.
+    Received(u64),
     /// Something that decides whether the tab may work now, and how hard.
     Conduct(Input),
     /// The worker said something.
@@ -106,7 +110,7 @@ pub(crate) enum Action {
     KeepWay(Way),
     /// What follows from how the tab is to work.
     Conduct(Request),
-    /// Try these, each for itself, once the page is painted.
+    /// Once the page is painted, ask how large the training program is and try these, each for itself.
     TryWays(Vec<(Way, Address)>),
     /// Tell the other tabs.
     Tell(TabMessage),

@@ -36,6 +36,15 @@ impl Page {
         self.on_wanted(now_ms)
     }
 
+    /// The tab was cut off while it contributed.
+    pub(super) fn go_on(&mut self, now_ms: f64, is_paused: bool) -> Vec<Action> {
+        let mut actions = self.start(now_ms);
+        if is_paused && self.contributing {
+            actions.extend(self.on_conduct(now_ms, Input::TogglePause));
+        }
+        actions
+    }
+
     /// It was pressed again: what is finished is handed in.
     pub(super) fn stop(&mut self, now_ms: f64) -> Vec<Action> {
         self.contributing = false;
@@ -53,7 +62,27 @@ impl Page {
     /// The worker has done something.
     pub(super) fn on_work(&mut self, now_ms: f64, given: &Contribution) -> Vec<Action> {
         let bytes = given.bytes_up.saturating_add(given.bytes_down);
-        act(self.conductor.on_work(now_ms, bytes, given.pass))
+        let written = self.conductor.on_work(now_ms, bytes, given.pass);
+        act(written.into_iter().chain(self.conductor.write_rest(now_ms)))
+    }
+
+    /// So much of the training program is here.
+    pub(super) fn on_loading(&mut self, bytes: u64, bytes_total: Option<u64>) -> Vec<Action> {
+        let Peer::Loading { bytes: before, .. } = self.peer else { return Vec::new() };
+        self.peer = Peer::Loading { bytes, bytes_total };
+        // What an earlier visit kept is there at once, and costs nothing.
+        if before > 0 || bytes_total.is_none_or(|total| bytes >= total) {
+            return Vec::new();
+        }
+        match self.preflight.program_bytes {
+            Some(n_bytes) => self.conductor.on_received(n_bytes),
+            // What is sent is a tenth of what it unfolds to: only the server knows.
+            None => {
+                self.owes_program = true;
+                return vec![Action::TryWays(Vec::new())];
+            }
+        }
+        Vec::new()
     }
 
     /// There is another worker, or none.
@@ -82,11 +111,18 @@ impl Page {
             (Peer::Ready { .. }, None) if std::mem::take(&mut self.is_told_to_start) => {
                 vec![Action::Post(PageToPeer::Stop)]
             }
+            (Peer::Loading { .. }, None) if self.loads_in_vain() => {
+                self.peer = Peer::Absent;
+                self.forget_told();
+                vec![Action::EndPeer]
+            }
             // Where it could not be loaded it is loaded when the backbone is back, and after a crash not at once.
             (Peer::Absent, Some(_))
                 if self.trouble.is_none() && !self.is_unloaded && self.endurance.reviving.is_none() =>
             {
-                self.load()
+                let actions = self.load();
+                self.loads_for_work = true;
+                actions
             }
             _ => Vec::new(),
         }
@@ -99,6 +135,15 @@ impl Page {
             DeviceChoice::Auto if is_too_small => DeviceChoice::Cpu,
             choice => choice,
         }
+    }
+
+    /// Whether a training program is on its way that nobody wants but for contributing, over a link that is not to be
+    /// used for that now. It begins anew when it may.
+    fn loads_in_vain(&self) -> bool {
+        let Peer::Loading { bytes, bytes_total: Some(total) } = self.peer else { return false };
+        let spares_data =
+            matches!(self.pause(), Some(Reason::Metered | Reason::SavesData | Reason::Cap { .. }));
+        bytes < total && spares_data && self.loads_for_work
     }
 }
 

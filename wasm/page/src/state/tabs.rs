@@ -101,6 +101,8 @@ pub(crate) struct Tabs {
     leader_pause: Option<Reason>,
     /// A follower's oldest question that the leader did not answer.
     asked_at_ms: Option<f64>,
+    /// The lock was asked for, to bring the work to the tab in front.
+    is_taking: bool,
     /// It led, until another tab took the lock. Two that do not understand each other would take it in turns.
     is_deposed: bool,
 }
@@ -142,7 +144,11 @@ impl Page {
         match self.tabs.role {
             Role::Alone => own,
             Role::Asking => self.hold(own),
-            Role::Following => self.pass_on(now_ms, own),
+            Role::Following => {
+                let mut passed = self.pass_on(now_ms, own);
+                passed.extend(self.bring_to_front());
+                passed
+            }
             Role::Leading => {
                 // After what is written down here, which they look up.
                 own.extend(heard.map(TabMessage::Heard).map(Action::Tell));
@@ -158,10 +164,24 @@ impl Page {
             Input::TogglePause | Input::Waive => Vec::new(),
             input => self.on_event_here(now_ms, Event::Conduct(input)),
         };
-        if matches!(input, Input::Set(_) | Input::TogglePause | Input::Waive) {
-            actions.push(Action::Tell(TabMessage::Conduct(input)));
+        match input {
+            Input::Set(_) | Input::TogglePause | Input::Waive => {
+                actions.push(Action::Tell(TabMessage::Conduct(input)));
+            }
+            // Whoever looks again wants to see what is so: the leader may be suspended since.
+            Input::Hidden(false) => actions.push(Action::Tell(TabMessage::Hello)),
+            _ => {}
         }
         actions
+    }
+
+    /// Work that pauses because nobody sees its tab comes to the one that is seen, once what is under way there is
+    /// handed in.
+    fn bring_to_front(&mut self) -> Option<Action> {
+        let waits_for_front = self.contributing && self.tabs.leader_pause == Some(Reason::Hidden);
+        let is_done = waits_for_front && self.activity == Activity::Idle;
+        let is_due = is_done && !self.conductor.is_hidden();
+        (is_due && !std::mem::replace(&mut self.tabs.is_taking, true)).then_some(Action::TakeLead)
     }
 
     fn on_tabs(&mut self, now_ms: f64, event: TabEvent) -> Vec<Action> {
@@ -178,7 +198,7 @@ impl Page {
                 }
                 actions
             }
-            TabEvent::Lead { identity, way } => self.lead(identity, way),
+            TabEvent::Lead { identity, way } => self.lead(now_ms, identity, way),
             TabEvent::Deposed => {
                 self.tabs = Tabs { role: Role::Following, is_deposed: true, ..Tabs::default() };
                 self.peer = Peer::Absent;
@@ -207,16 +227,16 @@ impl Page {
         std::mem::take(&mut self.tabs.held)
     }
 
-    fn lead(&mut self, identity: Option<Vec<u8>>, way: Option<Way>) -> Vec<Action> {
+    fn lead(&mut self, now_ms: f64, identity: Option<Vec<u8>>, way: Option<Way>) -> Vec<Action> {
         let was_following = self.tabs.role == Role::Following;
         self.identity = identity.or(self.identity.take());
         self.kept_way = way.or(self.kept_way);
-        (self.tabs.asked_at_ms, self.tabs.is_deposed) = (None, false);
+        (self.tabs.asked_at_ms, self.tabs.is_deposed, self.tabs.is_taking) = (None, false, false);
         let mut actions = self.settle(Role::Leading);
         if was_following {
-            if self.tabs.leader_pause.take() == Some(Reason::Visitor) {
-                self.conductor.stay_paused();
-            }
+            // Whatever was paused when this tab had the work before.
+            let is_paused = self.tabs.leader_pause.take() == Some(Reason::Visitor);
+            self.conductor.set_paused(now_ms, is_paused);
             self.peer = Peer::Absent;
             self.forget_told();
             self.endurance.reviving = None;
@@ -399,6 +419,7 @@ fn is_passed_on(message: &PeerToPage) -> bool {
             | PeerToPage::Ready { .. }
             | PeerToPage::Connected { .. }
             | PeerToPage::DialRtc { .. }
+            | PeerToPage::Downloaded { .. }
             | PeerToPage::Failed { .. }
             | PeerToPage::Told(
                 Told::Activity(_)

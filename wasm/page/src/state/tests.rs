@@ -354,6 +354,18 @@ fn a_tab_that_may_not_work_loads_nothing_until_it_may() {
 }
 
 #[test]
+fn a_tab_that_was_cut_off_goes_on_and_stays_paused_where_it_was() {
+    let mut page = page();
+    assert_eq!(page.on_event(0.0, Event::GoOn { is_paused: false })[0], Action::SpawnPeer);
+    assert_eq!((page.contributing, page.pause()), (true, None));
+    let mut page = self::page();
+    assert_eq!(page.on_event(0.0, Event::GoOn { is_paused: true }), [], "what may not work is not loaded");
+    assert_eq!((page.contributing, page.pause()), (true, Some(Reason::Visitor)));
+    assert_eq!(page.on_event(9000.0, clock(7)), [], "however much time goes by");
+    assert_eq!(page.on_event(9001.0, Event::Conduct(Input::TogglePause))[0], Action::SpawnPeer);
+}
+
+#[test]
 fn what_is_set_reaches_the_worker_once() {
     let mut page = page();
     page.on_event(0.0, Event::Toggle);
@@ -392,6 +404,48 @@ fn what_the_worker_moves_counts_for_the_day() {
     assert_eq!(page.pause(), Some(Reason::Cap { mb: 250 }));
     assert_eq!(page.on_event(9002.0, Event::Conduct(Input::Waive)).len(), 2, "it is kept, and goes on");
     assert_eq!(page.pause(), None);
+}
+
+#[test]
+fn what_nobody_measured_and_no_worker_counts_is_counted_too() {
+    let mut page = page();
+    page.on_event(0.0, Event::Toggle);
+    let loading = PeerToPage::Loading { bytes: 1000, bytes_total: Some(3_000_000) };
+    // It is asked for on the way, and counted once it is known.
+    assert_eq!(page.on_event(1.0, Event::FromPeer(loading)), [Action::TryWays(Vec::new())]);
+    for _ in 0..2 {
+        page.on_event(1.0, Event::ProgramMeasured(300_000));
+        assert_eq!(page.conductor.bytes_today(), 300_000);
+    }
+    page.on_event(2.0, Event::FromPeer(PeerToPage::Downloaded { bytes: 40_000 }));
+    page.on_event(3.0, Event::Received(2_000));
+    assert_eq!(page.conductor.bytes_today(), 342_000);
+    let write = Action::Conduct(Request::Write { day: 0, bytes: 342_000 });
+    assert_eq!(page.on_event(4.0, clock(0)), [write]);
+}
+
+#[test]
+fn a_program_on_its_way_is_left_there_when_data_is_to_be_spared() {
+    let loading = |bytes| Event::FromPeer(PeerToPage::Loading { bytes, bytes_total: Some(3_000_000) });
+    let link = |is_metered| Event::Conduct(Input::Link(Link { is_metered, saves_data: false }));
+    let mut page = page();
+    page.preflight.program_bytes = Some(300_000);
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(1.0, loading(1000));
+    assert_eq!(page.on_event(2.0, link(true)), [Action::EndPeer]);
+    assert_eq!((&page.peer, page.pause()), (&Peer::Absent, Some(Reason::Metered)));
+    page.on_event(3.0, link(false));
+    assert!(page.on_event(9000.0, clock(0)).contains(&Action::SpawnPeer));
+    // What is all there costs nothing more.
+    page.on_event(9001.0, loading(3_000_000));
+    assert_eq!(page.on_event(9002.0, link(true)), []);
+    // What somebody waits for was asked for.
+    let mut page = self::page();
+    page.preflight.program_bytes = Some(300_000);
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(0.0, Event::LoadModel);
+    page.on_event(1.0, loading(1000));
+    assert_eq!(page.on_event(2.0, link(true)), []);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! What the model puts into the blanks of a text.
 
+use barnraise_protocol::access::AccessMode;
 use web_sys::Element;
 
 use crate::dom::{DomError, Field, by_id, create};
 use crate::format;
-use crate::state::{Filling, Page, Peer};
+use crate::sentence::{UNANSWERED, which_model};
+use crate::state::{Backbone, Page, Peer};
 
 pub(crate) struct FillingView {
     section: Field,
@@ -26,15 +28,13 @@ impl FillingView {
     }
 
     pub(crate) fn draw(&mut self, page: &Page) {
-        let is_there = page.models.as_ref().is_some_and(|models| models.latest.is_some());
-        self.section.set_hidden(!page.is_of_text() || !is_there || !page.is_supported());
-        let is_loading = matches!(page.peer, Peer::Loading { .. });
-        self.said.set_text(&said(&page.filling, is_loading));
+        self.section.set_hidden(!page.is_of_text() || !may_answer(page) || !page.is_supported());
+        self.said.set_text(&said(page));
         let (epoch, lines): (Option<u64>, Vec<String>) = match &page.filling.answer {
             Some(Ok((epoch, blanks))) => (Some(*epoch), blanks.iter().map(|guesses| line(guesses)).collect()),
             _ => (None, Vec::new()),
         };
-        let text = epoch.map(|epoch| format!("The model after {}.", format::counted(epoch, "step", "steps")));
+        let text = epoch.map(|epoch| which_model(page, epoch));
         self.epoch.set_number(&text.unwrap_or_default(), epoch.map_or(f64::NAN, |epoch| epoch as f64));
         if self.shown != lines {
             self.list.set_text_content(None);
@@ -50,13 +50,21 @@ impl FillingView {
     }
 }
 
-fn said(filling: &Filling, is_loading: bool) -> String {
-    match (&filling.open, &filling.answer) {
-        (Some(_), _) if is_loading => "Fetching the model first…".into(),
-        (Some(_), _) => "Looking…".into(),
-        (None, Some(Err(reason))) => format!("That does not work: {reason}."),
-        (None, Some(Ok(_))) => "For each blank, what the model thinks likeliest:".into(),
-        (None, None) => "Put ___ where a word is missing.".into(),
+/// Whether the web server has a model, or may have had one that this browser kept.
+fn may_answer(page: &Page) -> bool {
+    let is_open = || page.run.as_ref().is_some_and(|run| run.access.mode == AccessMode::Open);
+    let is_away = matches!(page.backbone, Backbone::Lost { .. });
+    page.models.as_ref().is_some_and(|models| models.latest.is_some()) || (is_away && is_open())
+}
+
+fn said(page: &Page) -> String {
+    match (&page.filling.open, &page.filling.answer, &page.peer) {
+        (Some(_), _, Peer::Loading { .. }) => "Fetching the model first…".into(),
+        (Some(_), _, Peer::Absent) if page.trouble.is_some() => UNANSWERED.into(),
+        (Some(_), ..) => "Looking…".into(),
+        (None, Some(Err(reason)), _) => format!("That does not work: {reason}."),
+        (None, Some(Ok(_)), _) => "For each blank, what the model thinks likeliest:".into(),
+        (None, None, _) => "Put ___ where a word is missing.".into(),
     }
 }
 
@@ -70,13 +78,37 @@ fn line(guesses: &[(String, f32)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture;
+    use crate::state::Event;
 
     #[test]
     fn guesses_are_a_line_and_failures_a_sentence() {
         assert_eq!(line(&[("house".into(), 0.45), ("barn".into(), 0.1)]), "house 45.0 %, barn 10.0 %");
-        let failed = Filling { answer: Some(Err("no blank".into())), ..Filling::default() };
-        assert_eq!(said(&failed, false), "That does not work: no blank.");
-        let open = Filling { open: Some("x".into()), ..Filling::default() };
-        assert_eq!(said(&open, true), "Fetching the model first…");
+        let mut page = fixture::text_page();
+        page.filling.answer = Some(Err("no blank".into()));
+        assert_eq!(said(&page), "That does not work: no blank.");
+    }
+
+    #[test]
+    fn without_a_backbone_a_kept_model_may_answer_where_models_are_given_away() {
+        let mut page = fixture::text_page();
+        assert!(!may_answer(&page), "no model was evaluated yet");
+        page.on_event(0.0, Event::BackboneLost { reason: "no answer".into(), retry_in_ms: 1 });
+        assert!(may_answer(&page));
+        if let Some(run) = &mut page.run {
+            run.access.mode = AccessMode::Invitation;
+        }
+        assert!(!may_answer(&page));
+    }
+
+    #[test]
+    fn a_question_waits_for_as_long_as_there_is_somebody_to_answer_it() {
+        let mut page = fixture::text_page();
+        page.on_event(0.0, Event::TextAsked("the ___".into()));
+        assert_eq!(said(&page), "Fetching the model first…");
+        page.on_event(1.0, Event::PeerLost { reason: "out of memory".into() });
+        assert_eq!(said(&page), UNANSWERED);
+        page.on_event(2.0, Event::TextAsked("the ___".into()));
+        assert_eq!(said(&page), "Fetching the model first…");
     }
 }

@@ -4,6 +4,7 @@ use barnraise_protocol::api::{ModelFile, Models, RefusalCount};
 
 use crate::dom::{DomError, Field};
 use crate::format;
+use crate::receipts::RECEIPTS_MAX;
 use crate::state::{Page, Rank};
 
 pub(crate) struct GivingView {
@@ -58,14 +59,7 @@ impl GivingView {
         let has_given = page.given().is_some();
         self.belongings.set_hidden(n_receipts == 0 && !has_given);
         self.receipts.set_hidden(n_receipts == 0);
-        let note = match n_receipts {
-            0 => String::new(),
-            n => format!(
-                "{}, each signed by who accepted the update; \u{201c}barnraise receipts\u{201d} checks the file.",
-                format::counted(n, "receipt", "receipts")
-            ),
-        };
-        self.receipts_note.set_number(&note, n_receipts as f64);
+        self.receipts_note.set_number(&receipts_in_words(n_receipts), n_receipts as f64);
         self.share.set_hidden(!has_given);
         let (note, n_bytes) = match &page.giving.card {
             Some(Ok(n_bytes)) => ("The card is yours.".to_owned(), *n_bytes),
@@ -73,6 +67,22 @@ impl GivingView {
             None => (String::new(), 0),
         };
         self.share_note.set_number(&note, n_bytes as f64);
+    }
+}
+
+fn receipts_in_words(n_receipts: u64) -> String {
+    if n_receipts == 0 {
+        return String::new();
+    }
+    let receipts = format::counted(n_receipts, "receipt", "receipts");
+    let text = format!(
+        "{receipts}, each signed by who accepted the update; \u{201c}barnraise receipts\u{201d} checks the file."
+    );
+    match n_receipts < u64::from(RECEIPTS_MAX) {
+        true => text,
+        false => format!(
+            "{text} This browser keeps no more: for each new one the oldest goes, so download them now."
+        ),
     }
 }
 
@@ -127,6 +137,18 @@ mod tests {
             Some("Refused: 2 too late for their step, 1 with numbers that are none.")
         );
         assert_eq!(refusals_in_words(&[]), None);
+    }
+
+    #[test]
+    fn who_has_more_receipts_than_are_kept_is_told_before_they_go() {
+        assert_eq!(receipts_in_words(0), "");
+        assert!(receipts_in_words(1).starts_with("1 receipt, "));
+        let (some, all) = (u64::from(RECEIPTS_MAX) - 1, u64::from(RECEIPTS_MAX));
+        assert!(!receipts_in_words(some).contains("oldest"));
+        assert!(
+            receipts_in_words(all).starts_with("10,000 receipts")
+                && receipts_in_words(all).contains("oldest")
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::page;
 
 /// Name of the cache; another format of shards takes another name.
 const NAME: &str = "barnraise-shards-1";
-/// Of the newest model alone; another format takes another name.
+/// Of the newest model and its vocabulary alone; another format takes another name.
 const MODEL_NAME: &str = "barnraise-model-1";
 /// Longest model that is read back: a description and its parameters.
 const MODEL_BYTES_MAX: u32 = 1 << 30;
@@ -23,14 +23,19 @@ const MODEL_BYTES_MAX: u32 = 1 << 30;
 const SHARDS_MAX: u32 = 1024;
 
 /// The cache of one origin.
-pub(super) struct ShardCache {
+pub(crate) struct ShardCache {
     folder: String,
     model: String,
+    vocabulary: String,
 }
 
 impl ShardCache {
-    pub(super) fn new(origin: &str) -> Self {
-        Self { folder: format!("{origin}/shards/"), model: format!("{origin}/model") }
+    pub(crate) fn new(origin: &str) -> Self {
+        Self {
+            folder: format!("{origin}/shards/"),
+            model: format!("{origin}/model"),
+            vocabulary: format!("{origin}/vocabulary"),
+        }
     }
 
     /// Bytes under a hash, if there are any.
@@ -39,21 +44,27 @@ impl ShardCache {
     }
 
     /// The newest model, if there is one.
-    pub(super) async fn model(&self) -> Option<Vec<u8>> {
+    pub(crate) async fn model(&self) -> Option<Vec<u8>> {
         read(&open(MODEL_NAME).await.ok()?, &self.model, MODEL_BYTES_MAX).await
     }
 
     /// Keeps the newest model in place of the one before.
     pub(super) async fn put_model(&self, model: &[u8]) {
-        if let Err(error) = self.try_put_model(model).await {
+        if let Err(error) = replace(&self.model, model).await {
             gloo::console::info!("the newest model was not kept:", page::describe(&error));
         }
     }
 
-    async fn try_put_model(&self, model: &[u8]) -> Result<(), JsValue> {
-        let response = Response::new_with_opt_js_u8_array(Some(&Uint8Array::from(model)))?;
-        JsFuture::from(open(MODEL_NAME).await?.put_with_str(&self.model, &response)).await?;
-        Ok(())
+    /// The words that a model of text knows, as far as they were kept, and no more than so many bytes.
+    pub(crate) async fn vocabulary(&self, n_bytes_max: u32) -> Option<Vec<u8>> {
+        read(&open(MODEL_NAME).await.ok()?, &self.vocabulary, n_bytes_max).await
+    }
+
+    /// Keeps them in place of those before.
+    pub(crate) async fn put_vocabulary(&self, vocabulary: &[u8]) {
+        if let Err(error) = replace(&self.vocabulary, vocabulary).await {
+            gloo::console::info!("the vocabulary was not kept:", page::describe(&error));
+        }
     }
 
     /// Keeps bytes under their hash where the browser has room.
@@ -79,6 +90,13 @@ impl ShardCache {
     fn address(&self, sha256: Sha256Hash) -> String {
         format!("{}{sha256}", self.folder)
     }
+}
+
+/// Keeps bytes at an address in place of those before.
+async fn replace(address: &str, bytes: &[u8]) -> Result<(), JsValue> {
+    let response = Response::new_with_opt_js_u8_array(Some(&Uint8Array::from(bytes)))?;
+    JsFuture::from(open(MODEL_NAME).await?.put_with_str(address, &response)).await?;
+    Ok(())
 }
 
 /// What is kept at an address, unless it is longer than that.

@@ -16,7 +16,7 @@ use barnraise_swarm::Moment;
 use libp2p::identity::Keypair;
 use web_time::Instant;
 
-use cache::ShardCache;
+pub(crate) use cache::ShardCache;
 use clock::Yielder;
 use network::Network;
 pub(crate) use network::fetch_status;

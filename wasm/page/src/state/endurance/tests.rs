@@ -3,6 +3,7 @@
 use barnraise_messages::{Event as Told, PeerToPage};
 
 use super::*;
+use crate::conduct::{Input, Reason};
 use crate::fixture;
 
 fn ready(device: DeviceKind) -> Event {
@@ -118,6 +119,22 @@ fn a_lost_graphics_processor_is_tried_again_later_and_not_for_ever() {
 }
 
 #[test]
+fn a_paused_tab_tries_its_graphics_processor_once_it_goes_on() {
+    let mut page = at_work(DeviceKind::BrowserWebGpu);
+    let change = PeerToPage::Told(Told::DeviceChanged {
+        device: DeviceKind::BrowserCpu,
+        device_name: "CPU".into(),
+        reason: DeviceChange::Lost { detail: "reset".into() },
+    });
+    page.on_event(1.0, Event::FromPeer(change));
+    let pause = || Event::Conduct(Input::TogglePause);
+    assert_eq!(page.on_event(2.0, pause()), [Action::Post(PageToPeer::Stop)]);
+    assert_eq!(page.on_event(3.0, Event::TryGraphics), [Action::EndPeer]);
+    assert_eq!(page.pause(), Some(Reason::Visitor));
+    assert_eq!(page.on_event(4.0, pause())[0], Action::SpawnPeer);
+}
+
+#[test]
 fn a_processor_that_was_slower_or_asked_for_is_left_alone() {
     let mut page = at_work(DeviceKind::BrowserWebGpu);
     let slower = PeerToPage::Told(Told::DeviceChanged {
@@ -148,6 +165,24 @@ fn a_device_without_a_network_says_so_and_goes_on_when_there_is_one() {
     assert!(actions.contains(&Action::AskAgain) && !page.endurance.is_offline);
     page.on_event(3.0, Event::RunArrived(Box::new(fixture::status())));
     assert_eq!(page.on_event(4.0, Event::Network { is_online: false }), [Action::AskAgain], "it may hang");
+}
+
+#[test]
+fn a_tab_whose_program_the_server_no_longer_has_goes_on_in_the_new_page() {
+    // As `worker.js` says it.
+    let script = include_str!("../../../../../web/worker.js");
+    let words = "the server has a newer version of this page: reload it";
+    assert!(script.contains(words) && is_of_version(words));
+    let gone = || Event::FromPeer(PeerToPage::Failed { message: words.into() });
+    let mut page = fixture::page();
+    page.on_event(0.0, Event::Toggle);
+    assert_eq!(page.on_event(1.0, gone()), [Action::EndPeer, Action::Reload]);
+    assert!(page.contributing, "as is noted for the page that comes");
+    // Whoever only wanted to try the model is told, and not interrupted.
+    let mut page = fixture::page();
+    page.on_event(0.0, Event::LoadModel);
+    assert_eq!(page.on_event(1.0, gone()), [Action::EndPeer]);
+    assert_eq!(page.trouble.as_deref(), Some(words));
 }
 
 #[test]

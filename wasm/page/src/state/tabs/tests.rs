@@ -3,7 +3,7 @@
 use barnraise_protocol::contribute::DeviceKind;
 
 use super::*;
-use crate::conduct::Change;
+use crate::conduct::{Change, LocalTime, Request};
 use crate::fixture;
 use crate::kept::Kept;
 
@@ -160,6 +160,72 @@ fn what_the_visitor_paused_stays_paused_when_the_leader_is_closed() {
 }
 
 #[test]
+fn what_was_paused_long_ago_is_not_paused_when_the_work_comes_back() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.happens(0, 2.0, Event::Conduct(Input::TogglePause));
+    browser.happens(0, 3.0, Event::Tabs(TabEvent::Deposed));
+    browser.happens(1, 3.0, lead());
+    browser.happens(1, 4.0, Event::Conduct(Input::TogglePause));
+    assert_eq!(browser.n_workers, [0, 1]);
+    browser.happens(1, 5.0, Event::Tabs(TabEvent::Deposed));
+    browser.happens(0, 5.0, lead());
+    assert_eq!((browser.n_workers, browser.pages[0].pause()), (vec![1, 0], None));
+}
+
+#[test]
+fn work_that_pauses_out_of_sight_comes_to_the_tab_in_front_once() {
+    let mut browser = Browser::open(2);
+    let hidden = |is_hidden| Event::Conduct(Input::Hidden(is_hidden));
+    let doing = |activity| PeerToPage::Told(Told::Activity(activity));
+    let n_taken =
+        |browser: &Browser| browser.others[1].iter().filter(|action| **action == Action::TakeLead).count();
+    browser.happens(0, 1.0, Event::Conduct(Input::Set(Change::InBackground(false))));
+    browser.happens(1, 1.0, hidden(true));
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.gets_ready(0);
+    browser.worker_says(0, doing(Activity::Training { epoch: 4 }));
+    // The visitor turns from the first tab to the second.
+    browser.happens(0, 2.0, hidden(true));
+    browser.happens(1, 2.0, hidden(false));
+    assert_eq!(browser.posted[0].last(), Some(&PageToPeer::Stop));
+    assert_eq!(n_taken(&browser), 0, "what is under way is handed in first");
+    browser.worker_says(0, doing(Activity::Idle));
+    browser.happens(1, 3.0, hidden(false));
+    assert_eq!(n_taken(&browser), 1);
+    browser.happens(0, 4.0, Event::Tabs(TabEvent::Deposed));
+    browser.happens(1, 4.0, lead());
+    browser.happens(1, 9000.0, Event::Conduct(Input::Clock(LocalTime::default())));
+    assert_eq!((browser.n_workers, browser.pages[1].pause()), (vec![0, 1], None));
+}
+
+#[test]
+fn work_that_pauses_out_of_sight_stays_where_it_is_while_no_tab_is_seen() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::Conduct(Input::Set(Change::InBackground(false))));
+    browser.happens(0, 1.0, Event::Toggle);
+    for idx in [1, 0] {
+        browser.happens(idx, 2.0, Event::Conduct(Input::Hidden(true)));
+    }
+    browser.gets_ready(0);
+    assert_eq!(browser.pages[1].pause(), Some(Reason::Hidden));
+    assert!(!browser.others[1].contains(&Action::TakeLead));
+}
+
+#[test]
+fn a_follower_that_is_looked_at_again_notices_that_its_leader_is_suspended() {
+    let mut page = fixture::page().among_tabs();
+    page.on_event(0.0, Event::Tabs(TabEvent::Follow));
+    let standing = fixture::page().standing();
+    page.on_event(1.0, Event::Tabs(TabEvent::Heard(TabMessage::Standing(Box::new(standing)))));
+    let over = f64::from(SILENCE_MAX_MS);
+    assert_eq!(page.on_event(over, Event::Tabs(TabEvent::Tick)), [], "it has answered");
+    let actions = page.on_event(over, Event::Conduct(Input::Hidden(false)));
+    assert_eq!(actions, [Action::Tell(TabMessage::Hello), Action::TickIn { delay_ms: SILENCE_MAX_MS }]);
+    assert_eq!(page.on_event(2.0 * over, Event::Tabs(TabEvent::Tick)), [Action::TakeLead]);
+}
+
+#[test]
 fn what_is_set_in_one_tab_holds_in_whichever_has_the_work_next() {
     let mut browser = Browser::open(3);
     let duty = |page: &Page| page.conductor.settings().duty.percent();
@@ -257,6 +323,26 @@ fn a_leader_that_answers_is_left_in_peace() {
     browser.happens(1, 1.0, Event::Toggle);
     browser.happens(1, 60_000.0, Event::Tabs(TabEvent::Tick));
     assert!(!browser.others[1].contains(&Action::TakeLead));
+}
+
+#[test]
+fn what_was_fetched_counts_once_in_whichever_tab_it_was() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::LoadModel);
+    browser.gets_ready(0);
+    browser.worker_says(0, PeerToPage::Downloaded { bytes: 1000 });
+    browser.happens(1, 1.0, Event::Received(30));
+    for idx in [0, 1] {
+        browser.happens(idx, 2.0, Event::Conduct(Input::Clock(LocalTime::default())));
+    }
+    let written = |idx: usize| {
+        let bytes = |action: &Action| match action {
+            Action::Conduct(Request::Write { bytes, .. }) => *bytes,
+            _ => 0,
+        };
+        browser.others[idx].iter().map(bytes).sum::<u64>()
+    };
+    assert_eq!([written(0), written(1)], [1000, 30]);
 }
 
 #[test]
