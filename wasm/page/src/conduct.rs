@@ -135,6 +135,8 @@ pub(crate) enum Reason {
     SavesData,
     /// As many megabytes as the day has.
     Cap { mb: u32 },
+    /// This browser computes for another run.
+    Elsewhere,
     /// Nothing any more, for a moment.
     Steadying,
 }
@@ -155,6 +157,7 @@ impl Reason {
             Self::Metered => "metered",
             Self::SavesData => "saves-data",
             Self::Cap { .. } => "cap",
+            Self::Elsewhere => "elsewhere",
             Self::Steadying => "steadying",
         }
     }

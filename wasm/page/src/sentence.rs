@@ -98,6 +98,7 @@ fn paused(page: &Page) -> Sentence {
         Some(Reason::Hidden) if page.role() == Role::Following => {
             "Paused: the tab that has the work is not in front. It goes on by itself when it is.".into()
         }
+        Some(Reason::Elsewhere) => words::elsewhere(page.elsewhere()),
         reason => reason.map(words::pause).unwrap_or_default(),
     };
     Sentence::new("paused", text)

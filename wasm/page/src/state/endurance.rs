@@ -196,6 +196,7 @@ impl Page {
         match *event {
             Event::Revive => self.revive(),
             Event::TryGraphics => self.try_graphics(),
+            Event::TakeLoad => self.on_take_load(),
             Event::Woke => self.wake(now_ms),
             Event::Network { is_online } => self.on_network(now_ms, is_online),
             Event::NewVersion { is_hidden } => {

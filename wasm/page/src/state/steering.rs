@@ -12,7 +12,9 @@ impl Page {
     pub(crate) fn pause(&self) -> Option<Reason> {
         let reason = match self.role() {
             Role::Following => self.leader_pause(),
-            Role::Alone | Role::Asking | Role::Leading => self.conductor.reason(),
+            Role::Alone | Role::Asking | Role::Leading => {
+                self.conductor.reason().or(self.is_elsewhere().then_some(Reason::Elsewhere))
+            }
         };
         reason.filter(|_| self.contributing)
     }
@@ -68,7 +70,7 @@ impl Page {
         if self.role() == Role::Following {
             return Vec::new();
         }
-        let may_work = self.contributing && self.conductor.reason().is_none();
+        let may_work = self.contributing && self.conductor.reason().is_none() && self.may_bear();
         let wanted = may_work.then(|| self.conductor.conduct());
         match (&self.peer, wanted) {
             (Peer::Ready { .. }, Some(conduct)) => {
