@@ -211,7 +211,7 @@ impl Conductor {
         let settings = self.settings();
         // Only where the end of each pass is waited for is it known how long one takes.
         let is_gentle = self.hardware.is_phone || self.hardware.is_small || settings.heeds_heat;
-        Conduct { duty: settings.duty, is_gentle }
+        Conduct { duty: settings.duty, is_gentle, pass_samples_max: None }
     }
 
     /// Sent and received today.

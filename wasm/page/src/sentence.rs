@@ -84,9 +84,13 @@ fn trouble(page: &Page) -> Option<Sentence> {
         return Some(Sentence::new("reviving", text).spoken_as(spoken));
     }
     let reason = page.trouble.as_ref()?;
-    let advice = match is_of_memory(reason) {
-        true => "This device has little memory: close other tabs, then Start loads it anew.",
-        false => "Start loads it anew.",
+    let advice = match (is_of_memory(reason), page.pass_samples_max()) {
+        (true, None) => "This device has little memory: close other tabs, then Start loads it anew.".into(),
+        (true, Some(n)) => format!(
+            "This device has little memory: close other tabs, then Start loads it anew, for {} at a time.",
+            format::counted(n.into(), "sample", "samples")
+        ),
+        (false, _) => "Start loads it anew.".to_owned(),
     };
     Some(Sentence::new("broken", format!("The training program stopped: {reason}. {advice}")))
 }

@@ -71,7 +71,7 @@ impl Page {
             return Vec::new();
         }
         let may_work = self.contributing && self.conductor.reason().is_none() && self.may_bear();
-        let wanted = may_work.then(|| self.conductor.conduct());
+        let wanted = may_work.then(|| self.wanted_conduct());
         match (&self.peer, wanted) {
             (Peer::Ready { .. }, Some(conduct)) => {
                 let is_other = self.told_conduct != conduct;
@@ -92,6 +92,11 @@ impl Page {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// As the visitor wants it, within what the device has memory for.
+    fn wanted_conduct(&self) -> Conduct {
+        Conduct { pass_samples_max: self.pass_samples_max(), ..self.conductor.conduct() }
     }
 
     /// The processor, where the choice is free and the graphics processor is seen to be too small for the model.
