@@ -39,7 +39,7 @@ pub(crate) struct Endurance {
     before: Contribution,
     n_graphics_tries: usize,
     /// How often a worker of this page ran out of memory: what the device has grows as little as what the run wants.
-    n_memory_crashes: u32,
+    pub(super) n_memory_crashes: u32,
     /// Its graphics processor was given up, though the visitor left the choice to the tab.
     is_without_graphics: bool,
 }

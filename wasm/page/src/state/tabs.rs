@@ -67,6 +67,8 @@ pub(crate) struct Standing {
     device_change: Option<DeviceChange>,
     trouble: Option<String>,
     reviving: Option<String>,
+    /// Whichever tab has the work next has no more memory for it.
+    n_memory_crashes: u32,
     notice: Option<String>,
     way: Option<(Way, Vec<(Way, String)>)>,
     peer_id: Option<String>,
@@ -324,6 +326,7 @@ impl Page {
         self.device_change = standing.device_change;
         self.trouble = standing.trouble;
         self.endurance.reviving = standing.reviving;
+        self.endurance.n_memory_crashes = standing.n_memory_crashes;
         if standing.notice.is_some() && standing.notice != self.notice {
             // It may be that a question could not be answered: it is asked again with the next model.
             self.close_question();
@@ -348,6 +351,7 @@ impl Page {
             device_change: self.device_change.clone(),
             trouble: self.trouble.clone(),
             reviving: self.endurance.reviving.clone(),
+            n_memory_crashes: self.endurance.n_memory_crashes,
             notice: self.notice.clone(),
             way: self.way.clone(),
             peer_id: self.peer_id.clone(),

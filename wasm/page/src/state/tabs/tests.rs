@@ -166,6 +166,18 @@ fn a_follower_goes_on_when_the_leader_is_closed() {
 }
 
 #[test]
+fn what_one_tab_has_too_little_memory_for_the_next_one_does_not_try() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.gets_ready(0);
+    browser.happens(0, 2.0, Event::PeerLost { reason: "out of memory".into() });
+    assert!(browser.pages[1].notice.as_ref().unwrap().contains("16 samples at a time"));
+    let mut follower = browser.pages.remove(1);
+    leads(&mut follower, 3.0);
+    assert_eq!(follower.pass_samples_max(), Some(16));
+}
+
+#[test]
 fn what_the_visitor_paused_stays_paused_when_the_leader_is_closed() {
     let mut browser = Browser::open(2);
     browser.happens(0, 1.0, Event::Toggle);
