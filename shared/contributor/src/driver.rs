@@ -171,14 +171,6 @@ struct Run {
     partial_shard: Option<(ShardId, Partial)>,
 }
 
-impl Run {
-    /// Whether passes over parts of a micro-batch are the same as one over all of it.
-    fn is_cuttable(&self) -> bool {
-        // Each micro-batch of the first is a step; of the second, assignments are balanced over it.
-        self.description.local_steps.is_none() && !self.description.model.kind.is_self_supervised()
-    }
-}
-
 /// Whatever completed.
 enum Wake<P: Platform> {
     Command(Option<Command>),

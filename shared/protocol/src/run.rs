@@ -85,6 +85,14 @@ pub struct RunDescription {
     pub manifest: Manifest,
 }
 
+impl RunDescription {
+    /// Whether passes over parts of a micro-batch are the same as one over all of it.
+    pub fn is_cuttable(&self) -> bool {
+        // Each micro-batch of the first is a step; of the second, assignments are balanced over it.
+        self.local_steps.is_none() && !self.model.kind.is_self_supervised()
+    }
+}
+
 /// What contributors do to their gradients where only the largest values are sent (Lin et al. 2018, "Deep Gradient
 /// Compression"). What is not sent they keep and add to the next gradient in any case.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]

@@ -79,11 +79,14 @@ pub struct Conduct {
     pub duty: Duty,
     /// Whether no pass may keep the device busy for long.
     pub is_gentle: bool,
+    /// Most samples of a pass, on a device that has too little memory for as many as the run wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass_samples_max: Option<u32>,
 }
 
 impl Default for Conduct {
     fn default() -> Self {
-        Self { duty: Duty::FULL, is_gentle: false }
+        Self { duty: Duty::FULL, is_gentle: false, pass_samples_max: None }
     }
 }
 
@@ -117,7 +120,8 @@ impl Pacer {
     }
 
     /// Whether the end of each pass is to be waited for: how long one took is not known otherwise where passes
-    /// are queued, and the next one would be on its way already.
+    /// are queued, and the next one would be on its way already. Nor has a device that is short of memory any for
+    /// passes that wait.
     pub fn wants_ends(&self) -> bool {
         self.conduct != Conduct::default()
     }
@@ -130,7 +134,13 @@ impl Pacer {
     /// Samples of the next pass, where the run wants `micro_batch` of them at most.
     pub fn pass_samples(&self, micro_batch: u32) -> u32 {
         let gentle = self.n_samples.unwrap_or(FIRST_PASS_SAMPLES);
-        if self.conduct.is_gentle { gentle.min(micro_batch).max(1) } else { micro_batch }
+        let wanted = if self.conduct.is_gentle { gentle.min(micro_batch).max(1) } else { micro_batch };
+        self.within_memory(wanted)
+    }
+
+    /// So many samples, or as many as the device has memory for.
+    pub fn within_memory(&self, n_samples: u32) -> u32 {
+        self.conduct.pass_samples_max.map_or(n_samples, |most| n_samples.min(most.max(1)))
     }
 
     /// Another device computes from now on, or another model.
@@ -180,7 +190,7 @@ mod tests {
 
     fn pacer(percent: u8, is_gentle: bool) -> Pacer {
         let mut pacer = Pacer::default();
-        pacer.set(Conduct { duty: Duty::of_percent(percent).unwrap(), is_gentle });
+        pacer.set(Conduct { duty: Duty::of_percent(percent).unwrap(), is_gentle, ..Conduct::default() });
         pacer
     }
 
@@ -232,6 +242,24 @@ mod tests {
         assert_eq!(brisk.pass_samples(64), 64);
         let gentle = pacer(100, true);
         assert_eq!((gentle.pass_samples(64), gentle.pass_samples(2)), (FIRST_PASS_SAMPLES, 2));
+    }
+
+    #[test]
+    fn no_pass_is_larger_than_the_memory_allows() {
+        for is_gentle in [false, true] {
+            let mut pacer = pacer(100, is_gentle);
+            let conduct = Conduct { pass_samples_max: Some(12), ..pacer.conduct };
+            pacer.set(conduct);
+            assert!(pacer.wants_ends());
+            for _ in 0..100 {
+                let n_samples = pacer.pass_samples(64);
+                assert!((1..=12).contains(&n_samples), "{n_samples}");
+                pacer.on_pass(n_samples, MS);
+            }
+            assert_eq!((pacer.pass_samples(64), pacer.pass_samples(4), pacer.within_memory(64)), (12, 4, 12));
+            pacer.set(Conduct { pass_samples_max: Some(0), ..conduct });
+            assert_eq!(pacer.pass_samples(64), 1, "none at all is no pass");
+        }
     }
 
     /// Ends where a pass is short enough, stays there, and begins anew with another device.

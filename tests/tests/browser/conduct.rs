@@ -236,3 +236,64 @@ async fn a_visitor_pauses_goes_on_and_finishes() -> Result<()> {
     let told = at_pause + samples(&tab).await?;
     ensure_counted(&backbone, told).await
 }
+
+/// The page hears of passes that take as long as the test says, for each sample, and its clock is ahead by as much as the
+/// test says.
+const HEAT: &str = r"
+    window.perSample = 1;
+    window.nPasses = 0;
+    const Plain = window.Worker;
+    window.Worker = class extends Plain {
+        constructor(...args) {
+            super(...args);
+            // Before the page listens, and hears the same object.
+            this.addEventListener('message', ({ data }) => {
+                if (!data.pass) return;
+                data.pass = { n_samples: 16, milliseconds: 16 * window.perSample };
+                window.nPasses += 1;
+            });
+        }
+    };
+    window.ahead = 0;
+    const now = performance.now.bind(performance);
+    performance.now = () => now() + window.ahead;
+";
+
+/// Waits until the page has heard of so many more passes, or makes none any more.
+async fn until_passes(tab: &Tab, n_more: u32) -> Result<()> {
+    let heard = tab.read("nPasses").await?;
+    tab.until(&format!("nPasses >= {heard} + {n_more} || {REASON} === 'hot'"), LONG).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_device_that_slows_down_as_a_hot_one_does_rests_and_goes_on() -> Result<()> {
+    let _turn = turn().await;
+    let mut world = world(QUICK)?;
+    let backbone = world.backbone().await?;
+    let tab = Tab::open("conduct-heat", Graphics::NoAdapter, "about:blank").await?;
+    tab.cdp("Page.addScriptToEvaluateOnNewDocument", json!({ "source": HEAT })).await?;
+    tab.goto(&format!("{}/?device=cpu", backbone.page())).await?;
+    tab.until("doing() === 'idle'", SOON).await?;
+    tab.click("#conduct-summary").await?;
+    tab.click("#heeds-heat").await?;
+    tab.until("element('conduct').dataset.gentle === 'true'", SOON).await?;
+    tab.click("#toggle").await?;
+    // More than are looked at together.
+    until_passes(&tab, 20).await?;
+    tab.read("void (perSample = 3)").await?;
+    until_passes(&tab, 20).await?;
+    // Slow for longer than a moment.
+    tab.read("void (ahead = 15000)").await?;
+    until_paused(&tab, "hot", "this device has become much slower, as one does that is hot").await?;
+    let activity = tab.text("activity").await?;
+    ensure!(activity.contains("It goes on by itself after a rest of 3 more minutes"), "{activity}");
+    ensure!(tab.number("refused").await? == 0.0, "what was computed until then was handed in");
+    pictures(&tab, "hot").await?;
+
+    // As fast as before, three minutes later.
+    tab.read("void (perSample = 1, ahead += 180000)").await?;
+    until_more(&tab).await?;
+    until_passes(&tab, 20).await?;
+    ensure!(tab.read(REASON).await? == "", "it is cool");
+    Ok(())
+}

@@ -147,3 +147,50 @@ async fn a_lost_adapter_does_not_end_the_training() -> Result<()> {
     tab.pictures("lost-adapter").await?;
     Ok(())
 }
+
+/// A worker for which the adapter is the faster one, as one in software never is, of a page that left the choice to it;
+/// and minutes that last a second. Notes what the page says of the adapter.
+const PREFERS_ADAPTER: &str = r"
+    const Plain = window.Worker;
+    window.workers = 0;
+    window.Worker = class extends Plain {
+        constructor(...args) {
+            super(...args);
+            window.workers += 1;
+        }
+        postMessage(message, ...rest) {
+            super.postMessage(message.type === 'hello' ? { ...message, device: 'web-gpu' } : message, ...rest);
+        }
+    };
+    const later = window.setTimeout;
+    window.setTimeout = (act, ms, ...rest) => later(act, ms >= 60000 ? 1000 : ms, ...rest);
+    window.said = [];
+    document.addEventListener('DOMContentLoaded', () => {
+        const notice = document.getElementById('notice');
+        new MutationObserver(() => said.push(notice.textContent)).observe(notice, { childList: true });
+    });
+";
+
+#[tokio::test]
+async fn a_lost_adapter_is_tried_again_and_computes_again() -> Result<()> {
+    let _turn = turn().await;
+    let mut world = world(QUICK)?;
+    let backbone = world.backbone().await?;
+    let tab = Tab::open("adapter-again", Graphics::SoftwareAdapter, "about:blank").await?;
+    tab.cdp("Page.addScriptToEvaluateOnNewDocument", json!({ "source": PREFERS_ADAPTER })).await?;
+    tab.goto(&format!("{}/?autostart=1", backbone.page())).await?;
+    let on_adapter = "element('device').dataset.device === 'browser-web-gpu'";
+    tab.until(&format!("value('accepted') >= 1 && {on_adapter}"), LONG).await?;
+    tab.cdp("Browser.crashGpuProcess", json!({})).await?;
+    tab.until("said.some((notice) => notice.startsWith('The graphics processor stopped answering'))", SOON)
+        .await?;
+    tab.until(&format!("workers === 2 && {on_adapter} && element('notice').hidden"), LONG).await?;
+    let line = tab.text("device").await?;
+    ensure!(line.contains("through WebGPU") && !line.contains("stopped answering"), "{line}");
+    // What was accepted before stays counted, and the adapter adds to it.
+    let accepted = tab.number("accepted").await?;
+    ensure!(accepted >= 1.0, "{accepted}");
+    tab.until(&format!("value('accepted') > {accepted} && {on_adapter}"), LONG).await?;
+    ensure!(tab.read("workers").await? == 2, "once is enough");
+    counted_as(&tab, &backbone, DeviceKind::BrowserWebGpu, "1 × browser with WebGPU").await
+}

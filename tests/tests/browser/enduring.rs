@@ -1,6 +1,6 @@
 //! What happens to a tab overnight: its worker is killed, it is frozen, reloaded, without a network. It goes on.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
 use barnraise_tests::process::Backbone;
 use serde_json::json;
@@ -27,6 +27,11 @@ async fn a_worker_that_was_killed_is_started_anew_and_what_was_given_stays() -> 
         peer.terminate();
         peer.dispatchEvent(new ErrorEvent('error', { message: 'RuntimeError: out of memory' }));
     })()";
+    /// Notes how many samples the passes have from now on.
+    const OVERHEAR: &str = r"void (() => {
+        window.sizes = [];
+        peer.addEventListener('message', ({ data }) => { if (data.pass) sizes.push(data.pass.n_samples); });
+    })()";
     let _turn = turn().await;
     let mut world = world(QUICK)?;
     let backbone = world.backbone().await?;
@@ -34,7 +39,14 @@ async fn a_worker_that_was_killed_is_started_anew_and_what_was_given_stays() -> 
     let accepted = tab.number("accepted").await?;
     tab.read(KILL).await?;
     tab.until("seen.includes('reviving')", SOON).await?;
-    tab.until(&format!("workers === 2 && value('accepted') > {accepted}"), LONG).await?;
+    tab.until("workers === 2", SOON).await?;
+    // It ran out of memory, so it computes with less at a time, and says so.
+    tab.until("text('notice').includes('8 samples at a time, where the run has 32')", SOON).await?;
+    tab.read(OVERHEAR).await?;
+    tab.until(&format!("sizes.length > 0 && value('accepted') > {accepted}"), LONG).await?;
+    let sizes = tab.read("sizes").await?;
+    let sizes = sizes.as_array().context("the sizes of passes")?;
+    ensure!(sizes.iter().all(|size| size.as_u64() == Some(8)), "{sizes:?}");
     // Once more, and then the visitor is asked.
     tab.read(KILL).await?;
     tab.until("workers === 3 && doing() === 'training'", LONG).await?;

@@ -40,6 +40,42 @@ async fn a_page_that_was_visited_opens_without_its_server_and_recovers() -> Resu
 }
 
 #[tokio::test]
+async fn the_model_that_was_kept_answers_without_its_server() -> Result<()> {
+    let _turn = turn().await;
+    let mut world = world(QUICK)?;
+    let backbone = world.backbone().await?;
+    let tab = contributor(&backbone, "kept-model", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until("value('accepted') >= 1 && value('epoch') >= 3", SOON).await?;
+    stop(&tab).await?;
+    // Another visit, which asks what the model is by now. What is asked is kept before it answers.
+    tab.goto(&format!("{}/?device=cpu", backbone.page())).await?;
+    tab.until(&format!("doing() === 'idle' && {IS_KEPT}"), SOON).await?;
+    tab.read(LOOK_AT_PROGRAM).await?;
+    tab.until("Number(document.body.dataset.kept) > 1e6", SOON).await?;
+    let (epoch, said) = ask_of_gallery(&tab).await?;
+    ensure!(epoch >= 3.0 && !tab.text("prediction-epoch").await?.contains("kept"), "the newest: {epoch}");
+
+    backbone.kill().await?;
+    tab.reload().await?;
+    tab.until("doing() === 'unreachable'", SOON).await?;
+    ensure!(ask_of_gallery(&tab).await? == (epoch, said), "the same model says the same of the same picture");
+    let line = tab.text("prediction-epoch").await?;
+    ensure!(line.contains("as this browser kept it: the backbone cannot be reached"), "{line}");
+    ensure!(tab.number("samples").await? == 0.0, "trying is not contributing");
+    tab.pictures("kept-model").await?;
+    Ok(())
+}
+
+/// Brings the model into the tab, and asks it about the first picture: its epoch, and what it says.
+async fn ask_of_gallery(tab: &Tab) -> Result<(f64, String)> {
+    tab.click("#load-model").await?;
+    tab.until("document.querySelector('#gallery button')", SOON).await?;
+    tab.click("#gallery button").await?;
+    tab.until("value('prediction-epoch') >= 0 && text('prediction-epoch') !== ''", SOON).await?;
+    Ok((tab.number("prediction-epoch").await?, tab.text("prediction").await?))
+}
+
+#[tokio::test]
 async fn a_kept_program_that_is_broken_is_fetched_anew() -> Result<()> {
     const BREAK: &str = r"void (async () => {
         const cache = await caches.open('barnraise-program');

@@ -3,7 +3,9 @@
 use anyhow::{Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
 
-use super::village::{LONG, QUICK, SOON, turn, world};
+use super::looks::Looks;
+use super::tabs::COUNT_WORKERS;
+use super::village::{LONG, QUICK, SOON, stop, turn, world};
 
 /// A run beside the quick one, which its visitors find by a code alone.
 fn class() -> String {
@@ -94,4 +96,50 @@ async fn the_list_leads_to_a_run_and_back_and_a_code_leads_into_one_that_is_not_
     tab.click("#toggle").await?;
     tab.until("value('accepted') >= 1", LONG).await?;
     Ok(())
+}
+
+/// A run that is called something.
+fn called(id: &str, title: &str) -> String {
+    QUICK.replace("id = \"quick\"", &format!("id = \"{id}\"\n    title = \"{title}\""))
+}
+
+#[tokio::test]
+async fn one_browser_computes_for_one_run_at_a_time_and_its_visitor_chooses() -> Result<()> {
+    const WAITS: &str = "doing() === 'paused' && element('conduct').dataset.reason === 'elsewhere'";
+    let _turn = turn().await;
+    let mut looks = Looks::begin().await?;
+    let mut world = world(&called("quick", "The quick one"))?;
+    world.beside(&called("other", "The other one"))?;
+    let backbone = world.backbone().await?;
+    let page = backbone.page();
+    let url = |id: &str| format!("{page}/run/{id}/?device=cpu");
+    let tab = Tab::open("one-load", Graphics::NoAdapter, &format!("{}&autostart=1", url("other"))).await?;
+    tab.until("value('accepted') >= 1", SOON).await?;
+    let first = tab.window().await?;
+
+    // The second one says what the browser is doing, and does nothing.
+    let second = tab.open_beside(&url("quick"), COUNT_WORKERS).await?;
+    tab.until("doing() === 'idle' && text('title') === 'The quick one'", SOON).await?;
+    tab.click("#toggle").await?;
+    tab.until(&format!("{WAITS} && text('activity').includes('contributes to The other one')"), SOON).await?;
+    ensure!(tab.read("workers").await? == 0, "it is not even loaded");
+    looks.at(&tab, "other-run-at-work").await?;
+
+    // Its visitor takes over: the first one stops, and says why.
+    tab.click("#take-over").await?;
+    tab.until("workers === 1 && value('accepted') >= 1 && element('take-over').hidden", LONG).await?;
+    tab.turn_to(&first).await?;
+    tab.until("doing() === 'idle' && element('toggle').dataset.contributing === 'false'", SOON).await?;
+    tab.until("text('notice').includes('contribute to The quick one instead')", SOON).await?;
+    looks.at(&tab, "stopped-for-another-run").await?;
+
+    // Started again it waits, and begins by itself once the other one stops.
+    let accepted = tab.number("accepted").await?;
+    tab.click("#toggle").await?;
+    tab.until(&format!("{WAITS} && text('activity').includes('contributes to The quick one')"), SOON).await?;
+    tab.turn_to(&second).await?;
+    stop(&tab).await?;
+    tab.turn_to(&first).await?;
+    tab.until(&format!("value('accepted') > {accepted} && element('notice').hidden"), LONG).await?;
+    looks.end()
 }

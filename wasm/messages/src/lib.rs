@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_duty_that_is_none_is_no_message() {
-        let conduct = Conduct { duty: Duty::MIN, is_gentle: true };
+        let conduct = Conduct { duty: Duty::MIN, is_gentle: true, pass_samples_max: None };
         let text = r#"{"type":"conduct","duty":5,"is_gentle":true}"#;
         assert_eq!(serde_json::to_string(&PageToPeer::Conduct(conduct)).unwrap(), text);
         assert_eq!(serde_json::from_str::<PageToPeer>(text).unwrap(), PageToPeer::Conduct(conduct));

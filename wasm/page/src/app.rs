@@ -179,17 +179,17 @@ impl App {
             }
             Action::Conduct(request) => senses::perform(self, request),
             Action::TryWays(attempts) => probe::begin(self, attempts),
-            Action::Tell(message) => {
+            Action::Tell(_)
+            | Action::TakeLead
+            | Action::AskLoad
+            | Action::TakeLoad
+            | Action::LeaveLoad
+            | Action::NoteLoad(_) => {
                 if let Some(siblings) = &self.siblings {
-                    siblings.tell(&message);
+                    siblings.perform(self, &action);
                 }
             }
             Action::TickIn { delay_ms } => self.dispatch_in(delay_ms, Event::Tabs(TabEvent::Tick)),
-            Action::TakeLead => {
-                if let Some(siblings) = &self.siblings {
-                    siblings.take_lead(self);
-                }
-            }
             Action::Recall => {
                 self.dispatch(Event::Remembered(kept()));
                 self.count_receipts();

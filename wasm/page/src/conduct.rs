@@ -137,6 +137,8 @@ pub(crate) enum Reason {
     SavesData,
     /// As many megabytes as the day has.
     Cap { mb: u32 },
+    /// This browser computes for another run.
+    Elsewhere,
     /// Nothing any more, for a moment.
     Steadying,
 }
@@ -157,6 +159,7 @@ impl Reason {
             Self::Metered => "metered",
             Self::SavesData => "saves-data",
             Self::Cap { .. } => "cap",
+            Self::Elsewhere => "elsewhere",
             Self::Steadying => "steadying",
         }
     }
@@ -218,7 +221,7 @@ impl Conductor {
         let settings = self.settings();
         // Only where the end of each pass is waited for is it known how long one takes.
         let is_gentle = self.hardware.is_phone || self.hardware.is_small || settings.heeds_heat;
-        Conduct { duty: settings.duty, is_gentle }
+        Conduct { duty: settings.duty, is_gentle, pass_samples_max: None }
     }
 
     /// Whether the tab is not to be seen.

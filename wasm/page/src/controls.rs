@@ -22,6 +22,7 @@ use crate::view::View;
 pub(crate) fn listen(app: &Rc<App>) -> Result<(), DomError> {
     let sketch = Sketch::find()?;
     on(&by_id::<EventTarget>("toggle")?, "click", app, |app, _| app.dispatch(Event::Toggle));
+    on(&by_id::<EventTarget>("take-over")?, "click", app, |app, _| app.dispatch(Event::TakeLoad));
     on(&by_id::<EventTarget>("load-model")?, "click", app, |app, _| app.dispatch(Event::LoadModel));
     on(&by_id::<EventTarget>("more")?, "click", app, |app, _| {
         app.with_view(|view| view.gallery.turn_page());

@@ -93,9 +93,13 @@ fn trouble(page: &Page) -> Option<Sentence> {
         return Some(Sentence::new("broken", format!("The training program cannot be had: {reason}.")));
     }
     let reason = page.trouble.as_ref()?;
-    let advice = match is_of_memory(reason) {
-        true => "This device has little memory: close other tabs, then Start loads it anew.",
-        false => "Start loads it anew.",
+    let advice = match (is_of_memory(reason), page.pass_samples_max()) {
+        (true, None) => "This device has little memory: close other tabs, then Start loads it anew.".into(),
+        (true, Some(n)) => format!(
+            "This device has little memory: close other tabs, then Start loads it anew, for {} at a time.",
+            format::counted(n.into(), "sample", "samples")
+        ),
+        (false, _) => "Start loads it anew.".to_owned(),
     };
     Some(Sentence::new("broken", format!("The training program stopped: {reason}. {advice}")))
 }
@@ -107,6 +111,7 @@ fn paused(page: &Page) -> Sentence {
         Some(Reason::Hidden) if page.role() == Role::Following => {
             "Paused: the tab that has the work is not in front. It goes on by itself when it is.".into()
         }
+        Some(Reason::Elsewhere) => words::elsewhere(page.elsewhere()),
         reason => reason.map(words::pause).unwrap_or_default(),
     };
     Sentence::new("paused", text)

@@ -7,6 +7,7 @@
 mod endurance;
 mod events;
 mod giving;
+mod load;
 mod models;
 mod parts;
 mod questions;
@@ -30,6 +31,7 @@ use crate::preflight::{Preflight, Surroundings};
 pub(crate) use endurance::{Endurance, is_of_memory, is_of_version};
 pub(crate) use events::{Action, Event};
 pub(crate) use giving::{Giving, Rank};
+pub(crate) use load::{Bearer, LoadEvent};
 pub(crate) use models::Comparison;
 pub(crate) use parts::{Backbone, Capabilities, Gallery, Peer, Prediction, Question, WebGpu};
 pub(crate) use tabs::{Role, TabEvent, TabMessage, Tabs};

@@ -205,7 +205,11 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let Some(run) = &mut self.run else { return };
         let Some(adapter) = run.trainer.take() else { return };
         self.is_device_free = false;
-        let (description, n_samples) = (&run.description, run.description.micro_batch_size as usize);
+        let description = &run.description;
+        let n_samples = match description.is_cuttable() {
+            true => self.pacer.within_memory(description.micro_batch_size),
+            false => description.micro_batch_size,
+        };
         let data = DataShape::of(&description.manifest.samples);
         // A model that the adapter has is one that the CPU takes as well.
         let processor = (self.device.choice() != cpu.choice())
@@ -215,7 +219,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             run.trainer = Some(adapter);
             return;
         };
-        let batch = data.blank_samples(n_samples);
+        let batch = data.blank_samples(n_samples as usize);
         self.compute_kind = Some(ComputeKind::Trial);
         self.compute = trial::trial(self.platform, adapter, processor, batch).boxed_local().fuse();
     }
@@ -228,7 +232,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let Some(run) = &mut self.run else { return };
         let Some(trainer) = run.trainer.take() else { return };
         let micro_batch = run.description.micro_batch_size;
-        let n_samples = if run.is_cuttable() { self.pacer.pass_samples(micro_batch) } else { micro_batch };
+        let n_samples = match run.description.is_cuttable() {
+            true => self.pacer.pass_samples(micro_batch),
+            false => micro_batch,
+        };
         let Some(drawn) = run.samples.take(n_samples as usize) else {
             run.trainer = Some(trainer);
             self.is_starved = true;

@@ -131,7 +131,7 @@ impl Platform for Clocked {
 }
 
 fn conduct(percent: u8, is_gentle: bool) -> Command {
-    Command::Conduct(Conduct { duty: Duty::of_percent(percent).unwrap(), is_gentle })
+    Command::Conduct(Conduct { duty: Duty::of_percent(percent).unwrap(), is_gentle, ..Conduct::default() })
 }
 
 /// The newest passes of which the contributor told how long they took.

@@ -281,7 +281,7 @@ fn every_reason_says_why_and_what_then() {
         );
         assert!(said.insert(text), "{reason:?}");
     }
-    for reason in [Reason::AskingBattery, Reason::Steadying] {
+    for reason in [Reason::AskingBattery, Reason::Steadying, Reason::Elsewhere] {
         assert!(said.insert(words::pause(reason)));
     }
 }

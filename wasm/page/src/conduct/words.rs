@@ -37,8 +37,18 @@ pub(crate) fn pause(reason: Reason) -> String {
             let used = format::megabytes(mb);
             format!("Paused: today's {used} of data are used up. {itself} tomorrow.")
         }
+        Reason::Elsewhere => elsewhere(None),
         Reason::Steadying => "About to go on: a few seconds more, to be sure.".into(),
     }
+}
+
+/// Another run has this browser's load; what it is called, if that is known.
+pub(crate) fn elsewhere(title: Option<&str>) -> String {
+    format!(
+        "Waiting: in another tab, this browser contributes to {}, and it computes for one run at a time. \
+         This tab begins by itself when that one stops.",
+        title.unwrap_or("another run")
+    )
 }
 
 fn opening_in_words(opening: Opening) -> String {

@@ -1,5 +1,6 @@
-//! What keeps a tab at work overnight: a worker that crashed is started anew, a few times; a graphics processor
-//! that was lost is tried again; whoever was asleep or offline goes on at once. Pure.
+//! What keeps a tab at work overnight: a worker that crashed is started anew, a few times, and computes with less at
+//! a time where it ran out of memory; a graphics processor that was lost is tried again; whoever was asleep or
+//! offline goes on at once. Pure.
 
 use std::collections::VecDeque;
 
@@ -8,6 +9,7 @@ use barnraise_protocol::api::RefusalCount;
 use barnraise_protocol::contribute::DeviceKind;
 
 use super::{Action, Backbone, Event, GRAPHICS_LOST, Page, Peer};
+use crate::format;
 
 /// Pauses before a worker that crashed is started anew, one after the other.
 const REVIVE_AFTER_MS: [u32; 2] = [2_000, 20_000];
@@ -15,6 +17,10 @@ const REVIVE_AFTER_MS: [u32; 2] = [2_000, 20_000];
 const CRASHES_WITHIN_MS: f64 = 600_000.0;
 /// Pauses before a graphics processor that was lost is tried again.
 const TRY_GRAPHICS_AFTER_MS: [u32; 2] = [180_000, 900_000];
+/// Each time that a worker ran out of memory, its passes have so many times fewer samples.
+const LEANER: u32 = 4;
+/// What a browser says of a program that stopped itself, in lower case.
+const TRAP: &str = "runtimeerror: unreachable";
 /// The backbone says something every second: a page that heard nothing for so long has lost it.
 const HEARD_WITHIN_MS: f64 = 5_000.0;
 
@@ -32,6 +38,8 @@ pub(crate) struct Endurance {
     /// What the workers before this one gave.
     before: Contribution,
     n_graphics_tries: usize,
+    /// How often a worker of this page ran out of memory: what the device has grows as little as what the run wants.
+    pub(super) n_memory_crashes: u32,
     /// Its graphics processor was given up, though the visitor left the choice to the tab.
     is_without_graphics: bool,
 }
@@ -91,6 +99,8 @@ impl Page {
         // What the peer said with its last breath tells more than what the browser makes of it.
         let reason = match std::mem::replace(&mut self.activity, Activity::Idle) {
             Activity::Broken { reason } => reason,
+            // A panic says what it is; memory that is not granted stops the program without a word.
+            _ if reason.to_ascii_lowercase().contains(TRAP) => format!("{reason}, probably out of memory"),
             _ => reason,
         };
         if self.contributing && is_of_version(&reason) {
@@ -103,8 +113,11 @@ impl Page {
             Peer::Ready { .. } => self.endurance.on_crash(now_ms),
             Peer::Absent | Peer::Loading { .. } => None,
         };
+        // A device that is short of memory goes on computing, as long as it can do so in smaller pieces.
+        let was_ready = matches!(lost, Peer::Ready { .. });
+        let is_leaner = was_ready && is_of_memory(&reason) && self.make_leaner();
         let on_gpu = matches!(lost, Peer::Ready { device: DeviceKind::BrowserWebGpu, .. });
-        if on_gpu && pause.is_some() && self.device_choice == DeviceChoice::Auto {
+        if on_gpu && !is_leaner && pause.is_some() && self.device_choice == DeviceChoice::Auto {
             // A driver that takes the whole worker down does so again: go on with the CPU.
             self.device_choice = DeviceChoice::Cpu;
             self.contributing |= self.broke_off;
@@ -131,6 +144,29 @@ impl Page {
             self.trouble = Some(reason);
         }
         actions
+    }
+
+    /// The device has too little memory for passes such as those before. Whether there are smaller ones.
+    fn make_leaner(&mut self) -> bool {
+        let before = self.pass_samples_max();
+        self.endurance.n_memory_crashes = self.endurance.n_memory_crashes.saturating_add(1);
+        let now = self.pass_samples_max();
+        if let Some((run, n_samples)) = self.run.as_ref().zip(now) {
+            self.notice = Some(format!(
+                "This device ran out of memory. It goes on with {} at a time, where the run has {}.",
+                format::counted(n_samples.into(), "sample", "samples"),
+                format::count(run.micro_batch_size.into()),
+            ));
+        }
+        now != before
+    }
+
+    /// Most samples of a pass once the worker ran out of memory, where passes of the run may be smaller than it says.
+    pub(crate) fn pass_samples_max(&self) -> Option<u32> {
+        let run = self.run.as_ref().filter(|run| run.is_cuttable())?;
+        let fewer = LEANER.saturating_pow(self.endurance.n_memory_crashes);
+        let most = (run.micro_batch_size / fewer).max(1);
+        (most < run.micro_batch_size).then_some(most)
     }
 
     /// The pause after a crash is over: what may work is loaded now.
@@ -201,6 +237,7 @@ impl Page {
         match *event {
             Event::Revive => self.revive(),
             Event::TryGraphics => self.try_graphics(),
+            Event::TakeLoad => self.on_take_load(),
             Event::Woke => self.wake(now_ms),
             Event::Network { is_online } => self.on_network(now_ms, is_online),
             Event::NewVersion { is_hidden } => {

@@ -8,7 +8,7 @@ use crate::card::Card;
 use crate::conduct::{Input, Request};
 use crate::kept::Kept;
 use crate::preflight::{Adapter, Address, Tried};
-use crate::state::{TabEvent, TabMessage};
+use crate::state::{Bearer, TabEvent, TabMessage};
 
 /// Something happened.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,6 +71,8 @@ pub(crate) enum Event {
     PeerLost { reason: String },
     /// Among the tabs of this browser.
     Tabs(TabEvent),
+    /// The visitor wants this tab to compute instead of one of another run.
+    TakeLoad,
     /// The pause after a crash is over.
     Revive,
     /// The graphics processor that was lost may be there again.
@@ -118,6 +120,14 @@ pub(crate) enum Action {
     TickIn { delay_ms: u32 },
     /// Take the lead from a tab that does not answer.
     TakeLead,
+    /// Ask for the browser's load, or else wait for it in turn.
+    AskLoad,
+    /// Take it from the tab that has it.
+    TakeLoad,
+    /// Let others have it.
+    LeaveLoad,
+    /// Write down who has it.
+    NoteLoad(Bearer),
     /// Look up what was given: another tab wrote it down.
     Recall,
     /// Start the worker anew after a pause.

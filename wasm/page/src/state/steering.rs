@@ -12,7 +12,9 @@ impl Page {
     pub(crate) fn pause(&self) -> Option<Reason> {
         let reason = match self.role() {
             Role::Following => self.leader_pause(),
-            Role::Alone | Role::Asking | Role::Leading => self.conductor.reason(),
+            Role::Alone | Role::Asking | Role::Leading => {
+                self.conductor.reason().or(self.is_elsewhere().then_some(Reason::Elsewhere))
+            }
         };
         reason.filter(|_| self.contributing)
     }
@@ -97,8 +99,8 @@ impl Page {
         if self.role() == Role::Following {
             return Vec::new();
         }
-        let may_work = self.contributing && self.conductor.reason().is_none();
-        let wanted = may_work.then(|| self.conductor.conduct());
+        let may_work = self.contributing && self.conductor.reason().is_none() && self.may_bear();
+        let wanted = may_work.then(|| self.wanted_conduct());
         match (&self.peer, wanted) {
             (Peer::Ready { .. }, Some(conduct)) => {
                 let is_other = self.told_conduct != conduct;
@@ -126,6 +128,11 @@ impl Page {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// As the visitor wants it, within what the device has memory for.
+    fn wanted_conduct(&self) -> Conduct {
+        Conduct { pass_samples_max: self.pass_samples_max(), ..self.conductor.conduct() }
     }
 
     /// The processor, where the choice is free and the graphics processor is seen to be too small for the model.

@@ -8,6 +8,7 @@ use barnraise_messages::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::load::{Bearer, Load, LoadEvent};
 use super::{Action, Event, Page, Peer};
 use crate::conduct::{Input, Reason, Settings, Usage};
 
@@ -45,6 +46,8 @@ pub(crate) enum TabMessage {
     Post(PageToPeer),
     /// To the leader: the visitor set, paused or waived something.
     Conduct(Input),
+    /// To the leader: take the browser's load from a tab of another run.
+    TakeLoad,
     /// Of the leader.
     Standing(Box<Standing>),
     /// What the leader's worker said, beyond how the leader stands.
@@ -57,11 +60,15 @@ pub(crate) struct Standing {
     peer: Peer,
     contributing: bool,
     pause: Option<Reason>,
+    /// What the run is called that this browser computes for instead.
+    elsewhere: Option<String>,
     activity: Activity,
     contribution: Contribution,
     device_change: Option<DeviceChange>,
     trouble: Option<String>,
     reviving: Option<String>,
+    /// Whichever tab has the work next has no more memory for it.
+    n_memory_crashes: u32,
     notice: Option<String>,
     way: Option<(Way, Vec<(Way, String)>)>,
     peer_id: Option<String>,
@@ -82,6 +89,8 @@ pub(crate) enum TabEvent {
     Deposed,
     /// The browser refuses locks.
     Unshared,
+    /// Among tabs of several runs.
+    Load(LoadEvent),
     /// Another tab says something.
     Heard(TabMessage),
     /// Time passed.
@@ -99,6 +108,12 @@ pub(crate) struct Tabs {
     told: Option<Box<Standing>>,
     /// Why the leader pauses.
     leader_pause: Option<Reason>,
+    /// Of a leader that waits for a tab of another run: what that run is called.
+    pub(super) leader_elsewhere: Option<String>,
+    /// What this tab has of the browser's load.
+    pub(super) load: Load,
+    /// Who has it, as this tab wrote down.
+    pub(super) noted: Option<Bearer>,
     /// A follower's oldest question that the leader did not answer.
     asked_at_ms: Option<f64>,
     /// The lock was asked for, to bring the work to the tab in front.
@@ -135,11 +150,15 @@ impl Page {
                 self.contributing = !self.contributing;
                 vec![Action::Tell(TabMessage::Contribute(self.contributing))]
             }
+            Event::TakeLoad if self.tabs.role == Role::Following => {
+                vec![Action::Tell(TabMessage::TakeLoad)]
+            }
             Event::Conduct(input) if self.tabs.role == Role::Following => {
                 self.on_follower_conduct(now_ms, input)
             }
             event => self.on_event_here(now_ms, event),
         };
+        own.extend(self.mind_load());
         own.extend(self.steer());
         match self.tabs.role {
             Role::Alone => own,
@@ -199,12 +218,13 @@ impl Page {
                 actions
             }
             TabEvent::Lead { identity, way } => self.lead(now_ms, identity, way),
+            TabEvent::Load(event) => self.on_load(now_ms, event),
             TabEvent::Deposed => {
                 self.tabs = Tabs { role: Role::Following, is_deposed: true, ..Tabs::default() };
                 self.peer = Peer::Absent;
                 self.is_unloaded = false;
                 self.forget_told();
-                vec![Action::EndPeer, Action::Tell(TabMessage::Hello)]
+                vec![Action::EndPeer, Action::LeaveLoad, Action::Tell(TabMessage::Hello)]
             }
             TabEvent::Heard(message) => match self.tabs.role {
                 Role::Leading => self.on_follower(now_ms, message),
@@ -237,6 +257,7 @@ impl Page {
             // Whatever was paused when this tab had the work before.
             let is_paused = self.tabs.leader_pause.take() == Some(Reason::Visitor);
             self.conductor.set_paused(now_ms, is_paused);
+            self.tabs.leader_elsewhere = None;
             self.peer = Peer::Absent;
             self.forget_told();
             self.endurance.reviving = None;
@@ -268,6 +289,7 @@ impl Page {
                 self.on_event_here(now_ms, Event::Conduct(input))
             }
             TabMessage::Conduct(_) => Vec::new(),
+            TabMessage::TakeLoad => self.on_take_load(),
             TabMessage::Invited(code) => self.on_invited(code),
             TabMessage::Load => self.load(),
             TabMessage::Post(
@@ -315,6 +337,7 @@ impl Page {
         self.peer = standing.peer;
         self.contributing = standing.contributing;
         self.tabs.leader_pause = standing.pause;
+        self.tabs.leader_elsewhere = standing.elsewhere;
         self.activity = standing.activity;
         self.contribution = standing.contribution;
         if was_ready && !matches!(self.peer, Peer::Ready { .. }) {
@@ -323,6 +346,7 @@ impl Page {
         self.device_change = standing.device_change;
         self.trouble = standing.trouble;
         self.endurance.reviving = standing.reviving;
+        self.endurance.n_memory_crashes = standing.n_memory_crashes;
         if standing.notice.is_some() && standing.notice != self.notice {
             // It may be that a question could not be answered: it is asked again with the next model.
             self.close_question();
@@ -341,11 +365,13 @@ impl Page {
             peer: self.peer.clone(),
             contributing: self.contributing,
             pause: self.pause(),
+            elsewhere: self.elsewhere().map(str::to_owned),
             activity: self.activity.clone(),
             contribution: self.contribution.clone(),
             device_change: self.device_change.clone(),
             trouble: self.trouble.clone(),
             reviving: self.endurance.reviving.clone(),
+            n_memory_crashes: self.endurance.n_memory_crashes,
             notice: self.notice.clone(),
             way: self.way.clone(),
             peer_id: self.peer_id.clone(),
@@ -384,7 +410,7 @@ impl Page {
         let asks = |action: &Action| match action {
             // Only its visitor has it taken back.
             Action::Tell(TabMessage::Hello) => !is_deposed,
-            Action::Tell(TabMessage::Contribute(_) | TabMessage::Load) => true,
+            Action::Tell(TabMessage::Contribute(_) | TabMessage::Load | TabMessage::TakeLoad) => true,
             _ => false,
         };
         if self.tabs.asked_at_ms.is_none() && passed.iter().any(asks) {

@@ -19,6 +19,7 @@ pub(crate) struct ConductView {
     also: Field,
     pause: Field,
     anyway: Field,
+    take_over: Field,
     throttle: HtmlInputElement,
     throttle_text: Field,
     battery: HtmlSelectElement,
@@ -59,6 +60,7 @@ impl ConductView {
             also: Field::find("also")?,
             pause: Field::find("pause")?,
             anyway: Field::find("anyway")?,
+            take_over: Field::find("take-over")?,
             throttle: by_id("throttle")?,
             throttle_text: Field::find("throttle-text")?,
             battery,
@@ -95,6 +97,7 @@ impl ConductView {
         // Another reason than the visitor is not one that a button takes back.
         self.pause.set_text(if reason == Some(Reason::Visitor) { "Go on" } else { "Pause" });
         self.anyway.set_hidden(!matches!(reason, Some(Reason::Cap { .. })));
+        self.take_over.set_hidden(reason != Some(Reason::Elsewhere));
         self.data.set_number(&words::data_note(conductor), conductor.bytes_today() as f64);
         self.battery_note.set_text(&words::battery_note(conductor.battery));
         self.draw_settings(conductor);

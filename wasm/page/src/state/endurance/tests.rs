@@ -42,6 +42,62 @@ fn a_worker_that_crashed_is_started_anew_twice_and_then_the_page_says_so() {
     assert!(!page.contributing && is_of_memory(page.trouble.as_deref().unwrap()));
 }
 
+/// What the worker is told of the size of its passes, once it is ready.
+fn told_size(page: &mut Page, device: DeviceKind) -> Option<u32> {
+    let actions = page.on_event(3.0, ready(device));
+    let start = actions.iter().position(|action| *action == Action::Post(PageToPeer::Start)).unwrap();
+    actions[..start].iter().find_map(|action| match action {
+        Action::Post(PageToPeer::Conduct(conduct)) => conduct.pass_samples_max,
+        _ => None,
+    })
+}
+
+#[test]
+fn whoever_ran_out_of_memory_goes_on_with_less_at_a_time_and_says_so() {
+    let panicked = Activity::Broken { reason: "memory allocation of 640000 bytes failed".into() };
+    let told = Event::FromPeer(PeerToPage::Told(Told::Activity(panicked)));
+    // By what the browser says, by the program's last words, and by their absence.
+    for (before, reason) in [
+        (None, "RangeError: Array buffer allocation failed"),
+        (Some(told), "Uncaught RuntimeError: unreachable"),
+        (None, "Uncaught RuntimeError: unreachable"),
+    ] {
+        for device in [DeviceKind::BrowserCpu, DeviceKind::BrowserWebGpu] {
+            let mut page = at_work(device);
+            for (n_samples, words) in [(16, "16 samples at a time"), (4, "4 samples at a time")] {
+                if let Some(event) = &before {
+                    page.on_event(1.0, event.clone());
+                }
+                let crashed = page.on_event(1.0, lost(reason));
+                assert!(matches!(crashed[..], [Action::EndPeer, Action::ReviveIn { .. }]), "{crashed:?}");
+                assert!(page.notice.as_ref().unwrap().contains(words), "{:?}", page.notice);
+                page.on_event(2.0, Event::Revive);
+                assert_eq!(told_size(&mut page, device), Some(n_samples));
+            }
+            // The visitor is asked, and what is started then is smaller still.
+            page.on_event(4.0, lost(reason));
+            assert!(!page.contributing);
+            page.on_event(5.0, Event::Toggle);
+            assert_eq!(told_size(&mut page, device), Some(1));
+        }
+    }
+}
+
+#[test]
+fn nothing_is_made_smaller_that_cannot_be_or_did_not_run_out_of_memory() {
+    let mut page = at_work(DeviceKind::BrowserCpu);
+    page.on_event(1.0, lost("RuntimeError: index out of bounds"));
+    page.on_event(2.0, Event::Revive);
+    assert_eq!((told_size(&mut page, DeviceKind::BrowserCpu), &page.notice), (None, &None));
+    // Its micro-batches are whole or no micro-batches.
+    let mut page = fixture::swav_page();
+    page.on_event(0.0, Event::Toggle);
+    page.on_event(0.0, ready(DeviceKind::BrowserCpu));
+    page.on_event(1.0, lost("out of memory"));
+    page.on_event(2.0, Event::Revive);
+    assert_eq!((told_size(&mut page, DeviceKind::BrowserCpu), &page.notice), (None, &None));
+}
+
 #[test]
 fn crashes_of_another_hour_are_forgiven() {
     let mut page = at_work(DeviceKind::BrowserCpu);

@@ -20,6 +20,19 @@ fn lead() -> Event {
     Event::Tabs(TabEvent::Lead { identity: Some(vec![7; 32]), way: None })
 }
 
+fn granted() -> Event {
+    Event::Tabs(TabEvent::Load(LoadEvent::Granted))
+}
+
+/// Once it leads, and has the browser's load if it wants it.
+fn leads(page: &mut Page, now_ms: f64) -> Vec<Action> {
+    let mut actions = page.on_event(now_ms, lead());
+    if actions.contains(&Action::AskLoad) {
+        actions.extend(page.on_event(now_ms, granted()));
+    }
+    actions
+}
+
 impl Browser {
     /// The first one leads.
     fn open(n_tabs: usize) -> Self {
@@ -37,9 +50,12 @@ impl Browser {
         browser
     }
 
+    /// No tab of another run has the load.
     fn happens(&mut self, idx: usize, now_ms: f64, event: Event) {
+        let mut is_asked = false;
         for action in self.pages[idx].on_event(now_ms, event) {
             match action {
+                Action::AskLoad => is_asked = true,
                 Action::Tell(message) => {
                     for other in (0..self.pages.len()).filter(|other| *other != idx) {
                         self.happens(other, now_ms, Event::Tabs(TabEvent::Heard(message.clone())));
@@ -50,6 +66,9 @@ impl Browser {
                 Action::EndPeer => self.n_workers[idx] = 0,
                 action => self.others[idx].push(action),
             }
+        }
+        if is_asked {
+            self.happens(idx, now_ms, granted());
         }
     }
 
@@ -129,11 +148,12 @@ fn a_follower_goes_on_when_the_leader_is_closed() {
     browser.pages.remove(0);
     let (mut follower, actions) = {
         let mut follower = browser.pages.remove(0);
-        let actions = follower.on_event(2.0, lead());
+        let actions = leads(&mut follower, 2.0);
         (follower, actions)
     };
-    assert_eq!(actions[0], Action::SpawnPeer);
-    let Action::Post(PageToPeer::Hello { identity, .. }) = &actions[1] else { panic!("{actions:?}") };
+    assert!(actions.contains(&Action::SpawnPeer), "{actions:?}");
+    let hello = actions.iter().find(|action| matches!(action, Action::Post(_)));
+    let Some(Action::Post(PageToPeer::Hello { identity, .. })) = hello else { panic!("{actions:?}") };
     assert_eq!(identity.as_deref(), Some(&[7; 32][..]), "as the same peer");
     assert!(follower.contributing && follower.role() == Role::Leading);
     // One that was resting rests.
@@ -146,6 +166,18 @@ fn a_follower_goes_on_when_the_leader_is_closed() {
 }
 
 #[test]
+fn what_one_tab_has_too_little_memory_for_the_next_one_does_not_try() {
+    let mut browser = Browser::open(2);
+    browser.happens(0, 1.0, Event::Toggle);
+    browser.gets_ready(0);
+    browser.happens(0, 2.0, Event::PeerLost { reason: "out of memory".into() });
+    assert!(browser.pages[1].notice.as_ref().unwrap().contains("16 samples at a time"));
+    let mut follower = browser.pages.remove(1);
+    leads(&mut follower, 3.0);
+    assert_eq!(follower.pass_samples_max(), Some(16));
+}
+
+#[test]
 fn what_the_visitor_paused_stays_paused_when_the_leader_is_closed() {
     let mut browser = Browser::open(2);
     browser.happens(0, 1.0, Event::Toggle);
@@ -153,10 +185,11 @@ fn what_the_visitor_paused_stays_paused_when_the_leader_is_closed() {
     browser.happens(1, 2.0, Event::Conduct(Input::TogglePause));
     assert_eq!(browser.posted[0].last(), Some(&PageToPeer::Stop));
     let mut follower = browser.pages.remove(1);
-    let actions = follower.on_event(3.0, lead());
+    let actions = leads(&mut follower, 3.0);
     assert!(!actions.contains(&Action::SpawnPeer), "{actions:?}");
     assert!(follower.contributing && follower.pause() == Some(Reason::Visitor));
-    assert!(follower.on_event(4.0, Event::Conduct(Input::TogglePause)).contains(&Action::SpawnPeer));
+    assert!(follower.on_event(4.0, Event::Conduct(Input::TogglePause)).contains(&Action::AskLoad));
+    assert!(follower.on_event(4.0, granted()).contains(&Action::SpawnPeer));
 }
 
 #[test]
@@ -283,7 +316,10 @@ fn what_is_wanted_before_the_lock_is_known_is_done_by_whom_it_makes_the_leader()
     {
         let mut page = fixture::page().among_tabs();
         assert_eq!(page.on_event(0.0, Event::Toggle), [], "nobody has a worker yet");
-        let actions = page.on_event(1.0, event);
+        let mut actions = page.on_event(1.0, event);
+        if actions.contains(&Action::AskLoad) {
+            actions.extend(page.on_event(1.0, granted()));
+        }
         assert_eq!(actions.contains(&Action::SpawnPeer), is_leader, "{actions:?}");
         let asks = actions.contains(&Action::Tell(TabMessage::Contribute(true)));
         assert_eq!(asks, !is_leader, "{actions:?}");
@@ -300,7 +336,7 @@ fn a_leader_that_does_not_answer_is_replaced_and_ends_its_worker() {
     page.on_event(6.0, Event::Toggle);
     let over = f64::from(SILENCE_MAX_MS);
     assert_eq!(page.on_event(over, Event::Tabs(TabEvent::Tick)), [Action::TakeLead]);
-    assert!(page.on_event(over, lead()).contains(&Action::SpawnPeer), "and what was wanted is done");
+    assert!(leads(&mut page, over).contains(&Action::SpawnPeer), "and what was wanted is done");
     assert_eq!(page.on_event(over, Event::Tabs(TabEvent::Tick)), []);
 
     let mut browser = Browser::open(2);
