@@ -180,6 +180,8 @@ pub struct NetworkSection {
     /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password; and of `/admin`, for
     /// whoever has the token. Not set: nowhere.
     pub operator: Option<SocketAddr>,
+    /// Names by which that is asked for, beside `localhost` and addresses in digits.
+    pub operator_names: Vec<String>,
     /// libp2p addresses of the backbone.
     pub listen: Vec<Multiaddr>,
     /// Addresses that are told to contributors beside those that are found out: a name, or a port that a
@@ -349,6 +351,7 @@ impl Default for NetworkSection {
             http_requests_per_address_and_minute: 3000,
             trusted_proxies: Vec::new(),
             operator: None,
+            operator_names: Vec::new(),
             listen: vec![
                 host().with(Protocol::Udp(4001)).with(Protocol::QuicV1).with(Protocol::WebTransport),
                 host().with(Protocol::Udp(4002)).with(Protocol::QuicV1),

@@ -245,8 +245,11 @@ async fn nobody_without_the_token_gets_past_and_whoever_guesses_is_slowed_down()
 #[tokio::test]
 async fn no_web_page_is_answered() {
     let world = world().await;
-    for method in ["GET", "OPTIONS"] {
-        let page = request(method, "/runs").header("origin", "https://evil.example");
+    let of_page = [("origin", "https://evil.example"), ("sec-fetch-site", "cross-site"), ("origin", "null")];
+    for (method, (name, value)) in
+        ["GET", "OPTIONS"].into_iter().flat_map(|method| of_page.map(|of| (method, of)))
+    {
+        let page = request(method, "/runs").header(name, value);
         let page = page.header("access-control-request-method", "GET");
         let page = page.header("authorization", format!("Bearer {TOKEN}")).body(Body::empty()).unwrap();
         let response = world.send(page).await;
@@ -257,6 +260,9 @@ async fn no_web_page_is_answered() {
         );
         assert_eq!(problem(response).await.0, StatusCode::FORBIDDEN);
     }
+    let typed = request("GET", "/runs").header("sec-fetch-site", "none");
+    let typed = typed.header("authorization", format!("Bearer {TOKEN}")).body(Body::empty()).unwrap();
+    assert_eq!(world.send(typed).await.status(), StatusCode::OK);
 }
 
 #[tokio::test]

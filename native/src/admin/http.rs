@@ -206,7 +206,7 @@ async fn authenticate(State(admin): State<Admin>, request: Request, next: Next) 
     if request.uri().path() == "/openapi.json" {
         return next.run(request).await;
     }
-    if request.headers().contains_key(header::ORIGIN) {
+    if is_of_a_page(request.headers()) {
         return Problem::Origin.into_response();
     }
     let given = bearer(request.headers());
@@ -227,6 +227,12 @@ async fn authenticate(State(admin): State<Admin>, request: Request, next: Next) 
         None => Problem::NoToken.into_response(),
         Some(_) => Problem::WrongToken.into_response(),
     }
+}
+
+/// Browsers say so of whatever a page asks for, and `none` of what a person typed.
+fn is_of_a_page(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site");
+    headers.contains_key(header::ORIGIN) || site.is_some_and(|site| site != "none")
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use barnraise_relay::server::WrongHost;
 use serde::{Deserialize, Serialize};
 
 use crate::backbone::core::operator::WordError;
@@ -25,9 +26,13 @@ pub enum Problem {
     TooManyAttempts,
     /// A page of the web.
     #[error(
-        "requests of web pages are refused here, whatever token they bring: the header `Origin` says that this is one"
+        "requests of web pages are refused here, whatever token they bring: the header `Origin` or `Sec-Fetch-Site` says \
+        that this is one"
     )]
     Origin,
+    /// Another name than the page has.
+    #[error(transparent)]
+    Host(#[from] WrongHost),
     /// No such address.
     #[error("there is nothing at this address; /admin/v1/openapi.json describes what there is")]
     NotFound,
@@ -93,6 +98,7 @@ impl Problem {
             Self::WrongToken => (StatusCode::UNAUTHORIZED, "wrong-token"),
             Self::TooManyAttempts => (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts"),
             Self::Origin => (StatusCode::FORBIDDEN, "origin"),
+            Self::Host(_) => (StatusCode::MISDIRECTED_REQUEST, "host"),
             Self::NotFound => (StatusCode::NOT_FOUND, "not-found"),
             Self::Method => (StatusCode::METHOD_NOT_ALLOWED, "method"),
             Self::NoRun(_) => (StatusCode::NOT_FOUND, "no-run"),

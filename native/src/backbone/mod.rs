@@ -29,7 +29,7 @@ use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::dht::progress::Progress as Standing;
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::dht::{Dht, DhtConfig};
-use barnraise_relay::server::operator_routes_with;
+use barnraise_relay::server::{HostNames, operator_routes_with};
 use barnraise_relay::{Node, NodeConfig, Routing, warn_about_open_files};
 use barnraise_swarm::PeerKey;
 use libp2p::identity::Keypair;
@@ -373,7 +373,8 @@ async fn operator_page(
 ) -> anyhow::Result<Option<OperatorPage>> {
     let Some(address) = config.network.operator else { return Ok(None) };
     let timeout = config.network.http_timeout.max(OPERATOR_PATIENCE_MIN);
-    OperatorPage::open(address, timeout, readiness.clone(), stop.clone()).await.map(Some)
+    let names = HostNames::new("operator_names", &config.network.operator_names);
+    OperatorPage::open(address, names, timeout, readiness.clone(), stop.clone()).await.map(Some)
 }
 
 async fn start_node(config: &RunConfig, keypair: Keypair) -> anyhow::Result<Node> {
