@@ -229,7 +229,8 @@ async fn events(State(state): State<HttpState>, visitor: Option<Extension<Visito
 
 fn first_event(status: &RunStatus) -> LiveProgress {
     let devices = status.devices.clone();
-    LiveProgress { progress: status.progress, steps: Vec::new(), evaluation: None, devices }
+    let paused = status.paused.clone();
+    LiveProgress { progress: status.progress, steps: Vec::new(), evaluation: None, devices, paused }
 }
 
 /// The present state first, then changes as they come; what a slow reader missed is skipped.

@@ -143,7 +143,7 @@ async fn list(State(site): State<Arc<Shared>>) -> Response {
 }
 
 fn summary(status: &RunStatus) -> RunSummary {
-    let RunStatus { run, progress, .. } = status;
+    let RunStatus { run, progress, paused, .. } = status;
     RunSummary {
         id: run.run_id.clone(),
         title: run.title.clone(),
@@ -156,6 +156,7 @@ fn summary(status: &RunStatus) -> RunSummary {
         epoch: progress.epoch,
         n_contributors: progress.n_contributors,
         test_accuracy: progress.test_accuracy,
+        is_paused: paused.is_some(),
     }
 }
 

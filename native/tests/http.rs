@@ -70,7 +70,7 @@ fn progress(epoch: u64) -> Progress {
 }
 
 fn live(epoch: u64) -> LiveProgress {
-    LiveProgress { progress: progress(epoch), steps: vec![], evaluation: None, devices: vec![] }
+    LiveProgress { progress: progress(epoch), steps: vec![], evaluation: None, devices: vec![], paused: None }
 }
 
 fn run_status(epoch: u64) -> RunStatus {
@@ -107,6 +107,7 @@ fn run_status(epoch: u64) -> RunStatus {
         progress: progress(epoch),
         history: vec![],
         devices: vec![DeviceCount { device: DeviceKind::NativeCpu, n_contributors: 2 }],
+        paused: None,
     }
 }
 

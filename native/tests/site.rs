@@ -64,6 +64,7 @@ fn status(id: &str) -> RunStatus {
         },
         history: Vec::new(),
         devices: Vec::new(),
+        paused: (id == "c").then(|| "new data".into()),
     }
 }
 
@@ -142,6 +143,7 @@ async fn the_list_has_what_may_be_listed_and_nothing_else() {
     assert_eq!((ids, takes_codes), (vec!["a", "c"], false));
     assert_eq!((runs[0].title.as_str(), runs[0].data), ("The run a", DataKind::Images));
     assert_eq!((runs[0].epoch, runs[0].n_contributors, runs[0].test_accuracy), (3, 2, Some(0.5)));
+    assert_eq!((runs[0].is_paused, runs[1].is_paused), (false, true));
     assert_eq!(run_at(&site, "/run/hidden/api/run").await, "hidden", "for whoever knows its address");
 }
 

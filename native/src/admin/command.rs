@@ -48,7 +48,7 @@ enum Verb {
     Show(Target),
     /// Make no steps until it is resumed; contributors deliver what they have, and wait
     Pause {
-        /// Contributors read it
+        /// Contributors read it, and whoever looks at the page
         #[arg(long)]
         reason: String,
         /// Although other backbones of the run go on

@@ -471,11 +471,14 @@ impl Core {
         let steps: Vec<HistoryPoint> = self.unpublished_steps.drain(..).collect();
         let evaluation = self.unpublished_evaluation.take();
         let has_news = !steps.is_empty() || evaluation.is_some();
-        let live = LiveProgress { progress, steps, evaluation, devices: devices.clone() };
+        let paused = self.operating.as_ref().and_then(Operating::paused_for).map(str::to_owned);
+        let live =
+            LiveProgress { progress, steps, evaluation, devices: devices.clone(), paused: paused.clone() };
         let history = self.learner.history().points();
         self.outputs.status.send_modify(|status| {
             status.progress = progress;
             status.devices = devices;
+            status.paused = paused;
             if has_news {
                 status.history = history.to_vec();
             }

@@ -441,6 +441,7 @@ fn outputs(
         },
         history: learner.history().points().to_vec(),
         devices: Vec::new(),
+        paused: None,
     };
     let (status, status_reader) = watch::channel(status);
     let (events, _) = broadcast::channel(LIVE_EVENTS);

@@ -26,6 +26,9 @@ pub struct RunStatus {
     pub history: Vec<HistoryPoint>,
     /// Contributors by device.
     pub devices: Vec<DeviceCount>,
+    /// Why the operator has paused it, while that is so: no step is made, and contributors wait.
+    #[serde(default)]
+    pub paused: Option<String>,
 }
 
 /// Most points in [`RunStatus::history`].
@@ -76,6 +79,9 @@ pub struct LiveProgress {
     pub evaluation: Option<EvaluationPoint>,
     /// Contributors by device.
     pub devices: Vec<DeviceCount>,
+    /// As in [`RunStatus::paused`].
+    #[serde(default)]
+    pub paused: Option<String>,
 }
 
 /// Most contributors in one [`Contributions`].
@@ -243,6 +249,9 @@ pub struct RunSummary {
     pub n_contributors: u32,
     /// Accuracy on the held-out test set, 0 to 1, where it was evaluated.
     pub test_accuracy: Option<f32>,
+    /// Whether the operator has paused it: contributors wait.
+    #[serde(default)]
+    pub is_paused: bool,
 }
 
 /// What a run learns from, in a word.

@@ -46,6 +46,8 @@ async fn a_pause_is_told_keeps_what_was_given_and_holds_over_a_crash() {
     let backbone = world.backbone().await.unwrap();
     // It is back, and delivered whatever it had.
     backbone.wait_for("the contributor is back", |progress| progress.n_contributors == 1).await.unwrap();
+    let told = backbone.status().await.unwrap().paused;
+    assert_eq!(told.as_deref(), Some("the data is looked at"), "visitors hear of it, too");
     let text = world.command(&["run", "show"]).await.unwrap();
     assert!(text.contains("Paused since") && text.contains("the data is looked at"), "{text}");
     let after = view(&mut world, &["show"]).await;
@@ -53,6 +55,7 @@ async fn a_pause_is_told_keeps_what_was_given_and_holds_over_a_crash() {
     let resumed = view(&mut world, &["resume"]).await;
     assert_eq!(resumed.state, RunState::Training);
     backbone.wait_for_epoch(paused.epoch + 2).await.unwrap();
+    assert_eq!(backbone.status().await.unwrap().paused, None);
     joined.interrupt().unwrap();
     let given = joined.end().await.unwrap();
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");

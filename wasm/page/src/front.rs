@@ -152,7 +152,9 @@ fn facts(run: &RunSummary) -> String {
         DataKind::Images => "learns from pictures",
         DataKind::Text => "learns from text",
     };
-    let mut facts = vec![data.to_owned(), format::counted(run.epoch, "step", "steps")];
+    let halted = "The operator has paused this run: whoever joins waits until it goes on";
+    let mut facts: Vec<String> = run.is_paused.then(|| halted.to_owned()).into_iter().collect();
+    facts.extend([data.to_owned(), format::counted(run.epoch, "step", "steps")]);
     facts.extend(run.test_accuracy.map(|accuracy| format!("{} right", format::percent(accuracy))));
     facts.push(match run.n_contributors {
         0 => "nobody is helping now".into(),
@@ -181,11 +183,16 @@ mod tests {
             epoch: 1234,
             n_contributors: 1,
             test_accuracy: Some(0.875),
+            is_paused: false,
         };
         assert_eq!(facts(&run), "learns from pictures · 1,234 steps · 87.5 % right · 1 contributor now");
         run.data = DataKind::Text;
         run.access = AccessMode::Invitation;
         (run.epoch, run.n_contributors, run.test_accuracy) = (1, 0, None);
         assert_eq!(facts(&run), "learns from text · 1 step · nobody is helping now · by invitation");
+        run.is_paused = true;
+        let want =
+            "The operator has paused this run: whoever joins waits until it goes on · learns from text";
+        assert!(facts(&run).starts_with(want), "{}", facts(&run));
     }
 }

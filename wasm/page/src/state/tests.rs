@@ -276,8 +276,7 @@ fn live_events_move_the_curve_and_heal_the_connection() {
         train_loss: Some(0.5),
         test_accuracy: Some(0.8),
     };
-    let live =
-        LiveProgress { progress: fixture::progress(), steps: vec![point], evaluation: None, devices: vec![] };
+    let live = LiveProgress { steps: vec![point], ..fixture::live() };
     page.on_event(1.0, Event::Live(live));
     assert_eq!(page.backbone, Backbone::Live);
     assert_eq!(page.history.points(), [point]);
