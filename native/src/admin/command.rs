@@ -128,6 +128,20 @@ enum PeersVerb {
         #[command(flatten)]
         target: Target,
     },
+    /// Show no name of a peer on the leaderboard, whatever it calls itself from now on; what it gave stays there
+    Hide {
+        /// Its peer id
+        peer: String,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Show its name again
+    Unhide {
+        /// Its peer id
+        peer: String,
+        #[command(flatten)]
+        target: Target,
+    },
 }
 
 /// Which backbone, which run, and how to answer.
@@ -204,6 +218,12 @@ pub fn peers(args: PeersArgs) -> anyhow::Result<String> {
         }
         PeersVerb::Unblock { peer, target } => {
             change(&target, &format!("/peers/{}/unblock", plain(&peer)?), &Value::Null)
+        }
+        PeersVerb::Hide { peer, target } => {
+            change(&target, &format!("/peers/{}/hide", plain(&peer)?), &Value::Null)
+        }
+        PeersVerb::Unhide { peer, target } => {
+            change(&target, &format!("/peers/{}/unhide", plain(&peer)?), &Value::Null)
         }
     }
 }

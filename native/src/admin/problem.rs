@@ -60,6 +60,12 @@ pub enum Problem {
     /// The core said no.
     #[error(transparent)]
     Word(#[from] WordError),
+    /// Nothing of this peer is on the leaderboard.
+    #[error("nothing of this peer was accepted here, so no name of it is shown")]
+    NoContributor,
+    /// It is shown.
+    #[error("the name of this peer is not hidden")]
+    NotHidden,
     /// Too much at once.
     #[error("other exports are under way: come again in a moment")]
     Busy,
@@ -108,6 +114,8 @@ impl Problem {
             Self::TooLong(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too-long"),
             Self::Body(_) => (StatusCode::BAD_REQUEST, "body"),
             Self::Word(error) => of_word(error),
+            Self::NoContributor => (StatusCode::NOT_FOUND, "no-contributor"),
+            Self::NotHidden => (StatusCode::NOT_FOUND, "not-hidden"),
             Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
             Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "shutting-down"),
             Self::Timeout => (StatusCode::GATEWAY_TIMEOUT, "timeout"),

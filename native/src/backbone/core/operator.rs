@@ -385,6 +385,7 @@ impl Core {
             n_contributors: self.round.n_contributors() as u64,
             blocked: blocked.collect(),
             convicted: Vec::new(),
+            hidden: None,
         }))
     }
 }
