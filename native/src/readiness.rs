@@ -200,7 +200,7 @@ async fn shown(State(rest): State<Arc<OnceLock<Router>>>, request: Request) -> R
             let no_store = [(header::CACHE_CONTROL, "no-store")];
             (no_store, Json(serde_json::json!({ "status": "starting" }))).into_response()
         }
-        None => (StatusCode::SERVICE_UNAVAILABLE, "the backbone is starting\n").into_response(),
+        None => Problem::Starting.into_response(),
     }
 }
 

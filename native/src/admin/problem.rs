@@ -69,6 +69,9 @@ pub enum Problem {
     /// Too much at once.
     #[error("other exports are under way: come again in a moment")]
     Busy,
+    /// There is no core yet.
+    #[error("the backbone is starting; /readyz says what it waits for")]
+    Starting,
     /// The core is gone.
     #[error("the backbone is shutting down")]
     ShuttingDown,
@@ -117,6 +120,7 @@ impl Problem {
             Self::NoContributor => (StatusCode::NOT_FOUND, "no-contributor"),
             Self::NotHidden => (StatusCode::NOT_FOUND, "not-hidden"),
             Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+            Self::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
             Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "shutting-down"),
             Self::Timeout => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
             Self::Audit => (StatusCode::SERVICE_UNAVAILABLE, "audit"),

@@ -97,6 +97,9 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let readiness = Readiness::starting(shutdown.clone());
     let operator = operator_page(&config, &readiness, &shutdown).await?;
+    let storage = Storage::open(&config.storage.folder)?;
+    // The folder is this process's from here on: what another one noted there is stale.
+    operating::note_address(operator.as_ref().map(OperatorPage::address), &config.storage.folder)?;
     let (source, cache) = (config.data_source(), config.data_cache());
     let loaded = tokio::task::spawn_blocking(move || source.load(&cache));
     let dataset = loaded.await?.context("the data set cannot be had")?;
@@ -105,7 +108,6 @@ pub async fn run(
     let layout = learner::layout(&config, shards.manifest())?;
     readiness.done(Part::Data);
 
-    let storage = Storage::open(&config.storage.folder)?;
     let evidence = EvidenceStore::open(storage.clone()).await.context("evidence cannot be read")?;
     let objects = storage.clone();
     let kept = KeptStore::new(storage.clone());
@@ -249,7 +251,6 @@ pub async fn run(
     }
     readiness.done(Part::Listeners);
     if let (Some(operator), Some(admin)) = (operator, admin) {
-        operating::note_address(operator.address(), &config.storage.folder)?;
         operator.show(operator_routes_with(node.clone(), metrics.registry()).merge(admin.routes()));
     }
     // It outlives the core, whose last words it writes down.
@@ -267,6 +268,9 @@ pub async fn run(
 
     let ended = core.run(heard, shutdown.cancelled()).await;
     shutdown.cancel();
+    if let Err(error) = operating::note_address(None, &config.storage.folder) {
+        tracing::warn!(%error, "the operator's address could not be taken back");
+    }
     stop_recording.cancel();
     drop(services);
     node.shutdown().await;

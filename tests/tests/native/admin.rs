@@ -205,6 +205,24 @@ async fn one_of_several_backbones_says_what_it_cannot_do_alone() {
 }
 
 #[tokio::test]
+async fn a_backbone_that_is_gone_is_said_to_be_not_running() {
+    let mut world = World::new(&operated()).unwrap();
+    let address = world.storage().join("operator.address");
+    let backbone = world.backbone().await.unwrap();
+    view(&mut world, &["show"]).await;
+    backbone.kill().await.unwrap();
+    assert!(address.exists(), "a crash leaves it");
+    let crashed = refused(&mut world, &["run", "show"]).await;
+    assert!(crashed.contains("`test-run` is not running"), "{crashed}");
+    let backbone = world.backbone().await.unwrap();
+    view(&mut world, &["show"]).await;
+    assert!(backbone.terminate().await.unwrap().success());
+    assert!(!address.exists());
+    let stopped = refused(&mut world, &["run", "show"]).await;
+    assert!(stopped.contains("`test-run` is not running"), "{stopped}");
+}
+
+#[tokio::test]
 async fn no_secret_is_in_any_log() {
     let access = "[access]\nmode = \"invitation\"\n";
     let mut world = World::new(&format!("{}\n{access}", operated())).unwrap().with_log("trace");
