@@ -75,7 +75,8 @@ pub struct LiveProgress {
     pub progress: Progress,
     /// The steps since the last event, oldest first, at most [`LIVE_STEPS_MAX`].
     pub steps: Vec<HistoryPoint>,
-    /// The newest evaluation since the last event; it is of a step that was made a while ago.
+    /// The newest evaluation, in every event, so that whoever missed one has it too: the accuracy of `progress` is always
+    /// one of the curve. It is of a step that was made a while ago.
     pub evaluation: Option<EvaluationPoint>,
     /// Contributors by device.
     pub devices: Vec<DeviceCount>,
