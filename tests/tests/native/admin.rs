@@ -90,6 +90,15 @@ async fn a_run_goes_back_to_a_checkpoint_as_a_later_epoch_with_all_credit_kept()
     let backbone = world.backbone().await.unwrap();
     let (epoch, values) = parameters(&backbone).await;
     assert!(epoch == back.epoch && values == good, "a crash right afterwards changes nothing");
+    backbone.kill().await.unwrap();
+    let newest = world.storage().join(format!("checkpoints/{:012}.ckpt", back.epoch));
+    std::fs::write(&newest, b"damaged").unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let (epoch, values) = parameters(&backbone).await;
+    assert!(
+        epoch == back.epoch && values == good,
+        "what was rolled back does not come back by a damaged file"
+    );
     view(&mut world, &["resume"]).await;
     backbone.wait_for_epoch(back.epoch + 2).await.unwrap();
     joined.interrupt().unwrap();

@@ -330,7 +330,8 @@ impl Core {
         if let Err(error) = self.learner.go_back(checkpoint, next) {
             return Ok(Err(WordError::Unfit { epoch, why: error.to_string() }));
         }
-        // From here on it holds: before, a restart finds all as it was.
+        // From here on it holds: before, a restart finds all as it was, and from now on never again.
+        self.storing.checkpoints.begin_line(&self.learner.checkpoint()?).await?;
         self.save_checkpoint().await?;
         self.outputs.state.send_replace(self.learner.publish()?);
         self.go_on(true).await?;
