@@ -5,6 +5,7 @@
 //! `/run/<id>` is asked of that run as if it were alone: no part of a run knows where it is mounted.
 
 pub mod apart;
+mod invited;
 mod knocking;
 pub mod serve;
 
@@ -24,6 +25,7 @@ use tower::ServiceExt as _;
 
 use crate::access::login;
 use crate::access::rooms::Rooms;
+use crate::access::store::Store as Invitations;
 use crate::http::{HttpState, app, files, no_store, security_headers};
 use crate::page::Page;
 use crate::visitors::{Visitors, bound};
@@ -45,6 +47,8 @@ pub struct SiteRun {
     pub is_listed: bool,
     /// Where codes let somebody in.
     pub rooms: Option<Rooms>,
+    /// Where its invitations are, if they are made here.
+    pub invitations: Option<Invitations>,
 }
 
 /// All runs of a process.
@@ -92,6 +96,7 @@ impl Site {
         let routes = Router::new()
             .route("/api/runs", get(list))
             .route("/api/rooms/{code}", get(knocking::room))
+            .route("/api/invitations/{hash}", get(invited::invited))
             .fallback(below)
             .with_state(shared);
         let routes = match visitors {

@@ -315,7 +315,7 @@ async fn other_sites_may_not_read_what_is_answered() {
 }
 
 fn site(world: &World, visitors: Visitors) -> Router {
-    let run = SiteRun { http: world.state.clone(), is_listed: true, rooms: None };
+    let run = SiteRun { http: world.state.clone(), is_listed: true, rooms: None, invitations: None };
     let page = Page::Folder(world.folder.path().to_owned());
     Site::new(page, vec![run]).with_visitors(visitors).routes()
 }

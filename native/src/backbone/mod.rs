@@ -128,6 +128,7 @@ pub async fn run(
         access.gate.convict(known.peer, known.epoch);
     }
     let rooms = rooms(&config, &access)?;
+    let invitations = access.authority.as_ref().map(|authority| authority.store().clone());
     let login = Login::new(&config.access, access.authority.as_ref())?;
     let signing_key = signing_key(&keypair)?;
     let node = start_node(&config, keypair).await?;
@@ -241,7 +242,8 @@ pub async fn run(
     let refreshing = tokio::spawn(refresh_addresses(node.clone(), outputs.status.clone(), shutdown.clone()));
     let http_state = HttpState::new(page, status, events.subscribe());
     let http_state = http_state.with_login(login).with_contributions(store).with_readiness(readiness.clone());
-    let run = SiteRun { http: http_state.with_models(model_files), is_listed: config.network.listed, rooms };
+    let http = http_state.with_models(model_files);
+    let run = SiteRun { http, is_listed: config.network.listed, rooms, invitations };
     drop(events);
     let (open, opened) = oneshot::channel();
     let (begin, begun) = oneshot::channel();

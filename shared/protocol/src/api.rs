@@ -3,8 +3,8 @@
 //! `GET /api/run` answers [`RunStatus`]; `GET /api/events` is a stream of server-sent events named
 //! `progress`, each a [`LiveProgress`]; `GET /api/contributions` answers [`Contributions`]. In an open run `GET /api/models`
 //! answers [`Models`], and `/api/model.safetensors` and `/api/model-card.md` are the model itself. Where several runs are
-//! served together, all of these are below `/run/<id>`; `GET /api/runs` answers [`Runs`], and `GET /api/rooms/<code>` a
-//! [`Room`].
+//! served together, all of these are below `/run/<id>`; `GET /api/runs` answers [`Runs`], `GET /api/rooms/<code>` a
+//! [`Room`], and `GET /api/invitations/<SHA-256 of a code>` an [`Invited`].
 
 use serde::{Deserialize, Serialize};
 
@@ -263,6 +263,13 @@ pub enum DataKind {
     Images,
     /// Text.
     Text,
+}
+
+/// Answer of `GET /api/invitations/<SHA-256 of a code>`: where the code of an invitation lets somebody in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invited {
+    /// The run.
+    pub run: String,
 }
 
 /// Answer of `GET /api/rooms/<code>`: where the code of a room lets somebody in.
