@@ -96,8 +96,8 @@ pub enum CheckpointError {
     },
     /// An operator went back, and nothing of since then can be read.
     #[error(
-        "no checkpoint since the run went back is whole, nor is the one that it went back to, {path}: {reason}; what was \
-         rolled back is not gone on from: restore the folder from a backup"
+        "no checkpoint since the run went back is whole, nor is the one that it went back to, {path}: {reason}; restore \
+         the folder from a backup, or take that file away to go on from what was rolled back"
     )]
     Line {
         /// The object.
