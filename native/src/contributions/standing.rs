@@ -123,7 +123,7 @@ impl Store {
         Ok(n_changed > 0)
     }
 
-    /// Peers whose names are hidden, with the names: the first [`HIDDEN_MAX`].
+    /// Peers whose names are hidden, with the names: the first thousand.
     ///
     /// # Errors
     /// The database cannot be read.
