@@ -433,6 +433,8 @@ mod tests {
         assert!(good(&["run", "show", "--config", "run.toml"]));
         assert!(good(&["run", "pause", "--reason", "r", "--url", "http://h", "--token-file", "t"]));
         assert!(good(&["peers", "block", "12D3KooW", "--reason", "r", "--config", "run.toml", "--json"]));
+        assert!(good(&["peers", "hide", "12D3KooW", "--config", "run.toml"]));
+        assert!(!good(&["peers", "unhide", "--config", "run.toml"]), "without a peer");
         assert!(!good(&["run", "show"]));
         assert!(!good(&["run", "show", "--url", "http://h"]), "without a token");
         assert!(!good(&["run", "pause", "--config", "run.toml"]), "without a reason");

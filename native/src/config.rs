@@ -18,6 +18,7 @@ mod recomputation;
 mod telemetry;
 mod text;
 mod warnings;
+mod words;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -180,6 +181,8 @@ pub struct NetworkSection {
     /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password; and of `/admin`, for
     /// whoever has the token. Not set: nowhere.
     pub operator: Option<SocketAddr>,
+    /// Names by which that is asked for, beside `localhost` and addresses in digits.
+    pub operator_names: Vec<String>,
     /// libp2p addresses of the backbone.
     pub listen: Vec<Multiaddr>,
     /// Addresses that are told to contributors beside those that are found out: a name, or a port that a
@@ -293,10 +296,8 @@ impl Default for RunSection {
     fn default() -> Self {
         Self {
             id: "fashion-mnist".into(),
-            title: "Telling garments apart".into(),
-            purpose: "A small network learns to tell ten kinds of garments apart from 28 by 28 pixels. \
-                      It is made by whoever lends a hand, and works in the tab that helped."
-                .into(),
+            title: words::PICTURES.title.into(),
+            purpose: words::PICTURES.purpose.into(),
             model: ModelKind::LeNet,
             seed: 1,
             target_batch_size: 1024,
@@ -349,6 +350,7 @@ impl Default for NetworkSection {
             http_requests_per_address_and_minute: 3000,
             trusted_proxies: Vec::new(),
             operator: None,
+            operator_names: Vec::new(),
             listen: vec![
                 host().with(Protocol::Udp(4001)).with(Protocol::QuicV1).with(Protocol::WebTransport),
                 host().with(Protocol::Udp(4002)).with(Protocol::QuicV1),
@@ -388,7 +390,8 @@ impl RunConfig {
         let dev = Self::dev(cache);
         match toml::Table::try_from(&dev) {
             Ok(table) if !environment.is_empty() => {
-                let config: Self = environment.apply(&table)?;
+                let mut config: Self = environment.apply(&table)?;
+                words::suit(&mut config);
                 config.checked("", Path::new("--dev"), environment)
             }
             // All that a configuration is can be written.
@@ -426,11 +429,12 @@ impl RunConfig {
 
     /// What a text and the environment say, their types checked and not their values.
     fn read(text: &str, path: &Path, environment: &Environment) -> Result<Self, ConfigError> {
-        let config: Self = parse_config(text, path)?;
-        if environment.is_empty() {
-            return Ok(config);
+        let mut config: Self = parse_config(text, path)?;
+        if !environment.is_empty() {
+            config = environment.apply(&parse_config(text, path)?)?;
         }
-        Ok(environment.apply(&parse_config(text, path)?)?)
+        words::suit(&mut config);
+        Ok(config)
     }
 
     fn checked(self, text: &str, path: &Path, environment: &Environment) -> Result<Self, ConfigError> {

@@ -18,6 +18,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
 use barnraise_protocol::api::{Contributions, ContributionsQuery, LiveProgress, RunStatus};
+use barnraise_swarm::history::last_evaluation;
 use futures::{Stream, StreamExt, stream};
 use tokio::sync::{broadcast, watch};
 use tokio_stream::wrappers::BroadcastStream;
@@ -229,7 +230,8 @@ async fn events(State(state): State<HttpState>, visitor: Option<Extension<Visito
 
 fn first_event(status: &RunStatus) -> LiveProgress {
     let devices = status.devices.clone();
-    LiveProgress { progress: status.progress, steps: Vec::new(), evaluation: None, devices }
+    let (evaluation, paused) = (last_evaluation(&status.history), status.paused.clone());
+    LiveProgress { progress: status.progress, steps: Vec::new(), evaluation, devices, paused }
 }
 
 /// The present state first, then changes as they come; what a slow reader missed is skipped.

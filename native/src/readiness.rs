@@ -11,14 +11,17 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
+use barnraise_relay::server::HostNames;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use crate::admin::problem::Problem;
 use crate::contributions::Store;
 use crate::http_listener::BoundedListener;
 
@@ -135,13 +138,14 @@ pub struct OperatorPage {
 }
 
 impl OperatorPage {
-    /// Serves `/healthz` and `/readyz` from now on, until `stop` is cancelled. A connection ends after `timeout` without
-    /// an answer.
+    /// Serves `/healthz` and `/readyz` from now on, until `stop` is cancelled, to whoever asks by one of the `names`. A
+    /// connection ends after `timeout` without an answer.
     ///
     /// # Errors
     /// The address is taken, or not of this machine.
     pub async fn open(
         address: SocketAddr,
+        names: HostNames,
         timeout: Duration,
         readiness: Readiness,
         stop: CancellationToken,
@@ -151,7 +155,7 @@ impl OperatorPage {
             listener.with_context(|| format!("the operator's page cannot be served at {address}"))?;
         let address = listener.local_addr()?;
         let rest = Arc::default();
-        let routes = routes(readiness, Arc::clone(&rest));
+        let routes = guarded(routes(readiness, Arc::clone(&rest)), names);
         let listener = BoundedListener::new(listener, CONNECTIONS_MAX, timeout, None).tap_io(|_| ());
         let routes = routes.into_make_service_with_connect_info::<SocketAddr>();
         let serving = axum::serve(listener, routes).into_future();
@@ -177,6 +181,18 @@ fn routes(readiness: Readiness, rest: Arc<OnceLock<Router>>) -> Router {
     ready.fallback_service(Router::new().fallback(shown).with_state(rest))
 }
 
+/// Metrics and admin API alike: no web page reads them by having its name lead here.
+fn guarded(routes: Router, names: HostNames) -> Router {
+    routes.layer(middleware::from_fn_with_state(names, refuse_others))
+}
+
+async fn refuse_others(State(names): State<HostNames>, request: Request, next: Next) -> Response {
+    match names.check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(error) => Problem::Host(error).into_response(),
+    }
+}
+
 async fn shown(State(rest): State<Arc<OnceLock<Router>>>, request: Request) -> Response {
     match rest.get() {
         Some(routes) => routes.clone().oneshot(request).await.into_response(),
@@ -184,7 +200,7 @@ async fn shown(State(rest): State<Arc<OnceLock<Router>>>, request: Request) -> R
             let no_store = [(header::CACHE_CONTROL, "no-store")];
             (no_store, Json(serde_json::json!({ "status": "starting" }))).into_response()
         }
-        None => (StatusCode::SERVICE_UNAVAILABLE, "the backbone is starting\n").into_response(),
+        None => Problem::Starting.into_response(),
     }
 }
 
@@ -196,6 +212,7 @@ mod tests {
     use libp2p::PeerId;
 
     use super::*;
+    use crate::admin::problem::ProblemBody;
 
     async fn ask(routes: &Router, path: &str) -> (u16, String) {
         let request = Request::get(path).body(Body::empty()).unwrap();
@@ -231,6 +248,33 @@ mod tests {
         readiness.has(&store);
         store.close().await;
         assert_eq!(readiness.reasons().await, ["the database of contributions does not answer"]);
+    }
+
+    #[tokio::test]
+    async fn a_page_of_the_web_whose_name_leads_here_reads_nothing() {
+        let rest = Arc::new(OnceLock::new());
+        let shown = Router::new().route("/metrics", get(|| async { "counted" }));
+        rest.set(shown.route("/admin/v1/runs", get(|| async { "runs" }))).unwrap();
+        let names = HostNames::new("operator_names", &["backbone.internal".into()]);
+        let routes = guarded(routes(Readiness::default(), rest), names);
+        let ask = async |path: &str, host: &str| {
+            let request = Request::get(path).header(header::HOST, host).body(Body::empty()).unwrap();
+            let response = routes.clone().oneshot(request).await.unwrap();
+            let status = response.status().as_u16();
+            let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+            (status, String::from_utf8(body.to_vec()).unwrap())
+        };
+        for path in ["/metrics", "/healthz", "/readyz", "/admin/v1/runs", "/nothing"] {
+            let (status, body) = ask(path, "evil.example:8082").await;
+            assert_eq!(status, 421, "{path}");
+            let problem: ProblemBody = serde_json::from_str(&body).unwrap();
+            assert_eq!(problem.kind, "urn:barnraise:problem:host");
+            let wanted = ["localhost", "operator_names", "\"evil.example:8082\""];
+            assert!(wanted.iter().all(|want| problem.detail.contains(want)), "{}", problem.detail);
+        }
+        for host in ["127.0.0.1:8082", "[::1]:8082", "localhost:8082", "backbone.internal"] {
+            assert_eq!(ask("/metrics", host).await, (200, "counted".into()), "{host}");
+        }
     }
 
     #[tokio::test]

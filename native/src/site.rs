@@ -5,6 +5,7 @@
 //! `/run/<id>` is asked of that run as if it were alone: no part of a run knows where it is mounted.
 
 pub mod apart;
+mod invited;
 mod knocking;
 pub mod serve;
 
@@ -24,6 +25,7 @@ use tower::ServiceExt as _;
 
 use crate::access::login;
 use crate::access::rooms::Rooms;
+use crate::access::store::Store as Invitations;
 use crate::http::{HttpState, app, files, no_store, security_headers};
 use crate::page::Page;
 use crate::visitors::{Visitors, bound};
@@ -45,6 +47,8 @@ pub struct SiteRun {
     pub is_listed: bool,
     /// Where codes let somebody in.
     pub rooms: Option<Rooms>,
+    /// Where its invitations are, if they are made here.
+    pub invitations: Option<Invitations>,
 }
 
 /// All runs of a process.
@@ -92,6 +96,7 @@ impl Site {
         let routes = Router::new()
             .route("/api/runs", get(list))
             .route("/api/rooms/{code}", get(knocking::room))
+            .route("/api/invitations/{hash}", get(invited::invited))
             .fallback(below)
             .with_state(shared);
         let routes = match visitors {
@@ -143,7 +148,7 @@ async fn list(State(site): State<Arc<Shared>>) -> Response {
 }
 
 fn summary(status: &RunStatus) -> RunSummary {
-    let RunStatus { run, progress, .. } = status;
+    let RunStatus { run, progress, paused, .. } = status;
     RunSummary {
         id: run.run_id.clone(),
         title: run.title.clone(),
@@ -156,6 +161,7 @@ fn summary(status: &RunStatus) -> RunSummary {
         epoch: progress.epoch,
         n_contributors: progress.n_contributors,
         test_accuracy: progress.test_accuracy,
+        is_paused: paused.is_some(),
     }
 }
 

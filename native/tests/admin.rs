@@ -20,13 +20,14 @@ use barnraise_native::admin::view::{RunState, RunView};
 use barnraise_native::admin::{Admin, Run, http};
 use barnraise_native::backbone::core::CoreEvent;
 use barnraise_native::backbone::core::operator::{Said, Word, WordError};
-use barnraise_native::contributions::Store;
+use barnraise_native::contributions::{Batch, Store};
 use barnraise_native::storage::Storage;
 use barnraise_native::storage::checkpoint::{Checkpoint, Checkpoints};
-use barnraise_protocol::access::{AccessDescription, AccessMode, Authority, KeyPair, PublicKey};
+use barnraise_protocol::access::{AccessDescription, AccessMode, Authority, KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
+use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
-use barnraise_protocol::{Sha256Hash, TensorCodec};
+use barnraise_protocol::{DisplayName, Sha256Hash, TensorCodec};
 use barnraise_swarm::access::Policy;
 use barnraise_swarm::round::RoundLimits;
 use libp2p::PeerId;
@@ -41,6 +42,7 @@ struct World {
     folder: tempfile::TempDir,
     app: Router,
     checkpoints: Checkpoints,
+    contributions: Store,
 }
 
 fn description() -> RunDescription {
@@ -130,12 +132,12 @@ async fn world() -> World {
         description: Arc::new(description()),
         core,
         gate,
-        contributions,
+        contributions: contributions.clone(),
         checkpoints: checkpoints.clone(),
     };
     let audit = Audit::open(folder.path(), system_clock()).unwrap();
     let app = Admin::new(vec![run], TokenHash::of(TOKEN), audit).routes();
-    World { folder, app, checkpoints }
+    World { folder, app, checkpoints, contributions }
 }
 
 fn request(method: &str, path: &str) -> axum::http::request::Builder {
@@ -245,8 +247,11 @@ async fn nobody_without_the_token_gets_past_and_whoever_guesses_is_slowed_down()
 #[tokio::test]
 async fn no_web_page_is_answered() {
     let world = world().await;
-    for method in ["GET", "OPTIONS"] {
-        let page = request(method, "/runs").header("origin", "https://evil.example");
+    let of_page = [("origin", "https://evil.example"), ("sec-fetch-site", "cross-site"), ("origin", "null")];
+    for (method, (name, value)) in
+        ["GET", "OPTIONS"].into_iter().flat_map(|method| of_page.map(|of| (method, of)))
+    {
+        let page = request(method, "/runs").header(name, value);
         let page = page.header("access-control-request-method", "GET");
         let page = page.header("authorization", format!("Bearer {TOKEN}")).body(Body::empty()).unwrap();
         let response = world.send(page).await;
@@ -257,6 +262,9 @@ async fn no_web_page_is_answered() {
         );
         assert_eq!(problem(response).await.0, StatusCode::FORBIDDEN);
     }
+    let typed = request("GET", "/runs").header("sec-fetch-site", "none");
+    let typed = typed.header("authorization", format!("Bearer {TOKEN}")).body(Body::empty()).unwrap();
+    assert_eq!(world.send(typed).await.status(), StatusCode::OK);
 }
 
 #[tokio::test]
@@ -265,6 +273,7 @@ async fn what_is_wrong_with_a_request_is_said() {
     let reason = |text: &str| json!({"reason": text}).to_string();
     let long = "x".repeat(20_000);
     let other_peer = format!("/runs/r/peers/{PEER}/unblock");
+    let strangers_name = format!("/runs/r/peers/{PEER}/hide");
     for (method, path, body, status, want) in [
         ("GET", "/nowhere", "", 404, "nothing at this address"),
         ("GET", "/runs/other", "", 404, "no run `other`"),
@@ -285,6 +294,8 @@ async fn what_is_wrong_with_a_request_is_said() {
         ("GET", "/runs/r/peers?page=1", "", 400, "unknown field"),
         ("POST", "/runs/r/peers/nobody/block", &reason("r"), 400, "a peer id"),
         ("POST", &other_peer, "", 404, "not blocked"),
+        ("POST", "/runs/r/peers/nobody/hide", "", 400, "a peer id"),
+        ("POST", &strangers_name, "", 404, "nothing of this peer was accepted"),
         ("GET", "/runs/r/checkpoints/3", "", 404, "no checkpoint of epoch 3"),
         ("GET", "/runs/r/checkpoints/x/card", "", 400, "a number"),
         ("GET", "/audit?limit=0", "", 400, "1 to 500"),
@@ -325,6 +336,53 @@ async fn what_is_done_is_written_down_with_its_outcome() {
     assert_eq!(said, want);
     let log = fs::read_to_string(world.folder.path().join("audit.jsonl")).unwrap();
     assert!(log.contains("new data") && !log.contains(TOKEN), "{log}");
+}
+
+/// A contribution of a peer, so that it is on the leaderboard.
+fn receipt(peer: PeerId) -> Receipt {
+    Receipt {
+        run_id: "r".into(),
+        peer: PublicKey::of_peer_id(&peer.to_bytes()).unwrap(),
+        reducer: PublicKey([1; 32]),
+        contribution_id: 1,
+        epoch: 1,
+        n_samples: 64,
+        n_bytes: 100,
+        milliseconds: 5,
+        issued_at: UnixTime(1),
+    }
+}
+
+#[tokio::test]
+async fn a_name_is_hidden_for_good_until_it_is_shown_again_and_both_are_written_down() {
+    let world = world().await;
+    let peer: PeerId = PEER.parse().unwrap();
+    let batch = Batch { receipts: vec![receipt(peer)], ..Batch::default() };
+    assert_eq!(world.contributions.record(&batch).await.unwrap(), 1);
+    let call = async |name: &str| {
+        let name = DisplayName::new(name).unwrap();
+        assert!(world.contributions.call(peer, Some(&name), 1).await.unwrap());
+    };
+    let shown = async || {
+        let totals = world.contributions.of_peer(peer).await.unwrap().unwrap();
+        assert_eq!(totals.given.n_samples, 64, "what it gave stays");
+        totals.name.map(|name| name.as_str().to_owned())
+    };
+    let tell =
+        async |verb: &str| world.ask("POST", &format!("/runs/r/peers/{PEER}/{verb}"), "").await.status();
+    call("Rude").await;
+    assert_eq!(shown().await.as_deref(), Some("Rude"));
+    assert_eq!(tell("unhide").await, StatusCode::NOT_FOUND, "it is shown");
+    assert_eq!((tell("hide").await, tell("hide").await), (StatusCode::OK, StatusCode::OK));
+    assert_eq!(shown().await, None);
+    call("Ruder").await;
+    assert_eq!(shown().await, None, "whatever it calls itself");
+    assert_eq!(world.contributions.hidden_names().await.unwrap(), [(PEER.to_owned(), "Ruder".to_owned())]);
+    assert_eq!(tell("unhide").await, StatusCode::OK);
+    assert_eq!(shown().await.as_deref(), Some("Ruder"));
+    let log = fs::read_to_string(world.folder.path().join("audit.jsonl")).unwrap();
+    assert_eq!((log.matches("\"hide\"").count(), log.matches("\"unhide\"").count()), (4, 4), "{log}");
+    assert!(log.contains(PEER) && log.contains("is not hidden"), "{log}");
 }
 
 #[tokio::test]

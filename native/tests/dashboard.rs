@@ -100,8 +100,14 @@ fn metrics() -> (Metrics, watch::Sender<RunStatus>) {
         train_loss: Some(0.5),
         test_accuracy: Some(0.5),
     };
-    let status =
-        RunStatus { run: description(), addresses: vec![], progress, history: vec![], devices: vec![] };
+    let status = RunStatus {
+        run: description(),
+        addresses: vec![],
+        progress,
+        history: vec![],
+        devices: vec![],
+        paused: None,
+    };
     let (status, reader) = watch::channel(status);
     let metrics = Metrics::new(reader);
     let outcome = Outcome { verdict: Verdict::Kept, distance: 1.0 };

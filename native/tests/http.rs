@@ -16,7 +16,8 @@ use barnraise_native::site::{Site, SiteRun};
 use barnraise_native::visitors::Visitors;
 use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::api::{
-    Contributions, ContributorTotals, DeviceCount, Given, LiveProgress, RunStatus,
+    Contributions, ContributorTotals, DeviceCount, EvaluationPoint, Given, HistoryPoint, LiveProgress,
+    RunStatus,
 };
 use barnraise_protocol::contribute::{DeviceKind, Progress};
 use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
@@ -70,7 +71,12 @@ fn progress(epoch: u64) -> Progress {
 }
 
 fn live(epoch: u64) -> LiveProgress {
-    LiveProgress { progress: progress(epoch), steps: vec![], evaluation: None, devices: vec![] }
+    let evaluation = Some(EvaluationPoint { epoch: 2, test_accuracy: 0.4 });
+    LiveProgress { progress: progress(epoch), steps: vec![], evaluation, devices: vec![], paused: None }
+}
+
+fn point((epoch, test_accuracy): (u64, Option<f32>)) -> HistoryPoint {
+    HistoryPoint { epoch, n_samples_total: epoch * 1024, train_loss: Some(0.5), test_accuracy }
 }
 
 fn run_status(epoch: u64) -> RunStatus {
@@ -105,8 +111,10 @@ fn run_status(epoch: u64) -> RunStatus {
         },
         addresses: vec!["/ip4/127.0.0.1/udp/4001/quic-v1/webtransport".into()],
         progress: progress(epoch),
-        history: vec![],
+        // The newest step is not evaluated yet.
+        history: [(1, Some(0.3)), (2, Some(0.4)), (3, None)].map(point).into(),
         devices: vec![DeviceCount { device: DeviceKind::NativeCpu, n_contributors: 2 }],
+        paused: None,
     }
 }
 
@@ -307,7 +315,7 @@ async fn other_sites_may_not_read_what_is_answered() {
 }
 
 fn site(world: &World, visitors: Visitors) -> Router {
-    let run = SiteRun { http: world.state.clone(), is_listed: true, rooms: None };
+    let run = SiteRun { http: world.state.clone(), is_listed: true, rooms: None, invitations: None };
     let page = Page::Folder(world.folder.path().to_owned());
     Site::new(page, vec![run]).with_visitors(visitors).routes()
 }

@@ -140,6 +140,7 @@ fn status(run: &RunDescription) -> RunStatus {
         },
         history: (1..=9).map(point).collect(),
         devices: vec![],
+        paused: None,
     }
 }
 

@@ -5,11 +5,12 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
+use barnraise_native::access::store::Store;
 use barnraise_native::http::HttpState;
 use barnraise_native::page::{File, Page};
 use barnraise_native::readiness::{Part, Readiness};
 use barnraise_native::site::{Site, SiteRun};
-use barnraise_protocol::access::{AccessDescription, PublicKey};
+use barnraise_protocol::access::{AccessDescription, PublicKey, UnixTime};
 use barnraise_protocol::api::{DataKind, LiveProgress, RunStatus, Runs};
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
@@ -64,13 +65,15 @@ fn status(id: &str) -> RunStatus {
         },
         history: Vec::new(),
         devices: Vec::new(),
+        paused: (id == "c").then(|| "new data".into()),
     }
 }
 
 fn run(id: &str, is_listed: bool) -> SiteRun {
     let (_, status) = watch::channel(status(id));
     let (_, events) = broadcast::channel::<LiveProgress>(1);
-    SiteRun { http: HttpState::new(Page::Inside(PAGE), status, events), is_listed, rooms: None }
+    let http = HttpState::new(Page::Inside(PAGE), status, events);
+    SiteRun { http, is_listed, rooms: None, invitations: None }
 }
 
 fn site(runs: Vec<SiteRun>) -> Router {
@@ -142,7 +145,26 @@ async fn the_list_has_what_may_be_listed_and_nothing_else() {
     assert_eq!((ids, takes_codes), (vec!["a", "c"], false));
     assert_eq!((runs[0].title.as_str(), runs[0].data), ("The run a", DataKind::Images));
     assert_eq!((runs[0].epoch, runs[0].n_contributors, runs[0].test_accuracy), (3, 2, Some(0.5)));
+    assert_eq!((runs[0].is_paused, runs[1].is_paused), (false, true));
     assert_eq!(run_at(&site, "/run/hidden/api/run").await, "hidden", "for whoever knows its address");
+}
+
+#[tokio::test]
+async fn an_invitation_leads_to_its_run_listed_or_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).await.unwrap();
+    // Used up and too late: that is for the run to say.
+    store.invite("a-code", 0, UnixTime(2), UnixTime(1)).await.unwrap();
+    let mut hidden = run("hidden", false);
+    hidden.invitations = Some(store);
+    let site = site(vec![run("a", true), hidden]);
+    let asked = async |what: &str| get(&site, &format!("/api/invitations/{what}")).await;
+    let answer = asked(&Sha256Hash::of(b"a-code").to_string()).await;
+    assert_eq!(answer.headers()["cache-control"], "no-store");
+    assert_eq!(body(answer).await, r#"{"run":"hidden"}"#);
+    for unknown in ["a-code", "", "x", &Sha256Hash::of(b"another").to_string()] {
+        assert_eq!(asked(unknown).await.status(), StatusCode::NOT_FOUND, "{unknown}");
+    }
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use barnraise_relay::libp2p::Multiaddr;
 use barnraise_relay::libp2p::identity::Keypair;
-use barnraise_relay::server::operator_routes;
+use barnraise_relay::server::{HostNames, operator_routes};
 use barnraise_relay::{Node, NodeConfig, NodeEvent, Path, Reachability, RelayLimits};
 use common::*;
 use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -192,15 +192,20 @@ async fn an_operator_sees_health_addresses_and_metrics() {
     dialer.dial(tcp_address(&node)).await.unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let served = tokio::spawn(axum::serve(listener, operator_routes(node.clone())).into_future());
-    let get = |path: &'static str| async move {
+    let routes = HostNames::new("http_names", &["relay".into()]).guard(operator_routes(node.clone()));
+    let served = tokio::spawn(axum::serve(listener, routes).into_future());
+    let ask = |path: &'static str, host: &'static str| async move {
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: relay\r\nconnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.unwrap();
         answer
     };
+    let get = |path: &'static str| ask(path, "relay");
+    let foreign = ask("/metrics", "evil.example").await;
+    assert!(foreign.starts_with("HTTP/1.1 421") && foreign.contains("http_names"), "{foreign}");
+    assert!(!foreign.contains("libp2p_"), "{foreign}");
     assert!(get("/readyz").await.ends_with("ready\n"));
     let health = get("/healthz").await;
     assert!(health.starts_with("HTTP/1.1 200") && health.contains(&node.peer_id().to_string()), "{health}");

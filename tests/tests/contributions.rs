@@ -291,6 +291,24 @@ async fn contributors_are_called_what_they_want_and_convicted_ones_have_no_place
         assert_eq!(names(shown), [None, Some("Ada <b>Lovelace</b>".to_owned())]);
         assert!(store.call(peer_id(2), Some(&name("Countess")), 4).await.unwrap());
         assert_eq!(names(store.contributions(&all()).await.unwrap())[1].as_deref(), Some("Countess"));
+
+        let again = question(0, 9, None);
+        assert_eq!(names(store.contributions(&again).await.unwrap())[1].as_deref(), Some("Countess"));
+        assert!(store.set_hidden(peer_id(2), true).await.unwrap());
+        assert_eq!(names(store.contributions(&again).await.unwrap()), [None, None], "at once");
+        assert!(!store.set_hidden(peer_id(9), true).await.unwrap(), "it has contributed nothing");
+        assert!(store.set_hidden(peer_id(3), true).await.unwrap(), "before it has a name");
+        assert!(store.call(peer_id(3), Some(&name("Rude")), 4).await.unwrap());
+        assert_eq!(names(store.contributions(&all()).await.unwrap()), [None, None]);
+        assert_eq!(store.hidden_names().await.unwrap().len(), 2);
+        for peer in [2, 3] {
+            assert!(store.set_hidden(peer_id(peer), false).await.unwrap());
+            assert!(!store.set_hidden(peer_id(peer), false).await.unwrap(), "it is shown");
+        }
+        let shown = names(store.contributions(&again).await.unwrap());
+        assert_eq!(shown, [Some("Rude".to_owned()), Some("Countess".to_owned())]);
+        assert!(store.call(peer_id(3), None, 5).await.unwrap());
+
         assert!(store.call(peer_id(2), None, 5).await.unwrap());
         assert_eq!(names(store.contributions(&all()).await.unwrap()), [None, None]);
 

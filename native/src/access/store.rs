@@ -244,6 +244,13 @@ impl Store {
         Ok(query.fetch_one(&self.pool).await? > 0)
     }
 
+    /// Whether there ever was an invitation whose code has this hash, and its traces are not gone.
+    pub async fn has_invitation(&self, code_hash: &Sha256Hash) -> Result<bool, StoreError> {
+        let select = "SELECT COUNT(*) FROM invitations WHERE code_hash = $1";
+        let query = sqlx::query_scalar::<_, i64>(select).bind(code_hash.to_string());
+        Ok(query.fetch_one(&self.pool).await? > 0)
+    }
+
     /// Uses an invitation once. A peer that used it before uses it no second time: the answer to its
     /// first question may have been lost.
     pub async fn redeem(&self, code: &str, peer: PublicKey, now: UnixTime) -> Result<Redeemed, StoreError> {

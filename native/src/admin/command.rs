@@ -18,6 +18,7 @@ use super::token::{TOKEN_FILE, read_token};
 use super::view::{AuditList, Card, CheckpointList, PeerList, RunList, RunView};
 use crate::access::hex;
 use crate::config::RunConfig;
+use crate::storage::is_in_use;
 
 /// How long an answer may take: a little longer than a backbone takes at most.
 const ANSWER_MAX: Duration = Duration::from_secs(40);
@@ -49,7 +50,7 @@ enum Verb {
     Show(Target),
     /// Make no steps until it is resumed; contributors deliver what they have, and wait
     Pause {
-        /// Contributors read it
+        /// Contributors read it, and whoever looks at the page
         #[arg(long)]
         reason: String,
         /// Although other backbones of the run go on
@@ -124,6 +125,20 @@ enum PeersVerb {
     },
     /// Let a peer in again
     Unblock {
+        /// Its peer id
+        peer: String,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Show no name of a peer on the leaderboard, whatever it calls itself from now on; what it gave stays there
+    Hide {
+        /// Its peer id
+        peer: String,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Show its name again
+    Unhide {
         /// Its peer id
         peer: String,
         #[command(flatten)]
@@ -205,6 +220,12 @@ pub fn peers(args: PeersArgs) -> anyhow::Result<String> {
         }
         PeersVerb::Unblock { peer, target } => {
             change(&target, &format!("/peers/{}/unblock", plain(&peer)?), &Value::Null)
+        }
+        PeersVerb::Hide { peer, target } => {
+            change(&target, &format!("/peers/{}/hide", plain(&peer)?), &Value::Null)
+        }
+        PeersVerb::Unhide { peer, target } => {
+            change(&target, &format!("/peers/{}/unhide", plain(&peer)?), &Value::Null)
         }
     }
 }
@@ -359,7 +380,12 @@ impl Api {
         answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
         path: &str,
     ) -> anyhow::Result<ureq::Body> {
-        let response = answer.with_context(|| format!("{} cannot be reached", self.base))?;
+        let response = answer.with_context(|| {
+            format!(
+                "{} cannot be reached: is the backbone running, and its operator served there?",
+                self.base
+            )
+        })?;
         let status = response.status();
         let body = response.into_body();
         if status.is_success() {
@@ -426,8 +452,15 @@ fn is_exposed(base: &str) -> bool {
     uri.scheme_str() == Some("http") && !is_here
 }
 
-/// Where the backbone of a run serves its operator: where it said so when it started, else where it is told to.
+/// Where the backbone of a run serves its operator: where it said so when it started, else where it is told to. Nowhere
+/// while it does not run: after a crash somebody else may listen there, who is not to read the token.
 fn served_at(folder: &Path, config: &RunConfig) -> anyhow::Result<std::net::SocketAddr> {
+    ensure!(
+        is_in_use(folder) != Some(false),
+        "the backbone of run `{}` is not running: no process has its folder {} open. Start it with `barnraise serve`",
+        config.run.id,
+        folder.display()
+    );
     let said = std::fs::read_to_string(folder.join(ADDRESS_FILE)).ok();
     let said = said.and_then(|text| text.trim().parse().ok());
     let address = said.or(config.network.operator);
@@ -443,6 +476,25 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::storage::Storage;
+
+    #[test]
+    fn an_address_that_a_crash_left_is_not_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = RunConfig::default();
+        config.network.operator = Some("127.0.0.1:8082".parse().unwrap());
+        let served = |config: &RunConfig| served_at(folder.path(), config).map_err(|error| error.to_string());
+        assert_eq!(served(&config), Ok("127.0.0.1:8082".parse().unwrap()), "it is not seen from here");
+        let running = Storage::open(folder.path()).unwrap();
+        std::fs::write(folder.path().join(ADDRESS_FILE), "0.0.0.0:9\n").unwrap();
+        assert_eq!(served(&config), Ok("127.0.0.1:9".parse().unwrap()));
+        drop(running);
+        let error = served(&config).unwrap_err();
+        assert!(
+            error.contains("`fashion-mnist` is not running") && error.contains("barnraise serve"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn ids_stand_in_paths_and_nothing_else_does() {

@@ -25,6 +25,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::audit::{Audit, Deed, ENTRIES_MAX};
 use super::export::{card, checkpoint, checkpoints};
+use super::names;
 use super::problem::Problem;
 use super::settings::Change;
 use super::token::TokenHash;
@@ -128,6 +129,8 @@ impl Admin {
             .route("/runs/{run}/peers", get(peers))
             .route("/runs/{run}/peers/{peer}/block", post(block))
             .route("/runs/{run}/peers/{peer}/unblock", post(unblock))
+            .route("/runs/{run}/peers/{peer}/hide", post(names::hide))
+            .route("/runs/{run}/peers/{peer}/unhide", post(names::unhide))
             .route("/audit", get(audit))
             .fallback(|| async { Problem::NotFound })
             .method_not_allowed_fallback(|| async { Problem::Method })
@@ -151,7 +154,7 @@ impl Admin {
         said.unwrap_or(Err(Problem::Timeout))
     }
 
-    async fn show(&self, run: &Run) -> Result<RunView, Problem> {
+    pub(super) async fn show(&self, run: &Run) -> Result<RunView, Problem> {
         match self.ask(run, Word::Show).await? {
             Said::Run(view) => Ok(*view),
             Said::Peers(_) => Err(Problem::Inside),
@@ -164,14 +167,8 @@ impl Admin {
         let run = self.run(run)?.clone();
         let admin = self.clone();
         let done = tokio::spawn(async move {
-            let number = admin.audited(&deed, |audit, deed| audit.begin(deed)).await?;
             // However long it takes: the log says how it ended.
-            let said = admin.say(&run, word).await;
-            let error = said.as_ref().err().map(ToString::to_string);
-            let end = move |audit: &Audit, deed: &Deed| audit.end(number, deed, error.as_deref());
-            // It is done: that the second line is missing is for the log.
-            let _ = admin.audited(&deed, end).await;
-            match said? {
+            match admin.between(&deed, admin.say(&run, word)).await? {
                 Said::Run(view) => Ok(json_response(&*view)),
                 Said::Peers(_) => Err(Problem::Inside),
             }
@@ -180,6 +177,21 @@ impl Admin {
             Ok(done) => done.unwrap_or(Err(Problem::Inside)),
             Err(_) => Err(Problem::Timeout),
         }
+    }
+
+    /// Does something between the two lines of the audit log.
+    pub(super) async fn between<T>(
+        &self,
+        deed: &Deed,
+        doing: impl Future<Output = Result<T, Problem>>,
+    ) -> Result<T, Problem> {
+        let number = self.audited(deed, |audit, deed| audit.begin(deed)).await?;
+        let done = doing.await;
+        let error = done.as_ref().err().map(ToString::to_string);
+        let end = move |audit: &Audit, deed: &Deed| audit.end(number, deed, error.as_deref());
+        // It is done: that the second line is missing is for the log.
+        let _ = self.audited(deed, end).await;
+        done
     }
 
     /// The disk is waited for where nobody else waits.
@@ -210,7 +222,7 @@ async fn authenticate(State(admin): State<Admin>, request: Request, next: Next) 
     if request.uri().path() == "/openapi.json" {
         return next.run(request).await;
     }
-    if request.headers().contains_key(header::ORIGIN) {
+    if is_of_a_page(request.headers()) {
         return Problem::Origin.into_response();
     }
     let given = bearer(request.headers());
@@ -233,6 +245,12 @@ async fn authenticate(State(admin): State<Admin>, request: Request, next: Next) 
     }
 }
 
+/// Browsers say so of whatever a page asks for, and `none` of what a person typed.
+fn is_of_a_page(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site");
+    headers.contains_key(header::ORIGIN) || site.is_some_and(|site| site != "none")
+}
+
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
@@ -252,7 +270,7 @@ async fn list(State(admin): State<Admin>) -> Result<Response, Problem> {
 }
 
 type RunPath = Result<Path<String>, PathRejection>;
-type PeerPath = Result<Path<(String, String)>, PathRejection>;
+pub(super) type PeerPath = Result<Path<(String, String)>, PathRejection>;
 
 async fn show(State(admin): State<Admin>, path: RunPath) -> Result<Response, Problem> {
     let Path(id) = path?;
@@ -354,7 +372,7 @@ async fn peers(
     Ok(json_response(&*list))
 }
 
-/// What the core does not know: what was accepted so far, and who was convicted.
+/// What the core does not know: what was accepted so far, who was convicted, and whose name is hidden.
 async fn complete(run: &Run, list: &mut PeerList) {
     for contributor in &mut list.contributors {
         let Ok(peer) = contributor.peer.parse::<PeerId>() else { continue };
@@ -368,6 +386,7 @@ async fn complete(run: &Run, list: &mut PeerList) {
         Some(super::view::ConvictedView { peer, epoch })
     });
     list.convicted = convicted.take(super::kept::BLOCKED_MAX).collect();
+    list.hidden = names::hidden(run).await;
 }
 
 #[derive(Deserialize)]

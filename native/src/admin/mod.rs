@@ -7,6 +7,7 @@ pub mod command;
 mod export;
 pub mod http;
 pub mod kept;
+mod names;
 pub mod problem;
 pub mod settings;
 mod table;

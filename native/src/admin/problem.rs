@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use barnraise_relay::server::WrongHost;
 use serde::{Deserialize, Serialize};
 
 use crate::backbone::core::operator::WordError;
@@ -25,9 +26,13 @@ pub enum Problem {
     TooManyAttempts,
     /// A page of the web.
     #[error(
-        "requests of web pages are refused here, whatever token they bring: the header `Origin` says that this is one"
+        "requests of web pages are refused here, whatever token they bring: the header `Origin` or `Sec-Fetch-Site` says \
+        that this is one"
     )]
     Origin,
+    /// Another name than the page has.
+    #[error(transparent)]
+    Host(#[from] WrongHost),
     /// No such address.
     #[error("there is nothing at this address; /admin/v1/openapi.json describes what there is")]
     NotFound,
@@ -55,9 +60,18 @@ pub enum Problem {
     /// The core said no.
     #[error(transparent)]
     Word(#[from] WordError),
+    /// Nothing of this peer is on the leaderboard.
+    #[error("nothing of this peer was accepted here, so no name of it is shown")]
+    NoContributor,
+    /// It is shown.
+    #[error("the name of this peer is not hidden")]
+    NotHidden,
     /// Too much at once.
     #[error("other exports are under way: come again in a moment")]
     Busy,
+    /// There is no core yet.
+    #[error("the backbone is starting; /readyz says what it waits for")]
+    Starting,
     /// The core is gone.
     #[error("the backbone is shutting down")]
     ShuttingDown,
@@ -93,6 +107,7 @@ impl Problem {
             Self::WrongToken => (StatusCode::UNAUTHORIZED, "wrong-token"),
             Self::TooManyAttempts => (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts"),
             Self::Origin => (StatusCode::FORBIDDEN, "origin"),
+            Self::Host(_) => (StatusCode::MISDIRECTED_REQUEST, "host"),
             Self::NotFound => (StatusCode::NOT_FOUND, "not-found"),
             Self::Method => (StatusCode::METHOD_NOT_ALLOWED, "method"),
             Self::NoRun(_) => (StatusCode::NOT_FOUND, "no-run"),
@@ -102,7 +117,10 @@ impl Problem {
             Self::TooLong(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too-long"),
             Self::Body(_) => (StatusCode::BAD_REQUEST, "body"),
             Self::Word(error) => of_word(error),
+            Self::NoContributor => (StatusCode::NOT_FOUND, "no-contributor"),
+            Self::NotHidden => (StatusCode::NOT_FOUND, "not-hidden"),
             Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+            Self::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
             Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "shutting-down"),
             Self::Timeout => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
             Self::Audit => (StatusCode::SERVICE_UNAVAILABLE, "audit"),

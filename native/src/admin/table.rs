@@ -137,6 +137,11 @@ pub(super) fn peers(list: &PeerList) -> String {
         let rows: Vec<_> = convicted.map(|peer| vec![peer.peer.clone(), peer.epoch.to_string()]).collect();
         let _ = write!(text, "\n{}", columns(&["convicted", "of epoch"], &rows));
     }
+    let hidden = list.hidden.as_deref().unwrap_or_default();
+    if !hidden.is_empty() {
+        let rows: Vec<_> = hidden.iter().map(|peer| vec![peer.peer.clone(), peer.name.clone()]).collect();
+        let _ = write!(text, "\n{}", columns(&["hidden", "name"], &rows));
+    }
     text
 }
 

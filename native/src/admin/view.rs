@@ -81,6 +81,8 @@ pub struct PeerList {
     pub blocked: Vec<BlockedView>,
     /// Who contributed something else than it said, and takes no more part.
     pub convicted: Vec<ConvictedView>,
+    /// Whose names are not shown; null while the database is not at hand.
+    pub hidden: Option<Vec<HiddenView>>,
 }
 
 /// A contributor with a session.
@@ -120,6 +122,15 @@ pub struct ConvictedView {
     pub peer: String,
     /// Of the contribution.
     pub epoch: u64,
+}
+
+/// A peer whose name the operator hides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HiddenView {
+    /// Peer id.
+    pub peer: String,
+    /// As it calls itself now; empty: not by a name.
+    pub name: String,
 }
 
 /// Answer of `GET /admin/v1/runs/{run}/checkpoints`.

@@ -15,13 +15,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::api::{
-    DeviceCount, EvaluationPoint, HistoryPoint, LIVE_STEPS_MAX, LiveProgress, RunStatus,
-};
+use barnraise_protocol::api::{DeviceCount, HistoryPoint, LIVE_STEPS_MAX, LiveProgress, RunStatus};
 use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join, Progress};
 use barnraise_protocol::gradient::Refusal;
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::RunDescription;
+use barnraise_swarm::history::last_evaluation;
 use barnraise_swarm::robust::{FAR_ROUNDS, FarOff, PeerOutcome, Verdict};
 use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundAction, Ticket};
 use barnraise_swarm::{Moment, PeerKey};
@@ -100,7 +99,8 @@ pub struct Core {
     waiting: HashMap<Ticket, Waiting>,
     started: Instant,
     unpublished_steps: VecDeque<HistoryPoint>,
-    unpublished_evaluation: Option<EvaluationPoint>,
+    /// Since the page was told.
+    has_evaluated: bool,
     /// Where others aggregate the run too.
     together: Option<Together>,
     /// Where somebody operates the run.
@@ -134,7 +134,7 @@ impl Core {
             waiting: HashMap::new(),
             started: Instant::now(),
             unpublished_steps: VecDeque::new(),
-            unpublished_evaluation: None,
+            has_evaluated: false,
             together: None,
             operating: None,
             collecting: Span::none(),
@@ -226,8 +226,7 @@ impl Core {
             CoreEvent::Evaluated { epoch, evaluation } => {
                 tracing::info!(epoch, accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
                 self.learner.on_evaluated(epoch, evaluation.accuracy);
-                let test_accuracy = evaluation.accuracy;
-                self.unpublished_evaluation = Some(EvaluationPoint { epoch, test_accuracy });
+                self.has_evaluated = true;
             }
             CoreEvent::Aggregator { peer, heard } => self.on_heard(peer, heard).await?,
             CoreEvent::Operator(asked) => self.on_word(asked).await?,
@@ -469,13 +468,16 @@ impl Core {
         let (progress, devices) = (self.progress(), self.devices());
         self.tell_all(&BackboneToContributor::Progress(progress));
         let steps: Vec<HistoryPoint> = self.unpublished_steps.drain(..).collect();
-        let evaluation = self.unpublished_evaluation.take();
-        let has_news = !steps.is_empty() || evaluation.is_some();
-        let live = LiveProgress { progress, steps, evaluation, devices: devices.clone() };
+        let has_news = std::mem::take(&mut self.has_evaluated) || !steps.is_empty();
         let history = self.learner.history().points();
+        let evaluation = last_evaluation(history);
+        let paused = self.operating.as_ref().and_then(Operating::paused_for).map(str::to_owned);
+        let live =
+            LiveProgress { progress, steps, evaluation, devices: devices.clone(), paused: paused.clone() };
         self.outputs.status.send_modify(|status| {
             status.progress = progress;
             status.devices = devices;
+            status.paused = paused;
             if has_news {
                 status.history = history.to_vec();
             }

@@ -29,7 +29,7 @@ use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::dht::progress::Progress as Standing;
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::dht::{Dht, DhtConfig};
-use barnraise_relay::server::operator_routes_with;
+use barnraise_relay::server::{HostNames, operator_routes_with};
 use barnraise_relay::{Node, NodeConfig, Routing, warn_about_open_files};
 use barnraise_swarm::PeerKey;
 use libp2p::identity::Keypair;
@@ -97,6 +97,9 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let readiness = Readiness::starting(shutdown.clone());
     let operator = operator_page(&config, &readiness, &shutdown).await?;
+    let storage = Storage::open(&config.storage.folder)?;
+    // The folder is this process's from here on: what another one noted there is stale.
+    operating::note_address(operator.as_ref().map(OperatorPage::address), &config.storage.folder)?;
     let (source, cache) = (config.data_source(), config.data_cache());
     let loaded = tokio::task::spawn_blocking(move || source.load(&cache));
     let dataset = loaded.await?.context("the data set cannot be had")?;
@@ -105,7 +108,6 @@ pub async fn run(
     let layout = learner::layout(&config, shards.manifest())?;
     readiness.done(Part::Data);
 
-    let storage = Storage::open(&config.storage.folder)?;
     let evidence = EvidenceStore::open(storage.clone()).await.context("evidence cannot be read")?;
     let objects = storage.clone();
     let kept = KeptStore::new(storage.clone());
@@ -126,6 +128,7 @@ pub async fn run(
         access.gate.convict(known.peer, known.epoch);
     }
     let rooms = rooms(&config, &access)?;
+    let invitations = access.authority.as_ref().map(|authority| authority.store().clone());
     let login = Login::new(&config.access, access.authority.as_ref())?;
     let signing_key = signing_key(&keypair)?;
     let node = start_node(&config, keypair).await?;
@@ -239,7 +242,8 @@ pub async fn run(
     let refreshing = tokio::spawn(refresh_addresses(node.clone(), outputs.status.clone(), shutdown.clone()));
     let http_state = HttpState::new(page, status, events.subscribe());
     let http_state = http_state.with_login(login).with_contributions(store).with_readiness(readiness.clone());
-    let run = SiteRun { http: http_state.with_models(model_files), is_listed: config.network.listed, rooms };
+    let http = http_state.with_models(model_files);
+    let run = SiteRun { http, is_listed: config.network.listed, rooms, invitations };
     drop(events);
     let (open, opened) = oneshot::channel();
     let (begin, begun) = oneshot::channel();
@@ -249,7 +253,6 @@ pub async fn run(
     }
     readiness.done(Part::Listeners);
     if let (Some(operator), Some(admin)) = (operator, admin) {
-        operating::note_address(operator.address(), &config.storage.folder)?;
         operator.show(operator_routes_with(node.clone(), metrics.registry()).merge(admin.routes()));
     }
     // It outlives the core, whose last words it writes down.
@@ -267,6 +270,9 @@ pub async fn run(
 
     let ended = core.run(heard, shutdown.cancelled()).await;
     shutdown.cancel();
+    if let Err(error) = operating::note_address(None, &config.storage.folder) {
+        tracing::warn!(%error, "the operator's address could not be taken back");
+    }
     stop_recording.cancel();
     drop(services);
     node.shutdown().await;
@@ -373,7 +379,8 @@ async fn operator_page(
 ) -> anyhow::Result<Option<OperatorPage>> {
     let Some(address) = config.network.operator else { return Ok(None) };
     let timeout = config.network.http_timeout.max(OPERATOR_PATIENCE_MIN);
-    OperatorPage::open(address, timeout, readiness.clone(), stop.clone()).await.map(Some)
+    let names = HostNames::new("operator_names", &config.network.operator_names);
+    OperatorPage::open(address, names, timeout, readiness.clone(), stop.clone()).await.map(Some)
 }
 
 async fn start_node(config: &RunConfig, keypair: Keypair) -> anyhow::Result<Node> {
@@ -440,6 +447,7 @@ fn outputs(
         },
         history: learner.history().points().to_vec(),
         devices: Vec::new(),
+        paused: None,
     };
     let (status, status_reader) = watch::channel(status);
     let (events, _) = broadcast::channel(LIVE_EVENTS);

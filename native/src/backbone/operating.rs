@@ -1,5 +1,6 @@
 //! Puts the parts together by which a backbone is operated: what was said before, the admin API, and where it is found.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -37,11 +38,20 @@ pub(super) fn admin(folder: &Path, run: Run) -> anyhow::Result<Admin> {
     Ok(Admin::new(vec![run], token, audit))
 }
 
-/// Where the operator is served stands in the run's folder, for the commands that look for it.
-pub(super) fn note_address(address: SocketAddr, folder: &Path) -> anyhow::Result<()> {
+/// Where the operator is served stands in the run's folder, for the commands that look for it; where nobody is served,
+/// nothing does, not even what a crash left.
+pub(super) fn note_address(address: Option<SocketAddr>, folder: &Path) -> anyhow::Result<()> {
+    let file = folder.join(ADDRESS_FILE);
+    let Some(address) = address else {
+        return match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("{}", file.display()))
+            }
+            _ => Ok(()),
+        };
+    };
     if !address.ip().is_loopback() {
         tracing::warn!(%address, "the operator's address is plain HTTP and open to other machines: keep it inside");
     }
-    let file = folder.join(ADDRESS_FILE);
     std::fs::write(&file, format!("{address}\n")).with_context(|| format!("{}", file.display()))
 }

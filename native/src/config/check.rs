@@ -7,6 +7,7 @@ use std::time::Duration;
 use barnraise_learning::OptimizerSpec;
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::run::{CompressionError, ModelKind};
+use barnraise_relay::server::is_host_name;
 use libp2p::multiaddr::Protocol;
 
 use super::{Invalid, NetworkSection, RunConfig, RunSection, StorageSection};
@@ -70,6 +71,10 @@ fn network(network: &NetworkSection) -> Result<(), Invalid> {
     let name = "network.http_requests_per_address_and_minute";
     Invalid::check_range(name, per_minute, 60..=10_000_000)?;
     Invalid::check_range("network.contributors_max", network.contributors_max, 1..=1_000_000)?;
+    for name in &network.operator_names {
+        let want = "each is a name without a port, such as \"backbone.internal\"";
+        Invalid::check("network.operator_names", is_host_name(name), want, format!("{name:?}"))?;
+    }
     for relay in &network.relays {
         let good = matches!(relay.iter().last(), Some(Protocol::P2p(_)));
         Invalid::check("network.relays", good, "each ends with /p2p/<peer id>", relay)?;
@@ -236,7 +241,7 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, Break); 50] = [
+        let cases: [(&str, Break); 51] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
@@ -298,6 +303,7 @@ mod tests {
             ("storage.keep_models", |c| c.storage.keep_models = vec![Duration::from_secs(60); 9]),
             ("run.license", |c| c.run.license = Some("two words".into())),
             ("network.listen", |c| c.network.listen.clear()),
+            ("network.operator_names", |c| c.network.operator_names = vec!["backbone:8082".into()]),
             ("evaluation.every_epochs", |c| c.evaluation.every_epochs = 0),
             ("limits.connections", |c| c.limits.connections = 0),
             ("limits.block_duration", |c| c.limits.block_duration = Duration::ZERO),

@@ -22,6 +22,8 @@ const QUEUE: usize = 1024;
 /// Peers whose first contribution is waited for, and how often it is looked for.
 const NEWCOMERS_MAX: usize = 1024;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Hidden names that are listed.
+const HIDDEN_MAX: i64 = 1000;
 
 type Told = (PeerId, Option<DisplayName>);
 
@@ -99,6 +101,39 @@ impl Store {
         let n_changed = changes.execute(upsert, &values).await?;
         changes.commit().await?;
         Ok(n_changed > 0)
+    }
+
+    /// Whether the name of `peer` is hidden from now on, whatever it calls itself. Returns whether there is anything to
+    /// hide or to show: a peer that has contributed nothing has no name, and one whose name is shown is not shown again.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub async fn set_hidden(&self, peer: PeerId, is_hidden: bool) -> Result<bool, StoreError> {
+        let peer = peer.to_string();
+        let hide = "INSERT INTO names (run_id, peer, name, changed_at, is_hidden) SELECT $1, $2, '', 0, 1 \
+            WHERE EXISTS (SELECT 1 FROM contributors WHERE run_id = $1 AND peer = $2) \
+            ON CONFLICT (run_id, peer) DO UPDATE SET is_hidden = 1";
+        let show = "UPDATE names SET is_hidden = 0 WHERE run_id = $1 AND peer = $2 AND is_hidden <> 0";
+        let mut changes = self.database.begin().await?;
+        let values = [Value::Text(&self.run_id), Value::Text(&peer)];
+        let n_changed = changes.execute(if is_hidden { hide } else { show }, &values).await?;
+        changes.commit().await?;
+        // What was just answered holds no longer.
+        *self.shown.lock().await = None;
+        Ok(n_changed > 0)
+    }
+
+    /// Peers whose names are hidden, with the names: the first thousand.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn hidden_names(&self) -> Result<Vec<(String, String)>, StoreError> {
+        let select =
+            "SELECT peer, name FROM names WHERE run_id = $1 AND is_hidden <> 0 ORDER BY peer LIMIT $2";
+        let names: Vec<(String, String)> = on!(&self.database, pool => {
+            sqlx::query_as(select).bind(&self.run_id).bind(HIDDEN_MAX).fetch_all(pool).await?
+        });
+        Ok(names)
     }
 
     /// The place of a peer with so many samples, from 1; `None` where it is below [`RANK_MAX`] or has no place.

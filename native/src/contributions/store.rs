@@ -143,7 +143,7 @@ pub struct Store {
     pub(super) database: Database,
     pub(super) run_id: String,
     aggregator: String,
-    shown: Arc<Mutex<Option<(Instant, Question, Contributions)>>>,
+    pub(super) shown: Arc<Mutex<Option<(Instant, Question, Contributions)>>>,
 }
 
 /// Of some contributions.

@@ -3,6 +3,8 @@
 //! A new checkpoint never touches an older one, so a crash while it is written leaves the one before
 //! whole. Which is the newest usable one is found out at start-up, by reading.
 
+mod line;
+
 use std::collections::BTreeMap;
 
 use barnraise_protocol::api::HistoryPoint;
@@ -92,6 +94,17 @@ pub enum CheckpointError {
         /// Encoded size.
         got: u64,
     },
+    /// An operator went back, and nothing of since then can be read.
+    #[error(
+        "no checkpoint since the run went back is whole, nor is the one that it went back to, {path}: {reason}; restore \
+         the folder from a backup, or take that file away to go on from what was rolled back"
+    )]
+    Line {
+        /// The object.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The folder belongs to another run.
     #[error("{path} is of run `{got}`, this is run `{want}`: choose another [storage] folder")]
     Run {
@@ -145,53 +158,56 @@ impl Checkpoints {
     /// so that a damaged newest checkpoint costs no accepted contribution.
     pub async fn save(&self, checkpoint: &Checkpoint) -> Result<u64, CheckpointError> {
         let epoch = checkpoint.epoch;
-        let bytes = encode(checkpoint).map_err(|source| CheckpointError::Encode { epoch, source })?;
-        if bytes.len() as u64 > CHECKPOINT_BYTES_MAX {
-            return Err(CheckpointError::TooLarge { epoch, got: bytes.len() as u64 });
-        }
-        self.storage.put(&object_path(epoch), bytes).await?;
+        self.write(&object_path(epoch), checkpoint).await?;
         let mut found = self.list().await?;
         while found.len() > self.n_kept {
             let (_, oldest) = found.remove(0);
             self.storage.delete(&oldest).await?;
         }
+        self.forget_begin(&found).await?;
         Ok(found.first().map_or(epoch, |(oldest, _)| (*oldest).min(epoch)))
     }
 
-    /// Finds the newest checkpoint that is whole; damaged ones are moved to `checkpoints/corrupt/`.
+    async fn write(&self, path: &ObjectPath, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        let epoch = checkpoint.epoch;
+        let bytes = encode(checkpoint).map_err(|source| CheckpointError::Encode { epoch, source })?;
+        if bytes.len() as u64 > CHECKPOINT_BYTES_MAX {
+            return Err(CheckpointError::TooLarge { epoch, got: bytes.len() as u64 });
+        }
+        Ok(self.storage.put(path, bytes).await?)
+    }
+
+    /// Finds the newest checkpoint that is whole and was not rolled back; damaged ones are moved to
+    /// `checkpoints/corrupt/`.
     ///
     /// # Errors
+    /// [`CheckpointError::Line`] where nothing of since a rollback is whole.
     /// [`CheckpointError::Run`] and [`CheckpointError::Model`] where the newest whole one belongs to
     /// something else: it is left alone.
     pub async fn load_latest(&self, run_id: &str, model: &ModelSpec) -> Result<Loaded, CheckpointError> {
         let mut set_aside = Vec::new();
-        for (_, path) in self.list().await?.into_iter().rev() {
-            let checkpoint = match self.read(&path).await? {
-                Ok(checkpoint) => checkpoint,
+        for (_, path) in self.of_line().await?.into_iter().rev() {
+            match self.read(&path).await? {
+                Ok(checkpoint) => {
+                    let checkpoint = Some(fitting(checkpoint, &path, run_id, model)?);
+                    return Ok(Loaded { checkpoint, set_aside });
+                }
                 Err(reason) => {
                     let name = path.filename().unwrap_or_default();
                     let moved_to = ObjectPath::from_iter([FOLDER, CORRUPT, name]);
                     set_aside.push(self.storage.set_aside(&path, &moved_to, reason).await?);
-                    continue;
                 }
-            };
-            let path = path.to_string();
-            if checkpoint.run_id != run_id {
-                return Err(CheckpointError::Run { path, want: run_id.to_owned(), got: checkpoint.run_id });
             }
-            if checkpoint.model != *model {
-                let (want, got) = (Box::new(model.clone()), Box::new(checkpoint.model));
-                return Err(CheckpointError::Model { path, want, got });
-            }
-            return Ok(Loaded { checkpoint: Some(checkpoint), set_aside });
         }
-        Ok(Loaded { checkpoint: None, set_aside })
+        let begin = self.load_begin().await?;
+        let checkpoint = begin.map(|(path, checkpoint)| fitting(checkpoint, &path, run_id, model));
+        Ok(Loaded { checkpoint: checkpoint.transpose()?, set_aside })
     }
 
     /// The newest checkpoint whose epoch is a multiple of `every`, or else the newest one: peers that aggregate a run
     /// together have the same ones then. `None` where there is none that is whole.
     pub async fn load_shared(&self, every: u64) -> Result<Option<Checkpoint>, CheckpointError> {
-        let mut found = self.list().await?;
+        let mut found = self.of_line().await?;
         found.sort_by_key(|(epoch, _)| (epoch.is_multiple_of(every), *epoch));
         for (_, path) in found.into_iter().rev() {
             if let Ok(checkpoint) = self.read(&path).await? {
@@ -222,16 +238,6 @@ impl Checkpoints {
         Ok(self.storage.open_object(&object_path(epoch), CHECKPOINT_BYTES_MAX).await?)
     }
 
-    /// Takes all checkpoints of `epoch` and later out of the way: another line of models is followed from there on.
-    pub async fn take_back(&self, epoch: u64, reason: &str) -> Result<(), CheckpointError> {
-        for (_, path) in self.list().await?.into_iter().filter(|(of, _)| *of >= epoch) {
-            let name = path.filename().unwrap_or_default();
-            let moved_to = ObjectPath::from_iter([FOLDER, CORRUPT, name]);
-            self.storage.set_aside(&path, &moved_to, reason.to_owned()).await?;
-        }
-        Ok(())
-    }
-
     /// The inner error is damage, the outer one a store that does not answer.
     async fn read(&self, path: &ObjectPath) -> Result<Result<Checkpoint, String>, CheckpointError> {
         match self.storage.get(path, CHECKPOINT_BYTES_MAX).await {
@@ -247,6 +253,24 @@ impl Checkpoints {
         let (objects, _) = self.storage.list_level(&ObjectPath::from(FOLDER)).await?;
         Ok(objects.into_iter().filter_map(|path| Some((epoch_of(&path)?, path))).collect())
     }
+}
+
+/// The checkpoint, if it is of this run and model.
+fn fitting(
+    checkpoint: Checkpoint,
+    path: &ObjectPath,
+    run_id: &str,
+    model: &ModelSpec,
+) -> Result<Checkpoint, CheckpointError> {
+    let path = path.to_string();
+    if checkpoint.run_id != run_id {
+        return Err(CheckpointError::Run { path, want: run_id.to_owned(), got: checkpoint.run_id });
+    }
+    if checkpoint.model != *model {
+        let (want, got) = (Box::new(model.clone()), Box::new(checkpoint.model));
+        return Err(CheckpointError::Model { path, want, got });
+    }
+    Ok(checkpoint)
 }
 
 fn epoch_of(path: &ObjectPath) -> Option<u64> {
@@ -320,13 +344,13 @@ mod tests {
 
     use super::*;
 
-    const RUN: &str = "test-run";
+    pub(super) const RUN: &str = "test-run";
 
-    fn model() -> ModelSpec {
+    pub(super) fn model() -> ModelSpec {
         ModelSpec { kind: ModelKind::LeNet, seed: 7 }
     }
 
-    fn checkpoint(epoch: u64) -> Checkpoint {
+    pub(super) fn checkpoint(epoch: u64) -> Checkpoint {
         Checkpoint {
             run_id: RUN.into(),
             model: model(),
@@ -344,7 +368,7 @@ mod tests {
         }
     }
 
-    async fn latest(checkpoints: &Checkpoints) -> Loaded {
+    pub(super) async fn latest(checkpoints: &Checkpoints) -> Loaded {
         checkpoints.load_latest(RUN, &model()).await.unwrap()
     }
 

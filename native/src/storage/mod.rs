@@ -9,9 +9,10 @@ pub mod journal;
 pub mod owed;
 pub mod sealed;
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -23,6 +24,9 @@ use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayloa
 
 /// Name of the file whose lock says that a process uses the folder.
 const LOCK_FILE: &str = "lock";
+
+/// Whoever only looks whether a folder is in use holds its lock for less than that.
+const LOOK_MAX: Duration = Duration::from_millis(50);
 
 /// Why something could not be stored or read back.
 #[derive(Debug, thiserror::Error)]
@@ -109,12 +113,17 @@ impl Storage {
             .write(true)
             .open(folder.join(LOCK_FILE))
             .map_err(|source| fail("open its lock file", source))?;
-        match lock.try_lock() {
+        let mut locked = lock.try_lock();
+        if matches!(locked, Err(TryLockError::WouldBlock)) {
+            std::thread::sleep(LOOK_MAX);
+            locked = lock.try_lock();
+        }
+        match locked {
             Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => {
+            Err(TryLockError::WouldBlock) => {
                 return Err(StorageError::Locked { folder: folder.to_owned() });
             }
-            Err(std::fs::TryLockError::Error(source)) => return Err(fail("lock it", source)),
+            Err(TryLockError::Error(source)) => return Err(fail("lock it", source)),
         }
         storage._lock = Some(Arc::new(lock));
         // Nobody else writes here now, so what looks like an unfinished upload is one.
@@ -244,6 +253,16 @@ impl Storage {
     }
 }
 
+/// Whether a process uses a folder by [`Storage::open`]; nothing where that cannot be seen from here.
+pub fn is_in_use(folder: &Path) -> Option<bool> {
+    let lock = File::open(folder.join(LOCK_FILE)).ok()?;
+    match lock.try_lock_shared() {
+        Ok(()) => Some(false),
+        Err(TryLockError::WouldBlock) => Some(true),
+        Err(TryLockError::Error(_)) => None,
+    }
+}
+
 /// Makes names within a folder last. Windows has no such call and needs none.
 fn sync_folder(folder: &Path) -> std::io::Result<()> {
     if cfg!(windows) {
@@ -299,12 +318,15 @@ mod tests {
     #[test]
     fn a_second_user_of_the_folder_is_refused_until_the_first_is_gone() {
         let folder = tempfile::tempdir().unwrap();
+        assert_eq!(is_in_use(folder.path()), None, "nobody was ever here");
         let first = Storage::open(folder.path()).unwrap();
+        assert_eq!(is_in_use(folder.path()), Some(true));
         assert!(matches!(Storage::open(folder.path()), Err(StorageError::Locked { .. })));
         let clone = first.clone();
         drop(first);
         assert!(matches!(Storage::open(folder.path()), Err(StorageError::Locked { .. })));
         drop(clone);
+        assert_eq!((is_in_use(folder.path()), is_in_use(folder.path())), (Some(false), Some(false)));
         Storage::open(folder.path()).unwrap();
     }
 

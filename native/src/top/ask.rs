@@ -201,7 +201,13 @@ mod tests {
                 break;
             }
         }
-        let live = LiveProgress { progress: progress(21), steps: vec![], evaluation: None, devices: vec![] };
+        let live = LiveProgress {
+            progress: progress(21),
+            steps: vec![],
+            evaluation: None,
+            devices: vec![],
+            paused: None,
+        };
         let body = match line.split(' ').nth(1).unwrap() {
             "/api/run" => serde_json::to_string(&described()).unwrap(),
             "/api/events" => {

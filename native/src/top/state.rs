@@ -52,6 +52,7 @@ struct Known {
     id: String,
     progress: Progress,
     devices: Vec<DeviceCount>,
+    paused: Option<String>,
     losses: VecDeque<f32>,
     accuracies: VecDeque<f32>,
     newest_loss: u64,
@@ -75,6 +76,8 @@ pub(super) struct Run<'a> {
     pub(super) id: &'a str,
     pub(super) progress: Progress,
     pub(super) devices: &'a [DeviceCount],
+    /// Why its operator has paused it.
+    pub(super) paused: Option<&'a str>,
     pub(super) losses: &'a VecDeque<f32>,
     pub(super) accuracies: &'a VecDeque<f32>,
 }
@@ -111,13 +114,14 @@ impl State {
     }
 
     fn on_run(&mut self, now: Duration, status: RunStatus) {
-        let RunStatus { run, progress, history, devices, .. } = status;
+        let RunStatus { run, progress, history, devices, paused, .. } = status;
         let mut known = Known {
             at: now,
             title: run.title,
             id: run.run_id,
             progress,
             devices,
+            paused,
             losses: VecDeque::new(),
             accuracies: VecDeque::new(),
             newest_loss: 0,
@@ -134,6 +138,7 @@ impl State {
         known.at = now;
         known.progress = live.progress;
         known.devices.clone_from(&live.devices);
+        known.paused.clone_from(&live.paused);
         live.steps.iter().for_each(|point| known.on_point(point));
         if let Some(evaluation) = live.evaluation {
             known.on_accuracy(evaluation.epoch, evaluation.test_accuracy);
@@ -177,6 +182,7 @@ impl State {
             id: &known.id,
             progress: known.progress,
             devices: &known.devices,
+            paused: known.paused.as_deref(),
             losses: &known.losses,
             accuracies: &known.accuracies,
         })
@@ -308,6 +314,7 @@ pub(super) mod tests {
             progress: progress(20),
             history: (1..=20).map(point).collect(),
             devices: vec![device(DeviceKind::BrowserWebGpu, 2), device(DeviceKind::NativeCpu, 1)],
+            paused: None,
         }
     }
 
@@ -349,11 +356,13 @@ pub(super) mod tests {
             steps: vec![point(20), point(21), point(22)],
             evaluation: Some(EvaluationPoint { epoch: 22, test_accuracy: 0.9 }),
             devices: vec![],
+            paused: Some("new data".into()),
         };
         state.on_heard(2 * SECOND, Heard::Live(live));
         let run = state.run().unwrap();
         assert_eq!((run.losses.len(), run.accuracies.len(), run.progress.epoch), (22, 11, 22));
         assert!(run.devices.is_empty());
+        assert_eq!(run.paused, Some("new data"));
     }
 
     #[test]
@@ -378,7 +387,13 @@ pub(super) mod tests {
     #[test]
     fn changes_before_the_run_is_known_wait_for_it() {
         let mut state = State::new("http://h", false);
-        let live = LiveProgress { progress: progress(1), steps: vec![], evaluation: None, devices: vec![] };
+        let live = LiveProgress {
+            progress: progress(1),
+            steps: vec![],
+            evaluation: None,
+            devices: vec![],
+            paused: None,
+        };
         state.on_heard(SECOND, Heard::Live(live));
         assert!(!state.has_run() && state.stale(100 * SECOND).is_none());
     }

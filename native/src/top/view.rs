@@ -100,13 +100,17 @@ impl View<'_> {
     fn status(&self) -> Ranked<'_> {
         let trouble = self.state.trouble().unwrap_or_default();
         let address = self.state.address();
+        let paused = self.state.run().and_then(|run| run.paused);
         let (text, colour) = match (self.state.has_run(), self.state.stale(self.now)) {
             (false, _) if trouble.is_empty() => (format!("asking {address}"), Color::Yellow),
             (false, _) => (trouble.to_owned(), Color::Red),
             (true, Some(age)) => {
                 (format!("stale: nothing heard for {} s  {trouble}", age.as_secs()), Color::Red)
             }
-            (true, None) => (format!("live  {address}"), Color::Green),
+            (true, None) => match paused {
+                Some(reason) => (format!("paused by its operator: {reason}  {address}"), Color::Yellow),
+                None => (format!("live  {address}"), Color::Green),
+            },
         };
         Ranked(0, Row::Text(Line::styled(text, Style::new().fg(colour))))
     }
@@ -314,7 +318,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::super::state::Heard;
-    use super::super::state::tests::known;
+    use super::super::state::tests::{known, status as described};
     use super::super::text;
     use super::*;
 
@@ -400,6 +404,16 @@ mod tests {
     fn without_an_operators_page_nothing_is_said_of_links() {
         let shown = frame(&known(), SECOND, 80, 24);
         assert!(!shown.contains("links") && !shown.contains("misdeeds"), "{shown}");
+    }
+
+    #[test]
+    fn a_pause_is_said_with_its_reason() {
+        let mut state = known();
+        assert!(frame(&state, SECOND, 80, 24).contains("live  http://"));
+        let mut status = described();
+        status.paused = Some("new data".into());
+        state.on_heard(SECOND, Heard::Run(Box::new(status)));
+        assert!(frame(&state, SECOND, 80, 24).contains("paused by its operator: new data"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use serde::{Deserialize, Serialize};
 
+use super::host::is_host_name;
 use crate::config_file::{ConfigFileError, Invalid, Located, Place, parse_config, read_config};
 use crate::dht::DhtLimits;
 use crate::environment::{Environment, EnvironmentError};
@@ -38,6 +39,8 @@ pub struct RelayConfig {
 pub struct NetworkSection {
     /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password.
     pub http: SocketAddr,
+    /// Names by which that is asked for, beside `localhost` and addresses in digits.
+    pub http_names: Vec<String>,
     /// libp2p addresses.
     pub listen: Vec<Multiaddr>,
     /// Addresses that are told to others beside those that are found out.
@@ -88,6 +91,7 @@ impl Default for NetworkSection {
         let host = || Multiaddr::empty().with(Protocol::Ip4(Ipv4Addr::UNSPECIFIED));
         Self {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 8081)),
+            http_names: Vec::new(),
             listen: vec![
                 host().with(Protocol::Udp(4101)).with(Protocol::QuicV1).with(Protocol::WebTransport),
                 host().with(Protocol::Udp(4102)).with(Protocol::QuicV1),
@@ -142,6 +146,10 @@ impl RelayConfig {
     fn validate(&self) -> Result<(), Invalid> {
         let (listen, relay) = (&self.network.listen, &self.relay);
         Invalid::check("network.listen", !listen.is_empty(), "at least one address", "[]")?;
+        for name in &self.network.http_names {
+            let want = "each is a name without a port, such as \"relay.internal\"";
+            Invalid::check("network.http_names", is_host_name(name), want, format!("{name:?}"))?;
+        }
         self.limits.validate()?;
         self.dht.validate()?;
         let (bytes, duration) = (relay.circuit_bytes, relay.circuit_duration);
@@ -182,6 +190,7 @@ mod tests {
                 "[network]\nlisten = []",
                 "relay.toml, line 2, column 1: network.listen = []: at least one address",
             ),
+            ("[network]\nhttp_names = [\"relay:8081\"]", "http_names = \"relay:8081\": each is a name"),
             ("[limits]\nconnection = 3", "connections_per_peer"),
             ("[relay]\ncircuit_bytes = \"0 B\"", "relay.circuit_bytes"),
             ("[limits]\nstreams_per_connection = 1", "limits.streams_per_connection = 1: 8 to 1000000"),

@@ -4,6 +4,7 @@
 
 mod command;
 mod config;
+mod host;
 mod http;
 
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::command::{CommandError, operator_page, page_address, run_file};
 pub use self::config::{EXAMPLE, NetworkSection, RelayConfig, RelayConfigError};
+pub use self::host::{HostNames, WrongHost, is_host_name};
 pub use self::http::{operator_routes, operator_routes_with};
 use crate::dht::{Dht, DhtConfig};
 use crate::identity::{IdentityError, load_or_create_keypair};
@@ -81,7 +83,8 @@ pub async fn run(
     let here = Listening { http: http.local_addr().map_err(http_error)?, addresses: node.addresses() };
     // Whoever asked may have stopped listening for the answer.
     let _ = listening.send(here);
-    let served = axum::serve(http, operator_routes(node.clone()))
+    let names = HostNames::new("http_names", &config.network.http_names);
+    let served = axum::serve(http, names.guard(operator_routes(node.clone())))
         .with_graceful_shutdown(shutdown.cancelled_owned())
         .await;
     node.shutdown().await;

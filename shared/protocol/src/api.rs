@@ -3,8 +3,8 @@
 //! `GET /api/run` answers [`RunStatus`]; `GET /api/events` is a stream of server-sent events named
 //! `progress`, each a [`LiveProgress`]; `GET /api/contributions` answers [`Contributions`]. In an open run `GET /api/models`
 //! answers [`Models`], and `/api/model.safetensors` and `/api/model-card.md` are the model itself. Where several runs are
-//! served together, all of these are below `/run/<id>`; `GET /api/runs` answers [`Runs`], and `GET /api/rooms/<code>` a
-//! [`Room`].
+//! served together, all of these are below `/run/<id>`; `GET /api/runs` answers [`Runs`], `GET /api/rooms/<code>` a
+//! [`Room`], and `GET /api/invitations/<SHA-256 of a code>` an [`Invited`].
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,9 @@ pub struct RunStatus {
     pub history: Vec<HistoryPoint>,
     /// Contributors by device.
     pub devices: Vec<DeviceCount>,
+    /// Why the operator has paused it, while that is so: no step is made, and contributors wait.
+    #[serde(default)]
+    pub paused: Option<String>,
 }
 
 /// Most points in [`RunStatus::history`].
@@ -72,10 +75,14 @@ pub struct LiveProgress {
     pub progress: Progress,
     /// The steps since the last event, oldest first, at most [`LIVE_STEPS_MAX`].
     pub steps: Vec<HistoryPoint>,
-    /// The newest evaluation since the last event; it is of a step that was made a while ago.
+    /// The newest evaluation, in every event, so that whoever missed one has it too: the accuracy of `progress` is always
+    /// one of the curve. It is of a step that was made a while ago.
     pub evaluation: Option<EvaluationPoint>,
     /// Contributors by device.
     pub devices: Vec<DeviceCount>,
+    /// As in [`RunStatus::paused`].
+    #[serde(default)]
+    pub paused: Option<String>,
 }
 
 /// Most contributors in one [`Contributions`].
@@ -243,6 +250,9 @@ pub struct RunSummary {
     pub n_contributors: u32,
     /// Accuracy on the held-out test set, 0 to 1, where it was evaluated.
     pub test_accuracy: Option<f32>,
+    /// Whether the operator has paused it: contributors wait.
+    #[serde(default)]
+    pub is_paused: bool,
 }
 
 /// What a run learns from, in a word.
@@ -253,6 +263,13 @@ pub enum DataKind {
     Images,
     /// Text.
     Text,
+}
+
+/// Answer of `GET /api/invitations/<SHA-256 of a code>`: where the code of an invitation lets somebody in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invited {
+    /// The run.
+    pub run: String,
 }
 
 /// Answer of `GET /api/rooms/<code>`: where the code of a room lets somebody in.

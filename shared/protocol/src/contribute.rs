@@ -14,6 +14,9 @@ pub const PROTOCOL: &str = "/barnraise/contribute/3";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
 
+/// What [`BackboneToContributor::Refused`] begins with where the operator has paused the run; the reason follows.
+pub const PAUSED: &str = "the run is paused: ";
+
 /// Most addresses of other backbones that are told, and the longest of them, in bytes.
 pub const ELSEWHERE_MAX: usize = 16;
 /// See [`ELSEWHERE_MAX`].
@@ -90,7 +93,7 @@ pub enum BackboneToContributor {
     /// How the run stands; a few times a second at most.
     Progress(Progress),
     /// Something the contributor sent was refused, or nothing is wanted for now, as in a run that its operator has
-    /// paused; for people to read. The session goes on unless the stream ends.
+    /// paused ([`PAUSED`]); for people to read. The session goes on unless the stream ends.
     Refused(String),
     /// Where the other backbones of the run are, for when this one is away: at most [`ELSEWHERE_MAX`] multiaddresses,
     /// each of at most [`ADDRESS_BYTES_MAX`] bytes and with a peer id. Replaces what was told before.

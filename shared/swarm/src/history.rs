@@ -2,7 +2,7 @@
 //!
 //! The backbone keeps it and the page draws it. Pure data; never drops the newest point.
 
-use barnraise_protocol::api::{HISTORY_POINTS_MAX, HistoryPoint};
+use barnraise_protocol::api::{EvaluationPoint, HISTORY_POINTS_MAX, HistoryPoint};
 
 /// Points of a run, oldest first, at most [`HISTORY_POINTS_MAX`].
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -31,7 +31,7 @@ impl History {
 
     /// The newest accuracy there is.
     pub fn last_accuracy(&self) -> Option<f32> {
-        self.points.iter().rev().find_map(|point| point.test_accuracy)
+        last_evaluation(&self.points).map(|evaluation| evaluation.test_accuracy)
     }
 
     /// Adds the point of a step. A point at or before the newest one means that the run went back to a
@@ -79,6 +79,14 @@ impl History {
     }
 }
 
+/// The newest accuracy among points, the oldest first, and the point that has it.
+pub fn last_evaluation(points: &[HistoryPoint]) -> Option<EvaluationPoint> {
+    points
+        .iter()
+        .rev()
+        .find_map(|point| Some(EvaluationPoint { epoch: point.epoch, test_accuracy: point.test_accuracy? }))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -117,6 +125,9 @@ mod tests {
         history.set_accuracy(1, 0.3);
         let accuracies: Vec<_> = history.points().iter().map(|point| point.test_accuracy).collect();
         assert_eq!(accuracies, [Some(0.1), Some(0.3), None]);
+        let newest = EvaluationPoint { epoch: 1, test_accuracy: 0.3 };
+        assert_eq!((last_evaluation(history.points()), history.last_accuracy()), (Some(newest), Some(0.3)));
+        assert_eq!(last_evaluation(&[point(1)]), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Several runs at one address: the list, the way into one and back, and the code of a room.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
 
 use super::looks::Looks;
@@ -95,6 +95,16 @@ async fn the_list_leads_to_a_run_and_back_and_a_code_leads_into_one_that_is_not_
     tab.until("doing() !== 'asking'", SOON).await?;
     tab.click("#toggle").await?;
     tab.until("value('accepted') >= 1", LONG).await?;
+
+    // A link of an invitation from when the run was alone here; and one that nobody here knows.
+    let link = world.run(&["invite", "--config", &class]).await?;
+    let code = link.trim().split_once("#invitation=").context("a link")?.1.to_owned();
+    tab.goto(&format!("{page}/#invitation={code}")).await?;
+    let led = format!("location.pathname === '/run/class/' && location.hash === '#invitation={code}'");
+    tab.until(&led, SOON).await?;
+    tab.goto(&format!("{page}/#invitation=nonsense")).await?;
+    tab.until("text('invited').includes('Choose the one that you were invited to')", SOON).await?;
+    ensure!(tab.read("location.pathname").await? == "/runs/", "it is led nowhere");
     Ok(())
 }
 

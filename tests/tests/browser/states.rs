@@ -272,3 +272,31 @@ async fn runs_of_other_kinds_look_right_too() -> Result<()> {
     looks.at(&tab, "without-labels").await?;
     looks.end()
 }
+
+#[tokio::test]
+async fn a_run_that_its_operator_paused_says_so_to_everybody() -> Result<()> {
+    let _turn = turn().await;
+    let mut looks = Looks::begin().await?;
+    let mut world = world(&format!("{QUICK}\n[network]\noperator = \"127.0.0.1:0\"\n"))?;
+    let backbone = world.backbone().await?;
+    let tab = contributor(&backbone, "halted", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until("value('accepted') >= 1", LONG).await?;
+    world.command(&["run", "pause", "--reason", "the data is looked at"]).await?;
+    tab.until("doing() === 'halted' && text('activity').includes('goes on by itself')", SOON).await?;
+    looks.at(&tab, "halted").await?;
+    tab.click("#toggle").await?;
+    tab.until("doing() === 'halted' && text('activity').includes('A tab that starts now waits')", SOON)
+        .await?;
+    tab.goto(&format!("{}/runs/", backbone.page())).await?;
+    tab.until("text('runs').includes('The operator has paused this run')", SOON).await?;
+    looks.at(&tab, "halted-run-in-the-list").await?;
+    // Whoever comes meanwhile waits, and is there when it goes on.
+    tab.goto(&format!("{}/?autostart=1&device=cpu", backbone.page())).await?;
+    tab.until("doing() === 'halted' && text('activity').includes('goes on by itself')", SOON).await?;
+    let paused = backbone.status().await?;
+    ensure!(paused.progress.n_contributors == 1, "{:?}", paused.progress);
+    world.command(&["run", "resume"]).await?;
+    tab.until("doing() !== 'halted'", SOON).await?;
+    backbone.wait_for_epoch(paused.progress.epoch + 1).await?;
+    looks.end()
+}

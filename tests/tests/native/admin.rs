@@ -46,6 +46,8 @@ async fn a_pause_is_told_keeps_what_was_given_and_holds_over_a_crash() {
     let backbone = world.backbone().await.unwrap();
     // It is back, and delivered whatever it had.
     backbone.wait_for("the contributor is back", |progress| progress.n_contributors == 1).await.unwrap();
+    let told = backbone.status().await.unwrap().paused;
+    assert_eq!(told.as_deref(), Some("the data is looked at"), "visitors hear of it, too");
     let text = world.command(&["run", "show"]).await.unwrap();
     assert!(text.contains("Paused since") && text.contains("the data is looked at"), "{text}");
     let after = view(&mut world, &["show"]).await;
@@ -53,6 +55,7 @@ async fn a_pause_is_told_keeps_what_was_given_and_holds_over_a_crash() {
     let resumed = view(&mut world, &["resume"]).await;
     assert_eq!(resumed.state, RunState::Training);
     backbone.wait_for_epoch(paused.epoch + 2).await.unwrap();
+    assert_eq!(backbone.status().await.unwrap().paused, None);
     joined.interrupt().unwrap();
     let given = joined.end().await.unwrap();
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
@@ -87,6 +90,15 @@ async fn a_run_goes_back_to_a_checkpoint_as_a_later_epoch_with_all_credit_kept()
     let backbone = world.backbone().await.unwrap();
     let (epoch, values) = parameters(&backbone).await;
     assert!(epoch == back.epoch && values == good, "a crash right afterwards changes nothing");
+    backbone.kill().await.unwrap();
+    let newest = world.storage().join(format!("checkpoints/{:012}.ckpt", back.epoch));
+    std::fs::write(&newest, b"damaged").unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let (epoch, values) = parameters(&backbone).await;
+    assert!(
+        epoch == back.epoch && values == good,
+        "what was rolled back does not come back by a damaged file"
+    );
     view(&mut world, &["resume"]).await;
     backbone.wait_for_epoch(back.epoch + 2).await.unwrap();
     joined.interrupt().unwrap();
@@ -199,6 +211,24 @@ async fn one_of_several_backbones_says_what_it_cannot_do_alone() {
     }
     let alone = view(&mut world, &["pause", "--reason", "r", "--alone"]).await;
     assert_eq!((alone.state, alone.n_other_backbones), (RunState::Paused, 1));
+}
+
+#[tokio::test]
+async fn a_backbone_that_is_gone_is_said_to_be_not_running() {
+    let mut world = World::new(&operated()).unwrap();
+    let address = world.storage().join("operator.address");
+    let backbone = world.backbone().await.unwrap();
+    view(&mut world, &["show"]).await;
+    backbone.kill().await.unwrap();
+    assert!(address.exists(), "a crash leaves it");
+    let crashed = refused(&mut world, &["run", "show"]).await;
+    assert!(crashed.contains("`test-run` is not running"), "{crashed}");
+    let backbone = world.backbone().await.unwrap();
+    view(&mut world, &["show"]).await;
+    assert!(backbone.terminate().await.unwrap().success());
+    assert!(!address.exists());
+    let stopped = refused(&mut world, &["run", "show"]).await;
+    assert!(stopped.contains("`test-run` is not running"), "{stopped}");
 }
 
 #[tokio::test]

@@ -4,6 +4,8 @@ use crate::dom::window;
 
 /// Before the id of a run.
 const RUN_PREFIX: &str = "/run/";
+/// Before the code of an invitation: a part of an address that no server is told.
+const INVITATION: &str = "#invitation=";
 /// The list of runs.
 pub(crate) const FRONT_PATH: &str = "/runs/";
 
@@ -42,6 +44,17 @@ pub(crate) fn page_of(id: &str) -> String {
     format!("{RUN_PREFIX}{id}")
 }
 
+/// The code of an invitation by whose link this page was opened.
+pub(crate) fn invitation() -> Option<String> {
+    let fragment = window().location().hash().ok()?;
+    fragment.strip_prefix(INVITATION).map(str::to_owned)
+}
+
+/// Where the page of a run is that an invitation is to.
+pub(crate) fn invited_to(id: &str, code: &str) -> String {
+    format!("{}/{INVITATION}{code}", page_of(id))
+}
+
 /// What this page is of.
 pub(crate) fn here() -> Place {
     Place::of(&window().location().pathname().unwrap_or_default())
@@ -59,6 +72,11 @@ pub(crate) fn of_run(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_invitation_stays_behind_the_address() {
+        assert_eq!(invited_to("a-run", "abc"), "/run/a-run/#invitation=abc");
+    }
 
     #[test]
     fn the_address_says_which_run_it_is() {

@@ -2,7 +2,7 @@
 
 use barnraise_messages::DeviceChoice;
 use barnraise_protocol::access::{AccessDescription, PublicKey, Signature, UnixTime};
-use barnraise_protocol::api::RunStatus;
+use barnraise_protocol::api::{LiveProgress, RunStatus};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry, TokenShape};
@@ -94,7 +94,19 @@ pub(crate) fn progress() -> Progress {
 }
 
 pub(crate) fn status() -> RunStatus {
-    RunStatus { run: run(), addresses: vec![], progress: progress(), history: vec![], devices: vec![] }
+    RunStatus {
+        run: run(),
+        addresses: vec![],
+        progress: progress(),
+        history: vec![],
+        devices: vec![],
+        paused: None,
+    }
+}
+
+/// What is heard of a run in which nothing new has happened.
+pub(crate) fn live() -> LiveProgress {
+    LiveProgress { progress: progress(), steps: vec![], evaluation: None, devices: vec![], paused: None }
 }
 
 /// For 64 samples, issued at second `id`. What the page is told was verified by the worker.

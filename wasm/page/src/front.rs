@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use barnraise_protocol::access::AccessMode;
-use barnraise_protocol::api::{DataKind, Room, RunSummary, Runs};
+use barnraise_protocol::api::{DataKind, Invited, Room, RunSummary, Runs};
 use barnraise_protocol::dataset::SampleKind;
+use barnraise_protocol::hash::Sha256Hash;
 use barnraise_protocol::run::RunDescription;
 use gloo::net::http::Request;
 use gloo::timers::callback::Timeout;
@@ -23,6 +24,12 @@ use crate::renewal;
 
 pub(crate) const RUNS_URL: &str = "/api/runs";
 const ROOMS_URL: &str = "/api/rooms/";
+const INVITATIONS_URL: &str = "/api/invitations/";
+const LOOKING: &str = "You came with an invitation. Looking for the run that it is to…";
+const NOT_FOUND: &str = "You came with an invitation, and it is not known here to which run. Choose the one that you were \
+                         invited to, and the invitation goes along; or ask whoever sent it for a new link.";
+const NOT_ASKED: &str = "You came with an invitation, and it could not be asked just now to which run. Choose the one \
+                         that you were invited to, and the invitation goes along; or reload this page in a moment.";
 const ENTERING: &str = "Come in…";
 const UNKNOWN: &str = "No run has this code now. A code ends after some hours, or once all its places are taken: ask \
                        whoever gave it to you for another.";
@@ -39,6 +46,8 @@ struct Front {
     note: Field,
     room: Field,
     shown: Vec<Card>,
+    /// The code of an invitation to one of them.
+    invitation: Option<String>,
 }
 
 /// A run on the page. Only what changes is written anew, so that a link keeps its focus.
@@ -53,7 +62,11 @@ struct Card {
 pub(crate) fn show() -> Result<(), DomError> {
     document().set_title("Barnraise: the runs here");
     let (note, room) = (Field::find("runs-note")?, Field::find("room")?);
-    let front = Front { list: by_id("runs")?, note, room, shown: Vec::new() };
+    let invitation = base::invitation();
+    if let Some(code) = invitation.clone() {
+        spawn_local(lead(code, Field::find("invited")?));
+    }
+    let front = Front { list: by_id("runs")?, note, room, shown: Vec::new(), invitation };
     ask(Rc::new(RefCell::new(front)));
     renewal::keep_page();
     let (form, code) = (by_id::<HtmlElement>("room")?, by_id::<HtmlInputElement>("room-code")?);
@@ -81,8 +94,29 @@ async fn enter(code: &str) -> Result<(), &'static str> {
     }
     let text = response.text().await.map_err(|_| NO_ANSWER)?;
     let Room { run, invitation } = serde_json::from_str(&text).map_err(|_| NO_ANSWER)?;
-    let page = format!("{}/#invitation={invitation}", base::page_of(&run));
-    window().location().set_href(&page).map_err(|_| NO_ANSWER)
+    window().location().set_href(&base::invited_to(&run, &invitation)).map_err(|_| NO_ANSWER)
+}
+
+/// Goes on to the run that an invitation is to. Its link names none where that run was alone here once.
+async fn lead(code: String, mut said: Field) {
+    said.set_optional(Some(LOOKING));
+    if let Err(reason) = follow(&code).await {
+        said.set_optional(Some(reason));
+    }
+}
+
+async fn follow(code: &str) -> Result<(), &'static str> {
+    let address = format!("{INVITATIONS_URL}{}", Sha256Hash::of(code.as_bytes()));
+    let response = Request::get(&address).send().await.map_err(|_| NOT_ASKED)?;
+    match response.status() {
+        200 => {}
+        404 => return Err(NOT_FOUND),
+        _ => return Err(NOT_ASKED),
+    }
+    let text = response.text().await.map_err(|_| NOT_ASKED)?;
+    let Invited { run } = serde_json::from_str(&text).map_err(|_| NOT_ASKED)?;
+    // In place of this page, so that the way back does not lead here and on again.
+    window().location().replace(&base::invited_to(&run, code)).map_err(|_| NOT_ASKED)
 }
 
 fn ask(front: Rc<RefCell<Front>>) {
@@ -133,7 +167,7 @@ impl Front {
             let card =
                 Card { id: run.id.clone(), title: create("h2")?, purpose: create("p")?, facts: create("p")? };
             let link: HtmlAnchorElement = create("a")?;
-            link.set_href(&format!("{}/", base::page_of(&run.id)));
+            link.set_href(&address(run, self.invitation.as_deref()));
             link.append_child(&card.title)?;
             card.facts.set_class_name("quiet");
             let item: HtmlElement = create("li")?;
@@ -185,13 +219,23 @@ fn write(element: &HtmlElement, text: &str) {
     }
 }
 
+/// Where a run is. An invitation goes along to those that take any.
+fn address(run: &RunSummary, invitation: Option<&str>) -> String {
+    match invitation.filter(|_| run.access == AccessMode::Invitation) {
+        Some(code) => base::invited_to(&run.id, code),
+        None => format!("{}/", base::page_of(&run.id)),
+    }
+}
+
 /// What is known of a run, in a line.
 fn facts(run: &RunSummary) -> String {
     let data = match run.data {
         DataKind::Images => "learns from pictures",
         DataKind::Text => "learns from text",
     };
-    let mut facts = vec![data.to_owned(), format::counted(run.epoch, "step", "steps")];
+    let halted = "The operator has paused this run: whoever joins waits until it goes on";
+    let mut facts: Vec<String> = run.is_paused.then(|| halted.to_owned()).into_iter().collect();
+    facts.extend([data.to_owned(), format::counted(run.epoch, "step", "steps")]);
     facts.extend(run.test_accuracy.map(|accuracy| format!("{} right", format::percent(accuracy))));
     facts.push(match run.n_contributors {
         0 => "nobody is helping now".into(),
@@ -209,9 +253,8 @@ fn facts(run: &RunSummary) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_run_is_told_in_a_line() {
-        let mut run = RunSummary {
+    fn run() -> RunSummary {
+        RunSummary {
             id: "a".into(),
             title: "t".into(),
             purpose: "p".into(),
@@ -220,11 +263,30 @@ mod tests {
             epoch: 1234,
             n_contributors: 1,
             test_accuracy: Some(0.875),
-        };
+            is_paused: false,
+        }
+    }
+
+    #[test]
+    fn an_invitation_goes_along_to_runs_that_take_any() {
+        let mut run = run();
+        assert_eq!(address(&run, Some("abc")), "/run/a/");
+        run.access = AccessMode::Invitation;
+        assert_eq!(address(&run, Some("abc")), "/run/a/#invitation=abc");
+        assert_eq!(address(&run, None), "/run/a/");
+    }
+
+    #[test]
+    fn a_run_is_told_in_a_line() {
+        let mut run = run();
         assert_eq!(facts(&run), "learns from pictures · 1,234 steps · 87.5 % right · 1 contributor now");
         run.data = DataKind::Text;
         run.access = AccessMode::Invitation;
         (run.epoch, run.n_contributors, run.test_accuracy) = (1, 0, None);
         assert_eq!(facts(&run), "learns from text · 1 step · nobody is helping now · by invitation");
+        run.is_paused = true;
+        let want =
+            "The operator has paused this run: whoever joins waits until it goes on · learns from text";
+        assert!(facts(&run).starts_with(want), "{}", facts(&run));
     }
 }

@@ -23,8 +23,12 @@ impl History {
         self.points.push(point);
     }
 
-    /// Adds an accuracy, which comes a while after its step.
+    /// Adds an accuracy, which comes a while after its step. The same again, which every event tells, changes nothing.
     pub(crate) fn set_accuracy(&mut self, epoch: u64, test_accuracy: f32) {
+        let point = self.points().iter().rev().find(|point| point.epoch <= epoch);
+        if point.is_some_and(|point| point.test_accuracy == Some(test_accuracy)) {
+            return;
+        }
         self.revision += 1;
         self.points.set_accuracy(epoch, test_accuracy);
     }
@@ -75,7 +79,8 @@ mod tests {
         history.push(point(2, 1.0));
         assert_eq!(history.losses(), [(2.0, 1.0)]);
         history.set_accuracy(2, 0.5);
-        assert_eq!(history.accuracies(), [(2.0, 0.5)]);
+        history.set_accuracy(2, 0.5);
+        assert_eq!((history.revision(), history.accuracies()), (3, vec![(2.0, 0.5)]));
         history.replace(vec![point(7, 0.5)]);
         assert_eq!((history.revision(), history.losses()), (4, vec![(7.0, 0.5)]));
     }

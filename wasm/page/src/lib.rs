@@ -76,8 +76,7 @@ fn begin(base: &str) -> Result<(), JsValue> {
     let page = page.knowing(app::kept_run()).conducted_by(senses::conductor());
     let siblings = tabs::Siblings::find();
     let page = if siblings.is_some() { page.among_tabs() } else { page };
-    let fragment = window().location().hash()?;
-    let page = page.invited_by(fragment.strip_prefix("#invitation=").map(str::to_owned));
+    let page = page.invited_by(base::invitation());
     let worker_url = document().body().and_then(|body| body.get_attribute("data-worker"));
     let worker_url = worker_url.ok_or_else(|| JsValue::from_str("the page does not name its worker"))?;
     let app = App::new(page, view::View::find()?, worker_url, siblings.clone());

@@ -117,7 +117,18 @@ fn paused(page: &Page) -> Sentence {
     Sentence::new("paused", text)
 }
 
+/// Of the whole run, by its operator: what that means for this tab.
+fn halted(reason: &str, then: &str) -> Sentence {
+    let reason = reason.trim_end_matches('.');
+    Sentence::new("halted", format!("The operator has paused this run: {reason}. {then}"))
+}
+
 fn resting(page: &Page) -> Sentence {
+    if let Some(reason) = &page.operator_pause {
+        let then =
+            "No steps are made until it goes on. A tab that starts now waits, and begins by itself then.";
+        return halted(reason, then);
+    }
     let text = match page.contribution.n_samples_accepted {
         0 => "Resting. Start, and this tab lends its hands to the next step.".into(),
         n => format!("Resting. This tab gave {}. Thank you.", format::counted(n, "sample", "samples")),
@@ -126,6 +137,9 @@ fn resting(page: &Page) -> Sentence {
 }
 
 fn activity(page: &Page, device: DeviceKind) -> Sentence {
+    if let (Activity::WaitingForOthers { .. }, Some(reason)) = (&page.activity, &page.operator_pause) {
+        return halted(reason, "What this tab has handed in counts. It waits, and goes on by itself.");
+    }
     match &page.activity {
         Activity::Idle => Sentence::new("idle", "About to begin…"),
         Activity::Connecting => Sentence::new("connecting", "Connecting to the backbone…"),

@@ -7,6 +7,7 @@
 mod endurance;
 mod events;
 mod giving;
+mod halted;
 mod load;
 mod models;
 mod parts;
@@ -51,6 +52,8 @@ pub(crate) struct Page {
     /// When something was last heard of the run.
     pub(crate) heard_at_ms: Option<f64>,
     pub(crate) devices: Vec<DeviceCount>,
+    /// Why the operator has paused the run, while that is so.
+    pub(crate) operator_pause: Option<String>,
     pub(crate) history: History,
     pub(crate) peer: Peer,
     /// The visitor pressed Start and not yet Stop.
@@ -125,6 +128,7 @@ impl Page {
             progress: None,
             heard_at_ms: None,
             devices: Vec::new(),
+            operator_pause: None,
             history: History::default(),
             peer: Peer::Absent,
             contributing: false,
@@ -327,6 +331,7 @@ impl Page {
         self.run = Some(status.run);
         self.progress = Some(status.progress);
         self.devices = status.devices;
+        self.operator_pause = status.paused;
         self.history.replace(status.history);
         let is_at_work = self.peer != Peer::Absent || self.contributing || self.is_unloaded;
         let attempts = self.preflight.begin(&status.addresses, is_at_work);
@@ -340,6 +345,7 @@ impl Page {
     fn on_live(&mut self, now_ms: f64, live: LiveProgress) -> Vec<Action> {
         self.backbone = Backbone::Live;
         self.devices = live.devices;
+        self.operator_pause = live.paused;
         live.steps.into_iter().for_each(|step| self.history.push(step));
         if let Some(evaluation) = live.evaluation {
             self.history.set_accuracy(evaluation.epoch, evaluation.test_accuracy);
@@ -444,6 +450,7 @@ impl Page {
                     }
                 }
             }
+            Told::Failed { message } if self.is_of_a_pause(&message) => {}
             Told::Failed { message } => self.on_failed(message),
         }
         Vec::new()

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use barnraise_protocol::contribute::BackboneToContributor;
+use barnraise_protocol::contribute::{BackboneToContributor, PAUSED};
 use barnraise_swarm::PeerKey;
 use tokio::sync::oneshot;
 
@@ -24,9 +24,9 @@ use crate::storage::checkpoint::CheckpointError;
 pub enum Word {
     /// How the run stands.
     Show,
-    /// No steps until [`Self::Resume`]; contributors read the reason.
+    /// No steps until [`Self::Resume`]; contributors and visitors read the reason.
     Pause {
-        /// For contributors.
+        /// For everybody.
         reason: String,
         /// Although others go on.
         alone: bool,
@@ -176,8 +176,12 @@ impl Operating {
 
     /// What contributors read in a pause.
     pub(super) fn pause_notice(&self) -> Option<BackboneToContributor> {
-        let Paused { reason, .. } = self.kept.paused.as_ref()?;
-        Some(BackboneToContributor::Refused(format!("the run is paused: {reason}")))
+        self.paused_for().map(|reason| BackboneToContributor::Refused(format!("{PAUSED}{reason}")))
+    }
+
+    /// Why the run is paused, while it is.
+    pub(super) fn paused_for(&self) -> Option<&str> {
+        self.kept.paused.as_ref().map(|paused| paused.reason.as_str())
     }
 
     async fn keep(&mut self, kept: Kept) -> Result<(), KeptError> {
@@ -326,7 +330,8 @@ impl Core {
         if let Err(error) = self.learner.go_back(checkpoint, next) {
             return Ok(Err(WordError::Unfit { epoch, why: error.to_string() }));
         }
-        // From here on it holds: before, a restart finds all as it was.
+        // From here on it holds: before, a restart finds all as it was, and from now on never again.
+        self.storing.checkpoints.begin_line(&self.learner.checkpoint()?).await?;
         self.save_checkpoint().await?;
         self.outputs.state.send_replace(self.learner.publish()?);
         self.go_on(true).await?;
@@ -381,6 +386,7 @@ impl Core {
             n_contributors: self.round.n_contributors() as u64,
             blocked: blocked.collect(),
             convicted: Vec::new(),
+            hidden: None,
         }))
     }
 }

@@ -263,3 +263,25 @@ fn only_a_tab_that_follows_says_where_the_work_is() {
     page.on_event(0.0, Event::Tabs(crate::state::TabEvent::Follow));
     assert!(tabs_line(&page).is_some_and(|line| line.contains("Another tab")));
 }
+
+#[test]
+fn a_run_that_its_operator_paused_is_said_with_what_follows_for_a_visitor() {
+    let mut page = fixture::page();
+    page.backbone = Backbone::Live;
+    page.operator_pause = Some("the data is looked at.".into());
+    let found = sentence(&page);
+    assert_eq!((found.doing, found.is_routine), ("halted", false));
+    assert!(
+        found.text.starts_with("The operator has paused this run: the data is looked at. No steps"),
+        "{found:?}"
+    );
+    let mut page = working(DeviceKind::BrowserCpu, Activity::WaitingForOthers { epoch: 3 });
+    page.operator_pause = Some("new data".into());
+    let found = sentence(&page);
+    assert!(found.doing == "halted" && found.text.contains("It waits, and goes on by itself"), "{found:?}");
+    page.activity = Activity::Sending { epoch: 3, bytes: 1, bytes_total: 2 };
+    assert_eq!(sentence(&page).doing, "sending", "what it had is handed in first");
+    page.activity = Activity::WaitingForOthers { epoch: 3 };
+    page.operator_pause = None;
+    assert_eq!(sentence(&page).doing, "waiting-for-others");
+}

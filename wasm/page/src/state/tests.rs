@@ -276,11 +276,14 @@ fn live_events_move_the_curve_and_heal_the_connection() {
         train_loss: Some(0.5),
         test_accuracy: Some(0.8),
     };
-    let live =
-        LiveProgress { progress: fixture::progress(), steps: vec![point], evaluation: None, devices: vec![] };
+    let live = LiveProgress { steps: vec![point], ..fixture::live() };
     page.on_event(1.0, Event::Live(live));
     assert_eq!(page.backbone, Backbone::Live);
     assert_eq!(page.history.points(), [point]);
+    // An event was missed, and with it an evaluation: the next one has it, and no number is without its point.
+    let evaluation = Some(barnraise_protocol::api::EvaluationPoint { epoch: 9, test_accuracy: 0.9 });
+    page.on_event(2.0, Event::Live(LiveProgress { evaluation, ..fixture::live() }));
+    assert_eq!(page.history.accuracies(), [(9.0, f64::from(0.9_f32))]);
 }
 
 #[test]

@@ -124,9 +124,15 @@ impl Plot {
     }
 }
 
-/// Rows of the table, the newest first. Numbers only: nothing that came from outside is in it.
+/// Rows of the table, the newest first. Of points that are too close for a row each, one that was evaluated is shown: else
+/// the accuracies would fall between the rows. Numbers only: nothing that came from outside is in it.
 fn table_rows(points: &[HistoryPoint]) -> String {
-    let stride = points.len().div_ceil(ROWS_MAX).max(1);
+    let Some((newest, before)) = points.split_last() else { return String::new() };
+    let n_close = before.len().div_ceil(ROWS_MAX - 1).max(1);
+    let shown = before.rchunks(n_close).filter_map(|close| {
+        let evaluated = close.iter().rev().find(|point| point.test_accuracy.is_some());
+        evaluated.or(close.last())
+    });
     let dash = || "–".to_owned();
     let row = |point: &HistoryPoint| {
         format!(
@@ -137,7 +143,7 @@ fn table_rows(points: &[HistoryPoint]) -> String {
             point.test_accuracy.map_or_else(dash, format::percent),
         )
     };
-    points.iter().rev().step_by(stride).map(row).collect()
+    std::iter::once(newest).chain(shown).map(row).collect()
 }
 
 #[cfg(test)]
@@ -153,5 +159,32 @@ mod tests {
         assert!(rows.matches("<tr>").count() <= ROWS_MAX);
         assert!(rows.starts_with("<tr><td>500</td><td>0</td><td>–</td><td>50.0 %</td></tr>"), "{rows}");
         assert_eq!(table_rows(&[]), "");
+        assert_eq!(table_rows(&points[..1]).matches("<tr>").count(), 1);
+    }
+
+    #[test]
+    fn no_evaluation_falls_between_the_rows() {
+        let point = |epoch: u64| HistoryPoint {
+            epoch,
+            n_samples_total: 0,
+            train_loss: Some(1.0),
+            test_accuracy: (epoch % 25 == 3).then_some(epoch as f32 / 1000.0),
+        };
+        let points: Vec<HistoryPoint> = (1..=500).map(point).collect();
+        let rows = table_rows(&points);
+        assert!(rows.matches("<tr>").count() <= ROWS_MAX);
+        for evaluated in points.iter().filter_map(|point| point.test_accuracy) {
+            assert!(
+                rows.contains(&format!("<td>{}</td>", format::percent(evaluated))),
+                "{evaluated}: {rows}"
+            );
+        }
+        let epochs: Vec<&str> =
+            rows.split("<tr><td>").skip(1).filter_map(|row| row.split('<').next()).collect();
+        let epochs: Vec<u64> = epochs.into_iter().filter_map(|epoch| epoch.parse().ok()).collect();
+        assert!(
+            epochs.first() == Some(&500) && epochs.is_sorted_by(|newer, older| newer > older),
+            "{epochs:?}"
+        );
     }
 }

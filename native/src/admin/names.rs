@@ -1,0 +1,73 @@
+//! Names on the leaderboard that should not be there: hidden, and shown again.
+//!
+//! They are in the database of contributions and decide nothing about the run, so that the core, which never waits for
+//! that database, is not asked.
+
+use std::net::SocketAddr;
+
+use axum::extract::{ConnectInfo, Path, State};
+use axum::response::Response;
+use libp2p::PeerId;
+use serde_json::json;
+
+use super::http::{Admin, PeerPath, Run, deed, json_response};
+use super::problem::Problem;
+use super::view::HiddenView;
+
+/// `POST /admin/v1/runs/{run}/peers/{peer}/hide`
+pub(super) async fn hide(
+    State(admin): State<Admin>,
+    ConnectInfo(caller): ConnectInfo<SocketAddr>,
+    path: PeerPath,
+) -> Result<Response, Problem> {
+    decide(admin, caller, path, true).await
+}
+
+/// `POST /admin/v1/runs/{run}/peers/{peer}/unhide`
+pub(super) async fn unhide(
+    State(admin): State<Admin>,
+    ConnectInfo(caller): ConnectInfo<SocketAddr>,
+    path: PeerPath,
+) -> Result<Response, Problem> {
+    decide(admin, caller, path, false).await
+}
+
+/// It is done to its end even if whoever asked is gone meanwhile.
+async fn decide(
+    admin: Admin,
+    caller: SocketAddr,
+    path: PeerPath,
+    is_hidden: bool,
+) -> Result<Response, Problem> {
+    let Path((id, peer)) = path?;
+    let run = admin.run(&id)?.clone();
+    let peer: PeerId = peer.parse().map_err(|_| Problem::Address("a peer id is wanted".into()))?;
+    let verb = if is_hidden { "hide" } else { "unhide" };
+    let deed = deed(caller, verb, &id, json!({"peer": peer.to_string()}));
+    let done = tokio::spawn(async move {
+        admin.between(&deed, write(&run, peer, is_hidden)).await?;
+        admin.show(&run).await.map(|view| json_response(&view))
+    });
+    done.await.unwrap_or(Err(Problem::Inside))
+}
+
+async fn write(run: &Run, peer: PeerId, is_hidden: bool) -> Result<(), Problem> {
+    match run.contributions.set_hidden(peer, is_hidden).await {
+        Ok(true) => {
+            tracing::info!(%peer, is_hidden, "whether a name is shown was decided by the operator");
+            Ok(())
+        }
+        Ok(false) if is_hidden => Err(Problem::NoContributor),
+        Ok(false) => Err(Problem::NotHidden),
+        Err(error) => {
+            tracing::error!(%error, "a name cannot be hidden or shown");
+            Err(Problem::Inside)
+        }
+    }
+}
+
+/// Whose name is hidden, while the database is at hand.
+pub(super) async fn hidden(run: &Run) -> Option<Vec<HiddenView>> {
+    let names = run.contributions.hidden_names().await.ok()?;
+    Some(names.into_iter().map(|(peer, name)| HiddenView { peer, name }).collect())
+}
