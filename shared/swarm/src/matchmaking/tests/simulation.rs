@@ -411,6 +411,36 @@ fn nothing_is_lost_when_averagings_fail_and_peers_die() {
     }
 }
 
+/// Whoever they are and whatever they were about to do. They come back within seconds, often after the next round.
+#[test]
+fn three_in_ten_killed_in_every_round() {
+    for seed in 100..120 {
+        println!("seed {seed}");
+        let mut world = World::new(10, seed);
+        let mut n_rounds = 0;
+        while n_rounds < 30 {
+            let soon = world.now + at(50);
+            world.run_until(soon);
+            assert!(world.now < Duration::from_secs(300), "seed {seed}: {n_rounds} rounds in 300 s");
+            let epochs = world.peers.iter().map(|peer| peer.matchmaking.own().model.epoch);
+            let newest = epochs.max().unwrap();
+            if newest > n_rounds {
+                n_rounds = newest;
+                let mut victims: Vec<usize> = (0..world.peers.len()).collect();
+                world.random.shuffle(&mut victims);
+                for &of in &victims[..3] {
+                    let (pause, away) = (world.below(500), 200 + world.below(2000));
+                    world.after(pause, Event::Kill(of));
+                    world.after(pause + away, Event::Restart(of));
+                }
+            }
+        }
+        world.settle();
+        let lost = world.lost();
+        assert!(lost.is_empty(), "seed {seed}: {lost:?} of {}", world.n_accepted);
+    }
+}
+
 #[test]
 fn sides_of_a_partition_agree_when_it_heals() {
     for seed in 0..40 {
