@@ -1,15 +1,17 @@
 //! Accounts of contributions, and evidence: what a peer signed for cannot be changed by it or by others.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey};
+mod fixture;
+
+use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::account::{Account, AccountError, SampleId, encode_samples, hash_of};
 use barnraise_protocol::bulk::Transfer;
-use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
+use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::evidence::{
     self, Answer, Evidence, EvidenceError, EvidenceHeader, LISTED_MAX, Listed, Request,
 };
 use barnraise_protocol::gradient::Offer;
-use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::{ConversationError, Sha256Hash, TensorCodec};
 use proptest::prelude::*;
 use tokio_util::compat::TokioAsyncReadCompatExt;
@@ -17,29 +19,18 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 const N_PARAMETERS: usize = 6;
 
 fn run() -> RunDescription {
-    let shard = |n_samples| ShardEntry { n_samples, n_bytes: 10, sha256: Sha256Hash([1; 32]) };
-    let shape = ImageShape { height: 1, width: 1, channels: 1 };
-    let samples = SampleKind::Images { shape, class_names: vec!["a".into(), "b".into()] };
-    let manifest =
-        Manifest { name: "m".into(), samples, shards: vec![shard(3), shard(2)], gallery: shard(1) };
+    let run = fixture::run();
+    let shard = |n_samples| ShardEntry { n_samples, ..run.manifest.gallery };
+    let manifest = Manifest { shards: vec![shard(3), shard(2)], ..run.manifest };
     RunDescription {
-        run_id: "r".into(),
-        title: "t".into(),
-        purpose: "p".into(),
-        access: AccessDescription::open(PublicKey([0; 32])),
-        model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![1] }, seed: 1 },
         n_parameters: N_PARAMETERS as u64,
-        target_batch_size: 4,
-        micro_batch_size: 2,
         shuffle_buffer_samples: 4,
         gradient_codec: TensorCodec::F32,
-        compression: Compression::default(),
-        delayed_updates: false,
-        local_steps: None,
         state_codec: TensorCodec::F16,
         contribution_samples_max: 4,
         recomputed: true,
         manifest,
+        ..run
     }
 }
 
