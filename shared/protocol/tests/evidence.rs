@@ -11,7 +11,7 @@ use barnraise_protocol::evidence::{
     self, Answer, Evidence, EvidenceError, EvidenceHeader, LISTED_MAX, Listed, Request,
 };
 use barnraise_protocol::gradient::Offer;
-use barnraise_protocol::run::RunDescription;
+use barnraise_protocol::run::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, RunDescription};
 use barnraise_protocol::{ConversationError, Sha256Hash, TensorCodec};
 use proptest::prelude::*;
 use tokio_util::compat::TokioAsyncReadCompatExt;
@@ -152,7 +152,7 @@ fn nobody_computes_the_same_sample_all_the_time() {
 #[test]
 fn what_cannot_be_recomputed_is_no_evidence() {
     type Change = fn(&mut Evidence);
-    let cases: [(&str, Change); 6] = [
+    let cases: [(&str, Change); 7] = [
         ("a run without accounts", |e| e.header.run.recomputed = false),
         ("another codec", |e| e.header.offer.codec = TensorCodec::F16),
         ("more values than the model has", |e| e.header.offer.n_values = u64::MAX),
@@ -162,6 +162,12 @@ fn what_cannot_be_recomputed_is_no_evidence() {
             let sparsity = barnraise_protocol::codec::Sparsity { density, warmup_epochs: 0 };
             e.header.run.gradient_codec = TensorCodec::TopK(sparsity);
             e.header.offer.codec = e.header.run.gradient_codec;
+        }),
+        ("local steps by adam", |e| {
+            let optimizer =
+                InnerOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+            let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
+            e.header.run.local_steps = Some(LocalSteps { steps: 2, optimizer, schedule });
         }),
         ("a model of any size", |e| {
             e.header.run.n_parameters = u64::MAX;
