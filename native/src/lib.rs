@@ -24,3 +24,7 @@ pub mod site;
 pub mod storage;
 pub mod top;
 pub mod visitors;
+
+#[cfg(test)]
+#[path = "../../shared/protocol/tests/fixture/mod.rs"]
+mod fixture;

@@ -1,6 +1,9 @@
 //! The admin API through its router and one request at a time: no socket, and a core that only answers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../../shared/protocol/tests/fixture/mod.rs"]
+mod fixture;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,11 +26,9 @@ use barnraise_native::backbone::core::operator::{Said, Word, WordError};
 use barnraise_native::contributions::{Batch, Store};
 use barnraise_native::storage::Storage;
 use barnraise_native::storage::checkpoint::{Checkpoint, Checkpoints};
-use barnraise_protocol::access::{AccessDescription, AccessMode, Authority, KeyPair, PublicKey, UnixTime};
-use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
+use barnraise_protocol::access::{AccessMode, Authority, KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::receipt::Receipt;
-use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
-use barnraise_protocol::{DisplayName, Sha256Hash, TensorCodec};
+use barnraise_protocol::{DisplayName, Sha256Hash};
 use barnraise_swarm::access::Policy;
 use barnraise_swarm::round::RoundLimits;
 use libp2p::PeerId;
@@ -43,31 +44,6 @@ struct World {
     app: Router,
     checkpoints: Checkpoints,
     contributions: Store,
-}
-
-fn description() -> RunDescription {
-    let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([7; 32]) };
-    let shape = ImageShape { height: 1, width: 1, channels: 1 };
-    let samples = SampleKind::Images { shape, class_names: vec!["a".into()] };
-    RunDescription {
-        run_id: "r".into(),
-        title: "t".into(),
-        purpose: "p".into(),
-        access: AccessDescription::open(PublicKey([1; 32])),
-        model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
-        n_parameters: 10,
-        target_batch_size: 1024,
-        micro_batch_size: 64,
-        shuffle_buffer_samples: 1000,
-        gradient_codec: TensorCodec::F16,
-        compression: Compression::default(),
-        delayed_updates: false,
-        local_steps: None,
-        state_codec: TensorCodec::F32,
-        contribution_samples_max: 4096,
-        recomputed: false,
-        manifest: Manifest { name: "d".into(), samples, shards: vec![entry], gallery: entry },
-    }
 }
 
 fn view() -> RunView {
@@ -129,7 +105,7 @@ async fn world() -> World {
     let (core, heard) = mpsc::channel(8);
     answer(folder.path(), heard);
     let run = Run {
-        description: Arc::new(description()),
+        description: Arc::new(fixture::run()),
         core,
         gate,
         contributions: contributions.clone(),
@@ -390,7 +366,7 @@ async fn a_checkpoint_comes_as_it_is_stored_and_its_card_has_the_hash() {
     let world = world().await;
     let checkpoint = Checkpoint {
         run_id: "r".into(),
-        model: description().model,
+        model: fixture::run().model,
         epoch: 3,
         n_samples_total: 9,
         parameters: vec![0.5; 100_000],

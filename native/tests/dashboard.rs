@@ -2,19 +2,18 @@
 //! and nobody notices.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../../shared/protocol/tests/fixture/mod.rs"]
+mod fixture;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use barnraise_native::backbone::metrics::Metrics;
-use barnraise_protocol::access::{AccessDescription, PublicKey};
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::contribute::Progress;
-use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
 use barnraise_protocol::gradient::Refusal;
-use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
-use barnraise_protocol::{Sha256Hash, TensorCodec};
 use barnraise_relay::dht::{Dht, DhtConfig, DhtLimits};
 use barnraise_relay::server::operator_routes_with;
 use barnraise_relay::{Node, NodeConfig, RelayLimits, Routing};
@@ -25,8 +24,6 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tower::ServiceExt;
 use yaml_rust2::{Yaml, YamlLoader};
-
-const ENTRY: ShardEntry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([7; 32]) };
 
 fn dashboard() -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/grafana/barnraise.json");
@@ -59,36 +56,6 @@ fn names(query: &str) -> BTreeSet<String> {
         .collect()
 }
 
-fn description() -> RunDescription {
-    RunDescription {
-        run_id: "r".into(),
-        title: "t".into(),
-        purpose: "p".into(),
-        access: AccessDescription::open(PublicKey([1; 32])),
-        model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
-        n_parameters: 10,
-        target_batch_size: 1024,
-        micro_batch_size: 64,
-        shuffle_buffer_samples: 1000,
-        gradient_codec: TensorCodec::F16,
-        compression: Compression::default(),
-        delayed_updates: false,
-        local_steps: None,
-        state_codec: TensorCodec::F32,
-        contribution_samples_max: 4096,
-        recomputed: false,
-        manifest: Manifest {
-            name: "m".into(),
-            samples: SampleKind::Images {
-                shape: ImageShape { height: 28, width: 28, channels: 1 },
-                class_names: vec!["a".into()],
-            },
-            shards: vec![],
-            gallery: ENTRY,
-        },
-    }
-}
-
 /// The counters of a backbone to which everything has happened once.
 fn metrics() -> (Metrics, watch::Sender<RunStatus>) {
     let progress = Progress {
@@ -101,7 +68,7 @@ fn metrics() -> (Metrics, watch::Sender<RunStatus>) {
         test_accuracy: Some(0.5),
     };
     let status = RunStatus {
-        run: description(),
+        run: fixture::run(),
         addresses: vec![],
         progress,
         history: vec![],

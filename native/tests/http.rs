@@ -1,6 +1,9 @@
 //! The HTTP server through `app()` and one request at a time: no socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../../shared/protocol/tests/fixture/mod.rs"]
+mod fixture;
+
 use std::fs;
 use std::path::Path;
 
@@ -14,16 +17,13 @@ use barnraise_native::page::{File, Page};
 use barnraise_native::readiness::{Part, Readiness};
 use barnraise_native::site::{Site, SiteRun};
 use barnraise_native::visitors::Visitors;
-use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey, UnixTime};
+use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::api::{
     Contributions, ContributorTotals, DeviceCount, EvaluationPoint, Given, HistoryPoint, LiveProgress,
     RunStatus,
 };
 use barnraise_protocol::contribute::{DeviceKind, Progress};
-use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
 use barnraise_protocol::receipt::Receipt;
-use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
-use barnraise_protocol::{Sha256Hash, TensorCodec};
 use futures::StreamExt;
 use libp2p::PeerId;
 use tokio::sync::{broadcast, watch};
@@ -80,35 +80,8 @@ fn point((epoch, test_accuracy): (u64, Option<f32>)) -> HistoryPoint {
 }
 
 fn run_status(epoch: u64) -> RunStatus {
-    let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([7; 32]) };
     RunStatus {
-        run: RunDescription {
-            run_id: "r".into(),
-            title: "t".into(),
-            purpose: "p".into(),
-            access: AccessDescription::open(PublicKey([1; 32])),
-            model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
-            n_parameters: 10,
-            target_batch_size: 1024,
-            micro_batch_size: 64,
-            shuffle_buffer_samples: 1000,
-            gradient_codec: TensorCodec::F16,
-            compression: Compression::default(),
-            delayed_updates: false,
-            local_steps: None,
-            state_codec: TensorCodec::F32,
-            contribution_samples_max: 4096,
-            recomputed: false,
-            manifest: Manifest {
-                name: "d".into(),
-                samples: SampleKind::Images {
-                    shape: ImageShape { height: 1, width: 1, channels: 1 },
-                    class_names: vec!["a".into()],
-                },
-                shards: vec![entry],
-                gallery: entry,
-            },
-        },
+        run: fixture::run(),
         addresses: vec!["/ip4/127.0.0.1/udp/4001/quic-v1/webtransport".into()],
         progress: progress(epoch),
         // The newest step is not evaluated yet.

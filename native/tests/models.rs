@@ -1,6 +1,9 @@
 //! The model over HTTP: what is downloaded is the model that was evaluated, bit for bit, and what is kept survives.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../../shared/protocol/tests/fixture/mod.rs"]
+mod fixture;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +16,12 @@ use barnraise_learning::unigram::Vocabulary;
 use barnraise_learning::{DataShape, Evaluation, ParameterLayout};
 use barnraise_native::models::{DOWNLOADS_MAX, Facts, Keeper, ModelFiles, Publisher};
 use barnraise_native::storage::Storage;
-use barnraise_protocol::access::{AccessDescription, PublicKey, UnixTime};
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{HistoryPoint, ModelFile, Models, RunStatus};
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
-use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
-use barnraise_protocol::{Sha256Hash, TensorCodec};
+use barnraise_protocol::run::{ModelKind, ModelSpec, RunDescription};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
@@ -27,7 +30,8 @@ const NOW: u64 = 1_800_000_000;
 const ACCURACY: f32 = 0.8125;
 
 fn run() -> RunDescription {
-    let entry = ShardEntry { n_samples: 60, n_bytes: 1, sha256: Sha256Hash([7; 32]) };
+    let run = fixture::run();
+    let entry = ShardEntry { n_samples: 60, ..run.manifest.gallery };
     let samples = SampleKind::Images {
         shape: ImageShape { height: 12, width: 12, channels: 1 },
         class_names: ["coat", "boot"].map(str::to_owned).into(),
@@ -36,20 +40,10 @@ fn run() -> RunDescription {
         run_id: "garments".into(),
         title: "Telling \"garments\" apart".into(),
         purpose: "Two lines\n# of them".into(),
-        access: AccessDescription::open(PublicKey([1; 32])),
         model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![200] }, seed: 1 },
         n_parameters: 29_402,
-        target_batch_size: 1024,
-        micro_batch_size: 64,
-        shuffle_buffer_samples: 1000,
-        gradient_codec: TensorCodec::F16,
-        compression: Compression::default(),
-        delayed_updates: false,
-        local_steps: None,
-        state_codec: TensorCodec::F32,
-        contribution_samples_max: 4096,
-        recomputed: false,
         manifest: Manifest { name: "Clothes".into(), samples, shards: vec![entry], gallery: entry },
+        ..run
     }
 }
 

@@ -1,6 +1,9 @@
 //! Several runs at one address, through the site's routes and one request at a time: no socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../../shared/protocol/tests/fixture/mod.rs"]
+mod fixture;
+
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
@@ -10,12 +13,11 @@ use barnraise_native::http::HttpState;
 use barnraise_native::page::{File, Page};
 use barnraise_native::readiness::{Part, Readiness};
 use barnraise_native::site::{Site, SiteRun};
-use barnraise_protocol::access::{AccessDescription, PublicKey, UnixTime};
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{DataKind, LiveProgress, RunStatus, Runs};
 use barnraise_protocol::contribute::Progress;
-use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
-use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
-use barnraise_protocol::{Sha256Hash, TensorCodec};
+use barnraise_protocol::run::RunDescription;
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -26,33 +28,8 @@ const PAGE: &[File] = &[
 ];
 
 fn status(id: &str) -> RunStatus {
-    let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([7; 32]) };
-    let shape = ImageShape { height: 1, width: 1, channels: 1 };
     RunStatus {
-        run: RunDescription {
-            run_id: id.into(),
-            title: format!("The run {id}"),
-            purpose: "p".into(),
-            access: AccessDescription::open(PublicKey([1; 32])),
-            model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
-            n_parameters: 10,
-            target_batch_size: 1024,
-            micro_batch_size: 64,
-            shuffle_buffer_samples: 1000,
-            gradient_codec: TensorCodec::F16,
-            compression: Compression::default(),
-            delayed_updates: false,
-            local_steps: None,
-            state_codec: TensorCodec::F32,
-            contribution_samples_max: 4096,
-            recomputed: false,
-            manifest: Manifest {
-                name: "d".into(),
-                samples: SampleKind::Images { shape, class_names: vec!["a".into()] },
-                shards: vec![entry],
-                gallery: entry,
-            },
-        },
+        run: RunDescription { run_id: id.into(), title: format!("The run {id}"), ..fixture::run() },
         addresses: Vec::new(),
         progress: Progress {
             epoch: 3,

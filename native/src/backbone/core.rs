@@ -5,6 +5,7 @@
 //! they are acknowledged, steps are made and journaled before they are shown, contributors are told.
 
 mod event;
+mod following;
 mod low_rank;
 pub mod operator;
 mod progress;

@@ -219,6 +219,16 @@ mod tests {
         assert!(error.contains("1 to 8") && error.contains("contribution_samples_max of 512"), "{error}");
     }
 
+    #[test]
+    fn a_few_local_steps_are_recomputed() {
+        let sgd = OptimizerSpec::SgdMomentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        let mut config = RunConfig::default();
+        config.run.recomputation = recomputation(0.1, 0.02);
+        config.run.local_steps = Some(local_steps(2, sgd));
+        config.run.gradient_codec = TensorCodec::Int8;
+        assert_eq!(config.validate(), Ok(()));
+    }
+
     fn albert() -> ModelKind {
         ModelKind::Albert { embedding: 8, hidden: 16, heads: 2, inner: 32, layers: 2 }
     }

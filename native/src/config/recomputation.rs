@@ -25,6 +25,8 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     let is_part = (0.0..1.0).contains(&tolerance);
     Invalid::check(KEY, is_part, "tolerance = 0.0 or more, and below 1.0", tolerance)?;
     let run = &config.run;
-    is_recomputable(&run.model, run.gradient_codec, run.local_steps.is_some())
+    // Steps that cannot be made are told by their own check.
+    let local_steps = run.local_steps.and_then(|section| section.describe().ok());
+    is_recomputable(&run.model, run.gradient_codec, local_steps.as_ref())
         .map_err(|error| Invalid::new(KEY, format!("none of it: {error}"), format!("{section:?}")))
 }

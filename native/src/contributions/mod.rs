@@ -8,6 +8,7 @@
 //! Refusals, the aggregator's work, what relays carried and what native peers averaged are counted in memory and written
 //! with the rest: of those a crash loses the last half second.
 
+mod answers;
 mod crediting;
 mod database;
 mod receipts;
@@ -17,10 +18,11 @@ mod relays;
 mod standing;
 mod store;
 
+pub use self::answers::{BadQuery, Question};
 pub use self::crediting::Crediting;
 pub use self::receipts::{Issuer, KnownReceipts};
 pub use self::recorder::{Recorder, Recording, Refused, WorkMeter};
 pub use self::reducers::ReducerMeter;
 pub use self::relays::{RelayMeter, Relayed};
 pub use self::standing::Names;
-pub use self::store::{BadQuery, Batch, Question, Store, StoreError, Work};
+pub use self::store::{Batch, Store, StoreError, Work};

@@ -8,8 +8,8 @@ mod store;
 
 use std::collections::BTreeMap;
 
-use barnraise_contributor::{DescriptionError, check_description};
-use barnraise_learning::{ComputeDevice, DataShape, ModelError, Precision, Trainer};
+use barnraise_contributor::{DescriptionError, check_description, trainer};
+use barnraise_learning::{ComputeDevice, ModelError, Precision, Trainer};
 use barnraise_protocol::account::SampleId;
 use barnraise_protocol::dataset::{DatasetError, Samples};
 use barnraise_protocol::evidence::{Evidence, EvidenceError};
@@ -60,8 +60,7 @@ impl Recomputer {
     pub fn new(run: &RunDescription, device: ComputeDevice, tolerance: f32) -> Result<Self, ModelError> {
         // Contributions to such a run are computed in single precision.
         let device = device.with_precision(Precision::Single)?;
-        let trainer = Trainer::new(&run.model, DataShape::of(&run.manifest.samples), device)?;
-        Ok(Self { trainer, tolerance })
+        Ok(Self { trainer: trainer(run, device)?, tolerance })
     }
 
     /// How far the gradient in `evidence` is from the one of its samples. `shard` is asked for the compressed bytes of
@@ -78,9 +77,10 @@ impl Recomputer {
         check_description(run)?;
         let claim = evidence.claim()?;
         let batches = gather(run, &claim.samples, shard).await?;
+        let epoch = evidence.header.account.parameters_epoch;
         self.trainer.load_parameters(&claim.parameters)?;
+        self.trainer.on_epoch(epoch);
         for batch in &batches {
-            let epoch = evidence.header.account.parameters_epoch;
             self.trainer.accumulate_samples(batch, epoch).await?;
         }
         let mean = self.trainer.take_mean_gradient().await?.ok_or(RecomputationError::Nothing)?;

@@ -133,39 +133,27 @@ fn path(peer: PublicKey) -> ObjectPath {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use barnraise_protocol::access::{AccessDescription, KeyPair};
+    use barnraise_protocol::access::KeyPair;
     use barnraise_protocol::account::{Account, SampleId, encode_samples, hash_of};
-    use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
+    use barnraise_protocol::dataset::{Manifest, ShardEntry};
     use barnraise_protocol::evidence::EvidenceHeader;
     use barnraise_protocol::gradient::Offer;
-    use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
+    use barnraise_protocol::run::RunDescription;
     use barnraise_protocol::{Sha256Hash, TensorCodec};
 
     use super::*;
+    use crate::fixture;
 
     fn run() -> RunDescription {
-        let shard = ShardEntry { n_samples: 4, n_bytes: 10, sha256: Sha256Hash([1; 32]) };
-        let shape = ImageShape { height: 1, width: 1, channels: 1 };
-        let samples = SampleKind::Images { shape, class_names: vec!["a".into(), "b".into()] };
-        let manifest = Manifest { name: "m".into(), samples, shards: vec![shard], gallery: shard };
+        let run = fixture::run();
+        let shard = ShardEntry { n_samples: 4, ..run.manifest.gallery };
+        let manifest = Manifest { shards: vec![shard], ..run.manifest };
         RunDescription {
-            run_id: "r".into(),
-            title: "t".into(),
-            purpose: "p".into(),
-            access: AccessDescription::open(PublicKey([0; 32])),
-            model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![1] }, seed: 1 },
             n_parameters: 2,
-            target_batch_size: 4,
-            micro_batch_size: 2,
-            shuffle_buffer_samples: 4,
             gradient_codec: TensorCodec::F32,
-            compression: Compression::default(),
-            delayed_updates: false,
-            local_steps: None,
-            state_codec: TensorCodec::F32,
-            contribution_samples_max: 4,
             recomputed: true,
             manifest,
+            ..run
         }
     }
 

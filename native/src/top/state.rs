@@ -242,17 +242,14 @@ fn push(points: &mut VecDeque<f32>, point: f32) {
 pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use barnraise_protocol::access::{AccessDescription, PublicKey};
     use barnraise_protocol::api::{EvaluationPoint, Given, RefusalCount};
     use barnraise_protocol::contribute::DeviceKind;
-    use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
-    use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
-    use barnraise_protocol::{Sha256Hash, TensorCodec};
+    use barnraise_protocol::run::RunDescription;
 
     use super::*;
+    use crate::fixture;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const ENTRY: ShardEntry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([7; 32]) };
 
     pub(in super::super) fn progress(epoch: u64) -> Progress {
         Progress {
@@ -270,29 +267,7 @@ pub(super) mod tests {
         RunDescription {
             run_id: "fashion-mnist".into(),
             title: "Telling garments apart".into(),
-            purpose: "p".into(),
-            access: AccessDescription::open(PublicKey([1; 32])),
-            model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
-            n_parameters: 10,
-            target_batch_size: 1024,
-            micro_batch_size: 64,
-            shuffle_buffer_samples: 1000,
-            gradient_codec: TensorCodec::F16,
-            compression: Compression::default(),
-            delayed_updates: false,
-            local_steps: None,
-            state_codec: TensorCodec::F32,
-            contribution_samples_max: 4096,
-            recomputed: false,
-            manifest: Manifest {
-                name: "m".into(),
-                samples: SampleKind::Images {
-                    shape: ImageShape { height: 28, width: 28, channels: 1 },
-                    class_names: vec!["a".into()],
-                },
-                shards: vec![],
-                gallery: ENTRY,
-            },
+            ..fixture::run()
         }
     }
 

@@ -1,11 +1,12 @@
 //! What a contributor does on its device, each with the trainer handed in and handed back.
 
-use barnraise_learning::{MeanGradient, ModelError, Trainer};
+use barnraise_learning::{ComputeDevice, DataShape, MeanGradient, ModelError, Precision, Trainer};
 use barnraise_protocol::account::AccountError;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::gradient::{Offer, Prepared};
+use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::Moment;
 use barnraise_swarm::compression::Compressor;
 
@@ -48,6 +49,19 @@ impl ComputeError {
             _ => None,
         }
     }
+}
+
+/// Computes what the run wants, on `device`. Whoever computes a contribution once more has it made here, too.
+///
+/// # Errors
+/// A model, or local steps, that there cannot be; a device that does not have them.
+pub fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
+    // What others compute once more is to be the same.
+    let device = if run.recomputed { device.with_precision(Precision::Single)? } else { device };
+    let trainer = Trainer::new(&run.model, DataShape::of(&run.manifest.samples), device)?;
+    let Some(steps) = &run.local_steps else { return Ok(trainer) };
+    let trainer = trainer.with_local_steps(&run.model, steps)?;
+    Ok(if run.recomputed { trainer.forgetful() } else { trainer })
 }
 
 /// What came of a computation.

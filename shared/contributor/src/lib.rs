@@ -21,6 +21,7 @@ mod speed;
 mod trial;
 
 pub use access::Credentials;
+pub use compute::trainer;
 pub use description::{
     BUFFER_BYTES_MAX, DescriptionError, MICRO_BATCH_SAMPLES_MAX, SHUFFLE_BUFFER_SAMPLES_MAX,
     check_description,

@@ -9,8 +9,10 @@ mod conduct;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, Platform, contribute};
-use barnraise_learning::{ComputeDevice, DataShape, Trainer};
+use barnraise_contributor::{
+    COMMANDS_MAX, Command, Config, Credentials, Event, Platform, contribute, trainer,
+};
+use barnraise_learning::ComputeDevice;
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::codec::{Density, Sparsity};
@@ -522,9 +524,9 @@ fn an_epoch_that_ends_early_takes_nothing_from_who_keeps_what_is_late() {
 fn recomputed(evidence: &Evidence) -> Difference {
     let claim = evidence.claim().unwrap();
     let run = &evidence.header.run;
-    let shape = DataShape::of(&run.manifest.samples);
-    let mut trainer = Trainer::new(&run.model, shape, ComputeDevice::cpu()).unwrap();
+    let mut trainer = trainer(run, ComputeDevice::cpu()).unwrap();
     trainer.load_parameters(&claim.parameters).unwrap();
+    trainer.on_epoch(evidence.header.account.parameters_epoch);
     for ids in claim.samples.chunks(MICRO_BATCH as usize) {
         let mut batch = samples_of(0).none_of();
         ids.iter().for_each(|id| batch.push(&samples_of(id.shard.into()), id.index as usize));
@@ -537,13 +539,20 @@ fn recomputed(evidence: &Evidence) -> Difference {
 
 #[test]
 fn contributions_are_what_their_accounts_say() {
-    for (is_delayed, codec) in
-        [(false, TensorCodec::F32), (true, TensorCodec::F16), (false, TensorCodec::Int8)]
-    {
+    let optimizer = InnerOptimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
+    let ways = local_steps().map(|steps| LocalSteps { optimizer, ..steps });
+    for (is_delayed, codec, local_steps) in [
+        (false, TensorCodec::F32, None),
+        (true, TensorCodec::F16, None),
+        (false, TensorCodec::Int8, None),
+        (false, TensorCodec::F32, ways),
+        (true, TensorCodec::Int8, ways),
+    ] {
         let backbone = Backbone::with_codec(3, 48, codec, Compression::default());
         {
             let mut description = backbone.description.borrow_mut();
             description.recomputed = true;
+            description.local_steps = local_steps;
             description.delayed_updates = is_delayed;
         }
         let platform = TestPlatform::new(&backbone);
@@ -556,7 +565,8 @@ fn contributions_are_what_their_accounts_say() {
         assert!(evidence.len() >= 3, "{} contributions", evidence.len());
         for evidence in evidence.iter() {
             let difference = recomputed(evidence);
-            assert!(!difference.is_wrong(), "{codec:?}, delayed {is_delayed}: {difference:?}");
+            let what = (codec, is_delayed, local_steps);
+            assert!(!difference.is_wrong(), "{what:?}: {difference:?}");
         }
     }
 }

@@ -235,7 +235,7 @@ fn part(samples: &Samples, range: std::ops::Range<usize>) -> Samples {
 }
 
 /// Infinite where the lengths differ or a value is not finite.
-fn deviation(got: &[f32], want: &[f32]) -> f32 {
+pub(crate) fn deviation(got: &[f32], want: &[f32]) -> f32 {
     if got.len() != want.len() || got.iter().chain(want).any(|value| !value.is_finite()) {
         return f32::INFINITY;
     }

@@ -131,6 +131,13 @@ impl Trainer {
         Ok(self)
     }
 
+    /// With local steps: what is taken depends on its own samples alone, so that whoever has them finds the same.
+    #[must_use]
+    pub fn forgetful(mut self) -> Self {
+        self.local = self.local.take().map(|local| Box::new(local.forgetful()));
+        self
+    }
+
     /// Order of the flat vector.
     pub fn layout(&self) -> &ParameterLayout {
         &self.layout

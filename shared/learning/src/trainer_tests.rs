@@ -5,6 +5,7 @@ use barnraise_protocol::run::{self, ModelKind};
 use futures::executor::block_on;
 
 use super::*;
+use crate::conformance::deviation;
 use crate::local;
 use crate::optimizer::{Optimizer, OptimizerSpec};
 use crate::schedule::ScheduleSpec;
@@ -55,12 +56,6 @@ fn gradient_of(trainer: &mut Trainer, batches: &[Batch]) -> MeanGradient {
         }
         trainer.take_mean_gradient().await.unwrap().unwrap()
     })
-}
-
-fn deviation(got: &[f32], want: &[f32]) -> f32 {
-    assert_eq!(got.len(), want.len());
-    let scale = want.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-    got.iter().zip(want).fold(0.0_f32, |worst, (a, b)| worst.max((a - b).abs())) / scale
 }
 
 #[test]

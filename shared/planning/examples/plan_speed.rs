@@ -1,22 +1,32 @@
-//! Prints how large the programs of roles are and how long a plan takes, on one core.
+//! Prints how large the programs of roles are and how long a plan takes, on one core; fails where that is too long.
 //!
 //! `cargo run --release -p barnraise-planning --example plan_speed`
 
+use std::process::ExitCode;
 use std::time::Instant;
 
 use barnraise_planning::{PairLimit, Peer, PeerId, PlanError, Situation, Updates, Work};
 
-fn main() -> Result<(), PlanError> {
+/// So many peers are to be planned for in less than so many milliseconds.
+const WANTED: [(usize, f64); 2] = [(24, 50.0), (128, 2000.0)];
+
+fn main() -> Result<ExitCode, PlanError> {
+    let mut is_reached = true;
     println!(
         "{:>5} {:>9} {:>9} {:>9} {:>6} {:>11} {:>11} {:>11}",
         "peers", "links", "variables", "rows", "steps", "program ms", "plan ms", "of bound"
     );
     for n_peers in [4, 8, 16, 24, 32, 64, 128] {
+        let mut longest_ms = 0.0_f64;
         for scarce in [Scarce::Compute, Scarce::Both, Scarce::Network, Scarce::Pairs] {
-            report(n_peers, scarce)?;
+            longest_ms = longest_ms.max(report(n_peers, scarce)?);
+        }
+        if let Some((_, wanted_ms)) = WANTED.iter().find(|(n, _)| *n == n_peers) {
+            println!("{n_peers} peers: at most {longest_ms:.0} ms, {wanted_ms:.0} ms are wanted");
+            is_reached &= longest_ms < *wanted_ms;
         }
     }
-    Ok(())
+    Ok(if is_reached { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +38,8 @@ enum Scarce {
     Pairs,
 }
 
-fn report(n_peers: usize, scarce: Scarce) -> Result<(), PlanError> {
+/// Milliseconds that the plan took.
+fn report(n_peers: usize, scarce: Scarce) -> Result<f64, PlanError> {
     let mut situation = fleet(n_peers, scarce, if scarce == Scarce::Compute { 1 << 20 } else { 4096 })?;
     if scarce == Scarce::Both {
         let computing = situation.peers().iter().filter(|peer| peer.samples_per_s > 0.0);
@@ -47,7 +58,7 @@ fn report(n_peers: usize, scarce: Scarce) -> Result<(), PlanError> {
         relaxation.iterations,
         100.0 * plan.steps_per_s / relaxation.steps_per_s,
     );
-    Ok(())
+    Ok(plan_ms)
 }
 
 /// What came of it, and milliseconds of one core.

@@ -18,10 +18,11 @@ use crate::bulk::{self, Partial, Transfer};
 use crate::codec::CodecError;
 use crate::dataset::DatasetError;
 use crate::error::ConversationError;
-use crate::framing::{self, FrameError};
+use crate::framing;
 use crate::gradient::Offer;
 use crate::hash::Sha256Hash;
 use crate::run::{self, NotRecomputable, RunDescription};
+use crate::serving;
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/evidence/1";
@@ -256,22 +257,19 @@ where
 pub async fn serve<S, F>(
     stream: &mut S,
     lookup: impl Fn(Request) -> F,
-    mut on_answered: impl FnMut(),
+    on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = (Answer, Vec<u8>)>,
 {
-    loop {
-        let request: Request = match framing::read(stream, MESSAGE_BYTES_MAX).await {
-            Err(FrameError::Closed) => return Ok(()),
-            request => request?,
-        };
-        let (answer, bytes) = lookup(request).await;
-        framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
-        if matches!(answer, Answer::Found(_)) {
-            bulk::serve(stream, &bytes, |_| ()).await?;
+    let answered = move |request: Request| {
+        let found = lookup(request);
+        async move {
+            let (answer, bytes) = found.await;
+            let has_bytes = matches!(answer, Answer::Found(_));
+            (answer, has_bytes.then_some(bytes))
         }
-        on_answered();
-    }
+    };
+    serving::serve(stream, MESSAGE_BYTES_MAX, answered, on_answered).await
 }

@@ -30,6 +30,8 @@ pub mod run;
 pub mod shard;
 pub mod state;
 
+mod serving;
+
 pub use codec::TensorCodec;
 pub use display_name::DisplayName;
 pub use error::ConversationError;

@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::bulk::{self, Partial, Transfer};
 use crate::error::ConversationError;
-use crate::framing::{self, FrameError};
+use crate::framing;
 use crate::hash::Sha256Hash;
 use crate::matchmaking::{MEMBERS_MAX, ModelVersion};
+use crate::serving;
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/model/1";
@@ -166,22 +167,19 @@ pub type Found = (Answer, Vec<u8>);
 pub async fn serve<S, F>(
     stream: &mut S,
     lookup: impl Fn(Request) -> F,
-    mut on_answered: impl FnMut(),
+    on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = Found>,
 {
-    loop {
-        let request = match framing::read(stream, MESSAGE_BYTES_MAX).await {
-            Err(FrameError::Closed) => return Ok(()),
-            request => request?,
-        };
-        let (answer, bytes) = lookup(request).await;
-        framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
-        if matches!(answer, Answer::Step(_) | Answer::Checkpoint(_)) {
-            bulk::serve(stream, &bytes, |_| ()).await?;
+    let answered = move |request: Request| {
+        let found = lookup(request);
+        async move {
+            let (answer, bytes) = found.await;
+            let has_bytes = matches!(answer, Answer::Step(_) | Answer::Checkpoint(_));
+            (answer, has_bytes.then_some(bytes))
         }
-        on_answered();
-    }
+    };
+    serving::serve(stream, MESSAGE_BYTES_MAX, answered, on_answered).await
 }

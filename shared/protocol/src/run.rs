@@ -200,12 +200,19 @@ pub enum ModelKind {
     },
 }
 
+/// Most local steps of a way that is computed once more: each adds to what devices differ by.
+pub const RECOMPUTED_STEPS_MAX: u32 = 32;
+
 /// Why contributions to a run cannot be computed once more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotRecomputable {
-    /// Where they lead depends on all that a contributor did before.
-    #[error("contributors make local steps")]
-    LocalSteps,
+    /// On another device they lead elsewhere: after too many of them, or by Adam, whose first steps are as long whatever
+    /// the gradient, so that one that is a rounding error decides where they go.
+    #[error(
+        "contributors make {0} local steps, or make them by adam; \
+        at most {RECOMPUTED_STEPS_MAX} by sgd-momentum are wanted"
+    )]
+    LocalSteps(u32),
     /// What a contributor kept of earlier gradients comes along.
     #[error("gradients travel as {0:?}; f32, f16 or int8 is wanted")]
     Codec(TensorCodec),
@@ -215,12 +222,12 @@ pub enum NotRecomputable {
 }
 
 impl RunDescription {
-    /// Whether a contribution is the gradient of its samples and of nothing else.
+    /// Whether a contribution is the gradient of its samples, or the ways that they led, and nothing else.
     ///
     /// # Errors
     /// Of what else it is.
     pub fn check_recomputable(&self) -> Result<(), NotRecomputable> {
-        is_recomputable(&self.model.kind, self.gradient_codec, self.local_steps.is_some())
+        is_recomputable(&self.model.kind, self.gradient_codec, self.local_steps.as_ref())
     }
 }
 
@@ -231,10 +238,12 @@ impl RunDescription {
 pub fn is_recomputable(
     model: &ModelKind,
     codec: TensorCodec,
-    has_local_steps: bool,
+    local_steps: Option<&LocalSteps>,
 ) -> Result<(), NotRecomputable> {
-    if has_local_steps {
-        return Err(NotRecomputable::LocalSteps);
+    if let Some(LocalSteps { steps, optimizer, .. }) = local_steps
+        && (*steps > RECOMPUTED_STEPS_MAX || matches!(optimizer, InnerOptimizer::Adam { .. }))
+    {
+        return Err(NotRecomputable::LocalSteps(*steps));
     }
     if !matches!(codec, TensorCodec::F32 | TensorCodec::F16 | TensorCodec::Int8) {
         return Err(NotRecomputable::Codec(codec));

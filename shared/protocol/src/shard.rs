@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::bulk::{self, Partial, Transfer};
 use crate::dataset::{Manifest, ShardEntry};
 use crate::error::ConversationError;
-use crate::framing::{self, FrameError};
+use crate::framing;
+use crate::serving;
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/shard/1";
@@ -91,27 +92,20 @@ where
 pub async fn serve<S, F>(
     stream: &mut S,
     lookup: impl Fn(ShardId) -> F,
-    mut on_answered: impl FnMut(),
+    on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = Result<(Transfer, Arc<[u8]>), String>>,
 {
-    loop {
-        let ContributorToBackbone::Get(id) = match framing::read(stream, MESSAGE_BYTES_MAX).await {
-            Err(FrameError::Closed) => return Ok(()),
-            request => request?,
-        };
-        match lookup(id).await {
-            Ok((transfer, bytes)) => {
-                let found = BackboneToContributor::Found(transfer);
-                framing::write(stream, &found, MESSAGE_BYTES_MAX).await?;
-                bulk::serve(stream, &bytes, |_| ()).await?;
-            }
-            Err(reason) => {
-                framing::write(stream, &BackboneToContributor::Refused(reason), MESSAGE_BYTES_MAX).await?;
+    let answered = move |ContributorToBackbone::Get(id)| {
+        let found = lookup(id);
+        async move {
+            match found.await {
+                Ok((transfer, bytes)) => (BackboneToContributor::Found(transfer), Some(bytes)),
+                Err(reason) => (BackboneToContributor::Refused(reason), None),
             }
         }
-        on_answered();
-    }
+    };
+    serving::serve(stream, MESSAGE_BYTES_MAX, answered, on_answered).await
 }

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::bulk::{self, Partial, Transfer};
 use crate::codec::TensorCodec;
 use crate::error::ConversationError;
-use crate::framing::{self, FrameError};
+use crate::framing;
 use crate::hash::Sha256Hash;
+use crate::serving;
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/state/1";
@@ -146,28 +147,20 @@ fn check_header(
 pub async fn serve<S>(
     stream: &mut S,
     lookup: impl Fn(Option<u64>) -> Result<(StateHeader, Arc<[u8]>), String>,
-    mut on_answered: impl FnMut(),
+    on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    loop {
-        let epoch = match framing::read(stream, MESSAGE_BYTES_MAX).await {
-            Err(FrameError::Closed) => return Ok(()),
-            request => match request? {
-                ContributorToBackbone::GetLatest => None,
-                ContributorToBackbone::GetEpoch(epoch) => Some(epoch),
-            },
+    let answered = move |request: ContributorToBackbone| {
+        let epoch = match request {
+            ContributorToBackbone::GetLatest => None,
+            ContributorToBackbone::GetEpoch(epoch) => Some(epoch),
         };
-        match lookup(epoch) {
-            Ok((header, bytes)) => {
-                framing::write(stream, &BackboneToContributor::Found(header), MESSAGE_BYTES_MAX).await?;
-                bulk::serve(stream, &bytes, |_| ()).await?;
-            }
-            Err(reason) => {
-                framing::write(stream, &BackboneToContributor::Refused(reason), MESSAGE_BYTES_MAX).await?;
-            }
-        }
-        on_answered();
-    }
+        std::future::ready(match lookup(epoch) {
+            Ok((header, bytes)) => (BackboneToContributor::Found(header), Some(bytes)),
+            Err(reason) => (BackboneToContributor::Refused(reason), None),
+        })
+    };
+    serving::serve(stream, MESSAGE_BYTES_MAX, answered, on_answered).await
 }

@@ -1,15 +1,17 @@
 //! Accounts of contributions, and evidence: what a peer signed for cannot be changed by it or by others.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey};
+mod fixture;
+
+use barnraise_protocol::access::{KeyPair, PublicKey};
 use barnraise_protocol::account::{Account, AccountError, SampleId, encode_samples, hash_of};
 use barnraise_protocol::bulk::Transfer;
-use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
+use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::evidence::{
     self, Answer, Evidence, EvidenceError, EvidenceHeader, LISTED_MAX, Listed, Request,
 };
 use barnraise_protocol::gradient::Offer;
-use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::run::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, RunDescription};
 use barnraise_protocol::{ConversationError, Sha256Hash, TensorCodec};
 use proptest::prelude::*;
 use tokio_util::compat::TokioAsyncReadCompatExt;
@@ -17,29 +19,18 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 const N_PARAMETERS: usize = 6;
 
 fn run() -> RunDescription {
-    let shard = |n_samples| ShardEntry { n_samples, n_bytes: 10, sha256: Sha256Hash([1; 32]) };
-    let shape = ImageShape { height: 1, width: 1, channels: 1 };
-    let samples = SampleKind::Images { shape, class_names: vec!["a".into(), "b".into()] };
-    let manifest =
-        Manifest { name: "m".into(), samples, shards: vec![shard(3), shard(2)], gallery: shard(1) };
+    let run = fixture::run();
+    let shard = |n_samples| ShardEntry { n_samples, ..run.manifest.gallery };
+    let manifest = Manifest { shards: vec![shard(3), shard(2)], ..run.manifest };
     RunDescription {
-        run_id: "r".into(),
-        title: "t".into(),
-        purpose: "p".into(),
-        access: AccessDescription::open(PublicKey([0; 32])),
-        model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![1] }, seed: 1 },
         n_parameters: N_PARAMETERS as u64,
-        target_batch_size: 4,
-        micro_batch_size: 2,
         shuffle_buffer_samples: 4,
         gradient_codec: TensorCodec::F32,
-        compression: Compression::default(),
-        delayed_updates: false,
-        local_steps: None,
         state_codec: TensorCodec::F16,
         contribution_samples_max: 4,
         recomputed: true,
         manifest,
+        ..run
     }
 }
 
@@ -161,7 +152,7 @@ fn nobody_computes_the_same_sample_all_the_time() {
 #[test]
 fn what_cannot_be_recomputed_is_no_evidence() {
     type Change = fn(&mut Evidence);
-    let cases: [(&str, Change); 6] = [
+    let cases: [(&str, Change); 7] = [
         ("a run without accounts", |e| e.header.run.recomputed = false),
         ("another codec", |e| e.header.offer.codec = TensorCodec::F16),
         ("more values than the model has", |e| e.header.offer.n_values = u64::MAX),
@@ -171,6 +162,12 @@ fn what_cannot_be_recomputed_is_no_evidence() {
             let sparsity = barnraise_protocol::codec::Sparsity { density, warmup_epochs: 0 };
             e.header.run.gradient_codec = TensorCodec::TopK(sparsity);
             e.header.offer.codec = e.header.run.gradient_codec;
+        }),
+        ("local steps by adam", |e| {
+            let optimizer =
+                InnerOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+            let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
+            e.header.run.local_steps = Some(LocalSteps { steps: 2, optimizer, schedule });
         }),
         ("a model of any size", |e| {
             e.header.run.n_parameters = u64::MAX;

@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::codec::{Density, Sparsity};
-use barnraise_protocol::run::{self, Compression, CompressionError};
+use barnraise_protocol::run::{
+    self, Compression, CompressionError, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind,
+    NotRecomputable, RECOMPUTED_STEPS_MAX, is_recomputable,
+};
 use barnraise_protocol::{ConversationError, TensorCodec};
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
@@ -34,4 +37,21 @@ fn momentum_and_clipping_are_for_sparse_gradients() {
         let error = Compression { clip_norm: Some(norm), ..full }.check(top_k);
         assert!(matches!(error, Err(CompressionError::ClipNorm(_))), "{norm}");
     }
+}
+
+#[test]
+fn few_local_steps_without_adam_are_recomputed() {
+    let sgd = InnerOptimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+    let adam = InnerOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
+    let of = |steps, optimizer| {
+        let steps = LocalSteps { steps, optimizer, schedule };
+        is_recomputable(&ModelKind::LeNet, TensorCodec::Int8, Some(&steps))
+    };
+    assert_eq!(of(RECOMPUTED_STEPS_MAX, sgd), Ok(()));
+    let too_many = RECOMPUTED_STEPS_MAX + 1;
+    assert_eq!(of(too_many, sgd), Err(NotRecomputable::LocalSteps(too_many)));
+    assert_eq!(of(1, adam), Err(NotRecomputable::LocalSteps(1)));
+    let said = NotRecomputable::LocalSteps(1).to_string();
+    assert!(said.contains("by adam; at most 32 by sgd-momentum"), "{said}");
 }

@@ -21,8 +21,28 @@ use super::aggregators::Two;
 
 const RECOMPUTED: &str = "\n[run.recomputation]\nshare = 1.0\ntolerance = 0.02\n";
 
+/// Ways of four steps.
+const LOCAL_STEPS: &str = r#"[run.local_steps]
+steps = 4
+optimizer = { kind = "sgd-momentum", momentum = 0.9 }
+schedule = { peak = 0.05 }
+
+[averaging]"#;
+
 /// What a convicted peer is told.
 const CONVICTED: &str = "is not the gradient of the samples that it named";
+
+/// Fails unless honest contributions were found to be what they are, and those of one liar were not.
+async fn assert_one_was_found_out(backbone: &Backbone) {
+    let epoch = backbone.wait_for_epoch(0).await.unwrap().epoch;
+    backbone.wait_for_epoch(epoch + 5).await.unwrap();
+    let metrics = backbone.metrics().await.unwrap();
+    let outcome = |outcome: &str| {
+        let name = format!("barnraise_contributions_recomputed_total{{outcome=\"{outcome}\"}}");
+        metric(&metrics, &name).unwrap_or(0.0)
+    };
+    assert!(outcome("same") >= 3.0 && outcome("wrong") == 1.0 && outcome("unknown") == 0.0, "{metrics}");
+}
 
 /// Offers whatever it likes, and signs for it.
 struct Liar {
@@ -164,14 +184,7 @@ async fn whoever_lies_about_its_samples_is_found_out_and_an_honest_peer_is_not()
     let said = world.run(&["evidence", &backbone.page()]).await.unwrap();
     let name = liar.client.peer_id().to_string();
     assert!(said.starts_with(&name) && said.contains("is not the gradient of its samples"), "{said}");
-    let epoch = backbone.wait_for_epoch(0).await.unwrap().epoch;
-    backbone.wait_for_epoch(epoch + 5).await.unwrap();
-    let metrics = backbone.metrics().await.unwrap();
-    let outcome = |outcome: &str| {
-        let name = format!("barnraise_contributions_recomputed_total{{outcome=\"{outcome}\"}}");
-        metric(&metrics, &name).unwrap_or(0.0)
-    };
-    assert!(outcome("same") >= 3.0 && outcome("wrong") == 1.0 && outcome("unknown") == 0.0, "{metrics}");
+    assert_one_was_found_out(&backbone).await;
     honest.interrupt().unwrap();
     let given = honest.end().await.unwrap();
     assert!(given.status.success() && given.n_samples > 0, "{given:?}");
@@ -182,6 +195,25 @@ async fn whoever_lies_about_its_samples_is_found_out_and_an_honest_peer_is_not()
     let backbone = world.backbone().await.unwrap();
     let mut again = Liar::connect_as(liar.identity.clone(), &backbone).await;
     assert_eq!(again.lies_until_it_is_found_out().await, 0);
+}
+
+#[tokio::test]
+async fn ways_of_local_steps_are_computed_once_more_as_well() {
+    let outer = SMALL.replace("momentum = 0.9 }", "momentum = 0.0 }").replace("peak = 0.05", "peak = 1.0");
+    let run = outer.replace("[averaging]", LOCAL_STEPS);
+    let sections = format!("{run}\n{RECOMPUTED}\n[network]\noperator = \"127.0.0.1:0\"\n");
+    let mut world = World::new(&sections).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let honest = world.join(&[&backbone.page()]).unwrap();
+    backbone.wait_for_epoch(3).await.unwrap();
+    let mut liar = Liar::connect(&backbone).await;
+    let session = liar.join().await;
+    assert!(liar.lies_until_it_is_found_out().await > 0);
+    assert_one_was_found_out(&backbone).await;
+    drop(session);
+    honest.interrupt().unwrap();
+    let given = honest.end().await.unwrap();
+    assert!(given.status.success() && given.n_samples > 0, "{given:?}");
 }
 
 #[tokio::test]

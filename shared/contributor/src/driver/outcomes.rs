@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use barnraise_learning::{ComputeDevice, DataShape, MeanGradient, ModelError, Precision, Trainer};
+use barnraise_learning::{ComputeDevice, MeanGradient, ModelError};
 use barnraise_protocol::gradient::Refusal;
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
@@ -238,7 +238,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         if let Some(accountant) = &mut run.accountant {
             accountant.on_trainer_lost();
         }
-        run.trainer = Some(trainer(&run.description, self.device.clone())?);
+        run.trainer = Some(compute::trainer(&run.description, self.device.clone())?);
         run.is_warm = false;
         run.loaded = None;
         Ok(())
@@ -472,16 +472,5 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             device_name: self.device.name().to_owned(),
             reason,
         });
-    }
-}
-
-/// Computes what the run wants, on `device`.
-pub(super) fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
-    // What others compute once more is to be the same.
-    let device = if run.recomputed { device.with_precision(Precision::Single)? } else { device };
-    let trainer = Trainer::new(&run.model, DataShape::of(&run.manifest.samples), device)?;
-    match &run.local_steps {
-        Some(steps) => trainer.with_local_steps(&run.model, steps),
-        None => Ok(trainer),
     }
 }

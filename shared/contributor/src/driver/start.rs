@@ -7,7 +7,7 @@ use barnraise_protocol::contribute::{DEVICE_NAME_CHARS_MAX, Join, Report};
 use barnraise_swarm::contributor::Action;
 use futures::FutureExt;
 
-use super::{ComputeKind, Driver, NetKind, outcomes};
+use super::{ComputeKind, Driver, NetKind};
 use crate::compute::{self, Naming};
 use crate::event::Event;
 use crate::network::{self, NetOutcome};
@@ -212,9 +212,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         };
         let data = DataShape::of(&description.manifest.samples);
         // A model that the adapter has is one that the CPU takes as well.
-        let processor = (self.device.choice() != cpu.choice())
-            .then(|| outcomes::trainer(description, cpu).ok())
-            .flatten();
+        let processor =
+            (self.device.choice() != cpu.choice()).then(|| compute::trainer(description, cpu).ok()).flatten();
         let Some(processor) = processor else {
             run.trainer = Some(adapter);
             return;

@@ -10,6 +10,9 @@
 //!
 //! Ways of one step, of plain SGD at a learning rate, are that rate times the mean gradient.
 //!
+//! Where somebody else is to find the same from the same samples, the inner optimizer begins anew with each
+//! contribution ([`LocalSteps::forgetful`]).
+//!
 //! Plain loops over flat vectors. No gradient is computed here, nothing is sent, and no device is touched.
 
 mod spec;
@@ -54,6 +57,8 @@ pub struct LocalSteps {
     steps: u32,
     schedule: ScheduleSpec,
     optimizer: Optimizer,
+    /// Whether each contribution begins with an optimizer that has seen nothing.
+    is_forgetful: bool,
     learning_rate: f32,
     /// The parameters of the epoch, `[n_parameters]`.
     epoch: Vec<f32>,
@@ -90,6 +95,7 @@ impl LocalSteps {
             steps: described.steps,
             schedule,
             optimizer: Optimizer::new(OptimizerSpec::from(described.optimizer), layout)?,
+            is_forgetful: false,
             learning_rate: schedule.learning_rate(0),
             epoch: Vec::new(),
             here: Vec::new(),
@@ -102,9 +108,17 @@ impl LocalSteps {
         Ok(steps)
     }
 
+    /// What is taken depends on its own samples alone: the state of the inner optimizer does not outlast a take, or the
+    /// parameters of an epoch.
+    #[must_use]
+    pub fn forgetful(self) -> Self {
+        Self { is_forgetful: true, ..self }
+    }
+
     /// From now on ways begin at `flat`, `[n_parameters]`. What was gone before is forgotten, the state of the inner
-    /// optimizer is not.
+    /// optimizer only where it is [forgetful](Self::forgetful).
     pub fn begin(&mut self, flat: &[f32]) {
+        self.end_memory();
         self.epoch.clear();
         self.epoch.extend_from_slice(flat);
         self.here.clone_from(&self.epoch);
@@ -166,8 +180,15 @@ impl LocalSteps {
         }
         let n_samples = self.n_samples;
         let mean = self.sum.iter().map(|sum| sum / n_samples as f32).collect();
+        self.end_memory();
         self.clear();
         Ok((n_samples > 0).then_some(mean))
+    }
+
+    fn end_memory(&mut self) {
+        if self.is_forgetful {
+            self.optimizer.reset();
+        }
     }
 
     fn end_way(&mut self) {

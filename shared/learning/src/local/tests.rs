@@ -115,6 +115,30 @@ fn a_new_epoch_is_begun_with_the_optimizer_of_the_old_one() {
 }
 
 #[test]
+fn what_a_forgetful_one_takes_depends_on_its_own_samples_alone() {
+    let momentum = OptimizerSpec::SgdMomentum { momentum: 0.9, nesterov: false, weight_decay: 0.01 };
+    let once = |is_forgetful: bool, n_steps_before: u32, n_ways_before: usize| {
+        let local = local(4, momentum);
+        let mut local = if is_forgetful { local.forgetful() } else { local };
+        for _ in 0..n_ways_before {
+            walk(&mut local, n_steps_before);
+            local.take().unwrap();
+        }
+        // What was not taken when new parameters came counts for nothing either.
+        walk(&mut local, 3);
+        local.begin(&START);
+        // A whole way and half of another, which goes on with the momentum of the first.
+        walk(&mut local, 6);
+        local.take().unwrap().unwrap()
+    };
+    let alone = once(true, 0, 0);
+    for (n_steps, n_ways) in [(1, 1), (4, 3), (7, 2)] {
+        assert_eq!(once(true, n_steps, n_ways), alone, "after {n_ways} of {n_steps} steps");
+        assert_ne!(once(false, n_steps, n_ways), alone, "or nothing was shown");
+    }
+}
+
+#[test]
 fn the_learning_rate_is_that_of_the_epoch() {
     let schedule = ScheduleSpec { peak: 0.5, warmup_steps: 0, decay: Decay::Step { every: 10, factor: 0.5 } };
     let described = describe(1, OptimizerSpec::plain_sgd(), schedule).unwrap();

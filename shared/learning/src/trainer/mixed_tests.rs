@@ -6,6 +6,7 @@ use barnraise_protocol::run::{ModelKind, ModelSpec};
 use futures::executor::block_on;
 
 use super::*;
+use crate::conformance::deviation;
 use crate::data_shape::DataShape;
 use crate::device::{ComputeDevice, Precision};
 use crate::optimizer::{Optimizer, OptimizerSpec};
@@ -62,12 +63,6 @@ fn gradient(trainer: &mut Trainer, samples: &Samples, n_passes: usize) -> MeanGr
         }
         trainer.take_mean_gradient().await.unwrap().unwrap()
     })
-}
-
-fn deviation(got: &[f32], want: &[f32]) -> f32 {
-    assert_eq!(got.len(), want.len());
-    let scale = want.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-    got.iter().zip(want).fold(0.0_f32, |worst, (a, b)| worst.max((a - b).abs())) / scale
 }
 
 #[test]

@@ -7,6 +7,7 @@ use futures::executor::block_on;
 
 use super::*;
 use crate::batch::Batch;
+use crate::conformance::deviation;
 use crate::device::ComputeDevice;
 use crate::optimizer::{Optimizer, OptimizerSpec};
 
@@ -91,10 +92,4 @@ fn text_is_checked_and_each_model_has_its_samples() {
     let mut pictures = Trainer::new(&mlp, images, ComputeDevice::cpu()).unwrap();
     assert!(wrong(block_on(pictures.accumulate_tokens(&[3; 12], 0))));
     assert!(wrong(Trainer::new(&albert(), images, ComputeDevice::cpu()).map(drop)));
-}
-
-fn deviation(got: &[f32], want: &[f32]) -> f32 {
-    assert_eq!(got.len(), want.len());
-    let scale = want.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-    got.iter().zip(want).fold(0.0_f32, |worst, (a, b)| worst.max((a - b).abs())) / scale
 }

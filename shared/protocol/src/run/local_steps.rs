@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 pub struct LocalSteps {
     /// Most steps of one way, above 0.
     pub steps: u32,
-    /// Makes the steps. What it remembers lasts beyond a way and beyond an epoch.
+    /// Makes the steps. What it remembers lasts beyond a way and beyond an epoch, but in a run that recomputes not
+    /// beyond a contribution.
     pub optimizer: InnerOptimizer,
     /// Its learning rate.
     pub schedule: InnerSchedule,

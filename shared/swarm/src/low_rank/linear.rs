@@ -1,6 +1,9 @@
 //! What factors are made with. Every sum has one order, whatever the machine, and every loop over values one that the
 //! compiler can turn into vector instructions.
 
+use std::iter::Sum;
+use std::ops::{AddAssign, Mul};
+
 use crate::random::SplitMix64;
 
 /// Sums that are kept apart until the end.
@@ -10,20 +13,23 @@ const LEFT_MIN: f64 = 1e-5;
 /// Columns that are tried in place of one that is in the others. The first will do, but for a chance of nothing.
 const TRIES_MAX: usize = 4;
 
-/// Sum of products.
-pub(super) fn dot(one: &[f32], other: &[f32]) -> f32 {
-    let mut sums = [0.0f32; LANES];
+/// Sum of products, each of them and the sum in `T`.
+pub(super) fn dot<T>(one: &[f32], other: &[f32]) -> T
+where
+    T: From<f32> + Copy + Default + AddAssign + Mul<Output = T> + Sum,
+{
+    let mut sums = [T::default(); LANES];
     let (ones, one_rest) = one.as_chunks::<LANES>();
     let (others, other_rest) = other.as_chunks::<LANES>();
     for (one, other) in ones.iter().zip(others) {
         for (sum, (one, other)) in sums.iter_mut().zip(one.iter().zip(other)) {
-            *sum += one * other;
+            *sum += T::from(*one) * T::from(*other);
         }
     }
     for (sum, (one, other)) in sums.iter_mut().zip(one_rest.iter().zip(other_rest)) {
-        *sum += one * other;
+        *sum += T::from(*one) * T::from(*other);
     }
-    sums.iter().sum()
+    sums.into_iter().sum()
 }
 
 /// `into += factor * values`
@@ -56,7 +62,7 @@ fn becomes_unit(column: &mut [f32], before: &[f32]) -> bool {
     }
     for _ in 0..2 {
         for other in before.chunks_exact(column.len()) {
-            let along = dot_f64(column, other) as f32;
+            let along = dot::<f64>(column, other) as f32;
             accumulate(column, -along, other);
         }
         let left = norm(column);
@@ -75,22 +81,7 @@ fn scale(column: &mut [f32], norm: f64) -> bool {
 }
 
 fn norm(column: &[f32]) -> f64 {
-    dot_f64(column, column).sqrt()
-}
-
-fn dot_f64(one: &[f32], other: &[f32]) -> f64 {
-    let mut sums = [0.0f64; LANES];
-    let (ones, one_rest) = one.as_chunks::<LANES>();
-    let (others, other_rest) = other.as_chunks::<LANES>();
-    for (one, other) in ones.iter().zip(others) {
-        for (sum, (one, other)) in sums.iter_mut().zip(one.iter().zip(other)) {
-            *sum += f64::from(*one) * f64::from(*other);
-        }
-    }
-    for (sum, (one, other)) in sums.iter_mut().zip(one_rest.iter().zip(other_rest)) {
-        *sum += f64::from(*one) * f64::from(*other);
-    }
-    sums.iter().sum()
+    dot::<f64>(column, column).sqrt()
 }
 
 /// Uniform from -1 to 1.

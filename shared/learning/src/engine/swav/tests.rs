@@ -6,6 +6,7 @@ use barnraise_protocol::run::{ModelKind, ModelSpec};
 use futures::executor::block_on;
 
 use super::*;
+use crate::conformance::deviation;
 use crate::data_shape::DataShape;
 use crate::device::ComputeDevice;
 use crate::random::SplitMix64;
@@ -55,12 +56,6 @@ fn values(tensor: Tensor<2>) -> Vec<f32> {
 fn gradient(engine: &mut SwavEngine, crops: &Crops) -> Vec<f32> {
     block_on(engine.step(crops, false, Arithmetic::Single)).unwrap();
     block_on(engine.take()).unwrap()
-}
-
-fn deviation(got: &[f32], want: &[f32]) -> f32 {
-    assert_eq!(got.len(), want.len());
-    let scale = want.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-    got.iter().zip(want).fold(0.0_f32, |worst, (a, b)| worst.max((a - b).abs())) / scale
 }
 
 /// The algorithm of the paper's supplement in double precision.

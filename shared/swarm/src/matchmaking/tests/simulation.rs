@@ -49,6 +49,9 @@ struct World {
     lines: HashMap<Sha256Hash, BTreeSet<u64>>,
     arrivals: HashMap<(usize, usize), Moment>,
     failures: u64,
+    /// In so many of a hundred averagings some members get another mean: of a reducer that died once it had told them.
+    torn: u64,
+    n_torn: u64,
     n_accepted: u64,
     is_contributing: bool,
 }
@@ -78,6 +81,8 @@ impl World {
             lines: HashMap::from([(start.model.hash, BTreeSet::new())]),
             arrivals: HashMap::new(),
             failures: 0,
+            torn: 0,
+            n_torn: 0,
             n_accepted: 0,
             is_contributing: true,
         };
@@ -113,6 +118,11 @@ impl World {
             self.handle(event);
         }
         self.now = end;
+    }
+
+    fn run_for(&mut self, millis: u64) {
+        let end = self.now + at(millis);
+        self.run_until(end);
     }
 
     fn handle(&mut self, event: Event) {
@@ -273,6 +283,9 @@ impl World {
         let together = |&of: &usize| self.hear_each_other(first, of) || of == first;
         let (together, apart): (Vec<usize>, Vec<usize>) = joined.iter().partition(|of| together(of));
         let model = self.next_model(&together, nonce);
+        let is_torn = self.torn > 0 && self.below(100) < self.torn;
+        let other = if is_torn { self.next_model(&together, !nonce) } else { model };
+        self.n_torn += u64::from(is_torn);
         for &of in &together {
             if !self.peers[of].is_alive || self.peers[of].matchmaking.phase != Phase::Averaging {
                 continue;
@@ -282,7 +295,8 @@ impl World {
                 self.peers[of].matchmaking.on_failed(self.now);
                 self.drive(of);
             } else {
-                self.step(of, model);
+                let gets_other = is_torn && self.below(2) == 0;
+                self.step(of, if gets_other { other } else { model });
             }
         }
         for of in apart {
@@ -345,7 +359,7 @@ impl World {
     /// Ends all faults, and lets everybody finish.
     fn settle(&mut self) {
         self.sides = 0;
-        self.failures = 0;
+        (self.failures, self.torn) = (0, 0);
         for of in 0..self.peers.len() {
             if !self.peers[of].is_alive {
                 self.handle(Event::Restart(of));
@@ -409,6 +423,61 @@ fn nothing_is_lost_when_averagings_fail_and_peers_die() {
         let lost = world.lost();
         assert!(lost.is_empty(), "seed {seed}: {lost:?} of {}", world.n_accepted);
     }
+}
+
+/// Whatever they are about to do. They come back within seconds, often after the next round.
+#[test]
+fn three_in_ten_killed_in_every_round() {
+    let mut n_killed = 0;
+    for seed in 100..120 {
+        println!("seed {seed}");
+        let mut world = World::new(10, seed);
+        let mut n_rounds = 0;
+        while n_rounds < 30 {
+            world.run_for(50);
+            assert!(world.now < Duration::from_secs(300), "seed {seed}: {n_rounds} rounds in 300 s");
+            let newest = world.peers.iter().map(|peer| peer.matchmaking.own().model.epoch).max().unwrap();
+            if newest <= n_rounds {
+                continue;
+            }
+            n_rounds = newest;
+            for _ in 0..3 {
+                let pause = world.below(150);
+                world.run_for(pause);
+                let alive: Vec<usize> = (0..10).filter(|&of| world.peers[of].is_alive).collect();
+                if alive.is_empty() {
+                    break;
+                }
+                let of = alive[world.below(alive.len()) as usize];
+                let away = 200 + world.below(2000);
+                world.handle(Event::Kill(of));
+                world.after(away, Event::Restart(of));
+                n_killed += 1;
+            }
+        }
+        // Until all are back.
+        world.run_for(3000);
+        world.settle();
+        let lost = world.lost();
+        assert!(lost.is_empty(), "seed {seed}: {lost:?} of {}", world.n_accepted);
+    }
+    // Otherwise the runs above were too easy to show anything.
+    assert!(n_killed > 20 * 30, "{n_killed}");
+}
+
+#[test]
+fn members_that_got_different_means_agree_again() {
+    let mut n_torn = 0;
+    for seed in 200..240 {
+        let mut world = World::new(3 + seed as usize % 6, seed);
+        world.torn = 30;
+        world.run_until(Duration::from_secs(40));
+        n_torn += world.n_torn;
+        world.settle();
+        let lost = world.lost();
+        assert!(lost.is_empty(), "seed {seed}: {lost:?} of {}", world.n_accepted);
+    }
+    assert!(n_torn > 100, "{n_torn}");
 }
 
 #[test]
