@@ -221,7 +221,8 @@ impl World {
         self.folder.path().join("run")
     }
 
-    /// Starts the backbone and waits until it listens: on free ports the first time, then on the same.
+    /// Starts the backbone and waits until it listens: on free ports the first time, then on the same; of several runs
+    /// only the page is.
     ///
     /// # Errors
     /// Where it does not come up; its log is in the error.
@@ -250,7 +251,10 @@ impl World {
         }
         let http = page.context("no page was announced")?;
         self.http.clone_from(&http);
-        self.listen = addresses.iter().map(listened).collect();
+        // Several runs cannot share them.
+        if self.beside.is_empty() {
+            self.listen = addresses.iter().map(listened).collect();
+        }
         Ok(Backbone { process, http, base: String::new(), operator, addresses })
     }
 

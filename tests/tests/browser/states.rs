@@ -293,10 +293,9 @@ async fn a_run_that_its_operator_paused_says_so_to_everybody() -> Result<()> {
     // Whoever comes meanwhile waits, and is there when it goes on.
     tab.goto(&format!("{}/?autostart=1&device=cpu", backbone.page())).await?;
     tab.until("doing() === 'halted' && text('activity').includes('goes on by itself')", SOON).await?;
-    let paused = backbone.status().await?;
-    ensure!(paused.progress.n_contributors == 1, "{:?}", paused.progress);
+    let paused = backbone.wait_for("who came", |progress| progress.n_contributors == 1).await?;
     world.command(&["run", "resume"]).await?;
     tab.until("doing() !== 'halted'", SOON).await?;
-    backbone.wait_for_epoch(paused.progress.epoch + 1).await?;
+    backbone.wait_for_epoch(paused.epoch + 1).await?;
     looks.end()
 }
