@@ -8,6 +8,7 @@ use libp2p::identity::Keypair;
 use libp2p::{PeerId, Transport as _, dns, noise, quic, relay, tcp, websocket, yamux};
 use tokio_util::task::TaskTracker;
 
+use super::buffered::Buffered;
 use super::{GuardMetrics, NodeCertificates, NodeConfig, NodeError};
 use crate::admission::Admission;
 use crate::{webrtc, webtransport};
@@ -66,7 +67,7 @@ fn direct(keypair: &Keypair, noise: &noise::Config, config: &NodeConfig) -> Boxe
     let by_address = || {
         let quic = quic::tokio::Transport::new(quic_config(keypair, config))
             .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-        let tcp = secure(tcp_socket(), noise, config);
+        let tcp = secure(tcp_socket().map(|socket, _| Buffered::new(socket)), noise, config);
         quic.or_transport(tcp).map(|either, _| either.into_inner()).boxed()
     };
     // A name may lead to anything, so what resolves names comes last.
