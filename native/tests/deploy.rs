@@ -14,7 +14,7 @@ use barnraise_native::config::RunConfig;
 #[cfg(unix)]
 use barnraise_native::readiness::{OperatorPage, Part, Readiness};
 use barnraise_relay::Environment;
-use barnraise_relay::server::RelayConfig;
+use barnraise_relay::server::{HostNames, RelayConfig};
 use clap::Parser;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
@@ -224,8 +224,9 @@ async fn a_service_is_healthy_when_it_is_ready() {
     };
     let (readiness, stop) = (Readiness::starting(CancellationToken::new()), CancellationToken::new());
     let here = "127.0.0.1:0".parse().unwrap();
-    let page =
-        OperatorPage::open(here, Duration::from_secs(10), readiness.clone(), stop.clone()).await.unwrap();
+    let names = HostNames::new("operator_names", &[]);
+    let page = OperatorPage::open(here, names, Duration::from_secs(10), readiness.clone(), stop.clone());
+    let page = page.await.unwrap();
     assert!(!is_healthy(page.address()).await);
     for part in [Part::Data, Part::Checkpoint, Part::Listeners, Part::Database] {
         readiness.done(part);

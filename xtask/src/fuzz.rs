@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::process;
+use crate::setup;
 use crate::workspace::Workspace;
 
 /// Runs each target for `seconds` on a nightly toolchain, which the sanitizers need.
@@ -14,10 +15,7 @@ pub(crate) fn run(workspace: &Workspace, seconds: u64) -> Result<()> {
     if process::find("rustup").is_none() {
         bail!("fuzzing needs rustup with a nightly toolchain: `rustup toolchain install nightly`");
     }
-    if process::find("cargo-fuzz").is_none() {
-        println!("setup: cargo install cargo-fuzz");
-        process::run(process::cargo().args(["install", "cargo-fuzz", "--locked"]))?;
-    }
+    setup::cargo_program("cargo-fuzz")?;
     for target in targets(workspace)? {
         println!("fuzz: {target} for {seconds} s");
         let mut command = nightly_cargo();

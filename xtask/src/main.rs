@@ -1,10 +1,11 @@
-//! What a person types: `cargo xtask demo`, `test`, `check`, `build`, `bench`, `fuzz`.
+//! What a person types: `cargo xtask demo`, `test`, `check`, `build`, `bench`, `fuzz`, `audit`.
 //!
 //! Drives cargo, wasm-bindgen and the package manager. It knows nothing of training, is
 //! never part of what is shipped, and never depends on a heavy crate: `cargo xtask` must start
 //! within seconds on a machine that has built nothing yet.
 
 mod assets;
+mod audit;
 mod build;
 mod check;
 mod compress;
@@ -55,6 +56,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Ask the databases of advisories about all dependencies, and `deny.toml` about licences and sources
+    Audit,
     /// Run each fuzz target for a while (needs a nightly toolchain)
     Fuzz {
         /// Seconds for each target
@@ -114,6 +117,7 @@ fn main() -> Result<()> {
         Command::Check => check::run(&workspace),
         Command::Test => test_run::run(&workspace),
         Command::Bench { args } => build::bench(&workspace, &args),
+        Command::Audit => audit::run(&workspace),
         Command::Fuzz { seconds } => fuzz::run(&workspace, seconds),
     }
 }

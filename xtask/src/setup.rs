@@ -149,6 +149,15 @@ pub(crate) fn install(packages: &[Package]) -> Result<()> {
     process::run(command.args(names)).with_context(|| format!("cannot install {list}"))
 }
 
+/// A program that extends cargo, compiled where it is missing.
+pub(crate) fn cargo_program(name: &str) -> Result<()> {
+    if process::find(name).is_none() {
+        println!("setup: cargo install {name}");
+        process::run(process::cargo().args(["install", name, "--locked"]))?;
+    }
+    Ok(())
+}
+
 /// Whether the package lists have a version of `package` to install.
 fn is_known(package: &str) -> bool {
     let mut command = Command::new("apt-cache");

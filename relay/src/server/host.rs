@@ -63,10 +63,7 @@ impl HostNames {
     fn has(&self, host: &str) -> bool {
         let Some(name) = without_port(host) else { return false };
         let name = without_dot(name).to_ascii_lowercase();
-        is_address(&name)
-            || name == "localhost"
-            || name.ends_with(".localhost")
-            || self.names.iter().any(|known| *known == name)
+        is_address(&name) || name == "localhost" || name.ends_with(".localhost") || self.names.contains(&name)
     }
 
     /// Routes that answer whoever asks by one of the names, and tell others so.

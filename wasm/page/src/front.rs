@@ -210,6 +210,7 @@ fn summary((id, run): (String, RunDescription)) -> RunSummary {
         epoch: 0,
         n_contributors: 0,
         test_accuracy: None,
+        is_paused: false,
     }
 }
 

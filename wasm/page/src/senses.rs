@@ -253,6 +253,7 @@ async fn mind_screen(app: &Rc<App>) {
     };
     match held {
         Ok(held) if app.senses.is_screen_wanted.get() => {
+            mind_release(app, &held);
             if let Some(before) = app.senses.screen.replace(Some(held)) {
                 let _ = call(&before, "release", &Array::new());
             }
@@ -262,6 +263,20 @@ async fn mind_screen(app: &Rc<App>) {
         Ok(held) => drop(call(&held, "release", &Array::new())),
         Err(_) => tell(app, Input::ScreenLock(ScreenLock::Refused)),
     }
+}
+
+/// A browser may let go by itself, of a battery that is low for one; of a page that is hidden it always does, and that page
+/// asks again when it is seen.
+fn mind_release(app: &Rc<App>, held: &JsValue) {
+    let Some(lock) = held.dyn_ref::<EventTarget>() else { return };
+    let (app, released) = (Rc::clone(app), held.clone());
+    let heard = move |_| {
+        let is_held = app.senses.screen.borrow().as_ref() == Some(&released);
+        if is_held && app.senses.is_screen_wanted.get() && !document().hidden() {
+            tell(&app, Input::ScreenLock(ScreenLock::Refused));
+        }
+    };
+    Listener::new(lock, "release", heard).keep();
 }
 
 fn tell(app: &Rc<App>, input: Input) {

@@ -31,8 +31,14 @@ pub(crate) fn pause(reason: Reason) -> String {
             "Paused: this device has become much slower, as one does that is hot. {itself} after a rest of {}.",
             format::counted(minutes.into(), "more minute", "more minutes"),
         ),
-        Reason::Metered => format!("Paused: this is mobile data. {itself} on Wi-Fi."),
-        Reason::SavesData => format!("Paused: this browser saves data. {itself} when it no longer does."),
+        Reason::Metered => {
+            format!("Paused: this is mobile data. {itself} on Wi-Fi, or once you allow that below.")
+        }
+        Reason::SavesData => {
+            format!(
+                "Paused: this browser saves data. {itself} when it no longer does, or once you allow that below."
+            )
+        }
         Reason::Cap { mb } => {
             let used = format::megabytes(mb);
             format!("Paused: today's {used} of data are used up. {itself} tomorrow.")
