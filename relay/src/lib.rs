@@ -19,6 +19,7 @@ mod pending;
 pub mod server;
 pub mod signals;
 mod streams;
+mod tls;
 mod usage;
 mod webrtc;
 pub mod webtransport;

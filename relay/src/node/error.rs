@@ -26,6 +26,9 @@ pub enum NodeError {
     /// The key pair does not do for Noise.
     #[error("the key pair does not do for Noise: {0}")]
     Noise(String),
+    /// The key pair does not do for TLS.
+    #[error("the key pair does not do for TLS: {0}")]
+    Tls(String),
     /// An address to dial that does not say whom it expects.
     #[error("want an address that ends with /p2p/<peer id>, got {address}")]
     NoPeerId {

@@ -4,6 +4,7 @@
 //! reconnects by itself and never looks into a stream: that is for whoever opened it.
 
 mod address_limit;
+mod buffered;
 mod config;
 mod connections;
 mod error;

@@ -8,8 +8,10 @@ use libp2p::identity::Keypair;
 use libp2p::{PeerId, Transport as _, dns, noise, quic, relay, tcp, websocket, yamux};
 use tokio_util::task::TaskTracker;
 
+use super::buffered::Buffered;
 use super::{GuardMetrics, NodeCertificates, NodeConfig, NodeError};
 use crate::admission::Admission;
+use crate::tls::Security;
 use crate::{webrtc, webtransport};
 
 /// Bytes of one stream that are received and not read yet: 10 MB/s at a round trip of 50 ms.
@@ -28,8 +30,11 @@ pub(super) fn build(
     metrics: &GuardMetrics,
 ) -> Result<(Boxed<Connected>, TaskTracker), NodeError> {
     let noise = noise::Config::new(keypair).map_err(|source| NodeError::Noise(source.to_string()))?;
+    let tcp = Security::tls_or_noise(keypair, noise.clone())
+        .map_err(|source| NodeError::Tls(source.to_string()))?;
+    let noise = Security::noise(noise);
     let circuits = secure(circuits, &noise, config);
-    let direct = admitted(direct(keypair, &noise, config), config, metrics);
+    let direct = admitted(direct(keypair, &tcp, &noise, config), config, metrics);
     let transport = circuits.or_transport(direct).map(|either, _| either.into_inner()).boxed();
     let Some(certificates) = certificates else { return Ok((transport, TaskTracker::new())) };
     let transport = match certificates.webrtc {
@@ -61,12 +66,12 @@ fn admitted(
 }
 
 /// WebSocket, QUIC and TCP, by address or by name.
-fn direct(keypair: &Keypair, noise: &noise::Config, config: &NodeConfig) -> Boxed<Connected> {
+fn direct(keypair: &Keypair, tcp: &Security, noise: &Security, config: &NodeConfig) -> Boxed<Connected> {
     let websocket = secure(websocket::Config::new(resolving(tcp_socket)), noise, config);
     let by_address = || {
         let quic = quic::tokio::Transport::new(quic_config(keypair, config))
             .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-        let tcp = secure(tcp_socket(), noise, config);
+        let tcp = secure(tcp_socket().map(|socket, _| Buffered::new(socket)), tcp, config);
         quic.or_transport(tcp).map(|either, _| either.into_inner()).boxed()
     };
     // A name may lead to anything, so what resolves names comes last.
@@ -98,8 +103,8 @@ fn resolving<T>(make: impl Fn() -> T) -> dns::tokio::Transport<T> {
     }
 }
 
-/// Noise and Yamux on a transport that has neither.
-fn secure<T, C>(socket: T, noise: &noise::Config, config: &NodeConfig) -> Boxed<Connected>
+/// Encryption and Yamux on a transport that has neither.
+fn secure<T, C>(socket: T, security: &Security, config: &NodeConfig) -> Boxed<Connected>
 where
     T: libp2p::Transport<Output = C> + Send + Unpin + 'static,
     T::Error: Send + Sync + 'static,
@@ -109,7 +114,7 @@ where
 {
     socket
         .upgrade(Version::V1Lazy)
-        .authenticate(noise.clone())
+        .authenticate(security.clone())
         .multiplex(muxer(config.limits.streams_per_connection))
         .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
         .boxed()

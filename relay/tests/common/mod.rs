@@ -121,7 +121,11 @@ pub async fn open_raw(
     Ok(tokio::io::join(receive, send).compat())
 }
 
-async fn negotiate(stream: &mut ClientStream, protocol: &str) {
+/// What a dialer says that wants `protocol` of multistream-select 1.0, and hears from whoever agrees.
+pub async fn negotiate<S>(stream: &mut S, protocol: &str)
+where
+    S: futures::AsyncRead + futures::AsyncWrite + Unpin,
+{
     for line in ["/multistream/1.0.0", protocol] {
         let length = u8::try_from(line.len() + 1).unwrap();
         assert!(length < 128, "one byte of varint");
@@ -129,6 +133,7 @@ async fn negotiate(stream: &mut ClientStream, protocol: &str) {
         message.extend(line.as_bytes());
         message.push(b'\n');
         stream.write_all(&message).await.unwrap();
+        stream.flush().await.unwrap();
         let mut answer = vec![0; message.len()];
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(answer, message, "the listener repeats what it agrees to");
