@@ -21,6 +21,9 @@ pub(crate) const WAYS: [Way; 3] = [Way::WebTransport, Way::WebRtc, Way::WebSocke
 /// Most addresses of one way that are tried.
 const ADDRESSES_PER_WAY_MAX: usize = 3;
 
+/// A device with no more memory is spared. Rounded by the browser.
+pub(crate) const LITTLE_MEMORY_GIB: f64 = 2.0;
+
 /// In single precision.
 const BYTES_PER_PARAMETER: u64 = 4;
 

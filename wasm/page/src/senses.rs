@@ -17,6 +17,7 @@ use crate::conduct::{
     Battery, Conductor, Hardware, Input, Link, LocalTime, Presence, Request, ScreenLock, Settings, Usage,
 };
 use crate::dom::{Listener, document, now_ms, window};
+use crate::preflight::LITTLE_MEMORY_GIB;
 use crate::state::Event;
 
 /// Where the visitor's settings are kept.
@@ -31,8 +32,6 @@ const TICK_MS: u32 = 2000;
 const BATTERY_MS: u32 = 3000;
 /// Whoever touched nothing for so long is away. Browsers allow no less.
 const AWAY_MS: u32 = 60_000;
-/// A device with less memory is spared. Rounded by the browser.
-const SMALL_GIB: f64 = 2.0;
 
 /// What the browser holds for the tab.
 #[derive(Debug, Default)]
@@ -126,7 +125,7 @@ fn hardware() -> Hardware {
     let memory_gib = get(&navigator(), "deviceMemory").as_f64();
     Hardware {
         is_phone: hint || agent.contains("Mobi") || is_touched,
-        is_small: memory_gib.is_some_and(|gib| gib <= SMALL_GIB),
+        is_small: memory_gib.is_some_and(|gib| gib <= LITTLE_MEMORY_GIB),
     }
 }
 

@@ -248,6 +248,9 @@ fn what_the_browser_keeps_to_itself_is_said_so() {
     let told = Surroundings { memory_gib: Some(8.0), n_processors: Some(16), ..surroundings() };
     assert_eq!(text(words::processor(&page_within(told))), "16 threads, 8 GB of memory or more.");
     let told = Surroundings { memory_gib: Some(0.5), ..surroundings() };
-    assert_eq!(text(words::processor(&page_within(told))), "about 0.5 GB of memory.");
+    let said = text(words::processor(&page_within(told)));
+    assert!(said.starts_with("about 0.5 GB of memory. That is little: close other tabs"), "{said}");
+    let told = Surroundings { memory_gib: Some(4.0), ..surroundings() };
+    assert_eq!(text(words::processor(&page_within(told))), "about 4 GB of memory.");
     assert_eq!(text(words::browser(&page())), "Chrome 156 on Linux.");
 }

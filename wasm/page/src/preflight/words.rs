@@ -4,7 +4,7 @@
 use barnraise_messages::{DeviceChoice, Way};
 use barnraise_protocol::run::RunDescription;
 
-use super::{Adapter, Outcome, Preflight, Tried};
+use super::{Adapter, LITTLE_MEMORY_GIB, Outcome, Preflight, Tried};
 use crate::format;
 use crate::state::{Page, WebGpu};
 
@@ -208,7 +208,13 @@ pub(crate) fn processor(page: &Page) -> Vec<Line> {
     });
     let told: Vec<String> = threads.into_iter().chain(memory).collect();
     let text = if told.is_empty() { "This browser does not tell".into() } else { told.join(", ") };
-    vec![Line::new("plain", format!("{text}."))]
+    let mut lines = vec![Line::new("plain", format!("{text}."))];
+    if surroundings.memory_gib.is_some_and(|gib| gib <= LITTLE_MEMORY_GIB) {
+        let text = "That is little: close other tabs and programs. It works in small pieces, and in smaller ones should \
+                    the memory run out.";
+        lines.push(Line::new("advice", text));
+    }
+    lines
 }
 
 /// Each way, whether it works, and what to do where it does not.
