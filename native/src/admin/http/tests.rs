@@ -3,45 +3,19 @@
 use std::path::Path as Folder;
 
 use barnraise_protocol::access::{AccessDescription, AccessMode, Authority, KeyPair};
-use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
-use barnraise_protocol::run::{Compression, ModelKind, ModelSpec};
-use barnraise_protocol::{Sha256Hash, TensorCodec};
 use barnraise_swarm::access::Policy;
 
 use super::*;
 use crate::access::system_clock;
 use crate::backbone::core::operator::WordError;
+use crate::fixture;
 use crate::storage::Storage;
-
-fn description(key: &KeyPair) -> RunDescription {
-    let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([7; 32]) };
-    let shape = ImageShape { height: 1, width: 1, channels: 1 };
-    let samples = SampleKind::Images { shape, class_names: vec!["a".into()] };
-    RunDescription {
-        run_id: "r".into(),
-        title: "t".into(),
-        purpose: "p".into(),
-        access: AccessDescription::open(key.public()),
-        model: ModelSpec { kind: ModelKind::LeNet, seed: 1 },
-        n_parameters: 10,
-        target_batch_size: 1024,
-        micro_batch_size: 64,
-        shuffle_buffer_samples: 1000,
-        gradient_codec: TensorCodec::F16,
-        compression: Compression::default(),
-        delayed_updates: false,
-        local_steps: None,
-        state_codec: TensorCodec::F32,
-        contribution_samples_max: 4096,
-        recomputed: false,
-        manifest: Manifest { name: "d".into(), samples, shards: vec![entry], gallery: entry },
-    }
-}
 
 /// Of a run whose core is the test.
 async fn admin(folder: &Folder, core: mpsc::Sender<CoreEvent>) -> Admin {
     let key = KeyPair::from_seed(&[1; 32]);
-    let description = Arc::new(description(&key));
+    let access = AccessDescription::open(key.public());
+    let description = Arc::new(RunDescription { access, ..fixture::run() });
     let authority = Authority { key: key.public(), run_id: "r".into() };
     let policy = Policy { mode: AccessMode::Open, authority, clock_tolerance: Duration::from_secs(30) };
     let gate = Gate::new(policy, key.public(), system_clock());
