@@ -11,6 +11,7 @@ mod error;
 mod guard;
 mod guard_metrics;
 mod listen;
+mod muxer;
 mod network;
 mod path;
 mod patience;

@@ -5,18 +5,17 @@ use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::Boxed;
 use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
-use libp2p::{PeerId, Transport as _, dns, noise, quic, relay, tcp, websocket, yamux};
+use libp2p::{PeerId, Transport as _, dns, noise, quic, relay, tcp, websocket};
 use tokio_util::task::TaskTracker;
 
 use super::buffered::Buffered;
+use super::muxer::{Muxing, STREAM_WINDOW_BYTES};
 use super::{GuardMetrics, NodeCertificates, NodeConfig, NodeError};
 use crate::admission::Admission;
 use crate::tls::Security;
 use crate::{webrtc, webtransport};
 
-/// Bytes of one stream that are received and not read yet: 10 MB/s at a round trip of 50 ms.
-const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
-/// Likewise of one QUIC connection.
+/// Bytes that are received and not read yet of one QUIC connection.
 const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 
 type Connected = (PeerId, StreamMuxerBox);
@@ -115,15 +114,7 @@ where
     socket
         .upgrade(Version::V1Lazy)
         .authenticate(security.clone())
-        .multiplex(muxer(config.limits.streams_per_connection))
+        .multiplex(Muxing::new(config.limits.streams_per_connection))
         .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
         .boxed()
-}
-
-/// Fixed windows: without them one TCP connection may fill a gigabyte.
-#[expect(deprecated, reason = "what libp2p advises instead bounds neither streams nor windows")]
-fn muxer(n_streams_max: usize) -> yamux::Config {
-    let mut muxer = yamux::Config::default();
-    muxer.set_max_num_streams(n_streams_max).set_receive_window_size(STREAM_WINDOW_BYTES);
-    muxer
 }

@@ -68,15 +68,16 @@ async fn send<P: Platform, S: AsyncWrite + Unpin>(
 ) -> std::io::Result<()> {
     let values = &round.values[part];
     let n_chunks = if round.sends() { n_chunks(values.len()) } else { 0 };
-    let mut bytes = Vec::new();
+    let mut packed = Vec::new();
     for index in 0..n_chunks {
         if index >= window && granted.next().await.is_none() {
             break;
         }
-        let encoded = round.group.codec().encode_into(&values[chunk(values.len(), index)], &mut bytes);
-        encoded.map_err(std::io::Error::other)?;
-        average::write_chunk(&mut writer, index, &bytes).await?;
-        round.count_sent(bytes.len());
+        let of_chunk = &values[chunk(values.len(), index)];
+        average::pack_chunk(index, of_chunk, round.group.codec(), &mut packed)
+            .map_err(std::io::Error::other)?;
+        average::write_chunk(&mut writer, &packed).await?;
+        round.count_sent(average::encoded(&packed).len());
     }
     writer.close().await
 }

@@ -264,11 +264,12 @@ async fn give<P: Platform, W: AsyncWrite + Unpin + Send>(
 ) -> Option<()> {
     let granted = ReducerToMember::Granted { window_chunks: 1 };
     within(platform, PARK, framing::write(writer, &granted, MESSAGE_BYTES_MAX)).await?.ok()?;
-    let mut bytes = Vec::new();
+    let mut packed = Vec::new();
     for index in 0..n_chunks(values.len()) {
         // These values have come out of the codec before, so they go in again.
-        group.codec().encode_into(&values[chunk(values.len(), index)], &mut bytes).ok()?;
-        within(platform, PARK, average::write_chunk(writer, index, &bytes)).await?.ok()?;
+        let of_chunk = &values[chunk(values.len(), index)];
+        average::pack_chunk(index, of_chunk, group.codec(), &mut packed).ok()?;
+        within(platform, PARK, average::write_chunk(writer, &packed)).await?.ok()?;
     }
     let finished = ReducerToMember::Finished(finished);
     within(platform, PARK, framing::write(writer, &finished, MESSAGE_BYTES_MAX)).await?.ok()?;

@@ -38,7 +38,8 @@ pub(crate) enum ReduceError {
 /// What a member that gets the average is sent.
 #[derive(Clone)]
 enum Outgoing {
-    Chunk(u32, Arc<Vec<u8>>),
+    /// Packed.
+    Chunk(Arc<Vec<u8>>),
     Finished(Finished),
 }
 
@@ -100,10 +101,11 @@ pub(crate) async fn reduce<P: Platform>(
     loop {
         take_own(round, part, &mut reduction);
         while let Some(due) = reduction.poll_mean() {
-            let bytes = Arc::new(round.group.codec().encode(&due.values)?);
+            let (codec, mut packed) = (round.group.codec(), Vec::new());
+            average::pack_chunk(due.index, &due.values, codec, &mut packed)?;
             // As it travels, so that all members have the same bits.
-            round.group.codec().decode_into(&bytes, &mut mean[chunk(config.n_values, due.index)])?;
-            members.send(Outgoing::Chunk(due.index, bytes));
+            codec.decode_into(average::encoded(&packed), &mut mean[chunk(config.n_values, due.index)])?;
+            members.send(Outgoing::Chunk(Arc::new(packed)));
         }
         match reduction.state() {
             ReductionState::Going => {}
@@ -277,9 +279,9 @@ async fn write<P: Platform, S: AsyncWrite + Unpin + Send>(
     let mut is_taken = within(round, framing::write(&mut writer, &granted, MESSAGE_BYTES_MAX)).await;
     while is_taken && let Some(outgoing) = queued.next().await {
         is_taken = match outgoing {
-            Outgoing::Chunk(index, bytes) => {
-                round.count_sent(bytes.len());
-                within(round, average::write_chunk(&mut writer, index, &bytes)).await
+            Outgoing::Chunk(packed) => {
+                round.count_sent(average::encoded(&packed).len());
+                within(round, average::write_chunk(&mut writer, &packed)).await
             }
             Outgoing::Finished(finished) => {
                 let finished = ReducerToMember::Finished(finished);

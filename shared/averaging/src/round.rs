@@ -38,7 +38,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            window_chunks: 8,
+            window_chunks: 32,
             patience: Duration::from_secs(10),
             reducer_timeout: Duration::from_secs(25),
             deadline: Duration::from_secs(120),

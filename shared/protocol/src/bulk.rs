@@ -25,7 +25,7 @@ pub const WINDOW_CHUNKS: u32 = 16;
 const PULL_CHUNKS: u32 = WINDOW_CHUNKS / 2;
 /// Largest [`Pull`].
 const PULL_BYTES_MAX: usize = 64;
-const CHUNK_HEADER_BYTES: usize = 12;
+pub(crate) const CHUNK_HEADER_BYTES: usize = 12;
 
 const _: () = assert!(PULL_CHUNKS > 0 && PULL_CHUNKS * 2 <= WINDOW_CHUNKS);
 
@@ -269,7 +269,7 @@ where
         for index in first..end {
             let start = index as usize * CHUNK_BYTES;
             let chunk = &bytes[start..bytes.len().min(start + CHUNK_BYTES)];
-            write_chunk(stream, index, chunk).await?;
+            stream.write_all(&packed(index, chunk)).await?;
             n_sent += chunk.len() as u64;
             on_progress(n_sent);
         }
@@ -277,16 +277,21 @@ where
     }
 }
 
-/// Writes a chunk with its header.
-pub(crate) async fn write_chunk<S: AsyncWrite + Unpin>(
-    stream: &mut S,
-    index: u32,
-    chunk: &[u8],
-) -> std::io::Result<()> {
-    let mut header = [0; CHUNK_HEADER_BYTES];
-    header[..4].copy_from_slice(&index.to_le_bytes());
-    header[4..8].copy_from_slice(&(chunk.len() as u32).to_le_bytes());
-    header[8..].copy_from_slice(&crc32fast::hash(chunk).to_le_bytes());
-    stream.write_all(&header).await?;
-    stream.write_all(chunk).await
+/// A chunk as it crosses the wire, in one piece: what is written in two may travel in two.
+#[must_use]
+pub fn packed(index: u32, chunk: &[u8]) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(CHUNK_HEADER_BYTES + chunk.len());
+    packed.extend([0; CHUNK_HEADER_BYTES]);
+    packed.extend_from_slice(chunk);
+    put_header(index, &mut packed);
+    packed
+}
+
+/// Puts the header before the bytes of a chunk, where there is room for it.
+pub(crate) fn put_header(index: u32, packed: &mut [u8]) {
+    if let Some((header, chunk)) = packed.split_first_chunk_mut::<CHUNK_HEADER_BYTES>() {
+        header[..4].copy_from_slice(&index.to_le_bytes());
+        header[4..8].copy_from_slice(&(chunk.len() as u32).to_le_bytes());
+        header[8..].copy_from_slice(&crc32fast::hash(chunk).to_le_bytes());
+    }
 }

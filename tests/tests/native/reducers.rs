@@ -159,8 +159,9 @@ async fn return_zeros(mut stream: Stream, peer: Vec<u8>, round: Round, me: Vec<u
     if member.n_samples > 0 {
         average::read_chunk(&mut stream, 0, &mut values, round.codec, &mut Vec::new()).await.unwrap();
     }
-    let zeros = round.codec.encode(&vec![0.0; values.len()]).unwrap();
-    average::write_chunk(&mut stream, 0, &zeros).await.unwrap();
+    let mut zeros = Vec::new();
+    average::pack_chunk(0, &vec![0.0; values.len()], round.codec, &mut zeros).unwrap();
+    average::write_chunk(&mut stream, &zeros).await.unwrap();
     let senders = round.members.iter().enumerate().filter(|(_, member)| member.n_samples > 0);
     let n_samples = round.members.iter().map(|member| member.n_samples).sum();
     let members = senders.map(|(position, _)| position).collect();

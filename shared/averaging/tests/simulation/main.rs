@@ -14,6 +14,7 @@ use barnraise_planning::PeerId;
 use barnraise_planning::groups::groups;
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::average::{self, CHUNK_VALUES, Join};
+use barnraise_protocol::bulk;
 use barnraise_swarm::averaging::{Group, Member};
 use barnraise_swarm::random::SplitMix64;
 use futures::{AsyncWriteExt, StreamExt};
@@ -402,7 +403,7 @@ fn a_member_that_lies_is_named_and_loses_its_share() {
                 let mut bytes = vec![0; 4 * CHUNK_VALUES];
                 let index = lie(0, &mut bytes);
                 // Its stream may be cut off in the middle.
-                let _ = average::write_chunk(&mut stream, index, &bytes).await;
+                let _ = average::write_chunk(&mut stream, &bulk::packed(index, &bytes)).await;
                 liar.sleep_until(liar.now() + config().deadline).await;
             });
         }

@@ -119,11 +119,18 @@ impl TensorCodec {
         }
         // No value of what was there stays: each is written over.
         bytes.resize(self.encoded_len(values.len()), 0);
+        self.encode_dense(values, bytes)
+    }
+
+    /// [`Self::encode`] of a dense codec into exactly the bytes that the values take.
+    pub(crate) fn encode_dense(self, values: &[f32], bytes: &mut [u8]) -> Result<(), CodecError> {
+        self.check_len(bytes, values.len())?;
         let is_finite = match self {
             Self::F32 => floats::encode_f32(values, bytes),
             Self::F16 => floats::encode_f16(values, bytes),
-            Self::Int8 | Self::TopK(_) => blocks::encode::<Int8>(values, bytes),
+            Self::Int8 => blocks::encode::<Int8>(values, bytes),
             Self::Int4 => blocks::encode::<Int4>(values, bytes),
+            Self::TopK(_) => return Err(CodecError::TooDense { max: 0, got: values.len() }),
         };
         if is_finite { Ok(()) } else { Err(not_finite(values)) }
     }
