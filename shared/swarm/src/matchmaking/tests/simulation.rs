@@ -247,8 +247,7 @@ impl World {
                     n_reduced: 0,
                 };
                 let proposed = members.iter().map(member).collect();
-                let (reducers, check_seed) = (Vec::new(), 0);
-                let proposal = Proposal { model, nonce, members: proposed, reducers, check_seed, loss: 1.0 };
+                let proposal = Proposal { model, nonce, members: proposed, ..proposal(0, &[]) };
                 for (other, _) in members.iter().filter(|(other, _)| *other != peer(of as u8)) {
                     let (to, pause) = (usize::from(other.0[0]), 1 + self.below(40));
                     if self.hear_each_other(of, to) {
@@ -292,7 +291,12 @@ impl World {
             }
             let fails = together.len() < 2 || self.below(100) < self.failures as usize as u64;
             if fails {
-                self.peers[of].matchmaking.on_failed(self.now);
+                let (now, until) = (self.now, self.now + at(2000));
+                match nonce % 2 {
+                    0 => self.peers[of].matchmaking.on_failed(now),
+                    // The mean of some, in a grid.
+                    _ => self.peers[of].matchmaking.on_not_whole(now, until),
+                }
                 self.drive(of);
             } else {
                 let gets_other = is_torn && self.below(2) == 0;
