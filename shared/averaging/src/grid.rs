@@ -124,7 +124,7 @@ impl GridRounds<'_> {
         match progress.trouble {
             None => Ok(progress.averaged),
             Some((round, why)) => {
-                let Progress { expected, came, .. } = progress;
+                let (expected, came) = (progress.expected, progress.came);
                 Err(GridError::NotWhole(Box::new(NotWhole { round, why, expected, came })))
             }
         }
@@ -175,7 +175,7 @@ impl GridRounds<'_> {
         } else if round > 0 && !averaged.is_whole() {
             progress.stop(round, missing(group, &averaged));
         } else if progress.trouble.is_none() {
-            let behind = averaged.members();
+            let behind = averaged.members().intersection(group.expected());
             progress.brought = Brought { n_samples: n_samples(self.members, behind), behind, is_whole: true };
             progress.averaged.values.clone_from(&averaged.values);
             progress.averaged.parts.clone_from(&averaged.parts);

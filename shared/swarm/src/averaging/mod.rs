@@ -6,7 +6,7 @@
 //! A member that stalls loses its own share of what it did not send in time. A part whose reducer vanishes is
 //! averaged once more, by the member that stands by. Streams, clocks and retries are the driver's.
 //!
-//! Many peers, or peers that often fail, average in a grid of groups, round after round ([`lines`]): each brings to a round
+//! Many peers, or peers that often fail, average in a grid of groups, round after round ([`lines()`]): each brings to a round
 //! what it averaged before, with the weight of all who are in it. Groups of a round must give the same bits where they
 //! average the same, so the values of a part are added up in the order of the members, whoever came first.
 //!

@@ -1,6 +1,5 @@
-//! Peers in virtual time: messages that take their time, averagings that fail, peers that die and come back,
-//! partitions that heal. Whatever happens, all agree in the end, and what a contributor was told is accepted is in the
-//! model once.
+//! Peers in virtual time: messages that take their time, averagings that fail or give some the mean of few, peers that
+//! die and come back, partitions that heal. Whatever happens, all agree in the end, and accepted work is in the model once.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -291,12 +290,8 @@ impl World {
             }
             let fails = together.len() < 2 || self.below(100) < self.failures as usize as u64;
             if fails {
-                let (now, until) = (self.now, self.now + at(2000));
-                match nonce % 2 {
-                    0 => self.peers[of].matchmaking.on_failed(now),
-                    // The mean of some, in a grid.
-                    _ => self.peers[of].matchmaking.on_not_whole(now, until),
-                }
+                let until = if nonce % 2 == 0 { Moment::ZERO } else { self.now + at(2000) };
+                self.peers[of].matchmaking.on_not_whole(self.now, until);
                 self.drive(of);
             } else {
                 let gets_other = is_torn && self.below(2) == 0;
