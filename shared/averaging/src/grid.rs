@@ -113,7 +113,7 @@ impl GridRounds<'_> {
                     // It waits for nothing: the others are to hear of it, as late as they may be.
                     times = of_round(config, round, times.patience);
                 }
-                let brings = (progress.averaged.values.clone(), Some(progress.brought));
+                let brings = (progress.take_values(group.n_values()), Some(progress.brought));
                 let averaged = hub.average_brought(platform, &times, group, &own.peer, brings).await;
                 self.after(round, group, averaged, &mut progress)?;
             }
@@ -185,6 +185,15 @@ impl GridRounds<'_> {
 }
 
 impl Progress {
+    /// What is brought to a round; of a member that brings nothing it does not matter.
+    fn take_values(&mut self, n_values: usize) -> Vec<f32> {
+        let mut values = std::mem::take(&mut self.averaged.values);
+        if self.trouble.is_some() {
+            values.resize(n_values, 0.0);
+        }
+        values
+    }
+
     /// From here on its values are of no use to others.
     fn stop(&mut self, round: usize, why: String) {
         self.brought = Brought::nothing();

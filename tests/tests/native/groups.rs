@@ -37,7 +37,7 @@ impl Four {
 
     /// Each is told by its own configuration of those before it, and by their calls of those after it.
     async fn start(&mut self) -> Vec<Backbone> {
-        let mut started = Vec::new();
+        let mut started: Vec<Backbone> = Vec::new();
         for number in 0..self.worlds.len() {
             self.worlds[number].aggregate_with(&self.others(&started, number)).unwrap();
             started.push(self.worlds[number].backbone().await.unwrap());
