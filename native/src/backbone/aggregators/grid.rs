@@ -88,11 +88,12 @@ pub(super) fn is_in_grid(proposal: &Proposal) -> bool {
     usize::from(proposal.group_size) < proposal.members.len()
 }
 
-/// The rounds of a proposal: one for one group.
-pub(in super::super) fn n_rounds(proposal: &Proposal) -> usize {
+/// The grid of a proposal, a round for each side of it: one of all members for one group.
+pub(in super::super) fn sides(proposal: &Proposal) -> Vec<usize> {
+    let n_members = proposal.members.len();
     match is_in_grid(proposal) {
-        true => Grid::new(proposal.members.len(), proposal.group_size.into()).n_rounds(),
-        false => 1,
+        true => Grid::new(n_members, proposal.group_size.into()).sides().to_vec(),
+        false => vec![n_members],
     }
 }
 
@@ -136,7 +137,7 @@ pub(in super::super) fn way(
         let position = |peer: &PlannedPeer| positions.get(peer.0.as_slice()).copied();
         groups.iter().map(|group| group.iter().filter_map(position).collect()).collect()
     };
-    let rounds: Vec<Vec<Vec<usize>>> = (0..n_rounds(proposal)).map(of_round).collect();
+    let rounds: Vec<Vec<Vec<usize>>> = (0..sides(proposal).len()).map(of_round).collect();
     // Nobody's, for whoever is not a member.
     let me = positions.get(me.0.as_slice()).copied().unwrap_or(members.len());
     let name = round(&proposal.model, proposal.nonce);
@@ -198,7 +199,7 @@ mod tests {
     #[test]
     fn all_members_mean_the_same_groups_and_meet_everybody() {
         let proposal = proposal(9, 3);
-        assert_eq!(n_rounds(&proposal), 2);
+        assert_eq!(sides(&proposal), [3, 3]);
         let of_all: Vec<Vec<Line>> = (0..9).map(|me| lines_of(&proposal, me)).collect();
         for round in 0..2 {
             for (me, lines) in (0u8..9).zip(&of_all) {
@@ -223,8 +224,9 @@ mod tests {
     fn what_is_no_grid_is_one_group_or_refused() {
         let me = PeerKey(vec![1]);
         let of_all = Proposal { group_size: 4, ..proposal(4, 2) };
-        let error = way(&of_all, &me, 3, TensorCodec::Int8, true).unwrap();
-        assert!(matches!(error, Way::Group(_)), "three of four average one value each");
+        assert_eq!(sides(&of_all), [4]);
+        let group = way(&of_all, &me, 3, TensorCodec::Int8, true).unwrap();
+        assert!(matches!(group, Way::Group(_)), "three of four average one value each");
         let refused = way(&proposal(4, 2), &me, 100, F32, true);
         assert!(matches!(refused, Err(WayError::Factors)));
         let refused = way(&proposal(4, 2), &me, 100, TensorCodec::Int8, false);

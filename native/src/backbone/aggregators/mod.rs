@@ -35,7 +35,7 @@ use crate::storage::owed::OwedError;
 pub use average::NodePlatform;
 pub(super) use average::{Task, propose};
 pub use follow::FollowError;
-pub(super) use grid::{Circumstances, group_size, n_rounds, way};
+pub(super) use grid::{Circumstances, group_size, sides, way};
 pub use grid::{OwnGrid, Way};
 pub use link::Links;
 pub use low_rank::ByFactors;

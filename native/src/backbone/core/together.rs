@@ -16,7 +16,7 @@ use barnraise_swarm::round::{Elsewhere, MeanOfRound};
 use barnraise_swarm::{Moment, PeerKey};
 
 use super::super::aggregators::{
-    Aggregators, AveragingError, Circumstances, Heard, Task, group_size, n_rounds, propose, way,
+    Aggregators, AveragingError, Circumstances, Heard, Task, group_size, propose, sides, way,
 };
 use super::super::learner::{Learner, LearnerError};
 use super::low_rank::Factors;
@@ -296,10 +296,10 @@ impl Core {
         let n_values = together.n_travelling(n_parameters);
         match (way(&proposal, &together.me, n_values, codec, how.is_some()), &together.collected) {
             (Ok(way), Some(mean)) => {
-                let (n_members, n_rounds) = (proposal.members.len(), n_rounds(&proposal));
-                if n_rounds > 1 {
+                let (n_members, sides) = (proposal.members.len(), sides(&proposal));
+                if sides.len() > 1 {
                     let (epoch, group_size) = (proposal.model.epoch, proposal.group_size);
-                    tracing::info!(epoch, n_members, group_size, n_rounds, "averages in a grid of groups");
+                    tracing::info!(epoch, n_members, group_size, ?sides, "averages in a grid of groups");
                 }
                 self.storing.journal.write_given(mean.epoch, proposal.nonce, &mean.sequences).await?;
                 let (me, values) = (together.me.clone(), mean.gradient.clone());
@@ -355,7 +355,7 @@ impl Core {
             }
         };
         self.metrics.on_averaged("averaged");
-        let n_rounds = n_rounds(proposal);
+        let n_rounds = sides(proposal).len();
         if n_rounds > 1 {
             self.metrics.on_groups(n_rounds);
         }

@@ -133,7 +133,10 @@ fn divided(weights: &[u64], n_values: usize) -> Vec<u64> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+    use std::collections::BTreeMap;
+
     use barnraise_protocol::average::Refusal;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::PeerKey;
@@ -226,5 +229,50 @@ mod tests {
         assert_eq!(of(&twice, F32), Err(GroupError::Twice));
         assert_eq!(of(&members(&[1; 5]), TensorCodec::Int8), Err(GroupError::Blocks(TensorCodec::Int8)));
         assert_eq!(of(&members(&[1; 5]), TensorCodec::Int4), Err(GroupError::Codec(TensorCodec::Int4)));
+    }
+
+    /// Cells that differ along one axis after the other.
+    fn grid(n_cells: usize, side: usize) -> Vec<Vec<Vec<usize>>> {
+        let strides = std::iter::successors(Some(1), |stride| Some(stride * side));
+        let round = |stride: usize| {
+            let mut groups = BTreeMap::<_, Vec<usize>>::new();
+            for cell in 0..n_cells {
+                groups.entry((cell % stride, cell / (stride * side))).or_default().push(cell);
+            }
+            groups.into_values().collect()
+        };
+        strides.take_while(|stride| *stride < n_cells).map(round).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_honest_members_bring_is_taken_and_the_first_one_meets_all(
+            given in prop::collection::vec(0u64..4, 2..40),
+            side in 2usize..6,
+            n_values in 1usize..2000,
+        ) {
+            let all = members(&given);
+            let of_all: u64 = given.iter().sum();
+            prop_assume!(of_all > 0);
+            let rounds = grid(given.len(), side);
+            for me in 0..given.len() {
+                let lines = lines(b"round", &all, &rounds, me, n_values, F32).unwrap();
+                let with_samples = |set: MemberSet| -> MemberSet {
+                    (0..given.len()).filter(|&at| set.contains(at) && given[at] > 0).collect()
+                };
+                let behind = with_samples(set(&[me]));
+                let mut brought = Brought { n_samples: given[me], behind, is_whole: true };
+                for group in lines.iter().filter_map(|line| line.group.as_ref()) {
+                    prop_assert_eq!(group.n_values(), n_values);
+                    let position = group.position(&all[me].peer).unwrap();
+                    prop_assert_eq!(group.check(position, &brought), Ok(()));
+                    let behind = with_samples(group.expected());
+                    brought = Brought { n_samples: n_samples(&all, behind), behind, is_whole: true };
+                }
+                let is_complete = lines.iter().all(|line| line.is_complete);
+                prop_assert!(is_complete || me > 0);
+                prop_assert!(!is_complete || brought.n_samples == of_all);
+            }
+        }
     }
 }
