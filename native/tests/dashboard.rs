@@ -81,6 +81,8 @@ fn metrics() -> (Metrics, watch::Sender<RunStatus>) {
     metrics.on_aggregated(&[PeerOutcome { peer: PeerKey(vec![1]), outcome, is_shared: false }], 1);
     metrics.on_averaged("averaged");
     metrics.on_averaging_bytes(1, 1);
+    metrics.on_groups(2);
+    metrics.on_failure_rate(0.01);
     metrics.on_reduced("averaged");
     metrics.on_cut_off(1);
     metrics.on_followed("step");

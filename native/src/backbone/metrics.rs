@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use barnraise_protocol::api::RunStatus;
@@ -37,6 +38,8 @@ pub struct Metrics {
     far_peers: Gauge,
     averagings: ByReason,
     averaging_bytes: ByReason,
+    group_rounds: Counter,
+    failure_rate: Gauge<f64, AtomicU64>,
     reduced: ByReason,
     epochs_behind: Gauge,
     followed: ByReason,
@@ -84,6 +87,18 @@ impl Metrics {
             "Encoded values of averagings that gave a mean, by direction",
             averaging_bytes.clone(),
         );
+        let group_rounds = Counter::default();
+        registry.register(
+            "averaging_group_rounds",
+            "Rounds of averagings in groups that gave a mean",
+            group_rounds.clone(),
+        );
+        let failure_rate = Gauge::default();
+        registry.register(
+            "averaging_failure_rate",
+            "How often another aggregator fails an averaging, which the size of groups follows from",
+            failure_rate.clone(),
+        );
         let reduced = ByReason::default();
         registry.register(
             "native_parts",
@@ -127,6 +142,8 @@ impl Metrics {
             far_peers,
             averagings,
             averaging_bytes,
+            group_rounds,
+            failure_rate,
             reduced,
             epochs_behind,
             followed,
@@ -160,6 +177,16 @@ impl Metrics {
         for (direction, n_bytes) in [("sent", n_sent), ("received", n_received)] {
             self.averaging_bytes.get_or_create(&[("direction", direction)]).inc_by(n_bytes);
         }
+    }
+
+    /// An averaging in groups took so many rounds.
+    pub fn on_groups(&self, n_rounds: usize) {
+        self.group_rounds.inc_by(n_rounds as u64);
+    }
+
+    /// So often another aggregator fails an averaging.
+    pub fn on_failure_rate(&self, rate: f64) {
+        self.failure_rate.set(rate);
     }
 
     /// A part that a native peer was to average was `averaged`, `replaced`, `wrong`, or is of an averaging that `failed`.

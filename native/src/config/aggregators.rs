@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::matchmaking::MEMBERS_MAX;
+use barnraise_protocol::matchmaking::{GROUP_SIZE_MIN, MEMBERS_MAX};
 use barnraise_swarm::low_rank::RANK_MAX;
 use bytesize::ByteSize;
 use libp2p::multiaddr::Protocol;
@@ -40,6 +40,9 @@ pub struct AggregatorsSection {
     pub codec: TensorCodec,
     /// Columns of the factors as which they do (PowerSGD); 0: they travel whole.
     pub rank: usize,
+    /// Most backbones that average with each other at a time: with more, or where they fail often, they do so in groups,
+    /// round after round.
+    pub group_members_max: usize,
     /// Native peers that average parts for the backbones.
     pub reducers: ReducersAllowed,
     /// Those that are named.
@@ -72,6 +75,7 @@ impl Default for AggregatorsSection {
             peers: Vec::new(),
             codec: TensorCodec::F32,
             rank: 0,
+            group_members_max: MEMBERS_MAX,
             reducers: ReducersAllowed::Nobody,
             reducer_peers: Vec::new(),
             download_per_second: ByteSize::mib(12),
@@ -120,6 +124,8 @@ impl AggregatorsSection {
         let want = "\"f32\", \"f16\" or \"int8\"";
         Invalid::check("aggregators.codec", good, want, format!("{:?}", self.codec))?;
         Invalid::check_range("aggregators.rank", self.rank, 0..=RANK_MAX)?;
+        let sizes = usize::from(GROUP_SIZE_MIN)..=MEMBERS_MAX;
+        Invalid::check_range("aggregators.group_members_max", self.group_members_max, sizes)?;
         let with_help = self.reducers != ReducersAllowed::Nobody;
         let want = "\"nobody\" where aggregators.rank is above 0: only whole means are checked";
         let got = format!("{:?}", self.reducers);

@@ -123,6 +123,8 @@ fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
         ("[run]\noptimizer = { kind = \"adamw\" }", &["line 2", "adamw", "sgd-momentum"]),
         ("[aggregators]\npeers = [\"/ip4/192.0.2.1/tcp/4001\"]", &["line 2", "barnraise id"]),
         ("[aggregators]\ncodec = \"int4\"", &["line 2", "f32"]),
+        ("[aggregators]\ngroup_members_max = 1", &["line 2", "group_members_max", "256"]),
+        ("[aggregators]\ngroup_members_max = 257", &["line 2", "group_members_max", "256"]),
         ("[aggregators]\nreducers = \"all\"", &["line 2", "all", "anybody"]),
         ("[aggregators]\nreducers = \"named\"", &["line 2", "reducer_peers"]),
         ("[aggregators]\nreducers = \"anybody\"\nrank = 2", &["line 2", "rank"]),

@@ -125,9 +125,10 @@ impl CheckedRound<'_> {
     /// taken for a lie.
     fn is_whole(&self, part: usize, averaged: &Averaged) -> Result<u8, CheckError> {
         let n_samples = self.group.members().iter().fold(0, |sum: u64, of| sum.saturating_add(of.n_samples));
-        let whole = Finished { members: senders(self.group), n_samples };
+        let all = senders(self.group);
+        let is_whole = |of: &Finished| (of.members, of.behind, of.n_samples) == (all, all, n_samples);
         match averaged.parts.get(part) {
-            Some(PartOutcome::Averaged { finished, attempt }) if *finished == whole => Ok(*attempt),
+            Some(PartOutcome::Averaged { finished, attempt }) if is_whole(finished) => Ok(*attempt),
             _ => Err(CheckError::Incomplete { part }),
         }
     }

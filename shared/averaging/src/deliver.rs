@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use barnraise_protocol::average::{self, Finished, Join, MESSAGE_BYTES_MAX, ReducerToMember};
 use barnraise_protocol::{ConversationError, framing};
-use barnraise_swarm::averaging::{chunk, n_chunks};
+use barnraise_swarm::averaging::{Brought, chunk, n_chunks};
 use futures::channel::mpsc;
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use futures::{FutureExt, SinkExt, StreamExt};
@@ -41,7 +41,8 @@ pub(crate) async fn deliver<P: Platform>(
     let peer = &round.group.members()[reducer].peer;
     let opened = round.within(round.config.reducer_timeout, round.platform.open(peer)).await?;
     let mut stream = opened.map_err(DeliverError::Unreachable)?;
-    let join = Join { group: round.group.id(), part: part as u16, attempt };
+    let Brought { n_samples, behind, is_whole } = round.brought;
+    let join = Join { group: round.group.id(), part: part as u16, attempt, n_samples, behind, is_whole };
     // Whoever stands by takes over once it has given up itself: that is waited for until the round ends.
     let patience = if attempt == 0 { round.config.reducer_timeout } else { round.config.deadline };
     let window = round.within(patience, average::join(&mut stream, join)).await??;

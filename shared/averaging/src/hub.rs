@@ -9,7 +9,7 @@ use std::time::Duration;
 use barnraise_protocol::average::{self, Finished, Join, MESSAGE_BYTES_MAX, ReducerToMember, Refusal};
 use barnraise_protocol::framing;
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::averaging::{Group, GroupId, chunk, n_chunks};
+use barnraise_swarm::averaging::{Brought, Group, GroupId, chunk, n_chunks};
 use futures::StreamExt;
 use futures::channel::{mpsc, oneshot};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -29,6 +29,8 @@ const PARK: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Joining<S> {
     pub(crate) member: usize,
+    /// What it says that it brings, which fits the group.
+    pub(crate) brought: Brought,
     pub(crate) stream: S,
     /// As in [`Opened`].
     pub(crate) back: oneshot::Sender<S>,
@@ -101,6 +103,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Hub<S> {
         group: &Arc<Group>,
         me: &PeerKey,
         values: Vec<f32>,
+    ) -> Result<Arc<Averaged>, AverageError> {
+        self.average_brought(platform, config, group, me, (values, None)).await
+    }
+
+    /// The same, with what is behind the values where that is not only this peer's own.
+    pub(crate) async fn average_brought<P: Platform<Stream = S>>(
+        &self,
+        platform: &P,
+        config: &Config,
+        group: &Arc<Group>,
+        me: &PeerKey,
+        values: (Vec<f32>, Option<Brought>),
     ) -> Result<Arc<Averaged>, AverageError> {
         let id = group.id();
         let (opened, mut streams) = mpsc::channel(2 * group.members().len());

@@ -2,14 +2,16 @@
 //!
 //! [`Hub::average`] takes a peer through one round: it sends each part of its vector to the part's reducer, averages
 //! its own part, and ends, by its deadline at the latest, with the average of every part or the reason why there
-//! is none; [`LowRankRound`] takes it through two, where a mean travels by factors, and [`CheckedRound`] through one more,
-//! where peers average that are not trusted. [`Hub::take`] hands the streams that others open to the round they belong
-//! to, and gives the result of the last round to whoever missed it. What is decided is decided in [`barnraise_swarm::averaging`].
+//! is none; [`GridRounds`] takes it through several, in groups that alternate, [`LowRankRound`] through two, where a mean
+//! travels by factors, and [`CheckedRound`] through one more, where peers average that are not trusted.
+//! [`Hub::take`] hands the streams that others open to the round they belong to, and gives the result of the last round to
+//! whoever missed it. What is decided is decided in [`barnraise_swarm::averaging`].
 //!
 //! It never opens a socket, reads a clock or spawns: the [`Platform`] does.
 
 mod checked;
 mod deliver;
+mod grid;
 mod hub;
 mod low_rank;
 mod platform;
@@ -17,6 +19,7 @@ mod reduce;
 mod round;
 
 pub use checked::{CheckError, CheckedRound};
+pub use grid::{GridError, GridRounds, NotWhole};
 pub use hub::{Hub, PARKED_MAX};
 pub use low_rank::{LowRankError, LowRankRound, Share};
 pub use platform::Platform;

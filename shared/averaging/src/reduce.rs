@@ -1,11 +1,12 @@
 //! A part on the member that averages it: values come in from all members, the average goes out to them.
 //!
 //! One task owns all of it. Every queue has room for the whole part, whose length the group fixes; a chunk of the
-//! average is encoded once and shared by all who get it.
+//! average is encoded once and shared by all who get it. Buffers of values go round: what has been added up is what the
+//! next chunk is read into.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use barnraise_protocol::average::{self, ChunkError, Finished, MESSAGE_BYTES_MAX, ReducerToMember, Refusal};
@@ -14,7 +15,7 @@ use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::framing;
 use barnraise_swarm::Moment;
 use barnraise_swarm::averaging::{
-    Reduction, ReductionConfig, ReductionError, ReductionState, chunk, n_chunks,
+    Brought, Reduction, ReductionConfig, ReductionError, ReductionState, chunk, n_chunks,
 };
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
@@ -81,6 +82,33 @@ impl Stream for Link<'_> {
     }
 }
 
+/// Most buffers that wait to be read into.
+const BUFFERS_MAX: usize = 32;
+
+/// Buffers that nobody uses.
+#[derive(Default)]
+struct Buffers(Mutex<Vec<Vec<f32>>>);
+
+impl Buffers {
+    fn all(&self) -> MutexGuard<'_, Vec<Vec<f32>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of so many values, whatever they are.
+    fn take(&self, n_values: usize) -> Vec<f32> {
+        let mut buffer = self.all().pop().unwrap_or_default();
+        buffer.resize(n_values, 0.0);
+        buffer
+    }
+
+    fn take_back(&self, buffer: Vec<f32>) {
+        let mut all = self.all();
+        if all.len() < BUFFERS_MAX {
+            all.push(buffer);
+        }
+    }
+}
+
 /// Averages `part` of this member's vector and those of whoever joins; `mean` is filled with the average.
 pub(crate) async fn reduce<P: Platform>(
     round: &Round<'_, P>,
@@ -97,7 +125,9 @@ pub(crate) async fn reduce<P: Platform>(
     let (window_chunks, patience) = (round.config.window_chunks, round.config.patience);
     let config = ReductionConfig { n_values: mean.len(), window_chunks, patience };
     let mut reduction = Reduction::new(round.platform.now(), config, &n_samples);
-    let mut members = Members::new(round, part);
+    reduction.on_joined(round.platform.now(), round.me, round.brought);
+    let buffers = Buffers::default();
+    let mut members = Members::new(round, part, reduction.window_chunks(), &buffers);
     loop {
         take_own(round, part, &mut reduction);
         while let Some(due) = reduction.poll_mean() {
@@ -106,11 +136,18 @@ pub(crate) async fn reduce<P: Platform>(
             // As it travels, so that all members have the same bits.
             codec.decode_into(average::encoded(&packed), &mut mean[chunk(config.n_values, due.index)])?;
             members.send(Outgoing::Chunk(Arc::new(packed)));
+            reduction.on_spare(due.values);
+        }
+        while let Some(spare) = reduction.poll_spare() {
+            buffers.take_back(spare);
         }
         match reduction.state() {
             ReductionState::Going => {}
             ReductionState::Failed => return Err(ReduceError::NobodyLeft),
             ReductionState::Done(finished) => {
+                // Of a reducer that has vanished no values are here.
+                let is_all_here = attempt == 0 || round.group.members()[part].n_samples == 0;
+                let finished = Finished { is_whole: finished.is_whole && is_all_here, ..finished };
                 return Ok(members.finish(finished, joining).await);
             }
         }
@@ -122,7 +159,12 @@ pub(crate) async fn reduce<P: Platform>(
                 Came::Values(member, values) => on_values(round, part, &mut reduction, member, values),
                 Came::Served => members.n_served += 1,
             },
-            joined = joining.select_next_some() => members.on_joined(joined),
+            joined = joining.select_next_some() => {
+                let (member, brought) = (joined.member, joined.brought);
+                if members.on_joined(joined) {
+                    reduction.on_joined(round.platform.now(), member, brought);
+                }
+            }
             () = late => reduction.on_timeout(round.platform.now()),
         }
     }
@@ -148,7 +190,7 @@ fn on_values<P: Platform>(
 ) {
     let now = round.platform.now();
     match values {
-        Ok((index, values)) => match reduction.on_chunk(now, member, index, &values) {
+        Ok((index, values)) => match reduction.on_chunk(now, member, index, values) {
             // It was too late, which is no lie.
             Ok(()) | Err(ReductionError::NotAwaited) => {}
             Err(error) => {
@@ -174,6 +216,8 @@ fn is_cut(error: &ChunkError) -> bool {
 struct Members<'r, 'p, P: Platform> {
     round: &'r Round<'p, P>,
     part: usize,
+    window_chunks: u32,
+    buffers: &'r Buffers,
     /// What was sent so far, for those who join late.
     sent: Vec<Outgoing>,
     queues: BTreeMap<usize, mpsc::Sender<Outgoing>>,
@@ -183,10 +227,12 @@ struct Members<'r, 'p, P: Platform> {
 }
 
 impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
-    fn new(round: &'r Round<'p, P>, part: usize) -> Self {
+    fn new(round: &'r Round<'p, P>, part: usize, window_chunks: u32, buffers: &'r Buffers) -> Self {
         Self {
             round,
             part,
+            window_chunks,
+            buffers,
             sent: Vec::new(),
             queues: BTreeMap::new(),
             links: SelectAll::new(),
@@ -195,27 +241,29 @@ impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
         }
     }
 
-    fn on_joined(&mut self, joined: Joining<P::Stream>) {
-        let Joining { member, stream, back: _ } = joined;
+    /// Whether it is the first stream of its member.
+    fn on_joined(&mut self, joined: Joining<P::Stream>) -> bool {
+        let Joining { member, brought: Brought { n_samples, .. }, stream, back: _ } = joined;
         let round = self.round;
-        let (reading, writing): (BoxStream<'_, Values>, BoxFuture<'_, ()>) =
-            if self.queues.contains_key(&member) {
-                (Box::pin(stream::empty()), Box::pin(refuse(round.platform, stream, Refusal::Duplicate)))
-            } else {
-                let (reader, writer) = stream.split();
-                let n_values = round.group.part(self.part).len();
-                // Room for all that is ever sent to it.
-                let (mut queue, queued) = mpsc::channel(n_chunks(n_values) as usize + 1);
-                for outgoing in &self.sent {
-                    let _ = queue.try_send(outgoing.clone());
-                }
-                self.queues.insert(member, queue);
-                let sends = round.group.members()[member].n_samples > 0;
-                let n_values = if sends { n_values } else { 0 };
-                (Box::pin(read(round, reader, n_values)), Box::pin(write(round, writer, queued)))
-            };
+        let is_first = !self.queues.contains_key(&member);
+        let (reading, writing): (BoxStream<'_, Values>, BoxFuture<'_, ()>) = if is_first {
+            let (reader, writer) = stream.split();
+            let n_values = round.group.part(self.part).len();
+            // Room for all that is ever sent to it.
+            let (mut queue, queued) = mpsc::channel(n_chunks(n_values) as usize + 1);
+            for outgoing in &self.sent {
+                let _ = queue.try_send(outgoing.clone());
+            }
+            self.queues.insert(member, queue);
+            let n_values = if n_samples > 0 { n_values } else { 0 };
+            let reading = read(round, reader, n_values, self.buffers);
+            (Box::pin(reading), Box::pin(write(round, writer, queued, self.window_chunks)))
+        } else {
+            (Box::pin(stream::empty()), Box::pin(refuse(round.platform, stream, Refusal::Duplicate)))
+        };
         self.n_links += 1;
         self.links.push(Link { member, reading: reading.fuse(), writing: Some(writing) });
+        is_first
     }
 
     fn send(&mut self, outgoing: Outgoing) {
@@ -253,11 +301,12 @@ fn read<'r, P: Platform, S: AsyncRead + Unpin + Send + 'r>(
     round: &'r Round<'_, P>,
     reader: S,
     n_values: usize,
+    buffers: &'r Buffers,
 ) -> impl Stream<Item = Values> + Send + 'r {
     let codec = round.group.codec();
     stream::unfold(Some((reader, 0, Vec::new())), move |state| async move {
         let (mut reader, index, mut bytes) = state.filter(|(_, index, _)| *index < n_chunks(n_values))?;
-        let mut values = vec![0.0; chunk(n_values, index).len()];
+        let mut values = buffers.take(chunk(n_values, index).len());
         match average::read_chunk(&mut reader, index, &mut values, codec, &mut bytes).await {
             Ok(()) => {
                 round.count_received(bytes.len());
@@ -273,8 +322,8 @@ async fn write<P: Platform, S: AsyncWrite + Unpin + Send>(
     round: &Round<'_, P>,
     mut writer: S,
     mut queued: mpsc::Receiver<Outgoing>,
+    window_chunks: u32,
 ) {
-    let window_chunks = round.config.window_chunks;
     let granted = ReducerToMember::Granted { window_chunks };
     let mut is_taken = within(round, framing::write(&mut writer, &granted, MESSAGE_BYTES_MAX)).await;
     while is_taken && let Some(outgoing) = queued.next().await {

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use barnraise_protocol::average::{Finished, MemberSet, Refusal, WINDOW_CHUNKS_MAX};
+use barnraise_protocol::average::{Finished, Join, MemberSet, Refusal, WINDOW_CHUNKS_MAX};
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::averaging::Group;
+use barnraise_swarm::averaging::{Brought, Group};
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -129,12 +129,29 @@ pub struct Averaged {
 }
 
 impl Averaged {
-    /// Members any of whose values are in any part of it.
+    /// Whose values are in any part of it: positions among all who average together, which in a grid are those of all
+    /// its groups.
     #[must_use]
     pub fn members(&self) -> MemberSet {
-        self.parts.iter().fold(MemberSet::default(), |all, part| match part {
-            PartOutcome::Averaged { finished, .. } => all.union(finished.members),
-            PartOutcome::NotAveraged { .. } | PartOutcome::None => all,
+        self.finished().fold(MemberSet::default(), |all, finished| all.union(finished.behind))
+    }
+
+    /// Whose values are in every part of it.
+    #[must_use]
+    pub fn members_of_all(&self) -> MemberSet {
+        self.finished().fold(self.members(), |all, finished| all.intersection(finished.behind))
+    }
+
+    /// Whether all values of all members of the group are in every part of it, and were whole themselves.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.is_complete() && self.finished().all(|finished| finished.is_whole)
+    }
+
+    fn finished(&self) -> impl Iterator<Item = &Finished> {
+        self.parts.iter().filter_map(|part| match part {
+            PartOutcome::Averaged { finished, .. } => Some(finished),
+            PartOutcome::NotAveraged { .. } | PartOutcome::None => None,
         })
     }
 
@@ -187,6 +204,8 @@ pub(crate) struct Round<'p, P> {
     pub(crate) config: &'p Config,
     pub(crate) group: &'p Group,
     pub(crate) me: usize,
+    /// What this member brings.
+    pub(crate) brought: Brought,
     pub(crate) values: Vec<f32>,
     faults: Mutex<Vec<Fault>>,
     n_bytes_sent: AtomicU64,
@@ -195,7 +214,7 @@ pub(crate) struct Round<'p, P> {
 
 impl<P> Round<'_, P> {
     pub(crate) fn sends(&self) -> bool {
-        self.group.members()[self.me].n_samples > 0
+        self.brought.n_samples > 0
     }
 
     /// An average of one member's values is none, unless no other has any.
@@ -228,8 +247,8 @@ impl<P> Round<'_, P> {
     }
 }
 
-/// Averages `values`, `[n_values]` and finite, with the other members of `group`. `streams` are those that
-/// others open for this round.
+/// Averages `values`, `[n_values]` and finite, with the other members of `group`; `brought` says what is behind them, where
+/// that is not only this member's own. `streams` are those that others open for this round.
 ///
 /// # Errors
 /// Where nothing was averaged, whatever the reason, and where the arguments contradict one another.
@@ -238,11 +257,12 @@ pub(crate) async fn average<P: Platform>(
     config: &Config,
     group: &Group,
     me: &PeerKey,
-    values: Vec<f32>,
+    (values, brought): (Vec<f32>, Option<Brought>),
     streams: &mut mpsc::Receiver<Opened<P::Stream>>,
 ) -> Result<Averaged, AverageError> {
     config.check()?;
     let me = group.position(me).ok_or(AverageError::NotAMember)?;
+    let brought = brought.unwrap_or_else(|| group.own(me));
     if values.len() != group.n_values() {
         return Err(AverageError::Length { want: group.n_values(), got: values.len() });
     }
@@ -255,6 +275,7 @@ pub(crate) async fn average<P: Platform>(
         config,
         group,
         me,
+        brought,
         values,
         faults: Mutex::default(),
         n_bytes_sent: AtomicU64::new(0),
@@ -405,10 +426,14 @@ async fn sort<P: Platform>(
             },
         };
         let part = usize::from(join.part);
-        let (refusal, stream) = match (round.group.position(&peer), queues.get_mut(&(part, join.attempt))) {
-            (None, _) => (Refusal::NotAMember, stream),
+        let Join { n_samples, behind, is_whole, .. } = join;
+        let brought = Brought { n_samples, behind, is_whole };
+        let member = round.group.position(&peer).ok_or(Refusal::NotAMember);
+        let member = member.and_then(|member| round.group.check(member, &brought).map(|()| member));
+        let (refusal, stream) = match (member, queues.get_mut(&(part, join.attempt))) {
+            (Err(refusal), _) => (refusal, stream),
             (_, None) => (Refusal::NotReducer { part: join.part, attempt: join.attempt }, stream),
-            (Some(member), Some(queue)) => match queue.try_send(Joining { member, stream, back }) {
+            (Ok(member), Some(queue)) => match queue.try_send(Joining { member, brought, stream, back }) {
                 Ok(()) => continue,
                 Err(over) if over.is_disconnected() => {
                     give_back(over.into_inner());

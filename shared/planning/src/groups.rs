@@ -29,12 +29,20 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The smallest grid with groups of at most `group_size` and, for that, the fewest dimensions:
-    /// `ceil(log_m n)` of them. No side is longer than it must be, so that a grid is full where it can be:
-    /// six peers in groups of up to three are 3 x 2. A group size below [`GROUP_SIZE_MIN`] counts as that.
+    /// A grid with groups of at most `group_size` and, for that, the fewest dimensions: `ceil(log_m n)` of them. A full
+    /// one where there is one, with the longest side as short as can be: six peers in groups of up to three are 3 x 2.
+    /// Otherwise the smallest, in which no side is longer than it must be. A group size below [`GROUP_SIZE_MIN`] counts
+    /// as that.
+    ///
+    /// Whichever it is, the first peer has the exact mean of all after [`Self::n_rounds`] rounds: the cells of its lines
+    /// are the first ones of the blocks that they stand for, so that none is empty where its block is not.
     #[must_use]
     pub fn new(n_peers: usize, group_size: usize) -> Self {
-        let n_dimensions = n_dimensions(n_peers, group_size.max(GROUP_SIZE_MIN));
+        let group_size = group_size.max(GROUP_SIZE_MIN);
+        let n_dimensions = n_dimensions(n_peers, group_size);
+        if let Some(sides) = full_sides(n_peers, n_dimensions, group_size) {
+            return Self { n_peers, sides };
+        }
         let mut sides = vec![side(n_peers, n_dimensions); n_dimensions];
         for shortened in (0..n_dimensions).rev() {
             while sides[shortened] > 1 {
@@ -104,6 +112,20 @@ pub(crate) fn n_dimensions(n_peers: usize, group_size: usize) -> usize {
 pub(crate) fn side(n_peers: usize, n_dimensions: usize) -> usize {
     let holds = |side: usize| n_cells(&vec![side; n_dimensions]) >= n_peers;
     (1..=n_peers).find(|&side| holds(side)).unwrap_or(1)
+}
+
+/// The sides of a full grid of so many dimensions, none above `side_max`: the longest first, and that as short as can be.
+pub(crate) fn full_sides(n_peers: usize, n_dimensions: usize, side_max: usize) -> Option<Vec<usize>> {
+    match n_dimensions {
+        0 => (n_peers <= 1).then(Vec::new),
+        1 => (GROUP_SIZE_MIN..=side_max).contains(&n_peers).then(|| vec![n_peers]),
+        _ => (GROUP_SIZE_MIN..=side_max.min(n_peers)).find_map(|longest| {
+            let others = n_peers.is_multiple_of(longest).then_some(n_peers / longest)?;
+            let mut sides = vec![longest];
+            sides.extend(full_sides(others, n_dimensions - 1, longest)?);
+            Some(sides)
+        }),
+    }
 }
 
 /// The groups of a round, the same for all who know the peers, the seed of the run and the epoch.

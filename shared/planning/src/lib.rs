@@ -58,7 +58,7 @@
 //! Where planning fails, [`Situation::equal_parts`] needs no solver; whoever falls back must tell the others,
 //! because two plans in one round are worse than a slow one.
 //!
-//! *Too many for one round*, or failing too often: [`groups::size::best_group_size`] says how many to a
+//! *Too many for one round*, or failing too often: [`groups::size::group_size_up_to`] says how many to a
 //! group, [`groups::groups`] who, and each group plans for its own.
 
 mod averaging;

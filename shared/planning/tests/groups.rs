@@ -4,7 +4,7 @@
 mod support;
 
 use barnraise_planning::PeerId;
-use barnraise_planning::groups::size::{best_group_size, expected_iterations};
+use barnraise_planning::groups::size::{best_group_size, expected_iterations, group_size_up_to};
 use barnraise_planning::groups::{Grid, groups};
 use proptest::prelude::*;
 use support::id;
@@ -33,6 +33,11 @@ fn sides_are_no_longer_than_they_must_be() {
         (9, 8, vec![3, 3]),
         (6, 3, vec![3, 2]),
         (24, 5, vec![5, 5]),
+        // Full ones are longer and better.
+        (8, 4, vec![4, 2]),
+        (18, 6, vec![6, 3]),
+        (18, 5, vec![5, 4]),
+        (64, 20, vec![8, 8]),
         (1000, 10, vec![10, 10, 10]),
         (7, 7, vec![7]),
         (1, 4, vec![]),
@@ -66,6 +71,59 @@ fn full_grids_have_the_exact_mean_after_as_many_rounds_as_they_have_dimensions()
             assert!((value - wanted).abs() < 1e-9 * wanted, "{value}, wanted {wanted}");
         }
     }
+}
+
+/// Who is behind the values of each peer after all rounds, where a group counts only if its members have all that there
+/// is on their side of the grid.
+fn reached(grid: &Grid, n_peers: usize) -> Vec<u64> {
+    let mut reached: Vec<u64> = (0..n_peers).map(|cell| 1 << cell).collect();
+    for round in 0..grid.n_rounds() {
+        for group in grid.groups(round) {
+            let all = group.iter().fold(0, |all, &cell| all | reached[cell]);
+            group.iter().for_each(|&cell| reached[cell] = all);
+        }
+    }
+    reached
+}
+
+/// What an averaging in groups rests on: whoever is not reached by all follows one who is, and there is one.
+#[test]
+fn the_first_peer_has_the_mean_of_all_in_any_grid() {
+    for n_peers in 2..=64_usize {
+        for group_size in 2..=n_peers {
+            let grid = Grid::new(n_peers, group_size);
+            let all = u64::MAX >> (64 - n_peers);
+            let reached = reached(&grid, n_peers);
+            assert_eq!(reached[0], all, "{n_peers} peers in groups of {group_size}");
+            let n_whole = reached.iter().filter(|&&of| of == all).count();
+            assert!(n_whole == n_peers || !grid.is_full(), "{n_whole} of {n_peers} in {grid:?}");
+        }
+    }
+}
+
+#[test]
+fn full_grids_are_taken_where_they_cost_little() {
+    let up_to = |n_peers, rate, size_max| group_size_up_to(n_peers, rate, size_max).unwrap().size;
+    assert_eq!((up_to(4, 0.01, 256), up_to(4, 0.01, 2), up_to(1, 0.01, 9), up_to(4, 0.01, 0)), (4, 2, 1, 2));
+    for n_peers in 2..=256 {
+        for rate in [0.0, 0.01, 0.1, 0.5] {
+            for size_max in [2, 5, 16, 256] {
+                let chosen = group_size_up_to(n_peers, rate, size_max).unwrap();
+                assert!((2..=size_max).contains(&chosen.size), "{chosen:?} of {n_peers} up to {size_max}");
+                assert_eq!(Grid::new(n_peers, chosen.size).n_rounds(), chosen.n_rounds);
+                let best = best_group_size(n_peers, rate).unwrap();
+                if best.size <= size_max {
+                    let most = 1.25 * best.iterations * (1.0 + 1e-9);
+                    assert!(chosen.iterations <= most, "{chosen:?} for {best:?} of {n_peers}");
+                }
+            }
+        }
+    }
+    // 5 x 4 has two empty cells; 6 x 3 takes a little longer and has none.
+    let rate = (1..60).map(|rate| f64::from(rate) / 100.0).find(|&rate| up_to(18, rate, 18) < 18).unwrap();
+    let chosen = up_to(18, rate, 18);
+    assert!(Grid::new(18, chosen).is_full(), "groups of {chosen} at a rate of {rate}");
+    assert!(group_size_up_to(9, f64::NAN, 9).is_err());
 }
 
 /// Sums of weighted vectors and sums of weights, averaged side by side, give the mean weighted by samples.

@@ -2,7 +2,7 @@
 //! averages the part, and gets the average (DeDLOC §3.2: butterfly all-reduce).
 //!
 //! ```text
-//! member  -> reducer   Join: which group, which part, which attempt
+//! member  -> reducer   Join: which group, which part, which attempt, and what is behind its values
 //! reducer -> member    Granted, or Refused with the reason
 //! member  -> reducer   its values, chunk by chunk, at most the granted number ahead of what it got back
 //! reducer -> member    the average, chunk by chunk, then Finished
@@ -42,6 +42,14 @@ pub struct Join {
     pub part: u16,
     /// 0 with the part's own reducer, 1 with the one that stands by.
     pub attempt: u8,
+    /// Samples behind its values, which are their weight; with none it sends nothing, and gets the average. In a first
+    /// round they are the group's own number, and no more than that in a later one, where a member brings what it has
+    /// averaged before.
+    pub n_samples: u64,
+    /// Whose values are in what it sends: positions among all who average together, of whom the group is a part.
+    pub behind: MemberSet,
+    /// Nothing is missing in what it sends that anybody else could have.
+    pub is_whole: bool,
 }
 
 /// Reducer to member.
@@ -76,10 +84,30 @@ impl MemberSet {
         self.0.get(position / 64).is_some_and(|word| word >> (position % 64) & 1 == 1)
     }
 
+    /// Whether nobody is in it.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.n_members() == 0
+    }
+
+    /// Whether all who are in it are in the other one.
+    #[must_use]
+    pub fn is_subset_of(self, other: Self) -> bool {
+        self.union(other) == other
+    }
+
     /// How many there are.
     #[must_use]
     pub fn n_members(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// Those who are in this one and in the other.
+    #[must_use]
+    pub fn intersection(self, other: Self) -> Self {
+        let mut both = self;
+        both.0.iter_mut().zip(other.0).for_each(|(word, others)| *word &= others);
+        both
     }
 
     /// Those who are in this one or in the other.
@@ -107,6 +135,10 @@ pub struct Finished {
     /// Samples behind a value, the mean over the part, rounded down: a member that sent half of its values counts by
     /// half, and all samples are behind it only where every value of every member is in it.
     pub n_samples: u64,
+    /// Whose values are in what those members sent; see [`Join::behind`].
+    pub behind: MemberSet,
+    /// Every value of every member is in it, and each of them said that what it sent was whole.
+    pub is_whole: bool,
 }
 
 /// Why a share was not taken.
@@ -132,6 +164,17 @@ pub enum Refusal {
     /// Too many rounds wait here.
     #[error("too many members wait here; try again")]
     Busy,
+    /// Another weight than the group's in its first round, or a greater one in a later round.
+    #[error("{got} samples cannot be behind these values, the group has {want} of this member")]
+    Weight {
+        /// Of the group.
+        want: u64,
+        /// Said.
+        got: u64,
+    },
+    /// Values of members whose values cannot be in what this one has averaged, or samples of nobody.
+    #[error("these members' values cannot be in what this member sends")]
+    Behind,
 }
 
 /// Why a chunk of values could not be passed on.

@@ -17,13 +17,15 @@ use crate::framing;
 use crate::hash::Sha256Hash;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/matchmaking/3";
+pub const PROTOCOL: &str = "/barnraise/matchmaking/4";
 /// Largest message of this conversation: a group of the most members there can be fits.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 /// Most addresses of a peer that are told, the best ways first.
 pub const ADDRESSES_MAX: usize = 8;
 /// Most members of a group.
 pub const MEMBERS_MAX: usize = 256;
+/// Fewest members that average with each other: one alone averages nothing.
+pub const GROUP_SIZE_MIN: u16 = 2;
 /// Most native peers that average parts for a group.
 pub const REDUCERS_MAX: usize = 16;
 /// Most addresses of one of them.
@@ -156,6 +158,9 @@ pub struct Proposal {
     pub model: ModelVersion,
     /// Drawn by who proposes: no other round of these members is called so.
     pub nonce: u64,
+    /// Most members that average with each other at a time, at least [`GROUP_SIZE_MIN`]. With as many as there are
+    /// members, or more, they are one group; with fewer they average in a grid of groups, one round after the other.
+    pub group_size: u16,
     /// Who, in the order of their parts.
     pub members: Vec<ProposedMember>,
     /// Native peers that average parts for them: their parts come after those of the members.
@@ -173,7 +178,8 @@ pub struct ProposedMember {
     pub peer: Vec<u8>,
     /// Samples behind its gradient.
     pub n_samples: u64,
-    /// Values that it averages for all.
+    /// Values that it averages for all. In a grid the weight by which the members of each group divide the values among
+    /// themselves; 0 for one that nobody can dial.
     pub n_reduced: u64,
 }
 

@@ -275,9 +275,12 @@ fn evidence_messages() {
 fn average_messages() {
     use average::{Finished, Join, ReducerToMember, Refusal};
     let max = average::MESSAGE_BYTES_MAX;
-    check(&Join { group: HASH, part: 300, attempt: 1 }, max, &format!("{}ac0201", hash_hex()));
     let members = [0, 2, 70].into_iter().collect();
-    let finished = Finished { members, n_samples: 300 };
+    let behind = [1, 200].into_iter().collect();
+    let join = Join { group: HASH, part: 300, attempt: 1, n_samples: 300, behind, is_whole: true };
+    // Position 200 is bit 8 of the last of four words.
+    check(&join, max, &format!("{}ac0201ac02020000800201", hash_hex()));
+    let finished = Finished { members, n_samples: 300, behind, is_whole: false };
     for (message, golden) in [
         (ReducerToMember::Granted { window_chunks: 8 }, "0008"),
         (ReducerToMember::Refused(Refusal::UnknownGroup), "0100"),
@@ -285,7 +288,9 @@ fn average_messages() {
         (ReducerToMember::Refused(Refusal::NotReducer { part: 2, attempt: 1 }), "01020201"),
         (ReducerToMember::Refused(Refusal::Duplicate), "0103"),
         (ReducerToMember::Refused(Refusal::Busy), "0104"),
-        (ReducerToMember::Finished(finished), "0205400000ac02"),
+        (ReducerToMember::Refused(Refusal::Weight { want: 2, got: 300 }), "010502ac02"),
+        (ReducerToMember::Refused(Refusal::Behind), "0106"),
+        (ReducerToMember::Finished(finished), "0205400000ac02020000800200"),
     ] {
         check(&message, max, golden);
     }
@@ -388,9 +393,10 @@ fn matchmaking_messages() {
     check(&Message::Standing(standing), max, &golden);
     let members = vec![ProposedMember { peer: vec![1, 2], n_samples: 5, n_reduced: 300 }];
     let reducers = vec![ProposedReducer { peer: vec![3], n_reduced: 300 }];
-    let proposal = Proposal { model, nonce: 9, members, reducers, check_seed: 300, loss: 0.5 };
+    let proposal =
+        Proposal { model, nonce: 9, group_size: 300, members, reducers, check_seed: 300, loss: 0.5 };
     check(&Message::Addresses(vec!["/a".into()]), max, "0201022f61");
-    let golden = format!("01ac0207{hash}090102010205ac02010103ac02ac020000003f");
+    let golden = format!("01ac0207{hash}09ac020102010205ac02010103ac02ac020000003f");
     check(&Message::Proposal(proposal), max, &golden);
     let reducer = Reducer {
         peer: vec![3],

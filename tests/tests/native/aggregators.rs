@@ -59,11 +59,11 @@ impl Two {
     }
 }
 
-async fn wait_for_link(backbone: &Backbone, peer: &str) {
+pub(super) async fn wait_for_link(backbone: &Backbone, peer: &str) {
     wait_for_log(backbone, &format!("averages with this aggregator peer={peer}")).await;
 }
 
-async fn wait_for_log(backbone: &Backbone, words: &str) {
+pub(super) async fn wait_for_log(backbone: &Backbone, words: &str) {
     let waiting = async {
         while !backbone.log().unwrap().contains(words) {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -8,6 +8,7 @@ mod compression;
 mod credits;
 mod dht;
 mod equivalence;
+mod groups;
 mod liar;
 mod lifecycle;
 mod local_steps;

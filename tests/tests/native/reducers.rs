@@ -165,7 +165,8 @@ async fn return_zeros(mut stream: Stream, peer: Vec<u8>, round: Round, me: Vec<u
     let senders = round.members.iter().enumerate().filter(|(_, member)| member.n_samples > 0);
     let n_samples = round.members.iter().map(|member| member.n_samples).sum();
     let members = senders.map(|(position, _)| position).collect();
-    let finished = ReducerToMember::Finished(Finished { members, n_samples });
+    let finished = Finished { members, n_samples, behind: members, is_whole: true };
+    let finished = ReducerToMember::Finished(finished);
     framing::write(&mut stream, &finished, average::MESSAGE_BYTES_MAX).await.unwrap();
     stream.close().await.unwrap();
 }

@@ -19,6 +19,7 @@ use futures::future::Abortable;
 use libp2p::{PeerId, Stream};
 
 use super::super::places::Places;
+use super::grid::weight;
 use super::{AveragingError, Heard, Reducers, Shared};
 
 /// Where native peers average everything, two members that can stand by for them take such a part of it each.
@@ -188,30 +189,35 @@ pub(in super::super) struct Task {
     pub(in super::super) target_batch_size: u32,
     /// Names the averaging.
     pub(in super::super) nonce: u64,
+    /// Most that average with each other at a time.
+    pub(in super::super) group_size: u16,
     /// What is compared with, where native peers average; without one they do not.
     pub(in super::super) check_seed: Option<u64>,
 }
 
 /// Who averages how much (DeDLOC §3.2): the parts are planned by how fast the links are; equal ones, where that fails.
-/// Native peers average where it helps, and beside some member, who can stand by for them.
+/// Native peers average where it helps, and beside some member, who can stand by for them. In a grid each group divides the
+/// vector by the speed of its members' links, since no plan is for all groups.
 pub(in super::super) fn propose(
     model: ModelVersion,
-    members: &[(PeerKey, Standing)],
+    of: &[(PeerKey, Standing)],
     helpers: &[Reducer],
     task: Task,
 ) -> Result<Proposal, PlanError> {
-    let helpers = chosen(&model, members.len(), helpers, task);
-    let plan = plan(members, &helpers, task)?;
-    let n_samples = members.iter().fold(0, |sum: u64, (_, standing)| sum.saturating_add(ready(standing).0));
-    let loss: f64 = members
-        .iter()
-        .map(|(_, standing)| ready(standing))
-        .map(|(n, loss)| f64::from(loss) * n as f64 / n_samples.max(1) as f64)
-        .sum();
+    let proposal = |members, reducers| {
+        let (nonce, check_seed) = (task.nonce, task.check_seed.unwrap_or_default());
+        let (group_size, loss) = (task.group_size, mean_loss(of));
+        Proposal { model, nonce, group_size, members, reducers, check_seed, loss }
+    };
+    if usize::from(task.group_size) < of.len() {
+        return Ok(proposal(in_grid(of), Vec::new()));
+    }
+    let helpers = chosen(&model, of.len(), helpers, task);
+    let plan = plan(of, &helpers, task)?;
     let (mut proposed, mut reducers) = (Vec::new(), Vec::new());
     for role in &plan.roles {
         let (peer, n_reduced) = (role.peer.0.clone(), role.part.end - role.part.start);
-        match members.iter().find(|(member, _)| member.0 == peer) {
+        match of.iter().find(|(member, _)| member.0 == peer) {
             Some((_, standing)) => {
                 proposed.push(ProposedMember { peer, n_samples: ready(standing).0, n_reduced });
             }
@@ -220,10 +226,28 @@ pub(in super::super) fn propose(
         }
     }
     if proposed.iter().all(|member| member.n_reduced == 0) {
-        stand_by(&mut proposed, &mut reducers, members);
+        stand_by(&mut proposed, &mut reducers, of);
     }
-    let (nonce, check_seed) = (task.nonce, task.check_seed.unwrap_or_default());
-    Ok(Proposal { model, nonce, members: proposed, reducers, check_seed, loss: loss as f32 })
+    Ok(proposal(proposed, reducers))
+}
+
+/// Of all samples.
+fn mean_loss(members: &[(PeerKey, Standing)]) -> f32 {
+    let n_samples = members.iter().fold(0, |sum: u64, (_, standing)| sum.saturating_add(ready(standing).0));
+    let losses = members.iter().map(|(_, standing)| ready(standing));
+    let parts = losses.map(|(n, loss)| f64::from(loss) * n as f64 / n_samples.max(1) as f64);
+    parts.sum::<f64>() as f32
+}
+
+/// Members with the weights by which their groups divide the vector.
+fn in_grid(members: &[(PeerKey, Standing)]) -> Vec<ProposedMember> {
+    let is_nobody_reachable = !members.iter().any(|(_, standing)| standing.is_reachable);
+    let member = |(peer, standing): &(PeerKey, Standing)| ProposedMember {
+        peer: peer.0.clone(),
+        n_samples: ready(standing).0,
+        n_reduced: weight(standing, standing.is_reachable || is_nobody_reachable),
+    };
+    members.iter().map(member).collect()
 }
 
 /// Gives members that others can dial a little of what the reducers average.
@@ -324,6 +348,7 @@ mod tests {
         codec: TensorCodec::F32,
         target_batch_size: 512,
         nonce: 1,
+        group_size: MEMBERS_MAX as u16,
         check_seed: Some(5),
     };
 
@@ -370,6 +395,21 @@ mod tests {
         let unchecked = Task { check_seed: None, ..TASK };
         assert!(propose(MODEL, &members, &helpers, unchecked).unwrap().reducers.is_empty());
         assert!(propose(MODEL, &members, &helpers, TASK).unwrap().reducers.len() <= REDUCERS_MAX);
+    }
+
+    #[test]
+    fn in_a_grid_whoever_can_be_dialled_averages_by_the_speed_of_its_link() {
+        let mut members: Vec<_> = (0..4).map(|number| member(number, number != 2)).collect();
+        members[1].1.upload_bytes_per_s = 1e5;
+        let task = Task { group_size: 2, ..TASK };
+        let proposal = propose(MODEL, &members, &[helper(1)], task).unwrap();
+        let weights: Vec<u64> = proposal.members.iter().map(|member| member.n_reduced).collect();
+        assert_eq!(weights, [1000, 100, 0, 1000]);
+        assert!(proposal.reducers.is_empty() && proposal.group_size == 2);
+        assert!((proposal.loss - 1.0).abs() < 1e-6);
+        members.iter_mut().for_each(|(_, standing)| standing.is_reachable = false);
+        let proposal = propose(MODEL, &members, &[], task).unwrap();
+        assert!(proposal.members.iter().all(|member| member.n_reduced > 0), "somebody must average");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod average;
 mod follow;
+mod grid;
 mod link;
 mod low_rank;
 mod reducers;
@@ -12,7 +13,7 @@ mod reducers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use barnraise_averaging::{AverageError, Averaged, CheckError, Hub, LowRankError};
+use barnraise_averaging::{AverageError, Averaged, CheckError, GridError, Hub, LowRankError};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::matchmaking::{Hello, MEMBERS_MAX, ModelVersion, Proposal, Reducer, Standing};
 use barnraise_protocol::model::StepHeader;
@@ -20,7 +21,6 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_relay::dht::Dht;
 use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::averaging::Group;
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::Instrument as _;
@@ -33,8 +33,10 @@ use crate::storage::journal::Journal;
 use crate::storage::owed::OwedError;
 
 pub use average::NodePlatform;
-pub(super) use average::{Task, group, propose};
+pub(super) use average::{Task, propose};
 pub use follow::FollowError;
+pub(super) use grid::{Circumstances, group_size, sides, way};
+pub use grid::{OwnGrid, Way};
 pub use link::Links;
 pub use low_rank::ByFactors;
 pub use reducers::Reducers;
@@ -80,6 +82,9 @@ pub enum AveragingError {
     /// Of means by factors.
     #[error(transparent)]
     Factors(#[from] LowRankError),
+    /// Of a grid of groups.
+    #[error(transparent)]
+    Grid(#[from] GridError),
     /// What native peers averaged is not what it should be.
     #[error(transparent)]
     Check(#[from] CheckError),
@@ -192,14 +197,22 @@ impl Aggregators {
     pub fn average(
         &self,
         proposal: Proposal,
-        group: Group,
+        way: Way,
         me: PeerKey,
         values: Vec<f32>,
         how: Option<ByFactors>,
     ) {
         let shared = self.shared.clone();
-        shared.reducers.ask(&proposal, &group, &average::round(&proposal.model, proposal.nonce));
         let span = tracing::debug_span!("averaging", n_members = proposal.members.len());
+        let group = match way {
+            Way::Group(group) => group,
+            Way::Grid(grid) => {
+                let averaging = grid::average(shared, proposal, grid, me, values);
+                drop(tokio::spawn(averaging.instrument(span)));
+                return;
+            }
+        };
+        shared.reducers.ask(&proposal, &group, &average::round(&proposal.model, proposal.nonce));
         match how {
             Some(how) => {
                 let averaging = low_rank::average(shared, proposal, group, me, values, how);

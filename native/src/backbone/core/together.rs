@@ -7,14 +7,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_averaging::Averaged;
+use barnraise_averaging::{Averaged, GridError, NotWhole};
+use barnraise_protocol::average::MemberSet;
 use barnraise_protocol::contribute::{BackboneToContributor, ELSEWHERE_MAX};
 use barnraise_protocol::matchmaking::{ModelVersion, Proposal, Ready, Standing};
-use barnraise_swarm::matchmaking::{Action, Matchmaking, MatchmakingConfig};
+use barnraise_swarm::matchmaking::{Action, FailureRate, Matchmaking, MatchmakingConfig};
 use barnraise_swarm::round::{Elsewhere, MeanOfRound};
 use barnraise_swarm::{Moment, PeerKey};
 
-use super::super::aggregators::{Aggregators, AveragingError, Heard, Task, group, propose};
+use super::super::aggregators::{
+    Aggregators, AveragingError, Circumstances, Heard, Task, group_size, propose, sides, way,
+};
 use super::super::learner::{Learner, LearnerError};
 use super::low_rank::Factors;
 use super::{Core, name};
@@ -36,6 +39,8 @@ pub struct Together {
     aggregators: Aggregators,
     pub(super) matchmaking: Matchmaking,
     pub(super) me: PeerKey,
+    /// How often the others fail when they average.
+    failures: FailureRate,
     /// What was collected here, until a step is made.
     collected: Option<MeanOfRound>,
     /// Where contributors can dial the others; of those that are away, where they were.
@@ -76,7 +81,23 @@ impl Together {
         };
         let matchmaking = Matchmaking::new(config, me.clone(), own);
         let addresses = BTreeMap::new();
-        Ok(Self { aggregators, matchmaking, me, collected: None, addresses, factors })
+        let failures = FailureRate::default();
+        Ok(Self { aggregators, matchmaking, me, failures, collected: None, addresses, factors })
+    }
+
+    /// Who of the others was expected in an averaging, and came with all that it had; how often others fail from then on.
+    fn see_who_came(&mut self, proposal: &Proposal, averaged: &Result<Arc<Averaged>, AveragingError>) -> f64 {
+        let members = proposal.members.iter().enumerate();
+        let others = members.filter(|(_, member)| member.n_samples > 0 && member.peer != self.me.0);
+        let others: MemberSet = others.map(|(position, _)| position).collect();
+        let (expected, came) = match averaged {
+            Ok(averaged) => (others, averaged.members_of_all()),
+            Err(AveragingError::Grid(GridError::NotWhole(why))) => (why.expected, why.came),
+            // It is not known who failed.
+            Err(_) => (MemberSet::default(), MemberSet::default()),
+        };
+        self.failures.on_averaged(expected.intersection(others), came);
+        self.failures.rate()
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
@@ -211,12 +232,20 @@ impl Core {
             Action::Propose { model, members } => {
                 let codec = together.aggregators.config().codec;
                 let n_values = together.n_travelling(n_parameters);
-                // What failed is tried again without those that nobody trusts.
-                let may_help = together.matchmaking.is_first_attempt();
+                // What failed is tried again by all, without those that nobody trusts.
+                let is_first_attempt = together.matchmaking.is_first_attempt();
                 let peers: Vec<PeerKey> = members.iter().map(|(peer, _)| peer.clone()).collect();
-                let helpers = if may_help { together.aggregators.reducers(&peers) } else { Vec::new() };
+                let helpers =
+                    if is_first_attempt { together.aggregators.reducers(&peers) } else { Vec::new() };
+                let of = Circumstances {
+                    n_members: members.len(),
+                    failure_rate: together.failures.rate(),
+                    is_first_attempt,
+                    is_helped: !helpers.is_empty(),
+                };
+                let group_size = group_size(together.aggregators.config(), of);
                 let (nonce, check_seed) = (nonce(), random());
-                let task = Task { n_values, codec, target_batch_size, nonce, check_seed };
+                let task = Task { n_values, codec, target_batch_size, nonce, group_size, check_seed };
                 match propose(model, &members, &helpers, task) {
                     Ok(proposal) => {
                         together.aggregators.propose(&proposal);
@@ -264,11 +293,17 @@ impl Core {
         let Some(together) = &mut self.together else { return Ok(()) };
         let codec = together.aggregators.config().codec;
         let how = together.by_factors(&self.learner, &self.storing.owed);
-        match (group(&proposal, together.n_travelling(n_parameters), codec), &together.collected) {
-            (Ok(group), Some(mean)) => {
+        let n_values = together.n_travelling(n_parameters);
+        match (way(&proposal, &together.me, n_values, codec, how.is_some()), &together.collected) {
+            (Ok(way), Some(mean)) => {
+                let (n_members, sides) = (proposal.members.len(), sides(&proposal));
+                if sides.len() > 1 {
+                    let (epoch, group_size) = (proposal.model.epoch, proposal.group_size);
+                    tracing::info!(epoch, n_members, group_size, ?sides, "averages in a grid of groups");
+                }
                 self.storing.journal.write_given(mean.epoch, proposal.nonce, &mean.sequences).await?;
                 let (me, values) = (together.me.clone(), mean.gradient.clone());
-                together.aggregators.average(proposal, group, me, values, how);
+                together.aggregators.average(proposal, way, me, values, how);
             }
             (Err(error), _) => {
                 tracing::warn!(%error, "a proposed group cannot average");
@@ -289,6 +324,7 @@ impl Core {
         if proposal.model != together.matchmaking.own().model {
             return Ok(());
         }
+        self.metrics.on_failure_rate(together.see_who_came(proposal, &averaged));
         let averaged = match averaged {
             Ok(averaged) if averaged.is_complete() => averaged,
             Ok(averaged) => {
@@ -296,6 +332,19 @@ impl Core {
                 self.metrics.on_averaged("incomplete");
                 tracing::warn!(epoch = proposal.model.epoch, ?why, "not all parts were averaged");
                 together.matchmaking.on_failed(now);
+                return Ok(());
+            }
+            Err(AveragingError::Grid(GridError::NotWhole(why))) => {
+                let NotWhole { round, why, .. } = *why;
+                self.metrics.on_averaged("incomplete");
+                tracing::warn!(
+                    epoch = proposal.model.epoch,
+                    round,
+                    why,
+                    "others may have the mean of all groups"
+                );
+                let deadline = together.aggregators.config().deadline;
+                together.matchmaking.on_not_whole(now, now + deadline);
                 return Ok(());
             }
             Err(error) => {
@@ -306,6 +355,10 @@ impl Core {
             }
         };
         self.metrics.on_averaged("averaged");
+        let n_rounds = sides(proposal).len();
+        if n_rounds > 1 {
+            self.metrics.on_groups(n_rounds);
+        }
         self.metrics.on_averaging_bytes(averaged.n_bytes_sent, averaged.n_bytes_received);
         for fault in &averaged.faults {
             let (peer, why) = (name(&fault.peer), &fault.why);

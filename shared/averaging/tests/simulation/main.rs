@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
 
 mod checked;
+mod grid;
 mod low_rank;
 mod world;
 
@@ -10,12 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_averaging::{AverageError, Averaged, Config, PartOutcome, Platform};
-use barnraise_planning::PeerId;
-use barnraise_planning::groups::groups;
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::average::{self, CHUNK_VALUES, Join};
 use barnraise_protocol::bulk;
-use barnraise_swarm::averaging::{Group, Member};
+use barnraise_swarm::averaging::{Brought, Group, Member};
 use barnraise_swarm::random::SplitMix64;
 use futures::{AsyncWriteExt, StreamExt};
 use world::{World, key};
@@ -126,54 +125,6 @@ fn who_has_nothing_to_give_gets_the_mean_whenever_it_comes() {
         let averaged = all_agree(&world, &[0, 1, 2]);
         assert_close(&averaged.values, &mean(&group, &[0, 1]), 1e-6);
         assert_eq!(averaged.members(), [0, 1].into_iter().collect());
-    }
-}
-
-/// Twenty-seven peers in groups of three: after three rounds, each along another axis of the grid, everybody has the
-/// mean of all (DeDLOC appendix C). What a group has averaged weighs as much as all samples behind it.
-#[test]
-fn a_full_grid_has_the_exact_mean_after_a_round_for_each_axis() {
-    const N_PEERS: usize = 27;
-    const N_VALUES: usize = 90;
-    let name = |peer: usize| PeerId(key(peer).0);
-    let everybody: Vec<PeerId> = (0..N_PEERS).map(name).collect();
-    let mut held: Vec<(u64, Vec<f32>)> =
-        (0..N_PEERS).map(|peer| (1 + peer as u64 % 5, values(peer, N_VALUES))).collect();
-    let of_all: u64 = held.iter().map(|(n_samples, _)| n_samples).sum();
-    let mut want = vec![0.0; N_VALUES];
-    for (n_samples, values) in &held {
-        let weight = *n_samples as f64 / of_all as f64;
-        want.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(*value) * weight);
-    }
-    for round in 0..3 {
-        let mut world = World::new(N_PEERS);
-        for members in groups(&everybody, 3, 11, 7, round) {
-            assert_eq!(members.len(), 3);
-            let positions: Vec<usize> = members.iter().map(|peer| usize::from(peer.0[0])).collect();
-            let member = |&peer: &usize| Member {
-                peer: key(peer),
-                n_samples: held[peer].0,
-                receives: true,
-                n_reduced: N_VALUES as u64 / 3,
-            };
-            let of_group = positions.iter().map(member).collect();
-            let group = Arc::new(Group::new(&[round as u8], of_group, N_VALUES, TensorCodec::F32).unwrap());
-            for &peer in &positions {
-                world.average(peer, AT_ONCE, &group, &config(), held[peer].1.clone());
-            }
-        }
-        world.run();
-        for (peer, held) in held.iter_mut().enumerate() {
-            let averaged = world.outcome(peer).1.unwrap();
-            let PartOutcome::Averaged { finished, .. } = averaged.parts[0] else {
-                panic!("{:?}", averaged.parts)
-            };
-            *held = (finished.n_samples, averaged.values.clone());
-        }
-    }
-    for (n_samples, values) in &held {
-        assert_eq!(*n_samples, of_all);
-        assert_close(values, &want, 1e-6);
     }
 }
 
@@ -367,6 +318,12 @@ fn arguments_that_do_not_fit_are_refused() {
     }
 }
 
+/// What a member says when it joins a part.
+fn join(group: &Group, member: usize, part: u16, attempt: u8) -> Join {
+    let Brought { n_samples, behind, is_whole } = group.own(member);
+    Join { group: group.id(), part, attempt, n_samples, behind, is_whole }
+}
+
 /// What a member sends in place of its values.
 type Lie = fn(index: u32, bytes: &mut Vec<u8>) -> u32;
 
@@ -398,7 +355,7 @@ fn a_member_that_lies_is_named_and_loses_its_share() {
             let (liar, group) = (Arc::clone(&world.peers[2]), Arc::clone(&group));
             world.spawn(2, async move {
                 let mut stream = liar.open(&key(part)).await.unwrap();
-                let join = Join { group: group.id(), part: part as u16, attempt: 0 };
+                let join = join(&group, 2, part as u16, 0);
                 assert_eq!(average::join(&mut stream, join).await.unwrap(), 4);
                 let mut bytes = vec![0; 4 * CHUNK_VALUES];
                 let index = lie(0, &mut bytes);
@@ -432,7 +389,7 @@ fn strangers_and_duplicates_are_refused_with_the_reason() {
         (2, &group, 0, 0, "joined the part before"),
         (2, &other, 0, 0, "no group of this name"),
     ] {
-        let join = Join { group: group.id(), part, attempt };
+        let join = join(group, peer, part, attempt);
         let (platform, answers) = (Arc::clone(&world.peers[peer]), answers.clone());
         world.spawn(peer, async move {
             let mut stream = platform.open(&key(0)).await.unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use barnraise_protocol::average::CHUNK_VALUES;
+use barnraise_protocol::average::{CHUNK_VALUES, MemberSet, Refusal};
 use barnraise_protocol::{Sha256Hash, TensorCodec};
 
 use crate::PeerKey;
@@ -20,7 +20,8 @@ pub type GroupId = Sha256Hash;
 pub struct Member {
     /// Who.
     pub peer: PeerKey,
-    /// Samples behind its values: its weight. With none it sends nothing, and averages only.
+    /// Samples behind its values: its weight, or the greatest that it can have where it brings what it has averaged
+    /// before. With none it sends nothing, and averages only.
     pub n_samples: u64,
     /// Whether it wants the average, as whoever has samples does: the average is the credit for what it sends.
     pub receives: bool,
@@ -36,6 +37,29 @@ pub struct Group {
     /// Where the part of each member begins, and where the last one ends.
     starts: Vec<usize>,
     codec: TensorCodec,
+    /// Whose values can be in what each member brings.
+    reach: Vec<MemberSet>,
+    /// What members bring is their own, so that its weight is known.
+    is_first: bool,
+}
+
+/// What a member brings to a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Brought {
+    /// Samples behind its values: their weight.
+    pub n_samples: u64,
+    /// Whose values are in it: positions among all who average together.
+    pub behind: MemberSet,
+    /// Nothing is missing in it that anybody else could have.
+    pub is_whole: bool,
+}
+
+impl Brought {
+    /// No values, of a member that had some to bring.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self { n_samples: 0, behind: MemberSet::default(), is_whole: false }
+    }
 }
 
 /// What is wrong with a group.
@@ -61,6 +85,9 @@ pub enum GroupError {
     /// A codec that leaves values out, or whose error is too much for an average.
     #[error("averages do not travel as {0:?}")]
     Codec(TensorCodec),
+    /// A codec that rounds a value by those beside it, which in another group are others.
+    #[error("values that travel as {0:?} are averaged in one group: they would differ from group to group")]
+    Blocks(TensorCodec),
     /// A sender without credit.
     #[error("a member that has samples receives the average")]
     DeafSender,
@@ -110,7 +137,51 @@ impl Group {
             starts.push(starts.last().copied().unwrap_or(0) + member.n_reduced as usize);
         }
         let id = id(round, &members, codec);
-        Ok(Self { id, members, starts, codec })
+        let reach = (0..members.len()).map(|position| MemberSet::from_iter([position])).collect();
+        Ok(Self { id, members, starts, codec, reach, is_first: true })
+    }
+
+    /// The same as part of a grid: whose values can be in what each member brings, by positions among all in the grid,
+    /// and whether that is the member's own.
+    pub(super) fn in_grid(self, reach: Vec<MemberSet>, is_first: bool) -> Self {
+        Self { reach, is_first, ..self }
+    }
+
+    /// What a member brings that has averaged nothing before.
+    #[must_use]
+    pub fn own(&self, position: usize) -> Brought {
+        let n_samples = self.members.get(position).map_or(0, |member| member.n_samples);
+        let behind = self.reach.get(position).copied().filter(|_| n_samples > 0).unwrap_or_default();
+        Brought { n_samples, behind, is_whole: true }
+    }
+
+    /// Whether a member can bring this: it has no more weight than is known of those whose values are in it, and none of
+    /// those is elsewhere.
+    ///
+    /// # Errors
+    /// What the member is answered.
+    pub fn check(&self, position: usize, brought: &Brought) -> Result<(), Refusal> {
+        let (Some(member), Some(reach)) = (self.members.get(position), self.reach.get(position)) else {
+            return Err(Refusal::NotAMember);
+        };
+        let (want, got) = (member.n_samples, brought.n_samples);
+        if got > want || self.is_first && got != want {
+            return Err(Refusal::Weight { want, got });
+        }
+        let is_of_nobody = brought.behind.is_empty();
+        // Whoever had something to bring and has nothing of it is not whole.
+        let is_whole_of_nothing = brought.is_whole && got == 0 && want > 0;
+        if !brought.behind.is_subset_of(*reach) || is_of_nobody != (got == 0) || is_whole_of_nothing {
+            return Err(Refusal::Behind);
+        }
+        Ok(())
+    }
+
+    /// Those whose values can be in the average: positions among all who average together.
+    #[must_use]
+    pub fn expected(&self) -> MemberSet {
+        let senders = self.members.iter().zip(&self.reach).filter(|(member, _)| member.n_samples > 0);
+        senders.fold(MemberSet::default(), |all, (_, reach)| all.union(*reach))
     }
 
     /// The same members for another round and another vector, each averaging as much of it in proportion.

@@ -6,22 +6,33 @@
 //! part, and when that exceeds the patience, nothing more is expected of it. A member that is slow all along,
 //! one that stalls once and one that never comes are treated alike.
 //!
-//! It never holds more chunks than its window.
+//! Values are added up in the order of the members, because a sum of floats depends on it and groups that average the
+//! same are to have the same bits. What comes before its turn is held until then.
+//!
+//! It never holds more chunks of a member than its window, nor more than [`HELD_VALUES_MAX`] values of all members
+//! together, or a chunk of each where that is more: the window is smaller where there are many.
 
-use std::collections::VecDeque;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use barnraise_protocol::average::Finished;
+use barnraise_protocol::average::{CHUNK_VALUES, Finished, MemberSet};
 
-use super::group::{chunk, n_chunks};
+use super::group::{Brought, chunk, n_chunks};
 use crate::Moment;
+
+/// Most values that are held of a part: 64 MiB.
+pub const HELD_VALUES_MAX: usize = 1 << 24;
+/// Buffers that are kept for others to use.
+const SPARES_MAX: usize = 16;
 
 /// How a part is averaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReductionConfig {
     /// Values of the part.
     pub n_values: usize,
-    /// Chunks that a member may be ahead of the mean: what is held at most.
+    /// Chunks that a member may be ahead of the mean, where there are not too many members; see
+    /// [`Reduction::window_chunks`].
     pub window_chunks: u32,
     /// How long the others wait for a member, over the whole part and its beginning.
     pub patience: Duration,
@@ -89,7 +100,7 @@ enum Sending {
 
 #[derive(Debug)]
 struct Sender {
-    n_samples: u64,
+    brought: Brought,
     sending: Sending,
     /// How long others have waited for it.
     late: Duration,
@@ -101,6 +112,10 @@ struct Sender {
 struct Sum {
     values: Vec<f32>,
     n_samples: u64,
+    /// The member whose turn it is.
+    next: usize,
+    /// Values of members that come after that one.
+    held: BTreeMap<usize, Vec<f32>>,
 }
 
 /// The averaging of one part.
@@ -113,6 +128,8 @@ pub struct Reduction {
     sums: VecDeque<Sum>,
     n_done: u32,
     means: VecDeque<ChunkOfMean>,
+    /// Buffers whose values have been added.
+    spares: Vec<Vec<f32>>,
     /// Samples behind each value that is averaged, added up over the values.
     n_samples_of_values: u128,
     /// Until when lateness is counted.
@@ -120,24 +137,45 @@ pub struct Reduction {
 }
 
 impl Reduction {
-    /// The averaging of a part, from now on, among members with these numbers of samples; one with none sends
-    /// nothing.
+    /// The averaging of a part, from now on, among members that bring so many samples, or at most so many
+    /// ([`Self::on_joined`]); one with none sends nothing.
     #[must_use]
     pub fn new(now: Moment, config: ReductionConfig, n_samples: &[u64]) -> Self {
-        let sender = |&n_samples: &u64| {
+        let sender = |(position, &n_samples): (usize, &u64)| {
             let sending = if n_samples > 0 { Sending::At(0) } else { Sending::Gone };
-            Sender { n_samples, sending, late: Duration::ZERO, has_sent: false }
+            let behind = if n_samples > 0 { MemberSet::from_iter([position]) } else { MemberSet::default() };
+            let brought = Brought { n_samples, behind, is_whole: true };
+            Sender { brought, sending, late: Duration::ZERO, has_sent: false }
         };
+        let n_senders = n_samples.iter().filter(|n| **n > 0).count().max(1);
+        let held = u32::try_from(HELD_VALUES_MAX / CHUNK_VALUES / n_senders).unwrap_or(u32::MAX);
+        let window_chunks = config.window_chunks.min(held.max(1));
         Self {
-            config,
-            senders: n_samples.iter().map(sender).collect(),
+            config: ReductionConfig { window_chunks, ..config },
+            senders: n_samples.iter().enumerate().map(sender).collect(),
             n_samples_of_all: n_samples.iter().fold(0, |sum, n| sum.saturating_add(*n)),
             sums: VecDeque::new(),
             n_done: 0,
             means: VecDeque::new(),
+            spares: Vec::new(),
             n_samples_of_values: 0,
             counted_until: now,
         }
+    }
+
+    /// A member is here and says what it brings, which fits the group. One that brings nothing is not waited for.
+    pub fn on_joined(&mut self, now: Moment, member: usize, brought: Brought) {
+        let Some(sender) = self.senders.get_mut(member).filter(|sender| !sender.has_sent) else { return };
+        sender.brought = brought;
+        if brought.n_samples == 0 {
+            self.on_lost(now, member);
+        }
+    }
+
+    /// Chunks that a member may be ahead of the mean.
+    #[must_use]
+    pub fn window_chunks(&self) -> u32 {
+        self.config.window_chunks
     }
 
     /// Chunks of the part.
@@ -157,20 +195,20 @@ impl Reduction {
         }
     }
 
-    /// Values of a member, `[n_values of the chunk]`, finite.
+    /// Values of a member, `[n_values of the chunk]`, finite. Those that are given away are not copied.
     ///
     /// # Errors
     /// See [`ReductionError`]: the values do not count, and the member had better be let go.
-    pub fn on_chunk(
+    pub fn on_chunk<'v>(
         &mut self,
         now: Moment,
         member: usize,
         index: u32,
-        values: &[f32],
+        values: impl Into<Cow<'v, [f32]>>,
     ) -> Result<(), ReductionError> {
+        let values = values.into();
         let n_chunks = self.n_chunks();
         let sender = self.senders.get(member).ok_or(ReductionError::NotAwaited)?;
-        let n_samples = sender.n_samples;
         let want = match sender.sending {
             Sending::At(want) if want < n_chunks => want,
             _ => return Err(ReductionError::NotAwaited),
@@ -191,12 +229,25 @@ impl Reduction {
             });
         }
         self.count_lateness(now);
-        while self.sums.len() <= ahead as usize {
+        let ahead = ahead as usize;
+        while self.sums.len() <= ahead {
             self.sums.push_back(Sum::default());
         }
-        self.sums[ahead as usize].add(values, n_samples, self.n_samples_of_all);
+        // Up to this member, of whom this chunk is still expected.
+        self.settle(ahead);
         self.senders[member].sending = Sending::At(want + 1);
         self.senders[member].has_sent = true;
+        if self.sums[ahead].next == member {
+            self.add(ahead, member, values);
+            self.sums[ahead].next += 1;
+            self.settle(ahead);
+        } else {
+            let values = match values {
+                Cow::Owned(values) => values,
+                Cow::Borrowed(values) => self.copied(values),
+            };
+            self.sums[ahead].held.insert(member, values);
+        }
         self.advance();
         Ok(())
     }
@@ -232,6 +283,18 @@ impl Reduction {
         left.filter(|_| !self.sums.is_empty()).map(|left| self.counted_until + left)
     }
 
+    /// A buffer that is not needed any longer, for chunks to come.
+    pub fn poll_spare(&mut self) -> Option<Vec<f32>> {
+        self.spares.pop()
+    }
+
+    /// Takes a buffer back, whatever is in it.
+    pub fn on_spare(&mut self, spare: Vec<f32>) {
+        if self.spares.len() < SPARES_MAX {
+            self.spares.push(spare);
+        }
+    }
+
     /// The next piece of the average, in order.
     pub fn poll_mean(&mut self) -> Option<ChunkOfMean> {
         self.means.pop_front()
@@ -248,10 +311,14 @@ impl Reduction {
         }
         let has_sent = |(position, sender): (usize, &Sender)| sender.has_sent.then_some(position);
         let members = self.senders.iter().enumerate().filter_map(has_sent).collect();
+        let senders = self.senders.iter().filter(|sender| sender.has_sent);
+        let behind = senders.fold(MemberSet::default(), |all, sender| all.union(sender.brought.behind));
+        let is_whole = self.senders.iter().all(|sender| sender.is_whole(n_chunks));
         let n_values = (self.config.n_values as u128).max(1);
         // Rounded down: that of all members only where all of their values are in it.
         let n_samples = u64::try_from(self.n_samples_of_values / n_values);
-        ReductionState::Done(Finished { members, n_samples: n_samples.unwrap_or(u64::MAX) })
+        let n_samples = n_samples.unwrap_or(u64::MAX);
+        ReductionState::Done(Finished { members, n_samples, behind, is_whole })
     }
 
     fn count_lateness(&mut self, now: Moment) {
@@ -266,14 +333,58 @@ impl Reduction {
 
     /// Takes the mean of each chunk that all have sent of whom it is expected.
     fn advance(&mut self) {
-        while !self.senders.iter().any(|sender| sender.is_behind(self.n_done))
-            && let Some(sum) = self.sums.pop_front()
-        {
+        while !self.sums.is_empty() && !self.senders.iter().any(|sender| sender.is_behind(self.n_done)) {
+            self.settle(0);
+            let Some(sum) = self.sums.pop_front() else { break };
             self.n_samples_of_values += u128::from(sum.n_samples) * sum.values.len() as u128;
             let values = sum.into_mean(self.n_samples_of_all);
             self.means.push_back(ChunkOfMean { index: self.n_done, values });
             self.n_done += 1;
         }
+    }
+
+    /// Adds what is held of a chunk up to the first member of whom it is still expected.
+    fn settle(&mut self, ahead: usize) {
+        let index = self.n_done + ahead as u32;
+        while let Some(sender) = self.senders.get(self.sums[ahead].next) {
+            let next = self.sums[ahead].next;
+            let is_expected = matches!(sender.sending, Sending::At(at) if at <= index);
+            match self.sums[ahead].held.remove(&next) {
+                Some(values) => self.add(ahead, next, Cow::Owned(values)),
+                None if is_expected => break,
+                None => {}
+            }
+            self.sums[ahead].next += 1;
+        }
+    }
+
+    /// Weights are parts of all samples, so that no finite value becomes infinite on the way.
+    fn add(&mut self, ahead: usize, member: usize, values: Cow<'_, [f32]>) {
+        let n_samples = self.senders[member].brought.n_samples;
+        let weight = (n_samples as f64 / self.n_samples_of_all as f64) as f32;
+        if self.sums[ahead].values.is_empty() {
+            let mut values = match values {
+                Cow::Owned(values) => values,
+                Cow::Borrowed(values) => self.copied(values),
+            };
+            values.iter_mut().for_each(|value| *value *= weight);
+            self.sums[ahead].values = values;
+        } else {
+            let sums = self.sums[ahead].values.iter_mut();
+            sums.zip(&*values).for_each(|(sum, value)| *sum += value * weight);
+            if let Cow::Owned(spare) = values {
+                self.on_spare(spare);
+            }
+        }
+        let sum = &mut self.sums[ahead];
+        sum.n_samples = sum.n_samples.saturating_add(n_samples);
+    }
+
+    fn copied(&mut self, values: &[f32]) -> Vec<f32> {
+        let mut copy = self.spares.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(values);
+        copy
     }
 }
 
@@ -282,20 +393,14 @@ impl Sender {
     fn is_behind(&self, n_done: u32) -> bool {
         self.sending == Sending::At(n_done)
     }
+
+    /// Whether all that it has is in the mean, and all that others could have in what it has.
+    fn is_whole(&self, n_chunks: u32) -> bool {
+        self.brought.is_whole && (self.brought.n_samples == 0 || self.sending == Sending::At(n_chunks))
+    }
 }
 
 impl Sum {
-    /// Weights are parts of all samples, so that no finite value becomes infinite on the way.
-    fn add(&mut self, values: &[f32], n_samples: u64, of_all: u64) {
-        let weight = (n_samples as f64 / of_all as f64) as f32;
-        if self.values.is_empty() {
-            self.values = values.iter().map(|value| value * weight).collect();
-        } else {
-            self.values.iter_mut().zip(values).for_each(|(sum, value)| *sum += value * weight);
-        }
-        self.n_samples = self.n_samples.saturating_add(n_samples);
-    }
-
     fn into_mean(mut self, of_all: u64) -> Vec<f32> {
         if self.n_samples != of_all {
             let scale = (of_all as f64 / self.n_samples as f64) as f32;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::average::{CHUNK_VALUES, Finished};
+use barnraise_protocol::average::{CHUNK_VALUES, Finished, MemberSet};
 use proptest::prelude::*;
 
 use super::*;
@@ -101,8 +101,9 @@ fn secs(secs: u64) -> Moment {
     Moment::from_secs(secs)
 }
 
-fn done(members: &[usize], n_samples: u64) -> ReductionState {
-    ReductionState::Done(Finished { members: members.iter().copied().collect(), n_samples })
+fn done(members: &[usize], n_samples: u64, is_whole: bool) -> ReductionState {
+    let members: MemberSet = members.iter().copied().collect();
+    ReductionState::Done(Finished { members, n_samples, behind: members, is_whole })
 }
 
 #[test]
@@ -113,7 +114,7 @@ fn the_mean_is_weighted_by_samples() {
     assert_eq!(reduction.state(), ReductionState::Going);
     reduction.on_chunk(secs(0), 1, 0, &[5.0, 4.0]).unwrap();
     assert_eq!(reduction.poll_mean(), Some(ChunkOfMean { index: 0, values: vec![4.0, 2.0] }));
-    assert_eq!(reduction.state(), done(&[0, 1], 4));
+    assert_eq!(reduction.state(), done(&[0, 1], 4, true));
     assert_eq!(reduction.on_chunk(secs(0), 2, 0, &[0.0; 2]), Err(ReductionError::NotAwaited));
 }
 
@@ -149,7 +150,7 @@ fn who_stalls_loses_its_own_share_only() {
     reduction.on_timeout(secs(15));
     assert_eq!(reduction.poll_mean().unwrap().values[0], 1.25);
     assert_eq!(reduction.poll_mean().unwrap(), ChunkOfMean { index: 1, values: vec![2.0] });
-    assert_eq!(reduction.state(), done(&[0, 1, 2], 3), "all but one value have all four samples");
+    assert_eq!(reduction.state(), done(&[0, 1, 2], 3, false), "all but one value have all four samples");
     assert_eq!(reduction.on_chunk(secs(16), 1, 1, &[9.0]), Err(ReductionError::NotAwaited));
 }
 
@@ -165,7 +166,7 @@ fn lateness_adds_up_over_chunks() {
     }
     assert_eq!(reduction.next_deadline(), Some(secs(5)));
     reduction.on_timeout(secs(5));
-    assert_eq!(reduction.state(), done(&[0, 1], 1), "half of the values have two samples");
+    assert_eq!(reduction.state(), done(&[0, 1], 1, false), "half of the values have two samples");
 }
 
 #[test]
@@ -177,6 +178,89 @@ fn without_anybody_left_it_fails() {
     reduction.on_lost(secs(1), 1);
     assert_eq!(reduction.poll_mean().unwrap().values[0], 1.0);
     assert_eq!(reduction.state(), ReductionState::Failed);
+}
+
+/// Groups that average the same have the same bits, whoever comes first in which of them.
+#[test]
+fn the_order_of_arrival_does_not_matter_to_the_last_bit() {
+    let values = [[1e8_f32, 0.1], [3.3, 0.7], [-1e8, -0.2], [7.7, 1e-9]];
+    let mut means = Vec::new();
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1], [1, 3, 0, 2]] {
+        let mut reduction = reduction(2, 4, &[3, 1, 4, 2]);
+        for member in order {
+            assert_eq!(reduction.poll_mean(), None);
+            // Some are given away, some only shown.
+            match member % 2 {
+                0 => reduction.on_chunk(secs(0), member, 0, values[member].to_vec()).unwrap(),
+                _ => reduction.on_chunk(secs(0), member, 0, &values[member]).unwrap(),
+            }
+        }
+        means.push(reduction.poll_mean().unwrap().values);
+        assert!(reduction.poll_spare().is_some(), "buffers are used again");
+    }
+    assert!(means.iter().all(|mean| *mean == means[0]), "{means:?}");
+    let mean = (3.0 * f64::from(0.1_f32) + f64::from(0.7_f32) - 4.0 * f64::from(0.2_f32)) / 10.0;
+    assert!((f64::from(means[0][1]) - mean).abs() < 1e-6, "{means:?}");
+}
+
+/// The one whose turn it is stalls in the middle: the others are not held up for good, and are added in order.
+#[test]
+fn values_wait_for_their_turn_no_longer_than_for_the_member() {
+    let n_values = CHUNK_VALUES + 1;
+    let mut reduction = reduction(n_values, 4, &[1, 1, 1]);
+    let chunk_of = |index: u32, value: f32| vec![value; chunk(n_values, index).len()];
+    reduction.on_chunk(secs(0), 0, 0, chunk_of(0, 1.0)).unwrap();
+    for index in [0, 1] {
+        for member in [2, 1] {
+            reduction.on_chunk(secs(0), member, index, chunk_of(index, 4.0)).unwrap();
+        }
+    }
+    assert!((reduction.poll_mean().unwrap().values[0] - 3.0).abs() < 1e-6);
+    assert_eq!(reduction.poll_mean(), None);
+    reduction.on_timeout(secs(5));
+    let rest = reduction.poll_mean().unwrap();
+    assert!(rest.index == 1 && (rest.values[0] - 4.0).abs() < 1e-6, "{rest:?}");
+    assert_eq!(reduction.state(), done(&[0, 1, 2], 2, false));
+}
+
+#[test]
+fn who_has_averaged_before_brings_the_weight_of_all_who_are_in_it() {
+    let brought = |n_samples, behind: &[usize], is_whole| Brought {
+        n_samples,
+        behind: behind.iter().copied().collect(),
+        is_whole,
+    };
+    for is_whole in [true, false] {
+        // Of at most ten samples each: one of the first one's group had failed.
+        let mut reduction = reduction(1, 4, &[10, 10]);
+        reduction.on_joined(secs(0), 0, brought(3, &[0, 1], true));
+        reduction.on_joined(secs(0), 1, brought(6, &[5, 7], is_whole));
+        reduction.on_chunk(secs(0), 0, 0, &[1.0]).unwrap();
+        reduction.on_chunk(secs(0), 1, 0, &[4.0]).unwrap();
+        assert!((reduction.poll_mean().unwrap().values[0] - 3.0).abs() < 1e-6);
+        let ReductionState::Done(finished) = reduction.state() else { panic!("{:?}", reduction.state()) };
+        assert_eq!(finished.members, [0, 1].into_iter().collect());
+        assert_eq!(finished.behind, [0, 1, 5, 7].into_iter().collect());
+        assert_eq!((finished.n_samples, finished.is_whole), (9, is_whole));
+    }
+    let mut reduction = reduction(1, 4, &[10, 10, 0]);
+    reduction.on_chunk(secs(0), 0, 0, &[1.0]).unwrap();
+    assert_eq!(reduction.state(), ReductionState::Going);
+    reduction.on_joined(secs(0), 1, Brought::nothing());
+    assert_eq!(reduction.poll_mean().unwrap().values, [1.0], "nobody waits for who has nothing");
+    assert_eq!(reduction.state(), done(&[0], 10, false));
+}
+
+#[test]
+fn what_is_held_of_many_members_is_bounded() {
+    let window_of = |n_members: usize| {
+        let members = vec![1; n_members];
+        reduction(9 * CHUNK_VALUES, 8, &members).window_chunks()
+    };
+    assert_eq!(window_of(2), 8);
+    assert!((1..8).contains(&window_of(MEMBERS_MAX)));
+    let n_values = MEMBERS_MAX * window_of(MEMBERS_MAX) as usize * CHUNK_VALUES;
+    assert!(n_values <= HELD_VALUES_MAX.max(MEMBERS_MAX * CHUNK_VALUES));
 }
 
 #[test]

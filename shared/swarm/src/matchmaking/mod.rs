@@ -8,8 +8,14 @@
 //! ([`Action::Follow`]). Of two models the one behind which there are more samples is followed, so partitions that heal agree
 //! again. Nobody is needed: a peer that hears of no other makes its steps alone.
 //!
+//! An averaging in a grid of groups may leave a peer without the mean of all, where others have it. It makes no step of its
+//! own then: it waits until those who still average are through, and follows ([`Matchmaking::on_not_whole`]). Where nobody
+//! got there, all are one group the next time ([`Matchmaking::is_first_attempt`]). How large groups should be follows from
+//! how often peers fail ([`FailureRate`]).
+//!
 //! It never averages, plans parts or moves a model: the driver does.
 
+mod failures;
 #[cfg(test)]
 mod tests;
 
@@ -17,9 +23,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::matchmaking::{MEMBERS_MAX, ModelVersion, Proposal, REDUCERS_MAX, Ready, Standing};
+use barnraise_protocol::matchmaking::{
+    GROUP_SIZE_MIN, MEMBERS_MAX, ModelVersion, Proposal, REDUCERS_MAX, Ready, Standing,
+};
 
 use crate::{Moment, PeerKey};
+
+pub use failures::FailureRate;
 
 /// Averagings of one epoch that may fail before the others are given up for it, and attempts to follow.
 const ATTEMPTS_MAX: u32 = 3;
@@ -83,6 +93,12 @@ pub enum ProposalError {
     /// More than anybody lets in.
     #[error("{0} native peers are to average, at most {REDUCERS_MAX} may")]
     Reducers(usize),
+    /// Groups in which nothing is averaged.
+    #[error("groups of {0}, at least {GROUP_SIZE_MIN} average with each other")]
+    GroupSize(u16),
+    /// What those send cannot be compared from group to group.
+    #[error("native peers are to average, which they do in one group of all only")]
+    ReducersInGrid,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +139,8 @@ pub struct Matchmaking {
     n_strayed: u32,
     /// After a failure nothing is done before that: whoever did better will have said so.
     not_before: Moment,
+    /// Until then those who still average are waited for: they may have the mean that this peer did not get.
+    others_until: Moment,
     /// When time alone changes something.
     wake_at: Option<Moment>,
     actions: VecDeque<Action>,
@@ -144,6 +162,7 @@ impl Matchmaking {
             followed_from: own.model,
             n_strayed: 0,
             not_before: Moment::ZERO,
+            others_until: Moment::ZERO,
             wake_at: None,
             actions: VecDeque::new(),
         }
@@ -205,6 +224,12 @@ impl Matchmaking {
         if proposal.reducers.len() > REDUCERS_MAX {
             return Err(ProposalError::Reducers(proposal.reducers.len()));
         }
+        if proposal.group_size < GROUP_SIZE_MIN {
+            return Err(ProposalError::GroupSize(proposal.group_size));
+        }
+        if !proposal.reducers.is_empty() && usize::from(proposal.group_size) < proposal.members.len() {
+            return Err(ProposalError::ReducersInGrid);
+        }
         let mut is_member = false;
         for member in &proposal.members {
             let peer = PeerKey(member.peer.clone());
@@ -230,6 +255,7 @@ impl Matchmaking {
             self.phase = Phase::Gathering;
         }
         self.n_failed = 0;
+        self.others_until = Moment::ZERO;
         self.advance(now);
     }
 
@@ -259,6 +285,13 @@ impl Matchmaking {
         self.advance(now);
     }
 
+    /// The averaging gave this peer a mean that is not that of all. Others may have that one by `until` at the latest: a
+    /// step without them would be one that they will not have.
+    pub fn on_not_whole(&mut self, now: Moment, until: Moment) {
+        self.others_until = until;
+        self.on_failed(now);
+    }
+
     /// Samples of others that count for the same step.
     #[must_use]
     pub fn n_samples_elsewhere(&self, now: Moment) -> u64 {
@@ -272,7 +305,8 @@ impl Matchmaking {
         self.companions(now).any(|(_, standing)| is_collecting(standing))
     }
 
-    /// Whether no averaging of this epoch failed here: the next one may have the help of peers that are not trusted.
+    /// Whether no averaging of this epoch failed here: the next one may be in a grid of groups, or have the help of peers
+    /// that are not trusted.
     #[must_use]
     pub fn is_first_attempt(&self) -> bool {
         self.n_failed == 0
@@ -352,6 +386,11 @@ impl Matchmaking {
     }
 
     fn gather(&mut self, now: Moment, since: Moment, ready: Ready) {
+        let is_averaging = self.companions(now).any(|(_, standing)| standing.is_busy);
+        if is_averaging && now < self.others_until {
+            self.wake_at = Some(self.others_until);
+            return;
+        }
         let elsewhere = self.n_samples_elsewhere(now);
         let is_enough = ready.n_samples.saturating_add(elsewhere) >= self.config.target_batch_size;
         if !is_enough && !self.is_closing_elsewhere(now) {
@@ -377,7 +416,6 @@ impl Matchmaking {
             .collect();
         if members.is_empty() {
             // Others that average go on to a model that this peer follows to.
-            let is_averaging = self.companions(now).any(|(_, standing)| standing.is_busy);
             if is_averaging {
                 return;
             }

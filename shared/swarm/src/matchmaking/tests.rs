@@ -55,7 +55,8 @@ fn proposal(epoch: u64, members: &[(u8, u64)]) -> Proposal {
     let member =
         |&(number, n_samples): &(u8, u64)| ProposedMember { peer: peer(number).0, n_samples, n_reduced: 5 };
     let members = members.iter().map(member).collect();
-    Proposal { model: model(epoch), nonce: 1, members, reducers: Vec::new(), check_seed: 0, loss: 1.0 }
+    let (nonce, group_size, reducers) = (1, MEMBERS_MAX as u16, Vec::new());
+    Proposal { model: model(epoch), nonce, group_size, members, reducers, check_seed: 0, loss: 1.0 }
 }
 
 #[test]
@@ -157,6 +158,14 @@ fn a_proposal_is_checked() {
     let n = reducers.len();
     let crowd = Proposal { reducers, ..good.clone() };
     assert_eq!(me.on_proposal(crowd), Err(ProposalError::Reducers(n)));
+    for group_size in [0, 1] {
+        let alone = Proposal { group_size, ..good.clone() };
+        assert_eq!(me.on_proposal(alone), Err(ProposalError::GroupSize(group_size)));
+    }
+    let reducers = vec![ProposedReducer { peer: vec![9], n_reduced: 1 }];
+    let members = [good.members.clone(), good.members.clone()].concat();
+    let helped = Proposal { reducers, members, group_size: 2, ..good.clone() };
+    assert_eq!(me.on_proposal(helped), Err(ProposalError::ReducersInGrid));
     assert!(me.is_first_attempt());
     assert_eq!(me.on_proposal(good.clone()), Ok(()));
     assert_eq!(me.poll_action(), Some(Action::Average(good.clone())));
@@ -233,6 +242,60 @@ fn after_a_failure_it_is_heard_first_whether_others_did_better() {
     assert_eq!(me.next_deadline(), Some(at(210)));
     me.on_timeout(at(210));
     assert_eq!(me.poll_action(), Some(Action::Follow(vec![peer(2)])));
+}
+
+/// A grid left it without the mean of all: it does not step with others who did not get there either, as long as some may.
+#[test]
+fn without_the_mean_of_all_it_waits_for_those_who_still_average() {
+    for do_others_step in [true, false] {
+        let mut me = one(1);
+        let busy = Standing { is_busy: true, ..ready(0, 60) };
+        me.on_standing(at(0), peer(2), ready(0, 60));
+        me.on_standing(at(0), peer(3), ready(0, 60));
+        me.on_ready(at(0), Ready { n_samples: 120, loss: 1.0 });
+        while me.poll_action().is_some() {}
+        let members = [(1, 120), (2, 60), (3, 60)];
+        me.on_proposal(Proposal { group_size: 2, ..proposal(0, &members) }).unwrap();
+        while me.poll_action().is_some() {}
+        me.on_standing(at(10), peer(2), busy);
+        me.on_not_whole(at(10), at(9000));
+        assert!(!me.is_first_attempt(), "the next one is one group");
+        for millis in [250, 3000, 8000] {
+            me.on_standing(at(millis), peer(2), busy);
+            me.on_standing(at(millis), peer(3), ready(0, 60));
+            me.on_timeout(at(millis));
+            assert_eq!(me.poll_action(), None, "after {millis} ms");
+            assert!(me.next_deadline().is_some_and(|deadline| deadline <= at(9000)));
+        }
+        let standing = if do_others_step { standing(1, 0) } else { ready(0, 60) };
+        me.on_standing(at(8500), peer(2), standing);
+        me.on_timeout(at(12_500));
+        let action = me.poll_action();
+        match do_others_step {
+            true => assert_eq!(action, Some(Action::Follow(vec![peer(2)]))),
+            false => assert!(matches!(action, Some(Action::Propose { .. })), "{action:?}"),
+        }
+    }
+}
+
+/// Whoever averages for longer than it can take is not waited for.
+#[test]
+fn those_who_average_are_waited_for_until_they_should_be_through() {
+    let mut me = one(1);
+    me.on_standing(at(0), peer(3), ready(0, 60));
+    me.on_ready(at(0), Ready { n_samples: 60, loss: 1.0 });
+    while me.poll_action().is_some() {}
+    me.on_proposal(proposal(0, &[(1, 60), (3, 60)])).unwrap();
+    while me.poll_action().is_some() {}
+    me.on_not_whole(at(10), at(4000));
+    for millis in [300, 3000] {
+        me.on_standing(at(millis), peer(2), Standing { is_busy: true, ..ready(0, 60) });
+        me.on_standing(at(millis), peer(3), ready(0, 60));
+        me.on_timeout(at(millis));
+        assert_eq!(me.poll_action(), None);
+    }
+    me.on_timeout(at(4100));
+    assert!(matches!(me.poll_action(), Some(Action::Propose { .. })));
 }
 
 #[test]

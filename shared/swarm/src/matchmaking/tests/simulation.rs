@@ -1,6 +1,5 @@
-//! Peers in virtual time: messages that take their time, averagings that fail, peers that die and come back,
-//! partitions that heal. Whatever happens, all agree in the end, and what a contributor was told is accepted is in the
-//! model once.
+//! Peers in virtual time: messages that take their time, averagings that fail or give some the mean of few, peers that
+//! die and come back, partitions that heal. Whatever happens, all agree in the end, and accepted work is in the model once.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -247,8 +246,7 @@ impl World {
                     n_reduced: 0,
                 };
                 let proposed = members.iter().map(member).collect();
-                let (reducers, check_seed) = (Vec::new(), 0);
-                let proposal = Proposal { model, nonce, members: proposed, reducers, check_seed, loss: 1.0 };
+                let proposal = Proposal { model, nonce, members: proposed, ..proposal(0, &[]) };
                 for (other, _) in members.iter().filter(|(other, _)| *other != peer(of as u8)) {
                     let (to, pause) = (usize::from(other.0[0]), 1 + self.below(40));
                     if self.hear_each_other(of, to) {
@@ -292,7 +290,8 @@ impl World {
             }
             let fails = together.len() < 2 || self.below(100) < self.failures as usize as u64;
             if fails {
-                self.peers[of].matchmaking.on_failed(self.now);
+                let until = if nonce % 2 == 0 { Moment::ZERO } else { self.now + at(2000) };
+                self.peers[of].matchmaking.on_not_whole(self.now, until);
                 self.drive(of);
             } else {
                 let gets_other = is_torn && self.below(2) == 0;

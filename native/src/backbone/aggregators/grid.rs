@@ -1,0 +1,261 @@
+//! Averagings of many, or of those that often fail: in groups of a grid, round after round (DeDLOC §3.2, appendix C).
+//!
+//! All who know the proposal know the groups: cells are dealt by its nonce. Who proposes says how large groups are, by how
+//! often others failed lately ([`barnraise_swarm::matchmaking::FailureRate`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use barnraise_averaging::GridRounds;
+use barnraise_planning::PeerId as PlannedPeer;
+use barnraise_planning::groups::size::group_size_up_to;
+use barnraise_planning::groups::{Grid, groups};
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::matchmaking::{GROUP_SIZE_MIN, MEMBERS_MAX, Proposal, ProposedMember, Standing};
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::averaging::{Group, GroupError, Line, Member, lines};
+
+use super::average::{group, round};
+use super::{AveragingError, Heard, Shared};
+use crate::config::AggregatorsSection;
+
+/// Bytes per second as which a link counts, whatever is claimed of it.
+const SPEEDS: (f32, f32) = (1e3, 1e12);
+/// Bytes per second that are one part of a vector.
+const SPEED_UNIT: f32 = 1e3;
+
+/// How members average.
+#[derive(Debug)]
+pub enum Way {
+    /// All with all.
+    Group(Group),
+    /// In groups that alternate.
+    Grid(OwnGrid),
+}
+
+/// A grid as one of its members sees it.
+#[derive(Debug)]
+pub struct OwnGrid {
+    members: Vec<Member>,
+    me: usize,
+    lines: Vec<Line>,
+    codec: TensorCodec,
+}
+
+/// Why a proposal means nothing.
+#[derive(Debug, thiserror::Error)]
+pub(in super::super) enum WayError {
+    /// Its members are no group.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// Factors of which every group would have a basis of its own.
+    #[error("means that travel by factors are averaged in one group of all")]
+    Factors,
+}
+
+/// What decides on the size of groups, beside the configuration.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Circumstances {
+    /// Of the averaging.
+    pub(in super::super) n_members: usize,
+    /// How often one fails.
+    pub(in super::super) failure_rate: f64,
+    /// No averaging of this epoch has failed.
+    pub(in super::super) is_first_attempt: bool,
+    /// Native peers average parts.
+    pub(in super::super) is_helped: bool,
+}
+
+/// The size of the groups to be proposed; that of all members for one group.
+pub(in super::super) fn group_size(config: &AggregatorsSection, of: Circumstances) -> u16 {
+    let all = of.n_members.max(usize::from(GROUP_SIZE_MIN));
+    // What travels must be the same in every group, and after a failure everybody is asked.
+    let is_for_all =
+        config.codec == TensorCodec::Int8 || config.rank > 0 || of.is_helped || !of.is_first_attempt;
+    let size = match group_size_up_to(of.n_members, of.failure_rate, config.group_members_max) {
+        Ok(best) if !is_for_all => best.size.max(usize::from(GROUP_SIZE_MIN)),
+        Ok(_) => all,
+        Err(error) => {
+            tracing::warn!(%error, "all average in one group");
+            all
+        }
+    };
+    u16::try_from(size).unwrap_or(MEMBERS_MAX as u16)
+}
+
+/// Whether the members of a proposal average in a grid.
+pub(super) fn is_in_grid(proposal: &Proposal) -> bool {
+    usize::from(proposal.group_size) < proposal.members.len()
+}
+
+/// The grid of a proposal, a round for each side of it: one of all members for one group.
+pub(in super::super) fn sides(proposal: &Proposal) -> Vec<usize> {
+    let n_members = proposal.members.len();
+    match is_in_grid(proposal) {
+        true => Grid::new(n_members, proposal.group_size.into()).sides().to_vec(),
+        false => vec![n_members],
+    }
+}
+
+/// What a member of a grid averages in each of its groups, by its slower direction; nothing where others cannot dial it.
+pub(super) fn weight(standing: &Standing, is_reachable: bool) -> u64 {
+    let slower = standing.download_bytes_per_s.min(standing.upload_bytes_per_s);
+    let units = slower.clamp(SPEEDS.0, SPEEDS.1) / SPEED_UNIT;
+    if is_reachable { units as u64 } else { 0 }
+}
+
+/// What a proposal means for one of its members.
+///
+/// # Errors
+/// It means nothing.
+pub(in super::super) fn way(
+    proposal: &Proposal,
+    me: &PeerKey,
+    n_values: usize,
+    codec: TensorCodec,
+    is_by_factors: bool,
+) -> Result<Way, WayError> {
+    if !is_in_grid(proposal) {
+        return Ok(Way::Group(group(proposal, n_values, codec)?));
+    }
+    if is_by_factors {
+        return Err(WayError::Factors);
+    }
+    let member = |member: &ProposedMember| Member {
+        peer: PeerKey(member.peer.clone()),
+        n_samples: member.n_samples,
+        receives: true,
+        n_reduced: member.n_reduced,
+    };
+    let members: Vec<Member> = proposal.members.iter().map(member).collect();
+    let positions: BTreeMap<&[u8], usize> =
+        members.iter().enumerate().map(|(position, member)| (member.peer.0.as_slice(), position)).collect();
+    let peers: Vec<PlannedPeer> = members.iter().map(|member| PlannedPeer(member.peer.0.clone())).collect();
+    let of_round = |round| -> Vec<Vec<usize>> {
+        let size = proposal.group_size.into();
+        let groups = groups(&peers, size, proposal.nonce, proposal.model.epoch, round);
+        let position = |peer: &PlannedPeer| positions.get(peer.0.as_slice()).copied();
+        groups.iter().map(|group| group.iter().filter_map(position).collect()).collect()
+    };
+    let rounds: Vec<Vec<Vec<usize>>> = (0..sides(proposal).len()).map(of_round).collect();
+    // Nobody's, for whoever is not a member.
+    let me = positions.get(me.0.as_slice()).copied().unwrap_or(members.len());
+    let name = round(&proposal.model, proposal.nonce);
+    let lines = lines(&name, &members, &rounds, me, n_values, codec)?;
+    Ok(Way::Grid(OwnGrid { members, me, lines, codec }))
+}
+
+/// Averages as proposed, in a grid.
+pub(super) async fn average(
+    shared: Shared,
+    proposal: Proposal,
+    grid: OwnGrid,
+    me: PeerKey,
+    values: Vec<f32>,
+) {
+    let config = shared.config.averaging();
+    let OwnGrid { members, me: position, lines, codec } = &grid;
+    let rounds = GridRounds { members, me: *position, lines, codec: *codec };
+    let averaged = rounds.average((&*shared.hub, &shared.platform, &config), values).await;
+    let averaged = averaged.map(Arc::new).map_err(AveragingError::from);
+    shared.tell_core(me, Heard::Averaged(proposal, averaged)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use barnraise_protocol::Sha256Hash;
+    use barnraise_protocol::matchmaking::ModelVersion;
+
+    use super::*;
+
+    const F32: TensorCodec = TensorCodec::F32;
+
+    fn proposal(n_members: u8, group_size: u16) -> Proposal {
+        let member = |number: u8| ProposedMember {
+            peer: vec![number],
+            n_samples: u64::from(number),
+            n_reduced: u64::from(number != 2),
+        };
+        Proposal {
+            model: ModelVersion { n_samples_total: 0, epoch: 3, hash: Sha256Hash([7; 32]) },
+            nonce: 5,
+            group_size,
+            members: (0..n_members).map(member).collect(),
+            reducers: Vec::new(),
+            check_seed: 0,
+            loss: 1.0,
+        }
+    }
+
+    fn lines_of(proposal: &Proposal, me: u8) -> Vec<Line> {
+        match way(proposal, &PeerKey(vec![me]), 100, F32, false).unwrap() {
+            Way::Grid(grid) => grid.lines,
+            Way::Group(group) => panic!("{group:?}"),
+        }
+    }
+
+    #[test]
+    fn all_members_mean_the_same_groups_and_meet_everybody() {
+        let proposal = proposal(9, 3);
+        assert_eq!(sides(&proposal), [3, 3]);
+        let of_all: Vec<Vec<Line>> = (0..9).map(|me| lines_of(&proposal, me)).collect();
+        for round in 0..2 {
+            for (me, lines) in (0u8..9).zip(&of_all) {
+                let group = lines[round].group.as_ref().unwrap();
+                assert!(lines[round].is_complete && group.position(&PeerKey(vec![me])).is_some());
+                assert_eq!(group.members().len(), 3);
+                for member in group.members() {
+                    assert_eq!(of_all[usize::from(member.peer.0[0])][round].group.as_ref(), Some(group));
+                    assert!(member.peer.0 != [2] || member.n_reduced == 0, "nobody can dial it");
+                }
+            }
+        }
+        let last = of_all[0][1].group.as_ref().unwrap();
+        assert_eq!(last.expected().n_members(), 9);
+        let other = Proposal { nonce: 6, ..proposal.clone() };
+        assert_ne!(lines_of(&other, 0), of_all[0], "cells are dealt anew");
+        let Way::Grid(grid) = way(&proposal, &PeerKey(vec![99]), 100, F32, false).unwrap() else { panic!() };
+        assert!(grid.lines.iter().all(|line| line.group.is_none()), "a stranger has no group");
+    }
+
+    #[test]
+    fn what_is_no_grid_is_one_group_or_refused() {
+        let me = PeerKey(vec![1]);
+        let of_all = Proposal { group_size: 4, ..proposal(4, 2) };
+        assert_eq!(sides(&of_all), [4]);
+        let group = way(&of_all, &me, 3, TensorCodec::Int8, true).unwrap();
+        assert!(matches!(group, Way::Group(_)), "three of four average one value each");
+        let refused = way(&proposal(4, 2), &me, 100, F32, true);
+        assert!(matches!(refused, Err(WayError::Factors)));
+        let refused = way(&proposal(4, 2), &me, 100, TensorCodec::Int8, false);
+        assert!(matches!(refused, Err(WayError::Group(GroupError::Blocks(TensorCodec::Int8)))));
+        let mut twice = proposal(4, 2);
+        twice.members[0] = twice.members[1].clone();
+        assert!(matches!(way(&twice, &me, 100, F32, false), Err(WayError::Group(GroupError::Twice))));
+    }
+
+    #[test]
+    fn the_size_of_groups_follows_from_failures_unless_all_must_average_together() {
+        let config = AggregatorsSection::default();
+        let seldom =
+            Circumstances { n_members: 16, failure_rate: 0.001, is_first_attempt: true, is_helped: false };
+        let often = Circumstances { failure_rate: 0.4, ..seldom };
+        assert_eq!(group_size(&config, seldom), 16);
+        assert!((2..=4).contains(&group_size(&config, often)), "{}", group_size(&config, often));
+        let four = AggregatorsSection { group_members_max: 4, ..config.clone() };
+        assert_eq!(group_size(&four, seldom), 4);
+        for all in [
+            group_size(&config, Circumstances { is_first_attempt: false, ..often }),
+            group_size(&config, Circumstances { is_helped: true, ..often }),
+            group_size(&AggregatorsSection { rank: 2, ..four.clone() }, often),
+            group_size(&AggregatorsSection { codec: TensorCodec::Int8, ..four }, often),
+            group_size(&config, Circumstances { failure_rate: f64::NAN, ..often }),
+        ] {
+            assert_eq!(all, 16);
+        }
+        let alone = Circumstances { n_members: 1, ..often };
+        assert_eq!(group_size(&config, alone), 2);
+    }
+}

@@ -1,0 +1,123 @@
+//! Four backbones of one run that average in pairs: after two rounds all have the mean of all, and any may die.
+
+use barnraise_tests::process::{Backbone, Joined, World, metric};
+
+use super::SMALL;
+use super::aggregators::{agreed, leave, wait_for_link, wait_for_log};
+
+const PAIRS: &str = "[aggregators]\ngroup_members_max = 2\ngather_timeout = \"3s\"\npatience = \"2s\"\n\
+                     reducer_timeout = \"5s\"\ndeadline = \"30s\"\n\
+                     [network]\noperator = \"127.0.0.1:0\"\nupnp = false\n";
+
+/// Backbones that know each other.
+struct Four {
+    worlds: Vec<World>,
+    ids: Vec<String>,
+}
+
+impl Four {
+    async fn new() -> Self {
+        let sections = format!("{SMALL}\n{PAIRS}");
+        let mut worlds: Vec<World> = (0..4).map(|_| World::new(&sections).unwrap()).collect();
+        let mut ids = Vec::new();
+        for world in &mut worlds {
+            ids.push(world.command(&["id"]).await.unwrap().trim().to_owned());
+        }
+        Self { worlds, ids }
+    }
+
+    /// All but the one at `number`: where they are, as far as they have been started.
+    fn others(&self, started: &[Backbone], number: usize) -> Vec<String> {
+        let place = |other: usize| match started.get(other) {
+            Some(backbone) => backbone.tcp().unwrap().to_string(),
+            None => format!("/p2p/{}", self.ids[other]),
+        };
+        (0..self.ids.len()).filter(|other| *other != number).map(place).collect()
+    }
+
+    /// Each is told by its own configuration of those before it, and by their calls of those after it.
+    async fn start(&mut self) -> Vec<Backbone> {
+        let mut started: Vec<Backbone> = Vec::new();
+        for number in 0..self.worlds.len() {
+            self.worlds[number].aggregate_with(&self.others(&started, number)).unwrap();
+            started.push(self.worlds[number].backbone().await.unwrap());
+        }
+        for (number, backbone) in started.iter().enumerate() {
+            // From here on it finds the others after a restart.
+            self.worlds[number].aggregate_with(&self.others(&started, number)).unwrap();
+            for other in self.ids.iter().filter(|id| **id != self.ids[number]) {
+                wait_for_link(backbone, other).await;
+            }
+        }
+        started
+    }
+
+    /// A contributor for each.
+    fn join(&mut self, backbones: &[Backbone]) -> Vec<Joined> {
+        let all = self.worlds.iter_mut().zip(backbones);
+        all.map(|(world, backbone)| world.join(&[&backbone.page()]).unwrap()).collect()
+    }
+}
+
+/// All have the same model in the end, to the last bit; samples in it and about to be.
+async fn all_agreed(backbones: &[Backbone]) -> u64 {
+    let mut counted = 0;
+    for pair in backbones.windows(2) {
+        counted = agreed(&pair[0], &pair[1]).await;
+    }
+    // What the first ones had then may not be what the last ones agreed on.
+    assert_eq!(agreed(&backbones[0], &backbones[3]).await, counted);
+    counted
+}
+
+async fn of(backbone: &Backbone, name: &str) -> f64 {
+    metric(&backbone.metrics().await.unwrap(), name).unwrap()
+}
+
+#[tokio::test]
+async fn four_backbones_that_average_in_pairs_have_the_same_model() {
+    let mut four = Four::new().await;
+    let backbones = four.start().await;
+    let joined = four.join(&backbones);
+    backbones[0].wait_for_epoch(10).await.unwrap();
+    let n_samples = leave(joined).await;
+    let counted = all_agreed(&backbones).await;
+    assert!(counted <= n_samples, "{counted} of {n_samples}");
+    let mut n_rounds = 0.0;
+    for backbone in &backbones {
+        n_rounds += of(backbone, "barnraise_averaging_group_rounds_total").await;
+        let rate = of(backbone, "barnraise_averaging_failure_rate").await;
+        assert!((0.0..0.5).contains(&rate), "{rate}");
+    }
+    let logs =
+        || backbones.iter().map(|backbone| backbone.log().unwrap()).collect::<Vec<_>>().join("\n---\n");
+    // Four of them in two rounds, a few times; now and then one is late, and three are a grid with an empty cell.
+    assert!(n_rounds >= 16.0, "{n_rounds} rounds in groups: {}", logs());
+    assert!(logs().contains("averages in a grid of groups"));
+    for backbone in backbones {
+        assert!(backbone.terminate().await.unwrap().success());
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_killed_does_not_keep_the_others_from_their_steps() {
+    let mut four = Four::new().await;
+    let mut backbones = four.start().await;
+    let joined = four.join(&backbones);
+    wait_for_log(&backbones[0], "averages in a grid of groups").await;
+    backbones[0].wait_for_epoch(3).await.unwrap();
+    // In the middle of whatever it does.
+    backbones.remove(2).kill().await.unwrap();
+    let epoch = backbones[0].status().await.unwrap().progress.epoch;
+    for backbone in &backbones {
+        backbone.wait_for_epoch(epoch + 6).await.unwrap();
+    }
+    backbones.insert(2, four.worlds[2].backbone().await.unwrap());
+    let epoch = backbones[0].status().await.unwrap().progress.epoch;
+    backbones[2].wait_for_epoch(epoch + 3).await.unwrap();
+    // The contributor of the one that was killed went on with another one, or waited.
+    let n_samples = leave(joined).await;
+    let counted = all_agreed(&backbones).await;
+    // One contribution may have counted and got no answer.
+    assert!(counted <= n_samples + 1024, "{counted} of {n_samples}");
+}
