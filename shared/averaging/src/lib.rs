@@ -11,6 +11,7 @@
 mod checked;
 mod deliver;
 mod hub;
+mod in_flight;
 mod low_rank;
 mod platform;
 mod reduce;
@@ -18,6 +19,7 @@ mod round;
 
 pub use checked::{CheckError, CheckedRound};
 pub use hub::{Hub, PARKED_MAX};
+pub use in_flight::in_flight;
 pub use low_rank::{LowRankError, LowRankRound, Share};
 pub use platform::Platform;
 pub use round::{AverageError, Averaged, Config, ConfigError, Fault, PartOutcome};
