@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::gradient::Refusal;
 use barnraise_relay::MetricsRegistry;
+use barnraise_swarm::bandwidth::Measured;
 use barnraise_swarm::robust::{PeerOutcome, Verdict};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -23,6 +24,8 @@ const PREFIX: &str = "barnraise";
 
 /// A counter for each value of one label; the values are ours, so there are few.
 type ByReason = Family<[(&'static str, &'static str); 1], Counter>;
+/// A gauge for each direction.
+type ByDirection = Family<[(&'static str, &'static str); 1], Gauge>;
 
 /// The counters of a backbone; cheap to clone.
 #[derive(Debug, Clone)]
@@ -37,6 +40,7 @@ pub struct Metrics {
     far_peers: Gauge,
     averagings: ByReason,
     averaging_bytes: ByReason,
+    link_speed: ByDirection,
     reduced: ByReason,
     epochs_behind: Gauge,
     followed: ByReason,
@@ -84,6 +88,13 @@ impl Metrics {
             "Encoded values of averagings that gave a mean, by direction",
             averaging_bytes.clone(),
         );
+        let link_speed = ByDirection::default();
+        registry.register(
+            "link_bytes_per_second",
+            "What averagings have measured of this backbone's link, by direction; none before the first that was large \
+             enough",
+            link_speed.clone(),
+        );
         let reduced = ByReason::default();
         registry.register(
             "native_parts",
@@ -127,6 +138,7 @@ impl Metrics {
             far_peers,
             averagings,
             averaging_bytes,
+            link_speed,
             reduced,
             epochs_behind,
             followed,
@@ -159,6 +171,16 @@ impl Metrics {
     pub fn on_averaging_bytes(&self, n_sent: u64, n_received: u64) {
         for (direction, n_bytes) in [("sent", n_sent), ("received", n_received)] {
             self.averaging_bytes.get_or_create(&[("direction", direction)]).inc_by(n_bytes);
+        }
+    }
+
+    /// An averaging is over, and its link is known to be so fast.
+    pub fn on_link_measured(&self, measured: Measured) {
+        for (direction, speed) in [("sent", measured.sent), ("received", measured.received)] {
+            if let Some(speed) = speed {
+                let speed = i64::try_from(speed).unwrap_or(i64::MAX);
+                self.link_speed.get_or_create(&[("direction", direction)]).set(speed);
+            }
         }
     }
 
