@@ -101,3 +101,48 @@ impl Drop for Measuring {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
+    use barnraise_protocol::TensorCodec;
+    use barnraise_swarm::averaging::Member;
+    use bytesize::ByteSize;
+
+    use super::*;
+
+    /// A second in which four megabytes move each way.
+    fn average(meter: &SpeedMeter) -> Measuring {
+        let me = PeerKey(vec![1]);
+        let member =
+            |peer: &PeerKey| Member { peer: peer.clone(), n_samples: 1, receives: true, n_reduced: 10 };
+        let members = [&me, &PeerKey(vec![2])].map(member).into();
+        let group = Group::new(b"round", members, 20, TensorCodec::F32).unwrap();
+        let measuring = meter.begin(&Config::default(), &group, &me);
+        let began = meter.now();
+        for piece in 0..40 {
+            let at = began + Duration::from_millis(25) * piece;
+            meter.bandwidth().on_moved(at, Bytes { sent: 100_000, received: 100_000 });
+        }
+        measuring
+    }
+
+    #[test]
+    fn others_are_told_what_was_measured_or_what_is_written() {
+        let meter = SpeedMeter::new(LinkSpeed::Auto, LinkSpeed::Fixed(ByteSize(1_234_567)));
+        let guess = Speeds { download: LinkSpeed::UNMEASURED.as_u64(), upload: 1_234_567 };
+        assert_eq!((meter.speeds(), meter.measured()), (guess, Measured::default()));
+        // One that nobody saw the end of.
+        drop(average(&meter));
+        assert_eq!((meter.speeds(), meter.measured()), (guess, Measured::default()));
+        average(&meter).end(true);
+        assert_eq!(meter.speeds(), Speeds { download: 4_000_000, upload: 1_234_567 });
+        assert_eq!(meter.measured(), Measured { sent: Some(4_000_000), received: Some(4_000_000) });
+        let meter = SpeedMeter::new(LinkSpeed::Fixed(ByteSize(5)), LinkSpeed::Auto);
+        average(&meter).end(true);
+        assert_eq!(meter.speeds(), Speeds { download: 5, upload: 4_000_000 });
+    }
+}
