@@ -7,7 +7,7 @@
 //! to, and gives the result of the last round to whoever missed it. What is decided is decided in [`barnraise_swarm::averaging`].
 //!
 //! It never opens a socket, reads a clock or spawns: the [`Platform`] does, which also hears what moves, so that it can
-//! measure its link; how much of that may lie in buffers says [`in_flight`].
+//! measure its link; how much of that may lie in buffers says [`in_flight()`].
 
 mod checked;
 mod deliver;
