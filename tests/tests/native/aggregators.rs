@@ -1,11 +1,16 @@
 //! Two backbones of one run: they average, either may die, and both have the same model.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use barnraise_native::config::LinkSpeed;
 use barnraise_protocol::contribute::Progress;
+use barnraise_protocol::dht::progress::{self, BackboneProgress, LIFETIME};
+use barnraise_protocol::dht::{self, Freshness, UnixMillis};
 use barnraise_protocol::state::State;
+use barnraise_relay::{Node, NodeConfig};
 use barnraise_tests::client::Client;
-use barnraise_tests::process::{Backbone, Joined, World, metric};
+use barnraise_tests::process::{Backbone, HANG, Joined, World, metric};
+use libp2p::identity::Keypair;
 
 use super::SMALL;
 
@@ -148,6 +153,29 @@ async fn link(backbone: &Backbone) -> [f64; 2] {
     })
 }
 
+/// Bytes per second that a backbone is good for as it tells everybody, once that is not the guess any longer.
+async fn told(backbone: &Backbone) -> u64 {
+    let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
+    let peer = node.dial(backbone.tcp().unwrap()).await.unwrap();
+    let mut stream = node.open(peer, dht::PROTOCOL).await.unwrap();
+    let asking = async {
+        loop {
+            let now = UnixMillis(0).after(UNIX_EPOCH.elapsed().unwrap());
+            let keys = vec![progress::key("test-run")];
+            let records = dht::get(&mut stream, keys, Freshness::Newest, now, 2 * LIFETIME).await.unwrap();
+            let said = records.iter().flatten().filter_map(BackboneProgress::read);
+            let of_it = said.filter(|said| said.peer.to_peer_id() == peer.to_bytes());
+            let mut speeds = of_it.map(|said| said.bytes_per_second);
+            if let Some(speed) = speeds.find(|speed| *speed != LinkSpeed::UNMEASURED.as_u64()) {
+                return speed;
+            }
+            // Nothing tells who asks that a record came.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    tokio::time::timeout(HANG, asking).await.expect("what was measured is told")
+}
+
 /// A model of 35 MB takes a few tenths of a second, of which the fastest say how fast the link is.
 #[tokio::test]
 async fn backbones_measure_their_links_where_averagings_are_large() {
@@ -182,6 +210,7 @@ async fn backbones_measure_their_links_where_averagings_are_large() {
             "{}",
             backbone.log().unwrap()
         );
+        assert!((1_000_000..100_000_000_000).contains(&told(backbone).await));
     }
     for joined in [at_one, at_other] {
         joined.kill().await.unwrap();
