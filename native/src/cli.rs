@@ -21,7 +21,7 @@ use crate::access;
 use crate::access::store::IdentityKind;
 use crate::admin::command::{OperateArgs, PeersArgs};
 use crate::config::command::ConfigArgs;
-use crate::config::{ConfigError, Device, Precision, RunConfig, cache_folder};
+use crate::config::{ConfigError, Device, LinkSpeed, Precision, RunConfig, cache_folder};
 use crate::top::TopArgs;
 
 /// Raise a model the way a village raises a barn.
@@ -141,10 +141,10 @@ pub struct JoinArgs {
     /// none on
     #[arg(long, value_name = "SIZE", default_value_t = SHARE_DEFAULT, value_parser = share)]
     pub share: ByteSize,
-    /// Average parts for the run's backbones, with so many bytes a second each way, 64 KiB or more; for a run that
-    /// allows it ([aggregators] reducers), on a machine that the backbones can dial
-    #[arg(long, value_name = "SIZE", value_parser = speed)]
-    pub reduce: Option<ByteSize>,
+    /// Average parts for the run's backbones, with so many bytes a second each way, 64 KiB or more, or as many as are
+    /// measured; for a run that allows it ([aggregators] reducers), on a machine that the backbones can dial
+    #[arg(long, value_name = "SIZE|auto", value_parser = speed)]
+    pub reduce: Option<LinkSpeed>,
     /// Where to listen for peers that want shards and for backbones, instead of ports of the system's choice; may be repeated
     #[arg(long, value_name = "MULTIADDR")]
     pub listen: Vec<Multiaddr>,
@@ -187,9 +187,14 @@ fn share(text: &str) -> Result<ByteSize, String> {
     }
 }
 
-fn speed(text: &str) -> Result<ByteSize, String> {
-    let speed: ByteSize = text.parse()?;
-    if speed >= SHARE_MIN { Ok(speed) } else { Err(format!("want {SHARE_MIN} at least, got {speed}")) }
+fn speed(text: &str) -> Result<LinkSpeed, String> {
+    let speed: LinkSpeed = text.parse()?;
+    match speed {
+        LinkSpeed::Fixed(speed) if speed < SHARE_MIN => {
+            Err(format!("want {SHARE_MIN} at least, got {speed}"))
+        }
+        speed => Ok(speed),
+    }
 }
 
 /// Shards that a native peer keeps.
@@ -510,8 +515,13 @@ mod tests {
         assert!(Cli::try_parse_from(["barnraise", "join", "https://h", "--share", "63KiB"]).is_err());
         let cli = Cli::try_parse_from(["barnraise", "join", "https://h", "--reduce", "12MiB"]);
         let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
-        assert_eq!(args.reduce, Some(ByteSize::mib(12)));
-        assert!(Cli::try_parse_from(["barnraise", "join", "https://h", "--reduce", "0"]).is_err());
+        assert_eq!(args.reduce, Some(LinkSpeed::Fixed(ByteSize::mib(12))));
+        let cli = Cli::try_parse_from(["barnraise", "join", "https://h", "--reduce", "auto"]);
+        let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };
+        assert_eq!(args.reduce, Some(LinkSpeed::Auto));
+        for wrong in ["0", "fast"] {
+            assert!(Cli::try_parse_from(["barnraise", "join", "https://h", "--reduce", wrong]).is_err());
+        }
 
         let cli = Cli::try_parse_from(["barnraise", "join", "https://h", "--throttle", "20"]);
         let Command::Join(args) = cli.unwrap().command else { panic!("join was asked for") };

@@ -18,6 +18,7 @@ use barnraise_relay::dht::{Dht, DhtConfig, DhtLimits};
 use barnraise_relay::server::operator_routes_with;
 use barnraise_relay::{Node, NodeConfig, RelayLimits, Routing};
 use barnraise_swarm::PeerKey;
+use barnraise_swarm::bandwidth::Measured;
 use barnraise_swarm::robust::{Outcome, PeerOutcome, Verdict};
 use libp2p::identity::Keypair;
 use serde_json::Value;
@@ -83,6 +84,7 @@ fn metrics() -> (Metrics, watch::Sender<RunStatus>) {
     metrics.on_averaging_bytes(1, 1);
     metrics.on_groups(2);
     metrics.on_failure_rate(0.01);
+    metrics.on_link_measured(Measured { sent: Some(1), received: Some(1) });
     metrics.on_reduced("averaged");
     metrics.on_cut_off(1);
     metrics.on_followed("step");

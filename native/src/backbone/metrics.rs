@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::gradient::Refusal;
 use barnraise_relay::MetricsRegistry;
+use barnraise_swarm::bandwidth::Measured;
 use barnraise_swarm::robust::{PeerOutcome, Verdict};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -24,6 +25,8 @@ const PREFIX: &str = "barnraise";
 
 /// A counter for each value of one label; the values are ours, so there are few.
 type ByReason = Family<[(&'static str, &'static str); 1], Counter>;
+/// A gauge for each direction.
+type ByDirection = Family<[(&'static str, &'static str); 1], Gauge>;
 
 /// The counters of a backbone; cheap to clone.
 #[derive(Debug, Clone)]
@@ -40,6 +43,7 @@ pub struct Metrics {
     averaging_bytes: ByReason,
     group_rounds: Counter,
     failure_rate: Gauge<f64, AtomicU64>,
+    link_speed: ByDirection,
     reduced: ByReason,
     epochs_behind: Gauge,
     followed: ByReason,
@@ -99,6 +103,13 @@ impl Metrics {
             "How often another aggregator fails an averaging, which the size of groups follows from",
             failure_rate.clone(),
         );
+        let link_speed = ByDirection::default();
+        registry.register(
+            "link_bytes_per_second",
+            "What averagings have measured of this backbone's link, by direction; none before the first that was large \
+             enough",
+            link_speed.clone(),
+        );
         let reduced = ByReason::default();
         registry.register(
             "native_parts",
@@ -144,6 +155,7 @@ impl Metrics {
             averaging_bytes,
             group_rounds,
             failure_rate,
+            link_speed,
             reduced,
             epochs_behind,
             followed,
@@ -187,6 +199,16 @@ impl Metrics {
     /// So often another aggregator fails an averaging.
     pub fn on_failure_rate(&self, rate: f64) {
         self.failure_rate.set(rate);
+    }
+
+    /// An averaging is over, and its link is known to be so fast.
+    pub fn on_link_measured(&self, measured: Measured) {
+        for (direction, speed) in [("sent", measured.sent), ("received", measured.received)] {
+            if let Some(speed) = speed {
+                let speed = i64::try_from(speed).unwrap_or(i64::MAX);
+                self.link_speed.get_or_create(&[("direction", direction)]).set(speed);
+            }
+        }
     }
 
     /// A part that a native peer was to average was `averaged`, `replaced`, `wrong`, or is of an averaging that `failed`.

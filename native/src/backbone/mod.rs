@@ -57,7 +57,7 @@ use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::Journal;
 use crate::storage::owed::Owed;
-use aggregators::{Aggregators, Reducers, Stored};
+use aggregators::{Aggregators, Reducers, SpeedMeter, Stored};
 use announce::{Announcement, announce};
 use core::{Core, EVENTS_MAX, Factors, Outputs, Storing, Together};
 use evaluator::{Evaluator, evaluated_on};
@@ -189,7 +189,9 @@ pub async fn run(
     let stored = Stored { journal: storing.journal.clone(), checkpoints: storing.checkpoints.clone() };
     let network = (node.clone(), dht.clone());
     let reducers = Reducers::start(&config, &node, access.gate.clone(), (meter, metrics.clone()))?;
-    let others = Aggregators::start(&config, &description, network, reducers, &stored, core_events.clone())?;
+    let speed = SpeedMeter::new(config.aggregators.download_per_second, config.aggregators.upload_per_second);
+    let helpers = (reducers, speed.clone());
+    let others = Aggregators::start(&config, &description, network, helpers, &stored, core_events.clone())?;
     let links = others.as_ref().map(Aggregators::links).unwrap_or_default();
     let together = match others {
         Some(others) => {
@@ -203,7 +205,7 @@ pub async fn run(
     let keeping = keep_up(access, node.clone(), config.access.poll_interval, shutdown.clone());
     let keeping = tokio::spawn(keeping);
     let (run_id, known) = (config.run.id.clone(), config.network.dht_peers.clone());
-    let telling = Telling::new(run_id.clone(), signing_key.clone(), &config.aggregators, links);
+    let telling = Telling::new(run_id.clone(), signing_key.clone(), &config.aggregators, (links, speed));
     let stands = outputs.stands.subscribe();
     let telling = tokio::spawn(tell(dht.clone(), telling, stands, metrics.clone(), shutdown.clone()));
     let announcement = Announcement { run_id, key: signing_key, known };

@@ -14,7 +14,7 @@ use libp2p::PeerId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::aggregators::Links;
+use super::aggregators::{Links, SpeedMeter, Speeds};
 use super::metrics::Metrics;
 use crate::config::AggregatorsSection;
 
@@ -29,27 +29,31 @@ pub(super) struct Telling {
     pub(super) key: KeyPair,
     /// Those that this backbone averages with.
     pub(super) others: BTreeSet<PeerId>,
-    pub(super) bytes_per_second: u64,
+    pub(super) speed: SpeedMeter,
     /// Which of them there is a link to.
     pub(super) links: Links,
 }
 
 impl Telling {
     /// As the configuration says.
-    pub(super) fn new(run_id: String, key: KeyPair, aggregators: &AggregatorsSection, links: Links) -> Self {
+    pub(super) fn new(
+        run_id: String,
+        key: KeyPair,
+        aggregators: &AggregatorsSection,
+        (links, speed): (Links, SpeedMeter),
+    ) -> Self {
         let here = PeerId::from_bytes(&key.public().to_peer_id()).ok();
         let others = aggregators.peers().map(|(peer, _)| peer).filter(|peer| Some(*peer) != here).collect();
-        let speeds = [aggregators.download_per_second, aggregators.upload_per_second];
-        let bytes_per_second = speeds.into_iter().min().map_or(0, |speed| speed.as_u64());
-        Self { run_id, key, others, bytes_per_second, links }
+        Self { run_id, key, others, speed, links }
     }
 
     fn says(&self, progress: Progress, dht: &Dht) -> BackboneProgress {
         let aggregators = self.others.iter().filter_map(|peer| PublicKey::of_peer_id(&peer.to_bytes()));
+        let Speeds { download, upload } = self.speed.speeds();
         BackboneProgress {
             peer: self.key.public(),
             progress,
-            bytes_per_second: self.bytes_per_second,
+            bytes_per_second: download.min(upload),
             aggregators: aggregators.collect(),
             said_at: dht.now(),
         }

@@ -12,7 +12,7 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use serde::{Deserialize, Serialize};
 
-use super::Invalid;
+use super::{Invalid, LinkSpeed};
 
 const TIMES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 const SPEEDS: RangeInclusive<ByteSize> = ByteSize::kib(1)..=ByteSize::tib(1);
@@ -49,9 +49,9 @@ pub struct AggregatorsSection {
     #[serde(with = "peer_ids")]
     pub reducer_peers: Vec<PeerId>,
     /// Bytes per second that this peer can receive, which the parts are planned by.
-    pub download_per_second: ByteSize,
+    pub download_per_second: LinkSpeed,
     /// Bytes per second that it can send.
-    pub upload_per_second: ByteSize,
+    pub upload_per_second: LinkSpeed,
     /// A peer that says nothing for so long does not count.
     #[serde(with = "humantime_serde")]
     pub silence: Duration,
@@ -78,8 +78,8 @@ impl Default for AggregatorsSection {
             group_members_max: MEMBERS_MAX,
             reducers: ReducersAllowed::Nobody,
             reducer_peers: Vec::new(),
-            download_per_second: ByteSize::mib(12),
-            upload_per_second: ByteSize::mib(12),
+            download_per_second: LinkSpeed::Auto,
+            upload_per_second: LinkSpeed::Auto,
             silence: Duration::from_secs(10),
             gather_timeout: Duration::from_secs(6),
             patience: Duration::from_secs(5),
@@ -133,8 +133,14 @@ impl AggregatorsSection {
         let want = "peer ids in aggregators.reducer_peers with \"named\", and none otherwise";
         let is_consistent = (self.reducers == ReducersAllowed::Named) != self.reducer_peers.is_empty();
         Invalid::check("aggregators.reducers", is_consistent, want, &got)?;
-        Invalid::check_range("aggregators.download_per_second", self.download_per_second, SPEEDS)?;
-        Invalid::check_range("aggregators.upload_per_second", self.upload_per_second, SPEEDS)?;
+        for (key, speed) in [
+            ("aggregators.download_per_second", self.download_per_second),
+            ("aggregators.upload_per_second", self.upload_per_second),
+        ] {
+            if let LinkSpeed::Fixed(speed) = speed {
+                Invalid::check_range(key, speed, SPEEDS)?;
+            }
+        }
         for (key, got) in [
             ("aggregators.silence", self.silence),
             ("aggregators.gather_timeout", self.gather_timeout),

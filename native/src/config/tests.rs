@@ -107,6 +107,10 @@ fn durations_and_sizes_are_readable() {
         parse("[averaging]\ncollect_timeout = \"1m 30s\"\nin_flight_bytes_max = \"1.5 GiB\"").unwrap();
     assert_eq!(config.averaging.collect_timeout, Duration::from_secs(90));
     assert_eq!(config.averaging.in_flight_bytes_max, ByteSize::mib(1536));
+    let config =
+        parse("[aggregators]\nupload_per_second = \"3 MiB\"\ndownload_per_second = 4000000").unwrap();
+    assert_eq!(config.aggregators.upload_per_second, LinkSpeed::Fixed(ByteSize::mib(3)));
+    assert_eq!(config.aggregators.download_per_second, LinkSpeed::Fixed(ByteSize(4_000_000)));
 }
 
 #[test]
@@ -129,6 +133,8 @@ fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
         ("[aggregators]\nreducers = \"named\"", &["line 2", "reducer_peers"]),
         ("[aggregators]\nreducers = \"anybody\"\nrank = 2", &["line 2", "rank"]),
         ("[aggregators]\nreducer_peers = [\"nobody\"]", &["line 2", "no peer id"]),
+        ("[aggregators]\nupload_per_second = \"fast\"", &["line 2", "fast", "\"auto\"", "12 MiB"]),
+        ("[aggregators]\ndownload_per_second = \"1 B\"", &["line 2", "1.0 KiB"]),
         ("[aggregators]\npatience = \"1h\"", &["aggregators.", "deadline"]),
         ("[device]\nprecision = \"f16\"", &["line 2", "f16", "mixed"]),
         ("[nonsense]", &["line 1", "nonsense", "storage"]),

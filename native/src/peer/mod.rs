@@ -88,7 +88,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
         ));
     }
     let doors = Doors { listen: args.listen, relays: args.relay };
-    let reducing = args.reduce.map(|speed| Reducing::new(speed.as_u64(), display.clone()));
+    let reducing = args.reduce.map(|speed| Reducing::new(speed, display.clone()));
     let mut platform = NativePlatform::new(args.address.address, args.run, keypair, cache).with_doors(doors);
     if let Some(sharing) = sharing.clone() {
         platform = platform.with_sharing(sharing);

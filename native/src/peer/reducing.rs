@@ -29,8 +29,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::display::Display;
 use super::sharing::to_announce;
-use crate::backbone::aggregators::NodePlatform;
+use crate::backbone::aggregators::{NodePlatform, SpeedMeter, Speeds};
 use crate::backbone::places::Places;
+use crate::config::LinkSpeed;
 
 /// Rounds at a time: one is often not quite over when the next one begins.
 const ROUNDS_MAX: usize = 3;
@@ -88,7 +89,7 @@ pub(super) struct Reducing {
 }
 
 struct Shared {
-    bytes_per_second: u64,
+    speed: SpeedMeter,
     display: Display,
     run: watch::Sender<Option<Run>>,
     n_parts: AtomicU64,
@@ -110,10 +111,10 @@ pub(super) struct Attached {
 }
 
 impl Reducing {
-    /// - `bytes_per_second`: what the backbones may plan with, in each direction
-    pub(super) fn new(bytes_per_second: u64, display: Display) -> Self {
+    /// - `speed`: what the backbones may plan with, in each direction
+    pub(super) fn new(speed: LinkSpeed, display: Display) -> Self {
         let shared = Shared {
-            bytes_per_second,
+            speed: SpeedMeter::new(speed, speed),
             display,
             run: watch::channel(None).0,
             n_parts: AtomicU64::new(0),
@@ -140,7 +141,7 @@ impl Reducing {
     pub(super) fn attach(&self, node: &Node, backbone: PeerId) -> Result<Attached, NodeError> {
         let mut incoming = node.accept(average::PROTOCOL)?;
         let hub = Arc::new(Hub::default());
-        let platform = NodePlatform::new(node.clone());
+        let platform = NodePlatform::new(node.clone()).measured_by(self.shared.speed.clone());
         let (taking, of_streams) = (hub.clone(), platform.clone());
         let accepting = spawn(async move {
             let places = Arc::new(Places::new(STREAMS_MAX, STREAMS_PER_PEER));
@@ -238,7 +239,7 @@ impl Helping {
         }
     }
 
-    /// One conversation: until it ends, or others can dial this machine elsewhere.
+    /// One conversation: until it ends, or others can dial this machine elsewhere, or its link is another one.
     async fn offer(
         self: &Arc<Self>,
         rounds: &mut Vec<AbortOnDropHandle<()>>,
@@ -247,8 +248,7 @@ impl Helping {
         let Some((run, reducer)) = self.stop.run_until_cancelled(self.to_offer()).await else {
             return Ok(());
         };
-        let addresses = reducer.addresses.clone();
-        let offer = Offer { run_id: run.run_id.clone(), reducer };
+        let offer = Offer { run_id: run.run_id.clone(), reducer: reducer.clone() };
         let mut stream = self.node.open(self.backbone, PROTOCOL).await?;
         let offered = tokio::time::timeout(PATIENCE, reduce::offer(&mut stream, &offer)).await;
         match offered.map_err(|_| ReducingError::Silent)? {
@@ -257,7 +257,8 @@ impl Helping {
         }
         *was_asked = true;
         tracing::info!("offers to average parts for the backbones");
-        while self.addresses() == addresses {
+        // What changed is offered anew.
+        while self.reducer() == reducer {
             let reading = framing::read(&mut stream, MESSAGE_BYTES_MAX);
             let reading = tokio::time::timeout(SILENCE, reading);
             let Some(message) = self.stop.run_until_cancelled(reading).await else { break };
@@ -278,16 +279,22 @@ impl Helping {
         let mut run = self.shared.run.subscribe();
         loop {
             let known = run.wait_for(Option::is_some).await.ok().and_then(|run| run.clone());
-            let addresses = self.addresses();
-            match known.filter(|_| !addresses.is_empty()) {
-                Some(run) => {
-                    let speed = self.shared.bytes_per_second as f32;
-                    let (download_bytes_per_s, upload_bytes_per_s) = (speed, speed);
-                    let peer = self.node.peer_id().to_bytes();
-                    return (run, Reducer { peer, download_bytes_per_s, upload_bytes_per_s, addresses });
-                }
+            let reducer = self.reducer();
+            match known.filter(|_| !reducer.addresses.is_empty()) {
+                Some(run) => return (run, reducer),
                 None => tokio::time::sleep(LOOK_EVERY).await,
             }
+        }
+    }
+
+    /// This machine, as it is now.
+    fn reducer(&self) -> Reducer {
+        let Speeds { download, upload } = self.shared.speed.speeds();
+        Reducer {
+            peer: self.node.peer_id().to_bytes(),
+            download_bytes_per_s: download as f32,
+            upload_bytes_per_s: upload as f32,
+            addresses: self.addresses(),
         }
     }
 
@@ -324,7 +331,9 @@ impl Helping {
         let part = group.position(&me).ok_or(RoundError::Role)?;
         // It has no values of its own.
         let values = vec![0.0; group.n_values()];
+        let measuring = self.shared.speed.begin(&config, &group, &me);
         let averaged = self.hub.average(&self.platform, &config, &Arc::new(group), &me, values).await?;
+        measuring.end(matches!(averaged.parts.get(part), Some(PartOutcome::Averaged { .. })));
         match averaged.parts.get(part) {
             Some(PartOutcome::Averaged { finished, .. }) => {
                 let n_samples = finished.n_samples;

@@ -7,12 +7,14 @@
 //! [`Hub::take`] hands the streams that others open to the round they belong to, and gives the result of the last round to
 //! whoever missed it. What is decided is decided in [`barnraise_swarm::averaging`].
 //!
-//! It never opens a socket, reads a clock or spawns: the [`Platform`] does.
+//! It never opens a socket, reads a clock or spawns: the [`Platform`] does, which also hears what moves, so that it can
+//! measure its link; how much of that may lie in buffers says [`in_flight()`].
 
 mod checked;
 mod deliver;
 mod grid;
 mod hub;
+mod in_flight;
 mod low_rank;
 mod platform;
 mod reduce;
@@ -21,6 +23,7 @@ mod round;
 pub use checked::{CheckError, CheckedRound};
 pub use grid::{GridError, GridRounds, NotWhole};
 pub use hub::{Hub, PARKED_MAX};
+pub use in_flight::in_flight;
 pub use low_rank::{LowRankError, LowRankRound, Share};
 pub use platform::Platform;
 pub use round::{AverageError, Averaged, Config, ConfigError, Fault, PartOutcome};

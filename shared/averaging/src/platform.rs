@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use barnraise_swarm::bandwidth::Bytes;
 use barnraise_swarm::{Moment, PeerKey};
 use futures::future::{Either, select};
 use futures::io::{AsyncRead, AsyncWrite};
@@ -19,6 +20,9 @@ pub trait Platform: Sync {
 
     /// Opens a stream of the conversation `average` to a peer.
     fn open(&self, peer: &PeerKey) -> impl Future<Output = Result<Self::Stream, String>> + Send;
+
+    /// Encoded values were given to a stream, or came from one, whole chunks of them.
+    fn on_moved(&self, _bytes: Bytes) {}
 }
 
 /// What `future` gives, or `None` where it takes longer than `patience`.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use barnraise_protocol::average::{Finished, Join, MemberSet, Refusal, WINDOW_CHUNKS_MAX};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::averaging::{Brought, Group};
+use barnraise_swarm::bandwidth::Bytes;
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -237,13 +238,19 @@ impl<P> Round<'_, P> {
             faults.push(Fault { peer, part, why: why.to_string() });
         }
     }
+}
 
+impl<P: Platform> Round<'_, P> {
     pub(crate) fn count_sent(&self, n_bytes: usize) {
-        self.n_bytes_sent.fetch_add(n_bytes as u64, Ordering::Relaxed);
+        let sent = n_bytes as u64;
+        self.n_bytes_sent.fetch_add(sent, Ordering::Relaxed);
+        self.platform.on_moved(Bytes { sent, received: 0 });
     }
 
     pub(crate) fn count_received(&self, n_bytes: usize) {
-        self.n_bytes_received.fetch_add(n_bytes as u64, Ordering::Relaxed);
+        let received = n_bytes as u64;
+        self.n_bytes_received.fetch_add(received, Ordering::Relaxed);
+        self.platform.on_moved(Bytes { sent: 0, received });
     }
 }
 

@@ -37,8 +37,8 @@
 //!
 //! *What is measured.* Samples per second: the count of a peer's samples by the time it computed them, as it
 //! already reports them, smoothed over a few epochs; 0 for one without an accelerator. Download and upload:
-//! bytes of gradients and parameters by the time in which they moved, the greatest of the last few rounds,
-//! because a transfer that waited for another peer says nothing of the link. Reachable: what the node found
+//! bytes of gradients by the time in which they moved, the greatest of the last few rounds, because a transfer
+//! that waited for another peer says nothing of the link (`barnraise_swarm::bandwidth`). Reachable: what the node found
 //! out when others tested its addresses; a peer behind a relay counts as not reachable, since its parts would
 //! cross the relay. `receives`: everybody who trains or keeps the model. Pair limits: only for pairs that
 //! were measured to be slower than both their links. The vector's bytes are those of the codec in use.

@@ -1,6 +1,6 @@
 //! What Barnraise peers decide: when an epoch's gradients are due, whose count, how they are averaged and how
 //! liars are borne, what a contributor does next, in which order it reads the data and from whom it takes it, when it
-//! dials again, who has access to a run, and how much is borne of whom.
+//! dials again, how fast a link is, who has access to a run, and how much is borne of whom.
 //!
 //! Pure state machines. They never read a clock, draw entropy, spawn or do I/O: time and seeds are
 //! arguments, and after each `on_*` the driver drains `poll_action`. Three drivers feed them: tokio in
@@ -10,6 +10,7 @@ pub mod access;
 pub mod activity;
 pub mod averaging;
 pub mod backoff;
+pub mod bandwidth;
 pub mod compression;
 pub mod conduct;
 pub mod contributor;

@@ -1,11 +1,16 @@
 //! Two backbones of one run: they average, either may die, and both have the same model.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use barnraise_native::config::LinkSpeed;
 use barnraise_protocol::contribute::Progress;
+use barnraise_protocol::dht::progress::{self, BackboneProgress, LIFETIME};
+use barnraise_protocol::dht::{self, Freshness, UnixMillis};
 use barnraise_protocol::state::State;
+use barnraise_relay::{Node, NodeConfig};
 use barnraise_tests::client::Client;
-use barnraise_tests::process::{Backbone, Joined, World, metric};
+use barnraise_tests::process::{Backbone, HANG, Joined, World, metric};
+use libp2p::identity::Keypair;
 
 use super::SMALL;
 
@@ -24,8 +29,12 @@ impl Two {
 
     /// They wait for each other and for contributors, however long it takes.
     pub(super) async fn patient() -> Self {
-        let sections = SMALL.replace("collect_timeout = \"2s\"", "collect_timeout = \"100s\"");
-        assert_ne!(sections, SMALL);
+        Self::patient_with(SMALL).await
+    }
+
+    async fn patient_with(small: &str) -> Self {
+        let sections = small.replace("collect_timeout = \"2s\"", "collect_timeout = \"100s\"");
+        assert_ne!(sections, small);
         let waits = "silence = \"100s\"\ngather_timeout = \"100s\"\npatience = \"100s\"\n\
                      reducer_timeout = \"110s\"\ndeadline = \"120s\"\n";
         Self::of(&format!("{sections}\n[aggregators]\n{waits}")).await
@@ -132,6 +141,79 @@ async fn two_backbones_average_and_have_the_same_model() {
     for backbone in [one, other] {
         assert!(metric(&backbone.metrics().await.unwrap(), averaged).unwrap() >= 5.0);
         assert!(backbone.terminate().await.unwrap().success());
+    }
+}
+
+/// What a backbone has measured of its link, sent and received, 0 where it has not.
+async fn link(backbone: &Backbone) -> [f64; 2] {
+    let metrics = backbone.metrics().await.unwrap();
+    ["sent", "received"].map(|direction| {
+        let name = format!("barnraise_link_bytes_per_second{{direction=\"{direction}\"}}");
+        metric(&metrics, &name).unwrap()
+    })
+}
+
+/// Bytes per second that a backbone is good for as it tells everybody, once that is not the guess any longer.
+async fn told(backbone: &Backbone) -> u64 {
+    let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
+    let peer = node.dial(backbone.tcp().unwrap()).await.unwrap();
+    let mut stream = node.open(peer, dht::PROTOCOL).await.unwrap();
+    let asking = async {
+        loop {
+            let now = UnixMillis(0).after(UNIX_EPOCH.elapsed().unwrap());
+            let keys = vec![progress::key("test-run")];
+            let records = dht::get(&mut stream, keys, Freshness::Newest, now, 2 * LIFETIME).await.unwrap();
+            let said = records.iter().flatten().filter_map(BackboneProgress::read);
+            let of_it = said.filter(|said| said.peer.to_peer_id() == peer.to_bytes());
+            let mut speeds = of_it.map(|said| said.bytes_per_second);
+            if let Some(speed) = speeds.find(|speed| *speed != LinkSpeed::UNMEASURED.as_u64()) {
+                return speed;
+            }
+            // Nothing tells who asks that a record came.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    tokio::time::timeout(HANG, asking).await.expect("what was measured is told")
+}
+
+/// A model of 35 MB takes a few tenths of a second, of which the fastest say how fast the link is.
+#[tokio::test]
+async fn backbones_measure_their_links_where_averagings_are_large() {
+    let large = SMALL.replace("hidden = [32]", "hidden = [3072, 2048]");
+    assert_ne!(large, SMALL);
+    let mut two = Two::patient_with(&large).await;
+    let (one, other) = two.start().await;
+    assert_eq!((link(&one).await, link(&other).await), ([0.0; 2], [0.0; 2]));
+    let at_one = two.one.join(&[&one.page()]).unwrap();
+    let at_other = two.other.join(&[&other.page()]).unwrap();
+    let measuring = async {
+        loop {
+            let speeds = [link(&one).await, link(&other).await].concat();
+            if speeds.iter().all(|speed| *speed > 0.0) {
+                return speeds;
+            }
+            // Nothing tells over HTTP that something was measured.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let speeds = tokio::time::timeout(Duration::from_secs(240), measuring).await;
+    let speeds = speeds.unwrap_or_else(|_| panic!("{}\n---\n{}", one.log().unwrap(), other.log().unwrap()));
+    // Of this machine, which is not known, and two digits.
+    for speed in &speeds {
+        assert!((1e6..1e11).contains(speed), "{speeds:?}");
+        let unit = 10f64.powi(speed.log10().floor() as i32 - 1);
+        assert_eq!(speed % unit, 0.0, "{speeds:?}");
+    }
+    for backbone in [&one, &other] {
+        assert!(
+            backbone.log().unwrap().contains("measured this machine's link"),
+            "{}",
+            backbone.log().unwrap()
+        );
+        assert!((1_000_000..100_000_000_000).contains(&told(backbone).await));
+    }
+    for joined in [at_one, at_other] {
+        joined.kill().await.unwrap();
     }
 }
 

@@ -97,7 +97,7 @@ async fn who_is_not_named_is_told_so_and_contributes_all_the_same() {
     let named = peer_of(&folder.path().join("named.key"));
     let mut two = two_with(&format!("reducers = \"named\"\nreducer_peers = [\"{named}\"]")).await;
     let (one, _other) = two.start().await;
-    let joined = two.one.join(&[&one.page(), "--reduce", "1MiB"]).unwrap();
+    let joined = two.one.join(&[&one.page(), "--reduce", "auto"]).unwrap();
     joined.wait_for_log("is not among the reducer_peers of this backbone").await.unwrap();
     one.wait_for_epoch(2).await.unwrap();
     assert!(leave([joined]).await > 0);

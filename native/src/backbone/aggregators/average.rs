@@ -13,6 +13,7 @@ use barnraise_protocol::matchmaking::{
 };
 use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::averaging::{Group, GroupError, Member};
+use barnraise_swarm::bandwidth::Bytes;
 use barnraise_swarm::{Moment, PeerKey};
 use futures::StreamExt;
 use futures::future::Abortable;
@@ -20,7 +21,7 @@ use libp2p::{PeerId, Stream};
 
 use super::super::places::Places;
 use super::grid::weight;
-use super::{AveragingError, Heard, Reducers, Shared};
+use super::{AveragingError, Heard, Reducers, Shared, SpeedMeter};
 
 /// Where native peers average everything, two members that can stand by for them take such a part of it each.
 const STAND_BY_PARTS: u64 = 64;
@@ -36,18 +37,24 @@ pub struct NodePlatform {
     origin: Instant,
     /// Native peers that average, who may have to be dialled first.
     reducers: Option<Reducers>,
+    speed: Option<SpeedMeter>,
 }
 
 impl NodePlatform {
     /// Its time begins now.
     #[must_use]
     pub fn new(node: Node) -> Self {
-        Self { node, origin: Instant::now(), reducers: None }
+        Self { node, origin: Instant::now(), reducers: None, speed: None }
     }
 
     /// The same, for one that asks native peers to average.
     pub(super) fn with(self, reducers: Reducers) -> Self {
         Self { reducers: Some(reducers), ..self }
+    }
+
+    /// The same, which tells what moves.
+    pub(crate) fn measured_by(self, speed: SpeedMeter) -> Self {
+        Self { speed: Some(speed), ..self }
     }
 
     /// A connection to a native peer that averages; not over a relay, whose burden it would be.
@@ -83,6 +90,12 @@ impl Platform for NodePlatform {
         }
         self.node.open(peer, PROTOCOL).await.map_err(|error| error.to_string())
     }
+
+    fn on_moved(&self, bytes: Bytes) {
+        if let Some(speed) = &self.speed {
+            speed.on_moved(bytes);
+        }
+    }
 }
 
 /// Takes the streams of the others to the averaging that they are for.
@@ -117,6 +130,7 @@ pub(super) async fn average(
     values: Vec<f32>,
 ) {
     let config = shared.config.averaging();
+    let measuring = shared.speed.begin(&config, &group, &me);
     let averaged = if proposal.reducers.is_empty() {
         let averaged = shared.hub.average(&shared.platform, &config, &group, &me, values).await;
         averaged.map_err(AveragingError::from)
@@ -128,6 +142,7 @@ pub(super) async fn average(
         }
         averaged
     };
+    measuring.end(averaged.as_ref().is_ok_and(|averaged| averaged.is_complete()));
     shared.tell_core(me, Heard::Averaged(proposal, averaged)).await;
 }
 

@@ -9,6 +9,7 @@ mod grid;
 mod link;
 mod low_rank;
 mod reducers;
+mod speed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,6 +41,7 @@ pub use grid::{OwnGrid, Way};
 pub use link::Links;
 pub use low_rank::ByFactors;
 pub use reducers::Reducers;
+pub use speed::{SpeedMeter, Speeds};
 
 /// Proposals that may wait for a link.
 const PROPOSALS_MAX: usize = 4;
@@ -108,6 +110,7 @@ struct Shared {
     platform: NodePlatform,
     links: Links,
     reducers: Reducers,
+    speed: SpeedMeter,
 }
 
 /// What is stored, for others to ask for.
@@ -135,7 +138,7 @@ impl Aggregators {
         config: &RunConfig,
         description: &RunDescription,
         (node, dht): (Node, Dht),
-        reducers: Reducers,
+        (reducers, speed): (Reducers, SpeedMeter),
         stored: &Stored,
         core: mpsc::Sender<CoreEvent>,
     ) -> Result<Option<Self>, NodeError> {
@@ -145,7 +148,7 @@ impl Aggregators {
             return Ok(None);
         }
         let shared = Shared {
-            platform: NodePlatform::new(node.clone()).with(reducers.clone()),
+            platform: NodePlatform::new(node.clone()).with(reducers.clone()).measured_by(speed.clone()),
             node,
             dht,
             run_id: config.run.id.clone(),
@@ -157,6 +160,7 @@ impl Aggregators {
             hub: Arc::new(Hub::default()),
             links: Links::default(),
             reducers,
+            speed,
         };
         let members = others.len() * STREAMS_PER_PEER;
         let places = Arc::new(Places::new(members, STREAMS_PER_PEER));
@@ -233,6 +237,11 @@ impl Aggregators {
     /// How averages travel.
     pub fn config(&self) -> &AggregatorsSection {
         &self.shared.config
+    }
+
+    /// How fast the link of this machine is.
+    pub fn speed(&self) -> &SpeedMeter {
+        &self.shared.speed
     }
 
     /// Native peers that may be asked to average parts for `members`.

@@ -67,6 +67,7 @@ impl Together {
             gather: aggregators.config().gather_timeout,
             retry: RETRY,
         };
+        let speeds = aggregators.speed().speeds();
         let own = Standing {
             model: learner.version()?,
             n_samples: 0,
@@ -75,8 +76,8 @@ impl Together {
             is_closing: false,
             ready: None,
             is_busy: false,
-            download_bytes_per_s: aggregators.config().download_per_second.as_u64() as f32,
-            upload_bytes_per_s: aggregators.config().upload_per_second.as_u64() as f32,
+            download_bytes_per_s: speeds.download as f32,
+            upload_bytes_per_s: speeds.upload as f32,
             is_reachable: aggregators.is_reachable(),
         };
         let matchmaking = Matchmaking::new(config, me.clone(), own);
@@ -190,6 +191,7 @@ impl Core {
             let Crowd { n_contributors, samples_per_second, .. } = here;
             let n_samples = self.round.n_samples_believed();
             let is_reachable = together.aggregators.is_reachable();
+            let speeds = together.aggregators.speed().speeds();
             let before = *together.matchmaking.own();
             let own = Standing {
                 n_samples,
@@ -197,6 +199,8 @@ impl Core {
                 samples_per_second,
                 is_closing,
                 is_reachable,
+                download_bytes_per_s: speeds.download as f32,
+                upload_bytes_per_s: speeds.upload as f32,
                 ..before
             };
             together.matchmaking.on_own(now, own);
@@ -321,6 +325,7 @@ impl Core {
     ) -> Result<(), LearnerError> {
         let now = self.now();
         let Some(together) = &mut self.together else { return Ok(()) };
+        self.metrics.on_link_measured(together.aggregators.speed().measured());
         if proposal.model != together.matchmaking.own().model {
             return Ok(());
         }

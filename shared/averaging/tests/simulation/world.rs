@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use barnraise_averaging::{AverageError, Averaged, Config, Hub, Platform};
 use barnraise_swarm::averaging::Group;
+use barnraise_swarm::bandwidth::{Bandwidth, Bytes};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::executor::{LocalPool, LocalSpawner};
 use futures::future::{AbortHandle, Abortable};
@@ -180,6 +181,7 @@ pub(crate) struct Peer {
     hosts: Arc<Vec<Arc<Host>>>,
     partitions: Partitions,
     calls: Mutex<futures::channel::mpsc::UnboundedSender<Call>>,
+    pub(crate) bandwidth: Mutex<Bandwidth>,
 }
 
 impl Platform for Peer {
@@ -210,6 +212,10 @@ impl Platform for Peer {
         let call = (to, key(self.me), pipe(far, to, self.me));
         self.calls.lock().unwrap().unbounded_send(call).unwrap();
         Ok(pipe(near, self.me, to))
+    }
+
+    fn on_moved(&self, bytes: Bytes) {
+        self.bandwidth.lock().unwrap().on_moved(self.clock.now(), bytes);
     }
 }
 
@@ -250,7 +256,8 @@ impl World {
         let peer = |me| {
             let calls = Mutex::new(calls.clone());
             let (clock, hosts) = (Arc::clone(&clock), Arc::clone(&hosts));
-            Arc::new(Peer { me, clock, hosts, partitions: Arc::clone(&partitions), calls })
+            let (partitions, bandwidth) = (Arc::clone(&partitions), Mutex::default());
+            Arc::new(Peer { me, clock, hosts, partitions, calls, bandwidth })
         };
         let peers: Vec<Arc<Peer>> = (0..n).map(peer).collect();
         let hubs: Vec<Arc<Hub<Pipe>>> = (0..n).map(|_| Arc::default()).collect();

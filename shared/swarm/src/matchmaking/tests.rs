@@ -92,6 +92,19 @@ fn those_with_the_same_model_count_together() {
     assert_eq!(me.n_samples_elsewhere(at(5000)), 0, "nobody counts who says nothing");
 }
 
+/// What it has collected is not changed by that.
+#[test]
+fn a_link_that_turns_out_to_be_another_one_is_told() {
+    let mut me = one(1);
+    me.on_standing(at(0), peer(2), standing(0, 90));
+    me.on_ready(at(0), Ready { n_samples: 20, loss: 1.0 });
+    let measured = Standing { download_bytes_per_s: 5e6, upload_bytes_per_s: 2e6, ..standing(0, 20) };
+    me.on_own(at(1), measured);
+    let own = me.own();
+    assert_eq!((own.download_bytes_per_s, own.upload_bytes_per_s), (5e6, 2e6));
+    assert_eq!(own.ready.map(|ready| ready.n_samples), Some(20));
+}
+
 /// Who proposes among three that are all ready.
 fn proposer(epoch: u64) -> u8 {
     let proposes = |number: u8| {

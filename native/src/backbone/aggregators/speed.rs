@@ -1,0 +1,148 @@
+//! How fast this machine's link is: as averagings measure it (`barnraise_swarm::bandwidth`), or as somebody says.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use barnraise_averaging::{Config, in_flight};
+use barnraise_swarm::averaging::Group;
+use barnraise_swarm::bandwidth::{Bandwidth, Bytes, Measured};
+use barnraise_swarm::{Moment, PeerKey};
+
+use crate::config::LinkSpeed;
+
+/// Bytes per second that parts are planned by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Speeds {
+    /// What this machine can receive.
+    pub download: u64,
+    /// What it can send.
+    pub upload: u64,
+}
+
+/// Measures the link of this machine. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct SpeedMeter(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    download: LinkSpeed,
+    upload: LinkSpeed,
+    origin: Instant,
+    bandwidth: Mutex<Bandwidth>,
+}
+
+impl SpeedMeter {
+    /// Nothing is measured yet.
+    #[must_use]
+    pub fn new(download: LinkSpeed, upload: LinkSpeed) -> Self {
+        let (origin, bandwidth) = (Instant::now(), Mutex::default());
+        Self(Arc::new(Inner { download, upload, origin, bandwidth }))
+    }
+
+    /// What others are told.
+    #[must_use]
+    pub fn speeds(&self) -> Speeds {
+        let Measured { sent, received } = self.measured();
+        let speed = |said: LinkSpeed, measured: Option<u64>| match said {
+            LinkSpeed::Auto => measured.unwrap_or(LinkSpeed::UNMEASURED.as_u64()),
+            LinkSpeed::Fixed(speed) => speed.as_u64(),
+        };
+        Speeds { download: speed(self.0.download, received), upload: speed(self.0.upload, sent) }
+    }
+
+    /// What averagings have measured lately, whatever others are told.
+    #[must_use]
+    pub fn measured(&self) -> Measured {
+        self.bandwidth().measured(self.now())
+    }
+
+    /// An averaging of `group` begins.
+    pub(crate) fn begin(&self, config: &Config, group: &Group, me: &PeerKey) -> Measuring {
+        let in_flight = in_flight(config, group, me);
+        self.bandwidth().on_begin(self.now(), in_flight);
+        Measuring { meter: self.clone(), in_flight, has_succeeded: false }
+    }
+
+    pub(super) fn on_moved(&self, bytes: Bytes) {
+        self.bandwidth().on_moved(self.now(), bytes);
+    }
+
+    fn bandwidth(&self) -> MutexGuard<'_, Bandwidth> {
+        self.0.bandwidth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Moment {
+        self.0.origin.elapsed()
+    }
+}
+
+/// An averaging that goes on; one whose end nobody tells has failed.
+pub(crate) struct Measuring {
+    meter: SpeedMeter,
+    in_flight: Bytes,
+    has_succeeded: bool,
+}
+
+impl Measuring {
+    /// It is over.
+    pub(crate) fn end(mut self, has_succeeded: bool) {
+        self.has_succeeded = has_succeeded;
+    }
+}
+
+impl Drop for Measuring {
+    fn drop(&mut self) {
+        let before = self.meter.measured();
+        let now = self.meter.now();
+        self.meter.bandwidth().on_end(now, self.in_flight, self.has_succeeded);
+        let Measured { sent, received } = self.meter.measured();
+        if (before.sent, before.received) != (sent, received) {
+            tracing::info!(sent, received, "measured this machine's link, in bytes per second");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
+    use barnraise_protocol::TensorCodec;
+    use barnraise_swarm::averaging::Member;
+    use bytesize::ByteSize;
+
+    use super::*;
+
+    /// A second in which four megabytes move each way.
+    fn average(meter: &SpeedMeter) -> Measuring {
+        let me = PeerKey(vec![1]);
+        let member =
+            |peer: &PeerKey| Member { peer: peer.clone(), n_samples: 1, receives: true, n_reduced: 10 };
+        let members = [&me, &PeerKey(vec![2])].map(member).into();
+        let group = Group::new(b"round", members, 20, TensorCodec::F32).unwrap();
+        let measuring = meter.begin(&Config::default(), &group, &me);
+        let began = meter.now();
+        for piece in 0..40 {
+            let at = began + Duration::from_millis(25) * piece;
+            meter.bandwidth().on_moved(at, Bytes { sent: 100_000, received: 100_000 });
+        }
+        measuring
+    }
+
+    #[test]
+    fn others_are_told_what_was_measured_or_what_is_written() {
+        let meter = SpeedMeter::new(LinkSpeed::Auto, LinkSpeed::Fixed(ByteSize(1_234_567)));
+        let guess = Speeds { download: LinkSpeed::UNMEASURED.as_u64(), upload: 1_234_567 };
+        assert_eq!((meter.speeds(), meter.measured()), (guess, Measured::default()));
+        // One that nobody saw the end of.
+        drop(average(&meter));
+        assert_eq!((meter.speeds(), meter.measured()), (guess, Measured::default()));
+        average(&meter).end(true);
+        assert_eq!(meter.speeds(), Speeds { download: 4_000_000, upload: 1_234_567 });
+        assert_eq!(meter.measured(), Measured { sent: Some(4_000_000), received: Some(4_000_000) });
+        let meter = SpeedMeter::new(LinkSpeed::Fixed(ByteSize(5)), LinkSpeed::Auto);
+        average(&meter).end(true);
+        assert_eq!(meter.speeds(), Speeds { download: 5, upload: 4_000_000 });
+    }
+}
