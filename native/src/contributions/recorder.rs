@@ -226,10 +226,12 @@ impl Recording {
             }
         }
         let (refused, work, relayed) = ((self.refused)(), self.work.read(), self.work.relays.read());
-        // They come in the order of their epochs. Looked at after they were taken: whatever is missing among
-        // them was noted before.
+        // They come in the order of their epochs, and before what is to be forgotten of these: a backbone that accepts
+        // nothing has everything recorded. Looked at after they were taken: whatever is missing among them was noted
+        // before.
         let is_whole = !self.missed.load(Ordering::Acquire);
-        let newest = self.taken.last().map(|receipt| receipt.epoch).filter(|_| is_whole);
+        let told = (self.forget_before > 0).then_some(self.forget_before);
+        let newest = self.taken.last().map(|receipt| receipt.epoch).max(told).filter(|_| is_whole);
         let written = &self.refused_written;
         let more = |(reason, n): (&&'static str, &u64)| {
             let more = n.saturating_sub(written.get(reason).copied().unwrap_or_default());
