@@ -10,10 +10,11 @@ mod low_rank;
 mod reducers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use barnraise_averaging::{AverageError, Averaged, CheckError, Hub, LowRankError};
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::matchmaking::{Hello, MEMBERS_MAX, ModelVersion, Proposal, Reducer, Standing};
 use barnraise_protocol::model::StepHeader;
 use barnraise_protocol::run::RunDescription;
@@ -103,6 +104,9 @@ struct Shared {
     platform: NodePlatform,
     links: Links,
     reducers: Reducers,
+    /// What came of a checkpoint whose donor left, until this peer has caught up: whoever is asked next, now or later,
+    /// gives the rest.
+    cut: Arc<Mutex<Option<Partial>>>,
 }
 
 /// What is stored, for others to ask for.
@@ -152,6 +156,7 @@ impl Aggregators {
             hub: Arc::new(Hub::default()),
             links: Links::default(),
             reducers,
+            cut: Arc::default(),
         };
         let members = others.len() * STREAMS_PER_PEER;
         let places = Arc::new(Places::new(members, STREAMS_PER_PEER));
