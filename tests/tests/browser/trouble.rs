@@ -7,6 +7,7 @@ use barnraise_protocol::api::DeviceCount;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_tests::browser::{Graphics, Tab};
 
+use super::looks::Looks;
 use super::village::{QUICK, SOON, contributor, ensure_counted, stop, turn, world};
 
 #[tokio::test]
@@ -65,6 +66,7 @@ async fn a_page_without_its_backbone_says_so_and_recovers() -> Result<()> {
 #[tokio::test]
 async fn a_tab_goes_on_with_another_backbone_when_its_own_was_killed() -> Result<()> {
     let _turn = turn().await;
+    let mut looks = Looks::begin().await?;
     let (mut one, mut another) = (world(QUICK)?, world(QUICK)?);
     let own_id = one.command(&["id"]).await?.trim().to_owned();
     let another_id = another.command(&["id"]).await?.trim().to_owned();
@@ -99,14 +101,14 @@ async fn a_tab_goes_on_with_another_backbone_when_its_own_was_killed() -> Result
     let calm = "element('live').dataset.state === 'live' && element('main').dataset.stale === 'false' \
                 && text('stale').includes('goes on with the run') && element('notice').hidden";
     tab.until(calm, SOON).await?;
-    overflows_nowhere(&tab, "another-backbone").await?;
+    looks.at(&tab, "another-backbone").await?;
 
     // Its own one is back, and the page is whole again; the tab may stay where it is.
     let _own = one.backbone().await?;
     tab.until("element('stale').hidden && element('live').dataset.state === 'live'", SOON).await?;
     let accepted = tab.number("accepted").await?;
     tab.until(&format!("value('accepted') > {accepted}"), SOON).await?;
-    Ok(())
+    looks.end()
 }
 
 /// Takes pictures and makes sure that nobody has to scroll sideways.
