@@ -262,7 +262,7 @@ impl Recording {
         // nothing has everything recorded. Looked at after they were taken: whatever is missing among them was noted
         // before.
         let is_whole = !self.missed.load(Ordering::Acquire);
-        let told = (self.forget_before > 0).then_some(self.forget_before);
+        let told = Some(self.forget_before).filter(|epoch| *epoch > self.recorded_before);
         let newest = self.taken.last().map(|receipt| receipt.epoch).max(told).filter(|_| is_whole);
         let written = &self.refused_written;
         let more = |(reason, n): (&&'static str, &u64)| {
