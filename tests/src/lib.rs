@@ -4,6 +4,7 @@ pub mod accessibility;
 pub mod artifacts;
 pub mod browser;
 pub mod client;
+pub mod gate;
 pub mod lan;
 pub mod load;
 pub mod npm;

@@ -398,6 +398,34 @@ async fn a_server_that_crashes_loses_nothing_and_the_journal_waits_for_it() {
     assert_complete(&place.live(N_EPOCHS, |_| ()).await, "from a journal that was cut").await;
 }
 
+/// Contributors are elsewhere, or idle: steps of others fill the journal all the same.
+#[tokio::test]
+async fn a_journal_is_cut_where_nothing_is_accepted() {
+    let place = Place::file();
+    let journal = place.journal();
+    let (recording, recorder) = recording(place.open().await, journal.clone(), 0).await;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(recording.run(async move {
+        let _ = stopped.await;
+    }));
+    // What was there at the start is read anyhow: the second time tells.
+    for first in [0, 4] {
+        for epoch in first..first + 4 {
+            journal.write_mean(epoch, &[0.5]).await.unwrap();
+        }
+        recorder.forget_before(first + 3);
+        let cut = async {
+            while journal.mean(first + 2).await.unwrap().is_some() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), cut).await.expect("the journal is never cut");
+        assert!(journal.mean(first + 3).await.unwrap().is_some());
+    }
+    stop.send(()).unwrap();
+    running.await.unwrap();
+}
+
 #[tokio::test]
 async fn what_does_not_fit_into_the_queue_comes_from_the_journal() {
     let place = Place::file();

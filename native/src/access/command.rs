@@ -1,20 +1,26 @@
 //! `barnraise allow`, `barnraise invite`, `barnraise revoke`: the operator's words, written into the
-//! database of a run. A backbone that is running sees them within seconds.
+//! database of a run. A backbone that is running sees them within seconds. What changes something is in the run's audit
+//! log before it does, and again with its outcome; the code of an invitation never is.
 
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use barnraise_protocol::access::{AccessMode, PublicKey, UnixTime};
 use libp2p::PeerId;
+use serde_json::{Value, json};
 
 use super::rooms::{LASTS_DEFAULT, LASTS_MAX, RoomCode, RoomKey, USES_DEFAULT};
 use super::store::{Store, Whose};
 use super::{hex, peer_id, random, system_clock};
-use crate::cli::{AllowAction, AllowArgs, InviteArgs, RevokeArgs};
+use crate::admin::audit::{Audit, Deed, OPERATOR};
+use crate::cli::{AllowAction, AllowArgs, InviteArgs, RevokeArgs, WhoArgs};
 use crate::config::RunConfig;
 
 /// How long the link of an invitation is good where nothing else is said.
 const INVITATION_LASTS: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Where these words come from, for the audit log.
+const FROM: &str = "command line";
 
 /// `barnraise allow`: what there is to say about it.
 ///
@@ -24,26 +30,12 @@ pub async fn allow(args: AllowArgs) -> anyhow::Result<String> {
     match args.action {
         AllowAction::Add(who) => {
             let (config, store) = open(&who.run.config, AccessMode::Allowlist).await?;
-            let issuer = issuer(&config)?;
-            let mut text = String::new();
-            for name in &who.who {
-                let is_new = store.allow(issuer, who.by, name, now()).await?;
-                let said = if is_new { "is on the list now" } else { "was on the list before" };
-                text.push_str(&format!("{name} {said}.\n"));
-            }
+            let text = audited(&config, "allow add", people(&who), add(&config, &store, &who)).await?;
             finish(&store, text).await
         }
         AllowAction::Remove(who) => {
             let (config, store) = open(&who.run.config, AccessMode::Allowlist).await?;
-            let issuer = issuer(&config)?;
-            let mut text = String::new();
-            for name in &who.who {
-                let said = match store.disallow(issuer, who.by, name, now()).await? {
-                    Some(n_revoked) => format!("is off the list; {n_revoked} tokens were taken back"),
-                    None => "was not on the list".to_owned(),
-                };
-                text.push_str(&format!("{name} {said}.\n"));
-            }
+            let text = audited(&config, "allow remove", people(&who), remove(&config, &store, &who)).await?;
             finish(&store, text).await
         }
         AllowAction::List(run) => {
@@ -64,6 +56,34 @@ pub async fn allow(args: AllowArgs) -> anyhow::Result<String> {
     }
 }
 
+async fn add(config: &RunConfig, store: &Store, who: &WhoArgs) -> anyhow::Result<String> {
+    let issuer = issuer(config)?;
+    let mut text = String::new();
+    for name in &who.who {
+        let is_new = store.allow(issuer, who.by, name, now()).await?;
+        let said = if is_new { "is on the list now" } else { "was on the list before" };
+        text.push_str(&format!("{name} {said}.\n"));
+    }
+    Ok(text)
+}
+
+async fn remove(config: &RunConfig, store: &Store, who: &WhoArgs) -> anyhow::Result<String> {
+    let issuer = issuer(config)?;
+    let mut text = String::new();
+    for name in &who.who {
+        let said = match store.disallow(issuer, who.by, name, now()).await? {
+            Some(n_revoked) => format!("is off the list; {n_revoked} tokens were taken back"),
+            None => "was not on the list".to_owned(),
+        };
+        text.push_str(&format!("{name} {said}.\n"));
+    }
+    Ok(text)
+}
+
+fn people(who: &WhoArgs) -> Value {
+    json!({"by": who.by.as_str(), "who": who.who})
+}
+
 /// `barnraise invite`: the link, or the code of a room.
 ///
 /// # Errors
@@ -73,22 +93,27 @@ pub async fn invite(args: InviteArgs) -> anyhow::Result<String> {
     let (uses, lasts) = if args.room { (USES_DEFAULT, LASTS_DEFAULT) } else { (1, INVITATION_LASTS) };
     let (uses, lasts) = (args.uses.unwrap_or(uses), args.expires.unwrap_or(lasts));
     let expires_at = now().after(lasts.as_secs());
-    if args.room {
-        if !config.access.room {
-            bail!("the run has no rooms: see `room` in its [access]");
-        }
-        if lasts > LASTS_MAX {
-            bail!("the code of a room can be guessed in time: let it last 7 days at most");
-        }
-        let code = RoomCode::random()?;
-        let invitation = RoomKey::load_or_create(&config.storage.folder)?.invitation(&code);
-        store.invite(&invitation, uses, expires_at, now()).await?;
-        return finish(&store, format!("{code}\n")).await;
+    if args.room && !config.access.room {
+        bail!("the run has no rooms: see `room` in its [access]");
     }
-    let code = hex(&random::<16>()?);
-    store.invite(&code, uses, expires_at, now()).await?;
-    let page = config.access.page.unwrap_or_else(|| format!("http://{}", config.network.http));
-    finish(&store, format!("{page}/#invitation={code}\n")).await
+    if args.room && lasts > LASTS_MAX {
+        bail!("the code of a room can be guessed in time: let it last 7 days at most");
+    }
+    let arguments = json!({"room": args.room, "uses": uses, "expires_at": expires_at.0});
+    let inviting = async {
+        if args.room {
+            let code = RoomCode::random()?;
+            let invitation = RoomKey::load_or_create(&config.storage.folder)?.invitation(&code);
+            store.invite(&invitation, uses, expires_at, now()).await?;
+            return anyhow::Ok(format!("{code}\n"));
+        }
+        let code = hex(&random::<16>()?);
+        store.invite(&code, uses, expires_at, now()).await?;
+        let page = config.access.page.clone().unwrap_or_else(|| format!("http://{}", config.network.http));
+        anyhow::Ok(format!("{page}/#invitation={code}\n"))
+    };
+    let text = audited(&config, "invite", arguments, inviting).await?;
+    finish(&store, text).await
 }
 
 /// `barnraise revoke`: how much was taken back.
@@ -103,8 +128,31 @@ pub async fn revoke(args: RevokeArgs) -> anyhow::Result<String> {
     let store = Store::open(&config.storage.folder).await?;
     let key = args.who.parse::<PeerId>().ok().and_then(|peer| PublicKey::of_peer_id(&peer.to_bytes()));
     let whose = key.map_or_else(|| Whose::User(args.who.clone()), Whose::Peer);
-    let n_revoked = store.revoke(&whose, args.with_invitation, now()).await?;
+    let arguments = json!({"who": args.who, "with_invitation": args.with_invitation});
+    let revoking = async { anyhow::Ok(store.revoke(&whose, args.with_invitation, now()).await?) };
+    let n_revoked = audited(&config, "revoke", arguments, revoking).await?;
     finish(&store, format!("{n_revoked} tokens were taken back.\n")).await
+}
+
+/// Does something between the two lines of the run's audit log, which its backbone may be writing as well.
+async fn audited<T>(
+    config: &RunConfig,
+    verb: &'static str,
+    arguments: Value,
+    doing: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    let run = config.run.id.clone();
+    let deed = Deed { who: OPERATOR, from: FROM.to_owned(), verb, run, arguments };
+    let begun = Audit::open(&config.storage.folder, system_clock())
+        .and_then(|audit| audit.begin(&deed).map(|number| (audit, number)));
+    let (audit, number) = begun.context("it cannot be written to the audit log, so it is not done")?;
+    let done = doing.await;
+    let error = done.as_ref().err().map(|error| format!("{error:#}"));
+    if let Err(error) = audit.end(number, &deed, error.as_deref()) {
+        // It is done: that its second line is missing is no reason to say that it failed.
+        tracing::warn!(%error, "the outcome is not in the audit log");
+    }
+    done
 }
 
 async fn open(config: &std::path::Path, mode: AccessMode) -> anyhow::Result<(RunConfig, Store)> {
@@ -137,5 +185,94 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     match SystemTime::now().checked_add(duration) {
         Some(_) if !duration.is_zero() => Ok(duration),
         _ => Err("a duration above zero is wanted".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use std::path::Path;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::admin::view::AuditEntry;
+    use crate::cli::{Cli, Command};
+
+    const LIST: &str = "mode = \"allowlist\"\npage = \"http://127.0.0.1:8080\"\n\
+        [access.oidc]\nissuer = \"http://127.0.0.1:9\"\nclient_id = \"barnraise\"\n";
+    const INVITATION: &str = "mode = \"invitation\"\nroom = true\n";
+
+    /// The configuration of a run called `barn`, whose folder is `run` beside it.
+    fn configured(access: &str) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!("[run]\nid = \"barn\"\n[storage]\nfolder = \"run\"\n[access]\n{access}");
+        std::fs::write(folder.path().join("run.toml"), text).unwrap();
+        folder
+    }
+
+    /// What the program answers to this command line.
+    async fn said(folder: &Path, args: &[&str]) -> anyhow::Result<String> {
+        let config = folder.join("run.toml").display().to_string();
+        let line = [&["barnraise"][..], args, &["--config", &config]].concat();
+        match Cli::try_parse_from(line)?.command {
+            Command::Allow(args) => allow(args).await,
+            Command::Invite(args) => invite(args).await,
+            Command::Revoke(args) => revoke(args).await,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn text(folder: &Path) -> String {
+        std::fs::read_to_string(folder.join("run/audit.jsonl")).unwrap()
+    }
+
+    fn lines(folder: &Path) -> Vec<AuditEntry> {
+        text(folder).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn whoever_is_let_in_or_sent_away_is_in_the_audit_log_before_and_after() {
+        let folder = configured(LIST);
+        said(folder.path(), &["allow", "add", "alice", "bob"]).await.unwrap();
+        said(folder.path(), &["allow", "remove", "alice", "--by", "email"]).await.unwrap();
+        said(folder.path(), &["revoke", "bob"]).await.unwrap();
+        said(folder.path(), &["allow", "list"]).await.unwrap();
+        let lines = lines(folder.path());
+        let short = lines.iter().map(|line| (line.number, line.verb.as_str(), line.outcome.as_str()));
+        let want = [(1_u64, "allow add"), (2, "allow remove"), (3, "revoke")];
+        let want = want.iter().flat_map(|&(number, verb)| [(number, verb, "begun"), (number, verb, "done")]);
+        assert!(short.eq(want), "{lines:?}");
+        let from = |line: &AuditEntry| (line.who.clone(), line.from.clone(), line.run.clone());
+        assert!(lines.iter().all(|line| from(line) == (OPERATOR.into(), FROM.into(), "barn".into())));
+        assert_eq!(lines[0].arguments, json!({"by": "name", "who": ["alice", "bob"]}));
+        assert_eq!(lines[2].arguments, json!({"by": "email", "who": ["alice"]}));
+        assert_eq!(lines[4].arguments, json!({"who": "bob", "with_invitation": false}));
+    }
+
+    #[tokio::test]
+    async fn an_invitation_is_in_the_audit_log_and_its_code_is_not() {
+        let folder = configured(INVITATION);
+        let link = said(folder.path(), &["invite", "--uses", "3"]).await.unwrap();
+        let room = said(folder.path(), &["invite", "--room"]).await.unwrap();
+        let lines = lines(folder.path());
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert_eq!((&lines[0].arguments["uses"], &lines[0].arguments["room"]), (&json!(3), &json!(false)));
+        assert_eq!((&lines[2].arguments["uses"], &lines[2].arguments["room"]), (&json!(40), &json!(true)));
+        let code = link.trim().split_once("#invitation=").unwrap().1;
+        for secret in [code, room.trim()] {
+            assert!(secret.len() >= 6 && !text(folder.path()).contains(secret), "{secret}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_to_the_audit_log_is_not_done() {
+        let folder = configured(LIST);
+        // Not a file that lines can be appended to.
+        std::fs::create_dir_all(folder.path().join("run/audit.jsonl")).unwrap();
+        let error = said(folder.path(), &["allow", "add", "alice"]).await.unwrap_err();
+        assert!(error.to_string().contains("so it is not done"), "{error:#}");
+        assert_eq!(said(folder.path(), &["allow", "list"]).await.unwrap(), "");
     }
 }

@@ -80,7 +80,7 @@ pub enum IdentityKind {
 }
 
 impl IdentityKind {
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Name => "name",
             Self::Email => "email",

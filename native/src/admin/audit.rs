@@ -2,8 +2,11 @@
 //!
 //! A verb has two lines: the first is on the disk before it takes effect, the second tells the outcome. A full file
 //! becomes the older one, and of those a few are kept. It never holds a token, and is never read whole.
+//!
+//! A backbone writes it, and commands on its machine do while it runs. They take turns by the lock of a file, and who has
+//! the turn looks at what others wrote: so no two deeds have one number, and no line is within another.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +18,8 @@ use crate::access::WallClock;
 
 /// Name of the file in a run's folder; older ones are `audit.1.jsonl`, `audit.2.jsonl`, ….
 const FILE: &str = "audit.jsonl";
+/// Name of the file whose lock is the turn to write.
+const LOCK_FILE: &str = "audit.lock";
 /// A file that is longer is full.
 const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Older files that are kept.
@@ -23,6 +28,8 @@ const OLDER_MAX: usize = 9;
 const READ_BYTES_MAX: u64 = 512 * 1024;
 /// Most entries that are shown at a time.
 pub const ENTRIES_MAX: usize = 500;
+/// Who operates the run: the name of its token, and whoever uses its folder.
+pub const OPERATOR: &str = "operator";
 /// Longest outcome, in characters.
 const OUTCOME_CHARS_MAX: usize = 500;
 const BEGUN: &str = "begun";
@@ -41,7 +48,7 @@ pub struct AuditError {
 pub struct Deed {
     /// Name of the token.
     pub who: &'static str,
-    /// Address that it came from.
+    /// Address that it came from, or in words where it came from no address.
     pub from: String,
     /// What.
     pub verb: &'static str,
@@ -55,6 +62,7 @@ pub struct Deed {
 #[derive(Clone)]
 pub struct Audit {
     folder: Arc<PathBuf>,
+    turn: Arc<File>,
     open: Arc<Mutex<Open>>,
     clock: WallClock,
 }
@@ -68,6 +76,56 @@ struct Open {
     is_torn: bool,
 }
 
+impl Open {
+    /// The file as it is, whoever wrote it; no number below `next` is given.
+    fn of(folder: &Path, next: u64, file_bytes_max: u64) -> io::Result<Self> {
+        let path = folder.join(FILE);
+        let mut last = read_last(&older(folder, 1), ENTRIES_MAX)?;
+        last.extend(read_last(&path, ENTRIES_MAX)?);
+        // Not the last one's: what was begun earlier may have ended later.
+        let newest = last.iter().map(|entry| entry.number).max();
+        let next = newest.map_or(next, |number| number.saturating_add(1).max(next));
+        let file = append_to(&path)?;
+        let n_bytes = file.metadata()?.len();
+        let is_torn = n_bytes > 0 && !ends_a_line(&path)?;
+        Ok(Self { file, n_bytes, next, file_bytes_max, is_torn })
+    }
+
+    /// Whether nobody else has written since, or begun a new file.
+    fn is_current(&self, folder: &Path) -> io::Result<bool> {
+        let there = match std::fs::metadata(folder.join(FILE)) {
+            Ok(there) => there,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        Ok(there.len() == self.n_bytes && is_same_file(&there, &self.file.metadata()?))
+    }
+}
+
+/// The turn to write, among all processes; it is the next one's when it is dropped.
+struct Turn<'f>(&'f File);
+
+impl<'f> Turn<'f> {
+    /// Waits for it: each has it for one line.
+    fn take(file: &'f File) -> io::Result<Self> {
+        loop {
+            match file.lock() {
+                Ok(()) => return Ok(Self(file)),
+                // By a signal.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // What cannot be given back ends with the process.
+        let _ = self.0.unlock();
+    }
+}
+
 impl Audit {
     /// The log in a run's folder. Blocks.
     ///
@@ -76,15 +134,16 @@ impl Audit {
     pub fn open(folder: &Path, clock: WallClock) -> Result<Self, AuditError> {
         let path = folder.join(FILE);
         let fail = |source| AuditError { path: path.clone(), source };
-        let mut last = read_last(&older(folder, 1), ENTRIES_MAX).map_err(fail)?;
-        last.extend(read_last(&path, ENTRIES_MAX).map_err(fail)?);
-        // Not the last one's: what was begun earlier may have ended later.
-        let newest = last.iter().map(|entry| entry.number).max();
-        let next = newest.map_or(1, |number| number.saturating_add(1));
-        let file = append_to(&path).map_err(fail)?;
-        let n_bytes = file.metadata().map_err(fail)?.len();
-        let open = Open { file, n_bytes, next, file_bytes_max: FILE_BYTES_MAX, is_torn: n_bytes > 0 };
-        Ok(Self { folder: Arc::new(folder.to_owned()), open: Arc::new(Mutex::new(open)), clock })
+        let file = append_to(&folder.join(LOCK_FILE)).map_err(fail)?;
+        let turn = Turn::take(&file).map_err(fail)?;
+        let open = Open::of(folder, 1, FILE_BYTES_MAX).map_err(fail)?;
+        drop(turn);
+        Ok(Self {
+            folder: Arc::new(folder.to_owned()),
+            turn: Arc::new(file),
+            open: Arc::new(Mutex::new(open)),
+            clock,
+        })
     }
 
     /// Says that something is about to be done; the number names it. On the disk once this returns. Blocks.
@@ -93,6 +152,7 @@ impl Audit {
     /// It could not be written: then it must not be done.
     pub fn begin(&self, deed: &Deed) -> Result<u64, AuditError> {
         let mut open = self.lock();
+        let _turn = self.take_turn(&mut open)?;
         let number = open.next;
         self.write(&mut open, number, deed, BEGUN)?;
         open.next += 1;
@@ -105,7 +165,9 @@ impl Audit {
     /// It could not be written.
     pub fn end(&self, number: u64, deed: &Deed, error: Option<&str>) -> Result<(), AuditError> {
         let outcome: String = error.unwrap_or(DONE).chars().take(OUTCOME_CHARS_MAX).collect();
-        self.write(&mut self.lock(), number, deed, &outcome)
+        let mut open = self.lock();
+        let _turn = self.take_turn(&mut open)?;
+        self.write(&mut open, number, deed, &outcome)
     }
 
     /// The newest entries, newest last. Blocks.
@@ -127,6 +189,16 @@ impl Audit {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody else writes until it is dropped, and `open` is the file as the others left it.
+    fn take_turn(&self, open: &mut Open) -> Result<Turn<'_>, AuditError> {
+        let fail = |source| AuditError { path: self.folder.join(FILE), source };
+        let turn = Turn::take(&self.turn).map_err(fail)?;
+        if !open.is_current(&self.folder).map_err(fail)? {
+            *open = Open::of(&self.folder, open.next, open.file_bytes_max).map_err(fail)?;
+        }
+        Ok(turn)
     }
 
     fn write(&self, open: &mut Open, number: u64, deed: &Deed, outcome: &str) -> Result<(), AuditError> {
@@ -189,6 +261,26 @@ fn append_to(path: &Path) -> io::Result<File> {
         File::open(folder)?.sync_all()?;
     }
     Ok(file)
+}
+
+#[cfg(unix)]
+fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
+    one.created().ok() == other.created().ok()
+}
+
+/// Whether a file that is not empty ends with a whole line.
+fn ends_a_line(path: &Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
 }
 
 /// The last entries of a file, oldest first; none where there is no file.
@@ -286,9 +378,41 @@ mod tests {
             assert_eq!(audit.begin(&deed("set")).unwrap(), number);
         }
         let files = std::fs::read_dir(folder.path()).unwrap().count();
-        assert_eq!(files, 1 + OLDER_MAX);
+        assert_eq!(files, 1 + OLDER_MAX + 1, "with the lock");
         let newest: Vec<u64> = audit.newest(6).unwrap().iter().map(|entry| entry.number).collect();
         assert_eq!(newest, [195, 196, 197, 198, 199, 200]);
         assert_eq!(open(folder.path()).begin(&deed("set")).unwrap(), 201);
+    }
+
+    /// As a backbone and a command on its machine.
+    #[test]
+    fn two_that_write_at_once_share_no_number_and_no_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = || {
+            let audit = open(folder.path());
+            // So that both begin new files as well.
+            audit.lock().file_bytes_max = 8000;
+            let numbers = (0..100).map(|_| {
+                let number = audit.begin(&deed("set")).unwrap();
+                audit.end(number, &deed("set"), None).unwrap();
+                number
+            });
+            numbers.collect::<Vec<u64>>()
+        };
+        let mut numbers = std::thread::scope(|scope| {
+            let (one, other) = (scope.spawn(write), scope.spawn(write));
+            [one.join().unwrap(), other.join().unwrap()].concat()
+        });
+        numbers.sort_unstable();
+        assert!(numbers.iter().copied().eq(1..=200), "{numbers:?}");
+        let files = (1..=OLDER_MAX).map(|age| older(folder.path(), age)).chain([folder.path().join(FILE)]);
+        let texts: Vec<String> = files.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+        assert!(texts.len() > 2, "{} files", texts.len());
+        let entries = texts.iter().flat_map(|text| text.lines());
+        let mut written: Vec<u64> =
+            entries.map(|line| serde_json::from_str::<AuditEntry>(line).unwrap().number).collect();
+        written.sort_unstable();
+        let twice: Vec<u64> = (1..=200).flat_map(|number| [number, number]).collect();
+        assert_eq!(written, twice, "each begun and done");
     }
 }

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::audit::{Audit, Deed, ENTRIES_MAX};
+use super::audit::{Audit, Deed, ENTRIES_MAX, OPERATOR};
 use super::export::{card, checkpoint, checkpoints};
 use super::names;
 use super::problem::Problem;
@@ -65,8 +65,6 @@ const FAILURES_PER_MINUTE: u32 = 20;
 const ADDRESSES_MAX: usize = 10_000;
 /// Checkpoints that are read for somebody at a time.
 const EXPORTS_MAX: usize = 2;
-/// The token's name: there is one.
-const OPERATOR: &str = "operator";
 
 /// A run that this backbone hosts.
 #[derive(Clone)]

@@ -188,9 +188,9 @@ pub struct AuditEntry {
     pub number: u64,
     /// Unix time.
     pub at: u64,
-    /// Name of the token.
+    /// Name of the token; `operator`, too, of a command on the backbone's machine.
     pub who: String,
-    /// Address that it came from.
+    /// Address that it came from; `command line` of a command on the backbone's machine.
     pub from: String,
     /// What.
     pub verb: String,

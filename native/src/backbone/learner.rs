@@ -59,6 +59,20 @@ pub enum LearnerError {
         /// Of the checkpoint.
         got: usize,
     },
+    /// Checkpoints and journal are of different times, as of two backups.
+    #[error(
+        "checkpoints and journal lead to epoch {reached}, and the journal goes on with epoch {found}: the steps of epochs \
+         {reached} to {} are missing, without which the later ones would make another model. Restore the folder from a \
+         backup that has them, or put a checkpoint of epoch {found} or later into checkpoints/; or else move \
+         journal/{found:012} and what follows it away, to go on from epoch {reached} without what was accepted since",
+        found.saturating_sub(1)
+    )]
+    Gap {
+        /// The model of which can be had.
+        reached: u64,
+        /// The first later one that has a commit.
+        found: u64,
+    },
 }
 
 /// Parameters that contributors can pull.
@@ -109,6 +123,9 @@ impl<'m> From<&'m MeanOfRound> for StepBy<'m> {
 
 impl Learner {
     /// The newest checkpoint with the journal replayed over it, or a fresh model; and the open round.
+    ///
+    /// # Errors
+    /// [`LearnerError::Gap`] where steps are missing in between, unless others aggregate the run, who have them.
     pub async fn recover(
         config: &RunConfig,
         round_config: RoundConfig,
@@ -131,6 +148,15 @@ impl Learner {
             journal.take_back(epoch, &reason).await?;
             round = round_at(&round_config, epoch, journal).await?;
             break;
+        }
+        if let Some(found) = journal.first_commit_after(learner.epoch).await? {
+            let gap = LearnerError::Gap { reached: learner.epoch, found };
+            if config.aggregators.peers.is_empty() {
+                return Err(gap);
+            }
+            // They have the steps in between, and what was accepted later is carried to where they are.
+            tracing::error!(error = %gap, "the others in [aggregators] are followed over what is missing");
+            journal.leave_line(found, &gap.to_string()).await?;
         }
         round.aggregate_by(round_config.aggregation);
         learner.replay_open(&mut round, journal).await?;
@@ -429,3 +455,6 @@ pub(super) fn round_config(config: &RunConfig, n_parameters: usize) -> RoundConf
 pub(super) fn layout(config: &RunConfig, manifest: &Manifest) -> Result<ParameterLayout, ModelError> {
     ParameterLayout::of(&config.model_spec(), DataShape::of(&manifest.samples))
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use tokio::sync::watch;
 
+use crate::contributions::CaughtUp;
+
 /// Before each name.
 const PREFIX: &str = "barnraise";
 
@@ -50,6 +52,7 @@ pub struct Metrics {
     recomputed: ByReason,
     shards: Counter,
     shard_bytes: Counter,
+    caught_up: CaughtUp,
 }
 
 impl Metrics {
@@ -143,6 +146,8 @@ impl Metrics {
         let shard_bytes = Counter::default();
         registry.register("shard_bytes_sent", "Bytes of those shards", shard_bytes.clone());
         registry.register_collector(Box::new(Run(status)));
+        let caught_up = CaughtUp::default();
+        registry.register_collector(Box::new(Database(caught_up.clone())));
         Self {
             registry: Arc::new(registry),
             contributions,
@@ -162,7 +167,14 @@ impl Metrics {
             recomputed,
             shards,
             shard_bytes,
+            caught_up,
         }
+    }
+
+    /// For whoever writes what was counted into the database.
+    #[must_use]
+    pub fn caught_up(&self) -> CaughtUp {
+        self.caught_up.clone()
     }
 
     /// For the operator's page.
@@ -283,10 +295,27 @@ impl Collector for Run {
         ];
         for (name, help, value) in gauges {
             let Some(value) = value else { continue };
-            let gauge = ConstGauge::new(value);
-            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
-            gauge.encode(metric)?;
+            encode(&mut encoder, name, help, value)?;
         }
         Ok(())
     }
+}
+
+/// How far the database of contributions is behind, whenever it is asked for: it rises, too, while a question to the
+/// database hangs.
+#[derive(Debug)]
+struct Database(CaughtUp);
+
+impl Collector for Database {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help =
+            "Seconds since the database of contributions last had everything: under one while it is at hand";
+        encode(&mut encoder, "database_behind_seconds", help, self.0.last().elapsed().as_secs_f64())
+    }
+}
+
+fn encode(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
+    let gauge = ConstGauge::new(value);
+    let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+    gauge.encode(metric)
 }

@@ -370,6 +370,7 @@ async fn credit(
         Arc::clone(&work),
     )
     .await?;
+    let recording = recording.marking(metrics.caught_up());
     let crediting = Crediting::new(issuer.clone(), known, recorder, Arc::clone(&work), system_clock());
     Ok(Credit { store, issuer, work, recording, crediting })
 }

@@ -21,7 +21,7 @@ mod store;
 pub use self::answers::{BadQuery, Question};
 pub use self::crediting::Crediting;
 pub use self::receipts::{Issuer, KnownReceipts};
-pub use self::recorder::{Recorder, Recording, Refused, WorkMeter};
+pub use self::recorder::{CaughtUp, Recorder, Recording, Refused, WorkMeter};
 pub use self::reducers::ReducerMeter;
 pub use self::relays::{RelayMeter, Relayed};
 pub use self::standing::Names;

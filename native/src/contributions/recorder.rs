@@ -4,9 +4,9 @@
 //! here, behind what is written.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use barnraise_protocol::receipt::Receipt;
 use libp2p::PeerId;
@@ -53,6 +53,29 @@ impl Recorder {
     pub fn forget_before(&self, epoch: u64) {
         // Where there is no room, the next checkpoint says so again.
         let _ = self.messages.try_send(Message::ForgetBefore(epoch));
+    }
+}
+
+/// When the database last had everything. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct CaughtUp(Arc<Mutex<Instant>>);
+
+impl Default for CaughtUp {
+    /// Now: nothing waits yet.
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl CaughtUp {
+    /// When that was.
+    #[must_use]
+    pub fn last(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mark(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 }
 
@@ -128,6 +151,7 @@ pub struct Recording {
     recorded_before: u64,
     forget_before: u64,
     is_failing: bool,
+    caught_up: CaughtUp,
 }
 
 impl Recording {
@@ -165,8 +189,15 @@ impl Recording {
             recorded_before,
             forget_before: 0,
             is_failing: false,
+            caught_up: CaughtUp::default(),
         };
         Ok((recording, recorder))
+    }
+
+    /// The same, which tells others how far behind the database is.
+    #[must_use]
+    pub fn marking(self, caught_up: CaughtUp) -> Self {
+        Self { caught_up, ..self }
     }
 
     /// Writes until `stop` resolves, then what is left, once.
@@ -181,11 +212,12 @@ impl Recording {
                 _ = ticks.tick() => false,
             };
             match self.catch_up().await {
-                Ok(()) if self.is_failing => {
-                    self.is_failing = false;
-                    tracing::info!("contributions are recorded again");
+                Ok(()) => {
+                    self.caught_up.mark();
+                    if std::mem::take(&mut self.is_failing) {
+                        tracing::info!("contributions are recorded again");
+                    }
                 }
-                Ok(()) => {}
                 Err(error) if !self.is_failing => {
                     self.is_failing = true;
                     tracing::error!(%error, "contributions are not recorded; the journal keeps them meanwhile");
@@ -226,10 +258,12 @@ impl Recording {
             }
         }
         let (refused, work, relayed) = ((self.refused)(), self.work.read(), self.work.relays.read());
-        // They come in the order of their epochs. Looked at after they were taken: whatever is missing among
-        // them was noted before.
+        // They come in the order of their epochs, and before what is to be forgotten of these: a backbone that accepts
+        // nothing has everything recorded. Looked at after they were taken: whatever is missing among them was noted
+        // before.
         let is_whole = !self.missed.load(Ordering::Acquire);
-        let newest = self.taken.last().map(|receipt| receipt.epoch).filter(|_| is_whole);
+        let told = Some(self.forget_before).filter(|epoch| *epoch > self.recorded_before);
+        let newest = self.taken.last().map(|receipt| receipt.epoch).max(told).filter(|_| is_whole);
         let written = &self.refused_written;
         let more = |(reason, n): (&&'static str, &u64)| {
             let more = n.saturating_sub(written.get(reason).copied().unwrap_or_default());
@@ -285,5 +319,50 @@ impl Recording {
             tracing::info!(n_new, "contributions recorded from the journal");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::{KeyPair, UnixTime};
+
+    use super::*;
+    use crate::storage::Storage;
+
+    #[tokio::test]
+    async fn while_something_waits_for_the_database_it_does_not_count_as_caught_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (key, peer) = (KeyPair::from_seed(&[1; 32]), PeerId::random());
+        let receipt = Receipt {
+            run_id: "barn".into(),
+            peer: KeyPair::from_seed(&[2; 32]).public(),
+            reducer: key.public(),
+            contribution_id: 7,
+            epoch: 3,
+            n_samples: 64,
+            n_bytes: 1000,
+            milliseconds: 500,
+            issued_at: UnixTime(1_800_000_000),
+        };
+        // With a database that is away, and with one that is there.
+        for is_away in [true, false] {
+            let store = Store::open(folder.path(), None, "barn", peer).await.unwrap();
+            let journal = Journal::new(Storage::in_memory());
+            let issuer = Issuer::new("barn", key.clone());
+            let refused: Refused = Box::new(BTreeMap::<&'static str, u64>::new);
+            let work = Arc::new(WorkMeter::default());
+            let made = Recording::new(store.clone(), journal, issuer, 0, refused, work).await;
+            let (recording, recorder) = made.unwrap();
+            recorder.on_accepted(receipt.clone());
+            let caught_up = CaughtUp::default();
+            let begun = caught_up.last();
+            if is_away {
+                store.close().await;
+            }
+            recording.marking(caught_up.clone()).run(std::future::ready(())).await;
+            assert_eq!(caught_up.last() == begun, is_away);
+        }
     }
 }

@@ -268,17 +268,30 @@ impl Journal {
         Ok(decode_commit(&bytes, epoch).ok())
     }
 
-    /// The epochs of which there was ever anything, in their order.
-    pub async fn epochs(&self) -> Result<Vec<u64>, JournalError> {
-        let mut epochs: Vec<u64> = self.folders().await?.into_iter().map(|(epoch, _)| epoch).collect();
-        epochs.sort_unstable();
-        Ok(epochs)
+    /// The first epoch after `epoch` that has a commit; `None` where there is none.
+    pub async fn first_commit_after(&self, epoch: u64) -> Result<Option<u64>, JournalError> {
+        for (later, folder) in self.folders().await?.into_iter().filter(|(later, _)| *later > epoch) {
+            let (objects, _) = self.storage.list_level(&folder).await?;
+            if objects.iter().any(|path| path.filename() == Some(COMMIT_NAME)) {
+                return Ok(Some(later));
+            }
+        }
+        Ok(None)
     }
 
+    /// The epochs of which there was ever anything, in their order.
+    pub async fn epochs(&self) -> Result<Vec<u64>, JournalError> {
+        Ok(self.folders().await?.into_iter().map(|(epoch, _)| epoch).collect())
+    }
+
+    /// In the order of their epochs.
     async fn folders(&self) -> Result<Vec<(u64, ObjectPath)>, JournalError> {
         let (_, folders) = self.storage.list_level(&ObjectPath::from(FOLDER)).await?;
         let epoch = |folder: &ObjectPath| folder.filename()?.parse().ok();
-        Ok(folders.into_iter().filter_map(|folder| Some((epoch(&folder)?, folder))).collect())
+        let mut folders: Vec<(u64, ObjectPath)> =
+            folders.into_iter().filter_map(|folder| Some((epoch(&folder)?, folder))).collect();
+        folders.sort_unstable_by_key(|(epoch, _)| *epoch);
+        Ok(folders)
     }
 
     /// The contributions stored for an epoch; damaged ones are moved to `journal/corrupt/`.
@@ -327,7 +340,8 @@ impl Journal {
     /// Takes the steps of `epoch` and later out of the way: another line of models is followed from there on. What was
     /// accepted stays.
     pub async fn leave_line(&self, epoch: u64, reason: &str) -> Result<(), JournalError> {
-        for (of, _) in self.folders().await?.into_iter().filter(|(of, _)| *of >= epoch) {
+        // The newest first: a crash in between leaves no step without the one before.
+        for (of, _) in self.folders().await?.into_iter().rev().filter(|(of, _)| *of >= epoch) {
             for name in [COMMIT_NAME, MEAN_NAME] {
                 let path = path_of(of, name);
                 if self.read(&path).await?.is_some() {

@@ -1,8 +1,13 @@
 //! When things break: the backbone dies, or was never there.
 
-use anyhow::{Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use barnraise_protocol::api::DeviceCount;
+use barnraise_protocol::contribute::DeviceKind;
 use barnraise_tests::browser::{Graphics, Tab};
 
+use super::looks::Looks;
 use super::village::{QUICK, SOON, contributor, ensure_counted, stop, turn, world};
 
 #[tokio::test]
@@ -56,6 +61,54 @@ async fn a_page_without_its_backbone_says_so_and_recovers() -> Result<()> {
     tab.until("value('accepted') >= 1", SOON).await?;
     ensure!(tab.read("element('main').dataset.stale === 'false' && element('stale').hidden").await? == true);
     Ok(())
+}
+
+#[tokio::test]
+async fn a_tab_goes_on_with_another_backbone_when_its_own_was_killed() -> Result<()> {
+    let _turn = turn().await;
+    let mut looks = Looks::begin().await?;
+    let (mut one, mut another) = (world(QUICK)?, world(QUICK)?);
+    let own_id = one.command(&["id"]).await?.trim().to_owned();
+    let another_id = another.command(&["id"]).await?.trim().to_owned();
+    one.aggregate_with(&[format!("/p2p/{another_id}")])?;
+    let own = one.backbone().await?;
+    another.aggregate_with(&[own.tcp()?.to_string()])?;
+    let other = another.backbone().await?;
+    one.aggregate_with(&[other.tcp()?.to_string()])?;
+    // With the first words of this link it says where it is, which the tab is then told as it joins.
+    let link = format!("averages with this aggregator peer={own_id}");
+    let linked = async {
+        while !other.log()?.contains(&link) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(SOON, linked).await.context("the backbones have no link")??;
+    let tab = contributor(&own, "another-backbone", Graphics::NoAdapter, "device=cpu").await?;
+    tab.until("value('accepted') >= 3 && value('epoch') >= 1", SOON).await?;
+    own.kill().await?;
+    tab.until("doing() === 'reconnecting'", SOON).await?;
+
+    // Whoever it was trained with is dead: what is accepted from here on is accepted by the other one.
+    let accepted = tab.number("accepted").await?;
+    tab.until(&format!("value('accepted') >= {accepted} + 3 && doing() === 'training'"), SOON).await?;
+    let status = other.status().await?;
+    let is_tab = |count: &DeviceCount| count.device == DeviceKind::BrowserCpu && count.n_contributors == 1;
+    ensure!(status.devices.iter().any(is_tab), "it contributes elsewhere: {:?}", status.devices);
+    let epoch = status.progress.epoch;
+    tab.until(&format!("value('epoch') >= {epoch} + 2"), SOON).await?;
+    // Nobody is frightened: what is shown is true of now, and what is not says so.
+    let calm = "element('live').dataset.state === 'live' && element('main').dataset.stale === 'false' \
+                && text('stale').includes('goes on with the run') && element('notice').hidden";
+    tab.until(calm, SOON).await?;
+    looks.at(&tab, "another-backbone").await?;
+
+    // Its own one is back, and the page is whole again; the tab may stay where it is.
+    let _own = one.backbone().await?;
+    tab.until("element('stale').hidden && element('live').dataset.state === 'live'", SOON).await?;
+    let accepted = tab.number("accepted").await?;
+    tab.until(&format!("value('accepted') > {accepted}"), SOON).await?;
+    looks.end()
 }
 
 /// Takes pictures and makes sure that nobody has to scroll sideways.

@@ -82,7 +82,7 @@ pub(super) async fn wait_for_log(backbone: &Backbone, words: &str) {
     assert!(waited.is_ok(), "`{words}` is not in the log: {}", backbone.log().unwrap());
 }
 
-async fn state(backbone: &Backbone) -> State {
+pub(super) async fn state(backbone: &Backbone) -> State {
     let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
     let run = client.describe().await.unwrap();
     client.state(&run).await.unwrap()

@@ -7,6 +7,7 @@ mod aggregators;
 mod compression;
 mod credits;
 mod dht;
+mod donor;
 mod equivalence;
 mod groups;
 mod liar;

@@ -4,6 +4,7 @@
 //! The driver feeds one [`Event`] at a time and carries out the [`Action`]s that come back; the
 //! view is drawn from the fields.
 
+mod away;
 mod endurance;
 mod events;
 mod giving;
@@ -313,11 +314,6 @@ impl Page {
     /// Whether this browser can take part at all.
     pub(crate) fn is_supported(&self) -> bool {
         self.capabilities.secure
-    }
-
-    /// Whether the numbers of the run are those of a while ago.
-    pub(crate) fn is_stale(&self) -> bool {
-        matches!(self.backbone, Backbone::Lost { .. }) && self.heard_at_ms.is_some()
     }
 
     /// Whether the visitor wants to know how well the device computes.

@@ -1,6 +1,6 @@
 //! The model that others have: asked for when this peer fell behind, given when another did.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use barnraise_protocol::ConversationError;
@@ -58,10 +58,12 @@ enum DonorError {
     ShuttingDown,
 }
 
-/// Gets the model of one of `from`, from the next one where one leaves in the middle.
+/// Gets the model of one of `from`, from the next one where one leaves in the middle. Where that was the last one, or
+/// the only one that was known to have the model yet, the next attempt goes on with what came.
 pub(super) async fn follow(shared: Shared, model: ModelVersion, from: Vec<PeerKey>, n_parameters: usize) {
     let mut model = model;
-    let mut partial = None;
+    // One attempt at a time is under way.
+    let mut partial = shared.cut.lock().unwrap_or_else(PoisonError::into_inner).take();
     let mut failed = Vec::new();
     let mut followed = Err(FollowError::Nobody(String::new()));
     for donor in from {
@@ -79,6 +81,7 @@ pub(super) async fn follow(shared: Shared, model: ModelVersion, from: Vec<PeerKe
     }
     if let Err(FollowError::Nobody(reasons)) = &mut followed {
         *reasons = failed.join("; ");
+        *shared.cut.lock().unwrap_or_else(PoisonError::into_inner) = partial;
     }
     let me = shared.me();
     shared.tell_core(me, Heard::Followed(followed)).await;
@@ -104,6 +107,9 @@ async fn follow_one(
             Fetched::UpToDate => return Ok(()),
             Fetched::Unknown(reason) => {
                 let is_shared = checkpoints.next().ok_or(DonorError::Refused(reason))?;
+                if let Some(n_bytes) = partial.as_ref().map(Partial::n_bytes) {
+                    tracing::info!(from = %peer, n_bytes, "asks for the rest of a checkpoint");
+                }
                 let max = VALUES_PER_PARAMETER * 4 * n_parameters as u64 + HEADER_BYTES_MAX;
                 let bytes = model::fetch_checkpoint(&mut stream, is_shared, max, partial).await?;
                 let checkpoint = decode(bytes, n_parameters).await?;

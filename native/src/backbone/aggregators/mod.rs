@@ -12,10 +12,11 @@ mod reducers;
 mod speed;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use barnraise_averaging::{AverageError, Averaged, CheckError, GridError, Hub, LowRankError};
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::matchmaking::{Hello, MEMBERS_MAX, ModelVersion, Proposal, Reducer, Standing};
 use barnraise_protocol::model::StepHeader;
 use barnraise_protocol::run::RunDescription;
@@ -111,6 +112,9 @@ struct Shared {
     links: Links,
     reducers: Reducers,
     speed: SpeedMeter,
+    /// What came of a checkpoint whose donor left, until this peer has caught up: whoever is asked next, now or later,
+    /// gives the rest.
+    cut: Arc<Mutex<Option<Partial>>>,
 }
 
 /// What is stored, for others to ask for.
@@ -161,6 +165,7 @@ impl Aggregators {
             links: Links::default(),
             reducers,
             speed,
+            cut: Arc::default(),
         };
         let members = others.len() * STREAMS_PER_PEER;
         let places = Arc::new(Places::new(members, STREAMS_PER_PEER));

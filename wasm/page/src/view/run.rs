@@ -8,6 +8,10 @@ use crate::dom::{DomError, Field, by_id, clock_time, document, set_attribute};
 use crate::format;
 use crate::state::{Backbone, Page};
 
+/// While the tab is with another backbone, which says how the run stands and nothing more.
+const WITHOUT_SERVER: &str = "The server of this page is away. This tab goes on with the run; curves and the list of \
+                              who gave wait for the server.";
+
 pub(crate) struct RunView {
     main: Element,
     stale: Field,
@@ -41,6 +45,8 @@ impl RunView {
         let (state, text) = match page.backbone {
             Backbone::Asking => ("asking", "Connecting"),
             Backbone::Live => ("live", "Live"),
+            // The tab hears of the run all the same.
+            Backbone::Lost { .. } if page.goes_on_without_server() => ("live", "Live"),
             Backbone::Lost { .. } => ("lost", "No connection"),
         };
         set_attribute(self.live.element(), "data-state", state);
@@ -80,7 +86,10 @@ impl RunView {
     fn draw_age(&mut self, page: &Page) {
         let heard_at_ms = page.heard_at_ms.filter(|_| page.is_stale());
         set_attribute(&self.main, "data-stale", if heard_at_ms.is_some() { "true" } else { "false" });
-        let text = heard_at_ms.map(|at| format!("As of {}: the backbone is away.", clock_time(at)));
+        let text = match heard_at_ms {
+            Some(at) => Some(format!("As of {}: the backbone is away.", clock_time(at))),
+            None => page.goes_on_without_server().then(|| WITHOUT_SERVER.to_owned()),
+        };
         self.stale.set_optional(text.as_deref());
     }
 }
