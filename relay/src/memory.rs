@@ -28,6 +28,23 @@ impl Crowd {
     }
 }
 
+/// Freed memory at the end of the heap that is kept for what comes next.
+const KEPT_BYTES: i32 = 16 * 1024 * 1024;
+/// What is larger is got from the system, and given back to it, each time.
+const LARGE_BYTES: i32 = 1024 * 1024;
+
+/// Has the allocator keep a little of what is freed. By itself glibc gives the end of the heap back whenever 128 KiB of
+/// it are free, which chunks of bulk bytes do all the time, and each comes back as pages that the system clears.
+pub(crate) fn keep_a_little() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    for (what, n_bytes) in [(libc::M_TRIM_THRESHOLD, KEPT_BYTES), (libc::M_MMAP_THRESHOLD, LARGE_BYTES)] {
+        // SAFETY: mallopt(3) takes two numbers, and may be called from any thread.
+        #[expect(unsafe_code, reason = "glibc has no other way to be told")]
+        let is_taken = unsafe { libc::mallopt(what, n_bytes) } == 1;
+        tracing::trace!(is_taken, n_bytes, "what the allocator keeps");
+    }
+}
+
 /// Gives freed memory back to the system, where its allocator can be told to. Takes milliseconds: not for a task
 /// that others wait for.
 pub(crate) fn give_back() {

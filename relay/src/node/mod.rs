@@ -78,6 +78,7 @@ impl Node {
     /// # Errors
     /// An address that cannot be listened on is named. Nothing stays running after an error.
     pub async fn start(keypair: Keypair, config: NodeConfig) -> Result<Self, NodeError> {
+        crate::memory::keep_a_little();
         let certificates = open_certificates(&config).await?;
         let rotation = certificates.as_ref().map(|of_node| of_node.webtransport.spawn_rotation());
         let registry = Registry::default();

@@ -16,7 +16,6 @@ use std::time::Duration;
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::average::MemberSet;
 use barnraise_protocol::codec::CodecError;
-use barnraise_swarm::PeerKey;
 use barnraise_swarm::averaging::check::as_travelled;
 use barnraise_swarm::averaging::{Brought, Group, Line, Member, n_samples};
 use futures::io::{AsyncRead, AsyncWrite};

@@ -60,6 +60,8 @@ struct State<S> {
     parked: Vec<(GroupId, oneshot::Sender<()>)>,
     /// The newest first.
     over: VecDeque<Over>,
+    /// Memory of a vector of the last round, for the next one.
+    spare: Vec<f32>,
 }
 
 /// Where the streams of the conversation `average` arrive.
@@ -71,7 +73,12 @@ pub struct Hub<S> {
 impl<S> Default for Hub<S> {
     fn default() -> Self {
         Self {
-            state: Mutex::new(State { rounds: HashMap::new(), parked: Vec::new(), over: VecDeque::new() }),
+            state: Mutex::new(State {
+                rounds: HashMap::new(),
+                parked: Vec::new(),
+                over: VecDeque::new(),
+                spare: Vec::new(),
+            }),
         }
     }
 }
@@ -118,17 +125,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Hub<S> {
     ) -> Result<Arc<Averaged>, AverageError> {
         let id = group.id();
         let (opened, mut streams) = mpsc::channel(2 * group.members().len());
-        {
+        let mut spare = {
             let mut state = self.state();
             if state.rounds.contains_key(&id) {
                 return Err(AverageError::Twice);
             }
             state.rounds.insert(id, opened);
             state.wake(id);
-        }
+            state.take_spare(group.n_values())
+        };
         // Whatever ends this, the next round may begin.
         let _registered = Registered { hub: self, id };
-        let result = Arc::new(average(platform, config, group, me, values, &mut streams).await?);
+        let averaged = average(platform, config, group, me, values, &mut spare, &mut streams).await;
+        self.state().keep_spare(spare);
+        let result = Arc::new(averaged?);
         let me = group.position(me).ok_or(AverageError::NotAMember)?;
         let over = Over { group: Arc::clone(group), me, result: Arc::clone(&result) };
         self.state().keep(id, over);
@@ -201,6 +211,19 @@ impl<S> State<S> {
         self.over.truncate(RESULTS_MAX - 1);
         self.over.push_front(over);
         self.wake(id);
+    }
+
+    /// Memory for so many values, if it is not far too much for them.
+    fn take_spare(&mut self, n_values: usize) -> Vec<f32> {
+        let fits = (n_values..=2 * n_values).contains(&self.spare.capacity());
+        if fits { std::mem::take(&mut self.spare) } else { Vec::new() }
+    }
+
+    /// Of two vectors the larger one is kept: rounds of a few values come between those of a model.
+    fn keep_spare(&mut self, spare: Vec<f32>) {
+        if spare.capacity() > self.spare.capacity() {
+            self.spare = spare;
+        }
     }
 
     fn wake(&mut self, group: GroupId) {

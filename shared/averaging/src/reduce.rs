@@ -218,7 +218,7 @@ struct Members<'r, 'p, P: Platform> {
     part: usize,
     window_chunks: u32,
     buffers: &'r Buffers,
-    /// What was sent so far, for those who join late.
+    /// What was sent so far, for those who join late; nothing once all have joined.
     sent: Vec<Outgoing>,
     queues: BTreeMap<usize, mpsc::Sender<Outgoing>>,
     links: SelectAll<Link<'r>>,
@@ -255,6 +255,9 @@ impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
                 let _ = queue.try_send(outgoing.clone());
             }
             self.queues.insert(member, queue);
+            if self.have_all_joined() {
+                self.sent = Vec::new();
+            }
             let n_values = if n_samples > 0 { n_values } else { 0 };
             let reading = read(round, reader, n_values, self.buffers);
             (Box::pin(reading), Box::pin(write(round, writer, queued, self.window_chunks)))
@@ -269,7 +272,14 @@ impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
     fn send(&mut self, outgoing: Outgoing) {
         // Who is gone has no queue's end any more.
         self.queues.values_mut().for_each(|queue| drop(queue.try_send(outgoing.clone())));
-        self.sent.push(outgoing);
+        if !self.have_all_joined() {
+            self.sent.push(outgoing);
+        }
+    }
+
+    /// Whether nobody else may want the part.
+    fn have_all_joined(&self) -> bool {
+        self.queues.len() + 1 == self.round.group.members().len()
     }
 
     /// Sees to it that all who joined get the rest of the average.

@@ -255,7 +255,8 @@ impl<P: Platform> Round<'_, P> {
 }
 
 /// Averages `values`, `[n_values]` and finite, with the other members of `group`; `brought` says what is behind them, where
-/// that is not only this member's own. `streams` are those that others open for this round.
+/// that is not only this member's own. `streams` are those that others open for this round. The average takes the memory
+/// of `spare`, which gets that of the values: a vector that is new each round costs as much as encrypting it.
 ///
 /// # Errors
 /// Where nothing was averaged, whatever the reason, and where the arguments contradict one another.
@@ -265,6 +266,7 @@ pub(crate) async fn average<P: Platform>(
     group: &Group,
     me: &PeerKey,
     (values, brought): (Vec<f32>, Option<Brought>),
+    spare: &mut Vec<f32>,
     streams: &mut mpsc::Receiver<Opened<P::Stream>>,
 ) -> Result<Averaged, AverageError> {
     config.check()?;
@@ -276,7 +278,12 @@ pub(crate) async fn average<P: Platform>(
     if let Some(index) = values.iter().position(|value| !value.is_finite()) {
         return Err(AverageError::NotFinite(index));
     }
-    let mut means = values.clone();
+    let mut means = std::mem::take(spare);
+    if means.capacity() < values.len() {
+        means = vec![0.0; values.len()];
+    }
+    // What was there is written over, by means or by this member's own values.
+    means.resize(values.len(), 0.0);
     let round = Round {
         platform,
         config,
@@ -296,6 +303,7 @@ pub(crate) async fn average<P: Platform>(
         n_bytes_sent: round.n_bytes_sent.into_inner(),
         n_bytes_received: round.n_bytes_received.into_inner(),
     };
+    *spare = round.values;
     check_averaged(group, averaged)
 }
 
@@ -356,8 +364,7 @@ async fn all_parts<P: Platform>(
     drop(tasks);
     let late = || PartOutcome::NotAveraged { why: "the deadline of the round passed".to_owned() };
     let outcomes: Vec<_> = outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(late)).collect();
-    for (part, _) in
-        outcomes.iter().enumerate().filter(|(_, of)| matches!(of, PartOutcome::NotAveraged { .. }))
+    for (part, _) in outcomes.iter().enumerate().filter(|(_, of)| !matches!(of, PartOutcome::Averaged { .. }))
     {
         let range = round.group.part(part);
         means[range.clone()].copy_from_slice(&round.values[range]);

@@ -139,7 +139,7 @@ fn who_stalls_loses_its_own_share_only() {
     let n_values = CHUNK_VALUES + 1;
     let mut reduction = reduction(n_values, 4, &[1, 1, 2]);
     for member in 0..3 {
-        reduction.on_chunk(secs(1), member, 0, &vec![member as f32; CHUNK_VALUES]).unwrap();
+        reduction.on_chunk(secs(1), member, 0, vec![member as f32; CHUNK_VALUES]).unwrap();
     }
     assert_eq!(reduction.next_deadline(), None, "nobody is ahead, nobody is late");
     reduction.on_chunk(secs(10), 0, 1, &[0.0]).unwrap();
@@ -172,7 +172,7 @@ fn lateness_adds_up_over_chunks() {
 #[test]
 fn without_anybody_left_it_fails() {
     let mut reduction = reduction(2 * CHUNK_VALUES, 8, &[1, 1]);
-    reduction.on_chunk(secs(0), 0, 0, &vec![1.0; CHUNK_VALUES]).unwrap();
+    reduction.on_chunk(secs(0), 0, 0, vec![1.0; CHUNK_VALUES]).unwrap();
     reduction.on_lost(secs(1), 0);
     assert_eq!(reduction.state(), ReductionState::Going);
     reduction.on_lost(secs(1), 1);

@@ -290,7 +290,7 @@ impl World {
             }
             let fails = together.len() < 2 || self.below(100) < self.failures as usize as u64;
             if fails {
-                let until = if nonce % 2 == 0 { Moment::ZERO } else { self.now + at(2000) };
+                let until = if nonce.is_multiple_of(2) { Moment::ZERO } else { self.now + at(2000) };
                 self.peers[of].matchmaking.on_not_whole(self.now, until);
                 self.drive(of);
             } else {
