@@ -22,7 +22,7 @@ type Outcomes = Rc<RefCell<Vec<Option<Outcome>>>>;
 
 /// Two members and one that helps; each averages a third of several chunks.
 fn group(codec: TensorCodec) -> Arc<Group> {
-    let n_reduced = 3 * CHUNK_VALUES as u64;
+    let n_reduced = 12 * CHUNK_VALUES as u64;
     let member = |peer: usize| Member {
         peer: key(peer),
         n_samples: [3, 5, 0][peer],

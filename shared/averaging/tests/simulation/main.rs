@@ -172,7 +172,7 @@ fn a_member_without_samples_that_wants_nothing_only_averages() {
 
 #[test]
 fn who_stalls_costs_its_own_share_only() {
-    let n = 6 * CHUNK_VALUES;
+    let n = 24 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (2, 0)], TensorCodec::F32);
     let mut world = World::new(3);
     start(&world, &group);
@@ -195,7 +195,7 @@ fn who_stalls_costs_its_own_share_only() {
 
 #[test]
 fn a_slow_member_is_waited_for_within_the_patience() {
-    let n = 4 * CHUNK_VALUES;
+    let n = 16 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (1, 0)], TensorCodec::F32);
     let mut world = World::new(3);
     // A MiB for each part: 8 seconds.
@@ -208,7 +208,7 @@ fn a_slow_member_is_waited_for_within_the_patience() {
 
 #[test]
 fn one_too_slow_to_be_counted_gets_the_average_all_the_same() {
-    let n = 4 * CHUNK_VALUES;
+    let n = 16 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (1, 0)], TensorCodec::F32);
     let mut world = World::new(3);
     world.set_speed(2, 40 * 1024);
@@ -221,7 +221,7 @@ fn one_too_slow_to_be_counted_gets_the_average_all_the_same() {
 
 #[test]
 fn a_reducer_that_is_killed_costs_one_retry_of_its_part() {
-    let n = 6 * CHUNK_VALUES;
+    let n = 24 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (2, n), (1, 0)], TensorCodec::F32);
     let mut world = World::new(4);
     start(&world, &group);
@@ -238,7 +238,7 @@ fn a_reducer_that_is_killed_costs_one_retry_of_its_part() {
 
 #[test]
 fn a_reducer_that_goes_silent_costs_one_retry_of_its_part() {
-    let n = 6 * CHUNK_VALUES;
+    let n = 24 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (2, n)], TensorCodec::F32);
     let mut world = World::new(3);
     start(&world, &group);
@@ -251,7 +251,7 @@ fn a_reducer_that_goes_silent_costs_one_retry_of_its_part() {
 
 #[test]
 fn who_missed_a_part_gets_it_from_the_one_that_stands_by() {
-    let n = CHUNK_VALUES;
+    let n = 4 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (2, 0)], TensorCodec::F32);
     let mut world = World::new(3);
     // The third gets its averages slowly from the first, which dies when the second has all of its part.
@@ -273,7 +273,7 @@ fn who_missed_a_part_gets_it_from_the_one_that_stands_by() {
 /// asked for it while it is still busy giving its own, slowly.
 #[test]
 fn a_link_that_fails_costs_no_part() {
-    let n = 6 * CHUNK_VALUES;
+    let n = 24 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (2, 0)], TensorCodec::F32);
     let mut world = World::new(3);
     world.set_speed(1, 40 * 1024);
