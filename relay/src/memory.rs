@@ -28,21 +28,17 @@ impl Crowd {
     }
 }
 
-/// Freed memory at the end of the heap that is kept for what comes next.
-const KEPT_BYTES: i32 = 16 * 1024 * 1024;
-/// What is larger is got from the system, and given back to it, each time.
-const LARGE_BYTES: i32 = 1024 * 1024;
+/// Half of what is kept.
+const SHOWN_BYTES: usize = 8 * 1024 * 1024;
 
 /// Has the allocator keep a little of what is freed. By itself glibc gives the end of the heap back whenever 128 KiB of
 /// it are free, which chunks of bulk bytes do all the time, and each comes back as pages that the system clears.
+///
+/// Of a large piece that it sees freed glibc learns to keep twice as much, and goes on to learn from larger ones
+/// (mallopt(3), `M_MMAP_THRESHOLD`). To be told a number ends that: whatever is above it then comes as fresh pages each
+/// time, which makes a pass over a vector of megabytes on the processor ten times as long.
 pub(crate) fn keep_a_little() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    for (what, n_bytes) in [(libc::M_TRIM_THRESHOLD, KEPT_BYTES), (libc::M_MMAP_THRESHOLD, LARGE_BYTES)] {
-        // SAFETY: mallopt(3) takes two numbers, and may be called from any thread.
-        #[expect(unsafe_code, reason = "glibc has no other way to be told")]
-        let is_taken = unsafe { libc::mallopt(what, n_bytes) } == 1;
-        tracing::trace!(is_taken, n_bytes, "what the allocator keeps");
-    }
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(SHOWN_BYTES)));
 }
 
 /// Gives freed memory back to the system, where its allocator can be told to. Takes milliseconds: not for a task
@@ -69,5 +65,32 @@ mod tests {
         assert_eq!(halvings, [150, 75, 37]);
         // A few come and go.
         assert!([20, 3, 40, 0].iter().all(|&n| !crowd.has_halved(n)));
+    }
+
+    /// Pages that the system gave this thread so far.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn n_pages() -> u64 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        // A thread's name may have spaces in it.
+        let (_, behind_name) = stat.rsplit_once(')').unwrap();
+        behind_name.split_whitespace().nth(7).unwrap().parse().unwrap()
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn chunks_and_vectors_do_not_come_as_fresh_pages_each_time() {
+        keep_a_little();
+        // 4 MiB in pieces, and in one.
+        for piece_bytes in [64 * 1024, 4 * 1024 * 1024] {
+            let before = n_pages();
+            for _ in 0..20 {
+                let pieces: Vec<Vec<u8>> =
+                    (0..4 * 1024 * 1024 / piece_bytes).map(|_| vec![1; piece_bytes]).collect();
+                drop(std::hint::black_box(pieces));
+            }
+            let n_pages = n_pages() - before;
+            // The first time they may.
+            assert!(n_pages < 5 * 1024, "{n_pages} pages for pieces of {piece_bytes} bytes");
+        }
     }
 }

@@ -331,7 +331,7 @@ impl Helping {
         let part = group.position(&me).ok_or(RoundError::Role)?;
         // It has no values of its own.
         let values = vec![0.0; group.n_values()];
-        let measuring = self.shared.speed.begin(&config, &group, &me);
+        let measuring = self.shared.speed.begin(&config, [&group], &me);
         let averaged = self.hub.average(&self.platform, &config, &Arc::new(group), &me, values).await?;
         measuring.end(matches!(averaged.parts.get(part), Some(PartOutcome::Averaged { .. })));
         match averaged.parts.get(part) {

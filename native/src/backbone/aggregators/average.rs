@@ -130,7 +130,7 @@ pub(super) async fn average(
     values: Vec<f32>,
 ) {
     let config = shared.config.averaging();
-    let measuring = shared.speed.begin(&config, &group, &me);
+    let measuring = shared.speed.begin(&config, [&*group], &me);
     let averaged = if proposal.reducers.is_empty() {
         let averaged = shared.hub.average(&shared.platform, &config, &group, &me, values).await;
         averaged.map_err(AveragingError::from)

@@ -156,7 +156,10 @@ pub(super) async fn average(
     let config = shared.config.averaging();
     let OwnGrid { members, me: position, lines, codec } = &grid;
     let rounds = GridRounds { members, me: *position, lines, codec: *codec };
+    let groups = lines.iter().filter_map(|line| line.group.as_deref());
+    let measuring = shared.speed.begin(&config, groups, &me);
     let averaged = rounds.average((&*shared.hub, &shared.platform, &config), values).await;
+    measuring.end(averaged.is_ok());
     let averaged = averaged.map(Arc::new).map_err(AveragingError::from);
     shared.tell_core(me, Heard::Averaged(proposal, averaged)).await;
 }

@@ -72,7 +72,7 @@ pub(super) async fn average(
     mean: Vec<f32>,
     how: ByFactors,
 ) {
-    let measuring = shared.speed.begin(&shared.config.averaging(), &group, &me);
+    let measuring = shared.speed.begin(&shared.config.averaging(), [&group], &me);
     let averaged = how.average(&shared, &proposal, &group, &me, mean).await.map(Arc::new);
     measuring.end(averaged.as_ref().is_ok_and(|averaged| averaged.is_complete()));
     shared.tell_core(me, Heard::Averaged(proposal, averaged)).await;

@@ -56,9 +56,19 @@ impl SpeedMeter {
         self.bandwidth().measured(self.now())
     }
 
-    /// An averaging of `group` begins.
-    pub(crate) fn begin(&self, config: &Config, group: &Group, me: &PeerKey) -> Measuring {
-        let in_flight = in_flight(config, group, me);
+    /// An averaging begins: of one group, or of several one after the other, of the first of which there may be something
+    /// in buffers while the last one averages.
+    pub(crate) fn begin<'g>(
+        &self,
+        config: &Config,
+        groups: impl IntoIterator<Item = &'g Group>,
+        me: &PeerKey,
+    ) -> Measuring {
+        let of_each = groups.into_iter().map(|group| in_flight(config, group, me));
+        let in_flight = of_each.fold(Bytes::default(), |all, of| Bytes {
+            sent: all.sent.saturating_add(of.sent),
+            received: all.received.saturating_add(of.received),
+        });
         self.bandwidth().on_begin(self.now(), in_flight);
         Measuring { meter: self.clone(), in_flight, has_succeeded: false }
     }
@@ -109,25 +119,36 @@ mod tests {
     use std::time::Duration;
 
     use barnraise_protocol::TensorCodec;
+    use barnraise_protocol::average::CHUNK_VALUES;
     use barnraise_swarm::averaging::Member;
     use bytesize::ByteSize;
 
     use super::*;
 
+    fn me() -> PeerKey {
+        PeerKey(vec![1])
+    }
+
+    /// Of this machine and another one, who average so many values each.
+    fn group(n_reduced: u64) -> Group {
+        let member = |peer: &PeerKey| Member { peer: peer.clone(), n_samples: 1, receives: true, n_reduced };
+        let members = [&me(), &PeerKey(vec![2])].map(member).into();
+        Group::new(b"round", members, 2 * n_reduced as usize, TensorCodec::F32).unwrap()
+    }
+
     /// A second in which four megabytes move each way.
     fn average(meter: &SpeedMeter) -> Measuring {
-        let me = PeerKey(vec![1]);
-        let member =
-            |peer: &PeerKey| Member { peer: peer.clone(), n_samples: 1, receives: true, n_reduced: 10 };
-        let members = [&me, &PeerKey(vec![2])].map(member).into();
-        let group = Group::new(b"round", members, 20, TensorCodec::F32).unwrap();
-        let measuring = meter.begin(&Config::default(), &group, &me);
+        let measuring = meter.begin(&Config::default(), [&group(10)], &me());
+        move_in_a_second(meter);
+        measuring
+    }
+
+    fn move_in_a_second(meter: &SpeedMeter) {
         let began = meter.now();
         for piece in 0..40 {
             let at = began + Duration::from_millis(25) * piece;
             meter.bandwidth().on_moved(at, Bytes { sent: 100_000, received: 100_000 });
         }
-        measuring
     }
 
     #[test]
@@ -144,5 +165,19 @@ mod tests {
         let meter = SpeedMeter::new(LinkSpeed::Fixed(ByteSize(5)), LinkSpeed::Auto);
         average(&meter).end(true);
         assert_eq!(meter.speeds(), Speeds { download: 5, upload: 4_000_000 });
+    }
+
+    #[test]
+    fn what_a_grid_moves_is_measured_without_what_buffers_have_of_each_round() {
+        let meter = SpeedMeter::new(LinkSpeed::Auto, LinkSpeed::Auto);
+        let chunks = |n_chunks: u64| n_chunks * CHUNK_VALUES as u64;
+        let groups = [group(chunks(4)), group(chunks(2))];
+        let measuring = meter.begin(&Config::default(), &groups, &me());
+        // Values of the other one's part, and means of the own one: all fit into a window.
+        assert_eq!(measuring.in_flight.sent, 2 * 4 * chunks(4 + 2));
+        move_in_a_second(&meter);
+        measuring.end(true);
+        let sent = meter.measured().sent.unwrap();
+        assert!((3_000_000..4_000_000).contains(&sent), "{sent}");
     }
 }
