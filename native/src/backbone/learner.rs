@@ -64,7 +64,8 @@ pub enum LearnerError {
         "checkpoints and journal lead to epoch {reached}, and the journal goes on with epoch {found}: the steps of epochs \
          {reached} to {} are missing, without which the later ones would make another model. Restore the folder from a \
          backup that has them, or put a checkpoint of epoch {found} or later into checkpoints/; or else move \
-         journal/{found:012} and what follows it away, to go on from epoch {reached} without what was accepted since",
+         journal/{found:012} and what follows it away, to go on from epoch {reached}, or where others have got to that \
+         aggregate the run, without what was accepted since",
         found.saturating_sub(1)
     )]
     Gap {
@@ -125,7 +126,7 @@ impl Learner {
     /// The newest checkpoint with the journal replayed over it, or a fresh model; and the open round.
     ///
     /// # Errors
-    /// [`LearnerError::Gap`] where steps are missing in between, unless others aggregate the run, who have them.
+    /// [`LearnerError::Gap`] where steps are missing in between.
     pub async fn recover(
         config: &RunConfig,
         round_config: RoundConfig,
@@ -150,13 +151,7 @@ impl Learner {
             break;
         }
         if let Some(found) = journal.first_commit_after(learner.epoch).await? {
-            let gap = LearnerError::Gap { reached: learner.epoch, found };
-            if config.aggregators.peers.is_empty() {
-                return Err(gap);
-            }
-            // They have the steps in between, and what was accepted later is carried to where they are.
-            tracing::error!(error = %gap, "the others in [aggregators] are followed over what is missing");
-            journal.leave_line(found, &gap.to_string()).await?;
+            return Err(LearnerError::Gap { reached: learner.epoch, found });
         }
         round.aggregate_by(round_config.aggregation);
         learner.replay_open(&mut round, journal).await?;

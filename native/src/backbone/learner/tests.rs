@@ -115,18 +115,3 @@ async fn the_missing_steps_put_back_or_the_later_ones_taken_away_close_the_gap()
     }
     assert_eq!(taken_away.recover().await.unwrap().checkpoint().unwrap(), checkpoint_of(2).await);
 }
-
-/// Others that aggregate the run have what is missing: this one follows them, and what it accepted later is carried.
-#[tokio::test]
-async fn where_others_have_the_steps_a_gap_is_followed_over_and_its_far_side_never_replayed() {
-    let mut run = Run::new().with_steps(0..2).await.with_steps(4..6).await;
-    run.config.aggregators.peers.push("/ip4/127.0.0.1/tcp/1".parse().unwrap());
-    for _ in 0..2 {
-        assert_eq!(run.recover().await.unwrap().checkpoint().unwrap(), checkpoint_of(2).await);
-    }
-    assert_eq!(run.journal.commits(4).await.unwrap(), []);
-    assert_eq!(run.journal.entries(5).await.unwrap().entries.len(), 1, "what was accepted stays");
-    // Steps that are made meanwhile do not meet those of another line.
-    let run = run.with_steps(2..4).await;
-    assert_eq!(run.recover().await.unwrap().checkpoint().unwrap(), checkpoint_of(4).await);
-}
