@@ -50,7 +50,7 @@ pub(super) fn fleets(folder: &Path) -> Result<()> {
     let (names, papers): (Vec<&str>, Vec<&str>) = FLEETS.into_iter().unzip();
     let (measured, finer) = (rates(JOB)?, rates(JOB.finer())?);
     let mean = |rates: &[f64; SHIFTS]| rates.iter().sum::<f64>() / SHIFTS as f64;
-    let heading = ["Fleet", "steps/h", "of high bandwidth", "in chunks of 16 Ki values", "paper"];
+    let heading = ["Fleet", "steps/h", "of high bandwidth", "in chunks of 4 Ki values", "paper"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     let mut drawn: Vec<Line> = Vec::new();
     for (index, name) in names.into_iter().enumerate() {
@@ -100,7 +100,7 @@ pub(super) fn scaling(folder: &Path) -> Result<()> {
         "equal parts, s",
         "our plan, s",
         "times as fast",
-        "our plan in chunks of 16 Ki values, s",
+        "our plan in chunks of 4 Ki values, s",
     ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     let mut drawn: Vec<Bars> =

@@ -135,7 +135,7 @@ pub(super) fn run(folder: &Path) -> Result<()> {
     let heading = [
         "Setup",
         "at best, s",
-        "in chunks of 16 Ki values, s",
+        "in chunks of 4 Ki values, s",
         "links shared equally: AR, s",
         "PS, s",
         "ours, s",
