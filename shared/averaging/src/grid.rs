@@ -5,7 +5,8 @@
 //! of all is the same without it; from the second round on everybody in the peer's group must have been there with all
 //! that it should have. Only a whole result is one: peers with other means of the same gradients would have other models.
 //! Whoever does not get there hears of it in the round in which it happens, goes on to average its parts for the others,
-//! and brings them nothing.
+//! and brings them nothing. (A first round whose reducer dies or is cut off between one member and the next may leave two
+//! that are whole and differ, as one group may; of their models the one with more samples behind it is followed.)
 //!
 //! The values go through the codec before the first round, so that in no group a reducer's own are other ones than those
 //! that travelled.

@@ -1,4 +1,5 @@
-//! Means in a grid of groups: all have the same one to the last bit, and whoever has another one knows it.
+//! Means in a grid of groups: all have the same one to the last bit, and whoever has another one knows it,
+//! but for one that a reducer's death in the first round tears.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
