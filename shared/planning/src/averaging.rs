@@ -237,7 +237,7 @@ fn ceilings(situation: &Situation, contributes: &[bool]) -> Vec<f64> {
     ceilings
 }
 
-fn number(is_one: bool) -> f64 {
+pub(crate) fn number(is_one: bool) -> f64 {
     if is_one { 1.0 } else { 0.0 }
 }
 

@@ -7,33 +7,37 @@
 //!
 //! # The smaller program
 //!
-//! Rows (4), `g_ij <= a_ki + (1 - c_k) M_i` for all `i, j, k`, are replaced, with a new variable `r_i`, by
+//! By eq. (6) a peer averages the fraction that all receivers can get of it, `min_j g_ij`: what it could return
+//! to some of them beyond that is of no use. So all `g_ij` are one variable, `r_i`, as in the plans that are
+//! made, and the rows of (5) become
 //!
 //! ```text
-//! g_ij <= r_i                          for all i, j
-//! r_i <= a_ki + (1 - c_k) M_i          for all i, k
+//! xi P = sum r_i                                         for every receiver, xi <= sum_j g_ji / P
+//! r_i <= a_ki + (1 - c_k) M_i            for all i, k    rows (4), of which n alike fall together
+//! sum_j a_ij + (v - [i in V]) r_i <= u_i
+//! sum_k a_ki + [i in V] (xi P - r_i) <= d_i
+//! a_ij + [j in V] r_i <= t_ij
 //! ```
 //!
-//! *Equivalence.* A solution of these satisfies (4), by adding both. A solution of (4) satisfies these with
-//! `r_i = max_j g_ij`, since (4) holds for the `j` of the maximum. Nothing else mentions `r`, so both have
-//! the same projection on `(xi, a, g, c)` and the same optimum.
+//! with the `v` receivers `V` of `averaging`. The first is an equation without loss: where computing binds, all
+//! `r_i` can be made smaller in proportion, which no row forbids.
 //!
-//! *What is left out without loss.* `a_ii` and `g_ii` cross no network and appear in no sum of (5), so `a_ii`
-//! can be so large that its row never binds, and `g_ii = r_i` is best. `c_k` of a peer that computes nothing
-//! is best at 0: it adds nothing to the first row and loosens (4).
+//! *What is left out without loss.* `a_ii` crosses no network and appears in no sum of (5), so it can be so
+//! large that its row never binds. `c_k` of a peer that computes nothing is best at 0: it adds nothing to the
+//! first row of (5) and loosens (4).
 //!
-//! *Roles.* Who cannot be dialled (`a_i = 0`, §3.3) has no `a_ki`, `g_ij` and `r_i`. Rows `xi <= sum g_ji /
-//! P` are for those who receive.
+//! *Roles.* Who cannot be dialled (`a_i = 0`, §3.3) has no `a_ki` and no `r_i`.
 //!
-//! *The large number.* `M_i = max(d_i, u_i)`. The paper writes `d_i` and allows any other number that does
-//! not bind for `c_k = 0`; `d_i` does where the only contributor has more upload than download.
+//! *The large number.* The paper writes `M_i = d_i` and allows any other that does not bind for `c_k = 0`. The
+//! smallest makes the best bound and is the easiest to solve: who returns `r_i` to `v - [i in V]` others has
+//! `M_i = u_i / (v - [i in V])`. Where there is nobody else, it is `max(d_i, u_i)`.
 //!
 //! *Limits to what counts.* What a link or a computer can do beyond ten thousand times the fastest averaging
 //! is cut off (`Situation::unit_bytes_per_s`): all plans stay within the program.
 //!
-//! There remain about `2 n^2` variables and as many rows, each with at most three entries but for `O(n)`.
+//! There remain about `n^2` variables and as many rows, each with at most three entries but for `O(n)`.
 
-use crate::averaging::Round;
+use crate::averaging::{Round, number};
 use crate::linear::{LinearProgram, Variable};
 use crate::situation::ENOUGH;
 use crate::{Peer, PlanError, Situation};
@@ -71,8 +75,8 @@ struct Variables {
     aggregates: Vec<Option<Variable>>,
     /// `a_ki`, by sender, then reducer.
     sends: Vec<Vec<Option<Variable>>>,
-    /// `g_ij`, by reducer, then receiver.
-    returns: Vec<Vec<Option<Variable>>>,
+    /// `v`.
+    n_receivers: f64,
 }
 
 impl Situation {
@@ -146,21 +150,18 @@ impl Situation {
 
     fn variables(&self, program: &mut LinearProgram) -> Variables {
         let peers = &self.peers;
-        let scale = self.scale();
         let steps = program.variable(1.0);
         let mut one_if = |is_there: bool| is_there.then(|| program.variable(0.0));
         let computes = peers.iter().map(|peer| one_if(peer.samples_per_s > 0.0)).collect();
         let aggregates = peers.iter().map(|peer| one_if(peer.is_reachable)).collect();
-        let mut table = |is_there: &dyn Fn(usize, usize) -> bool| -> Vec<Vec<Option<Variable>>> {
-            let mut row = |i: usize| (0..peers.len()).map(|j| one_if(i != j && is_there(i, j))).collect();
-            (0..peers.len()).map(&mut row).collect()
-        };
-        let sends = table(&|_, reducer| peers[reducer].is_reachable);
-        let returns = table(&|reducer, receiver| peers[reducer].is_reachable && peers[receiver].receives);
-        Variables { steps, scale, computes, aggregates, sends, returns }
+        let mut to_reducers =
+            |sender: usize| (0..peers.len()).map(|i| one_if(i != sender && peers[i].is_reachable)).collect();
+        let sends = (0..peers.len()).map(&mut to_reducers).collect();
+        let n_receivers = peers.iter().filter(|peer| peer.receives).count() as f64;
+        Variables { steps, scale: self.scale(), computes, aggregates, sends, n_receivers }
     }
 
-    /// `xi <= sum s_i c_i / B` and `xi <= sum_j g_ji / P`, both times `P` and in units of bandwidth.
+    /// `xi <= sum s_i c_i / B` and `xi = sum r_i / P`, both times `P` and in units of bandwidth.
     fn add_objective(&self, program: &mut LinearProgram, variables: &Variables) {
         let scale = variables.scale;
         let per_sample = self.work.vector_bytes as f64 / self.work.target_batch_size as f64;
@@ -169,25 +170,24 @@ impl Situation {
             it.map(|it| (it, -(peer.samples_per_s * per_sample / scale.bytes_per_s).min(ENOUGH)))
         });
         program.at_most(steps.clone().chain(computed), 0.0);
-        for (receiver, _) in self.peers.iter().enumerate().filter(|(_, peer)| peer.receives) {
-            let returned = variables.returns.iter().filter_map(|row| row[receiver]);
-            let kept = variables.aggregates[receiver];
-            program.at_most(steps.clone().chain(returned.chain(kept).map(|it| (it, -1.0))), 0.0);
-        }
+        program.equal(steps.chain(variables.aggregates.iter().flatten().map(|it| (*it, -1.0))), 0.0);
         for computes in variables.computes.iter().flatten() {
             program.at_most([(*computes, 1.0)], 1.0);
         }
     }
 
-    /// The rows that replace (4).
+    /// The rows of (4).
     fn add_reducers(&self, program: &mut LinearProgram, variables: &Variables) {
         let unit = variables.scale.bytes_per_s;
         for (reducer, peer) in self.peers.iter().enumerate() {
             let Some(rate) = variables.aggregates[reducer] else { continue };
-            for returned in variables.returns[reducer].iter().flatten() {
-                program.at_most([(*returned, 1.0), (rate, -1.0)], 0.0);
-            }
-            let large = (peer.download_bytes_per_s.max(peer.upload_bytes_per_s) / unit).min(1.0);
+            let n_others = variables.n_receivers - number(peer.receives);
+            let large = if n_others > 0.0 {
+                peer.upload_bytes_per_s / n_others
+            } else {
+                peer.download_bytes_per_s.max(peer.upload_bytes_per_s)
+            };
+            let large = (large / unit).min(1.0);
             for (sender, row) in variables.sends.iter().enumerate() {
                 let Some(sent) = row[reducer] else { continue };
                 let computes = variables.computes[sender].map(|it| (it, large));
@@ -199,15 +199,21 @@ impl Situation {
     /// Download, upload and pair limits.
     fn add_links(&self, program: &mut LinearProgram, variables: &Variables) {
         let unit = variables.scale.bytes_per_s;
+        let limit = |bytes_per_s: f64| (bytes_per_s / unit).min(1.0);
         for (i, peer) in self.peers.iter().enumerate() {
-            let up = variables.sends[i].iter().chain(&variables.returns[i]);
-            program.at_most(up.flatten().map(|&it| (it, 1.0)), (peer.upload_bytes_per_s / unit).min(1.0));
-            let down = variables.sends.iter().chain(&variables.returns).filter_map(|row| row[i]);
-            program.at_most(down.map(|it| (it, 1.0)), (peer.download_bytes_per_s / unit).min(1.0));
+            let (rate, receives) = (variables.aggregates[i], number(peer.receives));
+            let sent = variables.sends[i].iter().flatten().map(|&it| (it, 1.0));
+            let returned = rate.map(|rate| (rate, variables.n_receivers - receives));
+            program.at_most(sent.chain(returned), limit(peer.upload_bytes_per_s));
+            let received = variables.sends.iter().filter_map(|row| row[i]).map(|it| (it, 1.0));
+            let average = [(variables.steps, receives * variables.scale.steps)];
+            let kept = rate.map(|rate| (rate, -receives));
+            program.at_most(received.chain(average).chain(kept), limit(peer.download_bytes_per_s));
         }
-        for (&(from, to), limit) in &self.pair_limits {
-            let both = variables.sends[from][to].into_iter().chain(variables.returns[from][to]);
-            program.at_most(both.map(|it| (it, 1.0)), (limit / unit).min(1.0));
+        for (&(from, to), bytes_per_s) in &self.pair_limits {
+            let sent = variables.sends[from][to].map(|it| (it, 1.0));
+            let returned = variables.aggregates[from].map(|it| (it, number(self.peers[to].receives)));
+            program.at_most(sent.into_iter().chain(returned), limit(*bytes_per_s));
         }
     }
 }
