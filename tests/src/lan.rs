@@ -5,6 +5,7 @@
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
@@ -90,13 +91,14 @@ impl Internet {
         Ok(Host { namespace, address, router: None })
     }
 
-    /// A public host sends and receives no faster than so many bits per second from now on (token buckets).
+    /// A public host sends and receives no faster than so many bits per second from now on (token buckets); a queue
+    /// holds what is sent in `queued`, and what is more is lost.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub fn shape(&self, host: &Host, bits_per_s: u64) -> Result<()> {
-        let rate = format!("{bits_per_s}bit");
-        let bucket = ["root", "tbf", "rate", &rate, "burst", "64kb", "latency", "100ms"];
+    pub fn shape(&self, host: &Host, bits_per_s: u64, queued: Duration) -> Result<()> {
+        let (rate, latency) = (format!("{bits_per_s}bit"), format!("{}ms", queued.as_millis()));
+        let bucket = ["root", "tbf", "rate", &rate, "burst", "64kb", "latency", &latency];
         let limit = |namespace: &str, interface: &str| {
             within(namespace, &[&["tc", "qdisc", "add", "dev", interface], &bucket[..]].concat())
         };

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use barnraise_tests::lan::Internet;
@@ -15,6 +16,9 @@ use super::table1::{RESNET50_VALUES, Setup, compare, job, plan_of, setups};
 use crate::averaging::{Peers, Swarm};
 use crate::papers::fluid::Link;
 
+/// What a queue of the paper's links holds at their rates: a slower link's holds as many bytes, or connections by the
+/// dozen would have room for a packet each.
+const QUEUED: Duration = Duration::from_millis(100);
 /// An average that is farther off is none.
 const ERROR_MAX: f64 = 1e-4;
 
@@ -52,7 +56,7 @@ pub(super) fn run(args: &ShapedArgs, folder: &Path) -> Result<()> {
         let planned = plan.roles.iter().map(|role| role.part.end - role.part.start).collect();
         let mut seconds = [0.0; 3];
         for (seconds, parts) in seconds.iter_mut().zip([equal, served, planned]) {
-            *seconds = average(&setup, &rates, n_values, &parts, args.rounds)?;
+            *seconds = average(&setup, &rates, n_values, &parts, args)?;
             eprintln!("{}: {seconds:.2} s", setup.name);
         }
         measured.push((setup, seconds));
@@ -62,7 +66,7 @@ pub(super) fn run(args: &ShapedArgs, folder: &Path) -> Result<()> {
 }
 
 /// Median seconds of a round among peers of these links, which average these parts.
-fn average(setup: &Setup, rates: &[f64], n_values: u64, parts: &[u64], n_rounds: usize) -> Result<f64> {
+fn average(setup: &Setup, rates: &[f64], n_values: u64, parts: &[u64], args: &ShapedArgs) -> Result<f64> {
     let mut internet = Internet::new()?;
     let mut commands = Vec::new();
     let mut hosts = Vec::new();
@@ -85,10 +89,10 @@ fn average(setup: &Setup, rates: &[f64], n_values: u64, parts: &[u64], n_rounds:
     let mut peers = Peers::introduce(commands, parts).context(setup.name)?;
     // Only then, so that introductions take no minutes.
     for (host, rate) in hosts.iter().zip(rates) {
-        internet.shape(host, *rate as u64)?;
+        internet.shape(host, *rate as u64, QUEUED * args.slower)?;
     }
     let mut seconds = Vec::new();
-    for _ in 0..n_rounds.max(1) {
+    for _ in 0..args.rounds.max(1) {
         let round = peers.round()?;
         ensure!(round.error < ERROR_MAX, "{}: the average is off by {}", setup.name, round.error);
         seconds.push(round.seconds);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use barnraise_learning::{ComputeDevice, ModelError};
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::account::{self, Account};
+use barnraise_protocol::account::{self, Account, LATE_EPOCHS_MAX};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::evidence::{self, Answer, Evidence, EvidenceHeader, PROTOCOL, Request};
 use barnraise_protocol::gradient::Offer;
@@ -39,8 +39,9 @@ const JOBS_MAX: usize = 4;
 const THEIRS_MAX: usize = 1;
 /// Pieces of others' evidence that are remembered to have been looked at.
 const SEEN_MAX: usize = 1024;
-/// Parameters that contributions may be of: those of now, and those of the epochs before.
-const STATES_MAX: usize = 3;
+/// Parameters that contributions may be of: those of now, those of the epoch before where updates are delayed, and those
+/// of the epochs before that where work may come late.
+const STATES_MAX: usize = 2 + LATE_EPOCHS_MAX as usize;
 /// How often the others are asked for evidence.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 /// How slowly it may come.
@@ -165,9 +166,11 @@ impl Recomputing {
             account.ok_or("in this run each contribution comes with a signed account of its samples")?;
         let peer = PublicKey::of_peer_id(&peer.0).ok_or("a peer with an Ed25519 key is wanted")?;
         account.verify(peer, self.run, offer).map_err(|error| error.to_string())?;
-        if !account.is_of_epoch(&self.description, offer) {
-            let (got, epoch) = (account.parameters_epoch, offer.epoch);
-            return Err(format!("the account is of the parameters of epoch {got}, the offer of {epoch}"));
+        if !account.allows(&self.description, offer) {
+            return Err(format!(
+                "the account is of {} samples and the parameters of epoch {}: {} do not count for that in epoch {}",
+                account.n_samples, account.parameters_epoch, offer.n_samples, offer.epoch
+            ));
         }
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let state = states.iter().rev().find(|state| {
@@ -193,15 +196,9 @@ impl Recomputing {
     ///
     /// # Errors
     /// What is wrong with the list, for the peer.
-    pub(super) fn on_list(
-        &self,
-        peer: &PeerKey,
-        offer: &Offer,
-        chosen: &Chosen,
-        list: Option<&[u8]>,
-    ) -> Result<(), String> {
+    pub(super) fn on_list(&self, peer: &PeerKey, chosen: &Chosen, list: Option<&[u8]>) -> Result<(), String> {
         let account = &chosen.0.account;
-        let read = list.map(|list| account.samples(list, offer.n_samples, &self.description));
+        let read = list.map(|list| account.samples(list, &self.description));
         let mut selection = self.selection();
         match read {
             Some(Ok(_)) => {
@@ -234,8 +231,8 @@ impl Recomputing {
 
 impl Chosen {
     /// The list that is to be pulled.
-    pub(super) fn transfer(&self, offer: &Offer) -> Transfer {
-        self.0.account.transfer(offer.n_samples)
+    pub(super) fn transfer(&self) -> Transfer {
+        self.0.account.transfer()
     }
 }
 

@@ -5,7 +5,7 @@
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::account::{self, Account, AccountError, SampleId};
-use barnraise_protocol::gradient::Offer;
+use barnraise_protocol::gradient::{Offer, Prepared};
 use barnraise_protocol::run::RunDescription;
 
 /// Signs accounts for one run.
@@ -77,5 +77,21 @@ impl Accountant {
         let parameters = self.taken_with.unwrap_or((Sha256Hash([0; 32]), 0));
         let account = Account::sign(&self.key, self.run, offer, parameters, &samples)?;
         Ok((account, samples))
+    }
+
+    /// The same for another epoch, in which fewer of its samples count; `None` where none does.
+    pub(crate) fn sign_late(
+        &self,
+        late: Prepared,
+        run: &RunDescription,
+        (contribution_id, epoch): (u64, u64),
+    ) -> Result<Option<Prepared>, AccountError> {
+        let Some(account) = &late.account else { return Ok(None) };
+        let parameters = (account.parameters, account.parameters_epoch);
+        let counting = account::n_counting(account.n_samples, account.parameters_epoch, epoch, run);
+        let Some(n_samples) = counting else { return Ok(None) };
+        let offer = Offer { contribution_id, epoch, n_samples, ..late.offer };
+        let account = Account::sign(&self.key, self.run, &offer, parameters, &late.samples)?;
+        Ok(Some(Prepared { offer, account: Some(account), ..late }))
     }
 }

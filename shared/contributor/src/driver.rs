@@ -153,6 +153,8 @@ struct Run {
     compressor: Compressor,
     /// Where contributions are recomputed.
     accountant: Option<Accountant>,
+    /// What came too late for its epoch, to be offered as it is in a later one.
+    kept: Option<Rc<Prepared>>,
     /// Epoch of the parameters in the trainer, and when they came.
     loaded: Option<(u64, Moment)>,
     /// Parameters that wait for the trainer, and whether an errand wants them.

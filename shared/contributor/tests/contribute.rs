@@ -571,6 +571,44 @@ fn contributions_are_what_their_accounts_say() {
     }
 }
 
+#[test]
+fn late_local_steps_are_offered_by_themselves_where_they_are_recomputed() {
+    let backbone = Backbone::with_codec(3, ENDLESS, TensorCodec::F16, Compression::default());
+    {
+        let mut description = backbone.description.borrow_mut();
+        description.recomputed = true;
+        let optimizer = InnerOptimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
+        description.local_steps = local_steps().map(|steps| LocalSteps { optimizer, ..steps });
+    }
+    let platform = TestPlatform::new(&backbone);
+    let n_taken = || backbone.evidence.borrow().len();
+    let ((), given) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        // The epoch ends before anything is offered.
+        script.until(|script| script.backbone.n_samples_of_epoch() > 0).await;
+        script.backbone.end_epoch();
+        script.until(|_| n_taken() > 0).await;
+        // And while something is.
+        let n_before = n_taken();
+        script.backbone.is_holding.set(true);
+        script.until(|script| script.backbone.n_held.get() > 0).await;
+        script.backbone.end_epoch();
+        script.backbone.release();
+        script.until(|_| n_taken() > n_before).await;
+    });
+    assert!(given.n_accepted >= 2, "{given:?}");
+    let mut n_late = 0;
+    for evidence in backbone.evidence.borrow().iter() {
+        let (offer, account) = (&evidence.header.offer, &evidence.header.account);
+        if account.parameters_epoch < offer.epoch {
+            assert_eq!(offer.n_samples, account.n_samples / 2);
+            n_late += 1;
+        }
+        assert!(!recomputed(evidence).is_wrong());
+    }
+    assert!(n_late >= 2, "{n_late} of {}", n_taken());
+}
+
 /// An offer that is cut may have counted where it was made: elsewhere it would count once more.
 #[test]
 fn what_one_backbone_may_have_counted_is_not_offered_to_another() {

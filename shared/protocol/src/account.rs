@@ -3,7 +3,7 @@
 //! others.
 //!
 //! ```text
-//! signed  = "barnraise account 1\0" | postcard of (run, offer, parameters, parameters' epoch, samples)
+//! signed  = "barnraise account 2\0" | postcard of (run, offer, parameters, parameters' epoch, samples, how many)
 //! run     = SHA-256 of the postcard of the run's description
 //! samples = (shard, index) of each sample in the order of computation, as little-endian u32
 //! ```
@@ -21,9 +21,11 @@ use crate::hash::Sha256Hash;
 use crate::run::RunDescription;
 
 /// What every signature of an account begins with: nothing else that the same key signs does.
-const DOMAIN: &[u8] = b"barnraise account 1\0";
+const DOMAIN: &[u8] = b"barnraise account 2\0";
 /// Bytes of a sample in the list.
 pub const SAMPLE_BYTES: usize = 8;
+/// How many epochs later than it should the work of local steps may count, see [`n_counting`].
+pub const LATE_EPOCHS_MAX: u64 = 2;
 /// A contribution may have a sample as often as passes over the data fit into it and into the shuffle buffers before
 /// and after it, and this many times more: passes begin and end within.
 const REPEATS_MORE: usize = 4;
@@ -46,6 +48,8 @@ pub struct Account {
     pub parameters_epoch: u64,
     /// Of the list of samples.
     pub samples: Sha256Hash,
+    /// How many they are. Of work that comes late fewer are offered ([`n_counting`]).
+    pub n_samples: u32,
     /// Of the peer.
     pub signature: Signature,
 }
@@ -113,7 +117,9 @@ impl Account {
         samples: &[u8],
     ) -> Result<Self, AccountError> {
         let signature = Signature::from([0; 64]);
-        let unsigned = Self { parameters, parameters_epoch, samples: Sha256Hash::of(samples), signature };
+        let n_samples = (samples.len() / SAMPLE_BYTES) as u32;
+        let samples = Sha256Hash::of(samples);
+        let unsigned = Self { parameters, parameters_epoch, samples, n_samples, signature };
         let signature = key.sign(&unsigned.signed_bytes(run, offer)?);
         Ok(Self { signature, ..unsigned })
     }
@@ -129,28 +135,23 @@ impl Account {
         }
     }
 
-    /// Whether a contribution to the epoch of `offer` may be of parameters of the epoch that it names: of the same one,
-    /// or of the one before where updates are delayed.
-    pub fn is_of_epoch(&self, run: &RunDescription, offer: &Offer) -> bool {
-        let is_of_before = offer.epoch.checked_sub(1) == Some(self.parameters_epoch);
-        self.parameters_epoch == offer.epoch || run.delayed_updates && is_of_before
+    /// Whether a contribution of these samples and parameters may count as much as `offer` says, in its epoch.
+    pub fn allows(&self, run: &RunDescription, offer: &Offer) -> bool {
+        let counting = n_counting(self.n_samples, self.parameters_epoch, offer.epoch, run);
+        (1..=run.contribution_samples_max).contains(&self.n_samples) && counting == Some(offer.n_samples)
     }
 
-    /// The list of a contribution of `n_samples`, as it is pulled.
-    pub fn transfer(&self, n_samples: u32) -> Transfer {
-        Transfer { n_bytes: list_bytes(n_samples), sha256: self.samples }
+    /// The list, as it is pulled.
+    pub fn transfer(&self) -> Transfer {
+        Transfer { n_bytes: list_bytes(self.n_samples), sha256: self.samples }
     }
 
     /// Reads the list, and checks that it is the one of this account and that an honest peer may have it.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn samples(
-        &self,
-        bytes: &[u8],
-        n_samples: u32,
-        run: &RunDescription,
-    ) -> Result<Vec<SampleId>, AccountError> {
+    pub fn samples(&self, bytes: &[u8], run: &RunDescription) -> Result<Vec<SampleId>, AccountError> {
+        let n_samples = self.n_samples;
         let (want, got) = (list_bytes(n_samples), bytes.len() as u64);
         if want != got {
             return Err(AccountError::Length { n_samples, want, got });
@@ -179,9 +180,19 @@ impl Account {
     }
 
     fn signed_bytes(&self, run: Sha256Hash, offer: &Offer) -> Result<Vec<u8>, postcard::Error> {
-        let what = (run, offer, self.parameters, self.parameters_epoch, self.samples);
+        let what = (run, offer, self.parameters, self.parameters_epoch, self.samples, self.n_samples);
         postcard::to_extend(&what, DOMAIN.to_vec())
     }
+}
+
+/// How many of `n_samples`, whose gradient is of the parameters of one epoch, count in another: all of them in the same
+/// one, or the one after it where updates are delayed. The work of local steps counts later, too, `1 / (1 + epochs by
+/// which it is late)` of its samples (FedAsync, Xie et al. 2019, section 5.2, polynomial with a = 1), at least one.
+/// `None` where it does not.
+pub fn n_counting(n_samples: u32, parameters_epoch: u64, epoch: u64, run: &RunDescription) -> Option<u32> {
+    let late = epoch.checked_sub(parameters_epoch)?.saturating_sub(u64::from(run.delayed_updates));
+    let late_max = if run.local_steps.is_some() { LATE_EPOCHS_MAX } else { 0 };
+    (late <= late_max).then(|| (n_samples / (1 + late as u32)).max(1))
 }
 
 /// The list of samples as it travels.

@@ -25,7 +25,7 @@ use crate::run::{self, NotRecomputable, RunDescription};
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/evidence/1";
+pub const PROTOCOL: &str = "/barnraise/evidence/2";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Most pieces of evidence that one peer names.
@@ -156,7 +156,7 @@ impl Evidence {
         }
         let Some((header, rest)) = rest.split_at_checked(n_bytes) else { return Err(cut) };
         let header: EvidenceHeader = postcard::from_bytes(header)?;
-        let lists = header.account.transfer(header.offer.n_samples).n_bytes;
+        let lists = header.account.transfer().n_bytes;
         let Some((samples, rest)) = usize::try_from(lists).ok().and_then(|n| rest.split_at_checked(n)) else {
             return Err(cut);
         };
@@ -185,8 +185,8 @@ impl Evidence {
             return Err(EvidenceError::Malformed("an offer that its run does not take"));
         }
         account.verify(*peer, hash_of(run)?, offer)?;
-        if !account.is_of_epoch(run, offer) {
-            return Err(EvidenceError::Malformed("parameters of another epoch"));
+        if !account.allows(run, offer) {
+            return Err(EvidenceError::Malformed("parameters of another epoch, or more samples than count"));
         }
         if Transfer::of(&self.gradient) != offer.transfer {
             return Err(EvidenceError::Hash("gradient"));
@@ -195,7 +195,7 @@ impl Evidence {
             return Err(EvidenceError::Hash("state"));
         }
         let n_values = run.n_parameters as usize;
-        let samples = account.samples(&self.samples, offer.n_samples, run)?;
+        let samples = account.samples(&self.samples, run)?;
         let gradient = offer.codec.decode(&self.gradient, n_values);
         let gradient = gradient.map_err(|error| EvidenceError::Codec("gradient", error))?;
         let parameters = run.state_codec.decode(&self.parameters, n_values);

@@ -19,7 +19,7 @@ use crate::framing;
 use crate::receipt::SignedReceipt;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/gradient/3";
+pub const PROTOCOL: &str = "/barnraise/gradient/4";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 1024;

@@ -113,6 +113,43 @@ fn parameters_are_of_the_epoch_or_of_the_one_before_where_updates_are_delayed() 
     assert!(!signed(6, false) && !signed(5, true) && !signed(8, true));
 }
 
+/// Of parameters `late` epochs before those that its samples count for whole, `n_listed` samples, of which `n_offered`
+/// are to count.
+fn is_evidence(
+    local_steps: Option<LocalSteps>,
+    delayed_updates: bool,
+    late: u64,
+    (n_listed, n_offered): (usize, u32),
+) -> bool {
+    let mut evidence = evidence();
+    let header = &mut evidence.header;
+    (header.run.local_steps, header.run.delayed_updates) = (local_steps, delayed_updates);
+    header.offer.n_samples = n_offered;
+    evidence.samples = samples(&[(1, 1), (0, 2), (0, 0), (0, 1), (1, 0)][..n_listed]);
+    let state = (header.account.parameters, header.offer.epoch - late - u64::from(delayed_updates));
+    let run = hash_of(&header.run).unwrap();
+    header.account = Account::sign(&key(), run, &header.offer, state, &evidence.samples).unwrap();
+    evidence.claim().is_ok()
+}
+
+#[test]
+fn late_local_steps_count_less_the_later_they_are() {
+    let optimizer = InnerOptimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
+    let steps = Some(LocalSteps { steps: 2, optimizer, schedule });
+    for delayed in [false, true] {
+        for (late, n_offered) in [(0, 4), (1, 2), (2, 1)] {
+            assert!(is_evidence(steps, delayed, late, (4, n_offered)), "{late} epochs late");
+            assert!(!is_evidence(steps, delayed, late, (4, n_offered + 1)), "{late} epochs late, and more");
+        }
+        assert!(!is_evidence(steps, delayed, 3, (4, 1)), "too late");
+        assert!(!is_evidence(None, delayed, 1, (4, 2)), "without local steps");
+        assert!(is_evidence(steps, delayed, 2, (1, 1)), "one counts in any case");
+        assert!(!is_evidence(steps, delayed, 0, (0, 1)), "of nothing");
+        assert!(!is_evidence(steps, delayed, 1, (5, 2)), "more than a contribution has");
+    }
+}
+
 #[test]
 fn a_list_that_no_honest_peer_has_is_refused() {
     let check = |list: &[(u32, u32)]| {
@@ -123,10 +160,12 @@ fn a_list_that_no_honest_peer_has_is_refused() {
         let state = (evidence.header.account.parameters, 7);
         let offer = &evidence.header.offer;
         let account = Account::sign(&key(), run, offer, state, &evidence.samples).unwrap();
-        account.samples(&evidence.samples, 3, &evidence.header.run)
+        account.samples(&evidence.samples, &evidence.header.run)
     };
     check(&[(0, 0), (0, 0), (1, 0)]).unwrap();
-    assert_eq!(check(&[(0, 0), (0, 0)]), Err(AccountError::Length { n_samples: 3, want: 24, got: 16 }));
+    let (evidence, shorter) = (evidence(), samples(&[(0, 0), (0, 0)]));
+    let refused = evidence.header.account.samples(&shorter, &evidence.header.run);
+    assert_eq!(refused, Err(AccountError::Length { n_samples: 3, want: 24, got: 16 }));
     // Two passes fit into the contribution and the buffers, and there may be four times more.
     assert!(check(&[(0, 0), (0, 0), (0, 0)]).is_ok());
     for (shard, index) in [(0, 3), (2, 0), (u32::MAX, u32::MAX)] {
@@ -145,7 +184,7 @@ fn nobody_computes_the_same_sample_all_the_time() {
         Account::sign(&key(), hash_of(run).unwrap(), &evidence.header.offer, state, &evidence.samples);
     let sample = SampleId { shard: 0, index: 0 };
     // 108 draws from 5 samples are 21 passes.
-    let refused = signed.unwrap().samples(&evidence.samples, 100, run);
+    let refused = signed.unwrap().samples(&evidence.samples, run);
     assert_eq!(refused, Err(AccountError::Repeated { sample, max: 25 }));
 }
 

@@ -214,11 +214,12 @@ fn gradient_messages() {
         parameters: HASH,
         parameters_epoch: 2,
         samples: HASH,
+        n_samples: 6,
         signature: Signature::from([0x33; 64]),
     };
     let golden = format!("000102030000803f0402ac02{}", hash_hex());
     check(&Up::Offer(offer.clone(), None), MAX, &format!("{golden}00"));
-    let accounted = format!("{golden}01{}02{}{}", hash_hex(), hash_hex(), "33".repeat(64));
+    let accounted = format!("{golden}01{}02{}06{}", hash_hex(), hash_hex(), "33".repeat(64));
     check(&Up::Offer(offer, Some(account)), MAX, &accounted);
     check(&Down::Account, MAX, "03");
     check(&Down::Wanted, MAX, "00");

@@ -7,12 +7,18 @@
 //! before, so that the device never waits: while the gradients of an epoch travel and are averaged, those of the
 //! next are computed with the parameters that are at hand, and the new ones are put to use when these are taken.
 
+mod action;
+mod late;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use barnraise_protocol::contribute::Report;
 use barnraise_protocol::gradient::{Accepted, Refusal};
 
+pub use self::action::Action;
 use crate::Moment;
 use crate::backoff::Backoff;
 
@@ -24,45 +30,6 @@ pub const PROOF_MAX: Duration = Duration::from_secs(3);
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a contribution is offered again that the aggregator had no room for.
 const OFFER_AGAIN: Duration = Duration::from_millis(300);
-
-/// What the driver does next.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Action {
-    /// Dial, open the session and join; then `on_connected` or `on_disconnected`.
-    Connect,
-    /// Pull the parameters of the newest epoch into the trainer, which forgets its gradient; then
-    /// `on_state`, or `on_disconnected` if the stream broke.
-    FetchState,
-    /// Put the parameters into the trainer that came last and were left aside; then `on_state`.
-    LoadState,
-    /// One forward and backward pass, then `on_batch`.
-    ComputeBatch,
-    /// Send the report.
-    SendReport(Report),
-    /// Take the mean gradient from the trainer and encode it, then ask again.
-    TakeGradient {
-        /// The name under which it is offered.
-        contribution_id: u64,
-        /// The epoch that it counts for.
-        epoch: u64,
-        /// Samples behind it.
-        n_samples: u32,
-    },
-    /// The epoch of the accumulated gradient is over: take it from the trainer, and put it into the next contribution,
-    /// then ask again.
-    KeepLate {
-        /// The epoch whose parameters were used.
-        epoch: u64,
-        /// Samples behind it.
-        n_samples: u32,
-    },
-    /// Offer the gradient that was taken last; then `on_answer`, or `on_disconnected`.
-    Offer,
-    /// Nothing to do until something is heard or the moment comes.
-    Wait(Option<Moment>),
-    /// Close the session: all is delivered, or cannot be.
-    Leave,
-}
 
 /// Whether the person wants to contribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,8 +81,10 @@ pub struct Contributor {
     backoff: Backoff,
     contribution_samples_max: u32,
     micro_batch_size: u32,
-    /// Whether what comes too late for its epoch has a place in the next contribution.
+    /// Whether what comes too late for its epoch is of use.
     keeps_late: bool,
+    /// The epoch that is over for what is kept as it is: it is offered in a later one.
+    kept_after: Option<u64>,
     /// Whether gradients may be of the parameters of the epoch before.
     is_delayed: bool,
     run_epoch: Option<u64>,
@@ -146,6 +115,7 @@ impl Contributor {
             contribution_samples_max: 1,
             micro_batch_size: 1,
             keeps_late: false,
+            kept_after: None,
             is_delayed: false,
             run_epoch: None,
             loaded_epoch: None,
@@ -209,11 +179,6 @@ impl Contributor {
         self.reported = 0;
         self.due = false;
         self.delivered = false;
-    }
-
-    /// Whether gradients whose epoch is over are kept for the next contribution, or dropped.
-    pub fn set_keeps_late(&mut self, keeps_late: bool) {
-        self.keeps_late = keeps_late;
     }
 
     /// Whether updates are delayed.
@@ -360,7 +325,7 @@ impl Contributor {
             return Action::Wait(None);
         }
         if let Wanted::Stop { deadline } = self.wanted {
-            let nothing_left = self.pending.is_none() && self.accumulated == 0;
+            let nothing_left = self.pending.is_none() && self.accumulated == 0 && self.kept_after.is_none();
             if nothing_left || now >= deadline {
                 return self.leave();
             }
@@ -384,6 +349,9 @@ impl Contributor {
             None => {}
         }
         let Some(run_epoch) = self.run_epoch else { return silence };
+        if let Some(action) = self.name_late(run_epoch) {
+            return action;
+        }
         let is_one_behind =
             self.is_delayed && self.loaded_epoch.is_some_and(|loaded| loaded + 1 == run_epoch);
         if self.loaded_epoch != Some(run_epoch) && !is_one_behind {
@@ -437,14 +405,6 @@ impl Contributor {
         Action::TakeGradient { contribution_id, epoch, n_samples }
     }
 
-    /// What was accumulated for an epoch that is over, where that is of use.
-    fn keep_late(&mut self) -> Option<Action> {
-        let epoch = self.loaded_epoch.filter(|_| self.keeps_late && self.accumulated > 0)?;
-        let n_samples = self.accumulated;
-        self.drop_accumulated();
-        Some(Action::KeepLate { epoch, n_samples })
-    }
-
     fn drop_accumulated(&mut self) {
         self.tally.n_samples_late += u64::from(std::mem::take(&mut self.accumulated));
     }
@@ -452,6 +412,7 @@ impl Contributor {
     fn leave(&mut self) -> Action {
         self.drop_accumulated();
         self.pending = None;
+        self.kept_after = None;
         self.wanted = Wanted::Nothing;
         self.link = Link::Down { retry_at: Moment::ZERO, reason: None };
         self.loaded_epoch = None;
@@ -460,6 +421,3 @@ impl Contributor {
         Action::Leave
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -151,8 +151,8 @@ async fn choose(
     };
     let Some(chosen) = recomputing.choose(peer, offer, accounted) else { return Ok(None) };
     // Whoever is asked and leaves is remembered, even where that ends this stream.
-    let list = receive(chosen.transfer(offer), &Answer::Account, stream).await;
-    let account = recomputing.on_list(peer, offer, &chosen, list.as_deref().ok());
+    let list = receive(chosen.transfer(), &Answer::Account, stream).await;
+    let account = recomputing.on_list(peer, &chosen, list.as_deref().ok());
     match (list, account) {
         (Ok(list), Ok(())) => Ok(Some((chosen, list))),
         (Ok(_), Err(reason)) => Err(Ok(reason)),

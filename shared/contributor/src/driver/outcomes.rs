@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use barnraise_learning::{ComputeDevice, MeanGradient, ModelError};
-use barnraise_protocol::gradient::Refusal;
+use barnraise_protocol::gradient::{Prepared, Refusal};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::state::State;
@@ -25,6 +25,9 @@ use crate::network::{self, Connected, NetOutcome};
 use crate::platform::Platform;
 use crate::speed::Speed;
 use crate::trial::Verdict;
+
+/// Of what has its name when it is offered.
+const UNNAMED: u64 = 0;
 
 impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     pub(super) fn on_net(&mut self, outcome: NetOutcome<P>) {
@@ -189,7 +192,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         if accountant.is_some() {
             compressor.keep_nothing();
         }
-        self.contributor.set_keeps_late(compressor.keeps());
+        self.contributor.set_keeps_late(compressor.keeps() || description.local_steps.is_some());
         self.contributor.set_delayed(description.delayed_updates);
         let shards = &description.manifest.shards;
         let n_shards = shards.len() as u32;
@@ -201,6 +204,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             trainer: None,
             compressor,
             accountant,
+            kept: None,
             loaded: None,
             parked: None,
             aside: None,
@@ -297,11 +301,25 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 run.aside = None;
             }
         }
-        if let Some((run, fate)) = self.run.as_mut().zip(Fate::of(&answer, self.is_offer_cut)) {
+        let fate = Fate::of(&answer, self.is_offer_cut);
+        if let Some((run, fate)) = self.run.as_mut().zip(fate) {
             run.compressor.settle(fate);
         }
         if !matches!(answer, Err(Refusal::Busy | Refusal::Storage | Refusal::NotJoined)) {
-            self.prepared = None;
+            let prepared = self.prepared.take();
+            let is_late = matches!(answer, Err(Refusal::Epoch { .. })) && fate == Some(Fate::NotCounted);
+            if let Some(late) = prepared.filter(|_| is_late) {
+                self.keep_as_it_is(late);
+            }
+        }
+    }
+
+    /// What others compute once more goes into no other contribution: it is offered by itself in a later epoch.
+    fn keep_as_it_is(&mut self, late: Rc<Prepared>) {
+        let Some(run) = &mut self.run else { return };
+        if run.accountant.is_some() && run.description.local_steps.is_some() {
+            self.contributor.on_kept(late.offer.epoch);
+            run.kept = Some(late);
         }
     }
 
@@ -395,8 +413,12 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let Naming { contribution_id, epoch, n_samples } = naming;
         let Some(contribution_id) = contribution_id else {
             // Of one that cannot be had there is nothing to keep; what it failed of shows with the next.
-            if let Ok(mean) = result {
-                run.compressor.add_late(mean.values, n_samples, epoch);
+            let Ok(mean) = result else { return };
+            let Some(accountant) = &mut run.accountant else {
+                return run.compressor.add_late(mean.values, n_samples, epoch);
+            };
+            if let Ok(late) = compute::prepare(&mut run.compressor, Some(accountant), UNNAMED, epoch, mean) {
+                self.keep_as_it_is(Rc::new(late));
             }
             return;
         };

@@ -54,6 +54,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             Action::KeepLate { epoch, n_samples } => {
                 return self.start_gradient(Naming { contribution_id: None, epoch, n_samples });
             }
+            Action::NameLate { contribution_id, epoch } => {
+                self.name_late(contribution_id, epoch);
+                return true;
+            }
             Action::Offer => return self.start_offer(),
             Action::Wait(None) => {
                 self.is_idle = true;
@@ -154,6 +158,22 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         };
         self.run_net(NetKind::Report, cancel, network::report(operation, writer, report));
         true
+    }
+
+    /// What does not count any more is forgotten.
+    fn name_late(&mut self, contribution_id: u64, epoch: u64) {
+        let Some(run) = &mut self.run else { return };
+        let Some((kept, accountant)) = run.kept.take().zip(run.accountant.as_ref()) else { return };
+        let late = Rc::unwrap_or_clone(kept);
+        match accountant.sign_late(late, &run.description, (contribution_id, epoch)) {
+            Ok(Some(prepared)) => {
+                self.contributor.on_late(contribution_id, epoch, prepared.offer.n_samples);
+                self.prepared = Some(Rc::new(prepared));
+                self.is_offer_cut = false;
+            }
+            Ok(None) => {}
+            Err(error) => self.fail(format!("What came too late was not sent: {error}")),
+        }
     }
 
     fn start_offer(&mut self) -> bool {

@@ -415,7 +415,7 @@ impl Backbone {
         if let Some(account) = account {
             let ask = gradient::BackboneToContributor::Account;
             framing::write(stream, &ask, gradient::MESSAGE_BYTES_MAX).await.unwrap();
-            let list = account.transfer(offer.n_samples);
+            let list = account.transfer();
             let mut partial = Partial::new(list, list.n_bytes).unwrap();
             let samples = bulk::pull(stream, &mut partial, |_| ()).await.unwrap();
             let parameters = self.states.borrow().get(&account.parameters).unwrap().clone();

@@ -209,6 +209,47 @@ fn what_came_too_late_is_kept_where_it_is_of_use() {
     }
 }
 
+#[test]
+fn what_is_kept_as_it_is_is_named_for_a_later_epoch() {
+    let mut peer = connected();
+    peer.set_keeps_late(true);
+    compute(&mut peer, 64);
+    peer.on_epoch(5);
+    assert_eq!(peer.next_action(S), Action::KeepLate { epoch: 3, n_samples: 64 });
+    peer.on_kept(3);
+    assert_eq!(peer.next_action(S), Action::NameLate { contribution_id: 100, epoch: 5 });
+    peer.on_late(100, 5, 21);
+    assert_eq!(peer.next_action(S), Action::Offer);
+    peer.on_answer(S, &Err(Refusal::Epoch { want: 6, got: 5 }));
+    peer.on_kept(5);
+    assert_eq!(peer.next_action(S), Action::FetchState, "the next epoch is not known yet");
+    peer.on_epoch(6);
+    assert_eq!(peer.next_action(S), Action::NameLate { contribution_id: 101, epoch: 6 });
+    // What does not count any more is forgotten.
+    assert_eq!(peer.next_action(S), Action::FetchState);
+}
+
+#[test]
+fn what_is_kept_is_delivered_before_leaving_and_not_to_a_run_that_went_back() {
+    let mut peer = connected();
+    peer.on_kept(3);
+    peer.stop(S);
+    assert!(!matches!(peer.next_action(S), Action::Leave));
+    peer.on_epoch(4);
+    assert_eq!(peer.next_action(S), Action::NameLate { contribution_id: 100, epoch: 4 });
+    peer.on_late(100, 4, 8);
+    assert_eq!(peer.next_action(S), Action::Offer);
+    peer.on_answer(S, &accepted(100));
+    assert_eq!(peer.next_action(S), Action::Leave);
+
+    let mut peer = connected();
+    peer.on_kept(3);
+    peer.on_epoch(2);
+    assert_eq!(peer.next_action(S), Action::FetchState);
+    peer.on_epoch(4);
+    assert_eq!(peer.next_action(S), Action::FetchState);
+}
+
 /// A contributor of a run with delayed updates that has delivered its part of epoch 3 and knows of epoch 4.
 fn delayed() -> Contributor {
     let mut peer = connected();

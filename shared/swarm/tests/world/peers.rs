@@ -74,6 +74,7 @@ impl World {
                 action @ (Action::Wait(None)
                 | Action::Leave
                 | Action::KeepLate { .. }
+                | Action::NameLate { .. }
                 | Action::LoadState) => {
                     panic!("{action:?} of one that goes on")
                 }
