@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use barnraise_learning::{Decay, DeviceChoice, OptimizerSpec, ScheduleSpec};
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::run::{Compression, ModelKind, ModelSpec};
+use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, SlowLinks};
 use barnraise_relay::dht::DhtLimits;
 use barnraise_relay::{
     ConfigFileError, Environment, EnvironmentError, Located, NodeLimits, Place, parse_config, read_config,
@@ -125,6 +125,8 @@ pub struct RunSection {
     pub optimizer: OptimizerSpec,
     /// Its learning rate.
     pub schedule: ScheduleSpec,
+    /// How gradients travel over slow links.
+    pub slow_links: Option<SlowLinks>,
     /// Steps that contributors make by themselves. The optimizer is the outer one then.
     pub local_steps: Option<LocalStepsSection>,
     /// Contributions that are computed once more.
@@ -311,6 +313,7 @@ impl Default for RunSection {
             license: None,
             optimizer: OptimizerSpec::adam(),
             schedule: ScheduleSpec { peak: 0.002, warmup_steps: 10, decay: Decay::Constant },
+            slow_links: None,
             local_steps: None,
             recomputation: None,
         }

@@ -20,13 +20,14 @@ const DESCRIBED: &str = "it is in the run's description, which contributors and 
     file of every backbone and start them again";
 
 /// Keys of the configuration that an operator may look for here, and why they are fixed.
-const FIXED: [(&str, &str); 18] = [
+const FIXED: [(&str, &str); 19] = [
     ("title", DESCRIBED),
     ("purpose", DESCRIBED),
     ("target_batch_size", DESCRIBED),
     ("micro_batch_size", DESCRIBED),
     ("shuffle_buffer_samples", DESCRIBED),
     ("gradient_codec", DESCRIBED),
+    ("slow_links", DESCRIBED),
     ("state_codec", DESCRIBED),
     ("delayed_updates", DESCRIBED),
     ("local_steps", DESCRIBED),

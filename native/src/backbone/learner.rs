@@ -436,6 +436,7 @@ pub(super) fn round_config(config: &RunConfig, n_parameters: usize) -> RoundConf
         target_batch_size: config.run.target_batch_size,
         n_parameters,
         codec: config.run.gradient_codec,
+        slow_codec: config.run.slow_links.map(|slow| slow.codec),
         contribution_samples_max: averaging.contribution_samples_max,
         samples_per_second_max: averaging.samples_per_second_max,
         collect_timeout: averaging.collect_timeout,

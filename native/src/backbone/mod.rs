@@ -420,6 +420,7 @@ fn describe(
         micro_batch_size: config.run.micro_batch_size,
         shuffle_buffer_samples: config.run.shuffle_buffer_samples,
         gradient_codec: config.run.gradient_codec,
+        slow_links: config.run.slow_links,
         compression: config.compression,
         delayed_updates: config.run.delayed_updates,
         local_steps: config.run.local_steps.map(|section| section.describe()).transpose()?,

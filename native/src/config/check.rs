@@ -158,6 +158,10 @@ fn run(run: &RunSection) -> Result<(), Invalid> {
 
 fn compression(config: &RunConfig) -> Result<(), Invalid> {
     let (run, compression) = (&config.run, &config.compression);
+    if let Some(slow) = &run.slow_links {
+        let checked = slow.check(run.gradient_codec);
+        checked.map_err(|error| Invalid::new("run.slow_links", error, format!("{slow:?}")))?;
+    }
     compression.check(run.gradient_codec).map_err(|error| {
         let key = match error {
             CompressionError::ClipNorm(_) => "compression.clip_norm",
@@ -193,6 +197,7 @@ mod tests {
     use barnraise_learning::{Decay, OptimizerSpec, ScheduleSpec};
     use barnraise_protocol::TensorCodec;
     use barnraise_protocol::codec::{Sparsity, WARMUP_DENSITY};
+    use barnraise_protocol::run::SlowLinks;
     use bytesize::ByteSize;
 
     use super::super::LocalStepsSection;
@@ -203,6 +208,10 @@ mod tests {
 
     fn local_steps(steps: u32, optimizer: OptimizerSpec) -> LocalStepsSection {
         LocalStepsSection { steps, optimizer, schedule: ScheduleSpec::constant(0.05) }
+    }
+
+    fn slow_links(below_bytes_per_second: u64, codec: TensorCodec) -> Option<SlowLinks> {
+        Some(SlowLinks { below_bytes_per_second, codec })
     }
 
     fn recomputation(share: f64, tolerance: f32) -> Option<RecomputationSection> {
@@ -271,6 +280,12 @@ mod tests {
             ("run.local_steps", |c| c.run.local_steps = Some(local_steps(0, OptimizerSpec::adam()))),
             ("run.local_steps", |c| c.run.local_steps = Some(local_steps(1, OptimizerSpec::lamb()))),
             ("run.local_steps", |c| c.run.local_steps = Some(local_steps(17, OptimizerSpec::adam()))),
+            ("run.slow_links", |c| c.run.slow_links = slow_links(0, TensorCodec::Int8)),
+            ("run.slow_links", |c| c.run.slow_links = slow_links(1, TensorCodec::F16)),
+            ("run.recomputation", |c| {
+                c.run.recomputation = recomputation(0.1, 0.02);
+                c.run.slow_links = slow_links(1, TensorCodec::Int4);
+            }),
             ("run.recomputation", |c| c.run.recomputation = recomputation(1.5, 0.02)),
             ("run.recomputation", |c| c.run.recomputation = recomputation(0.1, 1.0)),
             ("run.recomputation", |c| {

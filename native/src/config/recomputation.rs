@@ -27,6 +27,7 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     let run = &config.run;
     // Steps that cannot be made are told by their own check.
     let local_steps = run.local_steps.and_then(|section| section.describe().ok());
-    is_recomputable(&run.model, run.gradient_codec, local_steps.as_ref())
+    let codecs = (run.gradient_codec, run.slow_links.map(|slow| slow.codec));
+    is_recomputable(&run.model, codecs, local_steps.as_ref())
         .map_err(|error| Invalid::new(KEY, format!("none of it: {error}"), format!("{section:?}")))
 }

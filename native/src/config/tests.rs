@@ -44,6 +44,7 @@ fn the_example_shows_every_key() {
         "# database = ",
         "# text = ",
         "# otlp = ",
+        "# [run.slow_links]\n# below_bytes_per_second = 625_000\n# codec = { top-k = { density = 0.01, warmup_epochs = 0 } }\n",
         "# [run.recomputation]\n# share = 0.05\n# tolerance = 0.05\n",
     ] {
         assert!(EXAMPLE.contains(optional), "{optional}");

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::average::MemberSet;
-use barnraise_protocol::codec::CodecError;
+use barnraise_protocol::codec::{CodecError, first_not_finite};
 use barnraise_swarm::averaging::check::as_travelled;
 use barnraise_swarm::averaging::{Brought, Group, Line, Member, n_samples};
 use futures::io::{AsyncRead, AsyncWrite};
@@ -96,7 +96,7 @@ impl GridRounds<'_> {
     {
         config.check().map_err(AverageError::from)?;
         let own = self.members.get(self.me).ok_or(GridError::NotAMember)?;
-        if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+        if let Some(index) = first_not_finite(&values) {
             return Err(AverageError::NotFinite(index).into());
         }
         let ends = platform.now() + config.deadline;

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::codec::first_not_finite;
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::averaging::{Group, GroupError};
 use barnraise_swarm::low_rank::LowRank;
@@ -139,7 +140,7 @@ impl LowRankRound<'_> {
         let averaged = hub.average(platform, config, &group, self.me, factors).await;
         let averaged = averaged.map_err(LowRankError::Factors)?;
         let values = self.plan.expand(&basis, &averaged.values);
-        if !values.iter().all(|value| value.is_finite()) {
+        if first_not_finite(&values).is_some() {
             return Err(LowRankError::NotFinite);
         }
         Ok(Averaged {

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use barnraise_protocol::average::{Finished, Join, MemberSet, Refusal, WINDOW_CHUNKS_MAX};
+use barnraise_protocol::codec::first_not_finite;
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::averaging::{Brought, Group};
 use barnraise_swarm::bandwidth::Bytes;
@@ -275,7 +276,9 @@ pub(crate) async fn average<P: Platform>(
     if values.len() != group.n_values() {
         return Err(AverageError::Length { want: group.n_values(), got: values.len() });
     }
-    check_finite(&values)?;
+    if let Some(index) = first_not_finite(&values) {
+        return Err(AverageError::NotFinite(index));
+    }
     let mut means = std::mem::take(spare);
     if means.capacity() < values.len() {
         means = vec![0.0; values.len()];
@@ -303,15 +306,6 @@ pub(crate) async fn average<P: Platform>(
     };
     *spare = round.values;
     check_averaged(group, averaged)
-}
-
-/// By all values at once, which takes a quarter of the time of stopping at the first that is not finite.
-fn check_finite(values: &[f32]) -> Result<(), AverageError> {
-    if values.iter().fold(true, |all, value| all & value.is_finite()) {
-        return Ok(());
-    }
-    let index = values.iter().position(|value| !value.is_finite());
-    Err(AverageError::NotFinite(index.unwrap_or_default()))
 }
 
 fn check_averaged(group: &Group, averaged: Averaged) -> Result<Averaged, AverageError> {

@@ -64,6 +64,21 @@ pub fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, M
     Ok(if run.recomputed { trainer.forgetful() } else { trainer })
 }
 
+/// Makes contributions to a run of gradients.
+pub(crate) fn compressor(run: &RunDescription) -> Compressor {
+    let n_values = run.n_parameters as usize;
+    let mut compressor =
+        Compressor::new(run.gradient_codec, run.compression, n_values, run.target_batch_size);
+    // Where what was lost over a slow link is still owed, a fast one brings it.
+    if run.local_steps.is_some() || run.slow_links.is_some() {
+        compressor.keep_always();
+    }
+    if run.recomputed {
+        compressor.keep_nothing();
+    }
+    compressor
+}
+
 /// What came of a computation.
 pub(crate) struct ComputeOutcome {
     pub(crate) trainer: Trainer,

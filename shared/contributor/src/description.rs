@@ -4,7 +4,7 @@
 
 use barnraise_learning::{DataShape, LocalStepsError, ModelError, ParameterLayout, local};
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::run::{CompressionError, NotRecomputable, RunDescription};
+use barnraise_protocol::run::{CompressionError, NotRecomputable, RunDescription, SlowLinksError};
 
 /// Most samples of one forward and backward pass.
 pub const MICRO_BATCH_SAMPLES_MAX: u32 = 4096;
@@ -38,6 +38,9 @@ pub enum DescriptionError {
     /// A compression that is none.
     #[error("the run's compression: {0}")]
     Compression(#[from] CompressionError),
+    /// Slow links that would not be helped.
+    #[error("the run's slow links: {0}")]
+    SlowLinks(#[from] SlowLinksError),
     /// Local steps that cannot be made.
     #[error("the run's local steps: {0}")]
     LocalSteps(#[from] LocalStepsError),
@@ -75,6 +78,7 @@ pub fn check_description(run: &RunDescription) -> Result<ParameterLayout, Descri
         return Err(DescriptionError::Parameters { want, got: run.n_parameters });
     }
     run.compression.check(run.gradient_codec)?;
+    run.slow_links.map_or(Ok(()), |slow| slow.check(run.gradient_codec))?;
     run.local_steps.as_ref().map_or(Ok(()), local::check)?;
     if run.recomputed {
         run.check_recomputable()?;
@@ -127,6 +131,7 @@ mod tests {
             micro_batch_size: 4,
             shuffle_buffer_samples: 16,
             gradient_codec: TensorCodec::F16,
+            slow_links: None,
             compression: Compression::default(),
             delayed_updates: false,
             local_steps: None,

@@ -31,6 +31,7 @@ use barnraise_swarm::conduct::{Pacer, PassTime};
 use barnraise_swarm::contributor::{Contributor, STOP_TIMEOUT};
 use barnraise_swarm::samples::SampleStream;
 use barnraise_swarm::shards::Exchange;
+use barnraise_swarm::uplink::Uplink;
 use futures::channel::{mpsc, oneshot};
 use futures::future::{Fuse, FutureExt, LocalBoxFuture};
 use futures::select_biased;
@@ -197,6 +198,7 @@ struct Driver<'a, P: Platform, F> {
     contributor: Contributor,
     ticket: Rc<Ticket>,
     meter: Rc<Meter>,
+    uplink: Uplink,
     speed: Speed,
     pacer: Pacer,
     /// Of the newest pass.
@@ -258,6 +260,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             contributor: Contributor::new(config.first_contribution_id, config.seed),
             ticket: Rc::new(Ticket::new(config.credentials)),
             meter: Rc::default(),
+            uplink: Uplink::default(),
             speed: Speed::default(),
             pacer: Pacer::default(),
             pass: None,

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join, Report};
 use barnraise_protocol::dataset::{Manifest, Samples, ShardEntry};
-use barnraise_protocol::gradient::{self, Prepared, Refusal};
+use barnraise_protocol::gradient::{self, Prepared, Refusal, Stage};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, PartialState, State};
 use barnraise_protocol::{ConversationError, TensorCodec, framing};
+use barnraise_swarm::Moment;
 use barnraise_swarm::shards::Source;
+use barnraise_swarm::uplink::Sent;
 use futures::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
 use crate::access::{self, Ticket};
@@ -52,6 +54,8 @@ pub(crate) enum NetOutcome<P: Platform> {
     Answered {
         stream: Option<Stream<P>>,
         result: Result<Result<SignedReceipt, Refusal>, OperationError>,
+        /// `None` where it was not asked for, or broke off.
+        sent: Option<Sent>,
     },
     Left,
     /// What an earlier visit kept, where no backbone answers.
@@ -191,12 +195,22 @@ pub(crate) async fn offer<P: Platform>(
     progress: Progress,
 ) -> NetOutcome<P> {
     let n_bytes = prepared.bytes.len() as u64;
+    let platform = operation.platform;
+    let (mut wanted, mut sent) = (None, None);
     let offer = operation.converse(&mut stream, gradient::PROTOCOL, async |stream| {
-        let on_progress = |sent| progress.set((sent, n_bytes));
-        gradient::offer(stream, &prepared, on_progress).await
+        let began = platform.now();
+        let on_stage = |stage| match stage {
+            Stage::Wanted => wanted = Some(platform.now()),
+            Stage::Sent(n_sent) => progress.set((n_sent, n_bytes)),
+            Stage::Delivered => {
+                let since = |moment: Moment| platform.now().saturating_sub(moment);
+                sent = wanted.map(|wanted| Sent { n_bytes, took: since(wanted), round_trip: wanted - began });
+            }
+        };
+        gradient::offer(stream, &prepared, on_stage).await
     });
     let result = offer.await;
-    NetOutcome::Answered { stream, result }
+    NetOutcome::Answered { stream, result, sent }
 }
 
 /// What came of fetching a shard.

@@ -18,7 +18,9 @@ use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::evidence::Evidence;
 use barnraise_protocol::gradient::Accepted;
-use barnraise_protocol::run::{Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps};
+use barnraise_protocol::run::{
+    Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, SlowLinks,
+};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state;
 use barnraise_swarm::activity::{Activity, Contribution};
@@ -27,7 +29,7 @@ use futures::channel::mpsc;
 use tokio::task::LocalSet;
 
 use backbone::peers::{Manner, WithPeers};
-use backbone::{Backbone, MICRO_BATCH, TestPlatform, contributor_key, shard as samples_of};
+use backbone::{Backbone, MICRO_BATCH, SLOW_CODEC, TestPlatform, contributor_key, shard as samples_of};
 
 /// More than any test computes: the epoch goes on for ever.
 const ENDLESS: u32 = 1_000_000_000;
@@ -568,6 +570,25 @@ fn contributions_are_what_their_accounts_say() {
             let what = (codec, is_delayed, local_steps);
             assert!(!difference.is_wrong(), "{what:?}: {difference:?}");
         }
+    }
+}
+
+#[test]
+fn gradients_travel_as_the_uplink_allows() {
+    for (below_bytes_per_second, is_slow) in [(u64::MAX, true), (1, false)] {
+        let backbone = Backbone::with_codec(3, 48, TensorCodec::F16, Compression::default());
+        let slow = SlowLinks { below_bytes_per_second, codec: SLOW_CODEC };
+        backbone.description.borrow_mut().slow_links = Some(slow);
+        let platform = TestPlatform::new(&backbone);
+        let ((), given) = play(&backbone, &platform, async |mut script| {
+            script.send(Command::Start);
+            script.until(|script| script.backbone.epoch() >= 3).await;
+        });
+        assert_eq!(given.n_refused, 0, "{given:?}");
+        let offers = backbone.offers.borrow();
+        let later = if is_slow { SLOW_CODEC } else { TensorCodec::F16 };
+        assert_eq!(offers[0].codec, SLOW_CODEC, "nothing was sent before it");
+        assert!(offers.len() >= 3 && offers[1..].iter().all(|offer| offer.codec == later), "{offers:?}");
     }
 }
 

@@ -143,6 +143,7 @@ impl Run {
             target_batch_size: target(attack, aggregation),
             n_parameters: layout.n_parameters(),
             codec: TensorCodec::F32,
+            slow_codec: None,
             contribution_samples_max: SAMPLES_MAX,
             samples_per_second_max: SAMPLES_MAX,
             collect_timeout: Duration::from_secs(5),

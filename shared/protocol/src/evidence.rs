@@ -177,7 +177,7 @@ impl Evidence {
         run.manifest.validate()?;
         run.check_recomputable()?;
         let is_of_run = run.recomputed
-            && offer.codec == run.gradient_codec
+            && run.takes(offer.codec)
             && offer.n_values == run.n_parameters
             && run.state_codec.carries_state()
             && (1..=run.contribution_samples_max).contains(&offer.n_samples);

@@ -201,6 +201,17 @@ pub struct Prepared {
     pub samples: Vec<u8>,
 }
 
+/// How far an offer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The contribution is asked for.
+    Wanted,
+    /// So many of its bytes are sent.
+    Sent(u64),
+    /// The other side has all of it.
+    Delivered,
+}
+
 /// Offers a contribution and sends what is pulled of it; the answer is the aggregator's. A receipt is not verified.
 ///
 /// # Errors
@@ -208,7 +219,7 @@ pub struct Prepared {
 pub async fn offer<S>(
     stream: &mut S,
     prepared: &Prepared,
-    on_progress: impl FnMut(u64),
+    mut on_stage: impl FnMut(Stage),
 ) -> Result<Result<SignedReceipt, Refusal>, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -218,7 +229,9 @@ where
     framing::write(stream, &message, MESSAGE_BYTES_MAX).await?;
     let mut answer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
     if answer == BackboneToContributor::Wanted {
-        bulk::serve(stream, bytes, on_progress).await?;
+        on_stage(Stage::Wanted);
+        bulk::serve(stream, bytes, |n_sent| on_stage(Stage::Sent(n_sent))).await?;
+        on_stage(Stage::Delivered);
         answer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
         if answer == BackboneToContributor::Account && account.is_some() {
             bulk::serve(stream, samples, |_| ()).await?;

@@ -3,6 +3,7 @@
 //! One request, one answer, on a stream of its own. Whoever asks in an older version is told so.
 
 mod local_steps;
+mod slow_links;
 
 use futures::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
@@ -14,12 +15,14 @@ use crate::error::ConversationError;
 use crate::framing::{self, FrameError};
 
 pub use self::local_steps::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps};
+pub use self::slow_links::{SlowLinks, SlowLinksError};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/run/4";
+pub const PROTOCOL: &str = "/barnraise/run/5";
 
 /// Names under which contributors of before ask. They understand a refusal and no more.
-pub const PROTOCOLS_BEFORE: [&str; 3] = ["/barnraise/run/1", "/barnraise/run/2", "/barnraise/run/3"];
+pub const PROTOCOLS_BEFORE: [&str; 4] =
+    ["/barnraise/run/1", "/barnraise/run/2", "/barnraise/run/3", "/barnraise/run/4"];
 
 /// Largest message of this conversation: a manifest of ten thousand shards fits.
 pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -66,6 +69,8 @@ pub struct RunDescription {
     pub shuffle_buffer_samples: u32,
     /// How gradients travel.
     pub gradient_codec: TensorCodec,
+    /// How they travel over slow links; `None`: as over all others.
+    pub slow_links: Option<SlowLinks>,
     /// What is done to gradients before the values that are sent are chosen.
     pub compression: Compression,
     /// Whether gradients are of the parameters of one epoch before, so that nobody waits for an averaging (DeDLOC
@@ -227,7 +232,8 @@ impl RunDescription {
     /// # Errors
     /// Of what else it is.
     pub fn check_recomputable(&self) -> Result<(), NotRecomputable> {
-        is_recomputable(&self.model.kind, self.gradient_codec, self.local_steps.as_ref())
+        let slow = self.slow_links.map(|slow| slow.codec);
+        is_recomputable(&self.model.kind, (self.gradient_codec, slow), self.local_steps.as_ref())
     }
 }
 
@@ -237,7 +243,7 @@ impl RunDescription {
 /// Of what else a contribution is.
 pub fn is_recomputable(
     model: &ModelKind,
-    codec: TensorCodec,
+    (codec, slow): (TensorCodec, Option<TensorCodec>),
     local_steps: Option<&LocalSteps>,
 ) -> Result<(), NotRecomputable> {
     if let Some(LocalSteps { steps, optimizer, .. }) = local_steps
@@ -245,7 +251,9 @@ pub fn is_recomputable(
     {
         return Err(NotRecomputable::LocalSteps(*steps));
     }
-    if !matches!(codec, TensorCodec::F32 | TensorCodec::F16 | TensorCodec::Int8) {
+    let is_whole =
+        |codec: &TensorCodec| matches!(codec, TensorCodec::F32 | TensorCodec::F16 | TensorCodec::Int8);
+    if let Some(codec) = [codec].into_iter().chain(slow).find(|codec| !is_whole(codec)) {
         return Err(NotRecomputable::Codec(codec));
     }
     match model {

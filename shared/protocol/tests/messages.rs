@@ -19,7 +19,7 @@ use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::reduce;
 use barnraise_protocol::run::{
     self, Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, ModelSpec,
-    RunDescription,
+    RunDescription, SlowLinks,
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
@@ -78,6 +78,7 @@ fn description() -> RunDescription {
         micro_batch_size: 64,
         shuffle_buffer_samples: 2000,
         gradient_codec: TensorCodec::F16,
+        slow_links: None,
         compression: Compression::default(),
         delayed_updates: false,
         local_steps: None,
@@ -104,10 +105,14 @@ fn run_messages() {
     let entry = format!("0528{}", hash_hex());
     let key = "cd".repeat(32);
     let golden = format!(
-        "0001720174017000{key}0101ac02010a800840d00f010000000000000000008040000164001c1c01010161 01{entry}{entry}"
+        "0001720174017000{key}0101ac02010a800840d00f01000000000000000000008040000164001c1c01010161 01{entry}{entry}"
     );
     let golden = golden.replace(' ', "");
     check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
+    let slow_links = Some(SlowLinks { below_bytes_per_second: 300, codec: TensorCodec::Int8 });
+    let described = RunDescription { slow_links, ..description() };
+    let with_slow_links = golden.replace("d00f0100", "d00f0101ac0202");
+    check(&run::BackboneToContributor::Description(Box::new(described)), max, &with_slow_links);
     let sgd = InnerOptimizer::Sgd { momentum: 0.5, nesterov: true, weight_decay: 0.0 };
     let adam = InnerOptimizer::Adam { beta1: 0.5, beta2: 0.25, epsilon: 1.0, weight_decay: 2.0 };
     let cosine = InnerDecay::Cosine { epochs: 300, floor: 0.5 };

@@ -1,10 +1,12 @@
 //! What a contributor of an older version is told, and which compressions there are.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod fixture;
+
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::run::{
     self, Compression, CompressionError, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind,
-    NotRecomputable, RECOMPUTED_STEPS_MAX, is_recomputable,
+    NotRecomputable, RECOMPUTED_STEPS_MAX, RunDescription, SlowLinks, SlowLinksError, is_recomputable,
 };
 use barnraise_protocol::{ConversationError, TensorCodec};
 use tokio_util::compat::TokioAsyncReadCompatExt;
@@ -40,18 +42,47 @@ fn momentum_and_clipping_are_for_sparse_gradients() {
 }
 
 #[test]
+fn slow_links_have_less_to_carry() {
+    let slow = |codec| SlowLinks { below_bytes_per_second: 1000, codec };
+    assert_eq!(slow(TensorCodec::Int8).check(TensorCodec::F16), Ok(()));
+    for codec in [TensorCodec::F16, TensorCodec::F32] {
+        let refused = SlowLinksError::NotShorter { slow: codec, other: TensorCodec::F16 };
+        assert_eq!(slow(codec).check(TensorCodec::F16), Err(refused));
+    }
+    let none = SlowLinks { below_bytes_per_second: 0, ..slow(TensorCodec::Int8) };
+    assert_eq!(none.check(TensorCodec::F16), Err(SlowLinksError::NoneIsSlow));
+}
+
+#[test]
+fn a_gradient_travels_as_its_link_allows() {
+    let alike = fixture::run();
+    assert_eq!(alike.codec_of_link(None), alike.gradient_codec);
+    assert!(alike.takes(alike.gradient_codec) && !alike.takes(TensorCodec::Int4));
+    let slow = SlowLinks { below_bytes_per_second: 1000, codec: TensorCodec::Int4 };
+    let run = RunDescription { slow_links: Some(slow), ..alike };
+    assert_eq!(run.codec_of_link(None), TensorCodec::Int4);
+    assert_eq!(run.codec_of_link(Some(999.0)), TensorCodec::Int4);
+    assert_eq!(run.codec_of_link(Some(1000.0)), run.gradient_codec);
+    assert!(run.takes(run.gradient_codec) && run.takes(TensorCodec::Int4) && !run.takes(TensorCodec::F32));
+}
+
+#[test]
 fn few_local_steps_without_adam_are_recomputed() {
     let sgd = InnerOptimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
     let adam = InnerOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
     let of = |steps, optimizer| {
         let steps = LocalSteps { steps, optimizer, schedule };
-        is_recomputable(&ModelKind::LeNet, TensorCodec::Int8, Some(&steps))
+        is_recomputable(&ModelKind::LeNet, (TensorCodec::Int8, None), Some(&steps))
     };
     assert_eq!(of(RECOMPUTED_STEPS_MAX, sgd), Ok(()));
     let too_many = RECOMPUTED_STEPS_MAX + 1;
     assert_eq!(of(too_many, sgd), Err(NotRecomputable::LocalSteps(too_many)));
     assert_eq!(of(1, adam), Err(NotRecomputable::LocalSteps(1)));
+    let of_codecs = |codec, slow| is_recomputable(&ModelKind::LeNet, (codec, slow), None);
+    assert_eq!(of_codecs(TensorCodec::F16, Some(TensorCodec::Int8)), Ok(()));
+    let refused = Err(NotRecomputable::Codec(TensorCodec::Int4));
+    assert_eq!(of_codecs(TensorCodec::F16, Some(TensorCodec::Int4)), refused);
     let said = NotRecomputable::LocalSteps(1).to_string();
     assert!(said.contains("by adam; at most 32 by sgd-momentum"), "{said}");
 }

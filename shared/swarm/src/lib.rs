@@ -25,6 +25,7 @@ pub mod robust;
 pub mod round;
 pub mod samples;
 pub mod shards;
+pub mod uplink;
 
 /// A point in time: what has passed since an origin that the driver chose, monotonic.
 pub type Moment = std::time::Duration;

@@ -34,6 +34,7 @@ pub(crate) fn run() -> RunDescription {
         micro_batch_size: 64,
         shuffle_buffer_samples: 1000,
         gradient_codec: TensorCodec::F16,
+        slow_links: None,
         compression: Compression::default(),
         delayed_updates: false,
         local_steps: None,

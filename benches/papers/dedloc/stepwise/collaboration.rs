@@ -108,6 +108,7 @@ impl Collaboration {
             target_batch_size: TARGET,
             n_parameters: machine.parameters().len(),
             codec: TensorCodec::F32,
+            slow_codec: None,
             contribution_samples_max: SAMPLES_MAX,
             samples_per_second_max: 1_000_000,
             collect_timeout: COLLECT_TIMEOUT,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use barnraise_protocol::ConversationError;
 use barnraise_protocol::bulk::{Partial, Transfer};
+use barnraise_protocol::codec::first_not_finite;
 use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::model::{self, Answer, Fetched, PROTOCOL, Request, StepHeader};
 use barnraise_relay::{NodeError, Paced};
@@ -137,7 +138,7 @@ async fn decode(bytes: Vec<u8>, n_parameters: usize) -> Result<Checkpoint, Donor
     let checkpoint = decoding.await.map_err(|_| DonorError::ShuttingDown)?;
     let checkpoint = checkpoint.map_err(|error| DonorError::Checkpoint(error.to_string()))?;
     let n_values = checkpoint.parameters.len();
-    if n_values != n_parameters || !checkpoint.parameters.iter().all(|value| value.is_finite()) {
+    if n_values != n_parameters || first_not_finite(&checkpoint.parameters).is_some() {
         return Err(DonorError::Checkpoint(format!(
             "{n_values} parameters, or some that are not finite; {n_parameters} are wanted"
         )));

@@ -286,7 +286,7 @@ fn recipe(config: &RunConfig, description: &RunDescription) -> Sha256Hash {
         (&description.model, description.n_parameters, description.target_batch_size),
         (&description.manifest, &config.run.optimizer, &config.run.schedule),
         (config.aggregators.codec, config.aggregators.rank, config.aggregators.reducers),
-        (config.run.gradient_codec, config.run.delayed_updates),
+        (config.run.gradient_codec, config.run.slow_links, config.run.delayed_updates),
         (&description.local_steps, description.recomputed, config.storage.checkpoint_every_epochs),
     );
     Sha256Hash::of(format!("{what:?}").as_bytes())

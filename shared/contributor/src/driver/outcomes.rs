@@ -9,7 +9,7 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::state::State;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::DeviceChange;
-use barnraise_swarm::compression::{Compressor, Fate};
+use barnraise_swarm::compression::Fate;
 use barnraise_swarm::conduct::PassTime;
 use barnraise_swarm::samples::SampleStream;
 use barnraise_swarm::shards::Exchange;
@@ -58,9 +58,12 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                     self.on_net_error(kind, &error);
                 }
             }
-            NetOutcome::Answered { stream, result } => {
+            NetOutcome::Answered { stream, result, sent } => {
                 if let Some(link) = &mut self.link {
                     link.gradient = stream;
+                }
+                if let Some(sent) = sent {
+                    self.uplink.on_sent(sent);
                 }
                 match result {
                     Ok(answer) => self.on_answer(answer),
@@ -173,15 +176,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.compute_kind = None;
         self.shard = Fuse::terminated();
         self.shard_id = None;
-        let mut compressor = Compressor::new(
-            description.gradient_codec,
-            description.compression,
-            description.n_parameters as usize,
-            description.target_batch_size,
-        );
-        if description.local_steps.is_some() {
-            compressor.keep_always();
-        }
+        let compressor = compute::compressor(&description);
         let accountant = match self.accountant(&description) {
             Ok(accountant) => accountant,
             Err(error) => {
@@ -189,9 +184,6 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 return false;
             }
         };
-        if accountant.is_some() {
-            compressor.keep_nothing();
-        }
         self.contributor.set_keeps_late(compressor.keeps() || description.local_steps.is_some());
         self.contributor.set_delayed(description.delayed_updates);
         let shards = &description.manifest.shards;
@@ -422,6 +414,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             }
             return;
         };
+        run.compressor.set_codec(run.description.codec_of_link(self.uplink.bytes_per_second()));
         let prepare = |mean| {
             compute::prepare(&mut run.compressor, run.accountant.as_mut(), contribution_id, epoch, mean)
         };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use barnraise_protocol::access::UnixTime;
 use barnraise_swarm::Moment;
+use barnraise_swarm::uplink::Uplink;
 
 use super::{Driver, NetKind};
 use crate::event::Event;
@@ -37,6 +38,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     pub(super) fn on_woke(&mut self, was_asleep: bool) {
         let is_down = self.contributor.on_woke(self.platform.now(), was_asleep);
         self.wait_until = None;
+        // Perhaps this is another network.
+        self.uplink = Uplink::default();
         // Whoever comes back from signing in elsewhere is let in by the dial that waits for it.
         let is_dialling =
             matches!(self.net_kind, Some(NetKind::Connect { .. })) && self.ticket.sign_in().is_none();

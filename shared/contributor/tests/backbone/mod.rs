@@ -40,6 +40,8 @@ use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
 pub(crate) const MICRO_BATCH: u32 = 16;
 pub(crate) const CONTRIBUTION_SAMPLES_MAX: u32 = 256;
+/// How gradients may travel beside the codec of the run.
+pub(crate) const SLOW_CODEC: TensorCodec = TensorCodec::Int4;
 const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 const N_CLASSES: usize = 4;
 const SHARD_SAMPLES: usize = 250;
@@ -102,6 +104,7 @@ impl Backbone {
         n_shards: u32,
         target_batch_size: u32,
         gradient_codec: TensorCodec,
+        slow_links: None,
         compression: Compression,
     ) -> Rc<Self> {
         let mut shards = HashMap::new();
@@ -144,6 +147,7 @@ impl Backbone {
             target_batch_size,
             n_parameters: layout.n_parameters(),
             codec: gradient_codec,
+            slow_codec: Some(SLOW_CODEC),
             contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
             samples_per_second_max: 10_000_000,
             collect_timeout: Duration::from_secs(5),

@@ -85,6 +85,12 @@ impl Compressor {
         self.keeps = false;
     }
 
+    /// Contributions travel so from the next one on. What is kept of a lossy codec comes with it, if what is lost is kept
+    /// whatever the codec.
+    pub fn set_codec(&mut self, codec: TensorCodec) {
+        self.codec = codec;
+    }
+
     /// Encodes a contribution of `epoch`: `mean`, `[n_values]` and finite, over `n_samples` above 0.
     ///
     /// Its fate is to be told with [`Self::settle`]; where that was not, it counted, as far as is known.

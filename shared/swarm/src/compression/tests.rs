@@ -32,6 +32,19 @@ fn floats_are_sent_as_they_are_and_nothing_is_kept() {
 }
 
 #[test]
+fn what_is_owed_over_a_slow_link_comes_over_a_fast_one() {
+    let mut compressor = Compressor::new(TensorCodec::F32, PLAIN, 2, 10);
+    compressor.keep_always();
+    compressor.set_codec(top_k(0.5));
+    assert_eq!(sent(&mut compressor, &[127.0, 1.0], 10, 0), [127.0, 0.0]);
+    compressor.settle(Fate::Counted);
+    compressor.set_codec(TensorCodec::F32);
+    assert_eq!(sent(&mut compressor, &[0.0, 2.0], 10, 1), [0.0, 3.0]);
+    compressor.settle(Fate::Counted);
+    assert_eq!(compressor.state.residual, [0.0, 0.0]);
+}
+
+#[test]
 fn what_waits_has_the_momentum_that_an_optimizer_would_give_it() {
     let settings = Compression { momentum: 0.5, masking: true, ..PLAIN };
     let mut compressor = Compressor::new(top_k(0.5), settings, 2, 10);

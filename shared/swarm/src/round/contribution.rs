@@ -190,10 +190,10 @@ impl AveragingRound {
         if offer.n_values != want {
             return Err(Refusal::Length { want, got: offer.n_values });
         }
-        if offer.codec != self.config.codec {
+        if offer.codec != self.config.codec && Some(offer.codec) != self.config.slow_codec {
             return Err(Refusal::Codec { want: self.config.codec, got: offer.codec });
         }
-        let wanted = self.config.codec.encoded_len_at(self.config.n_parameters, offer.epoch);
+        let wanted = offer.codec.encoded_len_at(self.config.n_parameters, offer.epoch);
         let (fewest, want, got) = (*wanted.start() as u64, *wanted.end() as u64, offer.transfer.n_bytes);
         if !(fewest..=want).contains(&got) {
             return Err(Refusal::Bytes { want, got });

@@ -39,6 +39,8 @@ pub struct RoundConfig {
     pub n_parameters: usize,
     /// How gradients travel.
     pub codec: TensorCodec,
+    /// How they may travel over slow links, too.
+    pub slow_codec: Option<TensorCodec>,
     /// Most samples that one contribution may claim.
     pub contribution_samples_max: u32,
     /// Fastest speed that is believed of one peer.

@@ -137,6 +137,7 @@ mod tests {
             target_batch_size: 100,
             n_parameters: 1,
             codec: TensorCodec::F32,
+            slow_codec: None,
             contribution_samples_max: 100,
             samples_per_second_max: 1000,
             collect_timeout: S,

@@ -16,6 +16,7 @@ fn config() -> RoundConfig {
         target_batch_size: 100,
         n_parameters: N,
         codec: TensorCodec::F32,
+        slow_codec: None,
         contribution_samples_max: 100,
         samples_per_second_max: 1000,
         collect_timeout: S,
@@ -138,6 +139,20 @@ fn nothing_is_acknowledged_before_it_is_stored() {
     assert_eq!(got[1], RoundAction::Announce(0), "nothing was averaged, so nothing is stepped");
     contribute(&mut round, S, 1, &offer(1, 0, 100), [1.0; N]);
     assert!(matches!(actions(&mut round).last(), Some(RoundAction::Step(_))));
+}
+
+#[test]
+fn over_slow_links_gradients_may_travel_otherwise() {
+    let mut round = AveragingRound::new(RoundConfig { slow_codec: Some(TensorCodec::F16), ..config() }, 0);
+    round.on_join(peer(1), DeviceKind::BrowserCpu).unwrap();
+    let slow = Offer { codec: TensorCodec::F16, transfer: Transfer::of(&[0; 6]), ..offer(1, 0, 10) };
+    contribute(&mut round, S, 1, &slow, [1.0; N]);
+    contribute(&mut round, S, 1, &offer(2, 0, 10), [2.0; N]);
+    let long = Offer { codec: TensorCodec::F16, ..offer(3, 0, 10) };
+    assert_eq!(round.on_offer(S, &peer(1), &long), Err(Refusal::Bytes { want: 6, got: 12 }));
+    let other = Offer { codec: TensorCodec::Int8, ..offer(3, 0, 10) };
+    let refused = Err(Refusal::Codec { want: TensorCodec::F32, got: TensorCodec::Int8 });
+    assert_eq!(round.on_offer(S, &peer(1), &other), refused);
 }
 
 #[test]

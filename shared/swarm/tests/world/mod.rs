@@ -167,6 +167,7 @@ fn config(is_wary: bool) -> RoundConfig {
         target_batch_size: TARGET,
         n_parameters: N_PARAMETERS,
         codec: TensorCodec::F32,
+        slow_codec: None,
         contribution_samples_max: SAMPLES_MAX,
         samples_per_second_max: 1_000_000,
         collect_timeout: Duration::from_millis(COLLECT_TIMEOUT_MS),
