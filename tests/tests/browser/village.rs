@@ -6,18 +6,19 @@ use anyhow::{Result, ensure};
 use barnraise_tests::artifacts;
 use barnraise_tests::browser::{Graphics, Tab};
 use barnraise_tests::process::{Backbone, World};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// For what takes seconds on an idle machine.
 pub(crate) const SOON: Duration = Duration::from_secs(120);
 /// For what takes a minute on an idle machine.
 pub(crate) const LONG: Duration = Duration::from_secs(480);
 
-static TURN: Mutex<()> = Mutex::const_new(());
+/// So many tests run at once: most wait most of the time, for a browser to start or for the other side.
+static TURNS: Semaphore = Semaphore::const_new(2);
 
 /// Waits for the tests before this one; hold the guard for as long as anything runs.
-pub(crate) async fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().await
+pub(crate) async fn turn() -> Option<SemaphorePermit<'static>> {
+    TURNS.acquire().await.ok()
 }
 
 /// A run that one tab trains to a useful model in a minute. Contributions are small, so that even an

@@ -104,7 +104,6 @@ impl Backbone {
         n_shards: u32,
         target_batch_size: u32,
         gradient_codec: TensorCodec,
-        slow_links: None,
         compression: Compression,
     ) -> Rc<Self> {
         let mut shards = HashMap::new();
@@ -135,6 +134,7 @@ impl Backbone {
             micro_batch_size: MICRO_BATCH,
             shuffle_buffer_samples: 300,
             gradient_codec,
+            slow_links: None,
             compression,
             delayed_updates: false,
             local_steps: None,
