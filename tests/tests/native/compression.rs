@@ -1,10 +1,11 @@
-//! A run whose gradients are sparse, and a contributor that is too old for it.
+//! A run whose gradients are sparse, one where slow links have a codec of their own, and a contributor that is too old.
 
-use barnraise_protocol::{ConversationError, run};
+use barnraise_protocol::{ConversationError, TensorCodec, run};
 use barnraise_tests::client::Client;
 use barnraise_tests::process::World;
 
 use super::SMALL;
+use super::credits::receipts;
 
 /// [`SMALL`] with one value in a hundred, after a warm-up, and the momentum with the contributors.
 fn sparse() -> String {
@@ -38,6 +39,30 @@ async fn a_sparse_run_learns_and_goes_on_after_a_crash() {
     let (first, last) = (losses[0], losses.iter().rev().take(5).sum::<f32>() / 5.0);
     println!("loss {first} at first, {last} at last");
     assert!(last < 0.7 * first, "{losses:?}");
+}
+
+#[tokio::test]
+async fn a_link_that_turns_out_to_be_fast_carries_whole_gradients() {
+    let slow_links = "[run.slow_links]\nbelow_bytes_per_second = 1\ncodec = \"int8\"\n\n[averaging]";
+    let mut world = World::new(&SMALL.replace("[averaging]", slow_links)).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    let run = Client::connect(backbone.tcp().unwrap()).await.unwrap().describe().await.unwrap();
+    let file = world.storage().with_file_name("receipts.jsonl");
+    let joined = world.join(&[&backbone.page(), "--receipts", file.to_str().unwrap()]).unwrap();
+    let shown = backbone.wait_for_epoch(4).await.unwrap();
+    backbone.kill().await.unwrap();
+    // From entries of both codecs in the journal.
+    let backbone = world.backbone().await.unwrap();
+    assert!(backbone.status().await.unwrap().progress.epoch >= shown.epoch);
+    backbone.wait_for_epoch(8).await.unwrap();
+    joined.interrupt().unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success(), "{given:?}");
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
+    let n_bytes = |codec: TensorCodec| codec.encoded_len(run.n_parameters as usize) as u64;
+    let sent: Vec<u64> = receipts(&file).iter().map(|receipt| receipt.n_bytes).collect();
+    assert_eq!(sent[0], n_bytes(TensorCodec::Int8), "nothing was sent before it");
+    assert!(sent.len() > 4 && sent[1..].iter().all(|sent| *sent == n_bytes(TensorCodec::F32)), "{sent:?}");
 }
 
 #[tokio::test]

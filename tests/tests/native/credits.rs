@@ -13,7 +13,7 @@ use libp2p::PeerId;
 use super::SMALL;
 
 /// Those of a file, each verified.
-fn receipts(path: &Path) -> Vec<Receipt> {
+pub(super) fn receipts(path: &Path) -> Vec<Receipt> {
     let text = std::fs::read_to_string(path).unwrap();
     let verified = |line: &str| {
         let signed: SignedReceipt = serde_json::from_str(line).unwrap();
