@@ -23,7 +23,7 @@ use futures::io::{AsyncRead, AsyncWrite};
 
 use crate::hub::Hub;
 use crate::platform::Platform;
-use crate::round::{AverageError, Averaged, Config, PartOutcome};
+use crate::round::{AverageError, Averaged, Config, Fault, PartOutcome};
 
 /// An averaging in a grid, for one member.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +49,8 @@ pub struct NotWhole {
     pub expected: MemberSet,
     /// Those of them whose values came; nobody's where the round failed altogether.
     pub came: MemberSet,
+    /// Of members, in all rounds so far.
+    pub faults: Vec<Fault>,
 }
 
 /// Why a grid gave no mean.
@@ -124,8 +126,8 @@ impl GridRounds<'_> {
         match progress.trouble {
             None => Ok(progress.averaged),
             Some((round, why)) => {
-                let (expected, came) = (progress.expected, progress.came);
-                Err(GridError::NotWhole(Box::new(NotWhole { round, why, expected, came })))
+                let (expected, came, faults) = (progress.expected, progress.came, progress.averaged.faults);
+                Err(GridError::NotWhole(Box::new(NotWhole { round, why, expected, came, faults })))
             }
         }
     }

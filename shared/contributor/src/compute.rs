@@ -9,6 +9,7 @@ use barnraise_protocol::gradient::{Offer, Prepared};
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::Moment;
 use barnraise_swarm::compression::Compressor;
+use barnraise_swarm::contributor::LateWork;
 
 use crate::accounting::Accountant;
 use crate::platform::Platform;
@@ -77,6 +78,15 @@ pub(crate) fn compressor(run: &RunDescription) -> Compressor {
         compressor.keep_nothing();
     }
     compressor
+}
+
+/// What becomes of gradients whose epoch is over. What others compute once more goes into no other contribution.
+pub(crate) fn late_work(run: &RunDescription, compressor: &Compressor) -> LateWork {
+    match (run.recomputed && run.local_steps.is_some(), compressor.keeps()) {
+        (true, _) => LateWork::ByItself,
+        (false, true) => LateWork::WithNext,
+        (false, false) => LateWork::Dropped,
+    }
 }
 
 /// What came of a computation.

@@ -19,6 +19,7 @@ use barnraise_protocol::contribute::Report;
 use barnraise_protocol::gradient::{Accepted, Refusal};
 
 pub use self::action::Action;
+pub use self::late::LateWork;
 use crate::Moment;
 use crate::backoff::Backoff;
 
@@ -81,8 +82,7 @@ pub struct Contributor {
     backoff: Backoff,
     contribution_samples_max: u32,
     micro_batch_size: u32,
-    /// Whether what comes too late for its epoch is of use.
-    keeps_late: bool,
+    late_work: LateWork,
     /// The epoch that is over for what is kept as it is: it is offered in a later one.
     kept_after: Option<u64>,
     /// Whether gradients may be of the parameters of the epoch before.
@@ -114,7 +114,7 @@ impl Contributor {
             backoff: Backoff::new(seed),
             contribution_samples_max: 1,
             micro_batch_size: 1,
-            keeps_late: false,
+            late_work: LateWork::Dropped,
             kept_after: None,
             is_delayed: false,
             run_epoch: None,
@@ -355,11 +355,14 @@ impl Contributor {
         let is_one_behind =
             self.is_delayed && self.loaded_epoch.is_some_and(|loaded| loaded + 1 == run_epoch);
         if self.loaded_epoch != Some(run_epoch) && !is_one_behind {
-            if self.is_stopping() {
-                self.drop_accumulated();
-                return self.leave();
-            }
-            return self.keep_late().unwrap_or(Action::FetchState);
+            let is_stopping = self.is_stopping();
+            // There is no next contribution any more.
+            let is_of_use = !is_stopping || self.late_work == LateWork::ByItself;
+            return match self.keep_late().filter(|_| is_of_use) {
+                Some(action) => action,
+                None if is_stopping => self.leave(),
+                None => Action::FetchState,
+            };
         }
         // What others wait for goes first.
         let is_waited_for = !self.delivered && (self.due || self.reported != self.accumulated);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_averaging::{Averaged, GridError, NotWhole};
+use barnraise_averaging::{Averaged, Fault, GridError, NotWhole};
 use barnraise_protocol::average::MemberSet;
 use barnraise_protocol::contribute::{BackboneToContributor, ELSEWHERE_MAX};
 use barnraise_protocol::matchmaking::{ModelVersion, Proposal, Ready, Standing};
@@ -330,6 +330,10 @@ impl Core {
             return Ok(());
         }
         self.metrics.on_failure_rate(together.see_who_came(proposal, &averaged));
+        for fault in faults(&averaged) {
+            let (peer, why) = (name(&fault.peer), &fault.why);
+            tracing::warn!(peer, part = fault.part, why, "this aggregator's values did not count");
+        }
         let averaged = match averaged {
             Ok(averaged) if averaged.is_complete() => averaged,
             Ok(averaged) => {
@@ -365,10 +369,6 @@ impl Core {
             self.metrics.on_groups(n_rounds);
         }
         self.metrics.on_averaging_bytes(averaged.n_bytes_sent, averaged.n_bytes_received);
-        for fault in &averaged.faults {
-            let (peer, why) = (name(&fault.peer), &fault.why);
-            tracing::warn!(peer, part = fault.part, why, "this aggregator's values did not count");
-        }
         self.crediting.averaged(averaged.n_bytes_received);
         let set = averaged.members();
         let included = proposal.members.iter().enumerate().filter(|(position, _)| set.contains(*position));
@@ -456,6 +456,15 @@ impl Core {
 }
 
 /// Names an averaging. Without entropy it is its members that tell it from others.
+/// What members did that no honest one does, as far as an averaging got.
+fn faults(averaged: &Result<Arc<Averaged>, AveragingError>) -> &[Fault] {
+    match averaged {
+        Ok(averaged) => &averaged.faults,
+        Err(AveragingError::Grid(GridError::NotWhole(why))) => &why.faults,
+        Err(_) => &[],
+    }
+}
+
 fn nonce() -> u64 {
     random().unwrap_or_default()
 }

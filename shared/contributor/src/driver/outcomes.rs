@@ -11,6 +11,7 @@ use barnraise_swarm::Moment;
 use barnraise_swarm::activity::DeviceChange;
 use barnraise_swarm::compression::Fate;
 use barnraise_swarm::conduct::PassTime;
+use barnraise_swarm::contributor::LateWork;
 use barnraise_swarm::samples::SampleStream;
 use barnraise_swarm::shards::Exchange;
 use futures::FutureExt;
@@ -184,7 +185,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 return false;
             }
         };
-        self.contributor.set_keeps_late(compressor.keeps() || description.local_steps.is_some());
+        self.contributor.set_late_work(compute::late_work(&description, &compressor));
         self.contributor.set_delayed(description.delayed_updates);
         let shards = &description.manifest.shards;
         let n_shards = shards.len() as u32;
@@ -309,7 +310,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     /// What others compute once more goes into no other contribution: it is offered by itself in a later epoch.
     fn keep_as_it_is(&mut self, late: Rc<Prepared>) {
         let Some(run) = &mut self.run else { return };
-        if run.accountant.is_some() && run.description.local_steps.is_some() {
+        if compute::late_work(&run.description, &run.compressor) == LateWork::ByItself {
             self.contributor.on_kept(late.offer.epoch);
             run.kept = Some(late);
         }

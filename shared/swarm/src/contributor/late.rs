@@ -3,10 +3,21 @@
 use super::{Action, Contributor, Pending};
 use crate::Moment;
 
+/// What becomes of gradients whose epoch is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LateWork {
+    /// They are lost.
+    Dropped,
+    /// They come with the next contribution.
+    WithNext,
+    /// They are offered as they are in a later epoch.
+    ByItself,
+}
+
 impl Contributor {
-    /// Whether gradients whose epoch is over are kept, or dropped.
-    pub fn set_keeps_late(&mut self, keeps_late: bool) {
-        self.keeps_late = keeps_late;
+    /// What becomes of gradients whose epoch is over; they are lost unless something else is said.
+    pub fn set_late_work(&mut self, late_work: LateWork) {
+        self.late_work = late_work;
     }
 
     /// A gradient that came too late for `epoch` is kept as it is: a later one has it offered.
@@ -21,7 +32,8 @@ impl Contributor {
 
     /// What was accumulated for an epoch that is over, where that is of use.
     pub(super) fn keep_late(&mut self) -> Option<Action> {
-        let epoch = self.loaded_epoch.filter(|_| self.keeps_late && self.accumulated > 0)?;
+        let epoch =
+            self.loaded_epoch.filter(|_| self.late_work != LateWork::Dropped && self.accumulated > 0)?;
         let n_samples = self.accumulated;
         self.drop_accumulated();
         Some(Action::KeepLate { epoch, n_samples })

@@ -195,12 +195,12 @@ fn a_silent_backbone_is_dialled_again() {
 
 #[test]
 fn what_came_too_late_is_kept_where_it_is_of_use() {
-    for keeps_late in [false, true] {
+    for late_work in [LateWork::Dropped, LateWork::WithNext, LateWork::ByItself] {
         let mut peer = connected();
-        peer.set_keeps_late(keeps_late);
+        peer.set_late_work(late_work);
         compute(&mut peer, 64);
         peer.on_epoch(4);
-        if keeps_late {
+        if late_work != LateWork::Dropped {
             assert_eq!(peer.next_action(S), Action::KeepLate { epoch: 3, n_samples: 64 });
         }
         assert_eq!(peer.next_action(S), Action::FetchState);
@@ -212,7 +212,7 @@ fn what_came_too_late_is_kept_where_it_is_of_use() {
 #[test]
 fn what_is_kept_as_it_is_is_named_for_a_later_epoch() {
     let mut peer = connected();
-    peer.set_keeps_late(true);
+    peer.set_late_work(LateWork::ByItself);
     compute(&mut peer, 64);
     peer.on_epoch(5);
     assert_eq!(peer.next_action(S), Action::KeepLate { epoch: 3, n_samples: 64 });
@@ -227,6 +227,27 @@ fn what_is_kept_as_it_is_is_named_for_a_later_epoch() {
     assert_eq!(peer.next_action(S), Action::NameLate { contribution_id: 101, epoch: 6 });
     // What does not count any more is forgotten.
     assert_eq!(peer.next_action(S), Action::FetchState);
+}
+
+#[test]
+fn whoever_stops_when_the_epoch_is_over_delivers_what_can_be_offered_by_itself() {
+    for late_work in [LateWork::Dropped, LateWork::WithNext, LateWork::ByItself] {
+        let mut peer = connected();
+        peer.set_late_work(late_work);
+        compute(&mut peer, 64);
+        peer.stop(S);
+        peer.on_epoch(4);
+        if late_work == LateWork::ByItself {
+            assert_eq!(peer.next_action(S), Action::KeepLate { epoch: 3, n_samples: 64 });
+            peer.on_kept(3);
+            assert_eq!(peer.next_action(S), Action::NameLate { contribution_id: 100, epoch: 4 });
+            peer.on_late(100, 4, 32);
+            assert_eq!(peer.next_action(S), Action::Offer);
+            peer.on_answer(S, &accepted(100));
+        }
+        assert_eq!(peer.next_action(S), Action::Leave);
+        assert_eq!(peer.tally().n_samples_late, 64);
+    }
 }
 
 #[test]
