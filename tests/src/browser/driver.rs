@@ -15,6 +15,10 @@ use url::{ParseError, Url};
 
 /// What ChromeDriver prints before its port.
 const STARTED: &str = "ChromeDriver was started successfully on port ";
+/// What it prints where the port that it chose is taken.
+const PORT_TAKEN: &str = "port not available";
+/// So often is it started until it has one.
+const STARTS_MAX: u32 = 5;
 /// Longer than any start seen on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -31,8 +35,19 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Starts one on a port of its choice.
+    /// Starts one on a port of its choice, or of another choice where something else took that port between one
+    /// version of IP and the other.
     pub(super) async fn start() -> Result<Self> {
+        for _ in 1..STARTS_MAX {
+            match Self::start_once().await {
+                Err(error) if error.to_string().contains(PORT_TAKEN) => {}
+                started => return started,
+            }
+        }
+        Self::start_once().await
+    }
+
+    async fn start_once() -> Result<Self> {
         let program = std::env::var_os("CHROMEDRIVER").unwrap_or_else(|| "chromedriver".into());
         let mut child = Command::new(&program)
             .arg("--port=0")
