@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// What is left of earlier transfers in the measurement with each one that follows.
-const REMEMBERED: f64 = 0.5;
+/// Of earlier transfers half is left in the measurement after so many bytes more. Many small ones, which a link may let
+/// pass faster than it carries large ones, do not outweigh one of those.
+const HALVED_AFTER_BYTES: f64 = 262_144.0;
 /// At least this part of the time was not spent waiting for answers.
 const SENDING_MIN: f64 = 0.25;
 /// No clock is more exact.
@@ -20,7 +21,7 @@ pub struct Sent {
     pub round_trip: Duration,
 }
 
-/// Bytes per second of an uplink. Large transfers, which say more, weigh more, and new ones more than old ones.
+/// Bytes per second of an uplink: all that was sent by the time that it took, and what is new weighs more.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Uplink {
     n_bytes: f64,
@@ -33,8 +34,9 @@ impl Uplink {
         let Sent { n_bytes, took, round_trip } = sent;
         let sending =
             took.saturating_sub(round_trip).max(took.mul_f64(SENDING_MIN)).as_secs_f64().max(SECONDS_MIN);
-        self.n_bytes = REMEMBERED * self.n_bytes + n_bytes as f64;
-        self.seconds = REMEMBERED * self.seconds + sending;
+        let left = 0.5_f64.powf(n_bytes as f64 / HALVED_AFTER_BYTES);
+        self.n_bytes = left * self.n_bytes + n_bytes as f64;
+        self.seconds = left * self.seconds + sending;
     }
 
     /// `None` before anything was sent.
@@ -69,7 +71,10 @@ mod tests {
         uplink.on_sent(Sent { n_bytes: 1_000_000, took: 1000 * MS, ..small });
         uplink.on_sent(small);
         assert!(uplink.bytes_per_second().unwrap() > 800_000.0, "{uplink:?}");
-        (0..20).for_each(|_| uplink.on_sent(small));
-        assert!((uplink.bytes_per_second().unwrap() - 100_000.0).abs() < 1000.0, "{uplink:?}");
+        let slow = Sent { n_bytes: 100_000, took: 1000 * MS, ..small };
+        (0..20).for_each(|_| uplink.on_sent(slow));
+        assert!((uplink.bytes_per_second().unwrap() - 100_000.0).abs() < 2000.0, "{uplink:?}");
+        (0..20).for_each(|_| uplink.on_sent(Sent { took: Duration::ZERO, ..small }));
+        assert!(uplink.bytes_per_second().unwrap() < 200_000.0, "what a burst lets pass: {uplink:?}");
     }
 }
