@@ -203,8 +203,12 @@ pub(crate) async fn offer<P: Platform>(
             Stage::Wanted => wanted = Some(platform.now()),
             Stage::Sent(n_sent) => progress.set((n_sent, n_bytes)),
             Stage::Delivered => {
-                let since = |moment: Moment| platform.now().saturating_sub(moment);
-                sent = wanted.map(|wanted| Sent { n_bytes, took: since(wanted), round_trip: wanted - began });
+                let now = platform.now();
+                sent = wanted.map(|wanted: Moment| Sent {
+                    n_bytes,
+                    took: now.saturating_sub(wanted),
+                    round_trip: wanted.saturating_sub(began),
+                });
             }
         };
         gradient::offer(stream, &prepared, on_stage).await
