@@ -17,9 +17,11 @@ use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
 use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo};
 use yamux::{Config, Connection, ConnectionError, Mode, Stream};
 
-/// Bytes of one stream that are received and not read yet: 10 MB/s at a round trip of 50 ms. Fixed: with windows that
-/// grow one TCP connection may fill a gigabyte.
+/// Bytes of one stream that are received and not read yet: 10 MB/s at a round trip of 50 ms.
 pub(super) const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
+/// Bytes by which the windows of all streams of a connection may grow, together, beyond what each begins with: what is
+/// read quickly over a long way gets more, and one connection cannot fill the memory.
+const WINDOW_GROWTH_BYTES: usize = 4 * 1024 * 1024;
 /// A chunk of bulk bytes with its header, in one piece. On a link of 5 Mbit/s another stream waits 0.1 s for it, as it
 /// does for what the system has in its buffers.
 const PIECE_BYTES: usize = 65 * 1024;
@@ -36,10 +38,12 @@ pub(super) struct Muxing(Config);
 
 impl Muxing {
     pub(super) fn new(n_streams_max: usize) -> Self {
+        let window_bytes_max = n_streams_max * yamux::DEFAULT_CREDIT as usize + WINDOW_GROWTH_BYTES;
         let mut config = Config::default();
         config
+            .set_max_connection_receive_window(None)
             .set_max_num_streams(n_streams_max)
-            .set_receive_window(STREAM_WINDOW_BYTES)
+            .set_max_connection_receive_window(Some(window_bytes_max))
             .set_split_send_size(PIECE_BYTES)
             .set_read_after_close(false);
         Self(config)
