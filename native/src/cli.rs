@@ -16,6 +16,7 @@ use barnraise_swarm::conduct::Duty;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
 use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
 
 use crate::access;
 use crate::access::store::IdentityKind;
@@ -113,7 +114,7 @@ pub struct JoinArgs {
     /// authority, nobody else is taken for it
     #[arg(long, value_name = "ID[@KEY]")]
     pub run: Option<RunName>,
-    /// The code of an invitation, where the address is no link with it
+    /// The code of an invitation, where the address is no link with it; or the short code of a room, such as K7M-4PQ
     #[arg(long, value_name = "CODE")]
     pub invitation: Option<String>,
     /// What to compute on
@@ -368,10 +369,12 @@ impl FromStr for JoinAddress {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = |why: String| JoinAddressError { got: text.chars().take(200).collect(), why };
         if text.starts_with('/') {
-            return text
-                .parse()
-                .map(Self::Peer)
-                .map_err(|why: libp2p::multiaddr::Error| error(why.to_string()));
+            let address: Multiaddr =
+                text.parse().map_err(|why: libp2p::multiaddr::Error| error(why.to_string()))?;
+            return match address.iter().last() {
+                Some(Protocol::P2p(_)) => Ok(Self::Peer(address)),
+                _ => Err(error("it does not end with /p2p/ and a peer id".into())),
+            };
         }
         let uri: Uri = text.parse().map_err(|why: axum::http::uri::InvalidUri| error(why.to_string()))?;
         match (uri.scheme_str(), uri.host()) {
@@ -497,9 +500,17 @@ mod tests {
     fn a_run_is_joined_by_page_or_by_multiaddress() {
         let parse = |text: &str| text.parse::<JoinAddress>();
         assert_eq!(parse("http://127.0.0.1:8080/"), Ok(JoinAddress::Page("http://127.0.0.1:8080".into())));
-        let address = "/ip4/127.0.0.1/tcp/4001";
+        let address = "/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
         assert_eq!(parse(address), Ok(JoinAddress::Peer(address.parse().unwrap())));
-        for wrong in ["", "127.0.0.1:8080", "ftp://host/", "http://", "/ip4/127.0.0.1/nonsense", "host"] {
+        for wrong in [
+            "",
+            "/ip4/127.0.0.1/tcp/4001",
+            "127.0.0.1:8080",
+            "ftp://host/",
+            "http://",
+            "/ip4/127.0.0.1/nonsense",
+            "host",
+        ] {
             let error = parse(wrong).unwrap_err().to_string();
             assert!(error.contains(&format!("{wrong:?}")), "{error}");
         }
@@ -547,7 +558,8 @@ mod tests {
         let link: JoinLink = "https://h/run/a-run/#invitation=abc".parse().unwrap();
         assert_eq!(link.address, JoinAddress::Page("https://h/run/a-run".into()), "one run of several");
         assert_eq!(link.invitation.as_deref(), Some("abc"));
-        let plain: JoinLink = "/ip4/127.0.0.1/tcp/1".parse().unwrap();
+        let plain: JoinLink =
+            "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN".parse().unwrap();
         assert_eq!(plain.invitation, None);
         let run = ["--config", "run.toml"];
         for (args, is_good) in [

@@ -17,7 +17,10 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
-use barnraise_protocol::api::{Contributions, ContributionsQuery, LiveProgress, RunStatus};
+use barnraise_protocol::access::AccessMode;
+use barnraise_protocol::api::{
+    Contributions, ContributionsQuery, ContributorTotals, LiveProgress, RunStatus,
+};
 use barnraise_swarm::history::last_evaluation;
 use futures::{Stream, StreamExt, stream};
 use tokio::sync::{broadcast, watch};
@@ -207,8 +210,18 @@ async fn contributions(
     let Query(query) = query?;
     let question = Question::try_from(query)?;
     let store = state.contributions.as_ref().ok_or(NoContributions::NotKept)?;
-    let contributions = store.contributions(&question).await?;
+    let mut contributions = store.contributions(&question).await?;
+    if state.status.borrow().run.access.mode != AccessMode::Open {
+        contributions = without_people(contributions);
+    }
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(contributions)))
+}
+
+/// What strangers see of a run that is not open: how much, and not of whom. A peer that asks for itself knows its own id,
+/// which is listed nowhere.
+fn without_people(all: Contributions) -> Contributions {
+    let peer = all.peer.map(|own| ContributorTotals { name: None, ..own });
+    Contributions { contributors: Vec::new(), aggregators: Vec::new(), relays: Vec::new(), peer, ..all }
 }
 
 async fn events(State(state): State<HttpState>, visitor: Option<Extension<Visitor>>) -> Response {

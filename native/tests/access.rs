@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use barnraise_native::access::store::{Identity, IdentityKind, Redeemed, Store, Whose};
+use barnraise_native::access::store::{Identity, IdentityKind, Redeemed, SignedIn, Store, Whose};
 use barnraise_native::access::{AccessAuthority, Exclusion, Gate, WallClock};
 use barnraise_native::config::AccessSection;
 use barnraise_protocol::access::{
@@ -233,7 +233,7 @@ async fn a_list_lets_in_whom_it_names_and_forgets_whom_it_does_not() {
     let peer = pair(2).public();
     assert_eq!(world.authority.claim(peer).await, Ok(None));
     let url = world.authority.login_url(peer).unwrap();
-    assert_eq!(url, format!("https://barn.example/login?peer={}", peer_id(peer)));
+    assert!(url.starts_with(&format!("https://barn.example/login?peer={}&ticket=", peer_id(peer))), "{url}");
     store.sign_in(peer, &alice, world.now()).await.unwrap();
     let refused = Refusal::NotOnList { user: "alice".into() };
     assert_eq!(world.authority.claim(peer).await.unwrap_err(), refused);
@@ -242,8 +242,8 @@ async fn a_list_lets_in_whom_it_names_and_forgets_whom_it_does_not() {
         (IdentityKind::Email, "alice@example.org"),
         (IdentityKind::Subject, "7"),
     ] {
-        assert!(store.allow(issuer, kind, value, world.now()).await.unwrap());
-        assert!(!store.allow(issuer, kind, value, world.now()).await.unwrap());
+        assert!(store.allow(issuer, kind, value, world.now()).await.unwrap().is_new);
+        assert!(!store.allow(issuer, kind, value, world.now()).await.unwrap().is_new);
         let token = world.authority.claim(peer).await.unwrap().unwrap();
         assert_eq!(token.claims.user, "alice");
         // Somebody of the same name at another provider, or whose address is not verified.
@@ -268,13 +268,112 @@ async fn one_identity_signs_in_for_so_many_keys() {
         name: "alice".into(),
         email: String::new(),
     };
+    let sign_in = async |seed: u8, subject: &str| {
+        world.store().sign_in(pair(seed).public(), &identity(subject), world.now()).await.unwrap()
+    };
     for seed in 0..64 {
-        assert!(world.store().sign_in(pair(seed).public(), &identity("7"), world.now()).await.unwrap());
+        assert_eq!(sign_in(seed, "7").await, SignedIn::Yes);
     }
-    assert!(!world.store().sign_in(pair(64).public(), &identity("7"), world.now()).await.unwrap());
+    assert_eq!(sign_in(64, "7").await, SignedIn::TooManyKeys);
     // One of those that it has, it may confirm again; and others have places of their own.
-    assert!(world.store().sign_in(pair(63).public(), &identity("7"), world.now()).await.unwrap());
-    assert!(world.store().sign_in(pair(64).public(), &identity("8"), world.now()).await.unwrap());
+    assert_eq!(sign_in(63, "7").await, SignedIn::Yes);
+    assert_eq!(sign_in(64, "8").await, SignedIn::Yes);
+    // What is somebody's stays theirs.
+    assert_eq!(sign_in(63, "8").await, SignedIn::AnothersPeer);
+    assert_eq!(sign_in(63, "7").await, SignedIn::Yes);
+}
+
+fn person(subject: &str, name: &str) -> Identity {
+    Identity {
+        issuer: "https://id.example".into(),
+        subject: subject.into(),
+        name: name.into(),
+        email: format!("{name}@example.org"),
+    }
+}
+
+#[tokio::test]
+async fn a_revocation_lasts_until_the_list_names_its_person_again() {
+    let world = world(AccessMode::Allowlist).await;
+    let (store, issuer) = (world.store(), "https://id.example");
+    let (alice, bob) = (person("7", "alice"), person("8", "bob"));
+    let claim = async |seed: u8| world.authority.claim(pair(seed).public()).await;
+    let revoked = || Refusal::from(TokenRefusal::Revoked);
+    for name in ["alice", "bob"] {
+        store.allow(issuer, IdentityKind::Name, name, world.now()).await.unwrap();
+    }
+    for (seed, who) in [(2, &alice), (3, &alice), (4, &bob)] {
+        store.sign_in(pair(seed).public(), who, world.now()).await.unwrap();
+    }
+    let token = claim(2).await.unwrap().unwrap();
+    // Taken back is the person: with all keys, those without a token too, and whatever the clock says.
+    assert_eq!(store.revoke(&Whose::User("alice".into()), false, world.now()).await.unwrap(), 1);
+    for seconds in [0, 48 * HOUR, 400 * 24 * HOUR] {
+        world.after(seconds);
+        store.forget_expired(world.now()).await.unwrap();
+        assert_eq!((claim(2).await, claim(3).await), (Err(revoked()), Err(revoked())), "{seconds}");
+    }
+    world.now.store(START - 1000 * HOUR, Ordering::Relaxed);
+    assert_eq!(claim(2).await, Err(revoked()), "a clock set back lifts nothing");
+    let (gone, _) = store.revoked_since(0, 512).await.unwrap();
+    world.gate.on_revoked(&gone);
+    assert!(world.gate.present(peer_id(pair(2).public()), &token).is_err(), "nor the token that was revoked");
+    world.after(0);
+    // Another key, or another name at the provider, does not help.
+    store.sign_in(pair(5).public(), &person("7", "alicia"), world.now()).await.unwrap();
+    assert!(store.is_sent_away(&person("7", "alicia")).await.unwrap());
+    assert_eq!(claim(5).await, Err(revoked()));
+    claim(4).await.unwrap().unwrap();
+    // Somebody else on the list changes nothing; being named again does.
+    assert!(!store.allow(issuer, IdentityKind::Name, "bob", world.now()).await.unwrap().is_back);
+    assert_eq!(claim(2).await, Err(revoked()));
+    let listed = store.allow(issuer, IdentityKind::Subject, "7", world.now()).await.unwrap();
+    assert!(listed.is_new && listed.is_back);
+    claim(2).await.unwrap().unwrap();
+    claim(5).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_key_that_was_revoked_stays_out_and_its_persons_other_keys_do_not() {
+    let world = world(AccessMode::Allowlist).await;
+    let (store, issuer) = (world.store(), "https://id.example");
+    store.allow(issuer, IdentityKind::Email, "alice@example.org", world.now()).await.unwrap();
+    for seed in [2, 3] {
+        store.sign_in(pair(seed).public(), &person("7", "alice"), world.now()).await.unwrap();
+    }
+    let token = world.authority.claim(pair(2).public()).await.unwrap().unwrap();
+    // Long after its token has expired, too.
+    world.after(48 * HOUR);
+    store.forget_expired(world.now()).await.unwrap();
+    store.revoke(&Whose::Peer(pair(2).public()), false, world.now()).await.unwrap();
+    let refused = Err(TokenRefusal::Revoked.into());
+    assert_eq!(world.authority.claim(pair(2).public()).await, refused);
+    world.authority.claim(pair(3).public()).await.unwrap().unwrap();
+    // With the clock set back the old token has not expired, and gives nothing all the same.
+    world.after(0);
+    world.gate.on_revoked(&store.revoked_since(0, 512).await.unwrap().0);
+    assert!(world.gate.present(peer_id(pair(2).public()), &token).is_err());
+    // Off the list and on it again, as somebody who went and came back.
+    store.disallow(issuer, IdentityKind::Email, "alice@example.org", world.now()).await.unwrap();
+    assert!(world.authority.claim(pair(3).public()).await.is_err());
+    store.allow(issuer, IdentityKind::Email, "alice@example.org", world.now()).await.unwrap();
+    world.authority.claim(pair(2).public()).await.unwrap().unwrap();
+    world.authority.claim(pair(3).public()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_ticket_to_sign_in_is_of_one_peer_and_for_a_while() {
+    let world = world(AccessMode::Allowlist).await;
+    let peer = pair(2).public();
+    let url = world.authority.login_url(peer).unwrap();
+    let ticket = url.split_once("&ticket=").unwrap().1;
+    assert!(world.authority.is_ticket(peer, ticket));
+    assert!(!world.authority.is_ticket(pair(3).public(), ticket), "another peer's");
+    assert!(!world.authority.is_ticket(peer, "") && !world.authority.is_ticket(peer, &ticket[1..]));
+    world.after(HOUR);
+    assert!(world.authority.is_ticket(peer, ticket));
+    world.after(2 * HOUR);
+    assert!(!world.authority.is_ticket(peer, ticket));
 }
 
 #[tokio::test]
@@ -295,4 +394,34 @@ async fn whom_the_operator_blocks_is_out_at_once_and_back_when_it_is_taken_back(
     assert!(world.gate.check(peer).is_ok() && !is_out(peer));
     world.gate.convict(pair(3).public(), 7);
     assert!(is_out(other), "whoever was convicted is out, too");
+}
+
+#[cfg(unix)]
+fn mode(path: &std::path::Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn databases_with_people_in_them_are_their_owners_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("made/run");
+    for _ in 0..2 {
+        let access = Store::open(&folder).await.unwrap();
+        access.allow("https://id.example", IdentityKind::Name, "alice", UnixTime(START)).await.unwrap();
+        let here = peer_id(pair(1).public());
+        let given = barnraise_native::contributions::Store::open(&folder, None, "barn", here).await.unwrap();
+        assert_eq!((mode(&folder), mode(&parent.path().join("made"))), (0o700, 0o700));
+        for name in ["access.sqlite", "contributions.sqlite"] {
+            for file in [name.to_owned(), format!("{name}-wal"), format!("{name}-shm")] {
+                assert_eq!(mode(&folder.join(&file)), 0o600, "{file}");
+            }
+            // As a version before left it, or a copy that was put back: it is closed at the next start.
+            std::fs::set_permissions(folder.join(name), std::fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        access.close().await;
+        drop(given);
+    }
 }

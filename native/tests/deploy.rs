@@ -163,8 +163,26 @@ fn variables_of(service: &Yaml) -> Vec<(String, String)> {
     variables.map(|(name, value)| (name.as_str().unwrap().into(), value.as_str().unwrap().into())).collect()
 }
 
+/// What `compose.env.example` says to put into `database`, with a password.
+fn database_secret() -> String {
+    let text = read("deploy/compose.env.example");
+    let line = text.lines().find(|line| line.ends_with("> database")).unwrap();
+    line.split('\'').nth(1).unwrap().replace("%s", "a-password")
+}
+
 fn run_of_compose() -> RunConfig {
-    let variables = variables_of(&compose()["services"]["backbone"]);
+    let compose = compose();
+    let backbone = &compose["services"]["backbone"];
+    let secrets = tempfile::tempdir().unwrap();
+    let here = secrets.path().join("database");
+    fs::write(&here, database_secret()).unwrap();
+    let mut variables = variables_of(backbone);
+    for (name, value) in &mut variables {
+        if let Some(secret) = value.strip_prefix("/run/secrets/") {
+            assert!(texts(&backbone["secrets"]).contains(&secret), "{name}");
+            *value = here.display().to_string();
+        }
+    }
     RunConfig::load_in(&root().join("deploy/config/run.toml"), &environment(&variables)).unwrap()
 }
 
@@ -181,7 +199,7 @@ fn the_run_of_compose_is_what_its_services_expect() {
     assert_eq!(config.network.announce, [wss]);
     let services = &compose["services"];
     let database = config.contributions.database.unwrap();
-    assert!(database.starts_with("postgres://barnraise:barn.example@127.0.0.1:5432/"), "{database}");
+    assert!(database.starts_with("postgres://barnraise:a-password@127.0.0.1:5432/"), "{database}");
     assert_eq!(texts(&services["database"]["ports"]), ["127.0.0.1:5432:5432"]);
     for (name, address) in [("backbone", config.network.http), ("relay", relay_of_compose().network.http)] {
         let (_, asked) = health_check(&services[name]);
@@ -236,6 +254,68 @@ async fn a_service_is_healthy_when_it_is_ready() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert!(!is_healthy(nobody).await);
     stop.cancel();
+}
+
+#[test]
+fn no_container_has_a_password_in_its_environment() {
+    let compose = compose();
+    let secrets = compose["secrets"].as_hash().unwrap();
+    let mut used = BTreeSet::new();
+    for (name, service) in compose["services"].as_hash().unwrap() {
+        let name = name.as_str().unwrap();
+        let mounted = texts(&service["secrets"]);
+        for secret in &mounted {
+            let file = secrets[&Yaml::String((*secret).into())]["file"].as_str().unwrap();
+            assert_eq!(file, format!("./secrets/{secret}"), "{name}");
+            let example = read("deploy/compose.env.example");
+            assert!(example.contains(&format!("> {secret}\n")), "{secret}: how it is made is not said");
+            used.insert(*secret);
+        }
+        let Some(variables) = service["environment"].as_hash() else { continue };
+        for (variable, value) in variables {
+            let (variable, value) = (variable.as_str().unwrap(), value.as_str().unwrap_or_default());
+            let is_secret =
+                ["PASSWORD", "SECRET", "TOKEN", "DATABASE"].iter().any(|it| variable.contains(it));
+            assert!(!value.contains("://") || !value.contains('@'), "{name}: {variable}");
+            if is_secret {
+                let secret =
+                    value.strip_prefix("/run/secrets/").unwrap_or_else(|| panic!("{name}: {variable}"));
+                assert!(mounted.contains(&secret), "{name}: {secret}");
+            }
+        }
+    }
+    assert_eq!(used.len(), secrets.len());
+    for ignored in [".gitignore", ".dockerignore"] {
+        assert!(read(ignored).lines().any(|line| line == "/deploy/secrets"), "{ignored}");
+    }
+}
+
+/// `name:1.2.3` and more of it, or `name@sha256:…`: not a name that leads elsewhere tomorrow.
+fn is_exact(image: &str) -> bool {
+    if let Some((_, digest)) = image.split_once("@sha256:") {
+        return digest.len() == 64;
+    }
+    let Some((_, tag)) = image.rsplit_once(':') else { return false };
+    let version = tag.trim_start_matches('v').split('-').next().unwrap_or_default();
+    let n_numbers = version.split('.').filter(|part| part.parse::<u32>().is_ok()).count();
+    // Debian and PostgreSQL have two.
+    n_numbers >= if image.contains("/debian:") || image.contains("/postgres:") { 2 } else { 3 }
+}
+
+#[test]
+fn images_of_others_are_named_by_their_exact_version() {
+    let compose = compose();
+    let services = compose["services"].as_hash().unwrap().values();
+    let images = services.map(|service| service["image"].as_str().unwrap().to_owned());
+    let container = read("deploy/Containerfile");
+    let bases = container.lines().filter_map(|line| line.strip_prefix("FROM "));
+    let bases = bases.map(|line| line.split(' ').next().unwrap().to_owned());
+    let others: Vec<String> = images.chain(bases).filter(|image| !image.starts_with("barnraise:")).collect();
+    assert!(others.len() >= 6, "{others:?}");
+    for image in others {
+        assert!(is_exact(&image), "{image}");
+    }
+    assert!(!is_exact("docker.io/library/postgres:17") && !is_exact("docker.io/library/caddy:2"));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use barnraise_native::page::{File, Page};
 use barnraise_native::readiness::{Part, Readiness};
 use barnraise_native::site::{Site, SiteRun};
 use barnraise_native::visitors::Visitors;
-use barnraise_protocol::access::{KeyPair, UnixTime};
+use barnraise_protocol::access::{AccessMode, KeyPair, UnixTime};
 use barnraise_protocol::api::{
     Contributions, ContributorTotals, DeviceCount, EvaluationPoint, Given, HistoryPoint, LiveProgress,
     RunStatus,
@@ -457,7 +457,21 @@ async fn who_gave_what_is_answered_within_bounds() {
     assert_eq!(answer.peer, Some(totals.clone()));
     let text = body(get(&state, "/api/contributions", "").await).await;
     let answer: Contributions = serde_json::from_str(&text).unwrap();
-    assert_eq!(answer.contributors, [totals]);
+    assert_eq!(answer.contributors, [totals.clone()]);
+
+    // In a run that is not open strangers see how much, and of nobody.
+    for mode in [AccessMode::Invitation, AccessMode::Allowlist] {
+        world.status.send_modify(|status| status.run.access.mode = mode);
+        let text = body(get(&state, "/api/contributions", "").await).await;
+        assert!(!text.contains(&peer_id(&peer).to_string()), "{text}");
+        assert!(!text.contains(&peer_id(&reducer).to_string()), "{text}");
+        let answer: Contributions = serde_json::from_str(&text).unwrap();
+        assert_eq!((answer.totals, answer.n_contributors), (given, 1));
+        // Whoever knows its own id is told of itself.
+        let own = get(&state, &format!("/api/contributions?peer={}", peer_id(&peer)), "").await;
+        let own: Contributions = serde_json::from_str(&body(own).await).unwrap();
+        assert_eq!((own.peer, own.contributors), (Some(totals.clone()), vec![]));
+    }
 
     for bad in ["limit=101", "offset=10001", "limit=-1", "peer=nobody", "order=bytes"] {
         let response = get(&state, &format!("/api/contributions?{bad}"), "").await;

@@ -12,7 +12,10 @@ use std::path::{Path, PathBuf};
 pub(crate) const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// Makes `directory` and its parents; on Unix, new ones are open to their owner only.
-pub(crate) fn create_private_directory(directory: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// What the operating system said.
+pub fn create_private_directory(directory: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
@@ -41,6 +44,40 @@ pub fn write_private(path: &Path, contents: &[u8]) -> io::Result<()> {
     drop(file);
     fs::rename(&temporary, path)?;
     sync_parent(path)
+}
+
+/// Makes an empty file at `path` unless there is one, whatever the umask is: mode 0600. One that is there, and others
+/// may read, is theirs no longer; `beside` are endings of files that a program makes next to it.
+///
+/// # Errors
+/// What the operating system said.
+pub fn create_private_file(path: &Path, beside: &[&str]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)?;
+    let others = beside.iter().map(|suffix| with_suffix(path, suffix));
+    for file in std::iter::once(path.to_owned()).chain(others.filter(|file| file.exists())) {
+        close_to_others(&file)?;
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn close_to_others(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = fs::metadata(path)?.permissions().mode();
+    match mode & 0o077 {
+        0 => Ok(()),
+        _ => fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o700)),
+    }
+}
+
+/// Elsewhere files are their owner's by what their folder says.
+#[cfg(not(unix))]
+fn close_to_others(_: &Path) -> io::Result<()> {
+    Ok(())
 }
 
 /// Reads a whole file of at most [`FILE_BYTES_MAX`] bytes.

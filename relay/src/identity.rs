@@ -2,12 +2,18 @@
 //!
 //! Never replaces a file that it cannot read: a peer id that others have written down would be lost.
 
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use libp2p::identity::{DecodingError, Keypair};
 
 use crate::files;
+
+/// How often a lock that is held is tried again: whoever made the file may be looking at it.
+const LOCK_TRIES: u32 = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why there is no key pair.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +37,15 @@ pub enum IdentityError {
         n_bytes: usize,
         /// What the decoder said.
         source: DecodingError,
+    },
+    /// Two programs with one key would throw each other out for ever.
+    #[error(
+        "key file {path} is in use by another program on this machine: end that one, or give this one a key file of its \
+        own"
+    )]
+    InUse {
+        /// The file.
+        path: PathBuf,
     },
     /// The new key could not be encoded.
     #[error("a new key cannot be encoded: {0}")]
@@ -62,10 +77,53 @@ pub fn load_or_create_keypair(path: &Path) -> Result<Keypair, IdentityError> {
     }
 }
 
+/// A key pair that no other program on this machine takes in the same way, for as long as this lives.
+#[derive(Debug)]
+pub struct LockedKeypair {
+    /// The key pair.
+    pub keypair: Keypair,
+    _lock: Option<File>,
+}
+
+/// As [`load_or_create_keypair`], for a peer: one key is one peer, so one program has it at a time.
+///
+/// # Errors
+/// As there, and [`IdentityError::InUse`]. On a file system that has no locks nothing is locked.
+pub fn lock_keypair(path: &Path) -> Result<LockedKeypair, IdentityError> {
+    let keypair = load_or_create_keypair(path)?;
+    let file = File::open(path).map_err(|source| IdentityError::Io { path: path.to_owned(), source })?;
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(LockedKeypair { keypair, _lock: Some(file) }),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(error)) => {
+                tracing::warn!(path = %path.display(), %error, "the key file cannot be locked: see that it is used once");
+                return Ok(LockedKeypair { keypair, _lock: None });
+            }
+        }
+    }
+    Err(IdentityError::InUse { path: path.to_owned() })
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn one_key_is_one_peer_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("peer.key");
+        let first = lock_keypair(&path).unwrap();
+        let error = lock_keypair(&path).unwrap_err();
+        assert!(matches!(error, IdentityError::InUse { .. }));
+        assert!(error.to_string().contains("peer.key is in use"), "{error}");
+        // To look at it is nobody's business but the owner's, and allowed.
+        let seen = load_or_create_keypair(&path).unwrap();
+        assert_eq!(seen.public(), first.keypair.public());
+        drop(first);
+        lock_keypair(&path).unwrap();
+    }
 
     #[test]
     fn a_second_start_has_the_same_peer_id() {

@@ -30,8 +30,8 @@ pub use libp2p::metrics::Registry as MetricsRegistry;
 pub use self::config_file::{ConfigFileError, Invalid, Located, Place, parse_config, read_config};
 pub use self::crypto::install_crypto_provider;
 pub use self::environment::{Environment, EnvironmentError};
-pub use self::files::write_private;
-pub use self::identity::{IdentityError, load_or_create_keypair};
+pub use self::files::{create_private_directory, create_private_file, write_private};
+pub use self::identity::{IdentityError, LockedKeypair, load_or_create_keypair, lock_keypair};
 pub use self::logging::{LogFormat, log_layer};
 pub use self::node::{
     Misdeed, Node, NodeConfig, NodeError, NodeEvent, NodeLimits, Path, Reachability, RelayLimits, Routing,

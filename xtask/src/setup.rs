@@ -149,11 +149,18 @@ pub(crate) fn install(packages: &[Package]) -> Result<()> {
     process::run(command.args(names)).with_context(|| format!("cannot install {list}"))
 }
 
+/// Programs that extend cargo, in the one version that was tried here: another one may be anybody's work.
+const CARGO_PROGRAMS: [(&str, &str); 3] =
+    [("cargo-audit", "0.22.2"), ("cargo-deny", "0.20.2"), ("cargo-fuzz", "0.13.2")];
+
 /// A program that extends cargo, compiled where it is missing.
 pub(crate) fn cargo_program(name: &str) -> Result<()> {
+    let known = CARGO_PROGRAMS.iter().find(|(known, _)| *known == name);
+    let (_, version) = known.with_context(|| format!("{name} has no version in CARGO_PROGRAMS"))?;
     if process::find(name).is_none() {
-        println!("setup: cargo install {name}");
-        process::run(process::cargo().args(["install", name, "--locked"]))?;
+        println!("setup: cargo install {name} {version}");
+        let version = format!("={version}");
+        process::run(process::cargo().args(["install", name, "--locked", "--version", &version]))?;
     }
     Ok(())
 }
@@ -204,6 +211,19 @@ fn os_id(os_release: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_program_that_is_compiled_has_one_version() {
+        let texts = [include_str!("audit.rs"), include_str!("fuzz.rs"), include_str!("setup.rs")];
+        let sources: String = texts.concat();
+        for (name, version) in CARGO_PROGRAMS {
+            assert_eq!(version.split('.').filter_map(|part| part.parse::<u32>().ok()).count(), 3, "{name}");
+            assert!(sources.contains(name));
+        }
+        // Nothing is compiled beside them.
+        let n_installs = sources.matches("\"install\", ").count();
+        assert_eq!(n_installs, 2 + 1, "apt-get's, this one, and this test's own");
+    }
 
     #[test]
     fn a_package_needs_a_candidate() {

@@ -10,15 +10,17 @@ use barnraise_protocol::access::{
     SignedRequest, SignedResponse, TokenId, TokenRefusal, UnixTime,
 };
 use barnraise_protocol::access::{signed, token};
-use barnraise_protocol::framing;
+use barnraise_protocol::{Sha256Hash, framing};
 use barnraise_swarm::access::Policy;
 
 use super::store::{Issued, Redeemed, Store, StoreError};
-use super::{WallClock, peer_id};
+use super::{WallClock, hex, peer_id};
 use crate::config::AccessSection;
 
 /// How the authority calls itself in the token with which it answers.
 const AUTHORITY_NAME: &str = "authority";
+/// A ticket for a login is another one after this, and the one before is good as well.
+const TICKET_S: u64 = 3600;
 
 /// Signs with the backbone's identity. Cheap to clone.
 #[derive(Clone)]
@@ -54,10 +56,28 @@ impl AccessAuthority {
         (self.clock)()
     }
 
-    /// Where somebody signs in for `peer`.
+    /// Where somebody signs in for `peer`. To be told to nobody but that peer, over a connection whose handshake attests
+    /// its key: the ticket in it is all the proof that a login asks for.
     pub fn login_url(&self, peer: PublicKey) -> Option<String> {
-        let (page, peer) = (self.page.as_ref()?, peer_id(peer)?);
-        Some(format!("{page}/login?peer={peer}"))
+        let (page, id) = (self.page.as_ref()?, peer_id(peer)?);
+        let ticket = self.ticket(peer, self.now().0 / TICKET_S);
+        Some(format!("{page}/login?peer={id}&ticket={ticket}"))
+    }
+
+    /// Whether `ticket` was given to `peer` within the last two hours.
+    pub fn is_ticket(&self, peer: PublicKey, ticket: &str) -> bool {
+        let hour = self.now().0 / TICKET_S;
+        let got = Sha256Hash::of(ticket.as_bytes());
+        // Of hashes, so that the time which a comparison takes tells nothing.
+        let is_of = |hour: u64| Sha256Hash::of(self.ticket(peer, hour).as_bytes()) == got;
+        is_of(hour) || is_of(hour.saturating_sub(1))
+    }
+
+    /// Nothing is kept of it: it follows from the authority's secret key.
+    fn ticket(&self, peer: PublicKey, hour: u64) -> String {
+        let run_id = self.policy.authority.run_id.as_bytes();
+        let about = [&b"login ticket 1\0"[..], &peer.0, &hour.to_le_bytes(), run_id].concat();
+        hex(&self.key.derive(&about))
     }
 
     /// A token for the code of an invitation.
@@ -83,10 +103,13 @@ impl AccessAuthority {
     /// A token for whoever signed in for `peer`; `None` while nobody has.
     ///
     /// # Errors
-    /// Somebody did who is not on the list.
+    /// Somebody did who is not on the list, or was sent away since they were put there.
     pub async fn claim(&self, peer: PublicKey) -> Result<Option<AccessToken>, Refusal> {
         if self.policy.mode != AccessMode::Allowlist {
             return Err(Refusal::OtherWay { mode: self.policy.mode, wanted: "login".into() });
+        }
+        if self.store.was_revoked(peer).await.map_err(unavailable)? {
+            return Err(TokenRefusal::Revoked.into());
         }
         match self.store.login(peer).await.map_err(unavailable)? {
             None => Ok(None),
@@ -141,7 +164,9 @@ impl AccessAuthority {
         let token_id = TokenId(super::random().map_err(unavailable)?);
         let expires_at = now.after(self.lifetime.as_secs());
         let issued = Issued { token_id, user: user.clone(), peer, expires_at, invitation };
-        self.store.issue(&issued).await.map_err(unavailable)?;
+        if !self.store.issue(&issued).await.map_err(unavailable)? {
+            return Err(TokenRefusal::Revoked.into());
+        }
         tracing::info!(user, %peer, "access granted");
         self.sign(user, peer, expires_at, token_id)
     }

@@ -10,7 +10,7 @@ use libp2p::PeerId;
 use serde_json::{Value, json};
 
 use super::rooms::{LASTS_DEFAULT, LASTS_MAX, RoomCode, RoomKey, USES_DEFAULT};
-use super::store::{Store, Whose};
+use super::store::{Listed, Store, Whose};
 use super::{hex, peer_id, random, system_clock};
 use crate::admin::audit::{Audit, Deed, OPERATOR};
 use crate::cli::{AllowAction, AllowArgs, InviteArgs, RevokeArgs, WhoArgs};
@@ -60,8 +60,11 @@ async fn add(config: &RunConfig, store: &Store, who: &WhoArgs) -> anyhow::Result
     let issuer = issuer(config)?;
     let mut text = String::new();
     for name in &who.who {
-        let is_new = store.allow(issuer, who.by, name, now()).await?;
-        let said = if is_new { "is on the list now" } else { "was on the list before" };
+        let said = match store.allow(issuer, who.by, name, now()).await? {
+            Listed { is_new: true, is_back: false } => "is on the list now",
+            Listed { is_new: false, is_back: false } => "was on the list before",
+            Listed { is_back: true, .. } => "is on the list, and what was revoked before is forgotten",
+        };
         text.push_str(&format!("{name} {said}.\n"));
     }
     Ok(text)
@@ -131,7 +134,16 @@ pub async fn revoke(args: RevokeArgs) -> anyhow::Result<String> {
     let arguments = json!({"who": args.who, "with_invitation": args.with_invitation});
     let revoking = async { anyhow::Ok(store.revoke(&whose, args.with_invitation, now()).await?) };
     let n_revoked = audited(&config, "revoke", arguments, revoking).await?;
-    finish(&store, format!("{n_revoked} tokens were taken back.\n")).await
+    let lasts = match (&whose, config.access.mode) {
+        (Whose::Peer(_), AccessMode::Allowlist) => {
+            "This key stays out until `barnraise allow add` names whoever signed in for it."
+        }
+        (_, AccessMode::Allowlist) => {
+            "Whoever signed in by that name stays out, with every key, until `barnraise allow add` names them again."
+        }
+        _ => "These keys stay out; another invitation does not let them in.",
+    };
+    finish(&store, format!("{n_revoked} tokens were taken back. {lasts}\n")).await
 }
 
 /// Does something between the two lines of the run's audit log, which its backbone may be writing as well.

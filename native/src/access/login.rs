@@ -1,12 +1,15 @@
 //! Signing in: three pages that bind an identity to a peer's key.
 //!
-//! `GET /login?peer=…` sends the browser to the identity provider, `GET /login/callback` is where it
-//! comes back, `POST /login/confirm` is the only request of the whole server that changes something. In
+//! `GET /login?peer=…&ticket=…` sends the browser to the identity provider, `GET /login/callback` is where it
+//! comes back, `POST /login/confirm` is the only request of the whole server that changes something. The
+//! ticket was told to nobody but that peer, whose key its connection attests: nobody else's peer is bound. In
 //! between a page names the peer: a link that somebody else sent gives their key nothing before the
 //! person who signed in has read whose key it is and agreed. Logins under way are kept in memory,
-//! bounded, and tied to the browser by a cookie.
+//! bounded, and tied to the browser by a cookie; where there are too many, the group of addresses that has the most
+//! gives up its oldest.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,10 +25,10 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::provider::{Provider, ProviderError, Secrets};
-use super::store::Identity;
+use super::store::{Identity, SignedIn};
 use super::{AccessAuthority, AccessError, hex, peer_id, random};
 use crate::config::AccessSection;
-use crate::visitors::{Seat, Seats, Visitor};
+use crate::visitors::Visitor;
 
 /// The provider's way back, seen from the page.
 pub const CALLBACK_PATH: &str = "/login/callback";
@@ -35,8 +38,8 @@ const COOKIE: &str = "barnraise_login";
 const LOGIN_MAX: Duration = Duration::from_secs(600);
 /// Logins under way.
 const LOGINS_MAX: usize = 1024;
-/// Those of one address, which may be a school's.
-const LOGINS_OF_ONE_MAX: usize = 128;
+/// Those of one group of addresses, which may be a school's.
+const LOGINS_OF_GROUP_MAX: usize = 128;
 /// Largest confirmation.
 const FORM_BYTES_MAX: usize = 4096;
 
@@ -60,20 +63,34 @@ pub struct Login {
     under_way: Arc<AllUnderWay>,
 }
 
-/// All logins between their pages.
+/// All logins between their pages, found by the provider's `state` and then by the confirmation's number.
+#[derive(Default)]
 struct AllUnderWay {
-    places: Seats,
-    logins: Mutex<HashMap<String, UnderWay>>,
+    logins: Mutex<Pending>,
 }
 
-/// A login between its pages, found by the provider's `state` and then by the confirmation's number.
+#[derive(Default)]
+struct Pending {
+    logins: HashMap<String, UnderWay>,
+    n_begun: u64,
+}
+
+/// A login between its pages.
 struct UnderWay {
     /// Of the browser that began it.
     cookie: String,
     peer: PublicKey,
     until: Instant,
     stage: Stage,
-    place: Seat,
+    place: Place,
+}
+
+/// Whose it is, and how old in comparison with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// `None` of those on this machine, and of all behind a proxy that is not named.
+    group: Option<IpAddr>,
+    number: u64,
 }
 
 enum Stage {
@@ -88,8 +105,18 @@ enum Stage {
 enum LoginError {
     #[error("This is no address to sign in at: it names no peer with an Ed25519 key.")]
     NoPeer,
-    #[error("Too many people are signing in. Try again in a minute.")]
-    TooMany,
+    #[error(
+        "This is not an address that the peer was given, or it is too old. Open the link that your own terminal or \
+        tab shows now."
+    )]
+    NoTicket,
+    #[error("Access to this run was taken back from you. Its operator can give it to you again.")]
+    SentAway,
+    #[error(
+        "Somebody else has signed in for this peer, and it stays theirs. Start yours with a key of its own, and sign \
+        in at the link that it shows."
+    )]
+    AnothersPeer,
     #[error("This login was begun in another browser, or too long ago. Begin again.")]
     Unknown,
     #[error("You did not sign in: {0}.")]
@@ -147,39 +174,70 @@ impl Login {
     }
 }
 
-impl Default for AllUnderWay {
-    fn default() -> Self {
-        Self { places: Seats::new(LOGINS_MAX, LOGINS_OF_ONE_MAX), logins: Mutex::default() }
-    }
-}
-
 impl AllUnderWay {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, UnderWay>> {
-        let mut logins = self.logins.lock().unwrap_or_else(PoisonError::into_inner);
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        let mut pending = self.logins.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        logins.retain(|_, login| login.until > now);
-        logins
+        pending.logins.retain(|_, login| login.until > now);
+        pending
     }
 
-    /// A place for one more.
-    fn place(&self, visitor: Option<Visitor>) -> Result<Seat, LoginError> {
-        // What is over gives its place back.
-        drop(self.lock());
-        self.places.take(visitor).ok_or(LoginError::TooMany)
+    /// A place for a login that begins.
+    fn place(&self, visitor: Option<Visitor>) -> Place {
+        let mut pending = self.lock();
+        pending.n_begun += 1;
+        Place { group: visitor.map(|Visitor(address)| group_of(address)), number: pending.n_begun }
     }
 
+    /// Nobody is refused: a group beyond its share, or else the one that has the most, gives up its oldest.
     fn put(&self, number: String, login: UnderWay) {
-        self.lock().insert(number, login);
+        let mut pending = self.lock();
+        let group = login.place.group;
+        pending.logins.insert(number, login);
+        let own = pending.logins.values().filter(|login| login.place.group == group).count();
+        if group.is_some() && own > LOGINS_OF_GROUP_MAX {
+            pending.give_up_oldest(group);
+        } else if pending.logins.len() > LOGINS_MAX {
+            let most = pending.largest_group();
+            pending.give_up_oldest(most);
+        }
     }
 
     /// A login is found once, and by the browser that began it.
     fn take(&self, number: &str, headers: &HeaderMap) -> Result<UnderWay, LoginError> {
         let cookie = cookie(headers).ok_or(LoginError::Unknown)?;
-        let mut logins = self.lock();
-        match logins.get(number).is_some_and(|login| login.cookie == cookie) {
-            true => logins.remove(number).ok_or(LoginError::Unknown),
+        let mut pending = self.lock();
+        match pending.logins.get(number).is_some_and(|login| login.cookie == cookie) {
+            true => pending.logins.remove(number).ok_or(LoginError::Unknown),
             false => Err(LoginError::Unknown),
         }
+    }
+}
+
+impl Pending {
+    fn largest_group(&self) -> Option<IpAddr> {
+        let mut sizes: HashMap<Option<IpAddr>, usize> = HashMap::new();
+        for login in self.logins.values() {
+            *sizes.entry(login.place.group).or_default() += 1;
+        }
+        // Of those that are as large, always the same.
+        sizes.into_iter().max_by_key(|(group, n)| (*n, *group)).and_then(|(group, _)| group)
+    }
+
+    fn give_up_oldest(&mut self, group: Option<IpAddr>) {
+        let of_group = self.logins.iter().filter(|(_, login)| login.place.group == group);
+        let oldest = of_group.min_by_key(|(_, login)| login.place.number).map(|(number, _)| number.clone());
+        if let Some(oldest) = oldest {
+            self.logins.remove(&oldest);
+        }
+    }
+}
+
+/// Addresses that are likely one party's: a /24 of IPv4, a /48 of IPv6.
+fn group_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() >> 8 << 8).into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 80 << 80).into(),
     }
 }
 
@@ -187,6 +245,8 @@ impl AllUnderWay {
 struct Begin {
     #[serde(default)]
     peer: String,
+    #[serde(default)]
+    ticket: String,
 }
 
 async fn begin(
@@ -196,7 +256,10 @@ async fn begin(
 ) -> Result<Response, LoginError> {
     let peer = begin.peer.parse::<PeerId>().ok();
     let peer = peer.and_then(|peer| PublicKey::of_peer_id(&peer.to_bytes())).ok_or(LoginError::NoPeer)?;
-    let place = login.under_way.place(visitor.map(|Extension(visitor)| visitor))?;
+    if !login.authority.is_ticket(peer, &begin.ticket) {
+        return Err(LoginError::NoTicket);
+    }
+    let place = login.under_way.place(visitor.map(|Extension(visitor)| visitor));
     let begun = login.provider.begin().await.map_err(inside)?;
     let cookie = hex(&random::<16>().map_err(inside)?);
     let set_cookie = login.set_cookie(&cookie, LOGIN_MAX)?;
@@ -232,7 +295,11 @@ async fn come_back(
         Err(error @ ProviderError::Refused(_)) => return Err(LoginError::Declined(error.to_string())),
         Err(error) => return Err(inside(error)),
     };
-    if !login.authority.store().is_allowed(&identity).await.map_err(inside)? {
+    let store = login.authority.store();
+    if store.is_sent_away(&identity).await.map_err(inside)? {
+        return Err(LoginError::SentAway);
+    }
+    if !store.is_allowed(&identity).await.map_err(inside)? {
         let Identity { name, subject, .. } = identity;
         return Err(LoginError::NotOnList { name, subject });
     }
@@ -257,8 +324,10 @@ async fn confirm(
     let UnderWay { peer, stage, .. } = login.under_way.take(&confirm.number, &headers)?;
     let Stage::Back(identity) = stage else { return Err(LoginError::Unknown) };
     let store = login.authority.store();
-    if !store.sign_in(peer, &identity, login.authority.now()).await.map_err(inside)? {
-        return Err(LoginError::TooManyKeys);
+    match store.sign_in(peer, &identity, login.authority.now()).await.map_err(inside)? {
+        SignedIn::Yes => {}
+        SignedIn::TooManyKeys => return Err(LoginError::TooManyKeys),
+        SignedIn::AnothersPeer => return Err(LoginError::AnothersPeer),
     }
     tracing::info!(user = identity.name, %peer, "signed in");
     let text = "<h1>Welcome</h1><p>This peer may take part now. It goes on by itself: you can close this \
@@ -334,9 +403,10 @@ fn inside<E: std::fmt::Display>(error: E) -> LoginError {
 impl IntoResponse for LoginError {
     fn into_response(self) -> Response {
         let status = match &self {
-            Self::NoPeer | Self::Unknown | Self::Declined(_) => StatusCode::BAD_REQUEST,
-            Self::TooMany => StatusCode::SERVICE_UNAVAILABLE,
-            Self::NotOnList { .. } | Self::TooManyKeys => StatusCode::FORBIDDEN,
+            Self::NoPeer | Self::NoTicket | Self::Unknown | Self::Declined(_) => StatusCode::BAD_REQUEST,
+            Self::NotOnList { .. } | Self::SentAway | Self::TooManyKeys | Self::AnothersPeer => {
+                StatusCode::FORBIDDEN
+            }
             Self::Inside => StatusCode::BAD_GATEWAY,
         };
         page_response(status, &format!("<h1>Not signed in</h1><p>{}</p>", escape(&self.to_string())))
@@ -355,28 +425,50 @@ mod tests {
         Some(Visitor(address.parse().unwrap()))
     }
 
-    #[test]
-    fn one_address_does_not_keep_all_others_from_signing_in() {
-        let under_way = AllUnderWay::default();
-        let begin = |number: usize, until: Instant| {
-            let place = under_way.place(of("198.51.100.7"))?;
-            let (cookie, peer) = ("c".to_owned(), KeyPair::from_seed(&[1; 32]).public());
-            let (issuer, subject) = ("https://id.example".to_owned(), "7".to_owned());
-            let stage =
-                Stage::Back(Identity { issuer, name: subject.clone(), subject, email: String::new() });
-            under_way.put(number.to_string(), UnderWay { cookie, peer, until, stage, place });
-            Ok::<_, LoginError>(())
-        };
-        let later = Instant::now() + LOGIN_MAX;
-        (0..LOGINS_OF_ONE_MAX).for_each(|number| begin(number, later).unwrap());
-        assert!(matches!(begin(LOGINS_OF_ONE_MAX, later), Err(LoginError::TooMany)));
-        assert!(under_way.place(of("198.51.100.8")).is_ok());
+    /// Somebody begins a login, and another number of it is known to nobody.
+    fn begin(under_way: &AllUnderWay, from: &str, number: String, until: Instant) {
+        let place = under_way.place(of(from));
+        let (cookie, peer) = ("c".to_owned(), KeyPair::from_seed(&[1; 32]).public());
+        let (issuer, subject) = ("https://id.example".to_owned(), "7".to_owned());
+        let stage = Stage::Back(Identity { issuer, name: subject.clone(), subject, email: String::new() });
+        under_way.put(number, UnderWay { cookie, peer, until, stage, place });
+    }
+
+    fn comes_back(under_way: &AllUnderWay, number: &str) -> bool {
         let mut headers = HeaderMap::new();
         headers.insert(header::COOKIE, HeaderValue::from_static("barnraise_login=c"));
-        drop(under_way.take("7", &headers).unwrap());
-        begin(7, Instant::now()).unwrap();
-        // That one is over already.
-        begin(7, later).unwrap();
+        under_way.take(number, &headers).is_ok()
+    }
+
+    #[test]
+    fn many_addresses_do_not_keep_others_from_signing_in() {
+        let under_way = AllUnderWay::default();
+        let later = Instant::now() + LOGIN_MAX;
+        begin(&under_way, "203.0.113.7", "first".to_owned(), later);
+        // Of eight networks and of one after the other, as fast as they like.
+        for round in 0..4 * LOGINS_MAX {
+            begin(&under_way, &format!("198.51.{}.7", round % 8), format!("{round}"), later);
+            assert!(under_way.lock().logins.len() <= LOGINS_MAX);
+        }
+        begin(&under_way, "203.0.113.7", "second".to_owned(), later);
+        // A network of its own does not help a flood against those that have little.
+        for round in 0..4 * LOGINS_MAX {
+            begin(&under_way, "192.0.2.7", format!("again {round}"), later);
+        }
+        assert!(comes_back(&under_way, "first") && comes_back(&under_way, "second"));
+    }
+
+    #[test]
+    fn a_group_has_its_share_and_what_is_over_makes_room() {
+        let under_way = AllUnderWay::default();
+        let later = Instant::now() + LOGIN_MAX;
+        for idx in 0..=LOGINS_OF_GROUP_MAX {
+            begin(&under_way, &format!("198.51.100.{}", idx % 200), idx.to_string(), later);
+        }
+        assert_eq!(under_way.lock().logins.len(), LOGINS_OF_GROUP_MAX, "neighbours share");
+        assert!(!comes_back(&under_way, "0") && comes_back(&under_way, "1"), "the oldest gave way");
+        begin(&under_way, "203.0.113.7", "over".to_owned(), Instant::now());
+        assert!(!comes_back(&under_way, "over"));
     }
 
     #[test]

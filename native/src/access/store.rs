@@ -4,15 +4,20 @@
 //! decision that must not be made twice is one statement or one transaction that begins with its write.
 //! Invitation codes are never stored, only their hashes.
 
+mod exclusions;
+
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::access::{PublicKey, RevokedToken, TokenId, UnixTime};
+use barnraise_protocol::access::{PublicKey, TokenId, UnixTime};
+use barnraise_relay::{create_private_directory, create_private_file};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
-use sqlx::{Sqlite, Transaction};
+
+use self::exclusions::IS_EXCLUDED;
+pub use self::exclusions::{Listed, Whose};
 
 /// Name of the file in the run's folder.
 pub const FILE_NAME: &str = "access.sqlite";
@@ -20,6 +25,9 @@ pub const FILE_NAME: &str = "access.sqlite";
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections of this process.
 const CONNECTIONS_MAX: u32 = 4;
+/// A token that expired is remembered for so long: what is forgotten because the clock was ahead could not be taken back
+/// once it is right again.
+const FORGET_AFTER: Duration = Duration::from_secs(31 * 24 * 3600);
 /// Keys for which one identity may sign in.
 pub const PEERS_OF_IDENTITY_MAX: i64 = 64;
 
@@ -128,6 +136,17 @@ pub struct Issued {
     pub invitation: String,
 }
 
+/// What came of a login.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SignedIn {
+    /// The peer takes part in that name.
+    Yes,
+    /// The identity has as many keys as it may have.
+    TooManyKeys,
+    /// Somebody else signed in for that peer, and it stays theirs.
+    AnothersPeer,
+}
+
 /// What became of an invitation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Redeemed {
@@ -139,17 +158,6 @@ pub enum Redeemed {
     UsedUp,
     /// Too late.
     Expired(UnixTime),
-}
-
-/// Whose tokens are taken back.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whose {
-    /// Of everybody of that name.
-    User(String),
-    /// Of one key.
-    Peer(PublicKey),
-    /// Of everybody who came with no invitation and is not on the list any more.
-    NotOnList,
 }
 
 /// The open database. Cheap to clone.
@@ -167,7 +175,9 @@ impl Store {
     /// A folder or a file that cannot be used, or a database of a newer version.
     pub async fn open(folder: &Path) -> Result<Self, StoreError> {
         let path = folder.join(FILE_NAME);
-        std::fs::create_dir_all(folder)
+        // Who is on the list is nobody else's business; SQLite gives its other files the mode of the first.
+        create_private_directory(folder)
+            .and_then(|()| create_private_file(&path, &["-wal", "-shm"]))
             .map_err(|source| StoreError::Folder { path: path.clone(), source })?;
         let options = SqliteConnectOptions::new()
             .filename(&path)
@@ -179,39 +189,6 @@ impl Store {
         let migrated = migrator().run(&pool).await;
         migrated.map_err(|source| StoreError::Migrate { path, source })?;
         Ok(Self { pool })
-    }
-
-    /// Puts somebody on the list; `false` where they were on it.
-    pub async fn allow(
-        &self,
-        issuer: &str,
-        kind: IdentityKind,
-        value: &str,
-        now: UnixTime,
-    ) -> Result<bool, StoreError> {
-        let insert = "INSERT INTO allowlist (issuer, kind, value, added_at) VALUES ($1, $2, $3, $4) \
-            ON CONFLICT DO NOTHING";
-        let query = sqlx::query(insert).bind(issuer).bind(kind.as_str()).bind(value).bind(seconds(now));
-        Ok(query.execute(&self.pool).await?.rows_affected() > 0)
-    }
-
-    /// Takes somebody off the list, and back what they were given; `None` where they were not on it.
-    pub async fn disallow(
-        &self,
-        issuer: &str,
-        kind: IdentityKind,
-        value: &str,
-        now: UnixTime,
-    ) -> Result<Option<usize>, StoreError> {
-        let mut transaction = self.pool.begin().await?;
-        let delete = "DELETE FROM allowlist WHERE issuer = $1 AND kind = $2 AND value = $3";
-        let query = sqlx::query(delete).bind(issuer).bind(kind.as_str()).bind(value);
-        if query.execute(&mut *transaction).await?.rows_affected() == 0 {
-            return Ok(None);
-        }
-        let n_revoked = revoke_in(&mut transaction, &Whose::NotOnList, now).await?;
-        transaction.commit().await?;
-        Ok(Some(n_revoked))
     }
 
     /// The list.
@@ -255,8 +232,10 @@ impl Store {
     /// first question may have been lost.
     pub async fn redeem(&self, code: &str, peer: PublicKey, now: UnixTime) -> Result<Redeemed, StoreError> {
         let hash = hash(code);
-        let used = "SELECT COUNT(*) FROM tokens WHERE peer = $1 AND invitation = $2 AND is_revoked = 0";
-        let query = sqlx::query_scalar::<_, i64>(used).bind(peer.to_string()).bind(&hash);
+        let used = "SELECT COUNT(*) FROM tokens WHERE peer = $1 AND invitation = $2 AND is_revoked = 0 \
+            AND (expires_at > $3 OR EXISTS \
+            (SELECT 1 FROM invitations i WHERE i.code_hash = $2 AND i.expires_at > $3))";
+        let query = sqlx::query_scalar::<_, i64>(used).bind(peer.to_string()).bind(&hash).bind(seconds(now));
         if query.fetch_one(&self.pool).await? > 0 {
             return Ok(Redeemed::Yes(hash));
         }
@@ -275,22 +254,29 @@ impl Store {
         })
     }
 
-    /// Remembers that `identity` signed in for `peer`; `false` where it did for too many keys already.
+    /// Remembers that `identity` signed in for `peer`, unless somebody else did before, or it did for too many keys.
     pub async fn sign_in(
         &self,
         peer: PublicKey,
         identity: &Identity,
         now: UnixTime,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<SignedIn, StoreError> {
         let Identity { issuer, subject, name, email } = identity;
         let insert = "INSERT INTO logins (peer, issuer, subject, name, email, confirmed_at) \
             SELECT $1, $2, $3, $4, $5, $6 WHERE \
             (SELECT COUNT(*) FROM logins WHERE issuer = $2 AND subject = $3 AND peer <> $1) < $7 \
-            ON CONFLICT (peer) DO UPDATE SET issuer = excluded.issuer, subject = excluded.subject, \
-            name = excluded.name, email = excluded.email, confirmed_at = excluded.confirmed_at";
+            ON CONFLICT (peer) DO UPDATE SET name = excluded.name, email = excluded.email, \
+            confirmed_at = excluded.confirmed_at \
+            WHERE logins.issuer = excluded.issuer AND logins.subject = excluded.subject";
         let query = sqlx::query(insert).bind(peer.to_string()).bind(issuer).bind(subject).bind(name);
         let query = query.bind(email).bind(seconds(now)).bind(PEERS_OF_IDENTITY_MAX);
-        Ok(query.execute(&self.pool).await?.rows_affected() > 0)
+        if query.execute(&self.pool).await?.rows_affected() > 0 {
+            return Ok(SignedIn::Yes);
+        }
+        let others = "SELECT COUNT(*) FROM logins WHERE peer = $1 AND NOT (issuer = $2 AND subject = $3)";
+        let query = sqlx::query_scalar::<_, i64>(others).bind(peer.to_string()).bind(issuer).bind(subject);
+        let is_anothers = query.fetch_one(&self.pool).await? > 0;
+        Ok(if is_anothers { SignedIn::AnothersPeer } else { SignedIn::TooManyKeys })
     }
 
     /// Who signed in for `peer`, and whether they are on the list; `None` where nobody did.
@@ -314,14 +300,15 @@ impl Store {
         Ok(query.fetch_one(&self.pool).await? == 1)
     }
 
-    /// Remembers a token.
-    pub async fn issue(&self, issued: &Issued) -> Result<(), StoreError> {
-        let insert = "INSERT INTO tokens (token_id, peer, user_name, invitation, expires_at, is_revoked) \
-            VALUES ($1, $2, $3, $4, $5, 0)";
-        let query = sqlx::query(insert).bind(id_text(issued.token_id)).bind(issued.peer.to_string());
+    /// Remembers a token; `false` where its peer was sent away, which may have happened this moment.
+    pub async fn issue(&self, issued: &Issued) -> Result<bool, StoreError> {
+        let insert = format!(
+            "INSERT INTO tokens (peer, token_id, user_name, invitation, expires_at, is_revoked) \
+            SELECT $1, $2, $3, $4, $5, 0 WHERE NOT {IS_EXCLUDED}"
+        );
+        let query = sqlx::query(&insert).bind(issued.peer.to_string()).bind(id_text(issued.token_id));
         let query = query.bind(&issued.user).bind(&issued.invitation).bind(seconds(issued.expires_at));
-        query.execute(&self.pool).await?;
-        Ok(())
+        Ok(query.execute(&self.pool).await?.rows_affected() > 0)
     }
 
     /// Tokens in force at `now`, those that last longest first.
@@ -340,58 +327,10 @@ impl Store {
         query.fetch_optional(&self.pool).await?.map(issued).transpose()
     }
 
-    /// Whether anything that `peer` was given was ever taken back.
-    pub async fn was_revoked(&self, peer: PublicKey) -> Result<bool, StoreError> {
-        let select = "SELECT COUNT(*) FROM tokens WHERE peer = $1 AND is_revoked = 1";
-        let query = sqlx::query_scalar::<_, i64>(select).bind(peer.to_string());
-        Ok(query.fetch_one(&self.pool).await? > 0)
-    }
-
-    /// Takes tokens back, with the invitations behind them if `with_invitations`; returns how many.
-    pub async fn revoke(
-        &self,
-        whose: &Whose,
-        with_invitations: bool,
-        now: UnixTime,
-    ) -> Result<usize, StoreError> {
-        let mut transaction = self.pool.begin().await?;
-        if with_invitations {
-            let (column, value) = match whose {
-                Whose::User(user) => ("user_name", user.clone()),
-                Whose::Peer(peer) => ("peer", peer.to_string()),
-                Whose::NotOnList => ("invitation", String::new()),
-            };
-            let end = format!(
-                "UPDATE invitations SET uses_left = 0 WHERE code_hash IN \
-                (SELECT invitation FROM tokens WHERE {column} = $1)"
-            );
-            sqlx::query(&end).bind(value).execute(&mut *transaction).await?;
-        }
-        let n_revoked = revoke_in(&mut transaction, whose, now).await?;
-        transaction.commit().await?;
-        Ok(n_revoked)
-    }
-
-    /// Revocations after `since`, the oldest first, at most `n_max`, and the number of the last.
-    pub async fn revoked_since(
-        &self,
-        since: u64,
-        n_max: usize,
-    ) -> Result<(Vec<RevokedToken>, u64), StoreError> {
-        let select = "SELECT seq, token_id, expires_at FROM revocations WHERE seq > $1 \
-            ORDER BY seq LIMIT $2";
-        let query = sqlx::query_as(select).bind(i64::try_from(since).unwrap_or(i64::MAX));
-        let rows: Vec<(i64, String, i64)> = query.bind(n_max as i64).fetch_all(&self.pool).await?;
-        let next = rows.last().map_or(since, |(seq, ..)| seq.unsigned_abs());
-        let tokens = rows.into_iter().map(|(_, token_id, expires_at)| {
-            Ok(RevokedToken { token_id: parse_id(&token_id)?, expires_at: unix_time(expires_at) })
-        });
-        Ok((tokens.collect::<Result<_, StoreError>>()?, next))
-    }
-
-    /// Forgets tokens that expired before `now`, but for those that say something still: that somebody used
-    /// an invitation which others can use, or was sent away. Revocations keep their numbers for ever.
+    /// Forgets tokens that expired long before `now`, but for those that say something still: that somebody used an
+    /// invitation which others can use, or was sent away. Revocations keep their numbers for ever.
     pub async fn forget_expired(&self, now: UnixTime) -> Result<(), StoreError> {
+        let now = UnixTime(now.0.saturating_sub(FORGET_AFTER.as_secs()));
         let delete = "DELETE FROM tokens WHERE expires_at <= $1 AND is_revoked = 0 AND NOT EXISTS \
             (SELECT 1 FROM invitations i WHERE i.code_hash = tokens.invitation AND i.expires_at > $1)";
         sqlx::query(delete).bind(seconds(now)).execute(&self.pool).await?;
@@ -405,46 +344,14 @@ impl Store {
 }
 
 fn migrator() -> Migrator {
-    let first = Migration::new(
-        1,
-        Cow::Borrowed("access"),
-        MigrationType::Simple,
-        Cow::Borrowed(include_str!("../../migrations/0001_access.sql")),
-        false,
-    );
-    Migrator { migrations: Cow::Owned(vec![first]), ..Migrator::DEFAULT }
-}
-
-/// The transaction has written already, so that nobody else writes meanwhile.
-async fn revoke_in(
-    transaction: &mut Transaction<'_, Sqlite>,
-    whose: &Whose,
-    now: UnixTime,
-) -> Result<usize, StoreError> {
-    let (condition, value) = match whose {
-        Whose::User(user) => ("t.user_name = $2".to_owned(), user.clone()),
-        Whose::Peer(peer) => ("t.peer = $2".to_owned(), peer.to_string()),
-        Whose::NotOnList => (
-            format!(
-                "t.invitation = $2 AND NOT EXISTS (SELECT 1 FROM logins l WHERE l.peer = t.peer \
-                AND {IS_ALLOWED})"
-            ),
-            String::new(),
-        ),
+    let migration = |number, name, sql| {
+        Migration::new(number, Cow::Borrowed(name), MigrationType::Simple, Cow::Borrowed(sql), false)
     };
-    // The update is the write that the transaction begins with, where nothing was written before.
-    let update = format!(
-        "UPDATE tokens AS t SET is_revoked = 1 WHERE t.is_revoked = 0 AND t.expires_at > $1 \
-        AND {condition} RETURNING token_id, expires_at"
-    );
-    let query = sqlx::query_as::<_, (String, i64)>(&update).bind(seconds(now)).bind(value);
-    let revoked = query.fetch_all(&mut **transaction).await?;
-    for (token_id, expires_at) in &revoked {
-        let insert = "INSERT INTO revocations (seq, token_id, expires_at) \
-            SELECT COALESCE(MAX(seq), 0) + 1, $1, $2 FROM revocations";
-        sqlx::query(insert).bind(token_id).bind(expires_at).execute(&mut **transaction).await?;
-    }
-    Ok(revoked.len())
+    let all = vec![
+        migration(1, "access", include_str!("../../migrations/0001_access.sql")),
+        migration(2, "exclusions", include_str!("../../migrations/0002_exclusions.sql")),
+    ];
+    Migrator { migrations: Cow::Owned(all), ..Migrator::DEFAULT }
 }
 
 fn issued((token_id, user, peer, expires_at, invitation): TokenRow) -> Result<Issued, StoreError> {

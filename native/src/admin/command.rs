@@ -261,6 +261,14 @@ fn set(target: &Target, settings: &[String]) -> anyhow::Result<String> {
 }
 
 fn export(target: &Target, epoch: Option<u64>, output: &Path) -> anyhow::Result<String> {
+    let card_file = beside(output, ".card.json");
+    for file in [output, &card_file] {
+        ensure!(
+            !file.exists(),
+            "{} is there already: move it away, or name another --output",
+            file.display()
+        );
+    }
     let api = Api::open(target)?;
     let epoch = match epoch {
         Some(epoch) => epoch,
@@ -277,7 +285,6 @@ fn export(target: &Target, epoch: Option<u64>, output: &Path) -> anyhow::Result<
         return Err(error);
     }
     std::fs::rename(&part, output).with_context(|| format!("{}", output.display()))?;
-    let card_file = beside(output, ".card.json");
     std::fs::write(&card_file, serde_json::to_string_pretty(&card)? + "\n")
         .with_context(|| format!("{}", card_file.display()))?;
     api.print(&card, |card| table::exported(card, output))

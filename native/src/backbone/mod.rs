@@ -297,7 +297,6 @@ pub async fn run(
 /// No configuration, or no key.
 pub fn identity(path: &std::path::Path) -> anyhow::Result<PeerId> {
     let config = RunConfig::load(path)?;
-    std::fs::create_dir_all(&config.storage.folder)?;
     let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
     Ok(keypair.public().to_peer_id())
 }

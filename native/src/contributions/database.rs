@@ -58,7 +58,10 @@ impl Database {
     /// The file in `folder`, made if need be.
     pub(super) async fn file(folder: &Path) -> Result<Self, StoreError> {
         let path = folder.join(FILE_NAME);
-        let opened = std::fs::create_dir_all(folder).map_err(sqlx::Error::Io);
+        // Names and peers are for whoever operates the run; SQLite gives its other files the mode of the first.
+        let made = barnraise_relay::create_private_directory(folder)
+            .and_then(|()| barnraise_relay::create_private_file(&path, &["-wal", "-shm"]));
+        let opened = made.map_err(sqlx::Error::Io);
         let options = SqliteConnectOptions::new()
             .filename(&path)
             .create_if_missing(true)

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use barnraise_protocol::api::{RunStatus, Runs};
+use barnraise_protocol::api::{Room, RunStatus, Runs};
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use serde::de::DeserializeOwned;
 
+use crate::access::rooms::RoomCode;
 use crate::cli::JoinAddress;
 
 /// Largest `/api/run`: a manifest of ten thousand shards and a full history fit.
@@ -28,6 +29,11 @@ pub(super) enum AddressError {
     /// Several runs are there.
     #[error("several runs are at {page}: join one of them, {}", join_with(listed, page))]
     Several { page: String, listed: Vec<String> },
+    /// A short code that lets nobody in.
+    #[error(
+        "no room at {page} has this code: see that it is typed right, and not older than it was said to last"
+    )]
+    NoRoom { page: String },
     /// Something answers that this build does not understand.
     #[error("{url} is no backbone that this version understands: {reason}")]
     NotUnderstood { url: String, reason: String },
@@ -39,6 +45,18 @@ pub(super) enum AddressError {
     /// The request did not come to an end.
     #[error("the request to {url} was given up")]
     Aborted { url: String },
+}
+
+impl AddressError {
+    /// Whether it is the address that is wrong, as far as can be told: nobody who mistyped one should wait for it for
+    /// ever. What a proxy or a network in between may say while the run is away is none of that.
+    pub(super) fn is_mistake(&self) -> bool {
+        match self {
+            Self::NoRun { status, .. } => matches!(status, 400..500) && !matches!(status, 408 | 425 | 429),
+            Self::Several { .. } | Self::NotUnderstood { .. } | Self::NoRoom { .. } => true,
+            Self::Unreachable { .. } | Self::NoneToDial { .. } | Self::Aborted { .. } => false,
+        }
+    }
 }
 
 /// What to dial now; asked again for every connection, since a restarted run may have moved.
@@ -60,6 +78,29 @@ pub(super) async fn resolve(address: &JoinAddress) -> Result<Vec<Multiaddr>, Add
         return Err(AddressError::NoneToDial { url, listed });
     }
     Ok(dialled)
+}
+
+/// Where the run is that the short code of a room lets in, and the code of the invitation behind it. The code is in no
+/// message.
+///
+/// - `page`: of the list of runs, or of any of them
+pub(super) async fn room(page: &str, code: RoomCode) -> Result<(JoinAddress, String), AddressError> {
+    let site = page.rsplit_once("/run/").map_or(page, |(site, _)| site).to_owned();
+    let url = format!("{site}/api/rooms/{code}");
+    let fetched = tokio::task::spawn_blocking(move || fetch(url)).await;
+    let shown = format!("{site}/api/rooms");
+    match fetched.map_err(|_| AddressError::Aborted { url: shown.clone() })? {
+        Ok(Room { run, invitation }) => Ok((JoinAddress::Page(format!("{site}/run/{run}")), invitation)),
+        Err(AddressError::NoRun { status: 404, .. }) => Err(AddressError::NoRoom { page: site }),
+        Err(AddressError::NoRun { status, .. }) => Err(AddressError::NoRun { url: shown, status }),
+        Err(AddressError::Unreachable { reason, .. }) => {
+            Err(AddressError::Unreachable { url: shown, reason })
+        }
+        Err(AddressError::NotUnderstood { reason, .. }) => {
+            Err(AddressError::NotUnderstood { url: shown, reason })
+        }
+        Err(other) => Err(other),
+    }
 }
 
 /// Whether it is the address of several runs.
@@ -160,18 +201,61 @@ mod tests {
         JoinAddress::Page(page)
     }
 
-    async fn refusal(answer: &'static str) -> String {
-        resolve(&answering(answer)).await.unwrap_err().to_string()
+    /// What there is to say, and whether it is the address that is wrong.
+    async fn refusal(answer: &'static str) -> (String, bool) {
+        let error = resolve(&answering(answer)).await.unwrap_err();
+        (error.to_string(), error.is_mistake())
     }
 
     #[tokio::test]
     async fn what_is_no_run_says_so() {
-        let error = refusal("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
-        assert!(error.contains("no run at") && error.contains("404"), "{error}");
-        let error = refusal("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await;
-        assert!(error.contains("no backbone that this version understands"), "{error}");
-        let error = refusal("HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\nconnection: close\r\n\r\n").await;
-        assert!(error.contains("cannot reach"), "{error}");
+        let (error, is_mistake) =
+            refusal("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
+        assert!(error.contains("no run at") && error.contains("404") && is_mistake, "{error}");
+        let (error, is_mistake) =
+            refusal("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await;
+        assert!(error.contains("no backbone that this version understands") && is_mistake, "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_room_leads_to_its_run_and_its_code_is_in_no_message() {
+        let ok = "HTTP/1.1 200 OK\r\ncontent-length: 33\r\nconnection: close\r\n\r\n\
+            {\"run\":\"barn\",\"invitation\":\"0123\"}";
+        let JoinAddress::Page(page) = answering(ok) else { unreachable!() };
+        let (address, invitation) =
+            room(&format!("{page}/run/other"), "K7M-4PQ".parse().unwrap()).await.unwrap();
+        assert_eq!((address, invitation), (JoinAddress::Page(format!("{page}/run/barn")), "0123".to_owned()));
+        for answer in [
+            "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+            "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n",
+        ] {
+            let JoinAddress::Page(page) = answering(answer) else { unreachable!() };
+            let error = room(&page, "K7M-4PQ".parse().unwrap()).await.unwrap_err();
+            assert_eq!(error.is_mistake(), answer.contains("404"), "{error}");
+            assert!(!error.to_string().contains("4PQ"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_may_pass_is_no_mistake() {
+        for (answer, want) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\nconnection: close\r\n\r\n", "cannot reach"),
+            ("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", "503"),
+            ("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", "502"),
+            ("HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", "429"),
+            ("HTTP/1.1 200 OK\r\n", "cannot reach"),
+        ] {
+            let (error, is_mistake) = refusal(answer).await;
+            assert!(error.contains(want) && !is_mistake, "{answer}: {error}");
+        }
+        // A machine that boots before its network.
+        let unknown = JoinAddress::Page("http://there-is-no-such-host.invalid".to_owned());
+        let error = resolve(&unknown).await.unwrap_err();
+        assert!(
+            error.to_string().contains("there-is-no-such-host.invalid") && !error.is_mistake(),
+            "{error}"
+        );
     }
 
     #[tokio::test]

@@ -58,7 +58,8 @@ impl ShardCache {
 
     /// Keeps bytes under a name, whole or not at all, and makes room. Blocking.
     pub(super) fn put(&self, sha256: Sha256Hash, bytes: &[u8]) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
+        // Access tokens are kept here, too.
+        barnraise_relay::create_private_directory(&self.folder)?;
         // The process id keeps two programs that share the folder from writing into one file.
         let part = self.folder.join(format!("{sha256}.part-{}", std::process::id()));
         let written = File::create(&part).and_then(|mut file| file.write_all(bytes));

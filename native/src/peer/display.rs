@@ -36,6 +36,8 @@ struct Shown {
     /// Parts that were averaged for the backbones, and bytes of gradients that came for them.
     reduced: Option<(u64, u64)>,
     line_at: Option<Moment>,
+    /// Why there is no connection, as it was told: it is tried again until there is one, without another word.
+    lost: Option<String>,
 }
 
 impl Default for Display {
@@ -102,9 +104,11 @@ impl Display {
                 self.bar.set_position(run.n_samples.min(run.target_batch_size.into()));
             }
             self.bar.set_message(shown.line());
-        } else if is_news || shown.line_at.is_some_and(|at| now.saturating_sub(at) >= LINE_EVERY) {
+        } else if is_news
+            || (shown.lost.is_none() && shown.line_at.is_some_and(|at| now.saturating_sub(at) >= LINE_EVERY))
+        {
             shown.line_at = Some(now);
-            let line = shown.line();
+            let line = shown.written_line();
             drop(shown);
             self.say(&line);
         }
@@ -117,7 +121,15 @@ impl Shown {
         match event {
             Event::Activity(activity) => {
                 let is_other = self.activity.as_ref().is_none_or(|known| kind(known) != kind(activity));
-                let is_news = is_other && *activity != Activity::Idle;
+                let is_news = match activity {
+                    Activity::Idle => false,
+                    // One line for each outage, and one for each other reason.
+                    Activity::Reconnecting { reason, .. } => {
+                        self.lost.replace(reason.clone()).is_none_or(|told| told != *reason)
+                    }
+                    Activity::Connecting if self.lost.is_some() => false,
+                    _ => self.lost.take().is_some() || is_other,
+                };
                 self.activity = Some(activity.clone());
                 is_news
             }
@@ -130,6 +142,18 @@ impl Shown {
                 false
             }
             _ => false,
+        }
+    }
+
+    /// Where lines stay: a count-down would be wrong a moment later.
+    fn written_line(&self) -> String {
+        match &self.lost {
+            Some(reason) => {
+                format!(
+                    "No connection ({reason}). It is tried again, less and less often, until there is one."
+                )
+            }
+            None => self.line(),
         }
     }
 
@@ -271,6 +295,34 @@ mod tests {
         let lost = |retry_in_ms| Activity::Reconnecting { retry_in_ms, reason: "cut".into() };
         assert!(take(lost(2000)));
         assert!(!take(lost(1000)));
+    }
+
+    #[test]
+    fn an_outage_is_one_line_however_often_it_is_tried() {
+        let mut shown = Shown::default();
+        let mut lines = Vec::new();
+        let mut happen = |activity| {
+            if shown.take(&Event::Activity(activity)) {
+                lines.push(shown.written_line());
+            }
+        };
+        let lost = |reason: &str| Activity::Reconnecting { retry_in_ms: 1000, reason: reason.into() };
+        for _ in 0..100 {
+            happen(Activity::Connecting);
+            happen(lost("no such host"));
+        }
+        for _ in 0..100 {
+            happen(Activity::Connecting);
+            happen(lost("refused"));
+        }
+        happen(Activity::Connecting);
+        happen(Activity::Training { epoch: 1 });
+        happen(lost("refused"));
+        let again = "It is tried again, less and less often, until there is one.";
+        let no = |reason: &str| format!("No connection ({reason}). {again}");
+        assert_eq!(lines[1..3], [no("no such host"), no("refused")]);
+        assert_eq!((lines.len(), &lines[4]), (5, &no("refused")), "{lines:#?}");
+        assert!(lines[0].starts_with("Connecting") && lines[3].starts_with("Training"), "{lines:#?}");
     }
 
     #[test]

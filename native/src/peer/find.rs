@@ -57,6 +57,13 @@ pub(super) enum FindError {
     Claims(#[from] ClaimError),
 }
 
+impl FindError {
+    /// Whether somebody has to say which run is meant. Whoever is not there now may be there later.
+    pub(super) fn is_mistake(&self) -> bool {
+        matches!(self, Self::Claims(_))
+    }
+}
+
 /// A peer that says it is a backbone of the run, and signed that with its key.
 struct Place {
     key: PublicKey,

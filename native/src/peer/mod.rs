@@ -26,6 +26,7 @@ use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, c
 use barnraise_learning::{ComputeDevice, DeviceChoice, open_device};
 use barnraise_protocol::Sha256Hash;
 use barnraise_swarm::activity::{Activity, Contribution};
+use barnraise_swarm::backoff::Backoff;
 use barnraise_swarm::conduct::Conduct;
 use bytesize::ByteSize;
 use futures::channel::mpsc;
@@ -33,7 +34,8 @@ use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 
 use crate::access;
-use crate::cli::{CACHE_SIZE_DEFAULT, JoinAddress, JoinArgs};
+use crate::access::rooms::RoomCode;
+use crate::cli::{CACHE_SIZE_DEFAULT, JoinAddress, JoinArgs, JoinLink};
 use crate::config::cache_folder;
 use cache::ShardCache;
 use display::Display;
@@ -48,14 +50,18 @@ use sharing::Sharing;
 /// while this one computes.
 ///
 /// # Errors
-/// A device or a key that cannot be had; a run that cannot be reached, or that is not one, at the first
-/// try. Later the same is waited out.
+/// A device or a key that cannot be had; at the first try, an address where there is no run; a run that refuses this
+/// peer for good. What may pass, such as a network that is not there yet, is waited out.
 pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contribution> {
-    let keypair = match &args.identity {
-        Some(path) => barnraise_relay::load_or_create_keypair(path)?,
+    let identity = args.identity.as_deref().map(barnraise_relay::lock_keypair).transpose()?;
+    let keypair = match &identity {
+        Some(identity) => identity.keypair.clone(),
         None => Keypair::generate_ed25519(),
     };
     let mut receipts = args.receipts.as_deref().map(ReceiptFile::open).transpose()?;
+    if receipts.as_ref().is_some_and(ReceiptFile::is_torn) {
+        display.say("The last line of the file of receipts is torn. It is left as it is, and the next one is a line of its own.");
+    }
     let choice = DeviceChoice::from(args.device);
     let device = open_device(choice).await.with_context(|| format!("--device {choice} was asked for"))?;
     let device = device.with_precision(args.precision.into()).context("--precision mixed was asked for")?;
@@ -75,7 +81,8 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     };
     barnraise_relay::signals::listen(leave)?;
 
-    let config = config(device, &keypair, args.invitation.or(args.address.invitation));
+    let (address, invitation) = let_in(args.address, args.invitation, display).await?;
+    let config = config(device, &keypair, invitation);
     let folder = args.cache.unwrap_or_else(shard_folder);
     let cache = ShardCache::new(folder, args.cache_size.as_u64());
     // Records are signed; without an Ed25519 key its shards come from the backbone alone.
@@ -89,7 +96,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     }
     let doors = Doors { listen: args.listen, relays: args.relay };
     let reducing = args.reduce.map(|speed| Reducing::new(speed, display.clone()));
-    let mut platform = NativePlatform::new(args.address.address, args.run, keypair, cache).with_doors(doors);
+    let mut platform = NativePlatform::new(address, args.run, keypair, cache).with_doors(doors);
     if let Some(sharing) = sharing.clone() {
         platform = platform.with_sharing(sharing);
     }
@@ -101,7 +108,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     }
     let watch = RefCell::new(Watch { commands, samples: args.samples, was_described: false, failure: None });
     let given = contribute(&platform, config, received, |event| {
-        watch.borrow_mut().on_event(&event);
+        watch.borrow_mut().on_event(&event, platform.is_mistake());
         if let (Some(file), Event::Receipt(receipt)) = (&mut receipts, &event)
             && let Err(error) = file.append(receipt)
         {
@@ -167,6 +174,35 @@ async fn lend_to(
     Ok(Box::pin(contribute(&platform, config, received, on_event)).await)
 }
 
+/// Where the run is, and the code of an invitation to it: behind the short code of a room, both are asked for at its page.
+async fn let_in(
+    link: JoinLink,
+    invitation: Option<String>,
+    display: &Display,
+) -> anyhow::Result<(JoinAddress, Option<String>)> {
+    let invitation = invitation.or(link.invitation);
+    let code = invitation.as_deref().and_then(|code| code.parse::<RoomCode>().ok());
+    let (JoinAddress::Page(page), Some(code)) = (&link.address, code) else {
+        return Ok((link.address, invitation));
+    };
+    let mut backoff = Backoff::new(micros());
+    let mut told = None;
+    loop {
+        match address::room(page, code).await {
+            Ok((address, invitation)) => return Ok((address, Some(invitation))),
+            Err(error) if error.is_mistake() => return Err(error.into()),
+            Err(error) => {
+                let reason = error.to_string();
+                if told.as_ref() != Some(&reason) {
+                    display.say(&format!("{reason}. It is tried again, less and less often."));
+                    told = Some(reason);
+                }
+                tokio::time::sleep(backoff.next_delay()).await;
+            }
+        }
+    }
+}
+
 /// Where shards are kept unless the person says otherwise.
 fn shard_folder() -> PathBuf {
     cache_folder().join("peer")
@@ -194,12 +230,13 @@ struct Watch {
 }
 
 impl Watch {
-    fn on_event(&mut self, event: &Event) {
+    /// - `is_mistake`: whether what was asked for is wrong, as far as the last attempt can tell
+    fn on_event(&mut self, event: &Event, is_mistake: bool) {
         match event {
             Event::Described(_) => self.was_described = true,
             Event::Activity(Activity::Broken { reason }) => self.fail(reason.clone()),
             // Somebody who mistyped an address should not wait for it for ever.
-            Event::Activity(Activity::Reconnecting { reason, .. }) if !self.was_described => {
+            Event::Activity(Activity::Reconnecting { reason, .. }) if is_mistake && !self.was_described => {
                 self.fail(reason.clone());
             }
             Event::Contribution(given)
@@ -246,9 +283,11 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_never_answered_ends_it() {
+    fn an_address_that_is_none_ends_it_and_one_that_does_not_answer_does_not() {
         let (mut watch, _received) = watch(None);
-        watch.on_event(&reconnecting());
+        watch.on_event(&reconnecting(), false);
+        assert!(!watch.commands.is_closed() && watch.failure.is_none(), "its network may come up later");
+        watch.on_event(&reconnecting(), true);
         assert!(watch.commands.is_closed());
         assert_eq!(watch.failure.as_deref(), Some("refused"));
     }
@@ -257,9 +296,10 @@ mod tests {
     fn a_run_that_was_there_is_waited_for() {
         let (mut watch, _received) = watch(None);
         watch.was_described = true;
-        watch.on_event(&reconnecting());
+        // A proxy may say anything while the run is away.
+        watch.on_event(&reconnecting(), true);
         assert!(!watch.commands.is_closed() && watch.failure.is_none());
-        watch.on_event(&Event::Activity(Activity::Broken { reason: "version".into() }));
+        watch.on_event(&Event::Activity(Activity::Broken { reason: "version".into() }), false);
         assert!(watch.commands.is_closed());
         assert_eq!(watch.failure.as_deref(), Some("version"));
     }
@@ -270,9 +310,9 @@ mod tests {
         let given = |n_samples_accepted| {
             Event::Contribution(Contribution { n_samples_accepted, ..Contribution::default() })
         };
-        watch.on_event(&given(99));
+        watch.on_event(&given(99), false);
         assert!(!watch.commands.is_closed());
-        watch.on_event(&given(100));
+        watch.on_event(&given(100), false);
         assert!(watch.commands.is_closed() && watch.failure.is_none());
     }
 }

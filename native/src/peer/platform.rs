@@ -11,18 +11,19 @@ use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_protocol::run::RunDescription;
-use barnraise_relay::{Node, NodeConfig, NodeLimits};
+use barnraise_protocol::run::{self, RunDescription};
+use barnraise_relay::{Node, NodeConfig, NodeError, NodeLimits, OpenError};
 use barnraise_swarm::shards::Survey;
 use barnraise_swarm::{Moment, PeerKey};
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
 
+use super::address::{self, AddressError};
 use super::cache::ShardCache;
+use super::find::{self, FindError};
 use super::reducing::{self, Reducing};
 use super::sharing::{Attached, Sharing};
-use super::{address, find};
 use crate::cli::{JoinAddress, RunName};
 
 /// Connections of a peer that others take shards from.
@@ -45,6 +46,28 @@ struct Connection {
     reducing: Option<reducing::Attached>,
 }
 
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+enum ConnectError {
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// In the words of the network.
+    #[error("{0}")]
+    Network(String),
+}
+
+impl ConnectError {
+    fn is_mistake(&self) -> bool {
+        match self {
+            Self::Address(error) => error.is_mistake(),
+            Self::Find(error) => error.is_mistake(),
+            Self::Network(_) => false,
+        }
+    }
+}
+
 /// Clock, network and shard cache of `barnraise join`.
 pub(super) struct NativePlatform {
     address: JoinAddress,
@@ -62,6 +85,8 @@ pub(super) struct NativePlatform {
     went_away: Cell<bool>,
     /// The backbone that was found last.
     found: Cell<Option<PeerId>>,
+    /// Whether the last attempt failed of what was asked for, and not of a network or a backbone that is away.
+    is_mistake: Cell<bool>,
     sharing: Option<Sharing>,
     reducing: Option<Reducing>,
     doors: Doors,
@@ -87,6 +112,7 @@ impl NativePlatform {
             is_away: Cell::new(false),
             went_away: Cell::new(false),
             found: Cell::new(None),
+            is_mistake: Cell::new(false),
             sharing: None,
             reducing: None,
             doors: Doors::default(),
@@ -120,9 +146,14 @@ impl NativePlatform {
         self.started.elapsed()
     }
 
+    /// Whether the last attempt to connect failed in a way that does not pass by itself.
+    pub(super) fn is_mistake(&self) -> bool {
+        self.is_mistake.get()
+    }
+
     /// A node that listens only where others take shards from it or have it average, or where both sides must dial at once to meet:
     /// behind a relay.
-    async fn start(&self, addresses: &[Multiaddr]) -> Result<Node, String> {
+    async fn start(&self, addresses: &[Multiaddr]) -> Result<Node, ConnectError> {
         let is_behind_relay =
             addresses.iter().all(|address| address.iter().any(|p| p == Protocol::P2pCircuit));
         let serves = self.reducing.is_some() || self.sharing.as_ref().is_some_and(Sharing::serves);
@@ -138,18 +169,18 @@ impl NativePlatform {
         let relays = if serves { self.doors.relays.clone() } else { Vec::new() };
         let limits = NodeLimits { connections: CONNECTIONS_MAX, ..NodeLimits::default() };
         let config = NodeConfig { listen, relays, limits, ..NodeConfig::default() };
-        Node::start(self.keypair.clone(), config).await.map_err(|error| error.to_string())
+        let started = Node::start(self.keypair.clone(), config).await;
+        started.map_err(|error| ConnectError::Network(error.to_string()))
     }
 
     /// The backbone that was asked for, wherever it is now.
-    async fn connect_home(&self) -> Result<(Node, PeerId), String> {
-        let addresses = address::resolve(&self.address).await.map_err(|error| error.to_string())?;
+    async fn connect_home(&self) -> Result<(Node, PeerId), ConnectError> {
+        let addresses = address::resolve(&self.address).await?;
         let node = self.start(&addresses).await?;
-        let mut peer = find::dial_any(&node, addresses).await?;
+        let mut peer = find::dial_any(&node, addresses).await.map_err(ConnectError::Network)?;
         let run = self.run.borrow().clone();
         if let Some(run) = run {
-            let found = find::backbone(&node, peer, &run, self.found.get()).await;
-            let (backbone, claim) = found.map_err(|error| error.to_string())?;
+            let (backbone, claim) = find::backbone(&node, peer, &run, self.found.get()).await?;
             let authority = claim.authority;
             if run.authority.is_none() && claim.is_proven() {
                 let id = &run.id;
@@ -163,10 +194,10 @@ impl NativePlatform {
     }
 
     /// Another backbone of the run, of which the one before said where it is.
-    async fn connect_elsewhere(&self) -> Result<(Node, PeerId), String> {
+    async fn connect_elsewhere(&self) -> Result<(Node, PeerId), ConnectError> {
         let addresses = self.elsewhere.borrow().clone();
         let node = self.start(&addresses).await?;
-        let peer = find::dial_any(&node, addresses).await?;
+        let peer = find::dial_any(&node, addresses).await.map_err(ConnectError::Network)?;
         tracing::info!(%peer, "another backbone of the run");
         Ok((node, peer))
     }
@@ -206,7 +237,8 @@ impl Platform for NativePlatform {
         self.is_away.set(!is_away && !self.elsewhere.borrow().is_empty());
         self.went_away.set(is_away);
         let connected = if is_away { self.connect_elsewhere().await } else { self.connect_home().await };
-        let (node, peer) = connected?;
+        self.is_mistake.set(connected.as_ref().is_err_and(ConnectError::is_mistake));
+        let (node, peer) = connected.map_err(|error| error.to_string())?;
         if let Ok(Some(path)) = node.path(peer).await {
             tracing::info!("connected {path}");
         }
@@ -242,7 +274,17 @@ impl Platform for NativePlatform {
     async fn open(&self, protocol: &'static str) -> Result<Stream, String> {
         let connection = self.connection.borrow().as_ref().map(|it| (it.node.clone(), it.backbone));
         let (node, peer) = connection.ok_or("there is no connection")?;
-        node.open(peer, protocol).await.map_err(|error| error.to_string())
+        match node.open(peer, protocol).await {
+            // A relay does not, and neither does a backbone of another version.
+            Err(NodeError::Open { source: OpenError::Unsupported, .. }) if protocol == run::PROTOCOL => {
+                self.is_mistake.set(self.run.borrow().is_none());
+                Err(format!(
+                    "{peer} is no backbone of this version: if it is a relay or a backbone of other runs, say which run \
+                    is meant by --run ID; if it is of another version, install that one"
+                ))
+            }
+            opened => opened.map_err(|error| error.to_string()),
+        }
     }
 
     async fn cached(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {

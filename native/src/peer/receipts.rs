@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use anyhow::{Context, ensure};
@@ -19,20 +19,48 @@ const LINE_BYTES_MAX: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct ReceiptFile {
     file: File,
+    /// Whether it ends within a line, which nothing is to be appended to.
+    is_torn: bool,
 }
 
 impl ReceiptFile {
     /// Opens it, made if it is not there.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
-        let opened = OpenOptions::new().append(true).create(true).open(path);
-        Ok(Self { file: opened.with_context(|| format!("receipts cannot be kept in {}", path.display()))? })
+        let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
+        let looked = opened.and_then(|mut file| ends_within_a_line(&mut file).map(|is_torn| (file, is_torn)));
+        let (file, is_torn) =
+            looked.with_context(|| format!("receipts cannot be kept in {}", path.display()))?;
+        Ok(Self { file, is_torn })
     }
 
+    /// Whether it was left in the middle of a line: by a crash, or by a full disk.
+    pub(super) fn is_torn(&self) -> bool {
+        self.is_torn
+    }
+
+    /// Returns once a crash cannot lose it.
     pub(super) fn append(&mut self, receipt: &SignedReceipt) -> io::Result<()> {
         let mut line = serde_json::to_vec(receipt)?;
         line.push(b'\n');
-        self.file.write_all(&line)
+        if self.is_torn {
+            line.insert(0, b'\n');
+        }
+        // How much of it is there if this fails, nobody knows.
+        self.is_torn = true;
+        self.file.write_all(&line)?;
+        self.is_torn = false;
+        self.file.sync_data()
     }
+}
+
+fn ends_within_a_line(file: &mut File) -> io::Result<bool> {
+    if file.seek(SeekFrom::End(0))? == 0 {
+        return Ok(false);
+    }
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
 }
 
 /// What the receipts of one peer by one reducer of a run add up to.
@@ -44,7 +72,8 @@ struct Sum {
     milliseconds: u64,
 }
 
-/// `barnraise receipts`: what the good receipts of a file say; each counts once.
+/// `barnraise receipts`: what the good receipts of a file say; each counts once. A line that was torn by a crash is named
+/// and left out.
 ///
 /// # Errors
 /// A file that cannot be read, or one with a receipt that is not good: its line, and why.
@@ -55,16 +84,24 @@ pub fn verify(path: &Path) -> anyhow::Result<String> {
 
 fn verify_lines(mut lines: impl BufRead, name: &str) -> anyhow::Result<String> {
     let mut sums: BTreeMap<(String, PublicKey, PublicKey), Sum> = BTreeMap::new();
-    let mut line = String::new();
+    let mut line = Vec::new();
+    let mut torn = Vec::new();
     for number in 1_u64.. {
         line.clear();
-        if lines.by_ref().take(LINE_BYTES_MAX).read_line(&mut line)? == 0 {
+        if lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
             break;
         }
         let place = || format!("{name}, line {number}");
-        let is_whole = line.ends_with('\n') || (line.len() as u64) < LINE_BYTES_MAX;
+        let is_whole = line.ends_with(b"\n") || (line.len() as u64) < LINE_BYTES_MAX;
         ensure!(is_whole, "{}: longer than any receipt", place());
-        let signed: SignedReceipt = serde_json::from_str(&line).with_context(place)?;
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        // What is no receipt counts for nobody; what looks like one has to be good.
+        let Ok(signed) = serde_json::from_slice::<SignedReceipt>(&line) else {
+            torn.push(format!("{}: torn, and left out\n", place()));
+            continue;
+        };
         signed.verify().with_context(place)?;
         let receipt = signed.receipt;
         let sum = sums.entry((receipt.run_id, receipt.peer, receipt.reducer)).or_default();
@@ -85,7 +122,7 @@ fn verify_lines(mut lines: impl BufRead, name: &str) -> anyhow::Result<String> {
             named(reducer)
         )
     };
-    Ok(sums.iter().map(said).collect())
+    Ok(sums.iter().map(said).chain(torn).collect())
 }
 
 #[cfg(test)]
@@ -127,6 +164,32 @@ mod tests {
             text.contains(", 4 s, 3000 bytes; signed by 12D3KooW") && text.lines().count() == 1,
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_torn_line_costs_itself_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("receipts.jsonl");
+        let mut file = ReceiptFile::open(&path).unwrap();
+        [1, 2].iter().for_each(|id| file.append(&signed(*id)).unwrap());
+        let whole = std::fs::read(&path).unwrap();
+        let first = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+        // Wherever the second line was cut, and with what a disk has left there after a crash.
+        for cut in [first, first + 1, first + 77, whole.len() - 2, whole.len() - 1] {
+            for rest in [&b""[..], &[0; 100]] {
+                std::fs::write(&path, [&whole[..cut], rest].concat()).unwrap();
+                let mut file = ReceiptFile::open(&path).unwrap();
+                assert_eq!(file.is_torn(), cut > first || !rest.is_empty(), "{cut}");
+                [3, 4].iter().for_each(|id| file.append(&signed(*id)).unwrap());
+                let text = verify(&path).unwrap();
+                // A receipt that lacks its newline alone is whole.
+                let is_whole = cut == whole.len() - 1 && rest.is_empty();
+                let n_good = if is_whole { 4 } else { 3 };
+                assert!(text.contains(&format!(" in {n_good} contributions ")), "{cut}: {text}");
+                let is_named = text.contains("line 2: torn, and left out");
+                assert_eq!(is_named, (cut > first || !rest.is_empty()) && !is_whole, "{cut}: {text}");
+            }
+        }
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl Storage {
 
     /// A folder that several processes may use at once, for objects named by their content.
     pub fn open_shared(folder: &Path) -> Result<Self, StorageError> {
-        std::fs::create_dir_all(folder).map_err(|source| StorageError::Folder {
+        barnraise_relay::create_private_directory(folder).map_err(|source| StorageError::Folder {
             folder: folder.to_owned(),
             what: "create it",
             source,

@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use barnraise_protocol::api::{Contributions, LiveProgress, RunStatus};
+use barnraise_protocol::api::{Contributions, LiveProgress, RunStatus, Runs};
 use serde::de::DeserializeOwned;
 
 use super::metrics::Metrics;
@@ -98,7 +98,16 @@ fn again_and_again(news: &SyncSender<Heard>, ask: impl Fn() -> Option<Heard>) {
 
 fn status(page: &str, timeout: Duration) -> Result<Heard, String> {
     let url = format!("{page}/api/run");
-    json::<RunStatus>(&url, timeout).map(|status| Heard::Run(Box::new(status)))
+    let asked = json::<RunStatus>(&url, timeout).map(|status| Heard::Run(Box::new(status)));
+    asked.map_err(|error| several(page, timeout).filter(|_| error.contains("404")).unwrap_or(error))
+}
+
+/// What to look at instead, where the address is that of several runs.
+fn several(page: &str, timeout: Duration) -> Option<String> {
+    let Runs { runs, .. } = json(&format!("{page}/api/runs"), timeout).ok()?;
+    let one: Vec<String> = runs.iter().map(|run| format!("{page}/run/{}", run.id)).collect();
+    let which = if one.is_empty() { format!("{page}/run/<id>") } else { one.join(" or ") };
+    Some(format!("several runs are at {page}: look at one of them, {which}"))
 }
 
 fn contributions(page: &str) -> Result<Heard, String> {

@@ -341,6 +341,14 @@ pub struct Given {
 }
 
 impl Joined {
+    /// What a terminal sends that is closed.
+    ///
+    /// # Errors
+    /// Where it had ended before.
+    pub fn hang_up(&self) -> Result<()> {
+        self.process.signal("HUP")
+    }
+
     /// Ctrl-C.
     ///
     /// # Errors

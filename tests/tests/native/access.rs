@@ -251,21 +251,22 @@ async fn those_on_the_list_sign_in_train_and_lose_access_with_their_name() {
     let Listed { mut world, backbone, _provider } = listed().await;
     let identity = world.storage().join("joined.key");
     let peer = barnraise_relay::load_or_create_keypair(&identity).unwrap().public().to_peer_id();
-    let url = format!("{}/login?peer={peer}", backbone.page());
-
-    // Not on the list: signed in, and told so.
-    let refused = sign_in(&mut Visitor::new(), &url, "mallory");
-    assert_eq!(refused.status, 403, "{refused:?}");
-    assert!(refused.text.contains("mallory is not on the list"), "{refused:?}");
-
     let said = world.command(&["allow", "add", "alice", "bob"]).await.unwrap();
     assert!(said.contains("alice is on the list now"), "{said}");
     let key = identity.display().to_string();
     let joined = world.join(&[&backbone.page(), "--identity", &key]).unwrap();
-    // A sign-in that is quicker than the peer would spare it the question.
     joined.wait_for_log("Sign in at http://").await.unwrap();
+    let log = joined.log().unwrap();
+    let url = log.split_once("Sign in at ").unwrap().1.split_whitespace().next().unwrap();
+    assert!(url.starts_with(&format!("{}/login?peer={peer}&ticket=", backbone.page())), "{url}");
+
+    // Not on the list: signed in, and told so.
+    let refused = sign_in(&mut Visitor::new(), url, "mallory");
+    assert_eq!(refused.status, 403, "{refused:?}");
+    assert!(refused.text.contains("mallory is not on the list"), "{refused:?}");
+
     let mut alice = Visitor::new();
-    let page = sign_in(&mut alice, &url, "alice");
+    let page = sign_in(&mut alice, url, "alice");
     // Nothing is bound before she has seen whose key it is and agreed.
     assert!(page.status == 200 && page.text.contains(&peer.to_string()), "{page:?}");
     assert!(page.text.contains("<strong>alice</strong>"), "{page:?}");
@@ -307,7 +308,16 @@ async fn a_login_is_tied_to_its_browser_its_state_and_its_peer() {
     }
     let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
     let Down::SignIn { url } = client.ask(&Up::Claim).await.unwrap() else { panic!("granted") };
-    assert_eq!(url, format!("{page}/login?peer={}", client.peer_id()));
+    let here = format!("{page}/login?peer={}&ticket=", client.peer_id());
+    assert!(url.starts_with(&here), "{url}");
+    // Who knows the peer id alone, or has a ticket for a peer of their own, begins no login for it.
+    let other = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let Down::SignIn { url: others } = other.ask(&Up::Claim).await.unwrap() else { panic!("granted") };
+    let stolen = others.split_once("&ticket=").unwrap().1;
+    for ticket in ["", "0123456789abcdef0123456789abcdef", stolen] {
+        let answer = Visitor::new().open(&format!("{here}{ticket}")).unwrap();
+        assert!(answer.status == 400 && answer.text.contains("was given"), "{answer:?}");
+    }
     let mut alice = Visitor::new();
     let confirm = sign_in(&mut alice, &url, "alice");
     let tie = alice.set_cookies.iter().find(|cookie| cookie.starts_with("barnraise_login=")).unwrap();
@@ -316,6 +326,13 @@ async fn a_login_is_tied_to_its_browser_its_state_and_its_peer() {
     alice.send(&confirm, &[]).unwrap();
     let token = granted(&client, &Up::Claim).await;
     assert_eq!(token.claims.user, "alice");
+    // From now on it is hers, even if somebody else signs in where her own peer leads them.
+    world.command(&["allow", "add", "bob"]).await.unwrap();
+    let mut bob = Visitor::new();
+    let confirm = sign_in(&mut bob, &url, "bob");
+    let answer = bob.send(&confirm, &[]).unwrap();
+    assert!(answer.status == 403 && answer.text.contains("stays theirs"), "{answer:?}");
+    assert_eq!(granted(&client, &Up::Claim).await.claims.user, "alice");
     let run = client.describe().await.unwrap();
     for (conversation, answer) in conversations(&client, &run).await {
         assert_eq!(answer, Ok(()), "{conversation}");
@@ -329,9 +346,12 @@ async fn a_run_among_several_has_its_login_at_its_own_address() {
     let mut backbone = world.backbone().await.unwrap();
     backbone.look_at("test-run");
     world.command(&["allow", "add", "alice"]).await.unwrap();
-    let peer = Keypair::generate_ed25519().public().to_peer_id();
+    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let peer = client.peer_id();
+    let Down::SignIn { url } = client.ask(&Up::Claim).await.unwrap() else { panic!("granted") };
+    assert!(url.starts_with(&backbone.page()), "{url}");
     let mut alice = Visitor::new();
-    let page = sign_in(&mut alice, &format!("{}/login?peer={peer}", backbone.page()), "alice");
+    let page = sign_in(&mut alice, &url, "alice");
     assert!(page.status == 200 && page.text.contains(&peer.to_string()), "{page:?}");
     let done = alice.send(&page, &[]).unwrap();
     assert!(done.status == 200 && done.text.contains("may take part now"), "{done:?}");

@@ -35,19 +35,42 @@ async fn a_peer_leaves_by_itself_after_its_samples() {
 async fn what_cannot_be_joined_says_why() {
     let mut world = World::new(SMALL).unwrap();
     let backbone = world.backbone().await.unwrap();
-    let nobody = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
     let no_run = format!("{}/elsewhere", backbone.page());
-    for (address, device, want) in [
-        (nobody, "cpu", "refused"),
-        (&no_run, "cpu", "no run at"),
-        ("http://127.0.0.1:1", "cpu", "cannot reach http://127.0.0.1:1/api/run"),
-        (&backbone.page(), "cuda", "--device cuda was asked for"),
-    ] {
+    for (address, device, want) in
+        [(no_run.as_str(), "cpu", "no run at"), (&backbone.page(), "cuda", "--device cuda was asked for")]
+    {
         let joined = world.join(&[address, "--device", device]).unwrap();
         let given = joined.end().await.unwrap();
         assert_eq!(given.status.code(), Some(1), "{address}: {given:?}");
         assert!(given.log.contains(want), "{address}: {given:?}");
     }
+}
+
+/// A machine that boots before its network does, or while the backbone is being started again.
+#[tokio::test]
+async fn what_may_pass_is_waited_for_and_told_once() {
+    let mut world = World::new(SMALL).unwrap();
+    // An address of its own, so that it is back at the same one.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    world = world.at(&free.to_string());
+    let page = format!("http://{free}");
+    let key = world.storage().with_file_name("peer.key").display().to_string();
+    let joined = world.join(&[&page, "--identity", &key]).unwrap();
+    joined.wait_for_log(&format!("No connection (cannot reach {page}/api/run")).await.unwrap();
+    // The key is that one's for as long as it lives.
+    let second = world.join(&[&page, "--identity", &key]).unwrap().end().await.unwrap();
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    assert!(second.log.contains("is in use by another program"), "{second:?}");
+
+    let backbone = world.backbone().await.unwrap();
+    backbone.wait_for_epoch(1).await.unwrap();
+    let log = joined.log().unwrap();
+    assert_eq!(log.matches("No connection").count(), 1, "{log}");
+    // What is computed is handed in when the terminal is closed, too.
+    joined.hang_up().unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success() && given.n_samples >= 256, "{given:?}");
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
 }
 
 #[tokio::test]

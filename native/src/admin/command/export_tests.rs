@@ -66,4 +66,9 @@ fn a_checkpoint_that_came_otherwise_than_it_is_leaves_nothing_behind() {
     exported("what it is").unwrap();
     assert_eq!(std::fs::read_to_string(&output).unwrap(), "what it is");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "with its card");
+    // Nobody is asked for anything, and what is there stays.
+    let target = Target { config: None, url: None, token_file: None, run: None, json: false };
+    let error = export(&target, Some(4), &output).unwrap_err().to_string();
+    assert!(error.contains("model.ckpt is there already"), "{error}");
+    assert_eq!(std::fs::read_to_string(&output).unwrap(), "what it is");
 }
