@@ -51,6 +51,7 @@ pub use self::warnings::{Warning, warnings};
 use crate::data::DataSource;
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
+use crate::storage::S3Url;
 use crate::visitors::Network;
 pub use barnraise_relay::Invalid;
 
@@ -155,6 +156,8 @@ pub struct DataSection {
 pub struct StorageSection {
     /// Of checkpoints, journal and identity. One process at a time uses it.
     pub folder: PathBuf,
+    /// An S3 store for checkpoints, models, journal and evidence, in place of the folder.
+    pub objects: Option<S3Url>,
     /// Optimizer steps between two checkpoints.
     pub checkpoint_every_epochs: u64,
     /// Checkpoints kept, the newest ones.
@@ -336,6 +339,7 @@ impl Default for StorageSection {
     fn default() -> Self {
         Self {
             folder: "fashion-mnist-run".into(),
+            objects: None,
             checkpoint_every_epochs: 10,
             keep_checkpoints: 3,
             keep_models: [10 * 60, 60 * 60, 24 * 60 * 60].map(Duration::from_secs).into(),

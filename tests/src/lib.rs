@@ -13,4 +13,5 @@ pub mod postgres;
 pub mod process;
 pub mod provider;
 pub mod pypi;
+pub mod s3;
 pub mod visitor;

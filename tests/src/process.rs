@@ -65,6 +65,7 @@ impl World {
             listen: vec!["/ip4/127.0.0.1/tcp/0".into(), "/ip4/127.0.0.1/udp/0/quic-v1/webtransport".into()],
             host: None,
             log_level: "info",
+            environment: Vec::new(),
             n_processes: 0,
         })
     }
@@ -124,6 +125,13 @@ impl World {
             format!("/ip4/{}/tcp/4001", host.address),
         ];
         self.host = Some(host.clone());
+        self
+    }
+
+    /// All processes find these in their environment.
+    #[must_use]
+    pub fn with_environment(mut self, variables: &[(String, String)]) -> Self {
+        self.environment.extend_from_slice(variables);
         self
     }
 
@@ -330,6 +338,7 @@ impl World {
             .env("XDG_CACHE_HOME", cache()?)
             .env("RUST_LOG", self.log_level)
             .env("RUST_BACKTRACE", "0")
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&log)?)

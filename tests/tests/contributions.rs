@@ -20,7 +20,7 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::receipt::Receipt;
-use barnraise_tests::postgres::Postgres;
+use barnraise_tests::postgres::{Postgres, certified};
 use libp2p::PeerId;
 
 const RUN: &str = "barn";
@@ -318,6 +318,39 @@ async fn contributors_are_called_what_they_want_and_convicted_ones_have_no_place
         assert_eq!(shown.contributors.len(), 1);
         let other = store.contributions(&question(0, 10, Some(peer_id(3)))).await.unwrap();
         assert_eq!(other.rank, Some(1));
+    }
+}
+
+/// A server that takes nobody without TLS, and clients that take no other server for it.
+#[tokio::test]
+async fn a_server_that_cannot_prove_its_name_is_not_spoken_to() {
+    let server = match Postgres::start_with_tls() {
+        Ok(server) => server,
+        Err(error) => return println!("SKIPPED: no PostgreSQL server here: {error:#}"),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let open = async |host: &str, options: &str| {
+        let url = server.url_at(host, options);
+        Store::open(folder.path(), Some(&url), RUN, peer_id(1)).await
+    };
+    let (authority, _, _) = certified("localhost").unwrap();
+    let stranger = folder.path().join("stranger.pem");
+    std::fs::write(&stranger, authority).unwrap();
+    let full = |authority: &Path| format!("sslmode=verify-full&sslrootcert={}", authority.display());
+
+    let store = open("localhost", &full(&server.authority())).await.unwrap();
+    assert_eq!(store.record(&batch(vec![receipt(2, 10)])).await.unwrap(), 1);
+    assert_eq!(store.contributions(&question(0, 9, None)).await.unwrap().totals.n_samples, 10);
+    // By another name than its own, by nobody's authority, and without TLS.
+    let refused = [
+        ("127.0.0.1", full(&server.authority())),
+        ("localhost", full(&stranger)),
+        ("localhost", "sslmode=verify-full".to_owned()),
+        ("localhost", "sslmode=disable".to_owned()),
+    ];
+    for (host, options) in refused {
+        let error = open(host, &options).await.expect_err(&options).to_string();
+        assert!(error.contains(host) && !error.contains("postgres@"), "{options}: {error}");
     }
 }
 

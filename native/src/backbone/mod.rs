@@ -97,7 +97,11 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let readiness = Readiness::starting(shutdown.clone());
     let operator = operator_page(&config, &readiness, &shutdown).await?;
-    let storage = Storage::open(&config.storage.folder)?;
+    let mut storage = Storage::open(&config.storage.folder)?;
+    let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
+    if let Some(url) = &config.storage.objects {
+        storage = storage.in_s3(url, &keypair.public().to_peer_id().to_string()).await?;
+    }
     // The folder is this process's from here on: what another one noted there is stale.
     operating::note_address(operator.as_ref().map(OperatorPage::address), &config.storage.folder)?;
     let (source, cache) = (config.data_source(), config.data_cache());
@@ -122,7 +126,6 @@ pub async fn run(
     let (mut learner, round) = recovered.await.context("the run cannot be resumed")?;
     readiness.done(Part::Checkpoint);
 
-    let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
     let access = Access::open(&config, &keypair).await?;
     for known in evidence.convicted().await {
         access.gate.convict(known.peer, known.epoch);

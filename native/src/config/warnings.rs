@@ -39,6 +39,7 @@ pub fn warnings(config: &RunConfig) -> Vec<Warning> {
         operator(config),
         one_address_twice(config),
         password_in_the_file(config),
+        database_in_the_clear(config),
         strangers_outvote(config),
     ];
     parts.into_iter().flatten().map(|(key, text)| Warning { key, text }).collect()
@@ -128,6 +129,21 @@ fn password_in_the_file(config: &RunConfig) -> Doubt {
     })
 }
 
+/// A name alone is not enough: without `verify-full` anybody in between may answer as the server.
+fn database_in_the_clear(config: &RunConfig) -> Doubt {
+    let database = config.contributions.database.as_ref()?;
+    let place = database.split_once("://")?.1;
+    let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+    let is_here =
+        ["localhost", "127.", "[::1]", "%2F", "%2f", "/"].iter().any(|here| place.starts_with(here));
+    (!is_here && !place.contains("sslmode=verify-full")).then(|| {
+        let text = "the server is on another machine, and whoever is in between may read along or answer in its place: \
+                    end the address with ?sslmode=verify-full, and &sslrootcert=FILE where its certificate is of an \
+                    authority of your own";
+        ("contributions.database", text.to_owned())
+    })
+}
+
 fn strangers_outvote(config: &RunConfig) -> Doubt {
     let is_robust = config.averaging.aggregation == AggregationKind::CenteredClip;
     (is_robust && config.access.mode == AccessMode::Open).then(|| {
@@ -195,9 +211,21 @@ mod tests {
     }
 
     #[test]
+    fn a_database_that_proves_who_it_is_or_is_here_is_no_doubt() {
+        for good in [
+            "postgres://barn@db.example/runs?sslmode=verify-full",
+            "postgres://barn@db.example/runs?sslrootcert=/ca.pem&sslmode=verify-full",
+            "postgres://barn@localhost:5433/runs",
+            "postgres://barn@%2Frun%2Fpostgresql/runs",
+        ] {
+            assert_eq!(keys(|c| c.contributions.database = Some(good.into())), [""; 0], "{good}");
+        }
+    }
+
+    #[test]
     fn what_is_half_public_is_named() {
         type Change = fn(&mut RunConfig);
-        let cases: [(&str, Change); 10] = [
+        let cases: [(&str, Change); 11] = [
             ("network.http", |c| c.network.listen = vec!["/ip4/0.0.0.0/tcp/4001".parse().unwrap()]),
             ("network.listen", |c| {
                 c.access.page = Some("https://barn.example".into());
@@ -218,7 +246,10 @@ mod tests {
             ("network.operator", |c| c.network.operator = Some("127.0.0.1:8080".parse().unwrap())),
             ("network.listen", |c| c.network.listen.push("/ip4/127.0.0.1/tcp/4001/ws".parse().unwrap())),
             ("contributions.database", |c| {
-                c.contributions.database = Some("postgres://barn:secret@db/runs".into());
+                c.contributions.database = Some("postgres://barn:secret@127.0.0.1/runs".into());
+            }),
+            ("contributions.database", |c| {
+                c.contributions.database = Some("postgres://barn@db.example/runs?sslmode=require".into());
             }),
             ("averaging.aggregation", |c| c.averaging.aggregation = AggregationKind::CenteredClip),
         ];

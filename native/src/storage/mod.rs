@@ -7,6 +7,7 @@
 pub mod checkpoint;
 pub mod journal;
 pub mod owed;
+mod s3;
 pub mod sealed;
 
 use std::fs::{File, TryLockError};
@@ -21,6 +22,8 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+
+pub use self::s3::{S3Url, S3UrlError};
 
 /// Name of the file whose lock says that a process uses the folder.
 const LOCK_FILE: &str = "lock";
@@ -64,6 +67,19 @@ pub enum StorageError {
         got: u64,
         /// The reader's limit.
         max: u64,
+    },
+    /// Two backbones on the same objects would overwrite each other's.
+    #[error(
+        "{url} has the objects of the backbone {by}, and this one is {here}: give each a prefix of its own; where this \
+        one takes the place of that one, put its identity.key into this one's folder"
+    )]
+    Taken {
+        /// Where.
+        url: String,
+        /// Whose they are.
+        by: String,
+        /// Who asks.
+        here: String,
     },
     /// Written, but not known to be on the disk.
     #[error("object {path} could not be flushed to the disk: {source}")]
@@ -141,6 +157,11 @@ impl Storage {
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|source| StorageError::Object { path: folder.display().to_string(), source })?;
         Ok(Self { store: Arc::new(store), folder: Some(folder.to_owned()), _lock: None })
+    }
+
+    /// Objects elsewhere, of whoever is the user of this folder.
+    fn beside(&self, store: Arc<dyn ObjectStore>) -> Self {
+        Self { store, folder: None, _lock: self._lock.clone() }
     }
 
     /// Objects that live as long as the process.

@@ -20,6 +20,7 @@ mod progress;
 mod recomputed;
 mod reducers;
 mod runs;
+mod s3;
 mod shards;
 mod text;
 
