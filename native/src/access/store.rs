@@ -13,6 +13,7 @@ use std::time::Duration;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::{PublicKey, TokenId, UnixTime};
 use barnraise_relay::{create_private_directory, create_private_file};
+use sqlx::Connection as _;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 
@@ -184,7 +185,12 @@ impl Store {
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .busy_timeout(BUSY_TIMEOUT);
-        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS_MAX).connect_with(options).await;
+        let pool = SqlitePoolOptions::new()
+            .max_connections(CONNECTIONS_MAX)
+            // A full disk ends a transaction by itself, and what follows on that connection would never be committed.
+            .after_release(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
+            .connect_with(options)
+            .await;
         let pool = pool.map_err(|source| StoreError::Open { path: path.clone(), source })?;
         let migrated = migrator().run(&pool).await;
         migrated.map_err(|source| StoreError::Migrate { path, source })?;
