@@ -70,7 +70,7 @@ impl Postgres {
         let programs = programs().context("PostgreSQL is not installed")?;
         let folder = tempfile::Builder::new().prefix("barnraise-pg-").tempdir()?;
         let is_root = folder.path().metadata()?.uid() == 0;
-        let mut postgres = Self { folder, programs, is_root, port: None, server: None };
+        let postgres = Self { folder, programs, is_root, port: None, server: None };
         if is_root {
             let id = |which| -> Result<u32> {
                 let output = Command::new("id").args([which, USER]).output()?;

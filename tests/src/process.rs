@@ -42,6 +42,8 @@ pub struct World {
     listen: Vec<String>,
     host: Option<Host>,
     log_level: &'static str,
+    /// Of all processes, beside what the test has itself.
+    environment: Vec<(String, String)>,
     n_processes: u32,
 }
 
