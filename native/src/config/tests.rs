@@ -38,6 +38,7 @@ fn the_example_shows_every_key() {
         "# folder = ",
         "# license = ",
         "# cache = ",
+        "# objects = ",
         "# clip_norm = ",
         "# memory = ",
         "# operator = ",
