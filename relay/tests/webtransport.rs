@@ -259,6 +259,49 @@ async fn a_dropped_stream_is_a_reset_and_not_an_end() {
     assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
 }
 
+/// So libp2p's ping does with a client that says that this was its last one, as js-libp2p's does: a reset would
+/// overtake the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_the_last_word_arrives_though_its_stream_is_dropped() {
+    const ANSWERS: usize = 200;
+    let directory = tempfile::tempdir().unwrap();
+    let node =
+        barnraise_relay::Node::start(Keypair::generate_ed25519(), config(directory.path())).await.unwrap();
+    let mut incoming = node.accept(ECHO).unwrap();
+    let client = Client::connect(&webtransport_address(&node)).await;
+    for number in 0..ANSWERS {
+        let mut stream = client.open(ECHO).await;
+        let (_, mut accepted) = incoming.recv().await.unwrap();
+        stream.write_all(b"ping").await.unwrap();
+        stream.close().await.unwrap();
+        let mut asked = Vec::new();
+        accepted.read_to_end(&mut asked).await.unwrap();
+        accepted.write_all(&asked).await.unwrap();
+        accepted.flush().await.unwrap();
+        drop(accepted);
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap_or_else(|error| panic!("answer {number}: {error}"));
+        assert_eq!(answer, b"ping", "answer {number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_flushed_is_reset_even_after_the_last_word() {
+    let directory = tempfile::tempdir().unwrap();
+    let node =
+        barnraise_relay::Node::start(Keypair::generate_ed25519(), config(directory.path())).await.unwrap();
+    let mut incoming = node.accept(ECHO).unwrap();
+    let client = Client::connect(&webtransport_address(&node)).await;
+    let mut stream = client.open(ECHO).await;
+    let (_, mut accepted) = incoming.recv().await.unwrap();
+    stream.close().await.unwrap();
+    accepted.read_to_end(&mut Vec::new()).await.unwrap();
+    accepted.write_all(b"half a mess").await.unwrap();
+    drop(accepted);
+    let end = stream.read_to_end(&mut Vec::new()).await;
+    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_says_goodbye() {
     let directory = tempfile::tempdir().unwrap();

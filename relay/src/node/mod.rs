@@ -311,7 +311,7 @@ impl<T: Clone + PartialEq> Latest<T> {
 pub(crate) struct NodeCertificates {
     webtransport: Certificates,
     /// Where the node listens for WebRTC.
-    webrtc: Option<libp2p_webrtc::tokio::Certificate>,
+    webrtc: Option<webrtc::Certificate>,
 }
 
 async fn open_certificates(config: &NodeConfig) -> Result<Option<NodeCertificates>, NodeError> {

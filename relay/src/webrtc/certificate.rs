@@ -6,8 +6,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use libp2p_webrtc::tokio::Certificate;
+use libp2p_webrtc_utils::Fingerprint;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use webrtc::peer_connection::certificate::RTCCertificate;
 
 use crate::certificates::{GenerateError, check_pem};
 use crate::files;
@@ -15,7 +19,7 @@ use crate::files;
 /// Below the directory of the WebTransport certificates, which come and go.
 const FOLDER: &str = "webrtc";
 const FILE: &str = "certificate.pem";
-/// What libp2p's reader wants before the key and the certificate, and compares with the clock: the year
+/// What the library's reader wants before the key and the certificate, and compares with the clock: the year
 /// 4147, as eight bytes.
 const EXPIRES: &str = "-----BEGIN EXPIRES-----\nAAAAABAAAAA=\n-----END EXPIRES-----\n";
 
@@ -38,21 +42,36 @@ pub enum WebRtcCertificateError {
         /// What was wanted.
         source: GenerateError,
     },
-    /// libp2p does not take it.
-    #[error("WebRTC certificate {path}: {source}: {}", cause(source))]
+    /// The library does not take it.
+    #[error("WebRTC certificate {path}: {source}")]
     Refused {
         /// The file.
         path: PathBuf,
-        /// What libp2p said.
-        source: libp2p_webrtc::tokio::certificate::Error,
+        /// What it said.
+        source: webrtc::Error,
     },
     /// A new one cannot be made.
     #[error("cannot make a certificate for WebRTC: {0}")]
     Make(#[from] rcgen::Error),
 }
 
-fn cause(error: &dyn std::error::Error) -> String {
-    error.source().map(ToString::to_string).unwrap_or_default()
+/// What a listener is known by.
+#[derive(Clone)]
+pub(crate) struct Certificate {
+    webrtc: RTCCertificate,
+    fingerprint: Fingerprint,
+}
+
+impl Certificate {
+    /// What its addresses say.
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// As the library wants it.
+    pub(super) fn of_webrtc(&self) -> RTCCertificate {
+        self.webrtc.clone()
+    }
 }
 
 /// Reads the certificate below `directory`, or makes one and writes it there (mode 0600). Blocks on the disk.
@@ -70,12 +89,17 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<Certificate, WebRtcCert
         }
         Err(error) => return Err(io_error(error)),
     };
-    // Whatever is in the file: libp2p's own reader panics on some of it.
+    // Whatever is in the file: the library's own reader panics on some of it.
     check_pem(text.as_bytes())
         .map_err(|source| WebRtcCertificateError::Broken { path: path.clone(), source })?;
-    // The tag with a space is the standard's, the one without libp2p's.
+    let broken = |source| WebRtcCertificateError::Broken { path: path.clone(), source };
+    let first = CertificateDer::from_pem_slice(text.as_bytes()).map_err(|error| broken(error.into()))?;
+    // The tag with a space is the standard's, the one without the library's.
     let text = format!("{EXPIRES}\n{}", text.replace("PRIVATE KEY", "PRIVATE_KEY"));
-    Certificate::from_pem(&text).map_err(|source| WebRtcCertificateError::Refused { path, source })
+    match RTCCertificate::from_pem(&text) {
+        Ok(webrtc) => Ok(Certificate { webrtc, fingerprint: Fingerprint::from_certificate(&first) }),
+        Err(source) => Err(WebRtcCertificateError::Refused { path, source }),
+    }
 }
 
 /// A key and its certificate in PEM, ECDSA with P-256 as every browser knows it.

@@ -1,8 +1,8 @@
-//! A WebRTC connection with bounds, which libp2p's has not.
+//! A WebRTC connection with bounds.
 //!
-//! Streams are counted, at once and in all, since each leaves something behind until the connection ends.
-//! A connection on which nothing arrives any more ends, and one that is dropped is closed: libp2p's would
-//! keep its tasks for ever.
+//! Streams are counted, at once and in all, since each leaves something behind until the connection ends. A
+//! connection whose other side has closed it, or on which nothing arrives any more, ends, and one that is dropped
+//! is closed: the library would keep its tasks for ever.
 
 use std::fmt;
 use std::io;
@@ -12,24 +12,28 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures::future::{BoxFuture, poll_fn};
+use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
 use futures::{AsyncRead, AsyncWrite, FutureExt as _};
 use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
-use libp2p_webrtc::tokio::{Connection as Inner, Error as InnerError};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use webrtc::data::data_channel::DataChannel;
+use webrtc::peer_connection::RTCPeerConnection;
+use webrtc::peer_connection::peer_connection_state::RTCPeerConnectionState;
 
 use super::runtimes::Tasks;
+use super::stream::{DataStream, Ear};
+use super::upgrade::opened;
 
 /// Streams that a connection may have in its whole life. A tab opens a few dozen.
 const STREAMS_PER_LIFE_MAX: usize = 4096;
-/// Bytes of one write, so that its message has at most 8 KiB: libp2p's listener reads no larger ones, since
-/// the copy of the channel that it reads from has forgotten that it was told to.
-const WRITE_BYTES_MAX: usize = 8 * 1024 - 16;
+/// Channels that the remote opened and nobody has taken; one more is closed.
+const ACCEPTED_MAX: usize = 16;
 /// How long a dropped connection may take to say goodbye.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-
-type InnerStream = <Inner as StreamMuxer>::Substream;
 
 /// What bounds a connection.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +49,11 @@ pub(crate) struct ConnectionLimits {
 pub(crate) enum ConnectionError {
     /// WebRTC failed.
     #[error("WebRTC: {0}")]
-    WebRtc(#[from] InnerError),
-    /// It was closed already.
+    WebRtc(#[from] webrtc::Error),
+    /// No channel could be opened.
+    #[error("no further stream of the WebRTC connection")]
+    NoChannel,
+    /// It was closed already, or the remote has closed it.
     #[error("the WebRTC connection is closed")]
     Closed,
     /// Too many streams in its life.
@@ -57,14 +64,37 @@ pub(crate) enum ConnectionError {
     Silent(Duration),
 }
 
+/// What the streams hear of the other side.
+#[derive(Debug)]
+struct Hearing {
+    begun: Instant,
+    /// Milliseconds after `begun` at which a byte arrived last.
+    heard_ms: AtomicU64,
+    acknowledges: CancellationToken,
+}
+
+impl Hearing {
+    fn heard(&self) -> Instant {
+        self.begun + Duration::from_millis(self.heard_ms.load(Ordering::Relaxed))
+    }
+}
+
+impl Ear for Hearing {
+    fn hear(&self) {
+        let elapsed = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.heard_ms.store(elapsed, Ordering::Relaxed);
+    }
+
+    fn acknowledges(&self) -> &CancellationToken {
+        &self.acknowledges
+    }
+}
+
 /// What a connection and its streams share.
 #[derive(Debug)]
 struct Shared {
     /// Of WebRTC, which go on until the last stream is gone.
     tasks: Arc<Tasks>,
-    begun: Instant,
-    /// Milliseconds after `begun` at which a byte arrived last.
-    heard_ms: AtomicU64,
     n_open: AtomicUsize,
     /// Woken when a stream ends.
     waiting: AtomicWaker,
@@ -74,56 +104,103 @@ impl Shared {
     fn is_full(&self, limits: ConnectionLimits) -> bool {
         self.n_open.load(Ordering::Relaxed) >= limits.n_streams_max
     }
-
-    fn hear(&self) {
-        let elapsed = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard_ms.store(elapsed, Ordering::Relaxed);
-    }
-
-    fn heard(&self) -> Instant {
-        self.begun + Duration::from_millis(self.heard_ms.load(Ordering::Relaxed))
-    }
 }
+
+type Opening = BoxFuture<'static, Result<Arc<DataChannel>, ConnectionError>>;
 
 /// A bounded WebRTC connection.
 pub(crate) struct Connection {
     /// Gone once it is closed.
-    inner: Option<Inner>,
+    peer: Option<Arc<RTCPeerConnection>>,
     limits: ConnectionLimits,
     shared: Arc<Shared>,
+    hearing: Arc<Hearing>,
+    accepted: mpsc::Receiver<Arc<DataChannel>>,
+    opening: Option<Opening>,
+    closing: Option<BoxFuture<'static, Result<(), webrtc::Error>>>,
     n_opened: usize,
     watch: BoxFuture<'static, ()>,
+    /// Cancelled once the other side has closed the connection, or ICE has lost it.
+    over: CancellationToken,
+    is_over: BoxFuture<'static, ()>,
 }
 
 impl Connection {
     /// Needs a tokio runtime.
-    pub(crate) fn new(inner: Inner, limits: ConnectionLimits, tasks: Arc<Tasks>) -> Self {
+    pub(super) fn new(peer: RTCPeerConnection, limits: ConnectionLimits, tasks: Arc<Tasks>) -> Self {
         let begun = Instant::now();
-        let shared = Shared {
-            tasks,
-            begun,
-            heard_ms: AtomicU64::new(0),
-            n_open: AtomicUsize::new(0),
-            waiting: AtomicWaker::new(),
-        };
+        let acknowledges = CancellationToken::new();
+        let hearing = Arc::new(Hearing { begun, heard_ms: AtomicU64::new(0), acknowledges });
+        let shared = Shared { tasks, n_open: AtomicUsize::new(0), waiting: AtomicWaker::new() };
+        let over = CancellationToken::new();
         Self {
-            inner: Some(inner),
+            accepted: accept_channels(&peer),
+            is_over: over.clone().cancelled_owned().boxed(),
+            over: cancel_when_lost(&peer, over),
+            peer: Some(Arc::new(peer)),
             limits,
             shared: Arc::new(shared),
+            hearing,
+            opening: None,
+            closing: None,
             n_opened: 0,
             watch: tokio::time::sleep_until(begun + limits.silence_max).boxed(),
         }
     }
 
-    /// Counts a stream; `None` where the connection has had too many.
-    fn count(&mut self, stream: InnerStream) -> Option<Stream> {
+    /// The connection of the library.
+    pub(super) fn peer(&self) -> Result<&RTCPeerConnection, ConnectionError> {
+        self.peer.as_deref().ok_or(ConnectionError::Closed)
+    }
+
+    /// The stream for the handshake. Nobody closes its channel but with the connection, whose end its own end is.
+    pub(super) fn handshake(&self, channel: Arc<DataChannel>) -> DataStream {
+        self.stream(channel, self.over.clone().drop_guard())
+    }
+
+    fn stream(&self, channel: Arc<DataChannel>, until_the_end: impl Send + 'static) -> DataStream {
+        let ear = Arc::<Hearing>::clone(&self.hearing);
+        DataStream::new(channel, ear, self.shared.tasks.handle().clone(), until_the_end)
+    }
+
+    /// Counts a stream; fails where the connection has had too many.
+    fn count(&mut self, channel: Arc<DataChannel>) -> Result<Stream, ConnectionError> {
         self.n_opened += 1;
         if self.n_opened > STREAMS_PER_LIFE_MAX {
-            return None;
+            return Err(ConnectionError::WornOut);
         }
         self.shared.n_open.fetch_add(1, Ordering::Relaxed);
-        Some(Stream { inner: stream, is_flushed: true, shared: Arc::clone(&self.shared) })
+        Ok(Stream { inner: self.stream(channel, ()), shared: Arc::clone(&self.shared) })
     }
+}
+
+fn accept_channels(peer: &RTCPeerConnection) -> mpsc::Receiver<Arc<DataChannel>> {
+    let (sender, accepted) = mpsc::channel(ACCEPTED_MAX);
+    peer.on_data_channel(Box::new(move |channel| {
+        let sender = sender.clone();
+        Box::pin(async move {
+            // Not awaited here: the library opens the channel once this returns.
+            tokio::spawn(async move {
+                let Some(channel) = opened(&channel).await else { return };
+                if let Err(refused) = sender.try_send(channel) {
+                    // Whatever comes of it: it is closed with the connection at the latest.
+                    let _ = refused.into_inner().close().await;
+                }
+            });
+        })
+    }));
+    accepted
+}
+
+fn cancel_when_lost(peer: &RTCPeerConnection, over: CancellationToken) -> CancellationToken {
+    let lost = over.clone();
+    peer.on_peer_connection_state_change(Box::new(move |state| {
+        if matches!(state, RTCPeerConnectionState::Failed | RTCPeerConnectionState::Closed) {
+            lost.cancel();
+        }
+        Box::pin(async {})
+    }));
+    over
 }
 
 impl StreamMuxer for Connection {
@@ -132,10 +209,9 @@ impl StreamMuxer for Connection {
 
     fn poll_inbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Stream, ConnectionError>> {
         loop {
-            let inner = self.inner.as_mut().ok_or(ConnectionError::Closed)?;
-            let stream = ready!(Pin::new(inner).poll_inbound(cx))?;
+            let channel = ready!(self.accepted.poll_recv(cx)).ok_or(ConnectionError::Closed)?;
             let is_one_too_many = self.shared.is_full(self.limits);
-            let stream = self.count(stream).ok_or(ConnectionError::WornOut)?;
+            let stream = self.count(channel)?;
             if !is_one_too_many {
                 return Poll::Ready(Ok(stream));
             }
@@ -151,47 +227,67 @@ impl StreamMuxer for Connection {
         if self.shared.is_full(self.limits) {
             return Poll::Pending;
         }
-        let tasks = Arc::clone(&self.shared.tasks);
-        let _context = tasks.handle().enter();
-        let inner = self.inner.as_mut().ok_or(ConnectionError::Closed)?;
-        let stream = ready!(Pin::new(inner).poll_outbound(cx))?;
-        Poll::Ready(self.count(stream).ok_or(ConnectionError::WornOut))
+        let peer = self.peer.clone().ok_or(ConnectionError::Closed)?;
+        let handle = self.shared.tasks.handle().clone();
+        let opening = self.opening.get_or_insert_with(|| {
+            let open = async move {
+                let channel = peer.create_data_channel("", None).await?;
+                opened(&channel).await.ok_or(ConnectionError::NoChannel)
+            };
+            let open = AbortOnDropHandle::new(handle.spawn(open));
+            async move { open.await.unwrap_or(Err(ConnectionError::NoChannel)) }.boxed()
+        });
+        let opened = ready!(opening.poll_unpin(cx));
+        self.opening = None;
+        Poll::Ready(opened.and_then(|channel| self.count(channel)))
     }
 
     fn poll(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<StreamMuxerEvent, ConnectionError>> {
+        if self.over.is_cancelled() || self.is_over.poll_unpin(cx).is_ready() {
+            return Poll::Ready(Err(ConnectionError::Closed));
+        }
         while self.watch.poll_unpin(cx).is_ready() {
-            let until = self.shared.heard() + self.limits.silence_max;
+            let until = self.hearing.heard() + self.limits.silence_max;
             if until <= Instant::now() {
                 return Poll::Ready(Err(ConnectionError::Silent(self.limits.silence_max)));
             }
             self.watch = tokio::time::sleep_until(until).boxed();
         }
-        let inner = self.inner.as_mut().ok_or(ConnectionError::Closed)?;
-        Pin::new(inner).poll(cx).map_err(ConnectionError::from)
+        Poll::Pending
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
-        let tasks = Arc::clone(&self.shared.tasks);
-        let _context = tasks.handle().enter();
-        let Some(inner) = self.inner.as_mut() else { return Poll::Ready(Ok(())) };
-        let closed = ready!(Pin::new(inner).poll_close(cx));
-        self.inner = None;
+        if let Some(peer) = self.peer.take() {
+            let closing = AbortOnDropHandle::new(self.shared.tasks.handle().spawn(close(peer)));
+            self.closing = Some(async move { closing.await.unwrap_or(Ok(())) }.boxed());
+        }
+        let Some(closing) = &mut self.closing else { return Poll::Ready(Ok(())) };
+        let closed = ready!(closing.poll_unpin(cx));
+        self.closing = None;
         Poll::Ready(closed.map_err(ConnectionError::from))
     }
 }
 
+/// Tells the other side, and waits for nobody for long.
+async fn close(peer: Arc<RTCPeerConnection>) -> Result<(), webrtc::Error> {
+    tokio::time::timeout(CLOSE_TIMEOUT, peer.close()).await.unwrap_or(Ok(()))
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
-        let Some(mut inner) = self.inner.take() else { return };
+        let (peer, closing) = (self.peer.take(), self.closing.take());
         let tasks = Arc::clone(&self.shared.tasks);
-        let handle = tasks.handle().clone();
-        handle.spawn(async move {
-            let closing = poll_fn(|cx| Pin::new(&mut inner).poll_close(cx));
+        tasks.handle().clone().spawn(async move {
             // Whatever comes of it: nobody is left to tell.
-            let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
+            if let Some(closing) = closing {
+                let _ = closing.await;
+            }
+            if let Some(peer) = peer {
+                let _ = close(peer).await;
+            }
             drop(tasks);
         });
     }
@@ -203,13 +299,9 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// A stream that is counted, and heard.
-///
-/// Each write is a message of its own: libp2p's framing would put several together, of which the other side
-/// reads the beginning and loses the rest.
+/// A stream that is counted.
 pub(crate) struct Stream {
-    inner: InnerStream,
-    is_flushed: bool,
+    inner: DataStream,
     shared: Arc<Shared>,
 }
 
@@ -219,39 +311,20 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        let read = ready!(Pin::new(&mut self.inner).poll_read(cx, buffer));
-        if matches!(read, Ok(1..)) {
-            self.shared.hear();
-        }
-        Poll::Ready(read)
-    }
-}
-
-impl Stream {
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.is_flushed {
-            ready!(Pin::new(&mut self.inner).poll_flush(cx))?;
-            self.is_flushed = true;
-        }
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.inner).poll_read(cx, buffer)
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_ready(cx))?;
-        let message = &buffer[..buffer.len().min(WRITE_BYTES_MAX)];
-        let written = ready!(Pin::new(&mut self.inner).poll_write(cx, message))?;
-        self.is_flushed = false;
-        Poll::Ready(Ok(written))
+        Pin::new(&mut self.inner).poll_write(cx, buffer)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_ready(cx)
+        Pin::new(&mut self.inner).poll_flush(cx)
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_ready(cx))?;
         Pin::new(&mut self.inner).poll_close(cx)
     }
 }

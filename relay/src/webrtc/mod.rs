@@ -1,16 +1,20 @@
 //! WebRTC-direct: the way in for browsers where WebTransport does not get through.
 //!
-//! libp2p's listener, with what it leaves out: a certificate that survives a restart, bounds on streams, an
-//! end of connections whose other side has gone without a word, and of whatever a handshake leaves behind. A
-//! front before its socket lets it understand what today's browsers say first. It dials only on its own
-//! machine, which is for tests: natively there are better ways.
+//! libp2p's specification on the `webrtc` crate, with a certificate that survives a restart, bounds on streams, an
+//! end of connections whose other side has closed them or has gone without a word, and of whatever a handshake
+//! leaves behind. A front before its socket lets it understand what today's browsers say first. Dialling is for
+//! tests and measurements: natively there are better ways.
 
 mod certificate;
 mod connection;
 mod front;
+mod greeting;
 mod listener;
+mod mux;
 mod runtimes;
+mod stream;
 mod transport;
+mod upgrade;
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,8 +23,8 @@ use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::Boxed;
 use libp2p::identity::Keypair;
 use libp2p::{PeerId, Transport as _};
-use libp2p_webrtc::tokio::Certificate;
 
+pub(crate) use self::certificate::Certificate;
 pub use self::certificate::WebRtcCertificateError;
 use self::connection::ConnectionLimits;
 use self::transport::Transport;
