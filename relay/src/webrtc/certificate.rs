@@ -3,6 +3,7 @@
 //! Browsers trust it by that hash and never look at its dates, so it lasts. A file that cannot be used is
 //! an error and left alone: with another certificate, every address that was written down would be wrong.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -99,6 +100,13 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<Certificate, WebRtcCert
     match RTCCertificate::from_pem(&text) {
         Ok(webrtc) => Ok(Certificate { webrtc, fingerprint: Fingerprint::from_certificate(&first) }),
         Err(source) => Err(WebRtcCertificateError::Refused { path, source }),
+    }
+}
+
+impl fmt::Debug for Certificate {
+    /// Without its key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Certificate").field(&self.fingerprint).finish()
     }
 }
 

@@ -55,9 +55,7 @@ pub(super) struct Mux {
 impl Mux {
     /// Binds a port of this machine. Needs a tokio runtime.
     pub(super) fn bind() -> io::Result<Self> {
-        let socket = bind_udp((Ipv4Addr::LOCALHOST, 0).into())?;
-        socket.set_nonblocking(true)?;
-        let socket = Arc::new(UdpSocket::from_std(socket)?);
+        let socket = Arc::new(bind((Ipv4Addr::LOCALHOST, 0).into())?);
         let address = socket.local_addr()?;
         let (sender, greeted) = mpsc::channel(GREETINGS_MAX);
         let task = AbortOnDropHandle::new(tokio::spawn(pass(socket, sender)));
@@ -75,6 +73,14 @@ impl Mux {
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
+}
+
+/// A socket that bears a whole window of SCTP at once: with the system's default most of a burst is lost, and its last
+/// packet is sent again only a second later. Needs a tokio runtime.
+pub(super) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = bind_udp(address)?;
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
 }
 
 type Datagrams = mpsc::Sender<Box<[u8]>>;

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libp2p::PeerId;
 use libp2p::identity::Keypair;
 use libp2p_webrtc_utils::{Fingerprint, noise, sdp};
-use tokio::net::UdpSocket;
 use tokio::sync::oneshot;
 use webrtc::api::APIBuilder;
 use webrtc::api::setting_engine::SettingEngine;
@@ -28,7 +27,7 @@ use webrtc::util::Conn;
 
 use super::certificate::Certificate;
 use super::connection::{Connection, ConnectionError, ConnectionLimits};
-use super::mux::{Greeted, OneLink};
+use super::mux::{Greeted, OneLink, bind};
 use super::runtimes::Tasks;
 
 /// The channel of the handshake, which both sides know of beforehand.
@@ -112,7 +111,7 @@ impl Upgrade {
             SocketAddr::V4(_) => ([0; 4], 0).into(),
             SocketAddr::V6(_) => ([0; 16], 0).into(),
         };
-        let socket = Arc::new(UdpSocket::bind(any).await?);
+        let socket = Arc::new(bind(any)?);
         let ufrag = sdp::random_ufrag();
         let peer = self.peer(settings(socket, &ufrag, address)).await?;
         let connection = Connection::new(peer, self.limits, Arc::clone(&self.tasks));

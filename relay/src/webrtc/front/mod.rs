@@ -142,7 +142,7 @@ async fn greet(
     alias: Ipv4Addr,
     listener: u16,
 ) -> io::Result<Arc<UdpSocket>> {
-    let inward = UdpSocket::bind((alias, 0)).await?;
+    let inward = super::mux::bind((alias, 0).into())?;
     inward.connect((Ipv4Addr::LOCALHOST, listener)).await?;
     let (alias, inward) = (inward.local_addr()?, Arc::new(inward));
     let is_established = Arc::new(AtomicBool::new(false));
