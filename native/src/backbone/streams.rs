@@ -18,17 +18,20 @@ use barnraise_protocol::{ConversationError, contribute, evidence, gradient, run,
 use barnraise_relay::{Misdeed, Node, NodeError, Paced};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::guard::PaceLimits;
+use barnraise_swarm::round::AddressGroup;
 use futures::future::{Abortable, Either};
 use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
-use super::learner::PublishedState;
+use super::ledger::SharedLedger;
 use super::metrics::Metrics;
 use super::misdeeds;
 use super::places::Places;
-use super::recomputing::{self, Recomputing};
+use super::recomputing::Recomputing;
+use super::recomputing::exchange::give;
+use super::states::States;
 use crate::access::{Access, Conversation, Exclusion, Pass, converse};
 use crate::config::ConversationsSection;
 use crate::contributions::{Issuer, Names, WorkMeter};
@@ -46,7 +49,9 @@ pub(super) struct Services {
     /// The run.
     pub description: Arc<RunDescription>,
     /// Newest parameters.
-    pub state: watch::Receiver<PublishedState>,
+    pub states: States,
+    /// What was contributed.
+    pub ledger: SharedLedger,
     /// The data.
     pub shards: Arc<ShardStore>,
     /// Where everything is decided.
@@ -247,17 +252,8 @@ async fn tell_version(services: Services, _: Caller, stream: Stream) -> Result<(
 
 async fn send_state(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
-    let (newest, pace) = (&services.state, stream.pace());
-    let lookup = |epoch: Option<u64>| {
-        let newest = newest.borrow();
-        match epoch.filter(|&epoch| epoch != newest.header.epoch) {
-            None => Ok((newest.header.clone(), newest.bytes.clone())),
-            Some(epoch) => {
-                Err(format!("parameters of epoch {epoch} are gone, the run is at {}", newest.header.epoch))
-            }
-        }
-    };
-    let served = state::serve(&mut stream, lookup, || pace.wait());
+    let (states, pace) = (&services.states, stream.pace());
+    let served = state::serve(&mut stream, |epoch| states.read(epoch), || pace.wait());
     Ok(caller.while_admitted(served).await??)
 }
 
@@ -276,9 +272,24 @@ async fn send_shards(services: Services, mut caller: Caller, stream: Stream) -> 
     Ok(caller.while_admitted(served).await??)
 }
 
-async fn give_evidence(services: Services, _: Caller, stream: Stream) -> Result<(), StreamError> {
+async fn give_evidence(services: Services, caller: Caller, stream: Stream) -> Result<(), StreamError> {
+    let group = address_group(&services.node, caller.peer).await;
     let mut stream = Paced::new(stream, services.conversations.pace());
-    Ok(recomputing::give(&services.evidence, &mut stream).await?)
+    Ok(give(&services.evidence, group, &mut stream).await?)
+}
+
+/// Where a peer comes from. TEMPORARY: round's.
+async fn address_group(node: &Node, peer: PeerId) -> AddressGroup {
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+    let mut hasher = DefaultHasher::new();
+    match node.path(peer).await {
+        Ok(Some(barnraise_relay::Path::Direct { address, .. })) => {
+            address.iter().next().map(|part| part.to_string()).hash(&mut hasher);
+        }
+        Ok(Some(barnraise_relay::Path::Relayed { relay })) => relay.hash(&mut hasher),
+        _ => {}
+    }
+    AddressGroup(hasher.finish())
 }
 
 async fn grant_access(services: Services, caller: Caller, stream: Stream) -> Result<(), StreamError> {

@@ -357,14 +357,15 @@ impl Backbone {
         let max = gradient::MESSAGE_BYTES_MAX;
         let text = |error: framing::FrameError| error.to_string();
         loop {
-            let gradient::ContributorToBackbone::Offer(offer, account) =
-                framing::read(&mut stream, max).await.map_err(text)?;
+            let offer_bytes_max = gradient::offer_bytes_max(&self.description.borrow());
+            let gradient::ContributorToBackbone::Offer(offer, account, list) =
+                framing::read(&mut stream, offer_bytes_max).await.map_err(text)?;
             while self.is_holding.get() {
                 self.n_held.set(self.n_held.get() + 1);
                 self.happened.notify_one();
                 self.released.notified().await;
             }
-            let answer = match self.gradient(&mut stream, &offer, account).await? {
+            let answer = match self.gradient(&mut stream, &offer, (account, list)).await? {
                 Ok(accepted) => gradient::BackboneToContributor::Accepted(self.receipt(accepted, &offer)),
                 Err(refusal) => gradient::BackboneToContributor::Refused(refusal),
             };
@@ -393,7 +394,7 @@ impl Backbone {
         &self,
         stream: &mut Stream,
         offer: &Offer,
-        account: Option<Account>,
+        (account, samples): (Option<Account>, Vec<u8>),
     ) -> Result<Result<Accepted, Refusal>, String> {
         let peer = PeerKey(vec![1]);
         self.offers.borrow_mut().push(offer.clone());
@@ -417,11 +418,8 @@ impl Backbone {
         };
         let values = offer.codec.decode(&bytes, offer.n_values as usize).unwrap();
         if let Some(account) = account {
-            let ask = gradient::BackboneToContributor::Account;
-            framing::write(stream, &ask, gradient::MESSAGE_BYTES_MAX).await.unwrap();
-            let list = account.transfer();
-            let mut partial = Partial::new(list, list.n_bytes).unwrap();
-            let samples = bulk::pull(stream, &mut partial, |_| ()).await.unwrap();
+            let checking = gradient::BackboneToContributor::Checking { n_left: 3 };
+            framing::write(stream, &checking, gradient::MESSAGE_BYTES_MAX).await.unwrap();
             let parameters = self.states.borrow().get(&account.parameters).unwrap().clone();
             let run = self.description.borrow().clone();
             let header =
