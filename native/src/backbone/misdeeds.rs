@@ -47,6 +47,8 @@ pub(crate) fn of_offer(refusal: &gradient::Refusal) -> Option<Misdeed> {
         | Refusal::Busy
         | Refusal::Account(_)
         | Refusal::Repeated(_)
+        | Refusal::TooFew { .. }
+        | Refusal::TooMany { .. }
         | Refusal::NoAccess(_) => None,
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! This module only puts the parts together; each part says itself what it does.
 
+mod addresses;
 pub mod aggregators;
 mod announce;
 pub mod core;
@@ -437,7 +438,7 @@ fn describe(
         delayed_updates: config.run.delayed_updates,
         local_steps: config.run.local_steps.map(|section| section.describe()).transpose()?,
         state_codec: config.run.state_codec,
-        contribution_samples_max: config.averaging.contribution_samples_max,
+        contribution_samples_max: config.contribution_samples_max(),
         recomputed: config.run.recomputation.is_some(),
         manifest: manifest.clone(),
     })

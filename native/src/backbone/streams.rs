@@ -18,12 +18,12 @@ use barnraise_protocol::{ConversationError, contribute, evidence, gradient, run,
 use barnraise_relay::{Misdeed, Node, NodeError, Paced};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::guard::PaceLimits;
-use barnraise_swarm::round::AddressGroup;
 use futures::future::{Abortable, Either};
 use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::addresses;
 use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
 use super::ledger::SharedLedger;
 use super::metrics::Metrics;
@@ -93,6 +93,8 @@ enum StreamError {
     Stalled(Duration),
     #[error("a second Join in one session")]
     JoinedTwice,
+    #[error("the transfer took too long, or gave way to another")]
+    Abandoned,
     #[error("the backbone is shutting down")]
     ShuttingDown,
     #[error(transparent)]
@@ -224,7 +226,7 @@ impl StreamError {
             Self::Frame(error) => Misdeed::of_frame(error),
             Self::Stalled(_) => Some(Misdeed::StalledTransfer),
             Self::JoinedTwice => Some(Misdeed::UnexpectedMessage),
-            Self::ShuttingDown | Self::AccessEnded(_) | Self::Receipt(_) => None,
+            Self::Abandoned | Self::ShuttingDown | Self::AccessEnded(_) | Self::Receipt(_) => None,
         }
     }
 }
@@ -273,23 +275,9 @@ async fn send_shards(services: Services, mut caller: Caller, stream: Stream) -> 
 }
 
 async fn give_evidence(services: Services, caller: Caller, stream: Stream) -> Result<(), StreamError> {
-    let group = address_group(&services.node, caller.peer).await;
+    let group = addresses::group_of(&services.node, caller.peer).await;
     let mut stream = Paced::new(stream, services.conversations.pace());
     Ok(give(&services.evidence, group, &mut stream).await?)
-}
-
-/// Where a peer comes from. TEMPORARY: round's.
-async fn address_group(node: &Node, peer: PeerId) -> AddressGroup {
-    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-    let mut hasher = DefaultHasher::new();
-    match node.path(peer).await {
-        Ok(Some(barnraise_relay::Path::Direct { address, .. })) => {
-            address.iter().next().map(|part| part.to_string()).hash(&mut hasher);
-        }
-        Ok(Some(barnraise_relay::Path::Relayed { relay })) => relay.hash(&mut hasher),
-        _ => {}
-    }
-    AddressGroup(hasher.finish())
 }
 
 async fn grant_access(services: Services, caller: Caller, stream: Stream) -> Result<(), StreamError> {
@@ -314,7 +302,8 @@ async fn hold_session(services: Services, mut caller: Caller, stream: Stream) ->
     let (messages, mut outgoing) = mpsc::channel(SESSION_MESSAGES_MAX);
     let (answer, session) = oneshot::channel();
     let (device, device_name, name) = (join.device, join.device_name.clone(), join.name.clone());
-    let event = CoreEvent::Join { peer: key.clone(), join, messages, answer };
+    let group = addresses::group_of(&services.node, peer).await;
+    let event = CoreEvent::Join { peer: key.clone(), group, join, messages, answer };
     send(&services.core, event).await?;
     let session = match session.await.map_err(|_| StreamError::ShuttingDown)? {
         Ok(session) => session,

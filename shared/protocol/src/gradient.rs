@@ -183,6 +183,22 @@ pub enum Refusal {
     /// What it is of was contributed before, by whomever, with the reason.
     #[error("{0}")]
     Repeated(String),
+    /// Fewer samples than a pass has, more often than there is something left over.
+    #[error("{got} samples offered, at least {min} are wanted: add more to them")]
+    TooFew {
+        /// A micro-batch of the run.
+        min: u32,
+        /// What was offered.
+        got: u32,
+    },
+    /// More contributions than a peer, or an address, has for one step.
+    #[error(
+        "this peer, or its address, has given as many contributions to epoch {epoch} as count: wait for the next"
+    )]
+    TooMany {
+        /// Of which.
+        epoch: u64,
+    },
 }
 
 impl Refusal {
@@ -205,6 +221,8 @@ impl Refusal {
             Self::NoAccess(_) => "no_access",
             Self::Account(_) => "account",
             Self::Repeated(_) => "repeated",
+            Self::TooFew { .. } => "too_few",
+            Self::TooMany { .. } => "too_many",
         }
     }
 }

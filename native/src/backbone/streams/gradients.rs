@@ -19,11 +19,11 @@ use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 use tracing::Instrument as _;
 
-use super::super::core::{CoreEvent, Declined};
+use super::super::core::{CoreEvent, Declined, Place};
 use super::super::ledger::Reservation;
 use super::super::misdeeds;
 use super::super::recomputing::{Accounted, Verdict};
-use super::{Caller, Services, StreamError, address_group, send};
+use super::{Caller, Services, StreamError, addresses, send};
 use crate::storage::journal::JournalEntry;
 
 /// Takes one contribution after the other.
@@ -35,7 +35,7 @@ pub(super) async fn take_gradients(
     let mut stream = Paced::new(stream, services.conversations.pace());
     let pace = stream.pace();
     let key = PeerKey(caller.peer.to_bytes());
-    let group = address_group(&services.node, caller.peer).await;
+    let group = addresses::group_of(&services.node, caller.peer).await;
     let offer_bytes_max = gradient::offer_bytes_max(&services.description);
     loop {
         pace.wait();
@@ -86,8 +86,8 @@ async fn take_gradient(
     (offer, account, list): (Offer, Option<Account>, Vec<u8>),
     stream: &mut Paced<Stream>,
 ) -> Result<Result<Receipt, Declined>, StreamError> {
-    let ticket = match ask_core(services, peer, &offer).await? {
-        Ok(ticket) => ticket,
+    let Place { ticket, abandoned } = match ask_core(services, peer, &offer).await? {
+        Ok(place) => place,
         Err(declined) => return Ok(Err(declined)),
     };
     // Of an epoch that is over the parameters may be forgotten: that it is over is said first.
@@ -96,7 +96,12 @@ async fn take_gradient(
         Ok(known) => known,
         Err(refusal) => return refuse(services, ticket, refusal).await,
     };
-    let (payload, values) = match pull(services, &offer, stream).await {
+    let pulled = tokio::select! {
+        pulled = pull(services, &offer, stream) => pulled,
+        // It ends in the middle, and the stream with it. Without a word the transfer goes on.
+        Ok(()) = abandoned => return Err(StreamError::Abandoned),
+    };
+    let (payload, values) = match pulled {
         Ok(pulled) => pulled,
         Err(error) => {
             send(&services.core, CoreEvent::TransferFailed(ticket)).await?;
@@ -118,15 +123,15 @@ async fn take_gradient(
                 return Ok(Err(Declined::Refused(refusal)));
             }
             match ask_core(services, peer, &offer).await? {
-                Ok(ticket) => ticket,
+                Ok(place) => place.ticket,
                 Err(declined) => return Ok(Err(declined)),
             }
         }
     };
     let (answer, counted) = oneshot::channel();
-    // The core says when, once it is about to be stored.
-    let (milliseconds, accepted_at) = (0, UnixTime(0));
-    let entry = JournalEntry { peer: peer.0.clone(), offer, milliseconds, accepted_at, payload };
+    // The core says when and from where, once it is about to be stored.
+    let (of, milliseconds, accepted_at) = (AddressGroup::UNKNOWN, 0, UnixTime(0));
+    let entry = JournalEntry { peer: peer.0.clone(), group: of, offer, milliseconds, accepted_at, payload };
     send(&services.core, CoreEvent::Gradient { ticket, entry, values, answer }).await?;
     let counted = counted.await.map_err(|_| StreamError::ShuttingDown)?;
     if counted.is_ok() {
@@ -140,7 +145,7 @@ async fn ask_core(
     services: &Services,
     peer: &PeerKey,
     offer: &Offer,
-) -> Result<Result<Ticket, Declined>, StreamError> {
+) -> Result<Result<Place, Declined>, StreamError> {
     let (answer, wanted) = oneshot::channel();
     let event = CoreEvent::Offer { peer: peer.clone(), offer: offer.clone(), answer };
     send(&services.core, event).await?;
