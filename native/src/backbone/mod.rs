@@ -173,7 +173,7 @@ pub async fn run(
         evidence: evidence.clone(),
         metrics: metrics.clone(),
     };
-    let recomputing = match config.run.recomputation {
+    let recomputing = match config.recomputation() {
         Some(section) => Some(Recomputing::start(section, world, device.clone(), shutdown.clone())?),
         None => None,
     };
@@ -439,7 +439,7 @@ fn describe(
         local_steps: config.run.local_steps.map(|section| section.describe()).transpose()?,
         state_codec: config.run.state_codec,
         contribution_samples_max: config.contribution_samples_max(),
-        recomputed: config.run.recomputation.is_some(),
+        recomputed: config.recomputation().is_some(),
         manifest: manifest.clone(),
     })
 }

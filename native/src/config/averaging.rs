@@ -24,9 +24,9 @@ pub struct AveragingSection {
     /// How long a step waits for gradients that were reported and are due.
     #[serde(with = "humantime_serde")]
     pub collect_timeout: Duration,
-    /// Samples that one contribution may claim.
+    /// Samples that one contribution may claim; never more than a step has.
     pub contribution_samples_max: u32,
-    /// Samples that one peer may claim for each second since its last contribution.
+    /// Samples that one peer may claim for each second since its last contribution, while others contribute too.
     pub samples_per_second_max: u32,
     /// Euclidean length up to which a gradient counts.
     pub gradient_norm_max: f32,
@@ -57,7 +57,7 @@ impl Default for AveragingSection {
         Self {
             collect_timeout: Duration::from_secs(5),
             contribution_samples_max: 8192,
-            samples_per_second_max: 100_000,
+            samples_per_second_max: 20_000,
             gradient_norm_max: 1000.0,
             contributions_in_flight_max: 64,
             in_flight_bytes_max: ByteSize::mib(256),

@@ -37,10 +37,6 @@ use waiting::Waiting;
 /// Most peers whose standing is remembered after they left.
 const STANDINGS_MAX: usize = 10_000;
 
-/// TEMPORARY: replaced by round's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AddressGroup(pub u64);
-
 /// What a round needs to know of its run.
 #[derive(Debug, Clone)]
 pub struct RoundConfig {
