@@ -172,6 +172,7 @@ impl AveragingRound {
         if let Some(contributor) = self.contributors.get_mut(&peer) {
             contributor.delivered = contributor.delivered.saturating_add(n_samples);
             contributor.n_asked_in_vain = 0;
+            contributor.counted_in = Some(self.epoch);
         }
         self.counted.insert((peer, offer.contribution_id));
     }

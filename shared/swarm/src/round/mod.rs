@@ -160,6 +160,8 @@ struct Contributor {
     was_put_off: bool,
     /// How often gradients were due, and none of it counted since.
     n_asked_in_vain: u32,
+    /// The newest epoch for which something of it counted.
+    counted_in: Option<u64>,
 }
 
 /// What peers that aggregate with this one have for the same step.
@@ -503,6 +505,9 @@ impl AveragingRound {
         } else {
             // Somebody left or stalled with samples that were counted on: the others make up for them.
             self.phase = Phase::Accumulating;
+            if !matches!(self.config.aggregation, Aggregation::CenteredClip { .. }) {
+                self.patience = Patience::Unneeded;
+            }
             self.announce();
         }
     }

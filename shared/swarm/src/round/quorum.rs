@@ -32,12 +32,16 @@ impl AveragingRound {
             return false;
         }
         match self.config.aggregation {
-            Aggregation::Mean | Aggregation::MeanOfAddresses { .. } => return self.n_expected() >= target,
+            Aggregation::Mean | Aggregation::MeanOfAddresses { .. } => {
+                if self.patience == Patience::Over || self.n_expected() >= target {
+                    return true;
+                }
+            }
             Aggregation::CenteredClip { .. } if self.n_believed() >= target => return true,
             Aggregation::CenteredClip { .. } => {}
         }
         if self.patience == Patience::Unneeded {
-            self.patience = Patience::Until(now + self.config.collect_timeout);
+            self.patience = Patience::Until(now + self.patience_with_claims());
         }
         false
     }

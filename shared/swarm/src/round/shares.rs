@@ -28,7 +28,7 @@ const PEERS_PER_ADDRESS: u64 = 64;
 /// when the peer leaves.
 const REMAINDERS_PER_PEER: u32 = 2;
 /// The same of an address.
-const REMAINDERS_PER_ADDRESS: u32 = 64;
+const REMAINDERS_PER_ADDRESS: u32 = 32;
 /// A seat whose peer was asked for gradients so often, and gave none, may be given to another.
 const ASKED_IN_VAIN_MAX: u32 = 3;
 
@@ -119,6 +119,7 @@ impl Contributor {
             delivered: 0,
             was_put_off: false,
             n_asked_in_vain: 0,
+            counted_in: None,
         }
     }
 }

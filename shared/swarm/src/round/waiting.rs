@@ -4,16 +4,16 @@
 //! the others time. Two numbers are kept of each source, an address or, where there is only one, a key:
 //!
 //! - **reliability**, the part of what it reported that it delivered when that was due, halved each time that nothing
-//!   came. Its reports count by that part toward the next step, and it is waited for by that part of the time
-//!   that a round waits. If nobody better has reported, they count in full: one that was slow counts again with its next
-//!   report.
+//!   came. Its reports count by that part toward the next step, and no more than what all others have; and it is waited
+//!   for by that part of the time that a round waits. Where nobody else delivers they count in full: one that was slow
+//!   counts again with its next report. What is delivered always counts in full.
 //! - **patience**, for one whom all others wait for. They wait for as long as it pays, by the samples that it brings,
 //!   and for a sixteenth of the time beyond that. So nobody takes more of the others' time by delivering late.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{AddressGroup, AveragingRound, Ticket};
+use super::{AddressGroup, AveragingRound, Contributor, Ticket};
 use crate::{Moment, PeerKey};
 
 /// Sources that are remembered.
@@ -24,7 +24,7 @@ const PATIENCE_PART: u32 = 16;
 const PAYS_PART: f64 = 0.125;
 /// The shortest wait, as a part of the time that a round waits.
 const WAIT_PART_MIN: f64 = 1.0 / 16.0;
-/// Below this somebody else's reports are counted on rather.
+/// Who delivers so much of what it reports is counted on rather than others.
 const RELIABLE: f64 = 0.9;
 
 /// Who answers for what does not come.
@@ -97,7 +97,8 @@ impl AveragingRound {
     }
 
     /// Samples that are counted on: what is counted, and of what is reported and on its way the part that is likely
-    /// to come.
+    /// to come, of each source at most as much as all others have. One that is alone, or whom nobody joined lately that
+    /// delivers, is believed all of it.
     pub(super) fn n_expected(&self) -> u64 {
         let mut claims: BTreeMap<Source, u64> = BTreeMap::new();
         let mut certain = self.contributions.n_samples();
@@ -113,11 +114,33 @@ impl AveragingRound {
             let source = self.source(peer, contributor.group);
             *claims.entry(source).or_default() += u64::from(contributor.outstanding);
         }
-        let parts = claims.iter().map(|(source, &n)| (self.waiting.reliability(source), n));
-        let parts: Vec<(f64, u64)> = parts.collect();
-        let is_choosy = parts.iter().any(|(part, _)| *part >= RELIABLE);
-        let likely = |&(part, n): &(f64, u64)| if is_choosy { (n as f64 * part) as u64 } else { n };
-        certain + parts.iter().map(likely).sum::<u64>()
+        let known = self.known_to_deliver();
+        let likely = |source: &Source, n: u64| (n as f64 * self.waiting.reliability(source)) as u64;
+        let all_likely: u64 = claims.iter().map(|(source, &n)| likely(source, n)).sum();
+        let believed = |(source, &n): (&Source, &u64)| {
+            if known.iter().all(|known| known == source) {
+                return n;
+            }
+            let own = likely(source, n);
+            let others = certain.saturating_sub(self.n_counted_of(source)) + all_likely - own;
+            own.min(others)
+        };
+        certain + claims.iter().map(believed).sum::<u64>()
+    }
+
+    /// Those who delivered lately what they reported.
+    fn known_to_deliver(&self) -> BTreeSet<Source> {
+        let lately = |of: &Contributor| of.counted_in.is_some_and(|epoch| epoch + 1 >= self.epoch);
+        let lately = self.contributors.iter().filter(|(_, of)| lately(of));
+        let sources = lately.map(|(peer, of)| self.source(peer, of.group));
+        sources.filter(|source| self.waiting.reliability(source) >= RELIABLE).collect()
+    }
+
+    /// How long there may be enough claims that are not believed: the less reliable those are who claim, the longer.
+    pub(super) fn patience_with_claims(&self) -> Duration {
+        let claiming = self.holders();
+        let best = claiming.iter().map(|source| self.waiting.reliability(source)).fold(0.0, f64::max);
+        self.config.collect_timeout.mul_f64(1.0 / best.max(WAIT_PART_MIN))
     }
 
     /// Gradients are due from now on: what is claimed is to come.
@@ -198,8 +221,13 @@ impl AveragingRound {
         record.patience = record.patience.saturating_sub(waited);
     }
 
-    /// Until when a source is waited for.
+    /// Until when a source is waited for, in whole milliseconds: drivers count them.
     fn waits_for(&self, source: &Source) -> Moment {
+        let exactly = self.waits_exactly_for(source);
+        Duration::from_millis(exactly.as_nanos().div_ceil(1_000_000) as u64)
+    }
+
+    fn waits_exactly_for(&self, source: &Source) -> Moment {
         let timeout = self.config.collect_timeout;
         let reliability = self.waiting.reliability(source);
         let own = self.waiting.due_since + timeout.mul_f64(reliability.max(WAIT_PART_MIN));
@@ -218,12 +246,12 @@ impl AveragingRound {
         of.map(|(_, of)| u64::from(of.claimed)).sum()
     }
 
-    /// Whether there is somebody to go on with, beside those that are waited for.
+    /// Whether somebody is held up by those that are waited for.
     fn has_something(&self) -> bool {
-        self.contributions.n_samples() > 0
+        self.contributions.n_samples() > 0 || self.contributors.len() > 1
     }
 
-    /// When the first of those that are waited for has had its time. Where nothing has come yet nobody is held up.
+    /// When the first of those that are waited for has had its time. One that is alone holds nobody up.
     pub(super) fn waits_until(&self) -> Option<Moment> {
         let holders = self.holders();
         let first = holders.iter().map(|source| self.waits_for(source)).min();

@@ -202,7 +202,7 @@ fn small_contributions_are_what_is_left_over() {
         }
         round.on_leave(S, &bad(key));
     }
-    assert_eq!(round.n_samples(), 12 + 64);
+    assert_eq!(round.n_samples(), 12 + 32);
 }
 
 #[test]
