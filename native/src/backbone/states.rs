@@ -46,11 +46,11 @@ impl States {
     /// Follows what is published, for as long as it is. Needs a tokio runtime.
     pub(super) fn follow(newest: watch::Receiver<PublishedState>) -> Self {
         let states = Self { newest, kept: Arc::default() };
-        states.note();
+        drop(states.note());
         let (following, mut newest) = (states.clone(), states.newest.clone());
         tokio::spawn(async move {
             while newest.changed().await.is_ok() {
-                following.note();
+                drop(following.note());
             }
         });
         states
@@ -111,7 +111,7 @@ impl Held for Read {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
 
     use barnraise_protocol::bulk::Transfer;
     use barnraise_protocol::{ConversationError, TensorCodec, state};
@@ -202,9 +202,9 @@ mod tests {
                 served = serving => panic!("{served:?}"),
             };
             assert_eq!(first, Some(before), "it goes on where it was");
-            before = cut_after.next_multiple_of(64 * 1024);
-            if let Some(fetched) = fetched {
-                assert_eq!(fetched.unwrap().epoch, 0);
+            match fetched {
+                Some(fetched) => assert_eq!(fetched.unwrap().epoch, 0),
+                None => before = cut_after.next_multiple_of(64 * 1024),
             }
             for _ in 0..n_steps {
                 let epoch = publish.borrow().header.epoch + 1;

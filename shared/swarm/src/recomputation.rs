@@ -13,7 +13,7 @@ use barnraise_protocol::TensorCodec;
 
 pub use ledger::{Claim, Ledger, Name, Repeat, values_hash};
 pub use queue::{FairQueue, PER_GROUP_MAX};
-pub use selection::{ALL_TIME, EVIDENCE_MAX, OWN_TIME, PROBATION, Reason, SUSPICION, Selection};
+pub use selection::{ALL_TIME, EVIDENCE_MAX, OWN_TIME, PROBATION, Reason, SUSPICION, Selection, rest_after};
 pub use usual::Usual;
 
 /// A codec may lose so many times what it loses of the gradient as it was recomputed: other roundings round other

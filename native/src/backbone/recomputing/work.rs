@@ -6,14 +6,15 @@ use barnraise_learning::ModelError;
 use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
+use barnraise_swarm::recomputation::rest_after;
 use tokio::sync::mpsc;
 
 use super::{Job, Recomputing, Verdict, World};
 use crate::access::store::Whose;
 use crate::recomputation::{EvidenceStoreError, Recomputer};
 
-/// The longest rest: a device that was held up is not to hold up everybody else after it.
-const REST_MAX: Duration = Duration::from_secs(60);
+/// Between two tries to have a device that failed.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
 
 /// Computes one after the other, and keeps out whoever contributed something else than it said.
 pub(super) async fn work(
@@ -44,12 +45,9 @@ pub(super) async fn work(
         let began = Instant::now();
         let (same, evidence, verdict) = recompute(&world, recomputer, evidence).await;
         let took = began.elapsed();
-        recomputer = match same.map_or_else(|| anew(&world.description), Ok) {
-            Ok(recomputer) => recomputer,
-            Err(error) => {
-                tracing::error!(%error, "nothing is recomputed any more");
-                return;
-            }
+        recomputer = match same {
+            Some(same) => same,
+            None => another(&anew, &world.description).await,
         };
         if let Some(evidence) = evidence {
             let header = &evidence.header;
@@ -66,7 +64,21 @@ pub(super) async fn work(
             // Who left offers it again.
             let _ = waiting.send(verdict);
         }
-        tokio::time::sleep(took.min(REST_MAX)).await;
+        tokio::time::sleep(rest_after(took)).await;
+    }
+}
+
+/// In place of one that failed: what waits, waits for it.
+async fn another(
+    anew: &impl Fn(&RunDescription) -> Result<Recomputer, ModelError>,
+    run: &RunDescription,
+) -> Recomputer {
+    loop {
+        match anew(run) {
+            Ok(recomputer) => return recomputer,
+            Err(error) => tracing::error!(%error, "nothing is recomputed until the device is there again"),
+        }
+        tokio::time::sleep(TRY_AGAIN).await;
     }
 }
 

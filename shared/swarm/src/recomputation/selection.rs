@@ -21,11 +21,13 @@ pub const PROBATION: u32 = 3;
 /// For how long everything from an address is recomputed, once a key was convicted there.
 pub const SUSPICION: Duration = Duration::from_secs(3600);
 /// Of the time, what recomputing chosen contributions of one address may take before fewer are chosen.
-pub const OWN_TIME: f64 = 0.05;
+pub const OWN_TIME: f64 = 0.02;
 /// The same of all addresses.
 pub const ALL_TIME: f64 = 0.25;
 /// Pieces of evidence that are kept for others of one address within [`SUSPICION`].
 pub const EVIDENCE_MAX: u32 = 4;
+/// The longest rest: a device that was held up is not to hold up everybody else after it.
+const REST_MAX: Duration = Duration::from_secs(60);
 /// Each time that recomputing took so much more than it may, half as many are chosen.
 const HALVING: Duration = Duration::from_secs(30);
 /// Keys, and addresses, that are remembered.
@@ -46,6 +48,11 @@ pub enum Reason {
     Suspicion,
     /// By chance.
     Chance,
+}
+
+/// How long the device rests that recomputed for so long: half of its time is for training, whoever asks for what.
+pub fn rest_after(took: Duration) -> Duration {
+    took.min(REST_MAX)
 }
 
 /// Time that was spent, which is forgotten at the rate at which it may be spent.

@@ -6,7 +6,7 @@ use barnraise_protocol::TensorCodec;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::gradient::Offer;
 
-use super::super::{PROBATION, Selection};
+use super::super::{PROBATION, Selection, rest_after};
 use super::*;
 use crate::random::SplitMix64;
 use crate::{Moment, PeerKey};
@@ -65,7 +65,7 @@ fn probation(seed: u64, n_keys: usize, n_groups: u64, took: Duration) -> Duratio
             now += took;
             selection.on_right(now, &peer, group, &offer, took);
         }
-        now += took;
+        now += rest_after(took);
     }
     now
 }
