@@ -18,7 +18,8 @@ use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::recomputation::{FairQueue, Reason, Selection};
+use barnraise_swarm::recomputation::{FairQueue, Reason, Selection, Usual};
+use barnraise_swarm::robust::norm;
 use barnraise_swarm::round::AddressGroup;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -62,6 +63,7 @@ pub(super) struct Recomputing {
     run: Sha256Hash,
     started: Instant,
     selection: Arc<Mutex<Selection>>,
+    usual: Arc<Mutex<Usual>>,
     states: States,
     queue: Arc<Queue>,
     theirs: mpsc::Sender<Box<Evidence>>,
@@ -133,6 +135,7 @@ impl Recomputing {
             description,
             started: Instant::now(),
             selection: Arc::new(Mutex::new(Selection::new(section.share, secret))),
+            usual: Arc::default(),
             states: world.states.clone(),
             queue: Arc::new(queue),
             theirs,
@@ -181,7 +184,7 @@ impl Recomputing {
         let is_chosen = selection.n_left(peer) > 0 || selection.is_suspected(now, group);
         let is_full = is_chosen
             && selection.choose(now, peer, group, offer).is_some()
-            && !self.queue.jobs().has_room(group);
+            && (!self.queue.jobs().has_room(group) || !selection.may_try(now, group));
         drop(selection);
         if is_full {
             self.metrics.on_recomputed("put_off");
@@ -190,8 +193,22 @@ impl Recomputing {
     }
 
     /// Whether it is to be computed once more before it counts. All of the contribution is here by now.
-    pub(super) fn choose(&self, peer: &PeerKey, group: AddressGroup, offer: &Offer) -> Option<Reason> {
-        self.selection().choose(self.started.elapsed(), peer, group, offer)
+    pub(super) fn choose(
+        &self,
+        peer: &PeerKey,
+        group: AddressGroup,
+        offer: &Offer,
+        values: &[f32],
+    ) -> Option<Reason> {
+        let mut selection = self.selection();
+        let chosen = selection.choose(self.started.elapsed(), peer, group, offer);
+        let is_usual = || self.usual().is_usual(peer, offer.n_samples, norm(values));
+        // One that was found right is not looked at again.
+        chosen.or_else(|| (!selection.was_right(peer, offer) && !is_usual()).then_some(Reason::Unusual))
+    }
+
+    fn usual(&self) -> MutexGuard<'_, Usual> {
+        self.usual.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has a contribution computed once more. Where it has no place to wait, nothing comes of it.
@@ -228,7 +245,7 @@ impl Recomputing {
         group: AddressGroup,
         header: &EvidenceHeader,
         took: Duration,
-        verdict: &Verdict,
+        (verdict, length): (&Verdict, f64),
     ) -> bool {
         let now = self.started.elapsed();
         let mut selection = self.selection();
@@ -236,6 +253,7 @@ impl Recomputing {
             Verdict::Right => {
                 let peer = PeerKey(header.peer.to_peer_id());
                 selection.on_right(now, &peer, group, &header.offer, took);
+                self.usual().on_right(&peer, header.offer.n_samples, length);
                 false
             }
             Verdict::Wrong => selection.on_wrong(now, group),

@@ -7,6 +7,7 @@ use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::recomputation::rest_after;
+use barnraise_swarm::robust::norm;
 use tokio::sync::mpsc;
 
 use super::{Job, Recomputing, Verdict, World};
@@ -53,7 +54,9 @@ pub(super) async fn work(
             let header = &evidence.header;
             // Of others' evidence it is not known where its peer is.
             let group = own.as_ref().map(|(group, _)| *group);
-            let is_kept = group.is_none_or(|group| recomputing.on_verdict(group, header, took, &verdict));
+            let is_kept = group.is_none_or(|group| {
+                recomputing.on_verdict(group, header, took, (&verdict, length(&evidence)))
+            });
             if verdict == Verdict::Wrong
                 && let Err(error) = convict(&world, &evidence, is_kept).await
             {
@@ -80,6 +83,13 @@ async fn another(
         }
         tokio::time::sleep(TRY_AGAIN).await;
     }
+}
+
+/// Of the gradient as it came; what cannot be read is found by the recomputation.
+fn length(evidence: &Evidence) -> f64 {
+    let offer = &evidence.header.offer;
+    let values = offer.codec.decode(&evidence.gradient, usize::try_from(offer.n_values).unwrap_or(0));
+    values.map_or(f64::INFINITY, |values| norm(&values))
 }
 
 fn evidence(job: Job) -> (Box<Evidence>, tokio::sync::oneshot::Sender<Verdict>) {

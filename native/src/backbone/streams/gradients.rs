@@ -112,7 +112,8 @@ async fn take_gradient(
         return refuse(services, ticket, refusal).await;
     }
     let chosen = services.recomputing.as_ref().zip(accounted);
-    let chosen = chosen.and_then(|(these, of)| Some((these, of, these.choose(peer, group, &offer)?)));
+    let chosen =
+        chosen.and_then(|(these, of)| Some((these, of, these.choose(peer, group, &offer, &values)?)));
     let ticket = match chosen {
         None => ticket,
         Some((recomputing, accounted, reason)) => {

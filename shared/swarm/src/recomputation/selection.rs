@@ -20,6 +20,8 @@ use crate::{Moment, PeerKey};
 pub const PROBATION: u32 = 3;
 /// For how long everything from an address is recomputed, once a key was convicted there.
 pub const SUSPICION: Duration = Duration::from_secs(3600);
+/// One contribution of a suspected address is recomputed in this time, so that the others do not wait for its lies.
+pub const SUSPECTED_EVERY: Duration = Duration::from_secs(10);
 /// Of the time, what recomputing chosen contributions of one address may take before fewer are chosen.
 pub const OWN_TIME: f64 = 0.02;
 /// The same of all addresses.
@@ -48,6 +50,8 @@ pub enum Reason {
     Suspicion,
     /// By chance.
     Chance,
+    /// It is longer or larger than what was found right ([`Usual`](super::Usual)).
+    Unusual,
 }
 
 /// How long the device rests that recomputed for so long: half of its time is for training, whoever asks for what.
@@ -77,6 +81,8 @@ struct OfGroup {
     spent: Spent,
     /// Of the newest conviction, and how many there were since a time without any.
     convicted_at: Option<Moment>,
+    /// When something from it was recomputed on suspicion.
+    tried_at: Option<Moment>,
     n_convicted: u32,
 }
 
@@ -126,6 +132,25 @@ impl Selection {
         convicted_at.is_some_and(|at| now < at + SUSPICION)
     }
 
+    /// Whether a contribution was found right, and only waits to be counted.
+    pub fn was_right(&self, peer: &PeerKey, offer: &Offer) -> bool {
+        let name = (offer.contribution_id, offer.transfer.sha256);
+        self.right.iter().any(|(of, number, sha256)| of == peer && (*number, *sha256) == name)
+    }
+
+    /// Whether one more contribution of an address may be recomputed now: of a suspected one only now and then.
+    pub fn may_try(&mut self, now: Moment, group: AddressGroup) -> bool {
+        if !self.is_suspected(now, group) {
+            return true;
+        }
+        let of_group = self.of_group(group);
+        let may = of_group.tried_at.is_none_or(|at| now >= at + SUSPECTED_EVERY);
+        if may {
+            of_group.tried_at = Some(now);
+        }
+        may
+    }
+
     /// Whether a contribution is to be computed once more before it counts, now that all of it is here. One that was
     /// chosen stays it until it was found right.
     pub fn choose(
@@ -136,10 +161,7 @@ impl Selection {
         offer: &Offer,
     ) -> Option<Reason> {
         let id = offer.contribution_id;
-        let is_right = |(of, number, sha256): &(PeerKey, u64, Sha256Hash)| {
-            (of, *number, *sha256) == (peer, id, offer.transfer.sha256)
-        };
-        if self.right.iter().any(is_right) {
+        if self.was_right(peer, offer) {
             return None;
         }
         let n_left = self.n_left(peer);

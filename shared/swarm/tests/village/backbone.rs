@@ -128,7 +128,7 @@ impl Village {
         let is_sure = self.selection.n_left(peer) > 0 || self.selection.is_suspected(now, *group);
         let is_full = is_sure
             && self.selection.choose(now, peer, *group, offer).is_some()
-            && !self.queue.has_room(*group);
+            && (!self.queue.has_room(*group) || !self.selection.may_try(now, *group));
         let transfer_ms = contribution.transfer_ms;
         let flight = Flight { contribution, claim, is_here: false, has_gradient: false };
         if is_full {
@@ -157,7 +157,8 @@ impl Village {
             return self.refuse(flight, refusal(repeat));
         }
         (flight.has_gradient, flight.is_here) = (true, true);
-        let is_usual = self.usual.is_usual(&peer, offer.n_samples, norm(&flight.contribution.values));
+        let is_usual = self.selection.was_right(&peer, &offer)
+            || self.usual.is_usual(&peer, offer.n_samples, norm(&flight.contribution.values));
         if self.selection.choose(now, &peer, group, &offer).is_none() && is_usual {
             let values = flight.contribution.values.clone();
             self.flights.insert(ticket, flight);
