@@ -24,7 +24,7 @@ use super::SMALL;
 use super::aggregators::Two;
 
 /// Nothing is chosen by chance: it is the first contributions of each key that are recomputed.
-const RECOMPUTED: &str = "\n[run.recomputation]\nshare = 0.0\ntolerance = 0.02\n";
+const RECOMPUTED: &str = "\n[run.recomputation]\nshare = 1e-9\ntolerance = 0.02\n";
 
 /// Ways of four steps.
 const LOCAL_STEPS: &str = r#"[run.local_steps]

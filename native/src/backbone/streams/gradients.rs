@@ -211,7 +211,7 @@ async fn wait_for(
 ) -> Result<Result<(), Refusal>, StreamError> {
     let n_left = match reason {
         Reason::Probation { n_left } => n_left,
-        Reason::Suspicion | Reason::Chance => 0,
+        Reason::Suspicion | Reason::Chance | Reason::Unusual => 0,
     };
     let mut ticks = tokio::time::interval(CHECKING_EVERY / 2);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

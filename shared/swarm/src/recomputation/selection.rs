@@ -21,7 +21,7 @@ pub const PROBATION: u32 = 3;
 /// For how long everything from an address is recomputed, once a key was convicted there.
 pub const SUSPICION: Duration = Duration::from_secs(3600);
 /// One contribution of a suspected address is recomputed in this time, so that the others do not wait for its lies.
-pub const SUSPECTED_EVERY: Duration = Duration::from_secs(10);
+const SUSPECTED_EVERY: Duration = Duration::from_secs(10);
 /// Of the time, what recomputing chosen contributions of one address may take before fewer are chosen.
 pub const OWN_TIME: f64 = 0.02;
 /// The same of all addresses.
