@@ -11,6 +11,7 @@ mod shards;
 mod sleep;
 mod start;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
