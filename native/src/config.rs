@@ -476,6 +476,11 @@ impl RunConfig {
         check::mistakes(self).into_iter().next().map_or(Ok(()), Err)
     }
 
+    /// Samples that one contribution may claim: a step's at most, so that nobody outweighs it.
+    pub fn contribution_samples_max(&self) -> u32 {
+        self.averaging.contribution_samples_max.min(self.run.target_batch_size)
+    }
+
     /// The network and the seed of its weights.
     pub fn model_spec(&self) -> ModelSpec {
         ModelSpec { kind: self.run.model.clone(), seed: self.run.seed }

@@ -48,13 +48,15 @@ pub struct World {
 }
 
 impl World {
-    /// A run configured by `sections`: TOML as in `run.example.toml`, without the folders.
+    /// A run configured by `sections`: TOML as in `run.example.toml`, without the folders. Nothing is recomputed unless
+    /// they say so, so that tests of other things contribute what they like; [`Self::as_shipped`] is not so.
     ///
     /// # Errors
     /// Where the folder cannot be made.
     pub fn new(sections: &str) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("barnraise-test-").tempdir()?;
         let mut config: Table = sections.parse()?;
+        recompute_nothing(&mut config);
         // Shards are the same in all tests: cut once, kept between tests.
         set_folder(&mut config, "data", "cache", &cache()?);
         set_folder(&mut config, "storage", "folder", &folder.path().join("run"));
@@ -72,6 +74,16 @@ impl World {
         })
     }
 
+    /// A run as its operator gets it who changes nothing, but for `sections`.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn as_shipped(sections: &str) -> Result<Self> {
+        let world = Self::new(sections)?;
+        world.configure(recompute_by_default)?;
+        Ok(world)
+    }
+
     /// Adds a run to the process of the backbone, configured as this one is; where its configuration is.
     ///
     /// # Errors
@@ -79,6 +91,7 @@ impl World {
     pub fn beside(&mut self, sections: &str) -> Result<String> {
         let name = format!("beside-{}", self.beside.len());
         let mut config: Table = sections.parse()?;
+        recompute_nothing(&mut config);
         set_folder(&mut config, "data", "cache", &cache()?);
         set_folder(&mut config, "storage", "folder", &self.folder.path().join(&name));
         let file = self.folder.path().join(format!("{name}.toml"));
@@ -127,6 +140,8 @@ impl World {
             format!("/ip4/{}/tcp/4001", host.address),
         ];
         self.host = Some(host.clone());
+        // Others can reach it.
+        let _ = self.configure(recompute_by_default);
         self
     }
 
@@ -417,6 +432,28 @@ fn tail(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+}
+
+/// What is for tests of other things than what open runs bear.
+fn recompute_nothing(config: &mut Table) {
+    let run = config.entry("run").or_insert_with(|| Table::new().into());
+    if let Some(run) = run.as_table_mut()
+        && !run.contains_key("recomputation")
+    {
+        let off = Table::from_iter([("share".to_owned(), 0.0.into()), ("tolerance".to_owned(), 0.05.into())]);
+        run.insert("recomputation".into(), off.into());
+    }
+}
+
+/// Takes [`recompute_nothing`] back.
+fn recompute_by_default(config: &mut Table) {
+    if let Some(run) = config.get_mut("run").and_then(toml::Value::as_table_mut) {
+        let is_off = run.get("recomputation").and_then(|section| section.get("share"))
+            == Some(&toml::Value::Float(0.0));
+        if is_off {
+            run.remove("recomputation");
+        }
+    }
 }
 
 fn set_folder(config: &mut Table, section: &str, key: &str, folder: &Path) {

@@ -21,6 +21,7 @@ use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::receipt::Receipt;
 use barnraise_tests::postgres::{Postgres, certified};
+use barnraise_swarm::round::AddressGroup;
 use libp2p::PeerId;
 
 const RUN: &str = "barn";
@@ -133,7 +134,14 @@ fn entry(seed: u8, id: u64, epoch: u64) -> JournalEntry {
         transfer: Transfer::of(&payload),
     };
     let (milliseconds, accepted_at) = (500, UnixTime(1_800_000_000));
-    JournalEntry { peer: key(seed).public().to_peer_id(), offer, milliseconds, accepted_at, payload }
+    JournalEntry {
+        peer: key(seed).public().to_peer_id(),
+        group: AddressGroup::UNKNOWN,
+        offer,
+        milliseconds,
+        accepted_at,
+        payload,
+    }
 }
 
 /// Contributions of two peers in every epoch.

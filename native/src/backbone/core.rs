@@ -23,13 +23,13 @@ use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::history::last_evaluation;
 use barnraise_swarm::robust::{FAR_ROUNDS, FarOff, PeerOutcome, Verdict};
-use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundAction, Ticket};
+use barnraise_swarm::round::{AddressGroup, AveragingRound, MeanOfRound, RoundAction, Ticket};
 use barnraise_swarm::{Moment, PeerKey};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 use tracing::{Instrument as _, Span};
 
-pub use self::event::{CoreEvent, Declined, SessionId};
+pub use self::event::{CoreEvent, Declined, Place, SessionId};
 pub use self::low_rank::Factors;
 use self::operator::Operating;
 use self::together::Crowd;
@@ -98,6 +98,8 @@ pub struct Core {
     sessions: HashMap<PeerKey, Session>,
     next_session: u64,
     waiting: HashMap<Ticket, Waiting>,
+    /// Transfers under way, each ended by this.
+    receiving: HashMap<Ticket, oneshot::Sender<()>>,
     started: Instant,
     unpublished_steps: VecDeque<HistoryPoint>,
     /// Since the page was told.
@@ -133,6 +135,7 @@ impl Core {
             sessions: HashMap::new(),
             next_session: 0,
             waiting: HashMap::new(),
+            receiving: HashMap::new(),
             started: Instant::now(),
             unpublished_steps: VecDeque::new(),
             has_evaluated: false,
@@ -195,9 +198,9 @@ impl Core {
     async fn on_event(&mut self, event: CoreEvent) -> Result<(), LearnerError> {
         let now = self.now();
         match event {
-            CoreEvent::Join { peer, join, messages, answer } => {
+            CoreEvent::Join { peer, group, join, messages, answer } => {
                 // A sender that is gone closed its stream meanwhile: its `Leave` follows.
-                let _ = answer.send(self.on_join(peer, &join, messages));
+                let _ = answer.send(self.on_join(peer, group, &join, messages));
             }
             CoreEvent::Leave { peer, session } => {
                 if self.sessions.get(&peer).is_some_and(|known| known.id == session) {
@@ -214,13 +217,22 @@ impl Core {
                 if let Err(refusal) = &ticket {
                     tracing::debug!(?peer, epoch = offer.epoch, %refusal, "offer refused");
                 }
-                let ticket = ticket.map_err(|refusal| self.decline(&peer, refusal));
-                if let Err(Ok(unheard)) = answer.send(ticket) {
-                    self.round.on_transfer_failed(now, unheard);
+                let place = ticket.map_err(|refusal| self.decline(&peer, refusal)).map(|ticket| {
+                    let (end, abandoned) = oneshot::channel();
+                    self.receiving.insert(ticket, end);
+                    Place { ticket, abandoned }
+                });
+                if let Err(Ok(unheard)) = answer.send(place) {
+                    self.receiving.remove(&unheard.ticket);
+                    self.round.on_transfer_failed(now, unheard.ticket);
                 }
             }
-            CoreEvent::TransferFailed(ticket) => self.round.on_transfer_failed(now, ticket),
+            CoreEvent::TransferFailed(ticket) => {
+                self.receiving.remove(&ticket);
+                self.round.on_transfer_failed(now, ticket);
+            }
             CoreEvent::Gradient { ticket, entry, values, answer } => {
+                self.receiving.remove(&ticket);
                 self.waiting.insert(ticket, Waiting { entry: Some(entry), receipt: None, answer });
                 self.round.on_gradient(now, ticket, values);
             }
@@ -238,6 +250,7 @@ impl Core {
     fn on_join(
         &mut self,
         peer: PeerKey,
+        group: AddressGroup,
         join: &Join,
         messages: mpsc::Sender<BackboneToContributor>,
     ) -> Result<SessionId, String> {
@@ -247,7 +260,7 @@ impl Core {
         if PublicKey::of_peer_id(&peer.0).is_none() {
             return Err("contributions are credited to Ed25519 keys, this peer has another kind".into());
         }
-        self.round.on_join(peer.clone(), join.device).map_err(|error| error.to_string())?;
+        self.round.on_join(peer.clone(), join.device, group).map_err(|error| error.to_string())?;
         self.crediting.on_join(self.now(), peer.clone());
         let id = SessionId(self.next_session);
         self.next_session += 1;
@@ -280,9 +293,16 @@ impl Core {
     async fn act_alone(&mut self) -> Result<(), LearnerError> {
         while let Some(action) = self.round.poll_action() {
             match action {
-                RoundAction::Persist { ticket, epoch, sequence } => {
-                    self.persist(ticket, epoch, sequence).await;
+                RoundAction::Persist { ticket, epoch, sequence, group } => {
+                    self.persist(ticket, epoch, sequence, group).await;
                 }
+                RoundAction::Abandon(ticket) => {
+                    if let Some(end) = self.receiving.remove(&ticket) {
+                        // Who receives it may be through by now.
+                        let _ = end.send(());
+                    }
+                }
+                RoundAction::Evict(peer) => self.give_seat_of(&peer),
                 RoundAction::Acknowledge(ticket, _) => self.answer(ticket, None),
                 RoundAction::Refuse(ticket, refusal) => self.answer(ticket, Some(refusal)),
                 RoundAction::RequestGradients(epoch) => {
@@ -301,12 +321,13 @@ impl Core {
         Ok(())
     }
 
-    async fn persist(&mut self, ticket: Ticket, epoch: u64, sequence: u32) {
+    async fn persist(&mut self, ticket: Ticket, epoch: u64, sequence: u32, group: AddressGroup) {
         let waiting = self.waiting.get_mut(&ticket);
         let Some(mut entry) = waiting.and_then(|waiting| waiting.entry.take()) else {
             return self.round.on_persist_failed(self.now(), ticket);
         };
         let peer = PeerKey(entry.peer.clone());
+        entry.group = group;
         self.crediting.stamp(self.now(), &peer, &mut entry);
         if let Err(error) = self.storing.journal.append(epoch, sequence, &entry).await {
             tracing::error!(epoch, sequence, %error, "a contribution could not be stored");
@@ -427,6 +448,19 @@ impl Core {
         self.sessions.remove(peer);
         self.crediting.on_leave(peer);
         self.round.on_leave(now, peer);
+    }
+
+    /// The seat is another's by now.
+    fn give_seat_of(&mut self, peer: &PeerKey) {
+        tracing::info!(
+            peer = name(peer),
+            "all seats are taken: one gives way to a contributor from elsewhere"
+        );
+        let why = "all seats of this backbone are taken, and many of them from your address: try again later";
+        self.tell(peer, BackboneToContributor::Refused(why.into()));
+        if self.sessions.remove(peer).is_some() {
+            self.crediting.on_leave(peer);
+        }
     }
 
     /// What the contributors of this backbone do.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use barnraise_learning::{
     DataShape, ModelError, Optimizer, OptimizerError, OptimizerState, ParameterLayout, ScheduleSpec,
 };
+use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::api::HistoryPoint;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
@@ -264,7 +265,7 @@ impl Learner {
     ) -> Result<(), String> {
         let values = entry.offer.codec.decode(&entry.payload, self.parameters.len());
         let values = values.map_err(|error| error.to_string())?;
-        let restored = round.restore(PeerKey(entry.peer), &entry.offer, &values, sequence);
+        let restored = round.restore(PeerKey(entry.peer), entry.group, &entry.offer, &values, sequence);
         restored.map_err(|refusal| refusal.to_string())
     }
 
@@ -437,12 +438,14 @@ pub(super) fn round_config(config: &RunConfig, n_parameters: usize) -> RoundConf
         n_parameters,
         codec: config.run.gradient_codec,
         slow_codec: config.run.slow_links.map(|slow| slow.codec),
-        contribution_samples_max: averaging.contribution_samples_max,
+        micro_batch_size: config.run.micro_batch_size,
+        contribution_samples_max: config.contribution_samples_max(),
         samples_per_second_max: averaging.samples_per_second_max,
         collect_timeout: averaging.collect_timeout,
         in_flight_max: fit.clamp(1, u64::from(averaging.contributions_in_flight_max)) as usize,
         contributors_max: config.network.contributors_max as usize,
-        aggregation: averaging.aggregation(n_parameters),
+        is_open: config.access.mode == AccessMode::Open,
+        aggregation: averaging.aggregation(n_parameters, config.access.mode),
         gradient_norm_max: averaging.gradient_norm_max,
     }
 }

@@ -50,6 +50,9 @@ pub struct Metrics {
     epochs_behind: Gauge,
     followed: ByReason,
     recomputed: ByReason,
+    recomputations_waiting: Gauge,
+    recomputed_share: Gauge<f64, AtomicU64>,
+    recomputed_share_wanted: Gauge<f64, AtomicU64>,
     shards: Counter,
     shard_bytes: Counter,
     caught_up: CaughtUp,
@@ -134,8 +137,25 @@ impl Metrics {
         let recomputed = ByReason::default();
         registry.register(
             "contributions_recomputed",
-            "Contributions that were computed once more, by what came of it",
+            "Contributions that were computed once more, by what came of it; put_off: refused until there is room to wait",
             recomputed.clone(),
+        );
+        let recomputations_waiting = Gauge::default();
+        registry.register(
+            "recomputations_waiting",
+            "Contributions that wait to be computed once more",
+            recomputations_waiting.clone(),
+        );
+        let (recomputed_share, recomputed_share_wanted) = (Gauge::default(), Gauge::default());
+        registry.register(
+            "recomputed_share",
+            "Of contributions that nothing is against, what is computed once more at present",
+            recomputed_share.clone(),
+        );
+        registry.register(
+            "recomputed_share_wanted",
+            "The same, as it is configured; while the device does not keep up it is less",
+            recomputed_share_wanted.clone(),
         );
         let shards = Counter::default();
         registry.register(
@@ -165,6 +185,9 @@ impl Metrics {
             epochs_behind,
             followed,
             recomputed,
+            recomputations_waiting,
+            recomputed_share,
+            recomputed_share_wanted,
             shards,
             shard_bytes,
             caught_up,
@@ -238,7 +261,18 @@ impl Metrics {
         self.followed.get_or_create(&[("what", what)]).inc();
     }
 
-    /// A contribution was computed once more: `same`, `wrong` or `unknown`.
+    /// So many contributions wait to be computed once more.
+    pub fn on_waiting(&self, n: usize) {
+        self.recomputations_waiting.set(n.try_into().unwrap_or(i64::MAX));
+    }
+
+    /// Of contributions that nothing is against such a share is computed once more now, and so much is wanted.
+    pub fn on_share(&self, share: f64, wanted: f64) {
+        self.recomputed_share.set(share);
+        self.recomputed_share_wanted.set(wanted);
+    }
+
+    /// A contribution was computed once more: `same`, `wrong` or `unknown`; or it was `put_off`.
     pub fn on_recomputed(&self, outcome: &'static str) {
         self.recomputed.get_or_create(&[("outcome", outcome)]).inc();
     }

@@ -23,7 +23,7 @@ fn of_bulk(error: &BulkError) -> Option<Misdeed> {
         | BulkError::BadPull { .. }
         | BulkError::RepeatedPulls => Some(Misdeed::DishonestOffer),
         // Bytes may change on the way, if not on ours; the offer is refused.
-        BulkError::Checksum { .. } | BulkError::Hash { .. } => None,
+        BulkError::Checksum { .. } | BulkError::Hash { .. } | BulkError::Withdrawn(_) => None,
     }
 }
 
@@ -46,6 +46,9 @@ pub(crate) fn of_offer(refusal: &gradient::Refusal) -> Option<Misdeed> {
         | Refusal::Storage
         | Refusal::Busy
         | Refusal::Account(_)
+        | Refusal::Repeated(_)
+        | Refusal::TooFew { .. }
+        | Refusal::TooMany { .. }
         | Refusal::NoAccess(_) => None,
     }
 }

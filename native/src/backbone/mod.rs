@@ -2,17 +2,20 @@
 //!
 //! This module only puts the parts together; each part says itself what it does.
 
+mod addresses;
 pub mod aggregators;
 mod announce;
 pub mod core;
 mod evaluator;
 mod learner;
+mod ledger;
 pub mod metrics;
 pub(crate) mod misdeeds;
 mod operating;
 pub(crate) mod places;
 mod progress;
 mod recomputing;
+mod states;
 mod streams;
 
 use std::net::SocketAddr;
@@ -62,9 +65,12 @@ use announce::{Announcement, announce};
 use core::{Core, EVENTS_MAX, Factors, Outputs, Storing, Together};
 use evaluator::{Evaluator, evaluated_on};
 use learner::{Learner, PublishedState};
+use ledger::SharedLedger;
 use metrics::Metrics;
 use progress::{Telling, tell};
-use recomputing::{Recomputing, World, ask_others};
+use recomputing::exchange::ask_others;
+use recomputing::{Recomputing, World};
+use states::States;
 use streams::Services;
 
 /// Live progress that a slow reader may lag behind.
@@ -154,17 +160,21 @@ pub async fn run(
     let meter = work.clone();
     readiness.has(&store);
     let (core_events, heard) = mpsc::channel(EVENTS_MAX);
+    let n_samples = description.manifest.n_samples();
+    let ledger = SharedLedger::restore(n_samples, &storing.journal, learner.epoch());
+    let ledger = ledger.await.context("the journal cannot be read")?;
+    let states = States::follow(state.clone());
     let world = World {
         description: description.clone(),
         shards: shards.clone(),
-        state: state.clone(),
+        states: states.clone(),
         access: access.clone(),
         store: store.clone(),
         evidence: evidence.clone(),
         metrics: metrics.clone(),
     };
-    let recomputing = match config.run.recomputation {
-        Some(section) => Some(Recomputing::start(section, world, device.clone(), shutdown.clone()).await?),
+    let recomputing = match config.recomputation() {
+        Some(section) => Some(Recomputing::start(section, world, device.clone(), shutdown.clone())?),
         None => None,
     };
     if let Some(recomputing) = recomputing.clone() {
@@ -175,7 +185,8 @@ pub async fn run(
     }
     let services = Services {
         description: description.clone(),
-        state: state.clone(),
+        states,
+        ledger,
         shards,
         core: core_events.clone(),
         access: access.clone(),
@@ -427,8 +438,8 @@ fn describe(
         delayed_updates: config.run.delayed_updates,
         local_steps: config.run.local_steps.map(|section| section.describe()).transpose()?,
         state_codec: config.run.state_codec,
-        contribution_samples_max: config.averaging.contribution_samples_max,
-        recomputed: config.run.recomputation.is_some(),
+        contribution_samples_max: config.contribution_samples_max(),
+        recomputed: config.recomputation().is_some(),
         manifest: manifest.clone(),
     })
 }

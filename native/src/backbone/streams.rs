@@ -23,12 +23,15 @@ use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::addresses;
 use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
-use super::learner::PublishedState;
+use super::ledger::SharedLedger;
 use super::metrics::Metrics;
 use super::misdeeds;
 use super::places::Places;
-use super::recomputing::{self, Recomputing};
+use super::recomputing::Recomputing;
+use super::recomputing::exchange::give;
+use super::states::States;
 use crate::access::{Access, Conversation, Exclusion, Pass, converse};
 use crate::config::ConversationsSection;
 use crate::contributions::{Issuer, Names, WorkMeter};
@@ -46,7 +49,9 @@ pub(super) struct Services {
     /// The run.
     pub description: Arc<RunDescription>,
     /// Newest parameters.
-    pub state: watch::Receiver<PublishedState>,
+    pub states: States,
+    /// What was contributed.
+    pub ledger: SharedLedger,
     /// The data.
     pub shards: Arc<ShardStore>,
     /// Where everything is decided.
@@ -88,6 +93,8 @@ enum StreamError {
     Stalled(Duration),
     #[error("a second Join in one session")]
     JoinedTwice,
+    #[error("the transfer took too long, or gave way to another")]
+    Abandoned,
     #[error("the backbone is shutting down")]
     ShuttingDown,
     #[error(transparent)]
@@ -219,7 +226,7 @@ impl StreamError {
             Self::Frame(error) => Misdeed::of_frame(error),
             Self::Stalled(_) => Some(Misdeed::StalledTransfer),
             Self::JoinedTwice => Some(Misdeed::UnexpectedMessage),
-            Self::ShuttingDown | Self::AccessEnded(_) | Self::Receipt(_) => None,
+            Self::Abandoned | Self::ShuttingDown | Self::AccessEnded(_) | Self::Receipt(_) => None,
         }
     }
 }
@@ -247,17 +254,8 @@ async fn tell_version(services: Services, _: Caller, stream: Stream) -> Result<(
 
 async fn send_state(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
-    let (newest, pace) = (&services.state, stream.pace());
-    let lookup = |epoch: Option<u64>| {
-        let newest = newest.borrow();
-        match epoch.filter(|&epoch| epoch != newest.header.epoch) {
-            None => Ok((newest.header.clone(), newest.bytes.clone())),
-            Some(epoch) => {
-                Err(format!("parameters of epoch {epoch} are gone, the run is at {}", newest.header.epoch))
-            }
-        }
-    };
-    let served = state::serve(&mut stream, lookup, || pace.wait());
+    let (states, pace) = (&services.states, stream.pace());
+    let served = state::serve(&mut stream, |epoch| states.read(epoch), || pace.wait());
     Ok(caller.while_admitted(served).await??)
 }
 
@@ -276,9 +274,10 @@ async fn send_shards(services: Services, mut caller: Caller, stream: Stream) -> 
     Ok(caller.while_admitted(served).await??)
 }
 
-async fn give_evidence(services: Services, _: Caller, stream: Stream) -> Result<(), StreamError> {
+async fn give_evidence(services: Services, caller: Caller, stream: Stream) -> Result<(), StreamError> {
+    let group = addresses::group_of(&services.node, caller.peer).await;
     let mut stream = Paced::new(stream, services.conversations.pace());
-    Ok(recomputing::give(&services.evidence, &mut stream).await?)
+    Ok(give(&services.evidence, group, &mut stream).await?)
 }
 
 async fn grant_access(services: Services, caller: Caller, stream: Stream) -> Result<(), StreamError> {
@@ -303,7 +302,8 @@ async fn hold_session(services: Services, mut caller: Caller, stream: Stream) ->
     let (messages, mut outgoing) = mpsc::channel(SESSION_MESSAGES_MAX);
     let (answer, session) = oneshot::channel();
     let (device, device_name, name) = (join.device, join.device_name.clone(), join.name.clone());
-    let event = CoreEvent::Join { peer: key.clone(), join, messages, answer };
+    let group = addresses::group_of(&services.node, peer).await;
+    let event = CoreEvent::Join { peer: key.clone(), group, join, messages, answer };
     send(&services.core, event).await?;
     let session = match session.await.map_err(|_| StreamError::ShuttingDown)? {
         Ok(session) => session,

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use barnraise_protocol::access::AccessMode;
 use barnraise_swarm::robust::Aggregation;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -23,9 +24,9 @@ pub struct AveragingSection {
     /// How long a step waits for gradients that were reported and are due.
     #[serde(with = "humantime_serde")]
     pub collect_timeout: Duration,
-    /// Samples that one contribution may claim.
+    /// Samples that one contribution may claim; never more than a step has.
     pub contribution_samples_max: u32,
-    /// Samples that one peer may claim for each second since its last contribution.
+    /// Samples that one peer may claim for each second since its last contribution, while others contribute too.
     pub samples_per_second_max: u32,
     /// Euclidean length up to which a gradient counts.
     pub gradient_norm_max: f32,
@@ -35,7 +36,8 @@ pub struct AveragingSection {
     pub in_flight_bytes_max: ByteSize,
     /// How contributions become one gradient.
     pub aggregation: AggregationKind,
-    /// Memory for the gradients that [`AggregationKind::CenteredClip`] keeps apart; peers beyond share one.
+    /// Memory for the gradients that are kept apart, of addresses in an open run, and of peers where there is
+    /// [`AggregationKind::CenteredClip`]; those beyond share one.
     pub aggregation_bytes_max: ByteSize,
 }
 
@@ -43,7 +45,7 @@ pub struct AveragingSection {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AggregationKind {
-    /// The mean over samples, among peers that are trusted.
+    /// The mean over samples. In an open run no address has more weight in it than all others together.
     #[default]
     Mean,
     /// A minority of peers that lie is borne.
@@ -55,7 +57,7 @@ impl Default for AveragingSection {
         Self {
             collect_timeout: Duration::from_secs(5),
             contribution_samples_max: 8192,
-            samples_per_second_max: 100_000,
+            samples_per_second_max: 20_000,
             gradient_norm_max: 1000.0,
             contributions_in_flight_max: 64,
             in_flight_bytes_max: ByteSize::mib(256),
@@ -67,15 +69,15 @@ impl Default for AveragingSection {
 
 impl AveragingSection {
     /// As the round wants it, for a model of so many parameters.
-    pub fn aggregation(&self, n_parameters: usize) -> Aggregation {
-        match self.aggregation {
-            AggregationKind::Mean => Aggregation::Mean,
-            AggregationKind::CenteredClip => {
-                let n_bytes = (n_parameters.max(1) * size_of::<f32>()) as u64;
-                let fit = self.aggregation_bytes_max.as_u64() / n_bytes;
-                // Of fewer than three nobody can say who is far off.
-                Aggregation::CenteredClip { places: fit.clamp(3, u64::from(u32::MAX)) as u32 }
-            }
+    pub fn aggregation(&self, n_parameters: usize, access: AccessMode) -> Aggregation {
+        let n_bytes = (n_parameters.max(1) * size_of::<f32>()) as u64;
+        // Of fewer than three nobody can say who is far off.
+        let fit = (self.aggregation_bytes_max.as_u64() / n_bytes).clamp(3, u64::from(u32::MAX));
+        let places = fit as u32;
+        match (self.aggregation, access) {
+            (AggregationKind::CenteredClip, _) => Aggregation::CenteredClip { places },
+            (AggregationKind::Mean, AccessMode::Open) => Aggregation::MeanOfAddresses { places },
+            (AggregationKind::Mean, AccessMode::Invitation | AccessMode::Allowlist) => Aggregation::Mean,
         }
     }
 

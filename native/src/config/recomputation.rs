@@ -1,9 +1,14 @@
 //! `[run.recomputation]`: contributions that are computed once more.
+//!
+//! In a run that anybody may join it is there unless the file says otherwise: without it one stranger decides what the
+//! model becomes.
 
-use barnraise_protocol::run::is_recomputable;
+use barnraise_protocol::access::AccessMode;
+use barnraise_protocol::run::{NotRecomputable, is_recomputable};
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, RunConfig};
+use super::warnings::is_from_elsewhere;
+use super::{AggregationKind, Invalid, RunConfig};
 
 const KEY: &str = "run.recomputation";
 
@@ -11,23 +16,132 @@ const KEY: &str = "run.recomputation";
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecomputationSection {
-    /// How many of all contributions this backbone computes once more, 0 to 1, as far as its device keeps up.
+    /// How many of all contributions this backbone computes once more, 0 to 1, as far as its device keeps up. With 0
+    /// none is.
     pub share: f64,
     /// How far a gradient may be from the recomputed one, as a part of its length: what devices differ by.
     pub tolerance: f32,
 }
 
-/// A contribution must be the gradient of its samples and nothing else.
+impl RecomputationSection {
+    /// Of an open run whose file says nothing.
+    const OPEN: Self = Self { share: 0.05, tolerance: 0.05 };
+}
+
+impl RunConfig {
+    /// What is computed once more: as the file says, and in an open run where it says nothing, if gradients of the
+    /// run can be.
+    pub fn recomputation(&self) -> Option<RecomputationSection> {
+        match self.run.recomputation {
+            Some(section) => (section.share > 0.0).then_some(section),
+            None => (self.access.mode == AccessMode::Open && self.check_recomputable().is_ok())
+                .then_some(RecomputationSection::OPEN),
+        }
+    }
+
+    fn check_recomputable(&self) -> Result<(), NotRecomputable> {
+        let run = &self.run;
+        // Steps that cannot be made are told by their own check.
+        let local_steps = run.local_steps.and_then(|section| section.describe().ok());
+        let codecs = (run.gradient_codec, run.slow_links.map(|slow| slow.codec));
+        is_recomputable(&run.model, codecs, local_steps.as_ref())
+    }
+
+    /// Whether contributors from other machines can come.
+    fn is_public(&self) -> bool {
+        let network = &self.network;
+        !network.announce.is_empty()
+            || !network.relays.is_empty()
+            || network.listen.iter().any(is_from_elsewhere)
+    }
+}
+
+/// A contribution must be the gradient of its samples and nothing else; and strangers have to be kept from deciding
+/// the model by something.
 pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
-    let Some(section) = &config.run.recomputation else { return Ok(()) };
-    let RecomputationSection { share, tolerance } = *section;
-    Invalid::check(KEY, (0.0..=1.0).contains(&share), "share = 0.0 to 1.0", share)?;
-    let is_part = (0.0..1.0).contains(&tolerance);
-    Invalid::check(KEY, is_part, "tolerance = 0.0 or more, and below 1.0", tolerance)?;
-    let run = &config.run;
-    // Steps that cannot be made are told by their own check.
-    let local_steps = run.local_steps.and_then(|section| section.describe().ok());
-    let codecs = (run.gradient_codec, run.slow_links.map(|slow| slow.codec));
-    is_recomputable(&run.model, codecs, local_steps.as_ref())
-        .map_err(|error| Invalid::new(KEY, format!("none of it: {error}"), format!("{section:?}")))
+    if let Some(section) = config.run.recomputation {
+        let RecomputationSection { share, tolerance } = section;
+        Invalid::check(KEY, (0.0..=1.0).contains(&share), "share = 0.0 to 1.0", share)?;
+        let is_part = (0.0..1.0).contains(&tolerance);
+        Invalid::check(KEY, is_part, "tolerance = 0.0 or more, and below 1.0", tolerance)?;
+        let checked = if share > 0.0 { config.check_recomputable() } else { Ok(()) };
+        checked.map_err(|error| Invalid::new(KEY, format!("none of it: {error}"), format!("{section:?}")))?;
+    }
+    let is_defended = config.access.mode != AccessMode::Open
+        || config.recomputation().is_some()
+        || config.averaging.aggregation == AggregationKind::CenteredClip;
+    let why_not = match (config.run.recomputation, config.check_recomputable()) {
+        (None, Err(error)) => format!(" It is not on by itself here: {error}."),
+        _ => String::new(),
+    };
+    let want = format!(
+        "\"invitation\" or \"allowlist\" where others can reach the run and nothing is recomputed: one stranger could \
+         decide the model. Or let contributions be recomputed ([run.recomputation] with a share above 0), or set \
+         averaging.aggregation = \"centered-clip\".{why_not}"
+    );
+    Invalid::check("access.mode", is_defended || !config.is_public(), want, "\"open\"")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::TensorCodec;
+
+    use super::*;
+
+    const OFF: Option<RecomputationSection> = Some(RecomputationSection { share: 0.0, tolerance: 0.05 });
+
+    fn public(change: impl FnOnce(&mut RunConfig)) -> RunConfig {
+        let mut config = RunConfig::default();
+        config.network.listen = vec!["/ip4/0.0.0.0/udp/4001/quic-v1".parse().unwrap()];
+        change(&mut config);
+        config
+    }
+
+    #[test]
+    fn an_open_run_recomputes_unless_it_is_told_not_to() {
+        assert_eq!(RunConfig::default().recomputation(), Some(RecomputationSection::OPEN));
+        assert_eq!(
+            RunConfig::dev(std::path::Path::new("/c")).recomputation(),
+            Some(RecomputationSection::OPEN)
+        );
+        let deployed = include_str!("../../../deploy/config/run.toml");
+        let deployed = RunConfig::parse(deployed, std::path::Path::new("run.toml")).unwrap();
+        assert_eq!(deployed.recomputation(), Some(RecomputationSection::OPEN));
+        let mut config = RunConfig::default();
+        config.run.recomputation = OFF;
+        assert_eq!((config.recomputation(), config.validate()), (None, Ok(())), "on this machine alone");
+        let mut config = RunConfig::default();
+        config.access.mode = AccessMode::Invitation;
+        assert_eq!(config.recomputation(), None);
+        let mut config = RunConfig::default();
+        config.run.gradient_codec = TensorCodec::Int4;
+        assert_eq!((config.recomputation(), config.validate()), (None, Ok(())));
+    }
+
+    #[test]
+    fn strangers_from_elsewhere_are_borne_by_something() {
+        assert_eq!(public(|_| ()).validate(), Ok(()));
+        for change in [(|c| c.run.recomputation = OFF) as fn(&mut RunConfig), |c| {
+            c.run.gradient_codec = TensorCodec::Int4
+        }] {
+            let error = public(change).validate().unwrap_err();
+            assert_eq!(error.key, "access.mode");
+            for part in ["\"open\"", "invitation", "centered-clip", "run.recomputation"] {
+                assert!(error.to_string().contains(part), "{error}");
+            }
+            let bears = public(|config| {
+                change(config);
+                config.averaging.aggregation = AggregationKind::CenteredClip;
+            });
+            assert_eq!(bears.validate(), Ok(()));
+        }
+        let relayed = |config: &mut RunConfig| {
+            config.network.listen = RunConfig::default().network.listen;
+            config.network.announce = vec!["/dns4/barn.example/tcp/4001".parse().unwrap()];
+            config.run.recomputation = OFF;
+        };
+        assert_eq!(public(relayed).validate().unwrap_err().key, "access.mode");
+    }
 }

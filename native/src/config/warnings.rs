@@ -147,13 +147,13 @@ fn database_in_the_clear(config: &RunConfig) -> Doubt {
 fn strangers_outvote(config: &RunConfig) -> Doubt {
     let is_robust = config.averaging.aggregation == AggregationKind::CenteredClip;
     (is_robust && config.access.mode == AccessMode::Open).then(|| {
-        let text = "in an open run one liar may bring many names and outvote the others";
+        let text = "in an open run one liar with many addresses outvotes the others";
         ("averaging.aggregation", text.to_owned())
     })
 }
 
 /// Whether it is an address that other machines may reach.
-fn is_from_elsewhere(address: &Multiaddr) -> bool {
+pub(super) fn is_from_elsewhere(address: &Multiaddr) -> bool {
     match address.iter().next() {
         Some(Protocol::Ip4(ip)) => !ip.is_loopback(),
         Some(Protocol::Ip6(ip)) => !ip.is_loopback(),

@@ -196,7 +196,9 @@ fn kind(activity: &Activity) -> u8 {
         | Activity::WarmingUp
         | Activity::Training { .. }
         | Activity::Sending { .. }
+        | Activity::BeingChecked { n_left: 0, .. }
         | Activity::WaitingForOthers { .. } => 3,
+        Activity::BeingChecked { .. } => 7,
         Activity::Stopping => 4,
         Activity::Broken { .. } => 5,
     }
@@ -222,6 +224,12 @@ fn sentence(activity: &Activity) -> String {
         Activity::Sending { epoch, bytes, bytes_total } => {
             format!("Sending the gradient of epoch {epoch}, {}", part(bytes, bytes_total))
         }
+        Activity::BeingChecked { epoch, n_left: 0 } => {
+            format!("The backbone computes the gradient of epoch {epoch} once more before it counts")
+        }
+        Activity::BeingChecked { n_left, .. } => format!(
+            "This key is new here: the backbone computes its first contributions once more before they count, {n_left} to go"
+        ),
         Activity::WaitingForOthers { epoch } => format!("Epoch {epoch} is done here; waiting for the others"),
         Activity::Stopping => "Delivering what is finished".to_owned(),
         Activity::Broken { reason } => format!("Cannot go on: {reason}"),

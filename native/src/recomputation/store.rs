@@ -1,10 +1,16 @@
 //! What is kept of peers that were convicted: who they are, for good, and the newest pieces of evidence.
+//!
+//! A piece is as large as a model, and anybody may read it: so it stays on the disk, and whoever reads it has a chunk of
+//! it and one of few places. Where all are taken, the address that has the most gives one up.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::bulk::{Held, Transfer};
 use barnraise_protocol::evidence::{Evidence, EvidenceError, LISTED_MAX, Listed};
+use barnraise_swarm::round::AddressGroup;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -13,12 +19,13 @@ use crate::storage::sealed::{self, Kind, SealError};
 use crate::storage::{Storage, StorageError};
 
 const FOLDER: &str = "evidence";
-const CONVICTED: Kind = Kind { name: *b"cnvt", version: 1 };
+const CONVICTED: Kind = Kind { name: *b"cnvt", version: 2 };
 /// Most peers that are kept from taking part; those convicted first are let back in first.
 const CONVICTED_MAX: usize = 100_000;
 const CONVICTED_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Largest piece of evidence.
-const EVIDENCE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Readers of evidence at a time, and those of one address.
+const READERS_MAX: usize = 8;
+const READERS_PER_GROUP: usize = 2;
 
 /// Why evidence could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +39,14 @@ pub enum EvidenceStoreError {
     /// A piece of evidence.
     #[error(transparent)]
     Evidence(#[from] EvidenceError),
+    /// Nothing is kept against that peer.
+    #[error("there is no evidence against {0}")]
+    Unknown(PublicKey),
+    /// Others read evidence already.
+    #[error(
+        "evidence is read by as many as may already, or by {READERS_PER_GROUP} of this address; ask again later"
+    )]
+    NoPlace,
 }
 
 /// Who was convicted, and of what.
@@ -42,7 +57,7 @@ pub struct Conviction {
     /// Of the contribution.
     pub epoch: u64,
     /// The evidence, where it is kept still.
-    pub evidence: Transfer,
+    pub evidence: Option<Transfer>,
 }
 
 /// The convicted of a run. Cheap to clone.
@@ -51,8 +66,20 @@ pub struct EvidenceStore {
     storage: Storage,
     /// In the order in which they were convicted.
     convicted: Arc<Mutex<Vec<Conviction>>>,
-    /// A piece of evidence at a time is read for others: it is as large as a model.
-    reading: Arc<Mutex<()>>,
+    readers: Readers,
+}
+
+/// Who reads evidence, in the order in which they began.
+type Readers = Arc<StdMutex<VecDeque<(u64, AddressGroup)>>>;
+
+/// A piece of evidence on the disk, for one reader.
+#[derive(Debug)]
+pub struct Piece {
+    storage: Storage,
+    path: ObjectPath,
+    n_bytes: u64,
+    number: u64,
+    readers: Readers,
 }
 
 impl EvidenceStore {
@@ -66,7 +93,7 @@ impl EvidenceStore {
             Some(bytes) => sealed::open_parts::<Vec<Conviction>>(CONVICTED, &bytes)?.0,
             None => Vec::new(),
         };
-        Ok(Self { storage, convicted: Arc::new(Mutex::new(convicted)), reading: Arc::default() })
+        Ok(Self { storage, convicted: Arc::new(Mutex::new(convicted)), readers: Arc::default() })
     }
 
     /// All of them.
@@ -74,29 +101,36 @@ impl EvidenceStore {
         self.convicted.lock().await.clone()
     }
 
-    /// Keeps a piece of evidence; `false` where there is one against that peer already.
+    /// Remembers who was convicted, and keeps the evidence for others where it `is_kept`; `false` where that peer was
+    /// convicted already.
     ///
     /// # Errors
     /// It cannot be written.
-    pub async fn convict(&self, evidence: &Evidence) -> Result<bool, EvidenceStoreError> {
+    pub async fn convict(&self, evidence: &Evidence, is_kept: bool) -> Result<bool, EvidenceStoreError> {
         let peer = evidence.header.peer;
         let mut convicted = self.convicted.lock().await;
         if convicted.iter().any(|known| known.peer == peer) {
             return Ok(false);
         }
-        let bytes = evidence.encode()?;
-        let conviction =
-            Conviction { peer, epoch: evidence.header.offer.epoch, evidence: Transfer::of(&bytes) };
-        self.storage.put(&path(peer), bytes).await?;
+        let mut conviction = Conviction { peer, epoch: evidence.header.offer.epoch, evidence: None };
+        if is_kept {
+            let bytes = evidence.encode()?;
+            conviction.evidence = Some(Transfer::of(&bytes));
+            self.storage.put(&path(peer), bytes).await?;
+        }
         convicted.push(conviction);
         let n_over = convicted.len().saturating_sub(CONVICTED_MAX);
         convicted.drain(..n_over);
+        // Of those who were convicted long ago it is known that they were.
+        let with_evidence = convicted.iter_mut().rev().filter(|known| known.evidence.is_some());
+        let gone = with_evidence.skip(LISTED_MAX).next().map(|known| {
+            known.evidence = None;
+            known.peer
+        });
         let list = sealed::seal_parts(CONVICTED, &*convicted, &[])?;
         self.storage.put(&convicted_path(), list).await?;
-        // Of those who were convicted long ago it is known that they were.
-        let gone = convicted.len().checked_sub(LISTED_MAX + 1).and_then(|index| convicted.get(index));
         if let Some(gone) = gone {
-            self.storage.delete(&path(gone.peer)).await?;
+            self.storage.delete(&path(gone)).await?;
         }
         Ok(true)
     }
@@ -104,21 +138,67 @@ impl EvidenceStore {
     /// The evidence that others can have, the newest first.
     pub async fn listed(&self) -> Vec<Listed> {
         let convicted = self.convicted.lock().await;
-        let newest = convicted.iter().rev().take(LISTED_MAX);
-        newest.map(|known| Listed { peer: known.peer, transfer: known.evidence }).collect()
+        let newest = convicted.iter().rev();
+        let listed = newest.filter_map(|known| Some(Listed { peer: known.peer, transfer: known.evidence? }));
+        listed.take(LISTED_MAX).collect()
     }
 
-    /// The evidence against a peer, encoded.
+    /// The evidence against a peer, for a reader at that address.
     ///
     /// # Errors
-    /// It cannot be read.
-    pub async fn get(&self, peer: PublicKey) -> Result<Option<(Transfer, Vec<u8>)>, EvidenceStoreError> {
+    /// There is none, or no place for another reader.
+    pub async fn read(
+        &self,
+        peer: PublicKey,
+        group: AddressGroup,
+    ) -> Result<(Transfer, Piece), EvidenceStoreError> {
         let known = self.convicted.lock().await.iter().find(|known| known.peer == peer).copied();
-        let Some(known) = known else { return Ok(None) };
-        let _reading = self.reading.lock().await;
-        let bytes = self.storage.get(&path(peer), EVIDENCE_BYTES_MAX).await?;
-        Ok(bytes.map(|bytes| (known.evidence, bytes.to_vec())))
+        let transfer = known.and_then(|known| known.evidence).ok_or(EvidenceStoreError::Unknown(peer))?;
+        let number = self.take_place(group).ok_or(EvidenceStoreError::NoPlace)?;
+        let (storage, readers) = (self.storage.clone(), self.readers.clone());
+        Ok((transfer, Piece { storage, path: path(peer), n_bytes: transfer.n_bytes, number, readers }))
     }
+
+    fn take_place(&self, group: AddressGroup) -> Option<u64> {
+        let mut readers = lock(&self.readers);
+        let n_of = |group| readers.iter().filter(|(_, of)| *of == group).count();
+        let own = n_of(group);
+        if own >= READERS_PER_GROUP {
+            return None;
+        }
+        if readers.len() >= READERS_MAX {
+            // The first that began, of an address that has more than this one would have.
+            let gives_way = readers.iter().position(|(_, of)| n_of(*of) > own + 1)?;
+            readers.remove(gives_way);
+        }
+        let number = readers.back().map_or(0, |(newest, _)| newest + 1);
+        readers.push_back((number, group));
+        Some(number)
+    }
+}
+
+impl Held for Piece {
+    fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+
+    async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, String> {
+        if !lock(&self.readers).iter().any(|(number, _)| *number == self.number) {
+            return Err("others wait to read evidence; ask again later".to_owned());
+        }
+        let bytes = self.storage.get_range(&self.path, range).await;
+        bytes.map(|bytes| bytes.to_vec()).map_err(|_| "the evidence is kept no more".to_owned())
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        lock(&self.readers).retain(|(number, _)| *number != self.number);
+    }
+}
+
+fn lock(readers: &StdMutex<VecDeque<(u64, AddressGroup)>>) -> MutexGuard<'_, VecDeque<(u64, AddressGroup)>> {
+    readers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn convicted_path() -> ObjectPath {
@@ -165,9 +245,9 @@ mod tests {
         let transfer = Transfer::of(&gradient);
         let offer =
             Offer { contribution_id: 1, epoch: 3, n_samples: 2, loss: 1.0, n_values: 2, codec, transfer };
-        let samples = encode_samples(&[0, 3].map(|index| SampleId { shard: 0, index }));
+        let samples = encode_samples(&[0, 3].map(|index| SampleId { shard: 0, index }), &run.manifest);
         let state = (Sha256Hash::of(&parameters), 3);
-        let account = Account::sign(&key, hash_of(&run).unwrap(), &offer, state, &samples).unwrap();
+        let account = Account::sign(&key, hash_of(&run).unwrap(), &offer, state, (2, &samples)).unwrap();
         let header = EvidenceHeader { peer: key.public(), run, offer, account };
         Evidence { header, samples, gradient, parameters }
     }
@@ -178,8 +258,8 @@ mod tests {
         let store = EvidenceStore::open(storage.clone()).await.unwrap();
         let n = u8::try_from(LISTED_MAX + 2).unwrap();
         for name in 0..n {
-            assert!(store.convict(&evidence(name)).await.unwrap());
-            assert!(!store.convict(&evidence(name)).await.unwrap(), "twice");
+            assert!(store.convict(&evidence(name), true).await.unwrap());
+            assert!(!store.convict(&evidence(name), true).await.unwrap(), "twice");
         }
         let store = EvidenceStore::open(storage).await.unwrap();
         let convicted = store.convicted().await;
@@ -187,10 +267,57 @@ mod tests {
         let listed = store.listed().await;
         assert_eq!((listed.len(), listed[0].peer), (LISTED_MAX, evidence(n - 1).header.peer));
         for known in listed {
-            let (transfer, bytes) = store.get(known.peer).await.unwrap().unwrap();
+            let (transfer, piece) = store.read(known.peer, HERE).await.unwrap();
+            let bytes = piece.read(0..transfer.n_bytes).await.unwrap();
             assert_eq!((transfer, Transfer::of(&bytes)), (known.transfer, known.transfer));
             Evidence::decode(&bytes).unwrap().claim().unwrap();
         }
-        assert_eq!(store.get(evidence(0).header.peer).await.unwrap(), None);
+        let gone = store.read(evidence(0).header.peer, HERE).await;
+        assert!(matches!(gone, Err(EvidenceStoreError::Unknown(_))));
+    }
+
+    const HERE: AddressGroup = AddressGroup(1);
+
+    #[tokio::test]
+    async fn whose_evidence_is_not_kept_stays_out_all_the_same_and_takes_no_place_of_others() {
+        let storage = Storage::in_memory();
+        let store = EvidenceStore::open(storage.clone()).await.unwrap();
+        store.convict(&evidence(0), true).await.unwrap();
+        for name in 1..=u8::try_from(2 * LISTED_MAX).unwrap() {
+            assert!(store.convict(&evidence(name), false).await.unwrap());
+        }
+        let store = EvidenceStore::open(storage).await.unwrap();
+        assert_eq!(store.convicted().await.len(), 2 * LISTED_MAX + 1);
+        let listed: Vec<_> = store.listed().await.iter().map(|listed| listed.peer).collect();
+        assert_eq!(listed, [evidence(0).header.peer]);
+    }
+
+    #[tokio::test]
+    async fn readers_hold_a_place_and_no_bytes_and_the_greediest_address_gives_way() {
+        let store = EvidenceStore::open(Storage::in_memory()).await.unwrap();
+        store.convict(&evidence(0), true).await.unwrap();
+        let peer = evidence(0).header.peer;
+        let read = |group| store.read(peer, AddressGroup(group));
+        let mut pieces = Vec::new();
+        for group in 0..4 {
+            for _ in 0..READERS_PER_GROUP {
+                pieces.push(read(group).await.unwrap().1);
+            }
+            assert!(
+                matches!(read(group).await, Err(EvidenceStoreError::NoPlace)),
+                "another of the same address"
+            );
+        }
+        assert_eq!(lock(&store.readers).len(), READERS_MAX);
+        let newcomer = read(9).await.unwrap().1;
+        assert_eq!(lock(&store.readers).len(), READERS_MAX);
+        newcomer.read(0..10).await.unwrap();
+        let told = pieces[0].read(0..10).await.unwrap_err();
+        assert!(told.contains("ask again later"), "{told}");
+        for piece in &pieces[1..] {
+            piece.read(0..10).await.unwrap();
+        }
+        drop((pieces, newcomer));
+        assert!(lock(&store.readers).is_empty());
     }
 }

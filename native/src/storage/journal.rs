@@ -16,13 +16,14 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::gradient::Offer;
 use barnraise_swarm::robust::Aggregation;
+use barnraise_swarm::round::AddressGroup;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
 use super::sealed::{self, Kind, SealError};
 use super::{SetAside, Storage, StorageError};
 
-const ENTRY: Kind = Kind { name: *b"grad", version: 2 };
+const ENTRY: Kind = Kind { name: *b"grad", version: 3 };
 /// Without time and duration. Still read, so that what was accepted survives an update of this program.
 const ENTRY_WITHOUT_TIME: Kind = Kind { name: *b"grad", version: 1 };
 const COMMIT: Kind = Kind { name: *b"cmit", version: 4 };
@@ -49,6 +50,8 @@ pub const ENTRIES_MAX: usize = 100_000;
 pub struct JournalEntry {
     /// Bytes of the contributor's peer id.
     pub peer: Vec<u8>,
+    /// Where it came from, as a number of the process that accepted it: it decides its weight in a step.
+    pub group: AddressGroup,
     /// What it offered: contribution id, weight, loss, codec.
     pub offer: Offer,
     /// Since its contribution before, or since it joined.
@@ -120,6 +123,7 @@ struct CommitOfMean {
 #[derive(Serialize, Deserialize)]
 struct EntryHeader {
     peer: Vec<u8>,
+    group: AddressGroup,
     offer: Offer,
     milliseconds: u32,
     accepted_at: UnixTime,
@@ -420,7 +424,16 @@ fn decode_entry(bytes: &[u8], epoch: u64) -> Result<JournalEntry, String> {
         Err(SealError::Version { got: 1, .. }) => {
             sealed::open_parts(ENTRY_WITHOUT_TIME, bytes).map(|(header, payload)| {
                 let HeaderWithoutTime { peer, offer } = header;
-                (EntryHeader { peer, offer, milliseconds: 0, accepted_at: UnixTime(0) }, payload)
+                (
+                    EntryHeader {
+                        peer,
+                        group: AddressGroup::UNKNOWN,
+                        offer,
+                        milliseconds: 0,
+                        accepted_at: UnixTime(0),
+                    },
+                    payload,
+                )
             })
         }
         opened => opened,
@@ -429,14 +442,15 @@ fn decode_entry(bytes: &[u8], epoch: u64) -> Result<JournalEntry, String> {
     if header.offer.epoch > epoch {
         return Err(format!("it is of epoch {}, its folder is of epoch {epoch}", header.offer.epoch));
     }
-    let EntryHeader { peer, offer, milliseconds, accepted_at } = header;
-    Ok(JournalEntry { peer, offer, milliseconds, accepted_at, payload: payload.to_vec() })
+    let EntryHeader { peer, group, offer, milliseconds, accepted_at } = header;
+    Ok(JournalEntry { peer, group, offer, milliseconds, accepted_at, payload: payload.to_vec() })
 }
 
 fn header_of(entry: &JournalEntry) -> EntryHeader {
-    let JournalEntry { peer, offer, milliseconds, accepted_at, payload: _ } = entry;
+    let JournalEntry { peer, group, offer, milliseconds, accepted_at, payload: _ } = entry;
     EntryHeader {
         peer: peer.clone(),
+        group: *group,
         offer: offer.clone(),
         milliseconds: *milliseconds,
         accepted_at: *accepted_at,

@@ -11,6 +11,7 @@ mod s3;
 pub mod sealed;
 
 use std::fs::{File, TryLockError};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -179,6 +180,11 @@ impl Storage {
     pub async fn get(&self, path: &ObjectPath, bytes_max: u64) -> Result<Option<Bytes>, StorageError> {
         let Some(result) = self.find(path, bytes_max).await? else { return Ok(None) };
         result.bytes().await.map(Some).map_err(|source| object_error(path, source))
+    }
+
+    /// Reads a range of an object.
+    pub async fn get_range(&self, path: &ObjectPath, range: Range<u64>) -> Result<Bytes, StorageError> {
+        self.store.get_range(path, range).await.map_err(|source| object_error(path, source))
     }
 
     /// Opens an object of at most `bytes_max` bytes, to be read piece by piece: its size, and its bytes; `None` where

@@ -1,6 +1,7 @@
 //! Which way a connection goes.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use libp2p::core::ConnectedPoint;
 use libp2p::multiaddr::Protocol;
@@ -39,6 +40,15 @@ impl Path {
         let before = address.iter().take_while(|part| *part != Protocol::P2pCircuit);
         let relay = before.filter_map(|part| if let Protocol::P2p(peer) = part { Some(peer) } else { None });
         Self::Relayed { relay: relay.last() }
+    }
+
+    /// The address that it comes from, or the /64 of one of IPv6; nothing is known of whom a relay carries.
+    #[must_use]
+    pub fn source(&self) -> Option<IpAddr> {
+        match self {
+            Self::Direct { address, .. } => super::address_limit::source(address),
+            Self::Relayed { .. } => None,
+        }
     }
 
     /// Whether another peer carries it.

@@ -5,6 +5,7 @@
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::account::{self, Account, AccountError, SampleId};
+use barnraise_protocol::dataset::Manifest;
 use barnraise_protocol::gradient::{Offer, Prepared};
 use barnraise_protocol::run::RunDescription;
 
@@ -13,6 +14,8 @@ use barnraise_protocol::run::RunDescription;
 pub(crate) struct Accountant {
     key: KeyPair,
     run: Sha256Hash,
+    /// Of the run's data.
+    manifest: Manifest,
     /// Of the parameters in the trainer, and their epoch.
     parameters: Option<(Sha256Hash, u64)>,
     /// Of the batch that is being computed.
@@ -33,6 +36,7 @@ impl Accountant {
         Ok(Self {
             key,
             run: account::hash_of(run)?,
+            manifest: run.manifest.clone(),
             parameters: None,
             drawn: Vec::new(),
             computed: Vec::new(),
@@ -72,10 +76,12 @@ impl Accountant {
 
     /// What the gradient that was taken is of, and the list of its samples.
     pub(crate) fn sign(&mut self, offer: &Offer) -> Result<(Account, Vec<u8>), AccountError> {
-        let samples = account::encode_samples(&std::mem::take(&mut self.taken));
+        let taken = std::mem::take(&mut self.taken);
+        let samples = account::encode_samples(&taken, &self.manifest);
         // Without parameters nothing was computed, and nobody can be fooled by their absence.
         let parameters = self.taken_with.unwrap_or((Sha256Hash([0; 32]), 0));
-        let account = Account::sign(&self.key, self.run, offer, parameters, &samples)?;
+        let list = (taken.len() as u32, &*samples);
+        let account = Account::sign(&self.key, self.run, offer, parameters, list)?;
         Ok((account, samples))
     }
 
@@ -91,7 +97,8 @@ impl Accountant {
         let counting = account::n_counting(account.n_samples, account.parameters_epoch, epoch, run);
         let Some(n_samples) = counting else { return Ok(None) };
         let offer = Offer { contribution_id, epoch, n_samples, ..late.offer };
-        let account = Account::sign(&self.key, self.run, &offer, parameters, &late.samples)?;
+        let list = (account.n_samples, &*late.samples);
+        let account = Account::sign(&self.key, self.run, &offer, parameters, list)?;
         Ok(Some(Prepared { offer, account: Some(account), ..late }))
     }
 }

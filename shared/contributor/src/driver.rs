@@ -11,6 +11,7 @@ mod shards;
 mod sleep;
 mod start;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
@@ -223,6 +224,8 @@ struct Driver<'a, P: Platform, F> {
     net_kind: Option<NetKind>,
     net_cancel: Option<oneshot::Sender<()>>,
     net_progress: Progress,
+    /// What is offered is computed once more by the backbone before it counts, and so many of this peer's in any case.
+    checking: Rc<Cell<Option<u32>>>,
     compute: Task<'a, ComputeOutcome>,
     compute_kind: Option<ComputeKind>,
     lost_at: Option<Moment>,
@@ -279,6 +282,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             net_kind: None,
             net_cancel: None,
             net_progress: Rc::default(),
+            checking: Rc::default(),
             compute: Fuse::terminated(),
             compute_kind: None,
             lost_at: None,

@@ -73,6 +73,11 @@ impl OperationError {
         matches!(self, Self::Conversation(ConversationError::Refused(_) | ConversationError::Access(_)))
     }
 
+    /// Whether the other side has no more what was being pulled.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        matches!(self, Self::Conversation(ConversationError::Bulk(BulkError::Withdrawn(_))))
+    }
+
     /// Whether all bytes came, and their hash is another than was announced.
     pub(crate) fn is_wrong(&self) -> bool {
         matches!(self, Self::Conversation(ConversationError::Bulk(BulkError::Hash { .. })))

@@ -27,6 +27,9 @@ use crate::kept;
 use crate::operation::{ONE_OF_MANY, Operation, Stream};
 use crate::platform::Platform;
 
+/// Parameters may be gone before they are here so often at a time.
+const WITHDRAWN_MAX: u32 = 3;
+
 /// Bytes that are here, and bytes in all.
 pub(crate) type Progress = Rc<Cell<(u64, u64)>>;
 
@@ -174,11 +177,19 @@ pub(crate) async fn fetch_state<P: Platform>(
     progress: Progress,
 ) -> NetOutcome<P> {
     let platform = operation.platform;
-    let fetch = operation.converse(&mut stream, state::PROTOCOL, async |stream| {
-        let on_progress = |here, all| progress.set((here, all));
-        state::fetch(stream, n_parameters, codec, &mut partial, on_progress).await
-    });
-    let result = fetch.await;
+    let mut n_withdrawn = 0;
+    let result = loop {
+        let fetch = operation.converse(&mut stream, state::PROTOCOL, async |stream| {
+            let on_progress = |here, all| progress.set((here, all));
+            state::fetch(stream, n_parameters, codec, &mut partial, on_progress).await
+        });
+        let result = fetch.await;
+        // They made way for newer ones while they were on their way: those are asked for, on another stream.
+        n_withdrawn += 1;
+        if result.as_ref().err().is_none_or(|error| !error.is_withdrawn()) || n_withdrawn >= WITHDRAWN_MAX {
+            break result;
+        }
+    };
     if let (Ok(state), Some(run)) = (&result, &keep)
         && let Ok(model) = kept::encode(run, state)
     {
@@ -187,12 +198,14 @@ pub(crate) async fn fetch_state<P: Platform>(
     NetOutcome::State { stream, partial, result }
 }
 
-/// Offers a gradient and sends it.
+/// Offers a gradient and sends it. `checking` is told where the other side computes it once more before it counts, and
+/// how many of this peer's it does so with in any case.
 pub(crate) async fn offer<P: Platform>(
     mut operation: Operation<'_, P>,
     mut stream: Option<Stream<P>>,
     prepared: Rc<Prepared>,
     progress: Progress,
+    checking: Rc<Cell<Option<u32>>>,
 ) -> NetOutcome<P> {
     let n_bytes = prepared.bytes.len() as u64;
     let platform = operation.platform;
@@ -202,6 +215,7 @@ pub(crate) async fn offer<P: Platform>(
         let on_stage = |stage| match stage {
             Stage::Wanted => wanted = Some(platform.now()),
             Stage::Sent(n_sent) => progress.set((n_sent, n_bytes)),
+            Stage::Checking(n_left) => checking.set(Some(n_left)),
             Stage::Delivered => {
                 let now = platform.now();
                 sent = wanted.map(|wanted: Moment| Sent {

@@ -14,7 +14,7 @@ use barnraise_protocol::run::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSt
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::random::SplitMix64;
 use barnraise_swarm::robust::{Aggregation, FAR_ROUNDS, FarOff};
-use barnraise_swarm::round::{AveragingRound, RoundAction, RoundConfig};
+use barnraise_swarm::round::{AddressGroup, AveragingRound, RoundAction, RoundConfig};
 use futures::executor::block_on;
 
 const SEED: u64 = 20_261;
@@ -144,17 +144,19 @@ impl Run {
             n_parameters: layout.n_parameters(),
             codec: TensorCodec::F32,
             slow_codec: None,
+            micro_batch_size: 1,
             contribution_samples_max: SAMPLES_MAX,
             samples_per_second_max: SAMPLES_MAX,
             collect_timeout: Duration::from_secs(5),
             in_flight_max: SIZES.len(),
             contributors_max: SIZES.len(),
+            is_open: false,
             aggregation,
             gradient_norm_max,
         };
         let mut round = AveragingRound::new(config, 0);
         for index in 0..SIZES.len() {
-            round.on_join(peer(index), DeviceKind::NativeCpu).unwrap();
+            round.on_join(peer(index), DeviceKind::NativeCpu, AddressGroup::UNKNOWN).unwrap();
         }
         Self {
             optimizer: Optimizer::new(OptimizerSpec::adam(), layout).unwrap(),

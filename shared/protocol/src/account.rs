@@ -3,32 +3,29 @@
 //! others.
 //!
 //! ```text
-//! signed  = "barnraise account 2\0" | postcard of (run, offer, parameters, parameters' epoch, samples, how many)
+//! signed  = "barnraise account 3\0" | postcard of (run, offer, parameters, parameters' epoch, samples, how many)
 //! run     = SHA-256 of the postcard of the run's description
-//! samples = (shard, index) of each sample in the order of computation, as little-endian u32
+//! samples = the place of each sample in the order of computation, little-endian
+//! place   = samples of the shards before its own, and its index; in as few whole bytes as the last of all takes
 //! ```
 //!
-//! Which samples they are is pulled only where a contribution is recomputed. Nothing is recomputed here.
-
-use std::collections::HashMap;
+//! The list comes with every offer, so that what was contributed is known by what it is of: two bytes a sample for a
+//! data set of up to 65,536. Nothing is recomputed here.
 
 use serde::{Deserialize, Serialize};
 
 use crate::access::{KeyPair, PublicKey, Signature};
-use crate::bulk::Transfer;
+use crate::dataset::Manifest;
 use crate::gradient::Offer;
 use crate::hash::Sha256Hash;
 use crate::run::RunDescription;
 
 /// What every signature of an account begins with: nothing else that the same key signs does.
-const DOMAIN: &[u8] = b"barnraise account 2\0";
-/// Bytes of a sample in the list.
-pub const SAMPLE_BYTES: usize = 8;
+const DOMAIN: &[u8] = b"barnraise account 3\0";
+/// Most bytes of a sample in the list.
+const PLACE_BYTES_MAX: usize = size_of::<u64>();
 /// How many epochs later than it should the work of local steps may count, see [`n_counting`].
 pub const LATE_EPOCHS_MAX: u64 = 2;
-/// A contribution may have a sample as often as passes over the data fit into it and into the shuffle buffers before
-/// and after it, and this many times more: passes begin and end within.
-const REPEATS_MORE: usize = 4;
 
 /// A sample of the training data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,18 +77,12 @@ pub enum AccountError {
         got: u64,
     },
     /// There is no such sample.
-    #[error("sample {} of shard {} is none of the data set", sample.index, sample.shard)]
+    #[error("the list names sample {place}, the data set has {n_samples}")]
     NoSample {
         /// As named.
-        sample: SampleId,
-    },
-    /// No honest contributor computes the same all the time.
-    #[error("sample {} of shard {} is there more than {max} times", sample.index, sample.shard)]
-    Repeated {
-        /// As named.
-        sample: SampleId,
-        /// More than that is too much.
-        max: usize,
+        place: u64,
+        /// Of the data set.
+        n_samples: u64,
     },
 }
 
@@ -104,8 +95,8 @@ pub fn hash_of(run: &RunDescription) -> Result<Sha256Hash, postcard::Error> {
 }
 
 impl Account {
-    /// Says, once for all, that `offer` to the run with the hash `run` is of `samples`, encoded, and of these
-    /// parameters.
+    /// Says, once for all, that `offer` to the run with the hash `run` is of these parameters and of so many samples,
+    /// encoded by [`encode_samples`].
     ///
     /// # Errors
     /// Does not happen.
@@ -114,10 +105,9 @@ impl Account {
         run: Sha256Hash,
         offer: &Offer,
         (parameters, parameters_epoch): (Sha256Hash, u64),
-        samples: &[u8],
+        (n_samples, samples): (u32, &[u8]),
     ) -> Result<Self, AccountError> {
         let signature = Signature::from([0; 64]);
-        let n_samples = (samples.len() / SAMPLE_BYTES) as u32;
         let samples = Sha256Hash::of(samples);
         let unsigned = Self { parameters, parameters_epoch, samples, n_samples, signature };
         let signature = key.sign(&unsigned.signed_bytes(run, offer)?);
@@ -141,42 +131,42 @@ impl Account {
         (1..=run.contribution_samples_max).contains(&self.n_samples) && counting == Some(offer.n_samples)
     }
 
-    /// The list, as it is pulled.
-    pub fn transfer(&self) -> Transfer {
-        Transfer { n_bytes: list_bytes(self.n_samples), sha256: self.samples }
+    /// Bytes of its list.
+    pub fn list_bytes(&self, manifest: &Manifest) -> u64 {
+        list_bytes(self.n_samples, manifest)
     }
 
-    /// Reads the list, and checks that it is the one of this account and that an honest peer may have it.
+    /// Reads the list, and checks that it is the one of this account.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn samples(&self, bytes: &[u8], run: &RunDescription) -> Result<Vec<SampleId>, AccountError> {
+    pub fn samples(&self, bytes: &[u8], manifest: &Manifest) -> Result<Vec<SampleId>, AccountError> {
         let n_samples = self.n_samples;
-        let (want, got) = (list_bytes(n_samples), bytes.len() as u64);
+        let (want, got) = (self.list_bytes(manifest), bytes.len() as u64);
         if want != got {
             return Err(AccountError::Length { n_samples, want, got });
         }
         if Sha256Hash::of(bytes) != self.samples {
             return Err(AccountError::Samples);
         }
-        let manifest = &run.manifest;
-        let n_drawn = n_samples as usize + 2 * run.shuffle_buffer_samples as usize;
-        let max = n_drawn / (manifest.n_samples() as usize).max(1) + REPEATS_MORE;
-        let mut times: HashMap<SampleId, usize> = HashMap::new();
-        let mut samples = Vec::with_capacity(n_samples as usize);
-        for sample in decode(bytes) {
-            let shard = manifest.shards.get(sample.shard as usize);
-            if shard.is_none_or(|shard| sample.index >= shard.n_samples) {
-                return Err(AccountError::NoSample { sample });
-            }
-            let times = times.entry(sample).or_default();
-            *times += 1;
-            if *times > max {
-                return Err(AccountError::Repeated { sample, max });
-            }
-            samples.push(sample);
-        }
-        Ok(samples)
+        let starts = starts(manifest);
+        let places = bytes.chunks_exact(place_bytes(manifest));
+        places
+            .map(|bytes| {
+                let place = read_place(bytes);
+                // Shards without samples begin where the next one does.
+                let after = starts.partition_point(|&start| start <= place);
+                let start = after.checked_sub(1).and_then(|shard| Some((shard, *starts.get(shard)?)));
+                let entry =
+                    start.and_then(|(shard, start)| Some((shard, start, manifest.shards.get(shard)?)));
+                match entry {
+                    Some((shard, start, entry)) if place - start < u64::from(entry.n_samples) => {
+                        Ok(SampleId { shard: shard as u32, index: (place - start) as u32 })
+                    }
+                    _ => Err(AccountError::NoSample { place, n_samples: manifest.n_samples() }),
+                }
+            })
+            .collect()
     }
 
     fn signed_bytes(&self, run: Sha256Hash, offer: &Offer) -> Result<Vec<u8>, postcard::Error> {
@@ -195,19 +185,38 @@ pub fn n_counting(n_samples: u32, parameters_epoch: u64, epoch: u64, run: &RunDe
     (late <= late_max).then(|| (n_samples / (1 + late as u32)).max(1))
 }
 
-/// The list of samples as it travels.
-pub fn encode_samples(samples: &[SampleId]) -> Vec<u8> {
-    samples.iter().flat_map(|sample| [sample.shard, sample.index]).flat_map(u32::to_le_bytes).collect()
+/// The list of samples, which are of the manifest's data, as it travels.
+pub fn encode_samples(samples: &[SampleId], manifest: &Manifest) -> Vec<u8> {
+    let (starts, width) = (starts(manifest), place_bytes(manifest));
+    let place = |sample: &SampleId| {
+        // What is none of the data gets a place that there is not.
+        let start = starts.get(sample.shard as usize).copied().unwrap_or(u64::from(u32::MAX) << 32);
+        (start + u64::from(sample.index)).to_le_bytes()
+    };
+    samples.iter().map(place).flat_map(|bytes| bytes.into_iter().take(width)).collect()
 }
 
-fn decode(bytes: &[u8]) -> impl Iterator<Item = SampleId> {
-    let (samples, _) = bytes.as_chunks::<SAMPLE_BYTES>();
-    samples.iter().map(|&[a, b, c, d, e, f, g, h]| SampleId {
-        shard: u32::from_le_bytes([a, b, c, d]),
-        index: u32::from_le_bytes([e, f, g, h]),
-    })
+/// Bytes of the list of so many samples.
+pub fn list_bytes(n_samples: u32, manifest: &Manifest) -> u64 {
+    u64::from(n_samples) * place_bytes(manifest) as u64
 }
 
-fn list_bytes(n_samples: u32) -> u64 {
-    u64::from(n_samples) * SAMPLE_BYTES as u64
+/// Samples before each shard.
+fn starts(manifest: &Manifest) -> Vec<u64> {
+    let before = manifest.shards.iter().scan(0u64, |n_before, entry| {
+        let start = *n_before;
+        *n_before += u64::from(entry.n_samples);
+        Some(start)
+    });
+    before.collect()
+}
+
+/// What the place of the last sample takes.
+fn place_bytes(manifest: &Manifest) -> usize {
+    let last = manifest.n_samples().saturating_sub(1);
+    (PLACE_BYTES_MAX - last.leading_zeros() as usize / 8).max(1)
+}
+
+fn read_place(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |place, &byte| place << 8 | u64::from(byte))
 }

@@ -10,6 +10,12 @@
 //! | u32, LE | u32, LE | u32, LE | length bytes     |
 //! +---------+---------+---------+------------------+
 //! ```
+//!
+//! A holder that has the bytes no more sends the reason in place of a chunk, as the chunk with the index that none has,
+//! and ends the stream.
+
+use std::ops::Range;
+use std::sync::Arc;
 
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
@@ -26,6 +32,10 @@ const PULL_CHUNKS: u32 = WINDOW_CHUNKS / 2;
 /// Largest [`Pull`].
 const PULL_BYTES_MAX: usize = 64;
 pub(crate) const CHUNK_HEADER_BYTES: usize = 12;
+/// In place of a chunk's index: there is none any more.
+const WITHDRAWN: u32 = u32::MAX;
+/// Longest reason for it, in bytes.
+const REASON_BYTES_MAX: usize = 256;
 
 const _: () = assert!(PULL_CHUNKS > 0 && PULL_CHUNKS * 2 <= WINDOW_CHUNKS);
 
@@ -111,6 +121,9 @@ pub enum BulkError {
     /// The puller asked for everything more than twice.
     #[error("the same chunks were asked for again and again")]
     RepeatedPulls,
+    /// The holder has the bytes no more, with the reason: what is pulled is to be asked for anew.
+    #[error("the transfer ended: {0}")]
+    Withdrawn(String),
     /// A message failed.
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -236,6 +249,11 @@ pub(crate) async fn read_chunk<S: AsyncRead + Unpin>(
     let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let (got_index, got_bytes, checksum) = (word(0), word(4) as usize, word(8));
     let want_bytes = chunk.len();
+    if got_index == WITHDRAWN && got_bytes <= REASON_BYTES_MAX {
+        let mut reason = vec![0; got_bytes];
+        stream.read_exact(&mut reason).await?;
+        return Err(BulkError::Withdrawn(String::from_utf8_lossy(&reason).into_owned()));
+    }
     if (got_index, got_bytes) != (want_index, want_bytes) {
         return Err(BulkError::WrongChunk { want_index, want_bytes, got_index, got_bytes });
     }
@@ -246,14 +264,76 @@ pub(crate) async fn read_chunk<S: AsyncRead + Unpin>(
     Ok(())
 }
 
+/// Bytes that are served a chunk at a time, so that a slow puller holds a chunk of memory and not all of them.
+pub trait Held: Send + Sync {
+    /// Of all bytes.
+    fn n_bytes(&self) -> u64;
+
+    /// Those of a range within them; or the reason why they are gone, for the puller.
+    fn read(&self, range: Range<u64>) -> impl Future<Output = Result<Vec<u8>, String>> + Send;
+}
+
+impl Held for Vec<u8> {
+    fn n_bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read(&self, range: Range<u64>) -> impl Future<Output = Result<Vec<u8>, String>> + Send {
+        std::future::ready(in_memory(self, range))
+    }
+}
+
+impl Held for Arc<[u8]> {
+    fn n_bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read(&self, range: Range<u64>) -> impl Future<Output = Result<Vec<u8>, String>> + Send {
+        std::future::ready(in_memory(self, range))
+    }
+}
+
+/// The bytes of a range of those in memory.
+///
+/// # Errors
+/// A range that there is not; does not happen.
+pub fn in_memory(bytes: &[u8], range: Range<u64>) -> Result<Vec<u8>, String> {
+    let range = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
+    let found = range.and_then(|(start, end)| bytes.get(start..end));
+    found.map(<[u8]>::to_vec).ok_or_else(|| "there are fewer bytes than were announced".to_owned())
+}
+
 /// Sends the chunks of `bytes` that the puller asks for until it says that it is done.
 ///
 /// `on_progress` is told how many bytes were sent after each chunk, repeats included.
-pub async fn serve<S>(stream: &mut S, bytes: &[u8], mut on_progress: impl FnMut(u64)) -> Result<(), BulkError>
+pub async fn serve<S>(stream: &mut S, bytes: &[u8], on_progress: impl FnMut(u64)) -> Result<(), BulkError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let n_chunks = n_chunks(bytes.len() as u64);
+    let chunk = |range| std::future::ready(in_memory(bytes, range));
+    serve_chunks(stream, bytes.len() as u64, chunk, on_progress).await
+}
+
+/// The same with bytes that are read as they are asked for. Where they are gone, the puller is told, and the stream is
+/// of no more use.
+pub async fn serve_held<S>(stream: &mut S, held: &impl Held) -> Result<(), BulkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    serve_chunks(stream, held.n_bytes(), |range| held.read(range), |_| ()).await
+}
+
+async fn serve_chunks<S, F>(
+    stream: &mut S,
+    n_bytes: u64,
+    chunk: impl Fn(Range<u64>) -> F,
+    mut on_progress: impl FnMut(u64),
+) -> Result<(), BulkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Future<Output = Result<Vec<u8>, String>>,
+{
+    let n_chunks = n_chunks(n_bytes);
     let mut credit = u64::from(n_chunks) * 2 + u64::from(WINDOW_CHUNKS);
     let mut n_sent = 0;
     loop {
@@ -267,9 +347,17 @@ where
         };
         credit = credit.checked_sub(u64::from(count)).ok_or(BulkError::RepeatedPulls)?;
         for index in first..end {
-            let start = index as usize * CHUNK_BYTES;
-            let chunk = &bytes[start..bytes.len().min(start + CHUNK_BYTES)];
-            stream.write_all(&packed(index, chunk)).await?;
+            let start = u64::from(index) * CHUNK_BYTES as u64;
+            let range = start..start + chunk_len(n_bytes, index) as u64;
+            let read = chunk(range).await;
+            if let Err(reason) = &read {
+                let reason = reason.as_bytes();
+                let reason = &reason[..reason.len().min(REASON_BYTES_MAX)];
+                stream.write_all(&packed(WITHDRAWN, reason)).await?;
+                stream.close().await?;
+            }
+            let chunk = read.map_err(BulkError::Withdrawn)?;
+            stream.write_all(&packed(index, &chunk)).await?;
             n_sent += chunk.len() as u64;
             on_progress(n_sent);
         }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::PublicKey;
 use crate::account::{Account, AccountError, SampleId, hash_of};
-use crate::bulk::{self, Partial, Transfer};
+use crate::bulk::{self, Held, Partial, Transfer};
 use crate::codec::CodecError;
 use crate::dataset::DatasetError;
 use crate::error::ConversationError;
@@ -25,7 +25,7 @@ use crate::run::{self, NotRecomputable, RunDescription};
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/evidence/2";
+pub const PROTOCOL: &str = "/barnraise/evidence/3";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Most pieces of evidence that one peer names.
@@ -156,7 +156,7 @@ impl Evidence {
         }
         let Some((header, rest)) = rest.split_at_checked(n_bytes) else { return Err(cut) };
         let header: EvidenceHeader = postcard::from_bytes(header)?;
-        let lists = header.account.transfer().n_bytes;
+        let lists = header.account.list_bytes(&header.run.manifest);
         let Some((samples, rest)) = usize::try_from(lists).ok().and_then(|n| rest.split_at_checked(n)) else {
             return Err(cut);
         };
@@ -195,7 +195,7 @@ impl Evidence {
             return Err(EvidenceError::Hash("state"));
         }
         let n_values = run.n_parameters as usize;
-        let samples = account.samples(&self.samples, run)?;
+        let samples = account.samples(&self.samples, &run.manifest)?;
         let gradient = offer.codec.decode(&self.gradient, n_values);
         let gradient = gradient.map_err(|error| EvidenceError::Codec("gradient", error))?;
         let parameters = run.state_codec.decode(&self.parameters, n_values);
@@ -250,26 +250,19 @@ where
 }
 
 /// Answers on `stream` until the other side closes it. `lookup` is asked for an answer, and for the bytes that
-/// [`Answer::Found`] names; `on_answered` is told when the next question is waited for.
+/// [`Answer::Found`] names, with it and nothing else; `on_answered` is told when the next question is waited for.
 ///
 /// # Errors
 /// A stream that fails.
-pub async fn serve<S, F>(
+pub async fn serve<S, F, B>(
     stream: &mut S,
     lookup: impl Fn(Request) -> F,
     on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    F: Future<Output = (Answer, Vec<u8>)>,
+    B: Held,
+    F: Future<Output = (Answer, Option<B>)>,
 {
-    let answered = move |request: Request| {
-        let found = lookup(request);
-        async move {
-            let (answer, bytes) = found.await;
-            let has_bytes = matches!(answer, Answer::Found(_));
-            (answer, has_bytes.then_some(bytes))
-        }
-    };
-    serving::serve(stream, MESSAGE_BYTES_MAX, answered, on_answered).await
+    serving::serve(stream, MESSAGE_BYTES_MAX, lookup, on_answered).await
 }

@@ -5,30 +5,42 @@
 //! with the receipt that the first acknowledgement had. A stream carries any number of offers, one after the
 //! other.
 //!
-//! In a run whose contributions are recomputed, an offer comes with its account ([`crate::account`]), and the list of
-//! samples is asked for when the gradient is there: too late to make another one.
+//! In a run whose contributions are recomputed, an offer comes with its account ([`crate::account`]) and the list of its
+//! samples. Which of them are recomputed is decided when all of it is here: too late to make another one. One that is
+//! counts when it was found to be what it says, and its sender is told meanwhile that it is looked at.
+
+use std::time::Duration;
 
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-use crate::account::Account;
+use crate::account::{Account, list_bytes};
 use crate::bulk::{self, Transfer};
 use crate::codec::TensorCodec;
 use crate::error::ConversationError;
 use crate::framing;
 use crate::receipt::SignedReceipt;
+use crate::run::RunDescription;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/gradient/4";
+pub const PROTOCOL: &str = "/barnraise/gradient/5";
 
-/// Largest message of this conversation.
+/// Largest message of this conversation, but for the list of samples in an offer.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
+/// How often at least a contributor hears that its contribution is looked at.
+pub const CHECKING_EVERY: Duration = Duration::from_secs(3);
+
+/// Largest offer to `run`.
+pub fn offer_bytes_max(run: &RunDescription) -> usize {
+    let list = if run.recomputed { list_bytes(run.contribution_samples_max, &run.manifest) } else { 0 };
+    usize::try_from(list).map_or(MESSAGE_BYTES_MAX, |list| list.saturating_add(MESSAGE_BYTES_MAX))
+}
 
 /// Contributor to backbone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ContributorToBackbone {
-    /// A gradient that is ready to be pulled, with its account where the run wants one.
-    Offer(Offer, Option<Account>),
+    /// A gradient that is ready to be pulled, with its account and the list of its samples where the run wants one.
+    Offer(Offer, Option<Account>, Vec<u8>),
 }
 
 /// What is offered.
@@ -53,14 +65,19 @@ pub struct Offer {
 /// Backbone to contributor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum BackboneToContributor {
-    /// The offer is wanted; pulls follow, then `Account`, `Accepted` or `Refused`.
+    /// The offer is wanted; pulls follow, then `Checking`, `Accepted` or `Refused`.
     Wanted,
     /// Stored so that a crash does not lose it, and counted, now or when it was offered before: its receipt.
     Accepted(SignedReceipt),
     /// Not counted.
     Refused(Refusal),
-    /// The gradient is here. Of which samples is it? Pulls follow, then `Accepted` or `Refused`.
-    Account,
+    /// The gradient is here and is computed once more before it counts; said again every [`CHECKING_EVERY`], then
+    /// `Accepted` or `Refused` follows.
+    Checking {
+        /// So many of this peer's contributions are recomputed in any case, this one included; 0 for one that was chosen
+        /// by chance.
+        n_left: u32,
+    },
 }
 
 /// What an accepted contribution added.
@@ -163,6 +180,25 @@ pub enum Refusal {
     /// In this run each contribution has an account, and this one's is missing or wrong, with the reason.
     #[error("{0}")]
     Account(String),
+    /// What it is of was contributed before, by whomever, with the reason.
+    #[error("{0}")]
+    Repeated(String),
+    /// Fewer samples than a pass has, more often than there is something left over.
+    #[error("{got} samples offered, at least {min} are wanted: add more to them")]
+    TooFew {
+        /// A micro-batch of the run.
+        min: u32,
+        /// What was offered.
+        got: u32,
+    },
+    /// More contributions than a peer, or an address, has for one step.
+    #[error(
+        "this peer, or its address, has given as many contributions to epoch {epoch} as count: wait for the next"
+    )]
+    TooMany {
+        /// Of which.
+        epoch: u64,
+    },
 }
 
 impl Refusal {
@@ -184,6 +220,9 @@ impl Refusal {
             Self::Busy => "busy",
             Self::NoAccess(_) => "no_access",
             Self::Account(_) => "account",
+            Self::Repeated(_) => "repeated",
+            Self::TooFew { .. } => "too_few",
+            Self::TooMany { .. } => "too_many",
         }
     }
 }
@@ -210,6 +249,8 @@ pub enum Stage {
     Sent(u64),
     /// The other side has all of it.
     Delivered,
+    /// The other side computes it once more; see [`BackboneToContributor::Checking`].
+    Checking(u32),
 }
 
 /// Offers a contribution and sends what is pulled of it; the answer is the aggregator's. A receipt is not verified.
@@ -225,23 +266,23 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let Prepared { offer, account, bytes, samples } = prepared;
-    let message = ContributorToBackbone::Offer(offer.clone(), account.clone());
-    framing::write(stream, &message, MESSAGE_BYTES_MAX).await?;
+    let message = ContributorToBackbone::Offer(offer.clone(), account.clone(), samples.clone());
+    framing::write(stream, &message, MESSAGE_BYTES_MAX.saturating_add(samples.len())).await?;
     let mut answer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
     if answer == BackboneToContributor::Wanted {
         on_stage(Stage::Wanted);
         bulk::serve(stream, bytes, |n_sent| on_stage(Stage::Sent(n_sent))).await?;
         on_stage(Stage::Delivered);
         answer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
-        if answer == BackboneToContributor::Account && account.is_some() {
-            bulk::serve(stream, samples, |_| ()).await?;
+        while let (BackboneToContributor::Checking { n_left }, true) = (&answer, account.is_some()) {
+            on_stage(Stage::Checking(*n_left));
             answer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
         }
     }
     match answer {
         BackboneToContributor::Accepted(receipt) => Ok(Ok(receipt)),
         BackboneToContributor::Refused(refusal) => Ok(Err(refusal)),
-        BackboneToContributor::Wanted | BackboneToContributor::Account => {
+        BackboneToContributor::Wanted | BackboneToContributor::Checking { .. } => {
             Err(ConversationError::Refused("the aggregator asked for what is not to be asked for".into()))
         }
     }

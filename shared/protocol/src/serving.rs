@@ -4,7 +4,7 @@ use futures::io::{AsyncRead, AsyncWrite};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::bulk;
+use crate::bulk::{self, Held};
 use crate::error::ConversationError;
 use crate::framing::{self, FrameError};
 
@@ -20,7 +20,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     Q: DeserializeOwned,
     A: Serialize,
-    B: AsRef<[u8]>,
+    B: Held,
     F: Future<Output = (A, Option<B>)>,
 {
     loop {
@@ -31,7 +31,7 @@ where
         let (answer, bytes) = lookup(question).await;
         framing::write(stream, &answer, message_bytes_max).await?;
         if let Some(bytes) = bytes {
-            bulk::serve(stream, bytes.as_ref(), |_| ()).await?;
+            bulk::serve_held(stream, &bytes).await?;
         }
         on_answered();
     }

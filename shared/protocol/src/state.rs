@@ -3,12 +3,10 @@
 //! A stream carries any number of requests, one after the other, so that a new epoch costs one round
 //! trip and no negotiation.
 
-use std::sync::Arc;
-
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-use crate::bulk::{self, Partial, Transfer};
+use crate::bulk::{self, BulkError, Held, Partial, Transfer};
 use crate::codec::TensorCodec;
 use crate::error::ConversationError;
 use crate::framing;
@@ -73,7 +71,7 @@ pub struct PartialState {
 /// Pulls the newest parameters, or the rest of `partial` while the backbone still has its epoch.
 ///
 /// `n_parameters` and `codec` come from the run's description. `on_progress` is told the bytes that are
-/// here and the bytes in all. On an error `partial` keeps what arrived.
+/// here and the bytes in all. On an error `partial` keeps what arrived, unless the backbone has it no more.
 pub async fn fetch<S>(
     stream: &mut S,
     n_parameters: u64,
@@ -106,10 +104,13 @@ where
             partial.insert(PartialState { header, partial: whole })
         }
     };
-    let n_bytes = cut.header.transfer.n_bytes;
+    let StateHeader { epoch, transfer: Transfer { n_bytes, sha256 }, .. } = cut.header;
     on_progress(cut.partial.n_bytes(), n_bytes);
-    let bytes = bulk::pull(stream, &mut cut.partial, |here| on_progress(here, n_bytes)).await?;
-    let (epoch, sha256) = (cut.header.epoch, cut.header.transfer.sha256);
+    let pulled = bulk::pull(stream, &mut cut.partial, |here| on_progress(here, n_bytes)).await;
+    if let Err(BulkError::Withdrawn(_)) = &pulled {
+        *partial = None;
+    }
+    let bytes = pulled?;
     *partial = None;
     Ok(State { epoch, parameters: codec.decode(&bytes, n_parameters as usize)?, sha256 })
 }
@@ -144,13 +145,14 @@ fn check_header(
 /// Serves parameters on `stream` until the contributor closes it. `lookup` is asked for the newest epoch
 /// or for a given one, and answers with the encoded parameters or the reason why there are none;
 /// `on_answered` is told when the next request is waited for.
-pub async fn serve<S>(
+pub async fn serve<S, B>(
     stream: &mut S,
-    lookup: impl Fn(Option<u64>) -> Result<(StateHeader, Arc<[u8]>), String>,
+    lookup: impl Fn(Option<u64>) -> Result<(StateHeader, B), String>,
     on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
+    B: Held,
 {
     let answered = move |request: ContributorToBackbone| {
         let epoch = match request {

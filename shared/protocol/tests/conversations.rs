@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use barnraise_protocol::access::{KeyPair, UnixTime};
+use barnraise_protocol::account::Account;
 use barnraise_protocol::bulk::{self, BulkError, CHUNK_BYTES, Partial, Pull, Transfer, WINDOW_CHUNKS};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dataset::{
@@ -318,7 +319,7 @@ async fn an_offer_is_pulled_and_answered() {
     let (mut a, mut b) = pair();
     let aggregator = async {
         use gradient::{BackboneToContributor as Down, ContributorToBackbone as Up};
-        let Up::Offer(got, _) = framing::read(&mut a, gradient::MESSAGE_BYTES_MAX).await.unwrap();
+        let Up::Offer(got, ..) = framing::read(&mut a, gradient::MESSAGE_BYTES_MAX).await.unwrap();
         framing::write(&mut a, &Down::Wanted, 1024).await.unwrap();
         let mut partial = Partial::new(got.transfer, 1 << 20).unwrap();
         let pulled = bulk::pull(&mut a, &mut partial, |_| {}).await.unwrap();
@@ -333,6 +334,88 @@ async fn an_offer_is_pulled_and_answered() {
         assert_eq!(gradient::offer(&mut b, &prepared, |_| {}).await.unwrap(), Err(refusal.clone()));
     };
     futures::join!(aggregator, contributor);
+}
+
+#[tokio::test]
+async fn a_contributor_hears_that_its_contribution_is_looked_at() {
+    use gradient::{BackboneToContributor as Down, ContributorToBackbone as Up, Stage};
+    let (bytes, samples) = (vec![1; 8], vec![3; 5000]);
+    let (n_values, codec, transfer) = (2, TensorCodec::F32, Transfer::of(&bytes));
+    let offer = Offer { contribution_id: 1, epoch: 2, n_samples: 3, loss: 1.0, n_values, codec, transfer };
+    let key = KeyPair::from_seed(&[8; 32]);
+    let list = (5000, &*samples);
+    let account = Account::sign(&key, transfer.sha256, &offer, (transfer.sha256, 2), list).unwrap();
+    let refusal = Refusal::Repeated("again".into());
+    for has_account in [true, false] {
+        let (mut a, mut b) = pair();
+        let aggregator = async {
+            // The list is longer than any other message may be.
+            let Up::Offer(got, _, list) = framing::read(&mut a, 5000 + 1024).await.unwrap();
+            assert_eq!(list, samples);
+            framing::write(&mut a, &Down::Wanted, 1024).await.unwrap();
+            let mut partial = Partial::new(got.transfer, 8).unwrap();
+            bulk::pull(&mut a, &mut partial, |_| {}).await.unwrap();
+            for n_left in [2, 2] {
+                framing::write(&mut a, &Down::Checking { n_left }, 1024).await.unwrap();
+            }
+            framing::write(&mut a, &Down::Refused(refusal.clone()), 1024).await.unwrap();
+        };
+        let contributor = async {
+            let account = has_account.then(|| account.clone());
+            let (offer, bytes, samples) = (offer.clone(), bytes.clone(), samples.clone());
+            let prepared = Prepared { offer, account, bytes, samples };
+            let mut stages = Vec::new();
+            let answer = gradient::offer(&mut b, &prepared, |stage| stages.push(stage)).await;
+            match has_account {
+                true => assert_eq!(answer.unwrap(), Err(refusal.clone())),
+                // In a run without accounts nothing is looked at.
+                false => assert!(matches!(answer, Err(ConversationError::Refused(_)))),
+            }
+            let n_checking = stages.iter().filter(|stage| **stage == Stage::Checking(2)).count();
+            assert_eq!(n_checking, if has_account { 2 } else { 0 });
+        };
+        futures::join!(aggregator, contributor);
+    }
+}
+
+/// Bytes that are gone after so many.
+struct Going(Vec<u8>, u64);
+
+impl bulk::Held for Going {
+    fn n_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    async fn read(&self, range: std::ops::Range<u64>) -> Result<Vec<u8>, String> {
+        if range.end > self.1 {
+            Err("it made way for a newer one".into())
+        } else {
+            bulk::in_memory(&self.0, range)
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_pulls_what_is_gone_is_told_why_and_begins_anew() {
+    let values = vec![1.0f32; 100_000];
+    let bytes = TensorCodec::F32.encode(&values).unwrap();
+    let header = |epoch| state::StateHeader {
+        epoch,
+        n_values: 100_000,
+        codec: TensorCodec::F32,
+        transfer: Transfer::of(&bytes),
+    };
+    let mut partial = None;
+    let (mut a, mut b) = pair();
+    let lookup = |_| Ok((header(3), Going(bytes.clone(), 200_000)));
+    let fetching = async {
+        let fetched = state::fetch(&mut b, 100_000, TensorCodec::F32, &mut partial, |_, _| {}).await;
+        let error = fetched.unwrap_err();
+        assert!(matches!(&error, ConversationError::Bulk(BulkError::Withdrawn(_))), "{error}");
+        assert!(error.to_string().contains("it made way for a newer one"), "{error}");
+    };
+    let (served, ()) = futures::join!(state::serve(&mut a, lookup, || {}), fetching);
+    assert!(served.is_err() && partial.is_none(), "nothing of it is asked for again");
 }
 
 /// Gives a checkpoint, or leaves after so many bytes of its answer.

@@ -4,7 +4,7 @@
 mod fixture;
 
 use barnraise_protocol::access::{KeyPair, PublicKey};
-use barnraise_protocol::account::{Account, AccountError, SampleId, encode_samples, hash_of};
+use barnraise_protocol::account::{Account, AccountError, SampleId, encode_samples, hash_of, list_bytes};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::evidence::{
@@ -35,7 +35,14 @@ fn run() -> RunDescription {
 }
 
 fn samples(of: &[(u32, u32)]) -> Vec<u8> {
-    encode_samples(&of.iter().map(|&(shard, index)| SampleId { shard, index }).collect::<Vec<_>>())
+    let samples: Vec<_> = of.iter().map(|&(shard, index)| SampleId { shard, index }).collect();
+    encode_samples(&samples, &run().manifest)
+}
+
+/// Signed for a list, which has a byte for each sample.
+fn sign(run: &RunDescription, offer: &Offer, state: (Sha256Hash, u64), samples: &[u8]) -> Account {
+    let list = (samples.len() as u32, samples);
+    Account::sign(&key(), hash_of(run).unwrap(), offer, state, list).unwrap()
 }
 
 fn key() -> KeyPair {
@@ -57,7 +64,7 @@ fn evidence() -> Evidence {
     };
     let samples = samples(&[(1, 1), (0, 2), (0, 0)]);
     let state = (Sha256Hash::of(&parameters), 7);
-    let account = Account::sign(&key(), hash_of(&run).unwrap(), &offer, state, &samples).unwrap();
+    let account = sign(&run, &offer, state, &samples);
     let header = EvidenceHeader { peer: key().public(), run, offer, account };
     Evidence { header, samples, gradient, parameters }
 }
@@ -103,10 +110,9 @@ fn parameters_are_of_the_epoch_or_of_the_one_before_where_updates_are_delayed() 
     let signed = |parameters_epoch, delayed_updates| {
         let mut evidence = evidence();
         evidence.header.run.delayed_updates = delayed_updates;
-        let run = hash_of(&evidence.header.run).unwrap();
         let state = (evidence.header.account.parameters, parameters_epoch);
-        let account = Account::sign(&key(), run, &evidence.header.offer, state, &evidence.samples);
-        evidence.header.account = account.unwrap();
+        let header = &evidence.header;
+        evidence.header.account = sign(&header.run, &header.offer, state, &evidence.samples);
         evidence.claim().is_ok()
     };
     assert!(signed(7, false) && signed(7, true) && signed(6, true));
@@ -127,8 +133,7 @@ fn is_evidence(
     header.offer.n_samples = n_offered;
     evidence.samples = samples(&[(1, 1), (0, 2), (0, 0), (0, 1), (1, 0)][..n_listed]);
     let state = (header.account.parameters, header.offer.epoch - late - u64::from(delayed_updates));
-    let run = hash_of(&header.run).unwrap();
-    header.account = Account::sign(&key(), run, &header.offer, state, &evidence.samples).unwrap();
+    header.account = sign(&header.run, &header.offer, state, &evidence.samples);
     evidence.claim().is_ok()
 }
 
@@ -151,41 +156,40 @@ fn late_local_steps_count_less_the_later_they_are() {
 }
 
 #[test]
-fn a_list_that_no_honest_peer_has_is_refused() {
-    let check = |list: &[(u32, u32)]| {
-        let mut evidence = evidence();
-        evidence.samples = samples(list);
-        evidence.header.offer.n_samples = 3;
-        let run = hash_of(&evidence.header.run).unwrap();
+fn a_list_of_other_samples_is_refused() {
+    let check = |list: &[u8]| {
+        let evidence = evidence();
         let state = (evidence.header.account.parameters, 7);
-        let offer = &evidence.header.offer;
-        let account = Account::sign(&key(), run, offer, state, &evidence.samples).unwrap();
-        account.samples(&evidence.samples, &evidence.header.run)
+        let account = sign(&evidence.header.run, &evidence.header.offer, state, list);
+        account.samples(list, &evidence.header.run.manifest)
     };
-    check(&[(0, 0), (0, 0), (1, 0)]).unwrap();
+    let ids = [(0, 0), (0, 0), (1, 1)].map(|(shard, index)| SampleId { shard, index });
+    assert_eq!(check(&samples(&[(0, 0), (0, 0), (1, 1)])), Ok(ids.to_vec()));
     let (evidence, shorter) = (evidence(), samples(&[(0, 0), (0, 0)]));
-    let refused = evidence.header.account.samples(&shorter, &evidence.header.run);
-    assert_eq!(refused, Err(AccountError::Length { n_samples: 3, want: 24, got: 16 }));
-    // Two passes fit into the contribution and the buffers, and there may be four times more.
-    assert!(check(&[(0, 0), (0, 0), (0, 0)]).is_ok());
-    for (shard, index) in [(0, 3), (2, 0), (u32::MAX, u32::MAX)] {
-        let sample = SampleId { shard, index };
-        assert_eq!(check(&[(shard, index), (0, 0), (0, 1)]), Err(AccountError::NoSample { sample }));
+    let manifest = &evidence.header.run.manifest;
+    let refused = evidence.header.account.samples(&shorter, manifest);
+    assert_eq!(refused, Err(AccountError::Length { n_samples: 3, want: 3, got: 2 }));
+    let refused = evidence.header.account.samples(&samples(&[(0, 0), (0, 0), (0, 0)]), manifest);
+    assert_eq!(refused, Err(AccountError::Samples));
+    for place in [5, 255] {
+        let (n_samples, list) = (5, [place, 0, 1]);
+        assert_eq!(check(&list), Err(AccountError::NoSample { place: place.into(), n_samples }));
     }
 }
 
+/// Shards of these sizes.
+fn manifest(sizes: &[u32]) -> Manifest {
+    let run = fixture::run();
+    let shards = sizes.iter().map(|&n_samples| ShardEntry { n_samples, ..run.manifest.gallery }).collect();
+    Manifest { shards, ..run.manifest }
+}
+
 #[test]
-fn nobody_computes_the_same_sample_all_the_time() {
-    let mut evidence = evidence();
-    evidence.samples = samples(&[(0, 0); 100]);
-    let run = &evidence.header.run;
-    let state = (evidence.header.account.parameters, 7);
-    let signed =
-        Account::sign(&key(), hash_of(run).unwrap(), &evidence.header.offer, state, &evidence.samples);
-    let sample = SampleId { shard: 0, index: 0 };
-    // 108 draws from 5 samples are 21 passes.
-    let refused = signed.unwrap().samples(&evidence.samples, run);
-    assert_eq!(refused, Err(AccountError::Repeated { sample, max: 25 }));
+fn a_sample_takes_as_few_bytes_as_the_data_allow() {
+    let bytes = |sizes: &[u32]| list_bytes(1024, &manifest(sizes));
+    assert_eq!((bytes(&[1]), bytes(&[256]), bytes(&[256, 1])), (1024, 1024, 2048));
+    // Fashion-MNIST: a contribution that fills a step of the default run names its samples in 2 KiB.
+    assert_eq!((bytes(&[500; 120]), bytes(&[65_536]), bytes(&[65_536, 1])), (2048, 2048, 3072));
 }
 
 #[test]
@@ -216,10 +220,9 @@ fn what_cannot_be_recomputed_is_no_evidence() {
     for (what, change) in cases {
         let mut lie = evidence();
         change(&mut lie);
-        let run = hash_of(&lie.header.run).unwrap();
         let state = (lie.header.account.parameters, 7);
         // Whoever lies signs for it, too.
-        lie.header.account = Account::sign(&key(), run, &lie.header.offer, state, &lie.samples).unwrap();
+        lie.header.account = sign(&lie.header.run, &lie.header.offer, state, &lie.samples);
         assert!(lie.claim().is_err(), "{what}");
     }
 }
@@ -231,9 +234,9 @@ async fn evidence_is_listed_and_pulled() {
     let (a, b) = tokio::io::duplex(1 << 16);
     let (mut a, mut b) = (a.compat(), b.compat());
     let lookup = async |request| match request {
-        Request::List => (Answer::Listed(vec![listed]), Vec::new()),
-        Request::Get(peer) if peer == listed.peer => (Answer::Found(listed.transfer), bytes.clone()),
-        Request::Get(_) => (Answer::Refused("nothing".into()), Vec::new()),
+        Request::List => (Answer::Listed(vec![listed]), None),
+        Request::Get(peer) if peer == listed.peer => (Answer::Found(listed.transfer), Some(bytes.clone())),
+        Request::Get(_) => (Answer::Refused("nothing".into()), None),
     };
     let giving = evidence::serve(&mut a, lookup, || ());
     let asking = async {
@@ -255,7 +258,7 @@ async fn more_than_may_be_listed_is_an_error() {
     let (a, b) = tokio::io::duplex(1 << 16);
     let (mut a, mut b) = (a.compat(), b.compat());
     let one = Listed { peer: PublicKey([3; 32]), transfer: Transfer::of(&[]) };
-    let lookup = async |_| (Answer::Listed(vec![one; LISTED_MAX + 1]), Vec::new());
+    let lookup = async |_| (Answer::Listed(vec![one; LISTED_MAX + 1]), None::<Vec<u8>>);
     let giving = evidence::serve(&mut a, lookup, || ());
     let asking = async {
         let listed = evidence::list(&mut b).await;
@@ -267,6 +270,25 @@ async fn more_than_may_be_listed_is_an_error() {
 }
 
 proptest! {
+    /// Whatever the shards: a list is what it was encoded from.
+    #[test]
+    fn lists_travel(sizes in prop::collection::vec(1u32..70_000, 1..20), seeds in prop::collection::vec(any::<u64>(), 0..50)) {
+        let manifest = manifest(&sizes);
+        let pick = |seed: &u64| {
+            let shard = seed % sizes.len() as u64;
+            let index = (seed >> 32) as u32 % sizes[shard as usize];
+            SampleId { shard: shard as u32, index }
+        };
+        let list: Vec<SampleId> = seeds.iter().map(pick).collect();
+        let bytes = encode_samples(&list, &manifest);
+        prop_assert_eq!(bytes.len() as u64, list_bytes(list.len() as u32, &manifest));
+        let (evidence, n) = (evidence(), list.len() as u32);
+        let state = (evidence.header.account.parameters, 7);
+        let run = hash_of(&evidence.header.run).unwrap();
+        let account = Account::sign(&key(), run, &evidence.header.offer, state, (n, &bytes)).unwrap();
+        prop_assert_eq!(account.samples(&bytes, &manifest), Ok(list));
+    }
+
     /// Bytes that changed on the way are no evidence, or say the same of the same peer.
     #[test]
     fn mutated_evidence_convicts_nobody(at in 0usize..500, bit in 0u8..8) {

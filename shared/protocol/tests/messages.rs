@@ -223,10 +223,10 @@ fn gradient_messages() {
         signature: Signature::from([0x33; 64]),
     };
     let golden = format!("000102030000803f0402ac02{}", hash_hex());
-    check(&Up::Offer(offer.clone(), None), MAX, &format!("{golden}00"));
+    check(&Up::Offer(offer.clone(), None, Vec::new()), MAX, &format!("{golden}0000"));
     let accounted = format!("{golden}01{}02{}06{}", hash_hex(), hash_hex(), "33".repeat(64));
-    check(&Up::Offer(offer, Some(account)), MAX, &accounted);
-    check(&Down::Account, MAX, "03");
+    check(&Up::Offer(offer, Some(account), vec![7, 0, 9, 0]), MAX, &format!("{accounted}0407000900"));
+    check(&Down::Checking { n_left: 2 }, MAX, "0302");
     check(&Down::Wanted, MAX, "00");
     let receipt = Receipt {
         run_id: "r".into(),
@@ -259,6 +259,7 @@ fn gradient_messages() {
         (Refusal::NoAccess("x".into()), "0c0178"),
         (Refusal::Norm { max: 1.0, got: 2.0 }, "0d0000803f00000040"),
         (Refusal::Account("x".into()), "0e0178"),
+        (Refusal::Repeated("x".into()), "0f0178"),
     ];
     for (refusal, golden) in refusals {
         check(&Down::Refused(refusal), MAX, &format!("02{golden}"));

@@ -61,6 +61,14 @@ pub enum Activity {
         /// Of these.
         bytes_total: u64,
     },
+    /// What was sent is computed once more by the backbone before it counts.
+    BeingChecked {
+        /// Epoch of the gradient.
+        epoch: u64,
+        /// So many of this peer's contributions are in any case, this one included, because it is new; 0 where this one
+        /// was chosen by chance.
+        n_left: u32,
+    },
     /// This peer's part of the epoch is done; others still compute or the step is being made.
     WaitingForOthers {
         /// The epoch that is being finished.

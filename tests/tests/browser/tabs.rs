@@ -35,7 +35,7 @@ async fn a_second_tab_shows_and_steers_the_first_and_takes_over_when_it_closes()
     // It shows what the first one does, without a worker of its own.
     tab.until(&format!("{IS_CONTRIBUTING} && value('accepted') >= 1 && !element('tabs').hidden"), SOON)
         .await?;
-    tab.until("doing() === 'training' || doing() === 'waiting-for-others' || doing() === 'sending'", SOON)
+    tab.until("doing() === 'training' || doing() === 'being-checked' || doing() === 'waiting-for-others' || doing() === 'sending'", SOON)
         .await?;
     ensure!(tab.read("workers").await? == 0, "no doubled load");
     let devices = backbone.status().await?.devices;

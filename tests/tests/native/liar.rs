@@ -42,7 +42,7 @@ async fn every_lie_is_refused_with_its_reason_while_an_honest_peer_trains_on() {
     refused_for(&mut session, "1000000 samples reported").await;
     // What it only claims to have is waited for once, not for ever.
     for _ in 0..3 {
-        session.report(liar.newest_epoch().await, 1000).await.unwrap();
+        session.report(liar.newest_epoch().await, 200).await.unwrap();
     }
 
     let garbage = Liar::connect(backbone.tcp().unwrap()).await;
@@ -71,8 +71,17 @@ async fn the_operator_sees_it(backbone: &Backbone, n_samples: u64) {
     assert_eq!(read("barnraise_samples_accepted_total"), n_samples as f64);
     assert_eq!(read("barnraise_contributors"), 0.0);
     assert!(read("barnraise_epoch") >= 20.0 && read("barnraise_test_accuracy") > 0.7, "{metrics}");
-    for reason in ["length", "bytes", "codec", "samples", "not_finite", "duplicate", "transfer", "not_joined"]
-    {
+    for reason in [
+        "length",
+        "bytes",
+        "codec",
+        "samples",
+        "not_finite",
+        "duplicate",
+        "transfer",
+        "not_joined",
+        "repeated",
+    ] {
         let refused = format!("barnraise_contributions_refused_total{{reason=\"{reason}\"}}");
         assert!(read(&refused) >= 1.0, "{refused}: {metrics}");
     }
@@ -106,8 +115,11 @@ impl Liar {
         Self { client, run, epoch: 0, next_id: 0 }
     }
 
+    /// Others each time: the same gradient counts once.
     fn values(&self) -> Vec<f32> {
-        vec![0.0; self.run.n_parameters as usize]
+        let mut values = vec![0.0; self.run.n_parameters as usize];
+        values[0] = 1e-6 * (1 + self.next_id) as f32;
+        values
     }
 
     /// An offer of `values` with nothing wrong.
@@ -172,9 +184,9 @@ impl Liar {
         }
         let refusal = self.refusal(|offer| offer.codec = TensorCodec::Int8).await;
         assert_eq!(refusal, Refusal::Codec { want: TensorCodec::F32, got: TensorCodec::Int8 });
-        for got in [0, 1025, u32::MAX] {
+        for got in [0, 257, u32::MAX] {
             let refusal = self.refusal(|offer| offer.n_samples = got).await;
-            assert_eq!(refusal, Refusal::Samples { max: 1024, got });
+            assert_eq!(refusal, Refusal::Samples { max: 256, got });
         }
         for loss in [f32::NAN, f32::NEG_INFINITY] {
             let refusal = self.refusal(|offer| offer.loss = loss).await;
@@ -205,10 +217,18 @@ impl Liar {
     /// Returns how many contributions, of a sample each, did count.
     async fn counts_twice(&mut self) -> u64 {
         for n_counted in 1.. {
-            let (offer, bytes) = self.honest(&self.values());
+            let values = self.values();
+            let (offer, bytes) = self.honest(&values);
             let first = self.offer(offer.clone(), &bytes).await.unwrap();
             let offer = Offer { epoch: first.receipt.epoch, ..offer };
             assert_eq!(first.verify_for("test-run", self.client.key(), &offer), Ok(()));
+            // Under another number it is the same gradient, in this epoch and in the next.
+            let (under_another_number, bytes) = self.honest(&values);
+            let refusal = self.offer(under_another_number, &bytes).await.unwrap_err();
+            assert!(
+                matches!(&refusal, Refusal::Repeated(reason) if reason.contains("counts once")),
+                "{refusal:?}"
+            );
             match self.client.offer(&offer, &bytes).await.unwrap() {
                 Ok(again) => {
                     assert_eq!(again, first, "the receipt of the one that counted");

@@ -100,7 +100,7 @@ async fn contribute(peers: &mut [Peer], epoch: u64) {
     }
     for peer in &mut *peers {
         assert_eq!(peer.session.hear().await.unwrap(), BackboneToContributor::GradientDue(epoch));
-        let values = peer.values();
+        let values = peer.values(epoch);
         peer.offer(epoch, N_SAMPLES, &values).await.unwrap();
     }
     for peer in peers {
@@ -129,10 +129,11 @@ impl Peer {
         self.client.state(&self.run).await.unwrap().parameters
     }
 
-    /// Ones, with noise of each peer's own; or the lie.
-    fn values(&self) -> Vec<f32> {
+    /// Ones, with noise of each peer's own in each epoch; or the lie.
+    fn values(&self, epoch: u64) -> Vec<f32> {
         let noise = |at: u64| {
-            let random = (at * 16 + self.index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            let random =
+                (at * 16 + self.index as u64 + (epoch << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
             random as f32 / (1 << 24) as f32 - 0.5
         };
         let honest = (0..self.run.n_parameters).map(|at| 1.0 + 0.3 * noise(at));

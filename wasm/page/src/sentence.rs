@@ -186,6 +186,19 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
                 format!("Handing in what it learned for step {}: {so_far}.", step(*epoch)),
             ))
         }
+        Activity::BeingChecked { epoch, n_left } => {
+            let step = step(*epoch);
+            let text = match n_left {
+                0 => format!(
+                    "Handed in for step {step}. The backbone computes it once more before it counts, as it does with some."
+                ),
+                n_left => format!(
+                    "Handed in for step {step}. The backbone computes the first of every newcomer once more before it \
+                     counts: {n_left} to go, then this is faster."
+                ),
+            };
+            at_work(Sentence::new("being-checked", text))
+        }
         Activity::WaitingForOthers { epoch } => {
             let text =
                 format!("Handed in for step {}. Waiting for the others to finish theirs.", step(*epoch));

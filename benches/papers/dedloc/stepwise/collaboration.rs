@@ -15,7 +15,7 @@ use barnraise_protocol::dataset::{ImageShape, Samples};
 use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
 use barnraise_swarm::contributor::{Action, Contributor};
 use barnraise_swarm::robust::Aggregation;
-use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundAction, RoundConfig, Ticket};
+use barnraise_swarm::round::{AddressGroup, AveragingRound, MeanOfRound, RoundAction, RoundConfig, Ticket};
 use barnraise_swarm::{Moment, PeerKey};
 
 use super::machine::{Machine, trainer};
@@ -109,11 +109,13 @@ impl Collaboration {
             n_parameters: machine.parameters().len(),
             codec: TensorCodec::F32,
             slow_codec: None,
+            micro_batch_size: 1,
             contribution_samples_max: SAMPLES_MAX,
             samples_per_second_max: 1_000_000,
             collect_timeout: COLLECT_TIMEOUT,
             in_flight_max: PEERS.len(),
             contributors_max: PEERS.len(),
+            is_open: false,
             aggregation: Aggregation::Mean,
             gradient_norm_max: 1e6,
         };
@@ -217,7 +219,7 @@ impl Collaboration {
         one.is_busy &= matches!(event, Event::Epoch(..) | Event::Due(..));
         match event {
             Event::Connect(_) => {
-                self.round.on_join(key(peer), DeviceKind::NativeCpu)?;
+                self.round.on_join(key(peer), DeviceKind::NativeCpu, AddressGroup::UNKNOWN)?;
                 one.contributor.on_connected(now, SAMPLES_MAX, MICRO_BATCH as u32);
                 one.contributor.on_epoch(epoch);
             }
@@ -312,6 +314,7 @@ impl Collaboration {
                 }
                 RoundAction::RequestGradients(epoch) => self.tell_all(|peer| Event::Due(peer, epoch)),
                 RoundAction::Announce(epoch) => self.tell_all(|peer| Event::Epoch(peer, epoch)),
+                RoundAction::Abandon(_) | RoundAction::Evict(_) => {}
                 RoundAction::Step(mean) => self.make_step(&mean)?,
             }
         }

@@ -5,7 +5,7 @@ use barnraise_protocol::contribute::{BackboneToContributor, Join, Report};
 use barnraise_protocol::gradient::{Offer, Refusal};
 use barnraise_protocol::receipt::Receipt;
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::round::Ticket;
+use barnraise_swarm::round::{AddressGroup, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::aggregators::Heard;
@@ -19,6 +19,8 @@ pub enum CoreEvent {
     Join {
         /// Who.
         peer: PeerKey,
+        /// From where.
+        group: AddressGroup,
         /// With what.
         join: Join,
         /// What it is to be told from now on; the session ends when this is dropped.
@@ -49,7 +51,7 @@ pub enum CoreEvent {
         /// What.
         offer: Offer,
         /// Whether it is to be received.
-        answer: oneshot::Sender<Result<Ticket, Declined>>,
+        answer: oneshot::Sender<Result<Place, Declined>>,
     },
     /// A gradient that was to be received did not come.
     TransferFailed(Ticket),
@@ -80,6 +82,15 @@ pub enum CoreEvent {
         /// On the held-out set.
         evaluation: Evaluation,
     },
+}
+
+/// A place for a contribution that is received.
+#[derive(Debug)]
+pub struct Place {
+    /// Which.
+    pub ticket: Ticket,
+    /// Resolves where its transfer is to end before it is through.
+    pub abandoned: oneshot::Receiver<()>,
 }
 
 /// Why what is offered is not received.

@@ -7,6 +7,7 @@ use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::ModelKind;
 use barnraise_swarm::robust::Aggregation;
+use barnraise_swarm::round::AddressGroup;
 
 use super::*;
 use crate::storage::Storage;
@@ -47,7 +48,14 @@ impl Run {
                 transfer: Transfer::of(&payload),
             };
             let (peer, accepted_at) = (vec![1, 2, 3], UnixTime(1_800_000_000));
-            let entry = JournalEntry { peer, offer, milliseconds: 500, accepted_at, payload };
+            let entry = JournalEntry {
+                peer,
+                group: AddressGroup::UNKNOWN,
+                offer,
+                milliseconds: 500,
+                accepted_at,
+                payload,
+            };
             self.journal.append(epoch, 0, &entry).await.unwrap();
             let commit = CommitRecord {
                 epoch,

@@ -20,7 +20,7 @@ fn entry(epoch: u64, id: u64, payload: Vec<u8>) -> JournalEntry {
         transfer,
     };
     let (milliseconds, accepted_at) = (1500, UnixTime(1_800_000_000));
-    JournalEntry { peer: vec![1, 2, 3], offer, milliseconds, accepted_at, payload }
+    JournalEntry { peer: vec![1, 2, 3], group: AddressGroup(9), offer, milliseconds, accepted_at, payload }
 }
 
 fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
@@ -158,7 +158,7 @@ fn an_entry_of_the_format_before_is_still_read() {
     let new = entry(3, 7, vec![9; 30]);
     let header = HeaderWithoutTime { peer: new.peer.clone(), offer: new.offer.clone() };
     let bytes = sealed::seal_parts(ENTRY_WITHOUT_TIME, &header, &[&new.payload]).unwrap();
-    let old = JournalEntry { milliseconds: 0, accepted_at: UnixTime(0), ..new };
+    let old = JournalEntry { group: AddressGroup::UNKNOWN, milliseconds: 0, accepted_at: UnixTime(0), ..new };
     assert_eq!(decode_entry(&bytes, 3).unwrap(), old);
 }
 

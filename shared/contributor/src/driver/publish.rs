@@ -79,7 +79,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 None => Activity::Connecting,
             }),
             Some(NetKind::State { .. }) => Some(Activity::FetchingModel { bytes, bytes_total }),
-            Some(NetKind::Offer { epoch }) => Some(Activity::Sending { epoch, bytes, bytes_total }),
+            Some(NetKind::Offer { epoch }) => Some(match self.checking.get() {
+                Some(n_left) => Activity::BeingChecked { epoch, n_left },
+                None => Activity::Sending { epoch, bytes, bytes_total },
+            }),
             Some(NetKind::Report | NetKind::Renew | NetKind::Leave | NetKind::Kept) | None => None,
         };
         if self.is_idle {

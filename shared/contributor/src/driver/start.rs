@@ -186,7 +186,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let epoch = prepared.offer.epoch;
         let progress = Rc::clone(&self.net_progress);
         progress.set((0, prepared.bytes.len() as u64));
-        let offer = network::offer(operation, link.gradient.take(), prepared, progress);
+        self.checking.set(None);
+        let checking = Rc::clone(&self.checking);
+        let offer = network::offer(operation, link.gradient.take(), prepared, progress, checking);
         self.run_net(NetKind::Offer { epoch }, cancel, offer);
         true
     }

@@ -28,7 +28,7 @@ use barnraise_protocol::state::{self, StateHeader};
 use barnraise_protocol::{Sha256Hash, TensorCodec, framing};
 use barnraise_swarm::random::SplitMix64;
 use barnraise_swarm::robust::Aggregation;
-use barnraise_swarm::round::{AveragingRound, RoundAction, RoundConfig, Ticket};
+use barnraise_swarm::round::{AddressGroup, AveragingRound, RoundAction, RoundConfig, Ticket};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::{mpsc, oneshot};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -149,10 +149,12 @@ impl Backbone {
             codec: gradient_codec,
             slow_codec: Some(SLOW_CODEC),
             contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
+            micro_batch_size: 1,
             samples_per_second_max: 10_000_000,
             collect_timeout: Duration::from_secs(5),
             in_flight_max: 4,
             contributors_max: 4,
+            is_open: false,
             aggregation: Aggregation::Mean,
             gradient_norm_max: 1e3,
         };
@@ -263,6 +265,7 @@ impl Backbone {
                 RoundAction::Announce(epoch) => {
                     self.broadcast(&contribute::BackboneToContributor::EpochStarted(epoch));
                 }
+                RoundAction::Abandon(_) | RoundAction::Evict(_) => {}
                 RoundAction::Step(mean) => {
                     let mut parameters = self.parameters.borrow_mut();
                     for (parameter, slope) in parameters.iter_mut().zip(&mean.gradient) {
@@ -324,7 +327,7 @@ impl Backbone {
         let join = framing::read(&mut reader, max).await.map_err(text)?;
         let contribute::ContributorToBackbone::Join(join) = join else { panic!("{join:?}") };
         assert_eq!(join.run_id, "test");
-        self.round.borrow_mut().on_join(peer.clone(), join.device).unwrap();
+        self.round.borrow_mut().on_join(peer.clone(), join.device, AddressGroup::UNKNOWN).unwrap();
         let (sender, mut outgoing) = mpsc::channel(64);
         self.sessions.borrow_mut().insert(peer.clone(), sender);
         let welcome = contribute::BackboneToContributor::Welcome(self.progress());
@@ -357,14 +360,15 @@ impl Backbone {
         let max = gradient::MESSAGE_BYTES_MAX;
         let text = |error: framing::FrameError| error.to_string();
         loop {
-            let gradient::ContributorToBackbone::Offer(offer, account) =
-                framing::read(&mut stream, max).await.map_err(text)?;
+            let offer_bytes_max = gradient::offer_bytes_max(&self.description.borrow());
+            let gradient::ContributorToBackbone::Offer(offer, account, list) =
+                framing::read(&mut stream, offer_bytes_max).await.map_err(text)?;
             while self.is_holding.get() {
                 self.n_held.set(self.n_held.get() + 1);
                 self.happened.notify_one();
                 self.released.notified().await;
             }
-            let answer = match self.gradient(&mut stream, &offer, account).await? {
+            let answer = match self.gradient(&mut stream, &offer, (account, list)).await? {
                 Ok(accepted) => gradient::BackboneToContributor::Accepted(self.receipt(accepted, &offer)),
                 Err(refusal) => gradient::BackboneToContributor::Refused(refusal),
             };
@@ -393,7 +397,7 @@ impl Backbone {
         &self,
         stream: &mut Stream,
         offer: &Offer,
-        account: Option<Account>,
+        (account, samples): (Option<Account>, Vec<u8>),
     ) -> Result<Result<Accepted, Refusal>, String> {
         let peer = PeerKey(vec![1]);
         self.offers.borrow_mut().push(offer.clone());
@@ -417,11 +421,8 @@ impl Backbone {
         };
         let values = offer.codec.decode(&bytes, offer.n_values as usize).unwrap();
         if let Some(account) = account {
-            let ask = gradient::BackboneToContributor::Account;
-            framing::write(stream, &ask, gradient::MESSAGE_BYTES_MAX).await.unwrap();
-            let list = account.transfer();
-            let mut partial = Partial::new(list, list.n_bytes).unwrap();
-            let samples = bulk::pull(stream, &mut partial, |_| ()).await.unwrap();
+            let checking = gradient::BackboneToContributor::Checking { n_left: 3 };
+            framing::write(stream, &checking, gradient::MESSAGE_BYTES_MAX).await.unwrap();
             let parameters = self.states.borrow().get(&account.parameters).unwrap().clone();
             let run = self.description.borrow().clone();
             let header =

@@ -4,10 +4,14 @@
 //! everybody is honest. [`Aggregation::CenteredClip`] bounds what a minority of lying peers can do to it. Both
 //! are pure: the same contributions in the same order give the same bits, now and when a journal is replayed.
 //!
+//! [`Aggregation::MeanOfAddresses`] is the mean for a run that anybody may join: no address moves it more than all
+//! others together. And where addresses are known they are who has a voice in CenteredClip, not keys, which cost nothing.
+//!
 //! Nothing here tells a liar from a peer with bad luck. It bounds what either can do, and says who was far off.
 //! A lie that hides within the honest noise and is the same in every round adds up (Baruch et al. 2019, "A Little
 //! Is Enough"): against that, batches would have to be recomputed.
 
+mod addresses;
 mod clip;
 mod far_off;
 mod median;
@@ -35,6 +39,11 @@ pub enum Aggregation {
     /// [`centered_clip`] over peers.
     CenteredClip {
         /// Gradients kept apart, each of the model's size in memory. Peers beyond share one with others.
+        places: u32,
+    },
+    /// The mean, weighted by samples, in which no address has more weight than all others together.
+    MeanOfAddresses {
+        /// Sums kept apart, each of the model's size in memory. Addresses beyond share one with others.
         places: u32,
     },
 }

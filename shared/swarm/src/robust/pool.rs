@@ -6,12 +6,14 @@
 //! the bucketing of Karimireddy, He and Jaggi 2022 ("Byzantine-Robust Learning on Heterogeneous Datasets via
 //! Bucketing"), and a lie in a shared place costs that place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::addresses::Addresses;
 use super::clip::{Clipped, Member, centered_clip};
 use super::median::lower_median;
 use super::{Aggregate, Aggregation, PeerOutcome};
 use crate::PeerKey;
+use crate::round::AddressGroup;
 
 /// What was contributed to an epoch so far.
 #[derive(Debug)]
@@ -27,14 +29,23 @@ enum Kept {
     /// Sum over samples, `[n_parameters]`.
     Sum(Vec<f32>),
     Apart(Places),
+    ByAddress(Addresses),
 }
 
 #[derive(Debug)]
 struct Places {
     n_max: usize,
     places: Vec<Place>,
-    place_of: BTreeMap<PeerKey, usize>,
-    in_order: Vec<PeerKey>,
+    place_of: BTreeMap<Voice, usize>,
+    in_order: Vec<(PeerKey, usize)>,
+    known: BTreeSet<PeerKey>,
+}
+
+/// Who has a place: an address, where that is known.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Voice {
+    Address(AddressGroup),
+    Peer(PeerKey),
 }
 
 #[derive(Debug)]
@@ -52,6 +63,7 @@ impl Contributions {
         let kept = match aggregation {
             Aggregation::Mean => Kept::Sum(vec![0.0; n_parameters]),
             Aggregation::CenteredClip { places } => Kept::Apart(Places::new(places)),
+            Aggregation::MeanOfAddresses { places } => Kept::ByAddress(Addresses::new(places)),
         };
         Self { n_parameters, n_samples: 0, loss_sum: 0.0, kept }
     }
@@ -62,7 +74,16 @@ impl Contributions {
     }
 
     /// One more, of `n_parameters` finite values.
-    pub(crate) fn add(&mut self, peer: &PeerKey, n_samples: u32, loss: f32, values: &[f32]) {
+    ///
+    /// [`AddressGroup::UNKNOWN`] where it does not matter where it comes from.
+    pub(crate) fn add(
+        &mut self,
+        peer: &PeerKey,
+        group: AddressGroup,
+        n_samples: u32,
+        loss: f32,
+        values: &[f32],
+    ) {
         self.n_samples += u64::from(n_samples);
         self.loss_sum += f64::from(loss) * f64::from(n_samples);
         match &mut self.kept {
@@ -70,7 +91,8 @@ impl Contributions {
                 let weight = n_samples as f32;
                 sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * value);
             }
-            Kept::Apart(places) => places.add(peer, n_samples, loss, values),
+            Kept::Apart(places) => places.add(peer, group, n_samples, loss, values),
+            Kept::ByAddress(addresses) => addresses.add(group, n_samples, loss, values),
         }
     }
 
@@ -85,6 +107,7 @@ impl Contributions {
             Kept::Sum(sum) => mean(sum.iter().map(|sum| sum / n).collect()),
             Kept::Apart(places) if places.places.is_empty() => mean(vec![f32::NAN; self.n_parameters]),
             Kept::Apart(places) => places.aggregate(),
+            Kept::ByAddress(addresses) => addresses.aggregate(self.n_parameters),
         }
     }
 
@@ -95,6 +118,7 @@ impl Contributions {
         match &mut self.kept {
             Kept::Sum(sum) => sum.fill(0.0),
             Kept::Apart(places) => *places = Places { n_max: places.n_max, ..Places::new(1) },
+            Kept::ByAddress(addresses) => addresses.clear(),
         }
     }
 }
@@ -102,14 +126,23 @@ impl Contributions {
 impl Places {
     fn new(n_max: u32) -> Self {
         let n_max = n_max.max(1) as usize;
-        Self { n_max, places: Vec::new(), place_of: BTreeMap::new(), in_order: Vec::new() }
+        let known = BTreeSet::new();
+        Self { n_max, places: Vec::new(), place_of: BTreeMap::new(), in_order: Vec::new(), known }
     }
 
-    fn add(&mut self, peer: &PeerKey, n_samples: u32, loss: f32, values: &[f32]) {
-        let at = match self.place_of.get(peer) {
+    fn add(&mut self, peer: &PeerKey, group: AddressGroup, n_samples: u32, loss: f32, values: &[f32]) {
+        let voice =
+            if group == AddressGroup::UNKNOWN { Voice::Peer(peer.clone()) } else { Voice::Address(group) };
+        let at = match self.place_of.get(&voice) {
             Some(&at) => at,
-            None => self.seat(peer, values),
+            None => self.seat(voice, values),
         };
+        if self.known.insert(peer.clone()) {
+            self.in_order.push((peer.clone(), at));
+            if let Some(place) = self.places.get_mut(at) {
+                place.n_peers += 1;
+            }
+        }
         let Some(place) = self.places.get_mut(at) else { return };
         place.n_samples += u64::from(n_samples);
         place.loss_sum += f64::from(loss) * f64::from(n_samples);
@@ -121,8 +154,8 @@ impl Places {
         }
     }
 
-    /// A place for a peer that has none yet.
-    fn seat(&mut self, peer: &PeerKey, values: &[f32]) -> usize {
+    /// A place for a voice that has none yet.
+    fn seat(&mut self, voice: Voice, values: &[f32]) -> usize {
         let at = if self.places.len() < self.n_max {
             self.places.push(Place { mean: values.to_vec(), n_samples: 0, loss_sum: 0.0, n_peers: 0 });
             self.places.len() - 1
@@ -130,9 +163,7 @@ impl Places {
             let fewest = (0..self.places.len()).min_by_key(|&at| self.places[at].n_samples);
             fewest.unwrap_or_default()
         };
-        self.places[at].n_peers += 1;
-        self.place_of.insert(peer.clone(), at);
-        self.in_order.push(peer.clone());
+        self.place_of.insert(voice, at);
         at
     }
 
@@ -141,8 +172,8 @@ impl Places {
         let members =
             members.map(|Place { mean, n_samples, .. }| Member { values: mean, n_samples: *n_samples });
         let Clipped { values, outcomes } = centered_clip(&members.collect::<Vec<_>>());
-        let of_peer = |peer: &PeerKey| {
-            let at = *self.place_of.get(peer)?;
+        let of_peer = |(peer, at): &(PeerKey, usize)| {
+            let at = *at;
             let is_shared = self.places.get(at)?.n_peers > 1;
             Some(PeerOutcome { peer: peer.clone(), outcome: *outcomes.get(at)?, is_shared })
         };

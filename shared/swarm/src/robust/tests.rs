@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::random::SplitMix64;
+use crate::round::AddressGroup;
 
 /// Uniform in -1..1.
 fn noise(random: &mut SplitMix64) -> f32 {
@@ -120,16 +121,16 @@ fn most_members_that_agree_to_the_bit_are_believed() {
 #[test]
 fn a_peer_has_one_voice_however_often_it_speaks() {
     let mut contributions = Contributions::new(Aggregation::CenteredClip { places: 8 }, 2);
-    contributions.add(&peer(1), 10, 1.0, &[1.0, f32::MAX]);
-    contributions.add(&peer(2), 10, 1.0, &[1.0, 1.0]);
-    contributions.add(&peer(1), 30, 5.0, &[5.0, f32::MAX]);
+    contributions.add(&peer(1), AddressGroup::UNKNOWN, 10, 1.0, &[1.0, f32::MAX]);
+    contributions.add(&peer(2), AddressGroup::UNKNOWN, 10, 1.0, &[1.0, 1.0]);
+    contributions.add(&peer(1), AddressGroup::UNKNOWN, 30, 5.0, &[5.0, f32::MAX]);
     assert_eq!(contributions.n_samples(), 50);
     let two = contributions.aggregate();
     assert_eq!(two.gradient[0], (4.0 * 40.0 + 1.0 * 10.0) / 50.0);
     assert!(two.gradient[1].is_finite());
-    contributions.add(&peer(3), 40, 2.0, &[1.0, 1.0]);
+    contributions.add(&peer(3), AddressGroup::UNKNOWN, 40, 2.0, &[1.0, 1.0]);
     for _ in 0..20 {
-        contributions.add(&peer(4), 1000, 1e38, &[-9.0, -9.0]);
+        contributions.add(&peer(4), AddressGroup::UNKNOWN, 1000, 1e38, &[-9.0, -9.0]);
     }
     let four = contributions.aggregate();
     // Losses are 1, 2, 4 and a lie.
@@ -145,7 +146,7 @@ fn peers_beyond_the_places_share_one_and_are_not_named() {
     let mut contributions = Contributions::new(Aggregation::CenteredClip { places: 3 }, 1);
     let mut far_off = FarOff::default();
     for (name, n_samples) in [(1, 30), (2, 10), (3, 20), (4, 10), (5, 1)] {
-        contributions.add(&peer(name), n_samples, 1.0, &[name as f32]);
+        contributions.add(&peer(name), AddressGroup::UNKNOWN, n_samples, 1.0, &[name as f32]);
     }
     let aggregate = contributions.aggregate();
     // The fourth sits with the second, then there are three places of 30, 20 and 20.
@@ -193,7 +194,7 @@ proptest! {
         for _ in 0..2 {
             let mut contributions = Contributions::new(Aggregation::CenteredClip { places }, 4);
             for (name, (values, n_samples)) in values.iter().enumerate() {
-                contributions.add(&peer(name), *n_samples, 1.0, values);
+                contributions.add(&peer(name), AddressGroup::UNKNOWN, *n_samples, 1.0, values);
             }
             aggregates.push(contributions.aggregate());
         }

@@ -2,7 +2,7 @@
 
 use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
 
-use super::{AveragingRound, Phase, RoundAction, Ticket};
+use super::{AddressGroup, AveragingRound, Phase, RoundAction, Ticket};
 use crate::{Moment, PeerKey, robust};
 
 /// What is remembered of a peer across its sessions.
@@ -11,13 +11,11 @@ pub(super) struct Standing {
     /// Samples that it may still claim: a token bucket, filled at the fastest believable speed.
     allowance: f64,
     at: Moment,
-    /// It reported and did not deliver: until it delivers, its reports do not make gradients due.
-    pub(super) stalled: bool,
 }
 
 impl Standing {
     pub(super) fn new(now: Moment, samples_max: u32) -> Self {
-        Self { allowance: f64::from(samples_max), at: now, stalled: false }
+        Self { allowance: f64::from(samples_max), at: now }
     }
 
     fn refill(&mut self, now: Moment, per_second: u32, samples_max: u32) {
@@ -30,9 +28,27 @@ impl Standing {
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) peer: PeerKey,
+    pub(super) group: AddressGroup,
     pub(super) offer: Offer,
-    /// `None` while the bytes are still being received, then the values and their sequence number.
-    received: Option<(Vec<f32>, u32)>,
+    pub(super) since: Moment,
+    /// Until when its bytes have to be here.
+    pub(super) deadline: Moment,
+    pub(super) stage: Stage,
+}
+
+/// How far a contribution is.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Its bytes are on their way.
+    Receiving,
+    /// The values and their sequence number are being stored.
+    Storing(Vec<f32>, u32),
+}
+
+impl InFlight {
+    pub(super) fn is_receiving(&self) -> bool {
+        matches!(self.stage, Stage::Receiving)
+    }
 }
 
 impl AveragingRound {
@@ -40,14 +56,23 @@ impl AveragingRound {
     pub fn on_offer(&mut self, now: Moment, peer: &PeerKey, offer: &Offer) -> Result<Ticket, Refusal> {
         self.check_offer(peer, offer)?;
         self.check_rate(now, peer, offer.n_samples)?;
+        let group = self.group_of(peer);
+        if let Err(refusal) = self.make_way(now, peer, group) {
+            self.give_allowance(peer, offer);
+            if let Some(contributor) = self.contributors.get_mut(peer) {
+                contributor.was_put_off = true;
+            }
+            return Err(refusal);
+        }
         if let Some(contributor) = self.contributors.get_mut(peer) {
             contributor.outstanding = contributor.outstanding.saturating_sub(offer.n_samples);
             contributor.is_silent = false;
         }
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        let flight = InFlight { peer: peer.clone(), offer: offer.clone(), received: None };
-        self.in_flight.insert(ticket, flight);
+        let deadline = now + self.transfer_time(offer);
+        let (peer, offer, stage) = (peer.clone(), offer.clone(), Stage::Receiving);
+        self.in_flight.insert(ticket, InFlight { peer, group, offer, since: now, deadline, stage });
         self.advance(now);
         Ok(ticket)
     }
@@ -76,21 +101,23 @@ impl AveragingRound {
         }
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        flight.received = Some((values, sequence));
-        self.actions.push_back(RoundAction::Persist { ticket, epoch, sequence });
+        flight.stage = Stage::Storing(values, sequence);
+        let group = flight.group;
+        self.actions.push_back(RoundAction::Persist { ticket, epoch, sequence, group });
+        self.advance(now);
     }
 
     /// The contribution is stored: from here on it counts.
     pub fn on_persisted(&mut self, now: Moment, ticket: Ticket) {
         let Some(flight) = self.in_flight.remove(&ticket) else { return };
-        let Some((values, sequence)) = flight.received else { return };
-        let InFlight { peer, offer, .. } = flight;
+        let InFlight { peer, group, offer, stage, .. } = flight;
+        let Stage::Storing(values, sequence) = stage else { return };
         let accepted = Accepted {
             contribution_id: offer.contribution_id,
             epoch: self.epoch,
             n_samples: offer.n_samples,
         };
-        self.count(peer, &offer, &values, sequence);
+        self.count(peer, group, &offer, &values, sequence);
         self.actions.push_back(RoundAction::Acknowledge(ticket, accepted));
         self.advance(now);
     }
@@ -109,6 +136,7 @@ impl AveragingRound {
     pub fn restore(
         &mut self,
         peer: PeerKey,
+        group: AddressGroup,
         offer: &Offer,
         values: &[f32],
         sequence: u32,
@@ -123,7 +151,7 @@ impl AveragingRound {
             return Err(Refusal::Length { want, got: values.len() as u64 });
         }
         self.next_sequence = sequence.saturating_add(1);
-        self.count(peer, offer, values, sequence);
+        self.count(peer, group, offer, values, sequence);
         Ok(())
     }
 
@@ -133,33 +161,32 @@ impl AveragingRound {
         self.counted_before.insert((peer, contribution_id));
     }
 
-    fn count(&mut self, peer: PeerKey, offer: &Offer, values: &[f32], sequence: u32) {
+    fn count(&mut self, peer: PeerKey, group: AddressGroup, offer: &Offer, values: &[f32], sequence: u32) {
         let age = self.epoch.saturating_sub(offer.epoch);
         let n_samples = u64::from(offer.n_samples).div_ceil(age.saturating_add(1)) as u32;
-        self.contributions.add(&peer, n_samples, offer.loss, values);
+        self.contributions.add(&peer, group, n_samples, offer.loss, values);
+        self.tallies.count(&peer, group, n_samples, self.config.micro_batch_size);
         *self.counted_samples.entry(peer.clone()).or_default() += u64::from(n_samples);
         self.sequences.push(sequence);
         self.taken_in_pause += usize::from(self.is_paused);
-        if let Some(standing) = self.standings.get_mut(&peer) {
-            standing.stalled = false;
+        if let Some(contributor) = self.contributors.get_mut(&peer) {
+            contributor.delivered = contributor.delivered.saturating_add(n_samples);
+            contributor.n_asked_in_vain = 0;
+            contributor.counted_in = Some(self.epoch);
         }
         self.counted.insert((peer, offer.contribution_id));
     }
 
-    /// Transfers that are still under way at the deadline cost their own share only.
-    pub(super) fn drop_slow_transfers(&mut self) {
-        let slow = self.in_flight.iter().filter(|(_, flight)| flight.received.is_none());
-        let slow: Vec<_> = slow.map(|(&ticket, _)| ticket).collect();
-        for ticket in slow {
-            self.give_back(ticket);
+    /// The samples of a contribution that did not arrive may be claimed again.
+    pub(super) fn give_back(&mut self, ticket: Ticket) {
+        if let Some(flight) = self.in_flight.remove(&ticket) {
+            self.give_allowance(&flight.peer, &flight.offer);
         }
     }
 
-    /// The samples of a contribution that did not arrive may be claimed again.
-    pub(super) fn give_back(&mut self, ticket: Ticket) {
-        let Some(flight) = self.in_flight.remove(&ticket) else { return };
-        if let Some(standing) = self.standings.get_mut(&flight.peer) {
-            standing.allowance += f64::from(flight.offer.n_samples);
+    fn give_allowance(&mut self, peer: &PeerKey, offer: &Offer) {
+        if let Some(standing) = self.standings.get_mut(peer) {
+            standing.allowance += f64::from(offer.n_samples);
         }
     }
 
@@ -177,9 +204,10 @@ impl AveragingRound {
             return Err(Refusal::Epoch { want, got: offer.epoch });
         }
         self.check_shape(offer)?;
+        self.check_tally(peer, offer)?;
         // One at a time from each peer: nobody takes all the places.
         let receiving = self.in_flight.values().any(|flight| &flight.peer == peer);
-        if receiving || self.in_flight.len() >= self.config.in_flight_max || self.has_enough_of_a_pause() {
+        if receiving || self.has_enough_of_a_pause() {
             return Err(Refusal::Busy);
         }
         Ok(())
@@ -211,6 +239,11 @@ impl AveragingRound {
     fn check_rate(&mut self, now: Moment, peer: &PeerKey, got: u32) -> Result<(), Refusal> {
         let per_second = self.config.samples_per_second_max;
         let samples_max = self.config.contribution_samples_max;
+        let group = self.group_of(peer);
+        if self.config.is_open && !self.seats.has_others(group) {
+            // There is nobody whose step it would take.
+            return Ok(());
+        }
         let standing = self.standing(now, peer);
         standing.refill(now, per_second, samples_max);
         if f64::from(got) > standing.allowance {

@@ -7,12 +7,17 @@
 //! optimizer step. A contribution counts only after it was persisted, so that what a peer was told is
 //! accepted survives a crash. A round with fewer samples than the target goes on; nothing is dropped.
 //! Where peers are not trusted, [`crate::robust`] takes the place of the mean.
+//!
+//! In a run that anybody may join, keys cost nothing and addresses do. So what is shared there, seats, places for
+//! transfers, the time for which others wait, the weight in a step, is shared by [`AddressGroup`] and not by key.
 
 mod contribution;
 mod operation;
 mod quorum;
+mod shares;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -26,6 +31,8 @@ use crate::{Moment, PeerKey};
 use contribution::{InFlight, Standing};
 pub use operation::{ContributorState, RoundLimits};
 use quorum::Patience;
+pub use shares::{AddressGroup, CONTRIBUTIONS_MAX, TRANSFER_BYTES_PER_SECOND_MIN};
+use waiting::Waiting;
 
 /// Most peers whose standing is remembered after they left.
 const STANDINGS_MAX: usize = 10_000;
@@ -41,6 +48,9 @@ pub struct RoundConfig {
     pub codec: TensorCodec,
     /// How they may travel over slow links, too.
     pub slow_codec: Option<TensorCodec>,
+    /// Samples of one pass. Of contributions with fewer, a peer has one or two in an epoch: what is left when
+    /// gradients are due.
+    pub micro_batch_size: u32,
     /// Most samples that one contribution may claim.
     pub contribution_samples_max: u32,
     /// Fastest speed that is believed of one peer.
@@ -51,6 +61,8 @@ pub struct RoundConfig {
     pub in_flight_max: usize,
     /// Most contributors at once.
     pub contributors_max: usize,
+    /// Whether anybody may take part: then what is shared is shared by address, and else by key.
+    pub is_open: bool,
     /// How contributions become one gradient.
     pub aggregation: Aggregation,
     /// Largest Euclidean length of a gradient that counts. No honest gradient of a run that goes well comes near
@@ -70,6 +82,8 @@ pub enum RoundAction {
         epoch: u64,
         /// Its place in the order in which the epoch's contributions are added up.
         sequence: u32,
+        /// Where it comes from, to be stored with it: [`AveragingRound::restore`] wants it again.
+        group: AddressGroup,
     },
     /// Tell its sender that it counts.
     Acknowledge(Ticket, Accepted),
@@ -79,6 +93,10 @@ pub enum RoundAction {
     RequestGradients(u64),
     /// Tell all contributors to compute on this epoch: it is new, or its round goes on.
     Announce(u64),
+    /// Its transfer takes too long, or gives way to another: end it. It does not count.
+    Abandon(Ticket),
+    /// A contributor's seat is given to another: its session ends, and it is told why.
+    Evict(PeerKey),
     /// Make one optimizer step, then call [`AveragingRound::on_stepped`].
     Step(MeanOfRound),
 }
@@ -129,11 +147,21 @@ pub enum SessionError {
 #[derive(Debug)]
 struct Contributor {
     device: DeviceKind,
+    group: AddressGroup,
     /// Reported for the current epoch and not yet offered.
     outstanding: u32,
     samples_per_second: f32,
     /// An epoch waited for it in vain: until it says something, none does.
     is_silent: bool,
+    /// Of its samples when gradients became due, and what came of them since.
+    claimed: u32,
+    delivered: u32,
+    /// There was no place for what it offered, which is not its fault.
+    was_put_off: bool,
+    /// How often gradients were due, and none of it counted since.
+    n_asked_in_vain: u32,
+    /// The newest epoch for which something of it counted.
+    counted_in: Option<u64>,
 }
 
 /// What peers that aggregate with this one have for the same step.
@@ -159,6 +187,7 @@ pub struct AveragingRound {
     epoch: u64,
     phase: Phase,
     contributors: BTreeMap<PeerKey, Contributor>,
+    seats: shares::Seats,
     standings: BTreeMap<PeerKey, Standing>,
     in_flight: BTreeMap<Ticket, InFlight>,
     next_ticket: u64,
@@ -170,6 +199,9 @@ pub struct AveragingRound {
     elsewhere: Elsewhere,
     /// Of each peer.
     counted_samples: BTreeMap<PeerKey, u64>,
+    /// Contributions of the epoch by who sent them.
+    tallies: shares::Tallies,
+    waiting: Waiting,
     patience: Patience,
     next_sequence: u32,
     sequences: Vec<u32>,
@@ -189,6 +221,7 @@ impl AveragingRound {
             epoch,
             phase: Phase::Accumulating,
             contributors: BTreeMap::new(),
+            seats: shares::Seats::default(),
             standings: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             next_ticket: 0,
@@ -197,6 +230,8 @@ impl AveragingRound {
             contributions,
             elsewhere: Elsewhere::default(),
             counted_samples: BTreeMap::new(),
+            tallies: shares::Tallies::default(),
+            waiting: Waiting::default(),
             patience: Patience::Unneeded,
             next_sequence: 0,
             sequences: Vec::new(),
@@ -256,20 +291,39 @@ impl AveragingRound {
     }
 
     /// A peer opened a session. A second session of the same peer takes the place of the first.
-    pub fn on_join(&mut self, peer: PeerKey, device: DeviceKind) -> Result<(), SessionError> {
+    ///
+    /// Where all seats are taken, one of the address that has the most may go to a peer of one that has fewer.
+    pub fn on_join(
+        &mut self,
+        peer: PeerKey,
+        device: DeviceKind,
+        group: AddressGroup,
+    ) -> Result<(), SessionError> {
+        // Where contributors are known it does not matter where they come from.
+        let group = if self.config.is_open { group } else { AddressGroup::UNKNOWN };
         let n = self.contributors.len();
         if n >= self.config.contributors_max && !self.contributors.contains_key(&peer) {
-            return Err(SessionError::Full(n));
+            let gone = self.seat_for(group).ok_or(SessionError::Full(n))?;
+            self.unseat(&gone);
+            self.actions.push_back(RoundAction::Evict(gone));
         }
-        let fresh = Contributor { device, outstanding: 0, samples_per_second: 0.0, is_silent: false };
-        self.contributors.insert(peer, fresh);
+        self.unseat(&peer);
+        self.seats.take(group);
+        self.contributors.insert(peer, Contributor::new(device, group));
         Ok(())
     }
 
     /// A session ended. What the peer had delivered still counts; what it only reported does not.
     pub fn on_leave(&mut self, now: Moment, peer: &PeerKey) {
-        self.contributors.remove(peer);
+        self.unseat(peer);
         self.advance(now);
+    }
+
+    fn unseat(&mut self, peer: &PeerKey) {
+        self.note_leaving(peer);
+        if let Some(gone) = self.contributors.remove(peer) {
+            self.seats.give_back(gone.group);
+        }
     }
 
     /// A contributor says how many samples it has accumulated. A report of another epoch is ignored: it
@@ -277,7 +331,6 @@ impl AveragingRound {
     pub fn on_report(&mut self, now: Moment, peer: &PeerKey, report: &Report) -> Result<(), SessionError> {
         let max = self.config.contribution_samples_max;
         let speed_max = self.config.samples_per_second_max as f32;
-        let stalled = self.standings.get(peer).is_some_and(|standing| standing.stalled);
         let contributor = self.contributors.get_mut(peer).ok_or(SessionError::NotJoined)?;
         if report.n_samples > max {
             return Err(SessionError::TooManySamples { max, got: report.n_samples });
@@ -287,7 +340,7 @@ impl AveragingRound {
         contributor.is_silent &= report.n_samples == 0;
         let collecting = matches!(self.phase, Phase::Collecting { .. });
         let finished = collecting && contributor.outstanding == 0;
-        if report.epoch == self.epoch && !stalled && !finished {
+        if report.epoch == self.epoch && !finished {
             contributor.outstanding = report.n_samples;
             self.advance(now);
         }
@@ -343,15 +396,19 @@ impl AveragingRound {
 
     /// There will be no step yet with what was collected: contributors go on with the same epoch.
     pub fn reopen(&mut self, now: Moment) {
+        self.settle_claims(now);
         self.phase = Phase::Accumulating;
         self.announce();
         self.advance(now);
     }
 
     fn begin(&mut self, now: Moment, epoch: u64) {
+        self.settle_claims(now);
+        self.waiting.begin(now);
         self.epoch = epoch;
         self.phase = Phase::Accumulating;
         self.contributions.clear();
+        self.tallies.clear();
         // Until they say what they have for this one.
         self.elsewhere = Elsewhere::default();
         self.counted_samples.clear();
@@ -366,47 +423,45 @@ impl AveragingRound {
         self.advance(now);
     }
 
-    /// Ends the wait for whoever reported and did not deliver, or said nothing at all, once [`Self::next_deadline`] has passed.
+    /// Ends the wait for peers that reported and do not deliver, or said nothing at all, and for transfers that take
+    /// too long, once [`Self::next_deadline`] has passed.
     pub fn on_timeout(&mut self, now: Moment) {
+        self.abandon_overdue(now);
         if self.is_paused {
             return;
         }
-        let Phase::Collecting { deadline } = self.phase else {
-            if self.loses_patience(now) {
+        match self.phase {
+            Phase::Accumulating => {
+                if self.loses_patience(now) {
+                    self.advance(now);
+                }
+            }
+            Phase::Collecting { deadline } => {
+                self.give_up_waiting(now, now >= deadline);
+                if now >= deadline {
+                    // What is still being stored keeps the round open: look again later.
+                    self.phase = Phase::Collecting { deadline: now + self.config.collect_timeout };
+                }
                 self.advance(now);
             }
-            return;
-        };
-        if now < deadline {
-            return;
+            Phase::Stepping => {}
         }
-        let busy: BTreeSet<_> = self.in_flight.values().map(|flight| flight.peer.clone()).collect();
-        let mut stalled = Vec::new();
-        for (peer, contributor) in &mut self.contributors {
-            if std::mem::take(&mut contributor.outstanding) > 0 && !busy.contains(peer) {
-                stalled.push(peer.clone());
-            }
-        }
-        for peer in stalled {
-            self.standing(now, &peer).stalled = true;
-        }
-        // What is still being stored keeps the round open: look again later.
-        self.phase = Phase::Collecting { deadline: now + self.config.collect_timeout };
-        self.drop_slow_transfers();
-        self.advance(now);
     }
 
     /// When [`Self::on_timeout`] is due.
     pub fn next_deadline(&self) -> Option<Moment> {
-        match self.phase {
+        let of_phase = match self.phase {
             _ if self.is_paused => None,
-            Phase::Collecting { deadline } => Some(deadline),
+            Phase::Collecting { deadline } => {
+                Some(self.waits_until().map_or(deadline, |at| at.min(deadline)))
+            }
             Phase::Accumulating => match self.patience {
                 Patience::Until(deadline) => Some(deadline),
                 Patience::Unneeded | Patience::Over => None,
             },
             Phase::Stepping => None,
-        }
+        };
+        self.transfers_until().into_iter().chain(of_phase).min()
     }
 
     /// Whether there is something to do.
@@ -434,12 +489,15 @@ impl AveragingRound {
         }
         if self.phase == Phase::Accumulating && (self.is_enough(now) || self.elsewhere.is_closing) {
             self.phase = Phase::Collecting { deadline: now + self.config.collect_timeout };
+            self.note_claims(now);
             self.actions.push_back(RoundAction::RequestGradients(self.epoch));
         }
         let Phase::Collecting { .. } = self.phase else { return };
+        self.note_last(now);
         if self.n_outstanding() > 0 || !self.in_flight.is_empty() {
             return;
         }
+        self.settle_claims(now);
         // All that is left of the claims is counted.
         if self.is_enough(now) || self.elsewhere.is_closing {
             self.phase = Phase::Stepping;
@@ -447,6 +505,9 @@ impl AveragingRound {
         } else {
             // Somebody left or stalled with samples that were counted on: the others make up for them.
             self.phase = Phase::Accumulating;
+            if !matches!(self.config.aggregation, Aggregation::CenteredClip { .. }) {
+                self.patience = Patience::Unneeded;
+            }
             self.announce();
         }
     }

@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
     use crate::robust::Aggregation;
-    use crate::round::{RoundConfig, SessionError};
+    use crate::round::{AddressGroup, RoundConfig, SessionError};
 
     const S: Duration = Duration::from_secs(1);
 
@@ -138,16 +138,18 @@ mod tests {
             n_parameters: 1,
             codec: TensorCodec::F32,
             slow_codec: None,
+            micro_batch_size: 1,
             contribution_samples_max: 100,
             samples_per_second_max: 1000,
             collect_timeout: S,
             in_flight_max: 8,
             contributors_max: 2,
+            is_open: false,
             aggregation: Aggregation::Mean,
             gradient_norm_max: 1e3,
         };
         let mut round = AveragingRound::new(config, 0);
-        round.on_join(peer(1), DeviceKind::NativeCpu).unwrap();
+        round.on_join(peer(1), DeviceKind::NativeCpu, AddressGroup::UNKNOWN).unwrap();
         round
     }
 
@@ -242,7 +244,10 @@ mod tests {
     fn limits_hold_from_then_on() {
         let mut round = round();
         round.limit_by(RoundLimits { contributors_max: 1, gradient_norm_max: 0.5, ..round.limits() });
-        assert_eq!(round.on_join(peer(2), DeviceKind::NativeCpu), Err(SessionError::Full(1)));
+        assert_eq!(
+            round.on_join(peer(2), DeviceKind::NativeCpu, AddressGroup::UNKNOWN),
+            Err(SessionError::Full(1))
+        );
         assert_eq!(round.contributors().count(), 1);
         let got = contribute(&mut round, 1, 0, 10, 1.0);
         assert!(matches!(got[..], [RoundAction::Refuse(_, Refusal::Norm { .. })]), "{got:?}");

@@ -31,11 +31,17 @@ impl AveragingRound {
         if self.n_samples() < target {
             return false;
         }
-        if self.config.aggregation == Aggregation::Mean || self.n_believed() >= target {
-            return true;
+        match self.config.aggregation {
+            Aggregation::Mean | Aggregation::MeanOfAddresses { .. } => {
+                if self.patience == Patience::Over || self.n_expected() >= target {
+                    return true;
+                }
+            }
+            Aggregation::CenteredClip { .. } if self.n_believed() >= target => return true,
+            Aggregation::CenteredClip { .. } => {}
         }
         if self.patience == Patience::Unneeded {
-            self.patience = Patience::Until(now + self.config.collect_timeout);
+            self.patience = Patience::Until(now + self.patience_with_claims());
         }
         false
     }
@@ -43,7 +49,7 @@ impl AveragingRound {
     /// Samples of the coming step that count toward the target: all, or those that are believed.
     pub fn n_samples_believed(&self) -> u64 {
         match self.config.aggregation {
-            Aggregation::Mean => self.n_samples(),
+            Aggregation::Mean | Aggregation::MeanOfAddresses { .. } => self.n_samples(),
             Aggregation::CenteredClip { .. } => self.n_believed(),
         }
     }
@@ -87,8 +93,7 @@ impl AveragingRound {
 
     /// Whether a peer that has said nothing in this epoch is expected to.
     fn is_awaited(&self, peer: &PeerKey) -> bool {
-        let is_stalled = self.standings.get(peer).is_some_and(|standing| standing.stalled);
         let is_silent = self.contributors.get(peer).is_none_or(|contributor| contributor.is_silent);
-        self.patience != Patience::Over && !is_stalled && !is_silent
+        self.patience != Patience::Over && !is_silent
     }
 }

@@ -1,5 +1,7 @@
 //! The round against honest, slow, vanishing and lying contributors.
 
+mod open;
+
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::gradient::Offer;
 use proptest::prelude::*;
@@ -17,11 +19,13 @@ fn config() -> RoundConfig {
         n_parameters: N,
         codec: TensorCodec::F32,
         slow_codec: None,
+        micro_batch_size: 1,
         contribution_samples_max: 100,
         samples_per_second_max: 1000,
         collect_timeout: S,
         in_flight_max: 8,
         contributors_max: 16,
+        is_open: false,
         aggregation: Aggregation::Mean,
         gradient_norm_max: 1e3,
     }
@@ -44,7 +48,7 @@ fn report(epoch: u64, n_samples: u32) -> Report {
 fn joined(names: &[u8]) -> AveragingRound {
     let mut round = AveragingRound::new(config(), 0);
     for &name in names {
-        round.on_join(peer(name), DeviceKind::BrowserCpu).unwrap();
+        round.on_join(peer(name), DeviceKind::BrowserCpu, AddressGroup::UNKNOWN).unwrap();
     }
     round
 }
@@ -116,8 +120,8 @@ fn what_is_not_in_parameters_from_elsewhere_counts_by_its_age() {
     actions(&mut round);
     round.on_gradient(S, in_flight, vec![1.0; N]);
     assert_eq!(actions(&mut round), [RoundAction::Refuse(in_flight, Refusal::Busy)]);
-    round.restore(peer(1), &late, &[3.0; N], 0).unwrap();
-    let again = round.restore(peer(1), &late, &[3.0; N], 1);
+    round.restore(peer(1), AddressGroup::UNKNOWN, &late, &[3.0; N], 0).unwrap();
+    let again = round.restore(peer(1), AddressGroup::UNKNOWN, &late, &[3.0; N], 1);
     assert_eq!(again, Err(Refusal::Duplicate { contribution_id: 7 }));
     assert_eq!(round.n_samples(), 10);
     contribute(&mut round, S, 2, &offer(2, 4, 90), [1.0; N]);
@@ -144,7 +148,7 @@ fn nothing_is_acknowledged_before_it_is_stored() {
 #[test]
 fn over_slow_links_gradients_may_travel_otherwise() {
     let mut round = AveragingRound::new(RoundConfig { slow_codec: Some(TensorCodec::F16), ..config() }, 0);
-    round.on_join(peer(1), DeviceKind::BrowserCpu).unwrap();
+    round.on_join(peer(1), DeviceKind::BrowserCpu, AddressGroup::UNKNOWN).unwrap();
     let slow = Offer { codec: TensorCodec::F16, transfer: Transfer::of(&[0; 6]), ..offer(1, 0, 10) };
     contribute(&mut round, S, 1, &slow, [1.0; N]);
     contribute(&mut round, S, 1, &offer(2, 0, 10), [2.0; N]);
@@ -219,7 +223,7 @@ fn nobody_claims_more_than_a_device_could_compute() {
     assert_eq!(round.on_offer(soon, &peer(1), &offer(2, 0, 50)), Err(Refusal::Rate { max: 10, got: 50 }));
     // Leaving and coming back changes nothing.
     round.on_leave(soon, &peer(1));
-    round.on_join(peer(1), DeviceKind::BrowserCpu).unwrap();
+    round.on_join(peer(1), DeviceKind::BrowserCpu, AddressGroup::UNKNOWN).unwrap();
     assert_eq!(round.on_offer(soon, &peer(1), &offer(2, 0, 50)), Err(Refusal::Rate { max: 10, got: 50 }));
     contribute(&mut round, S + S, 1, &offer(2, 0, 50), [0.0; N]);
 }
@@ -234,16 +238,18 @@ fn who_reports_and_does_not_deliver_costs_one_deadline() {
     let deadline = round.next_deadline().unwrap();
     round.on_timeout(deadline);
     assert_eq!(actions(&mut round), [RoundAction::Announce(0)], "no step without samples");
+    // One that was slow once counts again with its next report, whether it left meanwhile or not.
     for _ in 0..2 {
-        round.on_report(deadline, &peer(1), &report(0, 100)).unwrap();
-        assert_eq!(actions(&mut round), [], "it is not believed again");
-        round.on_leave(deadline, &peer(1));
-        round.on_join(peer(1), DeviceKind::BrowserCpu).unwrap();
+        let now = round.next_deadline().unwrap_or(deadline);
+        round.on_report(now, &peer(1), &report(0, 100)).unwrap();
+        assert_eq!(actions(&mut round), [RoundAction::RequestGradients(0)]);
+        round.on_timeout(round.next_deadline().unwrap());
+        assert_eq!(actions(&mut round), [RoundAction::Announce(0)]);
+        round.on_leave(now, &peer(1));
+        round.on_join(peer(1), DeviceKind::BrowserCpu, AddressGroup::UNKNOWN).unwrap();
     }
-    contribute(&mut round, deadline, 1, &offer(1, 0, 10), [1.0; N]);
-    round.on_report(deadline, &peer(1), &report(0, 90)).unwrap();
-    let got = actions(&mut round);
-    assert_eq!(got.last(), Some(&RoundAction::RequestGradients(0)), "until it delivers");
+    contribute(&mut round, deadline * 9, 1, &offer(1, 0, 100), [1.0; N]);
+    assert!(matches!(actions(&mut round).last(), Some(RoundAction::Step(mean)) if mean.n_samples == 100));
 }
 
 #[test]
@@ -256,7 +262,7 @@ fn who_leaves_takes_only_its_report_along() {
     assert_eq!(actions(&mut round), [RoundAction::Announce(0)]);
     round.on_leave(S, &peer(1));
     assert_eq!(round.n_samples(), 50, "what was accepted stays");
-    round.on_join(peer(3), DeviceKind::NativeCpu).unwrap();
+    round.on_join(peer(3), DeviceKind::NativeCpu, AddressGroup::UNKNOWN).unwrap();
     contribute(&mut round, S, 3, &offer(1, 0, 50), [3.0; N]);
     let got = actions(&mut round);
     assert!(matches!(got.last(), Some(RoundAction::Step(mean)) if mean.gradient == [2.0; N]), "{got:?}");
@@ -269,7 +275,8 @@ fn a_stalled_transfer_costs_its_own_share_only() {
     contribute(&mut round, S, 2, &offer(1, 0, 100), [1.0; N]);
     actions(&mut round);
     round.on_timeout(round.next_deadline().unwrap());
-    assert!(matches!(&actions(&mut round)[..], [RoundAction::Step(mean)] if mean.n_samples == 100));
+    let got = actions(&mut round);
+    assert!(matches!(&got[..], [RoundAction::Abandon(_), RoundAction::Step(mean)] if mean.n_samples == 100));
     round.on_gradient(S * 9, slow, vec![1.0; N]);
     assert_eq!(actions(&mut round), [RoundAction::Refuse(slow, Refusal::Busy)]);
     // Its samples were given back: it may claim them again in the next epoch.
@@ -285,11 +292,11 @@ fn a_restart_restores_the_same_sum() {
     for (id, values) in values.into_iter().enumerate() {
         let offer = offer(id as u64, 0, 30);
         contribute(&mut live, S * (id as u32 + 1), 1, &offer, values);
-        restored.restore(peer(1), &offer, &values, id as u32).unwrap();
-        let again = restored.restore(peer(1), &offer, &values, 99);
+        restored.restore(peer(1), AddressGroup::UNKNOWN, &offer, &values, id as u32).unwrap();
+        let again = restored.restore(peer(1), AddressGroup::UNKNOWN, &offer, &values, 99);
         assert!(matches!(again, Err(Refusal::Duplicate { .. })));
     }
-    restored.on_join(peer(1), DeviceKind::BrowserCpu).unwrap();
+    restored.on_join(peer(1), DeviceKind::BrowserCpu, AddressGroup::UNKNOWN).unwrap();
     let last = offer(9, 0, 10);
     contribute(&mut live, S * 9, 1, &last, [1.0; N]);
     contribute(&mut restored, S * 9, 1, &last, [1.0; N]);
@@ -302,7 +309,9 @@ fn a_restart_repeats_the_same_clipping_whatever_is_configured_by_then() {
     let robust = Aggregation::CenteredClip { places: 4 };
     let with = |aggregation| {
         let mut round = AveragingRound::new(RoundConfig { aggregation, ..config() }, 0);
-        (1..=4).for_each(|name| round.on_join(peer(name), DeviceKind::BrowserCpu).unwrap());
+        (1..=4).for_each(|name| {
+            round.on_join(peer(name), DeviceKind::BrowserCpu, AddressGroup::UNKNOWN).unwrap()
+        });
         round
     };
     let (mut live, mut restored) = (with(robust), with(Aggregation::Mean));
@@ -310,7 +319,9 @@ fn a_restart_repeats_the_same_clipping_whatever_is_configured_by_then() {
     let values = [[0.1, 0.7, -3.0], [0.2, 0.6, -2.5], [0.15, 0.3, -2.0], [-500.0, 0.0, 7.0]];
     for (name, values) in (1..).zip(values) {
         contribute(&mut live, S, name, &offer(1, 0, 25), values);
-        restored.restore(peer(name), &offer(1, 0, 25), &values, u32::from(name) - 1).unwrap();
+        restored
+            .restore(peer(name), AddressGroup::UNKNOWN, &offer(1, 0, 25), &values, u32::from(name) - 1)
+            .unwrap();
     }
     let got = actions(&mut live).pop().unwrap();
     let RoundAction::Step(mean) = got else { panic!("{got:?}") };
@@ -324,7 +335,7 @@ fn a_restart_repeats_the_same_clipping_whatever_is_configured_by_then() {
     assert_eq!(mean, restored.mean());
     restored.on_stepped(S);
     restored.aggregate_by(Aggregation::Mean);
-    restored.restore(peer(1), &offer(2, 1, 25), &[1.0; N], 0).unwrap();
+    restored.restore(peer(1), AddressGroup::UNKNOWN, &offer(2, 1, 25), &[1.0; N], 0).unwrap();
     assert_eq!((restored.mean().gradient, restored.mean().aggregation), (vec![1.0; N], Aggregation::Mean));
 }
 
@@ -333,7 +344,9 @@ fn wary(names: &[u8]) -> AveragingRound {
     let aggregation = Aggregation::CenteredClip { places: 16 };
     let config = RoundConfig { aggregation, samples_per_second_max: 100_000, ..config() };
     let mut round = AveragingRound::new(config, 0);
-    names.iter().for_each(|&name| round.on_join(peer(name), DeviceKind::BrowserCpu).unwrap());
+    names
+        .iter()
+        .for_each(|&name| round.on_join(peer(name), DeviceKind::BrowserCpu, AddressGroup::UNKNOWN).unwrap());
     round
 }
 
@@ -371,7 +384,7 @@ fn peers_that_say_nothing_are_waited_for_once() {
     let deadline = round.next_deadline().unwrap();
     assert_eq!(deadline, S + S, "from the moment on at which there were enough samples");
     // Another name gives no more time.
-    round.on_join(peer(8), DeviceKind::BrowserCpu).unwrap();
+    round.on_join(peer(8), DeviceKind::BrowserCpu, AddressGroup::UNKNOWN).unwrap();
     round.on_timeout(deadline - Duration::from_millis(1));
     assert_eq!(actions(&mut round), []);
     round.on_timeout(deadline);
@@ -450,7 +463,7 @@ proptest! {
         let mut samples = BTreeMap::new();
         for step in steps {
             match step {
-                Step::Join(name) => drop(round.on_join(peer(name), DeviceKind::NativeCpu)),
+                Step::Join(name) => drop(round.on_join(peer(name), DeviceKind::NativeCpu, AddressGroup::UNKNOWN)),
                 Step::Leave(name) => round.on_leave(now, &peer(name)),
                 Step::Report(name, n) => drop(round.on_report(now, &peer(name), &report(round.epoch(), n))),
                 Step::Offer { name, id, epoch_back, n_samples } => {
@@ -497,7 +510,8 @@ proptest! {
                     RoundAction::RequestGradients(_) => {
                         prop_assert!(steps || round.next_deadline().is_some());
                     }
-                    RoundAction::Refuse(..) | RoundAction::Announce(_) => {}
+                    RoundAction::Abandon(ticket) => open.retain(|known| *known != ticket),
+                    RoundAction::Refuse(..) | RoundAction::Announce(_) | RoundAction::Evict(_) => {}
                 }
             }
         }

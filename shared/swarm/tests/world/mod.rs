@@ -168,11 +168,13 @@ fn config(is_wary: bool) -> RoundConfig {
         n_parameters: N_PARAMETERS,
         codec: TensorCodec::F32,
         slow_codec: None,
+        micro_batch_size: MICRO_BATCH,
         contribution_samples_max: SAMPLES_MAX,
         samples_per_second_max: 1_000_000,
         collect_timeout: Duration::from_millis(COLLECT_TIMEOUT_MS),
         in_flight_max: 2 * N_PEERS,
         contributors_max: 2 * N_PEERS,
+        is_open: false,
         aggregation: if is_wary { Aggregation::CenteredClip { places: 64 } } else { Aggregation::Mean },
         gradient_norm_max: 1e3,
     }
@@ -364,7 +366,7 @@ impl World {
         while let Some(action) = self.round.poll_action() {
             let boot = self.boot;
             match action {
-                RoundAction::Persist { ticket, epoch, sequence } => {
+                RoundAction::Persist { ticket, epoch, sequence, .. } => {
                     self.after(STORE_MS, Event::Stored(ticket, boot, epoch, sequence));
                 }
                 RoundAction::Acknowledge(ticket, accepted) => self.answer(ticket, Ok(accepted)),
@@ -377,6 +379,8 @@ impl World {
                     self.collected();
                     self.tell_all(Message::Epoch(epoch));
                 }
+                RoundAction::Abandon(ticket) => self.answer(ticket, Err(Refusal::Busy)),
+                RoundAction::Evict(peer) => unreachable!("there are seats for all, {peer:?} included"),
                 RoundAction::Step(mean) => self.step(&mean),
             }
         }

@@ -5,6 +5,7 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
 use barnraise_swarm::contributor::{Action, Contributor};
+use barnraise_swarm::round::AddressGroup;
 
 use super::{
     CLOCKS_OFF_MS, Event, LATENCY_MS, MICRO_BATCH, Message, N_PARAMETERS, SAMPLES_MAX, UNNOTICED_MS, World,
@@ -111,7 +112,7 @@ impl World {
         }
         let session = self.number();
         self.sessions.insert(peer, session);
-        self.round.on_join(key(peer), DeviceKind::NativeCpu).unwrap();
+        self.round.on_join(key(peer), DeviceKind::NativeCpu, AddressGroup::UNKNOWN).unwrap();
         let clock = self.clock(peer);
         let one = &mut self.peers[peer];
         one.session = session;

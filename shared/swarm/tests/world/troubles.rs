@@ -1,6 +1,6 @@
 //! What befalls the world: deaths, clocks that jump, partitions.
 
-use barnraise_swarm::round::AveragingRound;
+use barnraise_swarm::round::{AddressGroup, AveragingRound};
 
 use super::{Event, KILLED_PER_ROUND, LATENCY_MS, N_PEERS, SILENCE_MS, UNNOTICED_MS, World, config, key};
 
@@ -79,7 +79,9 @@ impl World {
             self.round.restore_counted_before(key(entry.peer), entry.offer.contribution_id);
         }
         for (&sequence, entry) in self.journal.get(&epoch).iter().flat_map(|entries| entries.iter()) {
-            self.round.restore(key(entry.peer), &entry.offer, &entry.values, sequence).unwrap();
+            self.round
+                .restore(key(entry.peer), AddressGroup::UNKNOWN, &entry.offer, &entry.values, sequence)
+                .unwrap();
         }
     }
 }

@@ -35,6 +35,8 @@ fn activities() -> Vec<(Activity, &'static str, &'static str)> {
         (Activity::WarmingUp, "warming-up", "the processor"),
         (Activity::Training { epoch: 123 }, "training", "step 124"),
         (Activity::Sending { epoch: 123, bytes, bytes_total }, "sending", "step 124: 45 %"),
+        (Activity::BeingChecked { epoch: 123, n_left: 2 }, "being-checked", "2 to go"),
+        (Activity::BeingChecked { epoch: 123, n_left: 0 }, "being-checked", "step 124"),
         (Activity::WaitingForOthers { epoch: 123 }, "waiting-for-others", "others"),
         (Activity::Stopping, "stopping", "finished"),
         (Activity::Broken { reason: reason() }, "broken", "timed out"),

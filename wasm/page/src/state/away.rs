@@ -28,6 +28,7 @@ impl Page {
             | Activity::WarmingUp
             | Activity::Training { .. }
             | Activity::Sending { .. }
+            | Activity::BeingChecked { .. }
             | Activity::WaitingForOthers { .. } => true,
             Activity::Idle
             | Activity::Connecting

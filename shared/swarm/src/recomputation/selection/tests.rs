@@ -1,0 +1,134 @@
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::bulk::Transfer;
+
+use super::*;
+
+const HERE: AddressGroup = AddressGroup(1);
+const NOW: Moment = Duration::from_secs(10);
+const QUICK: Duration = Duration::from_millis(1);
+
+fn offer(id: u64) -> Offer {
+    let transfer = Transfer::of(&id.to_le_bytes());
+    let codec = TensorCodec::F32;
+    Offer { contribution_id: id, epoch: 0, n_samples: 8, loss: 1.0, n_values: 2, codec, transfer }
+}
+
+fn peer(name: u8) -> PeerKey {
+    PeerKey(vec![name])
+}
+
+/// Of a peer that is no longer new.
+fn passed(share: f64, secret: u8) -> Selection {
+    let mut selection = Selection::new(share, [secret; 32]);
+    for id in 0..u64::from(PROBATION) {
+        let n_left = PROBATION - id as u32;
+        let chosen = selection.choose(NOW, &peer(1), HERE, &offer(1_000_000 + id));
+        assert_eq!(chosen, Some(Reason::Probation { n_left }));
+        selection.on_right(NOW, &peer(1), HERE, &offer(1_000_000 + id), QUICK);
+    }
+    selection
+}
+
+fn chosen(selection: &mut Selection, ids: std::ops::Range<u64>) -> Vec<u64> {
+    ids.filter(|&id| selection.choose(NOW, &peer(1), HERE, &offer(id)).is_some()).collect()
+}
+
+#[test]
+fn as_many_are_chosen_as_are_wanted_and_others_with_another_secret() {
+    let of = |share, secret| chosen(&mut passed(share, secret), 0..4000);
+    assert_eq!(of(0.0, 1).len(), 0);
+    assert_eq!(of(1.0, 1).len(), 4000);
+    // 400 are expected; five standard deviations are 95.
+    assert!((305..=495).contains(&of(0.1, 1).len()), "{}", of(0.1, 1).len());
+    assert_eq!(of(0.1, 1), of(0.1, 1), "one that is offered again is chosen again");
+    assert_ne!(of(0.1, 1), of(0.1, 2));
+}
+
+#[test]
+fn the_first_of_a_key_are_always_chosen_until_so_many_were_right() {
+    let mut selection = Selection::new(0.0, [1; 32]);
+    let probation = Some(Reason::Probation { n_left: PROBATION });
+    for id in 0..50 {
+        assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(id)), probation, "nothing was right yet");
+    }
+    let mut selection = passed(0.0, 1);
+    assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(5)), None);
+    assert_eq!(selection.choose(NOW, &peer(2), HERE, &offer(5)), probation, "another key is new");
+}
+
+#[test]
+fn what_was_found_right_is_not_recomputed_when_it_is_offered_again() {
+    let mut selection = Selection::new(1.0, [1; 32]);
+    assert!(selection.choose(NOW, &peer(1), HERE, &offer(5)).is_some());
+    selection.on_right(NOW, &peer(1), HERE, &offer(5), QUICK);
+    assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(5)), None);
+    let other = Offer { transfer: Transfer::of(b"another"), ..offer(5) };
+    assert!(selection.choose(NOW, &peer(1), HERE, &other).is_some(), "under the same number");
+}
+
+#[test]
+fn after_a_conviction_everything_from_the_address_is_recomputed_for_a_while() {
+    let mut selection = passed(0.0, 1);
+    selection.on_wrong(NOW, HERE);
+    let choose = |selection: &mut Selection, now, group| selection.choose(now, &peer(1), group, &offer(5));
+    assert_eq!(choose(&mut selection, NOW, HERE), Some(Reason::Suspicion));
+    assert_eq!(choose(&mut selection, NOW, AddressGroup(2)), None, "elsewhere nothing is suspected");
+    assert_eq!(choose(&mut selection, NOW + SUSPICION - QUICK, HERE), Some(Reason::Suspicion));
+    assert_eq!(choose(&mut selection, NOW + SUSPICION, HERE), None);
+}
+
+#[test]
+fn few_pieces_of_evidence_of_an_address_are_kept_for_others() {
+    let mut selection = Selection::new(0.0, [1; 32]);
+    let n_kept = (0..1000).filter(|_| selection.on_wrong(NOW, HERE)).count();
+    assert_eq!(n_kept, EVIDENCE_MAX as usize);
+    assert!(selection.on_wrong(NOW, AddressGroup(2)));
+    assert!(selection.on_wrong(NOW + 2 * SUSPICION, HERE), "after a time without");
+}
+
+/// A device that takes far longer than those of contributors.
+#[test]
+fn recomputing_takes_a_share_of_the_time_however_slow_the_device_is() {
+    for took in [Duration::from_millis(50), Duration::from_secs(1), Duration::from_secs(20)] {
+        let mut selection = passed(0.05, 1);
+        let (mut now, mut busy, mut n_chosen) = (NOW, Duration::ZERO, 0);
+        let end = NOW + Duration::from_secs(40_000);
+        let mut id = 0;
+        while now < end {
+            id += 1;
+            now += Duration::from_secs(1);
+            if selection.choose(now, &peer(1), HERE, &offer(id)).is_some() {
+                // It waits until it was found right.
+                now += took;
+                busy += took;
+                n_chosen += 1;
+                selection.on_right(now, &peer(1), HERE, &offer(id), took);
+            }
+        }
+        let part = busy.as_secs_f64() / (now - NOW).as_secs_f64();
+        println!("{took:?}: {n_chosen} of {id} chosen, {:.1} % of the time", 100.0 * part);
+        assert!(part < 0.03 && n_chosen > 30, "{took:?}: {part}, {n_chosen}");
+    }
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut selection = Selection::new(0.0, [1; 32]);
+    let name = |n: usize| PeerKey(n.to_le_bytes().to_vec());
+    for n in 0..KEYS_MAX + 5 {
+        for _ in 0..PROBATION {
+            selection.on_right(NOW, &name(n), HERE, &offer(n as u64), QUICK);
+        }
+    }
+    for n in 0..GROUPS_MAX as u64 + 5 {
+        selection.on_wrong(NOW, AddressGroup(n));
+    }
+    assert_eq!((selection.n_right.len(), selection.keys.len()), (KEYS_MAX, KEYS_MAX));
+    assert_eq!((selection.of_groups.len(), selection.groups.len()), (GROUPS_MAX, GROUPS_MAX));
+    assert_eq!(selection.right.len(), NAMES_MAX);
+    assert_eq!(
+        (selection.n_left(&name(0)), selection.n_left(&name(5))),
+        (PROBATION, 0),
+        "who is forgotten passes again"
+    );
+}

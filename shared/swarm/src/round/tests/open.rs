@@ -1,0 +1,222 @@
+//! A run that anybody may join: what one address takes of it, under however many keys.
+
+use super::*;
+use crate::round::TRANSFER_BYTES_PER_SECOND_MIN;
+
+const MS: Duration = Duration::from_millis(1);
+/// The attacker's.
+const BAD: AddressGroup = AddressGroup(666);
+
+fn open_config() -> RoundConfig {
+    RoundConfig {
+        is_open: true,
+        micro_batch_size: 10,
+        samples_per_second_max: 1_000_000,
+        aggregation: Aggregation::MeanOfAddresses { places: 16 },
+        ..config()
+    }
+}
+
+/// With an honest contributor for each name, each at an address of its own.
+fn open(names: &[u8]) -> AveragingRound {
+    let mut round = AveragingRound::new(open_config(), 0);
+    for &name in names {
+        round.on_join(peer(name), DeviceKind::BrowserCpu, AddressGroup(name.into())).unwrap();
+    }
+    round
+}
+
+fn bad(key: u16) -> PeerKey {
+    PeerKey(vec![255, (key >> 8) as u8, key as u8])
+}
+
+fn offer_of(
+    round: &mut AveragingRound,
+    now: Moment,
+    peer: &PeerKey,
+    id: u64,
+    n: u32,
+) -> Result<Ticket, Refusal> {
+    let offer = offer(id, round.epoch(), n);
+    round.on_offer(now, peer, &offer)
+}
+
+fn deliver(round: &mut AveragingRound, now: Moment, peer: &PeerKey, id: u64, n: u32, value: f32) {
+    let ticket = offer_of(round, now, peer, id, n).unwrap();
+    round.on_gradient(now, ticket, vec![value; N]);
+    round.on_persisted(now, ticket);
+}
+
+fn step(actions: &[RoundAction]) -> Option<&MeanOfRound> {
+    actions.iter().find_map(|action| match action {
+        RoundAction::Step(mean) => Some(mean),
+        _ => None,
+    })
+}
+
+#[test]
+fn an_address_moves_a_step_no_more_than_all_others_together() {
+    let mut round = open(&[1, 2]);
+    for key in 0..3 {
+        round.on_join(bad(key), DeviceKind::NativeCpu, BAD).unwrap();
+    }
+    deliver(&mut round, S, &peer(1), 1, 10, 1.0);
+    deliver(&mut round, S, &peer(2), 1, 10, 1.0);
+    // Four times the others' samples, under three keys.
+    (0..3).zip([30, 30, 20]).for_each(|(key, n)| deliver(&mut round, S, &bad(key), 1, n, -1.0));
+    let actions = actions(&mut round);
+    let mean = step(&actions).unwrap();
+    assert_eq!((mean.n_samples, mean.gradient[0]), (100, 0.0));
+    assert_eq!(mean.aggregation, Aggregation::MeanOfAddresses { places: 16 });
+}
+
+#[test]
+fn a_restart_gives_addresses_the_weight_that_they_had() {
+    let mut live = open(&[1, 2]);
+    deliver(&mut live, S, &peer(1), 1, 90, 0.3);
+    deliver(&mut live, S, &peer(2), 1, 20, -0.7);
+    let mean = step(&actions(&mut live)).unwrap().clone();
+    let mut restored = AveragingRound::new(RoundConfig { is_open: false, ..open_config() }, 0);
+    restored.aggregate_by(mean.aggregation);
+    restored.restore(peer(1), AddressGroup(1), &offer(1, 0, 90), &[0.3; N], 0).unwrap();
+    restored.restore(peer(2), AddressGroup(2), &offer(1, 0, 20), &[-0.7; N], 1).unwrap();
+    assert_eq!(restored.mean(), mean);
+}
+
+#[test]
+fn one_that_is_alone_makes_whole_steps_by_itself() {
+    let mut round = open(&[1]);
+    for epoch in 0..50 {
+        let now = S * (epoch as u32 + 1);
+        round.on_report(now, &peer(1), &report(epoch, 100)).unwrap();
+        deliver(&mut round, now, &peer(1), epoch + 1, 100, 1.0);
+        assert_eq!(step(&actions(&mut round)).map(|mean| mean.n_samples), Some(100));
+        round.on_stepped(now);
+    }
+}
+
+#[test]
+fn seats_go_from_the_address_with_the_most_to_one_with_fewer() {
+    let mut round = AveragingRound::new(open_config(), 0);
+    for key in 0..16 {
+        round.on_join(bad(key), DeviceKind::NativeCpu, BAD).unwrap();
+    }
+    for name in 1..=8 {
+        round.on_join(peer(name), DeviceKind::BrowserCpu, AddressGroup(name.into())).unwrap();
+        let [RoundAction::Evict(gone)] = &actions(&mut round)[..] else { panic!("{name}") };
+        assert_eq!(gone.0[0], 255, "{name} takes one of the many");
+    }
+    assert_eq!(round.n_contributors(), 16);
+    // The address itself gets no more by coming again under other keys.
+    assert_eq!(round.on_join(bad(99), DeviceKind::NativeCpu, BAD), Err(SessionError::Full(16)));
+}
+
+#[test]
+fn a_seat_that_was_asked_in_vain_is_given_up() {
+    let mut round = AveragingRound::new(RoundConfig { contributors_max: 2, ..open_config() }, 0);
+    round.on_join(peer(1), DeviceKind::NativeCpu, AddressGroup(1)).unwrap();
+    round.on_join(bad(1), DeviceKind::NativeCpu, BAD).unwrap();
+    let late = |round: &mut AveragingRound| round.on_join(peer(2), DeviceKind::NativeCpu, AddressGroup(2));
+    for epoch in 0..3 {
+        assert_eq!(late(&mut round), Err(SessionError::Full(2)));
+        round.on_report(S, &peer(1), &report(epoch, 100)).unwrap();
+        deliver(&mut round, S * (epoch as u32 + 1), &peer(1), epoch + 1, 100, 1.0);
+        round.on_stepped(S);
+        actions(&mut round);
+    }
+    late(&mut round).unwrap();
+    assert_eq!(actions(&mut round), [RoundAction::Evict(bad(1))]);
+}
+
+#[test]
+fn transfers_that_trickle_give_way() {
+    let mut round = open(&[1, 2]);
+    for key in 0..8 {
+        round.on_join(bad(key), DeviceKind::NativeCpu, BAD).unwrap();
+        offer_of(&mut round, S + MS * u32::from(key), &bad(key), 1, 10).unwrap();
+    }
+    // All places are taken, and the first of them goes to somebody from elsewhere, at once.
+    let ticket = offer_of(&mut round, S * 2, &peer(1), 1, 10).unwrap();
+    assert!(actions(&mut round).contains(&RoundAction::Abandon(Ticket(0))));
+    round.on_gradient(S * 2, ticket, vec![1.0; N]);
+    round.on_persisted(S * 2, ticket);
+    // Another key of the same address finds none.
+    round.on_join(bad(8), DeviceKind::NativeCpu, BAD).unwrap();
+    offer_of(&mut round, S * 2, &bad(8), 1, 10).unwrap();
+    round.on_join(bad(9), DeviceKind::NativeCpu, BAD).unwrap();
+    assert_eq!(offer_of(&mut round, S * 2, &bad(9), 1, 10), Err(Refusal::Busy));
+    // And each of them ends by itself, while nothing is due.
+    let deadline = round.next_deadline().unwrap();
+    assert!(deadline <= S * 12, "{deadline:?}");
+    round.on_timeout(S * 13);
+    let ended = actions(&mut round);
+    let n_ended = ended.iter().filter(|action| matches!(action, RoundAction::Abandon(_))).count();
+    assert_eq!(n_ended, 8, "{ended:?}");
+    assert_eq!(round.n_samples(), 10);
+}
+
+#[test]
+fn a_transfer_has_time_for_its_size() {
+    let config = RoundConfig { n_parameters: 10_000_000, ..open_config() };
+    let mut round = AveragingRound::new(config, 0);
+    round.on_join(peer(1), DeviceKind::NativeCpu, AddressGroup(1)).unwrap();
+    let transfer = Transfer { n_bytes: 40_000_000, ..Transfer::of(&[]) };
+    let large = Offer { n_values: 10_000_000, transfer, ..offer(1, 0, 10) };
+    round.on_offer(S, &peer(1), &large).unwrap();
+    let needed = Duration::from_secs(40_000_000 / TRANSFER_BYTES_PER_SECOND_MIN);
+    assert!(round.next_deadline().unwrap() >= needed);
+}
+
+#[test]
+fn no_room_is_not_the_fault_of_who_offers() {
+    let config = RoundConfig { in_flight_max: 1, ..open_config() };
+    let mut round = AveragingRound::new(config, 0);
+    for name in [1, 2] {
+        round.on_join(peer(name), DeviceKind::BrowserCpu, AddressGroup(name.into())).unwrap();
+        round.on_report(S, &peer(name), &report(0, 50)).unwrap();
+    }
+    let first = offer_of(&mut round, S, &peer(1), 1, 50).unwrap();
+    assert_eq!(offer_of(&mut round, S, &peer(2), 1, 50), Err(Refusal::Busy));
+    round.on_timeout(round.next_deadline().unwrap());
+    assert_eq!(actions(&mut round)[..2], [RoundAction::RequestGradients(0), RoundAction::Abandon(first)]);
+    // What it reports counts as before.
+    assert_eq!(round.waiting_reliability(&peer(2)), 1.0);
+    assert!(round.waiting_reliability(&peer(1)) < 1.0);
+}
+
+#[test]
+fn small_contributions_are_what_is_left_over() {
+    let mut round = open(&[1]);
+    for id in 1..=2 {
+        deliver(&mut round, S, &peer(1), id, 1, 1.0);
+    }
+    assert_eq!(offer_of(&mut round, S, &peer(1), 3, 9), Err(Refusal::TooFew { min: 10, got: 9 }));
+    deliver(&mut round, S, &peer(1), 3, 10, 1.0);
+    // Nor do many keys of an address get around it.
+    for key in 0..200 {
+        round.on_leave(S, &bad(key));
+        round.on_join(bad(key), DeviceKind::NativeCpu, BAD).unwrap();
+        if let Ok(ticket) = offer_of(&mut round, S, &bad(key), 1, 1) {
+            round.on_gradient(S, ticket, vec![1.0; N]);
+            round.on_persisted(S, ticket);
+        }
+        round.on_leave(S, &bad(key));
+    }
+    assert_eq!(round.n_samples(), 12 + 32);
+}
+
+#[test]
+fn contributions_of_a_peer_to_an_epoch_are_bounded() {
+    let mut round = AveragingRound::new(RoundConfig { target_batch_size: 1_000, ..open_config() }, 0);
+    round.on_join(peer(1), DeviceKind::NativeCpu, AddressGroup(1)).unwrap();
+    let mut n_taken = 0;
+    while let Ok(ticket) = offer_of(&mut round, S * (n_taken + 1), &peer(1), n_taken.into(), 10) {
+        round.on_gradient(S, ticket, vec![1.0; N]);
+        round.on_persisted(S, ticket);
+        n_taken += 1;
+    }
+    // Ten of 100 samples are necessary.
+    assert_eq!(n_taken, 48);
+    let refused = offer_of(&mut round, S * 999, &peer(1), 999, 10);
+    assert_eq!(refused, Err(Refusal::TooMany { epoch: 0 }));
+}

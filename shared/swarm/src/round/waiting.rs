@@ -1,0 +1,325 @@
+//! Whose samples are counted on, and for how long a round waits for them.
+//!
+//! What a peer reports makes gradients due before it has delivered any, so reports that come to nothing cost
+//! the others time. Two numbers are kept of each source, an address or, where there is only one, a key:
+//!
+//! - **reliability**, the part of what it reported that it delivered when that was due, halved each time that nothing
+//!   came. Its reports count by that part toward the next step, and no more than what all others have; and it is waited
+//!   for by that part of the time that a round waits. Where nobody else delivers they count in full: one that was slow
+//!   counts again with its next report. What is delivered always counts in full.
+//! - **patience**, for one whom all others wait for. They wait for as long as it pays, by the samples that it brings,
+//!   and for a sixteenth of the time beyond that. So nobody takes more of the others' time by delivering late.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{AddressGroup, AveragingRound, Contributor, Ticket};
+use crate::{Moment, PeerKey};
+
+/// Sources that are remembered.
+const SOURCES_MAX: usize = 10_000;
+/// Of the time that passes, what all may wait for one source for nothing.
+const PATIENCE_PART: u32 = 16;
+/// How much longer an epoch may take for one that brings as many samples as all others.
+const PAYS_PART: f64 = 0.125;
+/// The shortest wait, as a part of the time that a round waits.
+const WAIT_PART_MIN: f64 = 1.0 / 16.0;
+/// Who delivers so much of what it reports is counted on rather than others.
+const RELIABLE: f64 = 0.9;
+
+/// Who answers for what does not come.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    Group(AddressGroup),
+    Peer(PeerKey),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    reliability: f64,
+    patience: Duration,
+    at: Moment,
+}
+
+/// What is known of the sources, and of the wait that is under way.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    records: BTreeMap<Source, Record>,
+    epoch_since: Moment,
+    /// Since when gradients are due.
+    due_since: Moment,
+    has_claims: bool,
+    /// The one for whom all others wait, and since when.
+    last: Option<(Source, Moment)>,
+    /// Claimed and delivered, of those who left since.
+    left: BTreeMap<Source, (u64, u64)>,
+}
+
+impl Waiting {
+    /// An epoch begins.
+    pub(super) fn begin(&mut self, now: Moment) {
+        self.epoch_since = now;
+    }
+
+    fn reliability(&self, source: &Source) -> f64 {
+        self.records.get(source).map_or(1.0, |record| record.reliability)
+    }
+
+    fn patience(&self, source: &Source, now: Moment, max: Duration) -> Duration {
+        let Some(record) = self.records.get(source) else { return max };
+        (record.patience + now.saturating_sub(record.at) / PATIENCE_PART).min(max)
+    }
+
+    fn record(&mut self, source: Source, now: Moment, max: Duration) -> &mut Record {
+        let patience = self.patience(&source, now, max);
+        if self.records.len() >= SOURCES_MAX && !self.records.contains_key(&source) {
+            // The one that was heard of the longest ago.
+            let oldest = self.records.iter().min_by_key(|(_, record)| record.at);
+            if let Some(oldest) = oldest.map(|(source, _)| source.clone()) {
+                self.records.remove(&oldest);
+            }
+        }
+        let fresh = Record { reliability: 1.0, patience: max, at: now };
+        let record = self.records.entry(source).or_insert(fresh);
+        (record.patience, record.at) = (patience, now);
+        record
+    }
+}
+
+impl AveragingRound {
+    /// Who answers for a peer: its address, if there is another one to tell it from.
+    pub(super) fn source(&self, peer: &PeerKey, group: AddressGroup) -> Source {
+        if self.config.is_open && self.seats.has_others(group) {
+            Source::Group(group)
+        } else {
+            Source::Peer(peer.clone())
+        }
+    }
+
+    /// Samples that are counted on: what is counted, and of what is reported and on its way the part that is likely
+    /// to come, of each source at most as much as all others have. One that is alone, or whom nobody joined lately that
+    /// delivers, is believed all of it.
+    pub(super) fn n_expected(&self) -> u64 {
+        let mut claims: BTreeMap<Source, u64> = BTreeMap::new();
+        let mut certain = self.contributions.n_samples();
+        for flight in self.in_flight.values() {
+            let n_samples = u64::from(flight.offer.n_samples);
+            if flight.is_receiving() {
+                *claims.entry(self.source(&flight.peer, flight.group)).or_default() += n_samples;
+            } else {
+                certain += n_samples;
+            }
+        }
+        for (peer, contributor) in self.contributors.iter().filter(|(_, of)| of.outstanding > 0) {
+            let source = self.source(peer, contributor.group);
+            *claims.entry(source).or_default() += u64::from(contributor.outstanding);
+        }
+        let known = self.known_to_deliver();
+        let likely = |source: &Source, n: u64| (n as f64 * self.waiting.reliability(source)) as u64;
+        let all_likely: u64 = claims.iter().map(|(source, &n)| likely(source, n)).sum();
+        let believed = |(source, &n): (&Source, &u64)| {
+            if known.iter().all(|known| known == source) {
+                return n;
+            }
+            let own = likely(source, n);
+            let others = certain.saturating_sub(self.n_counted_of(source)) + all_likely - own;
+            own.min(others)
+        };
+        certain + claims.iter().map(believed).sum::<u64>()
+    }
+
+    /// Those who delivered lately what they reported.
+    fn known_to_deliver(&self) -> BTreeSet<Source> {
+        let lately = |of: &Contributor| of.counted_in.is_some_and(|epoch| epoch + 1 >= self.epoch);
+        let lately = self.contributors.iter().filter(|(_, of)| lately(of));
+        let sources = lately.map(|(peer, of)| self.source(peer, of.group));
+        sources.filter(|source| self.waiting.reliability(source) >= RELIABLE).collect()
+    }
+
+    /// How long there may be enough claims that are not believed: the less reliable those are who claim, the longer.
+    pub(super) fn patience_with_claims(&self) -> Duration {
+        let claiming = self.holders();
+        let best = claiming.iter().map(|source| self.waiting.reliability(source)).fold(0.0, f64::max);
+        self.config.collect_timeout.mul_f64(1.0 / best.max(WAIT_PART_MIN))
+    }
+
+    /// Gradients are due from now on: what is claimed is to come.
+    pub(super) fn note_claims(&mut self, now: Moment) {
+        self.waiting.due_since = now;
+        self.waiting.has_claims = true;
+        self.waiting.left.clear();
+        for contributor in self.contributors.values_mut() {
+            contributor.claimed = contributor.outstanding;
+            contributor.delivered = 0;
+            contributor.was_put_off = false;
+            contributor.n_asked_in_vain = contributor.n_asked_in_vain.saturating_add(1);
+        }
+        for flight in self.in_flight.values().filter(|flight| flight.is_receiving()) {
+            if let Some(contributor) = self.contributors.get_mut(&flight.peer) {
+                contributor.claimed = contributor.claimed.saturating_add(flight.offer.n_samples);
+            }
+        }
+    }
+
+    /// One that leaves with what it claimed did not deliver it.
+    pub(super) fn note_leaving(&mut self, peer: &PeerKey) {
+        let Some(contributor) = self.contributors.get(peer) else { return };
+        if self.is_collecting() && contributor.claimed > 0 {
+            let (claimed, delivered) = (contributor.claimed, contributor.delivered);
+            let left = self.waiting.left.entry(self.source(peer, contributor.group)).or_default();
+            left.0 += u64::from(claimed);
+            left.1 += u64::from(delivered.min(claimed));
+        }
+    }
+
+    /// Whoever all wait for by now.
+    pub(super) fn note_last(&mut self, now: Moment) {
+        let mut holders = self.holders().into_iter();
+        let last = holders.next().filter(|_| holders.next().is_none());
+        let last = last.filter(|source| self.n_counted_of_others(source) > 0);
+        if last == self.waiting.last.as_ref().map(|(source, _)| source.clone()) {
+            return;
+        }
+        self.charge(now);
+        self.waiting.last = last.map(|source| (source, now));
+    }
+
+    /// Those whose samples have not come.
+    fn holders(&self) -> BTreeSet<Source> {
+        let outstanding = self.contributors.iter().filter(|(_, of)| of.outstanding > 0);
+        let outstanding = outstanding.map(|(peer, of)| self.source(peer, of.group));
+        let receiving = self.in_flight.values().filter(|flight| flight.is_receiving());
+        let receiving = receiving.map(|flight| self.source(&flight.peer, flight.group));
+        outstanding.chain(receiving).collect()
+    }
+
+    fn n_counted_of(&self, source: &Source) -> u64 {
+        match source {
+            Source::Group(group) => self.tallies.of_group(*group).n_samples,
+            Source::Peer(peer) => self.counted_samples.get(peer).copied().unwrap_or_default(),
+        }
+    }
+
+    fn n_counted_of_others(&self, source: &Source) -> u64 {
+        self.contributions.n_samples().saturating_sub(self.n_counted_of(source))
+    }
+
+    /// How long it pays to wait for one that brings so many samples.
+    fn pays(&self, source: &Source, n_samples: f64) -> Duration {
+        let others = self.n_counted_of_others(source).max(1) as f64;
+        let part = (n_samples / others).min(1.0) * PAYS_PART;
+        self.waiting.due_since.saturating_sub(self.waiting.epoch_since).mul_f64(part)
+    }
+
+    /// The wait for the last one is over.
+    fn charge(&mut self, now: Moment) {
+        let Some((source, since)) = self.waiting.last.take() else { return };
+        let paid = self.pays(&source, self.n_counted_of(&source) as f64);
+        let waited = now.saturating_sub(since).saturating_sub(paid);
+        let max = self.config.collect_timeout;
+        let record = self.waiting.record(source, now, max);
+        record.patience = record.patience.saturating_sub(waited);
+    }
+
+    /// Until when a source is waited for, in whole milliseconds: drivers count them.
+    fn waits_for(&self, source: &Source) -> Moment {
+        let exactly = self.waits_exactly_for(source);
+        Duration::from_millis(exactly.as_nanos().div_ceil(1_000_000) as u64)
+    }
+
+    fn waits_exactly_for(&self, source: &Source) -> Moment {
+        let timeout = self.config.collect_timeout;
+        let reliability = self.waiting.reliability(source);
+        let own = self.waiting.due_since + timeout.mul_f64(reliability.max(WAIT_PART_MIN));
+        match &self.waiting.last {
+            Some((last, since)) if last == source => {
+                let patience = self.waiting.patience(source, *since, timeout);
+                let pays = self.pays(source, reliability * self.n_claimed_by(source) as f64);
+                own.min(*since + patience + pays)
+            }
+            _ => own,
+        }
+    }
+
+    fn n_claimed_by(&self, source: &Source) -> u64 {
+        let of = self.contributors.iter().filter(|(peer, of)| self.source(peer, of.group) == *source);
+        of.map(|(_, of)| u64::from(of.claimed)).sum()
+    }
+
+    /// Whether somebody is held up by those that are waited for.
+    fn has_something(&self) -> bool {
+        self.contributions.n_samples() > 0 || self.contributors.len() > 1
+    }
+
+    /// When the first of those that are waited for has had its time. One that is alone holds nobody up.
+    pub(super) fn waits_until(&self) -> Option<Moment> {
+        let holders = self.holders();
+        let first = holders.iter().map(|source| self.waits_for(source)).min();
+        first.filter(|_| self.has_something())
+    }
+
+    /// Goes on without those who have had their time, or without all that has not come.
+    pub(super) fn give_up_waiting(&mut self, now: Moment, are_all: bool) {
+        let holders = self.holders().into_iter();
+        let late: BTreeSet<Source> = if are_all {
+            holders.collect()
+        } else if self.has_something() {
+            holders.filter(|source| self.waits_for(source) <= now).collect()
+        } else {
+            return;
+        };
+        let of = |round: &Self, peer: &PeerKey, group| late.contains(&round.source(peer, group));
+        let peers: Vec<PeerKey> = self
+            .contributors
+            .iter()
+            .filter(|(peer, contributor)| contributor.outstanding > 0 && of(self, peer, contributor.group))
+            .map(|(peer, _)| peer.clone())
+            .collect();
+        let tickets: Vec<Ticket> = self
+            .in_flight
+            .iter()
+            .filter(|(_, flight)| flight.is_receiving() && of(self, &flight.peer, flight.group))
+            .map(|(&ticket, _)| ticket)
+            .collect();
+        for peer in peers {
+            if let Some(contributor) = self.contributors.get_mut(&peer) {
+                contributor.outstanding = 0;
+                contributor.is_silent = true;
+            }
+        }
+        tickets.into_iter().for_each(|ticket| self.abandon(ticket));
+    }
+
+    /// The wait is over: what came of what was claimed decides how much the next claims count.
+    pub(super) fn settle_claims(&mut self, now: Moment) {
+        self.charge(now);
+        if !std::mem::take(&mut self.waiting.has_claims) {
+            return;
+        }
+        let mut of_sources = std::mem::take(&mut self.waiting.left);
+        for (peer, contributor) in
+            self.contributors.iter().filter(|(_, of)| of.claimed > 0 && !of.was_put_off)
+        {
+            let sums = of_sources.entry(self.source(peer, contributor.group)).or_default();
+            sums.0 += u64::from(contributor.claimed);
+            sums.1 += u64::from(contributor.delivered.min(contributor.claimed));
+        }
+        let max = self.config.collect_timeout;
+        for (source, (claimed, delivered)) in of_sources {
+            let part = delivered as f64 / claimed.max(1) as f64;
+            let record = self.waiting.record(source, now, max);
+            record.reliability = f64::midpoint(record.reliability, part);
+        }
+        for contributor in self.contributors.values_mut() {
+            contributor.claimed = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+impl AveragingRound {
+    /// Of what a peer reports, the part that counts.
+    pub(super) fn waiting_reliability(&self, peer: &PeerKey) -> f64 {
+        self.waiting.reliability(&self.source(peer, self.group_of(peer)))
+    }
+}
