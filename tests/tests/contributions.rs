@@ -20,8 +20,8 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::receipt::Receipt;
-use barnraise_tests::postgres::{Postgres, certified};
 use barnraise_swarm::round::AddressGroup;
+use barnraise_tests::postgres::{Postgres, certified};
 use libp2p::PeerId;
 
 const RUN: &str = "barn";

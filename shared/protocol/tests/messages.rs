@@ -260,6 +260,8 @@ fn gradient_messages() {
         (Refusal::Norm { max: 1.0, got: 2.0 }, "0d0000803f00000040"),
         (Refusal::Account("x".into()), "0e0178"),
         (Refusal::Repeated("x".into()), "0f0178"),
+        (Refusal::TooFew { min: 1, got: 2 }, "100102"),
+        (Refusal::TooMany { epoch: 3 }, "1103"),
     ];
     for (refusal, golden) in refusals {
         check(&Down::Refused(refusal), MAX, &format!("02{golden}"));

@@ -17,7 +17,7 @@ const OFFERS: u64 = 32;
 /// Turns of peace and attack; as many more for as long as the machine was busy with something else.
 const TURNS: usize = 3;
 const RETRIES: usize = 4;
-/// Of the speed in peace, that is left under attack.
+/// Of the offers in peace, that are made under attack in the same time; see [`super`] for what that means.
 const SHARE_MIN: f64 = 0.8;
 /// Memory that an attack may cost the backbone for as long as it lasts.
 const RSS_KIB_MAX: u64 = 96 * 1024;
@@ -149,7 +149,7 @@ pub(super) async fn invitation(world: &mut World) -> String {
 }
 
 /// One siege at a time: they would slow each other down.
-async fn alone() -> OwnedMutexGuard<()> {
+pub(super) async fn alone() -> OwnedMutexGuard<()> {
     static ALONE: std::sync::OnceLock<Arc<Mutex<()>>> = std::sync::OnceLock::new();
     ALONE.get_or_init(Arc::default).clone().lock_owned().await
 }

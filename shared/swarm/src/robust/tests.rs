@@ -208,3 +208,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_keys_of_an_address_have_one_voice() {
+    let mut random = SplitMix64::new(5);
+    let truth: Vec<f32> = (0..50).map(|_| noise(&mut random)).collect();
+    let mut contributions = Contributions::new(Aggregation::CenteredClip { places: 64 }, 50);
+    for name in 0..5 {
+        let values = honest(&truth, 100, &mut random);
+        contributions.add(&peer(name), AddressGroup(1 + name as u64), 100, 1.0, &values);
+    }
+    // Twenty keys of one machine, which would be most of all peers.
+    for name in 100..120 {
+        contributions.add(&peer(name), AddressGroup(666), 100, 1.0, &[-9.0; 50]);
+    }
+    let aggregate = contributions.aggregate();
+    assert!(far(&aggregate.gradient, &truth) < 6.0, "{}", far(&aggregate.gradient, &truth));
+    let bad = aggregate.outcomes.iter().filter(|of| of.outcome.verdict == Verdict::LeftOut);
+    assert_eq!((bad.count(), aggregate.outcomes.len()), (20, 25));
+    assert!(aggregate.outcomes.iter().filter(|of| of.is_shared).all(|of| of.outcome.distance > 1.0));
+}

@@ -120,6 +120,8 @@ fn reason_in_words(reason: &str) -> &str {
         "transfer" => "damaged on the way",
         "no_access" => "without access to the run",
         "account" => "without a good account of their samples",
+        "too_few" => "with fewer samples than are worth an update",
+        "too_many" => "more than one device gives for a step",
         other => other,
     }
 }
