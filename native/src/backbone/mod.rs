@@ -54,9 +54,10 @@ use crate::recomputation::EvidenceStore;
 use crate::site::SiteRun;
 use crate::site::serve::Mounted;
 use crate::storage::Storage;
-use crate::storage::checkpoint::Checkpoints;
+use crate::storage::checkpoint::{AGES, Checkpoints};
 use crate::storage::journal::Journal;
 use crate::storage::owed::Owed;
+use crate::storage::room::Room;
 use aggregators::{Aggregators, Reducers, SpeedMeter, Stored};
 use announce::{Announcement, announce};
 use core::{Core, EVENTS_MAX, Factors, Outputs, Storing, Together};
@@ -99,6 +100,7 @@ pub async fn run(
     let operator = operator_page(&config, &readiness, &shutdown).await?;
     let mut storage = Storage::open(&config.storage.folder)?;
     let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
+    let folder = storage.clone();
     if let Some(url) = &config.storage.objects {
         storage = storage.in_s3(url, &keypair.public().to_peer_id().to_string()).await?;
     }
@@ -117,8 +119,9 @@ pub async fn run(
     let kept = KeptStore::new(storage.clone());
     let storing = Storing {
         journal: Journal::new(storage.clone()),
-        checkpoints: Checkpoints::new(storage.clone(), config.storage.keep_checkpoints),
-        owed: Owed::new(storage),
+        checkpoints: Checkpoints::new(storage.clone(), config.storage.keep_checkpoints).aged(&AGES),
+        owed: Owed::new(storage.clone()),
+        room: Room::new(storage, folder, checkpoint_bytes(&layout)),
         checkpoint_every_epochs: config.storage.checkpoint_every_epochs,
     };
     let round = learner::round_config(&config, layout.n_parameters());
@@ -148,7 +151,8 @@ pub async fn run(
     tracing::info!(device = device.name(), "evaluates on");
     let (outputs, state, status) = outputs(&learner, &description, &here)?;
     let events = outputs.events.clone();
-    let metrics = Metrics::new(status.clone());
+    let metrics = Metrics::new(status.clone(), Some(storing.room.clone()));
+    readiness.stores_in(&storing.room);
     let credit = credit(&config, node.peer_id(), signing_key.clone(), &storing.journal, &learner, &metrics);
     let Credit { store, issuer, work, recording, crediting } = credit.await?;
     let meter = work.clone();
@@ -302,6 +306,11 @@ pub fn identity(path: &std::path::Path) -> anyhow::Result<PeerId> {
     let config = RunConfig::load(path)?;
     let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
     Ok(keypair.public().to_peer_id())
+}
+
+/// About, with the moments of an optimizer that has two.
+fn checkpoint_bytes(layout: &ParameterLayout) -> u64 {
+    (layout.n_parameters() as u64).saturating_mul(3 * size_of::<f32>() as u64)
 }
 
 /// Where the run has them, and grants access itself.
