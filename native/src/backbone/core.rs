@@ -19,12 +19,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::api::{DeviceCount, HistoryPoint, LIVE_STEPS_MAX, LiveProgress, RunStatus};
-use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join, Progress};
+use barnraise_protocol::api::{HistoryPoint, LIVE_STEPS_MAX, LiveProgress, RunStatus};
+use barnraise_protocol::contribute::{BackboneToContributor, Join};
 use barnraise_protocol::gradient::Refusal;
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::RunDescription;
-use barnraise_swarm::history::last_evaluation;
 use barnraise_swarm::robust::{FAR_ROUNDS, FarOff, PeerOutcome, Verdict};
 use barnraise_swarm::round::{AveragingRound, MeanOfRound, RoundAction, Ticket};
 use barnraise_swarm::{Moment, PeerKey};
@@ -455,64 +454,6 @@ impl Core {
         self.sessions.remove(peer);
         self.crediting.on_leave(peer);
         self.round.on_leave(now, peer);
-    }
-
-    /// What the contributors of this backbone do.
-    fn here(&self) -> Crowd {
-        Crowd {
-            n_samples: self.round.n_samples(),
-            n_contributors: self.round.n_contributors().try_into().unwrap_or(u32::MAX),
-            samples_per_second: self.round.samples_per_second(),
-        }
-    }
-
-    fn progress(&self) -> Progress {
-        let last = self.learner.history().last();
-        let here = self.here();
-        let all = self.together.as_ref().map_or(here, |together| together.all(self.now(), here));
-        Progress {
-            epoch: self.round.epoch(),
-            n_samples: all.n_samples,
-            target_batch_size: self.description.target_batch_size,
-            n_contributors: all.n_contributors,
-            samples_per_second: all.samples_per_second,
-            train_loss: last.and_then(|point| point.train_loss),
-            test_accuracy: self.learner.history().last_accuracy(),
-        }
-    }
-
-    fn devices(&self) -> Vec<DeviceCount> {
-        let mut counts: HashMap<DeviceKind, u32> = HashMap::new();
-        self.round.devices().for_each(|device| *counts.entry(device).or_default() += 1);
-        let mut counts: Vec<_> = counts
-            .into_iter()
-            .map(|(device, n_contributors)| DeviceCount { device, n_contributors })
-            .collect();
-        counts.sort_by_key(|count| (std::cmp::Reverse(count.n_contributors), count.device as u8));
-        counts
-    }
-
-    fn publish_progress(&mut self) {
-        self.outputs.stands.send_replace(self.stands());
-        let (progress, devices) = (self.progress(), self.devices());
-        self.tell_all(&BackboneToContributor::Progress(progress));
-        let steps: Vec<HistoryPoint> = self.unpublished_steps.drain(..).collect();
-        let has_news = std::mem::take(&mut self.has_evaluated) || !steps.is_empty();
-        let history = self.learner.history().points();
-        let evaluation = last_evaluation(history);
-        let paused = self.paused_for();
-        let live =
-            LiveProgress { progress, steps, evaluation, devices: devices.clone(), paused: paused.clone() };
-        self.outputs.status.send_modify(|status| {
-            status.progress = progress;
-            status.devices = devices;
-            status.paused = paused;
-            if has_news {
-                status.history = history.to_vec();
-            }
-        });
-        // Last, so that whoever hears of it finds it in the status. No reader, no harm.
-        let _ = self.outputs.events.send(live);
     }
 }
 

@@ -108,6 +108,25 @@ pub(super) fn sweep(files: &dyn Files, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Moves a file into another folder, made if need be. It lasts.
+pub(super) fn move_away(files: &dyn Files, path: &Path, to: &Path) -> io::Result<()> {
+    let parents: Vec<&Path> = to.ancestors().skip(1).filter(|parent| *parent != Path::new("")).collect();
+    parents.into_iter().rev().try_for_each(|folder| files.create_folder(folder))?;
+    files.rename(path, to)?;
+    // Where it is first: a loss of power in between leaves two of it and not none.
+    to.ancestors().skip(1).chain(path.ancestors().skip(1)).try_for_each(|folder| files.sync_folder(folder))
+}
+
+/// Whether a process uses a folder by [`Storage::open`]; nothing where that cannot be seen from here.
+pub fn is_in_use(folder: &Path) -> Option<bool> {
+    let lock = File::open(folder.join(LOCK_FILE)).ok()?;
+    match lock.try_lock_shared() {
+        Ok(()) => Some(false),
+        Err(TryLockError::WouldBlock) => Some(true),
+        Err(TryLockError::Error(_)) => None,
+    }
+}
+
 /// A folder of the machine.
 #[derive(Debug)]
 pub struct Disk(PathBuf);
