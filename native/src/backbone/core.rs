@@ -50,7 +50,7 @@ pub const EVENTS_MAX: usize = 256;
 /// Messages that may wait for one contributor; one that reads slower than that is let go.
 pub const SESSION_MESSAGES_MAX: usize = 64;
 /// How often contributors and the page are told how the run stands.
-const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+const PROGRESS_EVERY: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 500 });
 
 struct Session {
     id: SessionId,

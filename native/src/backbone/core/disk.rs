@@ -19,7 +19,7 @@ use crate::storage::StorageError;
 use crate::storage::room::Trouble;
 
 /// A disk in trouble is looked at that often.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2000 });
 
 /// What waits for the disk.
 #[derive(Debug, Default)]
