@@ -370,8 +370,8 @@ mod tests {
     fn a_line_that_is_said_to_be_written_outlasts_a_loss_of_power() {
         for n_until_failure in 0..8 {
             let mut file = Unsynced { n_until_failure, ..Unsynced::default() };
-            let lines = [b"one\n", b"two\n", b"six\n"];
-            let n_done = lines.iter().take_while(|line| append_line(&mut file, *line).is_ok()).count();
+            let lines: [&[u8]; 3] = [b"one\n", b"two\n", b"six\n"];
+            let n_done = lines.iter().take_while(|line| append_line(&mut file, line).is_ok()).count();
             assert_eq!(n_done, (n_until_failure / 2).min(lines.len()));
             assert_eq!(file.now[..file.n_synced], lines[..n_done].concat(), "{n_until_failure} operations");
         }

@@ -117,16 +117,6 @@ pub(super) fn move_away(files: &dyn Files, path: &Path, to: &Path) -> io::Result
     to.ancestors().skip(1).chain(path.ancestors().skip(1)).try_for_each(|folder| files.sync_folder(folder))
 }
 
-/// Whether a process uses a folder by [`Storage::open`]; nothing where that cannot be seen from here.
-pub fn is_in_use(folder: &Path) -> Option<bool> {
-    let lock = File::open(folder.join(LOCK_FILE)).ok()?;
-    match lock.try_lock_shared() {
-        Ok(()) => Some(false),
-        Err(TryLockError::WouldBlock) => Some(true),
-        Err(TryLockError::Error(_)) => None,
-    }
-}
-
 /// A folder of the machine.
 #[derive(Debug)]
 pub struct Disk(PathBuf);

@@ -404,6 +404,16 @@ impl Storage {
     }
 }
 
+/// Whether a process uses a folder by [`Storage::open`]; nothing where that cannot be seen from here.
+pub fn is_in_use(folder: &Path) -> Option<bool> {
+    let lock = File::open(folder.join(LOCK_FILE)).ok()?;
+    match lock.try_lock_shared() {
+        Ok(()) => Some(false),
+        Err(TryLockError::WouldBlock) => Some(true),
+        Err(TryLockError::Error(_)) => None,
+    }
+}
+
 /// Does what blocks.
 async fn on_disk<T: Send + 'static>(
     files: &Arc<dyn Files>,

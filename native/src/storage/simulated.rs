@@ -2,6 +2,7 @@
 //!
 //! It knows what was synced and what was not. A loss of power keeps what was synced; of everything else, names and bytes
 //! alike, it keeps what the seed says, whole, in part or not at all, each by itself.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

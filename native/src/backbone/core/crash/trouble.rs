@@ -95,7 +95,7 @@ async fn a_disk_that_fails_now_and_then_costs_time_and_nothing_else() {
         assert!(n_refused > 0, "{of}");
         goes_on(&mut alive).await;
         alive.state.wait_for(|state| state.header.epoch == n / PER_STEP).await.unwrap();
-            world.all_counted(&mut alive, folder.path(), n, &of).await;
+        world.all_counted(&mut alive, folder.path(), n, &of).await;
         // And for whoever starts it again.
         alive.crash().await;
         let mut again = world.start(Storage::on(Arc::new(disk.clone())), &store).await.unwrap();
