@@ -24,6 +24,7 @@ use tower::ServiceExt as _;
 use crate::admin::problem::Problem;
 use crate::contributions::Store;
 use crate::http_listener::BoundedListener;
+use crate::storage::room::Room;
 
 /// Connections of operators and of what watches for them.
 const CONNECTIONS_MAX: usize = 256;
@@ -67,6 +68,7 @@ struct Inner {
     missing: Mutex<BTreeSet<Part>>,
     going_down: CancellationToken,
     store: OnceLock<Store>,
+    room: OnceLock<Room>,
     /// When the database was asked, and whether it answered. Whoever comes meanwhile waits for that answer.
     asked: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
@@ -90,6 +92,11 @@ impl Readiness {
         self.done(Part::Database);
     }
 
+    /// What is accepted is written there.
+    pub fn stores_in(&self, room: &Room) {
+        let _ = self.0.room.set(room.clone());
+    }
+
     /// Why not; nothing where it is ready.
     pub async fn reasons(&self) -> Vec<&'static str> {
         let mut reasons: Vec<_> = {
@@ -98,6 +105,9 @@ impl Readiness {
         };
         if self.0.going_down.is_cancelled() {
             reasons.push("it is going down");
+        }
+        if let Some(trouble) = self.0.room.get().and_then(Room::trouble) {
+            reasons.push(trouble.reason());
         }
         if let Some(store) = self.0.store.get()
             && !self.answers(store).await

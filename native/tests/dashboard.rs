@@ -11,6 +11,8 @@ use std::path::Path;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use barnraise_native::backbone::metrics::Metrics;
+use barnraise_native::storage::Storage;
+use barnraise_native::storage::room::Room;
 use barnraise_protocol::api::RunStatus;
 use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::gradient::Refusal;
@@ -77,7 +79,9 @@ fn metrics() -> (Metrics, watch::Sender<RunStatus>) {
         paused: None,
     };
     let (status, reader) = watch::channel(status);
-    let metrics = Metrics::new(reader);
+    let storage = Storage::open_shared(&std::env::temp_dir()).unwrap();
+    let room = Room::new(storage.clone(), storage, 1);
+    let metrics = Metrics::new(reader, Some(room));
     let outcome = Outcome { verdict: Verdict::Kept, distance: 1.0 };
     metrics.on_aggregated(&[PeerOutcome { peer: PeerKey(vec![1]), outcome, is_shared: false }], 1);
     metrics.on_averaged("averaged");

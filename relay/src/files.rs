@@ -28,22 +28,58 @@ pub fn create_private_directory(directory: &Path) -> io::Result<()> {
 /// # Errors
 /// What the operating system said.
 pub fn write_private(path: &Path, contents: &[u8]) -> io::Result<()> {
+    write_on(&mut Machine, path, contents)
+}
+
+/// What is done to the disk, so that a test can take its place.
+trait Disk {
+    fn remove(&mut self, path: &Path) -> io::Result<()>;
+    fn write_new(&mut self, path: &Path, contents: &[u8]) -> io::Result<()>;
+    fn sync(&mut self, path: &Path) -> io::Result<()>;
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
+    fn sync_parent(&mut self, path: &Path) -> io::Result<()>;
+}
+
+fn write_on(disk: &mut impl Disk, path: &Path, contents: &[u8]) -> io::Result<()> {
     let temporary = with_suffix(path, ".new");
-    // A leftover of a crash between the two steps below may stand in the way.
-    match fs::remove_file(&temporary) {
+    // A leftover of a crash between the steps below may stand in the way.
+    match disk.remove(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(&temporary)?;
-    file.write_all(contents)?;
-    file.sync_all()?;
-    drop(file);
-    fs::rename(&temporary, path)?;
-    sync_parent(path)
+    disk.write_new(&temporary, contents)?;
+    disk.sync(&temporary)?;
+    disk.rename(&temporary, path)?;
+    disk.sync_parent(path)
+}
+
+/// The machine's own.
+struct Machine;
+
+impl Disk for Machine {
+    fn remove(&mut self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn write_new(&mut self, path: &Path, contents: &[u8]) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.open(path)?.write_all(contents)
+    }
+
+    fn sync(&mut self, path: &Path) -> io::Result<()> {
+        OpenOptions::new().write(true).open(path)?.sync_all()
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn sync_parent(&mut self, path: &Path) -> io::Result<()> {
+        sync_parent(path)
+    }
 }
 
 /// Makes an empty file at `path` unless there is one, whatever the umask is: mode 0600. One that is there, and others
@@ -119,4 +155,108 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// A disk with one folder, that fails at some step. What was not synced may be lost, names and bytes alike.
+    #[derive(Default, Clone)]
+    struct Failing {
+        /// What is in each file, and how much of it is synced.
+        contents: Vec<(Vec<u8>, usize)>,
+        names: BTreeMap<PathBuf, usize>,
+        names_synced: BTreeMap<PathBuf, usize>,
+        n_until_failure: usize,
+    }
+
+    impl Failing {
+        fn step(&mut self) -> io::Result<()> {
+            self.n_until_failure = self.n_until_failure.checked_sub(1).ok_or(io::ErrorKind::StorageFull)?;
+            Ok(())
+        }
+
+        fn id(&self, path: &Path) -> io::Result<usize> {
+            Ok(*self.names.get(path).ok_or(io::ErrorKind::NotFound)?)
+        }
+
+        /// What may be there under that name once the power is back.
+        fn after_power_loss(&self, path: &Path) -> Vec<Option<Vec<u8>>> {
+            let of = |id: &usize| {
+                let (bytes, n_synced) = &self.contents[*id];
+                [bytes[..*n_synced].to_vec(), bytes.clone()]
+            };
+            let may_be = [self.names.get(path), self.names_synced.get(path)].into_iter();
+            may_be.flat_map(|id| id.map_or_else(|| vec![None], |id| of(id).map(Some).into())).collect()
+        }
+    }
+
+    impl Disk for Failing {
+        fn remove(&mut self, path: &Path) -> io::Result<()> {
+            self.step()?;
+            self.id(path)?;
+            self.names.remove(path);
+            Ok(())
+        }
+
+        fn write_new(&mut self, path: &Path, contents: &[u8]) -> io::Result<()> {
+            if self.names.contains_key(path) {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            let step = self.step();
+            let n_bytes = if step.is_ok() { contents.len() } else { contents.len() / 2 };
+            self.names.insert(path.to_owned(), self.contents.len());
+            self.contents.push((contents[..n_bytes].to_vec(), 0));
+            step
+        }
+
+        fn sync(&mut self, path: &Path) -> io::Result<()> {
+            self.step()?;
+            let id = self.id(path)?;
+            self.contents[id].1 = self.contents[id].0.len();
+            Ok(())
+        }
+
+        fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+            self.step()?;
+            let id = self.id(from)?;
+            self.names.remove(from);
+            self.names.insert(to.to_owned(), id);
+            Ok(())
+        }
+
+        fn sync_parent(&mut self, _path: &Path) -> io::Result<()> {
+            self.step()?;
+            self.names_synced = self.names.clone();
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn whatever_step_fails_the_file_is_the_old_one_or_the_new_one_and_lasts_once_it_is_written() {
+        let path = Path::new("/certificates/tls.pem");
+        let mut disk = Failing { n_until_failure: 100, ..Failing::default() };
+        write_on(&mut disk, path, b"the old one").unwrap();
+        for n_steps in 0..8 {
+            let mut disk = Failing { n_until_failure: n_steps, ..disk.clone() };
+            let written = write_on(&mut disk, path, b"the new one");
+            assert_eq!(written.is_ok(), n_steps >= 5, "{n_steps}");
+            for found in disk.after_power_loss(path) {
+                let is_new = found.as_deref() == Some(b"the new one");
+                let is_old = found.as_deref() == Some(b"the old one");
+                assert!(if written.is_ok() { is_new } else { is_new || is_old }, "{n_steps}: {found:?}");
+            }
+            // What it left is in nobody's way.
+            disk.n_until_failure = 100;
+            write_on(&mut disk, path, b"the next one").unwrap();
+            assert!(
+                disk.after_power_loss(path).iter().all(|found| found.as_deref() == Some(b"the next one"))
+            );
+        }
+    }
 }

@@ -221,7 +221,7 @@ impl Audit {
             *open = self.rotate(open).map_err(fail)?;
         }
         open.is_torn = true;
-        open.file.write_all(&line).and_then(|()| open.file.sync_data()).map_err(fail)?;
+        append_line(&mut open.file, &line).map_err(fail)?;
         open.is_torn = false;
         open.n_bytes += line.len() as u64;
         Ok(())
@@ -242,6 +242,28 @@ impl Audit {
         let file = append_to(&path)?;
         Ok(Open { file, n_bytes: 0, next: full.next, file_bytes_max: full.file_bytes_max, is_torn: false })
     }
+}
+
+/// A file that lines are appended to, or what a test has in its place.
+trait Lines {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+impl Lines for File {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+/// No loss of power takes the line away once this has returned.
+fn append_line(file: &mut impl Lines, line: &[u8]) -> io::Result<()> {
+    file.append(line)?;
+    file.sync()
 }
 
 fn older(folder: &Path, age: usize) -> PathBuf {
@@ -312,6 +334,47 @@ mod tests {
 
     fn open(folder: &Path) -> Audit {
         Audit::open(folder, Arc::new(|| UnixTime(9))).unwrap()
+    }
+
+    /// A file on a disk that may fail, and loses what was not synced.
+    #[derive(Default)]
+    struct Unsynced {
+        now: Vec<u8>,
+        n_synced: usize,
+        n_until_failure: usize,
+    }
+
+    impl Unsynced {
+        fn operate(&mut self) -> io::Result<()> {
+            self.n_until_failure = self.n_until_failure.checked_sub(1).ok_or(io::ErrorKind::StorageFull)?;
+            Ok(())
+        }
+    }
+
+    impl Lines for Unsynced {
+        fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+            let done = self.operate();
+            let n_bytes = if done.is_ok() { bytes.len() } else { bytes.len() / 2 };
+            self.now.extend_from_slice(&bytes[..n_bytes]);
+            done
+        }
+
+        fn sync(&mut self) -> io::Result<()> {
+            self.operate()?;
+            self.n_synced = self.now.len();
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_said_to_be_written_outlasts_a_loss_of_power() {
+        for n_until_failure in 0..8 {
+            let mut file = Unsynced { n_until_failure, ..Unsynced::default() };
+            let lines: [&[u8]; 3] = [b"one\n", b"two\n", b"six\n"];
+            let n_done = lines.iter().take_while(|line| append_line(&mut file, line).is_ok()).count();
+            assert_eq!(n_done, (n_until_failure / 2).min(lines.len()));
+            assert_eq!(file.now[..file.n_synced], lines[..n_done].concat(), "{n_until_failure} operations");
+        }
     }
 
     fn deed(verb: &'static str) -> Deed {

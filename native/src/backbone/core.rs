@@ -4,6 +4,9 @@
 //! What is decided is decided in `barnraise-swarm`; here it is done: contributions are journaled before
 //! they are acknowledged, steps are made and journaled before they are shown, contributors are told.
 
+#[cfg(test)]
+mod crash;
+mod disk;
 mod event;
 mod following;
 mod low_rank;
@@ -13,22 +16,22 @@ mod together;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::api::{DeviceCount, HistoryPoint, LIVE_STEPS_MAX, LiveProgress, RunStatus};
-use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join, Progress};
+use barnraise_protocol::api::{HistoryPoint, LIVE_STEPS_MAX, LiveProgress, RunStatus};
+use barnraise_protocol::contribute::{BackboneToContributor, Join};
 use barnraise_protocol::gradient::Refusal;
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::RunDescription;
-use barnraise_swarm::history::last_evaluation;
 use barnraise_swarm::robust::{FAR_ROUNDS, FarOff, PeerOutcome, Verdict};
 use barnraise_swarm::round::{AddressGroup, AveragingRound, MeanOfRound, RoundAction, Ticket};
 use barnraise_swarm::{Moment, PeerKey};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{Instrument as _, Span};
 
+use self::disk::WaitsForDisk;
 pub use self::event::{CoreEvent, Declined, Place, SessionId};
 pub use self::low_rank::Factors;
 use self::operator::Operating;
@@ -37,16 +40,17 @@ pub use self::together::Together;
 use super::learner::{Learner, LearnerError, PublishedState, StepBy};
 use super::metrics::Metrics;
 use crate::contributions::Crediting;
-use crate::storage::checkpoint::Checkpoints;
-use crate::storage::journal::{CommitRecord, Journal, JournalEntry};
+use crate::storage::checkpoint::{CheckpointError, Checkpoints};
+use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError};
 use crate::storage::owed::Owed;
+use crate::storage::room::Room;
 
 /// Events that may wait for the core; a sender beyond waits itself.
 pub const EVENTS_MAX: usize = 256;
 /// Messages that may wait for one contributor; one that reads slower than that is let go.
 pub const SESSION_MESSAGES_MAX: usize = 64;
 /// How often contributors and the page are told how the run stands.
-const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+const PROGRESS_EVERY: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 500 });
 
 struct Session {
     id: SessionId,
@@ -81,6 +85,8 @@ pub struct Storing {
     pub checkpoints: Checkpoints,
     /// What means by factors left out.
     pub owed: Owed,
+    /// On the disk that they are on.
+    pub room: Room,
     /// Steps between two checkpoints.
     pub checkpoint_every_epochs: u64,
 }
@@ -108,6 +114,8 @@ pub struct Core {
     together: Option<Together>,
     /// Where somebody operates the run.
     operating: Option<Operating>,
+    /// While nothing can be stored.
+    disk: WaitsForDisk,
     /// From the first gradient that is due to the new model, for a trace.
     collecting: Span,
 }
@@ -141,6 +149,7 @@ impl Core {
             has_evaluated: false,
             together: None,
             operating: None,
+            disk: WaitsForDisk::default(),
             collecting: Span::none(),
         }
     }
@@ -168,7 +177,8 @@ impl Core {
             self.carry_later_epochs().await?;
             self.round.resume(self.now());
         }
-        self.act().await?;
+        let acted = self.act().await;
+        self.survive(acted).await?;
         loop {
             let together = self.together.as_ref().and_then(Together::next_deadline);
             let deadline = self.round.next_deadline().into_iter().chain(together).min();
@@ -176,9 +186,15 @@ impl Core {
             tokio::select! {
                 biased;
                 () = &mut shutdown => break,
-                _ = ticks.tick() => self.publish_progress(),
+                _ = ticks.tick() => {
+                    self.look_at_disk().await?;
+                    self.publish_progress();
+                }
                 event = events.recv() => match event {
-                    Some(event) => self.on_event(event).await?,
+                    Some(event) => {
+                        let heard = self.on_event(event).await;
+                        self.survive(heard).await?;
+                    }
                     None => break,
                 },
                 () = tokio::time::sleep(wait) => {}
@@ -186,7 +202,8 @@ impl Core {
             // Here and not in its branch: a flood of events must not put the deadline off.
             let now = self.now();
             self.round.on_timeout(now);
-            self.act().await?;
+            let acted = self.act().await;
+            self.survive(acted).await?;
         }
         self.save_checkpoint().await
     }
@@ -212,21 +229,7 @@ impl Core {
                     self.tell(&peer, BackboneToContributor::Refused(error.to_string()));
                 }
             }
-            CoreEvent::Offer { peer, offer, answer } => {
-                let ticket = self.round.on_offer(now, &peer, &offer);
-                if let Err(refusal) = &ticket {
-                    tracing::debug!(?peer, epoch = offer.epoch, %refusal, "offer refused");
-                }
-                let place = ticket.map_err(|refusal| self.decline(&peer, refusal)).map(|ticket| {
-                    let (end, abandoned) = oneshot::channel();
-                    self.receiving.insert(ticket, end);
-                    Place { ticket, abandoned }
-                });
-                if let Err(Ok(unheard)) = answer.send(place) {
-                    self.receiving.remove(&unheard.ticket);
-                    self.round.on_transfer_failed(now, unheard.ticket);
-                }
-            }
+            CoreEvent::Offer { peer, offer, answer } => self.on_offer(&peer, &offer, answer),
             CoreEvent::TransferFailed(ticket) => {
                 self.receiving.remove(&ticket);
                 self.round.on_transfer_failed(now, ticket);
@@ -270,7 +273,7 @@ impl Core {
         if let Some(elsewhere) = self.elsewhere() {
             let _ = messages.try_send(elsewhere);
         }
-        if let Some(notice) = self.operating.as_ref().and_then(Operating::pause_notice) {
+        if let Some(notice) = self.pause_notice() {
             let _ = messages.try_send(notice);
         }
         if self.round.is_paused() {
@@ -323,7 +326,8 @@ impl Core {
 
     async fn persist(&mut self, ticket: Ticket, epoch: u64, sequence: u32, group: AddressGroup) {
         let waiting = self.waiting.get_mut(&ticket);
-        let Some(mut entry) = waiting.and_then(|waiting| waiting.entry.take()) else {
+        let entry = waiting.and_then(|waiting| waiting.entry.take());
+        let Some(mut entry) = entry.filter(|_| self.storing.room.trouble().is_none()) else {
             return self.round.on_persist_failed(self.now(), ticket);
         };
         let peer = PeerKey(entry.peer.clone());
@@ -331,7 +335,11 @@ impl Core {
         self.crediting.stamp(self.now(), &peer, &mut entry);
         if let Err(error) = self.storing.journal.append(epoch, sequence, &entry).await {
             tracing::error!(epoch, sequence, %error, "a contribution could not be stored");
-            return self.round.on_persist_failed(self.now(), ticket);
+            self.round.on_persist_failed(self.now(), ticket);
+            if let JournalError::Storage(error) = &error {
+                self.on_disk_error(error).await;
+            }
+            return;
         }
         let now = self.now();
         if let Some(waiting) = self.waiting.get_mut(&ticket) {
@@ -359,12 +367,18 @@ impl Core {
         known.map_or(Declined::Refused(refusal), |receipt| Declined::CountedBefore(Box::new(receipt.clone())))
     }
 
-    async fn step(&mut self, mean: MeanOfRound) -> Result<(), LearnerError> {
+    pub(super) async fn step(&mut self, mean: MeanOfRound) -> Result<(), LearnerError> {
         let MeanOfRound { epoch, n_samples, .. } = mean;
         let (seqs, aggregation) = (mean.sequences.clone(), mean.aggregation);
         let learning_rate = self.learner.learning_rate();
         let record = CommitRecord { epoch, n_samples, seqs, aggregation, together: None, learning_rate };
-        self.storing.journal.commit(&record).await?;
+        match self.storing.journal.commit(&record).await {
+            Err(JournalError::Storage(error)) => {
+                self.put_off(mean, &error).await;
+                return Ok(());
+            }
+            committed => committed?,
+        }
         let began = self.now();
         self.learner.step(StepBy::from(&mean), learning_rate);
         self.see_who_is_far_off(epoch, &mean.outcomes);
@@ -414,9 +428,17 @@ impl Core {
         self.metrics.on_aggregated(outcomes, self.far_off.n_far());
     }
 
-    async fn save_checkpoint(&self) -> Result<(), LearnerError> {
+    /// The journal has all that it would have: where it cannot be written, it is written later.
+    async fn save_checkpoint(&mut self) -> Result<(), LearnerError> {
         let checkpoint = self.learner.checkpoint()?;
-        let oldest = self.storing.checkpoints.save(&checkpoint).await?;
+        let oldest = match self.storing.checkpoints.save(&checkpoint).await {
+            Err(CheckpointError::Storage(error)) => {
+                tracing::error!(epoch = checkpoint.epoch, %error, "a checkpoint could not be stored");
+                self.put_off_checkpoint(&error).await;
+                return Ok(());
+            }
+            saved => saved?,
+        };
         // The journal reaches back to the oldest checkpoint, in case the newer ones turn out broken; one
         // epoch more names the contributions whose acknowledgement may have been lost.
         self.crediting.forget_before(oldest.saturating_sub(1));
@@ -460,64 +482,6 @@ impl Core {
         if self.sessions.remove(peer).is_some() {
             self.crediting.on_leave(peer);
         }
-    }
-
-    /// What the contributors of this backbone do.
-    fn here(&self) -> Crowd {
-        Crowd {
-            n_samples: self.round.n_samples(),
-            n_contributors: self.round.n_contributors().try_into().unwrap_or(u32::MAX),
-            samples_per_second: self.round.samples_per_second(),
-        }
-    }
-
-    fn progress(&self) -> Progress {
-        let last = self.learner.history().last();
-        let here = self.here();
-        let all = self.together.as_ref().map_or(here, |together| together.all(self.now(), here));
-        Progress {
-            epoch: self.round.epoch(),
-            n_samples: all.n_samples,
-            target_batch_size: self.description.target_batch_size,
-            n_contributors: all.n_contributors,
-            samples_per_second: all.samples_per_second,
-            train_loss: last.and_then(|point| point.train_loss),
-            test_accuracy: self.learner.history().last_accuracy(),
-        }
-    }
-
-    fn devices(&self) -> Vec<DeviceCount> {
-        let mut counts: HashMap<DeviceKind, u32> = HashMap::new();
-        self.round.devices().for_each(|device| *counts.entry(device).or_default() += 1);
-        let mut counts: Vec<_> = counts
-            .into_iter()
-            .map(|(device, n_contributors)| DeviceCount { device, n_contributors })
-            .collect();
-        counts.sort_by_key(|count| (std::cmp::Reverse(count.n_contributors), count.device as u8));
-        counts
-    }
-
-    fn publish_progress(&mut self) {
-        self.outputs.stands.send_replace(self.stands());
-        let (progress, devices) = (self.progress(), self.devices());
-        self.tell_all(&BackboneToContributor::Progress(progress));
-        let steps: Vec<HistoryPoint> = self.unpublished_steps.drain(..).collect();
-        let has_news = std::mem::take(&mut self.has_evaluated) || !steps.is_empty();
-        let history = self.learner.history().points();
-        let evaluation = last_evaluation(history);
-        let paused = self.operating.as_ref().and_then(Operating::paused_for).map(str::to_owned);
-        let live =
-            LiveProgress { progress, steps, evaluation, devices: devices.clone(), paused: paused.clone() };
-        self.outputs.status.send_modify(|status| {
-            status.progress = progress;
-            status.devices = devices;
-            status.paused = paused;
-            if has_news {
-                status.history = history.to_vec();
-            }
-        });
-        // Last, so that whoever hears of it finds it in the status. No reader, no harm.
-        let _ = self.outputs.events.send(live);
     }
 }
 

@@ -23,10 +23,10 @@ use barnraise_swarm::{Moment, PeerKey};
 use sha2::{Digest, Sha256};
 
 use crate::config::RunConfig;
-use crate::storage::SetAside;
 use crate::storage::checkpoint::{Checkpoint, CheckpointError, Checkpoints, Included};
 use crate::storage::journal::{CommitRecord, ENTRIES_MAX, Journal, JournalEntry, JournalError, Together};
 use crate::storage::owed::OwedError;
+use crate::storage::{SetAside, StorageError};
 
 /// Why the run's model could not be made, stepped or stored.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +75,18 @@ pub enum LearnerError {
         /// The first later one that has a commit.
         found: u64,
     },
+}
+
+impl LearnerError {
+    /// What the disk or the store said, where it is that which failed.
+    pub fn of_storage(&self) -> Option<&StorageError> {
+        match self {
+            Self::Checkpoint(CheckpointError::Storage(error))
+            | Self::Journal(JournalError::Storage(error))
+            | Self::Owed(OwedError::Storage(error)) => Some(error),
+            _ => None,
+        }
+    }
 }
 
 /// Parameters that contributors can pull.

@@ -21,6 +21,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use tokio::sync::watch;
 
 use crate::contributions::CaughtUp;
+use crate::storage::room::Room;
 
 /// Before each name.
 const PREFIX: &str = "barnraise";
@@ -59,9 +60,9 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All counters at zero; how the run stands is read from `status`.
+    /// All counters at zero; how the run stands is read from `status`, and its disk from `room`.
     #[must_use]
-    pub fn new(status: watch::Receiver<RunStatus>) -> Self {
+    pub fn new(status: watch::Receiver<RunStatus>, room: Option<Room>) -> Self {
         let mut registry = MetricsRegistry::with_prefix(PREFIX);
         let contributions = Counter::default();
         registry.register(
@@ -166,6 +167,9 @@ impl Metrics {
         let shard_bytes = Counter::default();
         registry.register("shard_bytes_sent", "Bytes of those shards", shard_bytes.clone());
         registry.register_collector(Box::new(Run(status)));
+        if let Some(room) = room {
+            registry.register_collector(Box::new(room));
+        }
         let caught_up = CaughtUp::default();
         registry.register_collector(Box::new(Database(caught_up.clone())));
         Self {

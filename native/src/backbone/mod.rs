@@ -57,9 +57,10 @@ use crate::readiness::{OperatorPage, Part, Readiness};
 use crate::recomputation::EvidenceStore;
 use crate::site::SiteRun;
 use crate::site::serve::Mounted;
-use crate::storage::checkpoint::Checkpoints;
+use crate::storage::checkpoint::{AGES, Checkpoints};
 use crate::storage::journal::Journal;
 use crate::storage::owed::Owed;
+use crate::storage::room::Room;
 use crate::storage::{Storage, bound};
 use aggregators::{Aggregators, Reducers, SpeedMeter, Stored};
 use announce::{Announcement, announce};
@@ -110,6 +111,7 @@ pub async fn run(
     let keypair = own_keypair(&config.storage.folder, bound::read(&storage).await?.is_some())?;
     // Before anything else is there: what is not of this run is not replayed as if it were.
     config.clone().bind(&storage).await?;
+    let folder = storage.clone();
     if let Some(url) = &config.storage.objects {
         storage = storage.in_s3(url, &keypair.public().to_peer_id().to_string()).await?;
     }
@@ -128,8 +130,9 @@ pub async fn run(
     let kept = KeptStore::new(storage.clone());
     let storing = Storing {
         journal: Journal::new(storage.clone()),
-        checkpoints: Checkpoints::new(storage.clone(), config.storage.keep_checkpoints),
-        owed: Owed::new(storage),
+        checkpoints: Checkpoints::new(storage.clone(), config.storage.keep_checkpoints).aged(&AGES),
+        owed: Owed::new(storage.clone()),
+        room: Room::new(storage, folder, checkpoint_bytes(&layout)),
         checkpoint_every_epochs: config.storage.checkpoint_every_epochs,
     };
     let round = learner::round_config(&config, layout.n_parameters());
@@ -159,7 +162,8 @@ pub async fn run(
     tracing::info!(device = device.name(), "evaluates on");
     let (outputs, state, status) = outputs(&learner, &description, &here)?;
     let events = outputs.events.clone();
-    let metrics = Metrics::new(status.clone());
+    let metrics = Metrics::new(status.clone(), Some(storing.room.clone()));
+    readiness.stores_in(&storing.room);
     let credit = credit(&config, node.peer_id(), signing_key.clone(), &storing.journal, &learner, &metrics);
     let Credit { store, issuer, work, recording, crediting } = credit.await?;
     let meter = work.clone();
@@ -308,6 +312,11 @@ pub async fn run(
         keeping.await?;
     }
     ended.context("the run could not be stored")
+}
+
+/// About, with the moments of an optimizer that has two.
+fn checkpoint_bytes(layout: &ParameterLayout) -> u64 {
+    (layout.n_parameters() as u64).saturating_mul(3 * size_of::<f32>() as u64)
 }
 
 /// Where the run has them, and grants access itself.

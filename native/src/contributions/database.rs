@@ -1,16 +1,22 @@
 //! The two databases that contributions may be in, behind one face: SQLite in a file, PostgreSQL by its
 //! address. Knows connections, transactions and values; no table.
+//!
+//! SQLite is written over one connection, which does nothing else, and read over others, which cannot write. A connection
+//! on which a transaction did not end as it should is closed, never used again: where the disk is full SQLite rolls back
+//! by itself, sqlx counts on that transaction still, and what follows on that connection are savepoints: the first one
+//! that is rolled back leaves a transaction open that is never committed, seen by this connection and by nobody else.
 
 use std::borrow::Cow;
 use std::path::Path;
 use std::time::Duration;
 
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
 };
-use sqlx::{Postgres, Sqlite, Transaction};
+use sqlx::{Connection as _, Postgres, Sqlite, Transaction};
 
 use super::StoreError;
 
@@ -20,14 +26,46 @@ const FILE_NAME: &str = "contributions.sqlite";
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a question waits for a connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections of this process.
+/// Connections of this process that ask.
 const CONNECTIONS_MAX: u32 = 4;
+/// No other process writes between what a transaction reads and what it writes, and what waits waits at its beginning.
+const BEGIN: &str = "BEGIN IMMEDIATE";
 
 /// An open database. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) enum Database {
-    Sqlite(SqlitePool),
+    Sqlite(SqliteFile),
     Postgres(PgPool),
+}
+
+/// A database in a file.
+#[derive(Debug, Clone)]
+pub(super) struct SqliteFile {
+    pub(super) readers: SqlitePool,
+    /// Of one connection.
+    pub(super) writer: SqlitePool,
+    options: SqliteConnectOptions,
+}
+
+impl SqliteFile {
+    async fn open(options: SqliteConnectOptions) -> Result<Self, sqlx::Error> {
+        let writer = SqlitePoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(BUSY_TIMEOUT)
+            // One that is dropped without a commit is closed, whatever became of its transaction.
+            .after_release(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }));
+        // It makes the file, and the tables, before anybody asks.
+        let writer = writer.connect_with(options.clone()).await?;
+        let readers =
+            SqlitePoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(ACQUIRE_TIMEOUT);
+        let readers = readers.connect_lazy_with(reading(options.clone()));
+        Ok(Self { readers, writer, options })
+    }
+}
+
+/// For a connection that cannot write, nor stay within a transaction.
+fn reading(options: SqliteConnectOptions) -> SqliteConnectOptions {
+    options.pragma("query_only", "ON")
 }
 
 /// What is written of a row.
@@ -43,11 +81,14 @@ pub(super) enum Changes {
     Postgres(Transaction<'static, Postgres>),
 }
 
-/// Either pool, in the same words.
+/// Questions to either, in the same words.
 macro_rules! on {
     ($database:expr, $pool:ident => $answer:expr) => {
         match $database {
-            $crate::contributions::database::Database::Sqlite($pool) => $answer,
+            $crate::contributions::database::Database::Sqlite(file) => {
+                let $pool = &file.readers;
+                $answer
+            }
             $crate::contributions::database::Database::Postgres($pool) => $answer,
         }
     };
@@ -69,9 +110,8 @@ impl Database {
             // What is committed stays: the journal of contributions is cut by what is in here.
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(BUSY_TIMEOUT);
-        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(ACQUIRE_TIMEOUT);
         let database = match opened {
-            Ok(()) => pool.connect_with(options).await.map(Self::Sqlite),
+            Ok(()) => SqliteFile::open(options).await.map(Self::Sqlite),
             Err(error) => Err(error),
         };
         let name = path.display().to_string();
@@ -89,15 +129,30 @@ impl Database {
     }
 
     async fn migrated(self, name: &str) -> Result<Self, StoreError> {
-        let migrated = on!(&self, pool => migrator().run(pool).await);
+        let migrated = match &self {
+            Self::Sqlite(file) => migrator().run(&file.writer).await,
+            Self::Postgres(pool) => migrator().run(pool).await,
+        };
         migrated.map_err(|source| StoreError::Migrate { database: name.to_owned(), source })?;
         Ok(self)
     }
 
     pub(super) async fn begin(&self) -> Result<Changes, sqlx::Error> {
         Ok(match self {
-            Self::Sqlite(pool) => Changes::Sqlite(pool.begin().await?),
+            Self::Sqlite(file) => Changes::Sqlite(file.writer.begin_with(BEGIN).await?),
             Self::Postgres(pool) => Changes::Postgres(pool.begin().await?),
+        })
+    }
+
+    /// A connection of its own, opened now, that reads what was committed and nothing else.
+    pub(super) async fn reader(&self) -> Result<Reader, sqlx::Error> {
+        Ok(match self {
+            Self::Sqlite(file) => {
+                Reader::Sqlite(SqliteConnection::connect_with(&reading(file.options.clone())).await?)
+            }
+            Self::Postgres(pool) => {
+                Reader::Postgres(PgConnection::connect_with(&pool.connect_options()).await?)
+            }
         })
     }
 
@@ -108,7 +163,49 @@ impl Database {
 
     /// Writes what is in memory, and closes.
     pub(super) async fn close(&self) {
-        on!(self, pool => pool.close().await);
+        match self {
+            Self::Sqlite(file) => {
+                file.readers.close().await;
+                file.writer.close().await;
+            }
+            Self::Postgres(pool) => pool.close().await,
+        }
+    }
+}
+
+/// Another connection than those that are written over.
+pub(super) enum Reader {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Reader {
+    /// The single number that a statement asks for.
+    pub(super) async fn number(&mut self, sql: &str, values: &[Value<'_>]) -> Result<i64, sqlx::Error> {
+        macro_rules! ask {
+            ($connection:expr) => {
+                values
+                    .iter()
+                    .fold(sqlx::query_scalar(sql), |query, value| match *value {
+                        Value::Int(number) => query.bind(number),
+                        Value::Text(text) => query.bind(text),
+                    })
+                    .fetch_one($connection)
+                    .await
+            };
+        }
+        match self {
+            Self::Sqlite(connection) => ask!(connection),
+            Self::Postgres(connection) => ask!(connection),
+        }
+    }
+
+    pub(super) async fn close(self) {
+        // All was read.
+        let _ = match self {
+            Self::Sqlite(connection) => connection.close().await,
+            Self::Postgres(connection) => connection.close().await,
+        };
     }
 }
 

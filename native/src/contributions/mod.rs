@@ -11,6 +11,8 @@
 mod answers;
 mod crediting;
 mod database;
+#[cfg(test)]
+mod full;
 mod receipts;
 mod recorder;
 mod reducers;

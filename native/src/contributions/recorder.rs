@@ -122,13 +122,24 @@ pub type Refused = Box<dyn Fn() -> BTreeMap<&'static str, u64> + Send + Sync>;
 
 /// Why nothing could be written.
 #[derive(Debug, thiserror::Error)]
-enum RecordError {
+pub(crate) enum RecordError {
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// What was written is not what another one reads.
+    #[error(
+        "{n_missing} contributions of epoch {epoch} were written to the database and are not in it; they are written \
+         again, and the journal keeps them"
+    )]
+    NotThere {
+        /// Of the journal.
+        epoch: u64,
+        /// How many.
+        n_missing: usize,
+    },
 }
 
 /// The task that writes.
@@ -231,7 +242,7 @@ impl Recording {
     }
 
     /// Writes all there is; afterwards the journal is cut.
-    async fn catch_up(&mut self) -> Result<(), RecordError> {
+    pub(crate) async fn catch_up(&mut self) -> Result<(), RecordError> {
         while self.write_some().await? {}
         if self.missed.swap(false, Ordering::AcqRel)
             && let Err(error) = self.write_from_journal().await
@@ -240,8 +251,23 @@ impl Recording {
             return Err(error);
         }
         if self.forget_before > 0 && self.forget_before <= self.recorded_before {
+            self.read_back(self.forget_before).await?;
             self.journal.truncate(self.forget_before).await?;
             self.forget_before = 0;
+        }
+        Ok(())
+    }
+
+    /// Whether all that the journal has of earlier epochs is in the database, for others than who wrote it.
+    async fn read_back(&mut self, before: u64) -> Result<(), RecordError> {
+        for epoch in self.journal.epochs().await?.into_iter().filter(|epoch| *epoch < before) {
+            let names = self.journal.names(epoch).await?;
+            let n_missing = if names.is_empty() { 0 } else { self.store.n_missing(&names).await? };
+            if n_missing > 0 {
+                self.recorded_before = self.recorded_before.min(epoch);
+                self.missed.store(true, Ordering::Release);
+                return Err(RecordError::NotThere { epoch, n_missing });
+            }
         }
         Ok(())
     }

@@ -136,6 +136,12 @@ impl Store {
         })
     }
 
+    /// The same database, for another run.
+    #[cfg(test)]
+    pub(crate) fn of_run(&self, run_id: &str) -> Self {
+        Self { run_id: run_id.to_owned(), shown: Arc::default(), ..self.clone() }
+    }
+
     /// Writes a batch, all of it or nothing; returns how many of its contributions were new.
     ///
     /// # Errors
@@ -256,6 +262,26 @@ impl Store {
             query.fetch_optional(pool).await?
         });
         Ok(epoch.map_or(0, unsigned))
+    }
+
+    /// How many of these contributions, peers and their numbers, are not in the database, as one sees it who was not there
+    /// when they were written.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn n_missing(&self, names: &[(Vec<u8>, u64)]) -> Result<usize, StoreError> {
+        let select =
+            "SELECT count(*) FROM contributions WHERE run_id = $1 AND peer = $2 AND contribution_id = $3";
+        let mut reader = self.database.reader().await?;
+        let mut n_missing = 0;
+        for (peer, contribution_id) in names {
+            let Some(peer) = PublicKey::of_peer_id(peer).and_then(text_of) else { continue };
+            let id = Value::Int(contribution_id.cast_signed());
+            let n = reader.number(select, &[Value::Text(&self.run_id), Value::Text(&peer), id]).await?;
+            n_missing += usize::from(n == 0);
+        }
+        reader.close().await;
+        Ok(n_missing)
     }
 
     /// Whether the database answers.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::access::UnixTime;
+use object_store::PutPayload;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectMeta, PutPayload};
 use tokio::sync::watch;
 
 use super::{Kept, Shelf, Snapshot};
-use crate::storage::{Chunks, Storage, StorageError};
+use crate::storage::{Chunks, Storage, StorageError, Stored};
 
 const FOLDER: &str = "models";
 const SUFFIX: &str = ".safetensors";
@@ -92,7 +92,7 @@ fn path(kept: &Kept) -> ObjectPath {
 }
 
 /// What a file is by its name; files of other names are left alone.
-fn kept(object: &ObjectMeta) -> Option<Kept> {
+fn kept(object: &Stored) -> Option<Kept> {
     let (epoch, seconds) = object.location.filename()?.strip_suffix(SUFFIX)?.split_once('-')?;
     let made_at = UnixTime(seconds.parse().ok()?);
     Some(Kept { epoch: epoch.parse().ok()?, made_at, n_bytes: object.size })

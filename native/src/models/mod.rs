@@ -6,7 +6,6 @@
 mod card;
 mod keeper;
 mod serve;
-mod shelf;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use tokio::sync::watch;
 
 pub use self::keeper::{KEPT_BYTES_MAX, Keeper};
 pub use self::serve::{DOWNLOADS_MAX, ModelFiles};
-pub use self::shelf::{Kept, Shelf};
+pub use crate::storage::shelf::{Kept, Shelf};
 
 /// Values that are turned into bytes at once.
 const PIECE_VALUES: usize = 16 * 1024;

@@ -3,15 +3,18 @@
 //! A new checkpoint never touches an older one, so a crash while it is written leaves the one before
 //! whole. Which is the newest usable one is found out at start-up, by reading.
 
+mod keeping;
 mod line;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use barnraise_protocol::api::HistoryPoint;
 use barnraise_protocol::run::ModelSpec;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
+pub use self::keeping::AGES;
 use super::sealed::{self, Kind, SealError};
 use super::{Chunks, SetAside, Storage, StorageError};
 
@@ -144,28 +147,23 @@ pub struct Loaded {
 pub struct Checkpoints {
     storage: Storage,
     n_kept: usize,
+    ages: &'static [Duration],
 }
 
 impl Checkpoints {
     /// Keeps the newest `n_kept` checkpoints, at least one.
     pub fn new(storage: Storage, n_kept: usize) -> Self {
-        Self { storage, n_kept: n_kept.max(1) }
+        Self { storage, n_kept: n_kept.max(1), ages: &[] }
     }
 
-    /// Writes a checkpoint, then deletes those beyond the number kept.
+    /// Writes a checkpoint, then deletes those that are not kept.
     ///
-    /// Returns the oldest epoch that is still kept: the journal must keep everything from there on,
+    /// Returns the oldest epoch of the newest ones: the journal must keep everything from there on,
     /// so that a damaged newest checkpoint costs no accepted contribution.
     pub async fn save(&self, checkpoint: &Checkpoint) -> Result<u64, CheckpointError> {
         let epoch = checkpoint.epoch;
         self.write(&object_path(epoch), checkpoint).await?;
-        let mut found = self.list().await?;
-        while found.len() > self.n_kept {
-            let (_, oldest) = found.remove(0);
-            self.storage.delete(&oldest).await?;
-        }
-        self.forget_begin(&found).await?;
-        Ok(found.first().map_or(epoch, |(oldest, _)| (*oldest).min(epoch)))
+        self.thin(epoch).await
     }
 
     async fn write(&self, path: &ObjectPath, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {

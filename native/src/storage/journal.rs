@@ -34,6 +34,8 @@ const COMMIT_NAME: &str = "commit";
 const MEAN_NAME: &str = "mean";
 /// Largest object of the journal.
 pub const ENTRY_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// Of an entry, in which all is that is said of its gradient.
+const ENTRY_START_BYTES: u64 = 4096;
 /// Most contributions of one optimizer step.
 pub const ENTRIES_MAX: usize = 100_000;
 
@@ -306,6 +308,25 @@ impl Journal {
         Ok(result)
     }
 
+    /// Of whom the contributions stored for an epoch are, and what they call them: peers and numbers. Their gradients are
+    /// not read.
+    pub async fn names(&self, epoch: u64) -> Result<Vec<(Vec<u8>, u64)>, JournalError> {
+        let (objects, _) = self.storage.list_level(&epoch_path(epoch)).await?;
+        let mut names = Vec::new();
+        for path in objects.into_iter().filter(|path| path.as_ref().ends_with(".grad")) {
+            let Some(start) = self.storage.get_start(&path, ENTRY_START_BYTES).await? else { continue };
+            match sealed::peek_header::<EntryHeader>(ENTRY, &start) {
+                Ok(EntryHeader { peer, offer, .. }) => names.push((peer, offer.contribution_id)),
+                // The whole of it says what is wrong.
+                Err(_) => {
+                    let entries = self.entries(epoch).await?.entries.into_iter();
+                    return Ok(entries.map(|(_, entry)| (entry.peer, entry.offer.contribution_id)).collect());
+                }
+            }
+        }
+        Ok(names)
+    }
+
     /// Takes the step of `epoch` back: its commit, and all of the later epochs, which were computed on its
     /// result, are moved to `journal/corrupt/`. The entries of `epoch` are open again.
     pub async fn take_back(&self, epoch: u64, reason: &str) -> Result<(), JournalError> {
@@ -343,20 +364,20 @@ impl Journal {
 
     /// Forgets all of an epoch.
     pub async fn clear(&self, epoch: u64) -> Result<(), JournalError> {
-        for object in self.storage.list(&epoch_path(epoch)).await? {
-            self.storage.delete(&object.location).await?;
+        Ok(self.storage.delete_all(&epoch_path(epoch)).await?)
+    }
+
+    /// Forgets every epoch before this one, and that there was one. Call it with what `Checkpoints::save` returned.
+    pub async fn truncate(&self, before_epoch: u64) -> Result<(), JournalError> {
+        for (_, folder) in self.folders().await?.into_iter().filter(|(epoch, _)| *epoch < before_epoch) {
+            self.storage.delete_all(&folder).await?;
         }
         Ok(())
     }
 
-    /// Forgets every epoch before this one. Call it with what `Checkpoints::save` returned.
-    pub async fn truncate(&self, before_epoch: u64) -> Result<(), JournalError> {
-        for (_, folder) in self.folders().await?.into_iter().filter(|(epoch, _)| *epoch < before_epoch) {
-            for object in self.storage.list(&folder).await? {
-                self.storage.delete(&object.location).await?;
-            }
-        }
-        Ok(())
+    /// Forgets what was damaged or of another line of models, and was kept for a person to look at.
+    pub async fn forget_set_aside(&self) -> Result<(), JournalError> {
+        Ok(self.storage.delete_all(&ObjectPath::from_iter([FOLDER, CORRUPT])).await?)
     }
 
     async fn write(&self, path: &ObjectPath, bytes: Result<Vec<u8>, SealError>) -> Result<(), JournalError> {

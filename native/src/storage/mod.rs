@@ -6,25 +6,32 @@
 
 pub mod bound;
 pub mod checkpoint;
+mod files;
 pub mod journal;
 pub mod owed;
+pub mod room;
 mod s3;
 pub mod schema;
 pub mod sealed;
+pub mod shelf;
+#[cfg(test)]
+pub(crate) mod simulated;
 
 use std::fs::{File, TryLockError};
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
-use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
-use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutPayload};
+
+pub use self::files::{Disk, Files, Listed};
 
 pub use self::s3::{S3Url, S3UrlError};
 
@@ -33,6 +40,9 @@ const LOCK_FILE: &str = "lock";
 
 /// Whoever only looks whether a folder is in use holds its lock for less than that.
 const LOOK_MAX: Duration = Duration::from_millis(50);
+
+/// Of a file, that is read piece by piece.
+const PIECE_BYTES: u64 = 256 * 1024;
 
 /// Why something could not be stored or read back.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +71,16 @@ pub enum StorageError {
         /// What the store said.
         source: object_store::Error,
     },
+    /// The disk said no.
+    #[error("object {path}: cannot {what}: {source}")]
+    File {
+        /// The object, or the prefix of a listing.
+        path: String,
+        /// What was tried.
+        what: &'static str,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
     /// Larger than anything this program writes there.
     #[error("object {path} has {got} bytes, at most {max} are read")]
     TooLarge {
@@ -84,14 +104,30 @@ pub enum StorageError {
         /// Who asks.
         here: String,
     },
-    /// Written, but not known to be on the disk.
-    #[error("object {path} could not be flushed to the disk: {source}")]
-    Flush {
-        /// The object.
-        path: String,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
+}
+
+impl StorageError {
+    /// Whether there is no room for it.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        match self {
+            Self::File { source, .. } | Self::Folder { source, .. } => {
+                matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+            }
+            Self::Locked { .. } | Self::Object { .. } | Self::Taken { .. } | Self::TooLarge { .. } => false,
+        }
+    }
+}
+
+/// What is known of an object that was not opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Its name.
+    pub location: ObjectPath,
+    /// Its length.
+    pub size: u64,
+    /// When it was written.
+    pub modified: SystemTime,
 }
 
 /// An object that could not be used and was moved out of the way.
@@ -111,11 +147,17 @@ pub type Chunks = BoxStream<'static, Result<Bytes, StorageError>>;
 /// An object store. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Storage {
-    store: Arc<dyn ObjectStore>,
-    /// Set where the objects are files, which need flushing.
-    folder: Option<PathBuf>,
+    place: Place,
     /// Held for as long as any clone lives.
     _lock: Option<Arc<File>>,
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    /// A folder of files, which need syncing.
+    Files(Arc<dyn Files>),
+    /// A store that says of itself when an object lasts.
+    Objects(Arc<dyn ObjectStore>),
 }
 
 impl Storage {
@@ -146,7 +188,7 @@ impl Storage {
         }
         storage._lock = Some(Arc::new(lock));
         // Nobody else writes here now, so what looks like an unfinished upload is one.
-        sweep(folder).map_err(|source| fail("remove unfinished uploads", source))?;
+        storage.sweep().map_err(|source| fail("remove unfinished uploads", source))?;
         Ok(storage)
     }
 
@@ -157,36 +199,98 @@ impl Storage {
             what: "create it",
             source,
         })?;
-        let store = LocalFileSystem::new_with_prefix(folder)
-            .map_err(|source| StorageError::Object { path: folder.display().to_string(), source })?;
-        Ok(Self { store: Arc::new(store), folder: Some(folder.to_owned()), _lock: None })
+        Ok(Self::on(Arc::new(Disk::new(folder))))
+    }
+
+    /// Objects as files of a disk.
+    pub fn on(files: Arc<dyn Files>) -> Self {
+        Self { place: Place::Files(files), _lock: None }
     }
 
     /// Objects elsewhere, of whoever is the user of this folder.
     fn beside(&self, store: Arc<dyn ObjectStore>) -> Self {
-        Self { store, folder: None, _lock: self._lock.clone() }
+        Self { place: Place::Objects(store), _lock: self._lock.clone() }
     }
 
     /// Objects that live as long as the process.
     pub fn in_memory() -> Self {
-        Self { store: Arc::new(InMemory::new()), folder: None, _lock: None }
+        Self { place: Place::Objects(Arc::new(InMemory::new())), _lock: None }
+    }
+
+    /// Removes what was being written when the process before ended.
+    pub(crate) fn sweep(&self) -> io::Result<()> {
+        match &self.place {
+            Place::Files(files) => files::sweep(&**files, Path::new("")),
+            Place::Objects(_) => Ok(()),
+        }
+    }
+
+    /// How much more can be written, where that is known.
+    pub fn n_bytes_free(&self) -> Option<u64> {
+        match &self.place {
+            Place::Files(files) => files.n_bytes_free(),
+            Place::Objects(_) => None,
+        }
     }
 
     /// Writes an object, whole, and returns once a crash cannot lose it.
     pub async fn put(&self, path: &ObjectPath, bytes: impl Into<PutPayload>) -> Result<(), StorageError> {
-        self.store.put(path, bytes.into()).await.map_err(|source| object_error(path, source))?;
-        self.flush(path).await
+        let payload: PutPayload = bytes.into();
+        match &self.place {
+            Place::Objects(store) => {
+                let put = store.put(path, payload).await;
+                put.map(drop).map_err(|source| object_error(path, source))
+            }
+            Place::Files(files) => {
+                let pieces: Vec<Bytes> = payload.into_iter().collect();
+                let write = move |files: &dyn Files, path: &Path| files::write_whole(files, path, &pieces);
+                on_disk(files, path, "write it", write).await
+            }
+        }
     }
 
     /// Reads an object of at most `bytes_max` bytes; `None` where there is none.
     pub async fn get(&self, path: &ObjectPath, bytes_max: u64) -> Result<Option<Bytes>, StorageError> {
-        let Some(result) = self.find(path, bytes_max).await? else { return Ok(None) };
-        result.bytes().await.map(Some).map_err(|source| object_error(path, source))
+        match &self.place {
+            Place::Objects(store) => {
+                let Some(result) = object(store, path, bytes_max).await? else { return Ok(None) };
+                result.bytes().await.map(Some).map_err(|source| object_error(path, source))
+            }
+            Place::Files(files) => {
+                let Some(_) = self.n_bytes(path, bytes_max).await? else { return Ok(None) };
+                let read = move |files: &dyn Files, path: &Path| files.read(path, 0, bytes_max);
+                found(on_disk(files, path, "read it", read).await)
+            }
+        }
+    }
+
+    /// The first bytes of an object, at most so many; `None` where there is none.
+    pub async fn get_start(&self, path: &ObjectPath, n_bytes: u64) -> Result<Option<Bytes>, StorageError> {
+        match &self.place {
+            Place::Objects(store) => match store.get_range(path, 0..n_bytes).await {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(source) => Err(object_error(path, source)),
+            },
+            Place::Files(files) => {
+                let read = move |files: &dyn Files, path: &Path| files.read(path, 0, n_bytes);
+                found(on_disk(files, path, "read it", read).await)
+            }
+        }
     }
 
     /// Reads a range of an object.
     pub async fn get_range(&self, path: &ObjectPath, range: Range<u64>) -> Result<Bytes, StorageError> {
-        self.store.get_range(path, range).await.map_err(|source| object_error(path, source))
+        match &self.place {
+            Place::Objects(store) => {
+                store.get_range(path, range).await.map_err(|source| object_error(path, source))
+            }
+            Place::Files(files) => {
+                let n_bytes = range.end.saturating_sub(range.start);
+                let read = move |files: &dyn Files, path: &Path| files.read(path, range.start, n_bytes);
+                on_disk(files, path, "read it", read).await
+            }
+        }
     }
 
     /// Opens an object of at most `bytes_max` bytes, to be read piece by piece: its size, and its bytes; `None` where
@@ -196,33 +300,42 @@ impl Storage {
         path: &ObjectPath,
         bytes_max: u64,
     ) -> Result<Option<(u64, Chunks)>, StorageError> {
-        let Some(result) = self.find(path, bytes_max).await? else { return Ok(None) };
-        let (got, path) = (result.meta.size, path.clone());
-        let chunks = result.into_stream().map_err(move |source| object_error(&path, source));
-        Ok(Some((got, chunks.boxed())))
+        match &self.place {
+            Place::Objects(store) => {
+                let Some(result) = object(store, path, bytes_max).await? else { return Ok(None) };
+                let (got, path) = (result.meta.size, path.clone());
+                let chunks = result.into_stream().map_err(move |source| object_error(&path, source));
+                Ok(Some((got, chunks.boxed())))
+            }
+            Place::Files(files) => {
+                let Some(n_bytes) = self.n_bytes(path, bytes_max).await? else { return Ok(None) };
+                Ok(Some((n_bytes, pieces(Arc::clone(files), path.clone(), n_bytes))))
+            }
+        }
     }
 
-    async fn find(&self, path: &ObjectPath, bytes_max: u64) -> Result<Option<GetResult>, StorageError> {
-        let result = match self.store.get(path).await {
-            Ok(result) => result,
-            Err(object_store::Error::NotFound { .. }) => return Ok(None),
-            Err(source) => return Err(object_error(path, source)),
-        };
-        let got = result.meta.size;
-        if got > bytes_max {
-            return Err(StorageError::TooLarge { path: path.to_string(), got, max: bytes_max });
-        }
-        Ok(Some(result))
+    /// Of a file.
+    async fn n_bytes(&self, path: &ObjectPath, bytes_max: u64) -> Result<Option<u64>, StorageError> {
+        let Place::Files(files) = &self.place else { return Ok(None) };
+        let n_bytes = found(on_disk(files, path, "read it", |files, path| files.n_bytes(path)).await)?;
+        n_bytes.map(|got| within(path, got, bytes_max)).transpose()
     }
 
     /// All objects under a prefix, in the order of their names.
-    pub async fn list(&self, prefix: &ObjectPath) -> Result<Vec<ObjectMeta>, StorageError> {
-        let mut objects: Vec<ObjectMeta> = self
-            .store
-            .list(Some(prefix))
-            .try_collect()
-            .await
-            .map_err(|source| object_error(prefix, source))?;
+    pub async fn list(&self, prefix: &ObjectPath) -> Result<Vec<Stored>, StorageError> {
+        let mut objects: Vec<Stored> = match &self.place {
+            Place::Objects(store) => {
+                let listed = store.list(Some(prefix)).map_ok(|meta| Stored {
+                    location: meta.location,
+                    size: meta.size,
+                    modified: meta.last_modified.into(),
+                });
+                listed.try_collect().await.map_err(|source| object_error(prefix, source))?
+            }
+            Place::Files(files) => {
+                found(on_disk(files, prefix, "list it", list_all).await)?.unwrap_or_default()
+            }
+        };
         objects.sort_by(|a, b| a.location.cmp(&b.location));
         Ok(objects)
     }
@@ -232,28 +345,61 @@ impl Storage {
         &self,
         prefix: &ObjectPath,
     ) -> Result<(Vec<ObjectPath>, Vec<ObjectPath>), StorageError> {
-        match self.store.list_with_delimiter(Some(prefix)).await {
-            Ok(level) => {
-                let mut objects: Vec<_> = level.objects.into_iter().map(|meta| meta.location).collect();
-                let mut folders = level.common_prefixes;
-                objects.sort();
-                folders.sort();
-                Ok((objects, folders))
+        let (mut objects, mut folders) = match &self.place {
+            Place::Objects(store) => match store.list_with_delimiter(Some(prefix)).await {
+                Ok(level) => {
+                    let objects = level.objects.into_iter().map(|meta| meta.location).collect();
+                    (objects, level.common_prefixes)
+                }
+                Err(object_store::Error::NotFound { .. }) => (Vec::new(), Vec::new()),
+                Err(source) => return Err(object_error(prefix, source)),
+            },
+            Place::Files(files) => {
+                let listed = on_disk(files, prefix, "list it", |files, folder| files.list(folder)).await;
+                let listed = found(listed)?.unwrap_or_default().into_iter();
+                let listed = listed.filter(|listed| listed.is_folder || !files::is_staged(&listed.name));
+                let (folders, objects): (Vec<_>, Vec<_>) = listed.partition(|listed| listed.is_folder);
+                let names = |listed: Vec<Listed>| -> Vec<ObjectPath> {
+                    listed.into_iter().map(|listed| prefix.clone().join(listed.name)).collect()
+                };
+                (names(objects), names(folders))
             }
-            Err(object_store::Error::NotFound { .. }) => Ok((Vec::new(), Vec::new())),
-            Err(source) => Err(object_error(prefix, source)),
-        }
+        };
+        objects.sort();
+        folders.sort();
+        Ok((objects, folders))
     }
 
     /// Deletes an object; it is no error if it is gone already.
     pub async fn delete(&self, path: &ObjectPath) -> Result<(), StorageError> {
-        match self.store.delete(path).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(source) => Err(object_error(path, source)),
+        match &self.place {
+            Place::Objects(store) => match store.delete(path).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(source) => Err(object_error(path, source)),
+            },
+            Place::Files(files) => {
+                found(on_disk(files, path, "delete it", |files, path| files.remove(path)).await).map(drop)
+            }
         }
     }
 
-    /// Moves an object that cannot be used to where nobody looks for it, and says so in the log.
+    /// Deletes all objects under a prefix, and its folder with them: what is left of folders would be read at each start.
+    pub async fn delete_all(&self, prefix: &ObjectPath) -> Result<(), StorageError> {
+        for object in self.list(prefix).await? {
+            self.delete(&object.location).await?;
+        }
+        let Place::Files(files) = &self.place else { return Ok(()) };
+        let removed = on_disk(files, prefix, "delete it", |files, folder| files.remove_folder(folder)).await;
+        match found(removed) {
+            // Somebody else's file.
+            Err(StorageError::File { source, .. }) if source.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                Ok(())
+            }
+            removed => removed.map(drop),
+        }
+    }
+
+    /// Moves an object that cannot be used to where nobody looks for it, and says so in the log. It lasts.
     pub async fn set_aside(
         &self,
         path: &ObjectPath,
@@ -261,24 +407,17 @@ impl Storage {
         reason: String,
     ) -> Result<SetAside, StorageError> {
         tracing::warn!(%path, %moved_to, %reason, "unusable object set aside");
-        self.store.rename(path, moved_to).await.map_err(|source| object_error(path, source))?;
+        match &self.place {
+            Place::Objects(store) => {
+                store.rename(path, moved_to).await.map_err(|source| object_error(path, source))?;
+            }
+            Place::Files(files) => {
+                let to = PathBuf::from(moved_to.as_ref());
+                let moving = move |files: &dyn Files, path: &Path| files::move_away(files, path, &to);
+                on_disk(files, path, "move it", moving).await?;
+            }
+        }
         Ok(SetAside { path: path.to_string(), moved_to: moved_to.to_string(), reason })
-    }
-
-    /// `LocalFileSystem` renames a finished file into place but never calls fsync. A process that
-    /// dies loses nothing by that, a machine that loses power may: so the file is flushed, then each
-    /// folder from it up to the root, where its name, or the name of a new folder, is kept.
-    async fn flush(&self, path: &ObjectPath) -> Result<(), StorageError> {
-        let Some(folder) = self.folder.clone() else { return Ok(()) };
-        let relative = path.to_string();
-        let flushed = tokio::task::spawn_blocking(move || {
-            let file = folder.join(relative);
-            File::open(&file)?.sync_all()?;
-            let parents = file.ancestors().skip(1).take_while(|parent| parent.starts_with(&folder));
-            parents.into_iter().try_for_each(sync_folder)
-        });
-        let result = flushed.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        result.map_err(|source| StorageError::Flush { path: path.to_string(), source })
     }
 }
 
@@ -292,87 +431,80 @@ pub fn is_in_use(folder: &Path) -> Option<bool> {
     }
 }
 
-/// Makes names within a folder last. Windows has no such call and needs none.
-fn sync_folder(folder: &Path) -> std::io::Result<()> {
-    if cfg!(windows) {
-        return Ok(());
+/// Does what blocks.
+async fn on_disk<T: Send + 'static>(
+    files: &Arc<dyn Files>,
+    path: &ObjectPath,
+    what: &'static str,
+    act: impl FnOnce(&dyn Files, &Path) -> io::Result<T> + Send + 'static,
+) -> Result<T, StorageError> {
+    let (files, file) = (Arc::clone(files), PathBuf::from(path.as_ref()));
+    let done = tokio::task::spawn_blocking(move || act(&*files, &file)).await;
+    let done = done.unwrap_or_else(|error| Err(io::Error::other(error)));
+    done.map_err(|source| StorageError::File { path: path.to_string(), what, source })
+}
+
+async fn object(
+    store: &Arc<dyn ObjectStore>,
+    path: &ObjectPath,
+    bytes_max: u64,
+) -> Result<Option<GetResult>, StorageError> {
+    match store.get(path).await {
+        Ok(result) => {
+            within(path, result.meta.size, bytes_max)?;
+            Ok(Some(result))
+        }
+        Err(object_store::Error::NotFound { .. }) => Ok(None),
+        Err(source) => Err(object_error(path, source)),
     }
-    File::open(folder)?.sync_all()
+}
+
+/// What is not there is none.
+fn found<T>(result: Result<T, StorageError>) -> Result<Option<T>, StorageError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(StorageError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn within(path: &ObjectPath, got: u64, max: u64) -> Result<u64, StorageError> {
+    if got > max {
+        return Err(StorageError::TooLarge { path: path.to_string(), got, max });
+    }
+    Ok(got)
+}
+
+fn pieces(files: Arc<dyn Files>, path: ObjectPath, n_bytes: u64) -> Chunks {
+    let places = futures::stream::iter((0..n_bytes).step_by(PIECE_BYTES as usize));
+    let read = move |from| {
+        let (files, path) = (Arc::clone(&files), path.clone());
+        let n_bytes_max = PIECE_BYTES.min(n_bytes - from);
+        let read = move |files: &dyn Files, path: &Path| files.read(path, from, n_bytes_max);
+        async move { on_disk(&files, &path, "read it", read).await }
+    };
+    places.then(read).boxed()
+}
+
+fn list_all(files: &dyn Files, folder: &Path) -> io::Result<Vec<Stored>> {
+    let (mut folders, mut stored) = (vec![folder.to_owned()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for Listed { name, is_folder, n_bytes, modified } in files.list(&folder)? {
+            let path = folder.join(&name);
+            if is_folder {
+                folders.push(path);
+            } else if !files::is_staged(&name) {
+                let location = path.iter().filter_map(|part| part.to_str()).collect();
+                stored.push(Stored { location, size: n_bytes, modified });
+            }
+        }
+    }
+    Ok(stored)
 }
 
 fn object_error(path: &ObjectPath, source: object_store::Error) -> StorageError {
     StorageError::Object { path: path.to_string(), source }
 }
 
-/// Removes what interrupted uploads left: `LocalFileSystem` stages `name` as `name#1`, `name#2`, …
-fn sweep(folder: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            sweep(&entry.path())?;
-        } else if is_staged(&entry.file_name().to_string_lossy()) {
-            tracing::info!(file = %entry.path().display(), "unfinished upload removed");
-            std::fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-fn is_staged(name: &str) -> bool {
-    name.rsplit_once('#')
-        .is_some_and(|(_, suffix)| !suffix.is_empty() && suffix.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-    use super::*;
-
-    #[tokio::test]
-    async fn an_object_comes_back_and_a_missing_one_is_none() {
-        let folder = tempfile::tempdir().unwrap();
-        let storage = Storage::open(folder.path()).unwrap();
-        let path = ObjectPath::from("a/b/c");
-        assert!(storage.get(&path, 10).await.unwrap().is_none());
-        storage.put(&path, b"hello".to_vec()).await.unwrap();
-        assert_eq!(storage.get(&path, 5).await.unwrap().unwrap(), "hello");
-        let error = storage.get(&path, 4).await.unwrap_err();
-        assert!(matches!(error, StorageError::TooLarge { got: 5, max: 4, .. }), "{error}");
-        storage.delete(&path).await.unwrap();
-        storage.delete(&path).await.unwrap();
-        assert!(storage.get(&path, 5).await.unwrap().is_none());
-    }
-
-    #[test]
-    fn a_second_user_of_the_folder_is_refused_until_the_first_is_gone() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(is_in_use(folder.path()), None, "nobody was ever here");
-        let first = Storage::open(folder.path()).unwrap();
-        assert_eq!(is_in_use(folder.path()), Some(true));
-        assert!(matches!(Storage::open(folder.path()), Err(StorageError::Locked { .. })));
-        let clone = first.clone();
-        drop(first);
-        assert!(matches!(Storage::open(folder.path()), Err(StorageError::Locked { .. })));
-        drop(clone);
-        assert_eq!((is_in_use(folder.path()), is_in_use(folder.path())), (Some(false), Some(false)));
-        Storage::open(folder.path()).unwrap();
-    }
-
-    #[test]
-    fn unfinished_uploads_are_swept_and_nothing_else() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(folder.path().join("journal/1")).unwrap();
-        for name in ["journal/1/00.grad#1", "x.ckpt#12"] {
-            std::fs::write(folder.path().join(name), b"half").unwrap();
-        }
-        for name in ["journal/1/00.grad", "a#b", "c#"] {
-            std::fs::write(folder.path().join(name), b"whole").unwrap();
-        }
-        let _storage = Storage::open(folder.path()).unwrap();
-        let left: Vec<bool> = ["journal/1/00.grad#1", "x.ckpt#12", "journal/1/00.grad", "a#b", "c#"]
-            .map(|name| folder.path().join(name).exists())
-            .into();
-        assert_eq!(left, [false, false, true, true, true]);
-    }
-}
+mod tests;

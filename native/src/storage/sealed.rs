@@ -184,6 +184,21 @@ pub fn open_parts<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<(T, &
     Ok((header, raw))
 }
 
+/// The header alone of what [`seal_parts`] sealed, from its first bytes. Whether any of it is damaged nobody knows then.
+pub fn peek_header<T: DeserializeOwned>(kind: Kind, start: &[u8]) -> Result<T, SealError> {
+    let short = || SealError::Short { got: start.len() };
+    let (envelope, payload) = start.split_at_checked(HEADER_BYTES).ok_or_else(short)?;
+    let is_other = !envelope.starts_with(MAGIC)
+        || envelope[8..12] != kind.name
+        || envelope[12..14] != kind.version.to_le_bytes();
+    let (n_bytes, rest) = payload.split_first_chunk::<4>().ok_or_else(short)?;
+    let header = rest.get(..u32::from_le_bytes(*n_bytes) as usize).ok_or_else(short)?;
+    if is_other {
+        return Err(SealError::Magic);
+    }
+    postcard::from_bytes(header).map_err(|error| SealError::Payload(error.to_string()))
+}
+
 fn hash(prefix: &[u8], payload: &[u8]) -> Sha256Hash {
     Sha256Hash(Sha256::new().chain_update(prefix).chain_update(payload).finalize().into())
 }
@@ -229,6 +244,17 @@ mod tests {
         assert_eq!(check_version(KIND, &damaged), Ok(()));
         assert_eq!(check_version(KIND, &newer[..newer.len() - 1]), Ok(()));
         assert_eq!(check_version(KIND, b""), Ok(()));
+    }
+
+    #[test]
+    fn a_header_can_be_read_from_the_start_alone() {
+        let sealed = seal_parts(KIND, &(7u64, "seven"), &[&[1; 5000]]).unwrap();
+        assert_eq!(peek_header::<(u64, String)>(KIND, &sealed[..200]), Ok((7, "seven".to_owned())));
+        for cut in 0..HEADER_BYTES + 4 + 7 {
+            assert!(peek_header::<(u64, String)>(KIND, &sealed[..cut]).is_err(), "{cut}");
+        }
+        let newer = Kind { version: 4, ..KIND };
+        assert!(peek_header::<(u64, String)>(newer, &sealed).is_err());
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub(super) struct Run<'a> {
     pub(super) id: &'a str,
     pub(super) progress: Progress,
     pub(super) devices: &'a [DeviceCount],
-    /// Why its operator has paused it.
+    /// Why it is paused, by its operator or for its disk's sake.
     pub(super) paused: Option<&'a str>,
     pub(super) losses: &'a VecDeque<f32>,
     pub(super) accuracies: &'a VecDeque<f32>,

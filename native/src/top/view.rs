@@ -108,7 +108,7 @@ impl View<'_> {
                 (format!("stale: nothing heard for {} s  {trouble}", age.as_secs()), Color::Red)
             }
             (true, None) => match paused {
-                Some(reason) => (format!("paused by its operator: {reason}  {address}"), Color::Yellow),
+                Some(reason) => (format!("paused: {reason}  {address}"), Color::Yellow),
                 None => (format!("live  {address}"), Color::Green),
             },
         };
@@ -413,7 +413,7 @@ mod tests {
         let mut status = described();
         status.paused = Some("new data".into());
         state.on_heard(SECOND, Heard::Run(Box::new(status)));
-        assert!(frame(&state, SECOND, 80, 24).contains("paused by its operator: new data"));
+        assert!(frame(&state, SECOND, 80, 24).contains("paused: new data"));
     }
 
     #[test]

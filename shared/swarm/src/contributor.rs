@@ -31,6 +31,9 @@ pub const PROOF_MAX: Duration = Duration::from_secs(3);
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a contribution is offered again that the aggregator had no room for.
 const OFFER_AGAIN: Duration = Duration::from_millis(300);
+/// Pause before one is offered again that it could not store: a disk that is full is so for a while, and what was pulled
+/// of it in vain may be much.
+const OFFER_AGAIN_TO_A_DISK: Duration = Duration::from_secs(5);
 
 /// Whether the person wants to contribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -305,8 +308,13 @@ impl Contributor {
                 self.tally.n_accepted += 1;
                 self.tally.n_samples_accepted += u64::from(pending.n_samples);
             }
-            Err(Refusal::Busy | Refusal::Storage | Refusal::NotJoined) => {
-                self.pending = Some(Pending { not_before: now + OFFER_AGAIN, ..pending });
+            Err(refusal @ (Refusal::Busy | Refusal::Storage | Refusal::NotJoined)) => {
+                let is_stopping = matches!(self.wanted, Wanted::Stop { .. });
+                let pause = match refusal {
+                    Refusal::Storage if !is_stopping => OFFER_AGAIN_TO_A_DISK,
+                    _ => OFFER_AGAIN,
+                };
+                self.pending = Some(Pending { not_before: now + pause, ..pending });
             }
             Err(refusal) => {
                 if matches!(refusal, Refusal::Epoch { .. }) {

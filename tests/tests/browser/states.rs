@@ -288,7 +288,7 @@ async fn a_run_that_its_operator_paused_says_so_to_everybody() -> Result<()> {
     tab.until("doing() === 'halted' && text('activity').includes('A tab that starts now waits')", SOON)
         .await?;
     tab.goto(&format!("{}/runs/", backbone.page())).await?;
-    tab.until("text('runs').includes('The operator has paused this run')", SOON).await?;
+    tab.until("text('runs').includes('This run is paused')", SOON).await?;
     looks.at(&tab, "halted-run-in-the-list").await?;
     // Whoever comes meanwhile waits, and is there when it goes on.
     tab.goto(&format!("{}/?autostart=1&device=cpu", backbone.page())).await?;

@@ -7,6 +7,8 @@ mod aggregators;
 mod compression;
 mod credits;
 mod dht;
+#[cfg(target_os = "linux")]
+mod disk;
 mod donor;
 mod equivalence;
 mod groups;

@@ -234,7 +234,7 @@ fn facts(run: &RunSummary) -> String {
         DataKind::Images => "learns from pictures",
         DataKind::Text => "learns from text",
     };
-    let halted = "The operator has paused this run: whoever joins waits until it goes on";
+    let halted = "This run is paused: whoever joins waits until it goes on";
     let mut facts: Vec<String> = run.is_paused.then(|| halted.to_owned()).into_iter().collect();
     facts.extend([data.to_owned(), format::counted(run.epoch, "step", "steps")]);
     facts.extend(run.test_accuracy.map(|accuracy| format!("{} right", format::percent(accuracy))));
@@ -286,8 +286,7 @@ mod tests {
         (run.epoch, run.n_contributors, run.test_accuracy) = (1, 0, None);
         assert_eq!(facts(&run), "learns from text · 1 step · nobody is helping now · by invitation");
         run.is_paused = true;
-        let want =
-            "The operator has paused this run: whoever joins waits until it goes on · learns from text";
+        let want = "This run is paused: whoever joins waits until it goes on · learns from text";
         assert!(facts(&run).starts_with(want), "{}", facts(&run));
     }
 }

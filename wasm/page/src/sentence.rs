@@ -120,7 +120,7 @@ fn paused(page: &Page) -> Sentence {
 /// Of the whole run, by its operator: what that means for this tab.
 fn halted(reason: &str, then: &str) -> Sentence {
     let reason = reason.trim_end_matches('.');
-    Sentence::new("halted", format!("The operator has paused this run: {reason}. {then}"))
+    Sentence::new("halted", format!("This run is paused: {reason}. {then}"))
 }
 
 fn resting(page: &Page) -> Sentence {

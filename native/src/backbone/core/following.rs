@@ -82,6 +82,9 @@ impl Core {
         checkpoint: Checkpoint,
     ) -> Result<Result<ModelVersion, String>, LearnerError> {
         let Some(together) = &self.together else { return Ok(Err("nobody is followed here".into())) };
+        if let Some(trouble) = self.storing.room.trouble() {
+            return Ok(Err(trouble.reason().to_owned()));
+        }
         let run_id = &self.description.run_id;
         if checkpoint.run_id != *run_id || checkpoint.model != *self.learner.spec() {
             return Ok(Err(format!("it is of the run `{}`, this is `{run_id}`", checkpoint.run_id)));
@@ -95,10 +98,14 @@ impl Core {
         if let Err(error) = self.learner.restore(Checkpoint { history, ..checkpoint }) {
             return Ok(Err(error.to_string()));
         }
+        // An error in between ends the process: what is on the disk leads on, from the one line or the other.
+        self.disk.is_moving = true;
         self.carry(left, epoch).await?;
         self.storing.journal.leave_line(epoch, &reason).await?;
         self.storing.checkpoints.take_back(epoch, &reason).await?;
-        self.save_checkpoint().await?;
+        let oldest = self.storing.checkpoints.save(&self.learner.checkpoint()?).await?;
+        self.crediting.forget_before(oldest.saturating_sub(1));
+        self.disk.is_moving = false;
         self.outputs.state.send_replace(self.learner.publish()?);
         self.go_on(false).await?;
         self.metrics.on_followed("checkpoint");

@@ -129,7 +129,7 @@ pub enum WordError {
     #[error("it could not be stored: {0}")]
     Kept(#[from] KeptError),
     /// The store does not answer.
-    #[error("the checkpoints cannot be read: {0}")]
+    #[error("the checkpoints cannot be read or written: {0}")]
     Checkpoints(#[from] CheckpointError),
 }
 
@@ -172,11 +172,6 @@ impl Operating {
         let blocked: HashMap<PeerKey, String> =
             blocked.map(|blocked| (PeerKey(blocked.peer.clone()), blocked.reason.clone())).collect();
         self.gate.block_only(blocked);
-    }
-
-    /// What contributors read in a pause.
-    pub(super) fn pause_notice(&self) -> Option<BackboneToContributor> {
-        self.paused_for().map(|reason| BackboneToContributor::Refused(format!("{PAUSED}{reason}")))
     }
 
     /// Why the run is paused, while it is.
@@ -251,7 +246,8 @@ impl Core {
         operating.keep(Kept { paused, ..operating.kept.clone() }).await?;
         tracing::info!(epoch = self.round.epoch(), "paused by the operator");
         self.round.pause();
-        if let Some(notice) = operating.pause_notice() {
+        if let Some(reason) = operating.paused_for() {
+            let notice = BackboneToContributor::Refused(format!("{PAUSED}{reason}"));
             self.tell_all(&notice);
         }
         Ok(())
@@ -260,7 +256,10 @@ impl Core {
     async fn resume(&mut self, operating: &mut Operating) -> Result<(), WordError> {
         operating.keep(Kept { paused: None, ..operating.kept.clone() }).await?;
         tracing::info!(epoch = self.round.epoch(), "resumed by the operator");
-        self.round.unpause(self.now());
+        // Where the disk takes nothing it goes on as soon as it does.
+        if self.storing.room.trouble().is_none() {
+            self.round.unpause(self.now());
+        }
         Ok(())
     }
 
@@ -327,11 +326,15 @@ impl Core {
         }
         // Where updates are delayed, gradients count that are one epoch behind: these shall not.
         let next = now + 1 + u64::from(self.description.delayed_updates);
+        let before = self.learner.checkpoint()?;
         if let Err(error) = self.learner.go_back(checkpoint, next) {
             return Ok(Err(WordError::Unfit { epoch, why: error.to_string() }));
         }
         // From here on it holds: before, a restart finds all as it was, and from now on never again.
-        self.storing.checkpoints.begin_line(&self.learner.checkpoint()?).await?;
+        if let Err(error) = self.storing.checkpoints.begin_line(&self.learner.checkpoint()?).await {
+            self.learner.restore(before)?;
+            return Ok(Err(error.into()));
+        }
         self.save_checkpoint().await?;
         self.outputs.state.send_replace(self.learner.publish()?);
         self.go_on(true).await?;
@@ -342,13 +345,19 @@ impl Core {
     fn view(&self, operating: &Operating) -> RunView {
         let progress = self.progress();
         let Kept { paused, settings, blocked } = &operating.kept;
-        let state = if paused.is_some() { RunState::Paused } else { RunState::Training };
+        let by_disk = self
+            .storing
+            .room
+            .trouble()
+            .map(|trouble| PauseView { reason: trouble.reason().to_owned(), since: self.disk.since });
         let pause = |paused: &Paused| PauseView { reason: paused.reason.clone(), since: paused.since };
+        let paused = by_disk.or_else(|| paused.as_ref().map(pause));
+        let state = if paused.is_some() { RunState::Paused } else { RunState::Training };
         RunView {
             run: self.description.run_id.clone(),
             title: self.description.title.clone(),
             state,
-            paused: paused.as_ref().map(pause),
+            paused,
             epoch: progress.epoch,
             n_samples: self.round.n_samples(),
             target_batch_size: progress.target_batch_size,

@@ -1,12 +1,17 @@
-//! How this backbone stands, for whoever looks it up in the DHT.
+//! How this backbone stands, for its contributors, its page, and whoever looks it up in the DHT.
 
-use barnraise_protocol::dht::progress::Progress;
+use std::collections::HashMap;
+
+use barnraise_protocol::api::{DeviceCount, HistoryPoint, LiveProgress};
+use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Progress};
+use barnraise_protocol::dht;
+use barnraise_swarm::history::last_evaluation;
 
 use super::{Core, Crowd};
 
 impl Core {
     /// Its own contributors, and its model.
-    pub(super) fn stands(&self) -> Progress {
+    pub(super) fn stands(&self) -> dht::progress::Progress {
         let Crowd { n_samples, n_contributors, samples_per_second } = self.here();
         let last = self.learner.history().last();
         let (n_samples_total, model) = match self.together.is_some() {
@@ -20,6 +25,71 @@ impl Core {
         // Nobody is asked for a number that is none.
         let samples_per_second =
             if samples_per_second.is_finite() { samples_per_second.max(0.0) } else { 0.0 };
-        Progress { epoch, n_samples_total, model, n_samples, n_contributors, samples_per_second }
+        dht::progress::Progress {
+            epoch,
+            n_samples_total,
+            model,
+            n_samples,
+            n_contributors,
+            samples_per_second,
+        }
+    }
+
+    /// What the contributors of this backbone do.
+    pub(super) fn here(&self) -> Crowd {
+        Crowd {
+            n_samples: self.round.n_samples(),
+            n_contributors: self.round.n_contributors().try_into().unwrap_or(u32::MAX),
+            samples_per_second: self.round.samples_per_second(),
+        }
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        let last = self.learner.history().last();
+        let here = self.here();
+        let all = self.together.as_ref().map_or(here, |together| together.all(self.now(), here));
+        Progress {
+            epoch: self.round.epoch(),
+            n_samples: all.n_samples,
+            target_batch_size: self.description.target_batch_size,
+            n_contributors: all.n_contributors,
+            samples_per_second: all.samples_per_second,
+            train_loss: last.and_then(|point| point.train_loss),
+            test_accuracy: self.learner.history().last_accuracy(),
+        }
+    }
+
+    fn devices(&self) -> Vec<DeviceCount> {
+        let mut counts: HashMap<DeviceKind, u32> = HashMap::new();
+        self.round.devices().for_each(|device| *counts.entry(device).or_default() += 1);
+        let mut counts: Vec<_> = counts
+            .into_iter()
+            .map(|(device, n_contributors)| DeviceCount { device, n_contributors })
+            .collect();
+        counts.sort_by_key(|count| (std::cmp::Reverse(count.n_contributors), count.device as u8));
+        counts
+    }
+
+    pub(super) fn publish_progress(&mut self) {
+        self.outputs.stands.send_replace(self.stands());
+        let (progress, devices) = (self.progress(), self.devices());
+        self.tell_all(&BackboneToContributor::Progress(progress));
+        let steps: Vec<HistoryPoint> = self.unpublished_steps.drain(..).collect();
+        let has_news = std::mem::take(&mut self.has_evaluated) || !steps.is_empty();
+        let history = self.learner.history().points();
+        let evaluation = last_evaluation(history);
+        let paused = self.paused_for();
+        let live =
+            LiveProgress { progress, steps, evaluation, devices: devices.clone(), paused: paused.clone() };
+        self.outputs.status.send_modify(|status| {
+            status.progress = progress;
+            status.devices = devices;
+            status.paused = paused;
+            if has_news {
+                status.history = history.to_vec();
+            }
+        });
+        // Last, so that whoever hears of it finds it in the status. No reader, no harm.
+        let _ = self.outputs.events.send(live);
     }
 }

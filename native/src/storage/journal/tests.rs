@@ -113,6 +113,21 @@ async fn a_newer_format_is_refused_by_name_and_never_set_aside() {
 }
 
 #[tokio::test]
+async fn what_is_forgotten_leaves_no_folder_behind_that_every_start_would_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::new(Storage::open(folder.path()).unwrap());
+    for epoch in 0..50 {
+        journal.append(epoch, 0, &entry(epoch, epoch, vec![1; 10_000])).await.unwrap();
+        journal.commit(&commit(epoch, &[0])).await.unwrap();
+    }
+    journal.truncate(48).await.unwrap();
+    journal.clear(48).await.unwrap();
+    let left = std::fs::read_dir(folder.path().join("journal")).unwrap().count();
+    assert_eq!((left, journal.epochs().await.unwrap()), (1, vec![49]));
+    assert_eq!(journal.names(49).await.unwrap(), [(entry(49, 49, Vec::new()).peer, 49)]);
+}
+
+#[tokio::test]
 async fn a_step_together_says_by_what_and_with_which_entries() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::new(Storage::open(folder.path()).unwrap());

@@ -162,6 +162,37 @@ fn stopping_delivers_what_is_finished() {
 }
 
 #[test]
+fn what_a_backbone_cannot_store_is_offered_again_after_seconds_and_not_three_times_in_one() {
+    let mut peer = connected();
+    compute(&mut peer, 64);
+    peer.on_due(3);
+    assert!(matches!(peer.next_action(S), Action::TakeGradient { n_samples: 64, .. }));
+    let mut n_offered = 0;
+    for millisecond in (0..60_000).step_by(50) {
+        let now = S + std::time::Duration::from_millis(millisecond);
+        peer.on_heard(now);
+        if peer.next_action(now) == Action::Offer {
+            n_offered += 1;
+            peer.on_answer(now, &Err(Refusal::Storage));
+        }
+    }
+    assert!((6..=13).contains(&n_offered), "{n_offered} offers in a minute");
+    // Who leaves has little time.
+    let now = 61 * S;
+    peer.on_heard(now);
+    peer.stop(now);
+    let hands_in = std::iter::successors(Some(now), |at| Some(*at + S / 10)).take(60);
+    let n_offered = hands_in.filter(|at| {
+        let is_offer = peer.next_action(*at) == Action::Offer;
+        if is_offer {
+            peer.on_answer(*at, &Err(Refusal::Storage));
+        }
+        is_offer
+    });
+    assert!(n_offered.count() > 3);
+}
+
+#[test]
 fn stopping_gives_up_on_a_backbone_that_is_gone() {
     let mut peer = connected();
     compute(&mut peer, 64);

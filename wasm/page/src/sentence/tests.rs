@@ -273,10 +273,7 @@ fn a_run_that_its_operator_paused_is_said_with_what_follows_for_a_visitor() {
     page.operator_pause = Some("the data is looked at.".into());
     let found = sentence(&page);
     assert_eq!((found.doing, found.is_routine), ("halted", false));
-    assert!(
-        found.text.starts_with("The operator has paused this run: the data is looked at. No steps"),
-        "{found:?}"
-    );
+    assert!(found.text.starts_with("This run is paused: the data is looked at. No steps"), "{found:?}");
     let mut page = working(DeviceKind::BrowserCpu, Activity::WaitingForOthers { epoch: 3 });
     page.operator_pause = Some("new data".into());
     let found = sentence(&page);

@@ -1,4 +1,4 @@
-//! Which models from before are kept: for each age that is wanted one that has it, and one that will. Pure.
+//! Which models, and which checkpoints, from before are kept: for each age that is wanted one that has it, and one that will. Pure.
 
 use std::time::Duration;
 

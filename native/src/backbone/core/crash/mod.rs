@@ -1,0 +1,289 @@
+//! What a crash leaves: the core of a backbone with all that it stores, on a disk that loses its power, fails or fills up,
+//! and in a process that is killed.
+//!
+//! The model is made so that it says itself what is in it: each contribution moves one value of its own, by what it weighs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod kills;
+mod power;
+mod trouble;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use barnraise_learning::{DataShape, OptimizerSpec, ParameterLayout, ScheduleSpec};
+use barnraise_protocol::TensorCodec;
+use barnraise_protocol::access::{KeyPair, UnixTime};
+use barnraise_protocol::api::{ContributionsQuery, RunStatus};
+use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join};
+use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::gradient::{Offer, Refusal};
+use barnraise_protocol::receipt::Receipt;
+use barnraise_protocol::run::{ModelKind, RunDescription};
+use barnraise_swarm::PeerKey;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::super::learner::{self, Learner, LearnerError, PublishedState};
+use super::super::metrics::Metrics;
+use super::super::{Listening, outputs};
+use super::event::{CoreEvent, Declined};
+use super::{Core, EVENTS_MAX, SESSION_MESSAGES_MAX, Storing};
+use crate::access::{peer_id, system_clock};
+use crate::config::RunConfig;
+use crate::contributions::{Crediting, Issuer, KnownReceipts, Question, Recording, Store, WorkMeter};
+use crate::storage::Storage;
+use crate::storage::checkpoint::Checkpoints;
+use crate::storage::journal::{Journal, JournalEntry};
+use crate::storage::owed::Owed;
+use crate::storage::room::Room;
+
+#[path = "../../../../../shared/protocol/tests/fixture/mod.rs"]
+mod fixture;
+
+const SAMPLES: u32 = 64;
+/// Contributions of a step.
+const PER_STEP: u64 = 4;
+const KEPT: usize = 2;
+const EVERY: u64 = 3;
+/// What a checkpoint is said to take.
+const CHECKPOINT_BYTES: u64 = 64 * 1024;
+
+/// A run of a small model.
+struct World {
+    config: RunConfig,
+    layout: ParameterLayout,
+    description: Arc<RunDescription>,
+    key: KeyPair,
+    contributors: Vec<PeerKey>,
+}
+
+/// Its backbone, as long as it runs.
+struct Alive {
+    events: mpsc::Sender<CoreEvent>,
+    stop: oneshot::Sender<()>,
+    core: JoinHandle<Result<(), LearnerError>>,
+    recording: Recording,
+    sessions: Vec<mpsc::Receiver<BackboneToContributor>>,
+    state: watch::Receiver<PublishedState>,
+    status: watch::Receiver<RunStatus>,
+    room: Room,
+}
+
+impl World {
+    fn new(run_id: &str) -> Self {
+        let mut config = RunConfig::dev(Path::new("unused"));
+        config.run.id = run_id.to_owned();
+        config.run.model = ModelKind::Mlp { hidden: vec![16] };
+        config.run.gradient_codec = TensorCodec::F32;
+        config.run.state_codec = TensorCodec::F32;
+        config.run.target_batch_size = PER_STEP as u32 * SAMPLES;
+        config.run.optimizer =
+            OptimizerSpec::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+        config.run.schedule = ScheduleSpec { peak: 1.0, warmup_steps: 0, ..config.run.schedule };
+        config.averaging.samples_per_second_max = u32::MAX;
+        let shape = ImageShape { height: 2, width: 2, channels: 1 };
+        let data = DataShape::Images { shape, n_classes: 2 };
+        let layout = ParameterLayout::of(&config.model_spec(), data).unwrap();
+        let description = RunDescription {
+            run_id: run_id.to_owned(),
+            target_batch_size: config.run.target_batch_size,
+            n_parameters: layout.n_parameters() as u64,
+            ..fixture::run()
+        };
+        let peer = |seed| PeerKey(peer_id(KeyPair::from_seed(&[seed; 32]).public()).unwrap().to_bytes());
+        let contributors = vec![peer(2), peer(3)];
+        let key = KeyPair::from_seed(&[1; 32]);
+        Self { config, layout, description: Arc::new(description), key, contributors }
+    }
+
+    async fn store(&self, folder: &Path) -> Store {
+        let here = peer_id(self.key.public()).unwrap();
+        Store::open(folder, None, &self.config.run.id, here).await.unwrap()
+    }
+
+    /// As `barnraise serve` begins.
+    async fn start(&self, storage: Storage, store: &Store) -> Result<Alive, LearnerError> {
+        let sweep = storage.clone();
+        let swept = tokio::task::spawn_blocking(move || sweep.sweep()).await.unwrap();
+        swept
+            .map_err(|source| crate::storage::StorageError::Folder {
+                folder: "simulated".into(),
+                what: "sweep it",
+                source,
+            })
+            .map_err(crate::storage::journal::JournalError::from)?;
+        let room = Room::new(storage.clone(), storage.clone(), CHECKPOINT_BYTES);
+        let storing = Storing {
+            journal: Journal::new(storage.clone()),
+            checkpoints: Checkpoints::new(storage.clone(), KEPT),
+            owed: Owed::new(storage),
+            room: room.clone(),
+            checkpoint_every_epochs: EVERY,
+        };
+        let round = learner::round_config(&self.config, self.layout.n_parameters());
+        let recovered =
+            Learner::recover(&self.config, round, &self.layout, &storing.checkpoints, &storing.journal);
+        let (learner, round) = recovered.await?;
+        let issuer = Issuer::new(&self.config.run.id, self.key.clone());
+        let known = KnownReceipts::restore(&storing.journal, learner.epoch(), &issuer).await?;
+        let work = Arc::new(WorkMeter::default());
+        let refused = Box::new(BTreeMap::<&'static str, u64>::new);
+        let journal = storing.journal.clone();
+        let made =
+            Recording::new(store.clone(), journal, issuer.clone(), learner.epoch(), refused, work.clone());
+        let (recording, recorder) = made.await.unwrap();
+        let here = Listening { run_id: self.config.run.id.clone(), operator: None, addresses: Vec::new() };
+        let (outputs, state, status) = outputs(&learner, &self.description, &here).unwrap();
+        let metrics = Metrics::new(status.clone(), None);
+        let crediting = Crediting::new(issuer, known, recorder, work, system_clock());
+        let core = Core::new(self.description.clone(), learner, round, storing, outputs, metrics, crediting);
+        let (events, heard) = mpsc::channel(EVENTS_MAX);
+        let (stop, stopped) = oneshot::channel();
+        let core = tokio::spawn(core.run(heard, async move { drop(stopped.await) }));
+        let mut alive = Alive { events, stop, core, recording, sessions: Vec::new(), state, status, room };
+        for peer in &self.contributors {
+            alive.join(peer, &self.config.run.id).await;
+        }
+        Ok(alive)
+    }
+
+    /// The parameters, counted in contributions of each value.
+    fn counts(&self, parameters: &[f32]) -> Vec<f32> {
+        let first = self.layout.initial_parameters(self.config.model_spec().seed);
+        first.iter().zip(parameters).map(|(first, now)| (first - now) * PER_STEP as f32).collect()
+    }
+
+    /// That all of `0..n` are in the model once, and credited once, for whoever asks.
+    async fn all_counted(&self, alive: &mut Alive, folder: &Path, n: u64, of: &str) {
+        assert_eq!(n % PER_STEP, 0);
+        let state = alive.state.borrow().clone();
+        assert_eq!(state.header.epoch, n / PER_STEP, "{of}");
+        let n_values = self.layout.n_parameters() as u64;
+        for (index, count) in (0..n_values).zip(self.counts(&state.parameters)) {
+            let want = (0..n).filter(|id| id % n_values == index).count();
+            assert!(
+                (count - want as f32).abs() < 0.05,
+                "{of}: value {index} counts {count} times, not {want}"
+            );
+        }
+        alive.recording.catch_up().await.unwrap();
+        let other = self.store(folder).await;
+        let names: Vec<(Vec<u8>, u64)> = (0..n).map(|id| (self.contributor(id).0.clone(), id)).collect();
+        assert_eq!(other.n_missing(&names).await.unwrap(), 0, "{of}");
+        let question = Question::try_from(ContributionsQuery { offset: None, limit: None, peer: None });
+        let given = other.contributions(&question.unwrap()).await.unwrap();
+        assert_eq!(
+            (given.totals.n_contributions, given.totals.n_samples),
+            (n, n * u64::from(SAMPLES)),
+            "{of}"
+        );
+        let of_peers: u64 = given.contributors.iter().map(|it| it.given.n_samples).sum();
+        assert_eq!(of_peers, n * u64::from(SAMPLES), "{of}");
+        other.close().await;
+    }
+
+    fn contributor(&self, id: u64) -> &PeerKey {
+        &self.contributors[(id % self.contributors.len() as u64) as usize]
+    }
+}
+
+impl Alive {
+    async fn join(&mut self, peer: &PeerKey, run_id: &str) {
+        let (messages, session) = mpsc::channel(SESSION_MESSAGES_MAX);
+        let (answer, answered) = oneshot::channel();
+        let join = Join {
+            run_id: run_id.to_owned(),
+            device: DeviceKind::NativeCpu,
+            device_name: "simulated".into(),
+            name: None,
+        };
+        let event = CoreEvent::Join { peer: peer.clone(), join, messages, answer };
+        if self.events.send(event).await.is_ok()
+            && let Ok(joined) = answered.await
+        {
+            joined.unwrap();
+            self.sessions.push(session);
+        }
+    }
+
+    /// What contributors were told since the last time.
+    fn told(&mut self) -> Vec<BackboneToContributor> {
+        let sessions = self.sessions.iter_mut();
+        sessions.flat_map(|session| std::iter::from_fn(|| session.try_recv().ok())).collect()
+    }
+
+    /// Offers a contribution and sends it where it is wanted; `None` where the core is gone.
+    async fn contribute(&mut self, world: &World, id: u64) -> Option<Result<Receipt, Refusal>> {
+        loop {
+            let epoch = self.state.borrow().header.epoch;
+            let answer = self.contribute_to(world, id, epoch).await?;
+            match answer {
+                // The step was made meanwhile.
+                Err(Refusal::Epoch { want, got }) if want > got => {
+                    self.state.wait_for(|state| state.header.epoch >= want).await.ok()?;
+                }
+                answer => return Some(answer),
+            }
+        }
+    }
+
+    async fn contribute_to(
+        &mut self,
+        world: &World,
+        id: u64,
+        epoch: u64,
+    ) -> Option<Result<Receipt, Refusal>> {
+        self.told();
+        let peer = world.contributor(id).clone();
+        let mut values = vec![0.0; world.layout.n_parameters()];
+        let index = (id % values.len() as u64) as usize;
+        values[index] = 1.0;
+        let payload = TensorCodec::F32.encode(&values).unwrap();
+        let offer = Offer {
+            contribution_id: id,
+            epoch,
+            n_samples: SAMPLES,
+            loss: 1.0,
+            n_values: values.len() as u64,
+            codec: TensorCodec::F32,
+            transfer: Transfer::of(&payload),
+        };
+        let (answer, answered) = oneshot::channel();
+        self.events.send(CoreEvent::Offer { peer: peer.clone(), offer: offer.clone(), answer }).await.ok()?;
+        let ticket = match answered.await.ok()? {
+            Ok(ticket) => ticket,
+            Err(Declined::CountedBefore(receipt)) => return Some(Ok(*receipt)),
+            Err(Declined::Refused(refusal)) => return Some(Err(refusal)),
+        };
+        let entry = JournalEntry { peer: peer.0, offer, milliseconds: 0, accepted_at: UnixTime(0), payload };
+        let (answer, answered) = oneshot::channel();
+        self.events.send(CoreEvent::Gradient { ticket, entry, values, answer }).await.ok()?;
+        answered.await.ok()
+    }
+
+    /// As a process ends that is told to.
+    async fn stop(self) {
+        drop(self.stop);
+        self.core.await.unwrap().unwrap();
+    }
+
+    /// As a process ends that is not told.
+    async fn crash(self) {
+        self.core.abort();
+        let _ = self.core.await;
+    }
+}
+
+/// A folder for a database: in memory where the machine has such a place, because SQLite syncs it often.
+fn folder() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
+}
+
+/// The variable's number, or else another one.
+fn number(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).ok().map_or(otherwise, |text| text.parse().unwrap())
+}

@@ -1,0 +1,116 @@
+//! A run whose disk fills up while it trains, on a file system of its own.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use barnraise_tests::process::{Backbone, HANG, World, metric};
+
+use super::SMALL;
+use super::credits::receipts;
+
+/// Room for the run with what it wants to have free, and not for much more.
+const SIZE: &str = "40m";
+
+/// A file system in memory. Mounting it takes root, or sudo without a password: without either this test fails and says
+/// so, because nothing else fills a disk as a disk fills.
+struct Mounted(PathBuf);
+
+fn as_root(program: &str, args: &[&str]) {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|about| {
+        use std::os::unix::fs::MetadataExt as _;
+        about.uid() == 0
+    });
+    let mut command = if is_root { Command::new(program) } else { Command::new("sudo") };
+    if !is_root {
+        command.args(["-n", program]);
+    }
+    let output = command.args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?} takes root, or sudo without a password: {output:?}");
+}
+
+impl Mounted {
+    fn at(folder: &Path) -> Self {
+        std::fs::create_dir_all(folder).unwrap();
+        let place = folder.to_str().unwrap();
+        as_root("mount", &["-t", "tmpfs", "-o", &format!("size={SIZE},mode=0777"), "tmpfs", place]);
+        Self(folder.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        as_root("umount", &["--lazy", self.0.to_str().unwrap()]);
+    }
+}
+
+/// Writes until nothing more fits.
+fn fill(folder: &Path) -> PathBuf {
+    let path = folder.join("somebody-elses");
+    let mut file = File::create(&path).unwrap();
+    while file.write_all(&[7; 4096]).is_ok() {}
+    path
+}
+
+async fn until_paused(backbone: &Backbone, is_paused: bool) -> String {
+    let looking = async {
+        loop {
+            let status = backbone.status().await.unwrap();
+            if status.paused.is_some() == is_paused {
+                return status.paused.unwrap_or_default();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let looked = tokio::time::timeout(HANG, looking).await;
+    looked.unwrap_or_else(|_| panic!("paused is not {is_paused}:\n{}", backbone.log().unwrap()))
+}
+
+#[tokio::test]
+async fn a_full_disk_pauses_a_run_which_says_so_everywhere_heals_and_loses_no_receipt() {
+    let sections = format!("{SMALL}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
+    let mut world = World::new(&sections).unwrap();
+    let mounted = Mounted::at(&world.storage());
+    let mut backbone = world.backbone().await.unwrap();
+    let file = world.storage().with_file_name("receipts.jsonl");
+    let joined = world.join(&[&backbone.page(), "--receipts", file.to_str().unwrap()]).unwrap();
+    let mut epoch = backbone.wait_for_epoch(9).await.unwrap().epoch;
+    for _ in 0..2 {
+        let filler = fill(&mounted.0);
+        let reason = until_paused(&backbone, true).await;
+        assert!(reason.contains("disk is full"), "{reason}");
+        for ready in backbone.ready().await.unwrap() {
+            assert!(ready.contains("disk is full"), "{ready}");
+        }
+        let metrics = backbone.metrics().await.unwrap();
+        assert!(metric(&metrics, "barnraise_disk_refuses").unwrap() > 0.0);
+        let wanted = metric(&metrics, "barnraise_disk_wanted_bytes").unwrap();
+        assert!(metric(&metrics, "barnraise_disk_free_bytes").unwrap() < 2.0 * wanted);
+        let shown = world.command(&["run", "show"]).await.unwrap();
+        assert!(shown.contains("disk is full"), "{shown}");
+        joined.wait_for_log("disk is full").await.unwrap();
+        std::fs::remove_file(filler).unwrap();
+        until_paused(&backbone, false).await;
+        epoch = backbone.wait_for_epoch(epoch + 8).await.unwrap().epoch;
+    }
+    backbone.kill().await.unwrap();
+    backbone = world.backbone().await.unwrap();
+    epoch = backbone.wait_for_epoch(0).await.unwrap().epoch.max(epoch);
+    backbone.wait_for_epoch(epoch + 2).await.unwrap();
+    joined.interrupt().unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success(), "{given:?}");
+    let receipts = receipts(&file);
+    let n_samples: u64 = receipts.iter().map(|receipt| u64::from(receipt.n_samples)).sum();
+    assert_eq!(n_samples, given.n_samples, "{given:?}");
+    let shown = backbone.contributions(n_samples).await.unwrap();
+    assert_eq!(shown.totals.n_contributions, receipts.len() as u64, "{shown:?}");
+    assert_eq!(backbone.samples_counted().await.unwrap(), n_samples);
+    // Nobody else says anything else after one more start.
+    backbone.kill().await.unwrap();
+    let backbone = world.backbone().await.unwrap();
+    assert_eq!(backbone.contributions(n_samples).await.unwrap().contributors, shown.contributors);
+    assert!(backbone.terminate().await.unwrap().success());
+}
