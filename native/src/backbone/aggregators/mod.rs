@@ -25,6 +25,7 @@ use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::PeerKey;
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 use tracing::Instrument as _;
 
 use super::core::CoreEvent;
@@ -202,7 +203,7 @@ impl Aggregators {
         }
     }
 
-    /// Averages `values` as proposed, by factors where `how` says so, and tells the core.
+    /// Averages `values` as proposed, by factors where `how` says so, and tells the core, unless it is given up before.
     pub fn average(
         &self,
         proposal: Proposal,
@@ -210,26 +211,25 @@ impl Aggregators {
         me: PeerKey,
         values: Vec<f32>,
         how: Option<ByFactors>,
-    ) {
+    ) -> AbortHandle {
         let shared = self.shared.clone();
         let span = tracing::debug_span!("averaging", n_members = proposal.members.len());
         let group = match way {
             Way::Group(group) => group,
             Way::Grid(grid) => {
                 let averaging = grid::average(shared, proposal, grid, me, values);
-                drop(tokio::spawn(averaging.instrument(span)));
-                return;
+                return tokio::spawn(averaging.instrument(span)).abort_handle();
             }
         };
         shared.reducers.ask(&proposal, &group, &average::round(&proposal.model, proposal.nonce));
         match how {
             Some(how) => {
                 let averaging = low_rank::average(shared, proposal, group, me, values, how);
-                drop(tokio::spawn(averaging.instrument(span)));
+                tokio::spawn(averaging.instrument(span)).abort_handle()
             }
             None => {
                 let averaging = average::average(shared, proposal, Arc::new(group), me, values);
-                drop(tokio::spawn(averaging.instrument(span)));
+                tokio::spawn(averaging.instrument(span)).abort_handle()
             }
         }
     }

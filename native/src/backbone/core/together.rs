@@ -14,6 +14,7 @@ use barnraise_protocol::matchmaking::{ModelVersion, Proposal, Ready, Standing};
 use barnraise_swarm::matchmaking::{Action, FailureRate, Matchmaking, MatchmakingConfig};
 use barnraise_swarm::round::{Elsewhere, MeanOfRound};
 use barnraise_swarm::{Moment, PeerKey};
+use tokio::task::AbortHandle;
 
 use super::super::aggregators::{
     Aggregators, AveragingError, Circumstances, Heard, Task, group_size, propose, sides, way,
@@ -34,6 +35,18 @@ pub(super) struct Crowd {
     pub(super) samples_per_second: f32,
 }
 
+/// What is averaged now; given up when it is dropped.
+struct Ongoing {
+    nonce: u64,
+    task: AbortHandle,
+}
+
+impl Drop for Ongoing {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 /// All about the peers that aggregate the same run.
 pub struct Together {
     aggregators: Aggregators,
@@ -43,6 +56,8 @@ pub struct Together {
     failures: FailureRate,
     /// What was collected here, until a step is made.
     collected: Option<MeanOfRound>,
+    /// The averaging that is under way.
+    ongoing: Option<Ongoing>,
     /// Where contributors can dial the others; of those that are away, where they were.
     addresses: BTreeMap<PeerKey, Vec<String>>,
     /// Where means travel by factors.
@@ -83,7 +98,8 @@ impl Together {
         let matchmaking = Matchmaking::new(config, me.clone(), own);
         let addresses = BTreeMap::new();
         let failures = FailureRate::default();
-        Ok(Self { aggregators, matchmaking, me, failures, collected: None, addresses, factors })
+        let (collected, ongoing) = (None, None);
+        Ok(Self { aggregators, matchmaking, me, failures, collected, ongoing, addresses, factors })
     }
 
     /// Who of the others was expected in an averaging, and came with all that it had; how often others fail from then on.
@@ -99,6 +115,12 @@ impl Together {
         };
         self.failures.on_averaged(expected.intersection(others), came);
         self.failures.rate()
+    }
+
+    /// Epochs that the one furthest ahead of the others is ahead of this peer.
+    pub(super) fn n_epochs_behind(&self, now: Moment) -> u64 {
+        let furthest = self.matchmaking.colleagues(now).map(|(_, standing)| standing.model.epoch).max();
+        furthest.unwrap_or_default().saturating_sub(self.matchmaking.own().model.epoch)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
@@ -134,7 +156,7 @@ impl Core {
             }
             Heard::Gone => together.matchmaking.on_gone(now, &peer),
             Heard::Proposal(proposal) => {
-                if let Err(error) = together.matchmaking.on_proposal(proposal) {
+                if let Err(error) = together.matchmaking.on_proposal(now, proposal) {
                     tracing::debug!(peer = name(&peer), %error, "a proposal is not taken up");
                 }
             }
@@ -254,7 +276,7 @@ impl Core {
                     Ok(proposal) => {
                         together.aggregators.propose(&proposal);
                         // Nothing has changed since it was asked for.
-                        let _ = together.matchmaking.on_proposal(proposal);
+                        let _ = together.matchmaking.on_proposal(now, proposal);
                     }
                     Err(error) => {
                         tracing::error!(%error, "no group can be planned");
@@ -263,6 +285,11 @@ impl Core {
                 }
             }
             Action::Average(proposal) => self.average(proposal).await?,
+            Action::GiveUp => {
+                tracing::warn!("nobody else takes part in this averaging: given up");
+                self.metrics.on_averaged("deserted");
+                together.ongoing = None;
+            }
             Action::StepAlone => {
                 let Some(mean) = together.collected.take() else { return Ok(()) };
                 let nonce = nonce();
@@ -285,6 +312,15 @@ impl Core {
             Action::Follow(from) => {
                 let model = together.matchmaking.own().model;
                 let others: Vec<String> = from.iter().map(name).collect();
+                if let Some(Ongoing { nonce, .. }) = &together.ongoing {
+                    tracing::info!(
+                        epoch = model.epoch,
+                        nonce,
+                        "others have ended this averaging: given up here"
+                    );
+                    self.metrics.on_averaged("overtaken");
+                }
+                together.ongoing = None;
                 tracing::info!(epoch = model.epoch, ?others, "behind: follows");
                 together.aggregators.follow(model, from, n_parameters);
             }
@@ -307,7 +343,9 @@ impl Core {
                 }
                 self.storing.journal.write_given(mean.epoch, proposal.nonce, &mean.sequences).await?;
                 let (me, values) = (together.me.clone(), mean.gradient.clone());
-                together.aggregators.average(proposal, way, me, values, how);
+                let nonce = proposal.nonce;
+                let task = together.aggregators.average(proposal, way, me, values, how);
+                together.ongoing = Some(Ongoing { nonce, task });
             }
             (Err(error), _) => {
                 tracing::warn!(%error, "a proposed group cannot average");
@@ -326,6 +364,11 @@ impl Core {
         let now = self.now();
         let Some(together) = &mut self.together else { return Ok(()) };
         self.metrics.on_link_measured(together.aggregators.speed().measured());
+        if together.ongoing.as_ref().is_none_or(|ongoing| ongoing.nonce != proposal.nonce) {
+            // It was given up when it had just ended.
+            return Ok(());
+        }
+        together.ongoing = None;
         if proposal.model != together.matchmaking.own().model {
             return Ok(());
         }
