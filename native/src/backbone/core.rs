@@ -6,7 +6,6 @@
 
 mod event;
 mod following;
-mod low_rank;
 pub mod operator;
 mod progress;
 mod together;
@@ -30,7 +29,6 @@ use tokio::time::MissedTickBehavior;
 use tracing::{Instrument as _, Span};
 
 pub use self::event::{CoreEvent, Declined, SessionId};
-pub use self::low_rank::Factors;
 use self::operator::Operating;
 use self::together::Crowd;
 pub use self::together::Together;
@@ -39,7 +37,6 @@ use super::metrics::Metrics;
 use crate::contributions::Crediting;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::{CommitRecord, Journal, JournalEntry};
-use crate::storage::owed::Owed;
 
 /// Events that may wait for the core; a sender beyond waits itself.
 pub const EVENTS_MAX: usize = 256;
@@ -79,8 +76,6 @@ pub struct Storing {
     pub journal: Journal,
     /// Everything.
     pub checkpoints: Checkpoints,
-    /// What means by factors left out.
-    pub owed: Owed,
     /// Steps between two checkpoints.
     pub checkpoint_every_epochs: u64,
 }
@@ -400,7 +395,6 @@ impl Core {
         // The journal reaches back to the oldest checkpoint, in case the newer ones turn out broken; one
         // epoch more names the contributions whose acknowledgement may have been lost.
         self.crediting.forget_before(oldest.saturating_sub(1));
-        self.forget_owed_before(oldest.saturating_sub(1)).await?;
         tracing::debug!(epoch = checkpoint.epoch, "checkpoint stored");
         Ok(())
     }

@@ -56,10 +56,9 @@ use crate::site::serve::Mounted;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::Journal;
-use crate::storage::owed::Owed;
 use aggregators::{Aggregators, Reducers, SpeedMeter, Stored};
 use announce::{Announcement, announce};
-use core::{Core, EVENTS_MAX, Factors, Outputs, Storing, Together};
+use core::{Core, EVENTS_MAX, Outputs, Storing, Together};
 use evaluator::{Evaluator, evaluated_on};
 use learner::{Learner, PublishedState};
 use metrics::Metrics;
@@ -117,8 +116,7 @@ pub async fn run(
     let kept = KeptStore::new(storage.clone());
     let storing = Storing {
         journal: Journal::new(storage.clone()),
-        checkpoints: Checkpoints::new(storage.clone(), config.storage.keep_checkpoints),
-        owed: Owed::new(storage),
+        checkpoints: Checkpoints::new(storage, config.storage.keep_checkpoints),
         checkpoint_every_epochs: config.storage.checkpoint_every_epochs,
     };
     let round = learner::round_config(&config, layout.n_parameters());
@@ -200,8 +198,7 @@ pub async fn run(
         Some(others) => {
             let me = PeerKey(node.peer_id().to_bytes());
             learner.was_alone(&me.0);
-            let factors = Factors::of(&config, &layout, &learner, &me, &storing).await?;
-            Some(Together::new(others, &learner, me, config.run.target_batch_size, factors)?)
+            Some(Together::new(others, &learner, me, config.run.target_batch_size)?)
         }
         None => None,
     };

@@ -6,7 +6,6 @@
 
 pub mod checkpoint;
 pub mod journal;
-pub mod owed;
 mod s3;
 pub mod sealed;
 

@@ -20,7 +20,6 @@ use super::super::aggregators::{
     Aggregators, AveragingError, Circumstances, Heard, Task, group_size, propose, sides, way,
 };
 use super::super::learner::{Learner, LearnerError};
-use super::low_rank::Factors;
 use super::{Core, name};
 use crate::storage::journal::{CommitRecord, Together as StepTogether};
 
@@ -60,8 +59,6 @@ pub struct Together {
     ongoing: Option<Ongoing>,
     /// Where contributors can dial the others; of those that are away, where they were.
     addresses: BTreeMap<PeerKey, Vec<String>>,
-    /// Where means travel by factors.
-    pub(super) factors: Option<Factors>,
 }
 
 impl Together {
@@ -74,7 +71,6 @@ impl Together {
         learner: &Learner,
         me: PeerKey,
         target_batch_size: u32,
-        factors: Option<Factors>,
     ) -> Result<Self, LearnerError> {
         let config = MatchmakingConfig {
             target_batch_size: u64::from(target_batch_size),
@@ -99,7 +95,7 @@ impl Together {
         let addresses = BTreeMap::new();
         let failures = FailureRate::default();
         let (collected, ongoing) = (None, None);
-        Ok(Self { aggregators, matchmaking, me, failures, collected, ongoing, addresses, factors })
+        Ok(Self { aggregators, matchmaking, me, failures, collected, ongoing, addresses })
     }
 
     /// Who of the others was expected in an averaging, and came with all that it had; how often others fail from then on.
@@ -257,7 +253,6 @@ impl Core {
         match action {
             Action::Propose { model, members } => {
                 let codec = together.aggregators.config().codec;
-                let n_values = together.n_travelling(n_parameters);
                 // What failed is tried again by all, without those that nobody trusts.
                 let is_first_attempt = together.matchmaking.is_first_attempt();
                 let peers: Vec<PeerKey> = members.iter().map(|(peer, _)| peer.clone()).collect();
@@ -271,7 +266,8 @@ impl Core {
                 };
                 let group_size = group_size(together.aggregators.config(), of);
                 let (nonce, check_seed) = (nonce(), random());
-                let task = Task { n_values, codec, target_batch_size, nonce, group_size, check_seed };
+                let task =
+                    Task { n_values: n_parameters, codec, target_batch_size, nonce, group_size, check_seed };
                 match propose(model, &members, &helpers, task) {
                     Ok(proposal) => {
                         together.aggregators.propose(&proposal);
@@ -302,8 +298,7 @@ impl Core {
                 let (n_samples, seqs) = (mean.n_samples, mean.sequences.clone());
                 self.see_who_is_far_off(mean.epoch, &mean.outcomes);
                 self.storing.journal.write_given(mean.epoch, nonce, &seqs).await?;
-                let whole = self.pay_what_is_owed(mean.epoch, nonce, n_samples, mean.gradient).await?;
-                self.step_together(mean.epoch, n_samples, seqs, step, &whole).await?;
+                self.step_together(mean.epoch, n_samples, seqs, step, &mean.gradient).await?;
             }
             Action::Reopen => {
                 together.collected = None;
@@ -332,9 +327,7 @@ impl Core {
         let (now, n_parameters) = (self.now(), self.round.config().n_parameters);
         let Some(together) = &mut self.together else { return Ok(()) };
         let codec = together.aggregators.config().codec;
-        let how = together.by_factors(&self.learner, &self.storing.owed);
-        let n_values = together.n_travelling(n_parameters);
-        match (way(&proposal, &together.me, n_values, codec, how.is_some()), &together.collected) {
+        match (way(&proposal, &together.me, n_parameters, codec), &together.collected) {
             (Ok(way), Some(mean)) => {
                 let (n_members, sides) = (proposal.members.len(), sides(&proposal));
                 if sides.len() > 1 {
@@ -344,7 +337,7 @@ impl Core {
                 self.storing.journal.write_given(mean.epoch, proposal.nonce, &mean.sequences).await?;
                 let (me, values) = (together.me.clone(), mean.gradient.clone());
                 let nonce = proposal.nonce;
-                let task = together.aggregators.average(proposal, way, me, values, how);
+                let task = together.aggregators.average(proposal, way, me, values);
                 together.ongoing = Some(Ongoing { nonce, task });
             }
             (Err(error), _) => {
@@ -468,7 +461,6 @@ impl Core {
         if let Some(step) = &record.together {
             self.learner.step_together(mean, n_samples, step, rate);
         }
-        self.start_from(mean);
         self.crediting.worked(self.now().saturating_sub(began));
         self.on_new_model(&record)?;
         self.go_on(is_fresh).await?;
