@@ -9,6 +9,7 @@ mod credits;
 mod dht;
 mod donor;
 mod equivalence;
+mod few;
 mod groups;
 mod liar;
 mod lifecycle;
