@@ -326,6 +326,8 @@ impl Core {
     async fn average(&mut self, proposal: Proposal) -> Result<(), LearnerError> {
         let (now, n_parameters) = (self.now(), self.round.config().n_parameters);
         let Some(together) = &mut self.together else { return Ok(()) };
+        // Of two proposals the one that all take up.
+        together.ongoing = None;
         let codec = together.aggregators.config().codec;
         match (way(&proposal, &together.me, n_parameters, codec), &together.collected) {
             (Ok(way), Some(mean)) => {
