@@ -10,7 +10,6 @@ use anyhow::{Context, Result};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_swarm::compression::keep_largest;
-use barnraise_swarm::low_rank::{LowRank, Shape};
 use barnraise_swarm::random::SplitMix64;
 use clap::Args;
 
@@ -45,9 +44,6 @@ pub(crate) fn compare(args: &CodecArgs) -> Result<()> {
             keep_largest(&mut values, sparsity.n_sent_max(args.values, 0));
         }
         contenders.extend(both_ways(name, codec, values)?);
-    }
-    for rank in [1, 2, 4] {
-        contenders.extend(factors(rank, &gradient)?);
     }
     // The first touches memory that nobody has used.
     for round in 0..=args.rounds {
@@ -134,53 +130,6 @@ fn both_ways(name: &str, codec: TensorCodec, values: Vec<f32>) -> Result<[Conten
         run,
     };
     Ok([contender("encode", Box::new(encode)), contender("decode", Box::new(decode))])
-}
-
-/// The gradient as one layer, as square as it can be: what a peer does before and after each of the two rounds.
-fn factors(rank: usize, gradient: &[f32]) -> Result<[Contender; 3]> {
-    let n_columns = gradient.len().isqrt();
-    let shape = Shape { offset: 0, n_rows: gradient.len() / n_columns.max(1), n_columns };
-    let plan = LowRank::new(gradient.len(), &[shape], rank)?;
-    let start = plan.first_start();
-    let mut basis = plan.basis(gradient, &start);
-    plan.orthonormalise_basis(&mut basis);
-    let factors = plan.factors(gradient, &basis);
-    let values = gradient.to_vec();
-    let n_sent = plan.n_basis_values() + plan.n_factor_values();
-    let bytes_per_value = 4.0 * n_sent as f64 / gradient.len() as f64;
-    let contender = |what: &str, run: Box<dyn FnMut() -> Result<()>>| Contender {
-        name: format!("rank {rank}, {what}"),
-        bytes_per_value,
-        seconds: Vec::new(),
-        run,
-    };
-    let (for_basis, for_factors) = (plan.clone(), plan.clone());
-    let (given, of_basis) = (values.clone(), basis.clone());
-    Ok([
-        contender(
-            "basis",
-            Box::new(move || {
-                let mut basis = for_basis.basis(black_box(&given), &start);
-                for_basis.orthonormalise_basis(&mut basis);
-                black_box(&mut basis);
-                Ok(())
-            }),
-        ),
-        contender(
-            "factors",
-            Box::new(move || {
-                black_box(for_factors.factors(black_box(&values), &of_basis));
-                Ok(())
-            }),
-        ),
-        contender(
-            "mean",
-            Box::new(move || {
-                black_box(plan.expand(&basis, black_box(&factors)));
-                Ok(())
-            }),
-        ),
-    ])
 }
 
 fn table(contenders: &[Contender], n_values: usize) -> String {

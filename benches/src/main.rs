@@ -12,7 +12,6 @@ mod hivemind;
 mod lab;
 mod load;
 mod local_steps;
-mod low_rank;
 mod native;
 mod optimizer;
 mod order;
@@ -61,8 +60,6 @@ enum Command {
     Codecs(codecs::CodecArgs),
     /// What a run learns and what it sends, by codec
     Compression(compression::CompressionArgs),
-    /// What a run of two backbones learns and what they send each other, by the rank of their factors
-    LowRank(low_rank::LowRankArgs),
     /// What contributors on local steps learn and send, by seed
     LocalSteps(local_steps::LocalStepsArgs),
     /// What a model learns from pictures without their labels
@@ -125,7 +122,6 @@ fn main() -> Result<()> {
         Command::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
         Command::Codecs(args) => codecs::compare(&args),
         Command::Compression(args) => runtime.block_on(compression::compare(&args)),
-        Command::LowRank(args) => runtime.block_on(low_rank::compare(&args)),
         Command::LocalSteps(args) => runtime.block_on(local_steps::compare(&args)),
         Command::Swav(args) => runtime.block_on(swav::learn(&args)),
         Command::Dht(args) => dht::compare(&args, &runtime),

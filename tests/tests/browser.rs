@@ -34,6 +34,8 @@ mod preflight;
 mod private;
 #[path = "browser/runs.rs"]
 mod runs;
+#[path = "browser/stalled.rs"]
+mod stalled;
 #[path = "browser/states.rs"]
 mod states;
 #[path = "browser/tabs.rs"]

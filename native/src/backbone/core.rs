@@ -9,7 +9,6 @@ mod crash;
 mod disk;
 mod event;
 mod following;
-mod low_rank;
 pub mod operator;
 mod progress;
 mod together;
@@ -33,7 +32,6 @@ use tracing::{Instrument as _, Span};
 
 use self::disk::WaitsForDisk;
 pub use self::event::{CoreEvent, Declined, Place, SessionId};
-pub use self::low_rank::Factors;
 use self::operator::Operating;
 use self::together::Crowd;
 pub use self::together::Together;
@@ -42,7 +40,6 @@ use super::metrics::Metrics;
 use crate::contributions::Crediting;
 use crate::storage::checkpoint::{CheckpointError, Checkpoints};
 use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError};
-use crate::storage::owed::Owed;
 use crate::storage::room::Room;
 
 /// Events that may wait for the core; a sender beyond waits itself.
@@ -83,8 +80,6 @@ pub struct Storing {
     pub journal: Journal,
     /// Everything.
     pub checkpoints: Checkpoints,
-    /// What means by factors left out.
-    pub owed: Owed,
     /// On the disk that they are on.
     pub room: Room,
     /// Steps between two checkpoints.
@@ -442,7 +437,6 @@ impl Core {
         // The journal reaches back to the oldest checkpoint, in case the newer ones turn out broken; one
         // epoch more names the contributions whose acknowledgement may have been lost.
         self.crediting.forget_before(oldest.saturating_sub(1));
-        self.forget_owed_before(oldest.saturating_sub(1)).await?;
         tracing::debug!(epoch = checkpoint.epoch, "checkpoint stored");
         Ok(())
     }

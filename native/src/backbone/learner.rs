@@ -25,7 +25,6 @@ use sha2::{Digest, Sha256};
 use crate::config::RunConfig;
 use crate::storage::checkpoint::{Checkpoint, CheckpointError, Checkpoints, Included};
 use crate::storage::journal::{CommitRecord, ENTRIES_MAX, Journal, JournalEntry, JournalError, Together};
-use crate::storage::owed::OwedError;
 use crate::storage::{SetAside, StorageError};
 
 /// Why the run's model could not be made, stepped or stored.
@@ -43,9 +42,6 @@ pub enum LearnerError {
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// What factors left out.
-    #[error(transparent)]
-    Owed(#[from] OwedError),
     /// Parameters that cannot travel.
     #[error("parameters: {0}")]
     Codec(#[from] CodecError),
@@ -400,11 +396,6 @@ impl Learner {
         if let (None, Some(epoch)) = (self.included.get(peer), self.epoch.checked_sub(1)) {
             self.included.insert(peer.to_vec(), Included { epoch, nonce: 0 });
         }
-    }
-
-    /// The last step that a peer was part of.
-    pub fn last_step_of(&self, peer: &[u8]) -> Option<Included> {
-        self.included.get(peer).copied()
     }
 
     /// Which model this is: parameters and optimizer state, to the last bit.

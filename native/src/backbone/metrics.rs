@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use barnraise_protocol::api::RunStatus;
@@ -49,6 +49,8 @@ pub struct Metrics {
     link_speed: ByDirection,
     reduced: ByReason,
     epochs_behind: Gauge,
+    /// As the DHT says, of those to which no link leads.
+    cut_off: Arc<AtomicU64>,
     followed: ByReason,
     recomputed: ByReason,
     recomputations_waiting: Gauge,
@@ -126,7 +128,7 @@ impl Metrics {
         let epochs_behind = Gauge::default();
         registry.register(
             "epochs_behind",
-            "Epochs that an aggregator to which no link leads is ahead, as the DHT says",
+            "Epochs that the aggregator furthest ahead is ahead, as it says, or the DHT where no link leads to it",
             epochs_behind.clone(),
         );
         let followed = ByReason::default();
@@ -187,6 +189,7 @@ impl Metrics {
             link_speed,
             reduced,
             epochs_behind,
+            cut_off: Arc::default(),
             followed,
             recomputed,
             recomputations_waiting,
@@ -257,6 +260,12 @@ impl Metrics {
 
     /// Aggregators to which no link leads are at most so many epochs ahead.
     pub fn on_cut_off(&self, n_epochs: u64) {
+        self.cut_off.store(n_epochs, Ordering::Relaxed);
+    }
+
+    /// The others say that they are at most so many epochs ahead. What is known of those that say nothing counts as well.
+    pub fn on_heard_of(&self, n_epochs: u64) {
+        let n_epochs = n_epochs.max(self.cut_off.load(Ordering::Relaxed));
         self.epochs_behind.set(n_epochs.try_into().unwrap_or(i64::MAX));
     }
 

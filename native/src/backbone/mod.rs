@@ -59,12 +59,11 @@ use crate::site::SiteRun;
 use crate::site::serve::Mounted;
 use crate::storage::checkpoint::{AGES, Checkpoints};
 use crate::storage::journal::Journal;
-use crate::storage::owed::Owed;
 use crate::storage::room::Room;
 use crate::storage::{Storage, bound};
 use aggregators::{Aggregators, Reducers, SpeedMeter, Stored};
 use announce::{Announcement, announce};
-use core::{Core, EVENTS_MAX, Factors, Outputs, Storing, Together};
+use core::{Core, EVENTS_MAX, Outputs, Storing, Together};
 use evaluator::{Evaluator, evaluated_on};
 pub use identity::identity;
 use identity::own_keypair;
@@ -131,7 +130,6 @@ pub async fn run(
     let storing = Storing {
         journal: Journal::new(storage.clone()),
         checkpoints: Checkpoints::new(storage.clone(), config.storage.keep_checkpoints).aged(&AGES),
-        owed: Owed::new(storage.clone()),
         room: Room::new(storage, folder, checkpoint_bytes(&layout)),
         checkpoint_every_epochs: config.storage.checkpoint_every_epochs,
     };
@@ -220,8 +218,7 @@ pub async fn run(
         Some(others) => {
             let me = PeerKey(node.peer_id().to_bytes());
             learner.was_alone(&me.0);
-            let factors = Factors::of(&config, &layout, &learner, &me, &storing).await?;
-            Some(Together::new(others, &learner, me, config.run.target_batch_size, factors)?)
+            Some(Together::new(others, &learner, me, config.run.target_batch_size)?)
         }
         None => None,
     };

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::matchmaking::{GROUP_SIZE_MIN, MEMBERS_MAX};
-use barnraise_swarm::low_rank::RANK_MAX;
 use bytesize::ByteSize;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
@@ -38,8 +37,6 @@ pub struct AggregatorsSection {
     pub peers: Vec<Multiaddr>,
     /// How averages travel.
     pub codec: TensorCodec,
-    /// Columns of the factors as which they do (PowerSGD); 0: they travel whole.
-    pub rank: usize,
     /// Most backbones that average with each other at a time: with more, or where they fail often, they do so in groups,
     /// round after round.
     pub group_members_max: usize,
@@ -74,7 +71,6 @@ impl Default for AggregatorsSection {
         Self {
             peers: Vec::new(),
             codec: TensorCodec::F32,
-            rank: 0,
             group_members_max: MEMBERS_MAX,
             reducers: ReducersAllowed::Nobody,
             reducer_peers: Vec::new(),
@@ -123,13 +119,9 @@ impl AggregatorsSection {
         let good = self.codec.carries_state();
         let want = "\"f32\", \"f16\" or \"int8\"";
         Invalid::check("aggregators.codec", good, want, super::as_written(&self.codec))?;
-        Invalid::check_range("aggregators.rank", self.rank, 0..=RANK_MAX)?;
         let sizes = usize::from(GROUP_SIZE_MIN)..=MEMBERS_MAX;
         Invalid::check_range("aggregators.group_members_max", self.group_members_max, sizes)?;
-        let with_help = self.reducers != ReducersAllowed::Nobody;
-        let want = "\"nobody\" where aggregators.rank is above 0: only whole means are checked";
         let got = super::as_written(&self.reducers);
-        Invalid::check("aggregators.reducers", !with_help || self.rank == 0, want, &got)?;
         let want = "peer ids in aggregators.reducer_peers with \"named\", and none otherwise";
         let is_consistent = (self.reducers == ReducersAllowed::Named) != self.reducer_peers.is_empty();
         Invalid::check("aggregators.reducers", is_consistent, want, &got)?;

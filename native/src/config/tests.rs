@@ -133,7 +133,6 @@ fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
         ("[aggregators]\ngroup_members_max = 257", &["line 2", "group_members_max", "256"]),
         ("[aggregators]\nreducers = \"all\"", &["line 2", "all", "anybody"]),
         ("[aggregators]\nreducers = \"named\"", &["line 2", "reducer_peers"]),
-        ("[aggregators]\nreducers = \"anybody\"\nrank = 2", &["line 2", "rank"]),
         ("[aggregators]\nreducer_peers = [\"nobody\"]", &["line 2", "no peer id"]),
         ("[aggregators]\nupload_per_second = \"fast\"", &["line 2", "fast", "\"auto\"", "12 MiB"]),
         ("[aggregators]\ndownload_per_second = \"1 B\"", &["line 2", "1.0 KiB"]),

@@ -8,7 +8,6 @@ pub mod bound;
 pub mod checkpoint;
 mod files;
 pub mod journal;
-pub mod owed;
 pub mod room;
 mod s3;
 pub mod schema;

@@ -2,8 +2,8 @@
 //!
 //! [`Hub::average`] takes a peer through one round: it sends each part of its vector to the part's reducer, averages
 //! its own part, and ends, by its deadline at the latest, with the average of every part or the reason why there
-//! is none; [`GridRounds`] takes it through several, in groups that alternate, [`LowRankRound`] through two, where a mean
-//! travels by factors, and [`CheckedRound`] through one more, where peers average that are not trusted.
+//! is none; [`GridRounds`] takes it through several, in groups that alternate, and [`CheckedRound`] through one more, where
+//! peers average that are not trusted.
 //! [`Hub::take`] hands the streams that others open to the round they belong to, and gives the result of the last round to
 //! whoever missed it. What is decided is decided in [`barnraise_swarm::averaging`].
 //!
@@ -15,7 +15,6 @@ mod deliver;
 mod grid;
 mod hub;
 mod in_flight;
-mod low_rank;
 mod platform;
 mod reduce;
 mod round;
@@ -24,6 +23,5 @@ pub use checked::{CheckError, CheckedRound};
 pub use grid::{GridError, GridRounds, NotWhole};
 pub use hub::{Hub, PARKED_MAX};
 pub use in_flight::in_flight;
-pub use low_rank::{LowRankError, LowRankRound, Share};
 pub use platform::Platform;
 pub use round::{AverageError, Averaged, Config, ConfigError, Fault, PartOutcome};

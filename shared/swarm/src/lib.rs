@@ -17,7 +17,6 @@ pub mod contributor;
 pub mod dht;
 pub mod guard;
 pub mod history;
-pub mod low_rank;
 pub mod matchmaking;
 pub mod random;
 pub mod recomputation;

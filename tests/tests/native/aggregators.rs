@@ -40,11 +40,6 @@ impl Two {
         Self::of(&format!("{sections}\n[aggregators]\n{waits}")).await
     }
 
-    /// Their means travel as factors of two columns.
-    async fn by_factors() -> Self {
-        Self::of(&format!("{SMALL}\n[aggregators]\nrank = 2\n")).await
-    }
-
     pub(super) async fn of(sections: &str) -> Self {
         let sections = format!("{sections}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
         let (mut one, mut other) = (World::new(&sections).unwrap(), World::new(&sections).unwrap());
@@ -305,67 +300,4 @@ async fn a_contributor_goes_on_with_another_backbone_when_its_own_is_away() {
     // One contribution at most counts and got no answer, the one that was on its way; what counts late counts for less.
     assert!(given > 0 && counted > 0 && counted <= given + 1024, "{counted} counted, {given} given");
     assert!(counted >= given || !is_exact(&one, &other), "{counted} counted, {given} given");
-}
-
-/// Of a layer of 784 by 32 values rank 2 is a fifteenth, and the model is the same for both all the same.
-#[tokio::test]
-async fn backbones_that_average_factors_have_the_same_model() {
-    let mut two = Two::by_factors().await;
-    let (one, other) = two.start().await;
-    let at_one = two.one.join(&[&one.page()]).unwrap();
-    let at_other = two.other.join(&[&other.page()]).unwrap();
-    one.wait_for_epoch(16).await.unwrap();
-    let n_samples = leave([at_one, at_other]).await;
-    let counted = agreed(&one, &other).await;
-    assert!(counted <= n_samples, "{counted} of {n_samples}");
-    assert!(counted == n_samples || !is_exact(&one, &other), "{counted} of {n_samples}");
-    let status = one.status().await.unwrap();
-    let losses: Vec<f32> = status.history.iter().filter_map(|point| point.train_loss).collect();
-    assert!(losses.last().unwrap() < &(0.8 * losses[0]), "{losses:?}");
-    let bytes_of_whole = 4.0 * status.run.n_parameters as f64;
-    for backbone in [one, other] {
-        let metrics = backbone.metrics().await.unwrap();
-        let n_averaged = metric(&metrics, "barnraise_averagings_total{outcome=\"averaged\"}").unwrap();
-        let n_sent = metric(&metrics, "barnraise_averaging_bytes_total{direction=\"sent\"}").unwrap();
-        assert!(n_averaged >= 5.0);
-        assert!(
-            n_sent > 0.0 && n_sent < n_averaged * bytes_of_whole / 8.0,
-            "{n_sent} bytes, {n_averaged} times"
-        );
-        assert!(backbone.terminate().await.unwrap().success());
-    }
-}
-
-/// How long the vector is that a backbone owes at its start, as it says.
-fn owed(log: &str) -> f64 {
-    let line = log.lines().rfind(|line| line.contains("what earlier averagings left out"));
-    let norm = line.and_then(|line| line.split_once("norm=")?.1.split_whitespace().next());
-    norm.map_or(0.0, |norm| norm.parse().unwrap())
-}
-
-/// What the mean of one lost on its way is on its disk before it counts.
-#[tokio::test]
-async fn a_backbone_that_was_killed_still_owes_what_its_factors_left_out() {
-    let mut two = Two::by_factors().await;
-    let (mut one, other) = two.start().await;
-    let at_one = two.one.join(&[&one.page()]).unwrap();
-    let at_other = two.other.join(&[&other.page()]).unwrap();
-    let mut norm = 0.0;
-    // A step that it made alone, or only followed, leaves nothing: rarely the last one of several times.
-    for _ in 0..8 {
-        let epoch = one.status().await.unwrap().progress.epoch;
-        one.wait_for_epoch(epoch + 3).await.unwrap();
-        one.kill().await.unwrap();
-        one = two.one.backbone().await.unwrap();
-        norm = owed(&one.log().unwrap());
-        if norm > 0.0 {
-            break;
-        }
-    }
-    assert!(norm > 0.0, "{}", one.log().unwrap());
-    let epoch = other.status().await.unwrap().progress.epoch;
-    one.wait_for_epoch(epoch + 4).await.unwrap();
-    let n_samples = leave([at_one, at_other]).await;
-    let counted = agreed(&one, &other).await;
-    assert!(counted <= n_samples, "{counted} of {n_samples}");
 }

@@ -11,6 +11,7 @@ mod dht;
 mod disk;
 mod donor;
 mod equivalence;
+mod few;
 mod groups;
 mod liar;
 mod lifecycle;

@@ -185,13 +185,15 @@ async fn give(shared: Shared, stored: Stored, stream: Stream) -> Result<(), Conv
 async fn step_after(shared: &Shared, stored: &Stored, model: ModelVersion) -> Result<model::Found, String> {
     let words = |error: crate::storage::journal::JournalError| error.to_string();
     let unknown = || format!("no step on the model of epoch {} with the hash {}", model.epoch, model.hash);
-    let Some(commit) = stored.journal.commit_of(model.epoch).await.map_err(words)? else {
-        return if newest(shared).await == Some(model) {
-            Ok((Answer::UpToDate, Vec::new()))
-        } else {
-            Err(unknown())
-        };
-    };
+    let mut commit = stored.journal.commit_of(model.epoch).await.map_err(words)?;
+    if commit.is_none() {
+        if newest(shared).await == Some(model) {
+            return Ok((Answer::UpToDate, Vec::new()));
+        }
+        // That step may have been made since it was looked for: whoever is told that it is unknown goes back to a checkpoint.
+        commit = stored.journal.commit_of(model.epoch).await.map_err(words)?;
+    }
+    let commit = commit.ok_or_else(unknown)?;
     let together = commit.together.filter(|together| together.before == model.hash).ok_or_else(unknown)?;
     let mean = stored.journal.mean(model.epoch).await.map_err(words)?.ok_or_else(unknown)?;
     let header = StepHeader {

@@ -48,9 +48,6 @@ pub(in super::super) enum WayError {
     /// Its members are no group.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// Factors of which every group would have a basis of its own.
-    #[error("means that travel by factors are averaged in one group of all")]
-    Factors,
 }
 
 /// What decides on the size of groups, beside the configuration.
@@ -70,8 +67,7 @@ pub(in super::super) struct Circumstances {
 pub(in super::super) fn group_size(config: &AggregatorsSection, of: Circumstances) -> u16 {
     let all = of.n_members.max(usize::from(GROUP_SIZE_MIN));
     // What travels must be the same in every group, and after a failure everybody is asked.
-    let is_for_all =
-        config.codec == TensorCodec::Int8 || config.rank > 0 || of.is_helped || !of.is_first_attempt;
+    let is_for_all = config.codec == TensorCodec::Int8 || of.is_helped || !of.is_first_attempt;
     let size = match group_size_up_to(of.n_members, of.failure_rate, config.group_members_max) {
         Ok(best) if !is_for_all => best.size.max(usize::from(GROUP_SIZE_MIN)),
         Ok(_) => all,
@@ -113,13 +109,9 @@ pub(in super::super) fn way(
     me: &PeerKey,
     n_values: usize,
     codec: TensorCodec,
-    is_by_factors: bool,
 ) -> Result<Way, WayError> {
     if !is_in_grid(proposal) {
         return Ok(Way::Group(group(proposal, n_values, codec)?));
-    }
-    if is_by_factors {
-        return Err(WayError::Factors);
     }
     let member = |member: &ProposedMember| Member {
         peer: PeerKey(member.peer.clone()),
@@ -193,7 +185,7 @@ mod tests {
     }
 
     fn lines_of(proposal: &Proposal, me: u8) -> Vec<Line> {
-        match way(proposal, &PeerKey(vec![me]), 100, F32, false).unwrap() {
+        match way(proposal, &PeerKey(vec![me]), 100, F32).unwrap() {
             Way::Grid(grid) => grid.lines,
             Way::Group(group) => panic!("{group:?}"),
         }
@@ -219,7 +211,7 @@ mod tests {
         assert_eq!(last.expected().n_members(), 9);
         let other = Proposal { nonce: 6, ..proposal.clone() };
         assert_ne!(lines_of(&other, 0), of_all[0], "cells are dealt anew");
-        let Way::Grid(grid) = way(&proposal, &PeerKey(vec![99]), 100, F32, false).unwrap() else { panic!() };
+        let Way::Grid(grid) = way(&proposal, &PeerKey(vec![99]), 100, F32).unwrap() else { panic!() };
         assert!(grid.lines.iter().all(|line| line.group.is_none()), "a stranger has no group");
     }
 
@@ -228,15 +220,13 @@ mod tests {
         let me = PeerKey(vec![1]);
         let of_all = Proposal { group_size: 4, ..proposal(4, 2) };
         assert_eq!(sides(&of_all), [4]);
-        let group = way(&of_all, &me, 3, TensorCodec::Int8, true).unwrap();
+        let group = way(&of_all, &me, 3, TensorCodec::Int8).unwrap();
         assert!(matches!(group, Way::Group(_)), "three of four average one value each");
-        let refused = way(&proposal(4, 2), &me, 100, F32, true);
-        assert!(matches!(refused, Err(WayError::Factors)));
-        let refused = way(&proposal(4, 2), &me, 100, TensorCodec::Int8, false);
+        let refused = way(&proposal(4, 2), &me, 100, TensorCodec::Int8);
         assert!(matches!(refused, Err(WayError::Group(GroupError::Blocks(TensorCodec::Int8)))));
         let mut twice = proposal(4, 2);
         twice.members[0] = twice.members[1].clone();
-        assert!(matches!(way(&twice, &me, 100, F32, false), Err(WayError::Group(GroupError::Twice))));
+        assert!(matches!(way(&twice, &me, 100, F32), Err(WayError::Group(GroupError::Twice))));
     }
 
     #[test]

@@ -7,14 +7,13 @@ mod average;
 mod follow;
 mod grid;
 mod link;
-mod low_rank;
 mod reducers;
 mod speed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use barnraise_averaging::{AverageError, Averaged, CheckError, GridError, Hub, LowRankError};
+use barnraise_averaging::{AverageError, Averaged, CheckError, GridError, Hub};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::matchmaking::{Hello, MEMBERS_MAX, ModelVersion, Proposal, Reducer, Standing};
@@ -25,6 +24,7 @@ use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::PeerKey;
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 use tracing::Instrument as _;
 
 use super::core::CoreEvent;
@@ -32,7 +32,6 @@ use super::places::Places;
 use crate::config::{AggregatorsSection, RunConfig};
 use crate::storage::checkpoint::{Checkpoint, Checkpoints};
 use crate::storage::journal::Journal;
-use crate::storage::owed::OwedError;
 
 pub use average::NodePlatform;
 pub(super) use average::{Task, propose};
@@ -40,7 +39,6 @@ pub use follow::FollowError;
 pub(super) use grid::{Circumstances, group_size, sides, way};
 pub use grid::{OwnGrid, Way};
 pub use link::Links;
-pub use low_rank::ByFactors;
 pub use reducers::Reducers;
 pub use speed::{SpeedMeter, Speeds};
 
@@ -82,18 +80,12 @@ pub enum AveragingError {
     /// Of whole means.
     #[error(transparent)]
     Whole(#[from] AverageError),
-    /// Of means by factors.
-    #[error(transparent)]
-    Factors(#[from] LowRankError),
     /// Of a grid of groups.
     #[error(transparent)]
     Grid(#[from] GridError),
     /// What native peers averaged is not what it should be.
     #[error(transparent)]
     Check(#[from] CheckError),
-    /// What factors leave out could not be read or stored.
-    #[error(transparent)]
-    Owed(#[from] OwedError),
 }
 
 /// Where to reach the others.
@@ -202,36 +194,20 @@ impl Aggregators {
         }
     }
 
-    /// Averages `values` as proposed, by factors where `how` says so, and tells the core.
-    pub fn average(
-        &self,
-        proposal: Proposal,
-        way: Way,
-        me: PeerKey,
-        values: Vec<f32>,
-        how: Option<ByFactors>,
-    ) {
+    /// Averages `values` as proposed and tells the core, unless it is given up before.
+    pub fn average(&self, proposal: Proposal, way: Way, me: PeerKey, values: Vec<f32>) -> AbortHandle {
         let shared = self.shared.clone();
         let span = tracing::debug_span!("averaging", n_members = proposal.members.len());
         let group = match way {
             Way::Group(group) => group,
             Way::Grid(grid) => {
                 let averaging = grid::average(shared, proposal, grid, me, values);
-                drop(tokio::spawn(averaging.instrument(span)));
-                return;
+                return tokio::spawn(averaging.instrument(span)).abort_handle();
             }
         };
         shared.reducers.ask(&proposal, &group, &average::round(&proposal.model, proposal.nonce));
-        match how {
-            Some(how) => {
-                let averaging = low_rank::average(shared, proposal, group, me, values, how);
-                drop(tokio::spawn(averaging.instrument(span)));
-            }
-            None => {
-                let averaging = average::average(shared, proposal, Arc::new(group), me, values);
-                drop(tokio::spawn(averaging.instrument(span)));
-            }
-        }
+        let averaging = average::average(shared, proposal, Arc::new(group), me, values);
+        tokio::spawn(averaging.instrument(span)).abort_handle()
     }
 
     /// Gets the model that `from` have, step by step or whole, and tells the core.
@@ -285,7 +261,7 @@ fn recipe(config: &RunConfig, description: &RunDescription) -> Sha256Hash {
     let what = (
         (&description.model, description.n_parameters, description.target_batch_size),
         (&description.manifest, &config.run.optimizer, &config.run.schedule),
-        (config.aggregators.codec, config.aggregators.rank, config.aggregators.reducers),
+        (config.aggregators.codec, config.aggregators.reducers),
         (config.run.gradient_codec, config.run.slow_links, config.run.delayed_updates),
         (&description.local_steps, description.recomputed, config.storage.checkpoint_every_epochs),
     );

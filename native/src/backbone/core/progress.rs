@@ -72,6 +72,9 @@ impl Core {
 
     pub(super) fn publish_progress(&mut self) {
         self.outputs.stands.send_replace(self.stands());
+        if let Some(together) = &self.together {
+            self.metrics.on_heard_of(together.n_epochs_behind(self.now()));
+        }
         let (progress, devices) = (self.progress(), self.devices());
         self.tell_all(&BackboneToContributor::Progress(progress));
         let steps: Vec<HistoryPoint> = self.unpublished_steps.drain(..).collect();

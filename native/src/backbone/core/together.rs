@@ -14,12 +14,12 @@ use barnraise_protocol::matchmaking::{ModelVersion, Proposal, Ready, Standing};
 use barnraise_swarm::matchmaking::{Action, FailureRate, Matchmaking, MatchmakingConfig};
 use barnraise_swarm::round::{Elsewhere, MeanOfRound};
 use barnraise_swarm::{Moment, PeerKey};
+use tokio::task::AbortHandle;
 
 use super::super::aggregators::{
     Aggregators, AveragingError, Circumstances, Heard, Task, group_size, propose, sides, way,
 };
 use super::super::learner::{Learner, LearnerError};
-use super::low_rank::Factors;
 use super::{Core, name};
 use crate::storage::journal::{CommitRecord, Together as StepTogether};
 
@@ -34,6 +34,18 @@ pub(super) struct Crowd {
     pub(super) samples_per_second: f32,
 }
 
+/// What is averaged now; given up when it is dropped.
+struct Ongoing {
+    nonce: u64,
+    task: AbortHandle,
+}
+
+impl Drop for Ongoing {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 /// All about the peers that aggregate the same run.
 pub struct Together {
     aggregators: Aggregators,
@@ -43,10 +55,10 @@ pub struct Together {
     failures: FailureRate,
     /// What was collected here, until a step is made.
     collected: Option<MeanOfRound>,
+    /// The averaging that is under way.
+    ongoing: Option<Ongoing>,
     /// Where contributors can dial the others; of those that are away, where they were.
     addresses: BTreeMap<PeerKey, Vec<String>>,
-    /// Where means travel by factors.
-    pub(super) factors: Option<Factors>,
 }
 
 impl Together {
@@ -59,7 +71,6 @@ impl Together {
         learner: &Learner,
         me: PeerKey,
         target_batch_size: u32,
-        factors: Option<Factors>,
     ) -> Result<Self, LearnerError> {
         let config = MatchmakingConfig {
             target_batch_size: u64::from(target_batch_size),
@@ -83,7 +94,8 @@ impl Together {
         let matchmaking = Matchmaking::new(config, me.clone(), own);
         let addresses = BTreeMap::new();
         let failures = FailureRate::default();
-        Ok(Self { aggregators, matchmaking, me, failures, collected: None, addresses, factors })
+        let (collected, ongoing) = (None, None);
+        Ok(Self { aggregators, matchmaking, me, failures, collected, ongoing, addresses })
     }
 
     /// Who of the others was expected in an averaging, and came with all that it had; how often others fail from then on.
@@ -99,6 +111,12 @@ impl Together {
         };
         self.failures.on_averaged(expected.intersection(others), came);
         self.failures.rate()
+    }
+
+    /// Epochs that the one furthest ahead of the others is ahead of this peer.
+    pub(super) fn n_epochs_behind(&self, now: Moment) -> u64 {
+        let furthest = self.matchmaking.colleagues(now).map(|(_, standing)| standing.model.epoch).max();
+        furthest.unwrap_or_default().saturating_sub(self.matchmaking.own().model.epoch)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
@@ -134,7 +152,7 @@ impl Core {
             }
             Heard::Gone => together.matchmaking.on_gone(now, &peer),
             Heard::Proposal(proposal) => {
-                if let Err(error) = together.matchmaking.on_proposal(proposal) {
+                if let Err(error) = together.matchmaking.on_proposal(now, proposal) {
                     tracing::debug!(peer = name(&peer), %error, "a proposal is not taken up");
                 }
             }
@@ -235,7 +253,6 @@ impl Core {
         match action {
             Action::Propose { model, members } => {
                 let codec = together.aggregators.config().codec;
-                let n_values = together.n_travelling(n_parameters);
                 // What failed is tried again by all, without those that nobody trusts.
                 let is_first_attempt = together.matchmaking.is_first_attempt();
                 let peers: Vec<PeerKey> = members.iter().map(|(peer, _)| peer.clone()).collect();
@@ -249,12 +266,13 @@ impl Core {
                 };
                 let group_size = group_size(together.aggregators.config(), of);
                 let (nonce, check_seed) = (nonce(), random());
-                let task = Task { n_values, codec, target_batch_size, nonce, group_size, check_seed };
+                let task =
+                    Task { n_values: n_parameters, codec, target_batch_size, nonce, group_size, check_seed };
                 match propose(model, &members, &helpers, task) {
                     Ok(proposal) => {
                         together.aggregators.propose(&proposal);
                         // Nothing has changed since it was asked for.
-                        let _ = together.matchmaking.on_proposal(proposal);
+                        let _ = together.matchmaking.on_proposal(now, proposal);
                     }
                     Err(error) => {
                         tracing::error!(%error, "no group can be planned");
@@ -263,6 +281,11 @@ impl Core {
                 }
             }
             Action::Average(proposal) => self.average(proposal).await?,
+            Action::GiveUp => {
+                tracing::warn!("nobody else takes part in this averaging: given up");
+                self.metrics.on_averaged("deserted");
+                together.ongoing = None;
+            }
             Action::StepAlone => {
                 let Some(mean) = together.collected.take() else { return Ok(()) };
                 let nonce = nonce();
@@ -275,8 +298,7 @@ impl Core {
                 let (n_samples, seqs) = (mean.n_samples, mean.sequences.clone());
                 self.see_who_is_far_off(mean.epoch, &mean.outcomes);
                 self.storing.journal.write_given(mean.epoch, nonce, &seqs).await?;
-                let whole = self.pay_what_is_owed(mean.epoch, nonce, n_samples, mean.gradient).await?;
-                self.step_together(mean.epoch, n_samples, seqs, step, &whole).await?;
+                self.step_together(mean.epoch, n_samples, seqs, step, &mean.gradient).await?;
             }
             Action::Reopen => {
                 together.collected = None;
@@ -285,6 +307,15 @@ impl Core {
             Action::Follow(from) => {
                 let model = together.matchmaking.own().model;
                 let others: Vec<String> = from.iter().map(name).collect();
+                if let Some(Ongoing { nonce, .. }) = &together.ongoing {
+                    tracing::info!(
+                        epoch = model.epoch,
+                        nonce,
+                        "others have ended this averaging: given up here"
+                    );
+                    self.metrics.on_averaged("overtaken");
+                }
+                together.ongoing = None;
                 tracing::info!(epoch = model.epoch, ?others, "behind: follows");
                 together.aggregators.follow(model, from, n_parameters);
             }
@@ -295,10 +326,10 @@ impl Core {
     async fn average(&mut self, proposal: Proposal) -> Result<(), LearnerError> {
         let (now, n_parameters) = (self.now(), self.round.config().n_parameters);
         let Some(together) = &mut self.together else { return Ok(()) };
+        // Of two proposals the one that all take up.
+        together.ongoing = None;
         let codec = together.aggregators.config().codec;
-        let how = together.by_factors(&self.learner, &self.storing.owed);
-        let n_values = together.n_travelling(n_parameters);
-        match (way(&proposal, &together.me, n_values, codec, how.is_some()), &together.collected) {
+        match (way(&proposal, &together.me, n_parameters, codec), &together.collected) {
             (Ok(way), Some(mean)) => {
                 let (n_members, sides) = (proposal.members.len(), sides(&proposal));
                 if sides.len() > 1 {
@@ -307,7 +338,9 @@ impl Core {
                 }
                 self.storing.journal.write_given(mean.epoch, proposal.nonce, &mean.sequences).await?;
                 let (me, values) = (together.me.clone(), mean.gradient.clone());
-                together.aggregators.average(proposal, way, me, values, how);
+                let nonce = proposal.nonce;
+                let task = together.aggregators.average(proposal, way, me, values);
+                together.ongoing = Some(Ongoing { nonce, task });
             }
             (Err(error), _) => {
                 tracing::warn!(%error, "a proposed group cannot average");
@@ -326,6 +359,11 @@ impl Core {
         let now = self.now();
         let Some(together) = &mut self.together else { return Ok(()) };
         self.metrics.on_link_measured(together.aggregators.speed().measured());
+        if together.ongoing.as_ref().is_none_or(|ongoing| ongoing.nonce != proposal.nonce) {
+            // It was given up when it had just ended.
+            return Ok(());
+        }
+        together.ongoing = None;
         if proposal.model != together.matchmaking.own().model {
             return Ok(());
         }
@@ -424,7 +462,6 @@ impl Core {
         if let Some(step) = &record.together {
             self.learner.step_together(mean, n_samples, step, learning_rate);
         }
-        self.start_from(mean);
         self.crediting.worked(self.now().saturating_sub(began));
         self.on_new_model(&record)?;
         self.go_on(is_fresh).await?;

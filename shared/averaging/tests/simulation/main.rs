@@ -5,7 +5,6 @@
 mod bandwidth;
 mod checked;
 mod grid;
-mod low_rank;
 mod world;
 
 use std::sync::Arc;

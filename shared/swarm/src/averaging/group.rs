@@ -184,23 +184,6 @@ impl Group {
         senders.fold(MemberSet::default(), |all, (_, reach)| all.union(*reach))
     }
 
-    /// The same members for another round and another vector, each averaging as much of it in proportion.
-    ///
-    /// # Errors
-    /// A name without end.
-    pub fn resized(&self, round: &[u8], n_values: usize) -> Result<Self, GroupError> {
-        // A vector without values has no parts to be in proportion to.
-        let n_before = self.n_values().max(1) as u128;
-        let end = |before: usize| (before as u128 * n_values as u128 / n_before) as u64;
-        let ends = self.starts.windows(2).map(|part| match part {
-            [from, to] => end(*to) - end(*from),
-            _ => 0,
-        });
-        let members = self.members.iter().zip(ends);
-        let members = members.map(|(member, n_reduced)| Member { n_reduced, ..member.clone() });
-        Self::new(round, members.collect(), n_values, self.codec)
-    }
-
     /// Its name.
     #[must_use]
     pub fn id(&self) -> GroupId {

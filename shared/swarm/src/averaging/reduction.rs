@@ -4,7 +4,8 @@
 //! Members send chunks in order, so the mean of a chunk is due when all of whom more is expected have sent it.
 //! While somebody has, whoever has not is late: the time that others spend waiting for a member adds up over the
 //! part, and when that exceeds the patience, nothing more is expected of it. A member that is slow all along,
-//! one that stalls once and one that never comes are treated alike.
+//! one that stalls once and one that never comes are treated alike. Where nothing comes from anybody, nobody is ahead of
+//! the others; for [`IDLE_PATIENCES`] times the patience that is borne, because those who have nothing to send wait too.
 //!
 //! Values are added up in the order of the members, because a sum of floats depends on it and groups that average the
 //! same are to have the same bits. What comes before its turn is held until then.
@@ -23,6 +24,8 @@ use crate::Moment;
 
 /// Most values that are held of a part: 64 MiB.
 pub const HELD_VALUES_MAX: usize = 1 << 24;
+/// Times the patience that a part waits in which nothing happens at all.
+const IDLE_PATIENCES: u32 = 2;
 /// Buffers that are kept for others to use.
 const SPARES_MAX: usize = 16;
 
@@ -134,6 +137,8 @@ pub struct Reduction {
     n_samples_of_values: u128,
     /// Until when lateness is counted.
     counted_until: Moment,
+    /// When the last chunk came, or it began.
+    moved_at: Moment,
 }
 
 impl Reduction {
@@ -160,6 +165,7 @@ impl Reduction {
             spares: Vec::new(),
             n_samples_of_values: 0,
             counted_until: now,
+            moved_at: now,
         }
     }
 
@@ -237,6 +243,7 @@ impl Reduction {
         self.settle(ahead);
         self.senders[member].sending = Sending::At(want + 1);
         self.senders[member].has_sent = true;
+        self.moved_at = self.moved_at.max(now);
         if self.sums[ahead].next == member {
             self.add(ahead, member, values);
             self.sums[ahead].next += 1;
@@ -269,18 +276,27 @@ impl Reduction {
         if n_done == self.n_chunks() {
             return;
         }
-        let too_late = |sender: &&mut Sender| sender.is_behind(n_done) && sender.late >= patience;
+        let is_idle = self.idle_until().is_some_and(|until| now >= until);
+        let too_late =
+            |sender: &&mut Sender| sender.is_behind(n_done) && (is_idle || sender.late >= patience);
         self.senders.iter_mut().filter(too_late).for_each(|sender| sender.sending = Sending::Gone);
         self.advance();
     }
 
-    /// When [`Self::on_timeout`] has something to do. Nothing where nobody is ahead of the others: the round's
-    /// own deadline ends that.
+    /// When nobody is waited for any longer, as long as nobody is ahead of the others.
+    fn idle_until(&self) -> Option<Moment> {
+        self.sums.is_empty().then(|| self.moved_at + IDLE_PATIENCES * self.config.patience)
+    }
+
+    /// When [`Self::on_timeout`] has something to do.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         let behind = self.senders.iter().filter(|sender| sender.is_behind(self.n_done));
-        let left = behind.map(|sender| self.config.patience.saturating_sub(sender.late)).min();
-        left.filter(|_| !self.sums.is_empty()).map(|left| self.counted_until + left)
+        let left = behind.map(|sender| self.config.patience.saturating_sub(sender.late)).min()?;
+        if self.n_done == self.n_chunks() {
+            return None;
+        }
+        Some(self.idle_until().unwrap_or(self.counted_until + left))
     }
 
     /// A buffer that is not needed any longer, for chunks to come.

@@ -141,7 +141,8 @@ fn who_stalls_loses_its_own_share_only() {
     for member in 0..3 {
         reduction.on_chunk(secs(1), member, 0, vec![member as f32; CHUNK_VALUES]).unwrap();
     }
-    assert_eq!(reduction.next_deadline(), None, "nobody is ahead, nobody is late");
+    // Nobody is ahead, nobody is late: all wait, for twice the patience.
+    assert_eq!(reduction.next_deadline(), Some(secs(11)));
     reduction.on_chunk(secs(10), 0, 1, &[0.0]).unwrap();
     reduction.on_chunk(secs(11), 2, 1, &[3.0]).unwrap();
     assert_eq!(reduction.next_deadline(), Some(secs(15)));
@@ -152,6 +153,23 @@ fn who_stalls_loses_its_own_share_only() {
     assert_eq!(reduction.poll_mean().unwrap(), ChunkOfMean { index: 1, values: vec![2.0] });
     assert_eq!(reduction.state(), done(&[0, 1, 2], 3, false), "all but one value have all four samples");
     assert_eq!(reduction.on_chunk(secs(16), 1, 1, &[9.0]), Err(ReductionError::NotAwaited));
+}
+
+/// A peer without values waits for the only one that has some, and not for as long as the whole round may take.
+#[test]
+fn a_part_of_which_nothing_comes_fails_soon() {
+    let mut reduction = reduction(2 * CHUNK_VALUES, 4, &[0, 0, 7]);
+    assert_eq!(reduction.next_deadline(), Some(secs(10)));
+    reduction.on_timeout(secs(9));
+    assert_eq!(reduction.state(), ReductionState::Going);
+    // It begins, and stops in the middle.
+    reduction.on_chunk(secs(9), 2, 0, vec![1.0; CHUNK_VALUES]).unwrap();
+    assert_eq!(reduction.next_deadline(), Some(secs(19)));
+    reduction.on_timeout(secs(18));
+    assert_eq!(reduction.state(), ReductionState::Going);
+    reduction.on_timeout(secs(19));
+    assert_eq!(reduction.state(), ReductionState::Failed);
+    assert_eq!(reduction.next_deadline(), None);
 }
 
 #[test]

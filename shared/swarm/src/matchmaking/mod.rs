@@ -8,6 +8,11 @@
 //! ([`Action::Follow`]). Of two models the one behind which there are more samples is followed, so partitions that heal agree
 //! again. Nobody is needed: a peer that hears of no other makes its steps alone.
 //!
+//! Peers that have no samples and no contributors take part in no averaging, as long as there are few of them: the
+//! others step without them, wait for them after it, and they follow. So one that has nothing to give holds nobody up,
+//! and an averaging of one is none. A peer whose averaging others have ended gives it up and follows them; one whose
+//! averaging nobody else takes part in tries again.
+//!
 //! An averaging in a grid of groups may leave a peer without the mean of all, where others have it. It makes no step of its
 //! own then: it waits until those who still average are through, and follows ([`Matchmaking::on_not_whole`]). Where nobody
 //! got there, all are one group the next time ([`Matchmaking::is_first_attempt`]). How large groups should be follows from
@@ -35,6 +40,12 @@ pub use failures::FailureRate;
 const ATTEMPTS_MAX: u32 = 3;
 /// Times the longest wait for it that a peer is not waited for again.
 const STRAGGLERS_REST: u32 = 10;
+/// Most peers without samples that get the steps of the others from them. Where there are more, all average: each sends
+/// a part of the mean then, and nobody all of it to everybody.
+const FOLLOWERS_MAX: usize = 3;
+/// Such a part of [`MatchmakingConfig::gather`] an averaging has to end in that others have ended, and they have to begin
+/// in.
+const PATIENCE_PART: u32 = 3;
 
 /// How long whom is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,13 +72,15 @@ pub enum Action {
         /// In the order of their keys.
         members: Vec<(PeerKey, Standing)>,
     },
-    /// Average by this proposal, then say [`Matchmaking::on_stepped`] or [`Matchmaking::on_failed`].
+    /// Average by this proposal, and no longer by the one before if there is one; then say [`Matchmaking::on_stepped`] or [`Matchmaking::on_failed`].
     Average(Proposal),
+    /// Give up what is averaged: nobody else averages it. Nothing is to be said.
+    GiveUp,
     /// Step with what this peer collected, then say [`Matchmaking::on_stepped`].
     StepAlone,
     /// What was collected is not enough after all: go on accumulating. The peer is not ready any longer.
     Reopen,
-    /// Get the model that these peers have or are beyond: say [`Matchmaking::on_stepped`] at each model on the way, and
+    /// Give up what is averaged here, if anything is. Get the model that these peers have or are beyond: say [`Matchmaking::on_stepped`] at each model on the way, and
     /// then [`Matchmaking::on_followed`] or [`Matchmaking::on_failed`].
     Follow(Vec<PeerKey>),
 }
@@ -113,6 +126,15 @@ enum Phase {
     Following,
 }
 
+/// What this peer averages with others.
+#[derive(Debug)]
+struct Averaging {
+    nonce: u64,
+    began: Moment,
+    /// Who should as well.
+    others: Vec<PeerKey>,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Colleague {
     standing: Standing,
@@ -139,6 +161,9 @@ pub struct Matchmaking {
     n_strayed: u32,
     /// After a failure nothing is done before that: whoever did better will have said so.
     not_before: Moment,
+    averaging: Option<Averaging>,
+    /// Others have had a better model since then than the one whose gradients are averaged here.
+    overtaken_since: Option<Moment>,
     /// Until then those who still average are waited for: they may have the mean that this peer did not get.
     others_until: Moment,
     /// When time alone changes something.
@@ -162,6 +187,8 @@ impl Matchmaking {
             followed_from: own.model,
             n_strayed: 0,
             not_before: Moment::ZERO,
+            averaging: None,
+            overtaken_since: None,
             others_until: Moment::ZERO,
             wake_at: None,
             actions: VecDeque::new(),
@@ -207,12 +234,19 @@ impl Matchmaking {
         self.advance(now);
     }
 
-    /// Somebody proposes a group, possibly this peer itself.
+    /// Somebody proposes a group, possibly this peer itself. Where two propose at once, all go on with the one whose
+    /// number is smaller, or neither would find its members.
     ///
     /// # Errors
     /// See [`ProposalError`]: nothing has changed then.
-    pub fn on_proposal(&mut self, proposal: Proposal) -> Result<(), ProposalError> {
-        let (Phase::Ready(_) | Phase::Proposing, Some(ready)) = (self.phase, self.own.ready) else {
+    pub fn on_proposal(&mut self, now: Moment, proposal: Proposal) -> Result<(), ProposalError> {
+        let can_begin = match &self.averaging {
+            Some(Averaging { nonce, began, .. }) if self.phase == Phase::Averaging => {
+                proposal.nonce < *nonce && now < *began + self.config.gather / PATIENCE_PART
+            }
+            _ => matches!(self.phase, Phase::Ready(_) | Phase::Proposing),
+        };
+        let Some(ready) = self.own.ready.filter(|_| can_begin) else {
             return Err(ProposalError::NotReady);
         };
         if proposal.model != self.own.model {
@@ -242,6 +276,9 @@ impl Matchmaking {
         if !is_member {
             return Err(ProposalError::NotAMember);
         }
+        let members = proposal.members.iter().map(|member| PeerKey(member.peer.clone()));
+        let others = members.filter(|member| *member != self.me).collect();
+        self.averaging = Some(Averaging { nonce: proposal.nonce, began: now, others });
         self.phase = Phase::Averaging;
         self.own.is_busy = true;
         self.actions.push_back(Action::Average(proposal));
@@ -355,9 +392,16 @@ impl Matchmaking {
         if self.n_failed >= ATTEMPTS_MAX && now >= self.hopeless_until {
             self.n_failed = 0;
         }
+        if self.phase == Phase::Averaging && self.is_overtaken(now) {
+            self.follow(now);
+        } else if self.phase == Phase::Averaging && self.is_deserted(now) {
+            self.actions.push_back(Action::GiveUp);
+            return self.on_failed(now);
+        }
         if matches!(self.phase, Phase::Proposing | Phase::Averaging | Phase::Following) {
             return;
         }
+        (self.averaging, self.overtaken_since) = (None, None);
         if now < self.not_before {
             self.wake_at = Some(self.not_before);
             return;
@@ -370,9 +414,38 @@ impl Matchmaking {
         }
     }
 
+    /// The best model of the others.
+    fn best(&self, now: Moment) -> Option<ModelVersion> {
+        self.colleagues(now).map(|(_, standing)| standing.model).max()
+    }
+
+    /// Whether others went on long enough ago from the model whose gradients are averaged here: what they ended either
+    /// ends here soon, or never.
+    fn is_overtaken(&mut self, now: Moment) -> bool {
+        if self.best(now).is_none_or(|best| best <= self.own.model) {
+            self.overtaken_since = None;
+            return false;
+        }
+        let ends_at = *self.overtaken_since.get_or_insert(now) + self.config.gather / PATIENCE_PART;
+        self.wake_at = Some(ends_at);
+        now >= ends_at
+    }
+
+    /// Whether all who should average with this peer have the same model and do not, as each of them says.
+    fn is_deserted(&self, now: Moment) -> bool {
+        let Some(Averaging { began, others, .. }) = &self.averaging else { return false };
+        let began_by = *began + self.config.gather / PATIENCE_PART;
+        let is_elsewhere = |member: &PeerKey| {
+            self.colleagues.get(member).is_some_and(|Colleague { standing, heard_at }| {
+                standing.model == self.own.model && !standing.is_busy && *heard_at >= began_by
+            })
+        };
+        now >= began_by && !others.is_empty() && others.iter().all(is_elsewhere)
+    }
+
     /// Whether somebody's model is better than this peer's, and asked for.
     fn follow(&mut self, now: Moment) -> bool {
-        let best = self.colleagues(now).map(|(_, standing)| standing.model).max();
+        let best = self.best(now);
         // A model that cannot be had does not keep this peer from its steps: it is tried in between.
         let gives_up = self.n_strayed >= ATTEMPTS_MAX && self.own.ready.is_some();
         let Some(best) = best.filter(|best| *best > self.own.model && !gives_up) else { return false };
@@ -397,12 +470,19 @@ impl Matchmaking {
             self.reopen();
             return;
         }
+        let is_led = self.is_led(now);
+        if is_led && is_idle(&self.own) {
+            // Those that have samples step: then they are followed.
+            return;
+        }
         let n_waits = now.saturating_sub(since).as_nanos() / self.config.gather.as_nanos().max(1);
         let n_waits = u32::try_from(n_waits).unwrap_or(u32::MAX - 1);
         let next = since + self.config.gather.saturating_mul(n_waits + 1);
         self.wake_at = Some(self.wake_at.map_or(next, |at| at.min(next)));
         let is_missing = |standing: &Standing| standing.ready.is_none() || standing.is_busy;
-        let is_whole = !self.companions(now).any(|(_, standing)| is_missing(standing));
+        // Whoever has nothing gets the step afterwards.
+        let averages = |standing: &Standing| !(is_led && is_idle(standing));
+        let is_whole = !self.companions(now).any(|(_, standing)| averages(standing) && is_missing(standing));
         let expected = self.expected(now);
         if n_waits == 0 && !(is_whole && expected.is_empty()) {
             return;
@@ -411,12 +491,12 @@ impl Matchmaking {
         self.stragglers.extend(expected.into_iter().map(|peer| (peer, again)));
         let mut members: Vec<(PeerKey, Standing)> = self
             .companions(now)
-            .filter(|(_, standing)| !is_missing(standing))
+            .filter(|(_, standing)| averages(standing) && !is_missing(standing))
             .map(|(peer, standing)| (peer.clone(), *standing))
             .collect();
         if members.is_empty() {
             // Others that average go on to a model that this peer follows to.
-            if is_averaging {
+            if self.companions(now).any(|(_, standing)| averages(standing) && standing.is_busy) {
                 return;
             }
             if ready.n_samples >= self.config.target_batch_size {
@@ -452,6 +532,13 @@ impl Matchmaking {
         expected.map(|(peer, _)| peer.clone()).collect()
     }
 
+    /// Whether those with samples step by themselves, and the others, of whom there are few, follow them.
+    fn is_led(&self, now: Moment) -> bool {
+        let all = || self.companions(now).map(|(_, standing)| standing).chain([&self.own]);
+        let n_idle = all().filter(|standing| is_idle(standing)).count();
+        n_idle <= FOLLOWERS_MAX && all().any(|standing| !is_idle(standing))
+    }
+
     /// Whether it is this peer's turn to propose: the first one's at once, the second one's after one more wait,
     /// and so on.
     fn leads(&self, n_waits: u32, members: &[(PeerKey, Standing)]) -> bool {
@@ -466,6 +553,12 @@ impl Matchmaking {
 /// Whether a peer found that there is enough, and waits for what is reported.
 fn is_collecting(standing: &Standing) -> bool {
     standing.is_closing && standing.ready.is_none()
+}
+
+/// Whether a peer has nothing for the step, and nobody who computes something for it.
+fn is_idle(standing: &Standing) -> bool {
+    let n_samples = standing.ready.map_or(standing.n_samples, |ready| ready.n_samples);
+    n_samples == 0 && standing.n_contributors == 0
 }
 
 /// Another order of peers for every model.

@@ -158,31 +158,31 @@ fn a_proposal_is_checked() {
     let mut me = one(1);
     me.on_standing(at(0), peer(2), ready(0, 60));
     let good = proposal(0, &[(1, 60), (2, 60)]);
-    assert_eq!(me.on_proposal(good.clone()), Err(ProposalError::NotReady));
+    assert_eq!(me.on_proposal(at(0), good.clone()), Err(ProposalError::NotReady));
     me.on_ready(at(0), Ready { n_samples: 60, loss: 1.0 });
     while me.poll_action().is_some() {}
-    assert_eq!(me.on_proposal(proposal(1, &[(1, 60), (2, 60)])), Err(ProposalError::Model));
-    assert_eq!(me.on_proposal(proposal(0, &[(1, 61), (2, 60)])), Err(ProposalError::NotAMember));
-    assert_eq!(me.on_proposal(proposal(0, &[(2, 60)])), Err(ProposalError::NotAMember));
-    assert_eq!(me.on_proposal(proposal(0, &[(1, 60), (9, 60)])), Err(ProposalError::Stranger));
+    assert_eq!(me.on_proposal(at(0), proposal(1, &[(1, 60), (2, 60)])), Err(ProposalError::Model));
+    assert_eq!(me.on_proposal(at(0), proposal(0, &[(1, 61), (2, 60)])), Err(ProposalError::NotAMember));
+    assert_eq!(me.on_proposal(at(0), proposal(0, &[(2, 60)])), Err(ProposalError::NotAMember));
+    assert_eq!(me.on_proposal(at(0), proposal(0, &[(1, 60), (9, 60)])), Err(ProposalError::Stranger));
     let bad = Proposal { loss: f32::NAN, ..good.clone() };
-    assert_eq!(me.on_proposal(bad), Err(ProposalError::Loss));
+    assert_eq!(me.on_proposal(at(0), bad), Err(ProposalError::Loss));
     let reducers = vec![ProposedReducer { peer: vec![9], n_reduced: 1 }; REDUCERS_MAX + 1];
     let n = reducers.len();
     let crowd = Proposal { reducers, ..good.clone() };
-    assert_eq!(me.on_proposal(crowd), Err(ProposalError::Reducers(n)));
+    assert_eq!(me.on_proposal(at(0), crowd), Err(ProposalError::Reducers(n)));
     for group_size in [0, 1] {
         let alone = Proposal { group_size, ..good.clone() };
-        assert_eq!(me.on_proposal(alone), Err(ProposalError::GroupSize(group_size)));
+        assert_eq!(me.on_proposal(at(0), alone), Err(ProposalError::GroupSize(group_size)));
     }
     let reducers = vec![ProposedReducer { peer: vec![9], n_reduced: 1 }];
     let members = [good.members.clone(), good.members.clone()].concat();
     let helped = Proposal { reducers, members, group_size: 2, ..good.clone() };
-    assert_eq!(me.on_proposal(helped), Err(ProposalError::ReducersInGrid));
+    assert_eq!(me.on_proposal(at(0), helped), Err(ProposalError::ReducersInGrid));
     assert!(me.is_first_attempt());
-    assert_eq!(me.on_proposal(good.clone()), Ok(()));
+    assert_eq!(me.on_proposal(at(0), good.clone()), Ok(()));
     assert_eq!(me.poll_action(), Some(Action::Average(good.clone())));
-    assert_eq!(me.on_proposal(good), Err(ProposalError::NotReady), "one at a time");
+    assert_eq!(me.on_proposal(at(0), good), Err(ProposalError::NotReady), "one at a time");
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn averagings_that_fail_do_not_hold_a_peer_up_for_ever() {
     me.on_ready(at(0), Ready { n_samples: 120, loss: 1.0 });
     for attempt in 0..u64::from(ATTEMPTS_MAX) {
         while me.poll_action().is_some() {}
-        me.on_proposal(proposal(0, &[(1, 120), (2, 60)])).unwrap();
+        me.on_proposal(at(0), proposal(0, &[(1, 120), (2, 60)])).unwrap();
         me.on_failed(at(300 * attempt));
         me.on_timeout(at(300 * attempt + 200));
     }
@@ -247,7 +247,7 @@ fn after_a_failure_it_is_heard_first_whether_others_did_better() {
     me.on_standing(at(0), peer(2), ready(0, 60));
     me.on_ready(at(0), Ready { n_samples: 120, loss: 1.0 });
     while me.poll_action().is_some() {}
-    me.on_proposal(proposal(0, &[(1, 120), (2, 60)])).unwrap();
+    me.on_proposal(at(0), proposal(0, &[(1, 120), (2, 60)])).unwrap();
     while me.poll_action().is_some() {}
     me.on_failed(at(10));
     me.on_standing(at(20), peer(2), standing(1, 0));
@@ -268,7 +268,7 @@ fn without_the_mean_of_all_it_waits_for_those_who_still_average() {
         me.on_ready(at(0), Ready { n_samples: 120, loss: 1.0 });
         while me.poll_action().is_some() {}
         let members = [(1, 120), (2, 60), (3, 60)];
-        me.on_proposal(Proposal { group_size: 2, ..proposal(0, &members) }).unwrap();
+        me.on_proposal(at(0), Proposal { group_size: 2, ..proposal(0, &members) }).unwrap();
         while me.poll_action().is_some() {}
         me.on_standing(at(10), peer(2), busy);
         me.on_not_whole(at(10), at(9000));
@@ -298,7 +298,7 @@ fn those_who_average_are_waited_for_until_they_should_be_through() {
     me.on_standing(at(0), peer(3), ready(0, 60));
     me.on_ready(at(0), Ready { n_samples: 60, loss: 1.0 });
     while me.poll_action().is_some() {}
-    me.on_proposal(proposal(0, &[(1, 60), (3, 60)])).unwrap();
+    me.on_proposal(at(0), proposal(0, &[(1, 60), (3, 60)])).unwrap();
     while me.poll_action().is_some() {}
     me.on_not_whole(at(10), at(4000));
     for millis in [300, 3000] {

@@ -1,6 +1,8 @@
 //! Peers in virtual time: messages that take their time, averagings that fail or give some the mean of few, peers that
 //! die and come back, partitions that heal. Whatever happens, all agree in the end, and accepted work is in the model once.
 
+mod few;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -32,6 +34,9 @@ struct Peer {
     accepted: Vec<(u64, u64)>,
     is_collecting: bool,
     told: Standing,
+    n_contributors: u32,
+    /// What it averages.
+    round: Option<u64>,
 }
 
 struct World {
@@ -43,7 +48,7 @@ struct World {
     peers: Vec<Peer>,
     /// Peers that are on different sides do not hear each other.
     sides: u32,
-    rounds: HashMap<u64, Vec<usize>>,
+    rounds: HashMap<u64, Round>,
     /// Contributions in each model.
     lines: HashMap<Sha256Hash, BTreeSet<u64>>,
     arrivals: HashMap<(usize, usize), Moment>,
@@ -53,7 +58,32 @@ struct World {
     n_torn: u64,
     n_accepted: u64,
     is_contributing: bool,
+    network: Network,
+    /// When a proposal was last lost.
+    lost_at: Moment,
 }
+
+/// Those who average.
+struct Round {
+    joined: Vec<usize>,
+    /// All who should, where it does not end without them.
+    n_awaited: Option<usize>,
+}
+
+/// How long what takes at most.
+#[derive(Debug, Clone, Copy)]
+struct Network {
+    message_ms: usize,
+    averaging_ms: u64,
+    contribution_ms: usize,
+    /// An averaging that not all members take part in ends after so long without a mean; otherwise it is of those who do.
+    hangs_ms: Option<u64>,
+    /// In so many of a hundred averagings a member does not hear of it.
+    lost_proposals: usize,
+}
+
+const NETWORK: Network =
+    Network { message_ms: 40, averaging_ms: 150, contribution_ms: 220, hangs_ms: None, lost_proposals: 0 };
 
 impl World {
     fn new(n_peers: usize, seed: u64) -> Self {
@@ -67,6 +97,8 @@ impl World {
             accepted: Vec::new(),
             is_collecting: false,
             told: start,
+            n_contributors: 1,
+            round: None,
         });
         let mut world = Self {
             random: SplitMix64::new(seed),
@@ -84,6 +116,8 @@ impl World {
             n_torn: 0,
             n_accepted: 0,
             is_contributing: true,
+            network: NETWORK,
+            lost_at: Moment::ZERO,
         };
         for number in 0..n_peers {
             world.after(0, Event::Tick(number));
@@ -135,7 +169,7 @@ impl World {
             }
             Event::Proposal { to, proposal } => {
                 if self.peers[to].is_alive {
-                    let _ = self.peers[to].matchmaking.on_proposal(proposal);
+                    let _ = self.peers[to].matchmaking.on_proposal(now, proposal);
                     self.drive(to);
                 }
             }
@@ -144,12 +178,13 @@ impl World {
                 self.drive(to);
             }
             Event::Contribute(of) => {
-                let pause = 20 + self.below(200);
+                let longest = self.network.contribution_ms;
+                let pause = longest as u64 / 11 + self.below(longest * 10 / 11);
                 if self.is_contributing {
                     self.after(pause, Event::Contribute(of));
                 }
                 let is_open = self.peers[of].matchmaking.own().ready.is_none();
-                if self.peers[of].is_alive && is_open {
+                if self.peers[of].is_alive && self.peers[of].n_contributors > 0 && is_open {
                     let n_samples = 1 + self.below(30);
                     self.n_accepted += 1;
                     let number = self.n_accepted;
@@ -166,7 +201,11 @@ impl World {
                     self.drive(of);
                 }
             }
-            Event::Averaged { nonce } => self.averaged(nonce),
+            Event::Averaged { nonce } => {
+                if let Some(round) = self.rounds.remove(&nonce) {
+                    self.averaged(nonce, round);
+                }
+            }
             Event::Followed { of, life, from } => self.followed(of, life, &from),
             Event::Tick(of) => {
                 self.after(250, Event::Tick(of));
@@ -189,7 +228,7 @@ impl World {
                 let own = Standing { model, ..standing(0, 0) };
                 self.peers[of].matchmaking = Matchmaking::new(CONFIG, peer(of as u8), own);
                 self.peers[of].is_alive = true;
-                self.peers[of].is_collecting = false;
+                (self.peers[of].is_collecting, self.peers[of].round) = (false, None);
                 self.peers[of].life += 1;
                 self.drive(of);
             }
@@ -204,7 +243,8 @@ impl World {
             let here = &mut self.peers[of];
             let n_samples = here.n_samples();
             let own = Standing { n_samples, is_closing: here.is_collecting, ..*here.matchmaking.own() };
-            let own = Standing { is_closing: own.is_closing || own.ready.is_some(), ..own };
+            let n_contributors = here.n_contributors;
+            let own = Standing { is_closing: own.is_closing || own.ready.is_some(), n_contributors, ..own };
             here.matchmaking.on_own(now, own);
             let elsewhere = here.matchmaking.n_samples_elsewhere(now);
             let is_enough = n_samples + elsewhere >= CONFIG.target_batch_size;
@@ -227,7 +267,7 @@ impl World {
         let standing = *self.peers[of].matchmaking.own();
         self.peers[of].told = standing;
         for to in (0..self.peers.len()).filter(|to| *to != of) {
-            let sent = self.now + at(1 + self.below(40));
+            let sent = self.now + at(1 + self.below(self.network.message_ms));
             // In order.
             let arrival = sent.max(self.arrivals.get(&(of, to)).copied().unwrap_or_default());
             self.arrivals.insert((of, to), arrival);
@@ -247,27 +287,43 @@ impl World {
                 };
                 let proposed = members.iter().map(member).collect();
                 let proposal = Proposal { model, nonce, members: proposed, ..proposal(0, &[]) };
+                // A link that is up again delivers for a while.
+                let may_lose = self.now >= self.lost_at + Duration::from_secs(3);
+                let is_lossy = may_lose && self.below(100) < self.network.lost_proposals as u64;
+                if is_lossy {
+                    self.lost_at = self.now;
+                }
                 for (other, _) in members.iter().filter(|(other, _)| *other != peer(of as u8)) {
-                    let (to, pause) = (usize::from(other.0[0]), 1 + self.below(40));
-                    if self.hear_each_other(of, to) {
+                    let (to, pause) = (usize::from(other.0[0]), 1 + self.below(self.network.message_ms));
+                    if self.hear_each_other(of, to) && !(is_lossy && self.below(2) == 0) {
                         self.after(pause, Event::Proposal { to, proposal: proposal.clone() });
                     }
                 }
-                self.peers[of].matchmaking.on_proposal(proposal).unwrap();
+                self.peers[of].matchmaking.on_proposal(self.now, proposal).unwrap();
             }
             Action::Average(proposal) => {
-                let joined = self.rounds.entry(proposal.nonce).or_default();
-                joined.push(of);
-                if joined.len() == 1 {
-                    self.after(150, Event::Averaged { nonce: proposal.nonce });
+                let nonce = proposal.nonce;
+                self.leave_round(of);
+                self.peers[of].round = Some(nonce);
+                let n_awaited = self.network.hangs_ms.map(|_| proposal.members.len());
+                let round = self.rounds.entry(nonce).or_insert(Round { joined: Vec::new(), n_awaited });
+                round.joined.push(of);
+                let n_joined = round.joined.len();
+                if let Some(hangs_ms) = self.network.hangs_ms.filter(|_| n_joined == 1) {
+                    self.after(hangs_ms, Event::Averaged { nonce });
+                }
+                if n_joined == n_awaited.unwrap_or(1) {
+                    self.after(self.network.averaging_ms, Event::Averaged { nonce });
                 }
             }
+            Action::GiveUp => self.leave_round(of),
             Action::StepAlone => {
                 let model = self.next_model(&[of], self.n_accepted);
                 self.step(of, model);
             }
             Action::Reopen => {}
             Action::Follow(from) => {
+                self.leave_round(of);
                 let from = from.iter().map(|peer| usize::from(peer.0[0])).collect();
                 let (pause, life) = (20 + self.below(200), self.peers[of].life);
                 self.after(pause, Event::Followed { of, life, from });
@@ -275,9 +331,16 @@ impl World {
         }
     }
 
-    fn averaged(&mut self, nonce: u64) {
-        let joined = self.rounds.remove(&nonce).unwrap();
-        let first = joined[0];
+    /// Its streams are cut.
+    fn leave_round(&mut self, of: usize) {
+        if let Some(round) = self.peers[of].round.take().and_then(|nonce| self.rounds.get_mut(&nonce)) {
+            round.joined.retain(|joined| *joined != of);
+        }
+    }
+
+    fn averaged(&mut self, nonce: u64, Round { joined, n_awaited }: Round) {
+        let is_missing = n_awaited.is_some_and(|n_awaited| joined.len() < n_awaited);
+        let Some(&first) = joined.first() else { return };
         let together = |&of: &usize| self.hear_each_other(first, of) || of == first;
         let (together, apart): (Vec<usize>, Vec<usize>) = joined.iter().partition(|of| together(of));
         let model = self.next_model(&together, nonce);
@@ -285,10 +348,10 @@ impl World {
         let other = if is_torn { self.next_model(&together, !nonce) } else { model };
         self.n_torn += u64::from(is_torn);
         for &of in &together {
-            if !self.peers[of].is_alive || self.peers[of].matchmaking.phase != Phase::Averaging {
+            if !self.peers[of].is_alive || self.peers[of].round.take_if(|round| *round == nonce).is_none() {
                 continue;
             }
-            let fails = together.len() < 2 || self.below(100) < self.failures as usize as u64;
+            let fails = is_missing || together.len() < 2 || self.below(100) < self.failures as usize as u64;
             if fails {
                 let until = if nonce.is_multiple_of(2) { Moment::ZERO } else { self.now + at(2000) };
                 self.peers[of].matchmaking.on_not_whole(self.now, until);
@@ -299,7 +362,8 @@ impl World {
             }
         }
         for of in apart {
-            if self.peers[of].is_alive && self.peers[of].matchmaking.phase == Phase::Averaging {
+            let averages = self.peers[of].round.take_if(|round| *round == nonce).is_some();
+            if self.peers[of].is_alive && averages {
                 self.peers[of].matchmaking.on_failed(self.now);
                 self.drive(of);
             }
