@@ -65,7 +65,9 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
         let is_part = (0.0..1.0).contains(&tolerance);
         Invalid::check(KEY, is_part, "tolerance = 0.0 or more, and below 1.0", tolerance)?;
         let checked = if share > 0.0 { config.check_recomputable() } else { Ok(()) };
-        checked.map_err(|error| Invalid::new(KEY, format!("none of it: {error}"), super::as_written(&section)))?;
+        checked.map_err(|error| {
+            Invalid::new(KEY, format!("none of it: {error}"), super::as_written(&section))
+        })?;
     }
     let is_defended = config.access.mode != AccessMode::Open
         || config.recomputation().is_some()
