@@ -8,11 +8,13 @@
 mod access;
 mod aggregators;
 mod averaging;
+mod bound;
 mod check;
 pub mod command;
 mod contributions;
 mod conversations;
 mod durations;
+mod license;
 mod link_speed;
 mod local_steps;
 mod recomputation;
@@ -22,6 +24,7 @@ mod warnings;
 mod words;
 
 use std::ffi::OsString;
+use std::fmt::Debug;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -40,6 +43,7 @@ use serde::{Deserialize, Serialize};
 pub use self::access::{AccessSection, OidcSection};
 pub use self::aggregators::{AggregatorsSection, ReducersAllowed};
 pub use self::averaging::{AggregationKind, AveragingSection};
+pub use self::bound::BindError;
 pub use self::contributions::ContributionsSection;
 pub use self::conversations::ConversationsSection;
 pub use self::link_speed::LinkSpeed;
@@ -138,7 +142,7 @@ pub struct RunSection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataSection {
-    /// A folder with the data set's files, looked at before the installed package and the cache.
+    /// A folder with the data set's files; nothing else is looked at then.
     pub folder: Option<PathBuf>,
     /// Where downloads and encoded shards are kept; the user's cache folder where not given.
     pub cache: Option<PathBuf>,
@@ -502,9 +506,19 @@ impl RunConfig {
     /// Where to look for Fashion-MNIST.
     pub fn data_sources(&self) -> Sources {
         let mut sources = Sources::new(self.data_cache().join("fashion-mnist"));
-        sources.folders.splice(0..0, self.data.folder.clone());
+        sources.named.clone_from(&self.data.folder);
         sources.base_urls.clone_from(&self.data.base_urls);
         sources
+    }
+}
+
+/// A value in the words of a file.
+fn as_written<T: Serialize + Debug>(value: &T) -> String {
+    let mut text = String::new();
+    match value.serialize(toml::ser::ValueSerializer::new(&mut text)) {
+        Ok(_) => text,
+        // A number above those of TOML.
+        Err(_) => format!("{value:?}"),
     }
 }
 

@@ -79,6 +79,7 @@ async fn world() -> World {
     tokio::spawn(async move { axum::serve(listener, app).await });
     let (cache, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let sources = Sources {
+        named: None,
         folders: vec![folder.path().to_owned()],
         cache: cache.path().join("fashion-mnist"),
         base_urls: vec![base_url],

@@ -199,8 +199,27 @@ pub fn parse_config<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, C
     toml::from_str(text).map_err(|error: toml::de::Error| ConfigFileError::Parse {
         path: path.to_owned(),
         place: error.span().and_then(|span| Place::of(text, &span)),
-        message: without_password(error.message()),
+        message: in_plain_words(&without_password(error.message())),
     })
+}
+
+/// The names of Rust's numbers mean nothing to an operator.
+fn in_plain_words(message: &str) -> String {
+    const WORDS: [(&str, &str); 10] = [
+        ("nonzero usize", "a whole number from 1 up"),
+        ("a nonzero usize", "a whole number from 1 up"),
+        ("u8", "a whole number from 0 to 255"),
+        ("u16", "a whole number from 0 to 65535"),
+        ("u32", "a whole number from 0 to 4294967295"),
+        ("u64", "a whole number from 0 up"),
+        ("usize", "a whole number from 0 up"),
+        ("i64", "a whole number"),
+        ("f32", "a number"),
+        ("f64", "a number"),
+    ];
+    let Some((before, wanted)) = message.split_once("expected ") else { return message.to_owned() };
+    let words = WORDS.iter().find(|(rust, _)| *rust == wanted.trim_end());
+    words.map_or_else(|| message.to_owned(), |(_, words)| format!("{before}expected {words}"))
 }
 
 #[cfg(test)]

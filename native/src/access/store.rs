@@ -20,6 +20,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 use self::exclusions::IS_EXCLUDED;
 pub use self::exclusions::{Listed, Whose};
 
+use crate::storage::schema;
+
 /// Name of the file in the run's folder.
 pub const FILE_NAME: &str = "access.sqlite";
 /// How long one process waits for the other to finish writing.
@@ -57,7 +59,7 @@ pub enum StoreError {
         source: sqlx::Error,
     },
     /// Its tables are not those of this version.
-    #[error("access database {}: {source}", path.display())]
+    #[error("access database {}: {}", path.display(), schema::why_not(source, &migrator()))]
     Migrate {
         /// The file.
         path: PathBuf,

@@ -7,7 +7,7 @@ use super::settings::Settings;
 use crate::storage::sealed::{self, Kind, SealError};
 use crate::storage::{Storage, StorageError};
 
-const KEPT: Kind = Kind { name: *b"oper", version: 1 };
+const KEPT: Kind = Kind { name: *b"oper", what: "operator's words", version: 1 };
 const KEPT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Most peers that are kept out by name.
 pub const BLOCKED_MAX: usize = 10_000;
@@ -18,6 +18,14 @@ pub enum KeptError {
     /// From the store.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// Another version of this program wrote it.
+    #[error("{path}: {source}")]
+    Version {
+        /// The object.
+        path: String,
+        /// Which version.
+        source: SealError,
+    },
     /// It is damaged. Nothing is guessed: who was blocked is not to come back unnoticed.
     #[error(
         "what the operator said before cannot be read, {path}: {source}. Take it from a backup, or delete it: then nobody \
@@ -84,6 +92,9 @@ impl KeptStore {
         };
         match sealed::open_parts(KEPT, &bytes) {
             Ok((kept, _)) => Ok(kept),
+            Err(source) if source.is_version() => {
+                Err(KeptError::Version { path: path().to_string(), source })
+            }
             Err(source) => Err(KeptError::Seal { path: path().to_string(), source }),
         }
     }
@@ -129,5 +140,9 @@ mod tests {
             matches!(error, KeptError::Seal { .. }) && error.to_string().contains("from a backup"),
             "{error}"
         );
+        std::fs::write(&file, sealed::seal(Kind { version: 2, ..KEPT }, b"of another layout")).unwrap();
+        let error = store.load().await.unwrap_err().to_string();
+        assert!(error.contains("operator's words format 2, this program knows up to 1"), "{error}");
+        assert!(!error.contains("delete it"), "{error}");
     }
 }

@@ -341,12 +341,11 @@ impl Core {
     async fn step(&mut self, mean: MeanOfRound) -> Result<(), LearnerError> {
         let MeanOfRound { epoch, n_samples, .. } = mean;
         let (seqs, aggregation) = (mean.sequences.clone(), mean.aggregation);
-        let rate = self.learner.learning_rate();
-        let learning_rate = Some(rate);
+        let learning_rate = self.learner.learning_rate();
         let record = CommitRecord { epoch, n_samples, seqs, aggregation, together: None, learning_rate };
         self.storing.journal.commit(&record).await?;
         let began = self.now();
-        self.learner.step(StepBy::from(&mean), rate);
+        self.learner.step(StepBy::from(&mean), learning_rate);
         self.see_who_is_far_off(epoch, &mean.outcomes);
         self.crediting.worked(self.now().saturating_sub(began));
         self.on_new_model(&record)?;

@@ -2,7 +2,7 @@
 //!
 //! It makes one optimizer step at a time and never computes a gradient.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use barnraise_learning::{
@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 use crate::config::RunConfig;
 use crate::storage::SetAside;
 use crate::storage::checkpoint::{Checkpoint, CheckpointError, Checkpoints, Included};
-use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError, Together};
+use crate::storage::journal::{CommitRecord, ENTRIES_MAX, Journal, JournalEntry, JournalError, Together};
 use crate::storage::owed::OwedError;
 
 /// Why the run's model could not be made, stepped or stored.
@@ -142,13 +142,21 @@ impl Learner {
         }
         let from_checkpoint = learner.epoch;
         let mut round = round_at(&round_config, learner.epoch, journal).await?;
-        for commit in journal.commits(learner.epoch).await? {
+        let commits = journal.commits(learner.epoch).await?;
+        let mut lost = commits.damaged;
+        let mut is_of_others = config.aggregators.peers().next().is_some();
+        for commit in commits.records {
             let Some(reason) = learner.replay_step(&mut round, journal, &commit).await? else { continue };
-            let epoch = commit.epoch;
-            tracing::error!(epoch, reason, "the run goes back to before this step");
-            journal.take_back(epoch, &reason).await?;
-            round = round_at(&round_config, epoch, journal).await?;
+            is_of_others |= commit.together.is_some();
+            lost = Some(reason);
             break;
+        }
+        if let Some(reason) = lost {
+            match is_of_others {
+                true => learner.go_back_to_others(&reason, journal).await?,
+                false => learner.go_on_without_step(&reason, journal, checkpoints).await?,
+            }
+            round = round_at(&round_config, learner.epoch, journal).await?;
         }
         if let Some(found) = journal.first_commit_after(learner.epoch).await? {
             return Err(LearnerError::Gap { reached: learner.epoch, found });
@@ -232,8 +240,7 @@ impl Learner {
             let Some(mean) = mean.and_then(|bytes| self.decode_mean(&bytes)) else {
                 return Ok(Some("what the step was made by is missing or damaged".to_owned()));
             };
-            let rate = commit.learning_rate.unwrap_or_else(|| self.learning_rate());
-            self.step_together(&mean, commit.n_samples, together, rate);
+            self.step_together(&mean, commit.n_samples, together, commit.learning_rate);
             let config = round.config().clone();
             *round = round_at(&config, self.epoch, journal).await?;
             return Ok(None);
@@ -248,11 +255,64 @@ impl Learner {
                 return Ok(Some(format!("journal entry {sequence} of the step is missing or damaged")));
             }
         }
-        let rate = commit.learning_rate.unwrap_or_else(|| self.learning_rate());
-        self.step(StepBy::from(&round.mean()), rate);
+        self.step(StepBy::from(&round.mean()), commit.learning_rate);
         round.on_stepped(Moment::ZERO);
         while round.poll_action().is_some() {}
         Ok(None)
+    }
+
+    /// The step of this epoch cannot be repeated, and others have it: what was computed on it goes, and they lead this
+    /// backbone on.
+    async fn go_back_to_others(&self, reason: &str, journal: &Journal) -> Result<(), LearnerError> {
+        let epoch = self.epoch;
+        tracing::error!(
+            epoch,
+            reason,
+            "this backbone goes back to before this step, and follows the others from there"
+        );
+        Ok(journal.take_back(epoch, reason).await?)
+    }
+
+    /// The step of this epoch cannot be repeated: the run goes on from before it, as a later epoch than any that there
+    /// was, so that nothing of the steps that are gone is taken for something of those that come. What was accepted since
+    /// then and can be read counts in the step that is open now, by its age.
+    ///
+    /// A crash in between leads to the same: the checkpoint decides, and what it counts is in the journal before it.
+    async fn go_on_without_step(
+        &mut self,
+        reason: &str,
+        journal: &Journal,
+        checkpoints: &Checkpoints,
+    ) -> Result<(), LearnerError> {
+        let lost = self.epoch;
+        let newest = journal.epochs().await?.into_iter().max().unwrap_or(lost).max(lost);
+        if newest == lost && journal.commit_of(lost).await?.is_none() {
+            // A crash tore the commit before anybody was shown its step: the epoch is open still.
+            return Ok(journal.leave_line(lost, reason).await?);
+        }
+        // The epoch behind the newest step was announced, whether or not anything was accepted in it.
+        let epoch = newest + 2;
+        tracing::error!(
+            lost,
+            epoch,
+            reason,
+            "a step that was made cannot be repeated: the model is that of before it, what was accepted since counts again"
+        );
+        let mut known = BTreeSet::new();
+        for of in journal.epochs().await?.into_iter().filter(|of| *of >= lost) {
+            let entries = journal.entries(of).await?;
+            entries.set_aside.iter().for_each(warn_of);
+            for (_, entry) in entries.entries {
+                let sequence = known.len() as u32;
+                let has_room = known.len() < ENTRIES_MAX;
+                if has_room && known.insert((entry.peer.clone(), entry.offer.contribution_id)) {
+                    journal.append(epoch, sequence, &entry).await?;
+                }
+            }
+        }
+        self.go_back(self.checkpoint()?, epoch)?;
+        checkpoints.begin_line(&self.checkpoint()?).await?;
+        Ok(journal.leave_line(lost, reason).await?)
     }
 
     /// Counts an entry of the journal once more.

@@ -6,6 +6,7 @@ pub mod aggregators;
 mod announce;
 pub mod core;
 mod evaluator;
+mod identity;
 mod learner;
 pub mod metrics;
 pub(crate) mod misdeeds;
@@ -53,14 +54,16 @@ use crate::readiness::{OperatorPage, Part, Readiness};
 use crate::recomputation::EvidenceStore;
 use crate::site::SiteRun;
 use crate::site::serve::Mounted;
-use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::Journal;
 use crate::storage::owed::Owed;
+use crate::storage::{Storage, bound};
 use aggregators::{Aggregators, Reducers, SpeedMeter, Stored};
 use announce::{Announcement, announce};
 use core::{Core, EVENTS_MAX, Factors, Outputs, Storing, Together};
 use evaluator::{Evaluator, evaluated_on};
+pub use identity::identity;
+use identity::own_keypair;
 use learner::{Learner, PublishedState};
 use metrics::Metrics;
 use progress::{Telling, tell};
@@ -98,7 +101,9 @@ pub async fn run(
     let readiness = Readiness::starting(shutdown.clone());
     let operator = operator_page(&config, &readiness, &shutdown).await?;
     let mut storage = Storage::open(&config.storage.folder)?;
-    let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
+    let keypair = own_keypair(&config.storage.folder, bound::read(&storage).await?.is_some())?;
+    // Before anything else is there: what is not of this run is not replayed as if it were.
+    config.clone().bind(&storage).await?;
     if let Some(url) = &config.storage.objects {
         storage = storage.in_s3(url, &keypair.public().to_peer_id().to_string()).await?;
     }
@@ -292,16 +297,6 @@ pub async fn run(
         keeping.await?;
     }
     ended.context("the run could not be stored")
-}
-
-/// The peer id of the backbone with the configuration at `path`, whose key is made if it is not there.
-///
-/// # Errors
-/// No configuration, or no key.
-pub fn identity(path: &std::path::Path) -> anyhow::Result<PeerId> {
-    let config = RunConfig::load(path)?;
-    let keypair = barnraise_relay::load_or_create_keypair(&config.storage.folder.join("identity.key"))?;
-    Ok(keypair.public().to_peer_id())
 }
 
 /// Where the run has them, and grants access itself.

@@ -122,7 +122,8 @@ pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), No
     };
     accept(services, run::PROTOCOL, Door::Open, &hall, describe)?;
     for before in run::PROTOCOLS_BEFORE {
-        accept(services, before, Door::Open, &hall, tell_version)?;
+        let tell = move |services, _, stream| tell_version(services, stream, before);
+        accept(services, before, Door::Open, &hall, tell)?;
     }
     accept(services, access::PROTOCOL, Door::Open, &hall, grant_access)?;
     let no_state = |refusal: &Exclusion| {
@@ -240,9 +241,9 @@ async fn describe(services: Services, _: Caller, stream: Stream) -> Result<(), S
 }
 
 /// To a contributor that would not understand the description.
-async fn tell_version(services: Services, _: Caller, stream: Stream) -> Result<(), StreamError> {
+async fn tell_version(services: Services, stream: Stream, asked: &str) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
-    Ok(run::answer_before(&mut stream).await?)
+    Ok(run::answer_before(&mut stream, asked).await?)
 }
 
 async fn send_state(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {

@@ -122,13 +122,13 @@ impl AggregatorsSection {
         Invalid::check("aggregators.peers", n_others <= others_max, want, n_others)?;
         let good = self.codec.carries_state();
         let want = "\"f32\", \"f16\" or \"int8\"";
-        Invalid::check("aggregators.codec", good, want, format!("{:?}", self.codec))?;
+        Invalid::check("aggregators.codec", good, want, super::as_written(&self.codec))?;
         Invalid::check_range("aggregators.rank", self.rank, 0..=RANK_MAX)?;
         let sizes = usize::from(GROUP_SIZE_MIN)..=MEMBERS_MAX;
         Invalid::check_range("aggregators.group_members_max", self.group_members_max, sizes)?;
         let with_help = self.reducers != ReducersAllowed::Nobody;
         let want = "\"nobody\" where aggregators.rank is above 0: only whole means are checked";
-        let got = format!("{:?}", self.reducers);
+        let got = super::as_written(&self.reducers);
         Invalid::check("aggregators.reducers", !with_help || self.rank == 0, want, &got)?;
         let want = "peer ids in aggregators.reducer_peers with \"named\", and none otherwise";
         let is_consistent = (self.reducers == ReducersAllowed::Named) != self.reducer_peers.is_empty();

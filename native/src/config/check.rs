@@ -10,7 +10,7 @@ use barnraise_protocol::run::{CompressionError, ModelKind};
 use barnraise_relay::server::is_host_name;
 use libp2p::multiaddr::Protocol;
 
-use super::{Invalid, NetworkSection, RunConfig, RunSection, StorageSection};
+use super::{Invalid, NetworkSection, RunConfig, RunSection, StorageSection, as_written};
 
 const ID_CHARS_MAX: usize = 64;
 const LICENSE_CHARS_MAX: usize = 64;
@@ -105,13 +105,17 @@ fn data(config: &RunConfig) -> Result<(), Invalid> {
     if let Some(text) = &config.data.text {
         text.validate()?;
     }
+    if let (Some(_), Some(folder)) = (&config.data.text, &config.data.folder) {
+        let want = "nothing beside [data.text], which says itself where its files are";
+        return Err(Invalid::new("data.folder", want, format!("{:?}", folder.display().to_string())));
+    }
     let is_transformer = matches!(config.run.model, ModelKind::Albert { .. });
     let want = match config.data.text {
         Some(_) => "{ albert = … }, as [data.text] says what to learn from",
         None => "another one without [data.text]",
     };
     let is_suited = is_transformer == config.data.text.is_some();
-    Invalid::check("run.model", is_suited, want, format!("{:?}", config.run.model))
+    Invalid::check("run.model", is_suited, want, as_written(&config.run.model))
 }
 
 fn run(run: &RunSection) -> Result<(), Invalid> {
@@ -124,13 +128,15 @@ fn run(run: &RunSection) -> Result<(), Invalid> {
     if let Some(license) = &run.license {
         let known = |c: char| c.is_ascii_alphanumeric() || "-.+".contains(c);
         let good = (1..=LICENSE_CHARS_MAX).contains(&license.len()) && license.chars().all(known);
-        Invalid::check("run.license", good, "an SPDX id, such as \"mit\"", format!("{license:?}"))?;
+        let want = "an SPDX id, such as \"mit\" or \"cc-by-4.0\", or \"LicenseRef-\" and a name of your own";
+        let is_known = good && super::license::is_known(license);
+        Invalid::check("run.license", is_known, want, format!("{license:?}"))?;
     }
     if let ModelKind::Mlp { hidden } = &run.model {
         let good = (1..=HIDDEN_LAYERS_MAX).contains(&hidden.len())
             && hidden.iter().all(|units| (1..=HIDDEN_UNITS_MAX).contains(units));
         let want = format!("1 to {HIDDEN_LAYERS_MAX} hidden layers of 1 to {HIDDEN_UNITS_MAX} units each");
-        Invalid::check("run.model", good, want, format!("{hidden:?}"))?;
+        Invalid::check("run.model", good, want, as_written(&run.model))?;
     }
     let micro = run.micro_batch_size;
     Invalid::check_range("run.micro_batch_size", micro, 1..=MICRO_BATCH_SIZE_MAX)?;
@@ -142,25 +148,18 @@ fn run(run: &RunSection) -> Result<(), Invalid> {
         SHUFFLE_BUFFER_SAMPLES_MAX,
     )?;
     let good = run.state_codec.carries_state();
-    Invalid::check(
-        "run.state_codec",
-        good,
-        "\"f32\", \"f16\" or \"int8\"",
-        format!("{:?}", run.state_codec),
-    )?;
+    Invalid::check("run.state_codec", good, "\"f32\", \"f16\" or \"int8\"", as_written(&run.state_codec))?;
     run.optimizer
         .validate()
-        .map_err(|error| Invalid::new("run.optimizer", error, format!("{:?}", run.optimizer)))?;
-    run.schedule
-        .validate()
-        .map_err(|error| Invalid::new("run.schedule", error, format!("{:?}", run.schedule)))
+        .map_err(|error| Invalid::new("run.optimizer", error, as_written(&run.optimizer)))?;
+    run.schedule.validate().map_err(|error| Invalid::new("run.schedule", error, as_written(&run.schedule)))
 }
 
 fn compression(config: &RunConfig) -> Result<(), Invalid> {
     let (run, compression) = (&config.run, &config.compression);
     if let Some(slow) = &run.slow_links {
         let checked = slow.check(run.gradient_codec);
-        checked.map_err(|error| Invalid::new("run.slow_links", error, format!("{slow:?}")))?;
+        checked.map_err(|error| Invalid::new("run.slow_links", error, as_written(slow)))?;
     }
     compression.check(run.gradient_codec).map_err(|error| {
         let key = match error {
@@ -168,7 +167,7 @@ fn compression(config: &RunConfig) -> Result<(), Invalid> {
             CompressionError::Momentum(_) => "compression.momentum",
             CompressionError::Codec(_) => "run.gradient_codec",
         };
-        Invalid::new(key, error, format!("{compression:?}"))
+        Invalid::new(key, error, as_written(compression))
     })?;
     let is_plain = matches!(run.optimizer, OptimizerSpec::SgdMomentum { momentum: 0.0, .. });
     Invalid::check(
@@ -260,7 +259,7 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, Break); 54] = [
+        let cases: [(&str, Break); 56] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
@@ -327,6 +326,11 @@ mod tests {
             ("storage.keep_models", |c| c.storage.keep_models = vec![Duration::ZERO]),
             ("storage.keep_models", |c| c.storage.keep_models = vec![Duration::from_secs(60); 9]),
             ("run.license", |c| c.run.license = Some("two words".into())),
+            ("run.license", |c| c.run.license = Some("whatever-you-like".into())),
+            ("data.folder", |c| {
+                of_text(c);
+                c.data.folder = Some("pictures".into());
+            }),
             ("network.listen", |c| c.network.listen.clear()),
             ("network.operator_names", |c| c.network.operator_names = vec!["backbone:8082".into()]),
             ("evaluation.every_epochs", |c| c.evaluation.every_epochs = 0),

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use barnraise_learning::{DataShape, ParameterLayout};
-use barnraise_protocol::dataset::ImageShape;
+use barnraise_protocol::dataset::{ImageShape, TokenShape};
 use barnraise_relay::server::{EXAMPLE as RELAY_EXAMPLE, RelayConfig};
 use barnraise_relay::{Environment, Place, read_config};
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{ConfigError, Device, Invalid, RunConfig, check, located, warnings};
+use super::{BindError, ConfigError, Device, Invalid, RunConfig, as_written, check, located, warnings};
+use crate::data::fashion_mnist::{Dataset, FileSpecs};
 
 /// A run with every key at its default, and why one would change it.
 const RUN_EXAMPLE: &str = include_str!("../../run.example.toml");
@@ -96,10 +97,16 @@ pub fn run(args: &ConfigArgs) -> anyhow::Result<String> {
         ConfigAction::Check { file, kind: FileKind::Run } => check_run(file, &RunConfig::environment()?)
             .map_err(|mistakes| {
                 let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-                anyhow!("{}", texts.join("\n"))
+                let is_relays = RelayConfig::load(file).is_ok();
+                let hint = if is_relays { "\nIt is good for a relay: `--kind relay`." } else { "" };
+                anyhow!("{}{hint}", texts.join("\n"))
             }),
         ConfigAction::Check { file, kind: FileKind::Relay } => {
-            let config = RelayConfig::load(file)?;
+            let config = RelayConfig::load(file).map_err(|error| {
+                let is_runs = RunConfig::load(file).is_ok();
+                let hint = if is_runs { "\nIt is good for a run: leave `--kind relay` out." } else { "" };
+                anyhow!("{error}{hint}")
+            })?;
             let mut text = format!("{} is good for a relay.\n", file.display());
             let _ = writeln!(text, "  operator's page  http://{}", config.network.http);
             addresses(&mut text, &config.network.listen);
@@ -119,16 +126,31 @@ fn check_run(path: &Path, environment: &Environment) -> Result<String, Vec<Confi
         return Err(mistakes.into_iter().map(|it| located(it, &text, path, environment)).collect());
     }
     config.take_folders_from(path.parent().unwrap_or(Path::new("")));
-    Ok(said_of(&config, &text, path))
+    let mistakes = outside(&config);
+    if !mistakes.is_empty() {
+        return Err(mistakes.into_iter().map(|it| located(it, &text, path, environment)).collect());
+    }
+    match config.check_bound() {
+        Ok(()) => Ok(said_of(&config, &text, path)),
+        Err(BindError::Differs { mistakes }) => {
+            Err(mistakes.into_iter().map(|it| located(it, &text, path, environment)).collect())
+        }
+        Err(error) => {
+            let folder = format!("{:?}", config.storage.folder.display().to_string());
+            Err(vec![located(Invalid::new("storage.folder", error, folder), &text, path, environment)])
+        }
+    }
 }
 
 /// What would be found only when the run starts, as far as it can be known without its data.
 fn beyond(config: &RunConfig) -> Vec<Invalid> {
     let mut mistakes = Vec::new();
-    if config.data.text.is_none()
-        && let Err(error) = ParameterLayout::of(&config.model_spec(), IMAGES)
-    {
-        mistakes.push(Invalid::new("run.model", error, format!("{:?}", config.run.model)));
+    // Of a text the vocabulary may turn out smaller.
+    let data = config.data.text.as_ref().map_or(IMAGES, |text| {
+        DataShape::Tokens(TokenShape { length: text.sequence_tokens, vocabulary: text.vocabulary })
+    });
+    if let Err(error) = ParameterLayout::of(&config.model_spec(), data) {
+        mistakes.push(Invalid::new("run.model", error, as_written(&config.run.model)));
     }
     if config.device.kind == Device::Cuda && !cfg!(feature = "cuda") {
         let want = "\"cpu\" or \"wgpu\": this program was built without the feature `cuda`";
@@ -151,9 +173,6 @@ fn said_of(config: &RunConfig, text: &str, path: &Path) -> String {
             let _ = writeln!(said, "{place}");
         }
     }
-    for missing in missing(config) {
-        let _ = writeln!(said, "warning: {} is not there yet", missing.display());
-    }
     said
 }
 
@@ -163,12 +182,35 @@ fn addresses(said: &mut String, listen: &[libp2p::Multiaddr]) {
     }
 }
 
-/// Files that are named and must be there when the run starts.
-fn missing(config: &RunConfig) -> Vec<&Path> {
-    let sources = config.data.text.iter().flat_map(|text| &text.sources).map(|source| &source.path);
+/// What is wrong with files that are named: a run that starts reads them.
+fn outside(config: &RunConfig) -> Vec<Invalid> {
+    let mut mistakes = Vec::new();
+    let mut opened = |key, path: &Path| {
+        let path_text = format!("{:?}", path.display().to_string());
+        match std::fs::File::open(path).and_then(|file| file.metadata()) {
+            Ok(found) if found.is_file() => {}
+            Ok(_) => mistakes.push(Invalid::new(key, "a file is wanted", path_text)),
+            Err(error) => {
+                mistakes.push(Invalid::new(
+                    key,
+                    format!("a file that can be read is wanted: {error}"),
+                    path_text,
+                ));
+            }
+        }
+    };
+    for source in config.data.text.iter().flat_map(|text| &text.sources) {
+        opened("data.text.sources", &source.path);
+    }
     let secret = config.access.oidc.iter().filter_map(|oidc| oidc.client_secret_file.as_ref());
-    let named = sources.chain(secret).chain(&config.data.folder).map(PathBuf::as_path);
-    named.filter(|path| !path.exists()).collect()
+    secret.for_each(|path| opened("access.oidc.client_secret_file", path));
+    if let (None, Some(folder)) = (&config.data.text, &config.data.folder)
+        && let Err(error) = Dataset::load(&config.data_sources(), &FileSpecs::fashion_mnist())
+    {
+        let folder = format!("{:?}", folder.display().to_string());
+        mistakes.push(Invalid::new("data.folder", error, folder));
+    }
+    mistakes
 }
 
 #[cfg(test)]
@@ -187,10 +229,22 @@ mod tests {
         said.map_err(|mistakes| mistakes.iter().map(|it| format!("{it}\n")).collect())
     }
 
+    /// The example, with files that are there.
+    fn text_example(folder: &Path) -> String {
+        let file = folder.join("words.txt");
+        std::fs::write(&file, "words").unwrap();
+        let sources = ["/usr/share/dictd/gcide.dict.dz", "/usr/share/games/fortunes/definitions"];
+        sources.iter().fold(TEXT_EXAMPLE.to_owned(), |text, source| {
+            assert!(text.contains(source), "{source}");
+            text.replace(source, &file.display().to_string())
+        })
+    }
+
     #[test]
     fn every_example_is_good() {
-        for kind in [ExampleKind::Run, ExampleKind::Text, ExampleKind::Swav] {
-            let said = checked(kind.text(), &[]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        for text in [RUN_EXAMPLE, &text_example(folder.path()), SWAV_EXAMPLE] {
+            let said = checked(text, &[]).unwrap();
             assert!(said.contains("is good for the run"), "{said}");
         }
         RelayConfig::parse(ExampleKind::Relay.text(), Path::new("relay.toml"), &Environment::default())
@@ -198,8 +252,42 @@ mod tests {
     }
 
     #[test]
-    fn where_it_listens_is_said_and_what_is_missing() {
-        let text = "[network]\noperator = \"0.0.0.0:8082\"\n[data]\nfolder = \"pictures\"";
+    fn files_that_are_named_have_to_be_there() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("train-images-idx3-ubyte"), b"other pictures").unwrap();
+        let text = format!("[data]\nfolder = {:?}", folder.path().display().to_string());
+        let error = checked(&text, &[]).unwrap_err();
+        for part in ["line 2, column 1: data.folder", "is another one: 14 bytes", "without data.folder"] {
+            assert!(error.contains(part), "{part} is missing in: {error}");
+        }
+        let error = checked("[data]\nfolder = \"pictures\"", &[]).unwrap_err();
+        assert!(error.contains("train-images-idx3-ubyte is not there"), "{error}");
+        let text = text_example(folder.path()).replace("words.txt", "none.txt");
+        let error = checked(&text, &[]).unwrap_err();
+        assert!(error.contains("data.text.sources") && error.contains("none.txt"), "{error}");
+        let secret = "[access]\nmode = \"allowlist\"\npage = \"https://barn.example\"\n[access.oidc]\n\
+            issuer = \"https://id.example\"\nclient_id = \"barn\"\nclient_secret_file = \"no-secret\"";
+        let error = checked(secret, &[]).unwrap_err();
+        assert!(error.contains("line 7, column 1: access.oidc.client_secret_file"), "{error}");
+    }
+
+    #[test]
+    fn what_the_folder_is_bound_to_is_compared() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = crate::storage::Storage::open(&folder.path().join("run")).unwrap();
+        let text = format!("[storage]\nfolder = {:?}\n[run]\nseed = 2", folder.path().join("run").display());
+        let config = RunConfig::parse(&text, Path::new("run.toml")).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(config.bind(&storage)).unwrap();
+        checked(&text, &[]).unwrap();
+        let error = checked(&text.replace("seed = 2", "seed = 3"), &[]).unwrap_err();
+        assert!(error.contains("line 4, column 1: run.seed = 3: the run in"), "{error}");
+        assert!(error.contains("was begun with 2"), "{error}");
+    }
+
+    #[test]
+    fn where_it_listens_is_said() {
+        let text = "[network]\noperator = \"0.0.0.0:8082\"";
         let said = checked(text, &[]).unwrap();
         for part in [
             "http://127.0.0.1:8080",
@@ -207,7 +295,6 @@ mod tests {
             "/ip4/127.0.0.1/udp/4001/quic-v1/webtransport",
             "warning: network.operator: whoever reaches 0.0.0.0:8082",
             " 2 | operator = \"0.0.0.0:8082\"\n   | ^^^^^^^^",
-            "pictures is not there yet",
         ] {
             assert!(said.contains(part), "{part} is missing in: {said}");
         }
@@ -231,6 +318,42 @@ mod tests {
         assert_eq!(error.is_err(), !cfg!(feature = "cuda"));
         let error = checked(&SWAV_EXAMPLE.replace("small_side = 14", "small_side = 99"), &[]).unwrap_err();
         assert!(error.contains("run.model") && error.contains("small_side"), "{error}");
+        let folder = tempfile::tempdir().unwrap();
+        let heads = text_example(folder.path()).replace("heads = 4", "heads = 5");
+        let error = checked(&heads, &[]).unwrap_err();
+        assert!(
+            error.contains("run.model = { albert = { embedding = 64") && error.contains("heads"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_file_of_the_other_kind_is_known_for_what_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        for (example, kind, hint) in [
+            (RELAY_EXAMPLE, FileKind::Run, "It is good for a relay: `--kind relay`"),
+            (RUN_EXAMPLE, FileKind::Relay, "It is good for a run"),
+        ] {
+            let file = folder.path().join("some.toml");
+            std::fs::write(&file, example).unwrap();
+            let checked = run(&ConfigArgs { action: ConfigAction::Check { file, kind } });
+            let error = checked.unwrap_err().to_string();
+            assert!(error.contains("unknown field") && error.contains(hint), "{error}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told_in_the_words_of_the_file() {
+        let error = checked("[run.schedule]\npeak = nan", &[]).unwrap_err();
+        assert!(error.contains("run.schedule = { peak = nan, warmup_steps = 0"), "{error}");
+        for (text, want) in [
+            ("[run]\nmicro_batch_size = -1", "a whole number from 0 to 4294967295"),
+            ("[run]\nmicro_batch_size = \"64\"", "a whole number from 0 to 4294967295"),
+            ("[run]\nseed = 1.5", "a whole number from 0 up"),
+        ] {
+            let error = checked(text, &[]).unwrap_err();
+            assert!(error.contains(want) && !error.contains("u32") && !error.contains("u64"), "{error}");
+        }
     }
 
     #[test]

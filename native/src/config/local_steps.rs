@@ -33,7 +33,7 @@ impl LocalStepsSection {
 /// Every way must have a chance to be gone to its end, even if it is by one peer alone.
 pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     let Some(section) = &config.run.local_steps else { return Ok(()) };
-    section.describe().map_err(|error| Invalid::new(KEY, error, format!("{section:?}")))?;
+    section.describe().map_err(|error| Invalid::new(KEY, error, super::as_written(section)))?;
     let micro = config.run.micro_batch_size.max(1);
     for (name, n_samples) in [
         ("the target batch size", config.run.target_batch_size),

@@ -29,5 +29,5 @@ pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
     let local_steps = run.local_steps.and_then(|section| section.describe().ok());
     let codecs = (run.gradient_codec, run.slow_links.map(|slow| slow.codec));
     is_recomputable(&run.model, codecs, local_steps.as_ref())
-        .map_err(|error| Invalid::new(KEY, format!("none of it: {error}"), format!("{section:?}")))
+        .map_err(|error| Invalid::new(KEY, format!("none of it: {error}"), super::as_written(&section)))
 }

@@ -142,7 +142,7 @@ impl Changes {
     }
 }
 
-fn migrator() -> Migrator {
+pub(super) fn migrator() -> Migrator {
     let migration = |number, name, sql| {
         Migration::new(number, Cow::Borrowed(name), MigrationType::Simple, Cow::Borrowed(sql), false)
     };

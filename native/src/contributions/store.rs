@@ -16,6 +16,7 @@ use super::answers::Shown;
 use super::database::{Changes, Database, Value, on};
 use super::relays::Relayed;
 use crate::access::peer_id;
+use crate::storage::schema;
 
 /// Why the database cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +30,7 @@ pub enum StoreError {
         source: sqlx::Error,
     },
     /// Its tables are not those of this version.
-    #[error("database of contributions {database}: {source}")]
+    #[error("database of contributions {database}: {}", schema::why_not(source, &super::database::migrator()))]
     Migrate {
         /// The file, or the server.
         database: String,

@@ -67,9 +67,12 @@ pub struct FileSpecs {
     pub test_labels: FileSpec,
 }
 
-/// Where to look, in order: folders, then the cache, then hosts.
+/// Where to look: in the folder that the operator names and nowhere else; or in order, in folders, then in the cache,
+/// then at hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
+    /// The operator's. Nothing takes its place: who names a folder wants what is in it.
+    pub named: Option<PathBuf>,
     /// Folders that hold the files, compressed or not; never written to.
     pub folders: Vec<PathBuf>,
     /// Where downloads are kept.
@@ -127,6 +130,20 @@ pub enum DataError {
         /// Each place that was tried, with what was wrong there.
         attempts: Vec<String>,
     },
+    /// The folder that the operator named does not have it.
+    #[error(
+        "data.folder = {}: {file} {reason}. The four files of Fashion-MNIST are wanted there, compressed by gzip or not; \
+         without data.folder they are fetched",
+        folder.display()
+    )]
+    Named {
+        /// The folder.
+        folder: PathBuf,
+        /// The file's name, without `.gz`.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The cache folder cannot be written.
     #[error("cache folder {}: {source}", folder.display())]
     Cache {
@@ -181,6 +198,7 @@ impl Sources {
     /// Debian's folder, then `cache`, then the public hosts.
     pub fn new(cache: PathBuf) -> Self {
         Self {
+            named: None,
             folders: vec![PathBuf::from(DEBIAN_FOLDER)],
             cache,
             base_urls: BASE_URLS.map(str::to_owned).into(),
@@ -244,6 +262,9 @@ fn load_part(
 fn load_file(sources: &Sources, spec: &FileSpec) -> Result<Vec<u8>, DataError> {
     let mut attempts = Vec::new();
     let compressed = format!("{}.gz", spec.name);
+    if let Some(folder) = &sources.named {
+        return read_named(folder, &compressed, spec);
+    }
     let cached = sources.cache.join(&compressed);
     let installed = sources.folders.iter().flat_map(|dir| [dir.join(&compressed), dir.join(&spec.name)]);
     for path in installed.chain([cached.clone()]).filter(|path| path.exists()) {
@@ -270,6 +291,14 @@ fn load_file(sources: &Sources, spec: &FileSpec) -> Result<Vec<u8>, DataError> {
         }
     }
     Err(DataError::Unavailable { file: spec.name.clone(), attempts })
+}
+
+/// The content of one file of the operator's folder.
+fn read_named(folder: &Path, compressed: &str, spec: &FileSpec) -> Result<Vec<u8>, DataError> {
+    let named = |reason| DataError::Named { folder: folder.to_owned(), file: spec.name.clone(), reason };
+    let there = [folder.join(compressed), folder.join(&spec.name)].into_iter().find(|path| path.exists());
+    let path = there.ok_or_else(|| named("is not there".to_owned()))?;
+    read_checked(&path, spec).map_err(|error| named(format!("is another one: {error}")))
 }
 
 /// Downloads to `part`, checks it, and only then gives it its name in the cache.

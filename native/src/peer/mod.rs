@@ -82,7 +82,7 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
     barnraise_relay::signals::listen(leave)?;
 
     let (address, invitation) = let_in(args.address, args.invitation, display).await?;
-    let config = config(device, &keypair, invitation);
+    let config = config(device, &keypair, invitation)?;
     let folder = args.cache.unwrap_or_else(shard_folder);
     let cache = ShardCache::new(folder, args.cache_size.as_u64());
     // Records are signed; without an Ed25519 key its shards come from the backbone alone.
@@ -162,7 +162,7 @@ async fn lend_to(
     tracing::info!(device = device.name(), peer = %keypair.public().to_peer_id(), "this backbone contributes too");
     let (mut commands, received) = mpsc::channel(COMMANDS_MAX);
     commands.try_send(Command::Start).context("a new channel is full")?;
-    let config = config(device, &keypair, None);
+    let config = config(device, &keypair, None)?;
     // It takes what it needs from the backbone that it is.
     let cache = ShardCache::new(shard_folder(), CACHE_SIZE_DEFAULT.as_u64());
     let platform = NativePlatform::new(JoinAddress::Peer(address), None, keypair, cache).staying();
@@ -209,16 +209,19 @@ fn shard_folder() -> PathBuf {
 }
 
 /// How a native peer takes part.
-fn config(device: ComputeDevice, keypair: &Keypair, invitation: Option<String>) -> Config {
-    Config {
+///
+/// # Errors
+/// The machine has no random numbers.
+fn config(device: ComputeDevice, keypair: &Keypair, invitation: Option<String>) -> anyhow::Result<Config> {
+    Ok(Config {
         device,
         // Somebody chose it.
         is_device_free: false,
-        first_contribution_id: micros(),
+        first_contribution_id: first_contribution_id()?,
         seed: seed(keypair),
         // Without an Ed25519 key it takes part in open runs.
         credentials: Credentials { key: access::signing_key(keypair).ok(), invitation },
-    }
+    })
 }
 
 /// Ends the contribution when there is a reason to.
@@ -254,8 +257,15 @@ impl Watch {
     }
 }
 
-/// Above every contribution id that the same key has used before, as long as the clock is not set back
-/// between two runs.
+/// Where this process begins to count its contributions. No clock is asked, which may be set back between two of them:
+/// of all numbers, so that what the same key named before is not named again.
+fn first_contribution_id() -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no contribution can be named: {error}"))?;
+    // The half above leaves room to count.
+    Ok(u64::from_le_bytes(bytes) >> 1)
+}
+
 fn micros() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since_1970.as_micros().try_into().unwrap_or(u64::MAX / 2)
@@ -290,6 +300,18 @@ mod tests {
         watch.on_event(&reconnecting(), true);
         assert!(watch.commands.is_closed());
         assert_eq!(watch.failure.as_deref(), Some("refused"));
+    }
+
+    /// By the clock, two processes that begin in the same microsecond would name theirs alike, as would one that begins
+    /// after the clock was set back.
+    #[test]
+    fn no_clock_decides_how_contributions_are_called() {
+        let first: std::collections::BTreeSet<u64> =
+            (0..1000).map(|_| first_contribution_id().unwrap()).collect();
+        assert_eq!(first.len(), 1000);
+        let ids: Vec<u64> = first.into_iter().collect();
+        assert!(ids.windows(2).all(|pair| pair[1] - pair[0] > 1_000_000), "far apart");
+        assert!(ids.iter().all(|id| *id <= u64::MAX / 2));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::storage::sealed::{self, Kind, SealError};
 use crate::storage::{Storage, StorageError};
 
 const FOLDER: &str = "evidence";
-const CONVICTED: Kind = Kind { name: *b"cnvt", version: 1 };
+const CONVICTED: Kind = Kind { name: *b"cnvt", what: "list of convicted peers", version: 1 };
 /// Most peers that are kept from taking part; those convicted first are let back in first.
 const CONVICTED_MAX: usize = 100_000;
 const CONVICTED_BYTES_MAX: u64 = 16 * 1024 * 1024;

@@ -15,9 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::sealed::{self, Kind, SealError};
 use super::{Chunks, SetAside, Storage, StorageError};
 
-const KIND: Kind = Kind { name: *b"ckpt", version: 2 };
-/// From before peers stepped together.
-const KIND_ALONE: Kind = Kind { name: *b"ckpt", version: 1 };
+const KIND: Kind = Kind { name: *b"ckpt", what: "checkpoint", version: 2 };
 const FOLDER: &str = "checkpoints";
 const CORRUPT: &str = "corrupt";
 /// Largest checkpoint that is written or read: a hundred million parameters with Adam's moments.
@@ -56,13 +54,6 @@ pub struct Included {
 /// What a checkpoint says before its raw bytes: parameters as little-endian f32, optimizer state.
 #[derive(Serialize, Deserialize)]
 struct Header {
-    alone: HeaderAlone,
-    included: BTreeMap<Vec<u8>, Included>,
-}
-
-/// All of it in [`KIND_ALONE`].
-#[derive(Serialize, Deserialize)]
-struct HeaderAlone {
     run_id: String,
     model: ModelSpec,
     epoch: u64,
@@ -70,6 +61,7 @@ struct HeaderAlone {
     n_parameters: u64,
     n_optimizer_bytes: u64,
     history: Vec<HistoryPoint>,
+    included: BTreeMap<Vec<u8>, Included>,
 }
 
 /// Why a checkpoint could not be saved, or none could be loaded.
@@ -78,6 +70,14 @@ pub enum CheckpointError {
     /// From the store.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// Another version of this program wrote it. It is left where it is.
+    #[error("{path}: {source}")]
+    Version {
+        /// The object.
+        path: String,
+        /// Which version.
+        source: SealError,
+    },
     /// Could not be encoded.
     #[error("checkpoint of epoch {epoch} cannot be written: {source}")]
     Encode {
@@ -183,7 +183,7 @@ impl Checkpoints {
     /// # Errors
     /// [`CheckpointError::Line`] where nothing of since a rollback is whole.
     /// [`CheckpointError::Run`] and [`CheckpointError::Model`] where the newest whole one belongs to
-    /// something else: it is left alone.
+    /// something else, [`CheckpointError::Version`] where another version of this program wrote it: it is left alone.
     pub async fn load_latest(&self, run_id: &str, model: &ModelSpec) -> Result<Loaded, CheckpointError> {
         let mut set_aside = Vec::new();
         for (_, path) in self.of_line().await?.into_iter().rev() {
@@ -241,7 +241,12 @@ impl Checkpoints {
     /// The inner error is damage, the outer one a store that does not answer.
     async fn read(&self, path: &ObjectPath) -> Result<Result<Checkpoint, String>, CheckpointError> {
         match self.storage.get(path, CHECKPOINT_BYTES_MAX).await {
-            Ok(Some(bytes)) => Ok(decode(&bytes).map_err(|error| error.to_string())),
+            Ok(Some(bytes)) => match decode(&bytes) {
+                Err(source) if source.is_version() => {
+                    Err(CheckpointError::Version { path: path.to_string(), source })
+                }
+                decoded => Ok(decoded.map_err(|error| error.to_string())),
+            },
             Ok(None) => Ok(Err("it vanished while it was read".into())),
             Err(error @ StorageError::TooLarge { .. }) => Ok(Err(error.to_string())),
             Err(error) => Err(error.into()),
@@ -283,16 +288,16 @@ fn object_path(epoch: u64) -> ObjectPath {
 
 /// As it is stored.
 pub fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
-    let alone = HeaderAlone {
+    let header = Header {
         run_id: checkpoint.run_id.clone(),
         model: checkpoint.model.clone(),
         epoch: checkpoint.epoch,
         n_samples_total: checkpoint.n_samples_total,
         n_parameters: checkpoint.parameters.len() as u64,
         n_optimizer_bytes: checkpoint.optimizer_state.len() as u64,
+        included: checkpoint.included.clone(),
         history: checkpoint.history.clone(),
     };
-    let header = Header { alone, included: checkpoint.included.clone() };
     let parameters: Vec<u8> = checkpoint.parameters.iter().flat_map(|value| value.to_le_bytes()).collect();
     sealed::seal_parts(KIND, &header, &[&parameters, &checkpoint.optimizer_state])
 }
@@ -300,15 +305,9 @@ pub fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
 /// What was stored, or came from a peer.
 ///
 /// # Errors
-/// Any bit is another one than was written.
+/// Any bit is another one than was written, or another version of this program wrote it.
 pub fn decode(bytes: &[u8]) -> Result<Checkpoint, SealError> {
-    let (Header { alone: header, included }, raw) = match sealed::open_parts(KIND, bytes) {
-        Err(SealError::Version { got, .. }) if got == KIND_ALONE.version => {
-            let (alone, raw) = sealed::open_parts(KIND_ALONE, bytes)?;
-            (Header { alone, included: BTreeMap::new() }, raw)
-        }
-        opened => opened?,
-    };
+    let (header, raw) = sealed::open_parts::<Header>(KIND, bytes)?;
     let n_parameter_bytes = header.n_parameters.checked_mul(4);
     let want = n_parameter_bytes.and_then(|bytes| bytes.checked_add(header.n_optimizer_bytes));
     if want != Some(raw.len() as u64) {
@@ -329,7 +328,7 @@ pub fn decode(bytes: &[u8]) -> Result<Checkpoint, SealError> {
         parameters: values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
         optimizer_state: optimizer_state.to_vec(),
         history: header.history,
-        included,
+        included: header.included,
     })
 }
 
@@ -384,16 +383,42 @@ mod tests {
         assert_eq!(latest(&checkpoints).await.checkpoint, Some(checkpoint(15)));
     }
 
-    #[tokio::test]
-    async fn a_checkpoint_from_before_peers_stepped_together_is_still_read() {
-        let want = Checkpoint { included: BTreeMap::new(), ..checkpoint(7) };
-        let Checkpoint { run_id, model, epoch, n_samples_total, history, .. } = want.clone();
-        let (n_parameters, n_optimizer_bytes) = (100, 33);
-        let before =
-            HeaderAlone { run_id, model, epoch, n_samples_total, n_parameters, n_optimizer_bytes, history };
-        let parameters: Vec<u8> = want.parameters.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let bytes = sealed::seal_parts(KIND_ALONE, &before, &[&parameters, &want.optimizer_state]).unwrap();
+    /// As the last version wrote it, byte by byte.
+    #[test]
+    fn golden_bytes() {
+        let want = Checkpoint { parameters: vec![1.0, -2.0], optimizer_state: vec![7; 3], ..checkpoint(2) };
+        let bytes = encode(&want).unwrap();
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, GOLDEN);
         assert_eq!(decode(&bytes).unwrap(), want);
+    }
+
+    const GOLDEN: &str = "\
+    6261726e72616973636b707402002f000000000000005214215b0e723732e24c31baab6fa1cd3526dfe37ce9c7754dccce01\
+    60135df82000000008746573742d72756e0007028010020301028010010000c03f000102010202050000803f000000c00707\
+    07\
+    ";
+
+    #[tokio::test]
+    async fn a_newer_format_is_refused_by_name_and_stays_where_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::new(Storage::open(folder.path()).unwrap(), 3);
+        checkpoints.save(&checkpoint(1)).await.unwrap();
+        let newer = Kind { version: KIND.version + 4, ..KIND };
+        let file = folder.path().join("checkpoints/000000000002.ckpt");
+        fs::write(&file, sealed::seal(newer, b"of another layout")).unwrap();
+        for _ in 0..2 {
+            let error = checkpoints.load_latest(RUN, &model()).await.unwrap_err();
+            assert!(matches!(error, CheckpointError::Version { .. }), "{error}");
+            let (error, known) = (error.to_string(), KIND.version);
+            let want = format!(
+                "000000000002.ckpt: checkpoint format {}, this program knows up to {known}",
+                known + 4
+            );
+            assert!(error.contains(&want), "{error}");
+            assert!(file.exists(), "it is not damaged");
+        }
+        assert!(checkpoints.load(2).await.is_err() && checkpoints.load_shared(1).await.is_err());
     }
 
     #[tokio::test]
@@ -456,16 +481,16 @@ mod tests {
 
     #[test]
     fn lengths_that_overflow_are_an_error() {
-        let alone = HeaderAlone {
+        let header = Header {
             run_id: RUN.into(),
             model: model(),
             epoch: 1,
             n_samples_total: 1,
             n_parameters: u64::MAX / 2,
             n_optimizer_bytes: 2,
+            included: BTreeMap::new(),
             history: vec![],
         };
-        let header = Header { alone, included: BTreeMap::new() };
         let bytes = sealed::seal_parts(KIND, &header, &[b"xx"]).unwrap();
         assert!(matches!(decode(&bytes), Err(SealError::Payload(_))));
     }

@@ -22,18 +22,10 @@ use serde::{Deserialize, Serialize};
 use super::sealed::{self, Kind, SealError};
 use super::{SetAside, Storage, StorageError};
 
-const ENTRY: Kind = Kind { name: *b"grad", version: 2 };
-/// Without time and duration. Still read, so that what was accepted survives an update of this program.
-const ENTRY_WITHOUT_TIME: Kind = Kind { name: *b"grad", version: 1 };
-const COMMIT: Kind = Kind { name: *b"cmit", version: 4 };
-/// From before a step said at which rate it was made.
-const COMMIT_WITHOUT_RATE: Kind = Kind { name: *b"cmit", version: 3 };
-/// From before peers stepped together.
-const COMMIT_ALONE: Kind = Kind { name: *b"cmit", version: 2 };
-const MEAN: Kind = Kind { name: *b"mean", version: 1 };
-const GIVEN: Kind = Kind { name: *b"givn", version: 1 };
-/// From before a step said how it was aggregated: by the mean.
-const COMMIT_OF_MEAN: Kind = Kind { name: *b"cmit", version: 1 };
+const ENTRY: Kind = Kind { name: *b"grad", what: "journal entry", version: 2 };
+const COMMIT: Kind = Kind { name: *b"cmit", what: "journal commit", version: 4 };
+const MEAN: Kind = Kind { name: *b"mean", what: "journal mean", version: 1 };
+const GIVEN: Kind = Kind { name: *b"givn", what: "journal list", version: 1 };
 const FOLDER: &str = "journal";
 /// Not a number, so that no epoch is named like it.
 const CORRUPT: &str = "corrupt";
@@ -72,9 +64,9 @@ pub struct CommitRecord {
     pub aggregation: Aggregation,
     /// Where others aggregate the run too: the step is by the journal's mean, whatever the entries are.
     pub together: Option<Together>,
-    /// The optimizer's: an operator may change it while the run goes on. `None` in commits of before that, which were
-    /// made at the rate of the run's schedule.
-    pub learning_rate: Option<f32>,
+    /// The optimizer's: an operator may change it while the run goes on, and the schedule between two starts.
+    #[serde(with = "known_rate")]
+    pub learning_rate: f32,
 }
 
 /// A step of peers that aggregate a run together.
@@ -90,33 +82,6 @@ pub struct Together {
     pub members: Vec<Vec<u8>>,
 }
 
-/// The payload of [`COMMIT_WITHOUT_RATE`].
-#[derive(Serialize, Deserialize)]
-struct CommitWithoutRate {
-    epoch: u64,
-    n_samples: u64,
-    seqs: Vec<u32>,
-    aggregation: Aggregation,
-    together: Option<Together>,
-}
-
-/// The payload of [`COMMIT_ALONE`].
-#[derive(Serialize, Deserialize)]
-struct CommitAlone {
-    epoch: u64,
-    n_samples: u64,
-    seqs: Vec<u32>,
-    aggregation: Aggregation,
-}
-
-/// The payload of [`COMMIT_OF_MEAN`].
-#[derive(Serialize, Deserialize)]
-struct CommitOfMean {
-    epoch: u64,
-    n_samples: u64,
-    seqs: Vec<u32>,
-}
-
 #[derive(Serialize, Deserialize)]
 struct EntryHeader {
     peer: Vec<u8>,
@@ -125,18 +90,20 @@ struct EntryHeader {
     accepted_at: UnixTime,
 }
 
-#[derive(Serialize, Deserialize)]
-struct HeaderWithoutTime {
-    peer: Vec<u8>,
-    offer: Offer,
-}
-
 /// Why the journal could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// From the store.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// Another version of this program wrote it. It is left where it is.
+    #[error("{path}: {source}")]
+    Version {
+        /// The object.
+        path: String,
+        /// Which version.
+        source: SealError,
+    },
     /// Could not be encoded.
     #[error("journal object {path} cannot be written: {source}")]
     Encode {
@@ -163,6 +130,21 @@ pub enum JournalError {
     },
 }
 
+/// In the layout of commits that might not know theirs.
+mod known_rate {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(rate: &f32, serializer: S) -> Result<S::Ok, S::Error> {
+        Some(rate).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+        let rate = Option::<f32>::deserialize(deserializer)?;
+        rate.ok_or_else(|| D::Error::custom("it does not say at which learning rate its step was made"))
+    }
+}
+
 /// The readable entries of an epoch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Entries {
@@ -170,6 +152,15 @@ pub struct Entries {
     pub entries: Vec<(u32, JournalEntry)>,
     /// Those that were damaged. One that was torn by a crash was never acknowledged.
     pub set_aside: Vec<SetAside>,
+}
+
+/// The steps that were committed one after the other.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Commits {
+    /// In the order of their epochs.
+    pub records: Vec<CommitRecord>,
+    /// Why the one behind them cannot be read, where it is there.
+    pub damaged: Option<String>,
 }
 
 /// The journal of one run.
@@ -198,25 +189,18 @@ impl Journal {
         self.write(&path_of(record.epoch, COMMIT_NAME), bytes).await
     }
 
-    /// The commits of `from_epoch`, `from_epoch + 1`, … up to the first epoch that has none.
-    ///
-    /// A damaged commit ends the list, and its step is taken back. One that a crash tore was never shown to
-    /// anyone.
-    pub async fn commits(&self, from_epoch: u64) -> Result<Vec<CommitRecord>, JournalError> {
+    /// The commits of `from_epoch`, `from_epoch + 1`, … up to the first epoch that has none that can be read.
+    pub async fn commits(&self, from_epoch: u64) -> Result<Commits, JournalError> {
         let mut records = Vec::new();
         for epoch in from_epoch.. {
             let path = path_of(epoch, COMMIT_NAME);
-            let Some(bytes) = self.read(&path).await? else { break };
-            let record = bytes.and_then(|bytes| decode_commit(&bytes, epoch));
-            match record {
+            let Some(bytes) = self.read(&path, COMMIT).await? else { break };
+            match bytes.and_then(|bytes| decode_commit(&bytes, epoch)) {
                 Ok(record) => records.push(record),
-                Err(reason) => {
-                    self.take_back(epoch, &reason).await?;
-                    break;
-                }
+                Err(reason) => return Ok(Commits { records, damaged: Some(reason) }),
             }
         }
-        Ok(records)
+        Ok(Commits { records, damaged: None })
     }
 
     /// Stores what the step of `epoch` is made by, `[n_parameters]`, before it is committed.
@@ -227,7 +211,7 @@ impl Journal {
 
     /// What the step of `epoch` was made by: little-endian f32. `None` where it is missing or damaged.
     pub async fn mean(&self, epoch: u64) -> Result<Option<Vec<u8>>, JournalError> {
-        let Some(Ok(bytes)) = self.read(&path_of(epoch, MEAN_NAME)).await? else { return Ok(None) };
+        let Some(Ok(bytes)) = self.read(&path_of(epoch, MEAN_NAME), MEAN).await? else { return Ok(None) };
         let opened = sealed::open_parts::<u64>(MEAN, &bytes).ok().filter(|(of, _)| *of == epoch);
         Ok(opened.map(|(_, mean)| mean.to_vec()))
     }
@@ -240,7 +224,7 @@ impl Journal {
     /// Which entries of `epoch` were given to the averaging called `nonce`; none where nothing says so.
     pub async fn given(&self, epoch: u64, nonce: u64) -> Result<Vec<u32>, JournalError> {
         let path = given_path(epoch, nonce);
-        let Some(bytes) = self.read(&path).await? else { return Ok(Vec::new()) };
+        let Some(bytes) = self.read(&path, GIVEN).await? else { return Ok(Vec::new()) };
         let opened = bytes.and_then(|bytes| {
             let opened = sealed::open_parts(GIVEN, &bytes);
             opened.map(|(seqs, _)| seqs).map_err(|error| error.to_string())
@@ -264,7 +248,7 @@ impl Journal {
 
     /// The commit of an epoch; `None` where it is missing or damaged.
     pub async fn commit_of(&self, epoch: u64) -> Result<Option<CommitRecord>, JournalError> {
-        let Some(Ok(bytes)) = self.read(&path_of(epoch, COMMIT_NAME)).await? else { return Ok(None) };
+        let Some(Ok(bytes)) = self.read(&path_of(epoch, COMMIT_NAME), COMMIT).await? else { return Ok(None) };
         Ok(decode_commit(&bytes, epoch).ok())
     }
 
@@ -306,7 +290,7 @@ impl Journal {
         }
         let mut result = Entries::default();
         for (seq, path) in found {
-            let Some(bytes) = self.read(&path).await? else { continue };
+            let Some(bytes) = self.read(&path, ENTRY).await? else { continue };
             match bytes.and_then(|bytes| decode_entry(&bytes, epoch)) {
                 Ok(entry) => result.entries.push((seq, entry)),
                 Err(reason) => {
@@ -328,13 +312,7 @@ impl Journal {
                 self.set_aside(later, &name, &object.location, because).await?;
             }
         }
-        for name in [COMMIT_NAME, MEAN_NAME] {
-            let path = path_of(epoch, name);
-            if self.read(&path).await?.is_some() {
-                self.set_aside(epoch, name, &path, reason.to_owned()).await?;
-            }
-        }
-        Ok(())
+        self.set_step_aside(epoch, reason).await
     }
 
     /// Takes the steps of `epoch` and later out of the way: another line of models is followed from there on. What was
@@ -342,11 +320,18 @@ impl Journal {
     pub async fn leave_line(&self, epoch: u64, reason: &str) -> Result<(), JournalError> {
         // The newest first: a crash in between leaves no step without the one before.
         for (of, _) in self.folders().await?.into_iter().rev().filter(|(of, _)| *of >= epoch) {
-            for name in [COMMIT_NAME, MEAN_NAME] {
-                let path = path_of(of, name);
-                if self.read(&path).await?.is_some() {
-                    self.set_aside(of, name, &path, reason.to_owned()).await?;
-                }
+            self.set_step_aside(of, reason).await?;
+        }
+        Ok(())
+    }
+
+    /// What says that there was a step, of whichever version it is and whether or not it can be read.
+    async fn set_step_aside(&self, epoch: u64, reason: &str) -> Result<(), JournalError> {
+        let (objects, _) = self.storage.list_level(&epoch_path(epoch)).await?;
+        for name in [COMMIT_NAME, MEAN_NAME] {
+            let path = path_of(epoch, name);
+            if objects.contains(&path) {
+                self.set_aside(epoch, name, &path, reason.to_owned()).await?;
             }
         }
         Ok(())
@@ -379,9 +364,17 @@ impl Journal {
     }
 
     /// `None`: there is no such object. The inner error is damage.
-    async fn read(&self, path: &ObjectPath) -> Result<Option<Result<bytes::Bytes, String>>, JournalError> {
+    async fn read(
+        &self,
+        path: &ObjectPath,
+        kind: Kind,
+    ) -> Result<Option<Result<bytes::Bytes, String>>, JournalError> {
         match self.storage.get(path, ENTRY_BYTES_MAX).await {
-            Ok(bytes) => Ok(bytes.map(Ok)),
+            Ok(Some(bytes)) => match sealed::check_version(kind, &bytes) {
+                Ok(()) => Ok(Some(Ok(bytes))),
+                Err(source) => Err(JournalError::Version { path: path.to_string(), source }),
+            },
+            Ok(None) => Ok(None),
             Err(error @ StorageError::TooLarge { .. }) => Ok(Some(Err(error.to_string()))),
             Err(error) => Err(error.into()),
         }
@@ -416,15 +409,7 @@ fn path_of(epoch: u64, name: &str) -> ObjectPath {
 }
 
 fn decode_entry(bytes: &[u8], epoch: u64) -> Result<JournalEntry, String> {
-    let opened = match sealed::open_parts(ENTRY, bytes) {
-        Err(SealError::Version { got: 1, .. }) => {
-            sealed::open_parts(ENTRY_WITHOUT_TIME, bytes).map(|(header, payload)| {
-                let HeaderWithoutTime { peer, offer } = header;
-                (EntryHeader { peer, offer, milliseconds: 0, accepted_at: UnixTime(0) }, payload)
-            })
-        }
-        opened => opened,
-    };
+    let opened = sealed::open_parts::<EntryHeader>(ENTRY, bytes);
     let (header, payload) = opened.map_err(|error| error.to_string())?;
     if header.offer.epoch > epoch {
         return Err(format!("it is of epoch {}, its folder is of epoch {epoch}", header.offer.epoch));
@@ -444,35 +429,12 @@ fn header_of(entry: &JournalEntry) -> EntryHeader {
 }
 
 fn decode_commit(bytes: &[u8], epoch: u64) -> Result<CommitRecord, String> {
-    let record = match sealed::open_parts(COMMIT, bytes) {
-        Err(SealError::Version { got, want }) => decode_older_commit(bytes, got, want),
-        opened => opened.map(|(record, _)| record),
-    };
-    let record = record.map_err(|error| error.to_string())?;
+    let opened = sealed::open_parts::<CommitRecord>(COMMIT, bytes);
+    let (record, _) = opened.map_err(|error| error.to_string())?;
     if record.epoch != epoch {
         return Err(format!("it is of epoch {}, its folder is of epoch {epoch}", record.epoch));
     }
     Ok(record)
-}
-
-fn decode_older_commit(bytes: &[u8], got: u16, want: u16) -> Result<CommitRecord, SealError> {
-    let record = |epoch, n_samples, seqs, aggregation, together| {
-        let learning_rate = None;
-        CommitRecord { epoch, n_samples, seqs, aggregation, together, learning_rate }
-    };
-    if got == COMMIT_WITHOUT_RATE.version {
-        let opened = sealed::open_parts::<CommitWithoutRate>(COMMIT_WITHOUT_RATE, bytes);
-        return opened.map(|(c, _)| record(c.epoch, c.n_samples, c.seqs, c.aggregation, c.together));
-    }
-    if got == COMMIT_ALONE.version {
-        let opened = sealed::open_parts::<CommitAlone>(COMMIT_ALONE, bytes);
-        return opened.map(|(c, _)| record(c.epoch, c.n_samples, c.seqs, c.aggregation, None));
-    }
-    if got == COMMIT_OF_MEAN.version {
-        let opened = sealed::open_parts::<CommitOfMean>(COMMIT_OF_MEAN, bytes);
-        return opened.map(|(c, _)| record(c.epoch, c.n_samples, c.seqs, Aggregation::Mean, None));
-    }
-    Err(SealError::Version { got, want })
 }
 
 #[cfg(test)]

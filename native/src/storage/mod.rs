@@ -4,10 +4,12 @@
 //! machine can no longer lose it. Nothing here reads an object that is larger than its reader
 //! allows, and nothing is overwritten in place.
 
+pub mod bound;
 pub mod checkpoint;
 pub mod journal;
 pub mod owed;
 mod s3;
+pub mod schema;
 pub mod sealed;
 
 use std::fs::{File, TryLockError};

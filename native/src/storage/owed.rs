@@ -14,7 +14,7 @@ use super::journal::ENTRY_BYTES_MAX;
 use super::sealed::{self, Kind, SealError};
 use super::{Storage, StorageError};
 
-const KIND: Kind = Kind { name: *b"owed", version: 1 };
+const KIND: Kind = Kind { name: *b"owed", what: "owed mean", version: 1 };
 const FOLDER: &str = "owed";
 /// Averagings of one epoch that are remembered: others may have made the step of one that failed here, and who does not
 /// hear of it for so many more has lost what that one owed.
@@ -32,6 +32,14 @@ pub enum OwedError {
     /// From the store.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// Another version of this program wrote it.
+    #[error("{path}: {source}")]
+    Version {
+        /// The object.
+        path: String,
+        /// Which version.
+        source: SealError,
+    },
     /// Could not be encoded.
     #[error("what is owed after epoch {epoch} cannot be written: {source}")]
     Encode {
@@ -77,6 +85,8 @@ impl Owed {
             return Ok(Vec::new());
         };
         let Some(bytes) = self.storage.get(&path, ENTRY_BYTES_MAX).await? else { return Ok(Vec::new()) };
+        sealed::check_version(KIND, &bytes)
+            .map_err(|source| OwedError::Version { path: path.to_string(), source })?;
         let decoded = decode(&bytes, step, n_values);
         Ok(decoded.unwrap_or_else(|reason| {
             tracing::error!(%path, reason, "what earlier means lost is lost, for this is damaged");
@@ -178,6 +188,17 @@ mod tests {
         }
         owed.write(step(3, 6), &[f32::NAN; 4]).await.unwrap();
         assert_eq!(owed.read(step(3, 6), 4).await.unwrap(), [0.0; 0]);
+    }
+
+    #[tokio::test]
+    async fn what_a_newer_program_wrote_is_not_taken_for_nothing() {
+        let storage = Storage::in_memory();
+        let owed = Owed::new(storage.clone());
+        owed.write(step(3, 5), &[1.0; 4]).await.unwrap();
+        let newer = sealed::seal(Kind { version: 9, ..KIND }, b"of another layout");
+        storage.put(&path(step(3, 5), 0), newer).await.unwrap();
+        let error = owed.read(step(3, 5), 4).await.unwrap_err().to_string();
+        assert!(error.contains("owed mean format 9, this program knows up to 1"), "{error}");
     }
 
     #[tokio::test]

@@ -26,6 +26,8 @@ pub const HEADER_BYTES: usize = PREFIX_BYTES + 32;
 pub struct Kind {
     /// Four letters.
     pub name: [u8; 4],
+    /// For people.
+    pub what: &'static str,
     /// Raised whenever the payload's layout changes.
     pub version: u16,
 }
@@ -50,9 +52,11 @@ pub enum SealError {
         /// What it says it is.
         got: String,
     },
-    /// Written by another version of this program.
-    #[error("format version {got}, this program reads version {want}")]
+    /// Whole, and written by another version of this program: not damage.
+    #[error("{what} format {got}, this program knows {} {want}: {}", known(*want, *got), another_wrote_it(*want, *got))]
     Version {
+        /// What it holds.
+        what: &'static str,
         /// What this program reads.
         want: u16,
         /// What it says it is.
@@ -77,6 +81,40 @@ pub enum SealError {
     /// The envelope is whole, what is inside does not parse.
     #[error("payload: {0}")]
     Payload(String),
+}
+
+fn known(want: u16, got: u16) -> &'static str {
+    if got > want { "up to" } else { "only" }
+}
+
+fn another_wrote_it(want: u16, got: u16) -> &'static str {
+    match got > want {
+        true => "a newer version of it wrote this, start that one or a later one",
+        false => "an older version of it wrote this, start that one, or begin anew with another folder",
+    }
+}
+
+impl SealError {
+    /// Whether it is whole, and of another version of this program.
+    pub fn is_version(&self) -> bool {
+        matches!(self, Self::Version { .. })
+    }
+}
+
+/// Whether another version of this program wrote an object. What is damaged is left to [`open`].
+///
+/// # Errors
+/// [`SealError::Version`].
+pub fn check_version(kind: Kind, bytes: &[u8]) -> Result<(), SealError> {
+    let of_kind = bytes.strip_prefix(MAGIC).and_then(|rest| rest.strip_prefix(&kind.name));
+    let version = of_kind.and_then(|rest| rest.first_chunk::<2>());
+    if version.is_none_or(|version| u16::from_le_bytes(*version) == kind.version) {
+        return Ok(());
+    }
+    match open(kind, bytes) {
+        Err(error) if error.is_version() => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Puts a payload into an envelope.
@@ -108,10 +146,6 @@ pub fn open(kind: Kind, bytes: &[u8]) -> Result<&[u8], SealError> {
         let text = |name: [u8; 4]| name.escape_ascii().to_string();
         return Err(SealError::Kind { want: text(kind.name), got: text(*name) });
     }
-    let got = u16::from_le_bytes(*version);
-    if got != kind.version {
-        return Err(SealError::Version { want: kind.version, got });
-    }
     let (want, got) = (u64::from_le_bytes(*length), payload.len() as u64);
     if want != got {
         return Err(SealError::Length { want, got });
@@ -119,6 +153,11 @@ pub fn open(kind: Kind, bytes: &[u8]) -> Result<&[u8], SealError> {
     let (want, got) = (Sha256Hash(*want_hash), hash(prefix, payload));
     if want != got {
         return Err(SealError::Hash { want, got });
+    }
+    // Last: the envelope is that of all versions, so what is whole and of another one is told from what is damaged.
+    let got = u16::from_le_bytes(*version);
+    if got != kind.version {
+        return Err(SealError::Version { what: kind.what, want: kind.version, got });
     }
     Ok(payload)
 }
@@ -157,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    const KIND: Kind = Kind { name: *b"test", version: 3 };
+    const KIND: Kind = Kind { name: *b"test", what: "trial", version: 3 };
 
     #[test]
     fn each_error_says_what_was_wanted() {
@@ -167,8 +206,29 @@ mod tests {
         let other = Kind { name: *b"else", ..KIND };
         let error = open(other, &sealed).unwrap_err();
         assert_eq!(error.to_string(), "it holds `test`, `else` was wanted");
-        let newer = Kind { version: 4, ..KIND };
-        assert_eq!(open(newer, &sealed), Err(SealError::Version { want: 4, got: 3 }));
+    }
+
+    #[test]
+    fn another_version_is_named_with_ours_and_damage_is_not_taken_for_one() {
+        let newer = seal(Kind { version: 7, ..KIND }, b"payload");
+        let error = open(KIND, &newer).unwrap_err();
+        assert!(
+            error.to_string().starts_with("trial format 7, this program knows up to 3: a newer"),
+            "{error}"
+        );
+        assert_eq!(check_version(KIND, &newer), Err(error));
+        let older = seal(Kind { version: 2, ..KIND }, b"payload");
+        let error = open(KIND, &older).unwrap_err();
+        assert!(
+            error.to_string().starts_with("trial format 2, this program knows only 3: an older"),
+            "{error}"
+        );
+        let mut damaged = seal(KIND, b"payload");
+        damaged[12] ^= 4;
+        assert!(matches!(open(KIND, &damaged), Err(SealError::Hash { .. })));
+        assert_eq!(check_version(KIND, &damaged), Ok(()));
+        assert_eq!(check_version(KIND, &newer[..newer.len() - 1]), Ok(()));
+        assert_eq!(check_version(KIND, b""), Ok(()));
     }
 
     #[test]

@@ -69,7 +69,8 @@ pub struct Config {
     pub device: ComputeDevice,
     /// Whether the CPU may compute instead where it turns out to be faster.
     pub is_device_free: bool,
-    /// Above every contribution id that this peer's key has used before.
+    /// The first of as many contribution ids as there will be, none of which this peer's key has used before: drawn at
+    /// random from the lower half of all, since a clock may be set back.
     pub first_contribution_id: u64,
     /// Decides the order of the data and the jitter of reconnections.
     pub seed: u64,

@@ -31,6 +31,15 @@ pub(crate) enum OperationError {
         /// From the transport.
         reason: String,
     },
+    /// The backbone is of the build before this one, and may be another one soon.
+    #[error(
+        "this page or program is newer than the run: it speaks {}, the run {theirs}; the run's operator has to update it",
+        barnraise_protocol::run::PROTOCOL
+    )]
+    OlderRun {
+        /// What the backbone speaks.
+        theirs: &'static str,
+    },
     /// The other side declined, or did not keep to the protocol.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
@@ -85,8 +94,10 @@ impl OperationError {
 
     /// Whether trying again cannot help.
     pub(crate) fn is_final(&self) -> bool {
-        let version =
-            |error: &ConversationError| matches!(error, ConversationError::Frame(FrameError::Version { .. }));
+        let version = |error: &ConversationError| {
+            use ConversationError::{Frame, Older};
+            matches!(error, Frame(FrameError::Version { .. }) | Older { .. })
+        };
         match self {
             Self::Description(_) | Self::NoInvitation => true,
             Self::Conversation(ConversationError::Access(refusal)) => !refusal.is_passing(),

@@ -102,8 +102,14 @@ pub(crate) async fn connect<P: Platform>(
         let mut stream = None;
         let describe =
             operation.converse(&mut stream, run::PROTOCOL, async |stream| run::describe(stream).await);
-        let run = describe.await?;
+        let described = describe.await;
         drop(stream);
+        let run = match described {
+            Err(error @ OperationError::Open { .. }) => {
+                return Err(version_before(&mut operation, error).await);
+            }
+            described => described?,
+        };
         crate::description::check_description(&run)?;
         access::enter(&mut operation, &ticket, &run, join.is_some()).await?;
         let session = match join {
@@ -115,6 +121,18 @@ pub(crate) async fn connect<P: Platform>(
         Ok(Connected { run: Box::new(run), backbone, session })
     };
     NetOutcome::Connected(result.await)
+}
+
+/// Why no stream could be opened to ask what is trained: the backbone may be of the build before this one.
+async fn version_before<P: Platform>(
+    operation: &mut Operation<'_, P>,
+    error: OperationError,
+) -> OperationError {
+    let [.., theirs] = run::PROTOCOLS_BEFORE;
+    match operation.open(theirs).await {
+        Ok(_) => OperationError::OlderRun { theirs },
+        Err(_) => error,
+    }
 }
 
 async fn join<P: Platform>(

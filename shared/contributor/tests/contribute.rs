@@ -19,7 +19,7 @@ use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::evidence::Evidence;
 use barnraise_protocol::gradient::Accepted;
 use barnraise_protocol::run::{
-    Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, SlowLinks,
+    self, Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, SlowLinks,
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state;
@@ -112,6 +112,45 @@ fn play_on<T>(
     });
     let both = futures::future::join(script(scene), contributor);
     LocalSet::new().block_on(&runtime, Box::pin(both))
+}
+
+/// Told at once and in the names of both, and not after an hour of computing for nobody.
+#[test]
+fn a_run_of_a_newer_version_is_left_with_the_reason() {
+    let backbone = Backbone::new(3, 64);
+    backbone.speaks.set("/barnraise/run/7");
+    let platform = TestPlatform::new(&backbone);
+    let (reason, given) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        let is_broken = |event: &Event| matches!(event, Event::Activity(Activity::Broken { .. }));
+        script.until_event(is_broken).await;
+        let told = script.activities();
+        let Some(Activity::Broken { reason }) = told.last() else { panic!("{told:?}") };
+        reason.clone()
+    });
+    for part in [run::OLDER_HERE, run::PROTOCOL, "/barnraise/run/7", "reload"] {
+        assert!(reason.contains(part), "{part} is missing in: {reason}");
+    }
+    assert_eq!(given.n_samples_computed, 0);
+}
+
+#[test]
+fn a_run_of_the_version_before_is_waited_for() {
+    let backbone = Backbone::new(3, 64);
+    let [.., before] = run::PROTOCOLS_BEFORE;
+    backbone.speaks.set(before);
+    let platform = TestPlatform::new(&backbone);
+    play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        let names_both = |event: &Event| {
+            matches!(event, Event::Activity(Activity::Reconnecting { reason, .. })
+                if reason.contains("newer than the run") && reason.contains(before) && reason.contains(run::PROTOCOL))
+        };
+        script.until_event(names_both).await;
+        // Its operator updates it.
+        script.backbone.speaks.set(run::PROTOCOL);
+        script.until(|script| script.backbone.epoch() >= 1).await;
+    });
 }
 
 #[test]

@@ -18,6 +18,14 @@ pub enum ConversationError {
     /// The other side declined, with its reason.
     #[error("{0}")]
     Refused(String),
+    /// The other side speaks a version of all conversations that is newer than this peer's.
+    #[error("{}", crate::run::older(ours, theirs))]
+    Older {
+        /// Of this build.
+        ours: &'static str,
+        /// As the other side calls it.
+        theirs: String,
+    },
     /// The other side does not let this peer in.
     #[error(transparent)]
     Access(#[from] access::Refusal),

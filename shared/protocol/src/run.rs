@@ -18,11 +18,23 @@ pub use self::local_steps::{InnerDecay, InnerOptimizer, InnerSchedule, LocalStep
 pub use self::slow_links::{SlowLinks, SlowLinksError};
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/run/5";
+///
+/// Its version stands for all conversations of a contributor: it is raised with each of them, so that who speaks another
+/// one of any of them learns so here, before it computes anything (`tests/versions.rs`).
+pub const PROTOCOL: &str = "/barnraise/run/6";
 
-/// Names under which contributors of before ask. They understand a refusal and no more.
-pub const PROTOCOLS_BEFORE: [&str; 4] =
-    ["/barnraise/run/1", "/barnraise/run/2", "/barnraise/run/3", "/barnraise/run/4"];
+/// Names under which contributors of before ask, the newest last.
+pub const PROTOCOLS_BEFORE: [&str; 5] = TOLD_IN_WORDS;
+
+/// Contributors of these versions understand a refusal in words and no more.
+const TOLD_IN_WORDS: [&str; 5] =
+    ["/barnraise/run/1", "/barnraise/run/2", "/barnraise/run/3", "/barnraise/run/4", "/barnraise/run/5"];
+
+/// How the reason begins why a contributor of before does not get in.
+pub const OLDER_HERE: &str = "this page or program is older than the run";
+
+/// Longest name of a version.
+const SPOKEN_BYTES_MAX: usize = 64;
 
 /// Largest message of this conversation: a manifest of ten thousand shards fits.
 pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -44,6 +56,11 @@ pub enum BackboneToContributor {
     Description(Box<RunDescription>),
     /// The request was understood and declined.
     Refused(String),
+    /// The run speaks another version by now, of this name.
+    Newer {
+        /// [`PROTOCOL`] there.
+        speaks: String,
+    },
 }
 
 /// A run as a contributor sees it: what it computes, on which data, and in which form it answers.
@@ -281,6 +298,12 @@ where
             Ok(*description)
         }
         BackboneToContributor::Refused(reason) => Err(ConversationError::Refused(reason)),
+        BackboneToContributor::Newer { speaks } => {
+            let is_name =
+                speaks.len() <= SPOKEN_BYTES_MAX && speaks.bytes().all(|byte| byte.is_ascii_graphic());
+            let theirs = if is_name { speaks } else { "another one".to_owned() };
+            Err(ConversationError::Older { ours: PROTOCOL, theirs })
+        }
     }
 }
 
@@ -296,13 +319,23 @@ where
     Ok(stream.close().await.map_err(FrameError::from)?)
 }
 
-/// Tells whoever asks on `stream` in a version of before why there is no answer, and closes it.
-pub async fn answer_before<S>(stream: &mut S) -> Result<(), ConversationError>
+/// Tells who asks on `stream` by a name of before, `asked`, which version the run speaks, and closes it.
+pub async fn answer_before<S>(stream: &mut S, asked: &str) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let ContributorToBackbone::Describe = framing::read(stream, REQUEST_BYTES_MAX).await?;
-    let reason = format!("this run speaks {PROTOCOL}: load the page anew, or install the newest barnraise");
-    framing::write(stream, &BackboneToContributor::Refused(reason), MESSAGE_BYTES_MAX).await?;
+    let answer = match TOLD_IN_WORDS.contains(&asked) {
+        true => BackboneToContributor::Refused(older(asked, PROTOCOL)),
+        false => BackboneToContributor::Newer { speaks: PROTOCOL.to_owned() },
+    };
+    framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
     Ok(stream.close().await.map_err(FrameError::from)?)
+}
+
+/// Why who speaks `ours` does not get into a run that speaks `theirs`.
+pub(crate) fn older(ours: &str, theirs: &str) -> String {
+    format!(
+        "{OLDER_HERE}: it speaks {ours}, the run {theirs}; reload the page, or install the newest barnraise"
+    )
 }

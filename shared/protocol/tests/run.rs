@@ -1,27 +1,14 @@
-//! What a contributor of an older version is told, and which compressions there are.
+//! Which compressions, links and local steps a run can have.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fixture;
 
+use barnraise_protocol::TensorCodec;
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::run::{
-    self, Compression, CompressionError, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind,
+    Compression, CompressionError, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind,
     NotRecomputable, RECOMPUTED_STEPS_MAX, RunDescription, SlowLinks, SlowLinksError, is_recomputable,
 };
-use barnraise_protocol::{ConversationError, TensorCodec};
-use tokio_util::compat::TokioAsyncReadCompatExt;
-
-#[tokio::test]
-async fn whoever_asks_in_an_older_version_learns_which_one_is_wanted() {
-    let (a, b) = tokio::io::duplex(1024);
-    let (mut a, mut b) = (a.compat(), b.compat());
-    // The question and a refusal have been the same in all versions.
-    let (told, heard) = futures::join!(run::answer_before(&mut a), run::describe(&mut b));
-    told.unwrap();
-    let Err(ConversationError::Refused(reason)) = heard else { panic!("{heard:?}") };
-    assert!(reason.contains(run::PROTOCOL), "{reason}");
-    assert!(!run::PROTOCOLS_BEFORE.contains(&run::PROTOCOL));
-}
 
 #[test]
 fn momentum_and_clipping_are_for_sparse_gradients() {

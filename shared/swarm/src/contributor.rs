@@ -105,8 +105,8 @@ pub struct Contributor {
 }
 
 impl Contributor {
-    /// A contributor that wants nothing yet. `first_contribution_id` must be above all that this peer
-    /// key has used before; `seed` decides the jitter of reconnections.
+    /// A contributor that wants nothing yet. It counts its contributions from `first_contribution_id` on, and this peer's
+    /// key must have used none of these before; `seed` decides the jitter of reconnections.
     pub fn new(first_contribution_id: u64, seed: u64) -> Self {
         Self {
             wanted: Wanted::Nothing,

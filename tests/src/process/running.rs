@@ -130,6 +130,15 @@ impl Backbone {
         }
     }
 
+    /// Samples that `GET /api/contributions` says were accepted here, as far as they are recorded.
+    ///
+    /// # Errors
+    /// No answer, or another one.
+    pub async fn samples_credited(&self) -> Result<u64> {
+        let text = read(&self.http, &format!("{}/api/contributions", self.base)).await?;
+        Ok(serde_json::from_str::<Contributions>(&text).context(text)?.totals.n_samples)
+    }
+
     /// `GET /metrics` of the operator's page, with `[network] operator = "127.0.0.1:0"` in the configuration.
     ///
     /// # Errors

@@ -133,9 +133,16 @@ async fn a_new_version_is_offered_and_taken_whole() -> Result<()> {
     tab.read("void navigator.serviceWorker.getRegistration().then((found) => found.update())").await?;
     tab.until("!element('renewal').hidden", SOON).await?;
     ensure!(tab.read("document.body.dataset.build").await? == build.as_str(), "nothing changes by itself");
+    ensure!(tab.read("document.documentElement.dataset.program ?? 'before'").await? == "before");
     tab.pictures("new-version").await?;
     tab.click("#reload").await?;
     tab.until(&format!("document.body.dataset.build === '{next}' && doing() === 'idle'"), SOON).await?;
+    // One reload, and all of it is of the next build.
+    let style = "getComputedStyle(document.documentElement).getPropertyValue('--of-build').trim()";
+    for (what, found) in [("program", "document.documentElement.dataset.program"), ("style", style)] {
+        let found = tab.read(found).await?;
+        ensure!(found == "next", "the {what} is {found}");
+    }
     // Nobody shows the old one: it is forgotten.
     // Noted only where it is another, as each note has the condition looked at.
     let only_next = format!(
@@ -149,22 +156,57 @@ async fn a_new_version_is_offered_and_taken_whole() -> Result<()> {
     Ok(())
 }
 
-/// The same page as another build.
+/// Another build of the page: a program and a style that differ, at addresses of their own. Those of before are gone from
+/// the server, as after an update.
 fn publish(web_root: &Path, build: &str, next: &str) -> Result<()> {
     let [page, worker] = ["index.html", "service-worker.js"].map(|name| web_root.join(name));
     let before = std::fs::read_to_string(&page)?;
-    let after = before.replace(build, next);
+    let (mut after, mut script) = (before.replace(build, next), std::fs::read_to_string(&worker)?);
     let hash = |text: &str| Sha256Hash::of(text.as_bytes()).to_string();
-    let script = std::fs::read_to_string(&worker)?;
     ensure!(script.contains(&hash(&before)), "the service worker does not name the page by its hash");
-    let script = script.replace(build, next).replace(&hash(&before), &hash(&after));
+    for (name, extension, added) in [
+        ("boot", "js", "document.documentElement.dataset.program = 'next';\n"),
+        ("style", "css", ":root { --of-build: next; }\n"),
+    ] {
+        let [old, bytes, sha256] = part_of(&script, name, extension)?;
+        let file = web_root.join(old.trim_start_matches('/'));
+        let text = std::fs::read_to_string(&file)?;
+        ensure!(hash(&text) == sha256 && text.len().to_string() == bytes, "{old} is another file");
+        let text = format!("{added}{text}");
+        let new = format!("/assets/{name}.{}.{extension}", &hash(&text)[..12]);
+        std::fs::write(web_root.join(new.trim_start_matches('/')), &text)?;
+        remove(&file)?;
+        let [line, now] = [(&old, &bytes, &sha256), (&new, &text.len().to_string(), &hash(&text))]
+            .map(|(address, bytes, sha256)| format!("[\"{address}\", \"{bytes}\", \"{sha256}\"]"));
+        ensure!(script.contains(&line), "the service worker does not have {line}");
+        (after, script) = (after.replace(&old, &new), script.replace(&line, &now));
+    }
+    let page_part = |text: &str| format!("\"{}\", \"{}\"", text.len(), hash(text));
+    let script = script.replace(build, next).replace(&page_part(&before), &page_part(&after));
+    ensure!(script.contains(&hash(&after)), "the service worker names the next page");
     for (path, text) in [(&page, after), (&worker, script)] {
+        remove(path)?;
         std::fs::write(path, text)?;
-        for suffix in ["br", "gz"] {
-            let sibling = format!("{}.{suffix}", path.display());
-            if Path::new(&sibling).exists() {
-                std::fs::remove_file(sibling)?;
-            }
+    }
+    Ok(())
+}
+
+/// What the service worker says of a part: its address, its bytes and its hash.
+fn part_of(script: &str, name: &str, extension: &str) -> Result<[String; 3]> {
+    let begin = format!("[\"/assets/{name}.");
+    let mut lines = script.lines().map(str::trim).filter(|line| line.starts_with(&begin));
+    let line = lines.find(|line| line.contains(&format!(".{extension}\"")));
+    let line = line.with_context(|| format!("the service worker keeps no {name}"))?;
+    let values: Vec<String> = line.split('"').skip(1).step_by(2).map(str::to_owned).collect();
+    values.try_into().map_err(|values| anyhow::anyhow!("{values:?} are not address, bytes and hash"))
+}
+
+/// A file, and what it is compressed to.
+fn remove(path: &Path) -> Result<()> {
+    for suffix in ["", ".br", ".gz"] {
+        let file = format!("{}{suffix}", path.display());
+        if Path::new(&file).exists() {
+            std::fs::remove_file(file)?;
         }
     }
     Ok(())

@@ -1,6 +1,8 @@
 //! Four backbones of one run that average in pairs: after two rounds all have the mean of all, and any may die.
 
-use barnraise_tests::process::{Backbone, Joined, World, metric};
+use std::time::Duration;
+
+use barnraise_tests::process::{Backbone, HANG, Joined, World, metric};
 
 use super::SMALL;
 use super::aggregators::{agreed, leave, wait_for_link, wait_for_log};
@@ -17,8 +19,12 @@ struct Four {
 
 impl Four {
     async fn new() -> Self {
+        Self::of(4).await
+    }
+
+    async fn of(n: usize) -> Self {
         let sections = format!("{SMALL}\n{PAIRS}");
-        let mut worlds: Vec<World> = (0..4).map(|_| World::new(&sections).unwrap()).collect();
+        let mut worlds: Vec<World> = (0..n).map(|_| World::new(&sections).unwrap()).collect();
         let mut ids = Vec::new();
         for world in &mut worlds {
             ids.push(world.command(&["id"]).await.unwrap().trim().to_owned());
@@ -66,7 +72,7 @@ async fn all_agreed(backbones: &[Backbone]) -> u64 {
         counted = agreed(&pair[0], &pair[1]).await;
     }
     // What the first ones had then may not be what the last ones agreed on.
-    assert_eq!(agreed(&backbones[0], &backbones[3]).await, counted);
+    assert_eq!(agreed(&backbones[0], &backbones[backbones.len() - 1]).await, counted);
     counted
 }
 
@@ -120,4 +126,41 @@ async fn one_that_is_killed_does_not_keep_the_others_from_their_steps() {
     let counted = all_agreed(&backbones).await;
     // One contribution may have counted and got no answer.
     assert!(counted <= n_samples + 1024, "{counted} of {n_samples}");
+}
+
+/// As at an upgrade: each is stopped and started again, the next one once it is back among the others.
+#[tokio::test]
+async fn three_that_are_restarted_one_after_the_other_keep_all_that_was_acknowledged() {
+    let mut three = Four::of(3).await;
+    let mut backbones = three.start().await;
+    let joined = three.join(&backbones);
+    backbones[0].wait_for_epoch(3).await.unwrap();
+    for number in 0..backbones.len() {
+        assert!(backbones.remove(number).terminate().await.unwrap().success());
+        backbones.insert(number, three.worlds[number].backbone().await.unwrap());
+        let elsewhere = &backbones[(number + 1) % backbones.len()];
+        let epoch = elsewhere.status().await.unwrap().progress.epoch;
+        backbones[number].wait_for_epoch(epoch + 2).await.unwrap();
+    }
+    let n_samples = leave(joined).await;
+    let counted = all_agreed(&backbones).await;
+    // With each stop, one contribution of each contributor may have counted and got no answer.
+    let unanswered = 3 * 3 * 1024;
+    assert!(counted <= n_samples + unanswered, "{counted} of {n_samples}");
+    let credited = async {
+        loop {
+            let mut credited = 0;
+            for backbone in &backbones {
+                credited += backbone.samples_credited().await.unwrap();
+            }
+            if credited >= n_samples {
+                return credited;
+            }
+            // Nothing tells over HTTP that something was recorded.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let credited = tokio::time::timeout(HANG, credited).await;
+    let credited = credited.expect("all that was acknowledged is credited");
+    assert!(credited <= n_samples + unanswered, "{credited} are credited, {n_samples} were acknowledged");
 }

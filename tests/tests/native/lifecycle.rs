@@ -119,15 +119,15 @@ async fn after_sigkill_nothing_accepted_is_lost_and_the_peer_goes_on_by_itself()
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
 }
 
-/// A disk that forgets costs the steps from there on, not the run.
+/// A disk that forgets costs what it forgot: neither the run, nor what can still be read, nor an epoch.
 #[tokio::test]
-async fn a_damaged_entry_of_the_journal_costs_its_step_and_not_the_run() {
+async fn a_damaged_entry_of_the_journal_costs_its_own_samples_and_no_epoch_comes_twice() {
     let sections = SMALL.replace("checkpoint_every_epochs = 7", "checkpoint_every_epochs = 1000000");
     assert_ne!(sections, SMALL);
     let mut world = World::new(&sections).unwrap();
     let backbone = world.backbone().await.unwrap();
     let joined = world.join(&[&backbone.page()]).unwrap();
-    backbone.wait_for_epoch(5).await.unwrap();
+    let shown = backbone.wait_for_epoch(5).await.unwrap();
     backbone.kill().await.unwrap();
     drop(joined);
     let journal = world.storage().join("journal");
@@ -138,13 +138,41 @@ async fn a_damaged_entry_of_the_journal_costs_its_step_and_not_the_run() {
     std::fs::write(&entry, bytes).unwrap();
 
     let backbone = world.backbone().await.unwrap();
-    assert_eq!(backbone.status().await.unwrap().progress.epoch, 3);
-    assert!(backbone.log().unwrap().contains("the run goes back to before this step"));
+    let epoch = backbone.status().await.unwrap().progress.epoch;
+    assert!(epoch > shown.epoch, "{epoch} after {}", shown.epoch);
+    assert!(backbone.log().unwrap().contains("a step that was made cannot be repeated"));
     assert!(journal.join("corrupt/000000000003-00000000.grad").exists());
     let _joined = world.join(&[&backbone.page()]).unwrap();
-    let shown = backbone.wait_for_epoch(6).await.unwrap();
+    let shown = backbone.wait_for_epoch(epoch + 3).await.unwrap();
     backbone.kill().await.unwrap();
     let backbone = world.backbone().await.unwrap();
     let resumed = backbone.status().await.unwrap();
     assert!(resumed.progress.epoch >= shown.epoch, "{resumed:?}");
+}
+
+/// Between a crash and the restart the operator edits what contributions may be: what was acknowledged stays.
+#[tokio::test]
+async fn an_edited_file_after_sigkill_costs_nothing_that_was_acknowledged() {
+    let sections = SMALL.replace("checkpoint_every_epochs = 7", "checkpoint_every_epochs = 1000000");
+    let mut world = World::new(&sections).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    // Five steps, and a part of the sixth.
+    let joined = world.join(&[&backbone.page(), "--samples", "1400"]).unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success() && given.n_samples >= 1400, "{given:?}");
+    let epoch = backbone.status().await.unwrap().progress.epoch;
+    backbone.kill().await.unwrap();
+    let edit = |sections: &mut toml::Table| {
+        let mut set = |section: &str, key: &str, value: toml::Value| {
+            sections[section].as_table_mut().unwrap().insert(key.into(), value);
+        };
+        set("run", "gradient_codec", "int8".into());
+        set("averaging", "contribution_samples_max", 32.into());
+        set("averaging", "gradient_norm_max", 0.001.into());
+    };
+    world.configure(edit).unwrap();
+    let backbone = world.backbone().await.unwrap();
+    assert_eq!(backbone.status().await.unwrap().progress.epoch, epoch);
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
+    assert!(!world.storage().join("journal/corrupt").exists());
 }

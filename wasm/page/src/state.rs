@@ -415,7 +415,17 @@ impl Page {
             // Known from the web server.
             Told::Described(_) => {}
             Told::Activity(activity) => {
-                if matches!(activity, Activity::Broken { .. }) {
+                let is_broken = matches!(activity, Activity::Broken { .. });
+                if let Activity::Reconnecting { reason, .. } | Activity::Broken { reason } = &activity
+                    && is_of_version(reason)
+                {
+                    let actions = self.on_older_here(&reason.clone(), is_broken);
+                    if !actions.is_empty() {
+                        self.activity = activity;
+                        return actions;
+                    }
+                }
+                if is_broken {
                     self.is_told_to_start = false;
                     // Pressing the button is the way to try again what trying again does not mend.
                     self.broke_off |= self.contributing;

@@ -17,10 +17,6 @@ use crate::page;
 use crate::platform::BrowserPlatform;
 use crate::text::Filler;
 
-/// Contribution ids start at the time, so that a tab never repeats those it used before a reload: it
-/// would have to make so many contributions in each millisecond.
-const IDS_PER_MS: u64 = 1024;
-
 /// Serves the page until its messages end, which they do with the worker.
 pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
     while let Some(message) = messages.next().await {
@@ -68,7 +64,7 @@ async fn greet(
     let config = Config {
         device: device.clone(),
         is_device_free,
-        first_contribution_id: (js_sys::Date::now() as u64).saturating_mul(IDS_PER_MS),
+        first_contribution_id: first_contribution_id(),
         seed: (js_sys::Math::random() * (1_u64 << 53) as f64) as u64,
         credentials,
     };
@@ -91,6 +87,15 @@ async fn open(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
             }
         },
     }
+}
+
+/// Where this worker begins to count its contributions: anywhere, since the clock may be set back between two visits.
+/// A key that is thrown away is what the browser draws at random.
+fn first_contribution_id() -> u64 {
+    let drawn = ed25519::SecretKey::generate();
+    let bytes = drawn.as_ref().first_chunk().copied().unwrap_or_default();
+    // The half above leaves room to count.
+    u64::from_le_bytes(bytes) >> 1
 }
 
 /// The key pair of the seed that the page kept, or a new one, and its seed.

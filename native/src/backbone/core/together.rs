@@ -415,15 +415,14 @@ impl Core {
             self.carry(left.into_iter().map(|(_, entry)| entry).collect(), epoch + 1).await?;
         }
         let aggregation = self.round.config().aggregation;
-        let rate = self.learner.learning_rate();
-        let learning_rate = Some(rate);
+        let learning_rate = self.learner.learning_rate();
         let record =
             CommitRecord { epoch, n_samples, seqs, aggregation, together: Some(step), learning_rate };
         self.storing.journal.write_mean(epoch, mean).await?;
         self.storing.journal.commit(&record).await?;
         let began = self.now();
         if let Some(step) = &record.together {
-            self.learner.step_together(mean, n_samples, step, rate);
+            self.learner.step_together(mean, n_samples, step, learning_rate);
         }
         self.start_from(mean);
         self.crediting.worked(self.now().saturating_sub(began));

@@ -7,6 +7,7 @@ use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::ModelKind;
 use barnraise_swarm::robust::Aggregation;
+use object_store::path::Path as ObjectPath;
 
 use super::*;
 use crate::storage::Storage;
@@ -15,6 +16,7 @@ use crate::storage::Storage;
 struct Run {
     config: RunConfig,
     layout: ParameterLayout,
+    storage: Storage,
     checkpoints: Checkpoints,
     journal: Journal,
 }
@@ -28,34 +30,40 @@ impl Run {
         let layout =
             ParameterLayout::of(&config.model_spec(), DataShape::Images { shape, n_classes: 2 }).unwrap();
         let storage = Storage::in_memory();
-        let (checkpoints, journal) = (Checkpoints::new(storage.clone(), 9), Journal::new(storage));
-        Self { config, layout, checkpoints, journal }
+        let (checkpoints, journal) = (Checkpoints::new(storage.clone(), 9), Journal::new(storage.clone()));
+        Self { config, layout, storage, checkpoints, journal }
+    }
+
+    /// Its journal has a contribution to this epoch.
+    async fn with_entry(self, epoch: u64) -> Self {
+        let values = vec![0.01 * (epoch + 1) as f32; self.layout.n_parameters()];
+        let payload = TensorCodec::F32.encode(&values).unwrap();
+        let offer = Offer {
+            contribution_id: epoch,
+            epoch,
+            n_samples: 64,
+            loss: 0.5,
+            n_values: values.len() as u64,
+            codec: TensorCodec::F32,
+            transfer: Transfer::of(&payload),
+        };
+        let (peer, accepted_at) = (vec![1, 2, 3], UnixTime(1_800_000_000));
+        let entry = JournalEntry { peer, offer, milliseconds: 500, accepted_at, payload };
+        self.journal.append(epoch, 0, &entry).await.unwrap();
+        self
     }
 
     /// Its journal has the steps of these epochs, each by a gradient of its own.
-    async fn with_steps(self, epochs: std::ops::Range<u64>) -> Self {
+    async fn with_steps(mut self, epochs: std::ops::Range<u64>) -> Self {
         for epoch in epochs {
-            let values = vec![0.01 * (epoch + 1) as f32; self.layout.n_parameters()];
-            let payload = TensorCodec::F32.encode(&values).unwrap();
-            let offer = Offer {
-                contribution_id: epoch,
-                epoch,
-                n_samples: 64,
-                loss: 0.5,
-                n_values: values.len() as u64,
-                codec: TensorCodec::F32,
-                transfer: Transfer::of(&payload),
-            };
-            let (peer, accepted_at) = (vec![1, 2, 3], UnixTime(1_800_000_000));
-            let entry = JournalEntry { peer, offer, milliseconds: 500, accepted_at, payload };
-            self.journal.append(epoch, 0, &entry).await.unwrap();
+            self = self.with_entry(epoch).await;
             let commit = CommitRecord {
                 epoch,
                 n_samples: 64,
                 seqs: vec![0],
                 aggregation: Aggregation::Mean,
                 together: None,
-                learning_rate: Some(0.1),
+                learning_rate: 0.1,
             };
             self.journal.commit(&commit).await.unwrap();
         }
@@ -63,9 +71,22 @@ impl Run {
     }
 
     async fn recover(&self) -> Result<Learner, LearnerError> {
+        self.recover_both().await.map(|(learner, _)| learner)
+    }
+
+    async fn recover_both(&self) -> Result<(Learner, AveragingRound), LearnerError> {
         let round = round_config(&self.config, self.layout.n_parameters());
         let (config, checkpoints, journal) = (&self.config, &self.checkpoints, &self.journal);
-        Learner::recover(config, round, &self.layout, checkpoints, journal).await.map(|(learner, _)| learner)
+        Learner::recover(config, round, &self.layout, checkpoints, journal).await
+    }
+
+    /// Flips a bit of an object of its journal.
+    async fn damage(&self, name: &str) {
+        let path = ObjectPath::from(format!("journal/{name}"));
+        let mut bytes = self.storage.get(&path, 1_000_000).await.unwrap().unwrap().to_vec();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        self.storage.put(&path, bytes).await.unwrap();
     }
 }
 
@@ -96,7 +117,7 @@ async fn a_gap_between_checkpoint_and_journal_is_an_error_that_says_what_is_miss
                 assert!(words.contains(part), "{part} is not in: {words}");
             }
         }
-        assert_eq!(run.journal.commits(4).await.unwrap().len(), 2);
+        assert_eq!(run.journal.commits(4).await.unwrap().records.len(), 2);
         // As the words say: a newer checkpoint closes it, and the model is that of all steps.
         run.checkpoints.save(&checkpoint_of(4).await).await.unwrap();
         let learner = run.recover().await.unwrap();
@@ -114,4 +135,69 @@ async fn the_missing_steps_put_back_or_the_later_ones_taken_away_close_the_gap()
         taken_away.journal.clear(epoch).await.unwrap();
     }
     assert_eq!(taken_away.recover().await.unwrap().checkpoint().unwrap(), checkpoint_of(2).await);
+}
+
+/// Whatever an operator edits between a crash and the restart, what was acknowledged counts as it was written.
+#[tokio::test]
+async fn edited_limits_codec_schedule_and_aggregation_change_nothing_that_was_accepted() {
+    let edits: [fn(&mut RunConfig); 6] = [
+        |config| config.run.gradient_codec = TensorCodec::Int8,
+        |config| config.averaging.contribution_samples_max = 8,
+        |config| config.averaging.samples_per_second_max = 1,
+        |config| config.averaging.gradient_norm_max = 1e-6,
+        |config| config.run.schedule = ScheduleSpec::constant(1e-5),
+        |config| config.run.target_batch_size *= 2,
+    ];
+    let mut edited = Run::new().with_steps(0..3).await.with_entry(3).await;
+    let (want, open) = edited.recover_both().await.unwrap();
+    assert_eq!((want.epoch(), want.n_samples_total(), open.n_samples()), (3, 3 * 64, 64));
+    for edit in edits {
+        edit(&mut edited.config);
+        let (learner, round) = edited.recover_both().await.unwrap();
+        assert_eq!(learner.checkpoint().unwrap(), want.checkpoint().unwrap());
+        assert_eq!((round.n_samples(), round.mean().gradient), (64, open.mean().gradient));
+    }
+    assert!(edited.storage.list(&ObjectPath::from("journal/corrupt")).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_damaged_step_costs_its_damaged_entry_and_no_epoch_comes_twice() {
+    for crashed in [false, true] {
+        let run = Run::new().with_steps(0..5).await.with_entry(5).await;
+        run.damage("000000000003/00000000.grad").await;
+        if crashed {
+            // In the middle of what follows: one contribution was journaled again.
+            let (_, entry) = run.journal.entries(4).await.unwrap().entries.remove(0);
+            run.journal.append(7, 0, &entry).await.unwrap();
+        }
+        // The second start finds what the first one left.
+        for _ in 0..2 {
+            let (learner, round) = run.recover_both().await.unwrap();
+            // The model of before the step, under an epoch that nobody has heard of.
+            let (before, after) = (checkpoint_of(3).await, learner.checkpoint().unwrap());
+            let model = |of: &Checkpoint| (of.parameters.clone(), of.optimizer_state.clone());
+            assert_eq!((model(&after), after.n_samples_total), (model(&before), before.n_samples_total));
+            assert_eq!(learner.epoch(), if crashed { 9 } else { 7 }, "6 may have been announced");
+            // The contributions of epochs 4 and 5 count, once each, by their age.
+            let n_late = [4, 5].map(|of| 64_u64.div_ceil(learner.epoch() - of + 1));
+            assert_eq!(round.n_samples(), n_late.iter().sum::<u64>());
+        }
+        let aside = run.storage.list(&ObjectPath::from("journal/corrupt")).await.unwrap();
+        let is_damaged = |name: &str| name.ends_with("000000000003-00000000.grad");
+        assert!(aside.iter().any(|object| is_damaged(object.location.as_ref())));
+    }
+}
+
+#[tokio::test]
+async fn a_commit_that_a_crash_tore_leaves_its_epoch_open() {
+    let run = Run::new().with_steps(0..3).await;
+    run.damage("000000000002/commit").await;
+    let (learner, round) = run.recover_both().await.unwrap();
+    assert_eq!((learner.epoch(), round.n_samples()), (2, 64));
+    assert_eq!(learner.checkpoint().unwrap(), checkpoint_of(2).await);
+    // One in the middle was shown.
+    let run = Run::new().with_steps(0..3).await;
+    run.damage("000000000001/commit").await;
+    let (learner, round) = run.recover_both().await.unwrap();
+    assert_eq!((learner.epoch(), round.n_samples() > 0), (4, true));
 }

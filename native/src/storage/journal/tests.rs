@@ -26,14 +26,38 @@ fn entry(epoch: u64, id: u64, payload: Vec<u8>) -> JournalEntry {
 fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
     let aggregation = Aggregation::CenteredClip { places: 7 };
     let n_samples = 64 * seqs.len() as u64;
-    CommitRecord {
-        epoch,
-        n_samples,
-        seqs: seqs.to_vec(),
-        aggregation,
-        together: None,
-        learning_rate: Some(0.25),
-    }
+    CommitRecord { epoch, n_samples, seqs: seqs.to_vec(), aggregation, together: None, learning_rate: 0.25 }
+}
+
+/// As the last version wrote them, byte by byte: what a program of before acknowledged is read by this one. A layout that
+/// changes, that of an offer included, has another version of its kind.
+#[test]
+fn golden_bytes() {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let entry = entry(3, 7, vec![9; 4]);
+    let bytes = sealed::seal_parts(ENTRY, &header_of(&entry), &[&entry.payload]).unwrap();
+    assert_eq!(hex(&bytes), GOLDEN_ENTRY);
+    assert_eq!(decode_entry(&bytes, 3).unwrap(), entry);
+    let together = Together { before: Sha256Hash([5; 32]), nonce: 9, loss: 0.5, members: vec![vec![1]] };
+    let record = CommitRecord { together: Some(together), ..commit(4, &[1, 0]) };
+    let bytes = sealed::seal_parts(COMMIT, &record, &[]).unwrap();
+    assert_eq!(hex(&bytes), GOLDEN_COMMIT);
+    assert_eq!(decode_commit(&bytes, 4).unwrap(), record);
+}
+
+const GOLDEN_ENTRY: &str = "\
+    6261726e726169736772616402003d00000000000000daa1717619b2254e94afecaec28fcb80506af6df0d514bb9ebc2d0a6\
+    a369394f35000000030102030703400000003f0201048493100b11a2fe625bcf97fc313f83b580ba4fd2c016221009db93bf\
+    e184ee45dc0b80a4a7da0609090909\
+    ";
+const GOLDEN_COMMIT: &str = "\
+    6261726e72616973636d697404003a00000000000000c6fffc34e49c4007ab047b79e337f5df5ea2243c7532cd66e71dd4b5\
+    5c64299936000000048001020100010701050505050505050505050505050505050505050505050505050505050505050509\
+    0000003f010101010000803e\
+    ";
+
+fn whole<const N: usize>(records: [CommitRecord; N]) -> Commits {
+    Commits { records: records.into(), damaged: None }
 }
 
 #[tokio::test]
@@ -49,51 +73,43 @@ async fn a_restart_finds_committed_steps_and_the_open_epoch() {
     }
     let journal = Journal::new(Storage::open(folder.path()).unwrap());
     assert_eq!(journal.epochs().await.unwrap(), [4, 5, 6]);
-    assert_eq!(journal.commits(4).await.unwrap(), [commit(4, &[1, 0]), commit(5, &[0])]);
-    assert_eq!(journal.commits(6).await.unwrap(), []);
+    assert_eq!(journal.commits(4).await.unwrap(), whole([commit(4, &[1, 0]), commit(5, &[0])]));
+    assert_eq!(journal.commits(6).await.unwrap(), whole([]));
     let open = journal.entries(6).await.unwrap();
     assert_eq!(open.entries, [(0, entry(6, 0, vec![0; 20]))]);
     let of_five: Vec<u32> = journal.entries(5).await.unwrap().entries.iter().map(|e| e.0).collect();
     assert_eq!(of_five, [0, 1], "in order of their numbers");
     journal.truncate(5).await.unwrap();
     assert_eq!(journal.entries(4).await.unwrap(), Entries::default());
-    assert_eq!(journal.commits(4).await.unwrap(), []);
-    assert_eq!(journal.commits(5).await.unwrap(), [commit(5, &[0])]);
+    assert_eq!(journal.commits(4).await.unwrap(), whole([]));
+    assert_eq!(journal.commits(5).await.unwrap(), whole([commit(5, &[0])]));
 }
 
+/// What another version wrote is told from damage, for each kind of object, and is left where it is.
 #[tokio::test]
-async fn a_commit_of_the_version_before_is_of_a_mean() {
-    let journal = Journal::new(Storage::in_memory());
-    let before = CommitOfMean { epoch: 4, n_samples: 128, seqs: vec![1, 0] };
-    let bytes = sealed::seal_parts(COMMIT_OF_MEAN, &before, &[]).unwrap();
-    journal.storage.put(&path_of(4, COMMIT_NAME), bytes).await.unwrap();
-    let aggregation = Aggregation::Mean;
-    let record = CommitRecord { aggregation, learning_rate: None, ..commit(4, &[1, 0]) };
-    assert_eq!(journal.commits(4).await.unwrap(), [record]);
-}
-
-#[tokio::test]
-async fn a_commit_from_before_peers_stepped_together_is_of_one_alone() {
-    let journal = Journal::new(Storage::in_memory());
-    let CommitRecord { epoch, n_samples, seqs, aggregation, .. } = commit(4, &[1, 0]);
-    let before = CommitAlone { epoch, n_samples, seqs, aggregation };
-    let bytes = sealed::seal_parts(COMMIT_ALONE, &before, &[]).unwrap();
-    journal.storage.put(&path_of(4, COMMIT_NAME), bytes).await.unwrap();
-    let record = CommitRecord { learning_rate: None, ..commit(4, &[1, 0]) };
-    assert_eq!(journal.commits(4).await.unwrap(), [record]);
-}
-
-#[tokio::test]
-async fn a_commit_without_a_rate_is_repeated_at_the_rate_of_the_schedule() {
-    let journal = Journal::new(Storage::in_memory());
-    let CommitRecord { epoch, n_samples, seqs, aggregation, .. } = commit(4, &[1, 0]);
-    let together = Together { before: Sha256Hash::of(b"b"), nonce: 9, loss: 0.5, members: vec![vec![1]] };
-    let together = Some(together);
-    let before = CommitWithoutRate { epoch, n_samples, seqs, aggregation, together: together.clone() };
-    let bytes = sealed::seal_parts(COMMIT_WITHOUT_RATE, &before, &[]).unwrap();
-    journal.storage.put(&path_of(4, COMMIT_NAME), bytes).await.unwrap();
-    let record = CommitRecord { together, learning_rate: None, ..commit(4, &[1, 0]) };
-    assert_eq!(journal.commit_of(4).await.unwrap(), Some(record));
+async fn a_newer_format_is_refused_by_name_and_never_set_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::new(Storage::open(folder.path()).unwrap());
+    let newer = |kind: Kind| sealed::seal(Kind { version: kind.version + 2, ..kind }, b"of another layout");
+    for (kind, name) in
+        [(ENTRY, "00000000.grad"), (COMMIT, "commit"), (MEAN, "mean"), (GIVEN, "given-0000000000000009")]
+    {
+        let file = folder.path().join("journal/000000000004").join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, newer(kind)).unwrap();
+        let error = match name {
+            "commit" => journal.commits(4).await.unwrap_err(),
+            "mean" => journal.mean(4).await.unwrap_err(),
+            "00000000.grad" => journal.entries(4).await.unwrap_err(),
+            _ => journal.given(4, 9).await.unwrap_err(),
+        };
+        let want =
+            format!("{} format {}, this program knows up to {}", kind.what, kind.version + 2, kind.version);
+        assert!(error.to_string().contains(&want), "{error}");
+        assert!(file.exists(), "{name} is not damaged");
+        fs::remove_file(&file).unwrap();
+    }
+    assert!(!folder.path().join("journal/corrupt").exists());
 }
 
 #[tokio::test]
@@ -153,33 +169,32 @@ async fn an_entry_is_of_its_folders_epoch_or_late() {
     assert_eq!(found.set_aside[0].reason, "it is of epoch 4, its folder is of epoch 3");
 }
 
-#[test]
-fn an_entry_of_the_format_before_is_still_read() {
-    let new = entry(3, 7, vec![9; 30]);
-    let header = HeaderWithoutTime { peer: new.peer.clone(), offer: new.offer.clone() };
-    let bytes = sealed::seal_parts(ENTRY_WITHOUT_TIME, &header, &[&new.payload]).unwrap();
-    let old = JournalEntry { milliseconds: 0, accepted_at: UnixTime(0), ..new };
-    assert_eq!(decode_entry(&bytes, 3).unwrap(), old);
-}
-
 #[tokio::test]
-async fn a_torn_commit_leaves_its_entries_open() {
+async fn a_torn_commit_is_told_and_nothing_is_moved_until_somebody_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::new(Storage::open(folder.path()).unwrap());
     journal.append(1, 0, &entry(1, 0, vec![1; 10])).await.unwrap();
-    journal.commit(&commit(1, &[0])).await.unwrap();
-    journal.commit(&commit(2, &[0])).await.unwrap();
-    // Of a step that came after: what it was computed on will not be there again.
+    for epoch in 1..4 {
+        journal.commit(&commit(epoch, &[0])).await.unwrap();
+    }
     journal.append(3, 0, &entry(3, 0, vec![1; 10])).await.unwrap();
-    journal.commit(&commit(3, &[0])).await.unwrap();
     let file = folder.path().join("journal/000000000002/commit");
-    let whole = fs::read(&file).unwrap();
-    fs::write(&file, &whole[..whole.len() - 1]).unwrap();
-    assert_eq!(journal.commits(1).await.unwrap(), [commit(1, &[0])]);
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+    for _ in 0..2 {
+        let found = journal.commits(1).await.unwrap();
+        assert_eq!(found.records, [commit(1, &[0])]);
+        assert!(found.damaged.unwrap().contains("announces"));
+        assert!(file.exists());
+    }
+    journal.leave_line(2, "it is damaged").await.unwrap();
     assert!(!file.exists());
     assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
+    assert_eq!(journal.commits(1).await.unwrap(), whole([commit(1, &[0])]));
+    assert_eq!(journal.entries(3).await.unwrap().entries.len(), 1, "what was accepted stays");
+    // Where others have the line, all that was computed on the step goes with it.
+    journal.take_back(2, "it is damaged").await.unwrap();
     assert_eq!(journal.entries(3).await.unwrap(), Entries::default());
-    assert_eq!(journal.commits(3).await.unwrap(), []);
     journal.truncate(100).await.unwrap();
     assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
 }

@@ -68,6 +68,8 @@ pub(crate) struct Backbone {
     /// Receipts are signed in another's name.
     pub(crate) is_forging: Cell<bool>,
     is_up: Cell<bool>,
+    /// The name of the `run` conversation here: that of the build that this backbone is of.
+    pub(crate) speaks: Cell<&'static str>,
     origin: Instant,
     shards: HashMap<ShardId, (Transfer, Arc<[u8]>)>,
     round: RefCell<AveragingRound>,
@@ -168,6 +170,7 @@ impl Backbone {
             released: Notify::new(),
             is_forging: Cell::new(false),
             is_up: Cell::new(true),
+            speaks: Cell::new(run::PROTOCOL),
             origin: Instant::now(),
             shards,
             round: RefCell::new(AveragingRound::new(config, 0)),
@@ -284,6 +287,16 @@ impl Backbone {
     async fn serve(self: Rc<Self>, protocol: &'static str, mut stream: Stream) {
         // A contributor may hang up at any time.
         let _ = match protocol {
+            // As a backbone of the build after this one answers.
+            run::PROTOCOL if self.speaks.get() > run::PROTOCOL => {
+                let newer = run::BackboneToContributor::Newer { speaks: self.speaks.get().into() };
+                let asked: Result<run::ContributorToBackbone, _> =
+                    framing::read(&mut stream, run::REQUEST_BYTES_MAX).await;
+                asked.unwrap();
+                let told = framing::write(&mut stream, &newer, run::MESSAGE_BYTES_MAX).await;
+                told.map_err(|error| error.to_string())
+            }
+            before if run::PROTOCOLS_BEFORE.contains(&before) => Ok(()),
             run::PROTOCOL => {
                 let description = self.description.borrow().clone();
                 run::answer(&mut stream, &description).await.map_err(|error| error.to_string())
@@ -515,6 +528,10 @@ impl Platform for TestPlatform {
     async fn open(&self, protocol: &'static str) -> Result<CutStream, String> {
         if !self.is_connected.get() || !self.backbone.is_up.get() {
             return Err("there is no connection".into());
+        }
+        let speaks = self.backbone.speaks.get();
+        if protocol.starts_with("/barnraise/run/") && protocol > speaks {
+            return Err("the other side does not speak it".into());
         }
         let (ours, theirs) = tokio::io::duplex(DUPLEX_BYTES);
         let serve = Rc::clone(&self.backbone).serve(protocol, theirs.compat());

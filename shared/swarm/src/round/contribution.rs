@@ -105,7 +105,8 @@ impl AveragingRound {
     /// Counts a contribution that was stored before a restart, or that is not in the parameters that came from
     /// elsewhere: one of an earlier epoch weighs less, by its age in epochs.
     ///
-    /// Contributions must come in the order of their sequence numbers, so that the sum is the same.
+    /// Contributions must come in the order of their sequence numbers, so that the sum is the same. What was accepted
+    /// counts as it was written, whatever the limits and the codec are by now: nothing but its length is compared.
     pub fn restore(
         &mut self,
         peer: PeerKey,
@@ -113,7 +114,6 @@ impl AveragingRound {
         values: &[f32],
         sequence: u32,
     ) -> Result<(), Refusal> {
-        self.check_shape(offer)?;
         let contribution_id = offer.contribution_id;
         if self.counted.contains(&(peer.clone(), contribution_id)) {
             return Err(Refusal::Duplicate { contribution_id });

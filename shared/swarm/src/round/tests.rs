@@ -127,6 +127,32 @@ fn what_is_not_in_parameters_from_elsewhere_counts_by_its_age() {
 }
 
 #[test]
+fn what_was_accepted_counts_whatever_the_limits_are_by_now() {
+    let mut before = joined(&[1]);
+    contribute(&mut before, S, 1, &offer(1, 0, 60), [2.0; N]);
+    let slow = Offer { codec: TensorCodec::F16, transfer: Transfer::of(&[0; 6]), ..offer(2, 0, 20) };
+    // Every limit of a contribution's form is another one after the restart.
+    let limits = RoundConfig {
+        codec: TensorCodec::Int8,
+        slow_codec: None,
+        contribution_samples_max: 8,
+        samples_per_second_max: 1,
+        gradient_norm_max: 0.1,
+        ..config()
+    };
+    let mut after = AveragingRound::new(limits, 0);
+    after.restore(peer(1), &offer(1, 0, 60), &[2.0; N], 0).unwrap();
+    after.restore(peer(1), &slow, &[2.0; N], 1).unwrap();
+    assert_eq!((after.n_samples(), after.mean().gradient), (80, vec![2.0; N]));
+    let short = after.restore(peer(1), &offer(3, 0, 60), &[2.0; 1], 2);
+    assert_eq!(short, Err(Refusal::Length { want: N as u64, got: 1 }));
+    // What comes from now on is checked by them.
+    after.on_join(peer(1), DeviceKind::BrowserCpu).unwrap();
+    let refused = after.on_offer(S, &peer(1), &offer(4, 0, 60));
+    assert!(matches!(refused, Err(Refusal::Codec { want: TensorCodec::Int8, .. })), "{refused:?}");
+}
+
+#[test]
 fn nothing_is_acknowledged_before_it_is_stored() {
     let mut round = joined(&[1]);
     let ticket = round.on_offer(S, &peer(1), &offer(1, 0, 100)).unwrap();

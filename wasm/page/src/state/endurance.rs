@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use barnraise_messages::{Activity, Contribution, DeviceChange, DeviceChoice, PageToPeer};
 use barnraise_protocol::api::RefusalCount;
 use barnraise_protocol::contribute::DeviceKind;
+use barnraise_protocol::run::OLDER_HERE;
 
 use super::{Action, Backbone, Event, GRAPHICS_LOST, Page, Peer};
 use crate::format;
@@ -232,6 +233,17 @@ impl Page {
         if may_reload { vec![Action::Reload] } else { Vec::new() }
     }
 
+    /// The run speaks a newer version than this page: the new one is offered, and loaded at once where the tab would
+    /// otherwise stand still. It goes on there, as after any other reload, a few times at most.
+    pub(super) fn on_older_here(&mut self, reason: &str, is_broken: bool) -> Vec<Action> {
+        self.endurance.has_new_version = true;
+        if !is_broken || !self.contributing {
+            return Vec::new();
+        }
+        self.endurance.reviving = Some(reason.to_owned());
+        vec![Action::EndPeer, Action::Reload]
+    }
+
     /// What concerns the tab and not the run.
     pub(super) fn on_tab_event(&mut self, now_ms: f64, event: &Event) -> Vec<Action> {
         match *event {
@@ -251,9 +263,10 @@ impl Page {
     }
 }
 
-/// Whether these are the words of `worker.js` for a server that has another build of the program.
+/// Whether these are the words of `worker.js` for a server that has another build of the program, or of the worker for
+/// a run that speaks a newer version than it does.
 pub(crate) fn is_of_version(reason: &str) -> bool {
-    reason.contains("newer version of this page")
+    reason.contains("newer version of this page") || reason.contains(OLDER_HERE)
 }
 
 /// Whether a program that ended with these words had too little memory.

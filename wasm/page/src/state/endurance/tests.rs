@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_messages::{Event as Told, PeerToPage};
+use barnraise_protocol::{ConversationError, run};
 
 use super::*;
 use crate::conduct::{Input, Reason};
@@ -239,6 +240,30 @@ fn a_tab_whose_program_the_server_no_longer_has_goes_on_in_the_new_page() {
     page.on_event(0.0, Event::LoadModel);
     assert_eq!(page.on_event(1.0, gone()), [Action::EndPeer]);
     assert_eq!(page.trouble.as_deref(), Some(words));
+}
+
+/// A backbone that was updated while the tab computed tells its worker; the page is up to date after one reload.
+#[test]
+fn a_tab_that_is_older_than_its_run_says_so_and_goes_on_in_the_new_page() {
+    let run_went_on = ConversationError::Older { ours: run::PROTOCOL, theirs: "/barnraise/run/7".into() };
+    let reason = run_went_on.to_string();
+    let told = |activity| Event::FromPeer(PeerToPage::Told(Told::Activity(activity)));
+    let mut page = at_work(DeviceKind::BrowserCpu);
+    let broken = told(Activity::Broken { reason: reason.clone() });
+    assert_eq!(page.on_event(1.0, broken.clone()), [Action::EndPeer, Action::Reload]);
+    assert!(page.contributing, "as is noted for the page that comes");
+    assert!(page.endurance.has_new_version);
+    // Another backbone of the run may be of this page's version still: nobody is interrupted.
+    let mut page = at_work(DeviceKind::BrowserCpu);
+    let away = told(Activity::Reconnecting { retry_in_ms: 400, reason: reason.clone() });
+    assert!(!page.on_event(1.0, away).contains(&Action::Reload));
+    assert!(page.endurance.has_new_version, "the new page is offered");
+    let said = crate::sentence::sentence(&page).text;
+    assert!(said.contains("/barnraise/run/7") && said.contains(run::PROTOCOL), "{said}");
+    // Whoever does not contribute reads it.
+    let mut page = fixture::page();
+    assert_eq!(page.on_event(1.0, broken), []);
+    assert!(!page.contributing && page.endurance.has_new_version);
 }
 
 #[test]

@@ -1,0 +1,247 @@
+//! What of a configuration stays the same for as long as a run lives, and what a file says of it by now.
+//!
+//! Other values may change between two starts: schedule, batch sizes, codecs, limits, who takes part, where it listens.
+
+use std::path::PathBuf;
+
+use barnraise_protocol::Sha256Hash;
+use serde::Serialize;
+
+use super::{Invalid, RunConfig, as_written};
+use crate::storage::bound::{self, BoundError, BoundValues};
+use crate::storage::{Storage, StorageError};
+
+const NONE: &str = "(none)";
+/// Each value that is bound, in the order of the file.
+const KEYS: [&str; 6] = ["run.id", "run.seed", "run.model", "run.optimizer", "run.local_steps", "data.text"];
+
+/// Why what a run is bound to could not be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// It cannot be read or written.
+    #[error(transparent)]
+    Bound(#[from] BoundError),
+    /// The folder cannot be looked at.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// A file of text cannot be read.
+    #[error("{}: {source}", path.display())]
+    Source {
+        /// Which.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The file says something else than the run was begun with.
+    #[error("{}", mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Differs {
+        /// Each value.
+        mistakes: Vec<Invalid>,
+    },
+}
+
+#[derive(Debug, Serialize)]
+struct BoundText {
+    vocabulary: u16,
+    sequence_tokens: u16,
+    held_out: f64,
+    sources: Vec<BoundSource>,
+}
+
+#[derive(Debug, Serialize)]
+struct BoundSource {
+    sha256: String,
+    field: String,
+    weight: f64,
+}
+
+impl RunConfig {
+    /// What a run with this configuration is bound to. Blocking: files of text are read.
+    pub(super) fn bound_values(&self) -> Result<BoundValues, BindError> {
+        let local_steps = self.run.local_steps.as_ref().map_or(NONE, |_| "(there are some)");
+        let values = [
+            as_written(&self.run.id),
+            as_written(&self.run.seed),
+            as_written(&self.run.model),
+            as_written(&self.run.optimizer),
+            local_steps.to_owned(),
+            self.bound_data()?,
+        ];
+        Ok(KEYS.into_iter().map(str::to_owned).zip(values).collect())
+    }
+
+    /// Fashion-MNIST is the same wherever it lies; text is what is in its files, wherever they lie.
+    fn bound_data(&self) -> Result<String, BindError> {
+        let Some(text) = &self.data.text else { return Ok(NONE.to_owned()) };
+        let mut sources = Vec::new();
+        for source in &text.sources {
+            let bytes = std::fs::read(&source.path);
+            let bytes =
+                bytes.map_err(|error| BindError::Source { path: source.path.clone(), source: error })?;
+            let (field, weight) = (source.field.clone(), source.weight);
+            sources.push(BoundSource { sha256: Sha256Hash::of(&bytes).to_string(), field, weight });
+        }
+        let (vocabulary, sequence_tokens) = (text.vocabulary, text.sequence_tokens);
+        Ok(as_written(&BoundText { vocabulary, sequence_tokens, held_out: text.held_out, sources }))
+    }
+
+    /// Binds the run's folder to this configuration; or compares it with what the folder is bound to.
+    ///
+    /// # Errors
+    /// [`BindError::Differs`], in the words of `barnraise config check`.
+    pub async fn bind(self, storage: &Storage) -> Result<(), BindError> {
+        let folder = self.storage.folder.clone();
+        let values = tokio::task::spawn_blocking(move || self.bound_values());
+        let values = values.await.map_err(|error| BindError::Source {
+            path: folder.clone(),
+            source: std::io::Error::other(error),
+        })??;
+        match bound::read(storage).await? {
+            Some(bound) => compare(&values, &bound, &folder),
+            None => Ok(bound::write(storage, &values).await?),
+        }
+    }
+
+    /// Compares this configuration with what the run's folder is bound to, if there is one. Nothing is written.
+    /// Blocking.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub(super) fn check_bound(&self) -> Result<(), BindError> {
+        let folder = &self.storage.folder;
+        if !folder.is_dir() {
+            return Ok(());
+        }
+        let storage = Storage::open_shared(folder)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.map_err(|source| BindError::Source { path: folder.clone(), source })?;
+        match runtime.block_on(bound::read(&storage))? {
+            Some(bound) => compare(&self.bound_values()?, &bound, folder),
+            None => Ok(()),
+        }
+    }
+}
+
+fn compare(values: &BoundValues, bound: &BoundValues, folder: &std::path::Path) -> Result<(), BindError> {
+    let none = || NONE.to_owned();
+    let value = |of: &BoundValues, key: &str| of.get(key).cloned().unwrap_or_else(none);
+    let mistakes = KEYS.into_iter().filter_map(|key| {
+        let (got, bound) = (value(values, key), value(bound, key));
+        let want = format!(
+            "the run in {} was begun with {bound}, and all that it has learnt is of that; say it again, or give the run \
+             another `folder` in [storage] to begin anew",
+            folder.display()
+        );
+        (got != bound).then(|| Invalid::new(key, want, got))
+    });
+    let mistakes: Vec<Invalid> = mistakes.collect();
+    if mistakes.is_empty() { Ok(()) } else { Err(BindError::Differs { mistakes }) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::Path;
+
+    use barnraise_learning::{OptimizerSpec, ScheduleSpec};
+    use barnraise_protocol::TensorCodec;
+    use barnraise_protocol::run::ModelKind;
+
+    use super::*;
+
+    fn configured(folder: &Path) -> RunConfig {
+        let mut config = RunConfig::default();
+        config.storage.folder = folder.join("run");
+        config
+    }
+
+    fn text(folder: &Path, contents: &str, config: &mut RunConfig) {
+        std::fs::write(folder.join("rhymes.txt"), contents).unwrap();
+        let path = folder.join("rhymes.txt").display().to_string();
+        let section = format!("name = \"Rhymes\"\nsources = [{{ path = \"{path}\" }}]");
+        config.data.text = Some(toml::from_str(&section).unwrap());
+    }
+
+    /// What `serve` and `config check` say, which is the same.
+    async fn said(config: &RunConfig) -> Result<(), String> {
+        let storage = Storage::open(&config.storage.folder).unwrap();
+        let served = config.clone().bind(&storage).await.map_err(|error| error.to_string());
+        let config = config.clone();
+        let checked = tokio::task::spawn_blocking(move || config.check_bound()).await.unwrap();
+        assert_eq!(served, checked.map_err(|error| error.to_string()));
+        served
+    }
+
+    type Edit = fn(&mut RunConfig);
+
+    #[tokio::test]
+    async fn what_is_bound_is_refused_in_the_same_words_and_what_may_change_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = configured(folder.path());
+        config.check_bound().unwrap();
+        assert!(!config.storage.folder.exists(), "looking writes nothing");
+        assert_eq!(said(&config).await, Ok(()));
+        let bound: [(Edit, &str, &str); 5] = [
+            (|c| c.run.id = "other".into(), "run.id = \"other\"", "begun with \"fashion-mnist\""),
+            (|c| c.run.seed = 2, "run.seed = 2", "begun with 1,"),
+            (
+                |c| c.run.model = ModelKind::Mlp { hidden: vec![64] },
+                "run.model = { mlp = { hidden = [64] } }",
+                "begun with \"le-net\"",
+            ),
+            (
+                |c| c.run.optimizer = OptimizerSpec::lamb(),
+                "run.optimizer = { kind = \"lamb\"",
+                "{ kind = \"adam\", beta1 = 0.9, beta2 = 0.999,",
+            ),
+            (
+                |c| {
+                    c.run.local_steps = Some(
+                        toml::from_str(
+                            "steps = 2\noptimizer = { kind = \"adam\" }\nschedule = { peak = 0.1 }",
+                        )
+                        .unwrap(),
+                    );
+                },
+                "run.local_steps = (there are some)",
+                "begun with (none)",
+            ),
+        ];
+        for (edit, got, begun) in bound {
+            let mut edited = config.clone();
+            edit(&mut edited);
+            let error = said(&edited).await.unwrap_err();
+            for part in [got, begun, &folder.path().join("run").display().to_string(), "another `folder`"] {
+                assert!(error.contains(part), "{part} is missing in: {error}");
+            }
+        }
+        let free: [Edit; 4] = [
+            |c| c.run.schedule = ScheduleSpec::constant(0.1),
+            |c| c.run.gradient_codec = TensorCodec::Int8,
+            |c| c.run.target_batch_size = 4096,
+            |c| c.averaging.contribution_samples_max = 64,
+        ];
+        for edit in free {
+            let mut edited = config.clone();
+            edit(&mut edited);
+            assert_eq!(said(&edited).await, Ok(()));
+        }
+    }
+
+    #[tokio::test]
+    async fn text_is_what_is_in_its_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = configured(folder.path());
+        text(folder.path(), "The cat sat.", &mut config);
+        assert_eq!(said(&config).await, Ok(()));
+        text(folder.path(), "The dog sat.", &mut config);
+        let error = said(&config).await.unwrap_err();
+        assert!(error.contains("data.text = { vocabulary") && error.contains("sha256"), "{error}");
+        config.data.text = None;
+        let error = said(&config).await.unwrap_err();
+        assert!(error.contains("data.text = (none)"), "{error}");
+        text(folder.path(), "The cat sat.", &mut config);
+        assert_eq!(said(&config).await, Ok(()));
+    }
+}

@@ -1,0 +1,80 @@
+//! What a run's folder is bound to from its first moment: one small object, written before anything else is.
+//!
+//! Journal and checkpoints are of one model, one optimizer and one data set: replayed under others they would make
+//! another model, or none. So what they are of is on the disk before the first of them.
+
+use std::collections::BTreeMap;
+
+use object_store::path::Path as ObjectPath;
+
+use super::sealed::{self, Kind, SealError};
+use super::{Storage, StorageError};
+
+const KIND: Kind = Kind { name: *b"boun", what: "run's record of what it is", version: 1 };
+const NAME: &str = "run.bound";
+const BYTES_MAX: u64 = 1024 * 1024;
+
+/// Keys of the configuration and their values, as a file says them.
+pub type BoundValues = BTreeMap<String, String>;
+
+/// Why it could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum BoundError {
+    /// From the store.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// Another version of this program wrote it.
+    #[error("{NAME}: {0}")]
+    Version(SealError),
+    /// It is damaged, and nothing else says what the journal is of.
+    #[error(
+        "{NAME} cannot be read: {0}. Take it from a backup; or delete it, and make sure that id, seed, model, optimizer \
+         and data are those with which the run was begun: the next start takes them for right"
+    )]
+    Damaged(SealError),
+}
+
+/// What the folder is bound to; `None` where nothing was begun in it.
+pub async fn read(storage: &Storage) -> Result<Option<BoundValues>, BoundError> {
+    let Some(bytes) = storage.get(&ObjectPath::from(NAME), BYTES_MAX).await? else { return Ok(None) };
+    match sealed::open_parts(KIND, &bytes) {
+        Ok((values, _)) => Ok(Some(values)),
+        Err(error) if error.is_version() => Err(BoundError::Version(error)),
+        Err(error) => Err(BoundError::Damaged(error)),
+    }
+}
+
+/// Binds the folder. Once this returns, a crash does not lose it.
+pub async fn write(storage: &Storage, values: &BoundValues) -> Result<(), BoundError> {
+    let bytes = sealed::seal_parts(KIND, values, &[]).map_err(BoundError::Damaged)?;
+    Ok(storage.put(&ObjectPath::from(NAME), bytes).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_comes_back_and_neither_damage_nor_a_newer_format_is_nothing() {
+        let storage = Storage::in_memory();
+        assert_eq!(read(&storage).await.unwrap(), None);
+        let values = BoundValues::from([("run.seed".to_owned(), "7".to_owned())]);
+        write(&storage, &values).await.unwrap();
+        assert_eq!(read(&storage).await.unwrap(), Some(values));
+        let path = ObjectPath::from(NAME);
+        let mut bytes = storage.get(&path, BYTES_MAX).await.unwrap().unwrap().to_vec();
+        *bytes.last_mut().unwrap() ^= 1;
+        storage.put(&path, bytes).await.unwrap();
+        let error = read(&storage).await.unwrap_err();
+        assert!(matches!(error, BoundError::Damaged(_)) && error.to_string().contains("backup"), "{error}");
+        let newer = sealed::seal(Kind { version: 7, ..KIND }, b"of another layout");
+        storage.put(&path, newer).await.unwrap();
+        let error = read(&storage).await.unwrap_err().to_string();
+        assert!(
+            error.contains("format 7, this program knows up to 1") && !error.contains("delete"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! Builds of different age: recorded conversations of the last version, and who speaks what.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_protocol::run::{self, BackboneToContributor, OLDER_HERE};
+use barnraise_protocol::{ConversationError, access, contribute, evidence, framing, gradient, shard, state};
+use futures::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::compat::TokioAsyncReadCompatExt;
+
+/// The conversations of a contributor by the version of `run` that stands for them. Who raises one of these raises that
+/// of `run` with it, puts the name of before into `PROTOCOLS_BEFORE`, and adds a line here: a peer of the build before is
+/// then told at once that it is too old, instead of computing what nobody takes.
+const SPOKEN: [(&str, [&str; 6]); 2] = [
+    (
+        "/barnraise/run/5",
+        [
+            "/barnraise/access/1",
+            "/barnraise/contribute/3",
+            "/barnraise/evidence/2",
+            "/barnraise/gradient/4",
+            "/barnraise/shard/1",
+            "/barnraise/state/1",
+        ],
+    ),
+    (
+        "/barnraise/run/6",
+        [
+            "/barnraise/access/1",
+            "/barnraise/contribute/3",
+            "/barnraise/evidence/2",
+            "/barnraise/gradient/4",
+            "/barnraise/shard/1",
+            "/barnraise/state/1",
+        ],
+    ),
+];
+
+#[test]
+fn the_version_of_a_run_stands_for_all_conversations_of_a_contributor() {
+    let now = [
+        access::PROTOCOL,
+        contribute::PROTOCOL,
+        evidence::PROTOCOL,
+        gradient::PROTOCOL,
+        shard::PROTOCOL,
+        state::PROTOCOL,
+    ];
+    let (newest, before) = SPOKEN.split_last().unwrap();
+    assert_eq!((run::PROTOCOL, now), *newest, "raise the version of `run` with that of any of these");
+    assert_eq!(run::PROTOCOLS_BEFORE.last(), before.last().map(|(run, _)| run));
+    assert!(!run::PROTOCOLS_BEFORE.contains(&run::PROTOCOL));
+}
+
+/// What a peer of run/1 to run/5 asks, and how it reads the answer, byte by byte: both are as they were recorded.
+#[tokio::test]
+async fn a_peer_of_the_last_version_reads_both_versions() {
+    const RECORDED_QUESTION: [u8; 6] = [1, 1, 0, 0, 0, 0];
+    for asked in run::PROTOCOLS_BEFORE {
+        let (a, b) = tokio::io::duplex(1024);
+        let (mut a, mut b) = (a.compat(), b.compat());
+        let asking = async {
+            b.write_all(&RECORDED_QUESTION).await.unwrap();
+            let mut answer = Vec::new();
+            b.read_to_end(&mut answer).await.unwrap();
+            answer
+        };
+        let (told, answer) = futures::join!(run::answer_before(&mut a, asked), asking);
+        told.unwrap();
+        // Version of the frame, its length, the refusal's number, the length of its text.
+        let n = u8::try_from(answer.len() - 5).unwrap();
+        assert_eq!(answer[..6], [1, n, 0, 0, 0, 1]);
+        let text = &answer[8..];
+        assert_eq!(answer[6..8], [(text.len() as u8 & 0x7f) | 0x80, (text.len() >> 7) as u8]);
+        let text = std::str::from_utf8(text).unwrap();
+        for part in [OLDER_HERE, asked, run::PROTOCOL, "reload the page", "install the newest"] {
+            assert!(text.contains(part), "{part} is missing in: {text}");
+        }
+    }
+}
+
+/// The bytes with which a backbone of the version after this one will answer a peer of this one.
+#[tokio::test]
+async fn a_peer_of_this_version_understands_that_the_run_went_on() {
+    let frame = [&[1, 18, 0, 0, 0, 2, 16][..], b"/barnraise/run/7"].concat();
+    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/7".into() };
+    assert_eq!(framing::encode(&newer, run::MESSAGE_BYTES_MAX).unwrap(), frame);
+    for (answer, named) in [
+        (newer, "/barnraise/run/7"),
+        (BackboneToContributor::Newer { speaks: "<b>".repeat(1000) }, "another one"),
+    ] {
+        let (a, b) = tokio::io::duplex(8192);
+        let (mut a, mut b) = (a.compat(), b.compat());
+        let answering = async {
+            let run::ContributorToBackbone::Describe =
+                framing::read(&mut a, run::REQUEST_BYTES_MAX).await.unwrap();
+            framing::write(&mut a, &answer, run::MESSAGE_BYTES_MAX).await.unwrap();
+        };
+        let ((), heard) = futures::join!(answering, run::describe(&mut b));
+        let Err(error @ ConversationError::Older { .. }) = heard else { panic!("{heard:?}") };
+        let error = error.to_string();
+        for part in [OLDER_HERE, run::PROTOCOL, named] {
+            assert!(error.contains(part), "{part} is missing in: {error}");
+        }
+    }
+    // As this one answers once its own name is one of before.
+    let (a, b) = tokio::io::duplex(1024);
+    let (mut a, mut b) = (a.compat(), b.compat());
+    let (told, heard) = futures::join!(run::answer_before(&mut a, run::PROTOCOL), run::describe(&mut b));
+    told.unwrap();
+    assert!(matches!(heard, Err(ConversationError::Older { .. })), "{heard:?}");
+}
