@@ -5,9 +5,7 @@
 //! visitors of a proxy are that proxy.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,14 +13,12 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use barnraise_relay::{Misdeed, Node};
+use barnraise_relay::{Misdeed, Node, TrustedProxies};
+pub use barnraise_relay::{Network, NetworkError};
 use barnraise_swarm::guard::RateLimiter;
-use serde::{Deserialize, Serialize};
 
 /// Addresses whose latest requests are remembered.
 const ADDRESSES_MAX: usize = 20_000;
-/// Addresses of one `X-Forwarded-For` that are looked at.
-const HOPS_MAX: usize = 16;
 /// How long an answer may take to begin.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Largest body that a request may announce: a confirmation of a login is the only one that is read.
@@ -31,77 +27,6 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// A year: what browsers are to remember of an address that had a certificate.
 const HSTS: HeaderValue = HeaderValue::from_static("max-age=31536000");
-
-/// Addresses that begin alike: `10.0.0.0/8`, or one alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Network {
-    address: IpAddr,
-    prefix: u8,
-}
-
-/// Not such addresses.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("an address like 192.0.2.1, 10.0.0.0/8 or fd00::/8 is wanted, got {0:?}")]
-pub struct NetworkError(String);
-
-impl FromStr for Network {
-    type Err = NetworkError;
-
-    fn from_str(text: &str) -> Result<Self, NetworkError> {
-        let error = || NetworkError(text.chars().take(100).collect());
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| error())?;
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.map_or(Ok(bits), str::parse).map_err(|_| error())?;
-        if prefix > bits { Err(error()) } else { Ok(Self { address, prefix }) }
-    }
-}
-
-impl TryFrom<String> for Network {
-    type Error = NetworkError;
-
-    fn try_from(text: String) -> Result<Self, NetworkError> {
-        text.parse()
-    }
-}
-
-impl From<Network> for String {
-    fn from(network: Network) -> Self {
-        network.to_string()
-    }
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}/{}", self.address, self.prefix)
-    }
-}
-
-impl Network {
-    /// Whether there is no other address of its kind.
-    pub fn is_everybody(&self) -> bool {
-        self.prefix == 0
-    }
-
-    /// Whether the address is one of them.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let beyond = 32 - u32::from(self.prefix);
-                own.to_bits().checked_shr(beyond) == other.to_bits().checked_shr(beyond)
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let beyond = 128 - u32::from(self.prefix);
-                own.to_bits().checked_shr(beyond) == other.to_bits().checked_shr(beyond)
-            }
-            _ => false,
-        }
-    }
-}
 
 /// Where a visitor comes from, as far as one who sends can choose: whoever has one address of IPv6 has its whole /64.
 pub fn source_of(address: IpAddr) -> IpAddr {
@@ -180,7 +105,7 @@ impl Drop for Seat {
 /// How often each address may ask. Cheap to clone.
 #[derive(Clone)]
 pub struct Visitors {
-    proxies: Arc<[Network]>,
+    proxies: TrustedProxies,
     lately: Arc<Mutex<RateLimiter<IpAddr>>>,
     started: Instant,
     node: Option<Node>,
@@ -190,29 +115,12 @@ impl Visitors {
     /// At most `per_minute` requests of an address, as many as that at once; those beyond are counted by `node`.
     pub fn new(proxies: &[Network], per_minute: u32, node: Option<Node>) -> Self {
         let lately = Arc::new(Mutex::new(RateLimiter::new(per_minute, ADDRESSES_MAX)));
-        Self { proxies: proxies.into(), lately, started: Instant::now(), node }
+        Self { proxies: TrustedProxies::new(proxies), lately, started: Instant::now(), node }
     }
 
     /// Who asks, behind the proxies that are trusted.
     pub fn visitor(&self, remote: IpAddr, headers: &HeaderMap) -> IpAddr {
-        let mut visitor = remote.to_canonical();
-        // A proxy may write its word behind whatever bytes a visitor sent: those are no reason to leave it out.
-        let values = headers.get_all(FORWARDED_FOR).iter();
-        let values: Vec<_> = values.map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
-        let hops = values.iter().rev().flat_map(|value| value.rsplit(','));
-        for hop in hops.take(HOPS_MAX) {
-            if !self.is_trusted(visitor) {
-                break;
-            }
-            // What is no address is nobody: the last one that is known answers for it.
-            let Ok(address) = hop.trim().parse::<IpAddr>() else { break };
-            visitor = address.to_canonical();
-        }
-        visitor
-    }
-
-    fn is_trusted(&self, address: IpAddr) -> bool {
-        self.proxies.iter().any(|network| network.contains(address))
+        self.proxies.visitor(remote, headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes))
     }
 
     fn may_ask(&self, visitor: IpAddr) -> bool {
@@ -230,7 +138,7 @@ pub async fn bound(State(visitors): State<Visitors>, request: Request, next: Nex
     let remote = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
     let is_secure = remote.is_some_and(|remote| {
         let proto = request.headers().get(FORWARDED_PROTO);
-        visitors.is_trusted(remote) && proto.is_some_and(|proto| proto.as_bytes() == b"https")
+        visitors.proxies.contains(remote) && proto.is_some_and(|proto| proto.as_bytes() == b"https")
     });
     let mut response = answer(&visitors, remote, request, next).await;
     if is_secure {
@@ -279,25 +187,6 @@ mod tests {
 
     fn forwarded(values: &[&'static str]) -> HeaderMap {
         values.iter().map(|value| (FORWARDED_FOR, HeaderValue::from_static(value))).collect()
-    }
-
-    #[test]
-    fn networks_are_read_and_contain_what_begins_alike() {
-        for (network, inside, outside) in [
-            ("10.0.0.0/8", "10.255.1.2", "11.0.0.1"),
-            ("192.0.2.7", "192.0.2.7", "192.0.2.6"),
-            ("10.0.0.0/8", "::ffff:10.1.1.1", "::1"),
-            ("fd00::/8", "fdab::1", "fe80::1"),
-            ("0.0.0.0/0", "8.8.8.8", "::1"),
-            ("::1", "::1", "::2"),
-        ] {
-            let network: Network = network.parse().unwrap();
-            assert!(network.contains(ip(inside)), "{network} {inside}");
-            assert!(!network.contains(ip(outside)), "{network} {outside}");
-        }
-        for wrong in ["", "10.0.0.0/33", "::/129", "10.0.0.0/", "host", "10.0.0.0/8/8", "10.0.0.0/-1"] {
-            assert!(wrong.parse::<Network>().is_err(), "{wrong}");
-        }
     }
 
     #[test]

@@ -408,6 +408,8 @@ fn prometheus_grafana_and_the_proxy_look_where_it_is() {
     for proxy in [caddy, nginx] {
         assert!(!proxy.contains("8082"), "the operator's page is not for visitors");
     }
+    // Caddy writes the same header by itself; without this WebSockets would all come from the proxy.
+    assert!(run.network.trusted_proxies.iter().any(|network| network.contains([127, 0, 0, 1].into())));
     assert_eq!(texts(&prometheus["rule_files"]), ["alerts.yml"]);
 }
 

@@ -16,6 +16,7 @@ mod memory;
 mod node;
 mod open_files;
 mod pending;
+mod proxies;
 pub mod server;
 pub mod signals;
 mod streams;
@@ -37,6 +38,7 @@ pub use self::node::{
     Misdeed, Node, NodeConfig, NodeError, NodeEvent, NodeLimits, Path, Reachability, RelayLimits, Routing,
 };
 pub use self::open_files::warn_about_open_files;
+pub use self::proxies::{Network, NetworkError, TrustedProxies};
 pub use self::streams::{
     INCOMING_STREAMS_MAX, IncomingStreams, OUTGOING_STREAMS_MAX, OpenError, PaceHandle, Paced,
 };

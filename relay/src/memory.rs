@@ -1,7 +1,9 @@
-//! What a crowd leaves behind goes back to the system.
+//! How much memory there is, and that what a crowd leaves behind goes back to the system.
 //!
 //! The allocator of glibc keeps freed memory that lies between memory in use, so a node would stay for days as
 //! large as in its busiest minute. It never looks at the memory itself: it counts connections.
+
+use std::path::Path;
 
 /// With fewer connections nothing worth the work is left behind.
 const CROWD_MIN: u32 = 64;
@@ -51,6 +53,18 @@ pub(crate) fn give_back() {
         let has_given = unsafe { libc::malloc_trim(0) } == 1;
         tracing::debug!(has_given, "freed memory goes back to the system");
     }
+}
+
+/// Bytes that the group of this process may hold (cgroup v2), where it is bounded: in a container, or as a service.
+pub(crate) fn of_group() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let limit = Path::new("/sys/fs/cgroup").join(group);
+    // A group is bounded by those that it is in, too.
+    let limits = limit.ancestors().filter_map(|folder| {
+        std::fs::read_to_string(folder.join("memory.max")).ok().and_then(|text| text.trim().parse().ok())
+    });
+    limits.min()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
@@ -46,8 +46,8 @@ async fn a_broken_certificate_is_named() {
     assert!(error.to_string().contains(&path.display().to_string()), "{error}");
 }
 
-/// Whoever knows no more than the address of the port can begin handshakes, from as many addresses as it
-/// likes to invent. What libp2p leaves of each must go, and those who mean it get in.
+/// Who hears what is sent to it can begin handshakes as often as it likes. What libp2p leaves of each must go, and
+/// those who mean it get in.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn handshakes_that_nobody_finishes_leave_nothing_behind() {
@@ -57,15 +57,47 @@ async fn handshakes_that_nobody_finishes_leave_nothing_behind() {
     config.limits.handshake_timeout = Duration::from_secs(5);
     let node = echo_node(config).await;
     let address = node.addresses()[0].clone();
+    let target = Target::new(&address).socket;
     let sockets: Vec<UdpSocket> = (0..BEGUN).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
     for (number, socket) in (0..).zip(&sockets) {
-        socket.send_to(&binding_request(number), Target::new(&address).socket).unwrap();
+        socket.send_to(&binding_request(number), target).unwrap();
+        answer_question(socket, target);
+        // It is taken for the beginning of a handshake once the answer has been read.
+        socket.send_to(&binding_request(number), target).unwrap();
     }
     until("more than one runtime", || runtimes() > 1).await;
     until("one runtime", || runtimes() <= 1).await;
     let dialer = dialer_of(&address, &webrtc(other.path())).await;
     let stream = dialer.open(node.peer_id(), ECHO).await.unwrap();
     assert_eq!(round_trip(stream, b"hello").await, b"hello");
+}
+
+/// Whoever knows no more than the address of the port can write any source into datagrams, and hears nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn greetings_of_who_hears_nothing_begin_no_handshake() {
+    const GREETED: u64 = 2000;
+    let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut config = webrtc(directory.path());
+    config.limits.pending_handshakes = 16;
+    let node = echo_node(config).await;
+    let address = node.addresses()[0].clone();
+    let target = Target::new(&address).socket;
+    let dialing = dialer_of(&address, &webrtc(other.path())).await;
+    for number in 0..GREETED {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.send_to(&binding_request(number), target).unwrap();
+        if number % 100 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    // In the middle of it somebody honest is through, and nobody had to make room.
+    let stream = dialing.open(node.peer_id(), ECHO).await.unwrap();
+    assert_eq!(round_trip(stream, b"hello").await, b"hello");
+    let again = dialer_of(&address, &webrtc(other.path())).await;
+    let stream = again.open(node.peer_id(), ECHO).await.unwrap();
+    assert_eq!(round_trip(stream, b"hello").await, b"hello");
+    let metrics = node.metrics();
+    assert!(metrics.contains("{reason=\"handshake_gave_way\"} 0"), "{metrics}");
 }
 
 /// Nothing tells that a thread has ended: looks again and again.
@@ -85,6 +117,17 @@ fn runtimes() -> usize {
     names.filter(|name| name.trim() == "webrtc").count()
 }
 
+/// Answers the binding request that a greeting is answered with, as ICE wants it.
+#[cfg(target_os = "linux")]
+fn answer_question(socket: &UdpSocket, target: SocketAddr) {
+    socket.set_read_timeout(Some(HANG)).unwrap();
+    let mut question = [0; 2048];
+    let n_bytes = socket.recv(&mut question).unwrap();
+    assert!(n_bytes > 20 && question.starts_with(&[0, 1]));
+    let answer = [&[1, 1, 0, 0], &question[4..20]].concat();
+    socket.send_to(&answer, target).unwrap();
+}
+
 /// The first packet of a WebRTC-direct client: a STUN binding request (RFC 8489) that names its user.
 fn binding_request(number: u64) -> Vec<u8> {
     const USERNAME: u16 = 6;
@@ -94,6 +137,9 @@ fn binding_request(number: u64) -> Vec<u8> {
     attribute.extend(u16::try_from(user.len()).unwrap().to_be_bytes());
     attribute.extend(user.as_bytes());
     attribute.resize(attribute.len().next_multiple_of(4), 0);
+    // What it says of its part in ICE, and its signature: nobody looks at either here.
+    attribute.extend([0x80, 0x2a, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x24, 0, 4, 0, 0, 0, 1]);
+    attribute.extend([&[0, 8, 0, 20][..], &[7; 20], &[0x80, 0x28, 0, 4, 0, 0, 0, 0]].concat());
     let mut message = vec![0, 1];
     message.extend(u16::try_from(attribute.len()).unwrap().to_be_bytes());
     message.extend(0x2112_a442_u32.to_be_bytes());

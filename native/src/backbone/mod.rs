@@ -392,6 +392,7 @@ async fn start_node(config: &RunConfig, keypair: Keypair) -> anyhow::Result<Node
         announce: config.network.announce.clone(),
         relays: config.network.relays.clone(),
         upnp: config.network.upnp,
+        trusted_proxies: config.network.trusted_proxies.clone(),
         limits: config.limits.clone(),
         routing: Some(Routing::Server),
         ..NodeConfig::default()

@@ -168,7 +168,8 @@ impl NativePlatform {
         };
         let relays = if serves { self.doors.relays.clone() } else { Vec::new() };
         let limits = NodeLimits { connections: CONNECTIONS_MAX, ..NodeLimits::default() };
-        let config = NodeConfig { listen, relays, limits, ..NodeConfig::default() };
+        // A volunteer's machine dials nobody for strangers.
+        let config = NodeConfig { listen, relays, limits, dials_back: false, ..NodeConfig::default() };
         let started = Node::start(self.keypair.clone(), config).await;
         started.map_err(|error| ConnectError::Network(error.to_string()))
     }

@@ -49,7 +49,8 @@ pub struct DhtLimits {
     /// A question is whole after this, and an answer that nobody takes is given up. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub message_timeout: Duration,
-    /// Searches on behalf of others under way; further ones are refused. Default 32.
+    /// Searches on behalf of others under way; those of one address (a /64 of IPv6) are at most as many as are
+    /// still free, those of one peer half of it. Further ones are refused. Default 32.
     pub searches: usize,
 }
 
@@ -159,7 +160,8 @@ pub struct DhtConfig {
     pub streams: usize,
     /// Of which by one peer. Default 16.
     pub streams_per_peer: usize,
-    /// Searches on behalf of others under way; further ones are refused. Default 32.
+    /// Searches on behalf of others under way; those of one address (a /64 of IPv6) are at most as many as are
+    /// still free, those of one peer half of it. Further ones are refused. Default 32.
     pub on_behalf_max: usize,
     /// Records that one peer may send in a minute. Default 60,000.
     pub records_per_peer_and_minute: u32,

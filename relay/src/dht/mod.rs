@@ -11,6 +11,7 @@ mod links;
 mod metrics;
 mod neighbours;
 mod operations;
+mod searches;
 mod serve;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +22,6 @@ use barnraise_swarm::dht::{Cache, Eviction, Storage};
 use barnraise_swarm::guard::RateLimiter;
 use barnraise_swarm::{Moment, PeerKey};
 use libp2p::PeerId;
-use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use self::config::{DhtConfig, DhtLimits};
@@ -29,6 +29,7 @@ use self::counters::Counters;
 pub use self::counters::DhtCounters;
 use self::links::Links;
 use self::neighbours::Neighbours;
+use self::searches::Searches;
 use crate::{Node, NodeError};
 
 /// How often is looked at what is due: refreshes of the cache, streams that nobody uses.
@@ -54,8 +55,7 @@ struct Shared {
     cache: Mutex<Cache>,
     links: Links,
     neighbours: Neighbours,
-    /// Searches for others under way.
-    on_behalf: Semaphore,
+    on_behalf: Searches,
     counters: Counters,
     /// Records that each peer sent lately.
     senders: Mutex<RateLimiter<PeerId>>,
@@ -76,7 +76,7 @@ impl Dht {
             cache: Mutex::new(Cache::new(config.cache.clone())),
             links: Links::new(node.clone(), &config),
             neighbours: Neighbours::new(node.clone()),
-            on_behalf: Semaphore::new(config.on_behalf_max),
+            on_behalf: Searches::new(config.on_behalf_max),
             counters: Counters::default(),
             senders: Mutex::new(RateLimiter::new(config.records_per_peer_and_minute, SENDERS_MAX)),
             node,

@@ -12,8 +12,10 @@ use barnraise_swarm::dht::Merged;
 use libp2p::{PeerId, Stream};
 use tokio::task::JoinSet;
 
+use super::searches::Place;
 use super::{Shared, counters, lock};
-use crate::{IncomingStreams, Misdeed, Paced};
+use crate::node::source;
+use crate::{IncomingStreams, Misdeed, Paced, Path};
 
 /// Records checked in one go: about two milliseconds of signatures.
 const CHECKED_AT_ONCE: usize = 32;
@@ -98,9 +100,9 @@ impl Shared {
                 let keep = |records| self.keep(&sender, records, purpose);
                 NodeToPeer::Stored(self.take_records(peer, records, keep).await)
             }
-            PeerToNode::Get { keys, freshness } => self.answer_get(&keys, freshness).await,
+            PeerToNode::Get { keys, freshness } => self.answer_get(peer, &keys, freshness).await,
             PeerToNode::Put(records) => {
-                let Ok(_permit) = self.on_behalf.try_acquire() else {
+                let Some(_place) = self.place_for(peer).await else {
                     return NodeToPeer::Refused(Refusal::Busy);
                 };
                 NodeToPeer::Stored(self.put(peer, records).await)
@@ -170,8 +172,17 @@ impl Shared {
         NodeToPeer::Found(answer.finish())
     }
 
-    async fn answer_get(self: &Arc<Self>, keys: &[Key], freshness: Freshness) -> NodeToPeer {
-        let Ok(_permit) = self.on_behalf.try_acquire() else { return NodeToPeer::Refused(Refusal::Busy) };
+    /// A place for a search on behalf of `peer`, if there is one left for it and for where it is.
+    async fn place_for(&self, peer: PeerId) -> Option<Place<'_>> {
+        let address = match self.node.path(peer).await {
+            Ok(Some(Path::Direct { address, .. })) => source(&address),
+            _ => None,
+        };
+        self.on_behalf.take(peer, address)
+    }
+
+    async fn answer_get(self: &Arc<Self>, peer: PeerId, keys: &[Key], freshness: Freshness) -> NodeToPeer {
+        let Some(_place) = self.place_for(peer).await else { return NodeToPeer::Refused(Refusal::Busy) };
         let mut n_bytes = 0;
         let mut answers = self.get(keys, freshness).await;
         let fits = |records: &Vec<Record>| {

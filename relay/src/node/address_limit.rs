@@ -95,11 +95,16 @@ pub(crate) fn source(remote: &Multiaddr) -> Option<IpAddr> {
     }
     match remote.iter().next()? {
         Protocol::Ip4(ip) => Some(ip.into()),
-        Protocol::Ip6(ip) => Some(match ip.to_ipv4_mapped() {
-            Some(ip) => ip.into(),
-            None => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        }),
+        Protocol::Ip6(ip) => Some(source_of(ip.into())),
         _ => None,
+    }
+}
+
+/// The same of an address.
+pub(crate) fn source_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => ip.into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
     }
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::routing::Routing;
 use crate::certificates::Clock;
 use crate::config_file::Invalid;
+use crate::proxies::Network;
 use crate::webtransport::WebTransportConfig;
 
 /// More of anything is a slip of the pen.
@@ -31,6 +32,8 @@ pub struct NodeConfig {
     pub clock: Clock,
     /// Connections and handshakes.
     pub limits: NodeLimits,
+    /// Proxies that pass WebSockets on, whose `X-Forwarded-For` is believed. Default none.
+    pub trusted_proxies: Vec<Network>,
     /// The WebTransport listener.
     pub webtransport: WebTransportConfig,
     /// A connection without streams is closed after this. Default 60 s.
@@ -45,6 +48,8 @@ pub struct NodeConfig {
     /// How long a dial through a relay waits for a direct connection to come of it before it goes on through
     /// the relay. Default 10 s.
     pub hole_punch_timeout: Duration,
+    /// Whether to dial others back who ask whether they can be dialled (AutoNAT v2). Default yes.
+    pub dials_back: bool,
     /// Part in the routing of the DHT (Kademlia). Default none.
     pub routing: Option<Routing>,
 }
@@ -57,12 +62,14 @@ impl Default for NodeConfig {
             certificates_dir: None,
             clock: Arc::new(SystemTime::now),
             limits: NodeLimits::default(),
+            trusted_proxies: Vec::new(),
             webtransport: WebTransportConfig::default(),
             idle_timeout: Duration::from_secs(60),
             relays: Vec::new(),
             upnp: false,
             relay_service: None,
             hole_punch_timeout: Duration::from_secs(10),
+            dials_back: true,
             routing: None,
         }
     }
@@ -90,9 +97,9 @@ pub struct NodeLimits {
     /// A dial or an inbound handshake ends after this. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub handshake_timeout: Duration,
-    /// Streams in both directions of one connection, each with at most 512 KiB received and not read; one
-    /// more ends the connection, waits on QUIC, or is reset on WebRTC. WebTransport has its own bound,
-    /// [`WebTransportConfig::max_streams_per_connection`]. Default 128.
+    /// Streams in both directions of one connection; one more ends the connection, waits on QUIC, or is reset
+    /// on WebRTC. WebTransport has its own bound, [`WebTransportConfig::max_streams_per_connection`]. All
+    /// streams of a connection together have at most 8 MiB received and not read. Default 128.
     pub streams_per_connection: usize,
     /// Messages of one peer in a minute that no honest peer sends: too long, no message, forged. One more, and
     /// it is disconnected and blocked. Default 60.
@@ -100,7 +107,8 @@ pub struct NodeLimits {
     /// How long a peer is blocked for that. Default 1 min.
     #[serde(with = "humantime_serde")]
     pub block_duration: Duration,
-    /// No further connection is taken while the process holds more memory than this. Default none.
+    /// No further connection is taken while the process holds more memory than this; what a connection that
+    /// stands may hold is bounded by itself. Default four fifths of what the machine has, or its container.
     pub memory: Option<ByteSize>,
 }
 
@@ -157,7 +165,8 @@ pub struct RelayLimits {
     /// How long a reservation lasts unless it is renewed. Default 1 h.
     #[serde(with = "humantime_serde")]
     pub reservation_duration: Duration,
-    /// Connections that are carried at the same time. Default 256.
+    /// Connections that are carried at the same time; those that one address (a /64 of IPv6) asked for are at
+    /// most as many as are still free. Default 256.
     pub circuits: usize,
     /// Of which to or from one peer. Default 16.
     pub circuits_per_peer: usize,

@@ -49,6 +49,14 @@ misdeeds! {
     HandshakeFailed = "handshake_failed",
     /// A connection whose end did not take the last bytes.
     CloseTimeout = "close_timeout",
+    /// A connection that took nothing for too long.
+    ClosedWindow = "closed_window",
+    /// Frames that no Yamux sends, or more streams in them than there may be.
+    BrokenFrames = "broken_frames",
+    /// More circuits from one address than there may be while others want some.
+    CircuitsOfAddress = "circuits_of_address",
+    /// A wish to have an address tested that is not of whoever wishes, or one too many.
+    ForeignAddress = "foreign_address",
     /// More streams at once than there may be, in all or of one peer.
     Streams = "streams",
     /// A stream that made way for one of a peer that has fewer.
@@ -145,6 +153,11 @@ impl GuardMetrics {
 
     pub(crate) fn count(&self, misdeed: Misdeed, n: usize) {
         self.misdeeds.get_or_create(&[("reason", misdeed.label())]).inc_by(n as u64);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn n_counted(&self, misdeed: Misdeed) -> u64 {
+        self.misdeeds.get_or_create(&[("reason", misdeed.label())]).get()
     }
 
     pub(super) fn on_block(&self, n_blocked: usize) {

@@ -5,9 +5,12 @@
 
 mod address_limit;
 mod buffered;
+mod circuits;
 mod config;
 mod connections;
+mod dial_back;
 mod error;
+mod forwarded;
 mod guard;
 mod guard_metrics;
 mod listen;
@@ -28,7 +31,7 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-pub(crate) use self::address_limit::source;
+pub(crate) use self::address_limit::{source, source_of};
 pub use self::config::{NodeConfig, NodeLimits, RelayLimits};
 pub use self::error::NodeError;
 pub(crate) use self::guard::Guard;
@@ -84,9 +87,10 @@ impl Node {
         let registry = Registry::default();
         let mut metrics = MetricsRegistry::default();
         let guard = Guard::new(&config.limits, GuardMetrics::register(&mut metrics));
-        let network =
-            network::build(&keypair, &config, certificates, registry.clone(), &guard, &mut metrics)?;
-        let shared = Shared::new(guard, metrics);
+        let reach = Reach::default();
+        let (streams, registered) = (registry.clone(), &mut metrics);
+        let network = network::build(&keypair, &config, certificates, streams, &guard, &reach, registered)?;
+        let shared = Shared::new(guard, reach, metrics);
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let (events, _) = broadcast::channel(EVENTS_MAX);
         let mut task = NodeTask::new(
@@ -116,7 +120,7 @@ impl Node {
     /// [`NodeEvent::AddressesChanged`] tells.
     #[must_use]
     pub fn addresses(&self) -> Vec<Multiaddr> {
-        let mut addresses = self.shared.addresses.get();
+        let mut addresses = self.shared.reach.addresses.get();
         addresses.sort_by_key(|address| (!is_webtransport(address), address.to_string()));
         // A circuit's names this node already.
         addresses
@@ -147,7 +151,7 @@ impl Node {
         };
         let scope = scope(&address);
         self.ask(|reply| Command::Dial { peer, addresses: vec![address], reply }).await??;
-        self.shared.narrow(scope);
+        self.shared.reach.on_dialled(scope);
         Ok(peer)
     }
 
@@ -155,7 +159,7 @@ impl Node {
     /// the open has no business in anybody's network.
     #[must_use]
     pub fn within_reach(&self, named: &[Vec<u8>]) -> Vec<Multiaddr> {
-        let reach = self.shared.reach();
+        let reach = self.shared.reach.scope();
         let addresses = named.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok());
         addresses.filter(|address| scope(address) <= reach).collect()
     }
@@ -265,25 +269,32 @@ impl Node {
 /// What the task writes and the handles read.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
-    addresses: Latest<Vec<Multiaddr>>,
+    reach: Reach,
     reachability: Latest<Reachability>,
-    /// Of the addresses that this node was told to dial, the one that is reached from farthest.
-    dialled: Latest<Option<Scope>>,
     guard: Guard,
     metrics: Arc<Mutex<MetricsRegistry>>,
 }
 
 impl Shared {
-    fn new(guard: Guard, metrics: MetricsRegistry) -> Self {
-        let (addresses, reachability, dialled) = (Latest::default(), Latest::default(), Latest::default());
-        Self { addresses, reachability, dialled, guard, metrics: Arc::new(Mutex::new(metrics)) }
+    fn new(guard: Guard, reach: Reach, metrics: MetricsRegistry) -> Self {
+        Self { reach, reachability: Latest::default(), guard, metrics: Arc::new(Mutex::new(metrics)) }
     }
+}
 
-    fn reach(&self) -> Scope {
+/// Where this node is, and so what it may dial for others; clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reach {
+    addresses: Latest<Vec<Multiaddr>>,
+    /// Of the addresses that this node was told to dial, the one that is reached from farthest.
+    dialled: Latest<Option<Scope>>,
+}
+
+impl Reach {
+    fn scope(&self) -> Scope {
         routing::reach(self.addresses.get().iter(), self.dialled.get())
     }
 
-    fn narrow(&self, scope: Scope) {
+    fn on_dialled(&self, scope: Scope) {
         let dialled = self.dialled.get();
         self.dialled.set(Some(dialled.map_or(scope, |before| before.min(scope))));
     }

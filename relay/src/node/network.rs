@@ -16,11 +16,13 @@ use libp2p::{
 };
 use tokio_util::task::TaskTracker;
 
+use super::circuits::Circuits;
 use super::config::RelayLimits;
 use super::guard::{self, Guard};
 use super::patience::Patient;
 use super::routing::{self, Kademlia};
-use super::{NodeCertificates, NodeConfig, NodeError, address_limit, transport};
+use super::{NodeCertificates, NodeConfig, NodeError, Reach, address_limit, dial_back, transport};
+use crate::memory;
 use crate::streams::{self, Registry};
 use crate::usage::{MeteredMuxer, Usage};
 
@@ -35,12 +37,12 @@ pub(super) struct Behaviour {
     limits: connection_limits::Behaviour,
     address_limit: address_limit::Behaviour,
     guard: guard::Behaviour,
-    memory_limit: Toggle<memory_connection_limits::Behaviour>,
+    memory_limit: memory_connection_limits::Behaviour,
     pub(super) identify: identify::Behaviour,
     ping: ping::Behaviour,
     pub(super) streams: streams::Behaviour,
     reachability: Toggle<autonat::v2::client::Behaviour>,
-    reachability_service: autonat::v2::server::Behaviour,
+    reachability_service: Toggle<dial_back::Behaviour>,
     relay_client: relay::client::Behaviour,
     relay_service: Toggle<relay::Behaviour>,
     hole_punching: dcutr::Behaviour,
@@ -55,6 +57,8 @@ pub(super) struct Network {
     pub(super) quic_tasks: TaskTracker,
     /// Counts the swarm's events.
     pub(super) metrics: Metrics,
+    /// Who has which part of what is carried.
+    pub(super) circuits: Circuits,
     /// Counts what is carried for others.
     pub(super) usage: Option<Arc<Usage>>,
 }
@@ -65,11 +69,14 @@ pub(super) fn build(
     certificates: Option<NodeCertificates>,
     registry: Registry,
     guard: &Guard,
+    reach: &Reach,
     metrics_registry: &mut MetricsRegistry,
 ) -> Result<Network, NodeError> {
     let peer_id = keypair.public().to_peer_id();
     let (circuits, relay_client) = relay::client::new(peer_id);
     let (transport, quic_tasks) = transport::build(keypair, config, certificates, circuits, guard.metrics())?;
+    let n_circuits = config.relay_service.as_ref().map_or(0, |limits| limits.circuits);
+    let circuits = Circuits::new(n_circuits, guard.metrics().clone());
     let usage = config.relay_service.as_ref().map(|_| Usage::new(metrics_registry));
     let (meter, metrics) = (usage.clone(), guard.metrics().clone());
     let transport = BandwidthTransport::new(transport, metrics_registry)
@@ -94,12 +101,15 @@ pub(super) fn build(
         streams: streams::Behaviour::new(registry),
         // Who does not listen has nothing to be tested.
         reachability: (!config.listen.is_empty()).then(autonat::v2::client::Behaviour::default).into(),
-        reachability_service: autonat::v2::server::Behaviour::default(),
+        reachability_service: config
+            .dials_back
+            .then(|| dial_back::Behaviour::new(reach.clone(), guard.metrics().clone()))
+            .into(),
         relay_client,
         relay_service: config
             .relay_service
             .as_ref()
-            .map(|limits| relay::Behaviour::new(peer_id, relay_config(limits)))
+            .map(|limits| relay::Behaviour::new(peer_id, relay_config(limits, &circuits)))
             .into(),
         hole_punching: dcutr::Behaviour::new(peer_id),
         upnp: asks_gateway(config).then(upnp::tokio::Behaviour::default).into(),
@@ -111,7 +121,7 @@ pub(super) fn build(
     for address in &config.announce {
         swarm.add_external_address(address.clone());
     }
-    Ok(Network { swarm, quic_tasks, metrics: Metrics::new(metrics_registry), usage })
+    Ok(Network { swarm, quic_tasks, metrics: Metrics::new(metrics_registry), circuits, usage })
 }
 
 fn identify(keypair: &Keypair) -> identify::Config {
@@ -127,9 +137,17 @@ fn limits(config: &NodeConfig) -> connection_limits::ConnectionLimits {
         .with_max_pending_outgoing(Some(config.limits.pending_dials))
 }
 
-fn memory_limit(config: &NodeConfig) -> Toggle<memory_connection_limits::Behaviour> {
-    let limit = config.limits.memory.map(|bytes| usize::try_from(bytes.as_u64()).unwrap_or(usize::MAX));
-    limit.map(memory_connection_limits::Behaviour::with_max_bytes).into()
+/// Without a number four fifths of what the machine has, or the group that the process is in.
+fn memory_limit(config: &NodeConfig) -> memory_connection_limits::Behaviour {
+    const SHARE: f64 = 0.8;
+    let of_group = || memory::of_group().map(|n_bytes| n_bytes / 5 * 4);
+    let limit = config.limits.memory.map(|bytes| bytes.as_u64()).or_else(of_group);
+    match limit {
+        Some(n_bytes) => memory_connection_limits::Behaviour::with_max_bytes(
+            usize::try_from(n_bytes).unwrap_or(usize::MAX),
+        ),
+        None => memory_connection_limits::Behaviour::with_max_percentage(SHARE),
+    }
 }
 
 /// Nobody else reaches a loopback address, whatever a gateway passes on.
@@ -146,7 +164,7 @@ pub(super) fn is_loopback(address: &Multiaddr) -> bool {
     }
 }
 
-fn relay_config(limits: &RelayLimits) -> relay::Config {
+fn relay_config(limits: &RelayLimits, circuits: &Circuits) -> relay::Config {
     let per_minute = NonZeroU32::new(limits.circuits_per_address_and_minute).unwrap_or(NonZeroU32::MIN);
     let config = relay::Config {
         max_reservations: limits.reservations,
@@ -162,5 +180,8 @@ fn relay_config(limits: &RelayLimits) -> relay::Config {
     };
     // One more each time; as many as fit into a minute may come at once.
     let every = Duration::from_secs(60) / per_minute.get();
-    config.circuit_src_per_ip(per_minute, every).reservation_rate_per_ip(per_minute, every)
+    let mut config = config.circuit_src_per_ip(per_minute, every).reservation_rate_per_ip(per_minute, every);
+    // Last: what it grants the others have granted.
+    config.circuit_src_rate_limiters.push(Box::new(circuits.clone()));
+    config
 }

@@ -4,6 +4,7 @@
 //! addresses that this node could dial, and only where they serve Kademlia themselves.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use libp2p::kad::store::{MemoryStore, MemoryStoreConfig};
@@ -104,10 +105,22 @@ pub(super) fn reach<'a>(ours: impl Iterator<Item = &'a Multiaddr>, dialled: Opti
 
 pub(crate) fn scope(address: &Multiaddr) -> Scope {
     match address.iter().next() {
-        Some(Protocol::Ip4(ip)) if ip.is_loopback() || ip.is_unspecified() => Scope::Machine,
-        Some(Protocol::Ip4(ip)) if ip.is_private() || ip.is_link_local() => Scope::Network,
-        Some(Protocol::Ip6(ip)) if ip.is_loopback() || ip.is_unspecified() => Scope::Machine,
-        Some(Protocol::Ip6(ip)) if ip.is_unique_local() || ip.is_unicast_link_local() => Scope::Network,
+        Some(Protocol::Ip4(ip)) => scope_of(ip.into()),
+        Some(Protocol::Ip6(ip)) => scope_of(ip.into()),
+        _ => Scope::Everywhere,
+    }
+}
+
+/// What many share, and what is nobody's, is dialled by nobody else.
+pub(super) fn scope_of(ip: IpAddr) -> Scope {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) if ip.is_loopback() || ip.octets()[0] == 0 => Scope::Machine,
+        IpAddr::V4(ip) if ip.is_broadcast() || ip.is_multicast() => Scope::Machine,
+        IpAddr::V4(ip) if ip.is_private() || ip.is_link_local() => Scope::Network,
+        // Between a provider and its customers (RFC 6598).
+        IpAddr::V4(ip) if ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64 => Scope::Network,
+        IpAddr::V6(ip) if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() => Scope::Machine,
+        IpAddr::V6(ip) if ip.is_unique_local() || ip.is_unicast_link_local() => Scope::Network,
         _ => Scope::Everywhere,
     }
 }
@@ -130,5 +143,8 @@ mod tests {
         assert_eq!(reach([&public].into_iter(), Some(Scope::Machine)), Scope::Everywhere);
         assert_eq!(scope(&address("/dns/example.org/tcp/1")), Scope::Everywhere);
         assert_eq!(scope(&address("/ip6/fd00::1/udp/1/quic-v1")), Scope::Network);
+        assert_eq!(scope(&address("/ip6/::ffff:192.168.1.2/tcp/1")), Scope::Network, "by another name");
+        assert_eq!(scope(&address("/ip4/100.64.0.1/tcp/1")), Scope::Network);
+        assert_eq!(scope(&address("/ip4/224.0.0.1/udp/1/quic-v1")), Scope::Machine);
     }
 }

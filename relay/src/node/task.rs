@@ -15,6 +15,7 @@ use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol, Swarm, autonat, dcutr, i
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use super::circuits::Circuits;
 use super::connections::Connections;
 use super::listen::{causes, check_free, check_listening, dial_error, listen_error, listen_reason};
 use super::network::{Behaviour, BehaviourEvent, Network, is_loopback};
@@ -64,6 +65,7 @@ pub(super) struct NodeTask {
     shared: Shared,
     registry: Registry,
     metrics: Metrics,
+    relayed: Circuits,
     usage: Option<Arc<Usage>>,
     connections: Connections,
     crowd: Crowd,
@@ -96,6 +98,7 @@ impl NodeTask {
             shared,
             registry,
             metrics: network.metrics,
+            relayed: network.circuits,
             usage: network.usage,
             connections: Connections::default(),
             crowd: Crowd::default(),
@@ -245,6 +248,7 @@ impl NodeTask {
                     drop(tokio::task::spawn_blocking(memory::give_back));
                 }
                 if num_established == 0 {
+                    self.relayed.on_gone(&peer_id);
                     let _ = self.events.send(NodeEvent::Disconnected(peer_id));
                 }
             }
@@ -334,6 +338,7 @@ impl NodeTask {
             BehaviourEvent::RelayService(event) => {
                 tracing::debug!(?event, "relay");
                 self.metrics.record(&event);
+                self.relayed.on_event(&event);
                 if let Some(usage) = &self.usage {
                     usage.on_event(&event);
                 }
@@ -366,7 +371,7 @@ impl NodeTask {
 
     fn on_identify(&mut self, event: identify::Event) {
         let identify::Event::Received { peer_id, info, .. } = event else { return };
-        let reach = self.shared.reach();
+        let reach = self.shared.reach.scope();
         if let Some(kademlia) = self.swarm.behaviour_mut().routing.as_mut() {
             routing::on_identified(kademlia, peer_id, &info, reach);
         }
@@ -408,7 +413,7 @@ impl NodeTask {
             _ => address.clone(),
         });
         let addresses = addresses.filter(|address| seen.insert(address.clone())).collect();
-        let is_new = self.shared.addresses.set(addresses);
+        let is_new = self.shared.reach.addresses.set(addresses);
         if self.shared.reachability.set(self.reservations.reachability()) || is_new {
             let _ = self.events.send(NodeEvent::AddressesChanged);
         }

@@ -9,16 +9,24 @@ use libp2p::{PeerId, Transport as _, dns, noise, quic, relay, tcp, websocket};
 use tokio_util::task::TaskTracker;
 
 use super::buffered::Buffered;
-use super::muxer::{Muxing, STREAM_WINDOW_BYTES};
+use super::forwarded::Forwarded;
+use super::muxer::Muxing;
 use super::{GuardMetrics, NodeCertificates, NodeConfig, NodeError};
 use crate::admission::Admission;
+use crate::proxies::TrustedProxies;
 use crate::tls::Security;
 use crate::{webrtc, webtransport};
 
+/// Bytes that are received and not read yet of one stream of QUIC: 10 MB/s at a round trip of 50 ms.
+const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
 /// Bytes that are received and not read yet of one QUIC connection.
 const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 
+/// Largest message of a WebSocket: it is taken whole, before anybody is known. Noise puts some 200 KB into one.
+const WEBSOCKET_BYTES_MAX: usize = 1024 * 1024;
+
 type Connected = (PeerId, StreamMuxerBox);
+type Resolving = dns::tokio::Transport<Forwarded<tcp::tokio::Transport>>;
 
 /// All transports but the one of the metrics, and the tasks that end with the WebTransport listener.
 pub(super) fn build(
@@ -32,8 +40,11 @@ pub(super) fn build(
     let tcp = Security::tls_or_noise(keypair, noise.clone())
         .map_err(|source| NodeError::Tls(source.to_string()))?;
     let noise = Security::noise(noise);
-    let circuits = secure(circuits, &noise, config);
-    let direct = admitted(direct(keypair, &tcp, &noise, config), config, metrics);
+    let muxing = Muxing::new(config.limits.streams_per_connection, metrics.clone());
+    let circuits = secure(circuits, &noise, &muxing);
+    let websocket = websocket(config, metrics);
+    let websocket = secure(websocket, &noise, &muxing);
+    let direct = admitted(direct(keypair, websocket, &tcp, &muxing, config), config, metrics);
     let transport = circuits.or_transport(direct).map(|either, _| either.into_inner()).boxed();
     let Some(certificates) = certificates else { return Ok((transport, TaskTracker::new())) };
     let transport = match certificates.webrtc {
@@ -65,16 +76,30 @@ fn admitted(
 }
 
 /// WebSocket, QUIC and TCP, by address or by name.
-fn direct(keypair: &Keypair, tcp: &Security, noise: &Security, config: &NodeConfig) -> Boxed<Connected> {
-    let websocket = secure(websocket::Config::new(resolving(tcp_socket)), noise, config);
+fn direct(
+    keypair: &Keypair,
+    websocket: Boxed<Connected>,
+    tcp: &Security,
+    muxing: &Muxing,
+    config: &NodeConfig,
+) -> Boxed<Connected> {
     let by_address = || {
         let quic = quic::tokio::Transport::new(quic_config(keypair, config))
             .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
-        let tcp = secure(tcp_socket().map(|socket, _| Buffered::new(socket)), tcp, config);
+        let tcp = secure(tcp_socket().map(|socket, _| Buffered::new(socket)), tcp, muxing);
         quic.or_transport(tcp).map(|either, _| either.into_inner()).boxed()
     };
     // A name may lead to anything, so what resolves names comes last.
     websocket.or_transport(resolving(by_address)).map(|either, _| either.into_inner()).boxed()
+}
+
+/// WebSockets, each under the address of its visitor, where a proxy that is trusted passes it on.
+fn websocket(config: &NodeConfig, metrics: &GuardMetrics) -> websocket::Config<Resolving> {
+    let (proxies, timeout) = (&config.trusted_proxies, config.limits.handshake_timeout);
+    let socket = || Forwarded::new(tcp_socket(), TrustedProxies::new(proxies), timeout, metrics.clone());
+    let mut websocket = websocket::Config::new(resolving(socket));
+    websocket.set_max_data_size(WEBSOCKET_BYTES_MAX);
+    websocket
 }
 
 fn quic_config(keypair: &Keypair, config: &NodeConfig) -> quic::Config {
@@ -103,7 +128,7 @@ fn resolving<T>(make: impl Fn() -> T) -> dns::tokio::Transport<T> {
 }
 
 /// Encryption and Yamux on a transport that has neither.
-fn secure<T, C>(socket: T, security: &Security, config: &NodeConfig) -> Boxed<Connected>
+fn secure<T, C>(socket: T, security: &Security, muxing: &Muxing) -> Boxed<Connected>
 where
     T: libp2p::Transport<Output = C> + Send + Unpin + 'static,
     T::Error: Send + Sync + 'static,
@@ -114,7 +139,7 @@ where
     socket
         .upgrade(Version::V1Lazy)
         .authenticate(security.clone())
-        .multiplex(Muxing::new(config.limits.streams_per_connection))
+        .multiplex(muxing.clone())
         .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
         .boxed()
 }

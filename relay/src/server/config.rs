@@ -13,6 +13,7 @@ use crate::config_file::{ConfigFileError, Invalid, Located, Place, parse_config,
 use crate::dht::DhtLimits;
 use crate::environment::{Environment, EnvironmentError};
 use crate::node::{NodeLimits, RelayLimits};
+use crate::proxies::Network;
 
 /// A file that explains every key.
 pub const EXAMPLE: &str = include_str!("../../relay.example.toml");
@@ -45,6 +46,8 @@ pub struct NetworkSection {
     pub listen: Vec<Multiaddr>,
     /// Addresses that are told to others beside those that are found out.
     pub announce: Vec<Multiaddr>,
+    /// Proxies that pass WebSockets on, whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<Network>,
     /// Whether to ask the gateway to pass the ports on.
     pub upnp: bool,
 }
@@ -100,6 +103,7 @@ impl Default for NetworkSection {
                 host().with(Protocol::Tcp(4102)).with(Protocol::Ws("/".into())),
             ],
             announce: Vec::new(),
+            trusted_proxies: Vec::new(),
             upnp: true,
         }
     }

@@ -72,6 +72,7 @@ pub async fn run(
         announce: config.network.announce.clone(),
         certificates_dir: Some(folder.join("certificates")),
         limits: config.limits.clone(),
+        trusted_proxies: config.network.trusted_proxies.clone(),
         upnp: config.network.upnp,
         relay_service: Some(config.relay.clone()),
         routing: Some(Routing::Server),

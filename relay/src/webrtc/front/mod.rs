@@ -2,14 +2,17 @@
 //!
 //! Datagrams pass both ways unchanged but for one list in the first of a handshake ([`client_hello`]). Each
 //! client has a socket of its own towards the listener, by whose address the listener knows it. It keeps no
-//! state of a connection but when something was heard, and opens a place for nothing but a greeting of
-//! WebRTC-direct; whoever never finishes a handshake makes room for others.
+//! state of a connection but when something was heard, and none at all of a client that has not shown that it hears
+//! what is sent to its address ([`challenge`]). One that never finishes a handshake makes room for others: of the
+//! address that has most of these, the oldest.
 
+mod challenge;
 mod client_hello;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdUdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,7 +21,10 @@ use tokio::net::UdpSocket;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Clients at once; one more takes the place of the oldest that has not finished its handshake.
+use self::challenge::Challenge;
+use crate::node::source_of;
+
+/// Clients at once; one more takes the place of one that has not finished its handshake.
 const CLIENTS_MAX: usize = 1024;
 /// Largest datagram: the listener's own limit.
 const DATAGRAM_BYTES_MAX: usize = 8192;
@@ -28,10 +34,6 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 const HANDSHAKE_MAX: Duration = Duration::from_secs(15);
 /// After the socket failed.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
-/// How a user begins, with the version of the specification (libp2p WebRTC-direct).
-const USER: &[u8] = b"libp2p+webrtc+v1/";
-/// First bytes of a STUN binding request.
-const BINDING_REQUEST: [u8; 2] = [0, 1];
 
 /// A bound socket; what it does ends when it is dropped.
 #[derive(Debug)]
@@ -39,6 +41,7 @@ pub(super) struct Front {
     clients: Clients,
     address: SocketAddr,
     socket: Arc<UdpSocket>,
+    challenge: Option<Challenge>,
     task: Option<AbortOnDropHandle<()>>,
 }
 
@@ -59,7 +62,9 @@ impl Front {
     pub(super) fn new(socket: StdUdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let socket = Arc::new(UdpSocket::from_std(socket)?);
-        Ok(Self { clients: Clients::default(), address: socket.local_addr()?, socket, task: None })
+        let challenge = Challenge::new().map_err(|_| io::Error::other("the system has no random numbers"))?;
+        let (clients, address) = (Clients::default(), socket.local_addr()?);
+        Ok(Self { clients, address, socket, challenge: Some(challenge), task: None })
     }
 
     /// Where others reach it.
@@ -69,7 +74,9 @@ impl Front {
 
     /// Begins to pass datagrams to the listener at `port` of this machine.
     pub(super) fn pass_to(&mut self, port: u16) {
-        let pass = pass_in(Arc::clone(&self.socket), Arc::clone(&self.clients), port);
+        // A listener has one address, and is told of it once.
+        let Some(challenge) = self.challenge.take() else { return };
+        let pass = pass_in(Arc::clone(&self.socket), Arc::clone(&self.clients), challenge, port);
         self.task = Some(AbortOnDropHandle::new(tokio::spawn(pass)));
     }
 
@@ -87,9 +94,9 @@ impl Drop for Front {
     }
 }
 
-async fn pass_in(socket: Arc<UdpSocket>, clients: Clients, listener: u16) {
+async fn pass_in(socket: Arc<UdpSocket>, clients: Clients, challenge: Challenge, listener: u16) {
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
-    let mut n_greeted = 0;
+    let (mut n_greeted, begun) = (0, Instant::now());
     loop {
         let Ok((n_bytes, from)) = socket.recv_from(&mut buffer).await else {
             // Of one datagram, or of an interface that is down for now.
@@ -98,19 +105,18 @@ async fn pass_in(socket: Arc<UdpSocket>, clients: Clients, listener: u16) {
         };
         let Some(datagram) = buffer.get_mut(..n_bytes) else { continue };
         let known = lock(&clients).get(&from).map(|client| Arc::clone(&client.inward));
-        let inward = match known {
-            Some(inward) => inward,
-            None if !is_greeting(datagram) => continue,
-            None => {
+        let Some(inward) = known else {
+            if challenge.is_answered(begun.elapsed(), from, datagram) {
                 n_greeted += 1;
-                match greet(&socket, &clients, from, alias(n_greeted), listener).await {
-                    Ok(inward) => inward,
-                    Err(error) => {
-                        tracing::debug!(%from, %error, "no place for a WebRTC client");
-                        continue;
-                    }
+                // It greets again until it is heard.
+                if let Err(error) = greet(&socket, &clients, from, alias(n_greeted), listener).await {
+                    tracing::debug!(%from, %error, "no place for a WebRTC client");
                 }
+            } else if let Some(question) = challenge.ask(begun.elapsed(), from, datagram) {
+                // Where the socket has no room now, the client greets again.
+                let _ = socket.try_send_to(&question, from);
             }
+            continue;
         };
         if client_hello::is_dtls(datagram) {
             client_hello::put_known_group_first(datagram);
@@ -118,10 +124,6 @@ async fn pass_in(socket: Arc<UdpSocket>, clients: Clients, listener: u16) {
         // What is not taken is lost, as on the way here.
         let _ = inward.send(datagram).await;
     }
-}
-
-fn is_greeting(datagram: &[u8]) -> bool {
-    datagram.starts_with(&BINDING_REQUEST) && datagram.windows(USER.len()).any(|part| part == USER)
 }
 
 /// An address of this machine for a client. The listener never again hears an address whose handshake did not
@@ -149,9 +151,8 @@ async fn greet(
     let mut all = lock(clients);
     if all.len() >= CLIENTS_MAX {
         let unfinished = all.iter().filter(|(_, client)| !client.is_established.load(Ordering::Relaxed));
-        let oldest = unfinished.min_by_key(|(_, client)| client.begun).map(|(address, _)| *address);
-        let oldest = oldest.ok_or_else(|| io::Error::other("every place is taken"))?;
-        all.remove(&oldest);
+        let giving_way = giving_way(unfinished.map(|(address, client)| (*address, client.begun)));
+        all.remove(&giving_way.ok_or_else(|| io::Error::other("every place is taken"))?);
     }
     let pass = pass_out(
         Arc::clone(socket),
@@ -165,6 +166,20 @@ async fn greet(
         Client { alias, inward: Arc::clone(&inward), begun: Instant::now(), is_established, _task: task };
     all.insert(from, client);
     Ok(inward)
+}
+
+/// Of clients in the middle of a handshake, the oldest of the address that has most of them.
+fn giving_way(unfinished: impl Iterator<Item = (SocketAddr, Instant)>) -> Option<SocketAddr> {
+    let mut of_sources: HashMap<IpAddr, (usize, Reverse<Instant>, SocketAddr)> = HashMap::new();
+    for (address, begun) in unfinished {
+        let of_source = of_sources.entry(source_of(address.ip())).or_insert((0, Reverse(begun), address));
+        of_source.0 += 1;
+        if begun < of_source.1.0 {
+            (of_source.1, of_source.2) = (Reverse(begun), address);
+        }
+    }
+    let most = of_sources.into_values().max_by_key(|(n_clients, oldest, _)| (*n_clients, *oldest));
+    most.map(|(.., address)| address)
 }
 
 async fn pass_out(
@@ -199,4 +214,26 @@ async fn pass_out(
 
 fn lock<T>(clients: &Mutex<T>) -> MutexGuard<'_, T> {
     clients.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn who_begins_most_handshakes_makes_room_and_not_who_began_first() {
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        let honest: SocketAddr = "198.51.100.7:1".parse().unwrap();
+        let greedy = |port| SocketAddr::from(([203, 0, 113, 7], port));
+        let unfinished = [(honest, at(0)), (greedy(1), at(2)), (greedy(2), at(1)), (greedy(3), at(3))];
+        assert_eq!(giving_way(unfinished.into_iter()), Some(greedy(2)));
+        assert_eq!(giving_way(unfinished.into_iter().take(2)), Some(honest), "one each: the oldest");
+        let neighbours = ["[2001:db8::1]:1", "[2001:db8::2]:1"].map(|text| (text.parse().unwrap(), at(5)));
+        let all = unfinished[..2].iter().copied().chain(neighbours);
+        assert_ne!(giving_way(all), Some(honest), "a /64 is one address");
+        assert_eq!(giving_way(std::iter::empty()), None);
+    }
 }

@@ -7,7 +7,9 @@
 mod conduct;
 mod pace;
 mod rate;
+mod shares;
 
 pub use self::conduct::{Conduct, ConductLimits};
 pub use self::pace::{Pace, PaceLimits, TooSlow};
 pub use self::rate::RateLimiter;
+pub use self::shares::Shares;
