@@ -100,7 +100,7 @@ fn what_is_written_reads_back() {
     config.averaging.aggregation = AggregationKind::CenteredClip;
     config.averaging.gradient_norm_max = 0.1;
     assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap(), config);
-    assert_eq!(config.data_sources().folders[0], Path::new("data"));
+    assert_eq!(config.data_sources().named.as_deref(), Some(Path::new("data")));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn durations_and_sizes_are_readable() {
 fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
     for (text, parts) in [
         ("[run]\n\ntarget_batchsize = 3", &["line 3", "target_batchsize", "target_batch_size"][..]),
-        ("[run]\ntarget_batch_size = \"x\"", &["line 2", "u32"]),
+        ("[run]\ntarget_batch_size = \"x\"", &["line 2", "a whole number from 0"]),
         ("[run]\ngradient_codec = { top-k = { density = 0.0 } }", &["line 2", "above 0"]),
         ("[run]\nmodel = \"resnet\"", &["line 2", "resnet", "le-net"]),
         ("[averaging]\ncollect_timeout = \"soon\"", &["line 2", "soon"]),

@@ -219,7 +219,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_room_leads_to_its_run_and_its_code_is_in_no_message() {
-        let ok = "HTTP/1.1 200 OK\r\ncontent-length: 33\r\nconnection: close\r\n\r\n\
+        let ok = "HTTP/1.1 200 OK\r\ncontent-length: 34\r\nconnection: close\r\n\r\n\
             {\"run\":\"barn\",\"invitation\":\"0123\"}";
         let JoinAddress::Page(page) = answering(ok) else { unreachable!() };
         let (address, invitation) =

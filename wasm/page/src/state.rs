@@ -419,7 +419,7 @@ impl Page {
                 if let Activity::Reconnecting { reason, .. } | Activity::Broken { reason } = &activity
                     && is_of_version(reason)
                 {
-                    let actions = self.on_older_here(&reason.clone(), is_broken);
+                    let actions = self.on_older_here(reason, is_broken);
                     if !actions.is_empty() {
                         self.activity = activity;
                         return actions;

@@ -240,6 +240,8 @@ impl Page {
         if !is_broken || !self.contributing {
             return Vec::new();
         }
+        self.peer = Peer::Absent;
+        self.forget_told();
         self.endurance.reviving = Some(reason.to_owned());
         vec![Action::EndPeer, Action::Reload]
     }
