@@ -172,7 +172,8 @@ async fn an_edited_file_after_sigkill_costs_nothing_that_was_acknowledged() {
     };
     world.configure(edit).unwrap();
     let backbone = world.backbone().await.unwrap();
-    assert_eq!(backbone.status().await.unwrap().progress.epoch, epoch);
+    // What was shown before may be half a second old.
+    assert!(backbone.status().await.unwrap().progress.epoch >= epoch);
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
     assert!(!world.storage().join("journal/corrupt").exists());
 }
