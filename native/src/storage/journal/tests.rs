@@ -112,7 +112,6 @@ async fn a_newer_format_is_refused_by_name_and_never_set_aside() {
     assert!(!folder.path().join("journal/corrupt").exists());
 }
 
-/// What another version wrote is told from damage, for each kind of object, and is left where it is.
 #[tokio::test]
 async fn what_is_forgotten_leaves_no_folder_behind_that_every_start_would_read() {
     let folder = tempfile::tempdir().unwrap();
