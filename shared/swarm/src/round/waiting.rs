@@ -140,7 +140,8 @@ impl AveragingRound {
     pub(super) fn patience_with_claims(&self) -> Duration {
         let claiming = self.holders();
         let best = claiming.iter().map(|source| self.waiting.reliability(source)).fold(0.0, f64::max);
-        self.config.collect_timeout.mul_f64(1.0 / best.max(WAIT_PART_MIN))
+        let ms = self.config.collect_timeout.as_millis() as f64 / best.max(WAIT_PART_MIN);
+        Duration::from_millis(ms as u64)
     }
 
     /// Gradients are due from now on: what is claimed is to come.
