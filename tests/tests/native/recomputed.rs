@@ -40,14 +40,15 @@ const CONVICTED: &str = "is not the gradient of the samples that it named";
 /// Fails unless honest contributions were found to be what they are, and those of one liar were not.
 async fn assert_one_was_found_out(backbone: &Backbone) {
     let epoch = backbone.wait_for_epoch(0).await.unwrap().epoch;
-    backbone.wait_for_epoch(epoch + 5).await.unwrap();
+    // The honest one has the address of the liar: each of its contributions is recomputed now, one in a while.
+    backbone.wait_for_epoch(epoch + 1).await.unwrap();
     let metrics = backbone.metrics().await.unwrap();
     let outcome = |outcome: &str| {
         let name = format!("barnraise_contributions_recomputed_total{{outcome=\"{outcome}\"}}");
         metric(&metrics, &name).unwrap_or(0.0)
     };
     let right = f64::from(PROBATION);
-    assert!(outcome("same") == right && outcome("wrong") == 1.0 && outcome("unknown") == 0.0, "{metrics}");
+    assert!(outcome("same") >= right && outcome("wrong") == 1.0 && outcome("unknown") == 0.0, "{metrics}");
 }
 
 /// Offers whatever it likes, and signs for it.
@@ -254,7 +255,7 @@ async fn the_same_work_counts_once_under_whichever_key_and_number_it_comes() {
     let mut world = World::new(&format!("{SMALL}\n{RECOMPUTED}")).unwrap();
     let backbone = world.backbone().await.unwrap();
     let (mut one, mut other) = (Liar::connect(&backbone).await, Liar::connect(&backbone).await);
-    let _sessions = (one.join().await, other.join().await);
+    let sessions = (one.join().await, other.join().await);
     // Together they stay below a step, so all of it is of one epoch.
     let state = one.client.state(&one.run).await.unwrap();
     let (first, second): (Vec<u32>, Vec<u32>) = ((0..32).collect(), (32..96).collect());
@@ -272,6 +273,7 @@ async fn the_same_work_counts_once_under_whichever_key_and_number_it_comes() {
     let union: Vec<u32> = (0..96).collect();
     let union = one.honest(&state, &union).await;
     one.is_refused_as_repeated(&union, "from this address").await;
+    drop((sessions, one, other));
     assert_eq!(backbone.samples_counted().await.unwrap(), 96);
 }
 
