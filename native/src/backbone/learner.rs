@@ -78,8 +78,7 @@ impl LearnerError {
     pub fn of_storage(&self) -> Option<&StorageError> {
         match self {
             Self::Checkpoint(CheckpointError::Storage(error))
-            | Self::Journal(JournalError::Storage(error))
-            | Self::Owed(OwedError::Storage(error)) => Some(error),
+            | Self::Journal(JournalError::Storage(error)) => Some(error),
             _ => None,
         }
     }

@@ -37,7 +37,6 @@ use crate::contributions::{Crediting, Issuer, KnownReceipts, Question, Recording
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::{Journal, JournalEntry};
-use crate::storage::owed::Owed;
 use crate::storage::room::Room;
 
 #[path = "../../../../../shared/protocol/tests/fixture/mod.rs"]
@@ -119,7 +118,6 @@ impl World {
         let storing = Storing {
             journal: Journal::new(storage.clone()),
             checkpoints: Checkpoints::new(storage.clone(), KEPT),
-            owed: Owed::new(storage),
             room: room.clone(),
             checkpoint_every_epochs: EVERY,
         };
