@@ -170,8 +170,9 @@ impl Core {
         if self.together.is_some() {
             // A crash may have come in the middle of following others.
             self.carry_later_epochs().await?;
-            self.round.resume(self.now());
         }
+        // The one before may have ended between the last contribution of a step and the step.
+        self.round.resume(self.now());
         let acted = self.act().await;
         self.survive(acted).await?;
         loop {

@@ -114,7 +114,7 @@ async fn what_is_said_to_be_written_after_a_full_disk_is_there_for_everybody() {
                 locker.close().await.unwrap();
             }
             if random.below(2) == 0 {
-                let _ = store.convict(key(random.below(200) as u8), 3).await;
+                let _ = store.convict(key(50 + random.below(200) as u8), 3).await;
                 let _ = store.call(PeerId::from_bytes(&peer(2)).unwrap(), None, seed).await;
             }
             assert_eq!(n_recorded(folder.path()).await, n_written, "seed {seed}");

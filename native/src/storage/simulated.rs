@@ -282,7 +282,11 @@ impl Files for SimulatedDisk {
     }
 
     fn remove(&self, file: &Path) -> io::Result<()> {
-        self.operate(|state| state.id(file).map(|_| drop(state.files.remove(file))))
+        self.operate(|state| {
+            state.id(file)?;
+            state.files.remove(file);
+            Ok(())
+        })
     }
 
     fn remove_folder(&self, folder: &Path) -> io::Result<()> {

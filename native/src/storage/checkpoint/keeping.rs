@@ -124,12 +124,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_clock_that_was_set_back_takes_nothing_away() {
-        let kept = [stored(1, 9_000_000), stored(2, 100), stored(3, 110)];
-        assert_eq!(beyond(&kept, 2, &AGES), [0; 0]);
-    }
-
     #[tokio::test]
     async fn the_journal_need_not_reach_back_to_what_is_kept_for_its_age() {
         let checkpoints = Checkpoints::new(Storage::in_memory(), 2).aged(&AGES);

@@ -74,7 +74,7 @@ async fn a_full_disk_pauses_says_so_makes_room_and_heals() {
 
 #[tokio::test]
 async fn a_disk_that_fails_now_and_then_costs_time_and_nothing_else() {
-    for seed in 0..20 {
+    for seed in 0..10 {
         let disk = SimulatedDisk::new(seed);
         let of = format!("seed {seed}");
         let (world, store, folder, mut alive) = world(&disk, &format!("failing-{seed}")).await;
