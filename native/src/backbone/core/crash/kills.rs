@@ -100,7 +100,7 @@ async fn a_process_that_is_killed_at_any_moment_loses_and_doubles_nothing() {
     for id in next..n {
         alive.contribute(&world, id).await.unwrap().unwrap();
     }
-    alive.state.wait_for(|state| state.header.epoch >= n / PER_STEP).await.unwrap();
+    alive.reaches(n / PER_STEP).await;
     world.all_counted(&mut alive, folder.path(), n, &format!("KILL_SEED={seed}")).await;
     println!("{n} contributions");
     alive.stop().await;

@@ -43,6 +43,8 @@ use crate::storage::room::Room;
 mod fixture;
 
 const SAMPLES: u32 = 64;
+/// Nothing takes that long that happens at all.
+const HANG: std::time::Duration = std::time::Duration::from_secs(120);
 /// Contributions of a step.
 const PER_STEP: u64 = 4;
 const KEPT: usize = 2;
@@ -260,6 +262,14 @@ impl Alive {
         let (answer, answered) = oneshot::channel();
         self.events.send(CoreEvent::Gradient { ticket, entry, values, answer }).await.ok()?;
         answered.await.ok()
+    }
+
+    /// Waits for a step; one that is never made fails the test instead of holding it up for ever.
+    async fn reaches(&mut self, epoch: u64) {
+        let reached = self.state.wait_for(|state| state.header.epoch >= epoch);
+        let reached = tokio::time::timeout(HANG, reached).await;
+        let is_there = reached.is_ok_and(|state| state.is_ok());
+        assert!(is_there, "epoch {epoch} is not reached, but {}", self.state.borrow().header.epoch);
     }
 
     /// As a process ends that is told to.

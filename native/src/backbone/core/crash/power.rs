@@ -64,13 +64,13 @@ async fn contribute_until(
     }
     if is_last {
         let epoch = id / PER_STEP;
-        alive.state.wait_for(|state| state.header.epoch >= epoch).await.unwrap();
+        alive.reaches(epoch).await;
         // Whatever is open is of earlier steps than the newest checkpoint.
         alive.contribute(world, id).await.unwrap().unwrap();
         for id in id + 1..id + PER_STEP {
             alive.contribute(world, id).await.unwrap().unwrap();
         }
-        alive.state.wait_for(|state| state.header.epoch > epoch).await.unwrap();
+        alive.reaches(epoch + 1).await;
         return id + PER_STEP;
     }
     id

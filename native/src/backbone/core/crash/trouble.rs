@@ -66,7 +66,7 @@ async fn a_full_disk_pauses_says_so_makes_room_and_heals() {
     disk.holds(u64::MAX);
     goes_on(&mut alive).await;
     contribute(&world, &mut alive, 9 * PER_STEP..13 * PER_STEP).await;
-    alive.state.wait_for(|state| state.header.epoch == 13).await.unwrap();
+    alive.reaches(13).await;
     world.all_counted(&mut alive, folder.path(), 13 * PER_STEP, "full").await;
     alive.stop().await;
     store.close().await;
@@ -94,7 +94,7 @@ async fn a_disk_that_fails_now_and_then_costs_time_and_nothing_else() {
         disk.fails_one_in(0);
         assert!(n_refused > 0, "{of}");
         goes_on(&mut alive).await;
-        alive.state.wait_for(|state| state.header.epoch == n / PER_STEP).await.unwrap();
+        alive.reaches(n / PER_STEP).await;
         world.all_counted(&mut alive, folder.path(), n, &of).await;
         // And for whoever starts it again.
         alive.crash().await;
@@ -122,7 +122,7 @@ async fn nothing_is_acknowledged_while_a_disk_stands_still() {
         disk.stall(false);
         contributing.await;
     }
-    alive.state.wait_for(|state| state.header.epoch == 2).await.unwrap();
+    alive.reaches(2).await;
     world.all_counted(&mut alive, folder.path(), 2 * PER_STEP, "still").await;
     alive.stop().await;
     store.close().await;
