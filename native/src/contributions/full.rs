@@ -12,6 +12,7 @@ use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::receipt::Receipt;
 use barnraise_swarm::random::SplitMix64;
+use barnraise_swarm::round::AddressGroup;
 use libp2p::PeerId;
 use sqlx::Connection as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -140,7 +141,8 @@ async fn journaled(journal: &Journal, epochs: std::ops::Range<u64>) {
             transfer: Transfer::of(&[0; 4]),
         };
         let (milliseconds, accepted_at) = (1, UnixTime(1_800_000_000));
-        let entry = JournalEntry { peer: peer(2), offer, milliseconds, accepted_at, payload: vec![0; 4] };
+        let (peer, group, payload) = (peer(2), AddressGroup(1), vec![0; 4]);
+        let entry = JournalEntry { peer, group, offer, milliseconds, accepted_at, payload };
         journal.append(id / 4, (id % 4) as u32, &entry).await.unwrap();
     }
 }

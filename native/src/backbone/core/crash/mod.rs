@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use barnraise_learning::{DataShape, OptimizerSpec, ParameterLayout, ScheduleSpec};
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::access::{KeyPair, UnixTime};
+use barnraise_protocol::access::{AccessMode, KeyPair, UnixTime};
 use barnraise_protocol::api::{ContributionsQuery, RunStatus};
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, Join};
@@ -23,6 +23,7 @@ use barnraise_protocol::gradient::{Offer, Refusal};
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::{ModelKind, RunDescription};
 use barnraise_swarm::PeerKey;
+use barnraise_swarm::round::AddressGroup;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -85,6 +86,8 @@ impl World {
             OptimizerSpec::SgdMomentum { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
         config.run.schedule = ScheduleSpec { peak: 1.0, warmup_steps: 0, ..config.run.schedule };
         config.averaging.samples_per_second_max = u32::MAX;
+        // Of peers that are let in by name: each contribution weighs what it has.
+        config.access.mode = AccessMode::Invitation;
         let shape = ImageShape { height: 2, width: 2, channels: 1 };
         let data = DataShape::Images { shape, n_classes: 2 };
         let layout = ParameterLayout::of(&config.model_spec(), data).unwrap();
@@ -200,7 +203,8 @@ impl Alive {
             device_name: "simulated".into(),
             name: None,
         };
-        let event = CoreEvent::Join { peer: peer.clone(), join, messages, answer };
+        let group = AddressGroup(1);
+        let event = CoreEvent::Join { peer: peer.clone(), group, join, messages, answer };
         if self.events.send(event).await.is_ok()
             && let Ok(joined) = answered.await
         {
@@ -253,14 +257,22 @@ impl Alive {
         };
         let (answer, answered) = oneshot::channel();
         self.events.send(CoreEvent::Offer { peer: peer.clone(), offer: offer.clone(), answer }).await.ok()?;
-        let ticket = match answered.await.ok()? {
-            Ok(ticket) => ticket,
+        // Kept until the end: whoever drops it is not told to end its transfer.
+        let place = match answered.await.ok()? {
+            Ok(place) => place,
             Err(Declined::CountedBefore(receipt)) => return Some(Ok(*receipt)),
             Err(Declined::Refused(refusal)) => return Some(Err(refusal)),
         };
-        let entry = JournalEntry { peer: peer.0, offer, milliseconds: 0, accepted_at: UnixTime(0), payload };
+        let entry = JournalEntry {
+            peer: peer.0,
+            group: AddressGroup(1),
+            offer,
+            milliseconds: 0,
+            accepted_at: UnixTime(0),
+            payload,
+        };
         let (answer, answered) = oneshot::channel();
-        self.events.send(CoreEvent::Gradient { ticket, entry, values, answer }).await.ok()?;
+        self.events.send(CoreEvent::Gradient { ticket: place.ticket, entry, values, answer }).await.ok()?;
         answered.await.ok()
     }
 
