@@ -8,6 +8,7 @@
 
 use std::borrow::Cow;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::migrate::{Migration, MigrationType, Migrator};
@@ -44,7 +45,7 @@ pub(super) struct SqliteFile {
     pub(super) readers: SqlitePool,
     /// Of one connection.
     pub(super) writer: SqlitePool,
-    options: SqliteConnectOptions,
+    options: Arc<SqliteConnectOptions>,
 }
 
 impl SqliteFile {
@@ -59,7 +60,7 @@ impl SqliteFile {
         let readers =
             SqlitePoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(ACQUIRE_TIMEOUT);
         let readers = readers.connect_lazy_with(reading(options.clone()));
-        Ok(Self { readers, writer, options })
+        Ok(Self { readers, writer, options: Arc::new(options) })
     }
 }
 
@@ -147,9 +148,9 @@ impl Database {
     /// A connection of its own, opened now, that reads what was committed and nothing else.
     pub(super) async fn reader(&self) -> Result<Reader, sqlx::Error> {
         Ok(match self {
-            Self::Sqlite(file) => {
-                Reader::Sqlite(SqliteConnection::connect_with(&reading(file.options.clone())).await?)
-            }
+            Self::Sqlite(file) => Reader::Sqlite(
+                SqliteConnection::connect_with(&reading(SqliteConnectOptions::clone(&file.options))).await?,
+            ),
             Self::Postgres(pool) => {
                 Reader::Postgres(PgConnection::connect_with(&pool.connect_options()).await?)
             }

@@ -122,8 +122,8 @@ impl EvidenceStore {
         let n_over = convicted.len().saturating_sub(CONVICTED_MAX);
         convicted.drain(..n_over);
         // Of those who were convicted long ago it is known that they were.
-        let with_evidence = convicted.iter_mut().rev().filter(|known| known.evidence.is_some());
-        let gone = with_evidence.skip(LISTED_MAX).next().map(|known| {
+        let mut with_evidence = convicted.iter_mut().rev().filter(|known| known.evidence.is_some());
+        let gone = with_evidence.nth(LISTED_MAX).map(|known| {
             known.evidence = None;
             known.peer
         });

@@ -35,13 +35,11 @@ use super::{Core, EVENTS_MAX, SESSION_MESSAGES_MAX, Storing};
 use crate::access::{peer_id, system_clock};
 use crate::config::RunConfig;
 use crate::contributions::{Crediting, Issuer, KnownReceipts, Question, Recording, Store, WorkMeter};
+use crate::fixture;
 use crate::storage::Storage;
 use crate::storage::checkpoint::Checkpoints;
 use crate::storage::journal::{Journal, JournalEntry};
 use crate::storage::room::Room;
-
-#[path = "../../../../../shared/protocol/tests/fixture/mod.rs"]
-mod fixture;
 
 const SAMPLES: u32 = 64;
 /// Nothing takes that long that happens at all.
