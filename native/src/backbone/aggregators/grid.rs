@@ -242,7 +242,6 @@ mod tests {
         for all in [
             group_size(&config, Circumstances { is_first_attempt: false, ..often }),
             group_size(&config, Circumstances { is_helped: true, ..often }),
-            group_size(&AggregatorsSection { rank: 2, ..four.clone() }, often),
             group_size(&AggregatorsSection { codec: TensorCodec::Int8, ..four }, often),
             group_size(&config, Circumstances { failure_rate: f64::NAN, ..often }),
         ] {
