@@ -126,7 +126,7 @@ mod tests {
     fn strangers_from_elsewhere_are_borne_by_something() {
         assert_eq!(public(|_| ()).validate(), Ok(()));
         for change in [(|c| c.run.recomputation = OFF) as fn(&mut RunConfig), |c| {
-            c.run.gradient_codec = TensorCodec::Int4
+            c.run.gradient_codec = TensorCodec::Int4;
         }] {
             let error = public(change).validate().unwrap_err();
             assert_eq!(error.key, "access.mode");

@@ -145,13 +145,13 @@ fn what_was_accepted_counts_whatever_the_limits_are_by_now() {
         ..config()
     };
     let mut after = AveragingRound::new(limits, 0);
-    after.restore(peer(1), &offer(1, 0, 60), &[2.0; N], 0).unwrap();
-    after.restore(peer(1), &slow, &[2.0; N], 1).unwrap();
+    after.restore(peer(1), AddressGroup::UNKNOWN, &offer(1, 0, 60), &[2.0; N], 0).unwrap();
+    after.restore(peer(1), AddressGroup::UNKNOWN, &slow, &[2.0; N], 1).unwrap();
     assert_eq!((after.n_samples(), after.mean().gradient), (80, vec![2.0; N]));
-    let short = after.restore(peer(1), &offer(3, 0, 60), &[2.0; 1], 2);
+    let short = after.restore(peer(1), AddressGroup::UNKNOWN, &offer(3, 0, 60), &[2.0; 1], 2);
     assert_eq!(short, Err(Refusal::Length { want: N as u64, got: 1 }));
     // What comes from now on is checked by them.
-    after.on_join(peer(1), DeviceKind::BrowserCpu).unwrap();
+    after.on_join(peer(1), DeviceKind::BrowserCpu, AddressGroup::UNKNOWN).unwrap();
     let refused = after.on_offer(S, &peer(1), &offer(4, 0, 60));
     assert!(matches!(refused, Err(Refusal::Codec { want: TensorCodec::Int8, .. })), "{refused:?}");
 }

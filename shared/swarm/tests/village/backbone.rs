@@ -57,12 +57,12 @@ impl Village {
                 }
                 RoundAction::Refuse(ticket, refusal) => {
                     if let Some(flight) = self.flights.remove(&ticket) {
-                        self.refuse(flight, refusal);
+                        self.refuse(&flight, refusal);
                     }
                 }
                 RoundAction::Abandon(ticket) => {
                     if let Some(flight) = self.flights.remove(&ticket) {
-                        self.refuse(flight, Refusal::Busy);
+                        self.refuse(&flight, Refusal::Busy);
                     }
                 }
                 RoundAction::RequestGradients(epoch) => self.tell_all(Message::Due(epoch)),
@@ -98,7 +98,7 @@ impl Village {
     }
 
     /// What it is of may be contributed again.
-    fn refuse(&mut self, flight: Flight, refusal: Refusal) {
+    fn refuse(&mut self, flight: &Flight, refusal: Refusal) {
         self.ledger.give_back(&flight.claim);
         if flight.has_gradient {
             let hash = values_hash(&flight.contribution.values);
@@ -133,7 +133,7 @@ impl Village {
         let flight = Flight { contribution, claim, is_here: false, has_gradient: false };
         if is_full {
             self.round.on_transfer_failed(now, ticket);
-            return self.refuse(flight, Refusal::Busy);
+            return self.refuse(&flight, Refusal::Busy);
         }
         self.flights.insert(ticket, flight);
         if let Some(ms) = transfer_ms {
@@ -154,7 +154,7 @@ impl Village {
         let hash = values_hash(&flight.contribution.values);
         if let Err(repeat) = self.ledger.claim_gradient(&name(&flight.contribution), offer.epoch, hash) {
             self.round.on_transfer_failed(now, ticket);
-            return self.refuse(flight, refusal(repeat));
+            return self.refuse(&flight, refusal(repeat));
         }
         (flight.has_gradient, flight.is_here) = (true, true);
         let is_usual = self.selection.was_right(&peer, &offer)
@@ -166,7 +166,7 @@ impl Village {
         }
         self.round.on_transfer_failed(now, ticket);
         if let Some(gives_way) = self.queue.push(group, flight) {
-            self.refuse(gives_way, Refusal::Busy);
+            self.refuse(&gives_way, Refusal::Busy);
         }
         self.recompute_next();
     }
@@ -195,7 +195,7 @@ impl Village {
             self.seen.n_credited -= self.credit.remove(&peer).unwrap_or_default();
             self.round.on_leave(now, &peer);
             self.on_evicted(&peer);
-            self.refuse(flight, Refusal::NoAccess("convicted".into()));
+            self.refuse(&flight, Refusal::NoAccess("convicted".into()));
         } else {
             let took = Duration::from_micros(RECOMPUTED_US * u64::from(offer.n_samples));
             self.selection.on_right(now, &peer, group, &offer, took);
@@ -205,7 +205,7 @@ impl Village {
                     self.flights.insert(ticket, flight);
                     self.received(ticket);
                 }
-                Err(refusal) => self.refuse(flight, refusal),
+                Err(refusal) => self.refuse(&flight, refusal),
             }
         }
         self.recompute_next();

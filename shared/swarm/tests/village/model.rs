@@ -35,7 +35,7 @@ fn output(parameters: &[f32], features: &[f32]) -> f32 {
 
 /// The mean gradient over samples.
 pub(super) fn gradient(parameters: &[f32], samples: &[SampleId]) -> Vec<f32> {
-    let mut sum = vec![0.0; N];
+    let mut sum = [0.0; N];
     for &sample in samples {
         let (features, class) = point(sample);
         let error = 1.0 / (1.0 + (-output(parameters, &features)).exp()) - f32::from(u8::from(class));
