@@ -457,7 +457,7 @@ async fn who_gave_what_is_answered_within_bounds() {
     assert_eq!(answer.peer, Some(totals.clone()));
     let text = body(get(&state, "/api/contributions", "").await).await;
     let answer: Contributions = serde_json::from_str(&text).unwrap();
-    assert_eq!(answer.contributors, [totals.clone()]);
+    assert_eq!(answer.contributors, std::slice::from_ref(&totals));
 
     // In a run that is not open strangers see how much, and of nobody.
     for mode in [AccessMode::Invitation, AccessMode::Allowlist] {

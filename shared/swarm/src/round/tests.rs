@@ -336,7 +336,7 @@ fn a_restart_repeats_the_same_clipping_whatever_is_configured_by_then() {
     let with = |aggregation| {
         let mut round = AveragingRound::new(RoundConfig { aggregation, ..config() }, 0);
         (1..=4).for_each(|name| {
-            round.on_join(peer(name), DeviceKind::BrowserCpu, AddressGroup::UNKNOWN).unwrap()
+            round.on_join(peer(name), DeviceKind::BrowserCpu, AddressGroup::UNKNOWN).unwrap();
         });
         round
     };
