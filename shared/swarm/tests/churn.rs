@@ -5,7 +5,7 @@
 
 mod world;
 
-use world::{COLLECT_TIMEOUT_MS, N_EPOCHS, Seen, Troubles, World};
+use world::{COLLECT_TIMEOUT_MS, CROWD, N_EPOCHS, Seen, Troubles, World};
 
 /// The longest that any epoch takes. Whoever is killed while its samples are counted on costs the wait for it,
 /// and the others then make up for its samples; who died in that second time, another one.
@@ -13,7 +13,7 @@ const EPOCH_MS_MAX: u64 = 4 * COLLECT_TIMEOUT_MS;
 
 fn run(seed: u64, troubles: Troubles) -> Seen {
     println!("seed {seed}");
-    let mut world = World::new(seed, troubles);
+    let mut world = World::new(seed, CROWD, troubles);
     world.run();
     world.check_the_end();
     println!("seed {seed}: {:?}", world.seen);
@@ -59,7 +59,7 @@ fn partitions_heal() {
     for seed in 200..212 {
         add(
             &mut all,
-            &run(seed, Troubles { backbone_dies: seed % 2 == 0, partitions: true, is_wary: false }),
+            &run(seed, Troubles { backbone_dies: seed % 2 == 0, partitions: true, ..Troubles::default() }),
         );
     }
     // Somebody whose answer was lost on the way offers again, and is told that it counted.
@@ -79,6 +79,6 @@ fn a_run_that_trusts_nobody_goes_on_as_well() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    let troubles = Troubles { backbone_dies: true, partitions: true, is_wary: true };
+    let troubles = Troubles { backbone_dies: true, partitions: true, is_wary: true, stalls: false };
     assert_eq!(run(7, troubles), run(7, troubles));
 }

@@ -4,7 +4,10 @@
 //! so has each process of the backbone. Nothing here decides anything: it carries messages, loses them with
 //! whoever was to send or hear them, and checks every step of the optimizer against the journal.
 
+#![allow(dead_code)] // Each test uses some of it.
+
 mod peers;
+mod stalls;
 mod troubles;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,13 +24,8 @@ use barnraise_swarm::{Moment, PeerKey};
 
 pub(crate) const N_EPOCHS: u64 = 15;
 pub(crate) const COLLECT_TIMEOUT_MS: u64 = 2000;
-const N_PEERS: usize = 20;
-/// 30 % of them.
-const KILLED_PER_ROUND: usize = 6;
 const N_PARAMETERS: usize = 2;
 const MICRO_BATCH: u32 = 64;
-const SAMPLES_MAX: u32 = 2048;
-const TARGET: u32 = 16_384;
 const CLOCKS_OFF_MS: usize = 20 * 60 * 1000;
 /// How long a backbone may not notice that a peer is gone.
 const UNNOTICED_MS: usize = 15_000;
@@ -39,6 +37,19 @@ const PROGRESS_MS: u64 = 500;
 /// A world that takes longer has stopped.
 const END_MS: u64 = 30 * 60 * 1000;
 
+/// How large the run is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) n_peers: usize,
+    pub(crate) target: u32,
+    pub(crate) samples_max: u32,
+    /// Peers that are killed in every round.
+    pub(crate) n_killed: usize,
+}
+
+/// 30 % are killed.
+pub(crate) const CROWD: Size = Size { n_peers: 20, target: 16_384, samples_max: 2048, n_killed: 6 };
+
 /// What happens beside peers that are killed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Troubles {
@@ -47,6 +58,8 @@ pub(crate) struct Troubles {
     pub(crate) is_wary: bool,
     /// Half of the peers are out of reach for a while, and come back.
     pub(crate) partitions: bool,
+    /// Everybody, the backbone too, stands still for a while now and then, or is slow.
+    pub(crate) stalls: bool,
 }
 
 /// What happened, beside what was checked.
@@ -89,6 +102,10 @@ enum Event {
     Progress,
     KillBackbone,
     StartBackbone,
+    /// Stands still for so long; `None` is the backbone.
+    Stall(Option<usize>, u64),
+    /// So many times as slow from now on.
+    Throttle(usize, u64),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -111,6 +128,8 @@ struct Peer {
     /// On its disk.
     next_id: u64,
     offer: Option<Offer>,
+    /// Times its usual speed.
+    slower: u64,
 }
 
 struct Stored {
@@ -142,7 +161,11 @@ pub(crate) struct World {
     flights: BTreeMap<Ticket, Flight>,
     collecting_since: Option<u64>,
     epoch_since: u64,
+    /// The timer that is set for the backbone.
+    deadline: Option<(u64, u64)>,
+    size: Size,
     troubles: Troubles,
+    stalls: stalls::Stalls,
     /// Peers from and to which nothing gets through.
     cut: BTreeSet<usize>,
     /// The next contribution is stored, and then nobody hears of it.
@@ -162,18 +185,18 @@ fn gradient(peer: usize, id: u64) -> Vec<f32> {
     vec![(peer * 31 % 17) as f32, (id % 23) as f32]
 }
 
-fn config(is_wary: bool) -> RoundConfig {
+fn config(size: &Size, is_wary: bool) -> RoundConfig {
     RoundConfig {
-        target_batch_size: TARGET,
+        target_batch_size: size.target,
         n_parameters: N_PARAMETERS,
         codec: TensorCodec::F32,
         slow_codec: None,
         micro_batch_size: MICRO_BATCH,
-        contribution_samples_max: SAMPLES_MAX,
+        contribution_samples_max: size.samples_max,
         samples_per_second_max: 1_000_000,
         collect_timeout: Duration::from_millis(COLLECT_TIMEOUT_MS),
-        in_flight_max: 2 * N_PEERS,
-        contributors_max: 2 * N_PEERS,
+        in_flight_max: 2 * size.n_peers,
+        contributors_max: 2 * size.n_peers,
         is_open: false,
         aggregation: if is_wary { Aggregation::CenteredClip { places: 64 } } else { Aggregation::Mean },
         gradient_norm_max: 1e3,
@@ -181,7 +204,7 @@ fn config(is_wary: bool) -> RoundConfig {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, troubles: Troubles) -> Self {
+    pub(crate) fn new(seed: u64, size: Size, troubles: Troubles) -> Self {
         let mut random = SplitMix64::new(seed);
         let peer = |_| Peer {
             contributor: Contributor::new(0, 0),
@@ -194,8 +217,9 @@ impl World {
             transfer_ms: 50 + random.below(550) as u64,
             next_id: 0,
             offer: None,
+            slower: 1,
         };
-        let peers = (0..N_PEERS).map(peer).collect();
+        let peers = (0..size.n_peers).map(peer).collect();
         let mut world = Self {
             seen: Seen::default(),
             now: 0,
@@ -204,7 +228,7 @@ impl World {
             n_events: 0,
             peers,
             next_number: 1,
-            round: AveragingRound::new(config(troubles.is_wary), 0),
+            round: AveragingRound::new(config(&size, troubles.is_wary), 0),
             is_up: true,
             boot: 0,
             boot_ms: 0,
@@ -212,14 +236,17 @@ impl World {
             flights: BTreeMap::new(),
             collecting_since: None,
             epoch_since: 0,
+            deadline: None,
+            size,
             troubles,
+            stalls: stalls::Stalls::new(size.n_peers),
             cut: BTreeSet::new(),
             dies_before_it_tells: false,
             journal: BTreeMap::new(),
             n_committed: 0,
             stored: BTreeSet::new(),
         };
-        (0..N_PEERS).for_each(|peer| world.after(0, Event::Start(peer)));
+        (0..size.n_peers).for_each(|peer| world.after(0, Event::Start(peer)));
         world.after(PROGRESS_MS, Event::Progress);
         world.trouble(1000);
         world
@@ -270,6 +297,7 @@ impl World {
         if self.is_cut(&event) {
             return;
         }
+        let Some(event) = self.put_off(event) else { return };
         match event {
             Event::Heal => self.cut.clear(),
             Event::Wake(peer, operation) if self.peers[peer].operation == operation => self.drive(peer),
@@ -283,7 +311,8 @@ impl World {
                 }
             }
             Event::Batch(peer, operation) if self.is_current(peer, operation) => {
-                let speed = 1000.0 * MICRO_BATCH as f32 / self.peers[peer].batch_ms as f32;
+                let batch_ms = self.peers[peer].batch_ms * self.peers[peer].slower;
+                let speed = 1000.0 * MICRO_BATCH as f32 / batch_ms as f32;
                 self.peers[peer].contributor.on_batch(MICRO_BATCH, speed);
                 self.finish(peer);
             }
@@ -308,6 +337,8 @@ impl World {
                 self.after(PROGRESS_MS, Event::Progress);
             }
             Event::StartBackbone => self.start_backbone(),
+            Event::Stall(of, for_ms) => self.stall(of, for_ms),
+            Event::Throttle(peer, slower) => self.throttle(peer, slower),
             event if self.is_up => self.on_backbone(event),
             _ => {}
         }
@@ -345,6 +376,7 @@ impl World {
                 if std::mem::take(&mut self.dies_before_it_tells) {
                     return self.kill_backbone();
                 }
+                self.stalls.accepted_at = self.now;
                 self.round.on_persisted(now, ticket);
             }
             Event::Lost(peer, session) if self.sessions.get(&peer) == Some(&session) => {
@@ -352,6 +384,7 @@ impl World {
                 self.round.on_leave(now, &key(peer));
             }
             Event::Deadline(boot) if boot == self.boot => {
+                self.deadline = None;
                 let is_due = self.round.next_deadline().is_some_and(|at| at <= now);
                 self.seen.n_timeouts += u64::from(is_due);
                 self.round.on_timeout(now);
@@ -385,8 +418,12 @@ impl World {
             }
         }
         if let Some(at) = self.round.next_deadline() {
-            let wait = at.saturating_sub(self.backbone_clock()).as_millis() as u64;
-            self.after(wait, Event::Deadline(self.boot));
+            // A moment later rather than earlier, as timers do.
+            let wait = at.saturating_sub(self.backbone_clock()).as_nanos().div_ceil(1_000_000) as u64;
+            if self.deadline != Some((self.boot, self.now + wait)) {
+                self.deadline = Some((self.boot, self.now + wait));
+                self.after(wait, Event::Deadline(self.boot));
+            }
         }
     }
 
@@ -394,7 +431,10 @@ impl World {
     fn collected(&mut self) {
         if let Some(since) = self.collecting_since.take() {
             let took = self.now - since;
-            assert!(took <= COLLECT_TIMEOUT_MS + STORE_MS, "collecting took {took} ms");
+            assert!(
+                self.troubles.stalls || took <= COLLECT_TIMEOUT_MS + STORE_MS,
+                "collecting took {took} ms"
+            );
         }
     }
 
@@ -408,7 +448,7 @@ impl World {
         assert!(sequences.iter().eq(entries.keys()), "epoch {epoch}: {sequences:?}");
         let n_samples: u64 = entries.values().map(|entry| u64::from(entry.offer.n_samples)).sum();
         assert_eq!(mean.n_samples, n_samples);
-        assert!(n_samples >= u64::from(TARGET));
+        assert!(n_samples >= u64::from(self.size.target));
         let parameters = if self.troubles.is_wary { 0..0 } else { 0..N_PARAMETERS };
         for at in parameters {
             let weighted = |entry: &Stored| f64::from(entry.values[at]) * f64::from(entry.offer.n_samples);
@@ -429,7 +469,7 @@ impl World {
         match self.round.on_offer(self.backbone_clock(), &key(peer), &offer) {
             Ok(ticket) => {
                 self.flights.insert(ticket, Flight { peer, operation, offer });
-                let takes = self.peers[peer].transfer_ms;
+                let takes = self.peers[peer].transfer_ms * self.peers[peer].slower;
                 self.after(takes, Event::Received(ticket, self.boot));
             }
             Err(refusal) => self.after(LATENCY_MS, Event::Answer(peer, operation, Err(refusal))),

@@ -7,10 +7,7 @@ use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
 use barnraise_swarm::contributor::{Action, Contributor};
 use barnraise_swarm::round::AddressGroup;
 
-use super::{
-    CLOCKS_OFF_MS, Event, LATENCY_MS, MICRO_BATCH, Message, N_PARAMETERS, SAMPLES_MAX, UNNOTICED_MS, World,
-    key,
-};
+use super::{CLOCKS_OFF_MS, Event, LATENCY_MS, MICRO_BATCH, Message, N_PARAMETERS, UNNOTICED_MS, World, key};
 
 impl World {
     pub(super) fn is_current(&self, peer: usize, operation: u64) -> bool {
@@ -44,7 +41,8 @@ impl World {
                 }
                 Action::ComputeBatch => {
                     let operation = self.begin(peer);
-                    self.after(self.peers[peer].batch_ms, Event::Batch(peer, operation));
+                    let takes = self.peers[peer].batch_ms * self.peers[peer].slower;
+                    self.after(takes, Event::Batch(peer, operation));
                 }
                 Action::SendReport(report) => {
                     let session = self.peers[peer].session;
@@ -116,7 +114,7 @@ impl World {
         let clock = self.clock(peer);
         let one = &mut self.peers[peer];
         one.session = session;
-        one.contributor.on_connected(clock, SAMPLES_MAX, MICRO_BATCH);
+        one.contributor.on_connected(clock, self.size.samples_max, MICRO_BATCH);
         one.contributor.on_epoch(self.round.epoch());
         self.finish(peer);
     }

@@ -2,22 +2,26 @@
 
 use barnraise_swarm::round::{AddressGroup, AveragingRound};
 
-use super::{Event, KILLED_PER_ROUND, LATENCY_MS, N_PEERS, SILENCE_MS, UNNOTICED_MS, World, config, key};
+use super::{Event, LATENCY_MS, SILENCE_MS, UNNOTICED_MS, World, config, key};
 
 impl World {
     /// What happens in a round that takes about `round_ms`.
     pub(super) fn trouble(&mut self, round_ms: u64) {
-        let mut victims: Vec<usize> = (0..N_PEERS).collect();
+        if self.troubles.stalls {
+            return;
+        }
+        let n_peers = self.size.n_peers;
+        let mut victims: Vec<usize> = (0..n_peers).collect();
         self.random.shuffle(&mut victims);
-        for &victim in &victims[..KILLED_PER_ROUND] {
+        for &victim in &victims[..self.size.n_killed] {
             let at = self.below(round_ms as usize + 1);
             self.after(at, Event::Kill(victim));
         }
         let at = self.below(round_ms as usize + 1);
-        self.after(at, Event::ClockJumps(victims[N_PEERS - 1]));
+        self.after(at, Event::ClockJumps(victims[n_peers - 1]));
         if self.troubles.partitions && self.cut.is_empty() && self.below(2) == 0 {
             self.seen.n_partitions += 1;
-            self.partition(&victims[..N_PEERS / 2]);
+            self.partition(&victims[..n_peers / 2]);
         }
         if self.troubles.backbone_dies {
             match self.below(4) {
@@ -73,7 +77,7 @@ impl World {
     pub(super) fn start_backbone(&mut self) {
         (self.is_up, self.boot, self.boot_ms) = (true, self.boot + 1, self.now);
         let epoch = self.n_committed;
-        self.round = AveragingRound::new(config(self.troubles.is_wary), epoch);
+        self.round = AveragingRound::new(config(&self.size, self.troubles.is_wary), epoch);
         let before = epoch.checked_sub(1).and_then(|before| self.journal.get(&before));
         for entry in before.iter().flat_map(|entries| entries.values()) {
             self.round.restore_counted_before(key(entry.peer), entry.offer.contribution_id);
