@@ -125,7 +125,7 @@ fn a_mistake_is_shown_with_its_line_and_what_was_wanted() {
         ("[averaging]\ncollect_timeout = \"soon\"", &["line 2", "soon"]),
         ("[network]\nlisten = [\"127.0.0.1:4001\"]", &["line 2"]),
         ("[averaging]\naggregation = \"median\"", &["line 2", "median", "centered-clip"]),
-        ("[data]\nshard_samples = 0", &["line 2", "nonzero"]),
+        ("[data]\nshard_samples = 0", &["line 2", "a whole number from 1"]),
         ("[run]\noptimizer = { kind = \"adamw\" }", &["line 2", "adamw", "sgd-momentum"]),
         ("[aggregators]\npeers = [\"/ip4/192.0.2.1/tcp/4001\"]", &["line 2", "barnraise id"]),
         ("[aggregators]\ncodec = \"int4\"", &["line 2", "f32"]),

@@ -26,8 +26,8 @@ const SPOKEN: [(&str, [&str; 6]); 2] = [
         [
             "/barnraise/access/1",
             "/barnraise/contribute/3",
-            "/barnraise/evidence/2",
-            "/barnraise/gradient/4",
+            "/barnraise/evidence/3",
+            "/barnraise/gradient/5",
             "/barnraise/shard/1",
             "/barnraise/state/1",
         ],

@@ -50,13 +50,14 @@ impl Core {
         self.paused_for().map(|reason| BackboneToContributor::Refused(format!("{PAUSED}{reason}")))
     }
 
-    /// An offer that would be pulled for nothing is not.
+    /// An offer that would be pulled for nothing is not; nor is anybody to wait for a step that waits for the disk.
     fn refused_by_disk(&mut self, ticket: Result<Ticket, Refusal>) -> Result<Ticket, Refusal> {
         match (ticket, self.storing.room.trouble()) {
             (Ok(ticket), Some(_)) => {
                 self.round.on_transfer_failed(self.now(), ticket);
                 Err(Refusal::Storage)
             }
+            (Err(Refusal::Epoch { .. }), Some(_)) => Err(Refusal::Storage),
             (ticket, _) => ticket,
         }
     }
