@@ -505,7 +505,9 @@ impl AveragingRound {
         } else {
             // Somebody left or stalled with samples that were counted on: the others make up for them.
             self.phase = Phase::Accumulating;
-            if !matches!(self.config.aggregation, Aggregation::CenteredClip { .. }) {
+            // Elsewhere all reports go on counting until the step is made.
+            let is_clipped = matches!(self.config.aggregation, Aggregation::CenteredClip { .. });
+            if !is_clipped && self.is_among_strangers() {
                 self.patience = Patience::Unneeded;
             }
             self.announce();

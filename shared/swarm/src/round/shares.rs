@@ -60,6 +60,10 @@ impl Seats {
         }
     }
 
+    pub(super) fn n_groups(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn has_others(&self, group: AddressGroup) -> bool {
         self.0.len() > usize::from(self.0.contains_key(&group))
     }

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{AddressGroup, AveragingRound, Contributor, Ticket};
+use crate::robust::Aggregation;
 use crate::{Moment, PeerKey};
 
 /// Sources that are remembered.
@@ -138,6 +139,9 @@ impl AveragingRound {
 
     /// How long there may be enough claims that are not believed: the less reliable those are who claim, the longer.
     pub(super) fn patience_with_claims(&self) -> Duration {
+        if !self.is_among_strangers() {
+            return self.config.collect_timeout;
+        }
         let claiming = self.holders();
         let best = claiming.iter().map(|source| self.waiting.reliability(source)).fold(0.0, f64::max);
         let ms = self.config.collect_timeout.as_millis() as f64 / best.max(WAIT_PART_MIN);
@@ -247,24 +251,43 @@ impl AveragingRound {
         of.map(|(_, of)| u64::from(of.claimed)).sum()
     }
 
-    /// Whether somebody is held up by those that are waited for.
-    fn has_something(&self) -> bool {
-        self.contributions.n_samples() > 0 || self.contributors.len() > 1
+    /// Whether there are enough samples for the step without those that are waited for. As long as there are not, nobody
+    /// is held up by them: without them there is no step.
+    fn is_enough_without(&self) -> bool {
+        let storing = self.in_flight.values().filter(|flight| !flight.is_receiving());
+        let storing: u64 = storing.map(|flight| u64::from(flight.offer.n_samples)).sum();
+        let target = u64::from(self.config.target_batch_size).saturating_sub(self.elsewhere.n_samples);
+        let n_samples = self.contributions.n_samples() + storing;
+        // Where gradients are clipped it is not their number that makes a step.
+        let is_clipped = matches!(self.config.aggregation, Aggregation::CenteredClip { .. });
+        !is_clipped && n_samples > 0 && (n_samples >= target || self.elsewhere.is_closing)
     }
 
-    /// When the first of those that are waited for has had its time. One that is alone holds nobody up.
+    /// Whether sources are told apart by address: where strangers may come, and do.
+    pub(super) fn is_among_strangers(&self) -> bool {
+        self.config.is_open && self.seats.n_groups() > 1
+    }
+
+    /// Whether those that are waited for may be given up before all of the time that a round waits. Among strangers
+    /// nobody holds others up by claims; elsewhere there has to be enough for the step without them.
+    fn may_go_on_early(&self) -> bool {
+        if self.is_among_strangers() { self.contributors.len() > 1 } else { self.is_enough_without() }
+    }
+
+    /// When the first of those that are waited for has had its time.
     pub(super) fn waits_until(&self) -> Option<Moment> {
         let holders = self.holders();
         let first = holders.iter().map(|source| self.waits_for(source)).min();
-        first.filter(|_| self.has_something())
+        first.filter(|_| self.may_go_on_early())
     }
 
-    /// Goes on without those who have had their time, or without all that has not come.
+    /// Goes on without those who have had their time, or without all that has not come. What is on its way has the time
+    /// that its bytes take where nobody else is there to make up for it.
     pub(super) fn give_up_waiting(&mut self, now: Moment, are_all: bool) {
         let holders = self.holders().into_iter();
         let late: BTreeSet<Source> = if are_all {
             holders.collect()
-        } else if self.has_something() {
+        } else if self.may_go_on_early() {
             holders.filter(|source| self.waits_for(source) <= now).collect()
         } else {
             return;
@@ -276,10 +299,12 @@ impl AveragingRound {
             .filter(|(peer, contributor)| contributor.outstanding > 0 && of(self, peer, contributor.group))
             .map(|(peer, _)| peer.clone())
             .collect();
+        let mut sources = self.contributors.iter().map(|(peer, of)| self.source(peer, of.group));
+        let can_go_on = self.may_go_on_early() || sources.any(|source| !late.contains(&source));
         let tickets: Vec<Ticket> = self
             .in_flight
             .iter()
-            .filter(|(_, flight)| flight.is_receiving() && of(self, &flight.peer, flight.group))
+            .filter(|(_, flight)| can_go_on && flight.is_receiving() && of(self, &flight.peer, flight.group))
             .map(|(&ticket, _)| ticket)
             .collect();
         for peer in peers {
