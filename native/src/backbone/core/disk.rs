@@ -57,6 +57,8 @@ impl Core {
                 self.round.on_transfer_failed(self.now(), ticket);
                 Err(Refusal::Storage)
             }
+            // Of the step that waits for the disk: who offers it again is told what became of it.
+            (Err(Refusal::Epoch { .. } | Refusal::Busy), Some(_)) => Err(Refusal::Storage),
             (ticket, _) => ticket,
         }
     }
