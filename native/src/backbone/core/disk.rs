@@ -50,14 +50,15 @@ impl Core {
         self.paused_for().map(|reason| BackboneToContributor::Refused(format!("{PAUSED}{reason}")))
     }
 
-    /// An offer that would be pulled for nothing is not; nor is anybody to wait for a step that waits for the disk.
+    /// An offer that would be pulled for nothing is not.
     fn refused_by_disk(&mut self, ticket: Result<Ticket, Refusal>) -> Result<Ticket, Refusal> {
         match (ticket, self.storing.room.trouble()) {
             (Ok(ticket), Some(_)) => {
                 self.round.on_transfer_failed(self.now(), ticket);
                 Err(Refusal::Storage)
             }
-            (Err(Refusal::Epoch { .. }), Some(_)) => Err(Refusal::Storage),
+            // Of the step that waits for the disk: who offers it again is told what became of it.
+            (Err(Refusal::Epoch { .. } | Refusal::Busy), Some(_)) => Err(Refusal::Storage),
             (ticket, _) => ticket,
         }
     }

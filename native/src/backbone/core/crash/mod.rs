@@ -227,6 +227,8 @@ impl Alive {
                 Err(Refusal::Epoch { want, got }) if want > got => {
                     self.state.wait_for(|state| state.header.epoch >= want).await.ok()?;
                 }
+                // Let go for not having read what it was told, by a test that was at something else for long.
+                Err(Refusal::NotJoined) => self.join(world.contributor(id), &world.config.run.id).await,
                 answer => return Some(answer),
             }
         }
