@@ -50,8 +50,8 @@ impl RunConfig {
     /// Whether contributors from other machines can come.
     fn is_public(&self) -> bool {
         let network = &self.network;
-        !network.announce.is_empty()
-            || !network.relays.is_empty()
+        network.announce.iter().any(is_from_elsewhere)
+            || network.relays.iter().any(is_from_elsewhere)
             || network.listen.iter().any(is_from_elsewhere)
     }
 }
