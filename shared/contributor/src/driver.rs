@@ -71,7 +71,7 @@ pub struct Config {
     /// Whether the CPU may compute instead where it turns out to be faster.
     pub is_device_free: bool,
     /// The first of as many contribution ids as there will be, none of which this peer's key has used before: drawn at
-    /// random from the lower half of all, since a clock may be set back.
+    /// random from those below 2^52, since a clock may be set back and a page counts in JavaScript's numbers.
     pub first_contribution_id: u64,
     /// Decides the order of the data and the jitter of reconnections.
     pub seed: u64,

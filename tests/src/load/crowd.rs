@@ -31,6 +31,8 @@ pub struct Crowd {
 pub fn relay_toml(n_sessions: u32) -> String {
     // The node behind it, its tests of addresses, and a way in for whoever comes while another one leaves.
     let n_places = n_sessions + 64;
+    // One address, as all of a crowd have, gets half of them.
+    let n_circuits = 2 * n_places;
     format!(
         r#"
         [network]
@@ -49,7 +51,7 @@ pub fn relay_toml(n_sessions: u32) -> String {
         streams_per_connection = {n_places}
 
         [relay]
-        circuits = {n_places}
+        circuits = {n_circuits}
         circuits_per_peer = {n_places}
         circuits_per_address_and_minute = 1000000
         "#

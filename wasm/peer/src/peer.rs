@@ -94,8 +94,8 @@ async fn open(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
 fn first_contribution_id() -> u64 {
     let drawn = ed25519::SecretKey::generate();
     let bytes = drawn.as_ref().first_chunk().copied().unwrap_or_default();
-    // The half above leaves room to count.
-    u64::from_le_bytes(bytes) >> 1
+    // JavaScript has whole numbers up to 2^53: half of them leaves room to count.
+    u64::from_le_bytes(bytes) >> 12
 }
 
 /// The key pair of the seed that the page kept, or a new one, and its seed.
