@@ -4,7 +4,7 @@
 //! The number is a hash with a key of this process, so what is written down of it says nothing about the address.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use barnraise_relay::{Node, Path};
@@ -31,6 +31,11 @@ pub(super) async fn group_of(node: &Node, peer: PeerId) -> AddressGroup {
 }
 
 fn number(path: Option<&Path>) -> AddressGroup {
+    // On this machine itself an address tells nobody apart: clipping goes by keys there.
+    let is_here = |ip: IpAddr| [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].contains(&ip);
+    if path.filter(|path| matches!(path, Path::Direct { .. })).and_then(Path::source).is_some_and(is_here) {
+        return AddressGroup::UNKNOWN;
+    }
     let place = match path {
         Some(Path::Relayed { relay }) => Place::Relay(*relay),
         Some(path @ Path::Direct { .. }) => {
@@ -71,6 +76,8 @@ mod tests {
         assert_ne!(of("/ip4/10.0.0.1/tcp/1"), of("/ip4/10.0.0.2/tcp/1"));
         assert_eq!(of("/ip6/2001:db8:0:100::1/tcp/1"), of("/ip6/2001:db8:0:1ff:9::1/tcp/1"));
         assert_ne!(of("/ip6/2001:db8:0:100::1/tcp/1"), of("/ip6/2001:db8:0:200::1/tcp/1"));
+        assert_eq!(of("/ip4/127.0.0.1/tcp/1"), AddressGroup::UNKNOWN);
+        assert_ne!(of("/ip4/127.0.0.9/tcp/1"), AddressGroup::UNKNOWN);
         assert_eq!(of("/ip6/::ffff:10.0.0.1/tcp/1"), of("/ip4/10.0.0.1/tcp/1"));
     }
 
