@@ -21,8 +21,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     println!("check: unit tests");
     let mut command = test_run::cargo_test(workspace);
     command.args(["--lib", "--bins"]);
-    test_run::add_up(command, &mut totals)?;
-    totals.finish()
+    test_run::add_up(command, &[], &mut totals)?;
+    totals.finish(false)
 }
 
 /// Everything is formatted.

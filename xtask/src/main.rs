@@ -49,7 +49,11 @@ enum Command {
     /// Format, clippy with warnings as errors, unit tests: the quick one
     Check,
     /// Install what is missing, check, build, and run every test, browsers included
-    Test,
+    Test {
+        /// A test that is skipped because something is not installed is a failure
+        #[arg(long)]
+        strict: bool,
+    },
     /// Run the benchmarks; arguments are passed on
     Bench {
         /// For the benchmark program
@@ -115,7 +119,7 @@ fn main() -> Result<()> {
         }
         Command::Demo(args) => demo::run(&workspace, args.port, profile(args.release)),
         Command::Check => check::run(&workspace),
-        Command::Test => test_run::run(&workspace),
+        Command::Test { strict } => test_run::run(&workspace, strict),
         Command::Bench { args } => build::bench(&workspace, &args),
         Command::Audit => audit::run(&workspace),
         Command::Fuzz { seconds } => fuzz::run(&workspace, seconds),

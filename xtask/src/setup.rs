@@ -18,6 +18,8 @@ const DATASET_FOLDER: &str = "/usr/share/datasets/fashion-mnist";
 const DATASET_PACKAGE: Package = Package("dataset-fashion-mnist");
 /// Where Debian keeps PostgreSQL's programs, which are not on PATH.
 const POSTGRES_FOLDER: &str = "/usr/lib/postgresql";
+/// Where graphics drivers say that they are there.
+const VULKAN_FOLDER: &str = "/usr/share/vulkan/icd.d";
 const BROWSERS: [&str; 5] =
     ["chromium", "google-chrome", "google-chrome-stable", "chromium-browser", "chrome"];
 const DRIVERS: [&str; 2] = ["chromedriver", "chromium.chromedriver"];
@@ -47,7 +49,7 @@ pub(crate) fn for_build() -> Result<WasmToolchain> {
 pub(crate) fn for_tests() -> Result<Browser> {
     offer_node();
     offer_network_tools();
-    offer_postgres();
+    offer_folders();
     if let Some(browser) = find_browser() {
         return Ok(browser);
     }
@@ -121,13 +123,20 @@ fn offer_network_tools() {
     }
 }
 
-/// A real server to keep contributions in; the tests that need one say so where they are skipped.
-fn offer_postgres() {
-    if Path::new(POSTGRES_FOLDER).is_dir() || process::find("apt-get").is_none() || !is_root() {
-        return;
-    }
-    if let Err(error) = install(&[Package("postgresql")]) {
-        println!("setup: tests with a PostgreSQL server will be skipped ({error:#})");
+/// A real server to keep contributions in, and a graphics adapter in software; the tests that need one say so where
+/// they are skipped.
+fn offer_folders() {
+    let folders = [
+        (POSTGRES_FOLDER, Package("postgresql"), "with a PostgreSQL server"),
+        (VULKAN_FOLDER, Package("mesa-vulkan-drivers"), "of the native program with a graphics adapter"),
+    ];
+    for (folder, package, which) in folders {
+        if Path::new(folder).is_dir() || process::find("apt-get").is_none() || !is_root() {
+            continue;
+        }
+        if let Err(error) = install(&[package]) {
+            println!("setup: tests {which} will be skipped ({error:#})");
+        }
     }
 }
 

@@ -327,15 +327,13 @@ mod tests {
     }
 
     #[test]
-    fn wgpu_opens_once_or_names_what_is_missing() {
+    fn wgpu_opens_more_than_once() {
         let first = block_on(open_device(DeviceChoice::Wgpu));
         let second = block_on(open_device(DeviceChoice::Wgpu));
         match first {
             Ok(device) => assert_eq!(device.name(), second.unwrap().name()),
-            Err(error) => {
-                assert!(matches!(error, DeviceError::NoAdapter(_) | DeviceError::Open { .. }), "{error}");
-                assert!(second.is_err());
-            }
+            Err(error @ DeviceError::NoAdapter(_)) => println!("SKIPPED: {error}: mesa-vulkan-drivers has one"),
+            Err(error) => panic!("{error}"),
         }
     }
 
