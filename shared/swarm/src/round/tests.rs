@@ -85,6 +85,25 @@ fn uneven_contributors_make_one_weighted_step() {
     assert_eq!(round.n_samples(), 0);
 }
 
+/// However little the others have beside the one with the most.
+#[test]
+fn uneven_reports_are_due_as_soon_as_they_are_enough() {
+    let mut round = joined(&[1, 2]);
+    for epoch in 0..3 {
+        let now = S * (epoch as u32 + 1);
+        round.on_report(now, &peer(1), &report(epoch, 50)).unwrap();
+        round.on_report(now, &peer(2), &report(epoch, 10)).unwrap();
+        assert_eq!(actions(&mut round), []);
+        round.on_elsewhere(now, Elsewhere { n_samples: 40, is_closing: false });
+        assert_eq!(actions(&mut round), [RoundAction::RequestGradients(epoch)]);
+        contribute(&mut round, now, 1, &offer(epoch, epoch, 50), [1.0; N]);
+        contribute(&mut round, now, 2, &offer(epoch, epoch, 10), [1.0; N]);
+        assert!(matches!(actions(&mut round).last(), Some(RoundAction::Step(_))));
+        round.on_stepped(now);
+        assert_eq!(actions(&mut round), [RoundAction::Announce(epoch + 1)]);
+    }
+}
+
 #[test]
 fn what_others_have_counts_for_the_step_and_ours_may_be_nothing() {
     let mut round = joined(&[1]);

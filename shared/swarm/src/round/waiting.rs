@@ -4,8 +4,8 @@
 //! the others time. Two numbers are kept of each source, an address or, where there is only one, a key:
 //!
 //! - **reliability**, the part of what it reported that it delivered when that was due, halved each time that nothing
-//!   came. Its reports count by that part toward the next step, and no more than what all others have; and it is waited
-//!   for by that part of the time that a round waits. Where nobody else delivers they count in full: one that was slow
+//!   came. Its reports count by that part toward the next step, among strangers for no more than what all others have;
+//!   and it is waited for by that part of the time that a round waits. Where nobody else delivers they count in full: one that was slow
 //!   counts again with its next report. What is delivered always counts in full.
 //! - **patience**, for one whom all others wait for. They wait for as long as it pays, by the samples that it brings,
 //!   and for a sixteenth of the time beyond that. So nobody takes more of the others' time by delivering late.
@@ -98,8 +98,8 @@ impl AveragingRound {
     }
 
     /// Samples that are counted on: what is counted, and of what is reported and on its way the part that is likely
-    /// to come, of each source at most as much as all others have. One that is alone, or whom nobody joined lately that
-    /// delivers, is believed all of it.
+    /// to come, among strangers of each source at most as much as all others have, here and elsewhere. One that is alone, or whom nobody
+    /// joined lately that delivers, is believed all of it.
     pub(super) fn n_expected(&self) -> u64 {
         let mut claims: BTreeMap<Source, u64> = BTreeMap::new();
         let mut certain = self.contributions.n_samples();
@@ -123,8 +123,11 @@ impl AveragingRound {
                 return n;
             }
             let own = likely(source, n);
+            if !self.is_among_strangers() {
+                return own;
+            }
             let others = certain.saturating_sub(self.n_counted_of(source)) + all_likely - own;
-            own.min(others)
+            own.min(others.saturating_add(self.elsewhere.n_samples))
         };
         certain + claims.iter().map(believed).sum::<u64>()
     }

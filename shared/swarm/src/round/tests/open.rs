@@ -55,6 +55,20 @@ fn step(actions: &[RoundAction]) -> Option<&MeanOfRound> {
 }
 
 #[test]
+fn of_a_crowd_elsewhere_one_is_believed_as_much() {
+    let mut round = open(&[1, 2]);
+    deliver(&mut round, S, &peer(1), 1, 50, 1.0);
+    deliver(&mut round, S, &peer(2), 1, 50, 1.0);
+    actions(&mut round);
+    round.on_stepped(S);
+    actions(&mut round);
+    round.on_report(S, &peer(1), &report(1, 50)).unwrap();
+    round.on_report(S, &peer(2), &report(1, 10)).unwrap();
+    round.on_elsewhere(S, Elsewhere { n_samples: 40, is_closing: false });
+    assert_eq!(actions(&mut round), [RoundAction::RequestGradients(1)]);
+}
+
+#[test]
 fn an_address_moves_a_step_no_more_than_all_others_together() {
     let mut round = open(&[1, 2]);
     for key in 0..3 {
