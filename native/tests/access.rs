@@ -15,6 +15,7 @@ use barnraise_protocol::access::{
 use barnraise_protocol::framing;
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::access::Policy;
+use barnraise_swarm::random::SplitMix64;
 use libp2p::PeerId;
 use sqlx::Connection as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -453,5 +454,52 @@ async fn databases_with_people_in_them_are_their_owners_alone() {
         }
         access.close().await;
         drop(given);
+    }
+}
+
+/// Whatever the clock does, in steps from a seed, over a year in both directions and with all that is done by it.
+#[tokio::test]
+async fn no_clock_revives_what_was_revoked_or_takes_a_request_twice() {
+    for seed in 0..6 {
+        let world = world(AccessMode::Invitation).await;
+        let mut random = SplitMix64::new(seed);
+        world.now.store(START, Ordering::Relaxed);
+        let (token, kept) = (world.invited(2).await, world.invited(3).await);
+        let used = world.store().revoke(&Whose::Peer(pair(2).public()), false, world.now()).await.unwrap();
+        assert_eq!(used, 1);
+        world
+            .store()
+            .invite("open", 1000, UnixTime(START + 1000 * 24 * HOUR), UnixTime(START))
+            .await
+            .unwrap();
+        let renewal = {
+            let payload =
+                framing::encode(&RelayedRequest::Renew, 64).unwrap()[framing::HEADER_BYTES..].to_vec();
+            let to = pair(1).public();
+            SignedRequest::sign(&pair(3), kept.clone(), to, UnixTime(START), Nonce([7; 16]), payload).unwrap()
+        };
+        let mut n_taken = u32::from(world.gate.take_request(&renewal).is_ok());
+        for turn in 0..60_u8 {
+            let year = 365 * 24 * HOUR;
+            let now = match random.below(4) {
+                // Where it was at first, or near, and anywhere.
+                0 => START,
+                1 => START + random.below(90) as u64,
+                _ => START - year + random.below(2 * year as usize) as u64,
+            };
+            world.now.store(now, Ordering::Relaxed);
+            world.store().forget_expired(world.now()).await.unwrap();
+            world.gate.on_timeout();
+            world.gate.on_revoked(&world.store().revoked_since(0, 512).await.unwrap().0);
+            n_taken += u32::from(world.gate.take_request(&renewal).is_ok());
+            // Others ask meanwhile, by this clock.
+            if let Ok(another) = world.authority.redeem(pair(4).public(), "open").await {
+                let _ = world.renew(4, &another, turn).await;
+            }
+            assert!(world.gate.present(peer_id(pair(2).public()), &token).is_err(), "seed {seed}");
+            assert!(world.authority.redeem(pair(2).public(), "open").await.is_err(), "seed {seed}");
+            assert!(world.renew(2, &token, turn).await.is_err(), "seed {seed}");
+        }
+        assert_eq!(n_taken, 1, "seed {seed}");
     }
 }
