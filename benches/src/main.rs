@@ -1,7 +1,7 @@
 //! `cargo xtask bench <name>`: the figures of RESULTS.md, each from one command.
 //!
 //! Machines differ, so what is compared is measured in turn within one run and printed as ratios.
-//! Nothing here is a test: no figure makes a command fail.
+//! Nothing here is a test, but for `kills`: no figure makes a command fail.
 
 mod averaging;
 mod codecs;
@@ -9,6 +9,7 @@ mod compression;
 mod contender;
 mod dht;
 mod hivemind;
+mod kills;
 mod lab;
 mod load;
 mod local_steps;
@@ -76,6 +77,8 @@ enum Command {
     Load(load::LoadArgs),
     /// Ten minutes of sessions that come, move something and leave: does a relay's memory grow?
     Soak(load::SoakArgs),
+    /// A backbone that is killed a thousand times: is anything lost that it acknowledged, or counted twice?
+    Kills(kills::KillArgs),
     /// What a backbone gives away of the data where peers pass shards on, and where they do not
     Shards(shards::ShardArgs),
     /// The experiments of DeDLOC: its tables and figures
@@ -131,6 +134,7 @@ fn main() -> Result<()> {
         Command::Transports(args) => runtime.block_on(transports::compare(&args)),
         Command::Load(args) => runtime.block_on(load::load(&args)),
         Command::Soak(args) => runtime.block_on(load::soak(&args)),
+        Command::Kills(args) => runtime.block_on(kills::kill(&args)),
         Command::Shards(args) => runtime.block_on(shards::compare(&args)),
         Command::Dedloc(args) => papers::dedloc::run(&args, &runtime),
         Command::NativeSteps(args) => native::steps(&args),

@@ -5,17 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use barnraise_native::access::store::{Identity, IdentityKind, Redeemed, SignedIn, Store, Whose};
+use barnraise_native::access::store::{Identity, IdentityKind, Issued, Redeemed, SignedIn, Store, Whose};
 use barnraise_native::access::{AccessAuthority, Exclusion, Gate, WallClock};
 use barnraise_native::config::AccessSection;
 use barnraise_protocol::access::{
     AccessMode, AccessToken, Authority, KeyPair, Nonce, PublicKey, Refusal, RelayedRequest, RelayedResponse,
-    RequestRefusal, SignedRequest, TokenRefusal, UnixTime,
+    RequestRefusal, SignedRequest, TokenId, TokenRefusal, UnixTime,
 };
 use barnraise_protocol::framing;
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::access::Policy;
+use barnraise_swarm::random::SplitMix64;
 use libp2p::PeerId;
+use sqlx::Connection as _;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
 const START: u64 = 1_800_000_000;
 const HOUR: u64 = 3600;
@@ -159,6 +162,36 @@ fn written(world: &World) -> Vec<u8> {
     [read("access.sqlite"), read("access.sqlite-wal")].concat()
 }
 
+/// What an invitation is redeemed for.
+fn token_for(seed: u8) -> Issued {
+    let (user, invitation) = (format!("guest {seed}"), String::new());
+    let (token_id, expires_at) = (TokenId([seed; 16]), UnixTime(START + HOUR));
+    Issued { token_id, user, peer: pair(seed).public(), expires_at, invitation }
+}
+
+/// As where there is room to change a row, and none for another one.
+#[tokio::test]
+async fn an_invitation_is_not_used_by_a_token_that_cannot_be_written() {
+    let world = world(AccessMode::Invitation).await;
+    world.store().invite("once", 1, UnixTime(START + 100), world.now()).await.unwrap();
+    let file = SqliteConnectOptions::new().filename(world.folder.path().join("access.sqlite"));
+    let mut other = SqliteConnection::connect_with(&file).await.unwrap();
+    let full = "CREATE TRIGGER full BEFORE INSERT ON tokens BEGIN SELECT RAISE(ABORT, 'no room'); END";
+    sqlx::query(full).execute(&mut other).await.unwrap();
+    for _ in 0..3 {
+        let refused = world.authority.redeem(pair(2).public(), "once").await.unwrap_err();
+        assert!(matches!(refused, Refusal::Unavailable { .. }), "{refused}");
+    }
+    sqlx::query("DROP TRIGGER full").execute(&mut other).await.unwrap();
+    other.close().await.unwrap();
+    let token = world.authority.redeem(pair(2).public(), "once").await.unwrap();
+    assert_eq!(world.authority.redeem(pair(2).public(), "once").await.unwrap(), token);
+    assert_eq!(
+        world.authority.redeem(pair(3).public(), "once").await.unwrap_err(),
+        Refusal::InvitationUsedUp
+    );
+}
+
 #[tokio::test]
 async fn many_who_redeem_at_once_do_not_use_an_invitation_too_often() {
     let world = world(AccessMode::Invitation).await;
@@ -168,9 +201,7 @@ async fn many_who_redeem_at_once_do_not_use_an_invitation_too_often() {
     store[0].invite("seven", 7, UnixTime(START + 100), UnixTime(START)).await.unwrap();
     let redeemed = (0..40u8).map(|seed| {
         let store = store[usize::from(seed) % 2].clone();
-        tokio::spawn(
-            async move { store.redeem("seven", pair(seed).public(), UnixTime(START)).await.unwrap() },
-        )
+        tokio::spawn(async move { store.redeem("seven", token_for(seed), UnixTime(START)).await.unwrap() })
     });
     let redeemed = futures::future::join_all(redeemed.collect::<Vec<_>>()).await;
     let n_used = redeemed.iter().filter(|used| matches!(used.as_ref().unwrap(), Redeemed::Yes(_))).count();
@@ -423,5 +454,52 @@ async fn databases_with_people_in_them_are_their_owners_alone() {
         }
         access.close().await;
         drop(given);
+    }
+}
+
+/// Whatever the clock does, in steps from a seed, over a year in both directions and with all that is done by it.
+#[tokio::test]
+async fn no_clock_revives_what_was_revoked_or_takes_a_request_twice() {
+    for seed in 0..6 {
+        let world = world(AccessMode::Invitation).await;
+        let mut random = SplitMix64::new(seed);
+        world.now.store(START, Ordering::Relaxed);
+        let (token, kept) = (world.invited(2).await, world.invited(3).await);
+        let used = world.store().revoke(&Whose::Peer(pair(2).public()), false, world.now()).await.unwrap();
+        assert_eq!(used, 1);
+        world
+            .store()
+            .invite("open", 1000, UnixTime(START + 1000 * 24 * HOUR), UnixTime(START))
+            .await
+            .unwrap();
+        let renewal = {
+            let payload =
+                framing::encode(&RelayedRequest::Renew, 64).unwrap()[framing::HEADER_BYTES..].to_vec();
+            let to = pair(1).public();
+            SignedRequest::sign(&pair(3), kept.clone(), to, UnixTime(START), Nonce([7; 16]), payload).unwrap()
+        };
+        let mut n_taken = u32::from(world.gate.take_request(&renewal).is_ok());
+        for turn in 0..60_u8 {
+            let year = 365 * 24 * HOUR;
+            let now = match random.below(4) {
+                // Where it was at first, or near, and anywhere.
+                0 => START,
+                1 => START + random.below(90) as u64,
+                _ => START - year + random.below(2 * year as usize) as u64,
+            };
+            world.now.store(now, Ordering::Relaxed);
+            world.store().forget_expired(world.now()).await.unwrap();
+            world.gate.on_timeout();
+            world.gate.on_revoked(&world.store().revoked_since(0, 512).await.unwrap().0);
+            n_taken += u32::from(world.gate.take_request(&renewal).is_ok());
+            // Others ask meanwhile, by this clock.
+            if let Ok(another) = world.authority.redeem(pair(4).public(), "open").await {
+                let _ = world.renew(4, &another, turn).await;
+            }
+            assert!(world.gate.present(peer_id(pair(2).public()), &token).is_err(), "seed {seed}");
+            assert!(world.authority.redeem(pair(2).public(), "open").await.is_err(), "seed {seed}");
+            assert!(world.renew(2, &token, turn).await.is_err(), "seed {seed}");
+        }
+        assert_eq!(n_taken, 1, "seed {seed}");
     }
 }

@@ -5,6 +5,7 @@ pub mod artifacts;
 pub mod browser;
 pub mod client;
 pub mod gate;
+pub mod kills;
 pub mod lan;
 pub mod load;
 pub mod npm;

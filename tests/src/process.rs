@@ -207,6 +207,21 @@ impl World {
         Ok(text)
     }
 
+    /// The end of the log of the newest process.
+    pub fn newest_log(&self) -> String {
+        let of_newest = format!("{}-", self.n_processes);
+        let files = std::fs::read_dir(self.folder.path()).into_iter().flatten().flatten();
+        let newest = files
+            .map(|entry| entry.path())
+            .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&of_newest)));
+        newest.map_or_else(String::new, |log| tail(&log))
+    }
+
+    /// Leaves the folder where it is, for somebody to look at.
+    pub fn keep(self) -> PathBuf {
+        self.folder.keep()
+    }
+
     /// The folder with the configuration.
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -252,16 +267,7 @@ impl World {
     /// # Errors
     /// Where it does not come up; its log is in the error.
     pub async fn backbone(&mut self) -> Result<Backbone> {
-        let mut args = vec!["serve".to_owned(), "--http".into(), self.http.clone()];
-        args.extend(["--config".into(), self.folder.path().join("run.toml").display().to_string()]);
-        for file in &self.beside {
-            args.extend(["--config".into(), file.display().to_string()]);
-        }
-        args.extend(["--web-root".into(), self.web_root.display().to_string()]);
-        for address in &self.listen {
-            args.extend(["--listen".into(), address.clone()]);
-        }
-        let mut process = self.process(self.host.clone().as_ref(), "serve", &args)?;
+        let mut process = self.serve()?;
         let (mut page, mut operator) = (None, None);
         let mut addresses: Vec<Multiaddr> = Vec::new();
         while page.is_none() {
@@ -281,6 +287,31 @@ impl World {
             self.listen = addresses.iter().map(listened).collect();
         }
         Ok(Backbone { process, http, base: String::new(), operator, addresses })
+    }
+
+    /// Starts the backbone and kills it so soon, wherever it is by then.
+    ///
+    /// # Errors
+    /// It ended before by itself.
+    pub async fn cut_start(&mut self, after: Duration) -> Result<()> {
+        let mut process = self.serve()?;
+        tokio::time::sleep(after).await;
+        process.signal("KILL")?;
+        process.end().await?;
+        Ok(())
+    }
+
+    fn serve(&mut self) -> Result<Process> {
+        let mut args = vec!["serve".to_owned(), "--http".into(), self.http.clone()];
+        args.extend(["--config".into(), self.folder.path().join("run.toml").display().to_string()]);
+        for file in &self.beside {
+            args.extend(["--config".into(), file.display().to_string()]);
+        }
+        args.extend(["--web-root".into(), self.web_root.display().to_string()]);
+        for address in &self.listen {
+            args.extend(["--listen".into(), address.clone()]);
+        }
+        self.process(self.host.clone().as_ref(), "serve", &args)
     }
 
     /// Starts `barnraise join` with these arguments.

@@ -452,16 +452,16 @@ async fn a_journal_is_cut_where_nothing_is_accepted() {
     // What was there at the start is read anyhow: the second time tells.
     for first in [0, 4] {
         for epoch in first..first + 4 {
-            journal.write_mean(epoch, &[0.5]).await.unwrap();
+            journal.write_mean(epoch, 9, &[0.5]).await.unwrap();
         }
         recorder.forget_before(first + 3);
         let cut = async {
-            while journal.mean(first + 2).await.unwrap().is_some() {
+            while journal.mean(first + 2, 9).await.unwrap().is_some() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(60), cut).await.expect("the journal is never cut");
-        assert!(journal.mean(first + 3).await.unwrap().is_some());
+        assert!(journal.mean(first + 3, 9).await.unwrap().is_some());
     }
     stop.send(()).unwrap();
     running.await.unwrap();

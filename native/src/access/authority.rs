@@ -19,6 +19,8 @@ use crate::config::AccessSection;
 
 /// How the authority calls itself in the token with which it answers.
 const AUTHORITY_NAME: &str = "authority";
+/// While nothing can be written down, nobody is let in.
+pub(super) const FULL: &str = "the authority's disk is full, so nobody can be let in: try again later";
 /// A ticket for a login is another one after this, and the one before is good as well.
 const TICKET_S: u64 = 3600;
 
@@ -92,8 +94,15 @@ impl AccessAuthority {
         if self.store.was_revoked(peer).await.map_err(unavailable)? {
             return Err(TokenRefusal::Revoked.into());
         }
-        match self.store.redeem(code, peer, now).await.map_err(unavailable)? {
-            Redeemed::Yes(invitation) => self.grant(peer, &guest_name(peer), invitation).await,
+        let token = self.fresh(peer, shortened(&guest_name(peer)), String::new())?;
+        match self.store.redeem(code, token, now).await.map_err(unavailable)? {
+            Redeemed::SentAway => Err(TokenRefusal::Revoked.into()),
+            Redeemed::Yes(invitation) => {
+                let user = guest_name(peer);
+                tracing::info!(user, %peer, "access granted");
+                self.grant(peer, &user, invitation).await
+            }
+            Redeemed::Before(invitation) => self.grant(peer, &guest_name(peer), invitation).await,
             Redeemed::Unknown => Err(Refusal::NoInvitation),
             Redeemed::UsedUp => Err(Refusal::InvitationUsedUp),
             Redeemed::Expired(expired_at) => Err(Refusal::InvitationExpired { expired_at }),
@@ -161,14 +170,20 @@ impl AccessAuthority {
             // Ed25519 signatures are deterministic: this is the same token.
             return self.sign(user, peer, known.expires_at, known.token_id);
         }
-        let token_id = TokenId(super::random().map_err(unavailable)?);
-        let expires_at = now.after(self.lifetime.as_secs());
-        let issued = Issued { token_id, user: user.clone(), peer, expires_at, invitation };
+        let issued = self.fresh(peer, user, invitation)?;
         if !self.store.issue(&issued).await.map_err(unavailable)? {
             return Err(TokenRefusal::Revoked.into());
         }
+        let Issued { token_id, user, expires_at, .. } = issued;
         tracing::info!(user, %peer, "access granted");
         self.sign(user, peer, expires_at, token_id)
+    }
+
+    /// Another token from now on, which is not given yet.
+    fn fresh(&self, peer: PublicKey, user: String, invitation: String) -> Result<Issued, Refusal> {
+        let token_id = TokenId(super::random().map_err(unavailable)?);
+        let expires_at = self.now().after(self.lifetime.as_secs());
+        Ok(Issued { token_id, user, peer, expires_at, invitation })
     }
 
     fn sign(
@@ -213,29 +228,39 @@ fn shortened(user: &str) -> String {
 }
 
 fn unavailable(error: impl Into<Unavailable>) -> Refusal {
-    let Unavailable(reason) = error.into();
-    tracing::error!(reason, "access could not be decided");
-    // What went wrong inside is for the log, not for strangers.
-    Refusal::Unavailable { reason: "the authority has a problem; its operator can see it in the log".into() }
+    let Unavailable { error, told } = error.into();
+    tracing::error!(error, "access could not be decided");
+    Refusal::Unavailable { reason: told.into() }
 }
 
-/// What went wrong, for the log.
-struct Unavailable(String);
+/// What went wrong, for the log; and what strangers are told of it.
+struct Unavailable {
+    error: String,
+    told: &'static str,
+}
+
+impl Unavailable {
+    fn inside(error: &impl std::fmt::Display) -> Self {
+        let told = "the authority has a problem; its operator can see it in the log";
+        Self { error: error.to_string(), told }
+    }
+}
 
 impl From<StoreError> for Unavailable {
     fn from(error: StoreError) -> Self {
-        Self(error.to_string())
+        let inside = Self::inside(&error);
+        if error.is_full() { Self { told: FULL, ..inside } } else { inside }
     }
 }
 
 impl From<super::AccessError> for Unavailable {
     fn from(error: super::AccessError) -> Self {
-        Self(error.to_string())
+        Self::inside(&error)
     }
 }
 
 impl From<framing::FrameError> for Unavailable {
     fn from(error: framing::FrameError) -> Self {
-        Self(error.to_string())
+        Self::inside(&error)
     }
 }

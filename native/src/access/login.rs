@@ -24,8 +24,9 @@ use libp2p::PeerId;
 use serde::Deserialize;
 use tokio::time::Instant;
 
+use super::authority::FULL;
 use super::provider::{Provider, ProviderError, Secrets};
-use super::store::{Identity, SignedIn};
+use super::store::{Identity, SignedIn, StoreError};
 use super::{AccessAuthority, AccessError, hex, peer_id, random};
 use crate::config::AccessSection;
 use crate::visitors::Visitor;
@@ -125,6 +126,8 @@ enum LoginError {
     NotOnList { name: String, subject: String },
     #[error("You have signed in for too many keys already.")]
     TooManyKeys,
+    #[error("You could not be signed in: {FULL}.")]
+    Full,
     #[error("You could not be signed in. Its operator can see why in the log.")]
     Inside,
 }
@@ -296,10 +299,10 @@ async fn come_back(
         Err(error) => return Err(inside(error)),
     };
     let store = login.authority.store();
-    if store.is_sent_away(&identity).await.map_err(inside)? {
+    if store.is_sent_away(&identity).await.map_err(unstored)? {
         return Err(LoginError::SentAway);
     }
-    if !store.is_allowed(&identity).await.map_err(inside)? {
+    if !store.is_allowed(&identity).await.map_err(unstored)? {
         let Identity { name, subject, .. } = identity;
         return Err(LoginError::NotOnList { name, subject });
     }
@@ -324,7 +327,7 @@ async fn confirm(
     let UnderWay { peer, stage, .. } = login.under_way.take(&confirm.number, &headers)?;
     let Stage::Back(identity) = stage else { return Err(LoginError::Unknown) };
     let store = login.authority.store();
-    match store.sign_in(peer, &identity, login.authority.now()).await.map_err(inside)? {
+    match store.sign_in(peer, &identity, login.authority.now()).await.map_err(unstored)? {
         SignedIn::Yes => {}
         SignedIn::TooManyKeys => return Err(LoginError::TooManyKeys),
         SignedIn::AnothersPeer => return Err(LoginError::AnothersPeer),
@@ -400,6 +403,13 @@ fn inside<E: std::fmt::Display>(error: E) -> LoginError {
     LoginError::Inside
 }
 
+/// The list cannot be read, or a login not written down.
+fn unstored(error: StoreError) -> LoginError {
+    let is_full = error.is_full();
+    let inside = inside(error);
+    if is_full { LoginError::Full } else { inside }
+}
+
 impl IntoResponse for LoginError {
     fn into_response(self) -> Response {
         let status = match &self {
@@ -407,6 +417,7 @@ impl IntoResponse for LoginError {
             Self::NotOnList { .. } | Self::SentAway | Self::TooManyKeys | Self::AnothersPeer => {
                 StatusCode::FORBIDDEN
             }
+            Self::Full => StatusCode::SERVICE_UNAVAILABLE,
             Self::Inside => StatusCode::BAD_GATEWAY,
         };
         page_response(status, &format!("<h1>Not signed in</h1><p>{}</p>", escape(&self.to_string())))

@@ -15,7 +15,7 @@ use barnraise_protocol::access::{PublicKey, TokenId, UnixTime};
 use barnraise_relay::{create_private_directory, create_private_file};
 use sqlx::Connection as _;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteExecutor, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 
 use self::exclusions::IS_EXCLUDED;
 pub use self::exclusions::{Listed, Whose};
@@ -31,6 +31,10 @@ const CONNECTIONS_MAX: u32 = 4;
 /// A token that expired is remembered for so long: what is forgotten because the clock was ahead could not be taken back
 /// once it is right again.
 const FORGET_AFTER: Duration = Duration::from_secs(31 * 24 * 3600);
+/// What SQLite says where there is no room: in general, and for the file that its connections share. Extended codes have
+/// the general one in their last byte.
+const SQLITE_FULL: u32 = 13;
+const SQLITE_IOERR_SHMSIZE: u32 = 4874;
 /// Keys for which one identity may sign in.
 pub const PEERS_OF_IDENTITY_MAX: i64 = 64;
 
@@ -77,6 +81,15 @@ pub enum StoreError {
         /// What stands there.
         got: String,
     },
+}
+
+impl StoreError {
+    /// Whether there is no room for it.
+    pub fn is_full(&self) -> bool {
+        let Self::Query(sqlx::Error::Database(error)) = self else { return false };
+        let code = error.code().and_then(|code| code.parse::<u32>().ok());
+        code.is_some_and(|code| code & 0xff == SQLITE_FULL || code == SQLITE_IOERR_SHMSIZE)
+    }
 }
 
 /// What of an identity an entry of the list is compared with.
@@ -155,12 +168,16 @@ pub enum SignedIn {
 pub enum Redeemed {
     /// It was good, and is used once more; its hash.
     Yes(String),
+    /// The same peer had used it before; its hash.
+    Before(String),
     /// No such code.
     Unknown,
     /// No use is left.
     UsedUp,
     /// Too late.
     Expired(UnixTime),
+    /// Its peer was sent away this moment.
+    SentAway,
 }
 
 /// The open database. Cheap to clone.
@@ -236,23 +253,31 @@ impl Store {
         Ok(query.fetch_one(&self.pool).await? > 0)
     }
 
-    /// Uses an invitation once. A peer that used it before uses it no second time: the answer to its
-    /// first question may have been lost.
-    pub async fn redeem(&self, code: &str, peer: PublicKey, now: UnixTime) -> Result<Redeemed, StoreError> {
-        let hash = hash(code);
+    /// Uses an invitation once and remembers the token that this is for, whose invitation it says: both or neither, so that
+    /// no use is lost where the disk is full. A peer that used it before uses it no second time, and may have another token:
+    /// the answer to its first question may have been lost.
+    pub async fn redeem(&self, code: &str, token: Issued, now: UnixTime) -> Result<Redeemed, StoreError> {
+        let (hash, peer) = (hash(code), token.peer);
         let used = "SELECT COUNT(*) FROM tokens WHERE peer = $1 AND invitation = $2 AND is_revoked = 0 \
             AND (expires_at > $3 OR EXISTS \
             (SELECT 1 FROM invitations i WHERE i.code_hash = $2 AND i.expires_at > $3))";
         let query = sqlx::query_scalar::<_, i64>(used).bind(peer.to_string()).bind(&hash).bind(seconds(now));
         if query.fetch_one(&self.pool).await? > 0 {
-            return Ok(Redeemed::Yes(hash));
+            return Ok(Redeemed::Before(hash));
         }
         let take = "UPDATE invitations SET uses_left = uses_left - 1 \
             WHERE code_hash = $1 AND uses_left > 0 AND expires_at > $2";
-        let taken = sqlx::query(take).bind(&hash).bind(seconds(now)).execute(&self.pool).await?;
+        let mut transaction = self.pool.begin().await?;
+        let taken = sqlx::query(take).bind(&hash).bind(seconds(now)).execute(&mut *transaction).await?;
         if taken.rows_affected() > 0 {
+            let token = Issued { invitation: hash.clone(), ..token };
+            if !insert(&token, &mut *transaction).await? {
+                return Ok(Redeemed::SentAway);
+            }
+            transaction.commit().await?;
             return Ok(Redeemed::Yes(hash));
         }
+        drop(transaction);
         let why = "SELECT expires_at FROM invitations WHERE code_hash = $1";
         let expires_at = sqlx::query_scalar::<_, i64>(why).bind(&hash).fetch_optional(&self.pool).await?;
         Ok(match expires_at.map(unix_time) {
@@ -310,13 +335,7 @@ impl Store {
 
     /// Remembers a token; `false` where its peer was sent away, which may have happened this moment.
     pub async fn issue(&self, issued: &Issued) -> Result<bool, StoreError> {
-        let insert = format!(
-            "INSERT INTO tokens (peer, token_id, user_name, invitation, expires_at, is_revoked) \
-            SELECT $1, $2, $3, $4, $5, 0 WHERE NOT {IS_EXCLUDED}"
-        );
-        let query = sqlx::query(&insert).bind(issued.peer.to_string()).bind(id_text(issued.token_id));
-        let query = query.bind(&issued.user).bind(&issued.invitation).bind(seconds(issued.expires_at));
-        Ok(query.execute(&self.pool).await?.rows_affected() > 0)
+        insert(issued, &self.pool).await
     }
 
     /// Tokens in force at `now`, those that last longest first.
@@ -349,6 +368,17 @@ impl Store {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+/// Whether its peer was not sent away.
+async fn insert(issued: &Issued, database: impl SqliteExecutor<'_>) -> Result<bool, StoreError> {
+    let insert = format!(
+        "INSERT INTO tokens (peer, token_id, user_name, invitation, expires_at, is_revoked) \
+        SELECT $1, $2, $3, $4, $5, 0 WHERE NOT {IS_EXCLUDED}"
+    );
+    let query = sqlx::query(&insert).bind(issued.peer.to_string()).bind(id_text(issued.token_id));
+    let query = query.bind(&issued.user).bind(&issued.invitation).bind(seconds(issued.expires_at));
+    Ok(query.execute(database).await?.rows_affected() > 0)
 }
 
 fn migrator() -> Migrator {

@@ -169,7 +169,8 @@ impl Core {
         tokio::pin!(shutdown);
         if self.together.is_some() {
             // A crash may have come in the middle of following others.
-            self.carry_later_epochs().await?;
+            let carried = self.carry_later_epochs().await;
+            self.survive(carried).await?;
         }
         // The one before may have ended between the last contribution of a step and the step.
         self.round.resume(self.now());
@@ -426,6 +427,9 @@ impl Core {
 
     /// The journal has all that it would have: where it cannot be written, it is written later.
     async fn save_checkpoint(&mut self) -> Result<(), LearnerError> {
+        if self.disk.moving.is_some() {
+            return self.finish_moving().await;
+        }
         let checkpoint = self.learner.checkpoint()?;
         let oldest = match self.storing.checkpoints.save(&checkpoint).await {
             Err(CheckpointError::Storage(error)) => {

@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 
 use crate::config::RunConfig;
 use crate::storage::checkpoint::{Checkpoint, CheckpointError, Checkpoints, Included};
-use crate::storage::journal::{CommitRecord, ENTRIES_MAX, Journal, JournalEntry, JournalError, Together};
+use crate::storage::journal::{CommitRecord, Journal, JournalEntry, JournalError, Together};
 use crate::storage::{SetAside, StorageError};
 
 /// Why the run's model could not be made, stepped or stored.
@@ -111,6 +111,8 @@ pub struct Learner {
     history: History,
     /// Of peers that aggregate the run together: the last step that each was part of.
     included: BTreeMap<Vec<u8>, Included>,
+    /// Its journal has later steps, which it cannot repeat and the others have.
+    is_behind: bool,
 }
 
 /// By what a step of the optimizer is made.
@@ -131,7 +133,8 @@ impl<'m> From<&'m MeanOfRound> for StepBy<'m> {
 }
 
 impl Learner {
-    /// The newest checkpoint with the journal replayed over it, or a fresh model; and the open round.
+    /// The newest checkpoint with the journal replayed over it, or a fresh model; and the open round. `has_others`: others
+    /// aggregate the run too, and have the steps that cannot be repeated here.
     ///
     /// # Errors
     /// [`LearnerError::Gap`] where steps are missing in between.
@@ -139,8 +142,8 @@ impl Learner {
         config: &RunConfig,
         round_config: RoundConfig,
         layout: &ParameterLayout,
-        checkpoints: &Checkpoints,
-        journal: &Journal,
+        (checkpoints, journal): (&Checkpoints, &Journal),
+        has_others: bool,
     ) -> Result<(Self, AveragingRound), LearnerError> {
         let mut learner = Self::fresh(config, layout)?;
         let loaded = checkpoints.load_latest(&config.run.id, &learner.spec).await?;
@@ -150,23 +153,25 @@ impl Learner {
         }
         let from_checkpoint = learner.epoch;
         let mut round = round_at(&round_config, learner.epoch, journal).await?;
-        let commits = journal.commits(learner.epoch).await?;
-        let mut lost = commits.damaged;
-        let mut is_of_others = config.aggregators.peers().next().is_some();
-        for commit in commits.records {
-            let Some(reason) = learner.replay_step(&mut round, journal, &commit).await? else { continue };
-            is_of_others |= commit.together.is_some();
-            lost = Some(reason);
-            break;
+        let mut lost = None;
+        while lost.is_none()
+            && let Some(commit) = journal.commit_of(learner.epoch).await?
+        {
+            lost = match commit {
+                Ok(commit) => learner.replay_step(&mut round, journal, &commit).await?,
+                Err(reason) => Some(reason),
+            };
         }
         if let Some(reason) = lost {
-            match is_of_others {
-                true => learner.go_back_to_others(&reason, journal).await?,
+            match has_others {
+                true => learner.wait_for_others(&reason),
                 false => learner.go_on_without_step(&reason, journal, checkpoints).await?,
             }
             round = round_at(&round_config, learner.epoch, journal).await?;
         }
-        if let Some(found) = journal.first_commit_after(learner.epoch).await? {
+        if !learner.is_behind
+            && let Some(found) = journal.first_commit_after(learner.epoch).await?
+        {
             return Err(LearnerError::Gap { reached: learner.epoch, found });
         }
         round.aggregate_by(round_config.aggregation);
@@ -196,6 +201,7 @@ impl Learner {
             n_samples_total: 0,
             history: History::default(),
             included: BTreeMap::new(),
+            is_behind: false,
         })
     }
 
@@ -244,7 +250,7 @@ impl Learner {
             if together.before != self.version()?.hash {
                 return Ok(Some("the step is of another line of models".to_owned()));
             }
-            let mean = journal.mean(commit.epoch).await?;
+            let mean = journal.mean(commit.epoch, together.nonce).await?;
             let Some(mean) = mean.and_then(|bytes| self.decode_mean(&bytes)) else {
                 return Ok(Some("what the step was made by is missing or damaged".to_owned()));
             };
@@ -253,11 +259,9 @@ impl Learner {
             *round = round_at(&config, self.epoch, journal).await?;
             return Ok(None);
         }
-        let mut entries: BTreeMap<u32, JournalEntry> =
-            journal.entries(commit.epoch).await?.entries.into_iter().collect();
         round.aggregate_by(commit.aggregation);
         for &sequence in &commit.seqs {
-            let entry = entries.remove(&sequence);
+            let entry = journal.entry(commit.epoch, sequence).await?;
             let restored = entry.is_some_and(|entry| self.restore_entry(round, entry, sequence).is_ok());
             if !restored {
                 return Ok(Some(format!("journal entry {sequence} of the step is missing or damaged")));
@@ -269,16 +273,18 @@ impl Learner {
         Ok(None)
     }
 
-    /// The step of this epoch cannot be repeated, and others have it: what was computed on it goes, and they lead this
-    /// backbone on.
-    async fn go_back_to_others(&self, reason: &str, journal: &Journal) -> Result<(), LearnerError> {
+    /// The step of this epoch cannot be repeated, and others have it: they lead this backbone on.
+    ///
+    /// Nothing of the journal is touched. It says still what of later epochs is in the steps that the others made, so each
+    /// contribution counts once, in their steps or when its epoch comes again; and another start finds what this one found.
+    fn wait_for_others(&mut self, reason: &str) {
         let epoch = self.epoch;
         tracing::error!(
             epoch,
             reason,
             "this backbone goes back to before this step, and follows the others from there"
         );
-        Ok(journal.take_back(epoch, reason).await?)
+        self.is_behind = true;
     }
 
     /// The step of this epoch cannot be repeated: the run goes on from before it, as a later epoch than any that there
@@ -294,7 +300,7 @@ impl Learner {
     ) -> Result<(), LearnerError> {
         let lost = self.epoch;
         let newest = journal.epochs().await?.into_iter().max().unwrap_or(lost).max(lost);
-        if newest == lost && journal.commit_of(lost).await?.is_none() {
+        if newest == lost && !matches!(journal.commit_of(lost).await?, Some(Ok(_))) {
             // A crash tore the commit before anybody was shown its step: the epoch is open still.
             return Ok(journal.leave_line(lost, reason).await?);
         }
@@ -308,12 +314,10 @@ impl Learner {
         );
         let mut known = BTreeSet::new();
         for of in journal.epochs().await?.into_iter().filter(|of| *of >= lost) {
-            let entries = journal.entries(of).await?;
-            entries.set_aside.iter().for_each(warn_of);
-            for (_, entry) in entries.entries {
+            let mut entries = journal.entries(of).await?;
+            while let Some((_, entry)) = entries.next().await? {
                 let sequence = known.len() as u32;
-                let has_room = known.len() < ENTRIES_MAX;
-                if has_room && known.insert((entry.peer.clone(), entry.offer.contribution_id)) {
+                if known.insert(entry.name()) {
                     journal.append(epoch, sequence, &entry).await?;
                 }
             }
@@ -342,9 +346,8 @@ impl Learner {
         round: &mut AveragingRound,
         journal: &Journal,
     ) -> Result<(), LearnerError> {
-        let entries = journal.entries(self.epoch).await?;
-        entries.set_aside.iter().for_each(warn_of);
-        for (sequence, entry) in entries.entries {
+        let mut entries = journal.entries(self.epoch).await?;
+        while let Some((sequence, entry)) = entries.next().await? {
             let restored = self.restore_entry(round, entry, sequence);
             if let Err(reason) = restored {
                 tracing::warn!(epoch = self.epoch, sequence, reason, "journal entry is not counted");
@@ -417,6 +420,11 @@ impl Learner {
         TensorCodec::F32.decode(bytes, self.parameters.len()).ok()
     }
 
+    /// Whether its journal has later steps, which it could not repeat when it started and the others have.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
     /// Samples behind all steps.
     pub fn n_samples_total(&self) -> u64 {
         self.n_samples_total
@@ -477,8 +485,9 @@ async fn round_at(
 ) -> Result<AveragingRound, JournalError> {
     let mut round = AveragingRound::new(config.clone(), epoch);
     if let Some(before) = epoch.checked_sub(1) {
-        for (_, entry) in journal.entries(before).await?.entries {
-            round.restore_counted_before(PeerKey(entry.peer), entry.offer.contribution_id);
+        let mut entries = journal.entries(before).await?;
+        while let Some((_, (peer, contribution_id))) = entries.next_name().await? {
+            round.restore_counted_before(PeerKey(peer), contribution_id);
         }
     }
     Ok(round)

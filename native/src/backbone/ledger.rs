@@ -36,7 +36,8 @@ impl SharedLedger {
     pub(super) async fn restore(n_samples: u64, journal: &Journal, epoch: u64) -> Result<Self, JournalError> {
         let mut ledger = Ledger::new(n_samples);
         for epoch in epoch.saturating_sub(1)..=epoch {
-            for (_, entry) in journal.entries(epoch).await?.entries {
+            let mut entries = journal.entries(epoch).await?;
+            while let Some((_, entry)) = entries.next().await? {
                 let n_values = usize::try_from(entry.offer.n_values).unwrap_or(usize::MAX);
                 let Ok(values) = entry.offer.codec.decode(&entry.payload, n_values) else { continue };
                 let contribution_id = entry.offer.contribution_id;

@@ -134,7 +134,10 @@ pub async fn run(
         checkpoint_every_epochs: config.storage.checkpoint_every_epochs,
     };
     let round = learner::round_config(&config, layout.n_parameters());
-    let recovered = Learner::recover(&config, round, &layout, &storing.checkpoints, &storing.journal);
+    let here = keypair.public().to_peer_id();
+    let has_others = config.aggregators.peers().any(|(peer, _)| peer != here);
+    let stored = (&storing.checkpoints, &storing.journal);
+    let recovered = Learner::recover(&config, round, &layout, stored, has_others);
     let (mut learner, round) = recovered.await.context("the run cannot be resumed")?;
     readiness.done(Part::Checkpoint);
 

@@ -62,7 +62,8 @@ impl KnownReceipts {
         let mut known = Self::default();
         for epoch in epoch.saturating_sub(1)..=epoch {
             known.on_epoch();
-            for (_, entry) in journal.entries(epoch).await?.entries {
+            let mut entries = journal.entries(epoch).await?;
+            while let Some((_, entry)) = entries.next().await? {
                 if let Some(receipt) = issuer.receipt(&entry) {
                     known.insert(PeerKey(entry.peer), receipt);
                 }

@@ -261,8 +261,17 @@ impl Recording {
     /// Whether all that the journal has of earlier epochs is in the database, for others than who wrote it.
     async fn read_back(&mut self, before: u64) -> Result<(), RecordError> {
         for epoch in self.journal.epochs().await?.into_iter().filter(|epoch| *epoch < before) {
-            let names = self.journal.names(epoch).await?;
-            let n_missing = if names.is_empty() { 0 } else { self.store.n_missing(&names).await? };
+            let (mut entries, mut n_missing) = (self.journal.entries(epoch).await?, 0);
+            let mut names = Vec::new();
+            while let Some((_, name)) = entries.next_name().await? {
+                names.push(name);
+                if names.len() == BATCH_MAX {
+                    n_missing += self.store.n_missing(&std::mem::take(&mut names)).await?;
+                }
+            }
+            if !names.is_empty() {
+                n_missing += self.store.n_missing(&names).await?;
+            }
             if n_missing > 0 {
                 self.recorded_before = self.recorded_before.min(epoch);
                 self.missed.store(true, Ordering::Release);
@@ -330,15 +339,17 @@ impl Recording {
         let mut n_new = 0;
         let from = self.recorded_before;
         for epoch in self.journal.epochs().await?.into_iter().filter(|epoch| *epoch >= from) {
-            let entries = self.journal.entries(epoch).await?.entries;
-            let receipts: Vec<Receipt> =
-                entries.iter().filter_map(|(_, entry)| self.issuer.receipt(entry)).collect();
-            for receipts in receipts.chunks(BATCH_MAX) {
-                let receipts = receipts.to_vec();
-                n_new += self.store.record(&Batch { receipts, ..Batch::default() }).await?;
+            let mut entries = self.journal.entries(epoch).await?;
+            let mut receipts = Vec::new();
+            while let Some((_, entry)) = entries.next().await? {
+                receipts.extend(self.issuer.receipt(&entry));
+                if receipts.len() == BATCH_MAX {
+                    let receipts = std::mem::take(&mut receipts);
+                    n_new += self.store.record(&Batch { receipts, ..Batch::default() }).await?;
+                }
             }
-            let done = Batch { recorded_before: Some(epoch), ..Batch::default() };
-            self.store.record(&done).await?;
+            let rest = Batch { receipts, recorded_before: Some(epoch), ..Batch::default() };
+            n_new += self.store.record(&rest).await?;
             self.recorded_before = epoch;
         }
         if n_new > 0 {

@@ -63,6 +63,9 @@ fn ends_within_a_line(file: &mut File) -> io::Result<bool> {
     Ok(last != *b"\n")
 }
 
+/// Of whichever version.
+type Object = serde_json::Map<String, serde_json::Value>;
+
 /// What the receipts of one peer by one reducer of a run add up to.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Sum {
@@ -76,7 +79,7 @@ struct Sum {
 /// and left out.
 ///
 /// # Errors
-/// A file that cannot be read, or one with a receipt that is not good: its line, and why.
+/// A file that cannot be read, or one with a receipt that is not good, or of another version: its line, and why.
 pub fn verify(path: &Path) -> anyhow::Result<String> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     verify_lines(BufReader::new(file), &path.display().to_string())
@@ -99,6 +102,13 @@ fn verify_lines(mut lines: impl BufRead, name: &str) -> anyhow::Result<String> {
         }
         // What is no receipt counts for nobody; what looks like one has to be good.
         let Ok(signed) = serde_json::from_slice::<SignedReceipt>(&line) else {
+            // No part of a line is a whole object, so one that is was not torn.
+            ensure!(
+                serde_json::from_slice::<Object>(&line).is_err(),
+                "{}: not a receipt as this version of the program knows it; where a newer one wrote it, read the file with \
+                that one",
+                place()
+            );
             torn.push(format!("{}: torn, and left out\n", place()));
             continue;
         };
@@ -189,6 +199,23 @@ mod tests {
                 let is_named = text.contains("line 2: torn, and left out");
                 assert_eq!(is_named, (cut > first || !rest.is_empty()) && !is_whole, "{cut}: {text}");
             }
+        }
+    }
+
+    #[test]
+    fn a_receipt_of_a_newer_version_is_refused_and_not_taken_for_a_torn_line() {
+        let good = serde_json::to_string(&signed(1)).unwrap();
+        for newer in [
+            good.replace("\"receipt\":", "\"receipt_3\":"),
+            good.replace("\"n_samples\":64", "\"weight\":0.5"),
+            good.replace("\"contribution_id\":1", "\"contribution_id\":\"1\""),
+        ] {
+            let error = verify_lines(format!("{good}\n{newer}\n").as_bytes(), "file").unwrap_err();
+            let error = format!("{error:#}");
+            assert!(
+                error.starts_with("file, line 2: not a receipt") && error.contains("a newer one"),
+                "{error}"
+            );
         }
     }
 

@@ -10,13 +10,15 @@
 //! `journal/{epoch}/mean` is what all of them stepped by, and `journal/{epoch}/given-{nonce}` says which entries this
 //! peer put into the averaging of that name, of which there may be several until one succeeds. Entries that are not in the model that it has are appended once more to the epoch that is open.
 //!
-//! It never decides what counts, and never touches an entry that was written.
+//! It never decides what counts, and never touches an entry that was written. It never has more than one entry in memory,
+//! however many steps there are and however many entries one has: what is read is read one after the other.
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::gradient::Offer;
 use barnraise_swarm::robust::Aggregation;
 use barnraise_swarm::round::AddressGroup;
+use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +27,7 @@ use super::{SetAside, Storage, StorageError};
 
 const ENTRY: Kind = Kind { name: *b"grad", what: "journal entry", version: 3 };
 const COMMIT: Kind = Kind { name: *b"cmit", what: "journal commit", version: 4 };
-const MEAN: Kind = Kind { name: *b"mean", what: "journal mean", version: 1 };
+const MEAN: Kind = Kind { name: *b"mean", what: "journal mean", version: 2 };
 const GIVEN: Kind = Kind { name: *b"givn", what: "journal list", version: 1 };
 const FOLDER: &str = "journal";
 /// Not a number, so that no epoch is named like it.
@@ -36,8 +38,9 @@ const MEAN_NAME: &str = "mean";
 pub const ENTRY_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// Of an entry, in which all is that is said of its gradient.
 const ENTRY_START_BYTES: u64 = 4096;
-/// Most contributions of one optimizer step.
-pub const ENTRIES_MAX: usize = 100_000;
+
+/// How a contribution is named: the bytes of its contributor's peer id, and the number that it gave it.
+pub type Name = (Vec<u8>, u64);
 
 /// One accepted contribution.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,7 +56,14 @@ pub struct JournalEntry {
     /// When it was accepted.
     pub accepted_at: UnixTime,
     /// The gradient, as it came.
-    pub payload: Vec<u8>,
+    pub payload: Bytes,
+}
+
+impl JournalEntry {
+    /// What tells it from all others.
+    pub fn name(&self) -> Name {
+        (self.peer.clone(), self.offer.contribution_id)
+    }
 }
 
 /// Which contributions an optimizer step used.
@@ -126,14 +136,6 @@ pub enum JournalError {
         /// Encoded size.
         got: u64,
     },
-    /// More contributions than one step may have.
-    #[error("epoch {epoch} has {got} journal entries, at most {ENTRIES_MAX} are read")]
-    TooMany {
-        /// The epoch.
-        epoch: u64,
-        /// Entries found.
-        got: usize,
-    },
 }
 
 /// In the layout of commits that might not know theirs.
@@ -151,22 +153,35 @@ mod known_rate {
     }
 }
 
-/// The readable entries of an epoch.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Entries {
-    /// Sequence number and contribution, in the order of their numbers.
-    pub entries: Vec<(u32, JournalEntry)>,
-    /// Those that were damaged. One that was torn by a crash was never acknowledged.
-    pub set_aside: Vec<SetAside>,
+/// The contributions stored for an epoch, in the order of their numbers.
+#[derive(Debug)]
+pub struct Entries<'j> {
+    journal: &'j Journal,
+    epoch: u64,
+    sequences: std::vec::IntoIter<u32>,
 }
 
-/// The steps that were committed one after the other.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Commits {
-    /// In the order of their epochs.
-    pub records: Vec<CommitRecord>,
-    /// Why the one behind them cannot be read, where it is there.
-    pub damaged: Option<String>,
+impl Entries<'_> {
+    /// Sequence number and contribution of the next one that can be read. One that is damaged is moved to
+    /// `journal/corrupt/`; where a crash tore it, it was never acknowledged.
+    pub async fn next(&mut self) -> Result<Option<(u32, JournalEntry)>, JournalError> {
+        for sequence in self.sequences.by_ref() {
+            if let Some(entry) = self.journal.entry(self.epoch, sequence).await? {
+                return Ok(Some((sequence, entry)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sequence number and name of the next one. Its gradient is not read, unless something is wrong with what is before it.
+    pub async fn next_name(&mut self) -> Result<Option<(u32, Name)>, JournalError> {
+        for sequence in self.sequences.by_ref() {
+            if let Some(name) = self.journal.name(self.epoch, sequence).await? {
+                return Ok(Some((sequence, name)));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// The journal of one run.
@@ -195,31 +210,25 @@ impl Journal {
         self.write(&path_of(record.epoch, COMMIT_NAME), bytes).await
     }
 
-    /// The commits of `from_epoch`, `from_epoch + 1`, … up to the first epoch that has none that can be read.
-    pub async fn commits(&self, from_epoch: u64) -> Result<Commits, JournalError> {
-        let mut records = Vec::new();
-        for epoch in from_epoch.. {
-            let path = path_of(epoch, COMMIT_NAME);
-            let Some(bytes) = self.read(&path, COMMIT).await? else { break };
-            match bytes.and_then(|bytes| decode_commit(&bytes, epoch)) {
-                Ok(record) => records.push(record),
-                Err(reason) => return Ok(Commits { records, damaged: Some(reason) }),
-            }
-        }
-        Ok(Commits { records, damaged: None })
+    /// The commit of an epoch; `None` where there is none. The inner error says how it is damaged.
+    pub async fn commit_of(&self, epoch: u64) -> Result<Option<Result<CommitRecord, String>>, JournalError> {
+        let Some(bytes) = self.read(&path_of(epoch, COMMIT_NAME), COMMIT).await? else { return Ok(None) };
+        Ok(Some(bytes.and_then(|bytes| decode_commit(&bytes, epoch))))
     }
 
-    /// Stores what the step of `epoch` is made by, `[n_parameters]`, before it is committed.
-    pub async fn write_mean(&self, epoch: u64, mean: &[f32]) -> Result<(), JournalError> {
+    /// Stores what the step of `epoch` is made by, `[n_parameters]`, before it is committed; it is the mean of the averaging
+    /// called `nonce`.
+    pub async fn write_mean(&self, epoch: u64, nonce: u64, mean: &[f32]) -> Result<(), JournalError> {
         let bytes: Vec<u8> = mean.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.write(&path_of(epoch, MEAN_NAME), sealed::seal_parts(MEAN, &epoch, &[&bytes])).await
+        self.write(&path_of(epoch, MEAN_NAME), sealed::seal_parts(MEAN, &(epoch, nonce), &[&bytes])).await
     }
 
-    /// What the step of `epoch` was made by: little-endian f32. `None` where it is missing or damaged.
-    pub async fn mean(&self, epoch: u64) -> Result<Option<Vec<u8>>, JournalError> {
+    /// What the step of `epoch` was made by: little-endian f32. `None` where it is missing, damaged, or of another averaging
+    /// than `nonce`.
+    pub async fn mean(&self, epoch: u64, nonce: u64) -> Result<Option<Vec<u8>>, JournalError> {
         let Some(Ok(bytes)) = self.read(&path_of(epoch, MEAN_NAME), MEAN).await? else { return Ok(None) };
-        let opened = sealed::open_parts::<u64>(MEAN, &bytes).ok().filter(|(of, _)| *of == epoch);
-        Ok(opened.map(|(_, mean)| mean.to_vec()))
+        let opened = sealed::open_parts::<(u64, u64)>(MEAN, &bytes).ok();
+        Ok(opened.filter(|(of, _)| *of == (epoch, nonce)).map(|(_, mean)| mean.to_vec()))
     }
 
     /// Stores which entries of `epoch` are given to the averaging called `nonce`, before they are.
@@ -252,12 +261,6 @@ impl Journal {
         Ok(self.storage.delete(&entry_path(epoch, seq)).await?)
     }
 
-    /// The commit of an epoch; `None` where it is missing or damaged.
-    pub async fn commit_of(&self, epoch: u64) -> Result<Option<CommitRecord>, JournalError> {
-        let Some(Ok(bytes)) = self.read(&path_of(epoch, COMMIT_NAME), COMMIT).await? else { return Ok(None) };
-        Ok(decode_commit(&bytes, epoch).ok())
-    }
-
     /// The first epoch after `epoch` that has a commit; `None` where there is none.
     pub async fn first_commit_after(&self, epoch: u64) -> Result<Option<u64>, JournalError> {
         for (later, folder) in self.folders().await?.into_iter().filter(|(later, _)| *later > epoch) {
@@ -284,60 +287,38 @@ impl Journal {
         Ok(folders)
     }
 
-    /// The contributions stored for an epoch; damaged ones are moved to `journal/corrupt/`.
-    pub async fn entries(&self, epoch: u64) -> Result<Entries, JournalError> {
+    /// The contributions stored for an epoch, to be read one after the other.
+    pub async fn entries(&self, epoch: u64) -> Result<Entries<'_>, JournalError> {
         let (objects, _) = self.storage.list_level(&epoch_path(epoch)).await?;
-        let seq = |path: &ObjectPath| path.filename()?.strip_suffix(".grad")?.parse().ok();
-        let mut found: Vec<(u32, ObjectPath)> =
-            objects.into_iter().filter_map(|path| Some((seq(&path)?, path))).collect();
-        found.sort_by_key(|(seq, _)| *seq);
-        if found.len() > ENTRIES_MAX {
-            return Err(JournalError::TooMany { epoch, got: found.len() });
-        }
-        let mut result = Entries::default();
-        for (seq, path) in found {
-            let Some(bytes) = self.read(&path, ENTRY).await? else { continue };
-            match bytes.and_then(|bytes| decode_entry(&bytes, epoch)) {
-                Ok(entry) => result.entries.push((seq, entry)),
-                Err(reason) => {
-                    let name = path.filename().unwrap_or_default().to_owned();
-                    result.set_aside.push(self.set_aside(epoch, &name, &path, reason).await?);
-                }
-            }
-        }
-        Ok(result)
+        let sequence = |path: ObjectPath| path.filename()?.strip_suffix(".grad")?.parse().ok();
+        let mut sequences: Vec<u32> = objects.into_iter().filter_map(sequence).collect();
+        sequences.sort_unstable();
+        Ok(Entries { journal: self, epoch, sequences: sequences.into_iter() })
     }
 
-    /// Of whom the contributions stored for an epoch are, and what they call them: peers and numbers. Their gradients are
-    /// not read.
-    pub async fn names(&self, epoch: u64) -> Result<Vec<(Vec<u8>, u64)>, JournalError> {
-        let (objects, _) = self.storage.list_level(&epoch_path(epoch)).await?;
-        let mut names = Vec::new();
-        for path in objects.into_iter().filter(|path| path.as_ref().ends_with(".grad")) {
-            let Some(start) = self.storage.get_start(&path, ENTRY_START_BYTES).await? else { continue };
-            match sealed::peek_header::<EntryHeader>(ENTRY, &start) {
-                Ok(EntryHeader { peer, offer, .. }) => names.push((peer, offer.contribution_id)),
-                // The whole of it says what is wrong.
-                Err(_) => {
-                    let entries = self.entries(epoch).await?.entries.into_iter();
-                    return Ok(entries.map(|(_, entry)| (entry.peer, entry.offer.contribution_id)).collect());
-                }
+    /// A contribution by its number; `None` where there is none that can be read. A damaged one is moved to
+    /// `journal/corrupt/`.
+    pub async fn entry(&self, epoch: u64, sequence: u32) -> Result<Option<JournalEntry>, JournalError> {
+        let path = entry_path(epoch, sequence);
+        let Some(bytes) = self.read(&path, ENTRY).await? else { return Ok(None) };
+        match bytes.and_then(|bytes| decode_entry(&bytes, epoch)) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(reason) => {
+                let name = path.filename().unwrap_or_default().to_owned();
+                self.set_aside(epoch, &name, &path, reason).await?;
+                Ok(None)
             }
         }
-        Ok(names)
     }
 
-    /// Takes the step of `epoch` back: its commit, and all of the later epochs, which were computed on its
-    /// result, are moved to `journal/corrupt/`. The entries of `epoch` are open again.
-    pub async fn take_back(&self, epoch: u64, reason: &str) -> Result<(), JournalError> {
-        for (later, folder) in self.folders().await?.into_iter().filter(|(later, _)| *later > epoch) {
-            for object in self.storage.list(&folder).await? {
-                let name = object.location.filename().unwrap_or_default().to_owned();
-                let because = format!("the step of epoch {epoch} was taken back: {reason}");
-                self.set_aside(later, &name, &object.location, because).await?;
-            }
+    async fn name(&self, epoch: u64, sequence: u32) -> Result<Option<Name>, JournalError> {
+        let path = entry_path(epoch, sequence);
+        let Some(start) = self.storage.get_start(&path, ENTRY_START_BYTES).await? else { return Ok(None) };
+        match sealed::peek_header::<EntryHeader>(ENTRY, &start) {
+            Ok(EntryHeader { peer, offer, .. }) => Ok(Some((peer, offer.contribution_id))),
+            // The whole of it says what is wrong.
+            Err(_) => Ok(self.entry(epoch, sequence).await?.map(|entry| entry.name())),
         }
-        self.set_step_aside(epoch, reason).await
     }
 
     /// Takes the steps of `epoch` and later out of the way: another line of models is followed from there on. What was
@@ -393,7 +374,7 @@ impl Journal {
         &self,
         path: &ObjectPath,
         kind: Kind,
-    ) -> Result<Option<Result<bytes::Bytes, String>>, JournalError> {
+    ) -> Result<Option<Result<Bytes, String>>, JournalError> {
         match self.storage.get(path, ENTRY_BYTES_MAX).await {
             Ok(Some(bytes)) => match sealed::check_version(kind, &bytes) {
                 Ok(()) => Ok(Some(Ok(bytes))),
@@ -433,14 +414,14 @@ fn path_of(epoch: u64, name: &str) -> ObjectPath {
     ObjectPath::from_iter([FOLDER, &format!("{epoch:012}"), name])
 }
 
-fn decode_entry(bytes: &[u8], epoch: u64) -> Result<JournalEntry, String> {
+fn decode_entry(bytes: &Bytes, epoch: u64) -> Result<JournalEntry, String> {
     let opened = sealed::open_parts::<EntryHeader>(ENTRY, bytes);
     let (header, payload) = opened.map_err(|error| error.to_string())?;
     if header.offer.epoch > epoch {
         return Err(format!("it is of epoch {}, its folder is of epoch {epoch}", header.offer.epoch));
     }
     let EntryHeader { peer, group, offer, milliseconds, accepted_at } = header;
-    Ok(JournalEntry { peer, group, offer, milliseconds, accepted_at, payload: payload.to_vec() })
+    Ok(JournalEntry { peer, group, offer, milliseconds, accepted_at, payload: bytes.slice_ref(payload) })
 }
 
 fn header_of(entry: &JournalEntry) -> EntryHeader {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -44,6 +45,38 @@ struct State {
 pub(crate) struct SimulatedDisk {
     state: Arc<Mutex<State>>,
     stalled: Arc<(Mutex<bool>, Condvar)>,
+    held: Arc<Held>,
+}
+
+/// Bytes that were read and are still in use.
+#[derive(Debug, Default)]
+struct Held {
+    now: AtomicU64,
+    max: AtomicU64,
+}
+
+/// Some of them.
+struct Holding(Vec<u8>, Arc<Held>);
+
+impl Holding {
+    fn new(bytes: Vec<u8>, held: &Arc<Held>) -> Self {
+        let n_bytes = bytes.len() as u64;
+        let now = held.now.fetch_add(n_bytes, Ordering::Relaxed) + n_bytes;
+        held.max.fetch_max(now, Ordering::Relaxed);
+        Self(bytes, Arc::clone(held))
+    }
+}
+
+impl AsRef<[u8]> for Holding {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.1.now.fetch_sub(self.0.len() as u64, Ordering::Relaxed);
+    }
 }
 
 fn error(kind: io::ErrorKind, what: &str) -> io::Error {
@@ -65,7 +98,7 @@ impl SimulatedDisk {
             fails_one_in: 0,
             n_bytes_max: u64::MAX,
         };
-        Self { state: Arc::new(Mutex::new(state)), stalled: Arc::default() }
+        Self { state: Arc::new(Mutex::new(state)), stalled: Arc::default(), held: Arc::default() }
     }
 
     /// The power fails in the middle of the operation after so many more.
@@ -95,6 +128,11 @@ impl SimulatedDisk {
 
     pub(crate) fn n_bytes_used(&self) -> u64 {
         self.state.lock().unwrap().n_bytes_used()
+    }
+
+    /// The most bytes that were read and in use at the same time.
+    pub(crate) fn n_bytes_held_max(&self) -> u64 {
+        self.held.max.load(Ordering::Relaxed)
     }
 
     /// Nothing is written from now on, and nothing fails: all wait.
@@ -155,7 +193,7 @@ impl SimulatedDisk {
             fails_one_in: 0,
             n_bytes_max: u64::MAX,
         };
-        Self { state: Arc::new(Mutex::new(next)), stalled: Arc::default() }
+        Self { state: Arc::new(Mutex::new(next)), stalled: Arc::default(), held: Arc::default() }
     }
 
     /// An operation, which `act` does. In the one in which the power fails it may or may not be done.
@@ -313,7 +351,7 @@ impl Files for SimulatedDisk {
         let bytes = &state.contents[state.id(file)?].now;
         let from = bytes.len().min(from as usize);
         let to = bytes.len().min(from.saturating_add(usize::try_from(n_bytes_max).unwrap_or(usize::MAX)));
-        Ok(Bytes::copy_from_slice(&bytes[from..to]))
+        Ok(Bytes::from_owner(Holding::new(bytes[from..to].to_vec(), &self.held)))
     }
 
     fn list(&self, folder: &Path) -> io::Result<Vec<Listed>> {

@@ -264,6 +264,35 @@ async fn a_backbone_that_was_killed_takes_the_steps_that_it_missed() {
     assert!(followed.contains("barnraise_models_followed_total{what="), "{followed}");
 }
 
+/// Its journal says what of its own is in the steps that the other has: nothing of that counts once more.
+#[tokio::test]
+async fn a_backbone_whose_disk_forgot_a_step_follows_the_other_and_doubles_nothing() {
+    let mut two = Two::new().await;
+    let (one, other) = two.start().await;
+    let at_one = two.one.join(&[&one.page()]).unwrap();
+    let at_other = two.other.join(&[&other.page()]).unwrap();
+    one.wait_for_epoch(13).await.unwrap();
+    one.kill().await.unwrap();
+    // Behind the checkpoint of epoch 7 or a later one, with steps behind it.
+    let folder = two.one.storage().join("journal");
+    let steps = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path().join("mean"));
+    let mut steps: Vec<_> = steps.filter(|mean| mean.exists()).collect();
+    steps.sort();
+    let damaged = &steps[steps.len() - 2];
+    std::fs::write(damaged, b"forgotten").unwrap();
+    let one = two.one.backbone().await.unwrap();
+    wait_for_log(&one, "this backbone goes back to before this step, and follows the others from there")
+        .await;
+    let epoch = other.status().await.unwrap().progress.epoch;
+    one.wait_for_epoch(epoch + 4).await.unwrap();
+    let n_samples = leave([at_one, at_other]).await;
+    let counted = agreed(&one, &other).await;
+    assert!(counted <= n_samples, "{counted} of {n_samples}");
+    assert!(counted == n_samples || !is_exact(&one, &other), "{counted} of {n_samples}");
+    assert!(one.terminate().await.unwrap().success());
+    assert!(!folder.join("corrupt").exists(), "what was accepted is not damaged");
+}
+
 #[tokio::test]
 async fn who_is_not_of_the_run_is_told_so() {
     let mut two = Two::new().await;

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use barnraise_protocol::access::{BackboneToContributor as Down, ContributorToBackbone as Up};
+use barnraise_tests::client::Client;
 use barnraise_tests::process::{Backbone, HANG, World, metric};
+use libp2p::identity::Keypair;
 
 use super::SMALL;
 use super::credits::receipts;
@@ -113,4 +116,62 @@ async fn a_full_disk_pauses_a_run_which_says_so_everywhere_heals_and_loses_no_re
     let backbone = world.backbone().await.unwrap();
     assert_eq!(backbone.contributions(n_samples).await.unwrap().contributors, shown.contributors);
     assert!(backbone.terminate().await.unwrap().success());
+}
+
+fn code_of(link: &str) -> String {
+    link.trim().split_once("/#invitation=").expect("a link").1.to_owned()
+}
+
+/// Who asks the backbone to be let in by this code, and what it answers.
+async fn redeem(backbone: &Backbone, keypair: &Keypair, code: &str) -> Result<(), String> {
+    let client = Client::connect_as(keypair.clone(), backbone.tcp().unwrap()).await.unwrap();
+    match client.ask(&Up::Redeem { code: code.to_owned() }).await {
+        Ok(Down::Granted(_)) => Ok(()),
+        Ok(other) => panic!("{other:?}"),
+        Err(refused) => Err(refused.to_string()),
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_lets_nobody_in_or_out_says_so_and_loses_no_invitation() {
+    let sections = format!(
+        "{SMALL}\n[network]\nupnp = false\n[access]\nmode = \"invitation\"\npoll_interval = \"1s\"\n"
+    );
+    let mut world = World::new(&sections).unwrap();
+    let mounted = Mounted::at(&world.storage());
+    let mut backbone = world.backbone().await.unwrap();
+    let [first, second, third] = std::array::from_fn(|_| Keypair::generate_ed25519());
+    let code = code_of(&world.command(&["invite", "--uses", "2"]).await.unwrap());
+    redeem(&backbone, &first, &code).await.unwrap();
+    let revoked = first.public().to_peer_id().to_string();
+
+    let filler = fill(&mounted.0);
+    until_paused(&backbone, true).await;
+    for _ in 0..3 {
+        let refused = redeem(&backbone, &second, &code).await.unwrap_err();
+        assert!(refused.contains("disk is full"), "{refused}");
+    }
+    // Who is in already stays, and is told nothing else.
+    redeem(&backbone, &first, &code).await.unwrap();
+    for command in [&["invite"][..], &["revoke", &revoked]] {
+        let error = format!("{:#}", world.command(command).await.unwrap_err());
+        assert!(error.contains("No space left") || error.contains("is full"), "{command:?}: {error}");
+    }
+
+    std::fs::remove_file(filler).unwrap();
+    until_paused(&backbone, false).await;
+    // The use that was not granted was not lost, and there is no other.
+    redeem(&backbone, &second, &code).await.unwrap();
+    let refused = redeem(&backbone, &third, &code).await.unwrap_err();
+    assert!(refused.contains("as often as it may be"), "{refused}");
+    let another = code_of(&world.command(&["invite"]).await.unwrap());
+    redeem(&backbone, &third, &another).await.unwrap();
+    assert!(world.command(&["revoke", &revoked]).await.unwrap().starts_with("1 tokens were taken back"));
+    for _ in 0..2 {
+        let refused = redeem(&backbone, &first, &another).await.unwrap_err();
+        assert!(refused.contains("access was revoked"), "{refused}");
+        backbone.kill().await.unwrap();
+        backbone = world.backbone().await.unwrap();
+        redeem(&backbone, &second, &code).await.unwrap();
+    }
 }

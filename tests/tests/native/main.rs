@@ -13,6 +13,7 @@ mod donor;
 mod equivalence;
 mod few;
 mod groups;
+mod kills;
 mod liar;
 mod lifecycle;
 mod local_steps;

@@ -185,17 +185,17 @@ async fn give(shared: Shared, stored: Stored, stream: Stream) -> Result<(), Conv
 async fn step_after(shared: &Shared, stored: &Stored, model: ModelVersion) -> Result<model::Found, String> {
     let words = |error: crate::storage::journal::JournalError| error.to_string();
     let unknown = || format!("no step on the model of epoch {} with the hash {}", model.epoch, model.hash);
-    let mut commit = stored.journal.commit_of(model.epoch).await.map_err(words)?;
+    let mut commit = stored.journal.commit_of(model.epoch).await.map_err(words)?.and_then(Result::ok);
     if commit.is_none() {
         if newest(shared).await == Some(model) {
             return Ok((Answer::UpToDate, Vec::new()));
         }
         // That step may have been made since it was looked for: whoever is told that it is unknown goes back to a checkpoint.
-        commit = stored.journal.commit_of(model.epoch).await.map_err(words)?;
+        commit = stored.journal.commit_of(model.epoch).await.map_err(words)?.and_then(Result::ok);
     }
     let commit = commit.ok_or_else(unknown)?;
     let together = commit.together.filter(|together| together.before == model.hash).ok_or_else(unknown)?;
-    let mean = stored.journal.mean(model.epoch).await.map_err(words)?.ok_or_else(unknown)?;
+    let mean = stored.journal.mean(model.epoch, together.nonce).await.map_err(words)?.ok_or_else(unknown)?;
     let header = StepHeader {
         epoch: commit.epoch,
         before: together.before,
@@ -223,7 +223,10 @@ async fn checkpoint_for(shared: &Shared, stored: &Stored, is_shared: bool) -> Re
     // One that no step leads on from is of before this peer took another one's checkpoint.
     let epoch = found.as_ref().map(|checkpoint| checkpoint.epoch);
     let leads_on = match epoch {
-        Some(epoch) => stored.journal.commit_of(epoch).await.is_ok_and(|commit| commit.is_some()),
+        Some(epoch) => {
+            let commit = stored.journal.commit_of(epoch).await;
+            matches!(commit, Ok(Some(Ok(_))))
+        }
         None => false,
     };
     let is_newest = epoch.is_some() && epoch == newest(shared).await.map(|model| model.epoch);

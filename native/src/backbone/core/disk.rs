@@ -13,6 +13,7 @@ use barnraise_swarm::{Moment, PeerKey};
 use tokio::sync::oneshot;
 
 use super::super::learner::LearnerError;
+use super::following::Moving;
 use super::operator::Operating;
 use super::{Core, Declined, Place};
 use crate::storage::StorageError;
@@ -35,7 +36,7 @@ pub(super) struct WaitsForDisk {
     /// A checkpoint was due.
     checkpoint: bool,
     /// In the middle of taking another model, where memory and disk do not agree.
-    pub(super) is_moving: bool,
+    pub(super) moving: Option<Moving>,
 }
 
 impl Core {
@@ -141,7 +142,7 @@ impl Core {
             let read = self.read_again().await;
             self.survive(read).await?;
         }
-        if std::mem::take(&mut self.disk.checkpoint) {
+        if self.storing.room.trouble().is_none() && std::mem::take(&mut self.disk.checkpoint) {
             self.save_checkpoint().await?;
         }
         if self.storing.room.trouble().is_some() {
@@ -156,6 +157,7 @@ impl Core {
     }
 
     async fn read_again(&mut self) -> Result<(), LearnerError> {
+        self.finish_moving().await?;
         if self.together.is_some() {
             self.carry_later_epochs().await?;
         }
@@ -164,16 +166,12 @@ impl Core {
 
     /// A disk that does not take something ends nothing; what else there is does.
     pub(super) async fn survive(&mut self, done: Result<(), LearnerError>) -> Result<(), LearnerError> {
-        match done {
-            Err(error) if !self.disk.is_moving => {
-                let Some(of_disk) = error.of_storage() else { return Err(error) };
-                self.disk.is_cut = true;
-                let (trouble, error) = (Trouble::of(of_disk), error.to_string());
-                self.begin_trouble(trouble, &error).await;
-                Ok(())
-            }
-            done => done,
-        }
+        let Err(error) = done else { return Ok(()) };
+        let Some(of_disk) = error.of_storage() else { return Err(error) };
+        self.disk.is_cut = true;
+        let (trouble, error) = (Trouble::of(of_disk), error.to_string());
+        self.begin_trouble(trouble, &error).await;
+        Ok(())
     }
 
     /// The step is made once its commit can be stored.

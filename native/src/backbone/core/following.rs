@@ -3,7 +3,7 @@
 //! A contribution that was accepted here is in the model once: what is not in a model that came from elsewhere is
 //! journaled again for the epoch that is open, before this peer goes on with that model.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::model::StepHeader;
@@ -12,7 +12,7 @@ use barnraise_swarm::PeerKey;
 use super::super::learner::LearnerError;
 use super::{Core, name};
 use crate::storage::checkpoint::{Checkpoint, Included};
-use crate::storage::journal::{JournalEntry, Together as StepTogether};
+use crate::storage::journal::{Journal, Name, Together as StepTogether};
 
 impl Core {
     /// A step of another peer, on the model that this one has.
@@ -38,43 +38,6 @@ impl Core {
         Ok(Ok(self.model()))
     }
 
-    /// Contributions that are in a step by now do not count in `epoch`, for which they were journaled before a crash.
-    pub(super) async fn forget(
-        &self,
-        done: impl Iterator<Item = JournalEntry>,
-        epoch: u64,
-    ) -> Result<(), LearnerError> {
-        let done: HashSet<(Vec<u8>, u64)> =
-            done.map(|entry| (entry.peer, entry.offer.contribution_id)).collect();
-        for (seq, entry) in self.storing.journal.entries(epoch).await?.entries {
-            if done.contains(&(entry.peer, entry.offer.contribution_id)) {
-                self.storing.journal.forget(epoch, seq).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Journals contributions once more, for `epoch`.
-    pub(super) async fn carry(&self, entries: Vec<JournalEntry>, epoch: u64) -> Result<(), LearnerError> {
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let there = self.storing.journal.entries(epoch).await?.entries;
-        let mut known: HashSet<(Vec<u8>, u64)> =
-            there.iter().map(|(_, entry)| (entry.peer.clone(), entry.offer.contribution_id)).collect();
-        let mut seq = there.last().map_or(0, |(seq, _)| seq + 1);
-        let mut n_carried = 0;
-        for entry in entries {
-            if known.insert((entry.peer.clone(), entry.offer.contribution_id)) {
-                self.storing.journal.append(epoch, seq, &entry).await?;
-                seq += 1;
-                n_carried += 1;
-            }
-        }
-        tracing::info!(epoch, n_carried, "contributions count for a later step, by their age");
-        Ok(())
-    }
-
     /// The model of another line, or of long after this peer's.
     pub(super) async fn take_checkpoint(
         &mut self,
@@ -90,69 +53,134 @@ impl Core {
             return Ok(Err(format!("it is of the run `{}`, this is `{run_id}`", checkpoint.run_id)));
         }
         let epoch = checkpoint.epoch;
-        let reason = format!("another line of models is followed from epoch {epoch} on");
-        let last = checkpoint.included.get(&together.me.0).copied();
-        let left = self.not_in(epoch, last).await?;
+        let moving = Moving { epoch, last: checkpoint.included.get(&together.me.0).copied() };
         let points = self.learner.history().points();
         let history = points.iter().filter(|point| point.epoch <= epoch).copied().collect();
         if let Err(error) = self.learner.restore(Checkpoint { history, ..checkpoint }) {
             return Ok(Err(error.to_string()));
         }
-        // An error in between ends the process: what is on the disk leads on, from the one line or the other.
-        self.disk.is_moving = true;
-        self.carry(left, epoch).await?;
-        self.storing.journal.leave_line(epoch, &reason).await?;
-        self.storing.checkpoints.take_back(epoch, &reason).await?;
-        let oldest = self.storing.checkpoints.save(&self.learner.checkpoint()?).await?;
-        self.crediting.forget_before(oldest.saturating_sub(1));
-        self.disk.is_moving = false;
-        self.outputs.state.send_replace(self.learner.publish()?);
-        self.go_on(false).await?;
-        self.metrics.on_followed("checkpoint");
+        if let Some(together) = &mut self.together {
+            together.give_up();
+        }
+        self.disk.moving = Some(moving);
+        self.finish_moving().await?;
         tracing::info!(epoch, from = name(from), "took the model of another aggregator");
         Ok(Ok(self.model()))
     }
 
-    /// What was accepted here before `epoch` and is not in a model of others; `last` is the last step that this peer
-    /// took part in there. What was accepted since then is looked at as their steps are taken.
-    async fn not_in(&self, epoch: u64, last: Option<Included>) -> Result<Vec<JournalEntry>, LearnerError> {
-        let mut left = Vec::new();
+    /// Stores the model that was taken, and what was accepted here and is not in it; then all goes on with it. Where the
+    /// disk does not take it, it is done once more from the beginning as soon as it does; a crash in between leads on from
+    /// the one line or the other.
+    pub(super) async fn finish_moving(&mut self) -> Result<(), LearnerError> {
+        let Some(Moving { epoch, last }) = self.disk.moving else { return Ok(()) };
+        let reason = format!("another line of models is followed from epoch {epoch} on");
         let journal = &self.storing.journal;
+        let mut carrying = Carrying::to(journal, epoch).await?;
         let epochs = journal.epochs().await?.into_iter().filter(|&of| of < epoch);
+        // What was accepted since the last step that this peer took part in there, and is not in that one. What comes after
+        // is looked at as their steps are taken.
         for of in epochs.filter(|&of| last.is_none_or(|last| of >= last.epoch)) {
             let given = match last.filter(|last| last.epoch == of) {
                 Some(last) => self.included_in(last).await?,
                 None => Vec::new(),
             };
-            let entries = journal.entries(of).await?.entries;
-            left.extend(entries.into_iter().filter(|(seq, _)| !given.contains(seq)).map(|(_, entry)| entry));
+            carrying.carry(of, &given.into_iter().collect()).await?;
         }
-        Ok(left)
+        journal.leave_line(epoch, &reason).await?;
+        self.storing.checkpoints.take_back(epoch, &reason).await?;
+        let oldest = self.storing.checkpoints.save(&self.learner.checkpoint()?).await?;
+        self.crediting.forget_before(oldest.saturating_sub(1));
+        self.disk.moving = None;
+        self.outputs.state.send_replace(self.learner.publish()?);
+        self.metrics.on_followed("checkpoint");
+        self.go_on(false).await
     }
 
     /// Which entries are in a step that this peer took part in, or made alone before others aggregated the run too.
     async fn included_in(&self, step: Included) -> Result<Vec<u32>, LearnerError> {
-        let commit = self.storing.journal.commit_of(step.epoch).await?;
+        let commit = self.storing.journal.commit_of(step.epoch).await?.and_then(Result::ok);
         match commit.filter(|commit| commit.together.is_none()) {
             Some(alone) => Ok(alone.seqs),
             None => Ok(self.storing.journal.given(step.epoch, step.nonce).await?),
         }
     }
 
-    /// What was accepted in epochs that another line of models has not reached counts for the one that is open.
+    /// What was accepted in epochs that another line of models has not reached counts for the one that is open. Where it is
+    /// the same line, and this peer only cannot repeat its steps, it stays: much of it is in those steps.
     pub(super) async fn carry_later_epochs(&mut self) -> Result<(), LearnerError> {
-        let open = self.learner.epoch();
-        let mut is_fresh = true;
-        for epoch in self.storing.journal.epochs().await?.into_iter().filter(|epoch| *epoch > open) {
-            let entries = self.storing.journal.entries(epoch).await?.entries;
-            let of_open = |mut entry: JournalEntry| {
-                entry.offer.epoch = entry.offer.epoch.min(open);
-                entry
-            };
-            self.carry(entries.into_iter().map(|(_, entry)| of_open(entry)).collect(), open).await?;
-            self.storing.journal.clear(epoch).await?;
-            is_fresh = false;
+        if self.learner.is_behind() {
+            return Ok(());
         }
-        if is_fresh { Ok(()) } else { self.go_on(false).await }
+        let open = self.learner.epoch();
+        let journal = &self.storing.journal;
+        let later: Vec<u64> = journal.epochs().await?.into_iter().filter(|epoch| *epoch > open).collect();
+        if later.is_empty() {
+            return Ok(());
+        }
+        let mut carrying = Carrying::to(journal, open).await?;
+        for epoch in later {
+            carrying.carry(epoch, &BTreeSet::new()).await?;
+            journal.clear(epoch).await?;
+        }
+        self.go_on(false).await
+    }
+}
+
+/// A model of others that is in memory and not yet on the disk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moving {
+    /// Of the model.
+    epoch: u64,
+    /// The last step of it that this peer took part in.
+    last: Option<Included>,
+}
+
+/// Contributions that are journaled once more, for a later step, by their age.
+pub(super) struct Carrying<'j> {
+    journal: &'j Journal,
+    to: u64,
+    /// What is there, by its sequence number.
+    there: BTreeMap<Name, u32>,
+    next: u32,
+}
+
+impl<'j> Carrying<'j> {
+    /// To the step of epoch `to`.
+    pub(super) async fn to(journal: &'j Journal, to: u64) -> Result<Self, LearnerError> {
+        let (mut there, mut next) = (BTreeMap::new(), 0);
+        let mut entries = journal.entries(to).await?;
+        while let Some((sequence, name)) = entries.next_name().await? {
+            there.insert(name, sequence);
+            next = sequence + 1;
+        }
+        Ok(Self { journal, to, there, next })
+    }
+
+    /// Those of epoch `from` that are not `given`, which are in its step. Those that are do not count once more, even if they
+    /// were carried before a crash.
+    pub(super) async fn carry(&mut self, from: u64, given: &BTreeSet<u32>) -> Result<(), LearnerError> {
+        let to = self.to;
+        let mut n_carried = 0;
+        let mut entries = self.journal.entries(from).await?;
+        while let Some((sequence, mut entry)) = entries.next().await? {
+            match (given.contains(&sequence), self.there.get(&entry.name())) {
+                (true, Some(&there)) => {
+                    self.journal.forget(to, there).await?;
+                    self.there.remove(&entry.name());
+                }
+                (false, None) => {
+                    entry.offer.epoch = entry.offer.epoch.min(to);
+                    self.journal.append(to, self.next, &entry).await?;
+                    self.there.insert(entry.name(), self.next);
+                    self.next += 1;
+                    n_carried += 1;
+                }
+                (true, None) | (false, Some(_)) => {}
+            }
+        }
+        if n_carried > 0 {
+            tracing::info!(from, to, n_carried, "contributions count for a later step, by their age");
+        }
+        Ok(())
     }
 }

@@ -308,6 +308,10 @@ impl Core {
         if let Err(error) = operating.mind_others(alone, why) {
             return Ok(Err(error));
         }
+        if self.disk.moving.is_some() {
+            let why = "a model of others is being stored: try again once the disk takes it".into();
+            return Ok(Err(WordError::Unfit { epoch, why }));
+        }
         let now = self.learner.epoch();
         if epoch >= now {
             return Ok(Err(WordError::NotEarlier { epoch, now }));

@@ -20,6 +20,7 @@ use super::super::aggregators::{
     Aggregators, AveragingError, Circumstances, Heard, Task, group_size, propose, sides, way,
 };
 use super::super::learner::{Learner, LearnerError};
+use super::following::Carrying;
 use super::{Core, name};
 use crate::storage::journal::{CommitRecord, Together as StepTogether};
 
@@ -113,6 +114,11 @@ impl Together {
         self.failures.rate()
     }
 
+    /// Nothing is averaged any longer.
+    pub(super) fn give_up(&mut self) {
+        self.ongoing = None;
+    }
+
     /// Epochs that the one furthest ahead of the others is ahead of this peer.
     pub(super) fn n_epochs_behind(&self, now: Moment) -> u64 {
         let furthest = self.matchmaking.colleagues(now).map(|(_, standing)| standing.model.epoch).max();
@@ -139,8 +145,15 @@ impl Core {
     /// Something came from a peer that aggregates the run too.
     pub(super) async fn on_heard(&mut self, peer: PeerKey, heard: Heard) -> Result<(), LearnerError> {
         let now = self.now();
+        let moving = self.disk.moving.is_some();
         let Some(together) = &mut self.together else { return Ok(()) };
         match heard {
+            // Until the disk has what is in memory, nothing is made on it.
+            Heard::Averaged(..) | Heard::WantCheckpoint(_) if moving => {}
+            Heard::Step(_, _, done) | Heard::Checkpoint(_, done) if moving => {
+                let _ = done.send(Err("a model is being stored here".into()));
+            }
+            Heard::Followed(_) if moving => together.matchmaking.on_failed(now),
             Heard::Standing(standing) => together.matchmaking.on_standing(now, peer, standing),
             Heard::Addresses(addresses) => {
                 let before = together.addresses.insert(peer, addresses.clone());
@@ -158,13 +171,15 @@ impl Core {
             }
             Heard::Averaged(proposal, averaged) => self.on_averaged(&proposal, averaged).await?,
             Heard::Step(header, mean, done) => {
-                let applied = self.take_step(&peer, header, &mean).await?;
+                let applied = self.take_step(&peer, header, &mean).await;
                 // Whoever fetched it may be gone.
-                let _ = done.send(applied);
+                let _ = done.send(told(&applied));
+                applied.map(drop)?;
             }
             Heard::Checkpoint(checkpoint, done) => {
-                let applied = self.take_checkpoint(&peer, *checkpoint).await?;
-                let _ = done.send(applied);
+                let applied = self.take_checkpoint(&peer, *checkpoint).await;
+                let _ = done.send(told(&applied));
+                applied.map(drop)?;
             }
             Heard::Followed(Ok(())) => {
                 self.carry_later_epochs().await?;
@@ -202,6 +217,9 @@ impl Core {
 
     /// Does what matchmaking asks for; whether the round has something to do then.
     pub(super) async fn act_together(&mut self) -> Result<bool, LearnerError> {
+        if self.disk.moving.is_some() {
+            return Ok(false);
+        }
         loop {
             let now = self.now();
             let (here, is_closing) = (self.here(), self.round.is_closing());
@@ -446,17 +464,15 @@ impl Core {
         };
         let is_fresh = is_all && !self.storing.journal.has_entries(epoch + 1).await?;
         if !is_fresh {
-            let entries = self.storing.journal.entries(epoch).await?.entries;
-            let (done, left): (Vec<_>, Vec<_>) =
-                entries.into_iter().partition(|(seq, _)| given.contains(seq));
-            self.forget(done.into_iter().map(|(_, entry)| entry), epoch + 1).await?;
-            self.carry(left.into_iter().map(|(_, entry)| entry).collect(), epoch + 1).await?;
+            let mut carrying = Carrying::to(&self.storing.journal, epoch + 1).await?;
+            carrying.carry(epoch, &given.into_iter().collect()).await?;
         }
         let aggregation = self.round.config().aggregation;
         let learning_rate = self.learner.learning_rate();
+        let nonce = step.nonce;
         let record =
             CommitRecord { epoch, n_samples, seqs, aggregation, together: Some(step), learning_rate };
-        self.storing.journal.write_mean(epoch, mean).await?;
+        self.storing.journal.write_mean(epoch, nonce, mean).await?;
         self.storing.journal.commit(&record).await?;
         let began = self.now();
         if let Some(step) = &record.together {
@@ -491,7 +507,11 @@ impl Core {
     }
 }
 
-/// Names an averaging. Without entropy it is its members that tell it from others.
+/// What whoever fetched a model hears of it.
+fn told(applied: &Result<Result<ModelVersion, String>, LearnerError>) -> Result<ModelVersion, String> {
+    applied.as_ref().map_or_else(|error| Err(error.to_string()), Clone::clone)
+}
+
 /// What members did that no honest one does, as far as an averaging got.
 fn faults(averaged: &Result<Arc<Averaged>, AveragingError>) -> &[Fault] {
     match averaged {
@@ -501,6 +521,7 @@ fn faults(averaged: &Result<Arc<Averaged>, AveragingError>) -> &[Fault] {
     }
 }
 
+/// Names an averaging. Without entropy it is its members that tell it from others.
 fn nonce() -> u64 {
     random().unwrap_or_default()
 }

@@ -20,6 +20,7 @@ struct Run {
     storage: Storage,
     checkpoints: Checkpoints,
     journal: Journal,
+    has_others: bool,
 }
 
 impl Run {
@@ -32,7 +33,7 @@ impl Run {
             ParameterLayout::of(&config.model_spec(), DataShape::Images { shape, n_classes: 2 }).unwrap();
         let storage = Storage::in_memory();
         let (checkpoints, journal) = (Checkpoints::new(storage.clone(), 9), Journal::new(storage.clone()));
-        Self { config, layout, storage, checkpoints, journal }
+        Self { config, layout, storage, checkpoints, journal, has_others: false }
     }
 
     /// Its journal has a contribution to this epoch.
@@ -50,7 +51,8 @@ impl Run {
         };
         let (peer, accepted_at) = (vec![1, 2, 3], UnixTime(1_800_000_000));
         let group = AddressGroup::UNKNOWN;
-        let entry = JournalEntry { peer, group, offer, milliseconds: 500, accepted_at, payload };
+        let (milliseconds, payload) = (500, payload.into());
+        let entry = JournalEntry { peer, group, offer, milliseconds, accepted_at, payload };
         self.journal.append(epoch, 0, &entry).await.unwrap();
         self
     }
@@ -78,8 +80,14 @@ impl Run {
 
     async fn recover_both(&self) -> Result<(Learner, AveragingRound), LearnerError> {
         let round = round_config(&self.config, self.layout.n_parameters());
-        let (config, checkpoints, journal) = (&self.config, &self.checkpoints, &self.journal);
-        Learner::recover(config, round, &self.layout, checkpoints, journal).await
+        Learner::recover(
+            &self.config,
+            round,
+            &self.layout,
+            (&self.checkpoints, &self.journal),
+            self.has_others,
+        )
+        .await
     }
 
     /// Flips a bit of an object of its journal.
@@ -119,7 +127,9 @@ async fn a_gap_between_checkpoint_and_journal_is_an_error_that_says_what_is_miss
                 assert!(words.contains(part), "{part} is not in: {words}");
             }
         }
-        assert_eq!(run.journal.commits(4).await.unwrap().records.len(), 2);
+        for epoch in 4..6 {
+            assert!(matches!(run.journal.commit_of(epoch).await, Ok(Some(Ok(_)))));
+        }
         // As the words say: a newer checkpoint closes it, and the model is that of all steps.
         run.checkpoints.save(&checkpoint_of(4).await).await.unwrap();
         let learner = run.recover().await.unwrap();
@@ -169,7 +179,7 @@ async fn a_damaged_step_costs_its_damaged_entry_and_no_epoch_comes_twice() {
         run.damage("000000000003/00000000.grad").await;
         if crashed {
             // In the middle of what follows: one contribution was journaled again.
-            let (_, entry) = run.journal.entries(4).await.unwrap().entries.remove(0);
+            let entry = run.journal.entry(4, 0).await.unwrap().unwrap();
             run.journal.append(7, 0, &entry).await.unwrap();
         }
         // The second start finds what the first one left.
@@ -202,4 +212,72 @@ async fn a_commit_that_a_crash_tore_leaves_its_epoch_open() {
     run.damage("000000000001/commit").await;
     let (learner, round) = run.recover_both().await.unwrap();
     assert_eq!((learner.epoch(), round.n_samples() > 0), (4, true));
+}
+
+/// Steps of several backbones, of which this one gave an entry to each, the newest of which is open.
+async fn of_several(epochs: std::ops::Range<u64>) -> Run {
+    let mut run = Run { has_others: true, ..Run::new() };
+    let open = epochs.end;
+    for epoch in epochs {
+        let (mut learner, _) = run.recover_both().await.unwrap();
+        assert_eq!(learner.epoch(), epoch);
+        run = run.with_entry(epoch).await;
+        let together = Together {
+            before: learner.version().unwrap().hash,
+            nonce: 100 + epoch,
+            loss: 0.5,
+            members: vec![vec![1, 2, 3], vec![4]],
+        };
+        let mean = vec![0.01 * (epoch + 1) as f32; run.layout.n_parameters()];
+        step_of_several(&run, &mut learner, together, &mean).await;
+    }
+    run.with_entry(open).await
+}
+
+/// As the core does it, where it makes a step with others, or takes one of theirs.
+async fn step_of_several(run: &Run, learner: &mut Learner, together: Together, mean: &[f32]) {
+    let (epoch, nonce) = (learner.epoch(), together.nonce);
+    learner.step_together(mean, 64, &together, 0.1);
+    let (aggregation, together) = (Aggregation::Mean, Some(together));
+    let commit =
+        CommitRecord { epoch, n_samples: 64, seqs: vec![0], aggregation, together, learning_rate: 0.1 };
+    run.journal.write_given(epoch, nonce, &[0]).await.unwrap();
+    run.journal.write_mean(epoch, nonce, mean).await.unwrap();
+    run.journal.commit(&commit).await.unwrap();
+}
+
+/// A step that cannot be repeated costs nothing that was accepted where others have it: all of it stays in the journal until
+/// they have led this backbone on, over as many starts as it takes.
+#[tokio::test]
+async fn a_damaged_step_that_others_have_costs_nothing_that_was_accepted() {
+    for damaged in ["000000000003/mean", "000000000003/commit"] {
+        let run = of_several(0..6).await;
+        let (want, open) = run.recover_both().await.unwrap();
+        assert_eq!((want.epoch(), open.n_samples(), want.is_behind()), (6, 64, false));
+        let commit = run.journal.commit_of(3).await.unwrap().unwrap().unwrap();
+        let together = commit.together.unwrap();
+        let mean = run.journal.mean(3, together.nonce).await.unwrap().unwrap();
+        run.damage(damaged).await;
+        for _ in 0..2 {
+            let (mut learner, round) = run.recover_both().await.unwrap();
+            assert_eq!((learner.epoch(), learner.is_behind(), round.n_samples()), (3, true, 64));
+            for epoch in 3..7 {
+                assert!(run.journal.entry(epoch, 0).await.unwrap().is_some(), "the entry of epoch {epoch}");
+                let given = run.journal.given(epoch, 100 + epoch).await.unwrap();
+                assert_eq!(given.len(), usize::from(epoch < 6), "what is in the step of epoch {epoch}");
+            }
+            // It crashed when it had begun to store the step that another one gave it.
+            let mean = learner.decode_mean(&mean).unwrap();
+            run.journal.write_mean(3, 7, &mean).await.unwrap();
+            learner.step_together(&mean, 64, &together, 0.1);
+        }
+        let (mut learner, _) = run.recover_both().await.unwrap();
+        let values = learner.decode_mean(&mean).unwrap();
+        step_of_several(&run, &mut learner, together, &values).await;
+        // What is behind that step it can repeat itself.
+        let (learner, round) = run.recover_both().await.unwrap();
+        assert_eq!(learner.checkpoint().unwrap(), want.checkpoint().unwrap());
+        assert_eq!((round.n_samples(), learner.is_behind()), (64, false));
+        assert!(run.storage.list(&ObjectPath::from("journal/corrupt")).await.unwrap().is_empty());
+    }
 }

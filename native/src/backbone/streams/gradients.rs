@@ -132,7 +132,8 @@ async fn take_gradient(
     let (answer, counted) = oneshot::channel();
     // The core says when and from where, once it is about to be stored.
     let (of, milliseconds, accepted_at) = (AddressGroup::UNKNOWN, 0, UnixTime(0));
-    let entry = JournalEntry { peer: peer.0.clone(), group: of, offer, milliseconds, accepted_at, payload };
+    let (peer, payload) = (peer.0.clone(), payload.into());
+    let entry = JournalEntry { peer, group: of, offer, milliseconds, accepted_at, payload };
     send(&services.core, CoreEvent::Gradient { ticket, entry, values, answer }).await?;
     let counted = counted.await.map_err(|_| StreamError::ShuttingDown)?;
     if counted.is_ok() {

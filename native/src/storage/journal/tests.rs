@@ -20,7 +20,8 @@ fn entry(epoch: u64, id: u64, payload: Vec<u8>) -> JournalEntry {
         transfer,
     };
     let (milliseconds, accepted_at) = (1500, UnixTime(1_800_000_000));
-    JournalEntry { peer: vec![1, 2, 3], group: AddressGroup(9), offer, milliseconds, accepted_at, payload }
+    let (peer, group, payload) = (vec![1, 2, 3], AddressGroup(9), payload.into());
+    JournalEntry { peer, group, offer, milliseconds, accepted_at, payload }
 }
 
 fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
@@ -37,7 +38,7 @@ fn golden_bytes() {
     let entry = entry(3, 7, vec![9; 4]);
     let bytes = sealed::seal_parts(ENTRY, &header_of(&entry), &[&entry.payload]).unwrap();
     assert_eq!(hex(&bytes), GOLDEN_ENTRY);
-    assert_eq!(decode_entry(&bytes, 3).unwrap(), entry);
+    assert_eq!(decode_entry(&bytes.into(), 3).unwrap(), entry);
     let together = Together { before: Sha256Hash([5; 32]), nonce: 9, loss: 0.5, members: vec![vec![1]] };
     let record = CommitRecord { together: Some(together), ..commit(4, &[1, 0]) };
     let bytes = sealed::seal_parts(COMMIT, &record, &[]).unwrap();
@@ -56,8 +57,28 @@ const GOLDEN_COMMIT: &str = "\
     0000003f010101010000803e\
     ";
 
-fn whole<const N: usize>(records: [CommitRecord; N]) -> Commits {
-    Commits { records: records.into(), damaged: None }
+/// Those of `from` and of what follows, up to the first that is none or damaged; and what is wrong with that.
+async fn commits(journal: &Journal, from: u64) -> (Vec<CommitRecord>, Option<String>) {
+    let mut records = Vec::new();
+    loop {
+        match journal.commit_of(from + records.len() as u64).await.unwrap() {
+            Some(Ok(record)) => records.push(record),
+            None => return (records, None),
+            Some(Err(reason)) => return (records, Some(reason)),
+        }
+    }
+}
+
+fn whole<const N: usize>(records: [CommitRecord; N]) -> (Vec<CommitRecord>, Option<String>) {
+    (records.into(), None)
+}
+
+async fn entries(journal: &Journal, epoch: u64) -> Vec<(u32, JournalEntry)> {
+    let (mut reading, mut read) = (journal.entries(epoch).await.unwrap(), Vec::new());
+    while let Some(entry) = reading.next().await.unwrap() {
+        read.push(entry);
+    }
+    read
 }
 
 #[tokio::test]
@@ -73,16 +94,15 @@ async fn a_restart_finds_committed_steps_and_the_open_epoch() {
     }
     let journal = Journal::new(Storage::open(folder.path()).unwrap());
     assert_eq!(journal.epochs().await.unwrap(), [4, 5, 6]);
-    assert_eq!(journal.commits(4).await.unwrap(), whole([commit(4, &[1, 0]), commit(5, &[0])]));
-    assert_eq!(journal.commits(6).await.unwrap(), whole([]));
-    let open = journal.entries(6).await.unwrap();
-    assert_eq!(open.entries, [(0, entry(6, 0, vec![0; 20]))]);
-    let of_five: Vec<u32> = journal.entries(5).await.unwrap().entries.iter().map(|e| e.0).collect();
+    assert_eq!(commits(&journal, 4).await, whole([commit(4, &[1, 0]), commit(5, &[0])]));
+    assert_eq!(commits(&journal, 6).await, whole([]));
+    assert_eq!(entries(&journal, 6).await, [(0, entry(6, 0, vec![0; 20]))]);
+    let of_five: Vec<u32> = entries(&journal, 5).await.iter().map(|e| e.0).collect();
     assert_eq!(of_five, [0, 1], "in order of their numbers");
     journal.truncate(5).await.unwrap();
-    assert_eq!(journal.entries(4).await.unwrap(), Entries::default());
-    assert_eq!(journal.commits(4).await.unwrap(), whole([]));
-    assert_eq!(journal.commits(5).await.unwrap(), whole([commit(5, &[0])]));
+    assert_eq!(entries(&journal, 4).await, []);
+    assert_eq!(commits(&journal, 4).await, whole([]));
+    assert_eq!(commits(&journal, 5).await, whole([commit(5, &[0])]));
 }
 
 /// What another version wrote is told from damage, for each kind of object, and is left where it is.
@@ -98,9 +118,14 @@ async fn a_newer_format_is_refused_by_name_and_never_set_aside() {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, newer(kind)).unwrap();
         let error = match name {
-            "commit" => journal.commits(4).await.unwrap_err(),
-            "mean" => journal.mean(4).await.unwrap_err(),
-            "00000000.grad" => journal.entries(4).await.unwrap_err(),
+            "commit" => journal.commit_of(4).await.unwrap_err(),
+            "mean" => journal.mean(4, 9).await.unwrap_err(),
+            "00000000.grad" => {
+                let by_name = journal.entries(4).await.unwrap().next_name().await.unwrap_err();
+                let whole = journal.entries(4).await.unwrap().next().await.unwrap_err();
+                assert_eq!(by_name.to_string(), whole.to_string());
+                whole
+            }
             _ => journal.given(4, 9).await.unwrap_err(),
         };
         let want =
@@ -124,35 +149,41 @@ async fn what_is_forgotten_leaves_no_folder_behind_that_every_start_would_read()
     journal.clear(48).await.unwrap();
     let left = std::fs::read_dir(folder.path().join("journal")).unwrap().count();
     assert_eq!((left, journal.epochs().await.unwrap()), (1, vec![49]));
-    assert_eq!(journal.names(49).await.unwrap(), [(entry(49, 49, Vec::new()).peer, 49)]);
+    let named = journal.entries(49).await.unwrap().next_name().await.unwrap();
+    assert_eq!(named, Some((0, entry(49, 49, Vec::new()).name())));
 }
 
 #[tokio::test]
 async fn a_step_together_says_by_what_and_with_which_entries() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::new(Storage::open(folder.path()).unwrap());
-    assert_eq!((journal.given(4, 9).await.unwrap(), journal.mean(4).await.unwrap()), (vec![], None));
+    assert_eq!((journal.given(4, 9).await.unwrap(), journal.mean(4, 9).await.unwrap()), (vec![], None));
     let together =
         Together { before: Sha256Hash::of(b"before"), nonce: 9, loss: 0.5, members: vec![vec![1], vec![2]] };
     let record = CommitRecord { together: Some(together), ..commit(4, &[0]) };
     journal.write_given(4, 9, &[0]).await.unwrap();
-    journal.write_mean(4, &[1.0, -2.0]).await.unwrap();
+    journal.write_mean(4, 9, &[1.0, -2.0]).await.unwrap();
     journal.commit(&record).await.unwrap();
-    assert_eq!(journal.commit_of(4).await.unwrap(), Some(record));
+    assert_eq!(journal.commit_of(4).await.unwrap(), Some(Ok(record)));
     assert_eq!(journal.given(4, 9).await.unwrap(), [0]);
     assert!(journal.given(4, 8).await.unwrap().is_empty(), "of another averaging");
-    let mean = journal.mean(4).await.unwrap().unwrap();
+    let mean = journal.mean(4, 9).await.unwrap().unwrap();
     assert_eq!(mean, [1f32.to_le_bytes(), (-2f32).to_le_bytes()].concat());
+    assert_eq!(
+        journal.mean(4, 8).await.unwrap(),
+        None,
+        "the mean of another averaging makes no step of this one"
+    );
     let file = folder.path().join("journal/000000000004/mean");
     let whole = fs::read(&file).unwrap();
     fs::write(&file, &whole[..whole.len() - 1]).unwrap();
-    assert_eq!(journal.mean(4).await.unwrap(), None, "a damaged mean is none");
+    assert_eq!(journal.mean(4, 9).await.unwrap(), None, "a damaged mean is none");
     journal.append(5, 0, &entry(5, 0, vec![1; 10])).await.unwrap();
     journal.leave_line(4, "another line is followed").await.unwrap();
     assert_eq!((journal.given(4, 9).await.unwrap(), journal.commit_of(4).await.unwrap()), (vec![0], None));
-    assert_eq!(journal.entries(5).await.unwrap().entries.len(), 1, "what was accepted stays");
+    assert_eq!(entries(&journal, 5).await.len(), 1, "what was accepted stays");
     journal.clear(5).await.unwrap();
-    assert_eq!(journal.entries(5).await.unwrap().entries.len(), 0);
+    assert_eq!(entries(&journal, 5).await.len(), 0);
 }
 
 #[tokio::test]
@@ -165,13 +196,12 @@ async fn a_torn_entry_is_set_aside_and_the_others_stay() {
     let whole = fs::read(&file).unwrap();
     for cut in 0..whole.len() {
         fs::write(&file, &whole[..cut]).unwrap();
-        let found = journal.entries(3).await.unwrap();
-        assert_eq!(found.entries, [(0, entry(3, 0, vec![7; 40]))], "cut at {cut}");
-        assert_eq!(found.set_aside.len(), 1);
-        assert_eq!(found.set_aside[0].moved_to, "journal/corrupt/000000000003-00000001.grad");
+        assert_eq!(entries(&journal, 3).await, [(0, entry(3, 0, vec![7; 40]))], "cut at {cut}");
+        let aside = folder.path().join("journal/corrupt/000000000003-00000001.grad");
+        assert_eq!((file.exists(), fs::read(aside).unwrap()), (false, whole[..cut].to_vec()));
     }
     fs::write(&file, &whole).unwrap();
-    assert_eq!(journal.entries(3).await.unwrap().entries.len(), 2);
+    assert_eq!(entries(&journal, 3).await.len(), 2);
 }
 
 #[tokio::test]
@@ -179,9 +209,9 @@ async fn an_entry_is_of_its_folders_epoch_or_late() {
     let journal = Journal::new(Storage::in_memory());
     journal.append(3, 0, &entry(4, 0, vec![7; 40])).await.unwrap();
     journal.append(3, 1, &entry(2, 1, vec![7; 40])).await.unwrap();
-    let found = journal.entries(3).await.unwrap();
-    assert_eq!(found.entries, [(1, entry(2, 1, vec![7; 40]))]);
-    assert_eq!(found.set_aside[0].reason, "it is of epoch 4, its folder is of epoch 3");
+    assert_eq!(entries(&journal, 3).await, [(1, entry(2, 1, vec![7; 40]))]);
+    let bytes = sealed::seal_parts(ENTRY, &header_of(&entry(4, 0, vec![7; 40])), &[&[7; 40]]).unwrap();
+    assert_eq!(decode_entry(&bytes.into(), 3).unwrap_err(), "it is of epoch 4, its folder is of epoch 3");
 }
 
 #[tokio::test]
@@ -197,19 +227,16 @@ async fn a_torn_commit_is_told_and_nothing_is_moved_until_somebody_says_so() {
     let bytes = fs::read(&file).unwrap();
     fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
     for _ in 0..2 {
-        let found = journal.commits(1).await.unwrap();
-        assert_eq!(found.records, [commit(1, &[0])]);
-        assert!(found.damaged.unwrap().contains("announces"));
+        let (records, damaged) = commits(&journal, 1).await;
+        assert_eq!(records, [commit(1, &[0])]);
+        assert!(damaged.unwrap().contains("announces"));
         assert!(file.exists());
     }
     journal.leave_line(2, "it is damaged").await.unwrap();
     assert!(!file.exists());
     assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
-    assert_eq!(journal.commits(1).await.unwrap(), whole([commit(1, &[0])]));
-    assert_eq!(journal.entries(3).await.unwrap().entries.len(), 1, "what was accepted stays");
-    // Where others have the line, all that was computed on the step goes with it.
-    journal.take_back(2, "it is damaged").await.unwrap();
-    assert_eq!(journal.entries(3).await.unwrap(), Entries::default());
+    assert_eq!(commits(&journal, 1).await, whole([commit(1, &[0])]));
+    assert_eq!(entries(&journal, 3).await.len(), 1, "what was accepted stays");
     journal.truncate(100).await.unwrap();
     assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
 }
@@ -224,6 +251,6 @@ proptest! {
     ) {
         let entry = JournalEntry { peer, ..entry(epoch, id, payload) };
         let bytes = sealed::seal_parts(ENTRY, &header_of(&entry), &[&entry.payload]).unwrap();
-        prop_assert_eq!(decode_entry(&bytes, epoch).unwrap(), entry);
+        prop_assert_eq!(decode_entry(&bytes.into(), epoch).unwrap(), entry);
     }
 }

@@ -1,7 +1,8 @@
 //! Which signed requests came before: the nonces of the last `2 N` seconds (DeDLOC appendix I.5).
 //!
 //! Bounded, in all and for each sender. Where there is no room a request is refused: forgetting a nonce
-//! early would let its request in twice.
+//! early would let its request in twice. Of what is forgotten a time stays: what its sender made before that is not taken
+//! any more, even if the clock by which it was too old was wrong and is set back.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -32,13 +33,26 @@ pub struct RequestGuard {
     /// Of each sender, in the order in which they came.
     seen: HashMap<PublicKey, Vec<Nonce>>,
     /// When each is forgotten, the first one first.
-    forget: VecDeque<(UnixTime, PublicKey, Nonce)>,
+    forget: VecDeque<Remembered>,
+    /// Of each sender, the latest request that was forgotten: that, and what is older, may have come before.
+    forgotten: HashMap<PublicKey, UnixTime>,
+    /// The same of all senders for whom there was no room.
+    forgotten_of_others: UnixTime,
+}
+
+#[derive(Debug)]
+struct Remembered {
+    until: UnixTime,
+    sender: PublicKey,
+    nonce: Nonce,
+    made_at: UnixTime,
 }
 
 impl RequestGuard {
     /// For requests to `here`.
     pub fn new(here: PublicKey, limits: RequestLimits) -> Self {
-        Self { here, limits, seen: HashMap::new(), forget: VecDeque::new() }
+        let (seen, forget) = (HashMap::new(), VecDeque::new());
+        Self { here, limits, seen, forget, forgotten: HashMap::new(), forgotten_of_others: UnixTime(0) }
     }
 
     /// Whether a request that came at `now` is to be processed; it is remembered if it is.
@@ -57,27 +71,43 @@ impl RequestGuard {
         self.forget_before(now);
         let sender = request.token.claims.peer;
         let nonces = self.seen.get(&sender).map_or(&[][..], Vec::as_slice);
-        if nonces.contains(&request.nonce) {
+        let forgotten = self.forgotten.get(&sender).copied().unwrap_or(self.forgotten_of_others);
+        if nonces.contains(&request.nonce) || request.time <= forgotten {
             return Err(RequestRefusal::NonceUsed);
         }
         if nonces.len() >= self.limits.requests_of_peer_max || self.forget.len() >= self.limits.requests_max {
-            let retry_in_s = self.forget.front().map_or(0, |(at, ..)| at.0.saturating_sub(now.0));
+            let retry_in_s = self.forget.front().map_or(0, |first| first.until.0.saturating_sub(now.0));
             return Err(RequestRefusal::TooMany { retry_in_s });
         }
         // Until then the request itself is in time: made up to N ahead of our clock, taken up to N after.
         let until = now.after(2 * policy.clock_tolerance.as_secs() + 1);
         self.seen.entry(sender).or_default().push(request.nonce);
-        self.forget.push_back((until, sender, request.nonce));
+        self.forget.push_back(Remembered { until, sender, nonce: request.nonce, made_at: request.time });
         Ok(())
     }
 
     fn forget_before(&mut self, now: UnixTime) {
-        while let Some((_, sender, nonce)) = self.forget.pop_front_if(|(until, ..)| *until <= now) {
+        while let Some(first) = self.forget.pop_front_if(|first| first.until <= now) {
+            let Remembered { sender, nonce, made_at, .. } = first;
+            let forgotten = self.forgotten.entry(sender).or_insert(made_at);
+            *forgotten = made_at.max(*forgotten);
+            if self.forgotten.len() > self.limits.requests_max {
+                self.forget_sender();
+            }
             let Some(nonces) = self.seen.get_mut(&sender) else { continue };
             nonces.retain(|seen| *seen != nonce);
             if nonces.is_empty() {
                 self.seen.remove(&sender);
             }
+        }
+    }
+
+    /// The one whose newest request is the oldest.
+    fn forget_sender(&mut self) {
+        let oldest = self.forgotten.iter().min_by_key(|(_, made_at)| **made_at);
+        if let Some((sender, made_at)) = oldest.map(|(sender, made_at)| (*sender, *made_at)) {
+            self.forgotten.remove(&sender);
+            self.forgotten_of_others = made_at.max(self.forgotten_of_others);
         }
     }
 }
@@ -165,6 +195,37 @@ mod tests {
                 .count();
             assert_eq!(n_taken, 1, "made {} s from now", i64::try_from(ahead).unwrap() - 30);
         }
+    }
+
+    #[test]
+    fn no_request_is_ever_taken_twice_whatever_this_clock_does() {
+        let admissions = admissions();
+        // What two senders signed once, each at its time, and what is sent again and again.
+        let of = |sender| (0..6).map(move |nonce| request(sender, nonce, NOW.after(100 * u64::from(nonce))));
+        let signed: Vec<SignedRequest> = of(2).chain(of(3)).collect();
+        let mut n_taken = 0;
+        for seed in 0..20 {
+            let mut random = crate::random::SplitMix64::new(seed);
+            // So few that one of them has to give way to the other.
+            let limits = RequestLimits { requests_max: 1 + random.below(3), requests_of_peer_max: 64 };
+            let mut guard = RequestGuard::new(here(), limits);
+            let mut times_taken = vec![0; signed.len()];
+            let mut after = 300;
+            for _ in 0..300 {
+                // It goes on, and now and then it is set by up to ten minutes, in either direction.
+                after = match random.below(4) {
+                    0 => random.below(600) as u64,
+                    _ => after + random.below(40) as u64,
+                };
+                let sent = random.below(signed.len());
+                let taken = guard.on_request(NOW.after(after), &admissions, &signed[sent]);
+                times_taken[sent] += u32::from(taken.is_ok());
+            }
+            assert!(times_taken.iter().all(|&n| n <= 1), "seed {seed}: {times_taken:?}");
+            assert!(guard.forgotten.len() <= limits.requests_max);
+            n_taken += times_taken.iter().sum::<u32>();
+        }
+        assert!(n_taken > 40, "{n_taken}");
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! The model is made so that it says itself what is in it: each contribution moves one value of its own, by what it weighs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod following;
 mod kills;
+mod memory;
 mod power;
 mod trouble;
 
@@ -27,11 +29,12 @@ use barnraise_swarm::round::AddressGroup;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::super::aggregators::Aggregators;
 use super::super::learner::{self, Learner, LearnerError, PublishedState};
 use super::super::metrics::Metrics;
 use super::super::{Listening, outputs};
 use super::event::{CoreEvent, Declined};
-use super::{Core, EVENTS_MAX, SESSION_MESSAGES_MAX, Storing};
+use super::{Core, EVENTS_MAX, SESSION_MESSAGES_MAX, Storing, Together};
 use crate::access::{peer_id, system_clock};
 use crate::config::RunConfig;
 use crate::contributions::{Crediting, Issuer, KnownReceipts, Question, Recording, Store, WorkMeter};
@@ -108,6 +111,19 @@ impl World {
 
     /// As `barnraise serve` begins.
     async fn start(&self, storage: Storage, store: &Store) -> Result<Alive, LearnerError> {
+        self.start_among(storage, store, following::nobody).await
+    }
+
+    /// The same, where others aggregate the run too.
+    async fn start_among<F>(
+        &self,
+        storage: Storage,
+        store: &Store,
+        others: impl FnOnce(following::Here) -> F,
+    ) -> Result<Alive, LearnerError>
+    where
+        F: Future<Output = Option<Aggregators>>,
+    {
         let sweep = storage.clone();
         let swept = tokio::task::spawn_blocking(move || sweep.sweep()).await.unwrap();
         swept
@@ -125,23 +141,32 @@ impl World {
             checkpoint_every_epochs: EVERY,
         };
         let round = learner::round_config(&self.config, self.layout.n_parameters());
-        let recovered =
-            Learner::recover(&self.config, round, &self.layout, &storing.checkpoints, &storing.journal);
+        let stored = (&storing.checkpoints, &storing.journal);
+        let has_others = self.config.aggregators.peers().next().is_some();
+        let recovered = Learner::recover(&self.config, round, &self.layout, stored, has_others);
         let (learner, round) = recovered.await?;
         let issuer = Issuer::new(&self.config.run.id, self.key.clone());
         let known = KnownReceipts::restore(&storing.journal, learner.epoch(), &issuer).await?;
         let work = Arc::new(WorkMeter::default());
         let refused = Box::new(BTreeMap::<&'static str, u64>::new);
         let journal = storing.journal.clone();
-        let made =
-            Recording::new(store.clone(), journal, issuer.clone(), learner.epoch(), refused, work.clone());
+        let (recorded, epoch) = (journal.clone(), learner.epoch());
+        let made = Recording::new(store.clone(), recorded, issuer.clone(), epoch, refused, work.clone());
         let (recording, recorder) = made.await.unwrap();
         let here = Listening { run_id: self.config.run.id.clone(), operator: None, addresses: Vec::new() };
         let (outputs, state, status) = outputs(&learner, &self.description, &here).unwrap();
         let metrics = Metrics::new(status.clone(), None);
-        let crediting = Crediting::new(issuer, known, recorder, work, system_clock());
-        let core = Core::new(self.description.clone(), learner, round, storing, outputs, metrics, crediting);
+        let crediting = Crediting::new(issuer, known, recorder, work.clone(), system_clock());
         let (events, heard) = mpsc::channel(EVENTS_MAX);
+        let checkpoints = storing.checkpoints.clone();
+        let here =
+            following::Here { events: events.clone(), metrics: metrics.clone(), work, journal, checkpoints };
+        let together = others(here).await.map(|others| {
+            let me = PeerKey(peer_id(self.key.public()).unwrap().to_bytes());
+            Together::new(others, &learner, me, self.config.run.target_batch_size).unwrap()
+        });
+        let core = Core::new(self.description.clone(), learner, round, storing, outputs, metrics, crediting);
+        let core = core.with(together);
         let (stop, stopped) = oneshot::channel();
         let core = tokio::spawn(core.run(heard, async move { drop(stopped.await) }));
         let mut alive = Alive { events, stop, core, recording, sessions: Vec::new(), state, status, room };
@@ -184,6 +209,24 @@ impl World {
         let of_peers: u64 = given.contributors.iter().map(|it| it.given.n_samples).sum();
         assert_eq!(of_peers, n * u64::from(SAMPLES), "{of}");
         other.close().await;
+    }
+
+    /// What is offered, its bytes and its values.
+    fn contribution(&self, id: u64, epoch: u64) -> (Offer, Vec<u8>, Vec<f32>) {
+        let mut values = vec![0.0; self.layout.n_parameters()];
+        let index = (id % values.len() as u64) as usize;
+        values[index] = 1.0;
+        let payload = TensorCodec::F32.encode(&values).unwrap();
+        let offer = Offer {
+            contribution_id: id,
+            epoch,
+            n_samples: SAMPLES,
+            loss: 1.0,
+            n_values: values.len() as u64,
+            codec: TensorCodec::F32,
+            transfer: Transfer::of(&payload),
+        };
+        (offer, payload, values)
     }
 
     fn contributor(&self, id: u64) -> &PeerKey {
@@ -242,19 +285,7 @@ impl Alive {
     ) -> Option<Result<Receipt, Refusal>> {
         self.told();
         let peer = world.contributor(id).clone();
-        let mut values = vec![0.0; world.layout.n_parameters()];
-        let index = (id % values.len() as u64) as usize;
-        values[index] = 1.0;
-        let payload = TensorCodec::F32.encode(&values).unwrap();
-        let offer = Offer {
-            contribution_id: id,
-            epoch,
-            n_samples: SAMPLES,
-            loss: 1.0,
-            n_values: values.len() as u64,
-            codec: TensorCodec::F32,
-            transfer: Transfer::of(&payload),
-        };
+        let (offer, payload, values) = world.contribution(id, epoch);
         let (answer, answered) = oneshot::channel();
         self.events.send(CoreEvent::Offer { peer: peer.clone(), offer: offer.clone(), answer }).await.ok()?;
         // Kept until the end: whoever drops it is not told to end its transfer.
@@ -269,7 +300,7 @@ impl Alive {
             offer,
             milliseconds: 0,
             accepted_at: UnixTime(0),
-            payload,
+            payload: payload.into(),
         };
         let (answer, answered) = oneshot::channel();
         self.events.send(CoreEvent::Gradient { ticket: place.ticket, entry, values, answer }).await.ok()?;
