@@ -28,7 +28,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
-use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutPayload};
 
 pub use self::files::{Disk, Files, Listed};
 
@@ -237,7 +237,8 @@ impl Storage {
         let payload: PutPayload = bytes.into();
         match &self.place {
             Place::Objects(store) => {
-                s3::put(&**store, path, payload).await.map_err(|source| object_error(path, source))
+                let put = store.put(path, payload).await;
+                put.map(drop).map_err(|source| object_error(path, source))
             }
             Place::Files(files) => {
                 let pieces: Vec<Bytes> = payload.into_iter().collect();
@@ -323,14 +324,12 @@ impl Storage {
     pub async fn list(&self, prefix: &ObjectPath) -> Result<Vec<Stored>, StorageError> {
         let mut objects: Vec<Stored> = match &self.place {
             Place::Objects(store) => {
-                let listed =
-                    s3::list(&**store, prefix).await.map_err(|source| object_error(prefix, source))?;
-                let stored = |meta: ObjectMeta| Stored {
+                let listed = store.list(Some(prefix)).map_ok(|meta| Stored {
                     location: meta.location,
                     size: meta.size,
                     modified: meta.last_modified.into(),
-                };
-                listed.into_iter().map(stored).collect()
+                });
+                listed.try_collect().await.map_err(|source| object_error(prefix, source))?
             }
             Place::Files(files) => {
                 found(on_disk(files, prefix, "list it", list_all).await)?.unwrap_or_default()
@@ -346,7 +345,7 @@ impl Storage {
         prefix: &ObjectPath,
     ) -> Result<(Vec<ObjectPath>, Vec<ObjectPath>), StorageError> {
         let (mut objects, mut folders) = match &self.place {
-            Place::Objects(store) => match s3::list_level(&**store, prefix).await {
+            Place::Objects(store) => match store.list_with_delimiter(Some(prefix)).await {
                 Ok(level) => {
                     let objects = level.objects.into_iter().map(|meta| meta.location).collect();
                     (objects, level.common_prefixes)
@@ -373,9 +372,10 @@ impl Storage {
     /// Deletes an object; it is no error if it is gone already.
     pub async fn delete(&self, path: &ObjectPath) -> Result<(), StorageError> {
         match &self.place {
-            Place::Objects(store) => {
-                s3::delete(&**store, path).await.map_err(|source| object_error(path, source))
-            }
+            Place::Objects(store) => match store.delete(path).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(source) => Err(object_error(path, source)),
+            },
             Place::Files(files) => {
                 found(on_disk(files, path, "delete it", |files, path| files.remove(path)).await).map(drop)
             }
@@ -408,8 +408,7 @@ impl Storage {
         tracing::warn!(%path, %moved_to, %reason, "unusable object set aside");
         match &self.place {
             Place::Objects(store) => {
-                let moved = s3::rename(&**store, path, moved_to).await;
-                moved.map_err(|source| object_error(path, source))?;
+                store.rename(path, moved_to).await.map_err(|source| object_error(path, source))?;
             }
             Place::Files(files) => {
                 let to = PathBuf::from(moved_to.as_ref());

@@ -10,15 +10,18 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use futures::TryStreamExt as _;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::client::HttpError;
 use object_store::path::Path as ObjectPath;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    BackoffConfig, ClientConfigKey, Error, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    ObjectStoreExt as _, PutPayload, RetryConfig,
+    BackoffConfig, ClientConfigKey, CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    RetryConfig,
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -113,8 +116,20 @@ impl Storage {
     }
 }
 
-/// Whether the answer was cut or never came. The library asks again where a request is; where an answer is, it does not,
-/// nor where it takes what it asked for something that must not be done twice.
+/// A store that does again what may be done twice, which all is that is asked of it here, for as long as the answer is cut.
+///
+/// The library asks again where a request is cut. Where an answer is (a list, the reason why there is no such object) it
+/// does not, nor where it takes what it asked for something that must not be done twice, as it does with deletions.
+#[derive(Debug)]
+struct Patient(Arc<dyn ObjectStore>);
+
+impl fmt::Display for Patient {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// Whether the answer was cut or never came.
 fn is_cut(error: &Error) -> bool {
     let mut source = error.source();
     while let Some(error) = source {
@@ -126,7 +141,7 @@ fn is_cut(error: &Error) -> bool {
     false
 }
 
-/// Does again what may be done twice, for as long as its answer is cut.
+/// Does it again for as long as its answer is cut.
 async fn patiently<T, F>(what: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
@@ -143,61 +158,89 @@ where
     }
 }
 
-/// All objects under a prefix.
-pub(super) async fn list(store: &dyn ObjectStore, prefix: &ObjectPath) -> Result<Vec<ObjectMeta>, Error> {
-    patiently(|| store.list(Some(prefix)).try_collect()).await
-}
-
-/// What is one level below a prefix.
-pub(super) async fn list_level(store: &dyn ObjectStore, prefix: &ObjectPath) -> Result<ListResult, Error> {
-    patiently(|| store.list_with_delimiter(Some(prefix))).await
-}
-
-/// Deletes an object; it is no error if it is gone already.
-pub(super) async fn delete(store: &dyn ObjectStore, path: &ObjectPath) -> Result<(), Error> {
-    match patiently(|| store.delete(path)).await {
-        Err(Error::NotFound { .. }) => Ok(()),
-        deleted => deleted,
-    }
-}
-
-/// Moves an object. It lasts; a crash in between leaves two of it and not none.
-pub(super) async fn rename(store: &dyn ObjectStore, from: &ObjectPath, to: &ObjectPath) -> Result<(), Error> {
-    patiently(|| store.copy(from, to)).await?;
-    delete(store, from).await
-}
-
-/// Writes an object, whole.
-pub(super) async fn put(
-    store: &dyn ObjectStore,
-    path: &ObjectPath,
-    payload: PutPayload,
-) -> Result<(), Error> {
-    if payload.content_length() <= PART_BYTES {
-        return store.put(path, payload).await.map(drop);
-    }
-    let parts = parts_of(payload, PART_BYTES);
-    let begun = Instant::now();
-    loop {
-        let mut upload = patiently(|| store.put_multipart(path)).await?;
-        let Err(error) = upload_all(&mut *upload, &parts).await else { return Ok(()) };
-        // Nobody else would remove what came of it. What it says of that does not matter.
-        let _ = upload.abort().await;
-        // An upload that is not there is one whose end was heard and whose answer was cut.
-        let is_cut = is_cut(&error) || matches!(error, Error::NotFound { .. });
-        if !is_cut || begun.elapsed() >= RETRY_MAX {
-            return Err(error);
+#[async_trait]
+impl ObjectStore for Patient {
+    async fn put_opts(
+        &self,
+        path: &ObjectPath,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult, Error> {
+        if payload.content_length() > PART_BYTES {
+            return self.put_in_parts(path, parts_of(payload, PART_BYTES)).await;
         }
-        tracing::info!(%path, %error, "uploaded again");
+        patiently(|| self.0.put_opts(path, payload.clone(), options.clone())).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        path: &ObjectPath,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>, Error> {
+        patiently(|| self.0.put_multipart_opts(path, options.clone())).await
+    }
+
+    async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult, Error> {
+        patiently(|| self.0.get_opts(path, options.clone())).await
+    }
+
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, Result<ObjectPath, Error>>,
+    ) -> BoxStream<'static, Result<ObjectPath, Error>> {
+        let store = Arc::clone(&self.0);
+        let delete = move |path: ObjectPath| {
+            let store = Arc::clone(&store);
+            async move { patiently(|| store.delete(&path)).await.map(|()| path) }
+        };
+        paths.and_then(delete).boxed()
+    }
+
+    fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta, Error>> {
+        let (store, prefix) = (Arc::clone(&self.0), prefix.cloned());
+        let list = async move {
+            let listed = patiently(|| store.list(prefix.as_ref()).try_collect::<Vec<_>>()).await?;
+            Ok::<_, Error>(stream::iter(listed).map(Ok))
+        };
+        stream::once(list).try_flatten().boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> Result<ListResult, Error> {
+        patiently(|| self.0.list_with_delimiter(prefix)).await
+    }
+
+    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<(), Error> {
+        patiently(|| self.0.copy_opts(from, to, options.clone())).await
+    }
+}
+
+impl Patient {
+    async fn put_in_parts(&self, path: &ObjectPath, parts: Vec<PutPayload>) -> Result<PutResult, Error> {
+        let begun = Instant::now();
+        loop {
+            let mut upload = self.put_multipart(path).await?;
+            let error = match upload_all(&mut *upload, &parts).await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            // Nobody else would remove what came of it. What it says of that does not matter.
+            let _ = upload.abort().await;
+            // An upload that is not there is one whose end was heard and whose answer was cut.
+            let is_cut = is_cut(&error) || matches!(error, Error::NotFound { .. });
+            if !is_cut || begun.elapsed() >= RETRY_MAX {
+                return Err(error);
+            }
+            tracing::info!(%path, %error, "uploaded again");
+        }
     }
 }
 
 /// In turn: the line is what it takes, and a store may be asked too much.
-async fn upload_all(upload: &mut dyn MultipartUpload, parts: &[PutPayload]) -> Result<(), Error> {
+async fn upload_all(upload: &mut dyn MultipartUpload, parts: &[PutPayload]) -> Result<PutResult, Error> {
     for part in parts {
         upload.put_part(part.clone()).await?;
     }
-    upload.complete().await.map(drop)
+    upload.complete().await
 }
 
 /// Parts of `part_bytes` each but the last, as some stores want them. Nothing is copied.
@@ -242,7 +285,7 @@ fn connect(access: AmazonS3Builder, url: &S3Url) -> Result<Arc<dyn ObjectStore>,
         .with_retry(retry)
         .build()
         .map_err(|source| StorageError::Object { path: url.to_string(), source })?;
-    Ok(Arc::new(PrefixStore::new(store, url.prefix.clone())))
+    Ok(Arc::new(Patient(Arc::new(PrefixStore::new(store, url.prefix.clone())))))
 }
 
 #[cfg(test)]
@@ -318,26 +361,33 @@ mod tests {
         // Cut before its end, in its head, and not at all.
         let cuts = || vec![(listed.clone(), listed.len() - 20), (listed.clone(), 9), (listed.clone(), WHOLE)];
         let (store, asked) = answering(cuts()).await;
-        let found = list(&*store, &ObjectPath::from("a")).await.unwrap();
+        let found: Vec<ObjectMeta> = store.list(Some(&ObjectPath::from("a"))).try_collect().await.unwrap();
         assert_eq!(found.iter().map(|found| found.location.as_ref()).collect::<Vec<_>>(), ["a/1"]);
         assert_eq!(asked.await.unwrap().len(), 3);
         let (store, asked) = answering(cuts()).await;
-        assert_eq!(list_level(&*store, &ObjectPath::from("a")).await.unwrap().objects, found);
+        assert_eq!(store.list_with_delimiter(Some(&ObjectPath::from("a"))).await.unwrap().objects, found);
         assert_eq!(asked.await.unwrap().len(), 3);
         let deleted = answer("<DeleteResult></DeleteResult>");
         let (store, asked) =
             answering(vec![(deleted.clone(), 0), (deleted.clone(), deleted.len() - 5), (deleted, WHOLE)])
                 .await;
-        delete(&*store, &ObjectPath::from("a/1")).await.unwrap();
+        store.delete(&ObjectPath::from("a/1")).await.unwrap();
         let asked = asked.await.unwrap();
         assert!(asked.len() == 3 && asked.iter().all(|line| line.starts_with("POST ")), "{asked:?}");
+        // Why there is none.
+        let none = "HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\nconnection: close\r\n\r\n<Error/> ";
+        let (store, asked) =
+            answering(vec![(none.to_owned(), none.len() - 3), (none.to_owned(), WHOLE)]).await;
+        let error = store.get(&ObjectPath::from("a/1")).await.unwrap_err();
+        assert!(matches!(error, Error::NotFound { .. }), "{error}");
+        assert_eq!(asked.await.unwrap().len(), 2);
     }
 
     #[tokio::test]
     async fn what_a_store_refuses_is_not_asked_again() {
         let refused = "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         let (store, asked) = answering(vec![(refused.to_owned(), WHOLE)]).await;
-        list(&*store, &ObjectPath::from("a")).await.unwrap_err();
+        store.list_with_delimiter(Some(&ObjectPath::from("a"))).await.unwrap_err();
         assert_eq!(asked.await.unwrap().len(), 1);
     }
 

@@ -64,8 +64,8 @@ async fn a_run_in_an_s3_store_loses_nothing_to_throttling_cuts_and_a_crash() {
 async fn a_large_object_goes_in_parts_by_a_way_that_cuts() {
     let store = S3::start("barn").await.unwrap();
     let way = BadWay::to(&store, 8, SEED).await.unwrap();
-    // Its checkpoint is of 76 MB of parameters and as many of momentum; a part is of 64 MiB.
-    let sections = in_store().replace("hidden = [32]", "hidden = [24000]");
+    // Its checkpoint is of 57 MB of parameters and as many of momentum; a part is of 64 MiB.
+    let sections = in_store().replace("hidden = [32]", "hidden = [8192, 950]");
     let mut world = World::new(&sections).unwrap().with_environment(&S3::environment(way.port));
     let backbone = world.backbone().await.unwrap();
     let joined = world.join(&[&backbone.page(), "--samples", "256"]).unwrap();
@@ -74,7 +74,7 @@ async fn a_large_object_goes_in_parts_by_a_way_that_cuts() {
     assert!(given.status.success(), "seed {SEED}: {given:?}");
     assert!(backbone.terminate().await.unwrap().success());
     let n_parts = way.faults.n_parts.load(Ordering::Relaxed);
-    assert!(n_parts >= 3, "seed {SEED}: {n_parts} parts");
+    assert!(n_parts >= 2, "seed {SEED}: {n_parts} parts");
     let backbone = world.backbone().await.unwrap();
     let resumed = backbone.status().await.unwrap();
     assert!(resumed.progress.epoch >= shown.epoch, "seed {SEED}: {resumed:?}");
