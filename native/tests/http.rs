@@ -253,7 +253,9 @@ async fn every_answer_has_the_security_headers() {
         let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
         let response = app(world.state.clone()).oneshot(request).await.unwrap();
         let headers = response.headers();
-        assert!(header(headers, "permissions-policy").contains("camera=()"), "{method} {path}");
+        for nothing in ["camera=()", "microphone=()", "geolocation=()"] {
+            assert!(header(headers, "permissions-policy").contains(nothing), "{method} {path}");
+        }
         assert_eq!(header(headers, "strict-transport-security"), "", "there is no certificate here");
         let policy = header(headers, "content-security-policy");
         for part in ["default-src 'self';", "script-src 'self' 'wasm-unsafe-eval';", "frame-ancestors 'none'"]
@@ -294,6 +296,45 @@ fn site(world: &World, visitors: Visitors) -> Router {
     let run = SiteRun { http: world.state.clone(), is_listed: true, rooms: None, invitations: None };
     let page = Page::Folder(world.folder.path().to_owned());
     Site::new(page, vec![run]).with_visitors(visitors).routes()
+}
+
+/// Every route of the page, as it stands where it is made, answers questions and takes nothing.
+#[tokio::test]
+async fn nothing_but_the_confirmation_of_a_login_changes_anything() {
+    const SOURCES: [&str; 5] = [
+        include_str!("../src/http.rs"),
+        include_str!("../src/site.rs"),
+        include_str!("../src/site/serve.rs"),
+        include_str!("../src/models/serve.rs"),
+        include_str!("../src/access/login.rs"),
+    ];
+    let made = |method: &str| SOURCES.iter().map(|source| source.matches(method).count()).sum::<usize>();
+    assert_eq!(made(", post("), 1, "the confirmation of a login");
+    for method in [", put(", ", patch(", ", delete(", ", any(", ", on("] {
+        assert_eq!(made(method), 0, "{method}");
+    }
+    let world = world();
+    let site = site(&world, Visitors::new(&[], 10_000, None));
+    let routes = SOURCES.iter().flat_map(|source| source.split(".route(\"").skip(1));
+    let filled = |path: &str| match path.split_once('{') {
+        Some((before, _)) => format!("{before}x"),
+        None => path.to_owned(),
+    };
+    let paths: Vec<String> = routes
+        .filter_map(|route| Some(filled(route.split_once('"')?.0)))
+        .filter(|path| path != "/login/confirm")
+        .collect();
+    assert!(paths.len() > 5, "{paths:?}");
+    for (path, method) in
+        paths.iter().flat_map(|path| ["POST", "PUT", "PATCH", "DELETE"].map(|of| (path, of)))
+    {
+        let request = from("198.51.100.7", method, path).body(Body::empty()).unwrap();
+        let status = site.clone().oneshot(request).await.unwrap().status();
+        assert!(
+            matches!(status, StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_FOUND),
+            "{method} {path}: {status}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -160,6 +160,21 @@ async fn connections_have_a_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_holds_too_much_memory_takes_no_further_connection() {
+    let mut config = tcp_only();
+    config.limits.memory = Some(bytesize::ByteSize::kib(1));
+    let node = echo_node(config).await;
+    let dialer = dialer().await;
+    let mut events = dialer.events();
+    // The handshake stands before the listener closes.
+    if dialer.dial(tcp_address(&node)).await.is_ok() {
+        assert_eq!(events.recv().await.unwrap(), NodeEvent::Connected(node.peer_id()));
+        assert_eq!(events.recv().await.unwrap(), NodeEvent::Disconnected(node.peer_id()));
+    }
+    assert!(node.connected_peers().await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn half_open_tcp_does_not_block_new_ones() {
     let mut config = tcp_only();
     config.limits.pending_handshakes = 4;

@@ -6,8 +6,10 @@ mod common;
 use std::cell::Cell;
 use std::time::Duration;
 
-use barnraise_relay::libp2p::Multiaddr;
+use barnraise_relay::libp2p::core::upgrade::InboundConnectionUpgrade as _;
 use barnraise_relay::libp2p::identity::Keypair;
+use barnraise_relay::libp2p::multiaddr::Protocol;
+use barnraise_relay::libp2p::{Multiaddr, noise};
 use barnraise_relay::server::{HostNames, operator_routes};
 use barnraise_relay::{Node, NodeConfig, NodeEvent, Path, Reachability, RelayLimits};
 use common::*;
@@ -155,6 +157,42 @@ async fn a_node_that_nobody_can_dial_is_reached_through_its_relay() {
     let counted = |line: &str| metrics.lines().any(|have| have.starts_with(line) && !have.ends_with(" 0"));
     assert!(counted("libp2p_relay_events_total{event=\"ReservationReqAccepted\"}"), "{metrics}");
     assert!(counted("libp2p_relay_events_total{event=\"CircuitReqAccepted\"}"), "{metrics}");
+}
+
+/// A relay that says that the circuit stands, and is the other side of it itself: it proves no key but its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_answers_for_another_is_left() {
+    const HOP: &str = "/libp2p/circuit/relay/0.2.0/hop";
+    /// A status, which is that it stands; its length is before it.
+    const STANDS: [u8; 5] = [4, 0x08, 2, 0x28, 100];
+    /// What a dialer says first, and hears again: `/multistream/1.0.0` and `/noise`, each with its length and a line's end.
+    const CHOICE_BYTES: usize = 20 + 8;
+    let keypair = Keypair::generate_ed25519();
+    let relay = Node::start(keypair.clone(), listening(&[TCP])).await.unwrap();
+    let mut incoming = relay.accept(HOP).unwrap();
+    let lying = tokio::spawn(async move {
+        let (_, mut stream) = incoming.recv().await.unwrap();
+        let mut length = [0];
+        stream.read_exact(&mut length).await.unwrap();
+        stream.read_exact(&mut vec![0; length[0].into()]).await.unwrap();
+        stream.write_all(&STANDS).await.unwrap();
+        stream.flush().await.unwrap();
+        let mut choice = [0; CHOICE_BYTES];
+        stream.read_exact(&mut choice).await.unwrap();
+        assert!(choice.ends_with(b"/noise\n"), "nothing is said in the clear: {choice:?}");
+        stream.write_all(&choice).await.unwrap();
+        stream.flush().await.unwrap();
+        let noise = noise::Config::new(&keypair).unwrap();
+        // It learns who dials, which a relay knows.
+        noise.upgrade_inbound(stream, "/noise").await.map(|(peer, _)| peer)
+    });
+    let dialer = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
+    let victim = Keypair::generate_ed25519().public().to_peer_id();
+    let circuit = tcp_address(&relay).with(Protocol::P2pCircuit).with(Protocol::P2p(victim));
+    let error = dialer.dial(circuit).await.unwrap_err().to_string();
+    assert!(error.contains(&relay.peer_id().to_string()), "who answered is named: {error}");
+    assert_eq!(lying.await.unwrap().unwrap(), dialer.peer_id());
+    assert!(!dialer.connected_peers().await.unwrap().contains(&victim));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! An S3 store for the tests: moto's server of PyPI, on loopback, and in front of it a way that throttles and cuts
 //! connections, from a seed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,25 +9,40 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use barnraise_swarm::random::SplitMix64;
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+use crate::postgres::certified;
 use crate::process::HANG;
 use crate::pypi;
 
 const REQUIREMENTS: &str = include_str!("../moto/requirements.txt");
+const AUTHORITY: &str = "authority.crt";
+const CERTIFICATE: &str = "server.crt";
+const KEY: &str = "server.key";
+/// In the address of a part of a large object.
+const PART: &[u8] = b"partNumber=";
 /// Longest head of a request that is passed on.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// What S3 says to those who ask too often.
 const SLOW_DOWN: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>SlowDown</Code>\
     <Message>Please reduce your request rate.</Message></Error>";
 
+/// Makes a bucket over HTTPS: its address, and the file of the authority that is trusted.
+const MAKE_BUCKET: &str = "import ssl, sys, urllib.request as request
+context = ssl.create_default_context(cafile=sys.argv[2])
+context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+request.urlopen(request.Request(sys.argv[1], method='PUT'), context=context)";
+
 /// A running store; it ends when this is dropped.
 #[derive(Debug)]
 pub struct S3 {
     process: Child,
     port: u16,
+    /// Its certificate, its key, and the authority's certificate, where it speaks HTTPS.
+    certified: Option<TempDir>,
 }
 
 impl S3 {
@@ -36,20 +51,45 @@ impl S3 {
     /// # Errors
     /// Where Python or the packages cannot be had.
     pub async fn start(bucket: &str) -> Result<Self> {
+        Self::started(bucket, None).await
+    }
+
+    /// The same, over HTTPS, with a certificate for `localhost` by an authority of its own.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_with_tls(bucket: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let (authority, certificate, key) = certified("localhost")?;
+        for (name, text) in [(AUTHORITY, authority), (CERTIFICATE, certificate), (KEY, key)] {
+            std::fs::write(folder.path().join(name), text)?;
+        }
+        Self::started(bucket, Some(folder)).await
+    }
+
+    async fn started(bucket: &str, certified: Option<TempDir>) -> Result<Self> {
         let venv = tokio::task::spawn_blocking(|| pypi::environment("moto", REQUIREMENTS)).await??;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let program: PathBuf = venv.join("bin/moto_server");
-        let process = Command::new(program)
-            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+        let mut command = Command::new(program);
+        command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+        if let Some(folder) = &certified {
+            command.arg("-c").arg(folder.path().join(CERTIFICATE)).arg("-k").arg(folder.path().join(KEY));
+        }
+        let process = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .context("moto_server cannot be started")?;
-        let store = Self { process, port };
+        let store = Self { process, port, certified };
         let made = tokio::time::timeout(HANG, async {
             loop {
-                match store.make(bucket).await {
+                let made = match store.authority() {
+                    None => store.make(bucket).await,
+                    Some(authority) => store.make_by_https(&venv, bucket, &authority).await,
+                };
+                match made {
                     Ok(()) => return,
                     // Nothing tells that it listens.
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -58,6 +98,20 @@ impl S3 {
         });
         made.await.context("the S3 store does not answer")?;
         Ok(store)
+    }
+
+    /// The file with the certificate of the authority, where it speaks HTTPS.
+    #[must_use]
+    pub fn authority(&self) -> Option<PathBuf> {
+        self.certified.as_ref().map(|folder| folder.path().join(AUTHORITY))
+    }
+
+    async fn make_by_https(&self, venv: &Path, bucket: &str, authority: &Path) -> Result<()> {
+        let mut command = tokio::process::Command::new(venv.join("bin/python"));
+        command.args(["-c", MAKE_BUCKET, &format!("https://localhost:{}/{bucket}", self.port)]);
+        let output = command.arg(authority).kill_on_drop(true).output().await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
     }
 
     async fn make(&self, bucket: &str) -> Result<()> {
@@ -76,13 +130,23 @@ impl S3 {
     /// What a program that uses it by way of `port` has in its environment.
     #[must_use]
     pub fn environment(port: u16) -> Vec<(String, String)> {
+        Self::environment_of(format!("http://127.0.0.1:{port}"))
+    }
+
+    /// Likewise, over HTTPS.
+    #[must_use]
+    pub fn environment_with_tls(&self) -> Vec<(String, String)> {
+        Self::environment_of(format!("https://localhost:{}", self.port))
+    }
+
+    fn environment_of(url: String) -> Vec<(String, String)> {
         let variables = [
             ("AWS_ACCESS_KEY_ID", "test"),
             ("AWS_SECRET_ACCESS_KEY", "test"),
             ("AWS_REGION", "us-east-1"),
             ("AWS_ALLOW_HTTP", "true"),
         ];
-        let endpoint = ("AWS_ENDPOINT_URL".to_owned(), format!("http://127.0.0.1:{port}"));
+        let endpoint = ("AWS_ENDPOINT_URL".to_owned(), url);
         variables
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into_iter()
@@ -115,6 +179,8 @@ pub struct Faults {
     pub n_lost: AtomicU64,
     /// Heard by the store, whose answer was cut.
     pub n_unanswered: AtomicU64,
+    /// Of those that came, the parts of large objects.
+    pub n_parts: AtomicU64,
 }
 
 /// A bad way to a store; gone when it is dropped.
@@ -168,6 +234,9 @@ async fn carry(
         ensure!(stream.read_buf(&mut head).await? > 0, "a head that was cut");
     }
     faults.n_requests.fetch_add(1, Ordering::Relaxed);
+    if head.windows(PART.len()).any(|window| window == PART) {
+        faults.n_parts.fetch_add(1, Ordering::Relaxed);
+    }
     let fault = {
         let mut random = random.lock().unwrap_or_else(PoisonError::into_inner);
         let goes_wrong = random.below(one_in) == 0;

@@ -20,6 +20,8 @@ mod workspace;
 
 #[cfg(test)]
 mod arrows;
+#[cfg(test)]
+mod promises;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::account::LATE_EPOCHS_MAX;
-use barnraise_protocol::bulk::{Held, in_memory};
+use barnraise_protocol::bulk::{Held, Withdrawn, in_memory};
 use barnraise_protocol::state::StateHeader;
 use tokio::sync::watch;
 
@@ -82,7 +82,7 @@ impl States {
     ///
     /// # Errors
     /// They are gone, with the reason.
-    pub(super) fn read(&self, epoch: Option<u64>) -> Result<(StateHeader, Read), String> {
+    pub(super) fn read(&self, epoch: Option<u64>) -> Result<(StateHeader, Read), Withdrawn> {
         let kept = self.note();
         let found = kept.iter().rev().find(|state| epoch.is_none_or(|epoch| state.header.epoch == epoch));
         let header = found.map(|state| state.header.clone()).ok_or_else(|| self.gone(epoch))?;
@@ -90,10 +90,12 @@ impl States {
         Ok((header, read))
     }
 
-    fn gone(&self, epoch: Option<u64>) -> String {
+    fn gone(&self, epoch: Option<u64>) -> Withdrawn {
         let newest = self.newest.borrow().header.epoch;
         let epoch = epoch.unwrap_or(newest);
-        format!("parameters of epoch {epoch} are gone, the run is at {newest}: fetch those")
+        Withdrawn::because(format!(
+            "parameters of epoch {epoch} are gone, the run is at {newest}: fetch those"
+        ))
     }
 }
 
@@ -102,7 +104,7 @@ impl Held for Read {
         self.header.transfer.n_bytes
     }
 
-    async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, String> {
+    async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Withdrawn> {
         let StateHeader { epoch, transfer, .. } = &self.header;
         let state = self.states.find(*epoch, transfer.sha256);
         in_memory(&state.ok_or_else(|| self.states.gone(Some(*epoch)))?.bytes, range)
@@ -213,7 +215,7 @@ mod tests {
             }
         }
         // One that is gone is begun anew.
-        assert!(states.read(Some(0)).unwrap_err().contains("are gone"));
+        assert!(states.read(Some(0)).unwrap_err().to_string().contains("are gone"));
         assert_eq!(states.read(None).unwrap().0.epoch, STATES_MAX as u64 + 2);
     }
 }

@@ -167,10 +167,7 @@ impl NativePlatform {
             false => Vec::new(),
         };
         let relays = if serves { self.doors.relays.clone() } else { Vec::new() };
-        let limits = NodeLimits { connections: CONNECTIONS_MAX, ..NodeLimits::default() };
-        // A volunteer's machine dials nobody for strangers.
-        let config = NodeConfig { listen, relays, limits, dials_back: false, ..NodeConfig::default() };
-        let started = Node::start(self.keypair.clone(), config).await;
+        let started = Node::start(self.keypair.clone(), node_config(listen, relays)).await;
         started.map_err(|error| ConnectError::Network(error.to_string()))
     }
 
@@ -359,5 +356,39 @@ fn is_loopback(address: &Multiaddr) -> bool {
         Some(Protocol::Ip4(ip)) => ip.is_loopback(),
         Some(Protocol::Ip6(ip)) => ip.is_loopback(),
         _ => false,
+    }
+}
+
+/// A volunteer's node: it keeps few connections, and dials nobody for strangers.
+fn node_config(listen: Vec<Multiaddr>, relays: Vec<Multiaddr>) -> NodeConfig {
+    let limits = NodeLimits { connections: CONNECTIONS_MAX, ..NodeLimits::default() };
+    NodeConfig { listen, relays, limits, dials_back: false, ..NodeConfig::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// By which others ask whether they can be dialled (AutoNAT v2).
+    const DIAL_REQUEST: &str = "/libp2p/autonat/2/dial-request";
+
+    async fn started(config: impl FnOnce(Vec<Multiaddr>) -> NodeConfig) -> Node {
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+        Node::start(Keypair::generate_ed25519(), config(listen)).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_volunteer_dials_nobody_back() {
+        let stranger = started(|listen| NodeConfig { listen, ..NodeConfig::default() }).await;
+        let volunteer = started(|listen| node_config(listen, Vec::new())).await;
+        let other = started(|listen| NodeConfig { listen, ..NodeConfig::default() }).await;
+        for (node, dials_back) in [(&volunteer, false), (&other, true)] {
+            let address = node.addresses().into_iter().find(|address| address.to_string().contains("/tcp/"));
+            let peer = stranger.dial(address.unwrap()).await.unwrap();
+            let opened = stranger.open(peer, DIAL_REQUEST).await;
+            assert_eq!(opened.is_ok(), dials_back, "{:?}", opened.err());
+        }
     }
 }

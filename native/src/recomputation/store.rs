@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::bulk::{Held, Transfer};
+use barnraise_protocol::bulk::{Held, Transfer, Withdrawn};
 use barnraise_protocol::evidence::{Evidence, EvidenceError, LISTED_MAX, Listed};
 use barnraise_swarm::round::AddressGroup;
 use object_store::path::Path as ObjectPath;
@@ -182,12 +182,12 @@ impl Held for Piece {
         self.n_bytes
     }
 
-    async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, String> {
+    async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Withdrawn> {
         if !lock(&self.readers).iter().any(|(number, _)| *number == self.number) {
-            return Err("others wait to read evidence; ask again later".to_owned());
+            return Err(Withdrawn::because("others wait to read evidence; ask again later"));
         }
         let bytes = self.storage.get_range(&self.path, range).await;
-        bytes.map(|bytes| bytes.to_vec()).map_err(|_| "the evidence is kept no more".to_owned())
+        bytes.map(|bytes| bytes.to_vec()).map_err(|_| Withdrawn::because("the evidence is kept no more"))
     }
 }
 
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(lock(&store.readers).len(), READERS_MAX);
         newcomer.read(0..10).await.unwrap();
         let told = pieces[0].read(0..10).await.unwrap_err();
-        assert!(told.contains("ask again later"), "{told}");
+        assert!(told.to_string().contains("ask again later"), "{told}");
         for piece in &pieces[1..] {
             piece.read(0..10).await.unwrap();
         }

@@ -125,7 +125,7 @@ impl Links {
         if let Some(stream) = self.try_open(peer).await? {
             return Ok(stream);
         }
-        self.node.dial_peer(peer, self.node.within_reach(addresses)).await?;
+        self.node.dial_peer(peer, self.node.within_reach(addresses).await).await?;
         self.node.open(peer, PROTOCOL).await
     }
 

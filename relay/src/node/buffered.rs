@@ -4,12 +4,14 @@
 //! relay with thousands of idle ones hundreds of megabytes, and whoever opens sockets and says nothing would get one
 //! as well. So there is none until much has come, more than any honest handshake brings.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use futures::{AsyncRead, AsyncWrite};
+use futures::AsyncRead;
+
+use super::passing::writes_as_its_socket;
 
 const BUFFER_BYTES: usize = 64 * 1024;
 /// A reader that asks for less is negotiating, and says nothing about how much there is.
@@ -82,27 +84,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Buffered<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Buffered<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, pieces)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
-    }
-
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_close(cx)
-    }
-}
+writes_as_its_socket!(Buffered);
 
 #[cfg(test)]
 mod tests {

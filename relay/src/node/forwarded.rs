@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, FutureExt as _};
+use futures::{AsyncRead, AsyncReadExt as _, FutureExt as _};
 use libp2p::core::transport::{DialOpts, ListenerId, TransportError, TransportEvent};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, Transport};
 
 use super::guard_metrics::{GuardMetrics, Misdeed};
+use super::passing::writes_as_its_socket;
 use crate::proxies::TrustedProxies;
 
 /// Connections of proxies whose head is being read: a proxy has it whole when it begins.
@@ -233,27 +234,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Replayed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Replayed<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, pieces)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
-    }
-
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_close(cx)
-    }
-}
+writes_as_its_socket!(Replayed);
 
 #[cfg(test)]
 mod tests {

@@ -14,14 +14,17 @@ mod forwarded;
 mod guard;
 mod guard_metrics;
 mod listen;
+mod lookup;
 mod muxer;
 mod network;
+mod passing;
 mod path;
 mod patience;
 mod reachability;
 mod routing;
 mod task;
 mod transport;
+mod within;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -156,12 +159,13 @@ impl Node {
     }
 
     /// Those of the addresses that somebody names of itself, in their binary form, that this node may try: one in
-    /// the open has no business in anybody's network.
-    #[must_use]
-    pub fn within_reach(&self, named: &[Vec<u8>]) -> Vec<Multiaddr> {
+    /// the open has no business in anybody's network. Names are looked up first, and what they lead to is looked at.
+    pub async fn within_reach(&self, named: &[Vec<u8>]) -> Vec<Multiaddr> {
         let reach = self.shared.reach.scope();
-        let addresses = named.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok());
-        addresses.filter(|address| scope(address) <= reach).collect()
+        let named = named.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok());
+        let mut addresses = lookup::numbers(named.collect()).await;
+        addresses.retain(|address| scope(address) <= reach);
+        addresses
     }
 
     /// Connects with `peer` at any of the addresses, or at one that the routing table has of it; at once where a

@@ -21,6 +21,7 @@ use super::config::RelayLimits;
 use super::guard::{self, Guard};
 use super::patience::Patient;
 use super::routing::{self, Kademlia};
+use super::within::Within;
 use super::{NodeCertificates, NodeConfig, NodeError, Reach, address_limit, dial_back, transport};
 use crate::memory;
 use crate::streams::{self, Registry};
@@ -45,9 +46,9 @@ pub(super) struct Behaviour {
     reachability_service: Toggle<dial_back::Behaviour>,
     relay_client: relay::client::Behaviour,
     relay_service: Toggle<relay::Behaviour>,
-    hole_punching: dcutr::Behaviour,
+    hole_punching: Within<dcutr::Behaviour>,
     upnp: Toggle<upnp::tokio::Behaviour>,
-    pub(super) routing: Toggle<Kademlia>,
+    pub(super) routing: Toggle<Within<Kademlia>>,
 }
 
 /// A swarm that is not polled yet, and what goes with it.
@@ -111,9 +112,14 @@ pub(super) fn build(
             .as_ref()
             .map(|limits| relay::Behaviour::new(peer_id, relay_config(limits, &circuits)))
             .into(),
-        hole_punching: dcutr::Behaviour::new(peer_id),
+        hole_punching: Within::new(dcutr::Behaviour::new(peer_id), reach.clone(), guard.metrics().clone()),
         upnp: asks_gateway(config).then(upnp::tokio::Behaviour::default).into(),
-        routing: routing::behaviour(peer_id, config.routing),
+        routing: config
+            .routing
+            .map(|routing| {
+                Within::new(routing::behaviour(peer_id, routing), reach.clone(), guard.metrics().clone())
+            })
+            .into(),
     };
     let swarm_config =
         libp2p::swarm::Config::with_tokio_executor().with_idle_connection_timeout(config.idle_timeout);
@@ -128,6 +134,8 @@ fn identify(keypair: &Keypair) -> identify::Config {
     identify::Config::new(PROTOCOL_VERSION.to_owned(), keypair.public())
         .with_agent_version(concat!("barnraise/", env!("CARGO_PKG_VERSION")).to_owned())
         .with_push_listen_addr_updates(true)
+        // What peers say of themselves is dialled where `routing` looked at it, and nowhere else.
+        .with_cache_size(0)
 }
 
 fn limits(config: &NodeConfig) -> connection_limits::ConnectionLimits {

@@ -10,7 +10,6 @@ use std::time::Duration;
 use libp2p::kad::store::{MemoryStore, MemoryStoreConfig};
 use libp2p::kad::{self, Mode, StoreInserts};
 use libp2p::multiaddr::Protocol;
-use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::{Multiaddr, PeerId, StreamProtocol, identify};
 
 /// libp2p protocol name.
@@ -34,8 +33,7 @@ pub(super) type Kademlia = kad::Behaviour<MemoryStore>;
 /// A peer and where it can be reached.
 pub(crate) type Contact = (PeerId, Vec<Multiaddr>);
 
-pub(super) fn behaviour(here: PeerId, routing: Option<Routing>) -> Toggle<Kademlia> {
-    let Some(routing) = routing else { return None.into() };
+pub(super) fn behaviour(here: PeerId, routing: Routing) -> Kademlia {
     let mut config = kad::Config::new(PROTOCOL);
     config
         .set_query_timeout(QUERY_TIMEOUT)
@@ -49,7 +47,7 @@ pub(super) fn behaviour(here: PeerId, routing: Option<Routing>) -> Toggle<Kademl
         Routing::Client => Mode::Client,
         Routing::Server => Mode::Server,
     }));
-    Some(kademlia).into()
+    kademlia
 }
 
 /// A peer said who it is and where it listens.

@@ -150,7 +150,8 @@ impl NodeTask {
                 Some(Command::Dial { peer, addresses, reply }) => self.dial(peer, addresses, reply),
                 Some(Command::Contacts { reply }) => {
                     let kademlia = self.swarm.behaviour_mut().routing.as_mut();
-                    let _ = reply.send(kademlia.map(routing::contacts).unwrap_or_default());
+                    let _ =
+                        reply.send(kademlia.map(|kademlia| routing::contacts(kademlia)).unwrap_or_default());
                 }
                 Some(Command::Open { peer, protocol, reply }) => {
                     // Without a connection the reply is dropped, which says so.

@@ -197,6 +197,28 @@ async fn whoever_offers_only_other_protocols_is_refused() {
     }
 }
 
+#[tokio::test]
+async fn no_session_is_resumed() {
+    let (keypair, key) = (Keypair::generate_ed25519(), KeyPair::generate().unwrap());
+    let of_peer = || certified(vec![self_signed(&honest_params(&keypair, &key), &key)], &key);
+    let dialer = Arc::new(client_config(of_peer()).unwrap());
+    let listener = Arc::new(server_config(of_peer()).unwrap());
+    for _ in 0..3 {
+        let (near, far) = pipe();
+        let (answered, dialled) = tokio::join!(
+            TlsAcceptor::from(Arc::clone(&listener)).accept(near),
+            TlsConnector::from(Arc::clone(&dialer)).connect(nobody(), far),
+        );
+        let (mut answered, mut dialled) = (answered.unwrap(), dialled.unwrap());
+        // A ticket for another session would come with the first bytes.
+        tokio::join!(async { answered.write_all(b"x").await.unwrap() }, async {
+            dialled.read_exact(&mut [0]).await.unwrap();
+        });
+        assert_eq!(dialled.get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Full));
+        assert_eq!(answered.get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Full));
+    }
+}
+
 #[test]
 fn aes_comes_first_where_the_processor_has_it() {
     let suites = |has_aes| cipher_suites(has_aes).map(|suite| suite.suite());

@@ -123,7 +123,7 @@ pub enum BulkError {
     RepeatedPulls,
     /// The holder has the bytes no more, with the reason: what is pulled is to be asked for anew.
     #[error("the transfer ended: {0}")]
-    Withdrawn(String),
+    Withdrawn(Withdrawn),
     /// A message failed.
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -252,7 +252,7 @@ pub(crate) async fn read_chunk<S: AsyncRead + Unpin>(
     if got_index == WITHDRAWN && got_bytes <= REASON_BYTES_MAX {
         let mut reason = vec![0; got_bytes];
         stream.read_exact(&mut reason).await?;
-        return Err(BulkError::Withdrawn(String::from_utf8_lossy(&reason).into_owned()));
+        return Err(BulkError::Withdrawn(Withdrawn(String::from_utf8_lossy(&reason).into_owned())));
     }
     if (got_index, got_bytes) != (want_index, want_bytes) {
         return Err(BulkError::WrongChunk { want_index, want_bytes, got_index, got_bytes });
@@ -264,13 +264,25 @@ pub(crate) async fn read_chunk<S: AsyncRead + Unpin>(
     Ok(())
 }
 
+/// Why bytes that are asked for, or were announced, are here no more: in words for who asks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Withdrawn(String);
+
+impl Withdrawn {
+    /// With the reason, and what to do; of what is longer than a chunk's reason may be, the puller reads the beginning.
+    pub fn because(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
 /// Bytes that are served a chunk at a time, so that a slow puller holds a chunk of memory and not all of them.
 pub trait Held: Send + Sync {
     /// Of all bytes.
     fn n_bytes(&self) -> u64;
 
     /// Those of a range within them; or the reason why they are gone, for the puller.
-    fn read(&self, range: Range<u64>) -> impl Future<Output = Result<Vec<u8>, String>> + Send;
+    fn read(&self, range: Range<u64>) -> impl Future<Output = Result<Vec<u8>, Withdrawn>> + Send;
 }
 
 impl Held for Vec<u8> {
@@ -278,7 +290,7 @@ impl Held for Vec<u8> {
         self.len() as u64
     }
 
-    fn read(&self, range: Range<u64>) -> impl Future<Output = Result<Vec<u8>, String>> + Send {
+    fn read(&self, range: Range<u64>) -> impl Future<Output = Result<Vec<u8>, Withdrawn>> + Send {
         std::future::ready(in_memory(self, range))
     }
 }
@@ -288,7 +300,7 @@ impl Held for Arc<[u8]> {
         self.len() as u64
     }
 
-    fn read(&self, range: Range<u64>) -> impl Future<Output = Result<Vec<u8>, String>> + Send {
+    fn read(&self, range: Range<u64>) -> impl Future<Output = Result<Vec<u8>, Withdrawn>> + Send {
         std::future::ready(in_memory(self, range))
     }
 }
@@ -297,10 +309,10 @@ impl Held for Arc<[u8]> {
 ///
 /// # Errors
 /// A range that there is not; does not happen.
-pub fn in_memory(bytes: &[u8], range: Range<u64>) -> Result<Vec<u8>, String> {
+pub fn in_memory(bytes: &[u8], range: Range<u64>) -> Result<Vec<u8>, Withdrawn> {
     let range = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
     let found = range.and_then(|(start, end)| bytes.get(start..end));
-    found.map(<[u8]>::to_vec).ok_or_else(|| "there are fewer bytes than were announced".to_owned())
+    found.map(<[u8]>::to_vec).ok_or_else(|| Withdrawn::because("there are fewer bytes than were announced"))
 }
 
 /// Sends the chunks of `bytes` that the puller asks for until it says that it is done.
@@ -331,7 +343,7 @@ async fn serve_chunks<S, F>(
 ) -> Result<(), BulkError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    F: Future<Output = Result<Vec<u8>, String>>,
+    F: Future<Output = Result<Vec<u8>, Withdrawn>>,
 {
     let n_chunks = n_chunks(n_bytes);
     let mut credit = u64::from(n_chunks) * 2 + u64::from(WINDOW_CHUNKS);
@@ -351,7 +363,7 @@ where
             let range = start..start + chunk_len(n_bytes, index) as u64;
             let read = chunk(range).await;
             if let Err(reason) = &read {
-                let reason = reason.as_bytes();
+                let reason = reason.0.as_bytes();
                 let reason = &reason[..reason.len().min(REASON_BYTES_MAX)];
                 stream.write_all(&packed(WITHDRAWN, reason)).await?;
                 stream.close().await?;

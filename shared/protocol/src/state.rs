@@ -6,7 +6,7 @@
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-use crate::bulk::{self, BulkError, Held, Partial, Transfer};
+use crate::bulk::{self, BulkError, Held, Partial, Transfer, Withdrawn};
 use crate::codec::TensorCodec;
 use crate::error::ConversationError;
 use crate::framing;
@@ -147,7 +147,7 @@ fn check_header(
 /// `on_answered` is told when the next request is waited for.
 pub async fn serve<S, B>(
     stream: &mut S,
-    lookup: impl Fn(Option<u64>) -> Result<(StateHeader, B), String>,
+    lookup: impl Fn(Option<u64>) -> Result<(StateHeader, B), Withdrawn>,
     on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
@@ -161,7 +161,7 @@ where
         };
         std::future::ready(match lookup(epoch) {
             Ok((header, bytes)) => (BackboneToContributor::Found(header), Some(bytes)),
-            Err(reason) => (BackboneToContributor::Refused(reason), None),
+            Err(reason) => (BackboneToContributor::Refused(reason.to_string()), None),
         })
     };
     serving::serve(stream, MESSAGE_BYTES_MAX, answered, on_answered).await

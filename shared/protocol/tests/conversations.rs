@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use barnraise_protocol::access::{KeyPair, UnixTime};
 use barnraise_protocol::account::Account;
-use barnraise_protocol::bulk::{self, BulkError, CHUNK_BYTES, Partial, Pull, Transfer, WINDOW_CHUNKS};
+use barnraise_protocol::bulk::{
+    self, BulkError, CHUNK_BYTES, Partial, Pull, Transfer, WINDOW_CHUNKS, Withdrawn,
+};
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dataset::{
     DatasetError, ImageShape, LabelledImages, MASK_TOKEN, Manifest, SampleKind, Samples, TokenSequences,
@@ -170,7 +172,7 @@ async fn parameters_are_fetched_epoch_after_epoch_on_one_stream() {
     let lookup = |wanted: Option<u64>| {
         let newest = epoch.load(Ordering::SeqCst);
         if wanted.is_some_and(|wanted| wanted != newest) {
-            return Err("gone".to_owned());
+            return Err(Withdrawn::because("gone"));
         }
         let bytes: Arc<[u8]> = TensorCodec::F16.encode(&values(newest)).unwrap().into();
         let transfer = Transfer::of(&bytes);
@@ -386,9 +388,9 @@ impl bulk::Held for Going {
         self.0.len() as u64
     }
 
-    async fn read(&self, range: std::ops::Range<u64>) -> Result<Vec<u8>, String> {
+    async fn read(&self, range: std::ops::Range<u64>) -> Result<Vec<u8>, Withdrawn> {
         if range.end > self.1 {
-            Err("it made way for a newer one".into())
+            Err(Withdrawn::because("it made way for a newer one"))
         } else {
             bulk::in_memory(&self.0, range)
         }

@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::run::{self, BackboneToContributor, OLDER_HERE};
-use barnraise_protocol::{ConversationError, access, contribute, evidence, framing, gradient, shard, state};
+use barnraise_protocol::{
+    ConversationError, access, average, contribute, evidence, framing, gradient, matchmaking, model, reduce,
+    shard, state,
+};
 use futures::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
@@ -48,6 +51,55 @@ fn the_version_of_a_run_stands_for_all_conversations_of_a_contributor() {
     assert_eq!((run::PROTOCOL, now), *newest, "raise the version of `run` with that of any of these");
     assert_eq!(run::PROTOCOLS_BEFORE.last(), before.last().map(|(run, _)| run));
     assert!(!run::PROTOCOLS_BEFORE.contains(&run::PROTOCOL));
+}
+
+/// The conversations of backbones among each other by the version of `matchmaking`, by which they begin. Who raises one of
+/// these raises that with it: otherwise backbones of two builds would agree on an averaging that fails each time.
+const AMONG_BACKBONES: (&str, [&str; 3]) =
+    ("/barnraise/matchmaking/4", ["/barnraise/average/3", "/barnraise/model/1", "/barnraise/reduce/1"]);
+
+#[test]
+fn the_version_of_matchmaking_stands_for_all_conversations_of_backbones() {
+    let now = [average::PROTOCOL, model::PROTOCOL, reduce::PROTOCOL];
+    assert_eq!((matchmaking::PROTOCOL, now), AMONG_BACKBONES, "raise `matchmaking` with any of these");
+}
+
+/// Frames of the last versions, as they were recorded: gradient/4, evidence/2, average/2 and matchmaking/3. They travel
+/// under other names, so nobody hears them; who does takes none of them for something else.
+#[test]
+fn what_the_last_version_said_is_never_taken_for_something_else() {
+    let hash = "22".repeat(32);
+    let offer = format!("000102030000803f0402ac02{hash}");
+    let account = format!("01{hash}02{hash}06{}", "33".repeat(64));
+    let unread = |what: &str, payload: &str, is_read: fn(&[u8]) -> bool| {
+        let payload: Vec<u8> = (0..payload.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&payload[at..at + 2], 16).unwrap())
+            .collect();
+        let length = u32::try_from(payload.len()).unwrap().to_le_bytes();
+        let frame = [&[1][..], &length, &payload].concat();
+        assert!(!is_read(&frame), "{what} of the last version is read");
+    };
+    const MAX: usize = 4096;
+    for (what, payload) in
+        [("an offer", format!("{offer}00")), ("an accounted offer", format!("{offer}{account}"))]
+    {
+        unread(what, &payload, |frame| {
+            framing::decode::<gradient::ContributorToBackbone>(frame, MAX).is_ok()
+        });
+    }
+    unread("the wish for an account", "03", |frame| {
+        framing::decode::<gradient::BackboneToContributor>(frame, MAX).is_ok()
+    });
+    unread("who joins a part", &format!("{hash}ac0201"), |frame| {
+        framing::decode::<average::Join>(frame, MAX).is_ok()
+    });
+    unread("who is in a mean", "0205400000ac02", |frame| {
+        framing::decode::<average::ReducerToMember>(frame, MAX).is_ok()
+    });
+    unread("a proposal", &format!("01ac0207{hash}090102010205ac02010103ac02ac020000003f"), |frame| {
+        framing::decode::<matchmaking::Message>(frame, MAX).is_ok()
+    });
 }
 
 /// What a peer of run/1 to run/5 asks, and how it reads the answer, byte by byte: both are as they were recorded.

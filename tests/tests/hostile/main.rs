@@ -13,6 +13,7 @@ mod conversations;
 mod dht;
 mod doorway;
 mod honest;
+mod muxing;
 mod open;
 mod siege;
 

@@ -7,9 +7,11 @@ use barnraise_protocol::contribute::Progress;
 use barnraise_protocol::dht::progress::{self, BackboneProgress, LIFETIME};
 use barnraise_protocol::dht::{self, Freshness, UnixMillis};
 use barnraise_protocol::state::State;
+use barnraise_protocol::{Sha256Hash, average, matchmaking, model};
 use barnraise_relay::{Node, NodeConfig};
-use barnraise_tests::client::Client;
+use barnraise_tests::client::{Client, within};
 use barnraise_tests::process::{Backbone, HANG, Joined, World, metric};
+use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 use libp2p::identity::Keypair;
 
 use super::SMALL;
@@ -305,6 +307,26 @@ async fn who_is_not_of_the_run_is_told_so() {
     two.other.aggregate_with(&[one.tcp().unwrap().to_string()]).unwrap();
     let other = two.other.backbone().await.unwrap();
     wait_for_log(&other, "must be the same in the configurations of all aggregators").await;
+}
+
+#[tokio::test]
+async fn who_is_not_named_is_not_listened_to() {
+    let mut two = Two::new().await;
+    let (one, _other) = two.start().await;
+    let stranger = Client::connect(one.tcp().unwrap()).await.unwrap();
+    let mut asked = stranger.open(matchmaking::PROTOCOL).await.unwrap();
+    let run = stranger.describe().await.unwrap();
+    let hello = matchmaking::Hello { run_id: run.run_id, recipe: Sha256Hash::of(b"the same") };
+    let refused = matchmaking::introduce(&mut asked, &hello).await.unwrap_err().to_string();
+    assert!(refused.contains("not among the [aggregators]"), "{refused}");
+    // What is said on the other conversations ends without an answer.
+    for protocol in [average::PROTOCOL, model::PROTOCOL] {
+        let mut stream = stranger.open(protocol).await.unwrap();
+        let _ = stream.write_all(&[1, 1, 0, 0, 0, 0]).await;
+        let mut answer = Vec::new();
+        let read = within("the end", stream.read_to_end(&mut answer)).await.unwrap();
+        assert!(answer.is_empty(), "{protocol}: {read:?} {answer:?}");
+    }
 }
 
 #[tokio::test]

@@ -12,8 +12,8 @@ const PAIRS: &str = "[aggregators]\ngroup_members_max = 2\ngather_timeout = \"3s
                      [network]\noperator = \"127.0.0.1:0\"\nupnp = false\n";
 
 /// Backbones that know each other.
-struct Four {
-    worlds: Vec<World>,
+pub(super) struct Four {
+    pub(super) worlds: Vec<World>,
     ids: Vec<String>,
 }
 
@@ -22,7 +22,7 @@ impl Four {
         Self::of(4).await
     }
 
-    async fn of(n: usize) -> Self {
+    pub(super) async fn of(n: usize) -> Self {
         let sections = format!("{SMALL}\n{PAIRS}");
         let mut worlds: Vec<World> = (0..n).map(|_| World::new(&sections).unwrap()).collect();
         let mut ids = Vec::new();
@@ -42,7 +42,7 @@ impl Four {
     }
 
     /// Each is told by its own configuration of those before it, and by their calls of those after it.
-    async fn start(&mut self) -> Vec<Backbone> {
+    pub(super) async fn start(&mut self) -> Vec<Backbone> {
         let mut started: Vec<Backbone> = Vec::new();
         for number in 0..self.worlds.len() {
             self.worlds[number].aggregate_with(&self.others(&started, number)).unwrap();
@@ -59,14 +59,14 @@ impl Four {
     }
 
     /// A contributor for each.
-    fn join(&mut self, backbones: &[Backbone]) -> Vec<Joined> {
+    pub(super) fn join(&mut self, backbones: &[Backbone]) -> Vec<Joined> {
         let all = self.worlds.iter_mut().zip(backbones);
         all.map(|(world, backbone)| world.join(&[&backbone.page()]).unwrap()).collect()
     }
 }
 
 /// All have the same model in the end, to the last bit; samples in it and about to be.
-async fn all_agreed(backbones: &[Backbone]) -> u64 {
+pub(super) async fn all_agreed(backbones: &[Backbone]) -> u64 {
     let mut counted = 0;
     for pair in backbones.windows(2) {
         counted = agreed(&pair[0], &pair[1]).await;
@@ -74,6 +74,25 @@ async fn all_agreed(backbones: &[Backbone]) -> u64 {
     // What the first ones had then may not be what the last ones agreed on.
     assert_eq!(agreed(&backbones[0], &backbones[backbones.len() - 1]).await, counted);
     counted
+}
+
+/// Samples that all of them credited together, once all that were acknowledged are.
+pub(super) async fn credited(backbones: &[Backbone], n_acknowledged: u64) -> u64 {
+    let credited = async {
+        loop {
+            let mut credited = 0;
+            for backbone in backbones {
+                credited += backbone.samples_credited().await.unwrap();
+            }
+            if credited >= n_acknowledged {
+                return credited;
+            }
+            // Nothing tells over HTTP that something was recorded.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let credited = tokio::time::timeout(HANG, credited).await;
+    credited.expect("all that was acknowledged is credited")
 }
 
 async fn of(backbone: &Backbone, name: &str) -> f64 {
@@ -147,20 +166,6 @@ async fn three_that_are_restarted_one_after_the_other_keep_all_that_was_acknowle
     // With each stop, one contribution of each contributor may have counted and got no answer.
     let unanswered = 3 * 3 * 1024;
     assert!(counted <= n_samples + unanswered, "{counted} of {n_samples}");
-    let credited = async {
-        loop {
-            let mut credited = 0;
-            for backbone in &backbones {
-                credited += backbone.samples_credited().await.unwrap();
-            }
-            if credited >= n_samples {
-                return credited;
-            }
-            // Nothing tells over HTTP that something was recorded.
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    let credited = tokio::time::timeout(HANG, credited).await;
-    let credited = credited.expect("all that was acknowledged is credited");
+    let credited = credited(&backbones, n_samples).await;
     assert!(credited <= n_samples + unanswered, "{credited} are credited, {n_samples} were acknowledged");
 }

@@ -27,6 +27,7 @@ mod runs;
 mod s3;
 mod shards;
 mod text;
+mod versions;
 
 /// A small model and short epochs; F32 on the wire, so that values can be compared.
 const SMALL: &str = r#"

@@ -1,4 +1,4 @@
-//! A run whose objects are in an S3 store, by a way that throttles and cuts connections.
+//! A run whose objects are in an S3 store: by a way that throttles and cuts connections, in parts, and over HTTPS.
 
 use std::sync::atomic::Ordering;
 
@@ -10,12 +10,18 @@ use super::SMALL;
 /// Of the way's faults.
 const SEED: u64 = 14;
 
+/// A run whose objects are there.
+fn in_store() -> String {
+    let sections = SMALL.replace("[storage]\n", "[storage]\nobjects = \"s3://barn/run\"\n");
+    assert_ne!(sections, SMALL);
+    sections
+}
+
 #[tokio::test]
 async fn a_run_in_an_s3_store_loses_nothing_to_throttling_cuts_and_a_crash() {
     let store = S3::start("barn").await.unwrap();
     let way = BadWay::to(&store, 8, SEED).await.unwrap();
-    let sections = SMALL.replace("[storage]\n", "[storage]\nobjects = \"s3://barn/run\"\n");
-    assert_ne!(sections, SMALL);
+    let sections = in_store();
     let environment = S3::environment(way.port);
     let mut world = World::new(&sections).unwrap().with_environment(&environment);
     let mut backbone = world.backbone().await.unwrap();
@@ -52,4 +58,45 @@ async fn a_run_in_an_s3_store_loses_nothing_to_throttling_cuts_and_a_crash() {
     let other = World::new(&sections).unwrap();
     let error = other.with_environment(&environment).backbone().await.unwrap_err().to_string();
     assert!(error.contains("has the objects of the backbone 12D3KooW"), "{error}");
+}
+
+#[tokio::test]
+async fn a_large_object_goes_in_parts_by_a_way_that_cuts() {
+    let store = S3::start("barn").await.unwrap();
+    let way = BadWay::to(&store, 8, SEED).await.unwrap();
+    // Its checkpoint is of 57 MB of parameters and as many of momentum; a part is of 64 MiB.
+    let sections = in_store().replace("hidden = [32]", "hidden = [8192, 950]");
+    let mut world = World::new(&sections).unwrap().with_environment(&S3::environment(way.port));
+    let backbone = world.backbone().await.unwrap();
+    let joined = world.join(&[&backbone.page(), "--samples", "256"]).unwrap();
+    let shown = backbone.wait_for_epoch(1).await.unwrap();
+    let given = joined.end().await.unwrap();
+    assert!(given.status.success(), "seed {SEED}: {given:?}");
+    assert!(backbone.terminate().await.unwrap().success());
+    let n_parts = way.faults.n_parts.load(Ordering::Relaxed);
+    assert!(n_parts >= 2, "seed {SEED}: {n_parts} parts");
+    let backbone = world.backbone().await.unwrap();
+    let resumed = backbone.status().await.unwrap();
+    assert!(resumed.progress.epoch >= shown.epoch, "seed {SEED}: {resumed:?}");
+    assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "seed {SEED}");
+    assert!(backbone.terminate().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_store_by_https_is_one_whose_authority_is_trusted() {
+    let store = S3::start_with_tls("barn").await.unwrap();
+    let authority = store.authority().unwrap().display().to_string();
+    let stranger = World::new(&in_store()).unwrap().with_environment(&store.environment_with_tls());
+    let trusts = [("SSL_CERT_FILE".to_owned(), authority)];
+    let mut world = World::new(&in_store()).unwrap().with_environment(&store.environment_with_tls());
+    world = world.with_environment(&trusts);
+    let (refused, ()) = tokio::join!(async { { stranger }.backbone().await.map(drop) }, async {
+        let backbone = world.backbone().await.unwrap();
+        let joined = world.join(&[&backbone.page(), "--samples", "512"]).unwrap();
+        backbone.wait_for_epoch(2).await.unwrap();
+        assert!(joined.end().await.unwrap().status.success());
+        assert!(backbone.terminate().await.unwrap().success());
+    });
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("certificate"), "{error}");
 }

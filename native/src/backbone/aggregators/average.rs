@@ -84,9 +84,10 @@ impl Platform for NodePlatform {
 
     async fn open(&self, peer: &PeerKey) -> Result<Stream, String> {
         let peer = PeerId::from_bytes(&peer.0).map_err(|error| error.to_string())?;
-        let helper = self.reducers.as_ref().map(|reducers| reducers.addresses(&self.node, peer));
-        if let Some(addresses) = helper.transpose()?.flatten() {
-            self.dial(peer, addresses).await?;
+        let helper = self.reducers.as_ref().map(|reducers| reducers.addresses(peer));
+        if let Some(named) = helper.transpose()?.flatten() {
+            let addresses = self.node.within_reach(&named).await.into_iter();
+            self.dial(peer, addresses.filter_map(|address| address.with_p2p(peer).ok()).collect()).await?;
         }
         self.node.open(peer, PROTOCOL).await.map_err(|error| error.to_string())
     }

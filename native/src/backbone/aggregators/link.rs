@@ -12,7 +12,7 @@ use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::matchmaking::{
     self, ADDRESSES_MAX, MESSAGE_BYTES_MAX, Message, PROTOCOL, Proposal, Standing,
 };
-use barnraise_relay::NodeError;
+use barnraise_relay::{NodeError, OpenError};
 use futures::StreamExt;
 use futures::future::Abortable;
 use libp2p::multiaddr::Protocol;
@@ -28,6 +28,8 @@ const REPEAT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 /// Until a link is tried again, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
+/// In succession, until one that does not speak as this one does is said to be of another version.
+const UNSPOKEN_MAX: u32 = 3;
 /// How long a message may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -58,6 +60,11 @@ enum LinkError {
     Frame(#[from] FrameError),
     #[error("nobody knows where it is")]
     Unknown,
+    #[error(
+        "it does not speak {PROTOCOL}, so it is of another version: upgrade the older one. Until then each trains \
+         without the other, and what was accepted stays"
+    )]
+    OtherVersion,
     #[error("it does not take what it is told")]
     Stalled,
     #[error("this peer shuts down")]
@@ -73,18 +80,26 @@ pub(super) async fn keep(
     mut proposals: mpsc::Receiver<Proposal>,
 ) {
     let mut wait = RETRY.0;
-    let mut is_first = true;
+    let (mut is_first, mut n_unspoken) = (true, 0);
     loop {
         let mut was_up = false;
         let ended = talk(&shared, peer, address.as_ref(), &mut told, &mut proposals, &mut was_up).await;
         shared.links.set(peer, false);
         match ended {
             Err(LinkError::ShuttingDown) => return,
+            // One that has just begun speaks nothing yet.
+            Err(error @ LinkError::OtherVersion) => {
+                n_unspoken += 1;
+                if n_unspoken == UNSPOKEN_MAX {
+                    tracing::warn!(%peer, %error, "no link to this aggregator");
+                }
+            }
             Err(error) if was_up || is_first => tracing::warn!(%peer, %error, "no link to this aggregator"),
             Err(error) => tracing::debug!(%peer, %error, "no link to this aggregator"),
             Ok(()) => {}
         }
         is_first = false;
+        n_unspoken = if was_up { 0 } else { n_unspoken };
         wait = if was_up { RETRY.0 } else { (wait * 2).min(RETRY.1) };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
@@ -174,7 +189,10 @@ async fn open(shared: &Shared, peer: PeerId, address: Option<&Multiaddr>) -> Res
     {
         return Err(failed.map_or(unknown, LinkError::from));
     }
-    Ok(shared.node.open(peer, PROTOCOL).await?)
+    match shared.node.open(peer, PROTOCOL).await {
+        Err(NodeError::Open { source: OpenError::Unsupported, .. }) => Err(LinkError::OtherVersion),
+        opened => Ok(opened?),
+    }
 }
 
 async fn look_up(shared: &Shared, peer: PeerId) -> Result<(), LinkError> {

@@ -17,7 +17,7 @@ use barnraise_swarm::averaging::{Group, Trust};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::future::Abortable;
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
-use libp2p::{Multiaddr, PeerId, Stream};
+use libp2p::{PeerId, Stream};
 use tokio::sync::mpsc;
 
 use super::super::metrics::Metrics;
@@ -261,11 +261,11 @@ impl Reducers {
         self.state().all(self.now(), members, may)
     }
 
-    /// Where one that was told of can be dialled; `None` of any other peer.
+    /// Where one that was told of says that it can be dialled; `None` of any other peer.
     ///
     /// # Errors
     /// It is kept out here, whoever proposed it.
-    pub(super) fn addresses(&self, node: &Node, peer: PeerId) -> Result<Option<Vec<Multiaddr>>, String> {
+    pub(super) fn addresses(&self, peer: PeerId) -> Result<Option<Vec<Vec<u8>>>, String> {
         let state = self.state();
         let bytes = peer.to_bytes();
         let linked = state.linked.get(&peer).map(|linked| &linked.reducer);
@@ -276,8 +276,7 @@ impl Reducers {
         if self.0.gate.is_out(&key(peer)) {
             return Err("this peer takes no part here".to_owned());
         }
-        let addresses = node.within_reach(&reducer.addresses).into_iter();
-        Ok(Some(addresses.filter_map(|address| address.with_p2p(peer).ok()).collect()))
+        Ok(Some(reducer.addresses.clone()))
     }
 
     /// Tells those that offered themselves here of an averaging that they have a part in.

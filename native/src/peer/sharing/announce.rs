@@ -147,7 +147,7 @@ async fn look(shared: &Shared, node: &Node, backbone: PeerId, run: &SharedRun) -
         else {
             continue;
         };
-        let addresses = node.within_reach(&holder.addresses).into_iter();
+        let addresses = node.within_reach(&holder.addresses).await.into_iter();
         let addresses: Vec<Multiaddr> =
             addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect();
         if !addresses.is_empty() && !holder.shards.is_empty() {

@@ -16,7 +16,7 @@ use barnraise_contributor::Platform;
 use barnraise_learning::{DataShape, DeviceChoice, ParameterLayout};
 use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::account::Account;
-use barnraise_protocol::bulk::{self, Partial, Transfer};
+use barnraise_protocol::bulk::{self, Partial, Transfer, Withdrawn};
 use barnraise_protocol::contribute::{self, DeviceKind, Progress};
 use barnraise_protocol::dataset::{ImageShape, LabelledImages, Manifest, SampleKind, Samples};
 use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
@@ -318,10 +318,10 @@ impl Backbone {
         };
     }
 
-    fn state(&self, epoch: Option<u64>) -> Result<(StateHeader, Arc<[u8]>), String> {
+    fn state(&self, epoch: Option<u64>) -> Result<(StateHeader, Arc<[u8]>), Withdrawn> {
         let newest = self.epoch();
         if epoch.is_some_and(|epoch| epoch != newest) {
-            return Err("that epoch is over".into());
+            return Err(Withdrawn::because("that epoch is over"));
         }
         let parameters = self.parameters.borrow();
         let codec = self.description.borrow().state_codec;

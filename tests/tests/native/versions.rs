@@ -1,0 +1,102 @@
+//! Backbones of two builds side by side, as while a run is upgraded one after the other under load.
+//!
+//! There is one build here. In the place of a backbone of the next one stands a node with that backbone's key at its
+//! address, which speaks the conversations by their next names and says so to contributors of this build.
+
+use barnraise_protocol::{average, matchmaking, run};
+use barnraise_relay::{Node, NodeConfig, NodeError, OpenError, load_or_create_keypair};
+use barnraise_tests::process::World;
+use libp2p::Multiaddr;
+use tokio::task::JoinHandle;
+
+use super::aggregators::{leave, wait_for_log};
+use super::groups::{Four, all_agreed, credited};
+
+/// By which a build begins that raised what backbones say to each other.
+const NEXT_MATCHMAKING: &str = "/barnraise/matchmaking/5";
+/// By which it averages with its like; the same bytes would mean something else.
+const NEXT_AVERAGE: &str = "/barnraise/average/4";
+
+/// A backbone of the build after this one.
+struct Newer {
+    node: Node,
+    telling: JoinHandle<()>,
+}
+
+impl Newer {
+    /// With the key of the backbone of `world`, at its address.
+    async fn in_place_of(world: &World, address: &Multiaddr) -> Self {
+        assert!(matchmaking::PROTOCOL < NEXT_MATCHMAKING && average::PROTOCOL < NEXT_AVERAGE);
+        let keypair = load_or_create_keypair(&world.storage().join("identity.key")).unwrap();
+        let mut listen = address.clone();
+        listen.pop();
+        let node = Node::start(keypair, NodeConfig { listen: vec![listen], ..NodeConfig::default() });
+        let node = node.await.unwrap();
+        let mut asking = node.accept(run::PROTOCOL).unwrap();
+        let telling = tokio::spawn(async move {
+            while let Some((_, mut stream)) = asking.recv().await {
+                // Who asks may leave.
+                let _ = run::answer_before(&mut stream, run::PROTOCOL).await;
+            }
+        });
+        Self { node, telling }
+    }
+
+    /// What it says first is not spoken where a backbone of this build is.
+    async fn is_not_understood_by(&self, other: &Multiaddr) {
+        let peer = self.node.dial(other.clone()).await.unwrap();
+        for spoken in [NEXT_MATCHMAKING, NEXT_AVERAGE] {
+            let opened = self.node.open(peer, spoken).await;
+            let is_refused = matches!(opened, Err(NodeError::Open { source: OpenError::Unsupported, .. }));
+            assert!(is_refused, "{spoken}: {:?}", opened.err());
+        }
+    }
+
+    async fn stop(self) {
+        self.node.shutdown().await;
+        let _ = self.telling.await;
+    }
+}
+
+/// One after the other is of the next build for a while, and then all are again of one: what was acknowledged meanwhile is
+/// in the model of all.
+#[tokio::test]
+async fn three_that_are_upgraded_one_after_the_other_name_who_is_older_and_keep_all_that_was_acknowledged() {
+    let mut three = Four::of(3).await;
+    let mut backbones = three.start().await;
+    let joined = three.join(&backbones);
+    backbones[0].wait_for_epoch(3).await.unwrap();
+    for number in 0..backbones.len() {
+        let backbone = backbones.remove(number);
+        let address = backbone.tcp().unwrap();
+        assert!(backbone.terminate().await.unwrap().success());
+        let newer = Newer::in_place_of(&three.worlds[number], &address).await;
+        for other in &backbones {
+            newer.is_not_understood_by(&other.tcp().unwrap()).await;
+            let named = format!("peer={}", newer.node.peer_id());
+            wait_for_log(other, "so it is of another version: upgrade the older one").await;
+            assert!(other.log().unwrap().contains(&named));
+        }
+        // Those of this build train on together.
+        let epoch = backbones[0].status().await.unwrap().progress.epoch;
+        for other in &backbones {
+            other.wait_for_epoch(epoch + 3).await.unwrap();
+        }
+        newer.stop().await;
+        backbones.insert(number, three.worlds[number].backbone().await.unwrap());
+        let elsewhere = &backbones[(number + 1) % backbones.len()];
+        let epoch = elsewhere.status().await.unwrap().progress.epoch;
+        backbones[number].wait_for_epoch(epoch + 2).await.unwrap();
+    }
+    let n_samples = leave(joined).await;
+    let counted = all_agreed(&backbones).await;
+    // With each stop, one contribution of each contributor may have counted and got no answer.
+    let unanswered = 3 * 3 * 1024;
+    assert!(counted <= n_samples + unanswered, "{counted} of {n_samples}");
+    let credited = credited(&backbones, n_samples).await;
+    assert!(credited <= n_samples + unanswered, "{credited} are credited, {n_samples} were acknowledged");
+    for backbone in &backbones {
+        let log = backbone.log().unwrap();
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
