@@ -2,7 +2,7 @@
 //! many, in windows that take turns with windows in peace.
 //!
 //! The contributors are three tabs and two native peers that compute for a small share of the time, and the attacker runs at
-//! the lowest priority: the processor of its machine is not what is measured, though it is the same one.
+//! a low priority: the processor of its machine is not what is measured, though it is the same one.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A runtime on threads of the lowest priority: what runs there has the time that nobody else wants.
+//! A runtime on threads that give way: what runs there has a tenth of a processor that others want, and all of it else.
 //!
 //! An attacker is another machine, whose processor is its own. On one machine with the run that it attacks it would take
 //! the run's, and what is measured would be that.
@@ -10,6 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use tokio::runtime::{Builder, Handle, Runtime};
 
+/// A tenth of the weight of other threads.
+const NICE: &str = "10";
 /// Threads that it has: as many connections as it wants, and little computing.
 const THREADS: usize = 2;
 
@@ -56,7 +58,7 @@ impl Drop for Background {
 fn give_way() -> Result<()> {
     let own = std::fs::read_link(Path::new("/proc/thread-self"))?;
     let number = own.file_name().context("a thread without a number")?;
-    let renice = Command::new("renice").args(["-n", "19", "-p"]).arg(number).output();
+    let renice = Command::new("renice").args(["-n", NICE, "-p"]).arg(number).output();
     let renice = renice.context("renice")?;
     ensure!(renice.status.success(), "renice: {}", String::from_utf8_lossy(&renice.stderr));
     Ok(())
@@ -75,7 +77,7 @@ mod tests {
             stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap().to_owned()
         };
         background.handle().unwrap().spawn(async move { tell.send(nice()).unwrap() });
-        assert_eq!(told.recv().unwrap(), "19");
-        assert_ne!(nice(), "19");
+        assert_eq!(told.recv().unwrap(), NICE);
+        assert_ne!(nice(), NICE);
     }
 }

@@ -1,6 +1,6 @@
 //! Peers that misbehave: each is stopped by its limit, counted under its reason, and the others train on.
 //!
-//! A backbone of its own process, honest contributors, and somebody hostile who comes from another address, at the lowest
+//! A backbone of its own process, honest contributors, and somebody hostile who comes from another address, at a low
 //! priority: its processor is not the run's. What is compared is what is accepted of the honest ones while they are attacked
 //! and while they are not, in turns, within one run, until chance does not explain the difference any more
 //! (`barnraise_tests::verdict`).

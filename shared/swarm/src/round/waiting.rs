@@ -67,7 +67,7 @@ impl Waiting {
     }
 
     fn patience(&self, source: &Source, now: Moment, max: Duration) -> Duration {
-        let Some(record) = self.records.get(source) else { return max };
+        let Some(record) = self.records.get(source) else { return max / PATIENCE_PART };
         (record.patience + now.saturating_sub(record.at) / PATIENCE_PART).min(max)
     }
 
