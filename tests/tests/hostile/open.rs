@@ -11,7 +11,7 @@ use barnraise_tests::attack::Attack;
 use barnraise_tests::verdict::Verdict;
 use barnraise_tests::village::{Village, Window, accuracy_in_peace};
 
-use super::siege::{TURNS_MAX, alone};
+use super::siege::alone;
 
 /// Steps are short, so that a window has many of them, and what is learnt settles within a test.
 const RUN: &str = r#"
@@ -33,6 +33,8 @@ const PERCENT: u8 = 5;
 const WINDOW: Duration = Duration::from_secs(4);
 /// Windows in peace before the first attack: how much they differ by chance.
 const IN_PEACE_FIRST: usize = 4;
+/// Windows under an attack until it is clear what it leaves.
+const TURNS_MAX: usize = 5;
 /// Of the samples that are accepted without the attacker over the same time (docs/open-runs.md).
 const SPEED_MIN: f64 = 0.8;
 const ACCURACY_LESS_MAX: f32 = 0.01;

@@ -18,7 +18,7 @@ const OFFERS: u64 = 48;
 /// Windows in peace before the first attack: how much they differ by chance.
 const IN_PEACE_FIRST: usize = 4;
 /// Windows under an attack until it is clear what it leaves.
-pub(super) const TURNS_MAX: usize = 12;
+const TURNS_MAX: usize = 12;
 /// Of the offers in peace, that are made under attack in the same time.
 const SHARE_MIN: f64 = 0.8;
 /// Memory that an attack may cost the backbone for as long as it lasts.
