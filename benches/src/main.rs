@@ -23,6 +23,7 @@ mod paths;
 mod ratio;
 mod shards;
 mod size;
+mod strangers;
 mod swav;
 mod tab;
 mod tfjs;
@@ -81,6 +82,8 @@ enum Command {
     Kills(kills::KillArgs),
     /// What a backbone gives away of the data where peers pass shards on, and where they do not
     Shards(shards::ShardArgs),
+    /// What one machine with many keys costs an open run as it is shipped, by attack
+    Strangers(strangers::StrangerArgs),
     /// The experiments of DeDLOC: its tables and figures
     Dedloc(papers::dedloc::DedlocArgs),
     /// One peer of `averaging`, in a process of its own
@@ -136,6 +139,7 @@ fn main() -> Result<()> {
         Command::Soak(args) => runtime.block_on(load::soak(&args)),
         Command::Kills(args) => runtime.block_on(kills::kill(&args)),
         Command::Shards(args) => runtime.block_on(shards::compare(&args)),
+        Command::Strangers(args) => runtime.block_on(strangers::compare(&args)),
         Command::Dedloc(args) => papers::dedloc::run(&args, &runtime),
         Command::NativeSteps(args) => native::steps(&args),
     }

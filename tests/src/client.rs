@@ -17,6 +17,7 @@ use futures::AsyncReadExt;
 use futures::io::{ReadHalf, WriteHalf};
 use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, PeerId, Stream};
+use tokio::task::JoinSet;
 
 use crate::process::HANG;
 
@@ -32,6 +33,13 @@ pub struct Client {
 pub struct Session {
     reader: ReadHalf<Stream>,
     writer: WriteHalf<Stream>,
+}
+
+/// A session that is only spoken in.
+#[derive(Debug)]
+pub struct Speaker {
+    writer: WriteHalf<Stream>,
+    hearing: JoinSet<()>,
 }
 
 /// `future`, or an error when it hangs.
@@ -167,8 +175,7 @@ impl Session {
     /// # Errors
     /// Where the stream breaks.
     pub async fn say(&mut self, message: &ContributorToBackbone) -> Result<()> {
-        let write = framing::write(&mut self.writer, message, contribute::MESSAGE_BYTES_MAX);
-        Ok(within("session", write).await??)
+        say(&mut self.writer, message).await
     }
 
     /// Reports samples of an epoch.
@@ -176,8 +183,15 @@ impl Session {
     /// # Errors
     /// Where the stream breaks.
     pub async fn report(&mut self, epoch: u64, n_samples: u32) -> Result<()> {
-        let report = Report { epoch, n_samples, samples_per_second: 1.0 };
-        self.say(&ContributorToBackbone::Report(report)).await
+        report(&mut self.writer, epoch, n_samples).await
+    }
+
+    /// What is heard is thrown away from now on.
+    pub fn listen_no_more(self) -> Speaker {
+        let mut hearing = JoinSet::new();
+        let Self { mut reader, writer } = self;
+        hearing.spawn(async move { while hear_any(&mut reader).await.is_ok() {} });
+        Speaker { writer, hearing }
     }
 
     /// The next message that is no mere progress, and does not tell of other backbones.
@@ -186,11 +200,39 @@ impl Session {
     /// Where the stream ends.
     pub async fn hear(&mut self) -> Result<BackboneToContributor> {
         loop {
-            let read = framing::read(&mut self.reader, contribute::MESSAGE_BYTES_MAX);
-            match within("session", read).await?? {
+            match hear_any(&mut self.reader).await? {
                 BackboneToContributor::Progress(_) | BackboneToContributor::Elsewhere(_) => {}
                 message => return Ok(message),
             }
         }
     }
+}
+
+impl Speaker {
+    /// Reports samples of an epoch.
+    ///
+    /// # Errors
+    /// Where the stream breaks.
+    pub async fn report(&mut self, epoch: u64, n_samples: u32) -> Result<()> {
+        report(&mut self.writer, epoch, n_samples).await
+    }
+
+    /// Until the other side ends it.
+    pub async fn ended(mut self) {
+        self.hearing.join_next().await;
+    }
+}
+
+async fn say(writer: &mut WriteHalf<Stream>, message: &ContributorToBackbone) -> Result<()> {
+    let write = framing::write(writer, message, contribute::MESSAGE_BYTES_MAX);
+    Ok(within("session", write).await??)
+}
+
+async fn report(writer: &mut WriteHalf<Stream>, epoch: u64, n_samples: u32) -> Result<()> {
+    let report = Report { epoch, n_samples, samples_per_second: 1.0 };
+    say(writer, &ContributorToBackbone::Report(report)).await
+}
+
+async fn hear_any(reader: &mut ReadHalf<Stream>) -> Result<BackboneToContributor> {
+    Ok(within("session", framing::read(reader, contribute::MESSAGE_BYTES_MAX)).await??)
 }

@@ -2,8 +2,11 @@
 
 pub mod accessibility;
 pub mod artifacts;
+pub mod attack;
+pub mod background;
 pub mod browser;
 pub mod client;
+pub mod doorway;
 pub mod gate;
 pub mod kills;
 pub mod lan;
@@ -15,4 +18,6 @@ pub mod process;
 pub mod provider;
 pub mod pypi;
 pub mod s3;
+pub mod verdict;
+pub mod village;
 pub mod visitor;

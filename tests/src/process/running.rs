@@ -139,6 +139,16 @@ impl Backbone {
         Ok(serde_json::from_str::<Contributions>(&text).context(text)?.totals.n_samples)
     }
 
+    /// The peer id of whom it has the most samples of, if anybody ever contributed.
+    ///
+    /// # Errors
+    /// No answer, or another one.
+    pub async fn leader(&self) -> Result<Option<String>> {
+        let text = read(&self.http, &format!("{}/api/contributions", self.base)).await?;
+        let contributions: Contributions = serde_json::from_str(&text).context(text)?;
+        Ok(contributions.contributors.into_iter().next().map(|first| first.peer))
+    }
+
     /// `GET /metrics` of the operator's page, with `[network] operator = "127.0.0.1:0"` in the configuration.
     ///
     /// # Errors

@@ -12,10 +12,10 @@ use barnraise_protocol::access::{
 use barnraise_protocol::framing::{self, HEADER_BYTES};
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_tests::client::Client;
+use barnraise_tests::doorway::Doorway;
 use libp2p::Multiaddr;
 
 use super::RUN;
-use super::doorway::Doorway;
 use super::siege::{End, Siege, invitation};
 
 const BY_INVITATION: &str = "\n[access]\nmode = \"invitation\"\ntoken_lifetime = \"1h\"\n";
@@ -27,7 +27,7 @@ const BETWEEN_DIALS: Duration = Duration::from_millis(200);
 async fn replayed_forged_and_untimely_requests_cost_the_others_nothing() {
     let mut siege = Siege::of(&format!("{RUN}{BY_INVITATION}"), true).await;
     let code = invitation(&mut siege.world).await;
-    let doorway = Doorway::open([127, 0, 0, 2].into(), &siege.tcp()).await;
+    let doorway = Doorway::open([127, 0, 0, 2].into(), &siege.tcp()).await.unwrap();
     let member = Member::join(doorway.address(), code).await;
     siege.endures(&["wrong_time"], End::Refused, || member.clone().lies_about_the_time()).await;
     siege.endures(&["replayed"], End::Blocked, || member.clone().repeats()).await;

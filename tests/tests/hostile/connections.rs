@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use barnraise_tests::client::{Client, within};
+use barnraise_tests::doorway::{Doorway, connect_from, socket_address};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::RUN;
-use super::doorway::{Doorway, connect_from, socket_address};
 use super::siege::{End, Siege};
 
 const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(20);
@@ -24,12 +24,12 @@ fn stranger(number: u8) -> IpAddr {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_connections_costs_the_others_nothing() {
     let mut siege = Siege::of(RUN, false).await;
-    let backbone = socket_address(&siege.tcp());
+    let backbone = socket_address(&siege.tcp()).unwrap();
     // As many connections as come about are ended, and the rest never comes about.
     siege.endures(&["handshake_gave_way"], End::Refused, move || say_nothing(backbone)).await;
     siege.endures(&["handshake_timeout"], End::Refused, move || wait_for_the_end(backbone)).await;
     siege.endures(&["handshake_failed"], End::Refused, move || write_garbage(backbone)).await;
-    let doorway = Doorway::open(stranger(200), &siege.tcp()).await;
+    let doorway = Doorway::open(stranger(200), &siege.tcp()).await.unwrap();
     let address = doorway.address();
     siege.endures(&["connection_rate"], End::Refused, move || become_peers(address.clone())).await;
     siege.has_trained().await;

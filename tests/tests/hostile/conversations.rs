@@ -5,12 +5,12 @@ use std::time::Duration;
 use barnraise_protocol::{access, bulk, contribute, framing, gradient, run, shard, state};
 use barnraise_relay::libp2p::Stream;
 use barnraise_tests::client::{Client, within};
+use barnraise_tests::doorway::Doorway;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 use libp2p::Multiaddr;
 use tokio::task::JoinSet;
 
 use super::RUN;
-use super::doorway::Doorway;
 use super::siege::{End, Siege};
 
 /// Each with the length of its longest message.
@@ -32,7 +32,7 @@ const BETWEEN_DIALS: Duration = Duration::from_millis(200);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_open_and_slow_streams_cost_the_others_nothing() {
     let mut siege = Siege::of(RUN, false).await;
-    let doorway = Doorway::open([127, 0, 0, 2].into(), &siege.tcp()).await;
+    let doorway = Doorway::open([127, 0, 0, 2].into(), &siege.tcp()).await.unwrap();
     let address = doorway.address();
     let half_open = || open_and_say_nothing(address.clone());
     siege.endures(&["silent_stream", "streams"], End::Blocked, half_open).await;
@@ -44,7 +44,7 @@ async fn half_open_and_slow_streams_cost_the_others_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_that_are_too_long_or_none_cost_the_others_nothing() {
     let mut siege = Siege::of(RUN, false).await;
-    let doorway = Doorway::open([127, 0, 0, 2].into(), &siege.tcp()).await;
+    let doorway = Doorway::open([127, 0, 0, 2].into(), &siege.tcp()).await.unwrap();
     let address = doorway.address();
     siege.endures(&["oversized_frame"], End::Blocked, || write_too_much(address.clone())).await;
     siege

@@ -5,10 +5,10 @@ use std::time::Duration;
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::{self, Name, PeerToNode, Purpose, Record, Refusal, UnixMillis};
 use barnraise_tests::client::{Client, within};
+use barnraise_tests::doorway::Doorway;
 use libp2p::Multiaddr;
 
 use super::RUN;
-use super::doorway::Doorway;
 use super::siege::{End, Siege};
 
 const N_RECORDS: u32 = 10_000;
@@ -18,7 +18,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_records_of_one_key_and_lying_clocks_cost_the_others_nothing() {
     let mut siege = Siege::of(RUN, false).await;
-    let doorway = Doorway::open([127, 0, 0, 2].into(), &siege.tcp()).await;
+    let doorway = Doorway::open([127, 0, 0, 2].into(), &siege.tcp()).await.unwrap();
     let address = doorway.address();
     let flood = ten_thousand();
     siege.endures(&["quota", "record_rate"], End::Refused, || send_all(address.clone(), flood.clone())).await;

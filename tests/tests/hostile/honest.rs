@@ -1,4 +1,5 @@
-//! Contributors that do what they should, at a pace that leaves the machine room, and count what is accepted.
+//! Contributors that do what they should, with a rest between two offers as one that computes has it, and count what is
+//! accepted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,11 +17,8 @@ use tokio::task::JoinSet;
 
 const N_CONTRIBUTORS: usize = 2;
 const SAMPLES_OF_OFFER: u32 = 32;
-/// Offers of a contributor by which its pace is found.
-const CALIBRATING: usize = 15;
-/// Between two offers, in times of what one takes when nobody disturbs: whoever takes longer is late.
-const PACE: u32 = 2;
-const PACE_MIN: Duration = Duration::from_millis(20);
+/// Between two offers: what a small device takes to compute one.
+const REST: Duration = Duration::from_millis(20);
 
 /// The honest contributors; they go when dropped.
 pub(super) struct Honest {
@@ -30,7 +28,7 @@ pub(super) struct Honest {
 }
 
 impl Honest {
-    /// They join, each with the code of an invitation where there is one, and find their pace.
+    /// They join, each with the code of an invitation where there is one, and have had something accepted.
     pub(super) async fn join(address: &Multiaddr, invitation: Option<&str>) -> Self {
         let (counter, accepted) = watch::channel(0);
         let counter = Arc::new(counter);
@@ -42,8 +40,11 @@ impl Honest {
         for mut contributor in contributors {
             let counter = Arc::clone(&counter);
             tasks.spawn(async move {
-                let pace = contributor.find_pace().await;
-                contributor.offer_for_ever(pace, &counter).await;
+                loop {
+                    contributor.offer_one().await;
+                    counter.send_modify(|accepted| *accepted += 1);
+                    tokio::time::sleep(REST).await;
+                }
             });
         }
         let mut honest = Self { accepted, _tasks: tasks };
@@ -94,28 +95,6 @@ impl Contributor {
             transfer: Transfer::of(&gradient),
         };
         Self { number, client, run, gradient, offer }
-    }
-
-    async fn find_pace(&mut self) -> Duration {
-        let mut took = Vec::new();
-        for _ in 0..CALIBRATING {
-            let from = Instant::now();
-            self.offer_one().await;
-            took.push(from.elapsed());
-        }
-        took.sort_unstable();
-        (took[CALIBRATING / 2] * PACE).max(PACE_MIN)
-    }
-
-    /// An offer each time that the pace allows; what was missed is not made up for.
-    async fn offer_for_ever(&mut self, pace: Duration, counter: &watch::Sender<u64>) {
-        let mut ticks = tokio::time::interval(pace);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-        loop {
-            ticks.tick().await;
-            self.offer_one().await;
-            counter.send_modify(|accepted| *accepted += 1);
-        }
     }
 
     /// Until it is accepted, for whichever epoch.

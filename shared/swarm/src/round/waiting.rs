@@ -8,7 +8,8 @@
 //!   and it is waited for by that part of the time that a round waits. Where nobody else delivers they count in full: one that was slow
 //!   counts again with its next report. What is delivered always counts in full.
 //! - **patience**, for one whom all others wait for. They wait for as long as it pays, by the samples that it brings,
-//!   and for a sixteenth of the time beyond that. So nobody takes more of the others' time by delivering late.
+//!   and for a sixteenth of the time beyond that. So nobody takes more of the others' time by delivering late. A newcomer
+//!   begins with a sixteenth of the time that a round waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -67,7 +68,7 @@ impl Waiting {
     }
 
     fn patience(&self, source: &Source, now: Moment, max: Duration) -> Duration {
-        let Some(record) = self.records.get(source) else { return max };
+        let Some(record) = self.records.get(source) else { return max / PATIENCE_PART };
         (record.patience + now.saturating_sub(record.at) / PATIENCE_PART).min(max)
     }
 

@@ -20,8 +20,10 @@ const EVERY_MS: u64 = 100;
 const AT_ONCE: usize = 32;
 /// Its device is as fast as that of a native peer: honest samples in each of these times.
 const COMPUTED_EVERY_MS: u64 = 43;
-/// Honest contributions before a lie.
+/// Honest contributions before a lie, and the samples of one: four times as many as the honest ones had, and not so long
+/// that each is looked at.
 const HONEST_FIRST: u32 = 3;
+const LIE: u32 = 4 * MICRO_BATCH;
 
 #[derive(Debug, Default)]
 struct Key {
@@ -136,12 +138,12 @@ impl Village {
                 self.after(LATENCY_MS, Event::Report(peer.clone(), report(TARGET / 2)));
                 self.contribute_honestly(attacker, peer, TARGET / 2, Some(4500));
             }
-            Attack::Random => self.contribute_lie(attacker, peer, |_, random| random),
+            Attack::Random => self.contribute_lie(attacker, peer, TARGET, |_, random| random),
             Attack::Turned | Attack::Scaled | Attack::Stale if !is_trusted => {
                 self.contribute_honestly(attacker, peer, MICRO_BATCH, Some(10));
             }
-            Attack::Turned => self.contribute_lie(attacker, peer, |value, _| -value),
-            Attack::Scaled => self.contribute_lie(attacker, peer, |value, _| 3000.0 * value),
+            Attack::Turned => self.contribute_lie(attacker, peer, LIE, |value, _| -value),
+            Attack::Scaled => self.contribute_lie(attacker, peer, LIE, |value, _| 3.5 * value),
             Attack::Stale => self.contribute_stale(attacker, peer),
             Attack::Trickle => self.contribute_honestly(attacker, peer, 1, None),
             Attack::Repeat => self.contribute_again(attacker, peer),
@@ -159,9 +161,15 @@ impl Village {
         self.offer_as(attacker, peer, (samples, values, true), ms);
     }
 
-    /// As many samples as a contribution may have, none of which was computed.
-    fn contribute_lie(&mut self, attacker: &mut Attacker, peer: &PeerKey, lie: impl Fn(f32, f32) -> f32) {
-        let samples = self.draw(TARGET);
+    /// So many samples, none of which was computed.
+    fn contribute_lie(
+        &mut self,
+        attacker: &mut Attacker,
+        peer: &PeerKey,
+        n_samples: u32,
+        lie: impl Fn(f32, f32) -> f32,
+    ) {
+        let samples = self.draw(n_samples);
         let some = self.draw(8);
         let mut random = || (self.random.next_u64() >> 40) as f32 / (1 << 23) as f32 - 1.0;
         let values = model::gradient(self.model.parameters(), &some);
@@ -170,7 +178,7 @@ impl Village {
     }
 
     fn contribute_stale(&mut self, attacker: &mut Attacker, peer: &PeerKey) {
-        let samples = self.draw(TARGET);
+        let samples = self.draw(LIE);
         let values = model::gradient(self.model.old(), &samples);
         let is_true = self.model.old() == self.model.parameters();
         self.offer_as(attacker, peer, (samples, values, is_true), Some(10));

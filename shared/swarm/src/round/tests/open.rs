@@ -143,6 +143,26 @@ fn a_seat_that_was_asked_in_vain_is_given_up() {
 }
 
 #[test]
+fn a_newcomer_that_claims_and_does_not_deliver_hardly_holds_the_others_up() {
+    let mut round = open(&[1, 2]);
+    round.on_join(bad(1), DeviceKind::NativeCpu, BAD).unwrap();
+    round.on_report(S, &bad(1), &report(0, 100)).unwrap();
+    for name in [1, 2] {
+        round.on_report(S, &peer(name), &report(0, 50)).unwrap();
+    }
+    assert_eq!(actions(&mut round), [RoundAction::RequestGradients(0)]);
+    for name in [1, 2] {
+        deliver(&mut round, S, &peer(name), 1, 50, 1.0);
+    }
+    // All that it is worth to wait for, an eighth of the second that the epoch took, and a sixteenth of the timeout.
+    let until = round.next_deadline().unwrap();
+    assert!(until <= S + S / 8 + S / 16 + MS, "{until:?}");
+    actions(&mut round);
+    round.on_timeout(until);
+    assert_eq!(step(&actions(&mut round)).map(|mean| mean.n_samples), Some(100));
+}
+
+#[test]
 fn transfers_that_trickle_give_way() {
     let mut round = open(&[1, 2]);
     for key in 0..8 {
