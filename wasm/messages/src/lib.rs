@@ -6,6 +6,7 @@
 //! a `type` in kebab case, an integer is a number (an error above 2^53), and bytes are a
 //! `Uint8Array`.
 
+pub mod news;
 pub mod rtc;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use std::fmt;
 pub use barnraise_protocol::DisplayName;
 pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::contribute::DeviceKind;
+use barnraise_protocol::receipt::SignedReceipt;
 pub use barnraise_swarm::activity::{Activity, Contribution, DeviceChange, Event};
 pub use barnraise_swarm::conduct::{Conduct, Duty, PassTime};
 use serde::{Deserialize, Serialize};
@@ -82,6 +84,8 @@ pub enum PageToPeer {
     /// The device was asleep or its network is another one: what waits to be tried again is tried now, and what
     /// is connected must show that it still is.
     Woke,
+    /// Answer to [`PeerToPage::News`]: the page is ready for the next.
+    Taken,
 }
 
 /// Which device the visitor asked for.
@@ -194,8 +198,19 @@ pub enum PeerToPage {
         /// Of this answer.
         bytes: u64,
     },
-    /// What the contributor in the worker tells.
+    /// What the contributor in the worker told since the page answered with [`PageToPeer::Taken`], in this order; the
+    /// next batch waits for that answer.
+    News {
+        /// [`Self::Receipts`] and [`Self::Told`].
+        messages: Vec<PeerToPage>,
+    },
+    /// What the contributor in the worker tells, but for receipts.
     Told(Event),
+    /// Contributions were accepted: their receipts, verified, the oldest first.
+    Receipts {
+        /// One at least.
+        receipts: Vec<SignedReceipt>,
+    },
     /// Answer to `SelfCheck`.
     SelfCheck {
         /// What computed.

@@ -165,12 +165,12 @@ impl App {
             }
             Action::SaveReceipts => self.receipts.save(self),
             Action::MakeCard(card) => share::make(self, *card),
-            Action::Remember(receipt) => {
-                self.receipts.keep(self, &receipt);
+            Action::Remember(receipts) => {
+                self.receipts.keep(self, &receipts);
                 // What other tabs added meanwhile is in the storage, where there is one.
                 let stored = LocalStorage::get(GIVEN_KEY);
                 let mut kept: Kept = stored.unwrap_or_else(|_| self.with_page(|page| page.kept.clone()));
-                kept.add(*receipt);
+                receipts.into_iter().for_each(|receipt| kept.add(receipt));
                 let _ = LocalStorage::set(GIVEN_KEY, &kept);
                 self.dispatch(Event::Remembered(kept));
             }

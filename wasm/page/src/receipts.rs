@@ -40,14 +40,14 @@ impl Receipts {
         spawn_local(async move { receipts.tell(&app).await });
     }
 
-    /// Keeps one more. The same one again changes nothing.
-    pub(crate) fn keep(&self, app: &Rc<App>, receipt: &SignedReceipt) {
+    /// Keeps some more. The same ones again change nothing.
+    pub(crate) fn keep(&self, app: &Rc<App>, more: &[SignedReceipt]) {
         let (receipts, app) = (self.clone(), Rc::clone(app));
-        let Ok(line) = serde_json::to_string(receipt) else { return };
-        let key = key(receipt);
+        let line = |receipt: &SignedReceipt| Some((key(receipt), serde_json::to_string(receipt).ok()?));
+        let lines: Vec<(String, String)> = more.iter().filter_map(line).collect();
         spawn_local(async move {
             // Whoever cannot keep them is told by their number.
-            let _ = receipts.put(&key, &line).await;
+            let _ = receipts.put(&lines).await;
             receipts.tell(&app).await;
         });
     }
@@ -71,9 +71,15 @@ impl Receipts {
         }
     }
 
-    async fn put(&self, key: &str, line: &str) -> Result<(), JsValue> {
+    async fn put(&self, lines: &[(String, String)]) -> Result<(), JsValue> {
         let store = self.store(IdbTransactionMode::Readwrite).await?;
-        settled(&store.put_with_key(&line.into(), &key.into())?).await?;
+        let mut last = None;
+        for (key, line) in lines {
+            last = Some(store.put_with_key(&line.into(), &key.into())?);
+        }
+        let Some(last) = last else { return Ok(()) };
+        // They are carried out in the order in which they were made.
+        settled(&last).await?;
         let too_many = self.n_kept().await?.saturating_sub(RECEIPTS_MAX);
         if too_many > 0 {
             let store = self.store(IdbTransactionMode::Readwrite).await?;

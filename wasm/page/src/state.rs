@@ -387,6 +387,7 @@ impl Page {
                 return self.on_ready(now_ms, identity, device, device_name);
             }
             PeerToPage::Told(told) => return self.on_told(now_ms, told),
+            PeerToPage::Receipts { receipts } => return vec![Action::Remember(receipts)],
             PeerToPage::Connected { way, failures } => {
                 self.kept_way = Some(way);
                 self.way = Some((way, failures));
@@ -399,8 +400,8 @@ impl Page {
             PeerToPage::Filled { request, epoch, blanks } => self.on_filled(request, Ok((epoch, blanks))),
             PeerToPage::NotFilled { request, reason } => self.on_filled(request, Err(reason)),
             PeerToPage::Downloaded { bytes } => self.conductor.on_received(bytes),
-            // Between the worker and the browser.
-            PeerToPage::DialRtc { .. } => {}
+            // Between the worker and the browser, and taken apart before it comes here.
+            PeerToPage::DialRtc { .. } | PeerToPage::News { .. } => {}
             PeerToPage::SelfCheck { device, checks } => self.checks = Some((device, checks)),
             PeerToPage::Failed { message } if matches!(self.peer, Peer::Ready { .. }) => {
                 self.on_failed(message);
@@ -412,8 +413,8 @@ impl Page {
 
     fn on_told(&mut self, now_ms: f64, told: Told) -> Vec<Action> {
         match told {
-            // Known from the web server.
-            Told::Described(_) => {}
+            // Known from the web server, and told together.
+            Told::Described(_) | Told::Receipt(_) => {}
             Told::Activity(activity) => {
                 let is_broken = matches!(activity, Activity::Broken { .. });
                 if let Activity::Reconnecting { reason, .. } | Activity::Broken { reason } = &activity
@@ -439,7 +440,6 @@ impl Page {
                 self.contribution = self.endurance.with_before(&contribution);
                 return actions;
             }
-            Told::Receipt(receipt) => return vec![Action::Remember(receipt)],
             Told::Prediction { request, epoch, probabilities } => {
                 self.on_prediction(request, epoch, &probabilities);
             }

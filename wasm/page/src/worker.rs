@@ -1,5 +1,6 @@
 //! The training worker, seen from the page: messages out, messages in, its connections, and its end.
 
+use gloo::timers::callback::Timeout;
 use wasm_bindgen::{JsCast, JsValue};
 use web_sys::{ErrorEvent, MessageEvent, MessagePort, Worker, WorkerOptions, WorkerType};
 
@@ -8,6 +9,9 @@ use barnraise_messages::{PageToPeer, PeerToPage};
 use crate::dom::Listener;
 use crate::rtc::Connections;
 use crate::state::Event;
+
+/// From one batch of the worker's news to the next at least: more often nobody reads them.
+const NEWS_GAP_MS: u32 = 100;
 
 /// A running worker. Dropping it ends it.
 pub(crate) struct PeerWorker {
@@ -25,7 +29,19 @@ impl PeerWorker {
         let on_message = {
             let dispatch = dispatch.clone();
             let rtc = Connections::default();
+            let worker = worker.clone();
             move |event: web_sys::Event| match read(&event) {
+                Event::FromPeer(PeerToPage::News { messages }) => {
+                    messages.into_iter().map(Event::FromPeer).for_each(&dispatch);
+                    let worker = worker.clone();
+                    let ask = move || {
+                        // One that is gone hears nothing.
+                        let _ = serde_wasm_bindgen::to_value(&PageToPeer::Taken)
+                            .map_err(JsValue::from)
+                            .and_then(|taken| worker.post_message(&taken));
+                    };
+                    Timeout::new(NEWS_GAP_MS, ask).forget();
+                }
                 Event::FromPeer(PeerToPage::DialRtc { ufrag, answer }) => {
                     if let Some(port) = port(&event) {
                         rtc.dial(ufrag, answer, &port);

@@ -13,7 +13,7 @@ use libp2p::identity::{Keypair, ed25519};
 use wasm_bindgen_futures::spawn_local;
 
 use crate::earlier::Earlier;
-use crate::page;
+use crate::page::{self, Teller};
 use crate::platform::BrowserPlatform;
 use crate::text::Filler;
 
@@ -38,6 +38,7 @@ struct Peer {
     earlier: Earlier,
     filler: Filler,
     is_checking: Rc<Cell<bool>>,
+    teller: Teller,
 }
 
 async fn greet(
@@ -53,7 +54,8 @@ async fn greet(
     let credentials = credentials(&seed, invitation);
     let peer_id = keypair.public().to_peer_id().to_string();
     let (earlier, filler) = (Earlier::new(origin.clone()), Filler::new(origin.clone()));
-    let platform = BrowserPlatform::new(origin, keypair, way)?;
+    let teller = Teller::default();
+    let platform = BrowserPlatform::new(origin, keypair, way, teller.clone())?;
     page::post(&PeerToPage::Ready {
         identity: seed,
         peer_id,
@@ -68,11 +70,13 @@ async fn greet(
         seed: (js_sys::Math::random() * (1_u64 << 53) as f64) as u64,
         credentials,
     };
+    let telling = teller.clone();
     spawn_local(async move {
+        let tell = |event| tell(&telling, event);
         let contribute = barnraise_contributor::contribute(&platform, config, commands, tell);
         Box::pin(contribute).await;
     });
-    Ok(Peer { device, commands: sender, earlier, filler, is_checking: Rc::default() })
+    Ok(Peer { device, commands: sender, earlier, filler, is_checking: Rc::default(), teller })
 }
 
 async fn open(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
@@ -132,6 +136,7 @@ impl Peer {
                 PageToPeer::LoadGallery => self.command(Command::LoadGallery),
                 PageToPeer::SelfCheck => self.check(),
                 PageToPeer::Woke => self.command(Command::Woke),
+                PageToPeer::Taken => self.teller.on_taken(),
             }
         }
     }
@@ -189,7 +194,7 @@ fn failed(message: String) {
     page::post(&PeerToPage::Failed { message });
 }
 
-fn tell(event: Event) {
+fn tell(teller: &Teller, event: Event) {
     match &event {
         // The page has it from the web server.
         Event::Described(_) => return,
@@ -198,5 +203,5 @@ fn tell(event: Event) {
         }
         _ => {}
     }
-    page::post(&PeerToPage::Told(event));
+    teller.tell(event);
 }

@@ -100,8 +100,8 @@ pub(crate) enum Action {
     Post(PageToPeer),
     /// Keep the seed of this browser's identity.
     KeepIdentity(Vec<u8>),
-    /// Add a receipt to what was given before.
-    Remember(Box<SignedReceipt>),
+    /// Add receipts to what was given before.
+    Remember(Vec<SignedReceipt>),
     /// Keep how this visitor wants to be called.
     KeepName(Option<DisplayName>),
     /// Give the visitor the receipts that are kept.

@@ -293,7 +293,11 @@ impl Page {
             TabMessage::Invited(code) => self.on_invited(code),
             TabMessage::Load => self.load(),
             TabMessage::Post(
-                PageToPeer::Hello { .. } | PageToPeer::Start | PageToPeer::Stop | PageToPeer::Conduct(_),
+                PageToPeer::Hello { .. }
+                | PageToPeer::Start
+                | PageToPeer::Stop
+                | PageToPeer::Conduct(_)
+                | PageToPeer::Taken,
             ) => Vec::new(),
             TabMessage::Post(message) => {
                 if let PageToPeer::Name { name } = &message {
@@ -446,6 +450,7 @@ fn is_passed_on(message: &PeerToPage) -> bool {
             | PeerToPage::Connected { .. }
             | PeerToPage::DialRtc { .. }
             | PeerToPage::Downloaded { .. }
+            | PeerToPage::News { .. }
             | PeerToPage::Failed { .. }
             | PeerToPage::Told(
                 Told::Activity(_)

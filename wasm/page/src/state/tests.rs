@@ -77,12 +77,12 @@ fn a_run_without_labels_has_pictures_and_nothing_to_try() {
 #[test]
 fn a_receipt_is_remembered_and_shown_for_its_run() {
     let mut page = page();
-    let receipt = Box::new(fixture::receipt("garments", 1));
-    let told = Event::FromPeer(PeerToPage::Told(Told::Receipt(receipt.clone())));
-    assert_eq!(page.on_event(0.0, told), [Action::Remember(receipt.clone())]);
+    let receipts = vec![fixture::receipt("garments", 1)];
+    let told = Event::FromPeer(PeerToPage::Receipts { receipts: receipts.clone() });
+    assert_eq!(page.on_event(0.0, told), [Action::Remember(receipts.clone())]);
     assert_eq!(page.given(), None);
     let mut kept = Kept::default();
-    kept.add(*receipt);
+    receipts.into_iter().for_each(|receipt| kept.add(receipt));
     kept.add(fixture::receipt("another-run", 2));
     assert_eq!(page.on_event(1.0, Event::Remembered(kept)), []);
     assert_eq!(page.given().map(|given| given.n_samples), Some(64));

@@ -16,6 +16,8 @@ use barnraise_swarm::Moment;
 use libp2p::identity::Keypair;
 use web_time::Instant;
 
+use crate::page::Teller;
+
 pub(crate) use cache::ShardCache;
 use clock::Yielder;
 use network::Network;
@@ -27,16 +29,24 @@ pub(crate) struct BrowserPlatform {
     yielder: Yielder,
     network: Network,
     cache: ShardCache,
+    teller: Teller,
 }
 
 impl BrowserPlatform {
-    /// `origin` is where the page came from: `https://host:port`; `way` is how the backbone was reached last.
-    pub(crate) fn new(origin: String, keypair: Keypair, way: Option<Way>) -> Result<Self, String> {
+    /// `origin` is where the page came from: `https://host:port`; `way` is how the backbone was reached last. No pass
+    /// begins before the page has heard enough of those before.
+    pub(crate) fn new(
+        origin: String,
+        keypair: Keypair,
+        way: Option<Way>,
+        teller: Teller,
+    ) -> Result<Self, String> {
         Ok(Self {
             origin: Instant::now(),
             yielder: Yielder::new(),
             cache: ShardCache::new(&origin),
             network: Network::start(origin, keypair, way)?,
+            teller,
         })
     }
 
@@ -70,6 +80,7 @@ impl Platform for BrowserPlatform {
 
     async fn yield_now(&self) {
         self.yielder.yield_now().await;
+        self.teller.let_catch_up().await;
     }
 
     async fn connect(&self) -> Result<Vec<u8>, String> {

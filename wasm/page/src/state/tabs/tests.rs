@@ -386,9 +386,9 @@ fn a_receipt_is_written_down_once_and_looked_up_by_the_others() {
     let mut browser = Browser::open(2);
     browser.happens(0, 1.0, Event::Toggle);
     browser.gets_ready(0);
-    let receipt = Box::new(fixture::receipt("garments", 1));
-    browser.worker_says(0, PeerToPage::Told(Told::Receipt(receipt.clone())));
-    assert!(browser.others[0].contains(&Action::Remember(receipt)));
+    let receipts = vec![fixture::receipt("garments", 1)];
+    browser.worker_says(0, PeerToPage::Receipts { receipts: receipts.clone() });
+    assert!(browser.others[0].contains(&Action::Remember(receipts)));
     assert!(browser.others[1].contains(&Action::Recall));
     assert!(
         !browser.others[1]
