@@ -273,7 +273,9 @@ mod tests {
     fn wgpu_conforms_where_there_is_an_adapter() {
         match block_on(open_device(DeviceChoice::Wgpu)) {
             Ok(device) => assert_conforms(&device),
-            Err(error @ DeviceError::NoAdapter(_)) => println!("SKIPPED: {error}: mesa-vulkan-drivers has one"),
+            Err(error @ DeviceError::NoAdapter(_)) => {
+                println!("SKIPPED: {error}: mesa-vulkan-drivers has one")
+            }
             Err(error) => panic!("{error}"),
         }
     }

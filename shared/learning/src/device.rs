@@ -332,7 +332,9 @@ mod tests {
         let second = block_on(open_device(DeviceChoice::Wgpu));
         match first {
             Ok(device) => assert_eq!(device.name(), second.unwrap().name()),
-            Err(error @ DeviceError::NoAdapter(_)) => println!("SKIPPED: {error}: mesa-vulkan-drivers has one"),
+            Err(error @ DeviceError::NoAdapter(_)) => {
+                println!("SKIPPED: {error}: mesa-vulkan-drivers has one")
+            }
             Err(error) => panic!("{error}"),
         }
     }
