@@ -140,7 +140,7 @@ fn entry(seed: u8, id: u64, epoch: u64) -> JournalEntry {
         offer,
         milliseconds,
         accepted_at,
-        payload,
+        payload: payload.into(),
     }
 }
 
@@ -179,7 +179,11 @@ fn copy(from: &Path, to: &Path) {
 async fn kept(journal: &Journal) -> Vec<u32> {
     let mut kept = Vec::new();
     for epoch in 0..N_EPOCHS {
-        kept.push(journal.entries(epoch).await.unwrap().entries.len() as u32);
+        let (mut entries, mut n_kept) = (journal.entries(epoch).await.unwrap(), 0);
+        while entries.next().await.unwrap().is_some() {
+            n_kept += 1;
+        }
+        kept.push(n_kept);
     }
     kept
 }

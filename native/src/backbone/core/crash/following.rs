@@ -107,7 +107,9 @@ async fn a_disk_that_fails_while_a_model_of_others_is_taken_ends_nothing_and_los
         disk.fails_one_in(0);
         alive.reaches(3).await;
         // What was accepted counts for the step that is open, by its age, and is enough with four more.
-        let status = alive.status.wait_for(|status| status.paused.is_none() && status.progress.n_samples > 0);
+        let status = alive.status.wait_for(|status| {
+            status.paused.is_none() && status.progress.epoch == 3 && status.progress.n_samples > 0
+        });
         assert_eq!(status.await.unwrap().progress.n_samples, 2 * 64 / 4, "seed {seed}");
         for id in 102..106 {
             alive.contribute(&world, id).await.unwrap().unwrap();
