@@ -42,6 +42,8 @@ mod states;
 mod tabs;
 #[path = "browser/trouble.rs"]
 mod trouble;
+#[path = "browser/upgraded.rs"]
+mod upgraded;
 #[path = "browser/visiting.rs"]
 mod visiting;
 #[path = "browser/ways.rs"]

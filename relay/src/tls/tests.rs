@@ -212,7 +212,7 @@ async fn no_session_is_resumed() {
         let (mut answered, mut dialled) = (answered.unwrap(), dialled.unwrap());
         // A ticket for another session would come with the first bytes.
         tokio::join!(async { answered.write_all(b"x").await.unwrap() }, async {
-            dialled.read_exact(&mut [0]).await.unwrap()
+            dialled.read_exact(&mut [0]).await.unwrap();
         });
         assert_eq!(dialled.get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Full));
         assert_eq!(answered.get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Full));

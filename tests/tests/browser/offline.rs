@@ -158,7 +158,7 @@ async fn a_new_version_is_offered_and_taken_whole() -> Result<()> {
 
 /// Another build of the page: a program and a style that differ, at addresses of their own. Those of before are gone from
 /// the server, as after an update.
-fn publish(web_root: &Path, build: &str, next: &str) -> Result<()> {
+pub(super) fn publish(web_root: &Path, build: &str, next: &str) -> Result<()> {
     let [page, worker] = ["index.html", "service-worker.js"].map(|name| web_root.join(name));
     let before = std::fs::read_to_string(&page)?;
     let (mut after, mut script) = (before.replace(build, next), std::fs::read_to_string(&worker)?);
@@ -212,7 +212,7 @@ fn remove(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
