@@ -367,7 +367,7 @@ mod tests {
         let (store, asked) = answering(cuts()).await;
         assert_eq!(store.list_with_delimiter(Some(&ObjectPath::from("a"))).await.unwrap().objects, found);
         assert_eq!(asked.await.unwrap().len(), 3);
-        let deleted = answer("<DeleteResult></DeleteResult>");
+        let deleted = answer("<DeleteResult><Deleted><Key>run/a/1</Key></Deleted></DeleteResult>");
         let (store, asked) =
             answering(vec![(deleted.clone(), 0), (deleted.clone(), deleted.len() - 5), (deleted, WHOLE)])
                 .await;

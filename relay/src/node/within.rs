@@ -140,13 +140,15 @@ mod tests {
 
     use std::collections::VecDeque;
     use std::net::TcpListener;
+    use std::sync::Arc;
 
     use futures::StreamExt as _;
     use libp2p::core::upgrade::Version;
     use libp2p::identity::Keypair;
     use libp2p::swarm::dial_opts::DialOpts;
-    use libp2p::swarm::{SwarmEvent, dummy};
+    use libp2p::swarm::dummy;
     use libp2p::{Swarm, Transport as _, noise, tcp, yamux};
+    use tokio::sync::Notify;
 
     use super::*;
 
@@ -155,6 +157,7 @@ mod tests {
     struct Gullible {
         known: Vec<Multiaddr>,
         dials: VecDeque<DialOpts>,
+        failed: Arc<Notify>,
     }
 
     impl NetworkBehaviour for Gullible {
@@ -192,7 +195,11 @@ mod tests {
             Ok(dummy::ConnectionHandler)
         }
 
-        fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
+        fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+            if let FromSwarm::DialFailure(_) = event {
+                self.failed.notify_one();
+            }
+        }
 
         fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: THandlerOutEvent<Self>) {
             match event {}
@@ -219,7 +226,9 @@ mod tests {
         };
         let (reach, metrics) = (Reach::default(), GuardMetrics::default());
         reach.addresses.set(vec![ours.parse().unwrap()]);
-        let behaviour = Within::new(Gullible { known, dials: [opts].into() }, reach, metrics);
+        let failed = Arc::new(Notify::new());
+        let gullible = Gullible { known, dials: [opts].into(), failed: Arc::clone(&failed) };
+        let behaviour = Within::new(gullible, reach, metrics);
         let keypair = Keypair::generate_ed25519();
         let transport = tcp::tokio::Transport::default()
             .upgrade(Version::V1Lazy)
@@ -236,8 +245,9 @@ mod tests {
             let _ = knocked.send(());
         });
         loop {
-            if let SwarmEvent::OutgoingConnectionError { .. } = swarm.select_next_some().await {
-                break;
+            tokio::select! {
+                _ = swarm.select_next_some() => {}
+                () = failed.notified() => break,
             }
         }
         listening.abort();
