@@ -13,6 +13,9 @@ const NOISE_UNKNOWN: f64 = 0.25;
 /// Pairs of windows that tell of chance.
 const PAIRS_MIN: usize = 3;
 
+/// Windows without which nothing is said to be too little: now and then one falls together with something else.
+const TO_CONDEMN: usize = 3;
+
 /// What can be said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -69,13 +72,13 @@ impl Turns {
 
     /// Whether an attack leaves `wanted` of the speed.
     pub fn verdict(&self, attack: usize, wanted: f64) -> Verdict {
-        let n_windows = self.ratios(attack).len() as f64;
+        let n_windows = self.ratios(attack).len();
         // Each is compared with the mean of two.
-        let error = self.noise() * (1.5 / n_windows).sqrt();
+        let error = self.noise() * (1.5 / n_windows as f64).sqrt();
         let difference = (self.ratio(attack).max(f64::MIN_POSITIVE) / wanted).ln();
         match difference {
             difference if difference >= CLEAR * error => Verdict::Enough,
-            difference if difference <= -CLEAR * error => Verdict::TooLittle,
+            difference if difference <= -CLEAR * error && n_windows >= TO_CONDEMN => Verdict::TooLittle,
             _ => Verdict::Unclear,
         }
     }
@@ -100,9 +103,10 @@ mod tests {
     fn what_is_far_from_what_is_wanted_is_clear_at_once() {
         let peace = [100.0, 103.0, 98.0, 101.0, 99.0];
         assert_eq!(turns(&peace, &[95.0]).verdict(0, 0.8), Verdict::Enough);
-        assert_eq!(turns(&peace, &[60.0]).verdict(0, 0.8), Verdict::TooLittle);
+        assert_eq!(turns(&peace, &[60.0; 2]).verdict(0, 0.8), Verdict::Unclear, "it may be something else");
+        assert_eq!(turns(&peace, &[60.0; 3]).verdict(0, 0.8), Verdict::TooLittle);
         assert_eq!(turns(&peace, &[81.0]).verdict(0, 0.8), Verdict::Unclear);
-        assert_eq!(turns(&peace, &[0.0]).verdict(0, 0.8), Verdict::TooLittle);
+        assert_eq!(turns(&peace, &[0.0; 3]).verdict(0, 0.8), Verdict::TooLittle);
         assert_eq!(turns(&peace, &[]).verdict(0, 0.8), Verdict::Unclear);
     }
 

@@ -30,7 +30,9 @@ every_epochs = 20
 const KEYS: usize = 64;
 /// Of its time, what each contributor computes.
 const PERCENT: u8 = 5;
-const WINDOW: Duration = Duration::from_secs(4);
+const IN_PEACE: Duration = Duration::from_secs(4);
+/// With the moment in which nothing is known of the attacker's address yet.
+const UNDER_ATTACK: Duration = Duration::from_secs(8);
 /// Windows in peace before the first attack: how much they differ by chance.
 const IN_PEACE_FIRST: usize = 4;
 /// Windows under an attack until it is clear what it leaves.
@@ -48,13 +50,13 @@ async fn an_open_run_as_shipped_bears_one_machine_with_many_keys() {
     let mut village = Village::gather(RUN, PERCENT).await.unwrap();
     let mut rss_in_peace = 0;
     for _ in 0..IN_PEACE_FIRST {
-        rss_in_peace = village.in_peace(WINDOW).await.unwrap().rss_max_kib.max(rss_in_peace);
+        rss_in_peace = village.in_peace(IN_PEACE).await.unwrap().rss_max_kib.max(rss_in_peace);
     }
     let mut attacks: VecDeque<Attack> = Attack::ALL.into();
     while let Some(attack) = attacks.pop_front() {
-        let (window, machine) = village.under_attack(attack, KEYS, WINDOW).await.unwrap();
+        let (window, machine) = village.under_attack(attack, KEYS, UNDER_ATTACK).await.unwrap();
         let deeds = village.recover(machine).await;
-        village.in_peace(WINDOW).await.unwrap();
+        village.in_peace(IN_PEACE).await.unwrap();
         let ratios = village.turns().ratios(attack as usize);
         println!("{attack}: {ratios:.2?} of the speed, {window:.1?}, {deeds:?}");
         is_bounded(&window, rss_in_peace);
