@@ -3,6 +3,7 @@
 
 #![allow(dead_code)] // Each test uses some of it.
 
+pub(crate) mod clock;
 pub(crate) mod peers;
 
 use std::cell::{Cell, RefCell};
@@ -38,7 +39,6 @@ use futures::{FutureExt, StreamExt, select_biased};
 use tokio::io::DuplexStream;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
-use tokio::time::Instant;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
 pub(crate) const MICRO_BATCH: u32 = 16;
@@ -79,8 +79,7 @@ pub(crate) struct Backbone {
     /// The name of the `run` conversation here: that of the build that this backbone is of.
     pub(crate) speaks: Cell<&'static str>,
     /// It stands still until then.
-    pub(crate) halted_until: Rc<Cell<Instant>>,
-    origin: Instant,
+    pub(crate) halted_until: Rc<Cell<Moment>>,
     shards: HashMap<ShardId, (Transfer, Arc<[u8]>)>,
     round: RefCell<AveragingRound>,
     parameters: RefCell<Vec<f32>>,
@@ -208,8 +207,7 @@ impl Backbone {
             is_forging: Cell::new(false),
             is_up: Cell::new(true),
             speaks: Cell::new(run::PROTOCOL),
-            halted_until: Rc::new(Cell::new(Instant::now())),
-            origin: Instant::now(),
+            halted_until: Rc::new(Cell::new(Moment::ZERO)),
             shards,
             round: RefCell::new(AveragingRound::new(config, 0)),
             parameters: RefCell::new(layout.initial_parameters(5)),
@@ -242,7 +240,7 @@ impl Backbone {
 
     /// The epoch ends, as if others had made its step.
     pub(crate) fn end_epoch(&self) {
-        let now = self.origin.elapsed();
+        let now = clock::now();
         self.round.borrow_mut().on_stepped(now);
         self.drain();
     }
@@ -252,7 +250,7 @@ impl Backbone {
         self.is_up.set(false);
         self.tasks.take().iter().for_each(AbortHandle::abort);
         let gone: Vec<_> = self.sessions.take().into_keys().collect();
-        let now = self.origin.elapsed();
+        let now = clock::now();
         gone.iter().for_each(|peer| self.round.borrow_mut().on_leave(now, peer));
         self.answers.take();
     }
@@ -276,8 +274,8 @@ impl Backbone {
     async fn tick(self: Rc<Self>) {
         let mut told_at = Moment::ZERO;
         loop {
-            tokio::time::sleep(TICK).await;
-            let now = self.origin.elapsed();
+            clock::sleep_until(clock::now() + TICK).await;
+            let now = clock::now();
             let is_due = self.round.borrow().next_deadline().is_some_and(|at| at <= now);
             if is_due {
                 self.round.borrow_mut().on_timeout(now);
@@ -317,7 +315,7 @@ impl Backbone {
         loop {
             let action = self.round.borrow_mut().poll_action();
             let Some(action) = action else { break };
-            let now = self.origin.elapsed();
+            let now = clock::now();
             match action {
                 RoundAction::Persist { ticket, .. } => self.round.borrow_mut().on_persisted(now, ticket),
                 RoundAction::Acknowledge(ticket, accepted) => {
@@ -419,7 +417,7 @@ impl Backbone {
             loop {
                 let message = framing::read(&mut reader, max).await?;
                 let contribute::ContributorToBackbone::Report(report) = message else { panic!() };
-                self.round.borrow_mut().on_report(self.origin.elapsed(), &peer, &report).unwrap();
+                self.round.borrow_mut().on_report(clock::now(), &peer, &report).unwrap();
                 self.drain();
             }
         };
@@ -428,7 +426,7 @@ impl Backbone {
             received = Box::pin(receive.fuse()) => received,
         };
         self.sessions.borrow_mut().remove(&peer);
-        self.round.borrow_mut().on_leave(self.origin.elapsed(), &peer);
+        self.round.borrow_mut().on_leave(clock::now(), &peer);
         self.drain();
         ended.map_err(text)
     }
@@ -478,7 +476,7 @@ impl Backbone {
         (account, samples): (Option<Account>, Vec<u8>),
     ) -> Result<Result<Accepted, Refusal>, String> {
         self.offers.borrow_mut().push(offer.clone());
-        let offered = self.round.borrow_mut().on_offer(self.origin.elapsed(), peer, offer);
+        let offered = self.round.borrow_mut().on_offer(clock::now(), peer, offer);
         self.drain();
         let ticket = match offered {
             Ok(ticket) => ticket,
@@ -491,7 +489,7 @@ impl Backbone {
         let bytes = match bulk::pull(stream, &mut partial, |_| ()).await {
             Ok(bytes) => bytes,
             Err(error) => {
-                self.round.borrow_mut().on_transfer_failed(self.origin.elapsed(), ticket);
+                self.round.borrow_mut().on_transfer_failed(clock::now(), ticket);
                 self.drain();
                 return Err(error.to_string());
             }
@@ -508,7 +506,7 @@ impl Backbone {
         }
         let (sender, answer) = oneshot::channel();
         self.answers.borrow_mut().insert(ticket, sender);
-        self.round.borrow_mut().on_gradient(self.origin.elapsed(), ticket, values);
+        self.round.borrow_mut().on_gradient(clock::now(), ticket, values);
         self.drain();
         answer.await.map_err(|error| error.to_string())
     }
@@ -529,7 +527,6 @@ pub(crate) struct TestPlatform {
     pub(crate) elsewhere: RefCell<Vec<String>>,
     /// Who contributes.
     pub(crate) peer: PeerKey,
-    origin: Instant,
 }
 
 impl TestPlatform {
@@ -544,7 +541,6 @@ impl TestPlatform {
             name: Cell::new(0),
             elsewhere: RefCell::default(),
             peer: PeerKey(vec![1]),
-            origin: Instant::now(),
         })
     }
 
@@ -558,11 +554,11 @@ impl Platform for TestPlatform {
     type Stream = CutStream;
 
     fn now(&self) -> Moment {
-        self.origin.elapsed()
+        clock::now()
     }
 
     fn unix_time(&self) -> UnixTime {
-        UnixTime(self.origin.elapsed().as_secs())
+        UnixTime(clock::now().as_secs())
     }
 
     fn device_kind(&self, _: DeviceChoice) -> DeviceKind {
@@ -570,7 +566,7 @@ impl Platform for TestPlatform {
     }
 
     async fn sleep_until(&self, at: Moment) {
-        tokio::time::sleep_until(self.origin + at).await;
+        clock::sleep_until(at).await;
     }
 
     async fn yield_now(&self) {
@@ -683,9 +679,9 @@ impl AsyncWrite for CutStream {
 
 /// A task of a process that stands still now and then: nothing of it runs until that moment.
 pub(crate) struct Halting<F> {
-    pub(crate) halted_until: Rc<Cell<Instant>>,
+    pub(crate) halted_until: Rc<Cell<Moment>>,
     pub(crate) task: Pin<Box<F>>,
-    pub(crate) sleep: Option<Pin<Box<tokio::time::Sleep>>>,
+    pub(crate) sleep: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 impl<F: Future> Future for Halting<F> {
@@ -694,16 +690,16 @@ impl<F: Future> Future for Halting<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         loop {
             let until = self.halted_until.get();
-            if until <= Instant::now() {
+            if until <= clock::now() {
                 self.sleep = None;
                 let polled = self.task.as_mut().poll(context);
                 // What it did may have halted it.
-                if polled.is_ready() || self.halted_until.get() <= Instant::now() {
+                if polled.is_ready() || self.halted_until.get() <= clock::now() {
                     return polled;
                 }
                 continue;
             }
-            let sleep = self.sleep.insert(Box::pin(tokio::time::sleep_until(until)));
+            let sleep = self.sleep.insert(Box::pin(clock::sleep_until(until)));
             if sleep.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
