@@ -253,7 +253,7 @@ fn where_there_are_other_backbones_a_silent_one_is_left_soon() {
 fn steps_that_are_made_without_what_was_computed_are_counted_until_something_counts() {
     let mut peer = connected();
     for epoch in 4..9 {
-        compute(&mut peer, 64);
+        peer.on_batch(64, 1.0);
         peer.on_epoch(epoch);
         peer.on_state(epoch);
     }
@@ -263,7 +263,7 @@ fn steps_that_are_made_without_what_was_computed_are_counted_until_something_cou
     peer.on_epoch(10);
     assert_eq!(peer.tally().n_steps_missed, 5);
     peer.on_state(10);
-    compute(&mut peer, 64);
+    peer.on_batch(64, 1.0);
     peer.on_due(10);
     let Action::TakeGradient { contribution_id, n_samples, .. } = peer.next_action(S) else { panic!() };
     peer.on_answer(S, &Ok(Accepted { contribution_id, epoch: 10, n_samples }));
