@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::matchmaking::{GROUP_SIZE_MIN, MEMBERS_MAX};
+use barnraise_swarm::matchmaking;
 use bytesize::ByteSize;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
@@ -49,7 +50,8 @@ pub struct AggregatorsSection {
     pub download_per_second: LinkSpeed,
     /// Bytes per second that it can send.
     pub upload_per_second: LinkSpeed,
-    /// A peer that says nothing for so long does not count.
+    /// A peer that says nothing for so long does not count; one that speaks regularly sooner, after a quarter of it at
+    /// the earliest.
     #[serde(with = "humantime_serde")]
     pub silence: Duration,
     /// How long a peer that has collected waits for one that has not, and for whoever is to propose the group.
@@ -76,8 +78,8 @@ impl Default for AggregatorsSection {
             reducer_peers: Vec::new(),
             download_per_second: LinkSpeed::Auto,
             upload_per_second: LinkSpeed::Auto,
-            silence: Duration::from_secs(10),
-            gather_timeout: Duration::from_secs(6),
+            silence: matchmaking::SILENCE,
+            gather_timeout: matchmaking::GATHER,
             patience: Duration::from_secs(5),
             reducer_timeout: Duration::from_secs(12),
             deadline: Duration::from_secs(60),

@@ -134,8 +134,9 @@ impl Shown {
                 is_news
             }
             Event::Contribution(given) => {
+                let was_missed = self.given.steps_missed().is_some();
                 self.given.clone_from(given);
-                false
+                !was_missed && given.steps_missed().is_some()
             }
             Event::Progress(run) => {
                 self.run = Some(*run);
@@ -171,6 +172,9 @@ impl Shown {
             ));
             parts.push(format!("{:.0} samples/s", given.samples_per_second));
         }
+        parts.extend(
+            given.steps_missed().map(|n| format!("the last {n} steps were made without it, as too late")),
+        );
         parts.extend(given.loss.map(|loss| format!("loss {loss:.3}")));
         if let Some(run) = &self.run {
             parts.push(format!("run at epoch {}", run.epoch));
@@ -331,6 +335,21 @@ mod tests {
         assert_eq!(lines[1..3], [no("no such host"), no("refused")]);
         assert_eq!((lines.len(), &lines[4]), (5, &no("refused")), "{lines:#?}");
         assert!(lines[0].starts_with("Connecting") && lines[3].starts_with("Training"), "{lines:#?}");
+    }
+
+    #[test]
+    fn that_the_run_goes_on_without_this_machine_is_news_once() {
+        let mut shown = Shown::default();
+        let mut missed = |n_steps_missed| {
+            let is_news =
+                shown.take(&Event::Contribution(Contribution { n_steps_missed, ..Contribution::default() }));
+            (is_news, shown.line().contains("steps were made without it"))
+        };
+        assert_eq!(missed(2), (false, false));
+        assert_eq!(missed(3), (true, true));
+        assert_eq!(missed(4), (false, true));
+        assert_eq!(missed(0), (false, false));
+        assert_eq!(missed(3), (true, true));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use barnraise_contributor::{PeerShard, Platform};
 use barnraise_learning::DeviceChoice;
@@ -26,6 +26,8 @@ use super::reducing::{self, Reducing};
 use super::sharing::{Attached, Sharing};
 use crate::cli::{JoinAddress, RunName};
 
+/// How long is waited for an answer where there is another backbone to ask: a machine that is off says nothing.
+const FIRST_OF_TWO_MAX: Duration = Duration::from_secs(2);
 /// Connections of a peer that others take shards from.
 const CONNECTIONS_MAX: u32 = 128;
 
@@ -79,7 +81,7 @@ pub(super) struct NativePlatform {
     moves: bool,
     /// Other backbones of the run.
     elsewhere: RefCell<Vec<Multiaddr>>,
-    /// Whether one of them is tried next: in turn with the backbone that was asked for, until one lets this peer in.
+    /// Whether one of them is tried first: in turn with the backbone that was asked for, until one lets this peer in.
     is_away: Cell<bool>,
     /// Whether the connection is to one of them.
     went_away: Cell<bool>,
@@ -191,6 +193,12 @@ impl NativePlatform {
         Ok((node, peer))
     }
 
+    /// One of the others, or the one that was asked for.
+    async fn connect_to(&self, is_away: bool) -> Result<(Node, PeerId), ConnectError> {
+        self.went_away.set(is_away);
+        if is_away { self.connect_elsewhere().await } else { self.connect_home().await }
+    }
+
     /// Another backbone of the run, of which the one before said where it is.
     async fn connect_elsewhere(&self) -> Result<(Node, PeerId), ConnectError> {
         let addresses = self.elsewhere.borrow().clone();
@@ -230,11 +238,20 @@ impl Platform for NativePlatform {
     }
 
     async fn connect(&self) -> Result<Vec<u8>, String> {
-        let is_away = self.is_away.get();
+        let (is_away, has_others) = (self.is_away.get(), !self.elsewhere.borrow().is_empty());
         // First, as whoever asked may give up waiting.
-        self.is_away.set(!is_away && !self.elsewhere.borrow().is_empty());
-        self.went_away.set(is_away);
-        let connected = if is_away { self.connect_elsewhere().await } else { self.connect_home().await };
+        self.is_away.set(!is_away && has_others);
+        let mut connected = match has_others {
+            true => match tokio::time::timeout(FIRST_OF_TWO_MAX, self.connect_to(is_away)).await {
+                Ok(connected) => connected,
+                Err(_) => Err(ConnectError::Network(format!("no answer within {FIRST_OF_TWO_MAX:?}"))),
+            },
+            false => self.connect_to(is_away).await,
+        };
+        if has_others && connected.is_err() {
+            self.is_away.set(is_away);
+            connected = self.connect_to(!is_away).await;
+        }
         self.is_mistake.set(connected.as_ref().is_err_and(ConnectError::is_mistake));
         let (node, peer) = connected.map_err(|error| error.to_string())?;
         if let Ok(Some(path)) = node.path(peer).await {

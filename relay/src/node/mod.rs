@@ -204,6 +204,12 @@ impl Node {
         self.ask(|reply| Command::Path { peer, reply }).await
     }
 
+    /// Closes all connections with `peer`: whatever is under way on them fails at once.
+    pub async fn disconnect(&self, peer: PeerId) {
+        // A node that has stopped has no connections.
+        let _ = self.commands.send(Command::Disconnect { peer }).await;
+    }
+
     /// Whether others can dial this node, as far as it was tested (AutoNAT v2).
     #[must_use]
     pub fn reachability(&self) -> Reachability {

@@ -43,6 +43,7 @@ pub(super) enum Command {
     Open { peer: PeerId, protocol: StreamProtocol, reply: oneshot::Sender<Result<Stream, OpenError>> },
     ConnectedPeers { reply: oneshot::Sender<Vec<PeerId>> },
     Path { peer: PeerId, reply: oneshot::Sender<Option<Path>> },
+    Disconnect { peer: PeerId },
     Shutdown { reply: oneshot::Sender<()> },
 }
 
@@ -166,6 +167,10 @@ impl NodeTask {
                 }
                 Some(Command::Path { peer, reply }) => {
                     let _ = reply.send(self.connections.best(&peer).map(|(_, path)| path.clone()));
+                }
+                Some(Command::Disconnect { peer }) => {
+                    // Fails only where the peer left meanwhile.
+                    let _ = self.swarm.disconnect_peer_id(peer);
                 }
                 Some(Command::Shutdown { reply }) => {
                     Box::pin(self.close()).await;

@@ -29,7 +29,7 @@ use barnraise_swarm::Moment;
 use barnraise_swarm::activity::Contribution;
 use barnraise_swarm::compression::Compressor;
 use barnraise_swarm::conduct::{Pacer, PassTime};
-use barnraise_swarm::contributor::{Contributor, STOP_TIMEOUT};
+use barnraise_swarm::contributor::{Contributor, GONE_SILENT, STOP_TIMEOUT};
 use barnraise_swarm::samples::SampleStream;
 use barnraise_swarm::shards::Exchange;
 use barnraise_swarm::uplink::Uplink;
@@ -60,8 +60,8 @@ const IDLE_LINK_MAX: Duration = Duration::from_secs(60);
 const SHARD_RETRY: Duration = Duration::from_secs(1);
 /// How long a computation on a lost device may take to say so.
 const LOST_DEVICE_GRACE: Duration = Duration::from_secs(2);
-/// A computation that held the only thread this long kept the session from being heard.
-const DEAF_MIN: Duration = Duration::from_secs(1);
+/// Whoever comes so much later to its timer stood still, as in a long computation on the only thread, and heard nothing.
+const DEAF_MIN: Duration = Duration::from_millis(300);
 
 /// Who contributes.
 #[derive(Debug, Clone)]
@@ -240,7 +240,10 @@ struct Driver<'a, P: Platform, F> {
 
     /// When the state machine wants to be asked again.
     wait_until: Option<Moment>,
-    heard_at: Moment,
+    /// Until when this contributor was deaf, as far as that is known.
+    deaf_until: Moment,
+    /// What had come of the backbone when that was looked at last.
+    bytes_heard: u64,
     sleep_watch: SleepWatch,
     is_idle: bool,
     is_starved: bool,
@@ -295,7 +298,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             timer: Fuse::terminated(),
             timer_at: None,
             wait_until: None,
-            heard_at: Moment::ZERO,
+            deaf_until: Moment::ZERO,
+            bytes_heard: 0,
             sleep_watch: SleepWatch::default(),
             is_idle: true,
             is_starved: false,
@@ -321,6 +325,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
 
     fn on_wake(&mut self, wake: Wake<P>) {
         self.notice_sleep();
+        self.notice_deafness();
         match wake {
             Wake::Command(Some(command)) => self.on_command(command),
             Wake::Command(None) => {
@@ -380,7 +385,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             }
         };
         self.session = network::listen::<P>(reader).boxed_local().fuse();
-        self.heard(now);
+        self.contributor.on_heard(now);
         match message {
             BackboneToContributor::Welcome(progress) | BackboneToContributor::Progress(progress) => {
                 (self.events)(Event::Progress(progress));
@@ -391,6 +396,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             BackboneToContributor::Elsewhere(mut addresses) => {
                 addresses.truncate(ELSEWHERE_MAX);
                 self.has_others = !addresses.is_empty();
+                self.contributor.set_others(self.has_others);
                 self.platform.elsewhere(addresses);
             }
         }
@@ -410,6 +416,32 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 let kind = self.compute_kind.take();
                 self.on_device_lost(kind, "it stopped answering");
             }
+        }
+    }
+
+    /// What was not heard while this contributor stood still is not held against the backbone.
+    fn notice_deafness(&mut self) {
+        let now = self.platform.now();
+        let Some(at) = self.timer_at else { return };
+        let deaf = now.saturating_sub(at.max(self.deaf_until));
+        if deaf >= DEAF_MIN {
+            self.deaf_until = now;
+            self.contributor.on_deaf(now, deaf);
+        }
+    }
+
+    /// A connection on which nothing comes is left, whatever is under way on it.
+    fn notice_silence(&mut self) {
+        if self.link.is_none() {
+            return;
+        }
+        let now = self.platform.now();
+        let bytes_heard = self.meter.of_backbone();
+        if std::mem::replace(&mut self.bytes_heard, bytes_heard) != bytes_heard {
+            self.contributor.on_sign(now);
+        }
+        if self.contributor.is_silent(now) {
+            self.disconnect(GONE_SILENT.to_owned());
         }
     }
 

@@ -13,6 +13,7 @@ use futures::io::{AsyncRead, AsyncWrite};
 pub(crate) struct Meter {
     up: Cell<u64>,
     down: Cell<u64>,
+    of_backbone: Cell<u64>,
 }
 
 impl Meter {
@@ -25,6 +26,11 @@ impl Meter {
     pub(crate) fn down(&self) -> u64 {
         self.down.get()
     }
+
+    /// Bytes read from the backbone, and not from other contributors.
+    pub(crate) fn of_backbone(&self) -> u64 {
+        self.of_backbone.get()
+    }
 }
 
 /// A stream that counts.
@@ -32,12 +38,18 @@ pub(crate) struct Metered<S> {
     inner: S,
     total: Rc<Meter>,
     moved: Rc<Cell<u64>>,
+    is_of_backbone: bool,
 }
 
 impl<S> Metered<S> {
     /// Counts into `total` too.
     pub(crate) fn new(inner: S, total: Rc<Meter>) -> Self {
-        Self { inner, total, moved: Rc::default() }
+        Self { inner, total, moved: Rc::default(), is_of_backbone: true }
+    }
+
+    /// The same, to another contributor.
+    pub(crate) fn of_peer(self) -> Self {
+        Self { is_of_backbone: false, ..self }
     }
 
     /// Bytes of this stream alone, both ways.
@@ -60,6 +72,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         let polled = Pin::new(&mut self.inner).poll_read(context, buffer);
         if let Poll::Ready(Ok(n)) = polled {
             self.count(&self.total.down, n);
+            if self.is_of_backbone {
+                self.total.of_backbone.set(self.total.of_backbone.get() + n as u64);
+            }
         }
         polled
     }

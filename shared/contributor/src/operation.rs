@@ -96,7 +96,7 @@ impl<P: Platform> Operation<'_, P> {
         let opening = platform.open_to(peer, protocol);
         let opened = self.guard_with(ONE_OF_MANY, &Cell::new(0), opening).await?;
         let stream = opened.map_err(|reason| OperationError::Open { protocol, reason })?;
-        Ok(Metered::new(stream, Rc::clone(&self.meter)))
+        Ok(Metered::new(stream, Rc::clone(&self.meter)).of_peer())
     }
 
     /// Holds a conversation on the stream in `place`, which is opened where there is none and opened

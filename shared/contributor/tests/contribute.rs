@@ -14,6 +14,7 @@ use barnraise_contributor::{
 };
 use barnraise_learning::ComputeDevice;
 use barnraise_protocol::TensorCodec;
+use barnraise_protocol::access::AccessDescription;
 use barnraise_protocol::bulk::CHUNK_BYTES;
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::evidence::Evidence;
@@ -689,4 +690,27 @@ fn what_one_backbone_may_have_counted_is_not_offered_to_another() {
         let ids: Vec<u64> = backbone.offers.borrow().iter().map(|offer| offer.contribution_id).collect();
         assert_eq!(ids.first() == Some(&1), !is_other, "{ids:?}");
     }
+}
+
+/// Each backbone of a run has an authority of its own where none is configured. What was fetched and drawn is not thrown
+/// away for that, nor does whoever moves wait for a survey of the others' shards once more.
+#[test]
+fn another_backbone_of_the_run_is_the_same_run() {
+    let backbone = Backbone::new(3, ENDLESS);
+    let platform = TestPlatform::new(&backbone);
+    let (n_described, _) = play(&backbone, &platform, async |mut script| {
+        script.send(Command::Start);
+        script.until_computed().await;
+        backbone.vanish();
+        script.until_event(|event| matches!(event, Event::Activity(Activity::Reconnecting { .. }))).await;
+        platform.name.set(1);
+        backbone.description.borrow_mut().access =
+            AccessDescription::open(barnraise_protocol::access::PublicKey([2; 32]));
+        let computed = script.n_samples_computed();
+        backbone.come_back();
+        script.until(|script| script.n_samples_computed() > computed).await;
+        let described = |event: &&Event| matches!(event, Event::Described(_));
+        script.events.borrow().iter().filter(described).count()
+    });
+    assert_eq!(n_described, 1);
 }

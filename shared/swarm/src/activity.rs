@@ -98,6 +98,8 @@ pub struct Contribution {
     pub refusals: Vec<RefusalCount>,
     /// Newest reason of a refusal.
     pub last_refusal: Option<String>,
+    /// Steps in a row that were made without what this peer had computed for them.
+    pub n_steps_missed: u32,
     /// Current speed.
     pub samples_per_second: f32,
     /// Mean loss of the newest batch.
@@ -110,6 +112,17 @@ pub struct Contribution {
     pub bytes_down: u64,
     /// From whom its data came.
     pub shards: ShardTraffic,
+}
+
+/// So many steps in a row made without a peer are no accident: others are faster.
+const STEPS_MISSED_MIN: u32 = 3;
+
+impl Contribution {
+    /// How many steps were made without this peer by now, where that is worth telling.
+    #[must_use]
+    pub fn steps_missed(&self) -> Option<u32> {
+        Some(self.n_steps_missed).filter(|&n| n >= STEPS_MISSED_MIN)
+    }
 }
 
 /// What a contributor tells the person.

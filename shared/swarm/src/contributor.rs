@@ -22,13 +22,17 @@ pub use self::action::Action;
 pub use self::late::LateWork;
 use crate::Moment;
 use crate::backoff::Backoff;
+use crate::rhythm::Rhythm;
 
-/// A backbone that says nothing for so long is taken for dead: it reports progress every second.
+/// A backbone that says nothing for so long is taken for dead: it reports progress every second. Where the run has
+/// others, one that usually keeps to that is given up sooner ([`Rhythm`]).
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
 /// How long a connection has to show that it lasted, where the device woke up or its network is another one.
 pub const PROOF_MAX: Duration = Duration::from_secs(3);
 /// How long a contributor that was told to stop tries to deliver what it has finished.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Why a connection on which nothing comes is left.
+pub const GONE_SILENT: &str = "the backbone has gone silent";
 /// Pause before a contribution is offered again that the aggregator had no room for.
 const OFFER_AGAIN: Duration = Duration::from_millis(300);
 /// Pause before one is offered again that it could not store: a disk that is full is so for a while, and what was pulled
@@ -45,8 +49,15 @@ enum Wanted {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Link {
-    Down { retry_at: Moment, reason: Option<String> },
-    Up { heard_at: Moment },
+    Down {
+        retry_at: Moment,
+        reason: Option<String>,
+    },
+    Up {
+        rhythm: Rhythm,
+        /// Until then it has to show that it lasted.
+        proof_by: Option<Moment>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +86,8 @@ pub struct Tally {
     pub refusals: BTreeMap<&'static str, u64>,
     /// Newest reason of a refusal.
     pub last_refusal: Option<String>,
+    /// Steps in a row that were made without what was computed for them here.
+    pub n_steps_missed: u32,
 }
 
 /// A contributor's decisions.
@@ -104,6 +117,9 @@ pub struct Contributor {
     pending: Option<Pending>,
     next_contribution_id: u64,
     samples_per_second: f32,
+    has_others: bool,
+    /// Something was computed since the epoch began, and nothing accepted.
+    is_unheard: bool,
     tally: Tally,
 }
 
@@ -130,6 +146,8 @@ impl Contributor {
             pending: None,
             next_contribution_id: first_contribution_id,
             samples_per_second: 0.0,
+            has_others: false,
+            is_unheard: false,
             tally: Tally::default(),
         }
     }
@@ -174,7 +192,7 @@ impl Contributor {
 
     /// The session is open; the sizes come from the run's description.
     pub fn on_connected(&mut self, now: Moment, contribution_samples_max: u32, micro_batch_size: u32) {
-        self.link = Link::Up { heard_at: now };
+        self.link = Link::Up { rhythm: Rhythm::new(now), proof_by: None };
         self.contribution_samples_max = contribution_samples_max;
         self.micro_batch_size = micro_batch_size;
         // What was reported and announced died with the last session.
@@ -229,9 +247,7 @@ impl Contributor {
         self.backoff.reset();
         match &mut self.link {
             Link::Down { retry_at, .. } => *retry_at = now,
-            Link::Up { heard_at } if !was_asleep => {
-                *heard_at = (*heard_at).min((now + PROOF_MAX).saturating_sub(SILENCE_MAX));
-            }
+            Link::Up { proof_by, .. } if !was_asleep => *proof_by = Some(now + PROOF_MAX),
             Link::Up { .. } => {
                 self.link = Link::Down { retry_at: now, reason: Some("the device was asleep".to_owned()) };
             }
@@ -246,15 +262,55 @@ impl Contributor {
         }
     }
 
-    /// Something came from the backbone.
+    /// The backbone said something.
     pub fn on_heard(&mut self, now: Moment) {
-        if let Link::Up { heard_at } = &mut self.link {
-            *heard_at = now;
+        if let Link::Up { rhythm, proof_by } = &mut self.link {
+            rhythm.on_heard(now);
+            *proof_by = None;
         }
+    }
+
+    /// Bytes came from the backbone, of a message that is not all here.
+    pub fn on_sign(&mut self, now: Moment) {
+        if let Link::Up { rhythm, proof_by } = &mut self.link {
+            rhythm.on_sign(now);
+            *proof_by = None;
+        }
+    }
+
+    /// This contributor itself stood still for so long until now: it heard nothing, whatever was said.
+    pub fn on_deaf(&mut self, now: Moment, deaf: Duration) {
+        if let Link::Up { rhythm, proof_by } = &mut self.link {
+            rhythm.on_deaf(now, deaf);
+            *proof_by = proof_by.map(|by| by + deaf);
+        }
+    }
+
+    /// Whether the run has other backbones, to which it pays to move soon.
+    pub fn set_others(&mut self, has_others: bool) {
+        self.has_others = has_others;
+    }
+
+    /// Whether the backbone has said nothing for too long.
+    pub fn is_silent(&self, now: Moment) -> bool {
+        self.silent_at().is_some_and(|at| at <= now)
+    }
+
+    fn silent_at(&self) -> Option<Moment> {
+        let Link::Up { rhythm, proof_by } = &self.link else { return None };
+        let at = match self.has_others {
+            true => rhythm.silent_at(SILENCE_MAX),
+            false => rhythm.heard_at() + SILENCE_MAX,
+        };
+        Some(proof_by.map_or(at, |by| at.min(by)))
     }
 
     /// The backbone says which epoch is to be computed, for the first time or again.
     pub fn on_epoch(&mut self, epoch: u64) {
+        let is_next = self.run_epoch.is_some_and(|known| known < epoch);
+        if is_next && std::mem::take(&mut self.is_unheard) {
+            self.tally.n_steps_missed = self.tally.n_steps_missed.saturating_add(1);
+        }
         self.run_epoch = Some(epoch);
         self.due = false;
         self.delivered = false;
@@ -288,6 +344,7 @@ impl Contributor {
     /// A forward and backward pass over `n_samples` is done.
     pub fn on_batch(&mut self, n_samples: u32, samples_per_second: f32) {
         self.accumulated += n_samples;
+        self.is_unheard = true;
         self.samples_per_second = samples_per_second;
         self.tally.n_samples_computed += u64::from(n_samples);
     }
@@ -306,6 +363,8 @@ impl Contributor {
             // Counted before: the first acknowledgement was lost.
             Ok(_) | Err(Refusal::Duplicate { .. }) => {
                 self.tally.n_accepted += 1;
+                self.tally.n_steps_missed = 0;
+                self.is_unheard = false;
                 self.tally.n_samples_accepted += u64::from(pending.n_samples);
             }
             Err(refusal @ (Refusal::Busy | Refusal::Storage | Refusal::NotJoined)) => {
@@ -338,16 +397,16 @@ impl Contributor {
                 return self.leave();
             }
         }
-        let heard_at = match self.link {
+        match self.link {
             Link::Down { retry_at, .. } if now >= retry_at => return Action::Connect,
             Link::Down { retry_at, .. } => return Action::Wait(Some(retry_at)),
-            Link::Up { heard_at } => heard_at,
-        };
-        if now >= heard_at + SILENCE_MAX {
-            self.on_disconnected(now, "the backbone has gone silent".into());
+            Link::Up { .. } => {}
+        }
+        if self.is_silent(now) {
+            self.on_disconnected(now, GONE_SILENT.into());
             return self.next_action(now);
         }
-        let silence = Action::Wait(Some(heard_at + SILENCE_MAX));
+        let silence = Action::Wait(self.silent_at());
         if self.fetched_epoch.is_some() && self.fetched_epoch == self.run_epoch && self.is_free() {
             return Action::LoadState;
         }

@@ -20,6 +20,7 @@ pub mod history;
 pub mod matchmaking;
 pub mod random;
 pub mod recomputation;
+pub mod rhythm;
 pub mod robust;
 pub mod round;
 pub mod samples;

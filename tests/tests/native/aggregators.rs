@@ -12,6 +12,7 @@ use barnraise_relay::{Node, NodeConfig};
 use barnraise_tests::client::{Client, within};
 use barnraise_tests::process::{Backbone, HANG, Joined, World, metric};
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
+use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 
 use super::SMALL;
@@ -79,8 +80,17 @@ pub(super) async fn wait_for_log(backbone: &Backbone, words: &str) {
     assert!(waited.is_ok(), "`{words}` is not in the log: {}", backbone.log().unwrap());
 }
 
+/// Where a backbone is dialled: by TCP, or by QUIC where that is all there is.
+pub(super) fn dialled(backbone: &Backbone) -> Multiaddr {
+    let is_quic = |address: &&Multiaddr| address.to_string().contains("/quic-v1/p2p/");
+    match backbone.addresses().iter().find(is_quic) {
+        Some(address) => address.clone(),
+        None => backbone.tcp().unwrap(),
+    }
+}
+
 pub(super) async fn state(backbone: &Backbone) -> State {
-    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let client = Client::connect(dialled(backbone)).await.unwrap();
     let run = client.describe().await.unwrap();
     client.state(&run).await.unwrap()
 }

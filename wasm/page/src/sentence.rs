@@ -177,7 +177,7 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
             let (samples, device) = (page.samples_in_words(), device_in_words(device));
             let text =
                 format!("Learning from {samples} for step {} on {device}{}.", step(*epoch), share(page));
-            at_work(Sentence::new("training", text))
+            at_work(Sentence::new("training", text + &missed(page)))
         }
         Activity::Sending { epoch, bytes, bytes_total } => {
             let so_far = format::transfer(*bytes, Some(*bytes_total));
@@ -202,7 +202,7 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
         Activity::WaitingForOthers { epoch } => {
             let text =
                 format!("Handed in for step {}. Waiting for the others to finish theirs.", step(*epoch));
-            at_work(Sentence::new("waiting-for-others", text))
+            at_work(Sentence::new("waiting-for-others", text + &missed(page)))
         }
         Activity::Stopping if page.pause().is_some() => {
             Sentence::new("stopping", "Handing in what is finished, then pausing.")
@@ -210,6 +210,16 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
         Activity::Stopping => Sentence::new("stopping", "Handing in what is finished, then resting."),
         Activity::Broken { reason } => Sentence::new("broken", format!("This tab cannot go on: {reason}.")),
     }
+}
+
+/// That the run goes on without this tab, where it does.
+fn missed(page: &Page) -> String {
+    page.contribution.steps_missed().map_or_else(String::new, |n| {
+        format!(
+            " The last {} were made without it: its work came too late. The others are faster, or their connections are.",
+            format::counted(n.into(), "step", "steps")
+        )
+    })
 }
 
 /// Of the time, where it does not compute all of it.

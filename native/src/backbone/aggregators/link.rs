@@ -1,8 +1,9 @@
 //! One link in each direction with each of the others: how both stand, and proposals.
 
 use std::collections::{BTreeSet, HashMap};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use barnraise_protocol::ConversationError;
 use barnraise_protocol::contribute::ADDRESS_BYTES_MAX;
@@ -13,6 +14,8 @@ use barnraise_protocol::matchmaking::{
     self, ADDRESSES_MAX, MESSAGE_BYTES_MAX, Message, PROTOCOL, Proposal, Standing,
 };
 use barnraise_relay::{NodeError, OpenError};
+use barnraise_swarm::Moment;
+use barnraise_swarm::rhythm::Rhythm;
 use futures::StreamExt;
 use futures::future::Abortable;
 use libp2p::multiaddr::Protocol;
@@ -30,6 +33,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 /// In succession, until one that does not speak as this one does is said to be of another version.
 const UNSPOKEN_MAX: u32 = 3;
+/// Whoever comes so much later to its timer stood still itself.
+const DEAF_MIN: Duration = Duration::from_millis(300);
+/// Bytes of averages that may be before a message.
+const IN_FLIGHT_BYTES: u64 = 2 * 1024 * 1024;
 /// How long a message may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -67,6 +74,8 @@ enum LinkError {
     OtherVersion,
     #[error("it does not take what it is told")]
     Stalled,
+    #[error("it has gone silent")]
+    Silent,
     #[error("this peer shuts down")]
     ShuttingDown,
 }
@@ -215,6 +224,33 @@ async fn within<T>(future: impl Future<Output = T>) -> Result<T, LinkError> {
     tokio::time::timeout(PATIENCE, future).await.map_err(|_| LinkError::Stalled)
 }
 
+/// What comes before the peer has been silent for too long. Whoever is up says something every second, behind which
+/// there may be as much as averagings keep on their way.
+async fn while_heard<T>(
+    shared: &Shared,
+    origin: Instant,
+    rhythm: &mut Rhythm,
+    reading: impl Future<Output = T>,
+) -> Option<T> {
+    let mut reading = pin!(reading);
+    loop {
+        let silence = shared.config.silence;
+        let behind = IN_FLIGHT_BYTES as f64 / shared.speed.speeds().download.max(1) as f64;
+        let behind = Duration::from_secs_f64(behind.min(silence.as_secs_f64()));
+        let silent_at = origin + rhythm.silent_at(silence) + behind;
+        if let Ok(read) = tokio::time::timeout_at(silent_at.into(), &mut reading).await {
+            rhythm.on_heard(origin.elapsed());
+            return Some(read);
+        }
+        let late = silent_at.elapsed();
+        if late < DEAF_MIN {
+            return None;
+        }
+        // This machine stood still, and not the other one.
+        rhythm.on_deaf(origin.elapsed(), late);
+    }
+}
+
 /// Which of the streams of a peer is the newest.
 type Newest = Arc<Mutex<HashMap<PeerId, u64>>>;
 
@@ -281,11 +317,17 @@ async fn hear(
 }
 
 async fn listen(shared: &Shared, peer: PeerId, stream: &mut Stream) -> Result<(), LinkError> {
+    let origin = Instant::now();
+    let mut rhythm = Rhythm::new(Moment::ZERO);
     loop {
-        // Whoever is up says something every second.
         let reading = framing::read(stream, MESSAGE_BYTES_MAX);
-        let message = tokio::time::timeout(shared.config.silence, reading).await;
-        let heard = match message.map_err(|_| LinkError::Stalled)?? {
+        let Some(message) = while_heard(shared, origin, &mut rhythm, reading).await else {
+            // Averagings and models that it had a part in would wait for it for as long as a transfer may stand still.
+            tracing::warn!(%peer, "this aggregator has gone silent: its connections are cut");
+            shared.node.disconnect(peer).await;
+            return Err(LinkError::Silent);
+        };
+        let heard = match message? {
             Message::Standing(standing) => Heard::Standing(standing),
             Message::Proposal(proposal) => Heard::Proposal(proposal),
             Message::Addresses(told) => Heard::Addresses(addresses_of(peer, told)),

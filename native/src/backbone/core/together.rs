@@ -5,13 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use barnraise_averaging::{Averaged, Fault, GridError, NotWhole};
 use barnraise_protocol::average::MemberSet;
 use barnraise_protocol::contribute::{BackboneToContributor, ELSEWHERE_MAX};
 use barnraise_protocol::matchmaking::{ModelVersion, Proposal, Ready, Standing};
-use barnraise_swarm::matchmaking::{Action, FailureRate, Matchmaking, MatchmakingConfig};
+use barnraise_swarm::matchmaking::{Action, FailureRate, Matchmaking, MatchmakingConfig, RETRY};
 use barnraise_swarm::round::{Elsewhere, MeanOfRound};
 use barnraise_swarm::{Moment, PeerKey};
 use tokio::task::AbortHandle;
@@ -23,9 +22,6 @@ use super::super::learner::{Learner, LearnerError};
 use super::following::Carrying;
 use super::{Core, name};
 use crate::storage::journal::{CommitRecord, Together as StepTogether};
-
-/// How soon a model is asked for again that could not be had.
-const RETRY: Duration = Duration::from_millis(500);
 
 /// What contributors do.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -17,7 +17,7 @@ use barnraise_swarm::shards::Exchange;
 use futures::FutureExt;
 use futures::future::Fuse;
 
-use super::{ComputeKind, DEAF_MIN, Driver, Link, NetKind, Run};
+use super::{ComputeKind, Driver, Link, NetKind, Run};
 use crate::accounting::Accountant;
 use crate::compute::{self, ComputeError, ComputeOutcome, Done, Naming};
 use crate::error::OperationError;
@@ -137,7 +137,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let description = &run.description;
         let (samples_max, micro_batch) = (description.contribution_samples_max, description.micro_batch_size);
         self.contributor.on_connected(now, samples_max, micro_batch);
-        self.heard(now);
+        self.contributor.on_heard(now);
         self.contributor.on_epoch(progress.epoch);
         (self.events)(Event::Progress(progress));
     }
@@ -165,6 +165,13 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let is_same = |run: &Run| *run.description == description;
         if self.run.as_ref().is_some_and(is_same) {
             return true;
+        }
+        let is_same_elsewhere = |run: &Run| {
+            let access = run.description.access;
+            *run.description == RunDescription { access, ..description.clone() }
+        };
+        if self.run.as_ref().is_some_and(is_same_elsewhere) {
+            return self.use_access(description);
         }
         let description = Rc::new(description);
         // Whatever belonged to another run is of no use in this one.
@@ -216,6 +223,27 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             Err(error) => self.give_up(&error.to_string()),
         }
         self.broken.is_none()
+    }
+
+    /// The same run, at a backbone that lets others in: data, residuals and what is to be offered stay, unless they were
+    /// signed for the description of the one before.
+    fn use_access(&mut self, description: RunDescription) -> bool {
+        let accountant = match self.accountant(&description) {
+            Ok(accountant) => accountant,
+            Err(error) => {
+                self.give_up(&error);
+                return false;
+            }
+        };
+        self.platform.on_run(&description);
+        let Some(run) = &mut self.run else { return true };
+        if description.recomputed {
+            self.contributor.on_trainer_lost();
+            self.prepared = None;
+            (run.aside, run.kept) = (None, None);
+        }
+        (run.description, run.accountant) = (Rc::new(description), accountant);
+        true
     }
 
     /// Where the run wants to know what contributions are.
@@ -278,7 +306,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
 
     fn on_answer(&mut self, answer: Result<SignedReceipt, Refusal>) {
         let now = self.platform.now();
-        self.heard(now);
+        self.contributor.on_heard(now);
         let answer = answer.map(|receipt| {
             let accepted = receipt.accepted();
             self.on_receipt(receipt);
@@ -323,11 +351,6 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             Ok(()) => (self.events)(Event::Receipt(Box::new(receipt))),
             Err(error) => self.fail(format!("A contribution was accepted, but {error}")),
         }
-    }
-
-    pub(super) fn heard(&mut self, at: Moment) {
-        self.heard_at = at;
-        self.contributor.on_heard(at);
     }
 
     pub(super) fn on_compute(&mut self, outcome: ComputeOutcome) {
@@ -394,11 +417,6 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             }
         }
         self.contributor.on_batch(n_samples, self.speed.samples_per_second());
-        let deaf = took.saturating_sub(DEAF_MIN);
-        if deaf > Moment::ZERO {
-            let heard_at = (self.heard_at + deaf).min(self.platform.now());
-            self.heard(heard_at);
-        }
     }
 
     fn on_gradient(&mut self, naming: Naming, result: Result<MeanGradient, ComputeError>) {

@@ -59,6 +59,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             n_refused: tally.n_refused,
             refusals: tally.refusals.iter().map(|(kind, n)| refused(kind, *n)).collect(),
             last_refusal: tally.last_refusal.clone(),
+            n_steps_missed: tally.n_steps_missed,
             samples_per_second: if is_at_work { self.speed.samples_per_second() } else { 0.0 },
             loss: self.loss,
             pass: self.pass,

@@ -17,6 +17,7 @@ use crate::trial;
 impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     /// Starts everything that can be started now.
     pub(super) fn step(&mut self) {
+        self.notice_silence();
         self.start_shard();
         self.start_prediction();
         self.start_trial();

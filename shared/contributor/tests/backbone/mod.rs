@@ -1,16 +1,19 @@
 //! A whole backbone in memory: the averaging round of `barnraise-swarm` behind the conversations of
 //! `barnraise-protocol`, on duplex streams that can be cut.
 
+#![allow(dead_code)] // Each test uses some of it.
+
+pub(crate) mod clock;
 pub(crate) mod peers;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use barnraise_contributor::Platform;
 use barnraise_learning::{DataShape, DeviceChoice, ParameterLayout};
@@ -42,11 +45,16 @@ pub(crate) const MICRO_BATCH: u32 = 16;
 pub(crate) const CONTRIBUTION_SAMPLES_MAX: u32 = 256;
 /// How gradients may travel beside the codec of the run.
 pub(crate) const SLOW_CODEC: TensorCodec = TensorCodec::Int4;
+/// Of a run whose transfers take a while.
 const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
+const HIDDEN: u32 = 64;
 const N_CLASSES: usize = 4;
 const SHARD_SAMPLES: usize = 250;
 const LEARNING_RATE: f32 = 0.01;
 const DUPLEX_BYTES: usize = 16 * 1024;
+/// How often a backbone looks at its clock, and tells how the run stands.
+const TICK: Duration = Duration::from_millis(20);
+const PROGRESS: Duration = Duration::from_secs(1);
 
 type Stream = Compat<DuplexStream>;
 
@@ -70,22 +78,27 @@ pub(crate) struct Backbone {
     is_up: Cell<bool>,
     /// The name of the `run` conversation here: that of the build that this backbone is of.
     pub(crate) speaks: Cell<&'static str>,
-    origin: Instant,
+    /// It stands still until then.
+    pub(crate) halted_until: Rc<Cell<Moment>>,
     shards: HashMap<ShardId, (Transfer, Arc<[u8]>)>,
     round: RefCell<AveragingRound>,
     parameters: RefCell<Vec<f32>>,
-    sessions: RefCell<HashMap<PeerKey, mpsc::Sender<contribute::BackboneToContributor>>>,
+    sessions: RefCell<BTreeMap<PeerKey, mpsc::Sender<contribute::BackboneToContributor>>>,
     answers: RefCell<HashMap<Ticket, oneshot::Sender<Result<Accepted, Refusal>>>>,
     tasks: RefCell<Vec<AbortHandle>>,
 }
 
 /// Noise on a ground that tells the class, so that it neither compresses well nor is all alike.
 pub(crate) fn shard(seed: u64) -> Samples {
+    shard_of(SHAPE, seed)
+}
+
+fn shard_of(shape: ImageShape, seed: u64) -> Samples {
     let mut random = SplitMix64::new(seed);
     let mut shard = LabelledImages::default();
     for _ in 0..SHARD_SAMPLES {
         let label = random.below(N_CLASSES) as u8;
-        shard.images.extend((0..SHAPE.n_values()).map(|_| label * 32 + random.below(128) as u8));
+        shard.images.extend((0..shape.n_values()).map(|_| label * 32 + random.below(128) as u8));
         shard.labels.push(label);
     }
     Samples::Images(shard)
@@ -108,24 +121,44 @@ impl Backbone {
         gradient_codec: TensorCodec,
         compression: Compression,
     ) -> Rc<Self> {
+        Self::of_size((SHAPE, HIDDEN), n_shards, target_batch_size, gradient_codec, compression, |_, _| ())
+    }
+
+    /// Of a model that hardly takes time to compute, as `change` has it otherwise.
+    pub(crate) fn small(
+        target_batch_size: u32,
+        change: impl FnOnce(&mut RunDescription, &mut RoundConfig),
+    ) -> Rc<Self> {
+        let size = (ImageShape { height: 2, width: 2, channels: 1 }, 2);
+        Self::of_size(size, 2, target_batch_size, TensorCodec::F32, Compression::default(), change)
+    }
+
+    fn of_size(
+        (shape, hidden): (ImageShape, u32),
+        n_shards: u32,
+        target_batch_size: u32,
+        gradient_codec: TensorCodec,
+        compression: Compression,
+        change: impl FnOnce(&mut RunDescription, &mut RoundConfig),
+    ) -> Rc<Self> {
         let mut shards = HashMap::new();
         let mut keep = |id, seed| {
-            let (bytes, entry) = shard(seed).encode().unwrap();
+            let (bytes, entry) = shard_of(shape, seed).encode().unwrap();
             shards.insert(id, (Transfer::of(&bytes), Arc::from(bytes)));
             entry
         };
         let manifest = Manifest {
             name: "noise".into(),
             samples: SampleKind::Images {
-                shape: SHAPE,
+                shape,
                 class_names: (0..N_CLASSES).map(|class| class.to_string()).collect(),
             },
             shards: (0..n_shards).map(|id| keep(ShardId::Train(id), u64::from(id))).collect(),
             gallery: keep(ShardId::Gallery, 1_000),
         };
-        let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![64] }, seed: 5 };
+        let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![hidden] }, seed: 5 };
         let layout = ParameterLayout::of(&model, DataShape::of(&manifest.samples)).unwrap();
-        let description = RunDescription {
+        let mut description = RunDescription {
             run_id: "test".into(),
             title: "Test".into(),
             purpose: "Testing.".into(),
@@ -145,7 +178,7 @@ impl Backbone {
             recomputed: false,
             manifest,
         };
-        let config = RoundConfig {
+        let mut config = RoundConfig {
             target_batch_size,
             n_parameters: layout.n_parameters(),
             codec: gradient_codec,
@@ -160,6 +193,7 @@ impl Backbone {
             aggregation: Aggregation::Mean,
             gradient_norm_max: 1e3,
         };
+        change(&mut description, &mut config);
         Rc::new(Self {
             description: RefCell::new(description),
             happened: Notify::new(),
@@ -173,7 +207,7 @@ impl Backbone {
             is_forging: Cell::new(false),
             is_up: Cell::new(true),
             speaks: Cell::new(run::PROTOCOL),
-            origin: Instant::now(),
+            halted_until: Rc::new(Cell::new(Moment::ZERO)),
             shards,
             round: RefCell::new(AveragingRound::new(config, 0)),
             parameters: RefCell::new(layout.initial_parameters(5)),
@@ -206,7 +240,7 @@ impl Backbone {
 
     /// The epoch ends, as if others had made its step.
     pub(crate) fn end_epoch(&self) {
-        let now = self.origin.elapsed();
+        let now = clock::now();
         self.round.borrow_mut().on_stepped(now);
         self.drain();
     }
@@ -216,7 +250,7 @@ impl Backbone {
         self.is_up.set(false);
         self.tasks.take().iter().for_each(AbortHandle::abort);
         let gone: Vec<_> = self.sessions.take().into_keys().collect();
-        let now = self.origin.elapsed();
+        let now = clock::now();
         gone.iter().for_each(|peer| self.round.borrow_mut().on_leave(now, peer));
         self.answers.take();
     }
@@ -229,6 +263,34 @@ impl Backbone {
 
     pub(crate) fn come_back(&self) {
         self.is_up.set(true);
+    }
+
+    /// What a backbone does by the clock: progress is told, and nobody is waited for too long.
+    pub(crate) async fn keep_time(self: Rc<Self>) {
+        let task = Box::pin(Rc::clone(&self).tick());
+        Halting { halted_until: Rc::clone(&self.halted_until), task, sleep: None }.await;
+    }
+
+    async fn tick(self: Rc<Self>) {
+        let mut told_at = Moment::ZERO;
+        loop {
+            clock::sleep_until(clock::now() + TICK).await;
+            let now = clock::now();
+            let is_due = self.round.borrow().next_deadline().is_some_and(|at| at <= now);
+            if is_due {
+                self.round.borrow_mut().on_timeout(now);
+                self.drain();
+            }
+            if now >= told_at + PROGRESS {
+                told_at = now;
+                self.broadcast(&contribute::BackboneToContributor::Progress(self.progress()));
+            }
+        }
+    }
+
+    /// How the round stands, for messages.
+    pub(crate) fn describe(&self) -> String {
+        format!("{:?}", self.round.borrow())
     }
 
     fn progress(&self) -> Progress {
@@ -245,16 +307,15 @@ impl Backbone {
     }
 
     fn broadcast(&self, message: &contribute::BackboneToContributor) {
-        for session in self.sessions.borrow_mut().values_mut() {
-            session.try_send(message.clone()).unwrap();
-        }
+        // Whoever does not take it has to join again.
+        self.sessions.borrow_mut().retain(|_, session| session.try_send(message.clone()).is_ok());
     }
 
     fn drain(&self) {
         loop {
             let action = self.round.borrow_mut().poll_action();
             let Some(action) = action else { break };
-            let now = self.origin.elapsed();
+            let now = clock::now();
             match action {
                 RoundAction::Persist { ticket, .. } => self.round.borrow_mut().on_persisted(now, ticket),
                 RoundAction::Acknowledge(ticket, accepted) => {
@@ -287,7 +348,7 @@ impl Backbone {
         }
     }
 
-    async fn serve(self: Rc<Self>, protocol: &'static str, mut stream: Stream) {
+    async fn serve(self: Rc<Self>, peer: PeerKey, protocol: &'static str, mut stream: Stream) {
         // A contributor may hang up at any time.
         let _ = match protocol {
             // As a backbone of the build after this one answers.
@@ -312,8 +373,8 @@ impl Backbone {
                 let lookup = async |id| self.shards.get(&id).cloned().ok_or("no such shard".to_owned());
                 shard::serve(&mut stream, lookup, || ()).await.map_err(|error| error.to_string())
             }
-            contribute::PROTOCOL => self.session(stream).await,
-            gradient::PROTOCOL => self.gradients(stream).await,
+            contribute::PROTOCOL => self.session(peer, stream).await,
+            gradient::PROTOCOL => self.gradients(peer, stream).await,
             other => panic!("{other}"),
         };
     }
@@ -332,15 +393,16 @@ impl Backbone {
         Ok((header, bytes.into()))
     }
 
-    async fn session(&self, stream: Stream) -> Result<(), String> {
-        let peer = PeerKey(vec![1]);
+    async fn session(&self, peer: PeerKey, stream: Stream) -> Result<(), String> {
         let (mut reader, mut writer) = stream.split();
         let max = contribute::MESSAGE_BYTES_MAX;
         let text = |error: framing::FrameError| error.to_string();
         let join = framing::read(&mut reader, max).await.map_err(text)?;
         let contribute::ContributorToBackbone::Join(join) = join else { panic!("{join:?}") };
         assert_eq!(join.run_id, "test");
-        self.round.borrow_mut().on_join(peer.clone(), join.device, AddressGroup::UNKNOWN).unwrap();
+        // Each from an address of its own.
+        let group = AddressGroup(peer.0.first().copied().unwrap_or_default().into());
+        self.round.borrow_mut().on_join(peer.clone(), join.device, group).unwrap();
         let (sender, mut outgoing) = mpsc::channel(64);
         self.sessions.borrow_mut().insert(peer.clone(), sender);
         let welcome = contribute::BackboneToContributor::Welcome(self.progress());
@@ -355,7 +417,7 @@ impl Backbone {
             loop {
                 let message = framing::read(&mut reader, max).await?;
                 let contribute::ContributorToBackbone::Report(report) = message else { panic!() };
-                self.round.borrow_mut().on_report(self.origin.elapsed(), &peer, &report).unwrap();
+                self.round.borrow_mut().on_report(clock::now(), &peer, &report).unwrap();
                 self.drain();
             }
         };
@@ -364,12 +426,12 @@ impl Backbone {
             received = Box::pin(receive.fuse()) => received,
         };
         self.sessions.borrow_mut().remove(&peer);
-        self.round.borrow_mut().on_leave(self.origin.elapsed(), &peer);
+        self.round.borrow_mut().on_leave(clock::now(), &peer);
         self.drain();
         ended.map_err(text)
     }
 
-    async fn gradients(&self, mut stream: Stream) -> Result<(), String> {
+    async fn gradients(&self, peer: PeerKey, mut stream: Stream) -> Result<(), String> {
         let max = gradient::MESSAGE_BYTES_MAX;
         let text = |error: framing::FrameError| error.to_string();
         loop {
@@ -381,7 +443,7 @@ impl Backbone {
                 self.happened.notify_one();
                 self.released.notified().await;
             }
-            let answer = match self.gradient(&mut stream, &offer, (account, list)).await? {
+            let answer = match self.gradient(&peer, &mut stream, &offer, (account, list)).await? {
                 Ok(accepted) => gradient::BackboneToContributor::Accepted(self.receipt(accepted, &offer)),
                 Err(refusal) => gradient::BackboneToContributor::Refused(refusal),
             };
@@ -408,13 +470,13 @@ impl Backbone {
 
     async fn gradient(
         &self,
+        peer: &PeerKey,
         stream: &mut Stream,
         offer: &Offer,
         (account, samples): (Option<Account>, Vec<u8>),
     ) -> Result<Result<Accepted, Refusal>, String> {
-        let peer = PeerKey(vec![1]);
         self.offers.borrow_mut().push(offer.clone());
-        let offered = self.round.borrow_mut().on_offer(self.origin.elapsed(), &peer, offer);
+        let offered = self.round.borrow_mut().on_offer(clock::now(), peer, offer);
         self.drain();
         let ticket = match offered {
             Ok(ticket) => ticket,
@@ -427,7 +489,7 @@ impl Backbone {
         let bytes = match bulk::pull(stream, &mut partial, |_| ()).await {
             Ok(bytes) => bytes,
             Err(error) => {
-                self.round.borrow_mut().on_transfer_failed(self.origin.elapsed(), ticket);
+                self.round.borrow_mut().on_transfer_failed(clock::now(), ticket);
                 self.drain();
                 return Err(error.to_string());
             }
@@ -444,7 +506,7 @@ impl Backbone {
         }
         let (sender, answer) = oneshot::channel();
         self.answers.borrow_mut().insert(ticket, sender);
-        self.round.borrow_mut().on_gradient(self.origin.elapsed(), ticket, values);
+        self.round.borrow_mut().on_gradient(clock::now(), ticket, values);
         self.drain();
         answer.await.map_err(|error| error.to_string())
     }
@@ -463,7 +525,8 @@ pub(crate) struct TestPlatform {
     /// Of the backbone that is dialled.
     pub(crate) name: Cell<u8>,
     pub(crate) elsewhere: RefCell<Vec<String>>,
-    origin: Instant,
+    /// Who contributes.
+    pub(crate) peer: PeerKey,
 }
 
 impl TestPlatform {
@@ -477,7 +540,7 @@ impl TestPlatform {
             is_connected: Cell::new(false),
             name: Cell::new(0),
             elsewhere: RefCell::default(),
-            origin: Instant::now(),
+            peer: PeerKey(vec![1]),
         })
     }
 
@@ -491,11 +554,11 @@ impl Platform for TestPlatform {
     type Stream = CutStream;
 
     fn now(&self) -> Moment {
-        self.origin.elapsed()
+        clock::now()
     }
 
     fn unix_time(&self) -> UnixTime {
-        UnixTime(self.origin.elapsed().as_secs())
+        UnixTime(clock::now().as_secs())
     }
 
     fn device_kind(&self, _: DeviceChoice) -> DeviceKind {
@@ -503,7 +566,7 @@ impl Platform for TestPlatform {
     }
 
     async fn sleep_until(&self, at: Moment) {
-        tokio::time::sleep_until((self.origin + at).into()).await;
+        clock::sleep_until(at).await;
     }
 
     async fn yield_now(&self) {
@@ -535,7 +598,12 @@ impl Platform for TestPlatform {
             return Err("the other side does not speak it".into());
         }
         let (ours, theirs) = tokio::io::duplex(DUPLEX_BYTES);
-        let serve = Rc::clone(&self.backbone).serve(protocol, theirs.compat());
+        let serve = Rc::clone(&self.backbone).serve(self.peer.clone(), protocol, theirs.compat());
+        let serve = Halting {
+            halted_until: Rc::clone(&self.backbone.halted_until),
+            task: Box::pin(serve),
+            sleep: None,
+        };
         self.backbone.tasks.borrow_mut().push(spawn_local(serve).abort_handle());
         Ok(CutStream {
             inner: ours.compat(),
@@ -606,5 +674,35 @@ impl AsyncWrite for CutStream {
 
     fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_close(context)
+    }
+}
+
+/// A task of a process that stands still now and then: nothing of it runs until that moment.
+pub(crate) struct Halting<F> {
+    pub(crate) halted_until: Rc<Cell<Moment>>,
+    pub(crate) task: Pin<Box<F>>,
+    pub(crate) sleep: Option<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+impl<F: Future> Future for Halting<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        loop {
+            let until = self.halted_until.get();
+            if until <= clock::now() {
+                self.sleep = None;
+                let polled = self.task.as_mut().poll(context);
+                // What it did may have halted it.
+                if polled.is_ready() || self.halted_until.get() <= clock::now() {
+                    return polled;
+                }
+                continue;
+            }
+            let sleep = self.sleep.insert(Box::pin(clock::sleep_until(until)));
+            if sleep.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
     }
 }

@@ -224,6 +224,54 @@ fn a_silent_backbone_is_dialled_again() {
     assert!(peer.down().is_some());
 }
 
+/// It says something every second: one that died without a word is left after two.
+#[test]
+fn where_there_are_other_backbones_a_silent_one_is_left_soon() {
+    let mut peer = connected();
+    peer.set_others(true);
+    assert!(!peer.is_silent(SILENCE_MAX - S), "nothing is known of it yet");
+    let heard = |peer: &mut Contributor, n| (1..=n).for_each(|word| peer.on_heard(word * S));
+    heard(&mut peer, 30);
+    assert!(!peer.is_silent(31 * S) && peer.is_silent(32 * S));
+    assert!(matches!(peer.next_action(33 * S), Action::Wait(Some(_))));
+    assert_eq!(peer.down().and_then(|(_, why)| why), Some(GONE_SILENT));
+    // Bytes on their way are a sign of life, and so is nothing that this peer did not listen for.
+    let mut peer = connected();
+    peer.set_others(true);
+    heard(&mut peer, 30);
+    peer.on_sign(31 * S);
+    assert!(!peer.is_silent(32 * S));
+    peer.on_deaf(60 * S, 28 * S);
+    assert!(!peer.is_silent(60 * S) && peer.is_silent(61 * S));
+    // Alone it is waited for.
+    peer.set_others(false);
+    assert!(!peer.is_silent(61 * S) && peer.is_silent(31 * S + 28 * S + SILENCE_MAX));
+}
+
+/// A peer that is too slow for the others computes, and nothing of it counts: it is to know.
+#[test]
+fn steps_that_are_made_without_what_was_computed_are_counted_until_something_counts() {
+    let mut peer = connected();
+    for epoch in 4..9 {
+        peer.on_batch(64, 1.0);
+        peer.on_epoch(epoch);
+        peer.on_state(epoch);
+    }
+    assert_eq!(peer.tally().n_steps_missed, 5);
+    // Nothing was computed for these.
+    peer.on_epoch(9);
+    peer.on_epoch(10);
+    assert_eq!(peer.tally().n_steps_missed, 5);
+    peer.on_state(10);
+    peer.on_batch(64, 1.0);
+    peer.on_due(10);
+    let Action::TakeGradient { contribution_id, n_samples, .. } = peer.next_action(S) else { panic!() };
+    peer.on_answer(S, &Ok(Accepted { contribution_id, epoch: 10, n_samples }));
+    assert_eq!(peer.tally().n_steps_missed, 0);
+    peer.on_epoch(11);
+    assert_eq!(peer.tally().n_steps_missed, 0);
+}
+
 #[test]
 fn what_came_too_late_is_kept_where_it_is_of_use() {
     for late_work in [LateWork::Dropped, LateWork::WithNext, LateWork::ByItself] {

@@ -47,6 +47,13 @@ const FOLLOWERS_MAX: usize = 3;
 /// in.
 const PATIENCE_PART: u32 = 3;
 
+/// [`MatchmakingConfig::silence`] where nobody says otherwise.
+pub const SILENCE: Duration = Duration::from_secs(10);
+/// [`MatchmakingConfig::gather`] where nobody says otherwise.
+pub const GATHER: Duration = Duration::from_secs(6);
+/// [`MatchmakingConfig::retry`].
+pub const RETRY: Duration = Duration::from_millis(500);
+
 /// How long whom is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatchmakingConfig {
@@ -332,13 +339,20 @@ impl Matchmaking {
     /// Samples of others that count for the same step.
     #[must_use]
     pub fn n_samples_elsewhere(&self, now: Moment) -> u64 {
-        let counted = |of: &Standing| of.ready.map_or(of.n_samples, |ready| ready.n_samples);
-        self.companions(now).fold(0, |sum, (_, standing)| sum.saturating_add(counted(standing)))
+        self.companions(now).fold(0, |sum, (_, standing)| sum.saturating_add(n_samples(standing)))
     }
 
-    /// Whether any of the others found that there is enough for a step, and is collecting it.
+    /// Whether any of the others found that there is enough for a step, and is collecting it; or has collected it, where
+    /// there is enough with what is here. That it collects may be over before it is told.
     #[must_use]
     pub fn is_closing_elsewhere(&self, now: Moment) -> bool {
+        let here = n_samples(&self.own);
+        let is_enough = here.saturating_add(self.n_samples_elsewhere(now)) >= self.config.target_batch_size;
+        let has_collected = |standing: &Standing| standing.ready.is_some() && !standing.is_busy && is_enough;
+        self.companions(now).any(|(_, standing)| is_collecting(standing) || has_collected(standing))
+    }
+
+    fn is_collecting_elsewhere(&self, now: Moment) -> bool {
         self.companions(now).any(|(_, standing)| is_collecting(standing))
     }
 
@@ -466,7 +480,7 @@ impl Matchmaking {
         }
         let elsewhere = self.n_samples_elsewhere(now);
         let is_enough = ready.n_samples.saturating_add(elsewhere) >= self.config.target_batch_size;
-        if !is_enough && !self.is_closing_elsewhere(now) {
+        if !is_enough && !self.is_collecting_elsewhere(now) {
             self.reopen();
             return;
         }
@@ -550,6 +564,11 @@ impl Matchmaking {
     }
 }
 
+/// What a peer has for the step.
+fn n_samples(standing: &Standing) -> u64 {
+    standing.ready.map_or(standing.n_samples, |ready| ready.n_samples)
+}
+
 /// Whether a peer found that there is enough, and waits for what is reported.
 fn is_collecting(standing: &Standing) -> bool {
     standing.is_closing && standing.ready.is_none()
@@ -557,8 +576,7 @@ fn is_collecting(standing: &Standing) -> bool {
 
 /// Whether a peer has nothing for the step, and nobody who computes something for it.
 fn is_idle(standing: &Standing) -> bool {
-    let n_samples = standing.ready.map_or(standing.n_samples, |ready| ready.n_samples);
-    n_samples == 0 && standing.n_contributors == 0
+    n_samples(standing) == 0 && standing.n_contributors == 0
 }
 
 /// Another order of peers for every model.

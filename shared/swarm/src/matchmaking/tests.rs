@@ -84,7 +84,13 @@ fn those_with_the_same_model_count_together() {
     me.on_standing(at(0), peer(3), standing(1, 50));
     me.on_standing(at(0), peer(4), ready(0, 20));
     assert_eq!(me.n_samples_elsewhere(at(0)), 50);
-    assert!(!me.is_closing_elsewhere(at(0)), "who has collected is not collecting");
+    assert!(!me.is_closing_elsewhere(at(0)), "what was collected is not enough");
+    me.on_own(at(0), standing(0, 50));
+    assert!(me.is_closing_elsewhere(at(0)), "with what is here it is");
+    me.on_standing(at(0), peer(4), Standing { is_busy: true, ..ready(0, 20) });
+    assert!(!me.is_closing_elsewhere(at(0)), "it averages already");
+    me.on_own(at(0), standing(0, 0));
+    me.on_standing(at(0), peer(4), ready(0, 20));
     me.on_standing(at(1000), peer(2), Standing { is_closing: true, ..standing(0, 30) });
     assert!(me.is_closing_elsewhere(at(1000)));
     me.on_gone(at(1000), &peer(2));

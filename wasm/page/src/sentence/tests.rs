@@ -54,6 +54,19 @@ fn every_activity_has_its_sentence() {
 }
 
 #[test]
+fn a_tab_that_the_run_goes_on_without_says_so() {
+    for activity in [Activity::Training { epoch: 9 }, Activity::WaitingForOthers { epoch: 9 }] {
+        let mut page = working(DeviceKind::BrowserCpu, activity);
+        for (n_steps_missed, is_told) in [(0, false), (2, false), (3, true), (40, true)] {
+            page.contribution = Contribution { n_steps_missed, ..Contribution::default() };
+            let text = sentence(&page).text;
+            let words = format!("The last {n_steps_missed} steps were made without it");
+            assert_eq!(text.contains(&words), is_told, "{text}");
+        }
+    }
+}
+
+#[test]
 fn the_spoken_sentence_stays_the_same_while_an_epoch_goes_by() {
     let mut spoken: Vec<String> = Vec::new();
     for (activity, doing, _) in activities() {

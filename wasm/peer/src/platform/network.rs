@@ -39,6 +39,8 @@ const HEAD_START: Duration = Duration::from_millis(1500);
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the web server may take: a dial is given up on soon after.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long is waited for one backbone where there is another one: a machine that is off says nothing.
+const FIRST_OF_TWO_MAX: Duration = Duration::from_secs(2);
 /// Room for orders to the task.
 const ORDERS_MAX: usize = 4;
 /// Longest reason of a failed dial.
@@ -62,7 +64,7 @@ pub(super) struct Network {
     known: Rc<RefCell<Option<Known>>>,
     /// Other backbones of the run, the next one to try first.
     elsewhere: RefCell<VecDeque<Place>>,
-    /// Whether one of them is tried next: in turn with the page's own backbone, until one lets this peer in.
+    /// Whether one of them is tried first: in turn with the page's own backbone, until one lets this peer in.
     is_away: Cell<bool>,
     /// Whether the connection is to one of them.
     went_away: Cell<bool>,
@@ -94,9 +96,26 @@ impl Network {
     /// Dials the backbone, or another one of the run where it is away; the page is told by which way, and what kept
     /// the others. The bytes of its peer id.
     pub(super) async fn connect(&self) -> Result<Vec<u8>, String> {
-        let is_away = self.is_away.get();
+        let (is_away, has_others) = (self.is_away.get(), !self.elsewhere.borrow().is_empty());
         // First, as whoever asked may give up waiting.
-        self.is_away.set(!is_away && !self.elsewhere.borrow().is_empty());
+        self.is_away.set(!is_away && has_others);
+        if !has_others {
+            return self.connect_to(is_away).await;
+        }
+        let first = places::within(FIRST_OF_TWO_MAX, self.connect_to(is_away)).await;
+        match first {
+            Ok(backbone) => Ok(backbone),
+            Err(reason) => {
+                self.is_away.set(is_away);
+                self.disconnect().await;
+                let second = self.connect_to(!is_away).await;
+                second.map_err(|second| format!("{reason}; {second}"))
+            }
+        }
+    }
+
+    /// One of the others, or the page's own backbone.
+    async fn connect_to(&self, is_away: bool) -> Result<Vec<u8>, String> {
         self.went_away.set(is_away);
         if is_away { self.connect_elsewhere().await } else { self.connect_home().await }
     }

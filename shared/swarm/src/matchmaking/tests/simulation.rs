@@ -17,7 +17,7 @@ enum Event {
     Contribute(usize),
     Collected { of: usize, life: u32 },
     Averaged { nonce: u64 },
-    Followed { of: usize, life: u32, from: Vec<usize> },
+    Followed { of: usize, attempt: u32, from: Vec<usize> },
     Tick(usize),
     Kill(usize),
     Restart(usize),
@@ -37,6 +37,10 @@ struct Peer {
     n_contributors: u32,
     /// What it averages.
     round: Option<u64>,
+    /// Names an attempt to follow; that of another number is over.
+    n_followed: u32,
+    /// The attempt to follow one that died.
+    hangs_at: Option<(u32, Vec<usize>)>,
 }
 
 struct World {
@@ -65,6 +69,7 @@ struct World {
 
 /// Those who average.
 struct Round {
+    members: Vec<usize>,
     joined: Vec<usize>,
     /// All who should, where it does not end without them.
     n_awaited: Option<usize>,
@@ -80,15 +85,30 @@ struct Network {
     hangs_ms: Option<u64>,
     /// In so many of a hundred averagings a member does not hear of it.
     lost_proposals: usize,
+    /// When the others notice that one has died, at the earliest and at the latest: until then what they expect of it
+    /// does not come.
+    noticed_ms: (usize, usize),
+    config: MatchmakingConfig,
 }
 
-const NETWORK: Network =
-    Network { message_ms: 40, averaging_ms: 150, contribution_ms: 220, hangs_ms: None, lost_proposals: 0 };
+const NETWORK: Network = Network {
+    message_ms: 40,
+    averaging_ms: 150,
+    contribution_ms: 220,
+    hangs_ms: None,
+    lost_proposals: 0,
+    noticed_ms: (1, 1),
+    config: CONFIG,
+};
 
 impl World {
     fn new(n_peers: usize, seed: u64) -> Self {
+        Self::within(NETWORK, n_peers, seed)
+    }
+
+    fn within(network: Network, n_peers: usize, seed: u64) -> Self {
         let start = standing(0, 0);
-        let matchmaking = |number: usize| Matchmaking::new(CONFIG, peer(number as u8), start);
+        let matchmaking = |number: usize| Matchmaking::new(network.config, peer(number as u8), start);
         let peers = (0..n_peers).map(|number| Peer {
             matchmaking: matchmaking(number),
             is_alive: true,
@@ -99,6 +119,8 @@ impl World {
             told: start,
             n_contributors: 1,
             round: None,
+            n_followed: 0,
+            hangs_at: None,
         });
         let mut world = Self {
             random: SplitMix64::new(seed),
@@ -116,7 +138,7 @@ impl World {
             n_torn: 0,
             n_accepted: 0,
             is_contributing: true,
-            network: NETWORK,
+            network,
             lost_at: Moment::ZERO,
         };
         for number in 0..n_peers {
@@ -175,6 +197,7 @@ impl World {
             }
             Event::Gone { of, to } => {
                 self.peers[to].matchmaking.on_gone(now, &peer(of as u8));
+                self.cut(of, to);
                 self.drive(to);
             }
             Event::Contribute(of) => {
@@ -206,7 +229,7 @@ impl World {
                     self.averaged(nonce, round);
                 }
             }
-            Event::Followed { of, life, from } => self.followed(of, life, &from),
+            Event::Followed { of, attempt, from } => self.followed(of, attempt, from),
             Event::Tick(of) => {
                 self.after(250, Event::Tick(of));
                 if self.peers[of].is_alive {
@@ -219,17 +242,20 @@ impl World {
             }
             Event::Kill(of) => {
                 self.peers[of].is_alive = false;
+                let (earliest, latest) = self.network.noticed_ms;
                 for to in (0..self.peers.len()).filter(|to| *to != of) {
-                    self.after(1, Event::Gone { of, to });
+                    let noticed = earliest as u64 + self.below(latest - earliest + 1);
+                    self.after(noticed, Event::Gone { of, to });
                 }
             }
             Event::Restart(of) => {
                 let model = self.peers[of].matchmaking.own().model;
                 let own = Standing { model, ..standing(0, 0) };
-                self.peers[of].matchmaking = Matchmaking::new(CONFIG, peer(of as u8), own);
+                self.peers[of].matchmaking = Matchmaking::new(self.network.config, peer(of as u8), own);
                 self.peers[of].is_alive = true;
                 (self.peers[of].is_collecting, self.peers[of].round) = (false, None);
                 self.peers[of].life += 1;
+                self.peers[of].n_followed += 1;
                 self.drive(of);
             }
             Event::Part(sides) => self.sides = sides,
@@ -247,7 +273,7 @@ impl World {
             let own = Standing { is_closing: own.is_closing || own.ready.is_some(), n_contributors, ..own };
             here.matchmaking.on_own(now, own);
             let elsewhere = here.matchmaking.n_samples_elsewhere(now);
-            let is_enough = n_samples + elsewhere >= CONFIG.target_batch_size;
+            let is_enough = n_samples + elsewhere >= self.network.config.target_batch_size;
             let is_closing = is_enough || here.matchmaking.is_closing_elsewhere(now);
             if is_closing && !here.is_collecting && here.matchmaking.own().ready.is_none() {
                 here.is_collecting = true;
@@ -288,7 +314,7 @@ impl World {
                 let proposed = members.iter().map(member).collect();
                 let proposal = Proposal { model, nonce, members: proposed, ..proposal(0, &[]) };
                 // A link that is up again delivers for a while.
-                let may_lose = self.now >= self.lost_at + Duration::from_secs(3);
+                let may_lose = self.now >= self.lost_at + Duration::from_secs(10);
                 let is_lossy = may_lose && self.below(100) < self.network.lost_proposals as u64;
                 if is_lossy {
                     self.lost_at = self.now;
@@ -306,7 +332,9 @@ impl World {
                 self.leave_round(of);
                 self.peers[of].round = Some(nonce);
                 let n_awaited = self.network.hangs_ms.map(|_| proposal.members.len());
-                let round = self.rounds.entry(nonce).or_insert(Round { joined: Vec::new(), n_awaited });
+                let members = proposal.members.iter().map(|member| usize::from(member.peer[0])).collect();
+                let round =
+                    self.rounds.entry(nonce).or_insert(Round { members, joined: Vec::new(), n_awaited });
                 round.joined.push(of);
                 let n_joined = round.joined.len();
                 if let Some(hangs_ms) = self.network.hangs_ms.filter(|_| n_joined == 1) {
@@ -325,9 +353,24 @@ impl World {
             Action::Follow(from) => {
                 self.leave_round(of);
                 let from = from.iter().map(|peer| usize::from(peer.0[0])).collect();
-                let (pause, life) = (20 + self.below(200), self.peers[of].life);
-                self.after(pause, Event::Followed { of, life, from });
+                self.peers[of].n_followed += 1;
+                let (pause, attempt) = (20 + self.below(200), self.peers[of].n_followed);
+                self.after(pause, Event::Followed { of, attempt, from });
             }
+        }
+    }
+
+    /// Streams to one that died break: whoever followed it asks the next one, and averagings that wait for it fail.
+    fn cut(&mut self, dead: usize, of: usize) {
+        if let Some((attempt, from)) = self.peers[of].hangs_at.take() {
+            self.after(20, Event::Followed { of, attempt, from });
+        }
+        let nonce = self.peers[of].round;
+        let waits = nonce.and_then(|nonce| self.rounds.get(&nonce)).is_some_and(|round| {
+            round.members.contains(&dead) && round.n_awaited.is_some_and(|n| round.joined.len() < n)
+        });
+        if let Some(nonce) = nonce.filter(|_| waits) {
+            self.after(self.network.averaging_ms, Event::Averaged { nonce });
         }
     }
 
@@ -338,7 +381,7 @@ impl World {
         }
     }
 
-    fn averaged(&mut self, nonce: u64, Round { joined, n_awaited }: Round) {
+    fn averaged(&mut self, nonce: u64, Round { joined, n_awaited, .. }: Round) {
         let is_missing = n_awaited.is_some_and(|n_awaited| joined.len() < n_awaited);
         let Some(&first) = joined.first() else { return };
         let together = |&of: &usize| self.hear_each_other(first, of) || of == first;
@@ -399,8 +442,16 @@ impl World {
         self.peers[of].is_collecting = false;
     }
 
-    fn followed(&mut self, of: usize, life: u32, from: &[usize]) {
-        if !self.peers[of].is_alive || self.peers[of].life != life {
+    fn followed(&mut self, of: usize, attempt: u32, from: Vec<usize>) {
+        if !self.peers[of].is_alive || self.peers[of].n_followed != attempt {
+            return;
+        }
+        let is_heard = |&from: &usize| {
+            self.peers[of].matchmaking.colleagues(self.now).any(|(donor, _)| *donor == peer(from as u8))
+        };
+        if from.iter().any(|from| !self.peers[*from].is_alive && is_heard(from)) {
+            // Nothing comes of it, and nobody knows that yet.
+            self.peers[of].hangs_at = Some((attempt, from));
             return;
         }
         let own = self.peers[of].matchmaking.own().model;
