@@ -274,7 +274,7 @@ mod tests {
         match block_on(open_device(DeviceChoice::Wgpu)) {
             Ok(device) => assert_conforms(&device),
             Err(error @ DeviceError::NoAdapter(_)) => {
-                println!("SKIPPED: {error}: mesa-vulkan-drivers has one")
+                println!("SKIPPED: {error}: mesa-vulkan-drivers has one");
             }
             Err(error) => panic!("{error}"),
         }

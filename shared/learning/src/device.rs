@@ -333,7 +333,7 @@ mod tests {
         match first {
             Ok(device) => assert_eq!(device.name(), second.unwrap().name()),
             Err(error @ DeviceError::NoAdapter(_)) => {
-                println!("SKIPPED: {error}: mesa-vulkan-drivers has one")
+                println!("SKIPPED: {error}: mesa-vulkan-drivers has one");
             }
             Err(error) => panic!("{error}"),
         }
