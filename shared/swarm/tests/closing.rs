@@ -67,7 +67,8 @@ impl Backbone {
         };
         let mut round = AveragingRound::new(config, 0);
         for (contributor, _) in contributors {
-            round.on_join(key(*contributor), DeviceKind::NativeCpu, AddressGroup(1)).unwrap();
+            let address = AddressGroup(u64::from(*contributor));
+            round.on_join(key(*contributor), DeviceKind::NativeCpu, address).unwrap();
         }
         let matchmaking = MatchmakingConfig {
             target_batch_size: TARGET.into(),
@@ -144,12 +145,13 @@ impl Backbone {
     }
 }
 
-/// One that delivers faster than news travel is never heard to collect, only to have collected. The two contributors of
-/// the other backbone are so uneven that their claims alone do not close its round, once they are known to deliver.
+/// One that delivers faster than news travel is never heard to collect, only to have collected. A contributor of the other
+/// backbone claims so much more than all others that its claims alone do not close the round there, once they are known
+/// to deliver.
 #[test]
 fn a_round_that_was_closed_before_anybody_heard_of_it_closes_those_of_the_others() {
-    let mut one = Backbone::new(1, &[(10, 160)]);
-    let mut other = Backbone::new(2, &[(20, 80), (21, 16)]);
+    let mut one = Backbone::new(1, &[(10, 40)]);
+    let mut other = Backbone::new(2, &[(20, 200), (21, 16)]);
     for epoch in 0..4 {
         one.hears(&other);
         other.hears(&one);
