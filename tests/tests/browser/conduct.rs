@@ -248,9 +248,11 @@ const HEAT: &str = r"
             super(...args);
             // Before the page listens, and hears the same object.
             this.addEventListener('message', ({ data }) => {
-                if (!data.pass) return;
-                data.pass = { n_samples: 16, milliseconds: 16 * window.perSample };
-                window.nPasses += 1;
+                for (const told of data.messages ?? []) {
+                    if (!told.pass) continue;
+                    told.pass = { n_samples: 16, milliseconds: 16 * window.perSample };
+                    window.nPasses += 1;
+                }
             });
         }
     };

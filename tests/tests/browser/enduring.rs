@@ -30,7 +30,10 @@ async fn a_worker_that_was_killed_is_started_anew_and_what_was_given_stays() -> 
     /// Notes how many samples the passes have from now on.
     const OVERHEAR: &str = r"void (() => {
         window.sizes = [];
-        peer.addEventListener('message', ({ data }) => { if (data.pass) sizes.push(data.pass.n_samples); });
+        peer.addEventListener('message', ({ data }) => {
+            const passes = (data.messages ?? []).map(({ pass }) => pass).filter(Boolean);
+            sizes.push(...passes.map(({ n_samples }) => n_samples));
+        });
     })()";
     let _turn = turn().await;
     let mut world = world(QUICK)?;

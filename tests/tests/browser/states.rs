@@ -62,7 +62,8 @@ const KEEP_WORKER: &str = r"
             super(...args);
             window.kept = this;
             this.addEventListener('message', ({ data }) => {
-                if (data.event === 'contribution') window.contribution = data;
+                const told = (data.messages ?? []).filter(({ event }) => event === 'contribution');
+                if (told.length > 0) window.contribution = told.at(-1);
             });
         }
     };

@@ -58,7 +58,8 @@ const OVERHEAR: &str = r"
         constructor(...args) {
             super(...args);
             this.addEventListener('message', ({ data }) => {
-                if (data.event === 'prediction') window.predictions.push(data);
+                const told = (data.messages ?? []).filter(({ event }) => event === 'prediction');
+                window.predictions.push(...told);
             });
         }
     };
