@@ -457,7 +457,7 @@ async fn databases_with_people_in_them_are_their_owners_alone() {
     }
 }
 
-/// Whatever the clock does, in steps from a seed, over a year in both directions and with all that is done by it.
+/// With any clock: it moves in steps from a seed, over a year in both directions and with all that is done by it.
 #[tokio::test]
 async fn no_clock_revives_what_was_revoked_or_takes_a_request_twice() {
     for seed in 0..6 {

@@ -1,5 +1,5 @@
 //! A real `barnraise serve` that is killed at random moments of its writing, again and again, and what has to be there
-//! whenever it is back: whatever it acknowledged, once, in its model, in its database and in its receipts.
+//! whenever it is back: what it acknowledged, once, in its model, in its database and in its receipts.
 //!
 //! The model says itself what is in it. A contribution moves one value, by what it weighs in its step, and nobody else moves
 //! that value for thousands of contributions. Of those that were offered and not answered nobody knows before whether they

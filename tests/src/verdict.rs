@@ -6,7 +6,7 @@
 
 /// Of one side of a normal distribution 5 % are beyond so many standard deviations.
 const CLEAR: f64 = 1.645;
-/// Windows are never more alike than that, whatever the few that were seen say.
+/// Windows are never more alike than that, even if the few that were seen are.
 const NOISE_MIN: f64 = 0.02;
 /// Before chance is known: windows differ by so much.
 const NOISE_UNKNOWN: f64 = 0.25;

@@ -204,7 +204,7 @@ impl Node {
         self.ask(|reply| Command::Path { peer, reply }).await
     }
 
-    /// Closes all connections with `peer`: whatever is under way on them fails at once.
+    /// Closes all connections with `peer`: streams on them fail at once.
     pub async fn disconnect(&self, peer: PeerId) {
         // A node that has stopped has no connections.
         let _ = self.commands.send(Command::Disconnect { peer }).await;

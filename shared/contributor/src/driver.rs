@@ -30,6 +30,7 @@ use barnraise_swarm::activity::Contribution;
 use barnraise_swarm::compression::Compressor;
 use barnraise_swarm::conduct::{Pacer, PassTime};
 use barnraise_swarm::contributor::{Contributor, GONE_SILENT, STOP_TIMEOUT};
+use barnraise_swarm::rhythm::DEAF_MIN;
 use barnraise_swarm::samples::SampleStream;
 use barnraise_swarm::shards::Exchange;
 use barnraise_swarm::uplink::Uplink;
@@ -60,8 +61,6 @@ const IDLE_LINK_MAX: Duration = Duration::from_secs(60);
 const SHARD_RETRY: Duration = Duration::from_secs(1);
 /// How long a computation on a lost device may take to say so.
 const LOST_DEVICE_GRACE: Duration = Duration::from_secs(2);
-/// Whoever comes so much later to its timer stood still, as in a long computation on the only thread, and heard nothing.
-const DEAF_MIN: Duration = Duration::from_millis(300);
 
 /// Who contributes.
 #[derive(Debug, Clone)]
@@ -430,7 +429,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
     }
 
-    /// A connection on which nothing comes is left, whatever is under way on it.
+    /// A connection on which nothing comes is left, with all that is under way on it.
     fn notice_silence(&mut self) {
         if self.link.is_none() {
             return;

@@ -693,7 +693,7 @@ fn what_one_backbone_may_have_counted_is_not_offered_to_another() {
 }
 
 /// Each backbone of a run has an authority of its own where none is configured. What was fetched and drawn is not thrown
-/// away for that, nor does whoever moves wait for a survey of the others' shards once more.
+/// away for that, nor does a contributor that moves wait for a survey of the others' shards once more.
 #[test]
 fn another_backbone_of_the_run_is_the_same_run() {
     let backbone = Backbone::new(3, ENDLESS);

@@ -1,4 +1,4 @@
-//! Whoever computes has something accepted, or is told why not, in virtual time: contributors and the backbone stand
+//! A contributor that computes has something accepted, or is told why not, in virtual time: contributors and the backbone stand
 //! still for seconds at random moments, are slow in between, are stopped and started, and work for a part of the time.
 //!
 //! The contributors are the driver that the tab and the native peer ship, over the conversations as they are, with real

@@ -278,7 +278,7 @@ impl Contributor {
         }
     }
 
-    /// This contributor itself stood still for so long until now: it heard nothing, whatever was said.
+    /// This contributor itself stood still for so long until now: it heard nothing of what was said.
     pub fn on_deaf(&mut self, now: Moment, deaf: Duration) {
         if let Link::Up { rhythm, proof_by } = &mut self.link {
             rhythm.on_deaf(now, deaf);

@@ -1,7 +1,7 @@
 //! How regularly another peer says something, and from when on its silence means that it is gone.
 //!
-//! A connection whose other end died without a word shows nothing for many seconds. Whoever says something every second
-//! is missed sooner than whoever is heard of now and then over a link that stands still in between.
+//! A connection whose other end died without a word shows nothing for many seconds. A peer that says something
+//! every second is missed sooner than one that is heard now and then over a link that stands still in between.
 
 use std::time::Duration;
 
@@ -15,6 +15,10 @@ const MIN_PART: u32 = 4;
 const KEPT: f64 = 0.99;
 /// Before so many words nothing is known of the rhythm.
 const WORDS_MIN: u32 = 4;
+
+/// One that comes so much later to its timer stood still itself, as in a long computation on the only thread, and heard
+/// nothing meanwhile ([`Rhythm::on_deaf`]).
+pub const DEAF_MIN: Duration = Duration::from_millis(300);
 
 /// When somebody was heard.
 #[derive(Debug, Clone, Copy, PartialEq)]

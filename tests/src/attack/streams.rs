@@ -137,7 +137,7 @@ pub(super) async fn pretend(key: &mut Key) -> Result<()> {
     let somebody_else = KeyPair::from_seed(&[key.number as u8; 32]);
     loop {
         key.shared.tally.act();
-        // Whatever the answer is, it is none that lets it in as another.
+        // The answer may be any, but none that lets it in as another.
         let _ = key.client.ask(&Ask::Redeem { code: format!("{:x}", random.next_u64()) }).await?;
         let _ = key.client.ask(&Ask::Claim).await?;
         let state = key.shared.state().await?;

@@ -7,7 +7,7 @@ use barnraise_tests::process::{Backbone, World, metric};
 use super::SMALL;
 use super::aggregators::{agreed, dialled, leave, wait_for_link};
 
-/// Where nothing tells that a connection is dead, only a transfer that stands still for so long ends it: whoever waits for
+/// Where nothing tells that a connection is dead, only a transfer that stands still for so long ends it: who waits for
 /// that waits longer, however fast the machine is.
 const STANDS_MAX: Duration = Duration::from_secs(15);
 

@@ -66,7 +66,7 @@ impl Four {
 }
 
 /// All have the same model in the end, to the last bit; samples in it and about to be.
-pub(super) async fn all_agreed(backbones: &[Backbone]) -> u64 {
+async fn all_agreed(backbones: &[Backbone]) -> u64 {
     let mut counted = 0;
     for pair in backbones.windows(2) {
         counted = agreed(&pair[0], &pair[1]).await;
@@ -77,7 +77,7 @@ pub(super) async fn all_agreed(backbones: &[Backbone]) -> u64 {
 }
 
 /// Samples that all of them credited together, once all that were acknowledged are.
-pub(super) async fn credited(backbones: &[Backbone], n_acknowledged: u64) -> u64 {
+async fn credited(backbones: &[Backbone], n_acknowledged: u64) -> u64 {
     let credited = async {
         loop {
             let mut credited = 0;
@@ -147,6 +147,25 @@ async fn one_that_is_killed_does_not_keep_the_others_from_their_steps() {
     assert!(counted <= n_samples + 1024, "{counted} of {n_samples}");
 }
 
+/// The one that was started again is back among the others, and trains on with them.
+pub(super) async fn catches_up(backbones: &[Backbone], number: usize) {
+    let elsewhere = &backbones[(number + 1) % backbones.len()];
+    let epoch = elsewhere.status().await.unwrap().progress.epoch;
+    backbones[number].wait_for_epoch(epoch + 2).await.unwrap();
+}
+
+/// Three contributors leave after three backbones were stopped, one after the other: what they were acknowledged is in the
+/// model of all, and theirs.
+pub(super) async fn leave_after_three_stops(joined: Vec<Joined>, backbones: &[Backbone]) {
+    let n_samples = leave(joined).await;
+    let counted = all_agreed(backbones).await;
+    // With each stop, one contribution of each contributor may have counted and got no answer.
+    let unanswered = 3 * 3 * 1024;
+    assert!(counted <= n_samples + unanswered, "{counted} of {n_samples}");
+    let credited = credited(backbones, n_samples).await;
+    assert!(credited <= n_samples + unanswered, "{credited} are credited, {n_samples} were acknowledged");
+}
+
 /// As at an upgrade: each is stopped and started again, the next one once it is back among the others.
 #[tokio::test]
 async fn three_that_are_restarted_one_after_the_other_keep_all_that_was_acknowledged() {
@@ -157,15 +176,7 @@ async fn three_that_are_restarted_one_after_the_other_keep_all_that_was_acknowle
     for number in 0..backbones.len() {
         assert!(backbones.remove(number).terminate().await.unwrap().success());
         backbones.insert(number, three.worlds[number].backbone().await.unwrap());
-        let elsewhere = &backbones[(number + 1) % backbones.len()];
-        let epoch = elsewhere.status().await.unwrap().progress.epoch;
-        backbones[number].wait_for_epoch(epoch + 2).await.unwrap();
+        catches_up(&backbones, number).await;
     }
-    let n_samples = leave(joined).await;
-    let counted = all_agreed(&backbones).await;
-    // With each stop, one contribution of each contributor may have counted and got no answer.
-    let unanswered = 3 * 3 * 1024;
-    assert!(counted <= n_samples + unanswered, "{counted} of {n_samples}");
-    let credited = credited(&backbones, n_samples).await;
-    assert!(credited <= n_samples + unanswered, "{credited} are credited, {n_samples} were acknowledged");
+    leave_after_three_stops(joined, &backbones).await;
 }

@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(news.take(), None);
     }
 
-    /// Whoever reads that nothing is going on has read the last count.
+    /// Who reads that nothing is going on has read the last count.
     #[test]
     fn the_order_is_that_of_the_newest() {
         let mut news = News::default();

@@ -15,7 +15,7 @@ use barnraise_protocol::matchmaking::{
 };
 use barnraise_relay::{NodeError, OpenError};
 use barnraise_swarm::Moment;
-use barnraise_swarm::rhythm::Rhythm;
+use barnraise_swarm::rhythm::{DEAF_MIN, Rhythm};
 use futures::StreamExt;
 use futures::future::Abortable;
 use libp2p::multiaddr::Protocol;
@@ -33,8 +33,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 /// In succession, until one that does not speak as this one does is said to be of another version.
 const UNSPOKEN_MAX: u32 = 3;
-/// Whoever comes so much later to its timer stood still itself.
-const DEAF_MIN: Duration = Duration::from_millis(300);
 /// Bytes of averages that may be before a message.
 const IN_FLIGHT_BYTES: u64 = 2 * 1024 * 1024;
 /// How long a message may take.
@@ -224,7 +222,7 @@ async fn within<T>(future: impl Future<Output = T>) -> Result<T, LinkError> {
     tokio::time::timeout(PATIENCE, future).await.map_err(|_| LinkError::Stalled)
 }
 
-/// What comes before the peer has been silent for too long. Whoever is up says something every second, behind which
+/// What comes before the peer has been silent for too long. One that is up says something every second, behind which
 /// there may be as much as averagings keep on their way.
 async fn while_heard<T>(
     shared: &Shared,

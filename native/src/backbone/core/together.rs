@@ -503,7 +503,7 @@ impl Core {
     }
 }
 
-/// What whoever fetched a model hears of it.
+/// What the task that fetched a model hears of it.
 fn told(applied: &Result<Result<ModelVersion, String>, LearnerError>) -> Result<ModelVersion, String> {
     applied.as_ref().map_or_else(|error| Err(error.to_string()), Clone::clone)
 }

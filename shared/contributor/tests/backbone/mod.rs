@@ -307,7 +307,7 @@ impl Backbone {
     }
 
     fn broadcast(&self, message: &contribute::BackboneToContributor) {
-        // Whoever does not take it has to join again.
+        // A contributor that does not take it has to join again.
         self.sessions.borrow_mut().retain(|_, session| session.try_send(message.clone()).is_ok());
     }
 

@@ -360,7 +360,7 @@ impl World {
         }
     }
 
-    /// Streams to one that died break: whoever followed it asks the next one, and averagings that wait for it fail.
+    /// Streams to one that died break: a peer that followed it asks the next one, and averagings that wait for it fail.
     fn cut(&mut self, dead: usize, of: usize) {
         if let Some((attempt, from)) = self.peers[of].hangs_at.take() {
             self.after(20, Event::Followed { of, attempt, from });
