@@ -50,8 +50,12 @@ const AT_REST: &str = r"document.getAnimations().forEach((moving) => {
     try { moving.finish(); } catch { /* it has no end */ }
 })";
 
+/// What a page draws again at its next frame is drawn; one that is hidden draws none.
+const DRAWN: &str = "document.hidden || new Promise((drawn) => \
+    requestAnimationFrame(() => requestAnimationFrame(() => drawn(true))))";
+
 impl Tab {
-    /// Makes the page believe in a window of this size.
+    /// Makes the page believe in a window of this size, and lets it draw itself anew.
     ///
     /// # Errors
     /// Where Chromium refuses.
@@ -60,7 +64,8 @@ impl Tab {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_touched });
         self.cdp("Emulation.setDeviceMetricsOverride", size).await?;
         let fingers = json!({ "enabled": is_touched, "maxTouchPoints": if is_touched { 5 } else { 1 } });
-        self.cdp("Emulation.setTouchEmulationEnabled", fingers).await.map(drop)
+        self.cdp("Emulation.setTouchEmulationEnabled", fingers).await?;
+        self.read(DRAWN).await.map(drop)
     }
 
     /// The same, but as high as the whole page is.

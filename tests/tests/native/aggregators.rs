@@ -96,28 +96,34 @@ pub(super) async fn state(backbone: &Backbone) -> State {
     client.state(&run).await.unwrap()
 }
 
-/// Both have the same model in the end, to the last bit, and the same samples in it and about to be; how many.
-pub(super) async fn agreed(one: &Backbone, other: &Backbone) -> u64 {
+/// All have the same model in the end, to the last bit, and the same samples in it and about to be; how many. All are
+/// asked at once: what one of them has kept open is known to the others only when it is back among them.
+pub(super) async fn agreed<'b>(backbones: impl IntoIterator<Item = &'b Backbone>) -> u64 {
+    let backbones: Vec<&Backbone> = backbones.into_iter().collect();
     let agreed = async {
         loop {
-            let same = state(one).await == state(other).await;
-            let counted = (one.samples_counted().await, other.samples_counted().await);
-            if let (true, (Ok(one), Ok(other))) = (same, counted)
-                && one == other
+            let mut seen = Vec::new();
+            for backbone in &backbones {
+                seen.push((state(backbone).await, backbone.samples_counted().await.ok()));
+            }
+            if let [(_, Some(counted)), ..] = seen[..]
+                && seen.windows(2).all(|pair| pair[0] == pair[1])
             {
-                return one;
+                return counted;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
     let agreed = tokio::time::timeout(Duration::from_secs(120), agreed).await;
-    agreed.unwrap_or_else(|_| panic!("{}\n---\n{}", one.log().unwrap(), other.log().unwrap()))
+    let logs = || backbones.iter().map(|backbone| backbone.log().unwrap()).collect::<Vec<_>>().join("\n---\n");
+    agreed.unwrap_or_else(|_| panic!("{}", logs()))
 }
 
-/// What counts in a later step counts by its age, so that it is less than what was given.
-pub(super) fn is_exact(one: &Backbone, other: &Backbone) -> bool {
+/// What counts in a later step counts by its age, so that it is less than what was given. Those backbones that were
+/// killed may have said so, too.
+pub(super) fn is_exact(two: &Two) -> bool {
     let late = "contributions count for a later step";
-    ![one, other].iter().any(|backbone| backbone.log().unwrap().contains(late))
+    ![&two.one, &two.other].iter().any(|world| world.logs().unwrap().contains(late))
 }
 
 /// The contributors leave; samples of theirs that were accepted.
@@ -142,9 +148,9 @@ async fn two_backbones_average_and_have_the_same_model() {
     let is_whole = |progress: &Progress| progress.n_contributors == 2 && progress.samples_per_second > 0.0;
     one.wait_for("both contributors", is_whole).await.unwrap();
     let n_samples = leave([at_one, at_other]).await;
-    let counted = agreed(&one, &other).await;
+    let counted = agreed([&one, &other]).await;
     assert!(counted <= n_samples, "{counted} of {n_samples}");
-    assert!(counted == n_samples || !is_exact(&one, &other), "{counted} of {n_samples}");
+    assert!(counted == n_samples || !is_exact(&two), "{counted} of {n_samples}");
     let averaged = "barnraise_averagings_total{outcome=\"averaged\"}";
     for backbone in [one, other] {
         assert!(metric(&backbone.metrics().await.unwrap(), averaged).unwrap() >= 5.0);
@@ -270,9 +276,9 @@ async fn a_backbone_that_was_killed_takes_the_steps_that_it_missed() {
     let epoch = other.status().await.unwrap().progress.epoch;
     one.wait_for_epoch(epoch + 4).await.unwrap();
     let n_samples = leave([at_one, at_other]).await;
-    let counted = agreed(&one, &other).await;
+    let counted = agreed([&one, &other]).await;
     assert!(counted <= n_samples, "{counted} of {n_samples}");
-    assert!(counted == n_samples || !is_exact(&one, &other), "{counted} of {n_samples}");
+    assert!(counted == n_samples || !is_exact(&two), "{counted} of {n_samples}");
     let followed = one.metrics().await.unwrap();
     assert!(followed.contains("barnraise_models_followed_total{what="), "{followed}");
 }
@@ -303,9 +309,13 @@ async fn a_backbone_whose_disk_forgot_a_step_follows_the_other_and_doubles_nothi
     let epoch = other.status().await.unwrap().progress.epoch;
     one.wait_for_epoch(epoch + 4).await.unwrap();
     let n_samples = leave([at_one, at_other]).await;
-    let counted = agreed(&one, &other).await;
+    let counted = agreed([&one, &other]).await;
     assert!(counted <= n_samples, "{counted} of {n_samples}");
+    assert!(counted == n_samples || !is_exact(&two), "{counted} of {n_samples}");
     assert!(one.terminate().await.unwrap().success());
+    let set_aside = std::fs::read_dir(folder.join("corrupt")).into_iter().flatten();
+    let mut names = set_aside.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(names.all(|name| !name.ends_with(".grad")), "what was accepted is not damaged");
 }
 
 /// The last step but one, where it is made again after a restart. The last one may have been cut short.
@@ -376,8 +386,8 @@ async fn a_contributor_goes_on_with_another_backbone_when_its_own_is_away() {
     let epoch = other.wait_for_epoch(0).await.unwrap().epoch;
     one.wait_for_epoch(epoch + 3).await.unwrap();
     let given = leave([joined]).await;
-    let counted = agreed(&one, &other).await;
+    let counted = agreed([&one, &other]).await;
     // One contribution at most counts and got no answer, the one that was on its way; what counts late counts for less.
     assert!(given > 0 && counted > 0 && counted <= given + 1024, "{counted} counted, {given} given");
-    assert!(counted >= given || !is_exact(&one, &other), "{counted} counted, {given} given");
+    assert!(counted >= given || !is_exact(&two), "{counted} counted, {given} given");
 }

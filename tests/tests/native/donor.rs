@@ -51,7 +51,7 @@ async fn when_a_donor_is_killed_another_one_gives_the_rest() {
     let joined = [one.join(&[&first.page()]).unwrap(), other.join(&[&second.page()]).unwrap()];
     first.wait_for_epoch(6).await.unwrap();
     leave(joined).await;
-    agreed(&first, &second).await;
+    agreed([&first, &second]).await;
     for world in &worlds {
         cut(&world.storage()).await;
     }

@@ -65,17 +65,6 @@ impl Four {
     }
 }
 
-/// All have the same model in the end, to the last bit; samples in it and about to be.
-async fn all_agreed(backbones: &[Backbone]) -> u64 {
-    let mut counted = 0;
-    for pair in backbones.windows(2) {
-        counted = agreed(&pair[0], &pair[1]).await;
-    }
-    // What the first ones had then may not be what the last ones agreed on.
-    assert_eq!(agreed(&backbones[0], &backbones[backbones.len() - 1]).await, counted);
-    counted
-}
-
 /// Samples that all of them credited together, once all that were acknowledged are.
 async fn credited(backbones: &[Backbone], n_acknowledged: u64) -> u64 {
     let credited = async {
@@ -106,7 +95,7 @@ async fn four_backbones_that_average_in_pairs_have_the_same_model() {
     let joined = four.join(&backbones);
     backbones[0].wait_for_epoch(10).await.unwrap();
     let n_samples = leave(joined).await;
-    let counted = all_agreed(&backbones).await;
+    let counted = agreed(&backbones).await;
     assert!(counted <= n_samples, "{counted} of {n_samples}");
     let mut n_rounds = 0.0;
     for backbone in &backbones {
@@ -142,7 +131,7 @@ async fn one_that_is_killed_does_not_keep_the_others_from_their_steps() {
     backbones[2].wait_for_epoch(epoch + 3).await.unwrap();
     // The contributor of the one that was killed went on with another one, or waited.
     let n_samples = leave(joined).await;
-    let counted = all_agreed(&backbones).await;
+    let counted = agreed(&backbones).await;
     // One contribution may have counted and got no answer.
     assert!(counted <= n_samples + 1024, "{counted} of {n_samples}");
 }
@@ -158,7 +147,7 @@ pub(super) async fn catches_up(backbones: &[Backbone], number: usize) {
 /// model of all, and theirs.
 pub(super) async fn leave_after_three_stops(joined: Vec<Joined>, backbones: &[Backbone]) {
     let n_samples = leave(joined).await;
-    let counted = all_agreed(backbones).await;
+    let counted = agreed(backbones).await;
     // With each stop, one contribution of each contributor may have counted and got no answer.
     let unanswered = 3 * 3 * 1024;
     assert!(counted <= n_samples + unanswered, "{counted} of {n_samples}");

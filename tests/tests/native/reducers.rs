@@ -65,9 +65,9 @@ async fn a_native_peer_averages_for_two_backbones_and_has_credit_for_it() {
         "{helped:?}"
     );
     let n_samples = helped.n_samples + leave([at_other]).await;
-    let counted = agreed(&one, &other).await;
+    let counted = agreed([&one, &other]).await;
     assert!(counted <= n_samples, "{counted} of {n_samples}");
-    assert!(counted == n_samples || !is_exact(&one, &other), "{counted} of {n_samples}");
+    assert!(counted == n_samples || !is_exact(&two), "{counted} of {n_samples}");
     assert_eq!((n_parts(&one, "wrong").await, n_parts(&other, "wrong").await), (0.0, 0.0));
     let given = one.contributions(helped.n_samples).await.unwrap();
     let credit = given.aggregators.iter().find(|totals| totals.peer == peer);
@@ -88,7 +88,7 @@ async fn a_native_peer_that_is_killed_stops_nobody() {
         one.wait_for_epoch(epoch + 4).await.unwrap();
     }
     leave([at_one, at_other]).await;
-    agreed(&one, &other).await;
+    agreed([&one, &other]).await;
 }
 
 #[tokio::test]
@@ -207,5 +207,5 @@ async fn a_native_peer_that_lies_is_found_out_and_spoils_no_step() {
     let losses: Vec<f32> = status.history.iter().filter_map(|point| point.train_loss).collect();
     assert!(losses.last().unwrap() < &losses[0], "{losses:?}");
     leave([at_one, at_other]).await;
-    agreed(&one, &other).await;
+    agreed([&one, &other]).await;
 }
