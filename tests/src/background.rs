@@ -1,17 +1,18 @@
-//! A runtime on threads that give way: what runs there has a tenth of a processor that others want, and all of it else.
+//! A runtime on threads that give way: what runs there has a tenth of a processor that others want, and all of it else; it
+//! is the one of the backbone.
 //!
 //! An attacker is another machine, whose processor is its own. On one machine with the run that it attacks it would take
 //! the run's, and what is measured would be that.
 
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow};
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use crate::processors::Side;
+
 /// A tenth of the weight of other threads.
-const NICE: &str = "10";
+const NICE: u8 = 10;
 /// Threads that it has: as many connections as it wants, and little computing.
 const THREADS: usize = 2;
 
@@ -29,7 +30,7 @@ impl Background {
     pub fn start() -> Result<Self> {
         // Threads have the priority of the one that starts them.
         let starting = std::thread::spawn(|| {
-            give_way()?;
+            Side::Backbone.holds_this_thread(NICE)?;
             anyhow::Ok(Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?)
         });
         let runtime = starting.join().map_err(|_| anyhow!("the thread panicked"))??;
@@ -54,16 +55,6 @@ impl Drop for Background {
     }
 }
 
-/// The calling thread, and those that it starts from now on.
-fn give_way() -> Result<()> {
-    let own = std::fs::read_link(Path::new("/proc/thread-self"))?;
-    let number = own.file_name().context("a thread without a number")?;
-    let renice = Command::new("renice").args(["-n", NICE, "-p"]).arg(number).output();
-    let renice = renice.context("renice")?;
-    ensure!(renice.status.success(), "renice: {}", String::from_utf8_lossy(&renice.stderr));
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,7 +68,7 @@ mod tests {
             stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap().to_owned()
         };
         background.handle().unwrap().spawn(async move { tell.send(nice()).unwrap() });
-        assert_eq!(told.recv().unwrap(), NICE);
-        assert_ne!(nice(), NICE);
+        assert_eq!(told.recv().unwrap(), NICE.to_string());
+        assert_ne!(nice(), NICE.to_string());
     }
 }

@@ -15,6 +15,7 @@ pub mod npm;
 pub mod pause;
 pub mod postgres;
 pub mod process;
+pub mod processors;
 pub mod provider;
 pub mod pypi;
 pub mod s3;

@@ -1,8 +1,9 @@
 //! Three tabs and two native peers that train a run as it is shipped, and how fast, with and without an attacker.
 //!
-//! They compute for a small share of the time, as visitors' machines do beside other things: all of them, the backbone and
-//! the attacker are on one machine, and what one of them computes shall not be what the others lack. The tabs are on this
-//! machine itself, the native peers each come from an address of their own, and so does the attacker.
+//! They compute for a small share of the time, as visitors' machines do beside other things: all of them are on one
+//! machine, and what one of them computes shall not be what the others lack. The backbone has a processor of its own,
+//! which the attacker has where the backbone does not want it. The tabs are on this machine itself, the native peers each
+//! come from an address of their own, and so does the attacker.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -18,6 +19,7 @@ use crate::browser::{Graphics, Tab};
 use crate::doorway::Doorway;
 use crate::load::ProcessUsage;
 use crate::process::{Backbone, HANG, Joined, World, metric};
+use crate::processors::Side;
 use crate::verdict::Turns;
 
 /// That take part.
@@ -46,6 +48,24 @@ pub struct Village {
     n_machines: u16,
     /// Samples that attackers were acknowledged for.
     n_accepted_of_machines: u64,
+    _held: Held,
+}
+
+/// This process, and what it starts, where contributors are; it ends when dropped.
+#[derive(Debug)]
+struct Held;
+
+impl Held {
+    fn begin() -> Result<Self> {
+        Side::Contributors.holds_process(std::process::id()).map(|()| Self)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Slower is all that it would be.
+        let _ = Side::Whole.holds_process(std::process::id());
+    }
 }
 
 /// What happened while somebody looked.
@@ -68,8 +88,10 @@ impl Village {
     /// # Errors
     /// Where something of it does not start.
     pub async fn gather(sections: &str, percent: u8) -> Result<Self> {
+        let held = Held::begin()?;
         let mut world = World::as_shipped(sections)?.with_page(artifacts::web_root()?);
         let backbone = world.backbone().await?;
+        Side::Backbone.holds_process(backbone.pid()?)?;
         let mut tabs = Vec::new();
         for number in 0..N_TABS {
             tabs.push(tab(&backbone, &format!("village-{number}"), percent).await?);
@@ -98,6 +120,7 @@ impl Village {
             turns,
             n_machines: 0,
             n_accepted_of_machines: 0,
+            _held: held,
         })
     }
 

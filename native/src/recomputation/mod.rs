@@ -4,6 +4,7 @@
 //! the run, and anybody with `barnraise evidence`. Who is chosen, and how far is too far, is
 //! `barnraise_swarm::recomputation`'s.
 
+mod shards;
 mod store;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use barnraise_protocol::evidence::{Evidence, EvidenceError};
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::recomputation::Difference;
 
+use self::shards::DecodedShards;
 pub use self::store::{EvidenceStore, EvidenceStoreError};
 
 /// Why a contribution could not be computed once more.
@@ -50,6 +52,7 @@ pub enum RecomputationError {
 pub struct Recomputer {
     trainer: Trainer,
     tolerance: f32,
+    shards: DecodedShards,
 }
 
 impl Recomputer {
@@ -60,11 +63,11 @@ impl Recomputer {
     pub fn new(run: &RunDescription, device: ComputeDevice, tolerance: f32) -> Result<Self, ModelError> {
         // Contributions to such a run are computed in single precision.
         let device = device.with_precision(Precision::Single)?;
-        Ok(Self { trainer: trainer(run, device)?, tolerance })
+        Ok(Self { trainer: trainer(run, device)?, tolerance, shards: DecodedShards::default() })
     }
 
     /// How far the gradient in `evidence` is from the one of its samples. `shard` is asked for the compressed bytes of
-    /// shards, which are checked.
+    /// shards that were not used of late; they are checked.
     ///
     /// # Errors
     /// Whatever keeps it from being told. None of it says that the peer is wrong.
@@ -76,7 +79,7 @@ impl Recomputer {
         let run = &evidence.header.run;
         check_description(run)?;
         let claim = evidence.claim()?;
-        let batches = gather(run, &claim.samples, shard).await?;
+        let batches = gather(run, &claim.samples, &mut self.shards, shard).await?;
         let epoch = evidence.header.account.parameters_epoch;
         self.trainer.load_parameters(&claim.parameters)?;
         self.trainer.on_epoch(epoch);
@@ -90,10 +93,11 @@ impl Recomputer {
     }
 }
 
-/// The samples in micro-batches as they were computed. A shard at a time is held.
+/// The samples in micro-batches as they were computed.
 async fn gather(
     run: &RunDescription,
     samples: &[SampleId],
+    shards: &mut DecodedShards,
     shard: impl AsyncFn(u32) -> Result<Vec<u8>, String>,
 ) -> Result<Vec<Samples>, RecomputationError> {
     let mut of_shards: BTreeMap<u32, Vec<(usize, u32)>> = BTreeMap::new();
@@ -106,12 +110,18 @@ async fn gather(
     for (id, wanted) in of_shards {
         let unknown = RecomputationError::Shard { shard: id, reason: "there is none".to_owned() };
         let entry = run.manifest.shards.get(id as usize).ok_or(unknown)?;
-        let bytes = shard(id).await.map_err(|reason| RecomputationError::Shard { shard: id, reason })?;
-        let decoded = Samples::decode(&bytes, entry, &run.manifest)?;
+        let decoded = match shards.get(entry) {
+            Some(decoded) => decoded,
+            None => {
+                let bytes =
+                    shard(id).await.map_err(|reason| RecomputationError::Shard { shard: id, reason })?;
+                shards.decode(&bytes, entry, &run.manifest)?
+            }
+        };
         let pool = pool.get_or_insert_with(|| decoded.none_of());
         for (place, index) in wanted {
             places[place] = pool.n_samples();
-            pool.push(&decoded, index as usize);
+            pool.push(decoded, index as usize);
         }
     }
     let Some(pool) = pool else { return Ok(Vec::new()) };

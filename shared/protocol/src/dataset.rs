@@ -228,7 +228,8 @@ impl Manifest {
         }
     }
 
-    fn raw_bytes(&self, entry: &ShardEntry) -> usize {
+    /// Bytes of a shard's samples, decoded.
+    pub fn raw_bytes(&self, entry: &ShardEntry) -> usize {
         self.sample_bytes().saturating_mul(entry.n_samples as usize)
     }
 }

@@ -115,7 +115,8 @@ pub(super) async fn agreed<'b>(backbones: impl IntoIterator<Item = &'b Backbone>
         }
     };
     let agreed = tokio::time::timeout(Duration::from_secs(120), agreed).await;
-    let logs = || backbones.iter().map(|backbone| backbone.log().unwrap()).collect::<Vec<_>>().join("\n---\n");
+    let logs =
+        || backbones.iter().map(|backbone| backbone.log().unwrap()).collect::<Vec<_>>().join("\n---\n");
     agreed.unwrap_or_else(|_| panic!("{}", logs()))
 }
 

@@ -16,6 +16,10 @@ use super::frames::{DATA, Header, RST, SYN, WINDOW_UPDATE};
 pub(super) const UNREAD_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Frames that they came in: about 100 bytes of memory each.
 pub(super) const UNREAD_FRAMES_MAX: usize = 16 * 1024;
+/// What is said of a stream after this side let it go: that more of it was read, that it ends, that it is reset.
+const LATE_PER_STREAM: usize = 3;
+/// Of all streams together.
+const LATE_MAX: usize = 1 << 16;
 /// Bytes that were written to all streams and not sent.
 pub(super) const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 
@@ -29,6 +33,8 @@ struct State {
     n_unread_bytes: usize,
     n_unread_frames: usize,
     n_dropped: usize,
+    /// Frames that may come yet for streams that are gone.
+    n_late: usize,
     /// The connection, where it waits until something was read.
     reader: Option<Waker>,
     n_unsent_bytes: usize,
@@ -51,21 +57,21 @@ impl Backlog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A frame comes. One for a stream that is not there is read and thrown away by Yamux.
-    pub(super) fn on_header(&self, header: &Header) {
+    /// A frame comes; whether its stream is there, or was when it left. One for a stream that is not is read and thrown
+    /// away by Yamux.
+    pub(super) fn on_header(&self, header: &Header) -> bool {
         let mut state = self.lock();
         if matches!(header.kind, DATA | WINDOW_UPDATE) && header.has(SYN) && !header.has(RST) {
             state.forget(header.stream);
             state.streams.insert(header.stream, Unread::default());
         }
-        if header.n_body() > 0
-            && !header.has(RST)
-            && let Some(unread) = state.streams.get_mut(&header.stream)
-        {
+        let Some(unread) = state.streams.get_mut(&header.stream) else { return state.is_late() };
+        if header.n_body() > 0 && !header.has(RST) {
             unread.frames.push_back(header.length);
             state.n_unread_bytes += header.n_body();
             state.n_unread_frames += 1;
         }
+        true
     }
 
     /// This side opened a stream.
@@ -103,7 +109,7 @@ impl Backlog {
         state.writers.remove(&stream);
         let Some(unread) = state.streams.get_mut(&stream) else { return };
         if unread.frames.is_empty() {
-            state.streams.remove(&stream);
+            state.forget(stream);
         } else {
             unread.is_dropped = true;
             state.n_dropped += 1;
@@ -190,8 +196,16 @@ impl State {
         }
     }
 
+    /// Whether a frame for a stream that is not there may have been under way when that went.
+    fn is_late(&mut self) -> bool {
+        let left = self.n_late.checked_sub(1);
+        self.n_late = left.unwrap_or_default();
+        left.is_some()
+    }
+
     fn forget(&mut self, stream: u32) {
         let Some(unread) = self.streams.remove(&stream) else { return };
+        self.n_late = LATE_MAX.min(self.n_late + LATE_PER_STREAM);
         self.n_unread_bytes -= unread.frames.iter().map(|n_bytes| *n_bytes as usize).sum::<usize>();
         self.n_unread_frames -= unread.frames.len();
         self.n_dropped -= usize::from(unread.is_dropped);

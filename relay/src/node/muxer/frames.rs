@@ -10,6 +10,9 @@ pub(super) const GO_AWAY: u8 = 3;
 pub(super) const SYN: u16 = 1;
 pub(super) const RST: u16 = 8;
 
+/// Credit that is granted where some was used: Yamux grants half a window, or a quarter of a megabyte.
+const GRANT_BYTES_MIN: u32 = 1024;
+
 /// What stands before the body of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
@@ -33,6 +36,16 @@ impl Header {
 
     pub(super) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
+    }
+
+    /// Whether it says nothing that a stream could be waiting for, where `is_of_stream` that is there.
+    pub(super) fn is_idle(&self, is_of_stream: bool) -> bool {
+        match self.kind {
+            DATA if self.length > 0 => false,
+            DATA => !is_of_stream || self.flags == 0,
+            WINDOW_UPDATE => !is_of_stream || (self.flags == 0 && self.length < GRANT_BYTES_MIN),
+            _ => true,
+        }
     }
 }
 

@@ -6,8 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use barnraise_swarm::guard::RateLimiter;
 use futures::{AsyncRead, AsyncWrite};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use super::backlog::Backlog;
 use super::frames::{Frames, GO_AWAY, HEADER_BYTES, Header, Part, SYN, WINDOW_UPDATE};
@@ -16,9 +17,15 @@ use crate::node::guard_metrics::{GuardMetrics, Misdeed};
 /// Headers that are held back until something is written behind them, or all is flushed.
 const HELD_BYTES_MAX: usize = 8 * HEADER_BYTES;
 
+/// A Yamux pings a few times a minute, and says something of a stream that is gone once or twice for each.
+pub(super) const IDLE_FRAMES_PER_MINUTE: u32 = 600;
+
 /// The other side sent what no implementation of Yamux sends.
 #[derive(Debug, thiserror::Error)]
 enum Violation {
+    /// Each costs this side more than the other one: pings, which are answered, and frames for nobody.
+    #[error("more than {IDLE_FRAMES_PER_MINUTE} frames a minute that no stream waits for")]
+    Idle,
     /// Yamux would add that to what a stream begins with, and have more than 32 bits hold.
     #[error("a stream that begins with credit of {0} bytes")]
     Credit(u32),
@@ -36,6 +43,9 @@ pub(super) struct Joined<S> {
     incoming: Frames,
     outgoing: Frames,
     backlog: Backlog,
+    /// Bounds frames that no stream waits for.
+    idle: RateLimiter<()>,
+    began: Instant,
     /// Yamux says goodbye because of what came, and goes on reading.
     is_refused: bool,
     /// How long the socket may take nothing.
@@ -55,6 +65,8 @@ impl<S> Joined<S> {
             incoming: Frames::default(),
             outgoing: Frames::default(),
             backlog,
+            idle: RateLimiter::new(IDLE_FRAMES_PER_MINUTE, 1),
+            began: Instant::now(),
             is_refused: false,
             stall_max,
             stall: None,
@@ -77,7 +89,10 @@ impl<S> Joined<S> {
             {
                 return Err(self.violates(Violation::Credit(length)));
             }
-            self.backlog.on_header(&header);
+            let is_of_stream = self.backlog.on_header(&header);
+            if header.is_idle(is_of_stream) && !self.idle.take(self.began.elapsed(), &()) {
+                return Err(self.violates(Violation::Idle));
+            }
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use futures::{AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _};
 
 use super::backlog::{UNREAD_BYTES_MAX, UNREAD_FRAMES_MAX, UNSENT_BYTES_MAX};
 use super::frames::{DATA, GO_AWAY, HEADER_BYTES, RST, SYN, WINDOW_UPDATE};
+use super::joined::IDLE_FRAMES_PER_MINUTE;
 use super::*;
 use crate::node::Misdeed;
 
@@ -152,7 +153,7 @@ fn read(stream: &mut Substream) -> usize {
 
 #[tokio::test]
 async fn who_takes_no_answer_to_its_pings_sends_no_further_ones() {
-    const N_PINGS: usize = 100_000;
+    const N_PINGS: usize = IDLE_FRAMES_PER_MINUTE as usize;
     let mut siege = Siege::new(0);
     let pings: Vec<u8> = (0..N_PINGS).flat_map(|nonce| frame(PING, SYN, 0, nonce as u32)).collect();
     siege.send(&pings);
@@ -165,10 +166,60 @@ async fn who_takes_no_answer_to_its_pings_sends_no_further_ones() {
     assert_eq!((siege.n_untaken(), siege.n_got(PING)), (0, N_PINGS + 1), "and one of ours");
 }
 
+#[test]
+fn frames_that_no_stream_waits_for_end_a_connection_that_is_full_of_them() {
+    let opened = frame(WINDOW_UPDATE, SYN, 1, 0);
+    let idle = [
+        frame(PING, SYN, 0, 7),
+        frame(DATA, 0, 1, 0),
+        frame(WINDOW_UPDATE, 0, 1, 1),
+        frame(WINDOW_UPDATE, 0, 3, 1 << 18),
+        frame(DATA, FIN, 3, 0),
+        frame(DATA, RST, 3, 0),
+        data(SYN | RST, 3, &[]),
+    ];
+    for (number, idle) in idle.into_iter().enumerate() {
+        let mut siege = Siege::new(usize::MAX);
+        siege.send(&opened);
+        let _streams = siege.drive().unwrap();
+        let all = idle.repeat(IDLE_FRAMES_PER_MINUTE as usize);
+        siege.send(&all);
+        assert!(siege.drive().is_ok(), "number {number}");
+        siege.send(&all);
+        assert!(siege.drive().is_err(), "number {number}");
+        assert_eq!(siege.n_counted(Misdeed::BrokenFrames), 1, "number {number}");
+    }
+}
+
+#[test]
+fn what_is_said_of_streams_that_just_went_is_never_too_much() {
+    let mut siege = Siege::new(usize::MAX);
+    for stream in (1..4 * IDLE_FRAMES_PER_MINUTE).step_by(2) {
+        siege.send(&data(SYN, stream, &[7; 9]));
+        for mut opened in siege.drive().unwrap() {
+            assert_eq!(read(&mut opened), 9);
+        }
+        siege.send(&[frame(WINDOW_UPDATE, 0, stream, 1 << 18), frame(DATA, FIN, stream, 0)].concat());
+        siege.drive().unwrap();
+    }
+}
+
+#[test]
+fn what_a_stream_waits_for_is_never_too_much() {
+    let mut siege = Siege::new(usize::MAX);
+    siege.send(&frame(WINDOW_UPDATE, SYN, 1, 0));
+    let mut streams = siege.drive().unwrap();
+    for _ in 0..2 * IDLE_FRAMES_PER_MINUTE {
+        siege.send(&[data(0, 1, &[7]), frame(WINDOW_UPDATE, 0, 1, 1024)].concat());
+        siege.drive().unwrap();
+        read(&mut streams[0]);
+    }
+}
+
 #[tokio::test]
 async fn window_updates_and_resets_of_nothing_take_no_memory() {
     let mut siege = Siege::new(0);
-    for stream in (1..20_000).step_by(2) {
+    for stream in (1..IDLE_FRAMES_PER_MINUTE).step_by(2) {
         siege.send(&frame(WINDOW_UPDATE, 0, stream, 1));
         siege.send(&frame(DATA, RST, stream, 0));
         siege.send(&data(0, stream, b"nobody reads it"));

@@ -1,0 +1,105 @@
+//! Shards of the data as they are computed with: what one contribution has of them, the next one has, too.
+
+use std::collections::HashMap;
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::dataset::{DatasetError, Manifest, Samples, ShardEntry};
+
+/// That are kept, in bytes of their samples; one shard has no more (`dataset::SHARD_RAW_BYTES_MAX`).
+const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The shards that were used last, decoded. To check and decompress one takes longer than to compute with its samples.
+#[derive(Debug, Default)]
+pub(super) struct DecodedShards {
+    kept: HashMap<Sha256Hash, Kept>,
+    n_bytes: usize,
+    n_uses: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    samples: Samples,
+    n_bytes: usize,
+    used_at: u64,
+}
+
+impl DecodedShards {
+    /// The samples of a shard, if they are kept.
+    pub(super) fn get(&mut self, entry: &ShardEntry) -> Option<&Samples> {
+        self.n_uses += 1;
+        let kept = self.kept.get_mut(&entry.sha256)?;
+        kept.used_at = self.n_uses;
+        Some(&kept.samples)
+    }
+
+    /// Checks and decodes the bytes of a shard, and keeps its samples in place of those that were used longest ago.
+    ///
+    /// # Errors
+    /// It is not what the manifest says.
+    pub(super) fn decode(
+        &mut self,
+        bytes: &[u8],
+        entry: &ShardEntry,
+        manifest: &Manifest,
+    ) -> Result<&Samples, DatasetError> {
+        let samples = Samples::decode(bytes, entry, manifest)?;
+        let n_bytes = manifest.raw_bytes(entry);
+        while self.n_bytes + n_bytes > KEPT_BYTES_MAX
+            && let Some(oldest) = self.kept.iter().min_by_key(|(_, kept)| kept.used_at).map(|(hash, _)| *hash)
+        {
+            let gone = self.kept.remove(&oldest);
+            self.n_bytes -= gone.map_or(0, |gone| gone.n_bytes);
+        }
+        self.n_bytes += n_bytes;
+        let kept = Kept { samples, n_bytes, used_at: self.n_uses };
+        Ok(&self.kept.entry(entry.sha256).insert_entry(kept).into_mut().samples)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use barnraise_protocol::dataset::{LabelledImages, SampleKind};
+
+    use super::*;
+    use crate::fixture;
+
+    /// So many shards of so many bytes: compressed, and their manifest.
+    fn shards(n_shards: u8, n_bytes: usize) -> (Vec<Vec<u8>>, Manifest) {
+        let mut manifest = fixture::run().manifest;
+        let SampleKind::Images { shape, .. } = &manifest.samples else { panic!("pictures") };
+        let n_values = shape.n_values();
+        let n_samples = n_bytes / (n_values + 1);
+        let shard = |number| {
+            let images = vec![number; n_samples * n_values];
+            let samples = LabelledImages { images, labels: vec![0; n_samples] };
+            Samples::Images(samples).encode().unwrap()
+        };
+        let (bytes, entries) = (0..n_shards).map(shard).unzip();
+        manifest.shards = entries;
+        (bytes, manifest)
+    }
+
+    #[test]
+    fn as_many_are_kept_as_fit_and_the_one_used_longest_ago_goes() {
+        let (bytes, manifest) = shards(5, KEPT_BYTES_MAX / 4);
+        let mut decoded = DecodedShards::default();
+        for (number, entry) in manifest.shards.iter().enumerate() {
+            assert!(decoded.get(entry).is_none());
+            let samples = decoded.decode(&bytes[number], entry, &manifest).unwrap().clone();
+            assert_eq!(decoded.get(entry), Some(&samples));
+            // The first one is used all the time.
+            assert!(decoded.get(&manifest.shards[0]).is_some(), "after number {number}");
+            assert!(decoded.n_bytes <= KEPT_BYTES_MAX);
+        }
+        let is_kept = manifest.shards.iter().map(|entry| decoded.get(entry).is_some());
+        assert_eq!(is_kept.collect::<Vec<_>>(), [true, false, true, true, true]);
+    }
+
+    #[test]
+    fn what_is_no_shard_of_the_run_is_not_kept() {
+        let (bytes, manifest) = shards(2, 100);
+        let mut decoded = DecodedShards::default();
+        assert!(decoded.decode(&bytes[1], &manifest.shards[0], &manifest).is_err());
+        assert!(decoded.get(&manifest.shards[0]).is_none() && decoded.n_bytes == 0);
+    }
+}

@@ -1,0 +1,63 @@
+//! Machines of their own on one machine: contributors on some of its processors, who serves them on another.
+//!
+//! A visitor's tab and the backbone do not share a processor. Where they do, a tab is slow whenever the backbone has
+//! something to do, and what an attack costs the run cannot be told from that.
+
+use std::process::Command;
+use std::thread::available_parallelism;
+
+use anyhow::{Context, Result, ensure};
+
+/// The processors of this machine, divided; where it has only one, both sides have that.
+#[derive(Debug, Clone, Copy)]
+pub enum Side {
+    /// All.
+    Whole,
+    /// All but the last one.
+    Contributors,
+    /// The last one.
+    Backbone,
+}
+
+impl Side {
+    fn list(self) -> Result<String> {
+        let last = available()? - 1;
+        Ok(match self {
+            Self::Whole => format!("0-{last}"),
+            Self::Contributors => format!("0-{}", last.saturating_sub(1)),
+            Self::Backbone => last.to_string(),
+        })
+    }
+
+    /// All threads of a process run there, and what it starts from now on.
+    ///
+    /// # Errors
+    /// Where the system does not allow it.
+    pub fn holds_process(self, pid: u32) -> Result<()> {
+        run("taskset", &["--all-tasks", "--cpu-list", "--pid", &self.list()?, &pid.to_string()])
+    }
+
+    /// The calling thread runs there, and what it starts from now on, with so much less of a priority.
+    ///
+    /// # Errors
+    /// As [`Self::holds_process`].
+    pub fn holds_this_thread(self, nice: u8) -> Result<()> {
+        let own = std::fs::read_link("/proc/thread-self")?;
+        let number = own.file_name().and_then(|name| name.to_str()).context("a thread without a number")?;
+        run("taskset", &["--cpu-list", "--pid", &self.list()?, number])?;
+        run("renice", &["-n", &nice.to_string(), "-p", number])
+    }
+}
+
+/// Of the machine, whatever this process is held to.
+fn available() -> Result<usize> {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
+    let last = online.ok().and_then(|list| list.trim().rsplit(['-', ',']).next()?.parse::<usize>().ok());
+    last.map_or_else(|| Ok(available_parallelism()?.get()), |last| Ok(last + 1))
+}
+
+fn run(program: &str, args: &[&str]) -> Result<()> {
+    let output = Command::new(program).args(args).output().with_context(|| program.to_owned())?;
+    ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
