@@ -16,7 +16,7 @@ use crate::app::{App, keep_run, kept_run, kept_runs};
 use crate::base::{self, FRONT_PATH, Place, of_run};
 use crate::dom::Listener;
 use crate::front::RUNS_URL;
-use crate::state::Event;
+use crate::state::{Event, Page};
 use crate::view::N_LEADERS;
 
 const RUN_URL: &str = "/api/run";
@@ -29,6 +29,8 @@ const NO_ANSWER: &str = "no answer";
 const MODELS_EVERY_MS: u32 = 15_000;
 /// How often a page that is seen asks who gave the most.
 const LEADERS_EVERY_MS: u32 = 10_000;
+/// As long as there is nobody: the first contributor reads at once that something was accepted.
+const NO_LEADERS_EVERY_MS: u32 = 2_000;
 /// A stream that lasted this long was a good one: the next pause is a short one again.
 const GOOD_STREAM_MS: f64 = 5000.0;
 
@@ -91,7 +93,9 @@ pub(crate) async fn follow_leaders(app: Rc<App>) {
         {
             app.dispatch(Event::LeadersKnown(Box::new(leaders)));
         }
-        sleep(LEADERS_EVERY_MS).await;
+        let has_leaders =
+            |page: &Page| page.leaders.as_ref().is_some_and(|known| !known.contributors.is_empty());
+        sleep(if app.with_page(has_leaders) { LEADERS_EVERY_MS } else { NO_LEADERS_EVERY_MS }).await;
     }
 }
 
