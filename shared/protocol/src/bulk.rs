@@ -26,9 +26,9 @@ use crate::hash::{Hasher, Sha256Hash};
 /// Bytes of each chunk but the last.
 pub const CHUNK_BYTES: usize = 64 * 1024;
 /// Most chunks that may be asked for and not yet here: the credit of a transfer.
-pub const WINDOW_CHUNKS: u32 = 16;
-/// Chunks that one request asks for.
-const PULL_CHUNKS: u32 = WINDOW_CHUNKS / 2;
+pub const WINDOW_CHUNKS: u32 = 32;
+/// Chunks that one request asks for: few, so that most of the window is always under way.
+const PULL_CHUNKS: u32 = 4;
 /// Largest [`Pull`].
 const PULL_BYTES_MAX: usize = 64;
 pub(crate) const CHUNK_HEADER_BYTES: usize = 12;
