@@ -29,6 +29,7 @@ mod tab;
 mod tfjs;
 mod transports;
 mod visit;
+mod ways;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -74,6 +75,8 @@ enum Command {
     Optimizer(optimizer::OptimizerArgs),
     /// Bytes a second by each way between two nodes, as a share of plain TCP
     Transports(transports::TransportArgs),
+    /// Bytes a second down to and up from a Chromium tab by each of its ways, as a share of a bare stream of WebTransport
+    Ways(ways::WayArgs),
     /// What two thousand sessions of tabs cost a relay
     Load(load::LoadArgs),
     /// Ten minutes of sessions that come, move something and leave: does a relay's memory grow?
@@ -135,6 +138,7 @@ fn main() -> Result<()> {
         Command::AveragingPeer(args) => averaging::peer(&args, &runtime),
         Command::Optimizer(args) => runtime.block_on(optimizer::compare(&args)),
         Command::Transports(args) => runtime.block_on(transports::compare(&args)),
+        Command::Ways(args) => runtime.block_on(ways::compare(&args)),
         Command::Load(args) => runtime.block_on(load::load(&args)),
         Command::Soak(args) => runtime.block_on(load::soak(&args)),
         Command::Kills(args) => runtime.block_on(kills::kill(&args)),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use barnraise_bench_peer::{PULL, noise};
 use barnraise_protocol::bulk::{self, Partial, Transfer};
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::libp2p::{Multiaddr, PeerId, Stream};
@@ -22,8 +23,6 @@ use crate::ratio::{Spread, short, table};
 
 /// Takes all bytes, then says so.
 const SINK: &str = "/barnraise-bench/sink/1";
-/// Offers the bytes by the bulk protocol.
-const BULK: &str = "/barnraise-bench/bulk/1";
 /// Written at once.
 const PIECE_BYTES: usize = 64 * 1024;
 /// What the receiver says in the end.
@@ -199,14 +198,15 @@ async fn start(config: NodeConfig, bytes: &Arc<[u8]>) -> Result<Node> {
     let node = Node::start(Keypair::generate_ed25519(), config).await?;
     serve(node.accept(SINK)?, |mut stream| async move { sink(&mut stream).await });
     let bytes = Arc::clone(bytes);
-    serve(node.accept(BULK)?, move |mut stream| {
+    serve(node.accept(PULL)?, move |mut stream| {
         let bytes = Arc::clone(&bytes);
         async move { bulk::serve(&mut stream, &bytes, |_| {}).await.map_err(io::Error::other) }
     });
     Ok(node)
 }
 
-fn serve<F: Future<Output = io::Result<()>> + Send + 'static>(
+/// Handles each stream in a task of its own.
+pub(crate) fn serve<F: Future<Output = io::Result<()>> + Send + 'static>(
     mut incoming: IncomingStreams,
     handle: impl Fn(Stream) -> F + Send + 'static,
 ) {
@@ -248,8 +248,8 @@ impl Link {
         let from = Instant::now();
         let mut stream = match self {
             Self::Tcp(_) => return Ok(None),
-            Self::Node { dialer, peer } => dialer.open(*peer, BULK).await?,
-            Self::Session(session) => session.conversation(BULK).await?,
+            Self::Node { dialer, peer } => dialer.open(*peer, PULL).await?,
+            Self::Session(session) => session.conversation(PULL).await?,
         };
         let mut partial = Partial::new(transfer, transfer.n_bytes)?;
         let pulled = bulk::pull(&mut stream, &mut partial, |_| {}).await?;
@@ -289,15 +289,4 @@ async fn tcp_sink() -> Result<std::net::SocketAddr> {
         io::Result::Ok(())
     });
     Ok(address)
-}
-
-/// Bytes that nothing on the way could compress.
-fn noise(n_bytes: usize) -> Vec<u8> {
-    let mut random = barnraise_swarm::random::SplitMix64::new(7);
-    let mut bytes = Vec::with_capacity(n_bytes + 8);
-    while bytes.len() < n_bytes {
-        bytes.extend(random.next_u64().to_le_bytes());
-    }
-    bytes.truncate(n_bytes);
-    bytes
 }

@@ -42,7 +42,10 @@ const ALLOWED: [(&str, &[&str]); 15] = [
         ],
     ),
     ("barnraise-tests", EVERYTHING_NATIVE),
-    ("barnraise-bench-peer", &["barnraise-protocol", "barnraise-learning"]),
+    (
+        "barnraise-bench-peer",
+        &["barnraise-protocol", "barnraise-learning", "barnraise-swarm", "barnraise-peer"],
+    ),
     (
         "barnraise-benches",
         &[

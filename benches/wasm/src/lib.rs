@@ -1,11 +1,15 @@
-//! The workload of the speed comparisons: models, a batch, and steps on a device.
+//! The workload of the speed comparisons: models, a batch, and steps on a device; bytes, and a tab's ways.
 //!
 //! As a browser module it runs in a dedicated worker, as a library in the benchmark program, so that
 //! both measure the same step. It reads no clock: whoever calls it does. It knows no other library.
 
+#[cfg(target_arch = "wasm32")]
+mod ways;
+
 use barnraise_learning::{Batch, DataShape, DeviceChoice, ModelError, ParameterLayout, Trainer, open_device};
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::{ModelKind, ModelSpec};
+use barnraise_swarm::random::SplitMix64;
 use wasm_bindgen::prelude::*;
 
 /// Images of the workload.
@@ -56,6 +60,23 @@ pub fn batch(n_samples: usize) -> Batch {
         images: (0..n_samples * SHAPE.n_values()).map(pixel).collect(),
         labels: (0..n_samples).map(|sample| (sample % N_CLASSES) as u8).collect(),
     }
+}
+
+/// Whoever opens a stream of it pulls the bytes.
+pub const PULL: &str = "/barnraise-bench/bulk/1";
+/// Whoever opens a stream of it has the bytes pulled.
+pub const SERVE: &str = "/barnraise-bench/bulk-up/1";
+
+/// Bytes that nothing on the way could compress, the same at both ends.
+#[wasm_bindgen]
+pub fn noise(n_bytes: usize) -> Vec<u8> {
+    let mut random = SplitMix64::new(7);
+    let mut bytes = Vec::with_capacity(n_bytes + 8);
+    while bytes.len() < n_bytes {
+        bytes.extend(random.next_u64().to_le_bytes());
+    }
+    bytes.truncate(n_bytes);
+    bytes
 }
 
 /// A model on a device, and the batch that it is given again and again.

@@ -55,10 +55,10 @@ impl Default for WebTransportConfig {
 
 impl WebTransportConfig {
     /// QUIC with these limits, serving whichever certificate is current when a connection begins.
-    pub(super) fn quic_server(
-        &self,
-        certificates: &Certificates,
-    ) -> Result<quinn::ServerConfig, TransportError> {
+    ///
+    /// # Errors
+    /// Limits or a TLS that QUIC does not take.
+    pub fn quic_server(&self, certificates: &Certificates) -> Result<quinn::ServerConfig, TransportError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?

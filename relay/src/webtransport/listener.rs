@@ -249,7 +249,10 @@ fn accept(endpoint: quinn::Endpoint) -> BoxFuture<'static, Option<quinn::Incomin
 }
 
 /// A bound socket with room for the bursts of many clients.
-pub(crate) fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
+///
+/// # Errors
+/// An address that the system does not give.
+pub fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = socket2::Socket::new(
         socket2::Domain::for_address(address),
         socket2::Type::DGRAM,

@@ -17,7 +17,7 @@ mod transport;
 pub(crate) use self::address::to_udp_address;
 pub use self::config::WebTransportConfig;
 pub use self::handshake::{HandshakeError, WELL_KNOWN_PATH};
-pub(crate) use self::listener::bind_udp;
+pub use self::listener::bind_udp;
 pub use self::muxer::{Connection, ConnectionError};
 pub use self::stream::Stream;
 pub use self::transport::{Transport, TransportError};

@@ -21,14 +21,14 @@ use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
 use crate::framing::{self, FrameError};
-use crate::hash::Sha256Hash;
+use crate::hash::{Hasher, Sha256Hash};
 
 /// Bytes of each chunk but the last.
 pub const CHUNK_BYTES: usize = 64 * 1024;
 /// Most chunks that may be asked for and not yet here: the credit of a transfer.
-pub const WINDOW_CHUNKS: u32 = 16;
-/// Chunks that one request asks for.
-const PULL_CHUNKS: u32 = WINDOW_CHUNKS / 2;
+pub const WINDOW_CHUNKS: u32 = 32;
+/// Chunks that one request asks for: few, so that most of the window is always under way.
+const PULL_CHUNKS: u32 = 4;
 /// Largest [`Pull`].
 const PULL_BYTES_MAX: usize = 64;
 pub(crate) const CHUNK_HEADER_BYTES: usize = 12;
@@ -137,6 +137,8 @@ pub enum BulkError {
 pub struct Partial {
     transfer: Transfer,
     bytes: Vec<u8>,
+    /// Of `bytes`: while more of them is on its way there is time for it.
+    hasher: Hasher,
 }
 
 impl Partial {
@@ -147,7 +149,7 @@ impl Partial {
         if transfer.n_bytes > max {
             return Err(BulkError::TooLarge { max, got: transfer.n_bytes });
         }
-        Ok(Self { transfer, bytes: Vec::new() })
+        Ok(Self { transfer, bytes: Vec::new(), hasher: Hasher::default() })
     }
 
     /// What is being transferred.
@@ -169,9 +171,14 @@ impl Partial {
         (self.bytes.len() / CHUNK_BYTES) as u32
     }
 
+    fn push(&mut self, chunk: &[u8]) {
+        self.bytes.extend_from_slice(chunk);
+        self.hasher.update(chunk);
+    }
+
     fn finish(&mut self) -> Result<Vec<u8>, BulkError> {
         let bytes = std::mem::take(&mut self.bytes);
-        let got = Sha256Hash::of(&bytes);
+        let got = std::mem::take(&mut self.hasher).finish();
         let want = self.transfer.sha256;
         if got == want { Ok(bytes) } else { Err(BulkError::Hash { want, got }) }
     }
@@ -220,7 +227,7 @@ where
             Err(error) => return Err(error),
             Ok(()) if broken.is_some() => {}
             Ok(()) => {
-                partial.bytes.extend_from_slice(&chunk[..want_bytes]);
+                partial.push(&chunk[..want_bytes]);
                 on_progress(partial.n_bytes());
             }
         }

@@ -17,10 +17,31 @@ pub struct ParseHashError {
     got: String,
 }
 
+/// Hashed at once.
+const PIECE_BYTES: usize = 64 * 1024;
+
 impl Sha256Hash {
     /// Hash of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
-        Self(Sha256::digest(bytes).into())
+        let mut hasher = Hasher::default();
+        hasher.update(bytes);
+        hasher.finish()
+    }
+}
+
+/// The hash of bytes that come one after the other.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hasher(Sha256);
+
+impl Hasher {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        // A browser compiles what runs often a second time, with optimization, and goes over to that only between two
+        // calls: all of a model in one call would be hashed by what it compiled first.
+        bytes.chunks(PIECE_BYTES).for_each(|piece| self.0.update(piece));
+    }
+
+    pub(crate) fn finish(self) -> Sha256Hash {
+        Sha256Hash(self.0.finalize().into())
     }
 }
 

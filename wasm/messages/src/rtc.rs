@@ -5,6 +5,7 @@
 //! is moved, not copied. Both directions have credit: the worker has at most [`SEND_BYTES_MAX`] on their way
 //! to the network, the page at most [`RECEIVE_BYTES_MAX`] that the worker did not read yet.
 
+use barnraise_protocol::bulk::{CHUNK_BYTES, WINDOW_CHUNKS};
 use serde::{Deserialize, Serialize};
 
 /// Number of a channel, which is not its SCTP stream: even where the worker opened it, odd where the remote
@@ -27,6 +28,7 @@ pub const TAKEN_BYTES: u32 = 64 * 1024;
 pub const REMOTE_CHANNELS_MAX: usize = 64;
 
 const _: () = assert!(MESSAGE_BYTES_MAX < SEND_BYTES_MAX && TAKEN_BYTES < RECEIVE_BYTES_MAX);
+const _: () = assert!(WINDOW_CHUNKS as usize * CHUNK_BYTES < RECEIVE_BYTES_MAX as usize);
 
 /// Worker to page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

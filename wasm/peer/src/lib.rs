@@ -11,6 +11,9 @@ mod peer;
 mod platform;
 mod text;
 
+/// What a tab's connections are made of, for whoever measures them.
+pub use platform::{Behaviour, swarm};
+
 use std::cell::RefCell;
 
 use barnraise_messages::{Activity, Event, PageToPeer, PeerToPage};

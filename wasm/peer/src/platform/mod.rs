@@ -22,6 +22,7 @@ pub(crate) use cache::ShardCache;
 use clock::Yielder;
 use network::Network;
 pub(crate) use network::fetch_status;
+pub use network::{Behaviour, swarm};
 
 /// The browser as the contributor sees it.
 pub(crate) struct BrowserPlatform {

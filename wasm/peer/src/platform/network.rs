@@ -29,7 +29,8 @@ use wasm_bindgen_futures::spawn_local;
 use addresses::dialable;
 pub(crate) use addresses::fetch_status;
 use places::{Attempt, Known, Place};
-use swarm::{Behaviour, BehaviourEvent, swarm};
+use swarm::BehaviourEvent;
+pub use swarm::{Behaviour, swarm};
 
 use crate::page;
 

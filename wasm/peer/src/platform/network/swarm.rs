@@ -15,15 +15,20 @@ const IDENTIFY_PROTOCOL: &str = "/barnraise/1";
 /// A connection without streams is closed after this; the contributor hangs up before.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The protocols of a tab.
 #[derive(NetworkBehaviour)]
-pub(super) struct Behaviour {
-    pub(super) streams: libp2p_stream::Behaviour,
+pub struct Behaviour {
+    /// Those of the contributor.
+    pub streams: libp2p_stream::Behaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
 }
 
 /// Everything that a tab speaks, over the ways that a tab has.
-pub(super) fn swarm(keypair: Keypair) -> Result<Swarm<Behaviour>, String> {
+///
+/// # Errors
+/// A key pair that Noise does not take.
+pub fn swarm(keypair: Keypair) -> Result<Swarm<Behaviour>, String> {
     let noise = noise::Config::new(&keypair).map_err(|error| error.to_string())?;
     let builder = SwarmBuilder::with_existing_identity(keypair)
         .with_wasm_bindgen()
