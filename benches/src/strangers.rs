@@ -1,8 +1,8 @@
 //! `strangers`: what one machine with many keys costs an open run as it is shipped: each attack, with few keys and with
 //! many, in windows that take turns with windows in peace.
 //!
-//! The contributors are three tabs and two native peers that compute for a small share of the time, and the attacker runs at
-//! a low priority: the processor of its machine is not what is measured, though it is the same one.
+//! The contributors are three tabs and two native peers that compute for a small share of the time, on processors that are
+//! not the backbone's; the attacker has of the backbone's what that does not want.
 
 use std::time::Duration;
 
@@ -13,8 +13,20 @@ use clap::Args;
 
 use crate::ratio::{Spread, short, table};
 
-/// The operator's page, and a run that does not wait for a router.
-const SECTIONS: &str = "[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n";
+/// The run of `tests/tests/hostile/open.rs`: steps are short, so that a window has many of them.
+const SECTIONS: &str = r#"
+[run]
+id = "open-run"
+model = { mlp = { hidden = [64] } }
+target_batch_size = 4096
+
+[network]
+operator = "127.0.0.1:0"
+upnp = false
+
+[evaluation]
+every_epochs = 20
+"#;
 
 #[derive(Debug, Args)]
 pub(crate) struct StrangerArgs {
@@ -28,10 +40,10 @@ pub(crate) struct StrangerArgs {
     #[arg(long, default_value_t = 2)]
     turns: usize,
     /// Seconds of a window
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 30)]
     seconds: u64,
     /// Percent of the time for which each contributor computes
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 5)]
     percent: u8,
     /// No comparison of accuracies, which trains as many steps again without the attacker
     #[arg(long)]

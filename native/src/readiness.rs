@@ -220,6 +220,7 @@ mod tests {
 
     use axum::body::{Body, to_bytes};
     use libp2p::PeerId;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
     use crate::admin::problem::ProblemBody;
@@ -285,6 +286,30 @@ mod tests {
         for host in ["127.0.0.1:8082", "[::1]:8082", "localhost:8082", "backbone.internal"] {
             assert_eq!(ask("/metrics", host).await, (200, "counted".into()), "{host}");
         }
+    }
+
+    /// As it is served, and not only as its parts are.
+    #[tokio::test]
+    async fn the_open_port_answers_by_its_own_names_alone() {
+        let (stop, names) = (CancellationToken::new(), HostNames::new("operator_names", &[]));
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let open =
+            OperatorPage::open(any, names, Duration::from_secs(30), Readiness::default(), stop.clone());
+        let page = open.await.unwrap();
+        page.show(Router::new().route("/metrics", get(|| async { "counted" })));
+        let ask = async |host: &str| {
+            let mut stream = tokio::net::TcpStream::connect(page.address()).await.unwrap();
+            let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let answer = ask("evil.example").await;
+        assert!(answer.starts_with("HTTP/1.1 421 ") && !answer.contains("counted"), "{answer}");
+        let answer = ask("localhost").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("counted"), "{answer}");
+        stop.cancel();
     }
 
     #[tokio::test]

@@ -120,6 +120,36 @@ mod tests {
 
     use super::*;
 
+    /// As this version wrote it, byte by byte.
+    #[tokio::test]
+    async fn golden_bytes() {
+        let storage = Storage::in_memory();
+        let store = KeptStore::new(storage.clone());
+        let settings = Settings {
+            learning_rate_factor: Some(0.5),
+            collect_timeout_seconds: Some(2.0),
+            samples_per_second_max: Some(300),
+            gradient_norm_max: None,
+            contributors_max: Some(4),
+            checkpoint_every_epochs: Some(5),
+        };
+        let kept = Kept {
+            paused: Some(Paused { reason: "new data".into(), since: 7 }),
+            settings,
+            blocked: vec![Blocked { peer: vec![1, 2], reason: "it floods".into(), since: 8 }],
+        };
+        store.save(&kept).await.unwrap();
+        let bytes = storage.get(&path(), KEPT_BYTES_MAX).await.unwrap().unwrap();
+        assert_eq!(sealed::hex(&bytes), GOLDEN);
+        assert_eq!(store.load().await.unwrap(), kept);
+    }
+
+    const GOLDEN: &str = "\
+    6261726e726169736f7065720100380000000000000058b8b545a8afbaf5c8d8cbcf9eec19e513bad0646a4aa06fdf759eb4\
+    de46b9353400000001086e657720646174610701000000000000e03f01000000000000004001ac0200010401050102010209\
+    697420666c6f6f647308\
+    ";
+
     #[tokio::test]
     async fn what_was_said_holds_over_a_restart_and_damage_is_no_pardon() {
         let folder = tempfile::tempdir().unwrap();

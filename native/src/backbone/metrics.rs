@@ -261,6 +261,10 @@ impl Metrics {
     /// Aggregators to which no link leads are at most so many epochs ahead.
     pub fn on_cut_off(&self, n_epochs: u64) {
         self.cut_off.store(n_epochs, Ordering::Relaxed);
+        let n_epochs = n_epochs.try_into().unwrap_or(i64::MAX);
+        if n_epochs > self.epochs_behind.get() {
+            self.epochs_behind.set(n_epochs);
+        }
     }
 
     /// The others say that they are at most so many epochs ahead. What is known of those that say nothing counts as well.

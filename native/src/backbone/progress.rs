@@ -106,11 +106,11 @@ fn ahead(epoch: u64, said: &[BackboneProgress], counts: impl Fn(&PeerId) -> bool
 
 /// Once for each that is newly ahead.
 fn say(metrics: &Metrics, warned: &mut BTreeMap<PeerId, u64>, ahead: BTreeMap<PeerId, u64>, epoch_here: u64) {
+    let most = ahead.values().max().map_or(0, |epoch| epoch.saturating_sub(epoch_here));
+    metrics.on_cut_off(most);
     for (peer, epoch) in ahead.iter().filter(|(peer, _)| !warned.contains_key(peer)) {
         tracing::warn!(%peer, epoch, epoch_here, "this aggregator is ahead, as the DHT says, and no link leads to it");
     }
-    let most = ahead.values().max().map_or(0, |epoch| epoch.saturating_sub(epoch_here));
-    metrics.on_cut_off(most);
     *warned = ahead;
 }
 

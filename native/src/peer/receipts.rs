@@ -160,6 +160,19 @@ mod tests {
         receipt.sign(&reducer).unwrap()
     }
 
+    /// As this version wrote it: who has this line still has what it says.
+    #[test]
+    fn golden_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("receipts.jsonl");
+        ReceiptFile::open(&path).unwrap().append(&signed(1)).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap().trim_end(), GOLDEN);
+        let text = verify_lines(GOLDEN.as_bytes(), "file").unwrap();
+        assert!(text.starts_with("barn: 64 samples in 1 contributions of 12D3KooW"), "{text}");
+    }
+
+    const GOLDEN: &str = r#"{"receipt":{"run_id":"barn","peer":"8139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b394","reducer":"8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c","contribution_id":1,"epoch":3,"n_samples":64,"n_bytes":1000,"milliseconds":1500,"issued_at":1800000000},"signature":["fcefb2d14f6da81f2b715db861f2721ff203d06358051201b22a1688ccde1a6b","603c85235fb3f990986b77ddfde81122c9b91d5fc4d2a5bdc5f520828dafab0e"]}"#;
+
     #[test]
     fn a_file_adds_up_with_each_receipt_once() {
         let folder = tempfile::tempdir().unwrap();

@@ -252,6 +252,28 @@ mod tests {
         Evidence { header, samples, gradient, parameters }
     }
 
+    /// The list as this version wrote it, byte by byte; a piece of evidence is as it travels.
+    #[tokio::test]
+    async fn golden_bytes() {
+        let storage = Storage::in_memory();
+        let transfer = Transfer { n_bytes: 300, sha256: Sha256Hash([5; 32]) };
+        let convicted = [
+            Conviction { peer: PublicKey([1; 32]), epoch: 300, evidence: Some(transfer) },
+            Conviction { peer: PublicKey([2; 32]), epoch: 4, evidence: None },
+        ];
+        let bytes = sealed::seal_parts(CONVICTED, &convicted.to_vec(), &[]).unwrap();
+        assert_eq!(sealed::hex(&bytes), GOLDEN);
+        storage.put(&convicted_path(), bytes).await.unwrap();
+        assert_eq!(EvidenceStore::open(storage).await.unwrap().convicted().await, convicted);
+    }
+
+    const GOLDEN: &str = "\
+    6261726e72616973636e767402006c00000000000000abe7b1f69aedd33f0920a76bde8876c8e477a1a4f66ab7cc638c2e9d\
+    09c68f8b68000000020101010101010101010101010101010101010101010101010101010101010101ac0201ac0205050505\
+    0505050505050505050505050505050505050505050505050505050502020202020202020202020202020202020202020202\
+    020202020202020202020400\
+    ";
+
     #[tokio::test]
     async fn who_was_convicted_stays_it_and_the_newest_evidence_is_kept() {
         let storage = Storage::in_memory();

@@ -56,6 +56,24 @@ mod tests {
 
     use super::*;
 
+    /// As this version wrote it, byte by byte.
+    #[tokio::test]
+    async fn golden_bytes() {
+        let storage = Storage::in_memory();
+        let values =
+            [("run.id", "r"), ("run.seed", "7")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let values = BoundValues::from(values);
+        write(&storage, &values).await.unwrap();
+        let bytes = storage.get(&ObjectPath::from(NAME), BYTES_MAX).await.unwrap().unwrap();
+        assert_eq!(sealed::hex(&bytes), GOLDEN);
+        assert_eq!(read(&storage).await.unwrap(), Some(values));
+    }
+
+    const GOLDEN: &str = "\
+    6261726e72616973626f756e010019000000000000002afb1582356e3cfc92b8b868cd18b417e2100c6767ab92102da06960\
+    0d16927c15000000020672756e2e696401720872756e2e736565640137\
+    ";
+
     #[tokio::test]
     async fn it_comes_back_and_neither_damage_nor_a_newer_format_is_nothing() {
         let storage = Storage::in_memory();

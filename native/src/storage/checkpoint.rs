@@ -386,8 +386,7 @@ mod tests {
     fn golden_bytes() {
         let want = Checkpoint { parameters: vec![1.0, -2.0], optimizer_state: vec![7; 3], ..checkpoint(2) };
         let bytes = encode(&want).unwrap();
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, GOLDEN);
+        assert_eq!(sealed::hex(&bytes), GOLDEN);
         assert_eq!(decode(&bytes).unwrap(), want);
     }
 

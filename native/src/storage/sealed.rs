@@ -203,6 +203,12 @@ fn hash(prefix: &[u8], payload: &[u8]) -> Sha256Hash {
     Sha256Hash(Sha256::new().chain_update(prefix).chain_update(payload).finalize().into())
 }
 
+/// Bytes as tests write them down.
+#[cfg(test)]
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

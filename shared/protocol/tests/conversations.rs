@@ -22,6 +22,7 @@ use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
 use barnraise_protocol::{ConversationError, Sha256Hash};
+use futures::FutureExt as _;
 use futures::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
@@ -127,6 +128,45 @@ async fn a_wrong_checksum_and_a_wrong_hash_are_told_apart() {
     };
     let ((), pulled) = futures::join!(liar, bulk::pull(&mut b, &mut partial, |_| {}));
     assert!(matches!(pulled, Err(BulkError::Checksum { index: 0 })));
+}
+
+/// Whoever sends it has to keep no more than that for one that reads slowly.
+#[tokio::test]
+async fn no_more_is_asked_for_than_may_be_under_way() {
+    let n_chunks = 3 * WINDOW_CHUNKS;
+    let bytes = noise(CHUNK_BYTES * n_chunks as usize);
+    let mut partial = Partial::new(Transfer::of(&bytes), u64::MAX).unwrap();
+    let (mut a, mut b) = pair();
+    let holder = async {
+        let (mut n_asked, mut most) = (0, 0);
+        for (number, chunk) in (0..).zip(bytes.chunks(CHUNK_BYTES)) {
+            // All that is asked for as long as no more comes.
+            loop {
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                match framing::read(&mut a, 64).now_or_never() {
+                    Some(Ok(Pull::Chunks { first, count })) => {
+                        assert_eq!(first, n_asked);
+                        n_asked += count;
+                    }
+                    None => break,
+                    Some(other) => panic!("{other:?}"),
+                }
+            }
+            let under_way = n_asked - number;
+            assert!((1..=WINDOW_CHUNKS).contains(&under_way), "{under_way} at chunk {number}");
+            most = most.max(under_way);
+            let header = [number, CHUNK_BYTES as u32, crc32fast::hash(chunk)];
+            a.write_all(&header.map(u32::to_le_bytes).concat()).await.unwrap();
+            a.write_all(chunk).await.unwrap();
+        }
+        assert_eq!((n_asked, most), (n_chunks, WINDOW_CHUNKS));
+        let done: Pull = framing::read(&mut a, 64).await.unwrap();
+        assert_eq!(done, Pull::Done);
+    };
+    let ((), pulled) = futures::join!(holder, bulk::pull(&mut b, &mut partial, |_| {}));
+    assert_eq!(pulled.unwrap(), bytes);
 }
 
 #[tokio::test]

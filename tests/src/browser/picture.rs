@@ -50,9 +50,19 @@ const AT_REST: &str = r"document.getAnimations().forEach((moving) => {
     try { moving.finish(); } catch { /* it has no end */ }
 })";
 
-/// What a page draws again at its next frame is drawn; one that is hidden draws none.
-const DRAWN: &str = "document.hidden || new Promise((drawn) => \
-    requestAnimationFrame(() => requestAnimationFrame(() => drawn(true))))";
+/// The window is as wide as the argument, and what a page draws again at its next frame is drawn. One that is hidden
+/// draws none.
+const DRAWN: &str = r"const [width] = arguments;
+    let left = 100;
+    return new Promise((drawn) => {
+        const look = () => {
+            if (document.hidden) drawn();
+            else if (matchMedia(`(width: ${width}px)`).matches || --left < 0)
+                requestAnimationFrame(() => requestAnimationFrame(() => drawn()));
+            else requestAnimationFrame(look);
+        };
+        look();
+    });";
 
 impl Tab {
     /// Makes the page believe in a window of this size, and lets it draw itself anew.
@@ -65,7 +75,7 @@ impl Tab {
         self.cdp("Emulation.setDeviceMetricsOverride", size).await?;
         let fingers = json!({ "enabled": is_touched, "maxTouchPoints": if is_touched { 5 } else { 1 } });
         self.cdp("Emulation.setTouchEmulationEnabled", fingers).await?;
-        self.read(DRAWN).await.map(drop)
+        self.run(DRAWN, vec![json!(width)]).await.map(drop)
     }
 
     /// The same, but as high as the whole page is.

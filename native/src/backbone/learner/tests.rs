@@ -4,7 +4,7 @@ use std::path::Path;
 
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::dataset::ImageShape;
-use barnraise_protocol::gradient::Offer;
+use barnraise_protocol::gradient::{Offer, Refusal};
 use barnraise_protocol::run::ModelKind;
 use barnraise_swarm::robust::Aggregation;
 use barnraise_swarm::round::AddressGroup;
@@ -106,6 +106,32 @@ async fn checkpoint_of(epoch: u64) -> Checkpoint {
 }
 
 /// An old checkpoint, or none, beside a journal that was cut behind a newer one.
+#[tokio::test]
+async fn a_step_that_leaves_the_finite_numbers_passes_and_leaves_no_trace_in_the_optimizer() {
+    let run = Run::new();
+    let mut learner = run.recover().await.unwrap();
+    let mut gradient = vec![0.5; run.layout.n_parameters()];
+    learner.step(StepBy { gradient: &gradient, n_samples: 64, loss: 0.5 }, 0.1);
+    let before = learner.checkpoint().unwrap();
+    *gradient.last_mut().unwrap() = f32::INFINITY;
+    learner.step(StepBy { gradient: &gradient, n_samples: 64, loss: 0.5 }, 0.1);
+    let after = learner.checkpoint().unwrap();
+    assert_eq!((after.epoch, after.n_samples_total), (2, 128), "the epoch passes");
+    assert_eq!(after.parameters, before.parameters);
+    assert_eq!(after.optimizer_state, before.optimizer_state);
+}
+
+#[tokio::test]
+async fn what_a_step_behind_the_checkpoint_counted_is_not_counted_again() {
+    let run = Run::new().with_steps(4..5).await;
+    run.checkpoints.save(&checkpoint_of(5).await).await.unwrap();
+    let (learner, mut round) = run.recover_both().await.unwrap();
+    assert_eq!(learner.epoch(), 5);
+    let entry = run.journal.entry(4, 0).await.unwrap().unwrap();
+    let offered = round.on_offer(Moment::ZERO, &PeerKey(entry.peer), &entry.offer);
+    assert_eq!(offered.unwrap_err(), Refusal::Duplicate { contribution_id: 4 });
+}
+
 #[tokio::test]
 async fn a_gap_between_checkpoint_and_journal_is_an_error_that_says_what_is_missing() {
     for has_checkpoint in [false, true] {

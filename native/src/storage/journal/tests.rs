@@ -7,6 +7,7 @@ use barnraise_protocol::{Sha256Hash, TensorCodec};
 use proptest::prelude::*;
 
 use super::*;
+use crate::storage::sealed::hex;
 
 fn entry(epoch: u64, id: u64, payload: Vec<u8>) -> JournalEntry {
     let transfer = Transfer { n_bytes: payload.len() as u64, sha256: Sha256Hash::of(&payload) };
@@ -34,7 +35,6 @@ fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
 /// changes, that of an offer included, has another version of its kind.
 #[test]
 fn golden_bytes() {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let entry = entry(3, 7, vec![9; 4]);
     let bytes = sealed::seal_parts(ENTRY, &header_of(&entry), &[&entry.payload]).unwrap();
     assert_eq!(hex(&bytes), GOLDEN_ENTRY);
@@ -45,6 +45,29 @@ fn golden_bytes() {
     assert_eq!(hex(&bytes), GOLDEN_COMMIT);
     assert_eq!(decode_commit(&bytes, 4).unwrap(), record);
 }
+
+#[tokio::test]
+async fn golden_bytes_of_what_is_averaged() {
+    let storage = Storage::in_memory();
+    let journal = Journal::new(storage.clone());
+    journal.write_mean(3, 9, &[1.0, -2.0]).await.unwrap();
+    journal.write_given(3, 9, &[0, 300]).await.unwrap();
+    for (path, golden) in [(path_of(3, MEAN_NAME), GOLDEN_MEAN), (given_path(3, 9), GOLDEN_GIVEN)] {
+        let bytes = storage.get(&path, ENTRY_BYTES_MAX).await.unwrap().unwrap();
+        assert_eq!(hex(&bytes), golden, "{path}");
+    }
+    assert_eq!(journal.mean(3, 9).await.unwrap().unwrap(), [1f32, -2.0].map(f32::to_le_bytes).concat());
+    assert_eq!(journal.given(3, 9).await.unwrap(), [0, 300]);
+}
+
+const GOLDEN_MEAN: &str = "\
+    6261726e726169736d65616e02000e0000000000000080ad3157d7e1fbd70f15943d4ea8929a07366054a7b74dc30360f09f\
+    2a4bb0870200000003090000803f000000c0\
+    ";
+const GOLDEN_GIVEN: &str = "\
+    6261726e726169736769766e01000800000000000000be4dce26a1aaa3837f989fbbdb65b9fdf373d7a778514207dddfe184\
+    88ebbcf7040000000200ac02\
+    ";
 
 const GOLDEN_ENTRY: &str = "\
     6261726e726169736772616403003e0000000000000040f6b7cad21b1d12e783dbb31aa7d0677070aadfa7f4ca8253ffeecd\

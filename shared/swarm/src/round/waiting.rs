@@ -9,7 +9,7 @@
 //!   counts again with its next report. What is delivered always counts in full.
 //! - **patience**, for one whom all others wait for. They wait for as long as it pays, by the samples that it brings,
 //!   and for a sixteenth of the time beyond that. So nobody takes more of the others' time by delivering late. A newcomer
-//!   begins with a sixteenth of the time that a round waits.
+//!   begins with a 64th of the time that a round waits: each new address costs the others that once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,6 +22,8 @@ use crate::{Moment, PeerKey};
 const SOURCES_MAX: usize = 10_000;
 /// Of the time that passes, what all may wait for one source for nothing.
 const PATIENCE_PART: u32 = 16;
+/// Of the time that a round waits, what a newcomer has of it.
+const NEWCOMER_PART: u32 = 64;
 /// How much longer an epoch may take for one that brings as many samples as all others.
 const PAYS_PART: f64 = 0.125;
 /// The shortest wait, as a part of the time that a round waits.
@@ -68,7 +70,7 @@ impl Waiting {
     }
 
     fn patience(&self, source: &Source, now: Moment, max: Duration) -> Duration {
-        let Some(record) = self.records.get(source) else { return max / PATIENCE_PART };
+        let Some(record) = self.records.get(source) else { return max / NEWCOMER_PART };
         (record.patience + now.saturating_sub(record.at) / PATIENCE_PART).min(max)
     }
 
