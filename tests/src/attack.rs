@@ -2,7 +2,7 @@
 //!
 //! Each [`Attack`] is a function that is run for each of the machine's keys, for as long as the machine is there. It may do
 //! what it likes: nothing here keeps to a rule but the wire. What it computed honestly is counted, and what it was
-//! acknowledged for. The machine runs at a low priority ([`Background`]): its processor is not the run's.
+//! acknowledged for. The machine has what is left of a processor ([`Background`]): its own is not the run's.
 
 mod flood;
 mod key;

@@ -1,5 +1,5 @@
-//! A runtime on threads that give way: what runs there has a tenth of a processor that others want, and all of it else; it
-//! is the one of the backbone.
+//! A runtime on threads that give way: what runs there has of the backbone's processor what nobody else wants, at any
+//! moment.
 //!
 //! An attacker is another machine, whose processor is its own. On one machine with the run that it attacks it would take
 //! the run's, and what is measured would be that.
@@ -11,8 +11,6 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::processors::Side;
 
-/// A tenth of the weight of other threads.
-const NICE: u8 = 10;
 /// Threads that it has: as many connections as it wants, and little computing.
 const THREADS: usize = 2;
 
@@ -30,7 +28,7 @@ impl Background {
     pub fn start() -> Result<Self> {
         // Threads have the priority of the one that starts them.
         let starting = std::thread::spawn(|| {
-            Side::Backbone.holds_this_thread(NICE)?;
+            Side::Backbone.leaves_this_thread_the_rest()?;
             anyhow::Ok(Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?)
         });
         let runtime = starting.join().map_err(|_| anyhow!("the thread panicked"))??;
@@ -59,16 +57,19 @@ impl Drop for Background {
 mod tests {
     use super::*;
 
+    /// sched(7), as proc_pid_stat(5) numbers it.
+    const SCHED_IDLE: &str = "5";
+
     #[test]
     fn its_threads_give_way() {
         let background = Background::start().unwrap();
         let (tell, told) = std::sync::mpsc::sync_channel(1);
-        let nice = || {
+        let policy = || {
             let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-            stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap().to_owned()
+            stat.rsplit(')').next().unwrap().split_whitespace().nth(38).unwrap().to_owned()
         };
-        background.handle().unwrap().spawn(async move { tell.send(nice()).unwrap() });
-        assert_eq!(told.recv().unwrap(), NICE.to_string());
-        assert_ne!(nice(), NICE.to_string());
+        background.handle().unwrap().spawn(async move { tell.send(policy()).unwrap() });
+        assert_eq!(told.recv().unwrap(), SCHED_IDLE);
+        assert_ne!(policy(), SCHED_IDLE);
     }
 }

@@ -37,15 +37,15 @@ impl Side {
         run("taskset", &["--all-tasks", "--cpu-list", "--pid", &self.list()?, &pid.to_string()])
     }
 
-    /// The calling thread runs there, and what it starts from now on, with so much less of a priority.
+    /// The calling thread runs there while nobody else wants to, and so does what it starts from now on.
     ///
     /// # Errors
     /// As [`Self::holds_process`].
-    pub fn holds_this_thread(self, nice: u8) -> Result<()> {
+    pub fn leaves_this_thread_the_rest(self) -> Result<()> {
         let own = std::fs::read_link("/proc/thread-self")?;
         let number = own.file_name().and_then(|name| name.to_str()).context("a thread without a number")?;
         run("taskset", &["--cpu-list", "--pid", &self.list()?, number])?;
-        run("renice", &["-n", &nice.to_string(), "-p", number])
+        run("chrt", &["--idle", "--pid", "0", number])
     }
 }
 
