@@ -110,7 +110,7 @@ async fn gather(
     for (id, wanted) in of_shards {
         let unknown = RecomputationError::Shard { shard: id, reason: "there is none".to_owned() };
         let entry = run.manifest.shards.get(id as usize).ok_or(unknown)?;
-        let decoded = match shards.get(entry) {
+        let decoded = match shards.get(entry, &run.manifest) {
             Some(decoded) => decoded,
             None => {
                 let bytes =

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::dataset::{DatasetError, Manifest, Samples, ShardEntry};
+use barnraise_protocol::dataset::{DatasetError, Manifest, SampleKind, Samples, ShardEntry};
 
 /// That are kept, in bytes of their samples; one shard has no more (`dataset::SHARD_RAW_BYTES_MAX`).
 const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -19,15 +19,19 @@ pub(super) struct DecodedShards {
 #[derive(Debug)]
 struct Kept {
     samples: Samples,
+    /// As which they were decoded: the same bytes may be other samples to another manifest.
+    entry: ShardEntry,
+    kind: SampleKind,
     n_bytes: usize,
     used_at: u64,
 }
 
 impl DecodedShards {
-    /// The samples of a shard, if they are kept.
-    pub(super) fn get(&mut self, entry: &ShardEntry) -> Option<&Samples> {
+    /// The samples of a shard of `manifest`, if they are kept.
+    pub(super) fn get(&mut self, entry: &ShardEntry, manifest: &Manifest) -> Option<&Samples> {
         self.n_uses += 1;
-        let kept = self.kept.get_mut(&entry.sha256)?;
+        let is_same = |kept: &&mut Kept| kept.entry == *entry && kept.kind == manifest.samples;
+        let kept = self.kept.get_mut(&entry.sha256).filter(is_same)?;
         kept.used_at = self.n_uses;
         Some(&kept.samples)
     }
@@ -44,21 +48,27 @@ impl DecodedShards {
     ) -> Result<&Samples, DatasetError> {
         let samples = Samples::decode(bytes, entry, manifest)?;
         let n_bytes = manifest.raw_bytes(entry);
+        self.forget(&entry.sha256);
         while self.n_bytes + n_bytes > KEPT_BYTES_MAX
             && let Some(oldest) = self.kept.iter().min_by_key(|(_, kept)| kept.used_at).map(|(hash, _)| *hash)
         {
-            let gone = self.kept.remove(&oldest);
-            self.n_bytes -= gone.map_or(0, |gone| gone.n_bytes);
+            self.forget(&oldest);
         }
         self.n_bytes += n_bytes;
-        let kept = Kept { samples, n_bytes, used_at: self.n_uses };
+        let kind = manifest.samples.clone();
+        let kept = Kept { samples, entry: *entry, kind, n_bytes, used_at: self.n_uses };
         Ok(&self.kept.entry(entry.sha256).insert_entry(kept).into_mut().samples)
+    }
+
+    fn forget(&mut self, hash: &Sha256Hash) {
+        let gone = self.kept.remove(hash);
+        self.n_bytes -= gone.map_or(0, |gone| gone.n_bytes);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use barnraise_protocol::dataset::{LabelledImages, SampleKind};
+    use barnraise_protocol::dataset::LabelledImages;
 
     use super::*;
     use crate::fixture;
@@ -84,14 +94,14 @@ mod tests {
         let (bytes, manifest) = shards(5, KEPT_BYTES_MAX / 4);
         let mut decoded = DecodedShards::default();
         for (number, entry) in manifest.shards.iter().enumerate() {
-            assert!(decoded.get(entry).is_none());
+            assert!(decoded.get(entry, &manifest).is_none());
             let samples = decoded.decode(&bytes[number], entry, &manifest).unwrap().clone();
-            assert_eq!(decoded.get(entry), Some(&samples));
+            assert_eq!(decoded.get(entry, &manifest), Some(&samples));
             // The first one is used all the time.
-            assert!(decoded.get(&manifest.shards[0]).is_some(), "after number {number}");
+            assert!(decoded.get(&manifest.shards[0], &manifest).is_some(), "after number {number}");
             assert!(decoded.n_bytes <= KEPT_BYTES_MAX);
         }
-        let is_kept = manifest.shards.iter().map(|entry| decoded.get(entry).is_some());
+        let is_kept = manifest.shards.iter().map(|entry| decoded.get(entry, &manifest).is_some());
         assert_eq!(is_kept.collect::<Vec<_>>(), [true, false, true, true, true]);
     }
 
@@ -100,6 +110,22 @@ mod tests {
         let (bytes, manifest) = shards(2, 100);
         let mut decoded = DecodedShards::default();
         assert!(decoded.decode(&bytes[1], &manifest.shards[0], &manifest).is_err());
-        assert!(decoded.get(&manifest.shards[0]).is_none() && decoded.n_bytes == 0);
+        assert!(decoded.get(&manifest.shards[0], &manifest).is_none() && decoded.n_bytes == 0);
+    }
+
+    /// Evidence brings its own description along.
+    #[test]
+    fn the_same_bytes_are_not_the_same_samples_to_another_manifest() {
+        let (bytes, manifest) = shards(1, 100);
+        let mut decoded = DecodedShards::default();
+        let entry = manifest.shards[0];
+        decoded.decode(&bytes[0], &entry, &manifest).unwrap();
+        let mut other = manifest.clone();
+        let SampleKind::Images { class_names, .. } = &mut other.samples else { panic!("pictures") };
+        class_names.push("another".into());
+        assert!(decoded.get(&entry, &other).is_none());
+        assert!(decoded.get(&ShardEntry { n_samples: 1, ..entry }, &manifest).is_none());
+        decoded.decode(&bytes[0], &entry, &other).unwrap();
+        assert!(decoded.get(&entry, &manifest).is_none() && decoded.n_bytes == manifest.raw_bytes(&entry));
     }
 }
