@@ -8,25 +8,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use barnraise_tests::attack::Attack;
-use barnraise_tests::village::{Village, Window, accuracy_in_peace};
+use barnraise_tests::village::{RUN, Village, Window, accuracy_in_peace};
 use clap::Args;
 
 use crate::ratio::{Spread, short, table};
-
-/// The run of `tests/tests/hostile/open.rs`: steps are short, so that a window has many of them.
-const SECTIONS: &str = r#"
-[run]
-id = "open-run"
-model = { mlp = { hidden = [64] } }
-target_batch_size = 4096
-
-[network]
-operator = "127.0.0.1:0"
-upnp = false
-
-[evaluation]
-every_epochs = 20
-"#;
 
 #[derive(Debug, Args)]
 pub(crate) struct StrangerArgs {
@@ -60,7 +45,7 @@ pub(crate) async fn compare(args: &StrangerArgs) -> Result<()> {
 
 async fn with_keys(args: &StrangerArgs, n_keys: usize) -> Result<()> {
     let length = Duration::from_secs(args.seconds);
-    let mut village = Village::gather(SECTIONS, args.percent).await?;
+    let mut village = Village::gather(RUN, args.percent).await?;
     let heading = [
         "",
         "samples/s in peace",
@@ -97,7 +82,7 @@ async fn with_keys(args: &StrangerArgs, n_keys: usize) -> Result<()> {
     let (accuracy, epoch) = village.leave().await?;
     print!("accuracy after {epoch} steps, all attacks in turn: {:.2} %", 100.0 * accuracy);
     if !args.no_accuracy {
-        let in_peace = accuracy_in_peace(SECTIONS, epoch).await?;
+        let in_peace = accuracy_in_peace(RUN, epoch).await?;
         print!("; without the attacker: {:.2} %", 100.0 * in_peace);
     }
     println!();

@@ -258,7 +258,7 @@ async fn every_answer_has_the_security_headers() {
         }
         assert_eq!(header(headers, "strict-transport-security"), "", "there is no certificate here");
         let policy = header(headers, "content-security-policy");
-        // Each of them, as it is: what it allows beyond is allowed to whoever gets a script onto the page.
+        // Each of them, as it is: what it allows beyond is allowed to a script that got onto the page.
         let allowed = [
             "default-src 'self'",
             "script-src 'self' 'wasm-unsafe-eval'",

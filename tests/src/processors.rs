@@ -49,7 +49,7 @@ impl Side {
     }
 }
 
-/// Of the machine, whatever this process is held to.
+/// Of the machine, also where this process is held to some of them.
 fn available() -> Result<usize> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
     let last = online.ok().and_then(|list| list.trim().rsplit(['-', ',']).next()?.parse::<usize>().ok());

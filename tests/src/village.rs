@@ -22,6 +22,21 @@ use crate::process::{Backbone, HANG, Joined, World, metric};
 use crate::processors::Side;
 use crate::verdict::Turns;
 
+/// Of the run that is attacked: steps are short, so that a window has many of them, and what is learnt settles within a test.
+pub const RUN: &str = r#"
+[run]
+id = "open-run"
+model = { mlp = { hidden = [64] } }
+target_batch_size = 4096
+
+[network]
+operator = "127.0.0.1:0"
+upnp = false
+
+[evaluation]
+every_epochs = 20
+"#;
+
 /// That take part.
 const N_TABS: usize = 3;
 /// Where the native peers come from.

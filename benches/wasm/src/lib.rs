@@ -62,9 +62,9 @@ pub fn batch(n_samples: usize) -> Batch {
     }
 }
 
-/// Whoever opens a stream of it pulls the bytes.
+/// The side that opens a stream of it pulls the bytes.
 pub const PULL: &str = "/barnraise-bench/bulk/1";
-/// Whoever opens a stream of it has the bytes pulled.
+/// The side that opens a stream of it has the bytes pulled.
 pub const SERVE: &str = "/barnraise-bench/bulk-up/1";
 
 /// Bytes that nothing on the way could compress, the same at both ends.

@@ -1,19 +1,15 @@
 //! Shards of the data as they are computed with: what one contribution has of them, the next one has, too.
 
-use std::collections::HashMap;
-
-use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::{DatasetError, Manifest, SampleKind, Samples, ShardEntry};
 
 /// That are kept, in bytes of their samples; one shard has no more (`dataset::SHARD_RAW_BYTES_MAX`).
 const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The shards that were used last, decoded. To check and decompress one takes longer than to compute with its samples.
+/// The shards that were used last, decoded, the latest at the end. To check and decompress one takes longer than to compute
+/// with its samples.
 #[derive(Debug, Default)]
 pub(super) struct DecodedShards {
-    kept: HashMap<Sha256Hash, Kept>,
-    n_bytes: usize,
-    n_uses: u64,
+    kept: Vec<Kept>,
 }
 
 #[derive(Debug)]
@@ -23,17 +19,15 @@ struct Kept {
     entry: ShardEntry,
     kind: SampleKind,
     n_bytes: usize,
-    used_at: u64,
 }
 
 impl DecodedShards {
     /// The samples of a shard of `manifest`, if they are kept.
     pub(super) fn get(&mut self, entry: &ShardEntry, manifest: &Manifest) -> Option<&Samples> {
-        self.n_uses += 1;
-        let is_same = |kept: &&mut Kept| kept.entry == *entry && kept.kind == manifest.samples;
-        let kept = self.kept.get_mut(&entry.sha256).filter(is_same)?;
-        kept.used_at = self.n_uses;
-        Some(&kept.samples)
+        let is_same = |kept: &Kept| kept.entry == *entry && kept.kind == manifest.samples;
+        let place = self.kept.iter().position(is_same)?;
+        self.kept[place..].rotate_left(1);
+        self.kept.last().map(|kept| &kept.samples)
     }
 
     /// Checks and decodes the bytes of a shard, and keeps its samples in place of those that were used longest ago.
@@ -48,21 +42,16 @@ impl DecodedShards {
     ) -> Result<&Samples, DatasetError> {
         let samples = Samples::decode(bytes, entry, manifest)?;
         let n_bytes = manifest.raw_bytes(entry);
-        self.forget(&entry.sha256);
-        while self.n_bytes + n_bytes > KEPT_BYTES_MAX
-            && let Some(oldest) = self.kept.iter().min_by_key(|(_, kept)| kept.used_at).map(|(hash, _)| *hash)
-        {
-            self.forget(&oldest);
+        self.kept.retain(|kept| kept.entry.sha256 != entry.sha256);
+        while !self.kept.is_empty() && self.n_bytes() + n_bytes > KEPT_BYTES_MAX {
+            self.kept.remove(0);
         }
-        self.n_bytes += n_bytes;
-        let kind = manifest.samples.clone();
-        let kept = Kept { samples, entry: *entry, kind, n_bytes, used_at: self.n_uses };
-        Ok(&self.kept.entry(entry.sha256).insert_entry(kept).into_mut().samples)
+        self.kept.push(Kept { samples, entry: *entry, kind: manifest.samples.clone(), n_bytes });
+        Ok(&self.kept[self.kept.len() - 1].samples)
     }
 
-    fn forget(&mut self, hash: &Sha256Hash) {
-        let gone = self.kept.remove(hash);
-        self.n_bytes -= gone.map_or(0, |gone| gone.n_bytes);
+    fn n_bytes(&self) -> usize {
+        self.kept.iter().map(|kept| kept.n_bytes).sum()
     }
 }
 
@@ -99,7 +88,7 @@ mod tests {
             assert_eq!(decoded.get(entry, &manifest), Some(&samples));
             // The first one is used all the time.
             assert!(decoded.get(&manifest.shards[0], &manifest).is_some(), "after number {number}");
-            assert!(decoded.n_bytes <= KEPT_BYTES_MAX);
+            assert!(decoded.n_bytes() <= KEPT_BYTES_MAX);
         }
         let is_kept = manifest.shards.iter().map(|entry| decoded.get(entry, &manifest).is_some());
         assert_eq!(is_kept.collect::<Vec<_>>(), [true, false, true, true, true]);
@@ -110,7 +99,7 @@ mod tests {
         let (bytes, manifest) = shards(2, 100);
         let mut decoded = DecodedShards::default();
         assert!(decoded.decode(&bytes[1], &manifest.shards[0], &manifest).is_err());
-        assert!(decoded.get(&manifest.shards[0], &manifest).is_none() && decoded.n_bytes == 0);
+        assert!(decoded.get(&manifest.shards[0], &manifest).is_none() && decoded.n_bytes() == 0);
     }
 
     /// Evidence brings its own description along.
@@ -126,6 +115,6 @@ mod tests {
         assert!(decoded.get(&entry, &other).is_none());
         assert!(decoded.get(&ShardEntry { n_samples: 1, ..entry }, &manifest).is_none());
         decoded.decode(&bytes[0], &entry, &other).unwrap();
-        assert!(decoded.get(&entry, &manifest).is_none() && decoded.n_bytes == manifest.raw_bytes(&entry));
+        assert!(decoded.get(&entry, &manifest).is_none() && decoded.n_bytes() == manifest.raw_bytes(&entry));
     }
 }

@@ -130,7 +130,7 @@ async fn a_wrong_checksum_and_a_wrong_hash_are_told_apart() {
     assert!(matches!(pulled, Err(BulkError::Checksum { index: 0 })));
 }
 
-/// Whoever sends it has to keep no more than that for one that reads slowly.
+/// The sender has to keep no more than that for one that reads slowly.
 #[tokio::test]
 async fn no_more_is_asked_for_than_may_be_under_way() {
     let n_chunks = 3 * WINDOW_CHUNKS;

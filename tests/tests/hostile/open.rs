@@ -9,24 +9,10 @@
 use std::time::Duration;
 
 use barnraise_tests::attack::Attack;
-use barnraise_tests::village::{Village, Window, accuracy_in_peace};
+use barnraise_tests::village::{RUN, Village, Window, accuracy_in_peace};
 
 use super::siege::alone;
 
-/// Steps are short, so that a window has many of them, and what is learnt settles within a test.
-const RUN: &str = r#"
-[run]
-id = "open-run"
-model = { mlp = { hidden = [64] } }
-target_batch_size = 4096
-
-[network]
-operator = "127.0.0.1:0"
-upnp = false
-
-[evaluation]
-every_epochs = 20
-"#;
 const KEYS: usize = 64;
 /// Of its time, what each contributor computes.
 const PERCENT: u8 = 5;

@@ -11,7 +11,7 @@ mod peer;
 mod platform;
 mod text;
 
-/// What a tab's connections are made of, for whoever measures them.
+/// What a tab's connections are made of, for benchmarks.
 pub use platform::{Behaviour, swarm};
 
 use std::cell::RefCell;

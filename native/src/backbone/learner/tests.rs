@@ -105,7 +105,6 @@ async fn checkpoint_of(epoch: u64) -> Checkpoint {
     Run::new().with_steps(0..epoch).await.recover().await.unwrap().checkpoint().unwrap()
 }
 
-/// An old checkpoint, or none, beside a journal that was cut behind a newer one.
 #[tokio::test]
 async fn a_step_that_leaves_the_finite_numbers_passes_and_leaves_no_trace_in_the_optimizer() {
     let run = Run::new();
@@ -132,6 +131,7 @@ async fn what_a_step_behind_the_checkpoint_counted_is_not_counted_again() {
     assert_eq!(offered.unwrap_err(), Refusal::Duplicate { contribution_id: 4 });
 }
 
+/// An old checkpoint, or none, beside a journal that was cut behind a newer one.
 #[tokio::test]
 async fn a_gap_between_checkpoint_and_journal_is_an_error_that_says_what_is_missing() {
     for has_checkpoint in [false, true] {

@@ -10,7 +10,7 @@ pub(super) const GO_AWAY: u8 = 3;
 pub(super) const SYN: u16 = 1;
 pub(super) const RST: u16 = 8;
 
-/// Credit that is granted where some was used: Yamux grants half a window, or a quarter of a megabyte.
+/// No Yamux grants less at a time: it waits until half of a window was read, 128 KiB at least.
 const GRANT_BYTES_MIN: u32 = 1024;
 
 /// What stands before the body of a frame.
