@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::process;
-use crate::test_run::{self, Totals};
+use crate::test_run;
 use crate::toolchain::WasmToolchain;
 use crate::wasm;
 use crate::workspace::{BROWSER_MODULES, Workspace};
@@ -17,12 +17,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.cargo();
     command.arg("build").args(Workspace::native_selection()).arg("--all-targets");
     process::run(with_lints(&mut command))?;
-    let mut totals = Totals::default();
     println!("check: unit tests");
     let mut command = test_run::cargo_test(workspace);
     command.args(["--lib", "--bins"]);
-    test_run::add_up(command, &[], &mut totals)?;
-    totals.finish(false)
+    test_run::all(workspace, command, &[])?.finish(false)
 }
 
 /// Everything is formatted.

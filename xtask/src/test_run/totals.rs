@@ -1,36 +1,21 @@
-//! Every test there is, browsers included, and one line with the totals.
+//! What test programs print, added up.
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use anyhow::{Result, bail};
 
-use anyhow::{Context, Result, bail};
-
-use crate::build::{self, NativeProfile};
-use crate::check;
-use crate::compress::Effort;
-use crate::fuzz;
-use crate::process;
-use crate::setup::{self, Browser};
-use crate::workspace::Workspace;
-
-/// More failures than this are no accident: nothing is run again.
-const N_AGAIN_MAX: usize = 3;
-
-/// Sums over all test programs.
+/// Sums over some test programs.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Totals {
-    n_passed: u64,
-    n_failed: u64,
+    pub(super) n_passed: u64,
+    pub(super) n_failed: u64,
     n_ignored: u64,
     /// The names of those that failed.
-    failed: Vec<String>,
+    pub(super) failed: Vec<String>,
     /// The names of those that said that they had nothing to test with, and why.
     skipped: Vec<(String, String)>,
     /// The names of those that passed only when they were run again.
     unsteady: Vec<String>,
-    /// Cargo ended with an error although no test failed: a program crashed or did not build.
-    is_broken: bool,
+    /// A program ended with an error although no test failed: it crashed or did not build.
+    pub(super) is_broken: bool,
 }
 
 /// What a test prints, with the reason, that passes because this machine lacks what it tests with.
@@ -38,7 +23,7 @@ const SKIPPED: &str = "SKIPPED: ";
 
 /// Where in the output of a test program the last line was.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-enum Section {
+pub(super) enum Section {
     /// Names of tests and what became of them, or what those that failed printed.
     #[default]
     Results,
@@ -48,7 +33,7 @@ enum Section {
 
 impl Totals {
     /// Takes in a line of a test program's output; whether it is one to show.
-    fn on_line(&mut self, line: &str, section: &mut Section) -> bool {
+    pub(super) fn on_line(&mut self, line: &str, section: &mut Section) -> bool {
         match line {
             "successes:" => *section = Section::Passed(None),
             "failures:" => *section = Section::Results,
@@ -68,7 +53,7 @@ impl Totals {
             return false;
         }
         self.on_result(line);
-        true
+        !line.is_empty()
     }
 
     fn on_result(&mut self, line: &str) {
@@ -84,15 +69,37 @@ impl Totals {
         self.n_ignored += count(" ignored").unwrap_or(0);
     }
 
-    /// Takes in that `again` is what came of running the failed ones a second time.
-    fn on_second_run(&mut self, again: &Self) {
+    /// Takes in that `again` is what came of running the failed ones a second time, if it was of all of them.
+    pub(super) fn on_second_run(&mut self, again: &Self) {
+        if again.is_broken || again.n_passed + again.n_failed != self.n_failed {
+            return;
+        }
         let (failed, unsteady) =
             std::mem::take(&mut self.failed).into_iter().partition(|name| again.failed.contains(name));
         (self.failed, self.unsteady) = (failed, unsteady);
         self.n_passed += again.n_passed;
+        self.n_failed = again.n_failed;
         self.skipped.extend_from_slice(&again.skipped);
-        self.n_failed = self.n_failed.saturating_sub(again.n_passed);
-        self.is_broken |= again.is_broken;
+    }
+
+    /// The same, each name with the program's before it.
+    pub(super) fn within(mut self, program: &str) -> Self {
+        let names = self.failed.iter_mut().chain(&mut self.unsteady);
+        names.chain(self.skipped.iter_mut().map(|(name, _)| name)).for_each(|name| {
+            name.insert_str(0, &format!("{program} "));
+        });
+        self
+    }
+
+    /// Adds those of another program.
+    pub(super) fn add(&mut self, other: Self) {
+        self.n_passed += other.n_passed;
+        self.n_failed += other.n_failed;
+        self.n_ignored += other.n_ignored;
+        self.failed.extend(other.failed);
+        self.skipped.extend(other.skipped);
+        self.unsteady.extend(other.unsteady);
+        self.is_broken |= other.is_broken;
     }
 
     /// Prints the closing lines; an error where anything failed, and where `is_strict` also where anything was
@@ -103,6 +110,9 @@ impl Totals {
         }
         for (name, reason) in &self.skipped {
             println!("skipped: {name}: {reason}");
+        }
+        for name in &self.failed {
+            println!("failed: {name}");
         }
         let n_skipped = self.skipped.len() as u64;
         let n_passed = self.n_passed.saturating_sub(n_skipped);
@@ -122,96 +132,6 @@ impl Totals {
         }
         Ok(())
     }
-}
-
-/// `cargo xtask test`.
-pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
-    let browser = setup::for_tests()?;
-    let toolchain = setup::for_build()?;
-    toolchain.ensure_clippy()?;
-    check::format(workspace)?;
-    build::web(workspace, toolchain, Effort::Quick)?;
-    check::lint_browser_modules(workspace, toolchain)?;
-    let binary = build::native(workspace, NativeProfile::Tests)?;
-    let mut totals = Totals::default();
-    println!("test: everything");
-    let test = || {
-        let mut command = cargo_test(workspace);
-        build::with_page(&mut command, workspace);
-        command.envs(environment(workspace, &browser, &binary));
-        command
-    };
-    add_up(test(), &[], &mut totals)?;
-    run_again(test(), &mut totals)?;
-    check_cuda(workspace)?;
-    fuzz::check(workspace)?;
-    totals.finish(is_strict)
-}
-
-/// What the tests that start browsers and backbones look for.
-fn environment(workspace: &Workspace, browser: &Browser, binary: &Path) -> [(&'static str, PathBuf); 4] {
-    [
-        ("CHROME", browser.chrome.clone()),
-        ("CHROMEDRIVER", browser.chromedriver.clone()),
-        ("BARNRAISE_BIN", binary.to_owned()),
-        ("BARNRAISE_WEB_ROOT", workspace.web_root()),
-    ]
-}
-
-/// `cargo test` of the native members, as they are built for it.
-pub(crate) fn cargo_test(workspace: &Workspace) -> Command {
-    let mut command = workspace.cargo();
-    command.args(["test", "--no-fail-fast"]).args(Workspace::native_selection());
-    check::with_lints(&mut command);
-    command
-}
-
-/// Runs the tests with these arguments for the test programs, shows the output but of those that passed, and adds up
-/// the results.
-pub(crate) fn add_up(mut command: Command, args: &[String], totals: &mut Totals) -> Result<()> {
-    command.args(["--", "--show-output"]).args(args).stdout(Stdio::piped());
-    let mut child =
-        command.spawn().with_context(|| format!("cannot start {}", process::describe(&command)))?;
-    let stdout = child.stdout.take().context("the output of cargo test is not piped")?;
-    let n_failed_before = totals.n_failed;
-    let mut section = Section::default();
-    for line in BufReader::new(stdout).lines() {
-        let line = line.context("cannot read the output of cargo test")?;
-        if totals.on_line(&line, &mut section) {
-            println!("{line}");
-        }
-    }
-    let status = child.wait()?;
-    totals.is_broken |= !status.success() && totals.n_failed == n_failed_before;
-    Ok(())
-}
-
-/// Processes and browsers share the machine with whatever else runs there. Where few tests failed and
-/// all are of that kind, each gets a second run, and whoever passes only then is named at the end.
-fn run_again(mut test: Command, totals: &mut Totals) -> Result<()> {
-    let names = totals.failed.clone();
-    if names.is_empty() || names.len() > N_AGAIN_MAX || names.len() as u64 != totals.n_failed {
-        return Ok(());
-    }
-    println!("test: once more what failed: {}", names.join(", "));
-    test.args(["--test", "*"]);
-    let mut again = Totals::default();
-    let args: Vec<String> = std::iter::once("--exact".to_owned()).chain(names).collect();
-    add_up(test, &args, &mut again)?;
-    // Unit tests are not among those: what failed there has failed.
-    if again.n_passed + again.n_failed == totals.n_failed {
-        totals.on_second_run(&again);
-    }
-    Ok(())
-}
-
-/// Type-checks the CUDA path, all of which is in one member. The build script of a dependency downloads an
-/// LLVM unless it believes to be on docs.rs.
-fn check_cuda(workspace: &Workspace) -> Result<()> {
-    println!("test: type-check of the CUDA device");
-    let mut command = workspace.cargo();
-    command.env("DOCS_RS", "1").args(["check", "--quiet", "-p", "barnraise-learning", "--features", "cuda"]);
-    process::run(&mut command)
 }
 
 #[cfg(test)]

@@ -1,0 +1,222 @@
+//! The test programs that cargo built, run side by side.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
+
+use super::totals::{Section, Totals};
+use crate::process;
+
+/// Programs that run at once, each with as many tests at once as there are processors: those that start processes
+/// and browsers wait more than they compute.
+const SIDE_BY_SIDE: usize = 2;
+/// The member whose tests start processes and browsers.
+const OF_PROCESSES: &str = "tests";
+/// Its longest programs, the longest first: started last, one of them would run alone in the end.
+const LONGEST: [&str; 3] = ["browser", "native", "hostile"];
+/// More failures than this are no accident: nothing is run again.
+const N_AGAIN_MAX: usize = 3;
+
+/// A test program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program {
+    /// Folder of its member and name of the target.
+    name: String,
+    /// Of its member: where it runs.
+    folder: PathBuf,
+    executable: PathBuf,
+    starts_processes: bool,
+}
+
+impl Program {
+    /// That of a message of cargo's, if it is about one.
+    fn of_message(message: &Value, root: &Path) -> Option<Self> {
+        let is_test = message["profile"]["test"].as_bool()?;
+        let executable = message["executable"].as_str().filter(|_| is_test)?;
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+        let member = folder.strip_prefix(root).unwrap_or(folder).to_string_lossy().into_owned();
+        let kind = message["target"]["kind"][0].as_str()?;
+        let target = message["target"]["name"].as_str()?;
+        let name = if kind == "test" { format!("{member}/{target}") } else { format!("{member} ({kind})") };
+        let starts_processes = member == OF_PROCESSES && kind == "test";
+        Some(Self { name, folder: folder.to_owned(), executable: executable.into(), starts_processes })
+    }
+
+    /// Where in the order it starts.
+    fn rank(&self) -> (bool, usize) {
+        let target = self.name.rsplit('/').next().unwrap_or_default();
+        (!self.starts_processes, LONGEST.iter().position(|&long| long == target).unwrap_or(LONGEST.len()))
+    }
+
+    fn command(&self, environment: &[(&str, PathBuf)]) -> Command {
+        let mut command = Command::new(&self.executable);
+        // As cargo would have it.
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+/// Builds the test programs that `command`, a `cargo test`, selects.
+pub(crate) fn build(mut command: Command, root: &Path) -> Result<Vec<Program>> {
+    command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
+    let messages = process::output(&mut command)?;
+    let messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let mut programs: Vec<Program> =
+        messages.filter_map(|message: Value| Program::of_message(&message, root)).collect();
+    programs.sort_by_key(Program::rank);
+    Ok(programs)
+}
+
+/// Runs all of them and adds up.
+pub(crate) fn run(programs: &[Program], environment: &[(&str, PathBuf)]) -> Result<Totals> {
+    let queue: Mutex<VecDeque<&Program>> = Mutex::new(programs.iter().collect());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let lane = || -> Result<Vec<(&Program, Totals)>> {
+        let mut outcomes = Vec::new();
+        while let Some(program) = next() {
+            let started = Instant::now();
+            let totals = follow(program.command(environment), &program.name)?;
+            let (n_passed, n_failed) = (totals.n_passed, totals.n_failed);
+            println!(
+                "test: {}: {n_passed} passed, {n_failed} failed in {:.0} s",
+                program.name,
+                started.elapsed().as_secs_f64()
+            );
+            outcomes.push((program, totals));
+        }
+        Ok(outcomes)
+    };
+    let mut outcomes = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..SIDE_BY_SIDE).map(|_| scope.spawn(lane)).collect();
+        let ended = lanes.into_iter().map(|lane| lane.join().map_err(|_| anyhow!("a lane panicked"))?);
+        ended.collect::<Result<Vec<_>>>()
+    })?
+    .concat();
+    run_again(&mut outcomes, environment)?;
+    let mut sum = Totals::default();
+    outcomes.into_iter().for_each(|(program, totals)| sum.add(totals.within(&program.name)));
+    Ok(sum)
+}
+
+/// Processes and browsers share the machine with all else that runs there. Where few tests failed and all are of that
+/// kind, each gets a second run by itself, and what passes only then is named at the end.
+fn run_again(outcomes: &mut [(&Program, Totals)], environment: &[(&str, PathBuf)]) -> Result<()> {
+    let failed = || outcomes.iter().filter(|(_, totals)| totals.n_failed > 0);
+    let n_failed: usize = failed().map(|(_, totals)| totals.n_failed as usize).sum();
+    if n_failed > N_AGAIN_MAX || failed().any(|(program, _)| !program.starts_processes) {
+        return Ok(());
+    }
+    for (program, totals) in outcomes.iter_mut().filter(|(_, totals)| totals.n_failed > 0) {
+        println!("test: once more what failed: {}", totals.failed.join(", "));
+        let mut command = program.command(environment);
+        command.arg("--exact").args(&totals.failed);
+        totals.on_second_run(&follow(command, &program.name)?);
+    }
+    Ok(())
+}
+
+/// Runs a test program, shows its output but of the tests that passed, each line with the program's name, and adds up
+/// the results.
+pub(crate) fn follow(mut command: Command, name: &str) -> Result<Totals> {
+    command.arg("--show-output").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child =
+        command.spawn().with_context(|| format!("cannot start {}", process::describe(&command)))?;
+    let stdout = child.stdout.take().context("the output of a test program is not piped")?;
+    let (mut totals, mut section) = (Totals::default(), Section::default());
+    for line in BufReader::new(stdout).lines() {
+        let line = line.with_context(|| format!("cannot read the output of {name}"))?;
+        if totals.on_line(&line, &mut section) {
+            println!("{name}: {line}");
+        }
+    }
+    totals.is_broken = !child.wait()?.success() && totals.n_failed == 0;
+    if totals.is_broken {
+        println!("{name}: ended with an error, though no test failed");
+    }
+    Ok(totals)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn message(folder: &str, kind: &str, name: &str, is_test: bool) -> Value {
+        json!({
+            "reason": "compiler-artifact",
+            "manifest_path": format!("/project/{folder}/Cargo.toml"),
+            "target": { "kind": [kind], "name": name },
+            "profile": { "test": is_test },
+            "executable": format!("/target/{name}"),
+        })
+    }
+
+    #[test]
+    fn programs_are_what_cargo_built_to_test_and_the_longest_come_first() {
+        let read = |message| Program::of_message(&message, Path::new("/project"));
+        let mut programs: Vec<Program> = [
+            message("relay", "lib", "barnraise_relay", true),
+            message("native", "bin", "barnraise", false),
+            message("tests", "test", "load", true),
+            message("tests", "test", "native", true),
+            message("tests", "test", "browser", true),
+            message("shared/swarm", "test", "native", true),
+            json!({ "reason": "build-finished", "success": true }),
+        ]
+        .into_iter()
+        .filter_map(read)
+        .collect();
+        programs.sort_by_key(Program::rank);
+        let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
+        assert_eq!(names[..3], ["tests/browser", "tests/native", "tests/load"]);
+        assert_eq!(names.len(), 5, "{names:?}");
+        assert!(names.contains(&"relay (lib)") && names.contains(&"shared/swarm/native"), "{names:?}");
+    }
+
+    /// A shell that says what a test program would.
+    fn says(folder: &Path, name: &str, script: &str) -> Program {
+        use std::os::unix::fs::PermissionsExt as _;
+        let executable = folder.join(name);
+        std::fs::write(&executable, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&executable, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Program { name: name.to_owned(), folder: folder.to_owned(), executable, starts_processes: true }
+    }
+
+    const PASSED: &str = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
+
+    #[test]
+    fn what_fails_in_one_program_is_run_again_there_and_only_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let failed = "echo 'test a::b ... FAILED'; echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored'; exit 101";
+        let again = format!("case \"$*\" in *--exact*a::b*) {PASSED};; *) {failed};; esac");
+        let programs = [says(folder.path(), "one", &again), says(folder.path(), "two", PASSED)];
+        let totals = run(&programs, &[]).unwrap();
+        assert_eq!((totals.n_passed, totals.n_failed), (4, 0));
+        assert!(totals.clone().finish(true).is_ok());
+
+        let programs = [says(folder.path(), "one", failed), says(folder.path(), "two", PASSED)];
+        let totals = run(&programs, &[]).unwrap();
+        assert_eq!(totals.failed, ["one a::b"]);
+        assert!(totals.finish(false).is_err());
+
+        let mut programs = [says(folder.path(), "one", &again)];
+        programs[0].starts_processes = false;
+        assert!(run(&programs, &[]).unwrap().finish(false).is_err(), "no accident where nothing is started");
+    }
+
+    #[test]
+    fn a_program_that_crashes_is_no_success() {
+        let folder = tempfile::tempdir().unwrap();
+        let programs = [says(folder.path(), "one", "kill -SEGV $$"), says(folder.path(), "two", PASSED)];
+        assert!(run(&programs, &[]).unwrap().finish(false).is_err());
+    }
+}
