@@ -158,18 +158,26 @@ pub(crate) fn install(packages: &[Package]) -> Result<()> {
     process::run(command.args(names)).with_context(|| format!("cannot install {list}"))
 }
 
-/// Programs that extend cargo, in the one version that was tried here: another one may be anybody's work.
-const CARGO_PROGRAMS: [(&str, &str); 3] =
-    [("cargo-audit", "0.22.2"), ("cargo-deny", "0.20.2"), ("cargo-fuzz", "0.13.2")];
+/// Programs of crates.io: the crate, and the one version that was tried here: another one may be anybody's work.
+const CARGO_PROGRAMS: [(&str, &str, &str); 4] = [
+    ("cargo-audit", "cargo-audit", "0.22.2"),
+    ("cargo-deny", "cargo-deny", "0.20.2"),
+    ("cargo-fuzz", "cargo-fuzz", "0.13.2"),
+    ("wasm-bindgen-test-runner", "wasm-bindgen-cli", "0.2.130"),
+];
 
-/// A program that extends cargo, compiled where it is missing.
+/// A program that cargo can install, compiled where it is missing.
 pub(crate) fn cargo_program(name: &str) -> Result<()> {
-    let known = CARGO_PROGRAMS.iter().find(|(known, _)| *known == name);
-    let (_, version) = known.with_context(|| format!("{name} has no version in CARGO_PROGRAMS"))?;
+    let known = CARGO_PROGRAMS.iter().find(|(known, ..)| *known == name);
+    let (_, package, version) = known.with_context(|| format!("{name} is none of CARGO_PROGRAMS"))?;
     if process::find(name).is_none() {
-        println!("setup: cargo install {name} {version}");
+        println!("setup: cargo install {package} {version}");
         let version = format!("={version}");
-        process::run(process::cargo().args(["install", name, "--locked", "--version", &version]))?;
+        let install = |more: &[&str]| {
+            process::run(process::cargo().args(["install", package, "--version", &version]).args(more))
+        };
+        // Mirrors may not have yet what it was locked to.
+        install(&["--locked"]).or_else(|_| install(&[]))?;
     }
     Ok(())
 }
@@ -223,8 +231,9 @@ mod tests {
 
     #[test]
     fn every_program_that_is_compiled_has_one_version() {
-        let users = [include_str!("audit.rs"), include_str!("fuzz.rs")].concat();
-        for (name, version) in CARGO_PROGRAMS {
+        let users =
+            [include_str!("audit.rs"), include_str!("fuzz.rs"), include_str!("test_run/mod.rs")].concat();
+        for (name, _, version) in CARGO_PROGRAMS {
             assert_eq!(version.split('.').filter_map(|part| part.parse::<u32>().ok()).count(), 3, "{name}");
             assert!(users.contains(&format!("\"{name}\"")), "{name} is used by nobody");
         }

@@ -10,13 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wasm_bindgen_cli_support::Bindgen;
 
 use crate::assets::hex;
+use crate::check;
 use crate::process;
 use crate::toolchain::{TARGET, WasmToolchain};
-use crate::workspace::{BENCH_MODULE, BROWSER_MODULES, Workspace};
+use crate::workspace::{BENCH_MODULE, BROWSER_MODULES, PEER_MODULE, Workspace};
 
 const PROFILE: &str = "wasm";
 /// Raise when the steps after cargo change in a way that the versions below do not show.
@@ -39,6 +41,22 @@ pub(crate) fn build_bench(workspace: &Workspace, toolchain: WasmToolchain) -> Re
 fn compile(workspace: &Workspace, toolchain: WasmToolchain, packages: &[&str]) -> Result<()> {
     println!("build: the browser modules ({toolchain:?} toolchain; a quarter of an hour the first time)");
     process::run(&mut cargo_build(workspace, toolchain, packages)?)
+}
+
+/// Compiles the tests of the module that trains; where they are.
+pub(crate) fn build_tests(workspace: &Workspace, toolchain: WasmToolchain) -> Result<PathBuf> {
+    let mut command = toolchain.cargo(workspace, "test")?;
+    command.args(["--profile", PROFILE, "--lib", "--no-run", "--message-format", "json-render-diagnostics"]);
+    // Together with the other module, so that dependencies have the features that they were built with.
+    BROWSER_MODULES.iter().for_each(|package| {
+        command.args(["-p", package]);
+    });
+    let messages = process::output(check::with_lints(&mut command))?;
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let is_of_peer = |message: &Value| message["target"]["name"] == PEER_MODULE.replace('-', "_");
+    let tests =
+        messages.filter(is_of_peer).find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    tests.context("cargo built no tests of the module that trains")
 }
 
 /// The command that compiles some of the modules.

@@ -205,3 +205,34 @@ fn tell(teller: &Teller, event: Event) {
     }
     teller.tell(event);
 }
+
+#[cfg(test)]
+mod tests {
+    use wasm_bindgen_test::wasm_bindgen_test;
+
+    use super::*;
+
+    #[wasm_bindgen_test]
+    fn a_kept_seed_is_the_same_peer_and_a_damaged_one_is_a_new_peer() {
+        let (first, seed) = identify(None).unwrap();
+        let (again, kept) = identify(Some(seed.clone())).unwrap();
+        assert_eq!((first.public(), &seed), (again.public(), &kept));
+        for damaged in [vec![], seed[1..].to_vec(), vec![0; 64]] {
+            let (other, new) = identify(Some(damaged)).unwrap();
+            assert_ne!(other.public(), first.public());
+            assert_eq!(new.len(), 32);
+        }
+        let key = credentials(&seed, None).key.unwrap().public();
+        let shown =
+            barnraise_protocol::access::PublicKey::of_peer_id(&first.public().to_peer_id().to_bytes());
+        assert_eq!(Some(key), shown, "it proves who it is to the run with the key that it dials with");
+        assert!(credentials(&[0; 5], None).key.is_none());
+    }
+
+    #[wasm_bindgen_test]
+    fn contributions_are_counted_from_anywhere_that_javascript_can_count_on_from() {
+        let ids: Vec<u64> = (0..32).map(|_| first_contribution_id()).collect();
+        assert!(ids.iter().all(|&id| id < 1 << 52), "{ids:?}");
+        assert!(ids.iter().any(|&id| id != ids[0]), "{ids:?}");
+    }
+}

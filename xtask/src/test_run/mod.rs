@@ -3,6 +3,10 @@
 mod programs;
 mod totals;
 
+use std::collections::hash_map::RandomState;
+use std::env;
+use std::ffi::OsString;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -15,7 +19,14 @@ use crate::compress::Effort;
 use crate::fuzz;
 use crate::process;
 use crate::setup;
+use crate::toolchain::WasmToolchain;
+use crate::wasm;
 use crate::workspace::Workspace;
+
+/// The variable that property tests take their seed from.
+const PROPTEST_SEED: &str = "PROPTEST_RNG_SEED";
+/// Runs tests for wasm in a browser.
+const TEST_RUNNER: &str = "wasm-bindgen-test-runner";
 
 /// `cargo xtask test`.
 pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
@@ -40,8 +51,9 @@ pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
     };
     let mut totals = all(workspace, cargo(), &environment)?;
     let mut examples = cargo();
-    examples.args(["--doc", "--"]);
+    examples.args(["--doc", "--", "--show-output"]);
     totals.add(programs::follow(examples, "examples in documentation")?);
+    totals.add(in_a_worker(workspace, toolchain)?);
     check_cuda(workspace)?;
     fuzz::check(workspace)?;
     totals.finish(is_strict)
@@ -55,7 +67,12 @@ pub(crate) fn all(
 ) -> Result<Totals> {
     let programs = programs::build(cargo_test, &workspace.root)?;
     println!("test: {} programs, two at a time", programs.len());
-    programs::run(&programs, environment)
+    let drawn = || RandomState::new().build_hasher().finish().to_string();
+    let seed = env::var(PROPTEST_SEED).unwrap_or_else(|_| drawn());
+    println!("test: property tests draw from a seed, and draw the same with {PROPTEST_SEED}={seed}");
+    let seed = (PROPTEST_SEED, OsString::from(seed));
+    let environment = environment.iter().map(|(name, path)| (*name, path.clone().into_os_string()));
+    programs::run(&programs, &environment.chain([seed]).collect::<Vec<_>>())
 }
 
 /// `cargo test` of the native members, as they are built for it.
@@ -64,6 +81,15 @@ pub(crate) fn cargo_test(workspace: &Workspace) -> Command {
     command.args(["test", "--no-fail-fast"]).args(Workspace::native_selection());
     check::with_lints(&mut command);
     command
+}
+
+/// The tests of the module that trains, in a worker of a page of a browser without a window.
+fn in_a_worker(workspace: &Workspace, toolchain: WasmToolchain) -> Result<Totals> {
+    setup::cargo_program(TEST_RUNNER)?;
+    let browser = setup::for_tests()?;
+    let mut runner = Command::new(TEST_RUNNER);
+    runner.arg(wasm::build_tests(workspace, toolchain)?).env("CHROMEDRIVER", browser.chromedriver);
+    programs::follow(runner, "wasm/peer, in a worker")
 }
 
 /// Type-checks the CUDA path, all of which is in one member. The build script of a dependency downloads an

@@ -1,6 +1,7 @@
 //! The test programs that cargo built, run side by side.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -55,8 +56,9 @@ impl Program {
         (!self.starts_processes, LONGEST.iter().position(|&long| long == target).unwrap_or(LONGEST.len()))
     }
 
-    fn command(&self, environment: &[(&str, PathBuf)]) -> Command {
+    fn command(&self, environment: &[(&str, OsString)]) -> Command {
         let mut command = Command::new(&self.executable);
+        command.arg("--show-output");
         // As cargo would have it.
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
@@ -76,7 +78,7 @@ pub(crate) fn build(mut command: Command, root: &Path) -> Result<Vec<Program>> {
 }
 
 /// Runs all of them and adds up.
-pub(crate) fn run(programs: &[Program], environment: &[(&str, PathBuf)]) -> Result<Totals> {
+pub(crate) fn run(programs: &[Program], environment: &[(&str, OsString)]) -> Result<Totals> {
     let queue: Mutex<VecDeque<&Program>> = Mutex::new(programs.iter().collect());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let lane = || -> Result<Vec<(&Program, Totals)>> {
@@ -108,7 +110,7 @@ pub(crate) fn run(programs: &[Program], environment: &[(&str, PathBuf)]) -> Resu
 
 /// Processes and browsers share the machine with all else that runs there. Where few tests failed and all are of that
 /// kind, each gets a second run by itself, and what passes only then is named at the end.
-fn run_again(outcomes: &mut [(&Program, Totals)], environment: &[(&str, PathBuf)]) -> Result<()> {
+fn run_again(outcomes: &mut [(&Program, Totals)], environment: &[(&str, OsString)]) -> Result<()> {
     let failed = || outcomes.iter().filter(|(_, totals)| totals.n_failed > 0);
     let n_failed: usize = failed().map(|(_, totals)| totals.n_failed as usize).sum();
     if n_failed > N_AGAIN_MAX || failed().any(|(program, _)| !program.starts_processes) {
@@ -126,7 +128,7 @@ fn run_again(outcomes: &mut [(&Program, Totals)], environment: &[(&str, PathBuf)
 /// Runs a test program, shows its output but of the tests that passed, each line with the program's name, and adds up
 /// the results.
 pub(crate) fn follow(mut command: Command, name: &str) -> Result<Totals> {
-    command.arg("--show-output").stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child =
         command.spawn().with_context(|| format!("cannot start {}", process::describe(&command)))?;
     let stdout = child.stdout.take().context("the output of a test program is not piped")?;

@@ -116,3 +116,42 @@ async fn open(name: &str) -> Result<Cache, JsValue> {
     }
     JsFuture::from(scope.caches()?.open(name)).await?.dyn_into()
 }
+
+#[cfg(test)]
+mod tests {
+    use wasm_bindgen_test::wasm_bindgen_test;
+
+    use super::*;
+
+    #[wasm_bindgen_test]
+    async fn shards_come_back_under_their_hash_and_the_oldest_make_room() {
+        let cache = ShardCache::new("http://shards.test");
+        let hash = |number: u32| Sha256Hash::of(&number.to_le_bytes());
+        assert_eq!(cache.get(hash(0)).await, None);
+        for number in 0..SHARDS_MAX + 2 {
+            cache.put(hash(number), &number.to_le_bytes()).await;
+        }
+        assert_eq!(cache.get(hash(SHARDS_MAX + 1)).await, Some((SHARDS_MAX + 1).to_le_bytes().to_vec()));
+        assert_eq!(cache.get(hash(2)).await, Some(2_u32.to_le_bytes().to_vec()));
+        for gone in 0..2 {
+            assert_eq!(cache.get(hash(gone)).await, None, "shard {gone}");
+        }
+    }
+
+    #[wasm_bindgen_test]
+    async fn the_newest_model_takes_the_place_of_the_one_before_and_each_page_has_its_own() {
+        let (here, elsewhere) = (ShardCache::new("http://models.test"), ShardCache::new("http://other.test"));
+        here.put_model(b"first").await;
+        here.put_model(b"second").await;
+        assert_eq!(here.model().await.as_deref(), Some(&b"second"[..]));
+        assert_eq!(elsewhere.model().await, None);
+    }
+
+    #[wasm_bindgen_test]
+    async fn what_is_longer_than_it_may_be_is_not_read_back() {
+        let cache = ShardCache::new("http://words.test");
+        cache.put_vocabulary(b"12345678").await;
+        assert_eq!(cache.vocabulary(8).await.as_deref(), Some(&b"12345678"[..]));
+        assert_eq!(cache.vocabulary(7).await, None);
+    }
+}

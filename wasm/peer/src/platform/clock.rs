@@ -58,3 +58,35 @@ impl Drop for Yielder {
         self.receiver.set_onmessage(None);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::future::{join_all, poll_immediate};
+    use wasm_bindgen_test::wasm_bindgen_test;
+
+    use super::*;
+
+    #[wasm_bindgen_test]
+    async fn a_turn_of_the_event_loop_lies_between() {
+        let yielder = Yielder::new();
+        assert!(poll_immediate(std::pin::pin!(yielder.yield_now())).await.is_none(), "not in this turn");
+        let turns = RefCell::new(Vec::new());
+        let other = MessageChannel::new();
+        let happened = Rc::new(RefCell::new(false));
+        let noted = Rc::clone(&happened);
+        let listener = Closure::<dyn Fn()>::new(move || *noted.borrow_mut() = true);
+        other.port2().set_onmessage(Some(listener.as_ref().unchecked_ref()));
+        other.port1().post_message(&JsValue::NULL).unwrap();
+        // What came before is handled before, though one that no longer waits stands in between.
+        join_all((0..3).map(|number| {
+            let (yielder, turns) = (&yielder, &turns);
+            async move {
+                yielder.yield_now().await;
+                turns.borrow_mut().push(number);
+            }
+        }))
+        .await;
+        assert_eq!(turns.into_inner(), [0, 1, 2]);
+        assert!(*happened.borrow());
+    }
+}

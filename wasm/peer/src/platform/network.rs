@@ -395,3 +395,61 @@ fn causes(error: &dyn std::error::Error) -> String {
     texts.dedup_by(|cause, error| error.contains(cause.as_str()));
     texts.join(": ")
 }
+
+#[cfg(test)]
+mod tests {
+    use wasm_bindgen_test::wasm_bindgen_test;
+
+    use super::*;
+
+    fn network(origin: &str) -> Network {
+        Network::start(origin.to_owned(), Keypair::generate_ed25519(), None).unwrap()
+    }
+
+    #[wasm_bindgen_test]
+    fn other_backbones_are_one_place_each() {
+        let network = network("http://127.0.0.1:1");
+        let peers = [PeerId::random(), PeerId::random()];
+        let address = |peer: &PeerId, port: u16| format!("/ip4/192.0.2.1/tcp/{port}/ws/p2p/{peer}");
+        let mut addresses = vec!["no address".to_owned(), format!("/ip4/192.0.2.1/tcp/1/p2p/{}", peers[0])];
+        for port in 1..3 {
+            addresses.extend(peers.iter().map(|peer| address(peer, port)));
+        }
+        network.elsewhere(&addresses);
+        let found: Vec<(PeerId, usize)> =
+            network.elsewhere.borrow().iter().map(|place| (place.peer, place.ways[0].1.len())).collect();
+        assert_eq!(found, peers.map(|peer| (peer, 2)));
+        network.elsewhere(&[]);
+        assert!(network.elsewhere.borrow().is_empty());
+    }
+
+    #[wasm_bindgen_test]
+    async fn a_backbone_that_is_away_is_told_with_its_reason() {
+        let network = network("http://127.0.0.1:1");
+        let refused = network.connect().await.unwrap_err();
+        assert!(refused.contains("the web server does not answer"), "{refused}");
+        assert!(refused.contains("the run was never heard of"), "{refused}");
+        assert_eq!(network.open("/test").await.err().as_deref(), Some("there is no connection"));
+        network.disconnect().await;
+    }
+
+    #[wasm_bindgen_test]
+    async fn a_place_where_nobody_is_says_by_which_ways_it_was_tried() {
+        let network = network("http://127.0.0.1:1");
+        let peer = PeerId::random();
+        let address = format!("/ip4/127.0.0.1/tcp/1/ws/p2p/{peer}");
+        let (peer, ways) = dialable(&[address], false).unwrap();
+        let refused = network.reach(Place { peer, ways }).await.unwrap_err();
+        assert!(
+            refused.starts_with(&Way::WebSocket.to_string()) && refused.contains("no connection"),
+            "{refused}"
+        );
+    }
+
+    #[wasm_bindgen_test]
+    fn an_error_is_told_once_with_what_it_came_from() {
+        let inner = std::io::Error::other("the cable is out");
+        let outer = std::io::Error::new(std::io::ErrorKind::NotConnected, inner);
+        assert_eq!(causes(&outer), "the cable is out");
+    }
+}

@@ -82,3 +82,59 @@ fn way_of(address: &Multiaddr, is_secure: bool) -> Option<(Way, PeerId)> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wasm_bindgen_test::wasm_bindgen_test;
+
+    use super::*;
+
+    const HASH: &str = "uEiAkH5a4DPGKUuOBjYw0CgwjvcJCJMD2K_1aluKR_tpevQ";
+
+    fn listed(peers: &[PeerId], places: &[&str]) -> Vec<String> {
+        let places = places.iter().map(|place| place.replace("HASH", HASH));
+        places.flat_map(|place| peers.iter().map(move |peer| format!("{place}/p2p/{peer}"))).collect()
+    }
+
+    #[wasm_bindgen_test]
+    fn what_a_browser_can_dial_is_told_by_way() {
+        let peer = PeerId::random();
+        let addresses = listed(
+            &[peer],
+            &[
+                "/ip4/192.0.2.1/tcp/4001",
+                "/ip4/192.0.2.1/udp/4001/quic-v1",
+                "/ip4/192.0.2.1/udp/4001/quic-v1/webtransport/certhash/HASH",
+                "/ip6/2001:db8::1/udp/4001/quic-v1/webtransport/certhash/HASH/certhash/HASH",
+                "/ip4/192.0.2.1/udp/4002/webrtc-direct/certhash/HASH",
+                "/dns4/run.example.org/tcp/443/wss",
+                "/dns4/run.example.org/tcp/443/tls/ws",
+            ],
+        );
+        let (found, ways) = dialable(&addresses, true).unwrap();
+        assert_eq!(found, peer);
+        let counted: Vec<(Way, usize)> =
+            ways.iter().map(|(way, addresses)| (*way, addresses.len())).collect();
+        assert_eq!(counted, [(Way::WebTransport, 2), (Way::WebRtc, 1), (Way::WebSocket, 2)]);
+    }
+
+    #[wasm_bindgen_test]
+    fn a_page_that_came_encrypted_opens_no_plain_websocket() {
+        let addresses = listed(&[PeerId::random()], &["/ip4/192.0.2.1/tcp/4001/ws"]);
+        assert_eq!(dialable(&addresses, false).unwrap().1[0].0, Way::WebSocket);
+        let refused = dialable(&addresses, true).err().unwrap();
+        assert!(refused.contains("none of the backbone's 1 addresses is for browsers"), "{refused}");
+    }
+
+    #[wasm_bindgen_test]
+    fn addresses_are_those_of_one_peer_and_not_too_many() {
+        let (first, other) = (PeerId::random(), PeerId::random());
+        let (_, ways) = dialable(&listed(&[first, other], &["/ip4/192.0.2.1/tcp/1/ws"]), false).unwrap();
+        assert!(ways[0].1.iter().all(|address| address.to_string().ends_with(&first.to_string())));
+        let many: Vec<String> =
+            (1..100).map(|port| format!("/ip4/192.0.2.1/tcp/{port}/ws/p2p/{first}")).collect();
+        assert_eq!(dialable(&many, false).unwrap().1[0].1.len(), ADDRESSES_MAX);
+        let nonsense = ["", "/", "http://x", "/ip4/1.2.3.4/tcp/1/ws", "/p2p/x"].map(String::from);
+        assert!(dialable(&nonsense, false).is_err(), "none of them says who is there");
+    }
+}

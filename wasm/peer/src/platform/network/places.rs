@@ -139,3 +139,70 @@ pub(super) async fn within<T>(
         Either::Right(_) => Err(format!("no answer within {limit:?}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use libp2p::identity::Keypair;
+    use wasm_bindgen_test::wasm_bindgen_test;
+
+    use super::*;
+
+    fn somebody() -> Place {
+        let peer = Keypair::generate_ed25519().public().to_peer_id();
+        place(peer, &[websocket()], false).unwrap()
+    }
+
+    fn websocket() -> Vec<u8> {
+        "/ip4/192.0.2.1/tcp/4001/ws".parse::<Multiaddr>().unwrap().to_vec()
+    }
+
+    #[wasm_bindgen_test]
+    fn the_old_place_and_each_peer_of_the_dht_are_tried_in_turn() {
+        let (backbone, contacts) = (somebody(), [somebody(), somebody()]);
+        let mut known = Known::new("run".into(), backbone.clone(), None);
+        for _ in 0..3 {
+            assert!(matches!(known.next_attempt(), Attempt::Again(place) if place.peer == backbone.peer));
+        }
+        known = Known::new("run".into(), backbone.clone(), None);
+        known.contacts = contacts.to_vec();
+        let mut asked = Vec::new();
+        for _ in 0..4 {
+            assert!(matches!(known.next_attempt(), Attempt::Again(_)));
+            let Attempt::Ask { contact, wanted } = known.next_attempt() else { panic!("nobody is asked") };
+            assert_eq!(wanted, backbone.peer);
+            asked.push(contact.peer);
+        }
+        let [one, two] = contacts.map(|contact| contact.peer);
+        assert_eq!(asked, [one, two, one, two]);
+    }
+
+    #[wasm_bindgen_test]
+    fn peers_of_another_run_are_forgotten() {
+        let mut known = Known::new("run".into(), somebody(), None);
+        known.contacts = vec![somebody()];
+        known.next_attempt();
+        let same = Known::new("run".into(), somebody(), Some(known.clone()));
+        assert_eq!((same.contacts.len(), same.n_attempts), (1, 0));
+        assert!(Known::new("other".into(), somebody(), Some(known)).contacts.is_empty());
+    }
+
+    #[wasm_bindgen_test]
+    fn a_peer_without_an_address_for_browsers_is_no_place() {
+        let peer = PeerId::random();
+        let native = "/ip4/192.0.2.1/tcp/4001".parse::<Multiaddr>().unwrap().to_vec();
+        assert!(place(peer, &[native.clone(), vec![255]], false).is_none());
+        assert_eq!(place(peer, &[native, websocket()], false).unwrap().peer, peer);
+        // An address that names somebody else is not theirs.
+        let theirs = Multiaddr::try_from(websocket()).unwrap().with_p2p(PeerId::random()).unwrap();
+        assert!(place(peer, &[theirs.to_vec()], false).is_none());
+        assert!(place(peer, &[websocket()], true).is_none(), "a page that came encrypted");
+    }
+
+    #[wasm_bindgen_test]
+    async fn waiting_ends() {
+        let never = std::future::pending::<Result<(), String>>();
+        let ended = within(Duration::from_millis(20), never).await.unwrap_err();
+        assert!(ended.starts_with("no answer within"), "{ended}");
+        assert_eq!(within(Duration::from_secs(60), async { Ok(1) }).await, Ok(1));
+    }
+}
