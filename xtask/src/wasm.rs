@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wasm_bindgen_cli_support::Bindgen;
 
@@ -43,20 +42,12 @@ fn compile(workspace: &Workspace, toolchain: WasmToolchain, packages: &[&str]) -
     process::run(&mut cargo_build(workspace, toolchain, packages)?)
 }
 
-/// Compiles the tests of the module that trains; where they are.
+/// Compiles the module that trains with its tests inside; where it is.
 pub(crate) fn build_tests(workspace: &Workspace, toolchain: WasmToolchain) -> Result<PathBuf> {
-    let mut command = toolchain.cargo(workspace, "test")?;
-    command.args(["--profile", PROFILE, "--lib", "--no-run", "--message-format", "json-render-diagnostics"]);
-    // Together with the other module, so that dependencies have the features that they were built with.
-    BROWSER_MODULES.iter().for_each(|package| {
-        command.args(["-p", package]);
-    });
-    let messages = process::output(check::with_lints(&mut command))?;
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let is_of_peer = |message: &Value| message["target"]["name"] == PEER_MODULE.replace('-', "_");
-    let tests =
-        messages.filter(is_of_peer).find_map(|message| message["executable"].as_str().map(PathBuf::from));
-    tests.context("cargo built no tests of the module that trains")
+    let mut command = cargo_build(workspace, toolchain, &BROWSER_MODULES)?;
+    command.args(["--features", &format!("{PEER_MODULE}/tests")]);
+    process::run(check::with_lints(&mut command))?;
+    Ok(compiled(workspace, PEER_MODULE))
 }
 
 /// The command that compiles some of the modules.
@@ -73,10 +64,15 @@ pub(crate) fn cargo_build(
     Ok(command)
 }
 
+/// What cargo made of one package.
+fn compiled(workspace: &Workspace, package: &str) -> PathBuf {
+    let name = format!("{}.wasm", package.replace('-', "_"));
+    workspace.wasm_target().join(TARGET).join(PROFILE).join(name)
+}
+
 /// JavaScript and wasm of one package, in a folder of its own, `page.js` and `page_bg.wasm`.
 fn bind(workspace: &Workspace, package: &str) -> Result<PathBuf> {
-    let input = workspace.wasm_target().join(TARGET).join(PROFILE);
-    let input = input.join(format!("{}.wasm", package.replace('-', "_")));
+    let input = compiled(workspace, package);
     let name = package.trim_start_matches("barnraise-");
     let folder = workspace.wasm_target().join("bindgen").join(name);
     let stamp_file = workspace.wasm_target().join("bindgen").join(format!("{name}.stamp"));

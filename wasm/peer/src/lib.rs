@@ -4,7 +4,7 @@
 //! contributor is the same as the native peer's; here is what only a browser has: its clock, its
 //! shard cache, its WebTransport. It never touches the document, which is the page's.
 #![cfg(target_arch = "wasm32")]
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
+#![cfg_attr(feature = "tests", allow(clippy::unwrap_used, clippy::panic))]
 
 mod earlier;
 mod page;
@@ -12,7 +12,7 @@ mod peer;
 mod platform;
 mod text;
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 wasm_bindgen_test::wasm_bindgen_test_configure!(run_in_dedicated_worker);
 
 /// What a tab's connections are made of, for benchmarks.

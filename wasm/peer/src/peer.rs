@@ -206,7 +206,7 @@ fn tell(teller: &Teller, event: Event) {
     teller.tell(event);
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use wasm_bindgen_test::wasm_bindgen_test;
 

@@ -89,6 +89,8 @@ fn in_a_worker(workspace: &Workspace, toolchain: WasmToolchain) -> Result<Totals
     let browser = setup::for_tests()?;
     let mut runner = Command::new(TEST_RUNNER);
     runner.arg(wasm::build_tests(workspace, toolchain)?).env("CHROMEDRIVER", browser.chromedriver);
+    // Seconds; 20 unless it is said.
+    runner.env("WASM_BINDGEN_TEST_TIMEOUT", "600");
     programs::follow(runner, "wasm/peer, in a worker")
 }
 

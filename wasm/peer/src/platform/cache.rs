@@ -20,7 +20,7 @@ const MODEL_NAME: &str = "barnraise-model-1";
 /// Longest model that is read back: a description and its parameters.
 const MODEL_BYTES_MAX: u32 = 1 << 30;
 /// Most shards that are kept, those of earlier runs included; the oldest make room.
-const SHARDS_MAX: u32 = 1024;
+const SHARDS_MAX: u32 = if cfg!(feature = "tests") { 8 } else { 1024 };
 
 /// The cache of one origin.
 pub(crate) struct ShardCache {
@@ -117,7 +117,7 @@ async fn open(name: &str) -> Result<Cache, JsValue> {
     JsFuture::from(scope.caches()?.open(name)).await?.dyn_into()
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use wasm_bindgen_test::wasm_bindgen_test;
 

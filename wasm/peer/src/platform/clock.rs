@@ -59,7 +59,7 @@ impl Drop for Yielder {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use futures::future::{join_all, poll_immediate};
     use wasm_bindgen_test::wasm_bindgen_test;

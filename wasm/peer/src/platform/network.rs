@@ -396,7 +396,7 @@ fn causes(error: &dyn std::error::Error) -> String {
     texts.join(": ")
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use wasm_bindgen_test::wasm_bindgen_test;
 

@@ -83,7 +83,7 @@ fn way_of(address: &Multiaddr, is_secure: bool) -> Option<(Way, PeerId)> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use wasm_bindgen_test::wasm_bindgen_test;
 

@@ -140,7 +140,7 @@ pub(super) async fn within<T>(
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use libp2p::identity::Keypair;
     use wasm_bindgen_test::wasm_bindgen_test;
