@@ -40,6 +40,22 @@ pub fn web_root() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The archive of `cargo xtask dist`.
+///
+/// # Errors
+/// Where it is not made.
+pub fn archive() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("BARNRAISE_ARCHIVE") {
+        return Ok(PathBuf::from(path));
+    }
+    let folder = profile_dir()?.join("dist");
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let archives = entries.filter(|path| path.extension().is_some_and(|extension| extension == "gz"));
+    // Of the newest version.
+    let newest = archives.max_by_key(|path| path.metadata().and_then(|metadata| metadata.modified()).ok());
+    newest.with_context(|| format!("{} has no archive: run `cargo xtask dist --dev`", folder.display()))
+}
+
 /// `<target>/<profile>`, where programs lie; those of tests are in `deps` below it.
 fn profile_dir() -> Result<PathBuf> {
     let program = std::env::current_exe()?;

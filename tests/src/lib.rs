@@ -4,6 +4,7 @@ pub mod accessibility;
 pub mod artifacts;
 pub mod attack;
 pub mod background;
+pub mod bare;
 pub mod browser;
 pub mod client;
 pub mod doorway;

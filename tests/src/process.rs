@@ -267,26 +267,13 @@ impl World {
     /// # Errors
     /// Where it does not come up; its log is in the error.
     pub async fn backbone(&mut self) -> Result<Backbone> {
-        let mut process = self.serve()?;
-        let (mut page, mut operator) = (None, None);
-        let mut addresses: Vec<Multiaddr> = Vec::new();
-        while page.is_none() {
-            let line = process.line().await?;
-            if let Some(rest) = line.strip_prefix("Open ") {
-                page = host_of(rest);
-            } else if let Some(rest) = line.strip_prefix(OPERATOR_PAGE) {
-                operator = host_of(rest);
-            } else if let Some(address) = line.strip_prefix("  ") {
-                addresses.push(address.parse()?);
-            }
-        }
-        let http = page.context("no page was announced")?;
-        self.http.clone_from(&http);
+        let backbone = Backbone::listening(self.serve()?).await?;
+        self.http.clone_from(&backbone.http);
         // Several runs cannot share them.
         if self.beside.is_empty() {
-            self.listen = addresses.iter().map(listened).collect();
+            self.listen = backbone.addresses.iter().map(listened).collect();
         }
-        Ok(Backbone { process, http, base: String::new(), operator, addresses })
+        Ok(backbone)
     }
 
     /// Starts the backbone and kills it so soon, wherever it is by then.
@@ -381,19 +368,13 @@ impl World {
                 command
             }
         };
-        let mut child = command
+        command
             .args(args)
             .env("XDG_CACHE_HOME", cache()?)
             .env("RUST_LOG", self.log_level)
             .env("RUST_BACKTRACE", "0")
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(File::create(&log)?)
-            .kill_on_drop(true)
-            .spawn()?;
-        let output = child.stdout.take().context("no standard output")?;
-        Ok(Process { child, output: BufReader::new(output).lines(), log })
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        Process::start(command, log)
     }
 }
 
@@ -403,7 +384,7 @@ fn host_of(url: &str) -> Option<String> {
 }
 
 /// Kept between tests, in the target folder.
-fn cache() -> Result<PathBuf> {
+pub(crate) fn cache() -> Result<PathBuf> {
     let cache = artifacts::target_dir()?.join("test-cache");
     std::fs::create_dir_all(&cache)?;
     Ok(cache)
@@ -417,13 +398,21 @@ fn listened(address: &Multiaddr) -> String {
 
 /// A process with its output and its log; killed when dropped.
 #[derive(Debug)]
-struct Process {
+pub(crate) struct Process {
     child: Child,
     output: Lines<BufReader<ChildStdout>>,
     log: PathBuf,
 }
 
 impl Process {
+    /// Starts a command that writes its log to a new file.
+    pub(crate) fn start(mut command: Command, log: PathBuf) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
+        let mut child = command.kill_on_drop(true).spawn()?;
+        let output = child.stdout.take().context("no standard output")?;
+        Ok(Self { child, output: BufReader::new(output).lines(), log })
+    }
+
     async fn line(&mut self) -> Result<String> {
         match tokio::time::timeout(HANG, self.output.next_line()).await {
             Ok(line) => line?.ok_or_else(|| self.error("it ended")),
@@ -439,7 +428,7 @@ impl Process {
     }
 
     /// The rest of its output, and how it ended.
-    async fn end(&mut self) -> Result<(String, ExitStatus)> {
+    pub(crate) async fn end(&mut self) -> Result<(String, ExitStatus)> {
         let mut text = String::new();
         let ended = async {
             while let Some(line) = self.output.next_line().await? {
@@ -454,7 +443,7 @@ impl Process {
         }
     }
 
-    fn error(&self, what: &str) -> anyhow::Error {
+    pub(crate) fn error(&self, what: &str) -> anyhow::Error {
         anyhow::anyhow!("{what}; its log ends with\n{}", tail(&self.log))
     }
 }

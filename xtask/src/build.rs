@@ -15,7 +15,7 @@ use crate::wasm;
 use crate::workspace::Workspace;
 
 /// The feature with which the page is inside the program, and the variable that says where the page is.
-const PAGE_FEATURE: &str = "barnraise-native/page";
+pub(crate) const PAGE_FEATURE: &str = "barnraise-native/page";
 const PAGE_FOLDER: &str = "BARNRAISE_PAGE";
 
 /// How the native binary is built.

@@ -1,4 +1,4 @@
-//! What a person types: `cargo xtask demo`, `test`, `check`, `build`, `bench`, `fuzz`, `audit`.
+//! What a person types: `cargo xtask demo`, `test`, `check`, `build`, `dist`, `bench`, `fuzz`, `audit`.
 //!
 //! Drives cargo, wasm-bindgen and the package manager. It knows nothing of training, is
 //! never part of what is shipped, and never depends on a heavy crate: `cargo xtask` must start
@@ -10,6 +10,7 @@ mod build;
 mod check;
 mod compress;
 mod demo;
+mod dist;
 mod fuzz;
 mod process;
 mod setup;
@@ -48,6 +49,12 @@ enum Command {
     Build(BuildArgs),
     /// Build everything, start a backbone on loopback and print the address of its page
     Demo(DemoArgs),
+    /// Pack the programs, the page inside, with examples, documents and all licences: for machines without a toolchain
+    Dist {
+        /// Of what the tests are run with, which is quick to build
+        #[arg(long)]
+        dev: bool,
+    },
     /// Format, clippy with warnings as errors, unit tests: the quick one
     Check,
     /// Install what is missing, check, build, and run every test, browsers included
@@ -120,6 +127,9 @@ fn main() -> Result<()> {
             build::everything(&workspace, profile)
         }
         Command::Demo(args) => demo::run(&workspace, args.port, profile(args.release)),
+        Command::Dist { dev } => {
+            dist::run(&workspace, if dev { NativeProfile::Tests } else { NativeProfile::Release })
+        }
         Command::Check => check::run(&workspace),
         Command::Test { strict } => test_run::run(&workspace, strict),
         Command::Bench { args } => build::bench(&workspace, &args),

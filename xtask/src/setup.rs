@@ -48,7 +48,7 @@ pub(crate) fn for_build() -> Result<WasmToolchain> {
 /// What the browser tests need besides.
 pub(crate) fn for_tests() -> Result<Browser> {
     offer_node();
-    offer_network_tools();
+    offer_tools_of_root();
     offer_folders();
     if let Some(browser) = find_browser() {
         return Ok(browser);
@@ -106,10 +106,12 @@ fn offer_node() {
     }
 }
 
-/// Networks of hosts and routers take root; the tests that need them say so where they are skipped.
-fn offer_network_tools() {
+/// Networks of hosts and routers, and machines with a bare system, take root; the tests that need them say so where they
+/// are skipped.
+fn offer_tools_of_root() {
     let tools = [
         (&["nft", "ip"][..], &[Package("nftables"), Package("iproute2")][..], "with routers"),
+        (&["debootstrap"], &[Package("debootstrap")], "of the archive in a bare root"),
         (&["miniupnpd"], &[Package("miniupnpd-nftables")], "with a gateway that passes ports on"),
     ];
     for (programs, packages, which) in tools {

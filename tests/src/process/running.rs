@@ -11,7 +11,7 @@ use libp2p::multiaddr::Protocol;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use super::{HANG, Process, tail};
+use super::{HANG, OPERATOR_PAGE, Process, host_of, tail};
 
 /// A running `barnraise serve`.
 #[derive(Debug)]
@@ -25,6 +25,24 @@ pub struct Backbone {
 }
 
 impl Backbone {
+    /// A backbone that was started, once it has announced where it is.
+    pub(crate) async fn listening(mut process: Process) -> Result<Self> {
+        let (mut page, mut operator) = (None, None);
+        let mut addresses: Vec<Multiaddr> = Vec::new();
+        while page.is_none() {
+            let line = process.line().await?;
+            if let Some(rest) = line.strip_prefix("Open ") {
+                page = host_of(rest);
+            } else if let Some(rest) = line.strip_prefix(OPERATOR_PAGE) {
+                operator = host_of(rest);
+            } else if let Some(address) = line.strip_prefix("  ") {
+                addresses.push(address.parse()?);
+            }
+        }
+        let http = page.context("no page was announced")?;
+        Ok(Self { process, http, base: String::new(), operator, addresses })
+    }
+
     /// Address of the page, without a slash at its end.
     pub fn page(&self) -> String {
         format!("http://{}{}", self.http, self.base)
@@ -343,7 +361,7 @@ impl Relay {
 /// A running `barnraise join`.
 #[derive(Debug)]
 pub struct Joined {
-    pub(super) process: Process,
+    pub(crate) process: Process,
 }
 
 /// How a `barnraise join` ended.

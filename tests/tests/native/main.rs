@@ -4,6 +4,7 @@
 mod access;
 mod admin;
 mod aggregators;
+mod archive;
 mod compression;
 mod credits;
 mod dht;

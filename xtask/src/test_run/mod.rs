@@ -16,6 +16,7 @@ pub(crate) use self::totals::Totals;
 use crate::build::{self, NativeProfile};
 use crate::check;
 use crate::compress::Effort;
+use crate::dist;
 use crate::fuzz;
 use crate::process;
 use crate::setup;
@@ -37,10 +38,12 @@ pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
     build::web(workspace, toolchain, Effort::Quick)?;
     check::lint_browser_modules(workspace, toolchain)?;
     let binary = build::native(workspace, NativeProfile::Tests)?;
+    let archive = dist::pack(workspace, NativeProfile::Tests, &binary)?;
     // What the tests that start browsers and backbones look for.
     let environment = [
         ("CHROME", browser.chrome),
         ("CHROMEDRIVER", browser.chromedriver),
+        ("BARNRAISE_ARCHIVE", archive),
         ("BARNRAISE_BIN", binary),
         ("BARNRAISE_WEB_ROOT", workspace.web_root()),
     ];
