@@ -45,6 +45,15 @@ impl Accountant {
         })
     }
 
+    /// The run is described so from now on, and is the same: what was computed stays.
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub(crate) fn on_described(&mut self, run: &RunDescription) -> Result<(), AccountError> {
+        self.run = account::hash_of(run)?;
+        Ok(())
+    }
+
     /// The trainer has these parameters and no gradient.
     pub(crate) fn on_parameters(&mut self, sha256: Sha256Hash, epoch: u64) {
         self.parameters = Some((sha256, epoch));
@@ -93,12 +102,18 @@ impl Accountant {
         (contribution_id, epoch): (u64, u64),
     ) -> Result<Option<Prepared>, AccountError> {
         let Some(account) = &late.account else { return Ok(None) };
-        let parameters = (account.parameters, account.parameters_epoch);
         let counting = account::n_counting(account.n_samples, account.parameters_epoch, epoch, run);
         let Some(n_samples) = counting else { return Ok(None) };
-        let offer = Offer { contribution_id, epoch, n_samples, ..late.offer };
-        let list = (account.n_samples, &*late.samples);
-        let account = Account::sign(&self.key, self.run, &offer, parameters, list)?;
-        Ok(Some(Prepared { offer, account: Some(account), ..late }))
+        let offer = Offer { contribution_id, epoch, n_samples, ..late.offer.clone() };
+        self.sign_again(Prepared { offer, ..late }).map(Some)
+    }
+
+    /// What was signed for another offer of the same, or for another description of the run.
+    pub(crate) fn sign_again(&self, prepared: Prepared) -> Result<Prepared, AccountError> {
+        let Some(account) = &prepared.account else { return Ok(prepared) };
+        let parameters = (account.parameters, account.parameters_epoch);
+        let list = (account.n_samples, &*prepared.samples);
+        let account = Account::sign(&self.key, self.run, &prepared.offer, parameters, list)?;
+        Ok(Prepared { account: Some(account), ..prepared })
     }
 }

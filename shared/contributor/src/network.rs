@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use barnraise_protocol::bulk::Partial;
+use barnraise_protocol::bulk::{self, Partial};
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join, Report};
 use barnraise_protocol::dataset::{Manifest, Samples, ShardEntry};
 use barnraise_protocol::gradient::{self, Prepared, Refusal, Stage};
@@ -59,6 +59,8 @@ pub(crate) enum NetOutcome<P: Platform> {
         result: Result<Result<SignedReceipt, Refusal>, OperationError>,
         /// `None` where it was not asked for, or broke off.
         sent: Option<Sent>,
+        /// The other side may have all of it: without an answer nobody knows whether it counts.
+        may_count: bool,
     },
     Left,
     /// What an earlier visit kept, where no backbone answers.
@@ -227,12 +229,20 @@ pub(crate) async fn offer<P: Platform>(
 ) -> NetOutcome<P> {
     let n_bytes = prepared.bytes.len() as u64;
     let platform = operation.platform;
-    let (mut wanted, mut sent) = (None, None);
+    let (mut wanted, mut sent, mut may_count) = (None, None, false);
     let offer = operation.converse(&mut stream, gradient::PROTOCOL, async |stream| {
         let began = platform.now();
+        // What is said to be sent may be all but the chunk that is on its way.
+        let is_nearly_sent = |n_sent: u64| n_sent.saturating_add(bulk::CHUNK_BYTES as u64) >= n_bytes;
         let on_stage = |stage| match stage {
-            Stage::Wanted => wanted = Some(platform.now()),
-            Stage::Sent(n_sent) => progress.set((n_sent, n_bytes)),
+            Stage::Wanted => {
+                wanted = Some(platform.now());
+                may_count |= is_nearly_sent(0);
+            }
+            Stage::Sent(n_sent) => {
+                progress.set((n_sent, n_bytes));
+                may_count |= is_nearly_sent(n_sent);
+            }
             Stage::Checking(n_left) => checking.set(Some(n_left)),
             Stage::Delivered => {
                 let now = platform.now();
@@ -246,7 +256,7 @@ pub(crate) async fn offer<P: Platform>(
         gradient::offer(stream, &prepared, on_stage).await
     });
     let result = offer.await;
-    NetOutcome::Answered { stream, result, sent }
+    NetOutcome::Answered { stream, result, sent, may_count }
 }
 
 /// What came of fetching a shard.

@@ -675,12 +675,13 @@ fn late_local_steps_are_offered_by_themselves_where_they_are_recomputed() {
 fn what_one_backbone_may_have_counted_is_not_offered_to_another() {
     for is_other in [false, true] {
         let backbone = Backbone::new(3, 64);
-        backbone.is_holding.set(true);
+        backbone.is_holding_answers.set(true);
         let platform = TestPlatform::new(&backbone);
         let cut = play(&backbone, &platform, async |mut script| {
             script.send(Command::Start);
             script.until(|script| script.backbone.n_held.get() > 0).await;
             script.backbone.vanish();
+            script.backbone.offers.take();
             platform.name.set(u8::from(is_other));
             script.backbone.release();
             script.backbone.come_back();
@@ -689,6 +690,44 @@ fn what_one_backbone_may_have_counted_is_not_offered_to_another() {
         drop(cut);
         let ids: Vec<u64> = backbone.offers.borrow().iter().map(|offer| offer.contribution_id).collect();
         assert_eq!(ids.first() == Some(&1), !is_other, "{ids:?}");
+    }
+}
+
+/// Whether it was offered by then or not, as long as the backbone before did not ask for it; and where contributions are
+/// signed, for the description that the next one gives.
+#[test]
+fn what_was_computed_for_one_backbone_counts_at_another() {
+    for (is_offered, recomputed) in [(false, false), (true, false), (false, true), (true, true)] {
+        let backbone = Backbone::new(3, ENDLESS);
+        backbone.description.borrow_mut().recomputed = recomputed;
+        backbone.is_holding.set(true);
+        let platform = TestPlatform::new(&backbone);
+        let (computed, given) = play(&backbone, &platform, async |mut script| {
+            script.send(Command::Start);
+            match is_offered {
+                true => script.until(|script| script.backbone.n_held.get() > 0).await,
+                false => script.until_computed().await,
+            }
+            script.backbone.vanish();
+            let is_away = |event: &Event| matches!(event, Event::Activity(Activity::Reconnecting { .. }));
+            script.until_event(is_away).await;
+            let computed = script.n_samples_computed();
+            platform.name.set(1);
+            backbone.description.borrow_mut().access =
+                AccessDescription::open(barnraise_protocol::access::PublicKey([2; 32]));
+            script.backbone.release();
+            script.backbone.come_back();
+            script.until(|script| script.backbone.n_samples_accepted() > 0).await;
+            script.send(Command::Stop);
+            script.until(|script| script.activities().ends_with(&[Activity::Idle])).await;
+            computed
+        });
+        let accepted = backbone.accepted.borrow();
+        assert!(computed > 0 && u64::from(accepted[0].n_samples) >= computed.min(256), "{accepted:?}");
+        assert_eq!((given.n_refused, given.n_samples_computed), (0, backbone.n_samples_accepted()));
+        let evidence = backbone.evidence.borrow();
+        assert_eq!(evidence.len(), if recomputed { accepted.len() } else { 0 });
+        assert!(evidence.iter().all(|evidence| !self::recomputed(evidence).is_wrong()));
     }
 }
 

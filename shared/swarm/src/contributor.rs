@@ -9,6 +9,7 @@
 
 mod action;
 mod late;
+mod moved;
 #[cfg(test)]
 mod tests;
 
@@ -107,6 +108,8 @@ pub struct Contributor {
     loaded_epoch: Option<u64>,
     /// Of the parameters that were left aside.
     fetched_epoch: Option<u64>,
+    /// Since when the backbone is another one than that of the parameters in the trainer.
+    moved_at: Option<Moment>,
     /// Samples in the trainer's gradient, of `loaded_epoch`. Those of the next epoch where this one is delivered.
     accumulated: u32,
     /// What was reported last.
@@ -139,6 +142,7 @@ impl Contributor {
             run_epoch: None,
             loaded_epoch: None,
             fetched_epoch: None,
+            moved_at: None,
             accumulated: 0,
             reported: 0,
             due: false,
@@ -211,6 +215,7 @@ impl Contributor {
     /// where this one is delivered.
     pub fn computes_meanwhile(&self) -> bool {
         let has_room = self.accumulated + self.micro_batch_size <= self.contribution_samples_max;
+        let has_room = has_room && self.moved_at.is_none();
         let is_taken = self.delivered || !self.due;
         let is_at_work = self.wanted == Wanted::Contribute && matches!(self.link, Link::Up { .. });
         let (Some(run_epoch), Some(loaded)) = (self.run_epoch, self.loaded_epoch) else { return false };
@@ -223,7 +228,8 @@ impl Contributor {
     /// `on_fetched`, otherwise they go into the trainer, and `on_state` follows.
     pub fn leaves_aside(&self, epoch: u64) -> bool {
         let is_used = self.accumulated > 0 || !self.delivered;
-        self.is_delayed && is_used && self.loaded_epoch.is_some_and(|loaded| loaded + 1 == epoch)
+        let is_next = self.loaded_epoch.is_some_and(|loaded| loaded + 1 == epoch);
+        self.is_delayed && is_used && is_next && self.moved_at.is_none()
     }
 
     /// The parameters of `epoch` are at hand.
@@ -328,6 +334,7 @@ impl Contributor {
         self.drop_accumulated();
         self.loaded_epoch = Some(epoch);
         self.fetched_epoch = None;
+        self.moved_at = None;
         // The state may be newer than the announcement that is still on its way.
         if self.run_epoch.is_some_and(|known| known < epoch) {
             self.on_epoch(epoch);
@@ -339,6 +346,7 @@ impl Contributor {
         self.drop_accumulated();
         self.loaded_epoch = None;
         self.fetched_epoch = None;
+        self.moved_at = None;
     }
 
     /// A forward and backward pass over `n_samples` is done.
@@ -410,6 +418,9 @@ impl Contributor {
         if self.fetched_epoch.is_some() && self.fetched_epoch == self.run_epoch && self.is_free() {
             return Action::LoadState;
         }
+        if let Some(until) = self.waits_for_step(now) {
+            return Action::Wait(Some(until));
+        }
         match self.pending {
             Some(pending) if now < pending.not_before => return Action::Wait(Some(pending.not_before)),
             Some(_) => return Action::Offer,
@@ -430,6 +441,9 @@ impl Contributor {
                 None if is_stopping => self.leave(),
                 None => Action::FetchState,
             };
+        }
+        if self.moved_at.is_some() {
+            return self.next_after_move(run_epoch);
         }
         // What others wait for goes first.
         let is_waited_for = !self.delivered && (self.due || self.reported != self.accumulated);
@@ -487,6 +501,7 @@ impl Contributor {
         self.link = Link::Down { retry_at: Moment::ZERO, reason: None };
         self.loaded_epoch = None;
         self.fetched_epoch = None;
+        self.moved_at = None;
         self.run_epoch = None;
         Action::Leave
     }

@@ -59,7 +59,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                     self.on_net_error(kind, &error);
                 }
             }
-            NetOutcome::Answered { stream, result, sent } => {
+            NetOutcome::Answered { stream, result, sent, may_count } => {
                 if let Some(link) = &mut self.link {
                     link.gradient = stream;
                 }
@@ -69,7 +69,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 match result {
                     Ok(answer) => self.on_answer(answer),
                     Err(error) => {
-                        self.is_offer_cut = true;
+                        self.is_offer_cut |= may_count;
                         self.on_net_error(kind, &error);
                     }
                 }
@@ -142,7 +142,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         (self.events)(Event::Progress(progress));
     }
 
-    /// What another backbone may have accepted is not offered to this one: it would count twice.
+    /// What another backbone may have accepted is not offered to this one: it would count twice. All else that was
+    /// computed is.
     fn on_backbone(&mut self, backbone: Option<Vec<u8>>) {
         let Some(backbone) = backbone else { return };
         let is_other = self.backbone.as_ref().is_some_and(|before| *before != backbone);
@@ -153,8 +154,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         if self.is_offer_cut && self.prepared.take().is_some() {
             self.contributor.on_gradient_lost();
         }
-        // Its parameters of the same epoch may be others.
-        self.contributor.on_trainer_lost();
+        self.contributor.on_moved(self.platform.now());
         if let Some(run) = &mut self.run {
             run.aside = None;
         }
@@ -225,24 +225,26 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.broken.is_none()
     }
 
-    /// The same run, at a backbone that lets others in: data, residuals and what is to be offered stay, unless they were
-    /// signed for the description of the one before.
+    /// The same run, at a backbone that lets others in: data, residuals and what is to be offered stay, and are signed for
+    /// its description.
     fn use_access(&mut self, description: RunDescription) -> bool {
-        let accountant = match self.accountant(&description) {
-            Ok(accountant) => accountant,
+        let Some(run) = &mut self.run else { return true };
+        let prepared = self.prepared.take().map(Rc::unwrap_or_clone);
+        let signed = match &mut run.accountant {
+            Some(accountant) => accountant
+                .on_described(&description)
+                .and_then(|()| prepared.map(|prepared| accountant.sign_again(prepared)).transpose()),
+            None => Ok(prepared),
+        };
+        match signed {
+            Ok(prepared) => self.prepared = prepared.map(Rc::new),
             Err(error) => {
-                self.give_up(&error);
+                self.give_up(&error.to_string());
                 return false;
             }
-        };
-        self.platform.on_run(&description);
-        let Some(run) = &mut self.run else { return true };
-        if description.recomputed {
-            self.contributor.on_trainer_lost();
-            self.prepared = None;
-            (run.aside, run.kept) = (None, None);
         }
-        (run.description, run.accountant) = (Rc::new(description), accountant);
+        self.platform.on_run(&description);
+        run.description = Rc::new(description);
         true
     }
 

@@ -69,8 +69,10 @@ pub(crate) struct Backbone {
     pub(crate) evidence: RefCell<Vec<Evidence>>,
     /// Every state that was asked for.
     states: RefCell<HashMap<Sha256Hash, Vec<u8>>>,
-    /// Offers are heard, and not answered until [`Self::release`].
+    /// Offers are heard, and not asked for until [`Self::release`].
     pub(crate) is_holding: Cell<bool>,
+    /// What was offered is taken and counted, and not answered until then.
+    pub(crate) is_holding_answers: Cell<bool>,
     pub(crate) n_held: Cell<u32>,
     released: Notify,
     /// Receipts are signed in another's name.
@@ -202,6 +204,7 @@ impl Backbone {
             evidence: RefCell::default(),
             states: RefCell::default(),
             is_holding: Cell::new(false),
+            is_holding_answers: Cell::new(false),
             n_held: Cell::new(0),
             released: Notify::new(),
             is_forging: Cell::new(false),
@@ -258,6 +261,7 @@ impl Backbone {
     /// Answers what was held.
     pub(crate) fn release(&self) {
         self.is_holding.set(false);
+        self.is_holding_answers.set(false);
         self.released.notify_one();
     }
 
@@ -438,16 +442,21 @@ impl Backbone {
             let offer_bytes_max = gradient::offer_bytes_max(&self.description.borrow());
             let gradient::ContributorToBackbone::Offer(offer, account, list) =
                 framing::read(&mut stream, offer_bytes_max).await.map_err(text)?;
-            while self.is_holding.get() {
-                self.n_held.set(self.n_held.get() + 1);
-                self.happened.notify_one();
-                self.released.notified().await;
-            }
+            self.hold(&self.is_holding).await;
             let answer = match self.gradient(&peer, &mut stream, &offer, (account, list)).await? {
                 Ok(accepted) => gradient::BackboneToContributor::Accepted(self.receipt(accepted, &offer)),
                 Err(refusal) => gradient::BackboneToContributor::Refused(refusal),
             };
+            self.hold(&self.is_holding_answers).await;
             framing::write(&mut stream, &answer, max).await.map_err(text)?;
+        }
+    }
+
+    async fn hold(&self, is_holding: &Cell<bool>) {
+        while is_holding.get() {
+            self.n_held.set(self.n_held.get() + 1);
+            self.happened.notify_one();
+            self.released.notified().await;
         }
     }
 

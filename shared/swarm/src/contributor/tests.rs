@@ -511,3 +511,88 @@ fn delayed_updates_are_exactly_one_round_behind() {
         assert_eq!(peer.tally().n_samples_late, 0, "seed {seed}");
     }
 }
+
+/// Computes on epoch 3, and comes to another backbone, which is at `epoch`.
+fn moved(late_work: LateWork, epoch: u64) -> Contributor {
+    let mut peer = connected();
+    peer.set_late_work(late_work);
+    compute(&mut peer, 64);
+    peer.on_disconnected(S, "cut".into());
+    peer.on_moved(2 * S);
+    peer.on_connected(2 * S, 256, 64);
+    peer.on_epoch(epoch);
+    peer
+}
+
+#[test]
+fn what_was_computed_for_one_backbone_is_offered_to_the_next_before_its_parameters_are_fetched() {
+    let mut peer = moved(LateWork::Dropped, 3);
+    assert!(!peer.leaves_aside(4));
+    assert_eq!(
+        peer.next_action(2 * S),
+        Action::TakeGradient { contribution_id: 100, epoch: 3, n_samples: 64 }
+    );
+    assert_eq!(peer.next_action(2 * S), Action::Offer);
+    peer.on_answer(2 * S, &accepted(100));
+    assert_eq!(peer.next_action(2 * S), Action::FetchState);
+    peer.on_state(3);
+    assert_eq!(peer.next_action(2 * S), Action::ComputeBatch);
+    assert_eq!((peer.tally().n_samples_accepted, peer.tally().n_samples_late), (64, 0));
+    // Nothing was computed: there is nothing to offer.
+    peer.on_moved(3 * S);
+    assert_eq!(peer.next_action(3 * S), Action::FetchState);
+}
+
+#[test]
+fn where_the_next_backbone_is_further_what_was_computed_is_as_late_as_with_the_one_before() {
+    for late_work in [LateWork::Dropped, LateWork::WithNext] {
+        let mut peer = moved(late_work, 4);
+        if late_work == LateWork::WithNext {
+            assert_eq!(peer.next_action(2 * S), Action::KeepLate { epoch: 3, n_samples: 64 });
+        }
+        assert_eq!(peer.next_action(2 * S), Action::FetchState);
+    }
+}
+
+#[test]
+fn what_was_computed_waits_a_little_for_a_backbone_that_is_one_step_behind() {
+    let mut peer = moved(LateWork::Dropped, 2);
+    assert_eq!(peer.next_action(2 * S), Action::Wait(Some(2 * S + moved::CATCH_UP)));
+    peer.on_epoch(3);
+    assert!(matches!(peer.next_action(3 * S), Action::TakeGradient { epoch: 3, .. }));
+    // What was taken and not sent waits as well.
+    let mut peer = connected();
+    compute(&mut peer, 64);
+    peer.on_due(3);
+    assert!(matches!(peer.next_action(S), Action::TakeGradient { .. }));
+    peer.on_disconnected(S, "cut".into());
+    peer.on_moved(2 * S);
+    peer.on_connected(2 * S, 256, 64);
+    peer.on_epoch(2);
+    assert!(matches!(peer.next_action(2 * S), Action::Wait(Some(_))));
+    peer.on_epoch(3);
+    assert_eq!(peer.next_action(2 * S), Action::Offer);
+    // That step is perhaps never made: whoever waited for it would compute nothing for the one that is.
+    let mut peer = moved(LateWork::Dropped, 2);
+    assert_eq!(peer.next_action(2 * S + moved::CATCH_UP), Action::FetchState);
+    let mut peer = moved(LateWork::Dropped, 1);
+    assert_eq!(peer.next_action(2 * S), Action::FetchState, "that is no step");
+}
+
+#[test]
+fn with_delayed_updates_nothing_is_computed_with_parameters_of_the_backbone_before() {
+    let mut peer = delayed();
+    peer.on_batch(64, 10.0);
+    peer.on_answer(S, &accepted(100));
+    peer.on_epoch(4);
+    peer.on_moved(S);
+    peer.on_connected(S, 256, 64);
+    peer.on_epoch(4);
+    assert!(!peer.computes_meanwhile() && !peer.leaves_aside(4));
+    assert_eq!(peer.next_action(S), Action::TakeGradient { contribution_id: 101, epoch: 4, n_samples: 64 });
+    assert!(!peer.computes_meanwhile());
+    assert_eq!(peer.next_action(S), Action::Offer);
+    peer.on_answer(S, &accepted(101));
+    assert_eq!(peer.next_action(S), Action::FetchState);
+    assert!(!peer.leaves_aside(4));
+}
