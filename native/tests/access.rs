@@ -458,6 +458,22 @@ async fn databases_with_people_in_them_are_their_owners_alone() {
 }
 
 /// With any clock: it moves in steps from a seed, over a year in both directions and with all that is done by it.
+/// By its clock their tokens had expired. Once it is right they have not: they are renewed, and taken back.
+#[tokio::test]
+async fn a_clock_that_was_ahead_has_nobody_forgotten() {
+    let world = world(AccessMode::Invitation).await;
+    let (one, other) = (world.invited(2).await, world.invited(3).await);
+    world.after(400 * 24 * HOUR);
+    world.store().forget_expired(world.now()).await.unwrap();
+    world.after(0);
+    world.renew(2, &one, 1).await.unwrap();
+    let whose = Whose::User(other.claims.user.clone());
+    assert_eq!(world.store().revoke(&whose, false, world.now()).await.unwrap(), 1);
+    world.gate.on_revoked(&world.store().revoked_since(0, 512).await.unwrap().0);
+    let again = world.gate.present(peer_id(pair(3).public()), &other).unwrap_err();
+    assert_eq!(again, TokenRefusal::Revoked.into());
+}
+
 #[tokio::test]
 async fn no_clock_revives_what_was_revoked_or_takes_a_request_twice() {
     for seed in 0..6 {

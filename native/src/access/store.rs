@@ -5,6 +5,8 @@
 //! Invitation codes are never stored, only their hashes.
 
 mod exclusions;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -28,9 +30,10 @@ pub const FILE_NAME: &str = "access.sqlite";
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections of this process.
 const CONNECTIONS_MAX: u32 = 4;
-/// A token that expired is remembered for so long: what is forgotten because the clock was ahead could not be taken back
-/// once it is right again.
-const FORGET_AFTER: Duration = Duration::from_secs(31 * 24 * 3600);
+/// So many of the newest tokens are remembered, whenever they expired: by a clock that is ahead all did, and what is
+/// forgotten then could neither be renewed nor taken back once it is right again. All peers that a gate lets in have fewer
+/// in force.
+const TOKENS_KEPT: i64 = 200_000;
 /// What SQLite says where there is no room: in general, and for the file that its connections share. Extended codes have
 /// the general one in their last byte.
 const SQLITE_FULL: u32 = 13;
@@ -354,13 +357,13 @@ impl Store {
         query.fetch_optional(&self.pool).await?.map(issued).transpose()
     }
 
-    /// Forgets tokens that expired long before `now`, but for those that say something still: that somebody used an
-    /// invitation which others can use, or was sent away. Revocations keep their numbers for ever.
+    /// Forgets tokens that expired before `now`, but for the newest, and for those that say something still: that somebody
+    /// used an invitation which others can use, or was sent away. Revocations keep their numbers for ever.
     pub async fn forget_expired(&self, now: UnixTime) -> Result<(), StoreError> {
-        let now = UnixTime(now.0.saturating_sub(FORGET_AFTER.as_secs()));
-        let delete = "DELETE FROM tokens WHERE expires_at <= $1 AND is_revoked = 0 AND NOT EXISTS \
+        let delete = "DELETE FROM tokens WHERE expires_at <= $1 AND is_revoked = 0 \
+            AND rowid <= (SELECT MAX(rowid) FROM tokens) - $2 AND NOT EXISTS \
             (SELECT 1 FROM invitations i WHERE i.code_hash = tokens.invitation AND i.expires_at > $1)";
-        sqlx::query(delete).bind(seconds(now)).execute(&self.pool).await?;
+        sqlx::query(delete).bind(seconds(now)).bind(TOKENS_KEPT).execute(&self.pool).await?;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 
-use super::SMALL;
+use super::{SMALL, patient};
 
 /// Two backbones that know each other.
 pub(super) struct Two {
@@ -33,15 +33,7 @@ impl Two {
 
     /// They wait for each other and for contributors, however long it takes.
     pub(super) async fn patient() -> Self {
-        Self::patient_with(SMALL).await
-    }
-
-    async fn patient_with(small: &str) -> Self {
-        let sections = small.replace("collect_timeout = \"2s\"", "collect_timeout = \"100s\"");
-        assert_ne!(sections, small);
-        let waits = "silence = \"100s\"\ngather_timeout = \"100s\"\npatience = \"100s\"\n\
-                     reducer_timeout = \"110s\"\ndeadline = \"120s\"\n";
-        Self::of(&format!("{sections}\n[aggregators]\n{waits}")).await
+        Self::of(&patient(SMALL)).await
     }
 
     pub(super) async fn of(sections: &str) -> Self {
@@ -196,7 +188,7 @@ async fn told(backbone: &Backbone) -> u64 {
 async fn backbones_measure_their_links_where_averagings_are_large() {
     let large = SMALL.replace("hidden = [32]", "hidden = [3072, 2048]");
     assert_ne!(large, SMALL);
-    let mut two = Two::patient_with(&large).await;
+    let mut two = Two::of(&patient(&large)).await;
     let (one, other) = two.start().await;
     assert_eq!((link(&one).await, link(&other).await), ([0.0; 2], [0.0; 2]));
     let at_one = two.one.join(&[&one.page()]).unwrap();

@@ -12,8 +12,8 @@ use super::aggregators::{agreed, dialled, leave, wait_for_link};
 const STANDS_MAX: Duration = Duration::from_secs(15);
 
 /// Three that know each other.
-struct Three {
-    worlds: Vec<World>,
+pub(super) struct Three {
+    pub(super) worlds: Vec<World>,
     ids: Vec<String>,
 }
 
@@ -23,7 +23,7 @@ impl Three {
         Self::of((0..3).map(|_| World::new(&sections).unwrap()).collect()).await
     }
 
-    async fn of(mut worlds: Vec<World>) -> Self {
+    pub(super) async fn of(mut worlds: Vec<World>) -> Self {
         let mut ids = Vec::new();
         for world in &mut worlds {
             ids.push(world.command(&["id"]).await.unwrap().trim().to_owned());
@@ -32,7 +32,7 @@ impl Three {
     }
 
     /// Each is told of those before it where they are, and of those after it who they are.
-    async fn start(&mut self) -> Vec<Backbone> {
+    pub(super) async fn start(&mut self) -> Vec<Backbone> {
         let mut started: Vec<Backbone> = Vec::new();
         for number in 0..3 {
             let place = |other: usize| match started.get(other) {
@@ -56,6 +56,17 @@ async fn epoch(backbone: &Backbone) -> u64 {
     backbone.status().await.unwrap().progress.epoch
 }
 
+/// Where one steps and the others follow there is nothing to average.
+pub(super) async fn assert_nothing_averaged(backbones: &[Backbone]) {
+    for backbone in backbones {
+        let metrics = backbone.metrics().await.unwrap();
+        for outcome in ["averaged", "incomplete", "failed", "overtaken", "deserted"] {
+            let name = format!("barnraise_averagings_total{{outcome=\"{outcome}\"}}");
+            assert_eq!(metric(&metrics, &name).unwrap(), 0.0, "{outcome}: {}", backbone.log().unwrap());
+        }
+    }
+}
+
 /// No averaging is needed for the steps of one, so that none can hang: one that hung would last for a minute.
 #[tokio::test]
 async fn backbones_without_contributors_follow_the_one_that_has_them_and_take_its_place() {
@@ -68,14 +79,7 @@ async fn backbones_without_contributors_follow_the_one_that_has_them_and_take_it
             backbone.wait_for_epoch(target).await.unwrap();
         }
     }
-    let words = ["averaged", "incomplete", "failed", "overtaken", "deserted"];
-    for backbone in &backbones {
-        let metrics = backbone.metrics().await.unwrap();
-        for outcome in words {
-            let name = format!("barnraise_averagings_total{{outcome=\"{outcome}\"}}");
-            assert_eq!(metric(&metrics, &name).unwrap(), 0.0, "{outcome}: {}", backbone.log().unwrap());
-        }
-    }
+    assert_nothing_averaged(&backbones).await;
     backbones.pop().unwrap().kill().await.unwrap();
     joined.wait_for_log("another backbone of the run").await.unwrap();
     let before = epoch(&backbones[0]).await.max(epoch(&backbones[1]).await);

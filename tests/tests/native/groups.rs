@@ -66,7 +66,7 @@ impl Four {
 }
 
 /// Samples that all of them credited together, once all that were acknowledged are.
-async fn credited(backbones: &[Backbone], n_acknowledged: u64) -> u64 {
+pub(super) async fn credited(backbones: &[Backbone], n_acknowledged: u64) -> u64 {
     let credited = async {
         loop {
             let mut credited = 0;

@@ -6,6 +6,7 @@ mod admin;
 mod aggregators;
 mod archive;
 mod compression;
+mod contributing;
 mod credits;
 mod dht;
 #[cfg(target_os = "linux")]
@@ -53,3 +54,12 @@ checkpoint_every_epochs = 7
 [evaluation]
 every_epochs = 10
 "#;
+
+/// The same for backbones that wait for each other and for contributors, however long it takes.
+fn patient(small: &str) -> String {
+    let sections = small.replace("collect_timeout = \"2s\"", "collect_timeout = \"100s\"");
+    assert_ne!(sections, small);
+    let waits = "silence = \"100s\"\ngather_timeout = \"100s\"\npatience = \"100s\"\n\
+                 reducer_timeout = \"110s\"\ndeadline = \"120s\"\n";
+    format!("{sections}\n[aggregators]\n{waits}")
+}

@@ -1,0 +1,110 @@
+//! Three backbones of which one computes too (`device.contributes`): the others follow it, a volunteer at one of them adds
+//! to it, and all stay within a step of each other.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use barnraise_tests::process::{Backbone, HANG, World};
+
+use super::aggregators::{agreed, leave};
+use super::few::{Three, assert_nothing_averaged};
+use super::groups::credited;
+use super::{SMALL, patient};
+
+/// Which of them computes: the one that starts last, which knows where the others are when it starts again.
+const COMPUTES: usize = 2;
+/// Steps in which all of them were within a step of each other.
+const STEPS: u64 = 30;
+
+async fn three() -> Three {
+    let sections = format!("{}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n", patient(SMALL));
+    let worlds = (0..3).map(|_| World::new(&sections).unwrap()).collect();
+    let three = Three::of(worlds).await;
+    computes(&three, true);
+    three
+}
+
+fn computes(three: &Three, contributes: bool) {
+    let change = |config: &mut toml::Table| {
+        config.insert("device".into(), toml::toml! { contributes = contributes }.into());
+    };
+    three.worlds[COMPUTES].configure(change).unwrap();
+}
+
+/// When a backbone made or took the step to each model, as its log says: to the microsecond, by the clock of all.
+fn steps(backbone: &Backbone) -> BTreeMap<u64, String> {
+    let log = backbone.log().unwrap();
+    let stepped = log.lines().filter_map(|line| {
+        let (before, after) = line.split_once("stepped epoch=")?;
+        let epoch = after.split(' ').next()?.parse().ok()?;
+        Some((epoch, before.split(' ').next()?.to_owned()))
+    });
+    stepped.collect()
+}
+
+/// Whether one of them had the model of `epoch` before each of the others had the one before that.
+fn is_apart(steps: &[BTreeMap<u64, String>], epoch: u64) -> bool {
+    let first = steps.iter().filter_map(|of| of.get(&epoch)).min();
+    steps.iter().any(|of| of.get(&(epoch - 1)).is_none_or(|before| Some(before) > first))
+}
+
+/// Once they know of each other they wait for each other, whatever happens in between: at none of their steps is one of
+/// them further behind.
+async fn stay_within_a_step(backbones: &[Backbone]) {
+    let staying = async {
+        loop {
+            let steps: Vec<BTreeMap<u64, String>> = backbones.iter().map(steps).collect();
+            let last = steps.iter().filter_map(|of| of.keys().last()).min().copied().unwrap_or_default();
+            let mut together = (2..=last).skip_while(|epoch| is_apart(&steps, *epoch));
+            if let Some(since) = together.next() {
+                let apart = together.find(|epoch| is_apart(&steps, *epoch));
+                assert_eq!(apart, None, "together since epoch {since}: {steps:?}");
+                if last >= since + STEPS {
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let stayed = tokio::time::timeout(HANG, staying).await;
+    let logs =
+        || backbones.iter().map(|backbone| backbone.log().unwrap()).collect::<Vec<_>>().join("\n---\n");
+    assert!(stayed.is_ok(), "{}", logs());
+}
+
+/// The one that computes stops doing so. What each of them accepted is in the model of all, once; how much that is.
+async fn all_is_counted(three: &mut Three, mut backbones: Vec<Backbone>) -> u64 {
+    assert!(backbones.pop().unwrap().terminate().await.unwrap().success());
+    computes(three, false);
+    backbones.push(three.worlds[COMPUTES].backbone().await.unwrap());
+    let counted = agreed(&backbones).await;
+    let late = "contributions count for a later step";
+    let is_exact = !three.worlds.iter().any(|world| world.logs().unwrap().contains(late));
+    let credited = credited(&backbones, counted).await;
+    assert!(credited == counted || !is_exact, "{counted} counted, {credited} credited");
+    counted
+}
+
+#[tokio::test]
+async fn two_that_have_nobody_stay_within_a_step_of_one_that_computes() {
+    let mut three = three().await;
+    let backbones = three.start().await;
+    stay_within_a_step(&backbones).await;
+    assert_nothing_averaged(&backbones).await;
+    assert!(all_is_counted(&mut three, backbones).await > 0);
+}
+
+#[tokio::test]
+async fn one_that_computes_and_one_with_a_volunteer_average_and_the_third_stays_within_a_step() {
+    let mut three = three().await;
+    let backbones = three.start().await;
+    let joined = three.worlds[0].join(&[&backbones[0].page()]).unwrap();
+    let both = |progress: &barnraise_protocol::contribute::Progress| progress.n_contributors == 2;
+    backbones[1].wait_for("the volunteer, and the one that computes", both).await.unwrap();
+    let epoch = backbones[1].status().await.unwrap().progress.epoch;
+    backbones[1].wait_for_epoch(epoch + STEPS).await.unwrap();
+    stay_within_a_step(&backbones).await;
+    let given = leave([joined]).await;
+    let counted = all_is_counted(&mut three, backbones).await;
+    assert!(given > 0 && counted > given, "{counted} counted, {given} given by the volunteer");
+}
