@@ -5,12 +5,55 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use libp2p::Multiaddr;
+use barnraise_swarm::guard::RateLimiter;
 use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Names of one peer that are looked up.
 const NAMES_MAX: usize = 4;
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
+/// Peers that said who they are whose names are looked up at a time, and in a minute: they may say so as often as they like.
+const PEERS_MAX: usize = 16;
+const PEERS_PER_MINUTE: u32 = 120;
+
+/// The names of peers that said who they are, while they are looked up.
+pub(super) struct Lookups {
+    running: JoinSet<(PeerId, Vec<Multiaddr>)>,
+    rate: RateLimiter<()>,
+    began: Instant,
+}
+
+impl Lookups {
+    pub(super) fn new() -> Self {
+        Self { running: JoinSet::new(), rate: RateLimiter::new(PEERS_PER_MINUTE, 1), began: Instant::now() }
+    }
+
+    /// What a peer says of itself, at once where there is nothing to look up; else it comes by [`Self::next`]. Where too
+    /// many are looked up, its names are left out.
+    pub(super) fn begin(&mut self, peer: PeerId, mut addresses: Vec<Multiaddr>) -> Option<Vec<Multiaddr>> {
+        if !addresses.iter().any(is_name) {
+            return Some(addresses);
+        }
+        if self.running.len() >= PEERS_MAX || !self.rate.take(self.began.elapsed(), &()) {
+            addresses.retain(|address| !is_name(address));
+            return Some(addresses);
+        }
+        self.running.spawn(async move { (peer, numbers(addresses).await) });
+        None
+    }
+
+    /// What the names of one led to; `None` while none are looked up.
+    pub(super) async fn next(&mut self) -> Option<(PeerId, Vec<Multiaddr>)> {
+        self.running.join_next().await?.ok()
+    }
+}
+
+fn is_name(address: &Multiaddr) -> bool {
+    let first = address.iter().next();
+    matches!(first, Some(Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) | Protocol::Dnsaddr(_)))
+}
 
 /// The same addresses, with numbers in the place of names. What leads nowhere is left out, and so is `/dnsaddr`, behind
 /// which there may be any.
@@ -43,10 +86,93 @@ pub(super) async fn numbers(addresses: Vec<Multiaddr>) -> Vec<Multiaddr> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use futures::StreamExt as _;
+    use libp2p::core::upgrade::Version;
     use libp2p::identity::Keypair;
+    use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
+    use libp2p::{Swarm, Transport as _, identify, noise, tcp, yamux};
 
     use super::*;
+    use crate::node::routing::{self, Kademlia, Routing};
     use crate::{Node, NodeConfig};
+
+    /// Says nothing of itself but a name.
+    #[derive(NetworkBehaviour)]
+    struct Named {
+        identify: identify::Behaviour,
+        kademlia: Kademlia,
+    }
+
+    /// It listens on this machine; where.
+    async fn named() -> Multiaddr {
+        let keypair = Keypair::generate_ed25519();
+        let here = keypair.public().to_peer_id();
+        let says = identify::Config::new("/test/1".to_owned(), keypair.public()).with_hide_listen_addrs(true);
+        let kademlia = routing::behaviour(here, Routing::Server);
+        let behaviour = Named { identify: identify::Behaviour::new(says), kademlia };
+        let transport = tcp::tokio::Transport::default()
+            .upgrade(Version::V1Lazy)
+            .authenticate(noise::Config::new(&keypair).unwrap())
+            .multiplex(yamux::Config::default())
+            .boxed();
+        let config = libp2p::swarm::Config::with_tokio_executor();
+        let mut swarm = Swarm::new(transport, behaviour, here, config);
+        swarm.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+        let address = loop {
+            if let SwarmEvent::NewListenAddr { address, .. } = swarm.select_next_some().await {
+                break address;
+            }
+        };
+        let name: Multiaddr = "/dns4/localhost".parse().unwrap();
+        swarm.add_external_address(address.iter().skip(1).fold(name, Multiaddr::with));
+        tokio::spawn(async move {
+            loop {
+                swarm.select_next_some().await;
+            }
+        });
+        address.with_p2p(here).unwrap()
+    }
+
+    /// Nobody dials names that others name, so what is told of a peer, and dialled by a search, are numbers.
+    #[tokio::test]
+    async fn a_peer_that_says_nothing_but_its_name_is_known_by_what_that_leads_to() {
+        let address = named().await;
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+        let config = NodeConfig { listen, routing: Some(Routing::Client), ..NodeConfig::default() };
+        let node = Node::start(Keypair::generate_ed25519(), config).await.unwrap();
+        let peer = node.dial(address.clone()).await.unwrap();
+        let known = async {
+            loop {
+                let contacts = node.contacts().await.unwrap();
+                if !contacts.is_empty() {
+                    return contacts;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let known = tokio::time::timeout(Duration::from_secs(60), known).await.unwrap();
+        assert_eq!(known, [(peer, vec![address])]);
+    }
+
+    #[tokio::test]
+    async fn who_says_its_name_all_the_time_has_it_looked_up_now_and_then() {
+        let mut lookups = Lookups::new();
+        let named: Vec<Multiaddr> =
+            ["/ip4/192.0.2.1/tcp/1", "/dns4/localhost/tcp/1"].map(|text| text.parse().unwrap()).into();
+        let mut n_begun = 0;
+        for _ in 0..1000 {
+            match lookups.begin(PeerId::random(), named.clone()) {
+                None => n_begun += 1,
+                Some(left) => assert_eq!(left, named[..1]),
+            }
+        }
+        assert_eq!(n_begun, PEERS_MAX);
+        for _ in 0..1000 {
+            while lookups.next().await.is_some() {}
+            n_begun += usize::from(lookups.begin(PeerId::random(), named.clone()).is_none());
+        }
+        assert!(n_begun < PEERS_PER_MINUTE as usize + 100, "{n_begun}");
+    }
 
     fn bytes(addresses: &[&str]) -> Vec<Vec<u8>> {
         addresses.iter().map(|address| address.parse::<Multiaddr>().unwrap().to_vec()).collect()

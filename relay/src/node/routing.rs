@@ -50,14 +50,16 @@ pub(super) fn behaviour(here: PeerId, routing: Routing) -> Kademlia {
     kademlia
 }
 
-/// A peer said who it is and where it listens.
-pub(super) fn on_identified(kademlia: &mut Kademlia, peer: PeerId, info: &identify::Info, reach: Scope) {
-    if !info.protocols.contains(&PROTOCOL) {
-        return;
-    }
-    let reachable = info.listen_addrs.iter().filter(|address| scope(address) <= reach);
+/// Whether a peer that said who it is serves Kademlia.
+pub(super) fn serves(info: &identify::Info) -> bool {
+    info.protocols.contains(&PROTOCOL)
+}
+
+/// Such a peer says that it can be dialled there, its names looked up.
+pub(super) fn on_addresses(kademlia: &mut Kademlia, peer: PeerId, named: Vec<Multiaddr>, reach: Scope) {
+    let reachable = named.into_iter().filter(|address| scope(address) <= reach);
     let addresses: HashSet<Multiaddr> =
-        reachable.take(ADDRESSES_MAX).filter_map(|address| address.clone().with_p2p(peer).ok()).collect();
+        reachable.take(ADDRESSES_MAX).filter_map(|address| address.with_p2p(peer).ok()).collect();
     for old in known_addresses(kademlia, peer) {
         if !addresses.contains(&old) && !addresses.is_empty() {
             kademlia.remove_address(&peer, &old);

@@ -18,6 +18,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::circuits::Circuits;
 use super::connections::Connections;
 use super::listen::{causes, check_free, check_listening, dial_error, listen_error, listen_reason};
+use super::lookup::Lookups;
 use super::network::{Behaviour, BehaviourEvent, Network, is_loopback};
 use super::path::is_relayed;
 use super::reachability::{Action, Reservations};
@@ -77,6 +78,7 @@ pub(super) struct NodeTask {
     /// Nobody but this machine can reach the node.
     is_local: bool,
     reservations: Reservations,
+    lookups: Lookups,
     circuits: HashMap<ListenerId, Multiaddr>,
     quic_tasks: TaskTracker,
     _rotation: Option<AbortOnDropHandle<()>>,
@@ -109,6 +111,7 @@ impl NodeTask {
             is_relay: config.relay_service.is_some(),
             is_local: config.listen.iter().all(is_loopback),
             reservations: Reservations::new(&config.relays, Instant::now()),
+            lookups: Lookups::new(),
             circuits: HashMap::new(),
             quic_tasks: network.quic_tasks,
             _rotation: rotation,
@@ -145,6 +148,10 @@ impl NodeTask {
                     continue;
                 }
                 () = sleep_until(deadline) => continue,
+                Some((peer, addresses)) = self.lookups.next() => {
+                    self.on_addresses(peer, addresses);
+                    continue;
+                }
                 command = self.commands.recv() => command,
             };
             match command {
@@ -377,9 +384,18 @@ impl NodeTask {
 
     fn on_identify(&mut self, event: identify::Event) {
         let identify::Event::Received { peer_id, info, .. } = event else { return };
+        if self.swarm.behaviour().routing.is_enabled()
+            && routing::serves(&info)
+            && let Some(addresses) = self.lookups.begin(peer_id, info.listen_addrs)
+        {
+            self.on_addresses(peer_id, addresses);
+        }
+    }
+
+    fn on_addresses(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
         let reach = self.shared.reach.scope();
         if let Some(kademlia) = self.swarm.behaviour_mut().routing.as_mut() {
-            routing::on_identified(kademlia, peer_id, &info, reach);
+            routing::on_addresses(kademlia, peer, addresses, reach);
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::frames::{DATA, Header, RST, SYN, WINDOW_UPDATE};
+use super::frames::{DATA, FIN, Header, RST, SYN, WINDOW_UPDATE};
 
 /// Bytes that came on all streams of a connection and were not read: as many as QUIC takes
 /// (`transport::CONNECTION_WINDOW_BYTES`), and more than the largest window of a stream.
@@ -50,6 +50,19 @@ struct Unread {
     frames: VecDeque<u32>,
     /// Nobody reads it any more, and Yamux may not know yet.
     is_dropped: bool,
+    /// The other side opened it.
+    is_theirs: bool,
+    /// Something came on it, and something was sent back.
+    was_used: bool,
+    was_answered: bool,
+}
+
+impl Unread {
+    /// Whether a frame ends it and it was opened for nothing: before a byte came, or before one was sent back.
+    fn ends_in_vain(&self, header: &Header) -> bool {
+        let has_said_nothing = header.has(FIN) && !self.was_used && header.n_body() == 0;
+        self.is_theirs && (has_said_nothing || (header.has(RST) && !self.was_answered))
+    }
 }
 
 impl Backlog {
@@ -57,21 +70,33 @@ impl Backlog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A frame comes; whether its stream is there, or was when it left. One for a stream that is not is read and thrown
-    /// away by Yamux.
+    /// A frame comes; whether anybody could wait for it. One for a stream that is not there is read and thrown away by
+    /// Yamux; such a stream may have been there when it left. One that is opened and ended for nothing costs this side
+    /// more than the other one.
     pub(super) fn on_header(&self, header: &Header) -> bool {
         let mut state = self.lock();
         if matches!(header.kind, DATA | WINDOW_UPDATE) && header.has(SYN) && !header.has(RST) {
             state.forget(header.stream);
-            state.streams.insert(header.stream, Unread::default());
+            state.streams.insert(header.stream, Unread { is_theirs: true, ..Unread::default() });
         }
-        let Some(unread) = state.streams.get_mut(&header.stream) else { return state.is_late() };
+        let Some(unread) = state.streams.get_mut(&header.stream) else {
+            return !header.is_idle(state.is_late());
+        };
+        let is_in_vain = unread.ends_in_vain(header);
         if header.n_body() > 0 && !header.has(RST) {
             unread.frames.push_back(header.length);
+            unread.was_used = true;
             state.n_unread_bytes += header.n_body();
             state.n_unread_frames += 1;
         }
-        true
+        !is_in_vain && !header.is_idle(true)
+    }
+
+    /// Bytes of a stream leave.
+    pub(super) fn on_sent(&self, stream: u32) {
+        if let Some(unread) = self.lock().streams.get_mut(&stream) {
+            unread.was_answered = true;
+        }
     }
 
     /// This side opened a stream.

@@ -6,8 +6,9 @@ pub(super) const HEADER_BYTES: usize = 12;
 pub(super) const DATA: u8 = 0;
 pub(super) const WINDOW_UPDATE: u8 = 1;
 pub(super) const GO_AWAY: u8 = 3;
-/// A frame that opens a stream, and one that ends it at once (Yamux, "Flag Field").
+/// A frame that opens a stream, one that says that no more comes, and one that ends it at once (Yamux, "Flag Field").
 pub(super) const SYN: u16 = 1;
+pub(super) const FIN: u16 = 4;
 pub(super) const RST: u16 = 8;
 
 /// No Yamux grants less at a time: it waits until half of a window was read, 128 KiB at least.

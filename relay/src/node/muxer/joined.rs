@@ -17,14 +17,19 @@ use crate::node::guard_metrics::{GuardMetrics, Misdeed};
 /// Headers that are held back until something is written behind them, or all is flushed.
 const HELD_BYTES_MAX: usize = 8 * HEADER_BYTES;
 
-/// A Yamux pings a few times a minute, and says something of a stream that is gone once or twice for each.
+/// A Yamux pings a few times a minute, says something of a stream that is gone once or twice for each, and takes back few
+/// of those that it opens before it has an answer.
 pub(super) const IDLE_FRAMES_PER_MINUTE: u32 = 600;
 
 /// The other side sent what no implementation of Yamux sends.
 #[derive(Debug, thiserror::Error)]
 enum Violation {
-    /// Each costs this side more than the other one: pings, which are answered, and frames for nobody.
-    #[error("more than {IDLE_FRAMES_PER_MINUTE} frames a minute that no stream waits for")]
+    /// Each costs this side more than the other one: pings, which are answered, frames for nobody, and streams that are
+    /// ended before anything could come of them.
+    #[error(
+        "more than {IDLE_FRAMES_PER_MINUTE} frames a minute that no stream waits for, or that end one which was opened for \
+        nothing"
+    )]
     Idle,
     /// Yamux would add that to what a stream begins with, and have more than 32 bits hold.
     #[error("a stream that begins with credit of {0} bytes")]
@@ -89,8 +94,7 @@ impl<S> Joined<S> {
             {
                 return Err(self.violates(Violation::Credit(length)));
             }
-            let is_of_stream = self.backlog.on_header(&header);
-            if header.is_idle(is_of_stream) && !self.idle.take(self.began.elapsed(), &()) {
+            if !self.backlog.on_header(&header) && !self.idle.take(self.began.elapsed(), &()) {
                 return Err(self.violates(Violation::Idle));
             }
         }
@@ -103,8 +107,13 @@ impl<S> Joined<S> {
         while let Some(part) = self.outgoing.next(&mut bytes) {
             match part {
                 Part::Body(n_bytes) => self.backlog.release(n_bytes),
-                // A farewell that is none has no reason.
-                Part::Header(header) => self.is_refused |= header.kind == GO_AWAY && header.length > 0,
+                Part::Header(header) => {
+                    if header.n_body() > 0 {
+                        self.backlog.on_sent(header.stream);
+                    }
+                    // A farewell that is none has no reason.
+                    self.is_refused |= header.kind == GO_AWAY && header.length > 0;
+                }
             }
         }
     }

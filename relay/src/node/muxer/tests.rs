@@ -8,14 +8,13 @@ use std::task::Waker;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _};
 
 use super::backlog::{UNREAD_BYTES_MAX, UNREAD_FRAMES_MAX, UNSENT_BYTES_MAX};
-use super::frames::{DATA, GO_AWAY, HEADER_BYTES, RST, SYN, WINDOW_UPDATE};
+use super::frames::{DATA, FIN, GO_AWAY, HEADER_BYTES, RST, SYN, WINDOW_UPDATE};
 use super::joined::IDLE_FRAMES_PER_MINUTE;
 use super::*;
 use crate::node::Misdeed;
 
 const PING: u8 = 2;
 const ACK: u16 = 2;
-const FIN: u16 = 4;
 const N_STREAMS_MAX: usize = 128;
 /// A frame whose header was read may be as long (`MAX_FRAME_BODY_LEN` of Yamux).
 const FRAME_BYTES_MAX: usize = 1024 * 1024;
@@ -188,6 +187,50 @@ fn frames_that_no_stream_waits_for_end_a_connection_that_is_full_of_them() {
         siege.send(&all);
         assert!(siege.drive().is_err(), "number {number}");
         assert_eq!(siege.n_counted(Misdeed::BrokenFrames), 1, "number {number}");
+    }
+}
+
+/// Each has a task begun and ended. How many of them there are at a time bounds nothing of that.
+#[test]
+fn streams_that_are_opened_and_ended_for_nothing_end_a_connection_that_is_full_of_them() {
+    let in_vain = |stream| {
+        let (open, reset) = (frame(WINDOW_UPDATE, SYN, stream, 0), frame(DATA, RST, stream, 0));
+        let end = frame(DATA, FIN, stream, 0);
+        [
+            [open.clone(), reset.clone()].concat(),
+            [open, end].concat(),
+            data(SYN | FIN, stream, &[]),
+            // As much as the name of a protocol says nothing to who does not wait for the answer.
+            [data(SYN, stream, b"/multistream/1.0.0"), reset].concat(),
+        ]
+    };
+    for kind in 0..in_vain(1).len() {
+        let mut siege = Siege::new(usize::MAX);
+        let mut n_ended = 0;
+        for stream in (1..).step_by(2).take(2 * IDLE_FRAMES_PER_MINUTE as usize) {
+            siege.send(&in_vain(stream)[kind]);
+            if siege.drive().is_err() {
+                break;
+            }
+            n_ended += 1;
+        }
+        let allowed = IDLE_FRAMES_PER_MINUTE..IDLE_FRAMES_PER_MINUTE + 100;
+        assert!(allowed.contains(&n_ended), "kind {kind}: {n_ended}");
+        assert_eq!(siege.n_counted(Misdeed::BrokenFrames), 1, "kind {kind}");
+    }
+}
+
+#[test]
+fn streams_that_were_answered_may_be_ended_in_any_way() {
+    let mut siege = Siege::new(usize::MAX);
+    for stream in (1..).step_by(2).take(2 * IDLE_FRAMES_PER_MINUTE as usize) {
+        siege.send(&data(SYN, stream, b"asked"));
+        let mut streams = siege.drive().unwrap();
+        assert!(matches!(streams[0].write(b"answered").now_or_never(), Some(Ok(8))));
+        siege.drive().unwrap();
+        let end = if stream % 4 == 1 { FIN } else { RST };
+        siege.send(&frame(DATA, end, stream, 0));
+        siege.drive().unwrap();
     }
 }
 
