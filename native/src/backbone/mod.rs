@@ -54,13 +54,14 @@ use crate::models::{Facts, Keeper, ModelFiles, Publisher};
 use crate::page::Page;
 use crate::peer;
 use crate::readiness::{OperatorPage, Part, Readiness};
-use crate::recomputation::EvidenceStore;
+use crate::recomputation::{EvidenceStore, Standings};
 use crate::site::SiteRun;
 use crate::site::serve::Mounted;
 use crate::storage::checkpoint::{AGES, Checkpoints};
 use crate::storage::journal::Journal;
 use crate::storage::room::Room;
 use crate::storage::{Storage, bound};
+use addresses::Addresses;
 use aggregators::{Aggregators, Reducers, SpeedMeter, Stored};
 use announce::{Announcement, announce};
 use core::{Core, EVENTS_MAX, Outputs, Storing, Together};
@@ -125,7 +126,7 @@ pub async fn run(
     readiness.done(Part::Data);
 
     let evidence = EvidenceStore::open(storage.clone()).await.context("evidence cannot be read")?;
-    let objects = storage.clone();
+    let (objects, standings) = (storage.clone(), Standings::new(storage.clone()));
     let kept = KeptStore::new(storage.clone());
     let storing = Storing {
         journal: Journal::new(storage.clone()),
@@ -181,10 +182,11 @@ pub async fn run(
         access: access.clone(),
         store: store.clone(),
         evidence: evidence.clone(),
+        standings,
         metrics: metrics.clone(),
     };
     let recomputing = match config.recomputation() {
-        Some(section) => Some(Recomputing::start(section, world, device.clone(), shutdown.clone())?),
+        Some(section) => Some(Recomputing::start(section, world, device.clone(), shutdown.clone()).await?),
         None => None,
     };
     if let Some(recomputing) = recomputing.clone() {
@@ -206,7 +208,8 @@ pub async fn run(
         names: Names::start(store.clone(), system_clock()),
         work,
         conversations: config.conversations.clone(),
-        recomputing,
+        addresses: Addresses::new(&signing_key),
+        recomputing: recomputing.clone(),
         evidence,
     };
     streams::serve(&services, config.network.contributors_max)?;
@@ -295,6 +298,9 @@ pub async fn run(
 
     let ended = core.run(heard, shutdown.cancelled()).await;
     shutdown.cancel();
+    if let Some(recomputing) = recomputing {
+        recomputing.keep().await;
+    }
     if let Err(error) = operating::note_address(None, &config.storage.folder) {
         tracing::warn!(%error, "the operator's address could not be taken back");
     }

@@ -17,10 +17,10 @@ use barnraise_protocol::account::{self, Account, SampleId};
 use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::RunDescription;
-use barnraise_swarm::PeerKey;
-use barnraise_swarm::recomputation::{FairQueue, Reason, Selection, Usual};
+use barnraise_swarm::recomputation::{FairQueue, Lasting, Reason, Selection, Usual};
 use barnraise_swarm::robust::norm;
 use barnraise_swarm::round::AddressGroup;
+use barnraise_swarm::{Moment, PeerKey};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +30,7 @@ use crate::access::Access;
 use crate::config::RecomputationSection;
 use crate::contributions::Store;
 use crate::data::shards::ShardStore;
-use crate::recomputation::{EvidenceStore, Recomputer};
+use crate::recomputation::{EvidenceStore, Recomputer, Standings};
 
 /// Contributions that may wait for the device, and the bytes of their gradients.
 const JOBS_MAX: u64 = 32;
@@ -52,6 +52,8 @@ pub(super) struct World {
     pub store: Store,
     /// Where evidence is kept.
     pub evidence: EvidenceStore,
+    /// Where it is kept who passed its probation, and who is suspected.
+    pub standings: Standings,
     /// Counts.
     pub metrics: Metrics,
 }
@@ -67,6 +69,7 @@ pub(super) struct Recomputing {
     states: States,
     queue: Arc<Queue>,
     theirs: mpsc::Sender<Box<Evidence>>,
+    standings: Standings,
     metrics: Metrics,
 }
 
@@ -116,8 +119,8 @@ impl Recomputing {
     /// Starts to compute on `device` what is chosen, until `shutdown`.
     ///
     /// # Errors
-    /// A model that the device does not have, or no random bytes.
-    pub(super) fn start(
+    /// A model that the device does not have, no random bytes, or what was kept of keys and addresses cannot be read.
+    pub(super) async fn start(
         section: RecomputationSection,
         world: World,
         device: ComputeDevice,
@@ -130,15 +133,18 @@ impl Recomputing {
         let n_bytes = description.gradient_codec.encoded_len(description.n_parameters as usize).max(1) as u64;
         let jobs_max = (JOBS_BYTES_MAX / n_bytes).clamp(2, JOBS_MAX) as usize;
         let queue = Queue { jobs: Mutex::new(FairQueue::new(jobs_max)), came: Notify::new() };
+        let (mut selection, mut usual) = (Selection::new(section.share, secret), Usual::default());
+        world.standings.read().await?.restore(Moment::ZERO, &mut selection, &mut usual);
         let recomputing = Self {
             run: account::hash_of(&description)?,
             description,
             started: Instant::now(),
-            selection: Arc::new(Mutex::new(Selection::new(section.share, secret))),
-            usual: Arc::default(),
+            selection: Arc::new(Mutex::new(selection)),
+            usual: Arc::new(Mutex::new(usual)),
             states: world.states.clone(),
             queue: Arc::new(queue),
             theirs,
+            standings: world.standings.clone(),
             metrics: world.metrics.clone(),
         };
         recomputing.metrics.on_share(section.share, section.share);
@@ -233,6 +239,14 @@ impl Recomputing {
         self.metrics.on_waiting(self.queue.jobs().len());
         self.queue.came.notify_one();
         found
+    }
+
+    /// Keeps what was found out about keys and addresses for the next start.
+    pub(super) async fn keep(&self) {
+        let lasting = Lasting::of(self.started.elapsed(), &self.selection(), &self.usual());
+        if let Err(error) = self.standings.keep(&lasting).await {
+            tracing::error!(%error, "who passed its probation, and who is suspected, could not be kept");
+        }
     }
 
     fn selection(&self) -> MutexGuard<'_, Selection> {

@@ -23,7 +23,7 @@ use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::addresses;
+use super::addresses::Addresses;
 use super::core::{CoreEvent, SESSION_MESSAGES_MAX};
 use super::ledger::SharedLedger;
 use super::metrics::Metrics;
@@ -70,6 +70,8 @@ pub(super) struct Services {
     pub work: Arc<WorkMeter>,
     /// How many of them, and how slowly.
     pub conversations: ConversationsSection,
+    /// Where peers come from.
+    pub addresses: Addresses,
     /// Where contributions are computed once more.
     pub recomputing: Option<Recomputing>,
     /// What came of it.
@@ -276,7 +278,7 @@ async fn send_shards(services: Services, mut caller: Caller, stream: Stream) -> 
 }
 
 async fn give_evidence(services: Services, caller: Caller, stream: Stream) -> Result<(), StreamError> {
-    let group = addresses::group_of(&services.node, caller.peer).await;
+    let group = services.addresses.group_of(&services.node, caller.peer).await;
     let mut stream = Paced::new(stream, services.conversations.pace());
     Ok(give(&services.evidence, group, &mut stream).await?)
 }
@@ -303,7 +305,7 @@ async fn hold_session(services: Services, mut caller: Caller, stream: Stream) ->
     let (messages, mut outgoing) = mpsc::channel(SESSION_MESSAGES_MAX);
     let (answer, session) = oneshot::channel();
     let (device, device_name, name) = (join.device, join.device_name.clone(), join.name.clone());
-    let group = addresses::group_of(&services.node, peer).await;
+    let group = services.addresses.group_of(&services.node, peer).await;
     let event = CoreEvent::Join { peer: key.clone(), group, join, messages, answer };
     send(&services.core, event).await?;
     let session = match session.await.map_err(|_| StreamError::ShuttingDown)? {

@@ -5,6 +5,7 @@
 //! `barnraise_swarm::recomputation`'s.
 
 mod shards;
+mod standings;
 mod store;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::recomputation::Difference;
 
 use self::shards::DecodedShards;
+pub use self::standings::Standings;
 pub use self::store::{EvidenceStore, EvidenceStoreError};
 
 /// Why a contribution could not be computed once more.

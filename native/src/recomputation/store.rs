@@ -18,7 +18,7 @@ use tokio::sync::Mutex;
 use crate::storage::sealed::{self, Kind, SealError};
 use crate::storage::{Storage, StorageError};
 
-const FOLDER: &str = "evidence";
+pub(super) const FOLDER: &str = "evidence";
 const CONVICTED: Kind = Kind { name: *b"cnvt", what: "list of convicted peers", version: 2 };
 /// Most peers that are kept from taking part; those convicted first are let back in first.
 const CONVICTED_MAX: usize = 100_000;
@@ -33,8 +33,8 @@ pub enum EvidenceStoreError {
     /// From the store.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The list of the convicted.
-    #[error("the list of convicted peers: {0}")]
+    /// The list of the convicted, or of who was recomputed.
+    #[error("the lists of convicted and recomputed peers: {0}")]
     Seal(#[from] SealError),
     /// A piece of evidence.
     #[error(transparent)]

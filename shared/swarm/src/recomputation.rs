@@ -4,6 +4,7 @@
 //! What a peer signed for cannot change once it is chosen, and all that it takes to recompute it is here by then: to
 //! leave is of no use. What is chosen counts once it was found right.
 
+mod lasting;
 mod ledger;
 mod queue;
 mod selection;
@@ -11,6 +12,7 @@ mod usual;
 
 use barnraise_protocol::TensorCodec;
 
+pub use lasting::{Lasting, Passed, Suspected};
 pub use ledger::{Claim, Ledger, Name, Repeat, values_hash};
 pub use queue::{FairQueue, PER_GROUP_MAX};
 pub use selection::{ALL_TIME, EVIDENCE_MAX, OWN_TIME, PROBATION, Reason, SUSPICION, Selection, rest_after};

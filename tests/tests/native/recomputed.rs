@@ -250,6 +250,50 @@ async fn whoever_lies_about_its_samples_is_found_out_and_an_honest_peer_is_not()
     assert_eq!(again.lies_until_it_is_found_out().await, 0);
 }
 
+async fn n_recomputed(backbone: &Backbone) -> f64 {
+    let name = "barnraise_contributions_recomputed_total{outcome=\"same\"}";
+    metric(&backbone.metrics().await.unwrap(), name).unwrap()
+}
+
+/// Who was found right is not new after a restart, and who lied is suspected, also where it was killed.
+#[tokio::test]
+async fn what_was_found_out_about_keys_and_addresses_lasts_over_restarts() {
+    let sections = format!("{SMALL}\n{RECOMPUTED}\n[network]\noperator = \"127.0.0.1:0\"\n");
+    let mut world = World::new(&sections).unwrap();
+    let identity = Keypair::generate_ed25519();
+    let mut backbone = world.backbone().await.unwrap();
+    let mut n_given = 0;
+    // Fewer samples than a step has.
+    for (n_contributions, n_looked_at, then) in
+        [(PROBATION, PROBATION, "restart"), (1, 0, "is lied to"), (1, 1, "end")]
+    {
+        let mut honest = Liar::connect_as(identity.clone(), &backbone).await;
+        honest.next_id = u64::from(n_given);
+        let session = honest.join().await;
+        let state = honest.client.state(&honest.run).await.unwrap();
+        assert_eq!(state.epoch, 0);
+        for _ in 0..n_contributions {
+            let indices: Vec<u32> = (32 * n_given..32 * (n_given + 1)).collect();
+            let prepared = honest.honest(&state, &indices).await;
+            honest.is_counted(&prepared).await;
+            n_given += 1;
+        }
+        assert_eq!(n_recomputed(&backbone).await, f64::from(n_looked_at), "then: {then}");
+        drop(session);
+        match then {
+            "restart" => assert!(backbone.terminate().await.unwrap().success()),
+            "is lied to" => {
+                let mut liar = Liar::connect(&backbone).await;
+                let _session = liar.join().await;
+                assert_eq!(liar.lies_until_it_is_found_out().await, 0);
+                backbone.kill().await.unwrap();
+            }
+            _ => return,
+        }
+        backbone = world.backbone().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn the_same_work_counts_once_under_whichever_key_and_number_it_comes() {
     let mut world = World::new(&format!("{SMALL}\n{RECOMPUTED}")).unwrap();

@@ -8,7 +8,9 @@ use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::recomputation::rest_after;
 use barnraise_swarm::robust::norm;
+use futures::future::OptionFuture;
 use tokio::sync::mpsc;
+use tokio::time::sleep_until;
 
 use super::{Job, Recomputing, Verdict, World};
 use crate::access::store::Whose;
@@ -16,6 +18,8 @@ use crate::recomputation::{EvidenceStoreError, Recomputer};
 
 /// Between two tries to have a device that failed.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
+/// So long after something was found right it is kept, with all that was found right by then.
+const KEEP_AFTER: Duration = Duration::from_secs(60);
 
 /// Computes one after the other, and keeps out whoever contributed something else than it said.
 pub(super) async fn work(
@@ -26,10 +30,16 @@ pub(super) async fn work(
     mut theirs: mpsc::Receiver<Box<Evidence>>,
 ) {
     let mut recomputer = recomputer;
+    let mut keep_at: Option<tokio::time::Instant> = None;
     loop {
         // The senders live as long as the streams that fill them.
         let (evidence, own) = tokio::select! {
             biased;
+            Some(()) = OptionFuture::from(keep_at.map(sleep_until)) => {
+                keep_at = None;
+                recomputing.keep().await;
+                continue;
+            }
             (group, job) = recomputing.queue.next() => {
                 let (evidence, verdict) = evidence(job);
                 (evidence, Some((group, verdict)))
@@ -57,10 +67,13 @@ pub(super) async fn work(
             let is_kept = group.is_none_or(|group| {
                 recomputing.on_verdict(group, header, took, (&verdict, length(&evidence)))
             });
-            if verdict == Verdict::Wrong
-                && let Err(error) = convict(&world, &evidence, is_kept).await
-            {
-                tracing::error!(peer = %header.peer, %error, "the evidence could not be kept");
+            keep_at = keep_at.or_else(|| Some(tokio::time::Instant::now() + KEEP_AFTER));
+            if verdict == Verdict::Wrong {
+                if let Err(error) = convict(&world, &evidence, is_kept).await {
+                    tracing::error!(peer = %header.peer, %error, "the evidence could not be kept");
+                }
+                // A crash is not to end what is suspected.
+                recomputing.keep().await;
             }
         }
         if let Some((_, waiting)) = own {

@@ -23,7 +23,7 @@ use super::super::core::{CoreEvent, Declined, Place};
 use super::super::ledger::Reservation;
 use super::super::misdeeds;
 use super::super::recomputing::{Accounted, Verdict};
-use super::{Caller, Services, StreamError, addresses, send};
+use super::{Caller, Services, StreamError, send};
 use crate::storage::journal::JournalEntry;
 
 /// Takes one contribution after the other.
@@ -35,7 +35,7 @@ pub(super) async fn take_gradients(
     let mut stream = Paced::new(stream, services.conversations.pace());
     let pace = stream.pace();
     let key = PeerKey(caller.peer.to_bytes());
-    let group = addresses::group_of(&services.node, caller.peer).await;
+    let group = services.addresses.group_of(&services.node, caller.peer).await;
     let offer_bytes_max = gradient::offer_bytes_max(&services.description);
     loop {
         pace.wait();

@@ -5,7 +5,7 @@
 //! - Of the others a share, chosen by a secret, so that nobody can tell beforehand. It falls while recomputing takes more
 //!   than [`OWN_TIME`] of the time for one address, or [`ALL_TIME`] for all, and never to nothing.
 //!
-//! Nothing of it lasts: after a restart every key is new, and honest peers simply pass again.
+//! Who passed and who is suspected lasts over a restart ([`super::Lasting`]), all else begins anew.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::gradient::Offer;
 
+use super::Suspected;
 use crate::round::AddressGroup;
 use crate::{Moment, PeerKey};
 
@@ -79,8 +80,8 @@ impl Spent {
 #[derive(Debug, Clone, Copy, Default)]
 struct OfGroup {
     spent: Spent,
-    /// Of the newest conviction, and how many there were since a time without any.
-    convicted_at: Option<Moment>,
+    /// For a while after the newest conviction, and how many there were since a time without any.
+    suspected_until: Option<Moment>,
     /// When something from it was recomputed on suspicion.
     tried_at: Option<Moment>,
     n_convicted: u32,
@@ -128,8 +129,8 @@ impl Selection {
 
     /// Whether everything from an address is recomputed.
     pub fn is_suspected(&self, now: Moment, group: AddressGroup) -> bool {
-        let convicted_at = self.of_groups.get(&group).and_then(|of| of.convicted_at);
-        convicted_at.is_some_and(|at| now < at + SUSPICION)
+        let until = self.of_groups.get(&group).and_then(|of| of.suspected_until);
+        until.is_some_and(|until| now < until)
     }
 
     /// Whether a contribution was found right, and only waits to be counted.
@@ -194,13 +195,8 @@ impl Selection {
             self.spent.add(now, ALL_TIME, took);
             self.of_group(group).spent.add(now, OWN_TIME, took);
         }
-        if !self.n_right.contains_key(peer)
-            && let Some(gone) = remember_key(&mut self.keys, peer.clone(), KEYS_MAX)
-        {
-            self.n_right.remove(&gone);
-        }
-        let n_right = self.n_right.entry(peer.clone()).or_default();
-        *n_right = n_right.saturating_add(1);
+        let n_right = self.n_right.get(peer).copied().unwrap_or_default();
+        self.restore_passed(peer.clone(), n_right.saturating_add(1));
         remember(&mut self.right, (peer.clone(), offer.contribution_id, offer.transfer.sha256));
     }
 
@@ -210,8 +206,37 @@ impl Selection {
         let was_suspected = self.is_suspected(now, group);
         let of_group = self.of_group(group);
         of_group.n_convicted = if was_suspected { of_group.n_convicted.saturating_add(1) } else { 1 };
-        of_group.convicted_at = Some(now);
+        of_group.suspected_until = Some(now + SUSPICION);
         of_group.n_convicted <= EVIDENCE_MAX
+    }
+
+    /// Keys of which so many were found right, those that were remembered first before others.
+    pub(super) fn passed(&self) -> impl Iterator<Item = (&PeerKey, u32)> {
+        self.keys.iter().filter_map(|key| Some((key, *self.n_right.get(key)?)))
+    }
+
+    pub(super) fn restore_passed(&mut self, peer: PeerKey, n_right: u32) {
+        if !self.n_right.contains_key(&peer)
+            && let Some(gone) = remember_key(&mut self.keys, peer.clone(), KEYS_MAX)
+        {
+            self.n_right.remove(&gone);
+        }
+        self.n_right.insert(peer, n_right);
+    }
+
+    /// Addresses from which everything is recomputed at `now`, those that were remembered first before others.
+    pub(super) fn suspected(&self, now: Moment) -> impl Iterator<Item = Suspected> {
+        self.groups.iter().filter_map(move |&group| {
+            let OfGroup { suspected_until, n_convicted, .. } = *self.of_groups.get(&group)?;
+            let left = suspected_until?.checked_sub(now).filter(|left| !left.is_zero())?;
+            Some(Suspected { group, left, n_convicted })
+        })
+    }
+
+    pub(super) fn restore_suspected(&mut self, now: Moment, suspected: Suspected) {
+        let Suspected { group, left, n_convicted } = suspected;
+        let of_group = self.of_group(group);
+        (of_group.suspected_until, of_group.n_convicted) = (Some(now + left.min(SUSPICION)), n_convicted);
     }
 
     /// The share of contributions from `group` that is chosen by chance at present.

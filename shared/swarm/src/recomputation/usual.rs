@@ -31,16 +31,31 @@ impl Usual {
         let mut lengths: Vec<f64> = self.lengths.iter().copied().collect();
         lengths.sort_by(f64::total_cmp);
         let is_long = lengths.get(lengths.len() / 2).is_some_and(|median| length > TIMES_AS_LONG * median);
-        let largest = self.largest.get(peer).copied().unwrap_or_default();
-        !is_long && n_samples <= largest.saturating_mul(TIMES_AS_LARGE)
+        !is_long && n_samples <= self.largest(peer).saturating_mul(TIMES_AS_LARGE)
     }
 
     /// One was found right.
     pub fn on_right(&mut self, peer: &PeerKey, n_samples: u32, length: f64) {
+        self.restore_length(length);
+        self.restore_largest(peer, n_samples.max(self.largest(peer)));
+    }
+
+    pub(super) fn largest(&self, peer: &PeerKey) -> u32 {
+        self.largest.get(peer).copied().unwrap_or_default()
+    }
+
+    pub(super) fn lengths(&self) -> impl Iterator<Item = f64> {
+        self.lengths.iter().copied()
+    }
+
+    pub(super) fn restore_length(&mut self, length: f64) {
         self.lengths.push_back(length);
         if self.lengths.len() > LENGTHS_MAX {
             self.lengths.pop_front();
         }
+    }
+
+    pub(super) fn restore_largest(&mut self, peer: &PeerKey, largest: u32) {
         if !self.largest.contains_key(peer) {
             self.keys.push_back(peer.clone());
             if self.keys.len() > KEYS_MAX
@@ -49,8 +64,7 @@ impl Usual {
                 self.largest.remove(&gone);
             }
         }
-        let largest = self.largest.entry(peer.clone()).or_default();
-        *largest = n_samples.max(*largest);
+        self.largest.insert(peer.clone(), largest);
     }
 }
 
