@@ -5,7 +5,7 @@
 //! they are acknowledged, steps are made and journaled before they are shown, contributors are told.
 
 #[cfg(test)]
-mod crash;
+pub(super) mod crash;
 mod disk;
 mod event;
 mod following;
@@ -13,7 +13,7 @@ pub mod operator;
 mod progress;
 mod together;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub const EVENTS_MAX: usize = 256;
 /// Messages that may wait for one contributor; one that reads slower than that is let go.
 pub const SESSION_MESSAGES_MAX: usize = 64;
 /// How often contributors and the page are told how the run stands.
-const PROGRESS_EVERY: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 500 });
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
 struct Session {
     id: SessionId,
@@ -96,12 +96,13 @@ pub struct Core {
     metrics: Metrics,
     crediting: Crediting,
     far_off: FarOff,
-    sessions: HashMap<PeerKey, Session>,
+    sessions: BTreeMap<PeerKey, Session>,
     next_session: u64,
     waiting: HashMap<Ticket, Waiting>,
     /// Transfers under way, each ended by this.
     receiving: HashMap<Ticket, oneshot::Sender<()>>,
     started: Instant,
+    progress_every: Duration,
     unpublished_steps: VecDeque<HistoryPoint>,
     /// Since the page was told.
     has_evaluated: bool,
@@ -135,11 +136,12 @@ impl Core {
             metrics,
             crediting,
             far_off: FarOff::default(),
-            sessions: HashMap::new(),
+            sessions: BTreeMap::new(),
             next_session: 0,
             waiting: HashMap::new(),
             receiving: HashMap::new(),
             started: Instant::now(),
+            progress_every: PROGRESS_EVERY,
             unpublished_steps: VecDeque::new(),
             has_evaluated: false,
             together: None,
@@ -155,6 +157,12 @@ impl Core {
         Self { together, ..self }
     }
 
+    /// Tells so often how the run stands, where a test would wait for it.
+    #[cfg(test)]
+    fn telling_every(self, progress_every: Duration) -> Self {
+        Self { progress_every, ..self }
+    }
+
     /// Runs until `shutdown` resolves, then stores a checkpoint.
     ///
     /// # Errors
@@ -164,7 +172,7 @@ impl Core {
         mut events: mpsc::Receiver<CoreEvent>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), LearnerError> {
-        let mut ticks = tokio::time::interval(PROGRESS_EVERY);
+        let mut ticks = tokio::time::interval(self.progress_every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         tokio::pin!(shutdown);
         if self.together.is_some() {

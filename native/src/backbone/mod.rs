@@ -16,6 +16,8 @@ mod operating;
 pub(crate) mod places;
 mod progress;
 mod recomputing;
+#[cfg(test)]
+mod stalls;
 mod states;
 mod streams;
 

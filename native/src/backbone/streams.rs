@@ -18,8 +18,9 @@ use barnraise_protocol::{ConversationError, contribute, evidence, gradient, run,
 use barnraise_relay::{Misdeed, Node, NodeError, Paced};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::guard::PaceLimits;
+use barnraise_swarm::round::AddressGroup;
 use futures::future::{Abortable, Either};
-use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -77,6 +78,11 @@ pub(super) struct Services {
     /// What came of it.
     pub evidence: EvidenceStore,
 }
+
+/// What a conversation is held on.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
 
 /// Who holds a conversation, and for how long it may.
 struct Caller {
@@ -149,13 +155,43 @@ pub(super) fn serve(services: &Services, contributors_max: u32) -> Result<(), No
         let message = contribute::BackboneToContributor::Refused(refusal.to_string());
         framing::encode(&message, contribute::MESSAGE_BYTES_MAX)
     };
-    accept(services, contribute::PROTOCOL, Door::Gated(no_session), &hall, hold_session)?;
+    let session = |services: Services, caller: Caller, stream| async move {
+        let group = services.addresses.group_of(&services.node, caller.peer).await;
+        hold_session(services, caller, group, stream).await
+    };
+    accept(services, contribute::PROTOCOL, Door::Gated(no_session), &hall, session)?;
     let no_gradient = |refusal: &Exclusion| {
         let message = gradient::BackboneToContributor::Refused(Refusal::NoAccess(refusal.to_string()));
         framing::encode(&message, gradient::MESSAGE_BYTES_MAX)
     };
-    accept(services, gradient::PROTOCOL, Door::Gated(no_gradient), &hall, take_gradients)?;
+    let gradients = |services: Services, caller: Caller, stream| async move {
+        let group = services.addresses.group_of(&services.node, caller.peer).await;
+        take_gradients(services, caller, group, stream).await
+    };
+    accept(services, gradient::PROTOCOL, Door::Gated(no_gradient), &hall, gradients)?;
     accept(services, evidence::PROTOCOL, Door::Open, &hall, give_evidence)
+}
+
+/// As [`serve`] has a stream of `protocol` answered, one that comes from no node; returns what its end says of the other
+/// side.
+#[cfg(test)]
+pub(super) async fn answer<S: Duplex>(
+    services: Services,
+    (peer, group): (PeerId, AddressGroup),
+    protocol: &'static str,
+    stream: S,
+) -> Option<Misdeed> {
+    let caller = Caller { peer, pass: Pass::always() };
+    let ended = match protocol {
+        run::PROTOCOL => describe(services, caller, stream).await,
+        state::PROTOCOL => send_state(services, caller, stream).await,
+        shard::PROTOCOL => send_shards(services, caller, stream).await,
+        contribute::PROTOCOL => hold_session(services, caller, group, stream).await,
+        gradient::PROTOCOL => take_gradients(services, caller, group, stream).await,
+        // As a node that does not speak it.
+        _ => Ok(()),
+    };
+    ended.err().as_ref().and_then(StreamError::misdeed)
 }
 
 fn accept<F>(
@@ -244,7 +280,7 @@ impl Caller {
     }
 }
 
-async fn describe(services: Services, _: Caller, stream: Stream) -> Result<(), StreamError> {
+async fn describe<S: Duplex>(services: Services, _: Caller, stream: S) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
     Ok(run::answer(&mut stream, &services.description).await?)
 }
@@ -255,14 +291,18 @@ async fn tell_version(services: Services, stream: Stream, asked: &str) -> Result
     Ok(run::answer_before(&mut stream, asked).await?)
 }
 
-async fn send_state(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
+async fn send_state<S: Duplex>(services: Services, mut caller: Caller, stream: S) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
     let (states, pace) = (&services.states, stream.pace());
     let served = state::serve(&mut stream, |epoch| states.read(epoch), || pace.wait());
     Ok(caller.while_admitted(served).await??)
 }
 
-async fn send_shards(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
+async fn send_shards<S: Duplex>(
+    services: Services,
+    mut caller: Caller,
+    stream: S,
+) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
     let (shards, metrics, pace) = (&services.shards, &services.metrics, &stream.pace());
     let lookup = |id: shard::ShardId| async move {
@@ -290,7 +330,12 @@ async fn grant_access(services: Services, caller: Caller, stream: Stream) -> Res
     Ok(converse(&Conversation { access, node }, caller.peer, &mut stream).await?)
 }
 
-async fn hold_session(services: Services, mut caller: Caller, stream: Stream) -> Result<(), StreamError> {
+async fn hold_session<S: Duplex>(
+    services: Services,
+    mut caller: Caller,
+    group: AddressGroup,
+    stream: S,
+) -> Result<(), StreamError> {
     use contribute::{BackboneToContributor as Down, ContributorToBackbone as Up, MESSAGE_BYTES_MAX};
     let peer = caller.peer;
     let key = PeerKey(peer.to_bytes());
@@ -305,7 +350,6 @@ async fn hold_session(services: Services, mut caller: Caller, stream: Stream) ->
     let (messages, mut outgoing) = mpsc::channel(SESSION_MESSAGES_MAX);
     let (answer, session) = oneshot::channel();
     let (device, device_name, name) = (join.device, join.device_name.clone(), join.name.clone());
-    let group = services.addresses.group_of(&services.node, peer).await;
     let event = CoreEvent::Join { peer: key.clone(), group, join, messages, answer };
     send(&services.core, event).await?;
     let session = match session.await.map_err(|_| StreamError::ShuttingDown)? {
@@ -363,7 +407,7 @@ async fn hold_session(services: Services, mut caller: Caller, stream: Stream) ->
     }
 }
 
-async fn refuse(stream: &mut Paced<Stream>, reason: &str) -> Result<(), StreamError> {
+async fn refuse<S: Duplex>(stream: &mut Paced<S>, reason: &str) -> Result<(), StreamError> {
     stream.pace().answer();
     Ok(say_goodbye(stream, reason).await?)
 }

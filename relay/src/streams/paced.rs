@@ -7,13 +7,12 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use barnraise_protocol::framing::FrameError;
 use barnraise_swarm::Moment;
 use barnraise_swarm::guard::{Pace, PaceLimits, TooSlow};
 use futures::{AsyncRead, AsyncWrite};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::Misdeed;
 
@@ -45,7 +44,7 @@ impl<S> Paced<S> {
 
     fn with(stream: S, pace: Pace) -> Self {
         let pace = PaceHandle { opened: Instant::now(), pace: Arc::new(Mutex::new(pace)) };
-        let timer = Box::pin(tokio::time::sleep_until(pace.opened.into()));
+        let timer = Box::pin(tokio::time::sleep_until(pace.opened));
         Self { stream, pace, timer }
     }
 
@@ -58,13 +57,13 @@ impl<S> Paced<S> {
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let (deadline, why) = self.pace.lock().deadline();
-            let deadline = (self.pace.opened + deadline).into();
+            let deadline = self.pace.opened + deadline;
             if self.timer.deadline() != deadline {
                 self.timer.as_mut().reset(deadline);
             }
             ready!(self.timer.as_mut().poll(cx));
             // What moved the deadline meanwhile, on another half of the stream, counts.
-            if self.timer.deadline() == (self.pace.opened + self.pace.lock().deadline().0).into() {
+            if self.timer.deadline() == self.pace.opened + self.pace.lock().deadline().0 {
                 return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, why));
             }
         }

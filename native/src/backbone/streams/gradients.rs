@@ -14,7 +14,7 @@ use barnraise_relay::{Paced, Path};
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::recomputation::Reason;
 use barnraise_swarm::round::{AddressGroup, Ticket};
-use libp2p::{PeerId, Stream};
+use libp2p::PeerId;
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 use tracing::Instrument as _;
@@ -23,19 +23,19 @@ use super::super::core::{CoreEvent, Declined, Place};
 use super::super::ledger::Reservation;
 use super::super::misdeeds;
 use super::super::recomputing::{Accounted, Verdict};
-use super::{Caller, Services, StreamError, send};
+use super::{Caller, Duplex, Services, StreamError, send};
 use crate::storage::journal::JournalEntry;
 
 /// Takes one contribution after the other.
-pub(super) async fn take_gradients(
+pub(super) async fn take_gradients<S: Duplex>(
     services: Services,
     mut caller: Caller,
-    stream: Stream,
+    group: AddressGroup,
+    stream: S,
 ) -> Result<(), StreamError> {
     let mut stream = Paced::new(stream, services.conversations.pace());
     let pace = stream.pace();
     let key = PeerKey(caller.peer.to_bytes());
-    let group = services.addresses.group_of(&services.node, caller.peer).await;
     let offer_bytes_max = gradient::offer_bytes_max(&services.description);
     loop {
         pace.wait();
@@ -80,11 +80,11 @@ pub(super) async fn take_gradients(
 }
 
 /// One contribution. The outer error ends the stream, the inner one is the answer.
-async fn take_gradient(
+async fn take_gradient<S: Duplex>(
     services: &Services,
     (peer, group): (&PeerKey, AddressGroup),
     (offer, account, list): (Offer, Option<Account>, Vec<u8>),
-    stream: &mut Paced<Stream>,
+    stream: &mut Paced<S>,
 ) -> Result<Result<Receipt, Declined>, StreamError> {
     let Place { ticket, abandoned } = match ask_core(services, peer, &offer).await? {
         Ok(place) => place,
@@ -183,10 +183,10 @@ fn look_at(
 }
 
 /// Pulls a contribution: its bytes and its values. The error is what is wrong with them, or that the stream broke.
-async fn pull(
+async fn pull<S: Duplex>(
     services: &Services,
     offer: &Offer,
-    stream: &mut Paced<Stream>,
+    stream: &mut Paced<S>,
 ) -> Result<(Vec<u8>, Vec<f32>), Result<Refusal, StreamError>> {
     let payload = receive(offer.transfer, &Answer::Wanted, stream).await.map_err(|error| match error {
         // A transfer whose stream still works gets its reason; one whose stream broke ends with it.
@@ -204,11 +204,11 @@ async fn pull(
 }
 
 /// Waits until a contribution was computed once more, and tells its sender so. The inner error is why it does not count.
-async fn wait_for(
+async fn wait_for<S: Duplex>(
     services: &Services,
     peer: &PeerKey,
     (mut found, reason): (oneshot::Receiver<Verdict>, Reason),
-    stream: &mut Paced<Stream>,
+    stream: &mut Paced<S>,
 ) -> Result<Result<(), Refusal>, StreamError> {
     let n_left = match reason {
         Reason::Probation { n_left } => n_left,
@@ -247,10 +247,10 @@ fn why_out(services: &Services, peer: &PeerKey) -> String {
 
 /// Pulls what the other side has, once it was told to serve it. The length was checked: it is the one of the run's
 /// gradients.
-async fn receive(
+async fn receive<S: Duplex>(
     transfer: Transfer,
     ask: &gradient::BackboneToContributor,
-    stream: &mut Paced<Stream>,
+    stream: &mut Paced<S>,
 ) -> Result<Vec<u8>, BulkError> {
     let mut partial = Partial::new(transfer, transfer.n_bytes)?;
     stream.pace().answer();

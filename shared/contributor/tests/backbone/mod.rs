@@ -3,7 +3,6 @@
 
 #![allow(dead_code)] // Each test uses some of it.
 
-pub(crate) mod clock;
 pub(crate) mod peers;
 
 use std::cell::{Cell, RefCell};
@@ -13,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use barnraise_contributor::Platform;
 use barnraise_learning::{DataShape, DeviceChoice, ParameterLayout};
@@ -52,11 +51,16 @@ const N_CLASSES: usize = 4;
 const SHARD_SAMPLES: usize = 250;
 const LEARNING_RATE: f32 = 0.01;
 const DUPLEX_BYTES: usize = 16 * 1024;
-/// How often a backbone looks at its clock, and tells how the run stands.
-const TICK: Duration = Duration::from_millis(20);
-const PROGRESS: Duration = Duration::from_secs(1);
 
 type Stream = Compat<DuplexStream>;
+
+thread_local! {
+    static ORIGIN: Instant = Instant::now();
+}
+
+fn now() -> Moment {
+    ORIGIN.with(Instant::elapsed)
+}
 
 pub(crate) struct Backbone {
     pub(crate) description: RefCell<RunDescription>,
@@ -80,8 +84,6 @@ pub(crate) struct Backbone {
     is_up: Cell<bool>,
     /// The name of the `run` conversation here: that of the build that this backbone is of.
     pub(crate) speaks: Cell<&'static str>,
-    /// It stands still until then.
-    pub(crate) halted_until: Rc<Cell<Moment>>,
     shards: HashMap<ShardId, (Transfer, Arc<[u8]>)>,
     round: RefCell<AveragingRound>,
     parameters: RefCell<Vec<f32>>,
@@ -92,15 +94,11 @@ pub(crate) struct Backbone {
 
 /// Noise on a ground that tells the class, so that it neither compresses well nor is all alike.
 pub(crate) fn shard(seed: u64) -> Samples {
-    shard_of(SHAPE, seed)
-}
-
-fn shard_of(shape: ImageShape, seed: u64) -> Samples {
     let mut random = SplitMix64::new(seed);
     let mut shard = LabelledImages::default();
     for _ in 0..SHARD_SAMPLES {
         let label = random.below(N_CLASSES) as u8;
-        shard.images.extend((0..shape.n_values()).map(|_| label * 32 + random.below(128) as u8));
+        shard.images.extend((0..SHAPE.n_values()).map(|_| label * 32 + random.below(128) as u8));
         shard.labels.push(label);
     }
     Samples::Images(shard)
@@ -123,44 +121,24 @@ impl Backbone {
         gradient_codec: TensorCodec,
         compression: Compression,
     ) -> Rc<Self> {
-        Self::of_size((SHAPE, HIDDEN), n_shards, target_batch_size, gradient_codec, compression, |_, _| ())
-    }
-
-    /// Of a model that hardly takes time to compute, as `change` has it otherwise.
-    pub(crate) fn small(
-        target_batch_size: u32,
-        change: impl FnOnce(&mut RunDescription, &mut RoundConfig),
-    ) -> Rc<Self> {
-        let size = (ImageShape { height: 2, width: 2, channels: 1 }, 2);
-        Self::of_size(size, 2, target_batch_size, TensorCodec::F32, Compression::default(), change)
-    }
-
-    fn of_size(
-        (shape, hidden): (ImageShape, u32),
-        n_shards: u32,
-        target_batch_size: u32,
-        gradient_codec: TensorCodec,
-        compression: Compression,
-        change: impl FnOnce(&mut RunDescription, &mut RoundConfig),
-    ) -> Rc<Self> {
         let mut shards = HashMap::new();
         let mut keep = |id, seed| {
-            let (bytes, entry) = shard_of(shape, seed).encode().unwrap();
+            let (bytes, entry) = shard(seed).encode().unwrap();
             shards.insert(id, (Transfer::of(&bytes), Arc::from(bytes)));
             entry
         };
         let manifest = Manifest {
             name: "noise".into(),
             samples: SampleKind::Images {
-                shape,
+                shape: SHAPE,
                 class_names: (0..N_CLASSES).map(|class| class.to_string()).collect(),
             },
             shards: (0..n_shards).map(|id| keep(ShardId::Train(id), u64::from(id))).collect(),
             gallery: keep(ShardId::Gallery, 1_000),
         };
-        let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![hidden] }, seed: 5 };
+        let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![HIDDEN] }, seed: 5 };
         let layout = ParameterLayout::of(&model, DataShape::of(&manifest.samples)).unwrap();
-        let mut description = RunDescription {
+        let description = RunDescription {
             run_id: "test".into(),
             title: "Test".into(),
             purpose: "Testing.".into(),
@@ -180,7 +158,7 @@ impl Backbone {
             recomputed: false,
             manifest,
         };
-        let mut config = RoundConfig {
+        let config = RoundConfig {
             target_batch_size,
             n_parameters: layout.n_parameters(),
             codec: gradient_codec,
@@ -195,7 +173,6 @@ impl Backbone {
             aggregation: Aggregation::Mean,
             gradient_norm_max: 1e3,
         };
-        change(&mut description, &mut config);
         Rc::new(Self {
             description: RefCell::new(description),
             happened: Notify::new(),
@@ -210,7 +187,6 @@ impl Backbone {
             is_forging: Cell::new(false),
             is_up: Cell::new(true),
             speaks: Cell::new(run::PROTOCOL),
-            halted_until: Rc::new(Cell::new(Moment::ZERO)),
             shards,
             round: RefCell::new(AveragingRound::new(config, 0)),
             parameters: RefCell::new(layout.initial_parameters(5)),
@@ -243,7 +219,7 @@ impl Backbone {
 
     /// The epoch ends, as if others had made its step.
     pub(crate) fn end_epoch(&self) {
-        let now = clock::now();
+        let now = now();
         self.round.borrow_mut().on_stepped(now);
         self.drain();
     }
@@ -253,7 +229,7 @@ impl Backbone {
         self.is_up.set(false);
         self.tasks.take().iter().for_each(AbortHandle::abort);
         let gone: Vec<_> = self.sessions.take().into_keys().collect();
-        let now = clock::now();
+        let now = now();
         gone.iter().for_each(|peer| self.round.borrow_mut().on_leave(now, peer));
         self.answers.take();
     }
@@ -267,34 +243,6 @@ impl Backbone {
 
     pub(crate) fn come_back(&self) {
         self.is_up.set(true);
-    }
-
-    /// What a backbone does by the clock: progress is told, and nobody is waited for too long.
-    pub(crate) async fn keep_time(self: Rc<Self>) {
-        let task = Box::pin(Rc::clone(&self).tick());
-        Halting { halted_until: Rc::clone(&self.halted_until), task, sleep: None }.await;
-    }
-
-    async fn tick(self: Rc<Self>) {
-        let mut told_at = Moment::ZERO;
-        loop {
-            clock::sleep_until(clock::now() + TICK).await;
-            let now = clock::now();
-            let is_due = self.round.borrow().next_deadline().is_some_and(|at| at <= now);
-            if is_due {
-                self.round.borrow_mut().on_timeout(now);
-                self.drain();
-            }
-            if now >= told_at + PROGRESS {
-                told_at = now;
-                self.broadcast(&contribute::BackboneToContributor::Progress(self.progress()));
-            }
-        }
-    }
-
-    /// How the round stands, for messages.
-    pub(crate) fn describe(&self) -> String {
-        format!("{:?}", self.round.borrow())
     }
 
     fn progress(&self) -> Progress {
@@ -319,7 +267,7 @@ impl Backbone {
         loop {
             let action = self.round.borrow_mut().poll_action();
             let Some(action) = action else { break };
-            let now = clock::now();
+            let now = now();
             match action {
                 RoundAction::Persist { ticket, .. } => self.round.borrow_mut().on_persisted(now, ticket),
                 RoundAction::Acknowledge(ticket, accepted) => {
@@ -421,7 +369,7 @@ impl Backbone {
             loop {
                 let message = framing::read(&mut reader, max).await?;
                 let contribute::ContributorToBackbone::Report(report) = message else { panic!() };
-                self.round.borrow_mut().on_report(clock::now(), &peer, &report).unwrap();
+                self.round.borrow_mut().on_report(now(), &peer, &report).unwrap();
                 self.drain();
             }
         };
@@ -430,7 +378,7 @@ impl Backbone {
             received = Box::pin(receive.fuse()) => received,
         };
         self.sessions.borrow_mut().remove(&peer);
-        self.round.borrow_mut().on_leave(clock::now(), &peer);
+        self.round.borrow_mut().on_leave(now(), &peer);
         self.drain();
         ended.map_err(text)
     }
@@ -485,7 +433,7 @@ impl Backbone {
         (account, samples): (Option<Account>, Vec<u8>),
     ) -> Result<Result<Accepted, Refusal>, String> {
         self.offers.borrow_mut().push(offer.clone());
-        let offered = self.round.borrow_mut().on_offer(clock::now(), peer, offer);
+        let offered = self.round.borrow_mut().on_offer(now(), peer, offer);
         self.drain();
         let ticket = match offered {
             Ok(ticket) => ticket,
@@ -498,7 +446,7 @@ impl Backbone {
         let bytes = match bulk::pull(stream, &mut partial, |_| ()).await {
             Ok(bytes) => bytes,
             Err(error) => {
-                self.round.borrow_mut().on_transfer_failed(clock::now(), ticket);
+                self.round.borrow_mut().on_transfer_failed(now(), ticket);
                 self.drain();
                 return Err(error.to_string());
             }
@@ -515,7 +463,7 @@ impl Backbone {
         }
         let (sender, answer) = oneshot::channel();
         self.answers.borrow_mut().insert(ticket, sender);
-        self.round.borrow_mut().on_gradient(clock::now(), ticket, values);
+        self.round.borrow_mut().on_gradient(now(), ticket, values);
         self.drain();
         answer.await.map_err(|error| error.to_string())
     }
@@ -563,11 +511,11 @@ impl Platform for TestPlatform {
     type Stream = CutStream;
 
     fn now(&self) -> Moment {
-        clock::now()
+        now()
     }
 
     fn unix_time(&self) -> UnixTime {
-        UnixTime(clock::now().as_secs())
+        UnixTime(now().as_secs())
     }
 
     fn device_kind(&self, _: DeviceChoice) -> DeviceKind {
@@ -575,7 +523,8 @@ impl Platform for TestPlatform {
     }
 
     async fn sleep_until(&self, at: Moment) {
-        clock::sleep_until(at).await;
+        let at = tokio::time::Instant::from_std(ORIGIN.with(|origin| *origin)) + at;
+        tokio::time::sleep_until(at).await;
     }
 
     async fn yield_now(&self) {
@@ -608,11 +557,6 @@ impl Platform for TestPlatform {
         }
         let (ours, theirs) = tokio::io::duplex(DUPLEX_BYTES);
         let serve = Rc::clone(&self.backbone).serve(self.peer.clone(), protocol, theirs.compat());
-        let serve = Halting {
-            halted_until: Rc::clone(&self.backbone.halted_until),
-            task: Box::pin(serve),
-            sleep: None,
-        };
         self.backbone.tasks.borrow_mut().push(spawn_local(serve).abort_handle());
         Ok(CutStream {
             inner: ours.compat(),
@@ -683,35 +627,5 @@ impl AsyncWrite for CutStream {
 
     fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_close(context)
-    }
-}
-
-/// A task of a process that stands still now and then: nothing of it runs until that moment.
-pub(crate) struct Halting<F> {
-    pub(crate) halted_until: Rc<Cell<Moment>>,
-    pub(crate) task: Pin<Box<F>>,
-    pub(crate) sleep: Option<Pin<Box<dyn Future<Output = ()>>>>,
-}
-
-impl<F: Future> Future for Halting<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        loop {
-            let until = self.halted_until.get();
-            if until <= clock::now() {
-                self.sleep = None;
-                let polled = self.task.as_mut().poll(context);
-                // What it did may have halted it.
-                if polled.is_ready() || self.halted_until.get() <= clock::now() {
-                    return polled;
-                }
-                continue;
-            }
-            let sleep = self.sleep.insert(Box::pin(clock::sleep_until(until)));
-            if sleep.as_mut().poll(context).is_pending() {
-                return Poll::Pending;
-            }
-        }
     }
 }

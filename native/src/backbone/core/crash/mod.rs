@@ -47,6 +47,8 @@ use crate::storage::room::Room;
 const SAMPLES: u32 = 64;
 /// Nothing takes that long that happens at all.
 const HANG: std::time::Duration = std::time::Duration::from_secs(120);
+/// For tests that wait for what is said, or for the disk to be looked at.
+const PROGRESS_EVERY: std::time::Duration = std::time::Duration::from_millis(10);
 /// Contributions of a step.
 const PER_STEP: u64 = 4;
 const KEPT: usize = 2;
@@ -166,7 +168,7 @@ impl World {
             Together::new(others, &learner, me, self.config.run.target_batch_size).unwrap()
         });
         let core = Core::new(self.description.clone(), learner, round, storing, outputs, metrics, crediting);
-        let core = core.with(together);
+        let core = core.with(together).telling_every(PROGRESS_EVERY);
         let (stop, stopped) = oneshot::channel();
         let core = tokio::spawn(core.run(heard, async move { drop(stopped.await) }));
         let mut alive = Alive { events, stop, core, recording, sessions: Vec::new(), state, status, room };
@@ -329,12 +331,12 @@ impl Alive {
 }
 
 /// A folder for a database: in memory where the machine has such a place, because SQLite syncs it often.
-fn folder() -> tempfile::TempDir {
+pub(in crate::backbone) fn folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
 /// The variable's number, or else another one.
-fn number(variable: &str, otherwise: u64) -> u64 {
+pub(in crate::backbone) fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().map_or(otherwise, |text| text.parse().unwrap())
 }
