@@ -159,8 +159,12 @@ pub(crate) fn install(packages: &[Package]) -> Result<()> {
 }
 
 /// Programs that extend cargo, in the one version that was tried here: another one may be anybody's work.
-const CARGO_PROGRAMS: [(&str, &str); 3] =
-    [("cargo-audit", "0.22.2"), ("cargo-deny", "0.20.2"), ("cargo-fuzz", "0.13.2")];
+const CARGO_PROGRAMS: [(&str, &str); 4] = [
+    ("cargo-audit", "0.22.2"),
+    ("cargo-deny", "0.20.2"),
+    ("cargo-fuzz", "0.13.2"),
+    ("cargo-mutants", "27.1.0"),
+];
 
 /// A program that extends cargo, compiled where it is missing.
 pub(crate) fn cargo_program(name: &str) -> Result<()> {
@@ -223,7 +227,7 @@ mod tests {
 
     #[test]
     fn every_program_that_is_compiled_has_one_version() {
-        let users = [include_str!("audit.rs"), include_str!("fuzz.rs")].concat();
+        let users = [include_str!("audit.rs"), include_str!("fuzz.rs"), include_str!("mutants.rs")].concat();
         for (name, version) in CARGO_PROGRAMS {
             assert_eq!(version.split('.').filter_map(|part| part.parse::<u32>().ok()).count(), 3, "{name}");
             assert!(users.contains(&format!("\"{name}\"")), "{name} is used by nobody");
