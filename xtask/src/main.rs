@@ -1,4 +1,4 @@
-//! What a person types: `cargo xtask demo`, `test`, `check`, `build`, `dist`, `bench`, `fuzz`, `audit`.
+//! What a person types: `cargo xtask demo`, `test`, `check`, `build`, `dist`, `bench`, `fuzz`, `mutants`, `audit`.
 //!
 //! Drives cargo, wasm-bindgen and the package manager. It knows nothing of training, is
 //! never part of what is shipped, and never depends on a heavy crate: `cargo xtask` must start
@@ -12,6 +12,7 @@ mod compress;
 mod demo;
 mod dist;
 mod fuzz;
+mod mutants;
 mod process;
 mod setup;
 mod test_run;
@@ -23,6 +24,8 @@ mod workspace;
 mod arrows;
 #[cfg(test)]
 mod promises;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -76,6 +79,14 @@ enum Command {
         /// Seconds for each target
         #[arg(default_value_t = 60)]
         seconds: u64,
+    },
+    /// Change the code of a folder in one small way at a time, and list the changes that no test notices
+    Mutants {
+        /// In a member that is tested natively, such as shared/protocol or native/src/storage; a file will do
+        folder: PathBuf,
+        /// A sample, or a machine's share of the work: 0/8 is the first of each eight, 7/8 the last
+        #[arg(long, value_name = "K/N")]
+        shard: Option<String>,
     },
 }
 
@@ -135,5 +146,6 @@ fn main() -> Result<()> {
         Command::Bench { args } => build::bench(&workspace, &args),
         Command::Audit => audit::run(&workspace),
         Command::Fuzz { seconds } => fuzz::run(&workspace, seconds),
+        Command::Mutants { folder, shard } => mutants::run(&workspace, &folder, shard.as_deref()),
     }
 }
