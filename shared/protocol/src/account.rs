@@ -185,15 +185,16 @@ pub fn n_counting(n_samples: u32, parameters_epoch: u64, epoch: u64, run: &RunDe
     (late <= late_max).then(|| (n_samples / (1 + late as u32)).max(1))
 }
 
-/// The list of samples, which are of the manifest's data, as it travels.
+/// The list of samples, as it travels. One that is none of the manifest's data is left out: the list is too short then
+/// and refused, where any place would be that of another sample, which its signer would have to answer for.
 pub fn encode_samples(samples: &[SampleId], manifest: &Manifest) -> Vec<u8> {
     let (starts, width) = (starts(manifest), place_bytes(manifest));
     let place = |sample: &SampleId| {
-        // What is none of the data gets a place that there is not.
-        let start = starts.get(sample.shard as usize).copied().unwrap_or(u64::from(u32::MAX) << 32);
-        (start + u64::from(sample.index)).to_le_bytes()
+        let shard = sample.shard as usize;
+        let is_there = sample.index < manifest.shards.get(shard)?.n_samples;
+        is_there.then_some((starts.get(shard)? + u64::from(sample.index)).to_le_bytes())
     };
-    samples.iter().map(place).flat_map(|bytes| bytes.into_iter().take(width)).collect()
+    samples.iter().filter_map(place).flat_map(|bytes| bytes.into_iter().take(width)).collect()
 }
 
 /// Bytes of the list of so many samples.

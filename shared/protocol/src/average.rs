@@ -260,3 +260,33 @@ pub async fn read_chunk<S: AsyncRead + Unpin>(
     bulk::read_chunk(stream, index, bytes).await?;
     Ok(codec.decode_into(bytes, values)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(positions: &[usize]) -> MemberSet {
+        positions.iter().copied().collect()
+    }
+
+    #[test]
+    fn members_are_in_a_set_by_their_positions() {
+        let places = [0, 1, 63, 64, 65, 130, MEMBERS_MAX - 1];
+        let all = set(&places);
+        assert_eq!(all.n_members(), places.len() as u32);
+        for position in 0..2 * MEMBERS_MAX {
+            assert_eq!(all.contains(position), places.contains(&position), "{position}");
+        }
+        assert_eq!(set(&[MEMBERS_MAX]), MemberSet::default(), "no group has a member there");
+        assert!(set(&[]).is_empty() && !all.is_empty());
+    }
+
+    #[test]
+    fn sets_are_put_together_and_compared() {
+        let (a, b) = (set(&[1, 2, 70]), set(&[2, 3, 70, 200]));
+        assert_eq!(a.union(b), set(&[1, 2, 3, 70, 200]));
+        assert_eq!(a.intersection(b), set(&[2, 70]));
+        assert!(set(&[2, 70]).is_subset_of(a) && a.is_subset_of(a) && set(&[]).is_subset_of(a));
+        assert!(!a.is_subset_of(b) && !a.is_subset_of(set(&[2, 70])));
+    }
+}

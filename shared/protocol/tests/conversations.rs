@@ -1,6 +1,8 @@
 //! Both halves of each conversation against each other, and against peers that lie or vanish.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod fixture;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,6 +21,7 @@ use barnraise_protocol::gradient::{self, Offer, Prepared, Refusal};
 use barnraise_protocol::matchmaking::ModelVersion;
 use barnraise_protocol::model::{self, Answer, Fetched, Request, StepHeader};
 use barnraise_protocol::receipt::Receipt;
+use barnraise_protocol::run;
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
 use barnraise_protocol::{ConversationError, Sha256Hash};
@@ -552,4 +555,159 @@ async fn a_step_of_another_model_or_length_is_refused_before_it_is_pulled() {
             other => assert!(!is_good, "{other:?}"),
         }
     }
+}
+
+/// A state of this epoch, of 50,000 values, and its bytes.
+fn state_of(epoch: u64) -> (StateHeader, Vec<u8>) {
+    let bytes = TensorCodec::F32.encode(&vec![epoch as f32; 50_000]).unwrap();
+    let transfer = Transfer::of(&bytes);
+    (StateHeader { epoch, n_values: 50_000, codec: TensorCodec::F32, transfer }, bytes)
+}
+
+/// What is kept of that state by who pulled the half of it, and then the stream ended.
+async fn half_of(state: &(StateHeader, Vec<u8>)) -> Option<state::PartialState> {
+    let mut partial = None;
+    let (a, mut b) = pair();
+    let (mut ours, mut theirs) = a.split();
+    let holder = async {
+        let _: state::ContributorToBackbone = framing::read(&mut ours, 64).await.unwrap();
+        framing::write(&mut theirs, &state::BackboneToContributor::Found(state.0.clone()), 1024)
+            .await
+            .unwrap();
+        for (index, chunk) in (0u32..3).zip(state.1.chunks(CHUNK_BYTES)) {
+            let header = [index, CHUNK_BYTES as u32, crc32fast::hash(chunk)];
+            theirs.write_all(&header.map(u32::to_le_bytes).concat()).await.unwrap();
+            theirs.write_all(chunk).await.unwrap();
+        }
+        drop((ours, theirs));
+    };
+    let fetching = state::fetch(&mut b, 50_000, TensorCodec::F32, &mut partial, |_, _| {});
+    let ((), fetched) = futures::join!(holder, fetching);
+    assert!(fetched.is_err() && partial.is_some());
+    partial
+}
+
+#[tokio::test]
+async fn parameters_go_on_where_they_were_cut_as_long_as_they_are_the_same() {
+    let (old, new) = (state_of(3), state_of(4));
+    // The header is that of the epoch, and its bytes are others: what is kept of it is of no use.
+    let same_epoch = (StateHeader { epoch: 3, ..new.0.clone() }, new.1.clone());
+    let kept = 3 * CHUNK_BYTES as u64;
+    for (now, is_gone, first) in [(&old, false, kept), (&new, true, 0), (&same_epoch, false, 0)] {
+        let mut partial = half_of(&old).await;
+        let (mut a, mut b) = pair();
+        let lookup = |wanted: Option<u64>| match wanted {
+            Some(3) if is_gone => Err(Withdrawn::because("gone")),
+            Some(3) | None => Ok((now.0.clone(), now.1.clone())),
+            Some(other) => panic!("epoch {other} was never cut"),
+        };
+        let mut heard = Vec::new();
+        let fetching = async {
+            let on_progress = |here, all| heard.push((here, all));
+            let state = state::fetch(&mut b, 50_000, TensorCodec::F32, &mut partial, on_progress).await;
+            drop(b);
+            state.unwrap()
+        };
+        let (_, state) = futures::join!(state::serve(&mut a, lookup, || {}), fetching);
+        assert_eq!((state.epoch, state.sha256), (now.0.epoch, now.0.transfer.sha256));
+        assert_eq!(heard[0], (first, now.0.transfer.n_bytes), "what is there already is not pulled again");
+        assert!(partial.is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_shard_goes_on_where_it_was_cut_and_another_one_begins_anew() {
+    let (manifest, bytes) = manifest();
+    let entry = manifest.shards[0];
+    assert_eq!(ShardId::Train(0).entry(&manifest), Some(&entry));
+    assert_eq!((ShardId::Train(1).entry(&manifest), ShardId::Gallery.entry(&manifest)), (None, Some(&entry)));
+    let whole = Transfer { n_bytes: u64::from(entry.n_bytes), sha256: entry.sha256 };
+    let cut = async |of: &[u8]| {
+        let mut partial = Partial::new(Transfer::of(of), u64::MAX).unwrap();
+        let (mut a, mut b) = pair();
+        let holder = async {
+            let chunk = &of[..CHUNK_BYTES];
+            let header = [0, CHUNK_BYTES as u32, crc32fast::hash(chunk)];
+            a.write_all(&header.map(u32::to_le_bytes).concat()).await.unwrap();
+            a.write_all(chunk).await.unwrap();
+            let _: Pull = framing::read(&mut a, 64).await.unwrap();
+            drop(a);
+        };
+        let ((), pulled) = futures::join!(holder, bulk::pull(&mut b, &mut partial, |_| {}));
+        assert!(pulled.is_err() && partial.n_bytes() == CHUNK_BYTES as u64);
+        partial
+    };
+    for (of, first) in [(bytes.clone(), CHUNK_BYTES as u64), (noise(CHUNK_BYTES * 4), 0)] {
+        let mut partial = Some(cut(&of).await);
+        let (mut a, mut b) = pair();
+        let shared: Arc<[u8]> = bytes.clone().into();
+        let lookup = |_| {
+            let found = (whole, shared.clone());
+            async move { Ok(found) }
+        };
+        let mut heard = Vec::new();
+        let fetching = async {
+            let fetched =
+                shard::fetch(&mut b, ShardId::Train(0), &entry, &mut partial, |here| heard.push(here)).await;
+            drop(b);
+            fetched.unwrap()
+        };
+        let (_, fetched) = futures::join!(shard::serve(&mut a, lookup, || {}), fetching);
+        assert_eq!(fetched, bytes);
+        let here = (first + CHUNK_BYTES as u64).min(whole.n_bytes);
+        assert_eq!(heard[0], here, "what is there already is not pulled again");
+    }
+}
+
+#[test]
+fn samples_are_put_together_one_by_one() {
+    let images = |images: &[u8], labels: &[u8]| {
+        Samples::Images(LabelledImages { images: images.to_vec(), labels: labels.to_vec() })
+    };
+    let three = images(&[1, 2, 3, 4, 5, 6], &[7, 8, 9]);
+    let mut picked = three.none_of();
+    for index in [2, 0, 3, 2] {
+        picked.push(&three, index);
+    }
+    assert_eq!(picked, images(&[5, 6, 1, 2, 5, 6], &[9, 7, 9]), "there is no fourth one");
+    let tokens = |length, ids: &[u16]| Samples::Tokens(TokenSequences { length, ids: ids.to_vec() });
+    let text = tokens(3, &[1, 2, 3, 4, 5, 6]);
+    let mut picked = text.none_of();
+    for index in [1, 2, 0] {
+        picked.push(&text, index);
+    }
+    assert_eq!(picked, tokens(3, &[4, 5, 6, 1, 2, 3]));
+    // Nothing is taken of another length, or of another kind.
+    picked.push(&tokens(2, &[1, 2]), 0);
+    picked.push(&three, 0);
+    assert_eq!(picked.n_samples(), 2);
+    let mut picked = three.none_of();
+    picked.push(&text, 0);
+    assert_eq!(picked.n_samples(), 0);
+}
+
+#[test]
+fn a_manifest_says_what_its_samples_are() {
+    let (pictures, _) = manifest();
+    assert_eq!(pictures.image_shape(), Some(ImageShape { height: 2, width: 2, channels: 1 }));
+    assert_eq!(pictures.class_names()[9], "9");
+    let text = SampleKind::Tokens(TokenShape { length: 8, vocabulary: 53 });
+    let text = Manifest { samples: text, ..pictures };
+    assert_eq!((text.image_shape(), text.class_names().len()), (None, 0));
+}
+
+#[tokio::test]
+async fn a_run_is_described_to_who_asks() {
+    let description = fixture::run();
+    let (mut a, mut b) = pair();
+    let asking = async {
+        let heard = run::describe(&mut b).await.unwrap();
+        let mut rest = Vec::new();
+        b.read_to_end(&mut rest).await.unwrap();
+        assert!(rest.is_empty(), "the stream is closed after one answer");
+        heard
+    };
+    let (answered, heard) = futures::join!(run::answer(&mut a, &description), asking);
+    answered.unwrap();
+    assert_eq!(heard, description);
 }

@@ -247,6 +247,49 @@ fn who_asks_another_to_search_believes_signatures_only() {
 }
 
 #[test]
+fn every_record_that_is_put_has_its_verdict() {
+    let put = |answer: NodeToPeer| {
+        let (a, b) = tokio::io::duplex(64 * 1024);
+        let (mut a, mut b) = (a.compat(), b.compat());
+        let node = async {
+            let asked: PeerToNode = framing::read(&mut b, MESSAGE_BYTES_MAX).await.unwrap();
+            assert_eq!(asked, PeerToNode::Put(vec![plain(), signed()]));
+            framing::write(&mut b, &answer, MESSAGE_BYTES_MAX).await.unwrap();
+        };
+        let putting = barnraise_protocol::dht::put(&mut a, vec![plain(), signed()]);
+        block_on(async { futures::join!(putting, node).0 })
+    };
+    let verdicts = vec![Ok(()), Err(Refusal::Full)];
+    assert_eq!(put(NodeToPeer::Stored(verdicts.clone())).unwrap(), verdicts);
+    let fewer = put(NodeToPeer::Stored(vec![Ok(())]));
+    assert!(matches!(fewer, Err(DhtError::Count { want: 2, got: 1, .. })));
+    assert!(matches!(put(NodeToPeer::Got(vec![])), Err(DhtError::Unexpected)));
+    assert_eq!(put(NodeToPeer::Refused(Refusal::Busy)).unwrap_err().to_string(), Refusal::Busy.to_string());
+}
+
+#[test]
+fn the_later_record_counts_and_of_two_the_greater() {
+    let at = |expires_at: u64, value: u8| Record {
+        expires_at: UnixMillis(expires_at),
+        value: vec![value],
+        ..plain()
+    };
+    assert!(at(300, 1).supersedes(&at(299, 2)) && !at(299, 2).supersedes(&at(300, 1)));
+    assert!(at(300, 2).supersedes(&at(300, 1)) && !at(300, 1).supersedes(&at(300, 2)));
+    assert!(!at(300, 1).supersedes(&at(300, 1)), "the same again is nothing new");
+}
+
+#[test]
+fn what_one_peer_has_no_room_for_another_may_take() {
+    for refusal in [Refusal::Quota { max: 1 }, Refusal::Full, Refusal::Busy, Refusal::Unreachable] {
+        assert!(refusal.is_of_this_peer(), "{refusal}");
+    }
+    for refusal in [Refusal::Signature, Refusal::Kind, Refusal::Older { held: NOW }] {
+        assert!(!refusal.is_of_this_peer(), "{refusal}");
+    }
+}
+
+#[test]
 fn a_backbone_is_found_by_its_run() {
     let addresses = vec![vec![4, 127, 0, 0, 1]; BACKBONE_ADDRESSES_MAX + 3];
     let record = Backbone::sign(&owner(), "barn", addresses, NOW.after(HOUR)).unwrap();

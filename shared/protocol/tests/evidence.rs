@@ -171,6 +171,12 @@ fn a_list_of_other_samples_is_refused() {
     assert_eq!(refused, Err(AccountError::Length { n_samples: 3, want: 3, got: 2 }));
     let refused = evidence.header.account.samples(&samples(&[(0, 0), (0, 0), (0, 0)]), manifest);
     assert_eq!(refused, Err(AccountError::Samples));
+    // No place is that of a sample that there is not: the next shard's first one is another sample.
+    for nowhere in [(2, 0), (0, 3), (1, 2), (1, u32::MAX), (u32::MAX, 1)] {
+        let list = samples(&[(0, 0), nowhere, (1, 1)]);
+        let refused = evidence.header.account.samples(&list, manifest);
+        assert_eq!(refused, Err(AccountError::Length { n_samples: 3, want: 3, got: 2 }), "{nowhere:?}");
+    }
     for place in [5, 255] {
         let (n_samples, list) = (5, [place, 0, 1]);
         assert_eq!(check(&list), Err(AccountError::NoSample { place: place.into(), n_samples }));

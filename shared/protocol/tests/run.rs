@@ -3,12 +3,13 @@
 
 mod fixture;
 
-use barnraise_protocol::TensorCodec;
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::run::{
     Compression, CompressionError, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind,
-    NotRecomputable, RECOMPUTED_STEPS_MAX, RunDescription, SlowLinks, SlowLinksError, is_recomputable,
+    ModelSpec, NotRecomputable, RECOMPUTED_STEPS_MAX, RunDescription, SlowLinks, SlowLinksError,
+    is_recomputable,
 };
+use barnraise_protocol::{TensorCodec, gradient};
 
 #[test]
 fn momentum_and_clipping_are_for_sparse_gradients() {
@@ -72,4 +73,38 @@ fn few_local_steps_without_adam_are_recomputed() {
     assert_eq!(of_codecs(TensorCodec::F16, Some(TensorCodec::Int4)), refused);
     let said = NotRecomputable::LocalSteps(1).to_string();
     assert!(said.contains("by adam; at most 32 by sgd-momentum"), "{said}");
+}
+
+#[test]
+fn a_queue_and_local_steps_make_a_batch_one_whole() {
+    let swav = |queue_samples| ModelKind::Swav {
+        maps: vec![8],
+        hidden: 16,
+        projection: 8,
+        prototypes: 4,
+        small_crops: 2,
+        small_side: 8,
+        queue_samples,
+        queue_after: 0,
+        frozen_epochs: 1,
+    };
+    let alone = |kind| is_recomputable(&kind, (TensorCodec::F16, None), None);
+    assert_eq!(alone(swav(0)), Ok(()));
+    assert_eq!(alone(swav(1)), Err(NotRecomputable::Queue));
+    let run = fixture::run();
+    assert!(run.is_cuttable());
+    let sgd = InnerOptimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+    let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
+    let steps = LocalSteps { steps: 2, optimizer: sgd, schedule };
+    let stepping = RunDescription { local_steps: Some(steps), ..run.clone() };
+    let model = ModelSpec { kind: swav(0), ..run.model.clone() };
+    assert!(!stepping.is_cuttable() && !RunDescription { model, ..run }.is_cuttable());
+}
+
+#[test]
+fn an_offer_has_room_for_the_list_of_its_samples() {
+    let run = fixture::run();
+    assert_eq!(gradient::offer_bytes_max(&run), gradient::MESSAGE_BYTES_MAX);
+    let recomputed = RunDescription { recomputed: true, ..run };
+    assert_eq!(gradient::offer_bytes_max(&recomputed), gradient::MESSAGE_BYTES_MAX + 4096);
 }

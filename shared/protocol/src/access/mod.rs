@@ -231,3 +231,33 @@ where
         answer => Ok(answer),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_passes_is_asked_for_again() {
+        let passing = [
+            Refusal::Unavailable { reason: "full".into() },
+            Refusal::Request(RequestRefusal::TooMany { retry_in_s: 1 }),
+            Refusal::Request(RequestRefusal::NonceUsed),
+        ];
+        assert!(passing.iter().all(Refusal::is_passing));
+        let lasting = [
+            Refusal::NoInvitation,
+            Refusal::KeyKind,
+            Refusal::Token(TokenRefusal::Revoked),
+            Refusal::Request(RequestRefusal::Signature),
+        ];
+        assert!(!lasting.iter().any(Refusal::is_passing));
+    }
+
+    #[test]
+    fn a_refusal_says_how_the_run_is_entered() {
+        let needed = |mode| Refusal::Needed { mode }.to_string();
+        assert!(needed(AccessMode::Open).contains("is open to everybody:"));
+        assert!(needed(AccessMode::Invitation).contains("is by invitation:"));
+        assert!(needed(AccessMode::Allowlist).contains("is for those on its list:"));
+    }
+}

@@ -1,0 +1,121 @@
+//! What backbones say to each other, and reducers to them: both halves against each other, and what is refused.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use barnraise_protocol::average::{self, ChunkError, Join, MemberSet, ReducerToMember, WINDOW_CHUNKS_MAX};
+use barnraise_protocol::bulk::BulkError;
+use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::matchmaking::{self, Hello, Reducer};
+use barnraise_protocol::{ConversationError, Sha256Hash, framing, reduce};
+use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
+
+type Stream = Compat<tokio::io::DuplexStream>;
+
+fn pair() -> (Stream, Stream) {
+    let (a, b) = tokio::io::duplex(8 * 1024);
+    (a.compat(), b.compat())
+}
+
+#[tokio::test]
+async fn who_introduces_itself_hears_why_it_is_not_welcome() {
+    let hello = Hello { run_id: "r".into(), recipe: Sha256Hash([3; 32]) };
+    for is_welcome in [true, false] {
+        let (mut a, mut b) = pair();
+        let check = |got: &Hello| {
+            assert_eq!(got, &hello);
+            if is_welcome { Ok(()) } else { Err("another run".to_owned()) }
+        };
+        let (heard, told) =
+            futures::join!(matchmaking::introduce(&mut a, &hello), matchmaking::welcome(&mut b, check));
+        for ended in [heard, told] {
+            match is_welcome {
+                true => ended.unwrap(),
+                false => assert_eq!(ended.unwrap_err().to_string(), "another run"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_offers_to_average_hears_why_it_may_not() {
+    let addresses = Vec::new();
+    let reducer = Reducer { peer: vec![1], download_bytes_per_s: 1e6, upload_bytes_per_s: 1e6, addresses };
+    let offer = |upload_bytes_per_s| reduce::Offer {
+        run_id: "r".into(),
+        reducer: Reducer { upload_bytes_per_s, ..reducer.clone() },
+    };
+    for (offer, reason) in [
+        (offer(1e6), None),
+        (offer(1e6), Some("another run")),
+        (offer(0.0), Some("0 bytes per second are none")),
+    ] {
+        let (mut a, mut b) = pair();
+        let check = |_: &reduce::Offer| reason.map_or(Ok(()), |reason| Err(reason.to_owned()));
+        let (heard, told) = futures::join!(reduce::offer(&mut a, &offer), reduce::welcome(&mut b, check));
+        match reason {
+            None => {
+                heard.unwrap();
+                assert_eq!(told.unwrap(), offer);
+            }
+            Some(reason) => {
+                assert_eq!(heard.unwrap_err().to_string(), reason);
+                assert_eq!(told.unwrap_err().to_string(), reason);
+            }
+        }
+    }
+    // An averaging before the answer is none.
+    let (mut a, mut b) = pair();
+    let offer = offer(1e6);
+    let early = framing::write(&mut b, &reduce::BackboneToReducer::Still, 1024);
+    let (heard, written) = futures::join!(reduce::offer(&mut a, &offer), early);
+    written.unwrap();
+    assert!(matches!(heard, Err(ConversationError::Refused(_))));
+}
+
+#[tokio::test]
+async fn a_member_joins_with_a_window_that_there_can_be() {
+    let group = Sha256Hash([1; 32]);
+    let join =
+        Join { group, part: 2, attempt: 1, n_samples: 9, behind: MemberSet::default(), is_whole: true };
+    let answered = async |answer: ReducerToMember| {
+        let (mut a, mut b) = pair();
+        let reducer = async {
+            let got: Join = framing::read(&mut b, average::MESSAGE_BYTES_MAX).await.unwrap();
+            assert_eq!(got, join);
+            framing::write(&mut b, &answer, average::MESSAGE_BYTES_MAX).await.unwrap();
+        };
+        let (joined, ()) = futures::join!(average::join(&mut a, join), reducer);
+        joined
+    };
+    for window_chunks in [1, 2, WINDOW_CHUNKS_MAX] {
+        assert_eq!(answered(ReducerToMember::Granted { window_chunks }).await.unwrap(), window_chunks);
+    }
+    for window_chunks in [0, WINDOW_CHUNKS_MAX + 1, u32::MAX] {
+        assert!(answered(ReducerToMember::Granted { window_chunks }).await.is_err(), "{window_chunks}");
+    }
+    let refused = answered(ReducerToMember::Refused(average::Refusal::NotAMember)).await.unwrap_err();
+    assert_eq!(refused.to_string(), "this peer is not a member of the group");
+}
+
+#[tokio::test]
+async fn values_travel_chunk_by_chunk_and_only_in_their_place() {
+    let values = [1.0, -0.5, 3.25];
+    let mut packed = vec![9; 100];
+    average::pack_chunk(5, &values, TensorCodec::F32, &mut packed).unwrap();
+    assert_eq!(average::encoded(&packed), TensorCodec::F32.encode(&values).unwrap());
+    let read = async |index: u32, codec: TensorCodec, sent: &[u8]| {
+        let (mut a, mut b) = pair();
+        average::write_chunk(&mut a, sent).await.unwrap();
+        drop(a);
+        let (mut got, mut bytes) = ([0.0; 3], vec![7; 3]);
+        average::read_chunk(&mut b, index, &mut got, codec, &mut bytes).await.map(|()| got)
+    };
+    assert_eq!(read(5, TensorCodec::F32, &packed).await.unwrap(), values);
+    assert!(matches!(read(4, TensorCodec::F32, &packed).await, Err(ChunkError::Bulk(_))), "another place");
+    assert!(matches!(read(5, TensorCodec::F16, &packed).await, Err(ChunkError::Bulk(_))), "another length");
+    let last = packed.len() - 1;
+    packed[last] ^= 1;
+    let changed = read(5, TensorCodec::F32, &packed).await;
+    assert!(matches!(changed, Err(ChunkError::Bulk(BulkError::Checksum { .. }))));
+    let infinite = average::pack_chunk(5, &[f32::INFINITY], TensorCodec::F32, &mut packed);
+    assert!(infinite.is_err());
+}
