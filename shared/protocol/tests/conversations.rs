@@ -133,6 +133,27 @@ async fn a_wrong_checksum_and_a_wrong_hash_are_told_apart() {
     assert!(matches!(pulled, Err(BulkError::Checksum { index: 0 })));
 }
 
+#[tokio::test]
+async fn what_comes_after_a_broken_chunk_takes_no_other_place() {
+    let bytes = noise(CHUNK_BYTES * 3);
+    let mut partial = Partial::new(Transfer::of(&bytes), u64::MAX).unwrap();
+    let (mut a, mut b) = pair();
+    let holder = async {
+        let _: Pull = framing::read(&mut a, 64).await.unwrap();
+        for (index, chunk) in (0u32..).zip(bytes.chunks(CHUNK_BYTES)) {
+            let checksum = if index == 1 { 0xdead_beef } else { crc32fast::hash(chunk) };
+            let header = [index, CHUNK_BYTES as u32, checksum];
+            a.write_all(&header.map(u32::to_le_bytes).concat()).await.unwrap();
+            a.write_all(chunk).await.unwrap();
+        }
+        let done: Pull = framing::read(&mut a, 64).await.unwrap();
+        assert_eq!(done, Pull::Done);
+    };
+    let ((), pulled) = futures::join!(holder, bulk::pull(&mut b, &mut partial, |_| {}));
+    assert!(matches!(pulled, Err(BulkError::Checksum { index: 1 })));
+    assert_eq!(partial.bytes(), &bytes[..CHUNK_BYTES], "the first chunk alone");
+}
+
 /// The sender has to keep no more than that for one that reads slowly.
 #[tokio::test]
 async fn no_more_is_asked_for_than_may_be_under_way() {
@@ -336,6 +357,7 @@ fn a_shard_of_text_is_checked_token_by_token() {
 
 #[tokio::test]
 async fn an_offer_is_pulled_and_answered() {
+    assert_eq!((Refusal::Busy.kind(), Refusal::Account(String::new()).kind()), ("busy", "account"));
     let values = vec![0.25f32; 40_000];
     let bytes = TensorCodec::Int8.encode(&values).unwrap();
     let offer = Offer {
@@ -680,7 +702,7 @@ fn samples_are_put_together_one_by_one() {
     // Nothing is taken of another length, or of another kind.
     picked.push(&tokens(2, &[1, 2]), 0);
     picked.push(&three, 0);
-    assert_eq!(picked.n_samples(), 2);
+    assert_eq!(picked, tokens(3, &[4, 5, 6, 1, 2, 3]));
     let mut picked = three.none_of();
     picked.push(&text, 0);
     assert_eq!(picked.n_samples(), 0);
