@@ -11,7 +11,9 @@ use barnraise_protocol::evidence::{
     self, Answer, Evidence, EvidenceError, EvidenceHeader, LISTED_MAX, Listed, Request,
 };
 use barnraise_protocol::gradient::Offer;
-use barnraise_protocol::run::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, RunDescription};
+use barnraise_protocol::run::{
+    InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, MESSAGE_BYTES_MAX, RunDescription,
+};
 use barnraise_protocol::{ConversationError, Sha256Hash, TensorCodec};
 use proptest::prelude::*;
 use tokio_util::compat::TokioAsyncReadCompatExt;
@@ -257,6 +259,35 @@ async fn evidence_is_listed_and_pulled() {
         drop(b);
     };
     let (_, ()) = futures::join!(giving, asking);
+}
+
+#[tokio::test]
+async fn another_piece_than_was_listed_is_not_pulled() {
+    let (a, b) = tokio::io::duplex(1 << 16);
+    let (mut a, mut b) = (a.compat(), b.compat());
+    let lookup = async |_| (Answer::Found(Transfer::of(b"another")), Some(b"another".to_vec()));
+    let giving = evidence::serve(&mut a, lookup, || ());
+    let asking = async {
+        let listed = Listed { peer: key().public(), transfer: Transfer::of(b"other") };
+        let refused = evidence::fetch(&mut b, listed, 1 << 20).await.unwrap_err();
+        drop(b);
+        refused
+    };
+    let (_, refused) = futures::join!(giving, asking);
+    assert!(matches!(refused, ConversationError::Mismatch { want: 5, got: 7, .. }), "{refused}");
+}
+
+#[test]
+fn a_header_is_as_long_as_a_description_and_a_little_more() {
+    let refused = |n_bytes: usize| {
+        let length = u32::try_from(n_bytes).unwrap().to_le_bytes();
+        Evidence::decode(&[&length[..], &vec![0xff; n_bytes]].concat()).unwrap_err()
+    };
+    let max = MESSAGE_BYTES_MAX + 1024;
+    assert!(matches!(refused(max), EvidenceError::Header(_)), "it is looked at");
+    for n_bytes in [max + 1, max + 1000] {
+        assert!(matches!(refused(n_bytes), EvidenceError::Malformed("a huge header")), "{n_bytes}");
+    }
 }
 
 #[tokio::test]
