@@ -400,6 +400,7 @@ impl World {
                 self.on(&Operation::Persisted { which: 0 });
             }
             if self.is_stepping {
+                self.on(&Operation::Stepped);
                 return;
             }
         }
