@@ -233,11 +233,7 @@ mod tests {
 
     #[test]
     fn every_program_that_is_compiled_has_one_version() {
-        let users = [
-            include_str!("audit.rs"),
-            include_str!("mutants.rs"),
-            include_str!("test_run/mod.rs"),
-        ];
+        let users = [include_str!("audit.rs"), include_str!("mutants.rs"), include_str!("test_run/mod.rs")];
         let users = users.concat();
         for (name, _, version) in CARGO_PROGRAMS {
             assert_eq!(version.split('.').filter_map(|part| part.parse::<u32>().ok()).count(), 3, "{name}");
