@@ -14,6 +14,8 @@ pub mod command;
 mod contributions;
 mod conversations;
 mod durations;
+#[cfg(test)]
+mod fuzz;
 mod license;
 mod link_speed;
 mod local_steps;

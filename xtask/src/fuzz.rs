@@ -1,71 +1,252 @@
-//! Fuzz targets of the wire decoders: their own workspace, because cargo-fuzz wants it so.
+//! libFuzzer on the fuzz targets, which are tests in a module `fuzz` (see `tests/fuzz`).
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use barnraise_fuzz::corpus;
+use clap::Args;
 use serde_json::Value;
 
 use crate::process;
-use crate::setup;
 use crate::workspace::Workspace;
 
-/// Runs each target for `seconds` on a nightly toolchain, which the sanitizers need.
-pub(crate) fn run(workspace: &Workspace, seconds: u64) -> Result<()> {
-    if process::find("rustup").is_none() {
-        bail!("fuzzing needs rustup with a nightly toolchain: `rustup toolchain install nightly`");
-    }
-    setup::cargo_program("cargo-fuzz")?;
-    for target in targets(workspace)? {
-        println!("fuzz: {target} for {seconds} s");
-        let mut command = nightly_cargo();
-        command.current_dir(folder(workspace)).env("CARGO_TARGET_DIR", workspace.target.join("fuzz"));
-        command.args(["fuzz", "run", "--fuzz-dir", "."]).arg(&target);
-        process::run(command.arg("--").arg(format!("-max_total_time={seconds}")))?;
+/// Says where what was built is.
+const JSON: [&str; 2] = ["--message-format", "json-render-diagnostics"];
+/// What one input may take; the slowest that counts is a hundredth of it.
+const INPUT_SECONDS_MAX: u32 = 10;
+/// What a target may take, with all that the fuzzer keeps.
+const MEMORY_MIB_MAX: u32 = 2048;
+/// Of a corpus in the repository, where `--keep` writes it.
+const KEPT_INPUTS_MAX: usize = 64;
+const KEPT_BYTES_MAX: usize = 16 * 1024;
+
+#[derive(Debug, Args)]
+pub(crate) struct FuzzArgs {
+    /// Seconds for each target
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Afterwards, put what reaches most into the corpora in the repository
+    #[arg(long)]
+    keep: bool,
+    /// Names of targets, or none for all
+    targets: Vec<String>,
+}
+
+/// A test in a module `fuzz`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    name: String,
+    /// The whole name of the test.
+    test: String,
+    program: PathBuf,
+    /// Folder of its crate.
+    member: PathBuf,
+}
+
+/// `cargo xtask fuzz`.
+pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> Result<()> {
+    println!("fuzz: building the tests with counters: minutes the first time");
+    let all = targets(workspace)?;
+    let selected: Vec<&Target> = if args.targets.is_empty() {
+        all.iter().collect()
+    } else {
+        args.targets.iter().map(|name| find(&all, name)).collect::<Result<_>>()?
+    };
+    for (n_before, target) in selected.iter().enumerate() {
+        let Target { name, .. } = target;
+        println!("fuzz: {name} for {} s ({} of {})", args.seconds, n_before + 1, selected.len());
+        let folders = Folders::new(workspace, target)?;
+        let n_executions = fuzz(target, &folders, args.seconds)?;
+        println!("fuzz: {name}: {n_executions} executions and no finding");
+        if args.keep {
+            keep(target, &folders)?;
+        }
     }
     Ok(())
 }
 
-/// Compiles the targets with the toolchain in use, so that a change of a message cannot break them
-/// unseen.
-pub(crate) fn check(workspace: &Workspace) -> Result<()> {
-    if !folder(workspace).join("Cargo.toml").is_file() {
-        bail!("the fuzz targets are gone: {} has no Cargo.toml", folder(workspace).display());
+fn find<'t>(all: &'t [Target], name: &str) -> Result<&'t Target> {
+    let names = || all.iter().map(|target| target.name.as_str()).collect::<Vec<_>>().join(", ");
+    let found = all.iter().find(|target| target.name == name);
+    found.with_context(|| format!("no fuzz target is called `{name}`; there are {}", names()))
+}
+
+/// Builds the unit tests of all members with counters. Their dependencies are those of other tests.
+fn targets(workspace: &Workspace) -> Result<Vec<Target>> {
+    let mut command = workspace.cargo();
+    command.arg("test").args(Workspace::native_selection()).args(["--lib", "--no-run"]).args(JSON);
+    command.env("RUSTC_WORKSPACE_WRAPPER", workspace.root.join("xtask/src/instrumented.sh"));
+    command.env("BARNRAISE_LIBFUZZER", runtime(workspace)?);
+    let messages = process::output(&mut command)?;
+    let mut targets = Vec::new();
+    for (program, member) in messages.lines().filter_map(test_program) {
+        let list = process::output(Command::new(&program).args(["--list", "--format", "terse"]))?;
+        targets.extend(list.lines().filter_map(|line| target(line, &program, &member)));
     }
-    println!("test: fuzz targets compile");
-    let mut command = process::cargo();
-    command.current_dir(folder(workspace)).env("CARGO_TARGET_DIR", workspace.target.join("fuzz"));
-    // The runtime of the fuzzer is C++; a check links nothing, so it is not compiled for one.
-    command.env("CUSTOM_LIBFUZZER_PATH", "/nowhere/libfuzzer.a");
-    process::run(command.args(["check", "--quiet"]))
+    Ok(targets)
 }
 
-fn folder(workspace: &Workspace) -> PathBuf {
-    workspace.root.join("shared/protocol/fuzz")
+/// Builds libFuzzer; returns its archive.
+fn runtime(workspace: &Workspace) -> Result<PathBuf> {
+    let mut command = workspace.cargo();
+    command.current_dir(workspace.root.join("tests/fuzz/runtime"));
+    command.env("CARGO_TARGET_DIR", workspace.target.join("fuzz/runtime")).arg("build").args(JSON);
+    let messages = process::output(&mut command)?;
+    let archive = messages.lines().find_map(archive);
+    archive.context("the build script of libfuzzer-sys has left no libfuzzer.a")
 }
 
-fn nightly_cargo() -> Command {
-    let mut command = Command::new("cargo");
+/// The archive, where a line of cargo's is of the build script that made it.
+fn archive(line: &str) -> Option<PathBuf> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    let archive = PathBuf::from(message.get("out_dir")?.as_str()?).join("libfuzzer.a");
+    archive.is_file().then_some(archive)
+}
+
+/// Program and folder of the member, where a line of cargo's is of a test program.
+fn test_program(line: &str) -> Option<(PathBuf, PathBuf)> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    let program = message.get("executable")?.as_str()?;
+    let manifest = PathBuf::from(message.get("manifest_path")?.as_str()?);
+    let is_test = message.get("profile")?.get("test")?.as_bool()?;
+    is_test.then(|| Some((program.into(), manifest.parent()?.to_owned())))?
+}
+
+fn target(line: &str, program: &Path, member: &Path) -> Option<Target> {
+    let test = line.strip_suffix(": test")?;
+    let (module, name) = test.rsplit_once("::")?;
+    let is_target = module == "fuzz" || module.ends_with("::fuzz");
+    let (program, member) = (program.to_owned(), member.to_owned());
+    is_target.then(|| Target { name: name.to_owned(), test: test.to_owned(), program, member })
+}
+
+/// Where the fuzzer reads and writes, in the target directory.
+struct Folders {
+    /// What the repository has.
+    corpus: PathBuf,
+    /// What was found since.
+    found: PathBuf,
+    /// What the repository would better have.
+    kept: PathBuf,
+    /// Inputs at which the target fails.
+    findings: PathBuf,
+}
+
+impl Folders {
+    fn new(workspace: &Workspace, target: &Target) -> Result<Self> {
+        let folder = |kind: &str| workspace.target.join("fuzz").join(kind).join(&target.name);
+        let folders = Self {
+            corpus: folder("corpus"),
+            found: folder("found"),
+            kept: folder("kept"),
+            findings: folder("findings"),
+        };
+        for emptied in [&folders.corpus, &folders.kept] {
+            if emptied.exists() {
+                fs::remove_dir_all(emptied)?;
+            }
+        }
+        for folder in [&folders.corpus, &folders.found, &folders.kept, &folders.findings] {
+            fs::create_dir_all(folder)?;
+        }
+        let file = corpus::file(&target.member, &target.name);
+        if file.exists() {
+            let inputs = corpus::read(&file).with_context(|| file.display().to_string())?;
+            for (number, input) in inputs.iter().enumerate() {
+                fs::write(folders.corpus.join(number.to_string()), input)?;
+            }
+        }
+        Ok(folders)
+    }
+}
+
+/// Runs a target; returns the number of executions.
+fn fuzz(target: &Target, folders: &Folders, seconds: u64) -> Result<u64> {
+    let limits = [
+        format!("-max_total_time={seconds}"),
+        format!("-timeout={INPUT_SECONDS_MAX}"),
+        format!("-rss_limit_mb={MEMORY_MIB_MAX}"),
+        format!("-artifact_prefix={}/", folders.findings.display()),
+        "-print_final_stats=1".to_owned(),
+    ];
+    let began = Instant::now();
+    let log = folders.findings.with_extension("log");
+    let is_good = libfuzzer(target, &limits, &[&folders.found, &folders.corpus], &log)?;
+    let text = fs::read_to_string(&log)?;
+    if !is_good {
+        report(&text);
+        bail!(
+            "{} found something after {} s; all of it is in {}",
+            target.name,
+            began.elapsed().as_secs(),
+            log.display()
+        );
+    }
+    number_after(&text, "stat::number_of_executed_units:").context("libFuzzer ended without its numbers")
+}
+
+/// The end of what was printed, and the input as a line of a corpus.
+fn report(text: &str) {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(40)..].iter().for_each(|line| println!("{line}"));
+    let written =
+        lines.iter().find_map(|line| line.split_once("Test unit written to ")).map(|(_, file)| file);
+    if let Some(input) = written.and_then(|file| fs::read(file).ok()) {
+        println!("fuzz: the input, for its corpus:\n{}", corpus::line(&input));
+    }
+}
+
+/// Runs libFuzzer in the test, with its output in a file; returns whether it found nothing.
+fn libfuzzer(target: &Target, args: &[String], folders: &[&PathBuf], log: &Path) -> Result<bool> {
+    let output = fs::File::create(log)?;
+    let mut lines: Vec<OsString> = args.iter().map(OsString::from).collect();
+    lines.extend(folders.iter().map(|folder| folder.as_os_str().to_owned()));
+    let mut command = Command::new(&target.program);
     process::forget_this_package(&mut command);
-    command.env_remove("RUSTUP_TOOLCHAIN").arg("+nightly").stdin(Stdio::null());
-    command
+    command.args([&target.test, "--exact", "--nocapture", "--test-threads=1"]);
+    command.current_dir(&target.member).env("BARNRAISE_FUZZ_ARGS", lines.join(&OsString::from("\n")));
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    Ok(command.status().with_context(|| format!("cannot start {}", process::describe(&command)))?.success())
 }
 
-fn targets(workspace: &Workspace) -> Result<Vec<String>> {
-    let mut command = process::cargo();
-    command.current_dir(folder(workspace)).args(["metadata", "--format-version", "1", "--no-deps"]);
-    let metadata = serde_json::from_str(&process::output(&mut command)?)?;
-    binaries(&metadata).context("the fuzz workspace has no targets")
+/// Puts inputs that together reach what was reached into the repository, as many as fit there.
+fn keep(target: &Target, folders: &Folders) -> Result<()> {
+    let log = folders.kept.with_extension("log");
+    if !libfuzzer(target, &["-merge=1".to_owned()], &[&folders.kept, &folders.corpus, &folders.found], &log)?
+    {
+        bail!("no corpus can be made of {}: see {}", target.name, log.display());
+    }
+    let files = fs::read_dir(&folders.kept)?.map(|entry| Ok(fs::read(entry?.path())?));
+    let mut inputs = files.collect::<Result<Vec<Vec<u8>>>>()?;
+    inputs.retain(|input| !input.is_empty());
+    inputs.sort_unstable_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+    // Where they are too many: some of each length.
+    let step = inputs.len().div_ceil(KEPT_INPUTS_MAX).max(1);
+    let file = corpus::file(&target.member, &target.name);
+    let mut text = corpus::by_hand(&fs::read_to_string(&file).unwrap_or_default());
+    let n_before = text.len();
+    let mut n_kept = 0;
+    for input in inputs.iter().step_by(step) {
+        let line = corpus::line(input);
+        if text.len() - n_before + line.len() > KEPT_BYTES_MAX {
+            continue;
+        }
+        text.push_str(&line);
+        text.push('\n');
+        n_kept += 1;
+    }
+    println!("fuzz: {}: {n_kept} of {} inputs kept in {}", target.name, inputs.len(), file.display());
+    fs::create_dir_all(target.member.join("fuzz"))?;
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Names of all binaries in the output of `cargo metadata`.
-fn binaries(metadata: &Value) -> Option<Vec<String>> {
-    let packages = metadata.get("packages")?.as_array()?;
-    let targets = packages.iter().filter_map(|package| package.get("targets")?.as_array()).flatten();
-    let binaries = targets.filter(|target| target["kind"][0] == "bin");
-    let names: Vec<String> =
-        binaries.filter_map(|target| Some(target["name"].as_str()?.to_owned())).collect();
-    (!names.is_empty()).then_some(names)
+fn number_after<T: FromStr>(text: &str, what: &str) -> Option<T> {
+    text.lines().find_map(|line| line.strip_prefix(what))?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -75,11 +256,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_the_binaries() {
-        let target = |kind: &str, name: &str| json!({ "kind": [kind], "name": name });
-        let packages =
-            json!([{ "targets": [target("bin", "frames"), target("lib", "x"), target("bin", "codec")] }]);
-        assert_eq!(binaries(&json!({ "packages": packages })).unwrap(), ["frames", "codec"]);
-        assert_eq!(binaries(&json!({ "packages": [] })), None);
+    fn targets_are_the_tests_in_modules_called_fuzz() {
+        let of = |line| target(line, Path::new("/program"), Path::new("/member"));
+        assert_eq!(of("fuzz::access: test").unwrap().name, "access");
+        assert_eq!(of("webrtc::front::fuzz::client_hello: test").unwrap().name, "client_hello");
+        for other in
+            ["refuzz::access: test", "fuzz::tests::access: test", "access: test", "fuzz::x: bench", ""]
+        {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn programs_are_those_of_tests() {
+        let message = |executable: Value, is_test| {
+            let profile = json!({ "test": is_test });
+            json!({ "executable": executable, "manifest_path": "/a/b/Cargo.toml", "profile": profile })
+                .to_string()
+        };
+        let program = (PathBuf::from("/target/x"), PathBuf::from("/a/b"));
+        assert_eq!(test_program(&message(json!("/target/x"), true)), Some(program));
+        assert_eq!(test_program(&message(json!("/target/x"), false)), None);
+        assert_eq!(test_program(&message(Value::Null, true)), None);
+        assert_eq!(test_program("warning: x"), None);
+    }
+
+    #[test]
+    fn the_number_of_executions_is_read() {
+        let text = "#12\tDONE\nstat::number_of_executed_units: 1234\nstat::average_exec_per_sec: 7\n";
+        assert_eq!(number_after(text, "stat::number_of_executed_units:"), Some(1234_u64));
+        assert_eq!(number_after::<u64>("", "stat::number_of_executed_units:"), None);
     }
 }

@@ -31,6 +31,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::build::NativeProfile;
+use crate::fuzz::FuzzArgs;
 use crate::workspace::Workspace;
 
 #[derive(Debug, Parser)]
@@ -74,12 +75,6 @@ enum Command {
     },
     /// Ask the databases of advisories about all dependencies, and `deny.toml` about licences and sources
     Audit,
-    /// Run each fuzz target for a while (needs a nightly toolchain)
-    Fuzz {
-        /// Seconds for each target
-        #[arg(default_value_t = 60)]
-        seconds: u64,
-    },
     /// Change the code of a folder in one small way at a time, and list the changes that no test notices
     Mutants {
         /// In a member that is tested natively, such as shared/protocol or native/src/storage; a file will do
@@ -88,6 +83,8 @@ enum Command {
         #[arg(long, value_name = "K/N")]
         shard: Option<String>,
     },
+    /// Run libFuzzer on each fuzz target for a while, beginning with the corpora in the repository
+    Fuzz(FuzzArgs),
 }
 
 #[derive(Debug, Args)]
@@ -145,7 +142,7 @@ fn main() -> Result<()> {
         Command::Test { strict } => test_run::run(&workspace, strict),
         Command::Bench { args } => build::bench(&workspace, &args),
         Command::Audit => audit::run(&workspace),
-        Command::Fuzz { seconds } => fuzz::run(&workspace, seconds),
         Command::Mutants { folder, shard } => mutants::run(&workspace, &folder, shard.as_deref()),
+        Command::Fuzz(args) => fuzz::run(&workspace, &args),
     }
 }

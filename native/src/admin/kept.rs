@@ -7,7 +7,7 @@ use super::settings::Settings;
 use crate::storage::sealed::{self, Kind, SealError};
 use crate::storage::{Storage, StorageError};
 
-const KEPT: Kind = Kind { name: *b"oper", what: "operator's words", version: 1 };
+pub(crate) const KEPT: Kind = Kind { name: *b"oper", what: "operator's words", version: 1 };
 const KEPT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Most peers that are kept out by name.
 pub const BLOCKED_MAX: usize = 10_000;

@@ -5,6 +5,8 @@
 
 pub mod download;
 pub mod fashion_mnist;
+#[cfg(test)]
+mod fuzz;
 pub mod idx;
 pub mod shards;
 pub mod text;

@@ -10,7 +10,7 @@ use object_store::path::Path as ObjectPath;
 use super::sealed::{self, Kind, SealError};
 use super::{Storage, StorageError};
 
-const KIND: Kind = Kind { name: *b"boun", what: "run's record of what it is", version: 1 };
+pub(super) const KIND: Kind = Kind { name: *b"boun", what: "run's record of what it is", version: 1 };
 const NAME: &str = "run.bound";
 const BYTES_MAX: u64 = 1024 * 1024;
 

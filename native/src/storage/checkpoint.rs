@@ -18,7 +18,7 @@ pub use self::keeping::AGES;
 use super::sealed::{self, Kind, SealError};
 use super::{Chunks, SetAside, Storage, StorageError};
 
-const KIND: Kind = Kind { name: *b"ckpt", what: "checkpoint", version: 2 };
+pub(super) const KIND: Kind = Kind { name: *b"ckpt", what: "checkpoint", version: 2 };
 const FOLDER: &str = "checkpoints";
 const CORRUPT: &str = "corrupt";
 /// Largest checkpoint that is written or read: a hundred million parameters with Adam's moments.

@@ -13,6 +13,9 @@
 //! It never decides what counts, and never touches an entry that was written. It never has more than one entry in memory,
 //! however many steps there are and however many entries one has: what is read is read one after the other.
 
+#[cfg(test)]
+mod fuzz;
+
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::gradient::Offer;

@@ -7,6 +7,8 @@
 pub mod bound;
 pub mod checkpoint;
 mod files;
+#[cfg(test)]
+mod fuzz;
 pub mod journal;
 pub mod room;
 mod s3;

@@ -5,6 +5,9 @@
 //! `X-Forwarded-For` has. What was read is read again by the WebSocket behind it. Connections from elsewhere are
 //! passed on as they come, and what they write about themselves is never looked at.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;

@@ -6,6 +6,8 @@
 
 mod backlog;
 mod frames;
+#[cfg(test)]
+mod fuzz;
 mod joined;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,9 @@
 //! The configuration of a relay, as an operator writes it: TOML, typed and checked. Every key has a default;
 //! `relay.example.toml` shows them all. An unknown key is an error.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 

@@ -5,6 +5,8 @@
 //! streams never say so (libp2p/rust-libp2p#4600). Nothing is queued but a few messages for the reader; then SCTP
 //! makes the sender wait.
 
+#[cfg(test)]
+mod fuzz;
 mod message;
 
 use std::io;

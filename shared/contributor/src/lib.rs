@@ -11,6 +11,8 @@ mod description;
 mod driver;
 mod error;
 mod event;
+#[cfg(test)]
+mod fuzz;
 mod kept;
 mod meter;
 mod network;

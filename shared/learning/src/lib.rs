@@ -6,6 +6,8 @@
 pub mod conformance;
 pub mod device;
 pub mod error;
+#[cfg(test)]
+mod fuzz;
 pub mod layout;
 pub mod local;
 pub mod optimizer;

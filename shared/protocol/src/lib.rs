@@ -20,6 +20,8 @@ pub mod display_name;
 pub mod error;
 pub mod evidence;
 pub mod framing;
+#[cfg(test)]
+mod fuzz;
 pub mod gradient;
 pub mod hash;
 pub mod matchmaking;

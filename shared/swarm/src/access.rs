@@ -3,6 +3,8 @@
 //! Pure: a backbone's gate asks [`Admissions`] for every stream and feeds it tokens, revocations and the
 //! time. It never makes a token and never forgets a revocation: by which clock its token expired may be wrong.
 
+#[cfg(test)]
+mod fuzz;
 mod requests;
 
 use std::collections::{HashMap, HashSet};

@@ -17,7 +17,6 @@ use crate::build::{self, NativeProfile};
 use crate::check;
 use crate::compress::Effort;
 use crate::dist;
-use crate::fuzz;
 use crate::process;
 use crate::setup;
 use crate::toolchain::WasmToolchain;
@@ -58,7 +57,6 @@ pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
     totals.add(programs::follow(examples, "examples in documentation")?);
     totals.add(in_a_worker(workspace, toolchain)?);
     check_cuda(workspace)?;
-    fuzz::check(workspace)?;
     totals.finish(is_strict)
 }
 

@@ -4,6 +4,8 @@
 //! the operator's, and yet each is bounded and checked, and an error names it. Blocking: call it from a thread that
 //! may block.
 
+#[cfg(test)]
+mod fuzz;
 mod mix;
 mod parquet;
 mod source;

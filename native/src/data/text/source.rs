@@ -118,7 +118,7 @@ fn is_json_lines(path: &Path) -> bool {
     name.ends_with(".jsonl") || name.ends_with(".ndjson")
 }
 
-fn json_lines(text: &str, field: &str) -> Result<Vec<String>, SourceError> {
+pub(super) fn json_lines(text: &str, field: &str) -> Result<Vec<String>, SourceError> {
     let mut documents = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |got| SourceError::Line { line: index + 1, field: field.into(), got };

@@ -94,8 +94,7 @@ impl Tokenizer {
         tracing::info!("training a vocabulary on the text");
         let tokenizer = train()?;
         let failed = |source| TokenizerError::Cache { path: path.clone(), source };
-        let kept = Kept { version: VERSION, pieces: tokenizer.pieces() };
-        let text = serde_json::to_string(&kept).map_err(|error| failed(error.into()))?;
+        let text = keep(tokenizer.pieces()).map_err(|error| failed(error.into()))?;
         std::fs::create_dir_all(&folder).map_err(failed)?;
         // The process id keeps two programs that share the cache from writing into one file.
         let part = folder.join(format!("{key}.part-{}", std::process::id()));
@@ -165,7 +164,17 @@ fn read_kept(path: &Path) -> Option<Vec<(String, f64)>> {
     if std::fs::metadata(path).ok()?.len() > FILE_BYTES_MAX {
         return None;
     }
-    let kept: Kept = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    kept(&std::fs::read(path).ok()?)
+}
+
+/// A vocabulary as it is kept.
+pub(super) fn keep(pieces: Vec<(String, f64)>) -> serde_json::Result<String> {
+    serde_json::to_string(&Kept { version: VERSION, pieces })
+}
+
+/// What was [kept](keep); `None` where it is no vocabulary of this version.
+pub(super) fn kept(bytes: &[u8]) -> Option<Vec<(String, f64)>> {
+    let kept: Kept = serde_json::from_slice(bytes).ok()?;
     let n_distinct = kept.pieces.iter().map(|(piece, _)| piece).collect::<BTreeSet<_>>().len();
     let is_whole = kept.version == VERSION
         && !kept.pieces.is_empty()

@@ -8,6 +8,8 @@
 
 mod challenge;
 mod client_hello;
+#[cfg(test)]
+mod fuzz;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -29,19 +29,19 @@ impl Default for RequestLimits {
 #[derive(Debug)]
 pub struct RequestGuard {
     here: PublicKey,
-    limits: RequestLimits,
+    pub(super) limits: RequestLimits,
     /// Of each sender, in the order in which they came.
-    seen: HashMap<PublicKey, Vec<Nonce>>,
+    pub(super) seen: HashMap<PublicKey, Vec<Nonce>>,
     /// When each is forgotten, the first one first.
-    forget: VecDeque<Remembered>,
+    pub(super) forget: VecDeque<Remembered>,
     /// Of each sender, the latest request that was forgotten: that, and what is older, may have come before.
-    forgotten: HashMap<PublicKey, UnixTime>,
+    pub(super) forgotten: HashMap<PublicKey, UnixTime>,
     /// The same of all senders for whom there was no room.
     forgotten_of_others: UnixTime,
 }
 
 #[derive(Debug)]
-struct Remembered {
+pub(super) struct Remembered {
     until: UnixTime,
     sender: PublicKey,
     nonce: Nonce,

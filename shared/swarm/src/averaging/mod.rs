@@ -14,6 +14,8 @@
 //! checked ([`check`]), and who may help at all is decided by how that went ([`Trust`]).
 
 pub mod check;
+#[cfg(test)]
+mod fuzz;
 mod group;
 mod lines;
 mod reduction;

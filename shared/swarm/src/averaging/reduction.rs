@@ -112,7 +112,7 @@ struct Sender {
 
 /// A chunk of which some values are here: the sum, each value times its member's part of all samples.
 #[derive(Debug, Default)]
-struct Sum {
+pub(super) struct Sum {
     values: Vec<f32>,
     n_samples: u64,
     /// The member whose turn it is.
@@ -128,7 +128,7 @@ pub struct Reduction {
     senders: Vec<Sender>,
     n_samples_of_all: u64,
     /// Of the chunks from `n_done` on; not empty while somebody is waited for.
-    sums: VecDeque<Sum>,
+    pub(super) sums: VecDeque<Sum>,
     n_done: u32,
     means: VecDeque<ChunkOfMean>,
     /// Buffers whose values have been added.

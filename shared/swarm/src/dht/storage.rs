@@ -4,6 +4,9 @@
 //! all others is. When there is no place left, whoever sent the most gives way to the others, so that one
 //! peer with ten thousand records pushes out its own. Signatures are checked before anything is changed.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 

@@ -12,6 +12,8 @@
 //! transfers, the time for which others wait, the weight in a step, is shared by [`AddressGroup`] and not by key.
 
 mod contribution;
+#[cfg(test)]
+mod fuzz;
 mod operation;
 mod quorum;
 mod shares;

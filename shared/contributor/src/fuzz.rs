@@ -1,0 +1,35 @@
+//! Any bytes as the model that a platform kept.
+
+use barnraise_fuzz::{fuzz, value};
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::framing;
+use barnraise_protocol::run::RunDescription;
+
+use crate::kept;
+
+/// Whoever can change what is kept can change its hash as well.
+fn with_hash(description: &[u8], values: &[u8]) -> Option<Vec<u8>> {
+    let run: RunDescription = framing::decode_payload(description).ok()?;
+    let run = RunDescription { n_parameters: values.len() as u64 / 4, ..run };
+    let header = (run, 7_u64, Sha256Hash::of(b"state"), Sha256Hash::of(values));
+    let mut bytes = framing::encode(&header, usize::MAX).ok()?;
+    bytes.extend_from_slice(values);
+    Some(bytes)
+}
+
+#[test]
+fn kept_model() {
+    fuzz!("kept_model", |input| {
+        let Some((n_values, bytes)) = value::<(u8, &[u8])>(input) else { return };
+        let (description, values) = bytes.split_at(bytes.len() - bytes.len().min(n_values.into()));
+        let made = with_hash(description, values);
+        for bytes in [bytes].into_iter().chain(made.as_deref()) {
+            let Some((run, state)) = kept::decode(bytes) else { continue };
+            assert_eq!(state.parameters.len() as u64, run.n_parameters);
+            assert!(state.parameters.iter().all(|value| value.is_finite()));
+            let again = kept::decode(&kept::encode(&run, &state).unwrap()).unwrap();
+            assert_eq!(again.1, state);
+            assert_eq!(format!("{:?}", again.0), format!("{run:?}"));
+        }
+    });
+}

@@ -1,0 +1,499 @@
+//! Any bytes to everything that decodes: a message or an error, never a panic and never more than is there; and what was
+//! decoded is encoded and decoded again, and is the same.
+
+use std::fmt::Debug;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use barnraise_fuzz::arbitrary::{self, Arbitrary};
+use barnraise_fuzz::{fuzz, value};
+use futures::executor::block_on;
+use futures::io::{AsyncRead, AsyncWrite};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::access::AccessToken;
+use crate::account::{Account, SampleId, encode_samples};
+use crate::average::{CHUNK_VALUES, MemberSet};
+use crate::codec::{Density, Sparsity, WARMUP_DENSITY};
+use crate::dataset::{ImageShape, Manifest, SampleKind, Samples, ShardEntry, TokenShape};
+use crate::dht::backbone::{BACKBONE_ADDRESSES_MAX, Backbone};
+use crate::dht::progress::BackboneProgress;
+use crate::dht::shards::{HOLDER_ADDRESSES_MAX, Holder};
+use crate::dht::{
+    CLOSEST_MAX, KEYS_MAX, Name, NodeToPeer, PeerToNode, RECORDS_MAX, Record, SUBKEYS_MAX, UnixMillis,
+};
+use crate::evidence::Evidence;
+use crate::matchmaking::ModelVersion;
+use crate::receipt::SignedReceipt;
+use crate::{
+    DisplayName, Sha256Hash, TensorCodec, access, average, bulk, contribute, dht, evidence, framing,
+    gradient, matchmaking, model, reduce, run, shard, state,
+};
+
+/// The message that these bytes are, if they are one.
+fn message<M: Serialize + DeserializeOwned + PartialEq + Debug>(
+    payload: &[u8],
+    bytes_max: usize,
+) -> Option<M> {
+    let message: M = framing::decode_payload(payload).ok()?;
+    let frame = match framing::encode(&message, bytes_max) {
+        Ok(frame) => frame,
+        Err(error) => panic!("{} bytes came, and do not fit into {bytes_max}: {error}", payload.len()),
+    };
+    assert!(frame.len() - framing::HEADER_BYTES <= payload.len(), "its encoding is the shortest there is");
+    let again: M = framing::decode(&frame, bytes_max).unwrap();
+    // A NaN is not what it is.
+    let is_itself = |message: &M, other: &M| message == other;
+    if is_itself(&message, &message) {
+        assert_eq!(again, message);
+    }
+    assert_eq!(framing::encode(&again, bytes_max).unwrap(), frame);
+    Some(message)
+}
+
+/// Both directions of a conversation.
+fn messages<A, B>(payload: &[u8], bytes_max: usize)
+where
+    A: Serialize + DeserializeOwned + PartialEq + Debug,
+    B: Serialize + DeserializeOwned + PartialEq + Debug,
+{
+    let payload = &payload[..payload.len().min(bytes_max)];
+    message::<A>(payload, bytes_max);
+    message::<B>(payload, bytes_max);
+}
+
+/// A stream on which these bytes come, and then nothing.
+struct Coming<'b>(&'b [u8]);
+
+impl AsyncRead for Coming<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let n_bytes = self.0.len().min(buffer.len());
+        let (now, later) = self.0.split_at(n_bytes);
+        buffer[..n_bytes].copy_from_slice(now);
+        self.0 = later;
+        Poll::Ready(Ok(n_bytes))
+    }
+}
+
+impl AsyncWrite for Coming<'_> {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[test]
+fn frames() {
+    fuzz!("frames", |frame| {
+        const BYTES_MAX: usize = 4096;
+        type Message = (String, Vec<u32>);
+        let whole = framing::decode::<Message>(frame, BYTES_MAX);
+        let read = block_on(framing::read::<Message, _>(&mut Coming(frame), BYTES_MAX));
+        if let Ok(message) = whole {
+            let again = framing::encode(&message, BYTES_MAX).unwrap();
+            assert!(again.len() <= frame.len());
+            assert_eq!(framing::decode::<Message>(&again, BYTES_MAX).unwrap(), message);
+            assert_eq!(read.unwrap(), message);
+        }
+    });
+}
+
+#[test]
+fn access() {
+    fuzz!("access", |payload| {
+        messages::<access::ContributorToBackbone, access::BackboneToContributor>(
+            payload,
+            access::MESSAGE_BYTES_MAX,
+        );
+        if let Ok(token) = AccessToken::decode(payload) {
+            assert_eq!(AccessToken::decode(&token.encode().unwrap()).unwrap(), token);
+        }
+    });
+}
+
+#[test]
+fn average() {
+    fuzz!("average", |payload| {
+        messages::<average::Join, average::ReducerToMember>(payload, average::MESSAGE_BYTES_MAX);
+        if let Some(set) = message::<MemberSet>(payload, average::MESSAGE_BYTES_MAX) {
+            let members = || (0..=matchmaking::MEMBERS_MAX).filter(|at| set.contains(*at));
+            assert_eq!(members().count(), set.n_members() as usize);
+            assert_eq!(members().collect::<MemberSet>(), set);
+        }
+    });
+}
+
+#[test]
+fn contribute() {
+    fuzz!("contribute", |payload| {
+        messages::<contribute::ContributorToBackbone, contribute::BackboneToContributor>(
+            payload,
+            contribute::MESSAGE_BYTES_MAX,
+        );
+    });
+}
+
+#[test]
+fn gradient() {
+    fuzz!("gradient", |payload| {
+        messages::<gradient::ContributorToBackbone, gradient::BackboneToContributor>(
+            payload,
+            gradient::MESSAGE_BYTES_MAX,
+        );
+    });
+}
+
+#[test]
+fn run() {
+    fuzz!("run", |payload| {
+        message::<run::ContributorToBackbone>(payload, run::MESSAGE_BYTES_MAX);
+        let answer = message::<run::BackboneToContributor>(payload, run::MESSAGE_BYTES_MAX);
+        if let Some(run::BackboneToContributor::Description(run)) = answer {
+            let _ = run.check_recomputable();
+            if run.manifest.validate().is_ok() {
+                let raw = run.manifest.shards.iter().map(|entry| run.manifest.raw_bytes(entry)).max();
+                assert!(raw.unwrap() <= crate::dataset::SHARD_RAW_BYTES_MAX);
+            }
+        }
+    });
+}
+
+#[test]
+fn shard() {
+    fuzz!("shard", |payload| {
+        messages::<shard::ContributorToBackbone, shard::BackboneToContributor>(
+            payload,
+            shard::MESSAGE_BYTES_MAX,
+        );
+    });
+}
+
+#[test]
+fn matchmaking() {
+    fuzz!("matchmaking", |payload| {
+        messages::<matchmaking::Hello, matchmaking::Answer>(payload, matchmaking::MESSAGE_BYTES_MAX);
+        message::<matchmaking::Message>(payload, matchmaking::MESSAGE_BYTES_MAX);
+    });
+}
+
+#[test]
+fn model() {
+    fuzz!("model", |payload| {
+        messages::<model::Request, model::Answer>(payload, model::MESSAGE_BYTES_MAX);
+    });
+}
+
+#[test]
+fn reduce() {
+    fuzz!("reduce", |payload| {
+        messages::<reduce::Offer, reduce::BackboneToReducer>(payload, reduce::MESSAGE_BYTES_MAX);
+        let offer = framing::decode_payload::<reduce::Offer>(payload);
+        if let Ok(reducer) = offer.map(|offer| offer.reducer)
+            && reducer.check().is_ok()
+        {
+            assert!(reducer.addresses.len() <= matchmaking::REDUCER_ADDRESSES_MAX);
+            let longest = reducer.addresses.iter().map(Vec::len).max().unwrap_or(0);
+            assert!(longest <= matchmaking::REDUCER_ADDRESS_BYTES_MAX);
+        }
+    });
+}
+
+#[test]
+fn state() {
+    fuzz!("state", |payload| {
+        messages::<state::ContributorToBackbone, state::BackboneToContributor>(
+            payload,
+            state::MESSAGE_BYTES_MAX,
+        );
+    });
+}
+
+#[test]
+fn receipt() {
+    fuzz!("receipt", |payload| {
+        if let Some(receipt) = message::<SignedReceipt>(payload, gradient::MESSAGE_BYTES_MAX) {
+            let _ = receipt.verify();
+        }
+    });
+}
+
+#[test]
+fn display_name() {
+    fuzz!("display_name", |payload| {
+        if let Some(name) = message::<DisplayName>(payload, 1024) {
+            assert!(name.as_str().len() <= crate::display_name::NAME_BYTES_MAX);
+            assert_eq!(DisplayName::new(name.as_str()).unwrap(), name);
+        }
+        if let Ok(name) =
+            std::str::from_utf8(payload).map_err(drop).and_then(|text| DisplayName::new(text).map_err(drop))
+        {
+            assert!(name.as_str().chars().count() <= crate::display_name::NAME_CHARS_MAX);
+            assert_eq!(DisplayName::try_from(name.as_str().to_owned()).unwrap(), name);
+        }
+    });
+}
+
+#[test]
+fn dht() {
+    fuzz!("dht", |payload| {
+        let payload = &payload[..payload.len().min(dht::MESSAGE_BYTES_MAX)];
+        if let Some(question) = message::<PeerToNode>(payload, dht::MESSAGE_BYTES_MAX)
+            && question.check().is_ok()
+        {
+            match &question {
+                PeerToNode::Find(keys) | PeerToNode::Get { keys, .. } => assert!(keys.len() <= KEYS_MAX),
+                PeerToNode::Store { records, .. } | PeerToNode::Put(records) => {
+                    assert!(records.len() <= RECORDS_MAX);
+                    records.iter().for_each(check);
+                }
+            }
+        }
+        let asked = [Name::value(b"fuzz").key(), Name::dictionary(b"fuzz").key()];
+        let Some(answer) = message::<NodeToPeer>(payload, dht::MESSAGE_BYTES_MAX) else { return };
+        if let Ok(found) = answer.found(&asked) {
+            assert!(found.answers.len() <= asked.len());
+            for (position, (answer, key)) in found.answers.iter().zip(&asked).enumerate() {
+                assert!(answer.records.len() <= SUBKEYS_MAX);
+                assert!(answer.records.iter().all(|record| record.name.key() == *key));
+                let n_closest = found.closest(position).count();
+                assert!(n_closest <= CLOSEST_MAX && n_closest == answer.closest.len());
+            }
+            found.answers.iter().flat_map(|answer| &answer.records).for_each(check);
+        }
+    });
+}
+
+fn check(record: &Record) {
+    const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
+    if record.check(NOW, Duration::from_secs(3600)).is_ok() {
+        assert!(record.value.len() <= dht::record::VALUE_BYTES_MAX);
+        assert!(record.expires_at > NOW && record.expires_at <= NOW.after(Duration::from_secs(3600)));
+        assert_eq!(record.owner().is_some(), record.signature.is_some());
+    }
+    let encoded = framing::encode(record, usize::MAX).unwrap();
+    assert!(encoded.len() - framing::HEADER_BYTES <= record.n_bytes(), "a record takes what it counts for");
+    if let Some(backbone) = Backbone::read(record) {
+        assert!(backbone.addresses.len() <= BACKBONE_ADDRESSES_MAX);
+    }
+    let _ = BackboneProgress::read(record);
+    if let Some(holder) = Holder::read(record) {
+        assert!(holder.addresses.len() <= HOLDER_ADDRESSES_MAX);
+        assert_eq!(holder.shards.iter().count(), holder.shards.len());
+        assert_eq!(holder.shards.iter().collect::<dht::shards::ShardSet>(), holder.shards);
+    }
+}
+
+#[test]
+fn records() {
+    fuzz!("records", |payload| {
+        if let Some(record) = message::<Record>(payload, dht::MESSAGE_BYTES_MAX) {
+            check(&record);
+        }
+    });
+}
+
+#[test]
+fn evidence() {
+    fuzz!("evidence", |payload| {
+        messages::<evidence::Request, evidence::Answer>(payload, evidence::MESSAGE_BYTES_MAX);
+        if let Ok(evidence) = Evidence::decode(payload) {
+            let again = Evidence::decode(&evidence.encode().unwrap()).unwrap();
+            assert_eq!((&again.samples, &again.gradient), (&evidence.samples, &evidence.gradient));
+            assert_eq!(again.parameters, evidence.parameters);
+            assert_eq!(again.encode().unwrap(), evidence.encode().unwrap());
+            if let Ok(claim) = evidence.claim() {
+                assert_eq!(claim.gradient.len() as u64, evidence.header.run.n_parameters);
+                assert_eq!(claim.gradient.len(), claim.parameters.len());
+            }
+        }
+    });
+}
+
+/// A data set, and a list of its samples as an account has it.
+#[derive(Debug, Arbitrary)]
+struct List<'i> {
+    shards: Vec<u32>,
+    n_samples: u8,
+    list: &'i [u8],
+}
+
+#[test]
+fn account_list() {
+    fuzz!("account_list", |input| {
+        let Some(List { shards, n_samples, list }) = value(input) else { return };
+        let sha256 = Sha256Hash::of(b"shard");
+        let entry = |n_samples| ShardEntry { n_samples, n_bytes: 1, sha256 };
+        let manifest = Manifest {
+            name: String::new(),
+            samples: SampleKind::Tokens(TokenShape { length: 4, vocabulary: 4 }),
+            shards: shards.iter().copied().map(entry).collect(),
+            gallery: entry(1),
+        };
+        let account = Account {
+            parameters: sha256,
+            parameters_epoch: 0,
+            samples: Sha256Hash::of(list),
+            n_samples: n_samples.into(),
+            signature: [0; 64].into(),
+        };
+        let Ok(samples) = account.samples(list, &manifest) else { return };
+        assert_eq!(samples.len(), usize::from(n_samples));
+        let is_there =
+            |sample: &SampleId| shards.get(sample.shard as usize).is_some_and(|n| sample.index < *n);
+        assert!(samples.iter().all(is_there));
+        assert_eq!(encode_samples(&samples, &manifest), list);
+    });
+}
+
+#[test]
+fn tensor() {
+    fuzz!("tensor", |input| {
+        let Some((n_values, bytes)) = value::<(u16, &[u8])>(input) else { return };
+        let n_values = usize::from(n_values);
+        let top_k = |density| TensorCodec::TopK(Sparsity { density, warmup_epochs: 0 });
+        let dense = [TensorCodec::F32, TensorCodec::F16, TensorCodec::Int8, TensorCodec::Int4];
+        for codec in
+            dense.into_iter().chain([top_k(WARMUP_DENSITY), top_k(Density::from_share(1.0).unwrap())])
+        {
+            let Ok(values) = codec.decode(bytes, n_values) else { continue };
+            assert_eq!(values.len(), n_values);
+            assert!(values.iter().all(|value| value.is_finite()));
+            // Of blocks the scale may have been larger than it need be: what comes again is what is left of that.
+            let Ok(again) = codec.encode(&values) else { continue };
+            assert!(codec.encoded_len_at(n_values, 0).contains(&again.len()));
+            let values_again = codec.decode(&again, n_values).unwrap();
+            match codec {
+                TensorCodec::F32 | TensorCodec::F16 => assert_eq!(again, bytes),
+                _ => assert_eq!(
+                    codec.decode(&codec.encode(&values_again).unwrap(), n_values).unwrap().len(),
+                    n_values
+                ),
+            }
+        }
+    });
+}
+
+#[derive(Debug, Arbitrary)]
+struct Shard<'i> {
+    n_samples: u16,
+    side: u8,
+    vocabulary: u16,
+    is_text: bool,
+    bytes: &'i [u8],
+}
+
+#[test]
+fn shard_bytes() {
+    fuzz!("shard_bytes", |input| {
+        let Some(Shard { n_samples, side, vocabulary, is_text, bytes }) = value(input) else { return };
+        let n_bytes = bytes.len() as u32;
+        let entry = ShardEntry { n_samples: n_samples.into(), n_bytes, sha256: Sha256Hash::of(bytes) };
+        let shape = ImageShape { height: side.into(), width: side.into(), channels: 1 };
+        let samples = match is_text {
+            true => SampleKind::Tokens(TokenShape { length: side.into(), vocabulary }),
+            false => SampleKind::Images { shape, class_names: vec![String::new(); 10] },
+        };
+        let manifest = Manifest { name: String::new(), samples, shards: vec![entry], gallery: entry };
+        match Samples::decode(bytes, &entry, &manifest) {
+            Ok(Samples::Images(samples)) => {
+                assert_eq!(samples.labels.len(), usize::from(n_samples));
+                assert_eq!(samples.images.len(), usize::from(n_samples) * shape.n_values());
+                assert!(samples.labels.iter().all(|&label| label < 10));
+            }
+            Ok(Samples::Tokens(tokens)) => {
+                assert_eq!(tokens.ids.len(), usize::from(n_samples) * usize::from(side));
+                assert!(tokens.ids.iter().all(|&id| id < vocabulary));
+            }
+            Err(_) => {}
+        }
+    });
+}
+
+/// A transfer whose hash is that of what comes, so that the rest is read as well.
+#[derive(Debug, Arbitrary)]
+struct Pulled<'i> {
+    n_bytes: u32,
+    hashed: &'i [u8],
+    stream: &'i [u8],
+}
+
+#[test]
+fn bulk() {
+    fuzz!("bulk", |input| {
+        const BYTES_MAX: u64 = 256 * 1024;
+        let Some(Pulled { n_bytes, hashed, stream }) = value(input) else { return };
+        let transfer = bulk::Transfer { n_bytes: n_bytes.into(), sha256: Sha256Hash::of(hashed) };
+        let Ok(mut partial) = bulk::Partial::new(transfer, BYTES_MAX) else {
+            assert!(u64::from(n_bytes) > BYTES_MAX);
+            return;
+        };
+        if let Ok(bytes) = block_on(bulk::pull(&mut Coming(stream), &mut partial, |_| {})) {
+            assert_eq!(bulk::Transfer::of(&bytes), transfer);
+        }
+        assert!(partial.n_bytes() <= n_bytes.into());
+        // The other side of it: any bytes as what is asked for.
+        let _ = block_on(bulk::serve(&mut Coming(stream), hashed, |_| {}));
+    });
+}
+
+/// What comes from a peer that is asked for what it serves: a state, a step, a checkpoint, a shard, a description.
+#[test]
+fn donors() {
+    fuzz!("donors", |stream| {
+        const N_PARAMETERS: u64 = 5;
+        let codec = TensorCodec::F32;
+        let mut partial = None;
+        let got = block_on(state::fetch(&mut Coming(stream), N_PARAMETERS, codec, &mut partial, |_, _| {}));
+        if let Ok(state) = got {
+            assert_eq!(state.parameters.len() as u64, N_PARAMETERS);
+            assert!(state.parameters.iter().all(|value| value.is_finite()));
+        }
+        let version = ModelVersion { n_samples_total: 0, epoch: 3, hash: Sha256Hash::of(b"model") };
+        let _ = block_on(model::fetch_step(&mut Coming(stream), version, N_PARAMETERS as usize));
+        let got = block_on(model::fetch_checkpoint(&mut Coming(stream), true, 1000, &mut None));
+        assert!(got.map_or(0, |bytes| bytes.len()) <= 1000, "more than was wanted");
+        let entry = ShardEntry { n_samples: 1, n_bytes: 9, sha256: Sha256Hash::of(b"shard") };
+        let _ =
+            block_on(shard::fetch(&mut Coming(stream), shard::ShardId::Train(0), &entry, &mut None, |_| {}));
+        if let Ok(run) = block_on(run::describe(&mut Coming(stream))) {
+            run.manifest.validate().unwrap();
+        }
+        if let Ok(listed) = block_on(evidence::list(&mut Coming(stream))) {
+            assert!(listed.len() <= evidence::LISTED_MAX);
+        }
+    });
+}
+
+/// A chunk of an average on its way.
+#[test]
+fn average_chunk() {
+    fuzz!("average_chunk", |input| {
+        let Some((index, n_values, stream)) = value::<(u32, u16, &[u8])>(input) else { return };
+        let n_values = usize::from(n_values).min(CHUNK_VALUES);
+        for codec in [TensorCodec::F32, TensorCodec::F16] {
+            let (mut values, mut bytes) = (vec![0.0; n_values], Vec::new());
+            let mut coming = Coming(stream);
+            let got = average::read_chunk(&mut coming, index, &mut values, codec, &mut bytes);
+            if block_on(got).is_ok() {
+                assert!(values.iter().all(|value| value.is_finite()));
+                let mut packed = Vec::new();
+                average::pack_chunk(index, &values, codec, &mut packed).unwrap();
+                assert_eq!(packed[..], stream[..packed.len()]);
+            }
+        }
+    });
+}
