@@ -165,7 +165,10 @@ impl AveragingRound {
         let age = self.epoch.saturating_sub(offer.epoch);
         let n_samples = u64::from(offer.n_samples).div_ceil(age.saturating_add(1)) as u32;
         self.contributions.add(&peer, group, n_samples, offer.loss, values);
-        self.tallies.count(&peer, group, n_samples, self.config.micro_batch_size);
+        match age {
+            0 => self.tallies.count(&peer, group, n_samples, self.config.micro_batch_size),
+            _ => self.tallies.count_carried(&peer, group, n_samples),
+        }
         *self.counted_samples.entry(peer.clone()).or_default() += u64::from(n_samples);
         self.sequences.push(sequence);
         self.taken_in_pause += usize::from(self.is_paused);

@@ -88,17 +88,29 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn count(&mut self, n_samples: u32, micro_batch_size: u32) {
-        self.n_contributions += 1;
-        self.n_remainders += u32::from(n_samples < micro_batch_size);
-        self.n_samples += u64::from(n_samples);
+    fn add(&mut self, other: Self) {
+        self.n_contributions += other.n_contributions;
+        self.n_remainders += other.n_remainders;
+        self.n_samples += other.n_samples;
     }
 }
 
 impl Tallies {
     pub(super) fn count(&mut self, peer: &PeerKey, group: AddressGroup, n_samples: u32, micro: u32) {
-        self.of_peers.entry(peer.clone()).or_default().count(n_samples, micro);
-        self.of_groups.entry(group).or_default().count(n_samples, micro);
+        let n_remainders = u32::from(n_samples < micro);
+        let one = Tally { n_contributions: 1, n_remainders, n_samples: n_samples.into() };
+        self.add(peer, group, one);
+    }
+
+    /// Counts one that was carried over from an earlier epoch: the bounds of that one held for it. Else a peer whose
+    /// backbone was away for long could give nothing more to the step that waits for it.
+    pub(super) fn count_carried(&mut self, peer: &PeerKey, group: AddressGroup, n_samples: u32) {
+        self.add(peer, group, Tally { n_samples: n_samples.into(), ..Tally::default() });
+    }
+
+    fn add(&mut self, peer: &PeerKey, group: AddressGroup, tally: Tally) {
+        self.of_peers.entry(peer.clone()).or_default().add(tally);
+        self.of_groups.entry(group).or_default().add(tally);
     }
 
     pub(super) fn clear(&mut self) {

@@ -254,3 +254,22 @@ fn contributions_of_a_peer_to_an_epoch_are_bounded() {
     let refused = offer_of(&mut round, S * 999, &peer(1), 999, 10);
     assert_eq!(refused, Err(Refusal::TooMany { epoch: 0 }));
 }
+
+/// A backbone that was away follows the others, and what it had accepted counts for the open step, by its age. Its
+/// contributor has still to give what is missing, down to what is left in the end.
+#[test]
+fn what_is_carried_over_keeps_nobody_from_giving_more() {
+    let config = || RoundConfig { target_batch_size: 1_000, ..open_config() };
+    let mut round = AveragingRound::new(config(), 100);
+    round.on_join(peer(1), DeviceKind::NativeCpu, AddressGroup(1)).unwrap();
+    for sequence in 0..99_u32 {
+        let carried = offer(sequence.into(), sequence.into(), 10);
+        round.restore(peer(1), AddressGroup(1), &carried, &[1.0; N], sequence).unwrap();
+    }
+    let samples_of_group = round.tallies.of_group(AddressGroup(1)).n_samples;
+    assert_eq!(samples_of_group, round.n_samples());
+    for (id, n_samples) in [(200, 10), (201, 1), (202, 1)] {
+        deliver(&mut round, S * 1_000, &peer(1), id, n_samples, 1.0);
+    }
+    assert_eq!(round.n_samples(), samples_of_group + 12);
+}
