@@ -137,12 +137,13 @@ pub async fn run(args: JoinArgs, display: &Display) -> anyhow::Result<Contributi
 /// Contributes to the backbone of this process at one of `addresses`, on a thread of its own, until the process ends.
 ///
 /// # Errors
-/// No thread can be had, or no address is one that a native peer dials. What goes wrong later is logged.
+/// No threads can be had, or no address is one that a native peer dials. What goes wrong later is logged.
 pub(crate) fn beside(addresses: &[Multiaddr], device: ComputeDevice, keypair: Keypair) -> anyhow::Result<()> {
     let listed: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let address = address::to_dial(&listed).into_iter().next();
     let address = address.context("the backbone has no QUIC or TCP address that it could contribute to")?;
-    let runtime = tokio::runtime::Handle::current();
+    // Its own: it contributes until the process is gone, and the process's runtime ends before.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let contributing = move || {
         let given = runtime.block_on(lend_to(address, device, keypair));
         match given {

@@ -75,6 +75,8 @@ async fn stay_within_a_step(backbones: &[Backbone]) {
 /// The one that computes stops doing so. What each of them accepted is in the model of all, once; how much that is.
 async fn all_is_counted(three: &mut Three, mut backbones: Vec<Backbone>) -> u64 {
     assert!(backbones.pop().unwrap().terminate().await.unwrap().success());
+    let log = three.worlds[COMPUTES].logs().unwrap();
+    assert!(!log.contains("panicked"), "{log}");
     computes(three, false);
     backbones.push(three.worlds[COMPUTES].backbone().await.unwrap());
     let counted = agreed(&backbones).await;
