@@ -42,20 +42,21 @@ fn steps(backbone: &Backbone) -> BTreeMap<u64, String> {
     stepped.collect()
 }
 
-/// Whether one of them had the model of `epoch` before each of the others had the one before that.
+/// Whether one of them had the model of `epoch` while another one had less than the one before that: neither that one nor, as
+/// a step is under way to those that follow when the next one is made, the one two before.
 fn is_apart(steps: &[BTreeMap<u64, String>], epoch: u64) -> bool {
     let first = steps.iter().filter_map(|of| of.get(&epoch)).min();
-    steps.iter().any(|of| of.get(&(epoch - 1)).is_none_or(|before| Some(before) > first))
+    steps.iter().any(|of| of.get(&(epoch - 2)).is_none_or(|before| Some(before) > first))
 }
 
-/// Once they know of each other they wait for each other, whatever happens in between: at none of their steps is one of
-/// them further behind.
+/// Once they know of each other they wait for each other, whatever happens in between: when one of them has made a step,
+/// none of the others has still to take the one before.
 async fn stay_within_a_step(backbones: &[Backbone]) {
     let staying = async {
         loop {
             let steps: Vec<BTreeMap<u64, String>> = backbones.iter().map(steps).collect();
             let last = steps.iter().filter_map(|of| of.keys().last()).min().copied().unwrap_or_default();
-            let mut together = (2..=last).skip_while(|epoch| is_apart(&steps, *epoch));
+            let mut together = (3..=last).skip_while(|epoch| is_apart(&steps, *epoch));
             if let Some(since) = together.next() {
                 let apart = together.find(|epoch| is_apart(&steps, *epoch));
                 assert_eq!(apart, None, "together since epoch {since}: {steps:?}");

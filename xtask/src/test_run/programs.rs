@@ -21,7 +21,9 @@ const SIDE_BY_SIDE: usize = 2;
 /// The member whose tests start processes and browsers.
 const OF_PROCESSES: &str = "tests";
 /// Its longest programs, the longest first: started last, one of them would run alone in the end.
-const LONGEST: [&str; 3] = ["browser", "native", "hostile"];
+const LONGEST: [&str; 2] = ["browser", "native"];
+/// It measures what attacks leave of a speed: nothing else runs beside it.
+const ALONE: &str = "tests/hostile";
 /// More failures than this are no accident: nothing is run again.
 const N_AGAIN_MAX: usize = 3;
 
@@ -79,9 +81,24 @@ pub(crate) fn build(mut command: Command, root: &Path) -> Result<Vec<Program>> {
 
 /// Runs all of them and adds up.
 pub(crate) fn run(programs: &[Program], environment: &[(&str, OsString)]) -> Result<Totals> {
-    let queue: Mutex<VecDeque<&Program>> = Mutex::new(programs.iter().collect());
+    let (alone, others): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.name == ALONE);
+    let mut outcomes = run_lanes(SIDE_BY_SIDE, others, environment)?;
+    outcomes.extend(run_lanes(1, alone, environment)?);
+    run_again(&mut outcomes, environment)?;
+    let mut sum = Totals::default();
+    outcomes.into_iter().for_each(|(program, totals)| sum.add(totals.within(&program.name)));
+    Ok(sum)
+}
+
+/// Runs so many of them at once.
+fn run_lanes<'p>(
+    n_lanes: usize,
+    programs: Vec<&'p Program>,
+    environment: &[(&str, OsString)],
+) -> Result<Vec<(&'p Program, Totals)>> {
+    let queue = Mutex::new(VecDeque::from(programs));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    let lane = || -> Result<Vec<(&Program, Totals)>> {
+    let lane = || -> Result<Vec<(&'p Program, Totals)>> {
         let mut outcomes = Vec::new();
         while let Some(program) = next() {
             let started = Instant::now();
@@ -96,16 +113,12 @@ pub(crate) fn run(programs: &[Program], environment: &[(&str, OsString)]) -> Res
         }
         Ok(outcomes)
     };
-    let mut outcomes = thread::scope(|scope| {
-        let lanes: Vec<_> = (0..SIDE_BY_SIDE).map(|_| scope.spawn(lane)).collect();
+    let outcomes = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..n_lanes).map(|_| scope.spawn(lane)).collect();
         let ended = lanes.into_iter().map(|lane| lane.join().map_err(|_| anyhow!("a lane panicked"))?);
         ended.collect::<Result<Vec<_>>>()
-    })?
-    .concat();
-    run_again(&mut outcomes, environment)?;
-    let mut sum = Totals::default();
-    outcomes.into_iter().for_each(|(program, totals)| sum.add(totals.within(&program.name)));
-    Ok(sum)
+    })?;
+    Ok(outcomes.concat())
 }
 
 /// Processes and browsers share the machine with all else that runs there. Where few tests failed and all are of that
