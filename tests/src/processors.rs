@@ -8,6 +8,9 @@ use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, ensure};
 
+/// How often threads may end while all of a process are told where to run.
+const ATTEMPTS_MAX: usize = 20;
+
 /// The processors of this machine, divided; where it has only one, both sides have that.
 #[derive(Debug, Clone, Copy)]
 pub enum Side {
@@ -34,7 +37,11 @@ impl Side {
     /// # Errors
     /// Where the system does not allow it.
     pub fn holds_process(self, pid: u32) -> Result<()> {
-        run("taskset", &["--all-tasks", "--cpu-list", "--pid", &self.list()?, &pid.to_string()])
+        let (list, pid) = (self.list()?, pid.to_string());
+        let hold = || run("taskset", &["--all-tasks", "--cpu-list", "--pid", &list, &pid]);
+        // It lists the threads first: one that ends meanwhile leaves those behind it as they were.
+        let again = (1..ATTEMPTS_MAX).map(|_| hold()).find(Result::is_ok);
+        again.unwrap_or_else(hold)
     }
 
     /// The calling thread runs there while nobody else wants to, and so does what it starts from now on.
