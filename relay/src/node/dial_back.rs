@@ -187,12 +187,12 @@ mod tests {
 
     use futures::StreamExt as _;
     use libp2p::autonat::v2::client;
-    use libp2p::core::upgrade::Version;
     use libp2p::identity::Keypair;
     use libp2p::swarm::{NewExternalAddrCandidate, SwarmEvent};
-    use libp2p::{Swarm, Transport as _, identify, noise, tcp, yamux};
+    use libp2p::{Swarm, identify};
 
     use super::*;
+    use crate::node::testing;
 
     fn may(address: &str, observed: &[&str], reach: Scope) -> bool {
         let observed: Vec<IpAddr> = observed.iter().map(|address| address.parse().unwrap()).collect();
@@ -250,22 +250,11 @@ mod tests {
     /// Listens at an address of this machine.
     async fn swarm<B: NetworkBehaviour>(inner: B) -> (Swarm<Known<B>>, Multiaddr) {
         let keypair = Keypair::generate_ed25519();
-        let transport = tcp::tokio::Transport::default()
-            .upgrade(Version::V1Lazy)
-            .authenticate(noise::Config::new(&keypair).unwrap())
-            .multiplex(yamux::Config::default())
-            .boxed();
-        let config = libp2p::swarm::Config::with_tokio_executor()
-            .with_idle_connection_timeout(std::time::Duration::from_secs(60));
         let identify = identify::Config::new("/test/1".to_owned(), keypair.public());
         let behaviour = Known { identify: identify::Behaviour::new(identify), inner };
-        let mut swarm = Swarm::new(transport, behaviour, keypair.public().to_peer_id(), config);
-        swarm.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
-        loop {
-            if let SwarmEvent::NewListenAddr { address, .. } = swarm.select_next_some().await {
-                return (swarm, address);
-            }
-        }
+        let mut swarm = testing::swarm(&keypair, behaviour);
+        let address = testing::listen(&mut swarm).await;
+        (swarm, address)
     }
 
     #[tokio::test]

@@ -87,13 +87,13 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use futures::StreamExt as _;
-    use libp2p::core::upgrade::Version;
+    use libp2p::identify;
     use libp2p::identity::Keypair;
-    use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
-    use libp2p::{Swarm, Transport as _, identify, noise, tcp, yamux};
+    use libp2p::swarm::NetworkBehaviour;
 
     use super::*;
     use crate::node::routing::{self, Kademlia, Routing};
+    use crate::node::testing;
     use crate::{Node, NodeConfig};
 
     /// Says nothing of itself but a name.
@@ -110,19 +110,8 @@ mod tests {
         let says = identify::Config::new("/test/1".to_owned(), keypair.public()).with_hide_listen_addrs(true);
         let kademlia = routing::behaviour(here, Routing::Server);
         let behaviour = Named { identify: identify::Behaviour::new(says), kademlia };
-        let transport = tcp::tokio::Transport::default()
-            .upgrade(Version::V1Lazy)
-            .authenticate(noise::Config::new(&keypair).unwrap())
-            .multiplex(yamux::Config::default())
-            .boxed();
-        let config = libp2p::swarm::Config::with_tokio_executor();
-        let mut swarm = Swarm::new(transport, behaviour, here, config);
-        swarm.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
-        let address = loop {
-            if let SwarmEvent::NewListenAddr { address, .. } = swarm.select_next_some().await {
-                break address;
-            }
-        };
+        let mut swarm = testing::swarm(&keypair, behaviour);
+        let address = testing::listen(&mut swarm).await;
         let name: Multiaddr = "/dns4/localhost".parse().unwrap();
         swarm.add_external_address(address.iter().skip(1).fold(name, Multiaddr::with));
         tokio::spawn(async move {

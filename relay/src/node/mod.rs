@@ -23,6 +23,8 @@ mod patience;
 mod reachability;
 mod routing;
 mod task;
+#[cfg(test)]
+mod testing;
 mod transport;
 mod within;
 

@@ -143,14 +143,13 @@ mod tests {
     use std::sync::Arc;
 
     use futures::StreamExt as _;
-    use libp2p::core::upgrade::Version;
     use libp2p::identity::Keypair;
     use libp2p::swarm::dial_opts::DialOpts;
     use libp2p::swarm::dummy;
-    use libp2p::{Swarm, Transport as _, noise, tcp, yamux};
     use tokio::sync::Notify;
 
     use super::*;
+    use crate::node::testing;
 
     /// Knows what strangers said, and dials it.
     #[derive(Default)]
@@ -230,13 +229,7 @@ mod tests {
         let gullible = Gullible { known, dials: [opts].into(), failed: Arc::clone(&failed) };
         let behaviour = Within::new(gullible, reach, metrics);
         let keypair = Keypair::generate_ed25519();
-        let transport = tcp::tokio::Transport::default()
-            .upgrade(Version::V1Lazy)
-            .authenticate(noise::Config::new(&keypair).unwrap())
-            .multiplex(yamux::Config::default())
-            .boxed();
-        let config = libp2p::swarm::Config::with_tokio_executor();
-        let mut swarm = Swarm::new(transport, behaviour, keypair.public().to_peer_id(), config);
+        let mut swarm = testing::swarm(&keypair, behaviour);
         let (knocked, asked) = tokio::sync::oneshot::channel();
         let door = tokio::net::TcpListener::from_std(door).unwrap();
         let listening = tokio::spawn(async move {

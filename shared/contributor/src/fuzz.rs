@@ -7,7 +7,7 @@ use barnraise_protocol::run::RunDescription;
 
 use crate::kept;
 
-/// Whoever can change what is kept can change its hash as well.
+/// Who can change what is kept can change its hash as well.
 fn with_hash(description: &[u8], values: &[u8]) -> Option<Vec<u8>> {
     let run: RunDescription = framing::decode_payload(description).ok()?;
     let run = RunDescription { n_parameters: values.len() as u64 / 4, ..run };

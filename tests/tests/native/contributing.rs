@@ -49,7 +49,7 @@ fn is_apart(steps: &[BTreeMap<u64, String>], epoch: u64) -> bool {
     steps.iter().any(|of| of.get(&(epoch - 2)).is_none_or(|before| Some(before) > first))
 }
 
-/// Once they know of each other they wait for each other, whatever happens in between: when one of them has made a step,
+/// Once they know of each other they wait for each other: when one of them has made a step,
 /// none of the others has still to take the one before.
 async fn stay_within_a_step(backbones: &[Backbone]) {
     let staying = async {

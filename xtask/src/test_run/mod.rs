@@ -55,7 +55,7 @@ pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
     let mut examples = cargo();
     examples.args(["--doc", "--", "--show-output"]);
     totals.add(programs::follow(examples, "examples in documentation")?);
-    totals.add(in_a_worker(workspace, toolchain)?);
+    totals.add(in_a_worker(workspace, toolchain, &environment)?);
     check_cuda(workspace)?;
     totals.finish(is_strict)
 }
@@ -85,11 +85,15 @@ pub(crate) fn cargo_test(workspace: &Workspace) -> Command {
 }
 
 /// The tests of the module that trains, in a worker of a page of a browser without a window.
-fn in_a_worker(workspace: &Workspace, toolchain: WasmToolchain) -> Result<Totals> {
+fn in_a_worker(
+    workspace: &Workspace,
+    toolchain: WasmToolchain,
+    environment: &[(&str, PathBuf)],
+) -> Result<Totals> {
     setup::cargo_program(TEST_RUNNER)?;
-    let browser = setup::for_tests()?;
     let mut runner = Command::new(TEST_RUNNER);
-    runner.arg(wasm::build_tests(workspace, toolchain)?).env("CHROMEDRIVER", browser.chromedriver);
+    runner.arg(wasm::build_tests(workspace, toolchain)?);
+    runner.envs(environment.iter().map(|(name, value)| (name, value)));
     // Seconds; 20 unless it is said.
     runner.env("WASM_BINDGEN_TEST_TIMEOUT", "600");
     programs::follow(runner, "wasm/peer, in a worker")

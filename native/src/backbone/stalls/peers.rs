@@ -54,7 +54,7 @@ pub(super) struct Peer {
     backbone: Rc<Backbone>,
     pub(super) link: Rc<Link>,
     halt: Rc<Halt>,
-    /// It stands still until then, whatever it computes.
+    /// It stands still until then, also in the middle of a pass.
     stalled_until: Cell<Instant>,
     origin: Instant,
     /// How long a pass takes where nothing slows it down, and so many times longer it takes.

@@ -1,5 +1,5 @@
 //! Any sequence of tokens, revocations, requests and times: nobody gets in whom no good token lets in, and no request is
-//! taken twice, whatever the clocks do.
+//! taken twice, however the clocks are set.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};

@@ -572,7 +572,7 @@ fn what_was_computed_waits_a_little_for_a_backbone_that_is_one_step_behind() {
     assert!(matches!(peer.next_action(2 * S), Action::Wait(Some(_))));
     peer.on_epoch(3);
     assert_eq!(peer.next_action(2 * S), Action::Offer);
-    // That step is perhaps never made: whoever waited for it would compute nothing for the one that is.
+    // That step is perhaps never made: a peer that waited for it would compute nothing for the one that is.
     let mut peer = moved(LateWork::Dropped, 2);
     assert_eq!(peer.next_action(2 * S + moved::CATCH_UP), Action::FetchState);
     let mut peer = moved(LateWork::Dropped, 1);
