@@ -14,28 +14,43 @@ use crate::toolchain::WasmToolchain;
 use crate::wasm;
 use crate::workspace::Workspace;
 
-/// The feature with which the page is inside the program, and the variable that says where the page is.
-pub(crate) const PAGE_FEATURE: &str = "barnraise-native/page";
+/// What the programs have that are released, and those of the tests: the page inside, and graphics cards.
+pub(crate) const FEATURES: &str = "barnraise-native/page,barnraise-native/wgpu";
+/// The variable that says where the page is.
 const PAGE_FOLDER: &str = "BARNRAISE_PAGE";
+/// The members whose programs are for others.
+const PROGRAMS: [&str; 4] = ["-p", "barnraise-native", "-p", "barnraise-relay"];
 
 /// How the native binary is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NativeProfile {
-    /// Quick to build; what computes is optimized all the same.
+    /// The programs alone, quick to build; what computes is optimized all the same.
     Dev,
-    /// Likewise, linted, the page inside, together with the tests and with the features that they add
+    /// Likewise, linted, with all [`FEATURES`], together with the tests and with the features that they add
     /// to dependencies.
     Tests,
-    /// Everything optimized, and the page inside.
+    /// The programs alone, everything optimized, with all [`FEATURES`].
     Release,
+    /// The same, together with the benchmarks.
+    Benches,
 }
 
 impl NativeProfile {
+    /// About how long it takes with a cold cache, on two cores.
+    fn minutes(self) -> u32 {
+        match self {
+            Self::Dev => 15,
+            Self::Tests => 25,
+            Self::Release => 40,
+            Self::Benches => 50,
+        }
+    }
+
     /// What is worth waiting for where the result is to be served to others.
     pub(crate) fn effort(self) -> Effort {
         match self {
             Self::Dev | Self::Tests => Effort::Quick,
-            Self::Release => Effort::Best,
+            Self::Release | Self::Benches => Effort::Best,
         }
     }
 }
@@ -43,47 +58,49 @@ impl NativeProfile {
 /// Installs what is missing, then builds the web folder and the binary.
 pub(crate) fn everything(workspace: &Workspace, profile: NativeProfile) -> Result<()> {
     let toolchain = setup::for_build()?;
-    web(workspace, toolchain, profile.effort())?;
+    web(workspace, toolchain, profile)?;
     let binary = native(workspace, profile)?;
     println!("build: {}\nbuild: {}", workspace.web_root().display(), binary.display());
     Ok(())
 }
 
-/// The page that was built before is put into the program.
-pub(crate) fn with_page(command: &mut Command, workspace: &Workspace) {
-    command.args(["--features", PAGE_FEATURE]).env(PAGE_FOLDER, workspace.web_root());
+/// With all features; the page is the one that was built before.
+pub(crate) fn with_features(command: &mut Command, workspace: &Workspace) {
+    command.args(["--features", FEATURES]).env(PAGE_FOLDER, workspace.web_root());
 }
 
 /// The folder that a backbone serves.
-pub(crate) fn web(workspace: &Workspace, toolchain: WasmToolchain, effort: Effort) -> Result<()> {
+pub(crate) fn web(workspace: &Workspace, toolchain: WasmToolchain, profile: NativeProfile) -> Result<()> {
     let mut sources = Sources::default();
-    for folder in wasm::build(workspace, toolchain)? {
+    for folder in wasm::build(workspace, toolchain, profile == NativeProfile::Tests)? {
         sources.add_bindgen(&folder)?;
     }
     sources.add_folder(&workspace.root.join("web"))?;
     println!("build: the web folder");
-    assets::write(&workspace.web_root(), &sources.resolve()?, effort)
+    assets::write(&workspace.web_root(), &sources.resolve()?, profile.effort())
 }
 
 /// The `barnraise` binary; returns where it is.
 pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<PathBuf> {
-    println!("build: the native binary");
+    println!("build: the native programs ({} minutes the first time, on two cores)", profile.minutes());
     let mut command = workspace.cargo();
-    command.arg("build").args(Workspace::native_selection()).arg("--bins");
-    let folder = match profile {
-        NativeProfile::Dev => "debug",
+    command.args(["build", "--bins"]);
+    match profile {
+        NativeProfile::Dev => command.args(PROGRAMS),
+        NativeProfile::Release => command.arg("--release").args(PROGRAMS),
+        NativeProfile::Benches => command.arg("--release").args(Workspace::native_selection()),
         NativeProfile::Tests => {
-            check::with_lints(command.arg("--all-targets"));
-            with_page(&mut command, workspace);
-            "debug"
-        }
-        NativeProfile::Release => {
-            command.arg("--release");
-            with_page(&mut command, workspace);
-            "release"
+            check::with_lints(command.arg("--all-targets")).args(Workspace::native_selection())
         }
     };
+    if profile != NativeProfile::Dev {
+        with_features(&mut command, workspace);
+    }
     process::run(&mut command)?;
+    let folder = match profile {
+        NativeProfile::Dev | NativeProfile::Tests => "debug",
+        NativeProfile::Release | NativeProfile::Benches => "release",
+    };
     Ok(workspace.target.join(folder).join("barnraise"))
 }
 
@@ -91,9 +108,9 @@ pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<Pa
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     let browser = setup::for_tests()?;
     let toolchain = setup::for_build()?;
-    web(workspace, toolchain, Effort::Best)?;
+    web(workspace, toolchain, NativeProfile::Benches)?;
     let bench_peer = wasm::build_bench(workspace, toolchain)?;
-    let binary = native(workspace, NativeProfile::Release)?;
+    let binary = native(workspace, NativeProfile::Benches)?;
     let mut command = Command::new(binary.with_file_name("barnraise-benches"));
     command.args(args);
     command.env("CHROME", browser.chrome).env("CHROMEDRIVER", browser.chromedriver);

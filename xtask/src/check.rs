@@ -6,9 +6,7 @@ use anyhow::Result;
 
 use crate::process;
 use crate::test_run;
-use crate::toolchain::WasmToolchain;
-use crate::wasm;
-use crate::workspace::{BROWSER_MODULES, Workspace};
+use crate::workspace::Workspace;
 
 /// Formats nothing, changes nothing: fails where something is not as it should be.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
@@ -19,7 +17,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     process::run(with_lints(&mut command))?;
     println!("check: unit tests");
     let mut command = test_run::cargo_test(workspace);
-    command.args(["--lib", "--bins"]);
+    command.args(Workspace::native_selection()).args(["--lib", "--bins"]);
     test_run::all(workspace, command, &[])?.finish(false)
 }
 
@@ -34,10 +32,4 @@ pub(crate) fn format(workspace: &Workspace) -> Result<()> {
 /// that it sets itself.
 pub(crate) fn with_lints(command: &mut Command) -> &mut Command {
     command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", "-Dwarnings")
-}
-
-/// The modules as the browser gets them, linted, after they were built: what they depend on is there.
-pub(crate) fn lint_browser_modules(workspace: &Workspace, toolchain: WasmToolchain) -> Result<()> {
-    println!("check: lints of the browser modules");
-    process::run(with_lints(&mut wasm::cargo_build(workspace, toolchain, &BROWSER_MODULES)?))
 }

@@ -11,10 +11,10 @@ use crate::workspace::Workspace;
 
 /// Builds everything and becomes the backbone: signals reach it directly.
 ///
-/// The quick profile is enough for a run on one machine, and comes ten minutes earlier the first time.
+/// The quick profile is enough for a run on one machine, and comes half an hour earlier the first time.
 pub(crate) fn run(workspace: &Workspace, port: u16, profile: NativeProfile) -> Result<()> {
     let toolchain = setup::for_build()?;
-    build::web(workspace, toolchain, profile.effort())?;
+    build::web(workspace, toolchain, profile)?;
     let binary = build::native(workspace, profile)?;
     let mut command = Command::new(&binary);
     command.args(["serve", "--dev", "--http"]).arg(format!("127.0.0.1:{port}"));

@@ -76,7 +76,7 @@ type Files = BTreeMap<String, Vec<u8>>;
 /// Builds everything and packs it.
 pub(crate) fn run(workspace: &Workspace, profile: NativeProfile) -> Result<()> {
     let toolchain = setup::for_build()?;
-    build::web(workspace, toolchain, profile.effort())?;
+    build::web(workspace, toolchain, profile)?;
     let binary = build::native(workspace, profile)?;
     println!("dist: {}", pack(workspace, profile, &binary)?.display());
     Ok(())
@@ -89,7 +89,7 @@ pub(crate) fn pack(workspace: &Workspace, profile: NativeProfile, binary: &Path)
     println!("dist: licences, and an archive of the programs");
     // What is quick to build is for tests, and never in the place of what is for others.
     let (folder, compression) = match profile {
-        NativeProfile::Release => ("dist", Compression::best()),
+        NativeProfile::Release | NativeProfile::Benches => ("dist", Compression::best()),
         NativeProfile::Dev | NativeProfile::Tests => ("debug/dist", Compression::fast()),
     };
     let folder = workspace.target.join(folder);

@@ -130,7 +130,7 @@ fn main() -> Result<()> {
         Command::Build(args) => {
             let profile = profile(args.release);
             if args.web_only {
-                return build::web(&workspace, setup::for_build()?, profile.effort());
+                return build::web(&workspace, setup::for_build()?, profile);
             }
             build::everything(&workspace, profile)
         }

@@ -23,9 +23,18 @@ const PROFILE: &str = "wasm";
 /// Raise when the steps after cargo change in a way that the versions below do not show.
 const PIPELINE_VERSION: u32 = 3;
 
-/// Builds both modules; returns the folders with their JavaScript and wasm.
-pub(crate) fn build(workspace: &Workspace, toolchain: WasmToolchain) -> Result<Vec<PathBuf>> {
-    compile(workspace, toolchain, &BROWSER_MODULES)?;
+/// Builds both modules, and has them linted where that is wanted; returns the folders with their JavaScript and wasm.
+pub(crate) fn build(
+    workspace: &Workspace,
+    toolchain: WasmToolchain,
+    with_lints: bool,
+) -> Result<Vec<PathBuf>> {
+    println!("build: the browser modules ({toolchain:?} toolchain; a quarter of an hour the first time)");
+    let mut command = cargo_build(workspace, toolchain, &BROWSER_MODULES)?;
+    if with_lints {
+        check::with_lints(&mut command);
+    }
+    process::run(&mut command)?;
     BROWSER_MODULES.iter().map(|package| bind(workspace, package)).collect()
 }
 
@@ -33,13 +42,8 @@ pub(crate) fn build(workspace: &Workspace, toolchain: WasmToolchain) -> Result<V
 /// the same features and are built once; returns its folder.
 pub(crate) fn build_bench(workspace: &Workspace, toolchain: WasmToolchain) -> Result<PathBuf> {
     let [page, peer] = BROWSER_MODULES;
-    compile(workspace, toolchain, &[page, peer, BENCH_MODULE])?;
+    process::run(&mut cargo_build(workspace, toolchain, &[page, peer, BENCH_MODULE])?)?;
     bind(workspace, BENCH_MODULE)
-}
-
-fn compile(workspace: &Workspace, toolchain: WasmToolchain, packages: &[&str]) -> Result<()> {
-    println!("build: the browser modules ({toolchain:?} toolchain; a quarter of an hour the first time)");
-    process::run(&mut cargo_build(workspace, toolchain, packages)?)
 }
 
 /// Compiles the module that trains with its tests inside; where it is.
@@ -51,11 +55,7 @@ pub(crate) fn build_tests(workspace: &Workspace, toolchain: WasmToolchain) -> Re
 }
 
 /// The command that compiles some of the modules.
-pub(crate) fn cargo_build(
-    workspace: &Workspace,
-    toolchain: WasmToolchain,
-    packages: &[&str],
-) -> Result<Command> {
+fn cargo_build(workspace: &Workspace, toolchain: WasmToolchain, packages: &[&str]) -> Result<Command> {
     let mut command = toolchain.cargo(workspace, "build")?;
     command.args(["--profile", PROFILE]);
     for package in packages {

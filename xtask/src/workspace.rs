@@ -52,10 +52,9 @@ impl Workspace {
         command
     }
 
-    /// Selects every native member, always in the same way, so that all commands share one build
-    /// of the dependencies.
-    pub(crate) fn native_selection() -> [&'static str; 3] {
-        ["--workspace", "--exclude", PEER_MODULE]
+    /// Selects every native member but this one, which is built before, with other features of what both depend on.
+    pub(crate) fn native_selection() -> [&'static str; 5] {
+        ["--workspace", "--exclude", PEER_MODULE, "--exclude", env!("CARGO_PKG_NAME")]
     }
 }
 

@@ -25,19 +25,38 @@ use self::peers::{Peer, Role};
 use super::core::crash::number;
 
 const N_SEEDS: u64 = 500;
-/// How long there is trouble, and how long none afterwards.
+/// How long there is trouble.
 const TROUBLE: Duration = Duration::from_secs(40);
-const CALM: Duration = Duration::from_secs(40);
 /// How often is looked.
 const LOOK: Duration = Duration::from_millis(200);
-/// Micro-batches of a step for each contributor.
-const STEP_PASSES: u32 = 6;
 const N_PEERS_MAX: u64 = 3;
-/// A pass at a contributor's own pace, and what a word of it may take, where all are alike: nobody is left behind then. To
-/// deliver takes a pass and a few words, and all may wait for one for about a sixth of a step.
-const ALIKE_MS: (Range<usize>, usize) = (250..350, 20);
-/// The same where they are not.
-const UNLIKE_MS: (Range<usize>, usize) = (100..900, 100);
+
+/// How the contributors of a world fare while nothing befalls them.
+#[derive(Debug, PartialEq, Eq)]
+struct Pace {
+    /// A pass at a contributor's own pace.
+    pass_ms: Range<usize>,
+    /// What a word of it may take.
+    delay_ms_max: usize,
+    /// Micro-batches of a step for each contributor.
+    step_passes: u32,
+    /// How long there is no trouble afterwards: something of each is accepted until then.
+    calm: Duration,
+}
+
+/// All are alike, and nobody is left behind. To deliver takes a pass and a few words, and all may wait for one for about a
+/// sixth of a step.
+const ALIKE: Pace =
+    Pace { pass_ms: 250..350, delay_ms_max: 20, step_passes: 6, calm: Duration::from_secs(40) };
+/// To deliver takes up to 2.3 s, a pass and four words, which is longer than a step: the others save for it. To save for
+/// waits of 78 ms, the first, of twice that and so on up to 2.5 s takes 80 s.
+const FAR: Pace =
+    Pace { pass_ms: 250..350, delay_ms_max: 500, step_passes: 3, calm: Duration::from_secs(160) };
+/// A step of the fast ones may be made before a slow one has computed anything: it is told that it is missed.
+const UNLIKE: Pace =
+    Pace { pass_ms: 100..900, delay_ms_max: 100, step_passes: 6, calm: Duration::from_secs(40) };
+/// World by world.
+const PACES: [Pace; 4] = [UNLIKE, ALIKE, FAR, ALIKE];
 /// So many times slower a throttled one becomes.
 const SLOWER: Range<usize> = 10..101;
 /// The longest that anything stands still.
@@ -50,7 +69,7 @@ struct World {
     backbone: Rc<Backbone>,
     peers: Vec<Rc<Peer>>,
     random: SplitMix64,
-    are_alike: bool,
+    pace: &'static Pace,
 }
 
 /// What came of it.
@@ -68,29 +87,28 @@ impl World {
         let n_peers = 1 + seed % N_PEERS_MAX;
         let is_open = (seed / N_PEERS_MAX).is_multiple_of(2);
         let mode = if is_open { AccessMode::Open } else { AccessMode::Invitation };
-        let target = STEP_PASSES * MICRO_BATCH * n_peers as u32;
+        let pace = &PACES[(seed % PACES.len() as u64) as usize];
+        let target = pace.step_passes * MICRO_BATCH * n_peers as u32;
         let backbone = Backbone::start(beside, config(target, mode), here).await;
-        let are_alike = !seed.is_multiple_of(4);
-        let (pass_ms, delay_ms_max) = if are_alike { ALIKE_MS } else { UNLIKE_MS };
         let peer = |number: u64| {
             // No two of all worlds are the same.
             let mut key = [0; 32];
             key[..8].copy_from_slice(&(1 + seed).to_le_bytes());
             key[8] = number as u8;
             let role = if random.below(2) == 0 { Role::Tab } else { Role::Native };
-            let pass = pass_ms.start + random.below(pass_ms.len());
-            let link = Link::new(random.below(delay_ms_max + 1), random.next_u64());
+            let pass = pace.pass_ms.start + random.below(pace.pass_ms.len());
+            let link = Link::new(random.below(pace.delay_ms_max + 1), random.next_u64());
             let way = (link, Duration::from_millis(pass as u64));
             Peer::start(&backbone, KeyPair::from_seed(&key), (role, number), way, &mut random)
         };
         let peers = (0..n_peers).map(peer).collect();
-        Self { backbone, peers, random, are_alike }
+        Self { backbone, peers, random, pace }
     }
 
     /// Until something of one is accepted that nothing befalls: the pass that it was at, the step that is under way, which
     /// may be made without it, and the next, both by itself; three waits for others; and the way there.
     fn accepted_within(&self, peer: &Peer) -> Duration {
-        let step = STEP_PASSES * self.peers.len() as u32 * peer.pass();
+        let step = self.pace.step_passes * self.peers.len() as u32 * peer.pass();
         let collect = self.backbone.config.averaging.collect_timeout;
         peer.pass() + 2 * step + 3 * collect + Duration::from_secs(2)
     }
@@ -151,7 +169,7 @@ impl World {
         let mut n_checked = 0;
         for peer in &self.peers {
             // A slow one is missed, and told so.
-            let is_like_others = self.are_alike && peer.is_at_its_own_pace();
+            let is_like_others = *self.pace == ALIKE && peer.is_at_its_own_pace();
             let is_left_behind = peer.is_missed() && !is_like_others;
             if !peer.is_wanted.get() || peer.says_why_not() || is_left_behind {
                 peer.trouble_until(now);
@@ -173,7 +191,7 @@ impl World {
     async fn live(mut self, of: &str) -> Outcome {
         let began = Instant::now();
         let (mut next_trouble, mut is_calm, mut n_checked) = (began, false, 0);
-        while began.elapsed() < TROUBLE + CALM {
+        while began.elapsed() < TROUBLE + self.pace.calm {
             tokio::time::sleep(LOOK).await;
             let now = Instant::now();
             if began.elapsed() >= TROUBLE {
@@ -194,7 +212,7 @@ impl World {
     /// All hand in what they have, and nothing that they were told of is lost or twice there.
     async fn end(self, calm: Instant, of: &str) -> Counted {
         for peer in &self.peers {
-            let is_told = peer.is_missed() && !self.are_alike;
+            let is_told = peer.is_missed() && *self.pace == UNLIKE;
             let is_fair = peer.accepted_at.get() > calm || is_told;
             assert!(is_fair, "{of}: in the end nothing of {} was accepted", peer.id);
             peer.end().await;

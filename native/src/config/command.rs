@@ -152,9 +152,14 @@ fn beyond(config: &RunConfig) -> Vec<Invalid> {
     if let Err(error) = ParameterLayout::of(&config.model_spec(), data) {
         mistakes.push(Invalid::new("run.model", error, as_written(&config.run.model)));
     }
-    if config.device.kind == Device::Cuda && !cfg!(feature = "cuda") {
-        let want = "\"cpu\" or \"wgpu\": this program was built without the feature `cuda`";
-        mistakes.push(Invalid::new("device.kind", want, "\"cuda\""));
+    let (is_built, feature) = match config.device.kind {
+        Device::Cpu => (true, ""),
+        Device::Wgpu => (cfg!(feature = "wgpu"), "wgpu"),
+        Device::Cuda => (cfg!(feature = "cuda"), "cuda"),
+    };
+    if !is_built {
+        let want = format!("another device: this program was built without the feature `{feature}`");
+        mistakes.push(Invalid::new("device.kind", want, format!("\"{feature}\"")));
     }
     mistakes
 }

@@ -269,6 +269,7 @@ mod tests {
     }
 
     /// Where the machine has a graphics adapter, software ones included.
+    #[cfg(feature = "wgpu")]
     #[test]
     fn wgpu_conforms_where_there_is_an_adapter() {
         match block_on(open_device(DeviceChoice::Wgpu)) {

@@ -48,7 +48,7 @@ struct Crate {
 
 /// All of it, to be read by people.
 pub(crate) fn text(workspace: &Workspace, host: &str) -> Result<String> {
-    let mut native = vec!["--features", build::PAGE_FEATURE];
+    let mut native = vec!["--features", build::FEATURES];
     native.extend(Workspace::native_selection());
     let native = tree(workspace, host, &native)?;
     let [page, peer] = BROWSER_MODULES;

@@ -15,7 +15,6 @@ use anyhow::Result;
 pub(crate) use self::totals::Totals;
 use crate::build::{self, NativeProfile};
 use crate::check;
-use crate::compress::Effort;
 use crate::dist;
 use crate::process;
 use crate::setup;
@@ -34,8 +33,7 @@ pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
     let toolchain = setup::for_build()?;
     toolchain.ensure_clippy()?;
     check::format(workspace)?;
-    build::web(workspace, toolchain, Effort::Quick)?;
-    check::lint_browser_modules(workspace, toolchain)?;
+    build::web(workspace, toolchain, NativeProfile::Tests)?;
     let binary = build::native(workspace, NativeProfile::Tests)?;
     let archive = dist::pack(workspace, NativeProfile::Tests, &binary)?;
     // What the tests that start browsers and backbones look for.
@@ -48,7 +46,8 @@ pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
     ];
     let cargo = || {
         let mut command = cargo_test(workspace);
-        build::with_page(&mut command, workspace);
+        command.args(Workspace::native_selection());
+        build::with_features(&mut command, workspace);
         command
     };
     let mut totals = all(workspace, cargo(), &environment)?;
@@ -66,7 +65,11 @@ pub(crate) fn all(
     cargo_test: Command,
     environment: &[(&str, PathBuf)],
 ) -> Result<Totals> {
-    let programs = programs::build(cargo_test, &workspace.root)?;
+    let mut programs = programs::build(cargo_test, &workspace.root)?;
+    // This program's own, built as it is.
+    let mut own = self::cargo_test(workspace);
+    own.args(["-p", env!("CARGO_PKG_NAME")]);
+    programs.extend(programs::build(own, &workspace.root)?);
     println!("test: {} programs, two at a time", programs.len());
     let drawn = || RandomState::new().build_hasher().finish().to_string();
     let seed = env::var(PROPTEST_SEED).unwrap_or_else(|_| drawn());
@@ -76,10 +79,10 @@ pub(crate) fn all(
     programs::run(&programs, &environment.chain([seed]).collect::<Vec<_>>())
 }
 
-/// `cargo test` of the native members, as they are built for it.
+/// `cargo test` with lints, as all that is tested is built.
 pub(crate) fn cargo_test(workspace: &Workspace) -> Command {
     let mut command = workspace.cargo();
-    command.args(["test", "--no-fail-fast"]).args(Workspace::native_selection());
+    command.args(["test", "--no-fail-fast"]);
     check::with_lints(&mut command);
     command
 }

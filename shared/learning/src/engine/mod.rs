@@ -7,6 +7,7 @@
 mod albert;
 mod arithmetic;
 mod autodiff;
+#[cfg(feature = "wgpu")]
 mod fused;
 mod network;
 mod swav;
@@ -24,6 +25,7 @@ use crate::masking::Masked;
 use albert::AlbertEngine;
 pub(crate) use arithmetic::Arithmetic;
 use autodiff::AutodiffEngine;
+#[cfg(feature = "wgpu")]
 use fused::FusedEngine;
 use swav::SwavEngine;
 
@@ -80,6 +82,7 @@ pub(crate) enum Engine {
     /// Pictures, any device.
     Autodiff(Box<AutodiffEngine>),
     /// Pictures, a wgpu device whose limits hold the model.
+    #[cfg(feature = "wgpu")]
     Fused(Box<FusedEngine>),
     /// Text, any device.
     Albert(Box<AlbertEngine>),
@@ -97,15 +100,15 @@ impl Engine {
         device: &ComputeDevice,
         flat: &[f32],
     ) -> Self {
-        let gpu = device.gpu().filter(|_| device.precision() == Precision::Single);
-        let fused = gpu.and_then(|gpu| FusedEngine::new(layout, shape, n_classes, gpu));
-        match fused {
-            Some(mut engine) => {
+        #[cfg(feature = "wgpu")]
+        {
+            let gpu = device.gpu().filter(|_| device.precision() == Precision::Single);
+            if let Some(mut engine) = gpu.and_then(|gpu| FusedEngine::new(layout, shape, n_classes, gpu)) {
                 engine.load(flat);
-                Self::Fused(Box::new(engine))
+                return Self::Fused(Box::new(engine));
             }
-            None => Self::autodiff(layout, shape, n_classes, device, flat),
         }
+        Self::autodiff(layout, shape, n_classes, device, flat)
     }
 
     /// Burn's own kernels and autodiff.
@@ -143,6 +146,7 @@ impl Engine {
     pub(crate) fn load(&mut self, flat: &[f32]) {
         match self {
             Self::Autodiff(engine) => engine.load(flat),
+            #[cfg(feature = "wgpu")]
             Self::Fused(engine) => engine.load(flat),
             Self::Albert(engine) => engine.load(flat),
             Self::Swav(engine) => engine.load(flat),
@@ -153,6 +157,7 @@ impl Engine {
     pub(crate) fn reset(&mut self) {
         match self {
             Self::Autodiff(engine) => engine.reset(),
+            #[cfg(feature = "wgpu")]
             Self::Fused(engine) => engine.reset(),
             Self::Albert(engine) => engine.reset(),
             Self::Swav(engine) => engine.reset(),
@@ -175,6 +180,7 @@ impl Engine {
             (Self::Autodiff(engine), Input::Images { images, labels }) => {
                 engine.step(images, labels, arithmetic)
             }
+            #[cfg(feature = "wgpu")]
             (Self::Fused(engine), Input::Images { images, labels }) => engine.step(images, labels),
             (Self::Albert(engine), Input::Masked(masked)) => engine.step(masked, arithmetic),
             (Self::Swav(engine), Input::Crops { crops, is_frozen }) => {
@@ -188,6 +194,7 @@ impl Engine {
     pub(crate) fn logits(&self, input: Input<'_>, n_samples: usize) -> LogitsRead {
         match (self, input) {
             (Self::Autodiff(engine), Input::Images { images, .. }) => engine.logits(images),
+            #[cfg(feature = "wgpu")]
             (Self::Fused(engine), Input::Images { images, .. }) => engine.logits(images, n_samples),
             (Self::Albert(engine), Input::Masked(masked)) => engine.logits(masked),
             (Self::Swav(engine), Input::Crops { crops, .. }) => engine.losses(crops),
@@ -200,6 +207,7 @@ impl Engine {
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
         match self {
             Self::Autodiff(engine) => engine.take().await,
+            #[cfg(feature = "wgpu")]
             Self::Fused(engine) => engine.take().await,
             Self::Albert(engine) => engine.take().await,
             Self::Swav(engine) => engine.take().await,
@@ -209,6 +217,7 @@ impl Engine {
     /// Most samples of one pass of [`Self::logits`].
     pub(crate) fn logits_samples_max(&self) -> usize {
         match self {
+            #[cfg(feature = "wgpu")]
             Self::Fused(engine) => engine.capacity(),
             Self::Autodiff(_) | Self::Albert(_) | Self::Swav(_) => usize::MAX,
         }

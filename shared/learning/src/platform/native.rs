@@ -1,11 +1,13 @@
 //! A native process: the graphics backend reports a missing adapter itself.
 
+#[cfg(feature = "wgpu")]
 use burn::tensor::wgpu::wgpu;
 
 /// Nothing: the loader ran them.
 pub(crate) fn run_constructors() {}
 
 /// Nothing to ask before the backend does, which names the adapter too.
+#[cfg(feature = "wgpu")]
 pub(crate) async fn check_adapter() -> Result<String, String> {
     Ok(String::new())
 }
@@ -23,6 +25,7 @@ pub(crate) fn catch_panic<T>(open: impl FnOnce() -> T + std::panic::UnwindSafe) 
 }
 
 /// Blocks until a submission is done and its callbacks have run.
+#[cfg(feature = "wgpu")]
 pub(crate) fn finish(
     device: &wgpu::Device,
     submission: wgpu::SubmissionIndex,

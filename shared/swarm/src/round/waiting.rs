@@ -4,12 +4,14 @@
 //! the others time. Two numbers are kept of each source, an address or, where there is only one, a key:
 //!
 //! - **reliability**, the part of what it reported that it delivered when that was due, halved each time that nothing
-//!   came. Its reports count by that part toward the next step, among strangers for no more than what all others have;
-//!   and it is waited for by that part of the time that a round waits. Where nobody else delivers they count in full: one that was slow
-//!   counts again with its next report. What is delivered always counts in full.
-//! - **patience**, for one whom all others wait for. They wait for as long as it pays, by the samples that it brings,
-//!   and for a sixteenth of the time beyond that. So nobody takes more of the others' time by delivering late. A newcomer
-//!   begins with a 64th of the time that a round waits: each new address costs the others that once.
+//!   came. Its reports count by that part toward the next step, among strangers for no more than what all others have.
+//!   Where nobody else delivers they count in full: one that was slow counts again with its next report. What is
+//!   delivered always counts in full.
+//! - **patience**, for those that the others are held up by: the last one, or all that are left where none of them is
+//!   reliable. They wait for as long as it pays, by the samples that it brings, and for a sixteenth of the time beyond
+//!   that. So nobody takes more of the others' time by delivering late. A newcomer begins with a 64th of the time that a
+//!   round waits: each new address costs the others that once. A wait in vain is followed by one that is twice as long,
+//!   as soon as so much is saved: one that takes long to deliver is waited for seldom, and not always in vain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -43,6 +45,8 @@ struct Record {
     reliability: f64,
     patience: Duration,
     at: Moment,
+    /// The shortest wait that is worth its while.
+    needed: Duration,
 }
 
 /// What is known of the sources, and of the wait that is under way.
@@ -53,8 +57,8 @@ pub(super) struct Waiting {
     /// Since when gradients are due.
     due_since: Moment,
     has_claims: bool,
-    /// The one for whom all others wait, and since when.
-    last: Option<(Source, Moment)>,
+    /// Those that the others are held up by, and since when.
+    last: BTreeMap<Source, Moment>,
     /// Claimed and delivered, of those who left since.
     left: BTreeMap<Source, (u64, u64)>,
 }
@@ -74,6 +78,13 @@ impl Waiting {
         (record.patience + now.saturating_sub(record.at) / PATIENCE_PART).min(max)
     }
 
+    /// How long one is waited for beyond what pays: nothing until it has saved enough for it.
+    fn spends(&self, source: &Source, now: Moment, max: Duration) -> Duration {
+        let patience = self.patience(source, now, max);
+        let needed = self.records.get(source).map_or(Duration::ZERO, |record| record.needed);
+        if patience < needed { Duration::ZERO } else { patience }
+    }
+
     fn record(&mut self, source: Source, now: Moment, max: Duration) -> &mut Record {
         let patience = self.patience(&source, now, max);
         if self.records.len() >= SOURCES_MAX && !self.records.contains_key(&source) {
@@ -83,7 +94,7 @@ impl Waiting {
                 self.records.remove(&oldest);
             }
         }
-        let fresh = Record { reliability: 1.0, patience: max, at: now };
+        let fresh = Record { reliability: 1.0, patience: max, at: now, needed: Duration::ZERO };
         let record = self.records.entry(source).or_insert(fresh);
         (record.patience, record.at) = (patience, now);
         record
@@ -183,16 +194,19 @@ impl AveragingRound {
         }
     }
 
-    /// Whoever all wait for by now.
+    /// Those that the others are held up by, as it is now.
     pub(super) fn note_last(&mut self, now: Moment) {
-        let mut holders = self.holders().into_iter();
-        let last = holders.next().filter(|_| holders.next().is_none());
-        let last = last.filter(|source| self.n_counted_of_others(source) > 0);
-        if last == self.waiting.last.as_ref().map(|(source, _)| source.clone()) {
-            return;
+        let mut holders = self.holders();
+        if holders.len() > 1 && holders.iter().any(|source| self.waiting.reliability(source) >= RELIABLE) {
+            holders.clear();
         }
-        self.charge(now);
-        self.waiting.last = last.map(|source| (source, now));
+        holders.retain(|source| self.n_counted_of_others(source) > 0);
+        let over: Vec<Source> =
+            self.waiting.last.keys().filter(|source| !holders.contains(source)).cloned().collect();
+        over.into_iter().for_each(|source| self.charge(now, &source));
+        for source in holders {
+            self.waiting.last.entry(source).or_insert(now);
+        }
     }
 
     /// Those whose samples have not come.
@@ -222,14 +236,20 @@ impl AveragingRound {
         self.waiting.due_since.saturating_sub(self.waiting.epoch_since).mul_f64(part)
     }
 
-    /// The wait for the last one is over.
-    fn charge(&mut self, now: Moment) {
-        let Some((source, since)) = self.waiting.last.take() else { return };
-        let paid = self.pays(&source, self.n_counted_of(&source) as f64);
+    /// The wait for one of the last is over.
+    fn charge(&mut self, now: Moment, source: &Source) {
+        let Some(since) = self.waiting.last.remove(source) else { return };
+        let paid = self.pays(source, self.n_counted_of(source) as f64);
         let waited = now.saturating_sub(since).saturating_sub(paid);
+        let (claimed, delivered) = self.claimed_and_delivered_by(source);
         let max = self.config.collect_timeout;
-        let record = self.waiting.record(source, now, max);
+        let record = self.waiting.record(source.clone(), now, max);
         record.patience = record.patience.saturating_sub(waited);
+        if delivered >= claimed {
+            record.needed = waited;
+        } else if waited >= record.needed {
+            record.needed = (2 * waited).min(max);
+        }
     }
 
     /// Until when a source is waited for, in whole milliseconds: drivers count them.
@@ -240,21 +260,19 @@ impl AveragingRound {
 
     fn waits_exactly_for(&self, source: &Source) -> Moment {
         let timeout = self.config.collect_timeout;
-        let reliability = self.waiting.reliability(source);
-        let own = self.waiting.due_since + timeout.mul_f64(reliability.max(WAIT_PART_MIN));
-        match &self.waiting.last {
-            Some((last, since)) if last == source => {
-                let patience = self.waiting.patience(source, *since, timeout);
-                let pays = self.pays(source, reliability * self.n_claimed_by(source) as f64);
-                own.min(*since + patience + pays)
-            }
-            _ => own,
-        }
+        let at_most = self.waiting.due_since + timeout;
+        let Some(&since) = self.waiting.last.get(source) else { return at_most };
+        let (claimed, _) = self.claimed_and_delivered_by(source);
+        let pays = self.pays(source, self.waiting.reliability(source) * claimed as f64);
+        at_most.min(since + self.waiting.spends(source, since, timeout) + pays)
     }
 
-    fn n_claimed_by(&self, source: &Source) -> u64 {
+    /// Samples of those who are there.
+    fn claimed_and_delivered_by(&self, source: &Source) -> (u64, u64) {
         let of = self.contributors.iter().filter(|(peer, of)| self.source(peer, of.group) == *source);
-        of.map(|(_, of)| u64::from(of.claimed)).sum()
+        of.fold((0, 0), |(claimed, delivered), (_, of)| {
+            (claimed + u64::from(of.claimed), delivered + u64::from(of.delivered.min(of.claimed)))
+        })
     }
 
     /// Whether there are enough samples for the step without those that are waited for. As long as there are not, nobody
@@ -324,7 +342,8 @@ impl AveragingRound {
 
     /// The wait is over: what came of what was claimed decides how much the next claims count.
     pub(super) fn settle_claims(&mut self, now: Moment) {
-        self.charge(now);
+        let last: Vec<Source> = self.waiting.last.keys().cloned().collect();
+        last.iter().for_each(|source| self.charge(now, source));
         if !std::mem::take(&mut self.waiting.has_claims) {
             return;
         }

@@ -162,6 +162,51 @@ fn a_newcomer_that_claims_and_does_not_deliver_hardly_holds_the_others_up() {
     assert_eq!(step(&actions(&mut round)).map(|mean| mean.n_samples), Some(100));
 }
 
+/// Steps take a second, and what some of them claim comes so late that no newcomer is waited for as long.
+#[test]
+fn those_who_deliver_late_are_waited_for_once_so_much_is_saved() {
+    let late = MS * 200;
+    for slow in [&[3][..], &[3, 4]] {
+        let mut round = open(&[1, 2]);
+        let join = |round: &mut AveragingRound, name: u8| {
+            round.on_join(peer(name), DeviceKind::BrowserCpu, AddressGroup(name.into())).unwrap();
+        };
+        slow.iter().for_each(|&name| join(&mut round, name));
+        let (mut now, mut waited, mut n_counted) = (S, Duration::ZERO, 0);
+        for id in 1..=200 {
+            let epoch = round.epoch();
+            for &name in slow.iter().chain(&[1, 2]) {
+                round.on_report(now, &peer(name), &report(epoch, 50)).unwrap();
+            }
+            assert_eq!(actions(&mut round), [RoundAction::RequestGradients(epoch)]);
+            let due = now;
+            [1, 2].iter().for_each(|&name| deliver(&mut round, due, &peer(name), id, 50, 1.0));
+            let mut made = actions(&mut round);
+            while step(&made).is_none() {
+                let deadline = round.next_deadline().unwrap();
+                if deadline < due + late {
+                    now = deadline;
+                    round.on_timeout(now);
+                } else {
+                    now = due + late;
+                    slow.iter().for_each(|&name| deliver(&mut round, now, &peer(name), id, 50, 1.0));
+                }
+                made = actions(&mut round);
+            }
+            waited += now - due;
+            n_counted += (step(&made).unwrap().n_samples - 100) / 50;
+            round.on_stepped(now);
+            actions(&mut round);
+            now += S;
+        }
+        let n_slow = slow.len() as u32;
+        assert!(n_counted >= 10 * u64::from(n_slow), "{n_counted} of {n_slow} in 200 steps");
+        // An eighth for as many samples as all others bring, which each has half of, and a sixteenth.
+        let allowed = now.mul_f64(f64::from(n_slow) * (0.125 / 2.0 + 1.0 / 16.0)) + n_slow * S / 64;
+        assert!(waited <= allowed, "{waited:?} of {now:?}, no more than {allowed:?}");
+    }
+}
+
 #[test]
 fn transfers_that_trickle_give_way() {
     let mut round = open(&[1, 2]);
