@@ -19,7 +19,7 @@ pub(crate) const FEATURES: &str = "barnraise-native/page,barnraise-native/wgpu";
 /// The variable that says where the page is.
 const PAGE_FOLDER: &str = "BARNRAISE_PAGE";
 /// The members whose programs are for others.
-const PROGRAMS: [&str; 4] = ["-p", "barnraise-native", "-p", "barnraise-relay"];
+pub(crate) const PROGRAMS: [&str; 4] = ["-p", "barnraise-native", "-p", "barnraise-relay"];
 
 /// How the native binary is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

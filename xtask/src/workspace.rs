@@ -66,3 +66,36 @@ pub(crate) fn metadata() -> Result<Value> {
     let text = process::output(&mut command)?;
     serde_json::from_str(&text).context("cargo metadata did not print JSON")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::build;
+
+    /// Crates with the features that they are built with.
+    fn crates(selection: &[&str]) -> BTreeSet<String> {
+        let mut command = Workspace::locate().unwrap().cargo();
+        command.args(["tree", "--prefix", "none", "--format", "{p} {f}", "--locked"]).args(selection);
+        let lines = process::output(&mut command).unwrap();
+        lines.lines().map(|line| line.trim_end_matches(" (*)").trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_tests_and_the_demo_share_what_they_depend_on() {
+        let demo = [&["--edges", "normal,build"], &build::PROGRAMS[..]].concat();
+        let tests = [&["--features", build::FEATURES], &Workspace::native_selection()[..]].concat();
+        let (demo, tests) = (crates(&demo), crates(&tests));
+        assert!(demo.len() > 500, "{} crates", demo.len());
+        // What graphics cards change, and what nothing but the relay depends on.
+        let differs = |line: &&String| {
+            !["barnraise", "burn", "cubecl", "wtransport"].iter().any(|name| line.starts_with(name))
+        };
+        let more: Vec<_> = demo.difference(&tests).filter(differs).collect();
+        assert!(
+            more.is_empty(),
+            "native/Cargo.toml has to ask for what the tests build these with: {more:#?}"
+        );
+    }
+}
