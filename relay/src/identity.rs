@@ -125,6 +125,26 @@ mod tests {
         lock_keypair(&path).unwrap();
     }
 
+    /// As libp2p writes it: type, length, seed, public key. A version that could not read it would be another peer.
+    #[test]
+    fn a_golden_file_is_the_same_peer() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("peer.key");
+        let public = "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8";
+        let seed: String = (0..32).map(|byte| format!("{byte:02x}")).collect();
+        let golden = format!("08011240{seed}{public}");
+        let bytes = (0..golden.len() / 2).map(|at| u8::from_str_radix(&golden[2 * at..][..2], 16).unwrap());
+        std::fs::write(&path, bytes.collect::<Vec<u8>>()).unwrap();
+        let keypair = load_or_create_keypair(&path).unwrap();
+        assert_eq!(
+            keypair.public().to_peer_id().to_string(),
+            "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"
+        );
+        let written: String =
+            keypair.to_protobuf_encoding().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(written, golden);
+    }
+
     #[test]
     fn a_second_start_has_the_same_peer_id() {
         let directory = tempfile::tempdir().unwrap();

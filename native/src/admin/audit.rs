@@ -402,6 +402,20 @@ mod tests {
         assert_eq!(entries, [(1, "done".into()), (2, "begun".into()), (2, "no such run".into())]);
     }
 
+    /// As any version wrote them.
+    #[test]
+    fn golden_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = open(folder.path());
+        audit.begin(&deed("pause")).unwrap();
+        audit.end(1, &deed("pause"), None).unwrap();
+        assert_eq!(std::fs::read_to_string(folder.path().join(FILE)).unwrap(), GOLDEN);
+    }
+
+    const GOLDEN: &str = r#"{"number":1,"at":9,"who":"operator","from":"127.0.0.1:5","verb":"pause","run":"r","arguments":{"reason":"a\nb"},"outcome":"begun"}
+{"number":1,"at":9,"who":"operator","from":"127.0.0.1:5","verb":"pause","run":"r","arguments":{"reason":"a\nb"},"outcome":"done"}
+"#;
+
     #[test]
     fn no_two_deeds_have_one_number_whichever_ended_last() {
         let folder = tempfile::tempdir().unwrap();

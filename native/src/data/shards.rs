@@ -457,6 +457,89 @@ mod tests {
         assert_eq!(modified(0), untouched, "a whole shard is not written again");
     }
 
+    /// What another version cut into shards is found by its name, and read.
+    #[tokio::test]
+    async fn golden_text_of_a_manifest_and_its_name() {
+        let path = manifest_path(&dataset(3, 2), sharding(50, 3)).unwrap();
+        assert_eq!(
+            path.to_string(),
+            "manifests/60e70e9e6ca9b458b8e6bf80ef86e3c2211344d4556894a6bba57f16736b6a34.json"
+        );
+        let entry = ShardEntry { n_samples: 3, n_bytes: 300, sha256: Sha256Hash([0xab; 32]) };
+        let pictures = Manifest {
+            name: "numbers".into(),
+            samples: dataset(3, 2).kind,
+            shards: vec![entry],
+            gallery: ShardEntry { n_samples: 2, ..entry },
+        };
+        let samples = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 106 });
+        let text = Manifest { samples, ..pictures.clone() };
+        let storage = Storage::in_memory();
+        for (manifest, golden) in [(pictures, GOLDEN_PICTURES), (text, GOLDEN_TEXT)] {
+            assert_eq!(serde_json::to_string_pretty(&manifest).unwrap(), golden);
+            storage.put(&path, golden.as_bytes().to_vec()).await.unwrap();
+            assert_eq!(read_manifest(&storage, &path).await.unwrap(), Some(manifest));
+        }
+    }
+
+    const GOLDEN_PICTURES: &str = r#"{
+  "name": "numbers",
+  "samples": {
+    "Images": {
+      "shape": {
+        "height": 2,
+        "width": 2,
+        "channels": 1
+      },
+      "class_names": [
+        "Class 0",
+        "Class 1",
+        "Class 2",
+        "Class 3",
+        "Class 4",
+        "Class 5",
+        "Class 6",
+        "Class 7",
+        "Class 8",
+        "Class 9"
+      ]
+    }
+  },
+  "shards": [
+    {
+      "n_samples": 3,
+      "n_bytes": 300,
+      "sha256": "abababababababababababababababababababababababababababababababab"
+    }
+  ],
+  "gallery": {
+    "n_samples": 2,
+    "n_bytes": 300,
+    "sha256": "abababababababababababababababababababababababababababababababab"
+  }
+}"#;
+    const GOLDEN_TEXT: &str = r#"{
+  "name": "numbers",
+  "samples": {
+    "Tokens": {
+      "length": 4,
+      "vocabulary": 106
+    }
+  },
+  "shards": [
+    {
+      "n_samples": 3,
+      "n_bytes": 300,
+      "sha256": "abababababababababababababababababababababababababababababababab"
+    }
+  ],
+  "gallery": {
+    "n_samples": 2,
+    "n_bytes": 300,
+    "sha256": "abababababababababababababababababababababababababababababababab"
+  }
+}"#;
+
     #[tokio::test]
     async fn a_damaged_manifest_is_made_again() {
         let folder = tempfile::tempdir().unwrap();

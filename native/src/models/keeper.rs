@@ -97,3 +97,14 @@ fn kept(object: &Stored) -> Option<Kept> {
     let made_at = UnixTime(seconds.parse().ok()?);
     Some(Kept { epoch: epoch.parse().ok()?, made_at, n_bytes: object.size })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_name() {
+        let kept = Kept { epoch: 300, made_at: UnixTime(1_800_000_000), n_bytes: 7 };
+        assert_eq!(path(&kept).to_string(), "models/000000000300-1800000000.safetensors");
+    }
+}

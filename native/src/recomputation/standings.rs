@@ -83,6 +83,7 @@ mod tests {
     fn golden_bytes() {
         let bytes = sealed::seal_parts(STANDINGS, &lasting(), &[]).unwrap();
         assert_eq!(sealed::hex(&bytes), GOLDEN);
+        assert_eq!(path().to_string(), "evidence/standings");
     }
 
     const GOLDEN: &str = "\

@@ -263,6 +263,7 @@ mod tests {
         ];
         let bytes = sealed::seal_parts(CONVICTED, &convicted.to_vec(), &[]).unwrap();
         assert_eq!(sealed::hex(&bytes), GOLDEN);
+        assert_eq!(convicted_path().to_string(), "evidence/convicted");
         storage.put(&convicted_path(), bytes).await.unwrap();
         assert_eq!(EvidenceStore::open(storage).await.unwrap().convicted().await, convicted);
     }

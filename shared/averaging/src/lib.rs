@@ -10,8 +10,14 @@
 //! It never opens a socket, reads a clock or spawns: the [`Platform`] does, which also hears what moves, so that it can
 //! measure its link; how much of that may lie in buffers says [`in_flight()`].
 
+// The world of the simulations is that of the fuzz target as well.
+#[cfg(test)]
+extern crate self as barnraise_averaging;
+
 mod checked;
 mod deliver;
+#[cfg(test)]
+mod fuzz;
 mod grid;
 mod hub;
 mod in_flight;

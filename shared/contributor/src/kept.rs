@@ -38,3 +38,33 @@ pub fn decode(bytes: &[u8]) -> Option<(RunDescription, State)> {
     let is_finite = parameters.iter().all(|value| value.is_finite());
     is_finite.then_some((run, State { epoch, parameters, sha256 }))
 }
+
+#[cfg(test)]
+#[path = "../../protocol/tests/fixture/mod.rs"]
+mod fixture;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// As browsers and peers keep it, byte by byte.
+    #[test]
+    fn golden_bytes() {
+        let run = RunDescription { n_parameters: 3, ..fixture::run() };
+        let sha256 = Sha256Hash([5; 32]);
+        let state = State { epoch: 300, parameters: vec![1.0, -2.0, 0.5], sha256 };
+        let bytes = encode(&run, &state).unwrap();
+        assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), GOLDEN);
+        assert_eq!(decode(&bytes), Some((run, state)));
+    }
+
+    const GOLDEN: &str = "\
+    01cd000000017201740170000101010101010101010101010101010101010101010101010101010101010101000103800840\
+    e807010000000000000000000080200001640001010101016101010107070707070707070707070707070707070707070707\
+    0707070707070707070701010707070707070707070707070707070707070707070707070707070707070707ac0205050505\
+    050505050505050505050505050505050505050505050505050505052ce4bdb6b34a50ac7092eb9fee94337a27498e9eb9ba\
+    e44192f15b88831b24220000803f000000c00000003f\
+    ";
+}

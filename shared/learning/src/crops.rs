@@ -182,6 +182,18 @@ mod tests {
         }
     }
 
+    /// Who computes a contribution once more may be of another build, and on another platform, than who made it.
+    #[test]
+    fn crops_are_the_same_everywhere() {
+        let crops = Crops::of(&pictures(4), SIZES, 7, 3);
+        let values = crops.large.iter().chain(&crops.small);
+        let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(
+            barnraise_protocol::Sha256Hash::of(&bytes).to_string(),
+            "6cc83809aebf02adcf2b3cd473ea2a480177f8fa49d4a34fd4161e4ba8baefab"
+        );
+    }
+
     #[test]
     fn views_stay_in_the_picture_and_cover_all_of_it() {
         let mut random = SplitMix64 { state: 11 };

@@ -72,6 +72,8 @@ impl Masked {
 mod tests {
     use std::collections::HashSet;
 
+    use barnraise_protocol::Sha256Hash;
+
     use super::*;
 
     const SHAPE: TokenShape = TokenShape { length: 40, vocabulary: 500 };
@@ -79,6 +81,18 @@ mod tests {
     fn ids(n_sequences: usize) -> Vec<u16> {
         let mut random = SplitMix64 { state: 5 };
         (0..n_sequences * 40).map(|_| SPECIAL_TOKENS + random.below(497) as u16).collect()
+    }
+
+    /// Who computes a contribution once more may be of another build than who made it.
+    #[test]
+    fn what_is_masked_is_the_same_everywhere() {
+        let masked = Masked::of(&ids(50), SHAPE, 7, 3);
+        let numbers = masked.inputs.iter().chain(&masked.targets).copied().map(u32::from);
+        let bytes: Vec<u8> = numbers.chain(masked.positions).flat_map(u32::to_le_bytes).collect();
+        assert_eq!(
+            Sha256Hash::of(&bytes).to_string(),
+            "2f7dd98452807193966d763a6c59630ac2fae9018e70478c1e7652d4df58962f"
+        );
     }
 
     #[test]

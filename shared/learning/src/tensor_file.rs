@@ -192,6 +192,27 @@ mod tests {
         }
     }
 
+    /// As it is offered for download, byte by byte.
+    #[test]
+    fn golden_bytes() {
+        let layout = layout_of_one();
+        let bytes = file(&layout, &[1.0, -2.0]);
+        assert_eq!(
+            bytes,
+            [&GOLDEN.len().to_le_bytes(), GOLDEN.as_bytes(), &value_bytes(&[1.0, -2.0])].concat()
+        );
+        assert_eq!(read(&bytes, &layout).unwrap().parameters, [1.0, -2.0]);
+    }
+
+    /// A weight and a bias.
+    fn layout_of_one() -> ParameterLayout {
+        let shape = ImageShape { height: 1, width: 1, channels: 1 };
+        let spec = ModelSpec { kind: ModelKind::Mlp { hidden: vec![] }, seed: 7 };
+        ParameterLayout::of(&spec, DataShape::Images { shape, n_classes: 1 }).unwrap()
+    }
+
+    const GOLDEN: &str = r#"{"__metadata__":{"epoch":"7","run":"a \"quoted\" run"},"fc1.weight":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]},"fc1.bias":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}     "#;
+
     #[test]
     fn what_is_no_such_model_is_refused_with_the_reason() {
         let lenet = layout(ModelKind::LeNet);

@@ -378,13 +378,24 @@ fn tensor() {
             let values_again = codec.decode(&again, n_values).unwrap();
             match codec {
                 TensorCodec::F32 | TensorCodec::F16 => assert_eq!(again, bytes),
-                _ => assert_eq!(
-                    codec.decode(&codec.encode(&values_again).unwrap(), n_values).unwrap().len(),
-                    n_values
-                ),
+                TensorCodec::Int8 | TensorCodec::Int4 => assert_eq!(values_again.len(), n_values),
+                // None of them is zero, which would not have been sent again.
+                TensorCodec::TopK(_) if bytes[..COUNT_BYTES] == again[..COUNT_BYTES] => {
+                    assert_eq!(places(bytes), places(&again), "{bytes:02x?}");
+                }
+                TensorCodec::TopK(_) => {}
             }
         }
     });
+}
+
+/// What a sparse tensor begins with.
+const COUNT_BYTES: usize = size_of::<u32>();
+
+/// Where the values of a sparse tensor stand. There is one way to say so, down to the bits that fill the last byte.
+fn places(sparse: &[u8]) -> Vec<u8> {
+    let n_sent = u32::from_le_bytes(*sparse.first_chunk().unwrap());
+    sparse[COUNT_BYTES + TensorCodec::Int8.encoded_len(n_sent as usize)..].to_vec()
 }
 
 #[derive(Debug, Arbitrary)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use barnraise_protocol::access::{
     self, AccessMode, AccessToken, Authority, Claims, KeyPair, Nonce, PublicKey, Refusal, RelayedRequest,
-    RelayedResponse, RequestRefusal, ResponseRefusal, RevokedToken, Signature, SignedRequest, SignedResponse,
-    TokenId, TokenRefusal, UnixTime,
+    RelayedResponse, RequestRefusal, ResponseRefusal, RevokedToken, SignedRequest, SignedResponse, TokenId,
+    TokenRefusal, UnixTime,
 };
 use barnraise_protocol::framing;
 
@@ -237,12 +237,17 @@ fn a_token_is_kept_and_read_again() {
     assert!(AccessToken::sign(&moderator(), long).is_err());
 }
 
-/// Round trip, and what becomes of it when bytes change on the way.
-fn check<M>(message: &M)
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of its payload, its way there and back, and what becomes of it when bytes change on the way.
+fn check<M>(message: &M, golden_payload: &str)
 where
     M: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
 {
     let frame = framing::encode(message, access::MESSAGE_BYTES_MAX).unwrap();
+    assert_eq!(hex(&frame[framing::HEADER_BYTES..]), golden_payload, "golden bytes of {message:?}");
     assert_eq!(&framing::decode::<M>(&frame, access::MESSAGE_BYTES_MAX).unwrap(), message);
     for at in 0..frame.len() {
         framing::decode::<M>(&frame[..at], access::MESSAGE_BYTES_MAX).unwrap_err();
@@ -254,60 +259,86 @@ where
     }
 }
 
+/// Of the key of [`pair`] 2, signed by that of [`moderator`].
+const TOKEN: &str = "046261726e05616c6963658139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b39490c0a7da060505050505050505050505050505050509181bc539cc93ef29bfb60c5ae48cbd01bdf869ef24d741f7484aee3aa34c39983a221f99ccc673b93f1976d70c9225575aed21e1487734e8e01cee9b5bb805";
+/// Of receiver, time, nonce and payload, with the signature of [`pair`] 2.
+const REQUEST: &str = "ed4928c628d1c2c6eae90338905995612959273a5c63f93636c14614ac8737d180a4a7da0609090909090909090909090909090909077061796c6f6164d26a0ba00e76a487eacfd662670700cc7fe6532f9d8485141f896f244cb11b154991766b9a677a563737b82edf9de03b8f90b5cdf35689a82405be6db80e7905";
+/// Of [`response`]: token, nonce, payload and signature.
+const RESPONSE: &str = "046261726e05616c696365ed4928c628d1c2c6eae90338905995612959273a5c63f93636c14614ac8737d190c0a7da06050505050505050505050505050505056db2715ecb96cccc5c2f31b2edf14889d0d065b1419aeef1c18c8e1ba7b1e327aa933ea18f25bdb1526efc709d333ee570ac915af39c00d1fdf7643704d7760c09090909090909090909090909090909077061796c6f616467c851caf885f27132d95a17587e71aa7715efc1e67bfc56dcd37b4ee8f5e66b6e076621c0aea2242cf577cde6c10ee4201195495f1f598773537fe0d942bd02";
+/// 1,800,000,000 as a variable-length integer.
+const NOW_HEX: &str = "80a4a7da06";
+
 #[test]
-fn every_message_survives_its_way() {
-    use access::{BackboneToContributor as Down, ContributorToBackbone as Up};
+fn questions() {
+    use access::ContributorToBackbone as Up;
     let token = token_of(&pair(2));
-    check(&Up::Present(Box::new(token.clone())));
-    check(&Up::Redeem { code: "code".into() });
-    check(&Up::Claim);
-    check(&Up::Relay(Box::new(request(|_| {}))));
-    check(&Up::Revoked { since: 7 });
-    check(&Down::Admitted(NOW));
-    check(&Down::Granted(Box::new(token.clone())));
-    check(&Down::SignIn { url: "https://h/login?peer=p".into() });
-    check(&Down::Relayed(Box::new(response(|_| {}))));
-    let revoked = RevokedToken { token_id: TokenId([1; 16]), expires_at: UnixTime(u64::MAX) };
-    check(&Down::Revoked { tokens: vec![revoked; access::REVOKED_MAX], next: u64::MAX });
-    check(&RelayedRequest::Renew);
-    check(&RelayedResponse::Renewed(Box::new(token)));
-    let refusals = [
-        Refusal::Needed { mode: AccessMode::Invitation },
-        Refusal::Token(TokenRefusal::Revoked),
-        Refusal::Request(RequestRefusal::NonceUsed),
-        Refusal::NoInvitation,
-        Refusal::InvitationUsedUp,
-        Refusal::InvitationExpired { expired_at: NOW },
-        Refusal::NotOnList { user: "eve".into() },
-        Refusal::OtherWay { mode: AccessMode::Open, wanted: "invitation".into() },
-        Refusal::Elsewhere { at: "/ip4/192.0.2.1/tcp/1".into() },
-        Refusal::KeyKind,
-        Refusal::Unavailable { reason: "x".into() },
-    ];
-    for refusal in refusals {
-        check(&Down::Refused(refusal));
-    }
+    check(&Up::Present(Box::new(token)), &format!("00{TOKEN}"));
+    check(&Up::Redeem { code: "code".into() }, "0104636f6465");
+    check(&Up::Claim, "02");
+    check(&Up::Relay(Box::new(request(|_| {}))), &format!("03{TOKEN}{REQUEST}"));
+    check(&Up::Revoked { since: 300 }, "04ac02");
+    check(&RelayedRequest::Renew, "00");
 }
 
 #[test]
-fn golden_bytes() {
-    use access::{BackboneToContributor as Down, ContributorToBackbone as Up};
-    let payload = |frame: Vec<u8>| frame[framing::HEADER_BYTES..].to_vec();
-    let up = |message: &Up| payload(framing::encode(message, access::MESSAGE_BYTES_MAX).unwrap());
-    let down = |message: &Down| payload(framing::encode(message, access::MESSAGE_BYTES_MAX).unwrap());
-    assert_eq!(up(&Up::Redeem { code: "ab".into() }), [1, 2, b'a', b'b']);
-    assert_eq!(up(&Up::Claim), [2]);
-    assert_eq!(up(&Up::Revoked { since: 300 }), [4, 0xac, 2]);
-    assert_eq!(down(&Down::Admitted(UnixTime(300))), [0, 0xac, 2]);
-    assert_eq!(down(&Down::Refused(Refusal::NoInvitation)), [5, 3]);
-    let claims = Claims {
-        run_id: "r".into(),
-        user: "u".into(),
-        peer: PublicKey([2; 32]),
-        expires_at: UnixTime(300),
-        token_id: TokenId([3; 16]),
-    };
-    let token = AccessToken { claims, signature: Signature::from([4; 64]) };
-    let bytes = [&[0, 1, b'r', 1, b'u'][..], &[2; 32], &[0xac, 2], &[3; 16], &[4; 64]].concat();
-    assert_eq!(up(&Up::Present(Box::new(token))), bytes);
+fn answers() {
+    use access::BackboneToContributor as Down;
+    let token = token_of(&pair(2));
+    check(&Down::Admitted(NOW), &format!("00{NOW_HEX}"));
+    check(&Down::Granted(Box::new(token.clone())), &format!("01{TOKEN}"));
+    check(&Down::SignIn { url: "https://h/".into() }, "020a68747470733a2f2f682f");
+    check(&Down::Relayed(Box::new(response(|_| {}))), &format!("03{RESPONSE}"));
+    let revoked = RevokedToken { token_id: TokenId([1; 16]), expires_at: UnixTime(u64::MAX) };
+    let largest = "ffffffffffffffffff01";
+    let one = format!("{}{largest}", "01".repeat(16));
+    check(&Down::Revoked { tokens: vec![revoked], next: 300 }, &format!("0401{one}ac02"));
+    let most = Down::Revoked { tokens: vec![revoked; access::REVOKED_MAX], next: u64::MAX };
+    check(&most, &format!("048004{}{largest}", one.repeat(access::REVOKED_MAX)));
+    check(&RelayedResponse::Renewed(Box::new(token)), &format!("00{TOKEN}"));
+    check(&RelayedResponse::Refused(Refusal::NoInvitation), "0103");
+}
+
+#[test]
+fn refusals() {
+    let here = PublicKey([0x11; 32]);
+    let sender = PublicKey([0x22; 32]);
+    let (ones, twos) = ("11".repeat(32), "22".repeat(32));
+    let (token, asked) = (Refusal::Token, Refusal::Request);
+    let (small, large) = (UnixTime(3), UnixTime(300));
+    for (refusal, golden) in [
+        (Refusal::Needed { mode: AccessMode::Open }, "0000".to_owned()),
+        (Refusal::Needed { mode: AccessMode::Invitation }, "0001".into()),
+        (Refusal::Needed { mode: AccessMode::Allowlist }, "0002".into()),
+        (token(TokenRefusal::Signature), "0100".into()),
+        (token(TokenRefusal::Run { want: "a".into(), got: "bc".into() }), "01010161026263".into()),
+        (token(TokenRefusal::Expired { expired_at: small, now: large }), "010203ac02".into()),
+        (token(TokenRefusal::Peer { named: here, sender }), format!("0103{ones}{twos}")),
+        (token(TokenRefusal::Revoked), "0104".into()),
+        (token(TokenRefusal::UserTooLong { got: 300 }), "0105ac02".into()),
+        (token(TokenRefusal::Convicted { epoch: 300 }), "0106ac02".into()),
+        (asked(RequestRefusal::Token(TokenRefusal::Revoked)), "020004".into()),
+        (asked(RequestRefusal::Signature), "0201".into()),
+        (asked(RequestRefusal::Clock { sent_at: small, now: large, tolerance_s: 30 }), "020203ac021e".into()),
+        (asked(RequestRefusal::NonceUsed), "0203".into()),
+        (asked(RequestRefusal::Receiver { named: sender, here }), format!("0204{twos}{ones}")),
+        (asked(RequestRefusal::TooMany { retry_in_s: 300 }), "0205ac02".into()),
+        (Refusal::NoInvitation, "03".into()),
+        (Refusal::InvitationUsedUp, "04".into()),
+        (Refusal::InvitationExpired { expired_at: large }, "05ac02".into()),
+        (Refusal::NotOnList { user: "eve".into() }, "0603657665".into()),
+        (Refusal::OtherWay { mode: AccessMode::Invitation, wanted: "x".into() }, "07010178".into()),
+        (Refusal::Elsewhere { at: "/a".into() }, "08022f61".into()),
+        (Refusal::KeyKind, "09".into()),
+        (Refusal::Unavailable { reason: "x".into() }, "0a0178".into()),
+    ] {
+        check(&access::BackboneToContributor::Refused(refusal), &format!("05{golden}"));
+    }
+}
+
+/// As it is kept by the peer that it is of.
+#[test]
+fn a_token_that_was_kept_is_read() {
+    let token = token_of(&pair(2));
+    let kept = format!("0180000000{TOKEN}");
+    assert_eq!(hex(&token.encode().unwrap()), kept);
 }

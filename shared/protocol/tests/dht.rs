@@ -77,6 +77,43 @@ fn golden_bytes() {
     check(&NodeToPeer::Stored(vec![Ok(()), older]), "0102000106ac02");
     check(&NodeToPeer::Got(vec![vec![], vec![plain()]]), &format!("02020001{record}"));
     check(&NodeToPeer::Refused(Refusal::Busy), "0309");
+    check(&Purpose::Replica, "00");
+    check(&Freshness::Any, "00");
+    let (small, large) = (UnixMillis(3), UnixMillis(300));
+    for (refusal, golden) in [
+        (Refusal::TooLong { got: 300, max: 3 }, "00ac0203"),
+        (Refusal::Kind, "01"),
+        (Refusal::TwoOwners, "02"),
+        (Refusal::Signature, "03"),
+        (Refusal::Expired { expired_at: small, now: large }, "0403ac02"),
+        (Refusal::TooFar { expires_at: large, latest: small }, "05ac0203"),
+        (Refusal::Older { held: large }, "06ac02"),
+        (Refusal::Quota { max: 300 }, "07ac02"),
+        (Refusal::Full, "08"),
+        (Refusal::Busy, "09"),
+        (Refusal::TooMany { got: 300, max: 3 }, "0aac0203"),
+        (Refusal::Unreachable, "0b"),
+    ] {
+        check(&refusal, golden);
+    }
+}
+
+/// Where the records of a run are looked for.
+#[test]
+fn keys_of_a_run_are_the_same_everywhere() {
+    let key = |key: Key| hex(&key.0);
+    assert_eq!(
+        key(backbone::key("barn")),
+        "4867f3e5ab5686ff3b6071c3339054f9df7a69e1a1d4c836311af9c971ac5637"
+    );
+    assert_eq!(
+        key(progress::key("barn")),
+        "93b81dd7f292728d6ef897faf890eead2b65928ef5b73edea5dfb248307e781e"
+    );
+    assert_eq!(
+        key(shards::key("barn", &manifest(3))),
+        "bd8e35798b3504f108471914f50fb765b861d8c046128c725c402ee1ae76b3a7"
+    );
 }
 
 #[test]
@@ -296,6 +333,8 @@ fn a_backbone_is_found_by_its_run() {
     assert_eq!(record.check(NOW, HOUR), Ok(()));
     assert_eq!(record.name.key(), backbone::key("barn"));
     assert_ne!(record.name.key(), backbone::key("shed"));
+    let golden = ["10", &"05047f000001".repeat(BACKBONE_ADDRESSES_MAX)].concat();
+    assert_eq!(hex(&record.value), golden);
     let read = Backbone::read(&record).unwrap();
     assert_eq!((read.peer, read.addresses.len()), (owner().public(), BACKBONE_ADDRESSES_MAX));
     // A place that nobody owns says nothing of who is there.

@@ -4,13 +4,15 @@
 
 use std::fmt::{Debug, Write};
 
-use barnraise_protocol::access::{AccessDescription, PublicKey, Signature, UnixTime};
+use barnraise_protocol::access::{AccessDescription, AccessMode, PublicKey, Signature, UnixTime};
 use barnraise_protocol::account::Account;
 use barnraise_protocol::average;
-use barnraise_protocol::bulk::{Pull, Transfer};
-use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::bulk::{self, Pull, Transfer};
+use barnraise_protocol::codec::{Density, Sparsity, TensorCodec};
 use barnraise_protocol::contribute::{self, DeviceKind, Join, Progress, Report};
-use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, Samples, ShardEntry, TokenShape};
+use barnraise_protocol::dataset::{
+    ImageShape, LabelledImages, Manifest, SampleKind, Samples, ShardEntry, TokenSequences, TokenShape,
+};
 use barnraise_protocol::evidence;
 use barnraise_protocol::framing::{self, HEADER_BYTES};
 use barnraise_protocol::gradient::{self, Offer, Refusal};
@@ -102,6 +104,7 @@ fn run_messages() {
     let max = run::MESSAGE_BYTES_MAX;
     check(&run::ContributorToBackbone::Describe, max, "00");
     check(&run::BackboneToContributor::Refused("no".into()), max, "01026e6f");
+    check(&run::BackboneToContributor::Newer { speaks: "/x".into() }, max, "02022f78");
     let entry = format!("0528{}", hash_hex());
     let key = "cd".repeat(32);
     let golden = format!(
@@ -129,6 +132,20 @@ fn run_messages() {
             golden.replace("0000000000000000008040", &format!("00000000000000000110{hex}008040")[2..]);
         check(&run::BackboneToContributor::Description(Box::new(described)), max, &golden);
     }
+}
+
+#[test]
+fn choices_within_a_description() {
+    for (mode, golden) in
+        [(AccessMode::Open, "00"), (AccessMode::Invitation, "01"), (AccessMode::Allowlist, "02")]
+    {
+        check(&mode, 64, golden);
+    }
+    check(&ModelKind::LeNet, 64, "00");
+    let compression = Compression { momentum: 0.5, masking: true, clip_norm: Some(1.0) };
+    check(&compression, 64, "0000003f01010000803f");
+    let density = Density::from_share(0.01).unwrap();
+    check(&TensorCodec::TopK(Sparsity { density, warmup_epochs: 300 }), 64, "04904eac02");
 }
 
 #[test]
@@ -182,6 +199,15 @@ fn contribute_messages() {
     let join =
         Join { run_id: "r".into(), device: DeviceKind::BrowserCpu, device_name: "d".into(), name: None };
     check(&Up::Join(join.clone()), MAX, "00017201016400");
+    for (device, byte) in [
+        (DeviceKind::BrowserWebGpu, "00"),
+        (DeviceKind::BrowserCpu, "01"),
+        (DeviceKind::NativeCpu, "02"),
+        (DeviceKind::NativeWgpu, "03"),
+        (DeviceKind::NativeCuda, "04"),
+    ] {
+        check(&device, 64, byte);
+    }
     let named = Join { name: DisplayName::new("Ada").ok(), ..join };
     check(&Up::Join(named), MAX, "0001720101640103416461");
     let report = Report { epoch: 1, n_samples: 64, samples_per_second: 1.0 };
@@ -309,6 +335,34 @@ fn average_messages() {
 fn pulls() {
     check(&Pull::Chunks { first: 300, count: 8 }, 64, "00ac0208");
     check(&Pull::Done, 64, "01");
+    // Index, length, CRC-32, bytes.
+    assert_eq!(hex(&bulk::packed(300, b"ab")), "2c010000020000006d48839e6162");
+}
+
+/// As a backbone keeps them and everybody gets them: what was compressed by any version is read by this one.
+#[test]
+fn shards() {
+    let decode = |shard: &[u8], samples: SampleKind, n_samples| {
+        let n_bytes = shard.len() as u32;
+        let entry = ShardEntry { n_samples, n_bytes, sha256: Sha256Hash::of(shard) };
+        Samples::decode(shard, &entry, &Manifest { samples, ..description().manifest })
+    };
+    let shape = ImageShape { height: 1, width: 2, channels: 1 };
+    let kind = SampleKind::Images { shape, class_names: vec!["a".into(), "b".into()] };
+    let pictures = Samples::Images(LabelledImages { images: vec![1, 2, 3, 250], labels: vec![1, 0] });
+    assert_eq!(decode(&bytes(PICTURES), kind, 2), Ok(pictures));
+    let kind = SampleKind::Tokens(TokenShape { length: 4, vocabulary: 500 });
+    let text = Samples::Tokens(TokenSequences { length: 4, ids: vec![3, 4, 300, 5] });
+    assert_eq!(decode(&bytes(TEXT), kind, 1), Ok(text));
+}
+
+/// Pictures row by row, then the labels.
+const PICTURES: &str = "78da636462fec5c8000003120102";
+/// Tokens of two bytes, the lower one first.
+const TEXT: &str = "78da63666061d0616465000000f5003a";
+
+fn bytes(hex: &str) -> Vec<u8> {
+    (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect()
 }
 
 /// What any bytes do to a decoder: a message, or an error. Never a panic, never an allocation beyond them.

@@ -10,6 +10,8 @@ mod draw;
 #[cfg(test)]
 mod fixture;
 mod format;
+#[cfg(test)]
+mod golden;
 mod history;
 mod hold;
 mod kept;

@@ -181,3 +181,16 @@ pub(crate) fn give(file: &Blob, name: &str) -> Result<(), JsValue> {
     gloo::timers::callback::Timeout::new(FILE_LASTS_MS, let_go).forget();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A browser that kept the same receipt under another one would have it twice.
+    #[test]
+    fn golden_key() {
+        let peer = "02".repeat(32);
+        let golden = format!("00000000000000000300 garments {peer}");
+        assert_eq!(key(&crate::fixture::receipt("garments", 300)), golden);
+    }
+}

@@ -114,6 +114,10 @@ mod tests {
 
     #[test]
     fn what_an_older_page_noted_was_not_paused() {
+        let now = Contributing { n_resumed: 2, since_ms: 5.0, is_paused: true };
+        let golden = r#"{"n_resumed":2,"since_ms":5.0,"is_paused":true}"#;
+        assert_eq!(serde_json::to_string(&now).ok().as_deref(), Some(golden));
+        assert_eq!(serde_json::from_str::<Contributing>(golden).ok(), Some(now));
         let noted = serde_json::from_str::<Contributing>(r#"{"n_resumed":2,"since_ms":5.0}"#);
         assert_eq!(noted.ok(), Some(Contributing { n_resumed: 2, since_ms: 5.0, is_paused: false }));
     }

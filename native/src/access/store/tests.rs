@@ -2,6 +2,17 @@
 
 use super::*;
 
+/// Of a database that there is, a migration that was made is compared: with other words it could not be opened.
+#[test]
+fn no_migration_is_ever_changed() {
+    let made = migrator()
+        .migrations
+        .iter()
+        .map(|migration| crate::access::hex(&migration.checksum[..8]))
+        .collect::<Vec<_>>();
+    assert_eq!(made, ["fa8d8ca5081124cf", "e0a3ef501dcf3097"]);
+}
+
 #[tokio::test]
 async fn tokens_that_expired_are_remembered_within_bounds() {
     let folder = tempfile::tempdir().unwrap();

@@ -256,6 +256,18 @@ mod tests {
         }
     }
 
+    /// As it is kept in the cache, and as others get it.
+    #[test]
+    fn golden_text() {
+        let pieces = vec![("\u{2581}the".to_owned(), -1.5), ("cat".to_owned(), -3.0)];
+        let golden = r#"{"version":1,"pieces":[["▁the",-1.5],["cat",-3.0]]}"#;
+        assert_eq!(keep(pieces.clone()).unwrap(), golden);
+        assert_eq!(kept(golden.as_bytes()).as_deref(), Some(&pieces[..]));
+        let golden = r#"{"pieces":[["▁the",-1.5],["cat",-3.0]]}"#;
+        assert_eq!(serde_json::to_string(&Vocabulary { pieces: pieces.clone() }).unwrap(), golden);
+        assert_eq!(serde_json::from_str::<Vocabulary>(golden).unwrap(), Vocabulary { pieces });
+    }
+
     #[test]
     fn the_two_count_the_same_tokens() {
         let (tokenizer, segmenter) = both();

@@ -44,6 +44,23 @@ fn golden_bytes() {
     let bytes = sealed::seal_parts(COMMIT, &record, &[]).unwrap();
     assert_eq!(hex(&bytes), GOLDEN_COMMIT);
     assert_eq!(decode_commit(&bytes, 4).unwrap(), record);
+    for (aggregation, golden) in [
+        (Aggregation::Mean, GOLDEN_MEAN_COMMIT),
+        (Aggregation::MeanOfAddresses { places: 300 }, GOLDEN_ADDRESSES_COMMIT),
+    ] {
+        let record = CommitRecord { aggregation, ..commit(300, &[]) };
+        let bytes = sealed::seal_parts(COMMIT, &record, &[]).unwrap();
+        assert_eq!(hex(&bytes), golden);
+        assert_eq!(decode_commit(&bytes, 300).unwrap(), record);
+    }
+}
+
+#[test]
+fn golden_names() {
+    let names = [entry_path(3, 7), path_of(3, COMMIT_NAME), path_of(3, MEAN_NAME), given_path(3, 9)];
+    let golden = ["00000007.grad", "commit", "mean", "given-0000000000000009"];
+    let golden = golden.map(|name| format!("journal/000000000003/{name}"));
+    assert_eq!(names.map(|path| path.to_string()), golden);
 }
 
 #[tokio::test]
@@ -78,6 +95,14 @@ const GOLDEN_COMMIT: &str = "\
     6261726e72616973636d697404003a00000000000000c6fffc34e49c4007ab047b79e337f5df5ea2243c7532cd66e71dd4b5\
     5c64299936000000048001020100010701050505050505050505050505050505050505050505050505050505050505050509\
     0000003f010101010000803e\
+    ";
+const GOLDEN_MEAN_COMMIT: &str = "\
+    6261726e72616973636d697404000f0000000000000008500ce9e8817012092bf43d713acfa26967a33ade5736d6569a4d8b\
+    9c69ee780b000000ac0200000000010000803e\
+    ";
+const GOLDEN_ADDRESSES_COMMIT: &str = "\
+    6261726e72616973636d697404001100000000000000a267e89f1d286ae98dc8d3c236e2a1d747d26ea55a7ce8183a1f4369\
+    abf3d8dc0d000000ac02000002ac0200010000803e\
     ";
 
 /// Those of `from` and of what follows, up to the first that is none or damaged; and what is wrong with that.

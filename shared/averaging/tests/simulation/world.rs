@@ -14,7 +14,7 @@ use barnraise_swarm::averaging::Group;
 use barnraise_swarm::bandwidth::{Bandwidth, Bytes};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::executor::{LocalPool, LocalSpawner};
-use futures::future::{AbortHandle, Abortable};
+use futures::future::{AbortHandle, Abortable, LocalBoxFuture};
 use futures::io::{AsyncRead, AsyncWrite};
 use futures::task::LocalSpawnExt;
 use tokio::io::DuplexStream;
@@ -224,6 +224,9 @@ pub(crate) type Outcome = Result<Arc<Averaged>, AverageError>;
 /// And when, for each peer.
 type Outcomes = Rc<RefCell<Vec<Option<(Moment, Outcome)>>>>;
 
+/// What a peer does with a stream that another one opens to it.
+type Taking = Rc<dyn Fn(PeerKey, Pipe) -> LocalBoxFuture<'static, ()>>;
+
 /// Peers and their network.
 pub(crate) struct World {
     pool: LocalPool,
@@ -234,6 +237,7 @@ pub(crate) struct World {
     pub(crate) peers: Vec<Arc<Peer>>,
     pub(crate) hubs: Vec<Arc<Hub<Pipe>>>,
     alive: Rc<RefCell<Vec<Vec<AbortHandle>>>>,
+    taking: Rc<RefCell<Vec<Taking>>>,
     pub(crate) outcomes: Outcomes,
 }
 
@@ -261,6 +265,14 @@ impl World {
         };
         let peers: Vec<Arc<Peer>> = (0..n).map(peer).collect();
         let hubs: Vec<Arc<Hub<Pipe>>> = (0..n).map(|_| Arc::default()).collect();
+        let take = |(hub, peer): (&Arc<Hub<Pipe>>, &Arc<Peer>)| -> Taking {
+            let (hub, peer) = (Arc::clone(hub), Arc::clone(peer));
+            Rc::new(move |from, pipe| {
+                let (hub, peer) = (Arc::clone(&hub), Arc::clone(&peer));
+                Box::pin(async move { hub.take(&*peer, from, pipe).await })
+            })
+        };
+        let taking = hubs.iter().zip(&peers).map(take).collect();
         let world = Self {
             pool,
             spawner,
@@ -270,18 +282,28 @@ impl World {
             peers,
             hubs,
             alive: Rc::new(RefCell::new((0..n).map(|_| Vec::new()).collect())),
+            taking: Rc::new(RefCell::new(taking)),
             outcomes: Rc::new(RefCell::new(vec![None; n])),
         };
         let (alive, spawner) = (Rc::clone(&world.alive), world.spawner.clone());
-        let (peers, hubs) = (world.peers.clone(), world.hubs.clone());
+        let taking = Rc::clone(&world.taking);
         let answering = async move {
             while let Some((to, from, pipe)) = futures::StreamExt::next(&mut called).await {
-                let (hub, peer) = (Arc::clone(&hubs[to]), Arc::clone(&peers[to]));
-                run(&alive, &spawner, to, async move { hub.take(&*peer, from, pipe).await });
+                let taking = Rc::clone(&taking.borrow()[to]);
+                run(&alive, &spawner, to, taking(from, pipe));
             }
         };
         world.spawner.spawn_local(answering).unwrap();
         world
+    }
+
+    /// `peer` takes streams like this from now on, in place of what others do.
+    pub(crate) fn takes(
+        &self,
+        peer: usize,
+        take: impl Fn(PeerKey, Pipe) -> LocalBoxFuture<'static, ()> + 'static,
+    ) {
+        self.taking.borrow_mut()[peer] = Rc::new(take);
     }
 
     pub(crate) fn spawn(&self, peer: usize, future: impl Future<Output = ()> + 'static) {

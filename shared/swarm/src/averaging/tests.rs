@@ -50,6 +50,13 @@ fn who_averages_for_others_only_never_stands_by() {
     assert_eq!((alone.reducer(1, 0), alone.reducer(1, 1)), (Some(1), None));
 }
 
+/// Members of other builds compute it, too.
+#[test]
+fn the_name_of_a_group_is_the_same_everywhere() {
+    let group = group(vec![member(1, 300, 5), member(2, 3, 7)], 12).unwrap();
+    assert_eq!(group.id().to_string(), "d11850370f10c27baae74c3907913c44dcbec11e765164b84c9e40e4d979491d");
+}
+
 #[test]
 fn a_group_is_named_by_all_that_its_members_agree_on() {
     let of = |round: &[u8], members: Vec<Member>, codec| Group::new(round, members, 12, codec).unwrap().id();

@@ -16,6 +16,14 @@ fn bearer(run: &str) -> Bearer {
     Bearer { origin: format!("http://127.0.0.1:4000/run/{run}"), title: Some(format!("The {run}")) }
 }
 
+/// As it is written down for tabs of any build.
+#[test]
+fn golden_text_of_who_computes() {
+    let golden = r#"{"origin":"http://127.0.0.1:4000/run/barn","title":"The barn"}"#;
+    assert_eq!(serde_json::to_string(&bearer("barn")).unwrap(), golden);
+    assert_eq!(serde_json::from_str::<Bearer>(golden).unwrap(), bearer("barn"));
+}
+
 /// What follows, but for what other tabs are told.
 fn acts(page: &mut Page, now_ms: f64, event: Event) -> Vec<Action> {
     let actions = page.on_event(now_ms, event);

@@ -33,6 +33,33 @@ fn leads(page: &mut Page, now_ms: f64) -> Vec<Action> {
     actions
 }
 
+/// What tabs of one name of a channel say, whichever build they are of: who changes it changes the name, too.
+#[test]
+fn golden_text_of_what_tabs_say() {
+    let page = fixture::page().among_tabs();
+    let standing = Box::new(page.standing());
+    for (message, golden) in [
+        (TabMessage::Hello, r#""Hello""#),
+        (TabMessage::Contribute(true), r#"{"Contribute":true}"#),
+        (TabMessage::Invited("code".into()), r#"{"Invited":"code"}"#),
+        (TabMessage::Load, r#""Load""#),
+        (TabMessage::Post(PageToPeer::LoadGallery), r#"{"Post":{"type":"load-gallery"}}"#),
+        (TabMessage::Conduct(Input::TogglePause), r#"{"Conduct":"TogglePause"}"#),
+        (TabMessage::Conduct(Input::Set(Change::Duty(5))), r#"{"Conduct":{"Set":{"Duty":5}}}"#),
+        (TabMessage::TakeLoad, r#""TakeLoad""#),
+        (TabMessage::Standing(standing), STANDING),
+        (
+            TabMessage::Heard(PeerToPage::Downloaded { bytes: 7 }),
+            r#"{"Heard":{"type":"downloaded","bytes":7}}"#,
+        ),
+    ] {
+        assert_eq!(serde_json::to_string(&message).unwrap(), golden);
+        assert_eq!(serde_json::from_str::<TabMessage>(golden).unwrap(), message);
+    }
+}
+
+const STANDING: &str = r#"{"Standing":{"peer":"Absent","contributing":false,"pause":null,"elsewhere":null,"activity":{"doing":"idle"},"contribution":{"n_samples_accepted":0,"n_samples_computed":0,"n_accepted":0,"n_refused":0,"refusals":[],"last_refusal":null,"n_steps_missed":0,"samples_per_second":0.0,"loss":null,"pass":null,"bytes_up":0,"bytes_down":0,"shards":{"bytes_from_peers":0,"bytes_from_backbone":0,"n_failed":0,"n_wrong":0}},"device_change":null,"trouble":null,"reviving":null,"n_memory_crashes":0,"notice":null,"way":null,"peer_id":null,"name":null,"settings":{"duty":100,"battery":"charged","heeds_heat":false,"on_metered":false,"cap_mb":null,"is_scheduled":false,"schedule":{"days":127,"from":1320,"until":420},"only_away":false,"in_background":true,"keeps_screen_on":false},"written":{"day":0,"bytes":0,"is_waived":false}}}"#;
+
 impl Browser {
     /// The first one leads.
     fn open(n_tabs: usize) -> Self {
