@@ -47,24 +47,27 @@ mod fixture;
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use barnraise_protocol::run::{ModelKind, ModelSpec};
+
     use super::*;
 
     /// As browsers and peers keep it, byte by byte.
     #[test]
     fn golden_bytes() {
-        let run = RunDescription { n_parameters: 3, ..fixture::run() };
+        let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![] }, seed: 1 };
+        let run = RunDescription { model, n_parameters: 2, ..fixture::run() };
         let sha256 = Sha256Hash([5; 32]);
-        let state = State { epoch: 300, parameters: vec![1.0, -2.0, 0.5], sha256 };
+        let state = State { epoch: 300, parameters: vec![1.0, -2.0], sha256 };
         let bytes = encode(&run, &state).unwrap();
         assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), GOLDEN);
         assert_eq!(decode(&bytes), Some((run, state)));
     }
 
     const GOLDEN: &str = "\
-    01cd000000017201740170000101010101010101010101010101010101010101010101010101010101010101000103800840\
-    e807010000000000000000000080200001640001010101016101010107070707070707070707070707070707070707070707\
-    0707070707070707070701010707070707070707070707070707070707070707070707070707070707070707ac0205050505\
-    050505050505050505050505050505050505050505050505050505052ce4bdb6b34a50ac7092eb9fee94337a27498e9eb9ba\
-    e44192f15b88831b24220000803f000000c00000003f\
+    01ce000000017201740170000101010101010101010101010101010101010101010101010101010101010101010001028008\
+    40e8070100000000000000000000802000016400010101010161010101070707070707070707070707070707070707070707\
+    070707070707070707070701010707070707070707070707070707070707070707070707070707070707070707ac02050505\
+    0505050505050505050505050505050505050505050505050505050505ee4ac73c2bd27756ab82780f27c73a7bc4d3f0bb6a\
+    cb37e008bc27eccd7e588b0000803f000000c0\
     ";
 }
