@@ -160,7 +160,7 @@ impl<'j> Carrying<'j> {
     /// were carried before a crash.
     pub(super) async fn carry(&mut self, from: u64, given: &BTreeSet<u32>) -> Result<(), LearnerError> {
         let to = self.to;
-        let (mut n_carried, mut n_samples) = (0, 0);
+        let mut n_carried = 0;
         let mut entries = self.journal.entries(from).await?;
         while let Some((sequence, mut entry)) = entries.next().await? {
             match (given.contains(&sequence), self.there.get(&entry.name())) {
@@ -174,14 +174,12 @@ impl<'j> Carrying<'j> {
                     self.there.insert(entry.name(), self.next);
                     self.next += 1;
                     n_carried += 1;
-                    n_samples += u64::from(entry.offer.n_samples);
                 }
                 (true, None) | (false, Some(_)) => {}
             }
         }
         if n_carried > 0 {
-            let what = "contributions count for a later step, by their age";
-            tracing::info!(from, to, n_carried, n_samples, "{what}");
+            tracing::info!(from, to, n_carried, "contributions count for a later step, by their age");
         }
         Ok(())
     }
