@@ -79,9 +79,6 @@ enum Command {
     Mutants {
         /// In a member that is tested natively, such as shared/protocol or native/src/storage; a file will do
         folder: PathBuf,
-        /// A sample, or a machine's share of the work: 0/8 is the first of each eight, 7/8 the last
-        #[arg(long, value_name = "K/N")]
-        shard: Option<String>,
     },
     /// Run libFuzzer on each fuzz target for a while, beginning with the corpora in the repository
     Fuzz(FuzzArgs),
@@ -142,7 +139,7 @@ fn main() -> Result<()> {
         Command::Test { strict } => test_run::run(&workspace, strict),
         Command::Bench { args } => build::bench(&workspace, &args),
         Command::Audit => audit::run(&workspace),
-        Command::Mutants { folder, shard } => mutants::run(&workspace, &folder, shard.as_deref()),
+        Command::Mutants { folder } => mutants::run(&workspace, &folder),
         Command::Fuzz(args) => fuzz::run(&workspace, &args),
     }
 }

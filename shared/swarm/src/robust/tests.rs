@@ -182,6 +182,27 @@ fn who_is_left_out_time_and_again_is_named_once() {
     }
 }
 
+#[test]
+fn of_many_who_are_left_out_as_many_are_remembered_as_there_is_room_for() {
+    let mut far_off = FarOff::default();
+    let left_out = |name: u32| PeerOutcome {
+        peer: PeerKey(name.to_le_bytes().to_vec()),
+        outcome: Outcome { verdict: Verdict::LeftOut, distance: 9.0 },
+        is_shared: false,
+    };
+    let crowd: Vec<PeerOutcome> = (0..10_001).map(left_out).collect();
+    for round in 1..=FAR_ROUNDS {
+        let n_named = far_off.on_round(&crowd).len();
+        assert_eq!(n_named, if round == FAR_ROUNDS { 10_000 } else { 0 });
+    }
+    assert_eq!(far_off.n_far(), 10_000);
+    // One of them that comes back near makes room.
+    let back = Outcome { verdict: Verdict::Kept, distance: 1.0 };
+    far_off.on_round(&[PeerOutcome { outcome: back, ..left_out(3) }]);
+    let named = (0..FAR_ROUNDS).flat_map(|_| far_off.on_round(&[left_out(10_000)])).count();
+    assert_eq!((named, far_off.n_far()), (1, 10_000));
+}
+
 proptest! {
     /// Any finite values, any weights: the aggregate is within their range, coordinate by coordinate, and the
     /// same contributions in the same order give the same bits.
