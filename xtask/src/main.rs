@@ -77,8 +77,9 @@ enum Command {
     Audit,
     /// Change the code of a folder in one small way at a time, and list the changes that no test notices
     Mutants {
-        /// In a member that is tested natively, such as shared/protocol or native/src/storage; a file will do
-        folder: PathBuf,
+        /// Of one member that is tested natively, such as shared/protocol or native/src/storage; a file will do
+        #[arg(required = true)]
+        folders: Vec<PathBuf>,
     },
     /// Run libFuzzer on each fuzz target for a while, beginning with the corpora in the repository
     Fuzz(FuzzArgs),
@@ -139,7 +140,7 @@ fn main() -> Result<()> {
         Command::Test { strict } => test_run::run(&workspace, strict),
         Command::Bench { args } => build::bench(&workspace, &args),
         Command::Audit => audit::run(&workspace),
-        Command::Mutants { folder } => mutants::run(&workspace, &folder),
+        Command::Mutants { folders } => mutants::run(&workspace, &folders),
         Command::Fuzz(args) => fuzz::run(&workspace, &args),
     }
 }

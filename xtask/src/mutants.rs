@@ -33,19 +33,31 @@ const EQUAL: &str = include_str!("mutants/equal.txt");
 /// borrowed twice, and what it only sees when the others are gone.
 const ATTEMPTS_MAX: usize = 30;
 
-/// Makes the mutants of `folder`, and fails if more than [`MISSED_PERCENT_MAX`] of them pass the tests.
-pub(crate) fn run(workspace: &Workspace, folder: &Path) -> Result<()> {
-    let folder = folder.canonicalize().with_context(|| format!("there is no {}", folder.display()))?;
-    let member = Member::of(&workspace::metadata()?, &folder)?;
+/// Makes the mutants of `folders`, all of one member, and fails if more than [`MISSED_PERCENT_MAX`] of them pass the tests.
+pub(crate) fn run(workspace: &Workspace, folders: &[PathBuf]) -> Result<()> {
+    let real =
+        |folder: &PathBuf| folder.canonicalize().with_context(|| format!("there is no {}", folder.display()));
+    let folders = folders.iter().map(real).collect::<Result<Vec<_>>>()?;
+    let metadata = workspace::metadata()?;
+    let mut members =
+        folders.iter().map(|folder| Member::of(&metadata, folder)).collect::<Result<Vec<_>>>()?;
+    members.dedup();
+    let [member] = members.as_slice() else {
+        bail!("folders of one member are wanted, such as native/src/storage")
+    };
     let tree = Tree::copy(workspace)?;
-    let mut crowd = Crowd::find(&tree, &member, folder.strip_prefix(workspace.root.canonicalize()?)?)?;
+    let root = workspace.root.canonicalize()?;
+    let folders: Vec<&Path> = folders.iter().filter_map(|folder| folder.strip_prefix(&root).ok()).collect();
+    let mut crowd = Crowd::find(&tree, member, &folders)?;
     if crowd.names.is_empty() {
-        bail!("nothing in {} can be mutated", folder.display());
+        bail!("nothing there can be mutated");
     }
     println!("mutants: {} of {}, compiled all at once: minutes", crowd.names.len(), member.name);
-    let programs = crowd.compile(&tree, &member)?;
+    let programs = crowd.compile(&tree, member)?;
     println!("mutants: {} are Rust; each test is run once to see which it reaches", crowd.viable().len());
-    let trials = Trials::measure(&programs, &tree.scratch()?)?;
+    let scratch = tree.scratch(member)?;
+    let programs = programs.iter().map(|program| program.keep(&scratch)).collect::<Result<Vec<_>>>()?;
+    let trials = Trials::measure(&programs, &scratch)?;
     let viable = crowd.viable();
     let started = Instant::now();
     let fates = trials.fates(&viable, |mutant, fate| {
@@ -144,8 +156,8 @@ impl Tree {
     }
 
     /// An empty folder.
-    fn scratch(&self) -> Result<PathBuf> {
-        let folder = self.workspace.target.join("mutants/scratch");
+    fn scratch(&self, member: &Member) -> Result<PathBuf> {
+        let folder = self.workspace.target.join("mutants/scratch").join(&member.name);
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
@@ -188,8 +200,8 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Those of the member's library that are in `folder`, or in the file that it is.
-    fn find(tree: &Tree, member: &Member, folder: &Path) -> Result<Self> {
+    /// Those of the member's library that are in `folders`, or in the files that they are.
+    fn find(tree: &Tree, member: &Member, folders: &[&Path]) -> Result<Self> {
         let mut crowd =
             Self { files: BTreeMap::new(), names: Vec::new(), dropped: BTreeSet::new(), n_equal: 0 };
         let src = member.folder.join("src");
@@ -204,7 +216,7 @@ impl Crowd {
             let source =
                 Source::parse(path, text).with_context(|| format!("cannot parse {}", file.display()))?;
             modules.extend(source.modules.iter().cloned());
-            if file.starts_with(folder) {
+            if folders.iter().any(|folder| file.starts_with(folder)) {
                 let first = crowd.names.len();
                 crowd.names.extend(source.names.iter().map(|name| format!("{}:{name}", file.display())));
                 crowd.files.insert(file, (source, first));

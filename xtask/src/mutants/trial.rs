@@ -37,6 +37,16 @@ pub(super) struct Program {
     pub(super) package: PathBuf,
 }
 
+impl Program {
+    /// A copy in `folder`: the next build may take the program's place.
+    pub(super) fn keep(&self, folder: &Path) -> Result<Self> {
+        let name = self.path.file_name().context("a program has no name")?;
+        let path = folder.join(name);
+        fs::copy(&self.path, &path).with_context(|| format!("cannot copy {}", self.path.display()))?;
+        Ok(Self { path, package: self.package.clone() })
+    }
+}
+
 #[derive(Debug)]
 struct Test {
     program: usize,
