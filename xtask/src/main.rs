@@ -12,6 +12,7 @@ mod compress;
 mod demo;
 mod dist;
 mod fuzz;
+#[cfg(feature = "mutants")]
 mod mutants;
 mod process;
 mod setup;
@@ -77,11 +78,9 @@ enum Command {
     Audit,
     /// Change the code of a folder in one small way at a time, and list the changes that no test notices
     Mutants {
-        /// In a member that is tested natively, such as shared/protocol or native/src/storage; a file will do
-        folder: PathBuf,
-        /// A sample, or a machine's share of the work: 0/8 is the first of each eight, 7/8 the last
-        #[arg(long, value_name = "K/N")]
-        shard: Option<String>,
+        /// Of one member that is tested natively, such as shared/protocol or native/src/storage; a file will do
+        #[arg(required = true)]
+        folders: Vec<PathBuf>,
     },
     /// Run libFuzzer on each fuzz target for a while, beginning with the corpora in the repository
     Fuzz(FuzzArgs),
@@ -109,6 +108,24 @@ struct DemoArgs {
     /// Everything optimized, compressed with all effort
     #[arg(long)]
     release: bool,
+}
+
+#[cfg(feature = "mutants")]
+fn mutants(workspace: &Workspace, folders: &[PathBuf]) -> Result<()> {
+    mutants::run(workspace, folders)
+}
+
+/// This program with its parser.
+#[cfg(not(feature = "mutants"))]
+fn mutants(workspace: &Workspace, folders: &[PathBuf]) -> Result<()> {
+    use anyhow::Context as _;
+    let mut command = workspace.cargo();
+    command.args(["run", "--quiet", "--package", "xtask", "--features", "mutants", "--", "mutants"]);
+    for folder in folders {
+        let found = folder.canonicalize();
+        command.arg(found.with_context(|| format!("there is no {}", folder.display()))?);
+    }
+    process::run(&mut command)
 }
 
 fn profile(is_release: bool) -> NativeProfile {
@@ -142,7 +159,7 @@ fn main() -> Result<()> {
         Command::Test { strict } => test_run::run(&workspace, strict),
         Command::Bench { args } => build::bench(&workspace, &args),
         Command::Audit => audit::run(&workspace),
-        Command::Mutants { folder, shard } => mutants::run(&workspace, &folder, shard.as_deref()),
+        Command::Mutants { folders } => mutants(&workspace, &folders),
         Command::Fuzz(args) => fuzz::run(&workspace, &args),
     }
 }

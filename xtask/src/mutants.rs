@@ -1,67 +1,103 @@
 //! Mutants: the code of a folder, changed in one small way at a time. A change that no test notices is a test
 //! that is missing, or code that does nothing.
 //!
-//! The checkout is never changed: cargo-mutants works in a copy. What it builds is in a target directory of its
-//! own, because cargo takes programs of a copy for those of the checkout, and they would be mutated ones.
+//! All mutants are compiled once, as branches on a number (mutant schemata; Untch, Offutt and Harrold 1993), and
+//! each is tried with those tests alone that reach it. The checkout is never changed: what is compiled is a copy.
+//! What it is compiled with is the checkout's own build of the dependencies, because a second one would take half an hour.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::process;
-use crate::setup;
 use crate::workspace::{self, BROWSER_MODULES, Workspace};
 
-/// A test that runs as long as this has been caught in a loop. A loaded machine makes a test ten times as long, no more.
-const TEST_TIMEOUT_MIN_S: u32 = 120;
-/// The same, as a multiple of what the tests of the unchanged code take.
-const TEST_TIMEOUT_FACTOR: u32 = 10;
-/// Share of the mutants of a folder that no test may notice, in percent. One that cannot be noticed, because
-/// it means the same, is named in `.cargo/mutants.toml` and is no mutant.
-const MISSED_PERCENT_MAX: usize = 5;
-/// Exit codes of cargo-mutants that say how the mutants fared; all others say that it could not work.
-const EXIT_CODES: [i32; 3] = [0, 2, 3];
+use schema::{Schema, Source};
+use trial::{Fate, Program, Trials};
 
-/// Makes the mutants of `folder`, or those of the part `shard` (`k/n`: each n-th, beginning with the k-th from zero),
-/// and fails if more than [`MISSED_PERCENT_MAX`] of them pass the tests.
-pub(crate) fn run(workspace: &Workspace, folder: &Path, shard: Option<&str>) -> Result<()> {
-    setup::cargo_program("cargo-mutants")?;
-    let folder = folder.canonicalize().with_context(|| format!("there is no {}", folder.display()))?;
-    let member = Member::of(&workspace::metadata()?, &folder)?;
-    let mut select = vec!["--file".to_owned(), glob(&workspace.root, &folder)?];
-    if let Some(shard) = shard {
-        select.extend(["--sharding", "round-robin", "--shard", shard].map(str::to_owned));
+mod schema;
+mod trial;
+mod values;
+
+/// Share of the mutants of a folder that no test may notice, in percent.
+const MISSED_PERCENT_MAX: usize = 5;
+/// Mutants that mean the same as the code, with the reason of each.
+const EQUAL: &str = include_str!("mutants/equal.txt");
+/// The compiler finds the mutants that are no Rust in steps: what it cannot resolve, what has another type, what is
+/// borrowed twice, and what it only sees when the others are gone.
+const ATTEMPTS_MAX: usize = 30;
+
+/// Makes the mutants of `folders`, all of one member, and fails if more than [`MISSED_PERCENT_MAX`] of them pass the tests.
+pub(crate) fn run(workspace: &Workspace, folders: &[PathBuf]) -> Result<()> {
+    let real =
+        |folder: &PathBuf| folder.canonicalize().with_context(|| format!("there is no {}", folder.display()));
+    let folders = folders.iter().map(real).collect::<Result<Vec<_>>>()?;
+    let metadata = workspace::metadata()?;
+    let mut members =
+        folders.iter().map(|folder| Member::of(&metadata, folder)).collect::<Result<Vec<_>>>()?;
+    members.dedup();
+    let [member] = members.as_slice() else {
+        bail!("folders of one member are wanted, such as native/src/storage")
+    };
+    let tree = Tree::copy(workspace)?;
+    let root = workspace.root.canonicalize()?;
+    let folders: Vec<&Path> = folders.iter().filter_map(|folder| folder.strip_prefix(&root).ok()).collect();
+    let mut crowd = Crowd::find(&tree, member, &folders)?;
+    if crowd.names.is_empty() {
+        bail!("nothing there can be mutated");
     }
-    let n_mutants =
-        process::output(cargo_mutants(workspace, &member).arg("--list").args(&select))?.lines().count();
-    if n_mutants == 0 {
-        bail!("nothing in {} can be mutated", folder.display());
+    println!("mutants: {} of {}, compiled all at once: minutes", crowd.names.len(), member.name);
+    let programs = crowd.compile(&tree, member)?;
+    println!("mutants: {} are Rust; each test is run once to see which it reaches", crowd.viable().len());
+    let scratch = tree.scratch(member)?;
+    let programs = programs.iter().map(|program| program.keep(&scratch)).collect::<Result<Vec<_>>>()?;
+    let trials = Trials::measure(&programs, &scratch)?;
+    let viable = crowd.viable();
+    let started = Instant::now();
+    let fates = trials.fates(&viable, |mutant, fate| {
+        let missed = match fate {
+            Fate::Caught => return,
+            Fate::Timeout => "timeout",
+            Fate::Missed => "missed",
+            Fate::Unreached => "reached by no test",
+        };
+        println!("{missed}: {}", crowd.names[mutant]);
+    })?;
+    println!("mutants: tried in {} s", started.elapsed().as_secs());
+    let fates: Vec<Fate> = fates.into_iter().map(|(_, fate)| fate).collect();
+    report(&fates, crowd.dropped.len() - crowd.n_equal)
+}
+
+fn report(fates: &[Fate], n_unviable: usize) -> Result<()> {
+    let count = |wanted| fates.iter().filter(|&&fate| fate == wanted).count();
+    let [caught, timeout, missed, unreached] =
+        [Fate::Caught, Fate::Timeout, Fate::Missed, Fate::Unreached].map(count);
+    println!("\n| caught | timeout | missed | reached by no test | no Rust |");
+    println!("|--------|---------|--------|--------------------|---------|");
+    println!("| {caught} | {timeout} | {missed} | {unreached} | {n_unviable} |\n");
+    let n_missed = missed + unreached;
+    if n_missed * 100 > fates.len() * MISSED_PERCENT_MAX {
+        bail!("no test noticed {n_missed} of {} mutants, more than {MISSED_PERCENT_MAX} %", fates.len());
     }
-    println!(
-        "mutants: {n_mutants} of {}, each compiled and tested by itself: 5 to 15 s for a small crate, a minute for \
-         the native one; first the dependencies, once",
-        member.name
-    );
-    let mut fates = Fates::of(workspace, &member, Tests::Unit, &select)?;
-    if member.tests_quickly && !fates.missed.is_empty() {
-        println!("mutants: {} passed the unit tests; the integration tests see them now", fates.missed.len());
-        let left: Vec<String> =
-            fates.missed.iter().flat_map(|name| ["--re".to_owned(), exactly(name)]).collect();
-        fates.missed.clear();
-        fates.add(Fates::of(workspace, &member, Tests::All, &left)?);
-    }
-    fates.report()
+    println!("mutants: {n_missed} of {} were noticed by no test", fates.len());
+    Ok(())
 }
 
 /// The member of the workspace that a folder is in.
 #[derive(Debug, PartialEq, Eq)]
 struct Member {
     name: String,
-    /// Its integration tests decide and open no socket: what unit tests miss is shown to them too.
-    tests_quickly: bool,
+    /// From the workspace's root on.
+    folder: PathBuf,
+    /// Its integration tests decide and open no socket: they are asked too. Its dependencies are few, and it is
+    /// compiled by itself.
+    is_shared: bool,
 }
 
 impl Member {
@@ -69,6 +105,7 @@ impl Member {
         let packages =
             metadata.get("packages").and_then(Value::as_array).context("cargo metadata has no packages")?;
         let root = metadata.get("workspace_root").and_then(Value::as_str).map(Path::new);
+        let root = root.context("cargo metadata has no root")?;
         let members = packages.iter().filter_map(|package| {
             let manifest = Path::new(package.get("manifest_path")?.as_str()?);
             Some((manifest.parent()?, package))
@@ -85,120 +122,237 @@ impl Member {
         if BROWSER_MODULES.contains(&name) {
             bail!("{name} is tested in a browser: mutants are made of what is tested natively");
         }
-        let kinds = package.get("targets").and_then(Value::as_array).into_iter().flatten();
-        let has_integration_tests = kinds.clone().any(|target| target["kind"][0] == "test");
-        let is_shared = root.is_some_and(|root| owner.starts_with(root.join("shared")));
-        Ok(Self { name: name.to_owned(), tests_quickly: is_shared && has_integration_tests })
+        let folder = owner.strip_prefix(root)?.to_owned();
+        Ok(Self { name: name.to_owned(), is_shared: folder.starts_with("shared"), folder })
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Tests {
-    Unit,
-    All,
+/// The copy of the checkout.
+struct Tree {
+    workspace: Workspace,
+    root: PathBuf,
 }
 
-/// What became of each mutant, by the names that cargo-mutants gives them.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Fates {
-    caught: Vec<String>,
-    missed: Vec<String>,
-    /// The tests did not end: a loop that the mutant made.
-    timeout: Vec<String>,
-    /// The mutant is not Rust.
-    unviable: Vec<String>,
-}
-
-impl Fates {
-    fn of(workspace: &Workspace, member: &Member, tests: Tests, select: &[String]) -> Result<Self> {
-        let mut command = cargo_mutants(workspace, member);
-        command.args(select).args(["--colors", "never", "--jobs", "1"]);
-        command.args(["--minimum-test-timeout", &TEST_TIMEOUT_MIN_S.to_string()]);
-        command.args(["--timeout-multiplier", &TEST_TIMEOUT_FACTOR.to_string()]);
-        let folder = folder(workspace);
-        fs::create_dir_all(&folder)?;
-        command.arg("--output").arg(&folder);
-        let targets: &[&str] = match tests {
-            Tests::Unit => &["--lib", "--bins"],
-            Tests::All => &["--lib", "--bins", "--tests"],
-        };
-        command.args(targets.iter().flat_map(|target| ["--cargo-arg", *target]));
-        let status =
-            command.status().with_context(|| format!("cannot start {}", process::describe(&command)))?;
-        if !status.code().is_some_and(|code| EXIT_CODES.contains(&code)) {
-            bail!("{} ended with {status}", process::describe(&command));
-        }
-        let list = |name: &str| -> Result<Vec<String>> {
-            let path = folder.join("mutants.out").join(name);
-            let text =
-                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            Ok(text.lines().map(str::to_owned).collect())
-        };
-        Ok(Self {
-            caught: list("caught.txt")?,
-            missed: list("missed.txt")?,
-            timeout: list("timeout.txt")?,
-            unviable: list("unviable.txt")?,
-        })
-    }
-
-    fn add(&mut self, other: Self) {
-        self.caught.extend(other.caught);
-        self.missed.extend(other.missed);
-        self.timeout.extend(other.timeout);
-        self.unviable.extend(other.unviable);
-    }
-
-    fn report(&self) -> Result<()> {
-        for (fate, mutants) in [("missed", &self.missed), ("timeout", &self.timeout)] {
-            for mutant in mutants {
-                println!("{fate}: {mutant}");
+impl Tree {
+    /// A file whose bytes are the same stays as it is, so that cargo compiles no more than has to be.
+    fn copy(workspace: &Workspace) -> Result<Self> {
+        let root = workspace.target.join("mutants/tree");
+        let mut git = Command::new("git");
+        git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(&workspace.root);
+        let listed = process::output(&mut git)?;
+        let files: BTreeSet<&Path> =
+            listed.split('\0').filter(|name| !name.is_empty()).map(Path::new).collect();
+        for file in &files {
+            let from = workspace.root.join(file);
+            // A file that is deleted and not committed is listed all the same; a link is a folder's other name.
+            if from.is_file() {
+                let bytes = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+                write(&root.join(file), &bytes)?;
             }
         }
-        println!("\n| caught | missed | timeout | unviable |\n|--------|--------|---------|----------|");
-        let [caught, missed, timeout] = [&self.caught, &self.missed, &self.timeout].map(Vec::len);
-        println!("| {caught} | {missed} | {timeout} | {} |\n", self.unviable.len());
-        let n_tested = caught + missed + timeout;
-        if missed * 100 > n_tested * MISSED_PERCENT_MAX {
-            bail!("no test noticed {missed} of {n_tested} mutants, more than {MISSED_PERCENT_MAX} %");
+        remove_others(&root, &root, &files)?;
+        Ok(Self { workspace: workspace.clone(), root })
+    }
+
+    /// An empty folder.
+    fn scratch(&self, member: &Member) -> Result<PathBuf> {
+        let folder = self.workspace.target.join("mutants/scratch").join(&member.name);
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
         }
-        println!("mutants: {missed} of {n_tested} were noticed by no test");
-        Ok(())
+        fs::create_dir_all(&folder)?;
+        Ok(folder)
     }
 }
 
-/// `cargo mutants` of one member, compiled as quickly as can be: no lints, no debug information, and what it is
-/// changed by is compiled anew alone.
-fn cargo_mutants(workspace: &Workspace, member: &Member) -> Command {
-    let mut command = workspace.cargo();
-    command.args(["mutants", "--package", &member.name]);
-    command.env("CARGO_TARGET_DIR", folder(workspace).join("target")).env("CARGO_INCREMENTAL", "1");
-    command.env("CARGO_PROFILE_DEV_DEBUG", "false").env_remove("RUSTC_WORKSPACE_WRAPPER");
-    command
-}
-
-fn folder(workspace: &Workspace) -> PathBuf {
-    workspace.target.join("mutants")
-}
-
-/// The files of `folder`, or the one file that it is, as cargo-mutants wants them: from the root on.
-fn glob(root: &Path, folder: &Path) -> Result<String> {
-    let path = folder.strip_prefix(root.canonicalize()?).context("the folder is not in the workspace")?;
-    let path = path.to_str().context("the folder's name is no text")?;
-    Ok(if folder.is_dir() { format!("{path}/**") } else { path.to_owned() })
-}
-
-/// A regular expression for this text and no other one.
-fn exactly(text: &str) -> String {
-    let mut expression = String::from("^");
-    for character in text.chars() {
-        if character.is_ascii_punctuation() {
-            expression.push('\\');
+fn remove_others(root: &Path, folder: &Path, keep: &BTreeSet<&Path>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_others(root, &path, keep)?;
+        } else if !keep.contains(path.strip_prefix(root)?) {
+            fs::remove_file(&path)?;
         }
-        expression.push(character);
     }
-    expression.push('$');
-    expression
+    Ok(())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|there| there == bytes) {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// All mutants of a folder, by their numbers.
+struct Crowd {
+    /// Each file, from the workspace's root on, and the number of its first mutant.
+    files: BTreeMap<PathBuf, (Source, usize)>,
+    /// File, line, column and change.
+    names: Vec<String>,
+    /// Those that are no Rust, and those that mean the same.
+    dropped: BTreeSet<usize>,
+    n_equal: usize,
+}
+
+impl Crowd {
+    /// Those of the member's library that are in `folders`, or in the files that they are.
+    fn find(tree: &Tree, member: &Member, folders: &[&Path]) -> Result<Self> {
+        let mut crowd =
+            Self { files: BTreeMap::new(), names: Vec::new(), dropped: BTreeSet::new(), n_equal: 0 };
+        let src = member.folder.join("src");
+        let mut modules = vec![PathBuf::from("lib")];
+        while let Some(module) = modules.pop() {
+            let candidates = [module.with_extension("rs"), module.join("mod.rs")];
+            let Some(path) = candidates.iter().find(|path| tree.root.join(&src).join(path).is_file()) else {
+                bail!("{}: there is no file of the module {}", src.display(), module.display());
+            };
+            let file = src.join(path);
+            let text = fs::read_to_string(tree.root.join(&file))?;
+            let source =
+                Source::parse(path, text).with_context(|| format!("cannot parse {}", file.display()))?;
+            modules.extend(source.modules.iter().cloned());
+            if folders.iter().any(|folder| file.starts_with(folder)) {
+                let first = crowd.names.len();
+                crowd.names.extend(source.names.iter().map(|name| format!("{}:{name}", file.display())));
+                crowd.files.insert(file, (source, first));
+            }
+        }
+        let equal: BTreeSet<&str> =
+            EQUAL.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+        for (mutant, name) in crowd.names.iter().enumerate() {
+            if equal.contains(without_place(name).as_str()) {
+                crowd.dropped.insert(mutant);
+                crowd.n_equal += 1;
+            }
+        }
+        Ok(crowd)
+    }
+
+    fn viable(&self) -> Vec<usize> {
+        (0..self.names.len()).filter(|mutant| !self.dropped.contains(mutant)).collect()
+    }
+
+    /// Compiles the test programs, and drops the mutants that cannot be.
+    fn compile(&mut self, tree: &Tree, member: &Member) -> Result<Vec<Program>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let schemata = self.write(tree, member)?;
+            let errors = match build(tree, member)? {
+                Build::Programs(programs) => return Ok(programs),
+                Build::Errors(errors) => errors,
+            };
+            let mut n_dropped = 0;
+            for error in &errors {
+                let mut blamed = BTreeSet::new();
+                for (file, schema) in &schemata {
+                    let places: Vec<_> = error
+                        .places
+                        .iter()
+                        .filter(|place| &place.0 == file)
+                        .map(|place| place.1.clone())
+                        .collect();
+                    blamed
+                        .extend(schema.blamed(&places).into_iter().map(|mutant| mutant + self.files[file].1));
+                }
+                n_dropped += blamed.iter().filter(|&&mutant| self.dropped.insert(mutant)).count();
+            }
+            if n_dropped == 0 {
+                let texts: Vec<&str> = errors.iter().map(|error| error.text.as_str()).collect();
+                bail!("the copy does not compile, and no mutant is the reason:\n{}", texts.join("\n"));
+            }
+            println!("mutants: {n_dropped} are no Rust: once more without them");
+        }
+        bail!("the copy does not compile after {ATTEMPTS_MAX} attempts")
+    }
+
+    fn write(&self, tree: &Tree, member: &Member) -> Result<BTreeMap<PathBuf, Schema>> {
+        let root = member.folder.join("src/lib.rs");
+        let mut schemata = BTreeMap::new();
+        for (file, (source, first)) in &self.files {
+            let schema = source.schema(*first, |mutant| !self.dropped.contains(&(first + mutant)));
+            if *file != root {
+                write(&tree.root.join(file), schema.text.as_bytes())?;
+            }
+            schemata.insert(file.clone(), schema);
+        }
+        let text = match schemata.get(&root) {
+            Some(schema) => schema.text.clone(),
+            None => fs::read_to_string(tree.workspace.root.join(&root))?,
+        };
+        write(&tree.root.join(&root), (text + &schema::switch_module()).as_bytes())?;
+        Ok(schemata)
+    }
+}
+
+/// `file: change`: a line more above it makes it no other one.
+fn without_place(name: &str) -> String {
+    let mut parts = name.splitn(4, ':');
+    let file = parts.next().unwrap_or_default();
+    format!("{file}:{}", parts.nth(2).unwrap_or_default())
+}
+
+enum Build {
+    Programs(Vec<Program>),
+    Errors(Vec<CompileError>),
+}
+
+struct CompileError {
+    text: String,
+    /// Files, from the root on, and bytes of them; the first is the one that the error is about.
+    places: Vec<(PathBuf, Range<usize>)>,
+}
+
+/// Unit tests of the member, and its integration tests where they open no socket.
+fn build(tree: &Tree, member: &Member) -> Result<Build> {
+    let mut command = tree.workspace.cargo();
+    command.current_dir(&tree.root).args(["test", "--no-run", "--message-format=json", "--lib"]);
+    if member.is_shared {
+        command.args(["--tests", "--package", &member.name]);
+    } else {
+        // The selection that all builds have; another one would have other features in the dependencies.
+        command.args(Workspace::native_selection());
+    }
+    // What a wrapper compiles has names of its own: no program of the copy is taken for one of the checkout.
+    command.env("CARGO_TARGET_DIR", &tree.workspace.target).env("RUSTC_WORKSPACE_WRAPPER", "env");
+    command.stderr(Stdio::inherit());
+    let output = command.output().with_context(|| format!("cannot start {}", process::describe(&command)))?;
+    let messages = String::from_utf8(output.stdout).context("cargo printed no text")?;
+    let messages: Vec<Value> = messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    if output.status.success() {
+        let package = tree.root.join(&member.folder);
+        let programs = messages.iter().filter_map(|message| {
+            let is_ours = Path::new(message["manifest_path"].as_str()?).parent()? == package;
+            let path = PathBuf::from(message["executable"].as_str()?);
+            (is_ours && message["profile"]["test"] == true)
+                .then(|| Program { path, package: package.clone() })
+        });
+        return Ok(Build::Programs(programs.collect()));
+    }
+    let errors = messages.iter().filter(|message| message["message"]["level"] == "error");
+    Ok(Build::Errors(errors.map(|message| CompileError::of(&message["message"])).collect()))
+}
+
+impl CompileError {
+    fn of(message: &Value) -> Self {
+        let text = message["rendered"].as_str().unwrap_or_default().to_owned();
+        let mut spans: Vec<&Value> = message["spans"].as_array().into_iter().flatten().collect();
+        spans.sort_by_key(|span| span["is_primary"] != true);
+        let places = spans.into_iter().filter_map(|span| {
+            // What a macro wrote is where the macro is called.
+            let mut span = span;
+            while let Some(outer) = span["expansion"].get("span") {
+                span = outer;
+            }
+            let [start, end] = ["byte_start", "byte_end"].map(|key| span[key].as_u64());
+            let range = usize::try_from(start?).ok()?..usize::try_from(end?).ok()?;
+            Some((PathBuf::from(span["file_name"].as_str()?), range))
+        });
+        Self { places: places.collect(), text }
+    }
 }
 
 #[cfg(test)]
@@ -209,37 +363,55 @@ mod tests {
 
     #[test]
     fn a_folder_belongs_to_the_innermost_member() {
-        let package = |name: &str, folder: &str, kind: &str| json!({ "name": name, "manifest_path": format!("/w/{folder}/Cargo.toml"), "targets": [{ "kind": ["lib"] }, { "kind": [kind] }] });
+        let package = |name: &str, folder: &str| json!({ "name": name, "manifest_path": format!("/w/{folder}/Cargo.toml") });
         let packages = json!([
-            package("benches", "benches", "bin"),
-            package("benches-inner", "benches/wasm", "bin"),
-            package("protocol", "shared/protocol", "test"),
-            package("native", "native", "test"),
-            package(BROWSER_MODULES[0], "wasm/page", "test"),
+            package("benches", "benches"),
+            package("benches-inner", "benches/wasm"),
+            package("protocol", "shared/protocol"),
+            package("native", "native"),
+            package(BROWSER_MODULES[0], "wasm/page"),
         ]);
         let metadata = json!({ "workspace_root": "/w", "packages": packages });
         let member = |folder: &str| Member::of(&metadata, Path::new(folder));
-        let of = |name: &str, tests_quickly| Member { name: name.to_owned(), tests_quickly };
-        assert_eq!(member("/w/shared/protocol/src/access").unwrap(), of("protocol", true));
-        assert_eq!(member("/w/benches/wasm/src").unwrap(), of("benches-inner", false));
-        assert_eq!(member("/w/native").unwrap(), of("native", false));
+        let of = |name: &str, folder: &str, is_shared| Member {
+            name: name.to_owned(),
+            folder: folder.into(),
+            is_shared,
+        };
+        assert_eq!(member("/w/shared/protocol/src/access").unwrap(), of("protocol", "shared/protocol", true));
+        assert_eq!(member("/w/benches/wasm/src").unwrap(), of("benches-inner", "benches/wasm", false));
+        assert_eq!(member("/w/native").unwrap(), of("native", "native", false));
         assert!(member("/w/docs").unwrap_err().to_string().contains("no member"));
         assert!(member("/w/wasm/page/src").unwrap_err().to_string().contains("browser"));
     }
 
     #[test]
-    fn a_name_is_matched_by_itself_alone() {
-        assert_eq!(exactly("a.rs:1:2: replace + with -"), r"^a\.rs\:1\:2\: replace \+ with \-$");
+    fn an_error_is_where_its_macro_is_called() {
+        let span = |file: &str, start: usize, is_primary: bool| json!({ "file_name": file, "byte_start": start, "byte_end": start + 2, "is_primary": is_primary });
+        let mut inside = span("core/macros.rs", 900, true);
+        inside["expansion"] = json!({ "span": span("a/src/lib.rs", 7, false) });
+        let error =
+            CompileError::of(&json!({ "rendered": "E", "spans": [span("a/src/b.rs", 1, false), inside] }));
+        assert_eq!(error.places, [("a/src/lib.rs".into(), 7..9), ("a/src/b.rs".into(), 1..3)]);
     }
 
     #[test]
     fn one_mutant_in_twenty_may_be_missed() {
-        let fates = |n_caught: usize, n_missed: usize| Fates {
-            caught: vec![String::new(); n_caught],
-            missed: vec![String::new(); n_missed],
-            ..Fates::default()
+        let fates = |n_caught: usize, n_missed: usize| {
+            [vec![Fate::Caught; n_caught], vec![Fate::Missed; n_missed]].concat()
         };
-        assert!(fates(19, 1).report().is_ok());
-        assert!(fates(18, 1).report().unwrap_err().to_string().contains("1 of 19"));
+        assert!(report(&fates(19, 1), 3).is_ok());
+        assert!(report(&fates(18, 1), 3).unwrap_err().to_string().contains("1 of 19"));
+    }
+
+    #[test]
+    fn a_mutant_that_means_the_same_is_known_wherever_it_moves() {
+        assert_eq!(
+            without_place("a/src/b.rs:1:20: replace A::b -> u8 with 0"),
+            "a/src/b.rs: replace A::b -> u8 with 0"
+        );
+        for line in EQUAL.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+            assert!(line.contains(".rs: "), "{line}");
+        }
     }
 }

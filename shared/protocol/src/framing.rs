@@ -180,7 +180,10 @@ mod tests {
         let header = [1, 0xff, 0xff, 0xff, 0xff];
         let error = block_on(read::<u32, _>(&mut Cursor::new(header), 1024)).unwrap_err();
         assert!(matches!(error, FrameError::TooLong { max: 1024, got: 0xffff_ffff }));
-        assert!(matches!(encode(&[0u8; 80].as_slice(), 64), Err(FrameError::TooLong { .. })));
+        assert!(matches!(encode(&[0u8; 64].as_slice(), 64), Err(FrameError::TooLong { max: 64, got: 65 })));
+        let longest = encode(&[7u8; 63].as_slice(), 64).unwrap();
+        assert_eq!(decode::<Vec<u8>>(&longest, 64).unwrap(), [7; 63]);
+        assert!(matches!(decode::<Vec<u8>>(&longest, 63), Err(FrameError::TooLong { max: 63, got: 64 })));
     }
 
     #[test]
@@ -188,6 +191,8 @@ mod tests {
         let frame = encode(&"hello", 64).unwrap();
         for cut in 0..frame.len() {
             let error = block_on(read::<String, _>(&mut Cursor::new(&frame[..cut]), 64)).unwrap_err();
+            let whole = decode::<String>(&frame[..cut], 64);
+            assert!(matches!(whole, Err(FrameError::Truncated { .. })), "cut at {cut}: {whole:?}");
             match cut {
                 0 => assert!(matches!(error, FrameError::Closed)),
                 _ => assert!(matches!(error, FrameError::Truncated { .. }), "cut at {cut}: {error}"),

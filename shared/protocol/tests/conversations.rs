@@ -13,8 +13,8 @@ use barnraise_protocol::bulk::{
 };
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::dataset::{
-    DatasetError, ImageShape, LabelledImages, MASK_TOKEN, Manifest, SampleKind, Samples, TokenSequences,
-    TokenShape,
+    DatasetError, ImageShape, LabelledImages, MASK_TOKEN, Manifest, SHARD_BYTES_MAX, SHARD_RAW_BYTES_MAX,
+    SHARDS_MAX, SPECIAL_TOKENS, SampleKind, Samples, ShardEntry, TokenSequences, TokenShape,
 };
 use barnraise_protocol::framing;
 use barnraise_protocol::gradient::{self, Offer, Prepared, Refusal};
@@ -195,8 +195,8 @@ async fn no_more_is_asked_for_than_may_be_under_way() {
 
 #[tokio::test]
 async fn a_holder_refuses_pulls_out_of_range_and_without_end() {
-    let bytes = noise(CHUNK_BYTES * 2);
-    for (first, count) in [(0, 3), (2, 1), (u32::MAX, 2), (0, 0), (0, WINDOW_CHUNKS + 1)] {
+    let bytes = noise(CHUNK_BYTES * 3);
+    for (first, count) in [(0, 4), (3, 1), (u32::MAX, 2), (0, 0), (0, WINDOW_CHUNKS + 1)] {
         let (mut a, mut b) = pair();
         framing::write(&mut b, &Pull::Chunks { first, count }, 64).await.unwrap();
         let error = bulk::serve(&mut a, &bytes, |_| {}).await.unwrap_err();
@@ -206,7 +206,7 @@ async fn a_holder_refuses_pulls_out_of_range_and_without_end() {
     let (mut reader, mut writer) = b.split();
     let greedy = async {
         for _ in 0..100 {
-            if framing::write(&mut writer, &Pull::Chunks { first: 0, count: 2 }, 64).await.is_err() {
+            if framing::write(&mut writer, &Pull::Chunks { first: 2, count: 1 }, 64).await.is_err() {
                 break;
             }
         }
@@ -215,11 +215,13 @@ async fn a_holder_refuses_pulls_out_of_range_and_without_end() {
         let mut sink = vec![0; 4096];
         while reader.read(&mut sink).await.is_ok_and(|n| n > 0) {}
     };
+    let mut n_served = 0;
     let error = tokio::select! {
-        result = bulk::serve(&mut a, &bytes, |_| {}) => result.unwrap_err(),
+        result = bulk::serve(&mut a, &bytes, |_| n_served += 1) => result.unwrap_err(),
         _ = async { futures::join!(greedy, drain) } => panic!("served without end"),
     };
     assert!(matches!(error, BulkError::RepeatedPulls), "{error}");
+    assert_eq!(n_served, 3 * 2 + WINDOW_CHUNKS, "all of them twice, and what may be under way");
 }
 
 #[tokio::test]
@@ -706,6 +708,70 @@ fn samples_are_put_together_one_by_one() {
     let mut picked = three.none_of();
     picked.push(&text, 0);
     assert_eq!(picked.n_samples(), 0);
+}
+
+#[test]
+fn a_manifest_keeps_within_its_limits() {
+    let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash([1; 32]) };
+    let of = |samples: SampleKind, entry: ShardEntry, n_shards: usize| {
+        let manifest =
+            Manifest { name: "limits".into(), samples, shards: vec![entry; n_shards], gallery: entry };
+        manifest.validate().is_ok()
+    };
+    let text = |length, vocabulary| SampleKind::Tokens(TokenShape { length, vocabulary });
+    for (n_classes, is_good) in [(0, false), (1, true), (256, true), (257, false)] {
+        assert_eq!(of(images(n_classes), entry, 1), is_good, "{n_classes} classes");
+    }
+    for (length, is_good) in [(3, false), (4, true), (1024, true), (1025, false)] {
+        assert_eq!(of(text(length, 4), entry, 1), is_good, "sequences of {length}");
+    }
+    assert!(!of(text(4, SPECIAL_TOKENS), entry, 1) && of(text(4, SPECIAL_TOKENS + 1), entry, 1));
+    for (n_shards, is_good) in [(0, false), (1, true), (SHARDS_MAX, true), (SHARDS_MAX + 1, false)] {
+        assert_eq!(of(images(1), entry, n_shards), is_good, "{n_shards} shards");
+    }
+    for (n_bytes, is_good) in [(0, false), (SHARD_BYTES_MAX, true), (SHARD_BYTES_MAX + 1, false)] {
+        assert_eq!(of(images(1), ShardEntry { n_bytes, ..entry }, 1), is_good, "{n_bytes} bytes");
+    }
+    // A sequence of 1024 tokens is 2 KiB: the most that a shard decompresses to are 32,768.
+    let many = 32_768;
+    for (n_samples, is_good) in [(0, false), (many, true), (many + 1, false)] {
+        assert_eq!(of(text(1024, 4), ShardEntry { n_samples, ..entry }, 1), is_good, "{n_samples} samples");
+    }
+    for (height, width, channels) in [(0, 1, 1), (1, 0, 1), (1, 1, 0)] {
+        let shape = ImageShape { height, width, channels };
+        assert!(!of(SampleKind::Images { shape, class_names: vec!["a".into()] }, entry, 1), "{shape:?}");
+    }
+    assert_eq!(ImageShape { height: 2, width: 3, channels: 5 }.n_values(), 30);
+    // What is too large is refused before it is decompressed, and the largest is not.
+    let (bytes, entry) =
+        Samples::Tokens(TokenSequences { length: 1024, ids: vec![3; 1024] }).encode().unwrap();
+    let manifest =
+        Manifest { name: "limits".into(), samples: text(1024, 4), shards: vec![entry], gallery: entry };
+    let decoded = |n_samples| Samples::decode(&bytes, &ShardEntry { n_samples, ..entry }, &manifest);
+    assert_eq!(decoded(many), Err(DatasetError::Length { want: SHARD_RAW_BYTES_MAX, got: 2048 }));
+    assert!(matches!(decoded(many + 1), Err(DatasetError::Manifest(_))));
+}
+
+#[tokio::test]
+async fn parameters_in_another_codec_or_length_are_not_pulled() {
+    let (header, _) = state_of(3);
+    let halved = header.transfer.n_bytes / 2;
+    let bytes = |n_bytes| Transfer { n_bytes, ..header.transfer };
+    for announced in [
+        StateHeader { codec: TensorCodec::F16, ..header.clone() },
+        StateHeader { transfer: bytes(halved), ..header.clone() },
+        StateHeader { codec: TensorCodec::F16, transfer: bytes(halved), ..header.clone() },
+    ] {
+        let (mut a, mut b) = pair();
+        let lookup = |_| Ok((announced.clone(), Vec::new()));
+        let fetching = async {
+            let fetched = state::fetch(&mut b, 50_000, TensorCodec::F32, &mut None, |_, _| {}).await;
+            drop(b);
+            fetched
+        };
+        let (_, fetched) = futures::join!(state::serve(&mut a, lookup, || {}), fetching);
+        assert!(matches!(fetched, Err(ConversationError::Mismatch { .. })), "{announced:?}: {fetched:?}");
+    }
 }
 
 #[test]

@@ -179,6 +179,13 @@ fn answers_are_held_against_the_question() {
     let answer = |records: Vec<Record>, closest: Vec<u8>| Answer { records, closest };
     let found = |answers, peers| NodeToPeer::Found(Found { answers, peers });
     assert!(found(vec![answer(vec![plain()], vec![0])], vec![peer.clone()]).found(&[key, other]).is_ok());
+    // All that may be, and one more of each.
+    let full = PeerAddresses {
+        peer_id: vec![0; PEER_ID_BYTES_MAX],
+        addresses: vec![vec![0; ADDRESS_BYTES_MAX]; ADDRESSES_MAX],
+    };
+    let most = answer(vec![plain(); SUBKEYS_MAX], vec![127; CLOSEST_MAX]);
+    assert!(found(vec![most], vec![full; PEERS_MAX]).found(&[key, other]).is_ok());
     let bad = [
         found(vec![], vec![]),
         found(vec![answer(vec![], vec![]); 3], vec![]),
@@ -237,6 +244,37 @@ fn an_answer_always_fits_into_a_message() {
     }
 }
 
+/// Records that are 4 KiB each, as they are counted.
+fn of_4_kib(n_records: usize) -> Vec<Record> {
+    let overhead = plain().n_bytes() - plain().value.len();
+    vec![Record { value: vec![0; 4096 - overhead], ..plain() }; n_records]
+}
+
+#[test]
+fn an_answer_is_filled_to_the_last_byte_and_the_last_peer() {
+    let peer = |at: u8| PeerAddresses::new(vec![at], []);
+    let n_records = RECORDS_BYTES_MAX / 4096;
+    let mut builder = FoundBuilder::default();
+    assert!(builder.push(of_4_kib(n_records - 1), &[]));
+    assert!(!builder.push([of_4_kib(1), vec![plain()]].concat(), &[]), "a record more");
+    assert!(builder.push(of_4_kib(1), &[]), "exactly as much as there may be");
+    assert!(!builder.push(vec![plain()], &[]));
+    assert!(builder.push(vec![], &[]));
+    assert_eq!(builder.finish().answers.len(), 3);
+    let mut builder = FoundBuilder::default();
+    let peers: Vec<PeerAddresses> = (0..=PEERS_MAX as u8).map(peer).collect();
+    let (most, last) = peers.split_at(PEERS_MAX);
+    for closest in most.chunks(16) {
+        assert!(builder.push(vec![], closest));
+    }
+    assert!(!builder.push(vec![], last), "a peer more");
+    assert!(builder.push(vec![], &[peer(3), peer(100)]), "those that are named already");
+    assert_eq!(builder.finish().answers.last().unwrap().closest, [3, 100]);
+    // What is too much for a message is answered all the same where it is the first.
+    let mut builder = FoundBuilder::default();
+    assert!(builder.push(of_4_kib(n_records + 1), &[]));
+}
+
 #[test]
 fn questions_that_ask_too_much_are_refused_with_the_limit() {
     let refusal = |question: PeerToNode| question.check().unwrap_err();
@@ -247,6 +285,9 @@ fn questions_that_ask_too_much_are_refused_with_the_limit() {
         refusal(PeerToNode::Get { keys, freshness: Freshness::Any }),
         too_many(KEYS_MAX + 1, KEYS_MAX)
     );
+    assert_eq!(PeerToNode::Find(vec![plain().name.key(); KEYS_MAX]).check(), Ok(()));
+    assert_eq!(PeerToNode::Put(vec![plain(); RECORDS_MAX]).check(), Ok(()));
+    assert_eq!(PeerToNode::Put(of_4_kib(RECORDS_BYTES_MAX / 4096)).check(), Ok(()));
     let records = vec![plain(); RECORDS_MAX + 1];
     assert_eq!(refusal(PeerToNode::Put(records)), too_many(RECORDS_MAX + 1, RECORDS_MAX));
     let large = Record { value: vec![0; VALUE_BYTES_MAX], ..plain() };
@@ -339,6 +380,12 @@ fn a_backbone_is_found_by_its_run() {
     assert_eq!((read.peer, read.addresses.len()), (owner().public(), BACKBONE_ADDRESSES_MAX));
     // A place that nobody owns says nothing of who is there.
     assert_eq!(Backbone::read(&Record { subkey: Some(Subkey::new("")), ..record.clone() }), None);
+    let of = |addresses: Vec<Vec<u8>>| {
+        let value = postcard::to_allocvec(&(addresses,)).unwrap();
+        Backbone::read(&Record { value, ..record.clone() }).is_some()
+    };
+    assert!(of(vec![vec![0; ADDRESS_BYTES_MAX]; BACKBONE_ADDRESSES_MAX]));
+    assert!(!of(vec![vec![0; ADDRESS_BYTES_MAX + 1]]) && !of(vec![vec![]; BACKBONE_ADDRESSES_MAX + 1]));
     assert_eq!(Backbone::read(&Record { value: vec![0xff; 40], ..record }), None);
 }
 
@@ -438,6 +485,12 @@ fn a_holder_is_found_by_run_and_data() {
         value.truncate(at);
         assert_eq!(Holder::read(&Record { value, ..record.clone() }), None, "{at} bytes");
     }
+    let of = |addresses: Vec<Vec<u8>>| {
+        let value = postcard::to_allocvec(&([1u8].as_slice(), addresses)).unwrap();
+        Holder::read(&Record { value, ..record.clone() }).is_some()
+    };
+    assert!(of(vec![vec![0; ADDRESS_BYTES_MAX]; HOLDER_ADDRESSES_MAX]));
+    assert!(!of(vec![vec![0; ADDRESS_BYTES_MAX + 1]]) && !of(vec![vec![]; HOLDER_ADDRESSES_MAX + 1]));
     let too_many = [&[0xe3, 0x09][..], &[1; 1251], &[0]].concat();
     assert_eq!(Holder::read(&Record { value: too_many, ..record }), None, "more bits than shards");
 }
@@ -446,6 +499,7 @@ fn a_holder_is_found_by_run_and_data() {
 fn the_record_of_whoever_keeps_all_fits() {
     let all: ShardSet = (0..u32::MAX).take(SHARDS_MAX + 100).collect();
     assert_eq!(all.len(), SHARDS_MAX);
+    assert!(!all.is_empty() && ShardSet::default().is_empty());
     let addresses = vec![vec![0xff; ADDRESS_BYTES_MAX]; HOLDER_ADDRESSES_MAX];
     let record = Holder::sign(&owner(), ("barn", &manifest(1)), &all, addresses, NOW.after(HOUR)).unwrap();
     assert_eq!(record.check(NOW, HOUR), Ok(()));

@@ -468,6 +468,7 @@ fn matchmaking_messages() {
         addresses: vec![vec![4, 5]],
     };
     assert_eq!(reducer.check(), Ok(()));
+    assert_eq!(Reducer { addresses: vec![vec![0; 128]; 4], ..reducer.clone() }.check(), Ok(()));
     for bad in [
         Reducer { addresses: vec![vec![]; 5], ..reducer.clone() },
         Reducer { addresses: vec![vec![0; 129]], ..reducer.clone() },

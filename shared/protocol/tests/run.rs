@@ -30,6 +30,17 @@ fn momentum_and_clipping_are_for_sparse_gradients() {
 }
 
 #[test]
+fn parameters_travel_with_all_their_values() {
+    for codec in [TensorCodec::F32, TensorCodec::F16, TensorCodec::Int8] {
+        assert!(codec.carries_state(), "{codec:?}");
+    }
+    let sparsity = Sparsity { density: Density::from_share(0.01).unwrap(), warmup_epochs: 0 };
+    for codec in [TensorCodec::Int4, TensorCodec::TopK(sparsity)] {
+        assert!(!codec.carries_state(), "{codec:?}");
+    }
+}
+
+#[test]
 fn slow_links_have_less_to_carry() {
     let slow = |codec| SlowLinks { below_bytes_per_second: 1000, codec };
     assert_eq!(slow(TensorCodec::Int8).check(TensorCodec::F16), Ok(()));

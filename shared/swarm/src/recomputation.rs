@@ -103,6 +103,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_allowed_is_a_part_of_the_gradients_length() {
+        let own = gradient(1);
+        let larger: Vec<f32> = own.iter().map(|value| value * 1024.0).collect();
+        for codec in [TensorCodec::F32, TensorCodec::Int8] {
+            let difference = Difference::between(&own, &own, codec, 0.02).unwrap();
+            let of_larger = Difference::between(&larger, &larger, codec, 0.02).unwrap();
+            assert!((difference.allowed - of_larger.allowed).abs() < 1e-6, "{difference:?} {of_larger:?}");
+        }
+        assert_eq!(Difference::between(&own, &own, TensorCodec::F32, 0.02).unwrap().allowed, 0.02);
+        assert!(!Difference { distance: 0.02, allowed: 0.02 }.is_wrong());
+    }
+
+    #[test]
     fn of_no_gradient_nothing_is_said() {
         assert_eq!(Difference::between(&[1.0, 0.0], &[0.0, 0.0], TensorCodec::F32, 0.02), None);
         assert_eq!(Difference::between(&[1.0], &[1.0, 2.0], TensorCodec::F32, 0.02), None);

@@ -126,6 +126,12 @@ mod tests {
         images
     }
 
+    #[test]
+    fn of_no_shards_none_is_fetched() {
+        assert!(!SampleStream::new(0, 10, 1).is_hungry() && SampleStream::new(1, 10, 1).is_hungry());
+        assert!(!SampleStream::new(1, 0, 1).is_hungry(), "there is no room");
+    }
+
     fn one_pass(seed: u64) -> Vec<u8> {
         let mut stream = SampleStream::new(8, 30, seed);
         let mut seen = Vec::new();

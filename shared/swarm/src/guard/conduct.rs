@@ -111,6 +111,12 @@ mod tests {
     #[test]
     fn as_many_names_as_somebody_likes_take_no_more_memory() {
         let mut conduct = Conduct::new(LIMITS);
+        for name in 0..3 {
+            for _ in 0..4 {
+                conduct.on_bad_message(s(0), &peer(name));
+            }
+        }
+        assert_eq!(conduct.n_blocked(s(0)), 3, "there is room for all of them");
         for name in 0..200 {
             for _ in 0..4 {
                 conduct.on_bad_message(s(1), &peer(name));

@@ -174,6 +174,8 @@ mod tests {
         pace.on_read(s(0), 5);
         pace.on_writing(s(1));
         assert_eq!(pace.deadline(), (s(16), TooSlow::Stalled(s(15))));
+        pace.on_written(s(2), 0);
+        assert_eq!(pace.deadline().0, s(16), "nothing moved");
         pace.on_written(s(2), 10_000);
         assert_eq!(pace.deadline(), (s(17), TooSlow::Stalled(s(15))));
         // A byte every second moves, and hardly: 10,000 bytes were good for 100 s.

@@ -96,6 +96,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_refused_is_not_remembered() {
+        let mut rate = RateLimiter::new(1, 2);
+        assert!(rate.take(s(0), &'a') && rate.take(s(0), &'b') && !rate.take(s(0), &'a'));
+        assert!(rate.take(s(0), &'c') && rate.take(s(0), &'a'), "two names have come since");
+    }
+
+    #[test]
     fn a_flood_of_names_neither_fills_the_memory_nor_frees_who_goes_on() {
         let mut rate = RateLimiter::new(10, 8);
         let mut n_taken = 0;

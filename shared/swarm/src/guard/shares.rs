@@ -71,6 +71,19 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_share_is_as_much_less() {
+        let mut shares = Shares::new(12);
+        let mut n_taken = 0;
+        while shares.has_place(&"a", 3) {
+            shares.occupy(&"a");
+            n_taken += 1;
+        }
+        // Three times three are what is left.
+        assert_eq!(n_taken, 3);
+        assert!(shares.has_place(&"a", 1) && shares.has_place(&"b", 3));
+    }
+
+    #[test]
     fn a_single_place_is_anybodys() {
         let mut shares = Shares::new(1);
         assert!(shares.take(&"a") && !shares.take(&"a") && !shares.take(&"b"));

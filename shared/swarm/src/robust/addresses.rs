@@ -110,5 +110,18 @@ mod tests {
     #[test]
     fn those_for_whom_there_is_no_place_share_one() {
         assert_eq!(mean_of(&[(1, 100, 1.0), (2, 50, 3.0), (3, 50, 5.0)], 2), 2.5);
+        // Together they have no more weight than the one beside them.
+        assert!((mean_of(&[(1, 100, 1.0), (2, 90, 3.0), (3, 90, 5.0)], 2) - 2.5).abs() < 1e-5);
+        assert!(mean_of(&[(1, 100, 1.0), (2, 90, 3.0), (3, 90, 5.0)], 3) > 2.9);
+    }
+
+    #[test]
+    fn an_epoch_begins_with_nothing() {
+        let mut addresses = Addresses::new(8);
+        addresses.add(AddressGroup(1), 100, 9.0, &[9.0]);
+        addresses.clear();
+        addresses.add(AddressGroup(2), 10, 1.0, &[2.0]);
+        let Aggregate { gradient, loss, .. } = addresses.aggregate(1);
+        assert_eq!((gradient[0], loss), (2.0, 1.0));
     }
 }

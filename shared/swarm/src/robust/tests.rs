@@ -101,6 +101,33 @@ fn a_careful_lie_pulls_as_far_as_an_honest_peer_could() {
     assert!(far(&clipped.values, &truth) > 0.1 * spread, "this lie is not seen: nothing was shown");
 }
 
+/// Neither the number of values nor their size says who is clipped.
+#[test]
+fn gradients_of_any_size_are_clipped_alike() {
+    for n_values in [5, 13] {
+        let mut random = SplitMix64::new(14);
+        let truth: Vec<f32> = (0..n_values).map(|_| noise(&mut random)).collect();
+        let mut members: Vec<_> = (0..8).map(|_| (honest(&truth, 400, &mut random), 400)).collect();
+        let spread = far(&members[0].0, &truth) as f32 / (n_values as f32).sqrt();
+        members.push((truth.iter().map(|value| value + 4.0 * spread).collect(), 400));
+        let times = |factor: f32| {
+            let scale =
+                |(values, n): &(Vec<f32>, u64)| (values.iter().map(|value| value * factor).collect(), *n);
+            clip(&members.iter().map(scale).collect::<Vec<_>>())
+        };
+        let clipped = times(1.0);
+        assert_eq!(verdicts(&clipped)[8], Verdict::Clipped, "{:?}", clipped.outcomes);
+        // By a power of two, so that nothing is rounded otherwise.
+        for factor in [1024.0, 1.0 / 1024.0] {
+            let scaled = times(factor);
+            assert_eq!(scaled.outcomes, clipped.outcomes);
+            assert!(
+                scaled.values.iter().zip(&clipped.values).all(|(scaled, value)| *scaled == value * factor)
+            );
+        }
+    }
+}
+
 #[test]
 fn one_or_two_are_averaged_and_nobody_gives_nothing() {
     assert_eq!(clip(&[]).values, [0.0; 0]);
@@ -115,7 +142,7 @@ fn most_members_that_agree_to_the_bit_are_believed() {
     let clipped = clip(&[(vec![0.5; 9], 8), (vec![0.5; 9], 8), (vec![-1e38; 9], 8)]);
     assert_eq!(clipped.values, [0.5; 9]);
     assert_eq!(verdicts(&clipped), [Verdict::Kept, Verdict::Kept, Verdict::LeftOut]);
-    assert_eq!(clipped.outcomes[2].distance, f64::INFINITY);
+    assert_eq!([0, 1, 2].map(|at| clipped.outcomes[at].distance), [0.0, 0.0, f64::INFINITY]);
 }
 
 #[test]
@@ -138,7 +165,13 @@ fn a_peer_has_one_voice_however_often_it_speaks() {
     assert_eq!(four.outcomes.iter().map(|of| of.peer.clone()).collect::<Vec<_>>(), [1, 2, 3, 4].map(peer));
     contributions.clear();
     assert_eq!(contributions.n_samples(), 0);
-    assert!(contributions.aggregate().gradient.iter().all(|value| value.is_nan()));
+    let nothing = contributions.aggregate().gradient;
+    assert!(nothing.len() == 2 && nothing.iter().all(|value| value.is_nan()));
+    // Each has a place of its own again.
+    for name in 1..=8 {
+        contributions.add(&peer(name), AddressGroup::UNKNOWN, 10, 1.0, &[1.0, 1.0]);
+    }
+    assert!(contributions.aggregate().outcomes.iter().all(|of| !of.is_shared));
 }
 
 #[test]
@@ -180,6 +213,27 @@ fn who_is_left_out_time_and_again_is_named_once() {
         assert!(!named(&mut far_off, Verdict::Clipped));
         assert_eq!(far_off.n_far(), 0);
     }
+}
+
+#[test]
+fn of_many_who_are_left_out_as_many_are_remembered_as_there_is_room_for() {
+    let mut far_off = FarOff::default();
+    let left_out = |name: u32| PeerOutcome {
+        peer: PeerKey(name.to_le_bytes().to_vec()),
+        outcome: Outcome { verdict: Verdict::LeftOut, distance: 9.0 },
+        is_shared: false,
+    };
+    let crowd: Vec<PeerOutcome> = (0..10_001).map(left_out).collect();
+    for round in 1..=FAR_ROUNDS {
+        let n_named = far_off.on_round(&crowd).len();
+        assert_eq!(n_named, if round == FAR_ROUNDS { 10_000 } else { 0 });
+    }
+    assert_eq!(far_off.n_far(), 10_000);
+    // One of them that comes back near makes room.
+    let back = Outcome { verdict: Verdict::Kept, distance: 1.0 };
+    far_off.on_round(&[PeerOutcome { outcome: back, ..left_out(3) }]);
+    let named = (0..FAR_ROUNDS).flat_map(|_| far_off.on_round(&[left_out(10_000)])).count();
+    assert_eq!((named, far_off.n_far()), (1, 10_000));
 }
 
 proptest! {

@@ -184,6 +184,7 @@ mod tests {
         round.on_report(S, &peer(1), &report).unwrap();
         round.pause();
         round.pause();
+        assert!(round.is_paused());
         assert_eq!(actions(&mut round), [RoundAction::RequestGradients(0)]);
         assert_eq!(contribute(&mut round, 1, 0, 60, 1.0).len(), 2, "stored and acknowledged");
         let enough = contribute(&mut round, 2, 0, 40, 1.0);
@@ -193,6 +194,7 @@ mod tests {
         assert_eq!(actions(&mut round), []);
         assert!(!round.is_closing(), "nobody waits for one that is paused");
         round.unpause(2 * S);
+        assert!(!round.is_paused());
         let got = actions(&mut round);
         assert_eq!(got[..2], [RoundAction::Announce(0), RoundAction::RequestGradients(0)]);
         assert!(matches!(&got[2], RoundAction::Step(mean) if mean.n_samples == 100), "{got:?}");
@@ -202,13 +204,19 @@ mod tests {
     fn a_flood_in_a_pause_is_put_off() {
         let mut round = round();
         round.pause();
-        for id in 0..4 {
+        for id in 0..3 {
             assert!(!contribute(&mut round, id, 0, 1, 1.0).is_empty());
         }
         let transfer = Transfer::of(&[0; 4]);
         let codec = TensorCodec::F32;
         let offer =
             Offer { contribution_id: 9, epoch: 0, n_samples: 1, loss: 1.0, n_values: 1, codec, transfer };
+        // What is on its way is the fourth.
+        round.on_join(peer(2), DeviceKind::NativeCpu, AddressGroup::UNKNOWN).unwrap();
+        let under_way = round.on_offer(S, &peer(2), &offer).unwrap();
+        assert_eq!(round.on_offer(S, &peer(1), &offer), Err(Refusal::Busy));
+        round.on_transfer_failed(S, under_way);
+        assert!(!contribute(&mut round, 3, 0, 1, 1.0).is_empty());
         assert_eq!(round.on_offer(S, &peer(1), &offer), Err(Refusal::Busy));
         round.unpause(S);
         assert!(round.on_offer(S, &peer(1), &offer).is_ok());

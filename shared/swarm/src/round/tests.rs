@@ -237,7 +237,7 @@ fn every_lie_is_refused_with_its_reason_and_the_round_goes_on() {
         round.on_gradient(S, ticket, values);
         assert_eq!(actions(&mut round), [RoundAction::Refuse(ticket, want)]);
     }
-    contribute(&mut round, S + S, 2, &offer(1, 0, 100), [1.0; N]);
+    contribute(&mut round, S + S, 2, &offer(1, 0, 100), [0.0, -1000.0, 0.0]);
     assert!(matches!(actions(&mut round).last(), Some(RoundAction::Step(mean)) if mean.n_samples == 100));
 }
 
@@ -250,8 +250,13 @@ fn a_contribution_counts_once() {
     // Another peer's contribution of the same number is another contribution.
     contribute(&mut round, S, 2, &offer(5, 0, 100), [1.0; N]);
     assert!(matches!(actions(&mut round).last(), Some(RoundAction::Step(mean)) if mean.n_samples == 130));
+    let next = Err(Refusal::Epoch { want: 1, got: 0 });
+    assert_eq!(round.on_offer(S, &peer(1), &offer(6, 0, 30)), next, "a step is being made");
     round.on_stepped(S);
     assert_eq!(round.on_offer(S, &peer(1), &offer(5, 0, 30)), twice, "not even after the step");
+    round.restore_counted_before(peer(2), 8);
+    let before = Err(Refusal::Duplicate { contribution_id: 8 });
+    assert_eq!(round.on_offer(S, &peer(2), &offer(8, 1, 30)), before, "nor after a restart");
     // While one is under way, the same peer cannot offer another.
     round.on_offer(S * 2, &peer(1), &offer(6, 1, 10)).unwrap();
     assert_eq!(round.on_offer(S * 2, &peer(1), &offer(7, 1, 10)), Err(Refusal::Busy));
@@ -384,6 +389,91 @@ fn a_restart_repeats_the_same_clipping_whatever_is_configured_by_then() {
     assert_eq!((restored.mean().gradient, restored.mean().aggregation), (vec![1.0; N], Aggregation::Mean));
 }
 
+#[test]
+fn a_report_of_another_epoch_or_after_all_is_offered_changes_nothing() {
+    let mut round = joined(&[1, 2]);
+    assert_eq!((round.samples_per_second(), round.n_samples()), (0.0, 0));
+    round.on_report(S, &peer(1), &report(1, 60)).unwrap();
+    assert_eq!(round.n_samples(), 0, "of an epoch that is not yet");
+    round.on_report(S, &peer(1), &report(0, 60)).unwrap();
+    round.on_report(S, &peer(2), &report(0, 40)).unwrap();
+    assert_eq!(round.samples_per_second(), 100.0);
+    round.on_offer(S, &peer(1), &offer(1, 0, 60)).unwrap();
+    round.on_report(S, &peer(1), &report(0, 30)).unwrap();
+    assert_eq!(round.n_samples(), 100, "it crossed the request for gradients");
+    round.on_report(S, &peer(2), &report(0, 50)).unwrap();
+    assert_eq!(round.n_samples(), 110, "this one has not answered that yet");
+    for (said, believed) in [(f32::NAN, 0.0), (-1.0, 0.0), (1e9, 1000.0)] {
+        round.on_report(S, &peer(1), &Report { samples_per_second: said, ..report(0, 1) }).unwrap();
+        assert_eq!(round.samples_per_second(), believed + 50.0, "{said}");
+    }
+}
+
+#[test]
+fn what_was_restored_may_be_enough() {
+    let mut round = joined(&[]);
+    round.restore(peer(1), AddressGroup::UNKNOWN, &offer(1, 0, 100), &[1.0; N], 0).unwrap();
+    assert!(!round.has_actions());
+    round.resume(S);
+    assert!(round.has_actions());
+    let got = actions(&mut round);
+    assert!(matches!(got.last(), Some(RoundAction::Step(mean)) if mean.n_samples == 100), "{got:?}");
+}
+
+#[test]
+fn what_is_being_stored_is_waited_for_time_and_again() {
+    let mut round = joined(&[1]);
+    let ticket = round.on_offer(S, &peer(1), &offer(1, 0, 100)).unwrap();
+    round.on_gradient(S, ticket, vec![1.0; N]);
+    for seconds in 2..5 {
+        assert_eq!(round.next_deadline(), Some(S * seconds));
+        round.on_timeout(S * seconds);
+    }
+    round.pause();
+    assert_eq!(round.next_deadline(), None, "nothing is waited for in a pause");
+    round.unpause(S * 5);
+    actions(&mut round);
+    round.on_persisted(S * 5, ticket);
+    assert!(matches!(actions(&mut round).last(), Some(RoundAction::Step(_))));
+}
+
+#[test]
+fn of_peers_that_left_as_many_are_remembered_as_there_is_room_for() {
+    let mut round = joined(&[]);
+    let name = |n: usize| PeerKey((n as u32).to_be_bytes().to_vec());
+    let mut offered = |n: usize| {
+        round.on_join(name(n), DeviceKind::NativeCpu, AddressGroup::UNKNOWN).unwrap();
+        let ticket = round.on_offer(S, &name(n), &offer(1, 0, 1)).unwrap();
+        round.on_transfer_failed(S, ticket);
+        // The first one stays.
+        if n > 0 {
+            round.on_leave(S, &name(n));
+        }
+        while round.poll_action().is_some() {}
+        (round.standings.len(), [0, 1, 2].map(|n| round.standings.contains_key(&name(n))))
+    };
+    for n in 0..STANDINGS_MAX {
+        assert_eq!(offered(n).0, n + 1);
+    }
+    assert_eq!(offered(STANDINGS_MAX), (STANDINGS_MAX, [true, false, true]));
+    assert_eq!(offered(2), (STANDINGS_MAX, [true, false, true]), "one that is known takes nobody's place");
+}
+
+#[test]
+fn an_address_has_seats_until_the_last_is_given_back() {
+    let mut seats = shares::Seats::default();
+    let (here, there) = (AddressGroup(1), AddressGroup(2));
+    assert!(!seats.has_others(here));
+    seats.take(here);
+    seats.take(here);
+    assert!(!seats.has_others(here) && seats.has_others(there));
+    seats.give_back(here);
+    assert!(seats.n_groups() == 1 && seats.has_others(there));
+    seats.give_back(here);
+    seats.give_back(there);
+    assert!(seats.n_groups() == 0 && !seats.has_others(there));
+}
+
 /// A round that bears liars, with a session for each name.
 fn wary(names: &[u8]) -> AveragingRound {
     let aggregation = Aggregation::CenteredClip { places: 16 };
@@ -434,6 +524,10 @@ fn peers_that_say_nothing_are_waited_for_once() {
     assert_eq!(actions(&mut round), []);
     round.on_timeout(deadline);
     assert_eq!(actions(&mut round), [RoundAction::RequestGradients(0)]);
+    assert_eq!(
+        [1, 3, 4, 8].map(|name| round.contributors[&peer(name)].is_silent),
+        [false, false, true, true]
+    );
     for name in [1, 2, 3] {
         contribute(&mut round, deadline, name, &offer(1, 0, 40), [1.0; N]);
     }
@@ -453,9 +547,24 @@ fn peers_that_say_nothing_are_waited_for_once() {
     actions(&mut round);
     round.on_stepped(deadline);
     (4..=7).for_each(|name| round.on_report(S, &peer(name), &report(2, 1)).unwrap());
+    let is_silent = |name| round.contributors[&peer(name)].is_silent;
+    assert_eq!([4, 7, 8].map(is_silent), [false, false, true]);
     (4..=7).for_each(|name| round.on_report(S, &peer(name), &report(2, 0)).unwrap());
     assert!(!wait(&mut round, &[1, 2, 3]), "{:?}", round.next_deadline());
     assert_eq!(round.next_deadline(), Some(deadline + S));
+    // Of three the one with the most is believed as much as the one in the middle.
+    let mut three = wary(&[1, 2, 3]);
+    for (name, n_samples) in [(1, 100), (2, 10), (3, 10)] {
+        three.on_report(S, &peer(name), &report(0, n_samples)).unwrap();
+    }
+    assert_eq!((three.n_samples(), three.n_samples_believed()), (120, 30));
+    assert_eq!(actions(&mut three), []);
+    // What is on its way is claimed, too.
+    let mut three = wary(&[1, 2, 3]);
+    for name in [1, 2, 3] {
+        three.on_offer(S, &peer(name), &offer(1, 0, 40)).unwrap();
+    }
+    assert_eq!(actions(&mut three), [RoundAction::RequestGradients(0)]);
     // With one or two there is nothing to compare.
     let mut two = wary(&[1, 2]);
     contribute(&mut two, S, 1, &offer(1, 0, 100), [1.0; N]);

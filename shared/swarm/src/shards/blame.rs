@@ -137,3 +137,30 @@ fn peer_of(source: &Source) -> Option<&PeerKey> {
         Source::Peer(peer) => Some(peer),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(n: usize) -> Source {
+        Source::Peer(PeerKey(n.to_le_bytes().to_vec()))
+    }
+
+    #[test]
+    fn of_open_cases_the_newest_are_remembered_and_of_verdicts_the_first() {
+        let mut suspicions = Suspicions::default();
+        for shard in 0..=SUSPICIONS_MAX {
+            let mut evidence = Evidence::default();
+            assert_eq!(evidence.add(&from(1), &[1, 2]), 2);
+            assert!(suspicions.on_wrong(shard as u32, &from(2), evidence));
+            assert_eq!(suspicions.open.len(), (shard + 1).min(SUSPICIONS_MAX));
+        }
+        assert_eq!(suspicions.open[0].shard, 1, "the oldest gave way");
+        assert_eq!(suspicions.poll(), None);
+        for n in 0..=CONVICTED_MAX {
+            assert!(suspicions.on_wrong(0, &from(n), Evidence::default()));
+        }
+        assert_eq!(suspicions.convicted().count(), CONVICTED_MAX);
+        assert_eq!(suspicions.poll().map(|convicted| Source::Peer(convicted.peer)), Some(from(0)));
+    }
+}

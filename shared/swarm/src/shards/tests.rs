@@ -159,7 +159,12 @@ fn the_most_replicated_make_room_and_the_last_copy_stays() {
     assert_eq!(room.room_for(5), None, "two others keep it, and nobody else the rest");
     assert!(matches!(room.room_for(8).as_deref(), Some([2 | 6 | 7])), "nobody else keeps any of them");
     assert_eq!(exchange_of(here.clone(), 10, &[0, 1, 2], others).room_for(5), Some(vec![]));
-    assert_eq!(exchange_of(here, 0, &[], others).room_for(5), None);
+    assert_eq!(exchange_of(here.clone(), 0, &[], others).room_for(5), None);
+    // It counts itself, and keeps no shard that there is not.
+    let mut counted = exchange_of(here, 3, &[0, 2], others);
+    assert_eq!([0, 1, 2, 5].map(|shard| counted.rarity(shard)), [4, 1, 1, 2]);
+    counted.on_kept(10, &[]);
+    assert_eq!([0, 1, 2, 10].map(|shard| counted.keeps(shard)), [true, false, true, false]);
 }
 
 #[test]

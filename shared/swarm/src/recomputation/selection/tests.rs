@@ -132,3 +132,51 @@ fn what_is_remembered_is_bounded() {
         "who is forgotten passes again"
     );
 }
+
+#[test]
+fn what_recomputing_takes_halves_the_share_and_is_forgotten() {
+    let second = Duration::from_secs;
+    let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-4, "{got}, {want} is wanted");
+    let mut selection = passed(0.5, 1);
+    let other = AddressGroup(2);
+    assert_eq!(
+        (selection.share(), selection.share_of_all(NOW), selection.share_now(NOW, HERE)),
+        (0.5, 0.5, 0.5)
+    );
+    selection.on_right(second(100), &peer(1), HERE, &offer(1), second(30));
+    near(selection.share_of_all(second(100)), 0.25);
+    near(selection.share_now(second(100), other), 0.25);
+    near(selection.share_now(second(100), HERE), 0.125);
+    // A minute is good for 15 s of all addresses, and for 1.2 s of one.
+    near(selection.share_of_all(second(160)), 0.5 * (-0.5f64).exp2());
+    near(selection.share_now(second(160), HERE), 0.5 * (-(15.0 + 28.8) / 30.0f64).exp2());
+    selection.on_right(second(160), &peer(1), HERE, &offer(2), second(15));
+    near(selection.share_of_all(second(160)), 0.25);
+    // What is recomputed in any case costs the others nothing.
+    selection.on_wrong(second(160), HERE);
+    selection.on_right(second(160), &peer(1), HERE, &offer(3), second(300));
+    selection.on_right(second(160), &peer(9), other, &offer(4), second(300));
+    near(selection.share_of_all(second(160)), 0.25);
+    near(selection.share_of_all(second(10_000)), 0.5);
+}
+
+#[test]
+fn what_was_chosen_stays_it_when_there_is_no_time_left() {
+    let mut selection = passed(1.0, 1);
+    assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(1)), Some(Reason::Chance));
+    selection.on_right(NOW, &peer(1), HERE, &offer(2), Duration::from_secs(3000));
+    assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(3)), None);
+    assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(1)), Some(Reason::Chance));
+}
+
+#[test]
+fn of_a_suspected_address_one_is_tried_now_and_then() {
+    let mut selection = passed(0.0, 1);
+    assert!((0..3).all(|_| selection.may_try(NOW, HERE)), "nothing is against it");
+    selection.on_wrong(NOW, HERE);
+    assert!(selection.may_try(NOW, HERE) && !selection.may_try(NOW, HERE));
+    let again = NOW + SUSPECTED_EVERY;
+    assert!(!selection.may_try(again - QUICK, HERE));
+    assert!(selection.may_try(again, HERE) && !selection.may_try(again, HERE));
+    assert!(selection.may_try(NOW, AddressGroup(2)), "another one");
+}

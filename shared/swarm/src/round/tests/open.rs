@@ -318,3 +318,75 @@ fn what_is_carried_over_keeps_nobody_from_giving_more() {
     }
     assert_eq!(round.n_samples(), samples_of_group + 12);
 }
+
+/// As [`open`], with so many places for transfers.
+fn with_places(in_flight_max: usize, peers: &[(u8, u64)]) -> AveragingRound {
+    let config = RoundConfig { in_flight_max, target_batch_size: 1000, ..open_config() };
+    let mut round = AveragingRound::new(config, 0);
+    for &(name, group) in peers {
+        round.on_join(peer(name), DeviceKind::BrowserCpu, AddressGroup(group)).unwrap();
+    }
+    round
+}
+
+#[test]
+fn a_transfer_gives_way_to_an_address_with_two_fewer_or_with_one_fewer_after_its_time() {
+    let mut round = with_places(3, &[(1, 1), (2, 1), (3, 2), (4, 3), (5, 2)]);
+    let tickets = [1, 2, 3].map(|name| offer_of(&mut round, S, &peer(name), 1, 10).unwrap());
+    // One against two: not before the collect timeout has passed.
+    assert_eq!(offer_of(&mut round, S + S - MS, &peer(5), 1, 10), Err(Refusal::Busy));
+    assert!(offer_of(&mut round, S + S, &peer(5), 1, 10).is_ok());
+    assert_eq!(actions(&mut round), [RoundAction::Abandon(tickets[0])]);
+    let mut round = with_places(3, &[(1, 1), (2, 1), (3, 2), (4, 3)]);
+    let tickets = [1, 2, 3].map(|name| offer_of(&mut round, S, &peer(name), 1, 10).unwrap());
+    // None against two: at once.
+    assert!(offer_of(&mut round, S, &peer(4), 1, 10).is_ok());
+    assert_eq!(actions(&mut round), [RoundAction::Abandon(tickets[0])]);
+    // As many against as many: never.
+    let mut round = with_places(2, &[(1, 1), (3, 2), (5, 2)]);
+    for name in [1, 3] {
+        offer_of(&mut round, S, &peer(name), 1, 10).unwrap();
+    }
+    assert_eq!(offer_of(&mut round, S * 5, &peer(5), 1, 10), Err(Refusal::Busy));
+}
+
+#[test]
+fn a_transfer_is_abandoned_when_its_time_is_over_and_not_before() {
+    let mut round = with_places(3, &[(1, 1)]);
+    let ticket = offer_of(&mut round, S, &peer(1), 1, 10).unwrap();
+    round.on_timeout(S * 11 - MS);
+    assert_eq!((actions(&mut round), round.next_deadline()), (vec![], Some(S * 11)));
+    round.on_timeout(S * 11);
+    assert_eq!(actions(&mut round), [RoundAction::Abandon(ticket)]);
+}
+
+#[test]
+fn an_address_contributes_to_an_epoch_so_often_and_a_round_counts_so_many() {
+    let limits = RoundConfig { target_batch_size: 1000, contribution_samples_max: 1000, ..open_config() };
+    let crowded = |n_restored: u32, last: u32| {
+        let config = RoundConfig { micro_batch_size: 1, ..limits.clone() };
+        let mut round = AveragingRound::new(config, 0);
+        round.on_join(bad(999), DeviceKind::BrowserCpu, BAD).unwrap();
+        for n in 0..n_restored {
+            let sequence = if n + 1 == n_restored { last } else { n };
+            // Twelve of each key, which is as many as one may have.
+            round.restore(bad((n / 12) as u16), BAD, &offer(n.into(), 0, 1), &[1.0; N], sequence).unwrap();
+        }
+        offer_of(&mut round, S, &bad(999), 1, 1)
+    };
+    assert!(crowded(64 * 12 - 1, 0).is_ok());
+    assert_eq!(crowded(64 * 12, 0), Err(Refusal::TooMany { epoch: 0 }));
+    assert!(crowded(1, CONTRIBUTIONS_MAX - 2).is_ok());
+    assert_eq!(crowded(1, CONTRIBUTIONS_MAX - 1), Err(Refusal::TooMany { epoch: 0 }));
+}
+
+#[test]
+fn one_that_is_alone_is_believed_any_speed_and_one_among_others_is_not() {
+    for (others, is_believed) in [(&[][..], true), (&[(2, 2)][..], false), (&[(2, 1)][..], true)] {
+        let peers = [&[(1, 1)], others].concat();
+        let mut round = with_places(3, &peers);
+        round.config.samples_per_second_max = 1;
+        deliver(&mut round, S, &peer(1), 1, 100, 1.0);
+        assert_eq!(offer_of(&mut round, S, &peer(1), 2, 100).is_ok(), is_believed, "{others:?}");
+    }
+}

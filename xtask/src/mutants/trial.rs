@@ -1,0 +1,257 @@
+//! Test programs of a mutated crate: which tests reach which mutants, and what those tests say of each.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+/// Cases of each property. With as many as usual all mutants would take hours.
+const PROPERTY_CASES: &str = "24";
+/// A test that takes longer is left out: it would run once for each mutant that it reaches.
+const TEST_MAX: Duration = Duration::from_secs(15);
+/// What the slow tests of one mutant may take together, the quickest of them first. A thousand mutants are an hour
+/// where every tenth passes all others.
+const SLOW_MAX: Duration = Duration::from_secs(30);
+/// Tests that take no longer are tried before the others.
+const QUICK: Duration = Duration::from_millis(300);
+/// Tests that take this long and [`LIMIT_FACTOR`] times what they usually take have been caught in a loop.
+const LIMIT_MIN: Duration = Duration::from_secs(20);
+const LIMIT_FACTOR: u32 = 10;
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Address space of a test program, KiB: a loop that fills the memory ends itself.
+const MEMORY_MAX_KIB: u32 = 16 << 20;
+
+/// A test program, and the folder that it runs in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Program {
+    pub(super) path: PathBuf,
+    pub(super) package: PathBuf,
+}
+
+impl Program {
+    /// A copy in `folder`: the next build may take the program's place.
+    pub(super) fn keep(&self, folder: &Path) -> Result<Self> {
+        let name = self.path.file_name().context("a program has no name")?;
+        let path = folder.join(name);
+        fs::copy(&self.path, &path).with_context(|| format!("cannot copy {}", self.path.display()))?;
+        Ok(Self { path, package: self.package.clone() })
+    }
+}
+
+#[derive(Debug)]
+struct Test {
+    program: usize,
+    name: String,
+    took: Duration,
+}
+
+/// What became of a mutant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fate {
+    /// A test failed.
+    Caught,
+    /// A test that reached it did not end.
+    Timeout,
+    /// All tests that reach it passed.
+    Missed,
+    Unreached,
+}
+
+/// The tests that each mutant is reached by.
+#[derive(Debug)]
+pub(super) struct Trials<'a> {
+    programs: &'a [Program],
+    tests: Vec<Test>,
+    reached_by: BTreeMap<usize, Vec<usize>>,
+    /// Where tests write.
+    scratch: PathBuf,
+}
+
+impl<'a> Trials<'a> {
+    /// Runs each test once, by itself.
+    pub(super) fn measure(programs: &'a [Program], scratch: &Path) -> Result<Self> {
+        let mut trials =
+            Self { programs, tests: Vec::new(), reached_by: BTreeMap::new(), scratch: scratch.to_owned() };
+        for (index, program) in programs.iter().enumerate() {
+            let list = process::output(
+                Command::new(&program.path)
+                    .args(["--list", "--format", "terse"])
+                    .current_dir(&program.package),
+            )?;
+            let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+            for name in names {
+                trials.measure_one(index, name)?;
+            }
+        }
+        println!("mutants: {} tests, {} mutants reached", trials.tests.len(), trials.reached_by.len());
+        Ok(trials)
+    }
+
+    fn measure_one(&mut self, program: usize, name: &str) -> Result<()> {
+        let reached = self.scratch.join("reached");
+        let mut command = self.command(program, "reach", &[name])?;
+        command.env("BARNRAISE_MUTANTS_REACHED", &reached);
+        let started = Instant::now();
+        let end = watch(command, TEST_MAX)?;
+        let took = started.elapsed();
+        let numbers = fs::read_to_string(&reached).unwrap_or_default();
+        let _ = fs::remove_file(&reached);
+        match end {
+            End::Passed if numbers.is_empty() => {}
+            End::Passed => {
+                for number in numbers.lines() {
+                    let number = number.parse().context("a mutant's number is none")?;
+                    self.reached_by.entry(number).or_default().push(self.tests.len());
+                }
+                self.tests.push(Test { program, name: name.to_owned(), took });
+            }
+            End::Failed => println!("mutants: {name} fails with nothing changed, and is left out"),
+            End::TooLong => {
+                println!("mutants: {name} takes more than {} s and is left out", TEST_MAX.as_secs());
+            }
+        }
+        Ok(())
+    }
+
+    /// What became of each mutant, which `tell` hears of at once.
+    pub(super) fn fates(
+        &self,
+        mutants: &[usize],
+        tell: impl Fn(usize, Fate) + Sync,
+    ) -> Result<Vec<(usize, Fate)>> {
+        let next = AtomicUsize::new(0);
+        // The other half is for the machine's owner, and for tests that measure time.
+        let n_workers = thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
+        let mut fates = thread::scope(|scope| {
+            let work = || -> Result<Vec<(usize, Fate)>> {
+                let mut fates = Vec::new();
+                while let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let fate = self.fate(mutant)?;
+                    tell(mutant, fate);
+                    fates.push((mutant, fate));
+                }
+                Ok(fates)
+            };
+            let workers: Vec<_> = (0..n_workers).map(|_| scope.spawn(work)).collect();
+            let ends = workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")));
+            ends.collect::<Result<Vec<_>>>()
+        })?
+        .concat();
+        fates.sort_unstable();
+        Ok(fates)
+    }
+
+    fn fate(&self, mutant: usize) -> Result<Fate> {
+        let Some(tests) = self.reached_by.get(&mutant) else { return Ok(Fate::Unreached) };
+        let tests = tests.iter().map(|&test| &self.tests[test]);
+        let (mut quick, mut slow): (Vec<&Test>, Vec<&Test>) = tests.partition(|test| test.took <= QUICK);
+        slow.sort_by_key(|test| test.took);
+        let mut left = SLOW_MAX;
+        slow.retain(|test| {
+            let is_affordable = test.took <= left;
+            left = left.saturating_sub(test.took);
+            is_affordable
+        });
+        quick.sort_by_key(|test| test.program);
+        let batches = quick.chunk_by(|a, b| a.program == b.program).chain(slow.chunks(1));
+        for batch in batches {
+            let names: Vec<&str> = batch.iter().map(|test| test.name.as_str()).collect();
+            let usual: Duration = batch.iter().map(|test| test.took).sum();
+            let command = self.command(batch[0].program, &mutant.to_string(), &names)?;
+            match watch(command, LIMIT_MIN + usual * LIMIT_FACTOR)? {
+                End::Passed => {}
+                End::Failed => return Ok(Fate::Caught),
+                End::TooLong => return Ok(Fate::Timeout),
+            }
+        }
+        Ok(Fate::Missed)
+    }
+
+    fn command(&self, program: usize, mutant: &str, tests: &[&str]) -> Result<Command> {
+        let Program { path, package } = &self.programs[program];
+        // What an ended test leaves behind is not found by the next one.
+        let folder = self.scratch.join(format!("tmp-{mutant}"));
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+        }
+        fs::create_dir_all(&folder)?;
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -v {MEMORY_MAX_KIB}; exec \"$0\" \"$@\"")]).arg(path);
+        command.args(["--exact", "--test-threads=1"]).args(tests);
+        command.current_dir(package).env("CARGO_MANIFEST_DIR", package).env("TMPDIR", folder);
+        command.env("BARNRAISE_MUTANT", mutant).env("PROPTEST_CASES", PROPERTY_CASES);
+        command.env("PROPTEST_FAILURE_PERSISTENCE", "off").env("RUST_BACKTRACE", "0");
+        Ok(command)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Passed,
+    Failed,
+    TooLong,
+}
+
+/// Runs a test program until it ends, a test of it fails or `limit` is over.
+fn watch(mut command: Command, limit: Duration) -> Result<End> {
+    let started = Instant::now();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child =
+        command.spawn().with_context(|| format!("cannot start {}", process::describe(&command)))?;
+    let output = child.stdout.take().context("the child has no output")?;
+    let (failed, failure) = mpsc::sync_channel(1);
+    // It ends with the last process that writes there; nobody waits for it.
+    thread::spawn(move || {
+        // A test may print what is no text.
+        let mut lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
+        if lines.any(|line| line.ends_with(b"FAILED")) {
+            let _ = failed.send(());
+        }
+    });
+    let end = loop {
+        if let Some(status) = child.try_wait()? {
+            break if status.success() { End::Passed } else { End::Failed };
+        }
+        if failure.try_recv().is_ok() {
+            break End::Failed;
+        }
+        if started.elapsed() > limit {
+            break End::TooLong;
+        }
+        thread::sleep(POLL_INTERVAL);
+    };
+    let _ = child.kill();
+    child.wait()?;
+    Ok(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: Duration) -> End {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        watch(command, limit).unwrap()
+    }
+
+    #[test]
+    fn a_program_ends_with_its_first_failure() {
+        let ample = Duration::from_secs(600);
+        assert_eq!(shell("echo test a ... ok", ample), End::Passed);
+        assert_eq!(shell("echo test a ... ok; exit 101", ample), End::Failed);
+        assert_eq!(shell("echo test a ... FAILED; exec sleep 600", ample), End::Failed);
+        assert_eq!(shell("exec sleep 600", Duration::ZERO), End::TooLong);
+    }
+}
