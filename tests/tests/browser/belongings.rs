@@ -1,11 +1,15 @@
 //! What belongs to the visitors: receipts that anybody can check, a card, a name, and the model itself, as it is now and
 //! as it was before.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use anyhow::{Context, Result, ensure};
 use barnraise_learning::tensor_file;
 use barnraise_learning::{DataShape, ParameterLayout};
 use barnraise_tests::browser::{Graphics, Tab};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::village::{LONG, QUICK, SOON, contributor, stop, turn, world};
 
@@ -140,6 +144,45 @@ const TEXT: &str = r#"
     every_epochs = 1
 "#;
 
+/// Passes connections on to a web server and keeps what browsers say to it.
+struct Overheard {
+    page: String,
+    said: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Overheard {
+    async fn before(page: &str) -> Result<Self> {
+        let server = page.strip_prefix("http://").context("a page without encryption")?.to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let overheard = Self { page: format!("http://{}", listener.local_addr()?), said: Arc::default() };
+        let said = Arc::clone(&overheard.said);
+        tokio::spawn(async move {
+            while let Ok((browser, _)) = listener.accept().await {
+                let Ok(server) = TcpStream::connect(&server).await else { continue };
+                let ((mut asking, mut heard), (mut answering, mut asked)) =
+                    (browser.into_split(), server.into_split());
+                tokio::spawn(async move { tokio::io::copy(&mut answering, &mut heard).await });
+                let said = Arc::clone(&said);
+                tokio::spawn(async move {
+                    let mut bytes = [0; 4096];
+                    while let Ok(n_bytes @ 1..) = asking.read(&mut bytes).await {
+                        said.lock().unwrap_or_else(PoisonError::into_inner).extend(&bytes[..n_bytes]);
+                        if asked.write_all(&bytes[..n_bytes]).await.is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        Ok(overheard)
+    }
+
+    fn has_heard(&self, words: &str) -> bool {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&said).contains(words)
+    }
+}
+
 #[tokio::test]
 async fn blanks_of_a_text_are_filled_in_the_tab_and_the_text_stays_there() -> Result<()> {
     let _turn = turn().await;
@@ -147,14 +190,15 @@ async fn blanks_of_a_text_are_filled_in_the_tab_and_the_text_stays_there() -> Re
     let house = "This is the cat that killed the rat that ate the malt that lay in the house. ";
     world.write("house.txt", &house.repeat(400))?;
     let backbone = world.backbone().await?;
-    let tab = Tab::open("text", Graphics::NoAdapter, &format!("{}/?device=cpu", backbone.page())).await?;
+    let overheard = Overheard::before(&backbone.page()).await?;
+    let tab = Tab::open("text", Graphics::NoAdapter, &format!("{}/?device=cpu", overheard.page)).await?;
     tab.until("!element('fill').hidden", SOON).await?;
     ensure!(tab.read("element('try').hidden").await? == true, "there is nothing to draw");
     let ask = |text: &str| {
         let text = json!(text);
         format!("void (element('fill-text').value = {text}, element('fill-form').requestSubmit())")
     };
-    tab.read(&ask("the cat that ___ the ___")).await?;
+    tab.read(&ask("the cat that ___ the ___ zqxjzqxj")).await?;
     tab.until("value('fill-epoch') >= 0 && element('fills').children.length === 2", SOON).await?;
     let guesses = tab.text("fills").await?;
     ensure!(guesses.matches('%').count() == 6, "three for each blank: {guesses}");
@@ -164,6 +208,12 @@ async fn blanks_of_a_text_are_filled_in_the_tab_and_the_text_stays_there() -> Re
     tab.read(&ask("no blank")).await?;
     tab.until("text('fill-said').includes('0 blanks')", SOON).await?;
     ensure!(tab.number("samples").await? == 0.0, "trying is not contributing");
+    ensure!(overheard.has_heard("GET /api/"), "the page came this way");
+    ensure!(!overheard.has_heard("zqxjzqxj"), "the text left the tab");
+    // Where it had left it, it would have been heard.
+    tab.read("void fetch('/api/run?zqxjzqxj').then(() => { document.body.dataset.told = 'yes'; })").await?;
+    tab.until("document.body.dataset.told", SOON).await?;
+    ensure!(overheard.has_heard("zqxjzqxj"), "nothing is heard");
     Ok(())
 }
 
