@@ -12,7 +12,6 @@ mod compress;
 mod demo;
 mod dist;
 mod fuzz;
-#[cfg(feature = "mutants")]
 mod mutants;
 mod process;
 mod setup;
@@ -110,24 +109,6 @@ struct DemoArgs {
     release: bool,
 }
 
-#[cfg(feature = "mutants")]
-fn mutants(workspace: &Workspace, folders: &[PathBuf]) -> Result<()> {
-    mutants::run(workspace, folders)
-}
-
-/// This program with its parser.
-#[cfg(not(feature = "mutants"))]
-fn mutants(workspace: &Workspace, folders: &[PathBuf]) -> Result<()> {
-    use anyhow::Context as _;
-    let mut command = workspace.cargo();
-    command.args(["run", "--quiet", "--package", "xtask", "--features", "mutants", "--", "mutants"]);
-    for folder in folders {
-        let found = folder.canonicalize();
-        command.arg(found.with_context(|| format!("there is no {}", folder.display()))?);
-    }
-    process::run(&mut command)
-}
-
 fn profile(is_release: bool) -> NativeProfile {
     if is_release { NativeProfile::Release } else { NativeProfile::Dev }
 }
@@ -159,7 +140,7 @@ fn main() -> Result<()> {
         Command::Test { strict } => test_run::run(&workspace, strict),
         Command::Bench { args } => build::bench(&workspace, &args),
         Command::Audit => audit::run(&workspace),
-        Command::Mutants { folders } => mutants(&workspace, &folders),
+        Command::Mutants { folders } => mutants::run(&workspace, &folders),
         Command::Fuzz(args) => fuzz::run(&workspace, &args),
     }
 }
