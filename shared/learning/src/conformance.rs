@@ -251,6 +251,7 @@ mod tests {
     use futures::executor::block_on;
 
     use super::*;
+    #[cfg(feature = "wgpu")]
     use crate::device::{DeviceChoice, DeviceError, open_device};
 
     fn assert_conforms(device: &ComputeDevice) {

@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn wgpu_opens_more_than_once() {
-        let first = block_on(open_device(DeviceChoice::Wgpu));
-        let second = block_on(open_device(DeviceChoice::Wgpu));
+        let first = block_on(open_wgpu());
+        let second = block_on(open_wgpu());
         match first {
             Ok(device) => assert_eq!(device.name(), second.unwrap().name()),
             Err(error @ DeviceError::NoAdapter(_)) => {
