@@ -282,7 +282,7 @@ fn happen(case: Case<'_>, group: &Arc<Group>, world: &World) -> Vec<usize> {
     let answers = case.answers.iter().take(STREAMS_MAX).map(|sayings| acts(sayings, group));
     let answers: Rc<RefCell<VecDeque<Vec<Act>>>> = Rc::new(RefCell::new(answers.collect()));
     let liar = Arc::clone(&world.peers[LIAR]);
-    world.takes(LIAR, move |_, pipe| {
+    world.taking.borrow_mut()[LIAR] = Rc::new(move |_, pipe| {
         let (liar, acts) = (Arc::clone(&liar), answers.borrow_mut().pop_front().unwrap_or_default());
         Box::pin(async move { lie(&liar, pipe, acts).await })
     });

@@ -237,7 +237,8 @@ pub(crate) struct World {
     pub(crate) peers: Vec<Arc<Peer>>,
     pub(crate) hubs: Vec<Arc<Hub<Pipe>>>,
     alive: Rc<RefCell<Vec<Vec<AbortHandle>>>>,
-    taking: Rc<RefCell<Vec<Taking>>>,
+    /// How each peer takes streams.
+    pub(crate) taking: Rc<RefCell<Vec<Taking>>>,
     pub(crate) outcomes: Outcomes,
 }
 
@@ -295,15 +296,6 @@ impl World {
         };
         world.spawner.spawn_local(answering).unwrap();
         world
-    }
-
-    /// `peer` takes streams like this from now on, in place of what others do.
-    pub(crate) fn takes(
-        &self,
-        peer: usize,
-        take: impl Fn(PeerKey, Pipe) -> LocalBoxFuture<'static, ()> + 'static,
-    ) {
-        self.taking.borrow_mut()[peer] = Rc::new(take);
     }
 
     pub(crate) fn spawn(&self, peer: usize, future: impl Future<Output = ()> + 'static) {
