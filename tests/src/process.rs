@@ -192,21 +192,6 @@ impl World {
         self
     }
 
-    /// Samples that its backbones put off to a later step, where they count by their age: so many at most are missing in the
-    /// model, and no more.
-    ///
-    /// # Errors
-    /// Where a log cannot be read.
-    pub fn samples_put_off(&self) -> Result<u64> {
-        let logs = self.logs()?;
-        let lines = logs.lines().filter(|line| line.contains("contributions count for a later step"));
-        let of_line = |line: &str| {
-            let (_, number) = line.split_once("n_samples=")?;
-            number.split(|digit: char| !digit.is_ascii_digit()).next()?.parse::<u64>().ok()
-        };
-        lines.map(|line| of_line(line).with_context(|| format!("no number of samples: {line}"))).sum()
-    }
-
     /// What all processes of this run logged so far, those that have ended among them.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, Stream};
 
 use super::SMALL;
-use super::aggregators::{Two, agreed, assert_counted, leave};
+use super::aggregators::{Two, agreed, is_exact, leave};
 
 /// Two backbones that let native peers average as `more` says.
 async fn two_with(more: &str) -> Two {
@@ -66,7 +66,8 @@ async fn a_native_peer_averages_for_two_backbones_and_has_credit_for_it() {
     );
     let n_samples = helped.n_samples + leave([at_other]).await;
     let counted = agreed([&one, &other]).await;
-    assert_counted([&two.one, &two.other], counted, n_samples);
+    assert!(counted <= n_samples, "{counted} of {n_samples}");
+    assert!(counted == n_samples || !is_exact(&two), "{counted} of {n_samples}");
     assert_eq!((n_parts(&one, "wrong").await, n_parts(&other, "wrong").await), (0.0, 0.0));
     let given = one.contributions(helped.n_samples).await.unwrap();
     let credit = given.aggregators.iter().find(|totals| totals.peer == peer);

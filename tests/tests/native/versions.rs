@@ -86,7 +86,7 @@ async fn three_that_are_upgraded_one_after_the_other_name_who_is_older_and_keep_
         backbones.insert(number, three.worlds[number].backbone().await.unwrap());
         catches_up(&backbones, number).await;
     }
-    leave_after_three_stops(&three.worlds, joined, &backbones).await;
+    leave_after_three_stops(joined, &backbones).await;
     for backbone in &backbones {
         let log = backbone.log().unwrap();
         assert!(!log.contains("panicked"), "{log}");
