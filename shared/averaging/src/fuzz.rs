@@ -1,5 +1,5 @@
 //! A round as it ships, with a member that says anything at any time, both to those who average its values and to those
-//! whose values it should average, and others that are killed, go silent or lose each other. Whatever it does: the others
+//! whose values it should average, and others that are killed, go silent or lose each other. No matter what it does, the others
 //! are done by their deadline, what they call an average is one, and nobody else is blamed.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods)]
@@ -187,7 +187,7 @@ fn acts(sayings: &[Saying<'_>], group: &Group) -> Vec<Act> {
     sayings.iter().take(SAYINGS_MAX).flat_map(|saying| saying.acts(group)).collect()
 }
 
-/// Does all of it, reading whatever comes meanwhile, and lets the stream go.
+/// Does all of it, reading all that comes meanwhile, and lets the stream go.
 async fn lie(liar: &Peer, pipe: Pipe, acts: Vec<Act>) {
     let (mut reader, mut writer) = pipe.split();
     let mut ignored = [0; 4096];

@@ -201,9 +201,7 @@ impl AveragingRound {
             holders.clear();
         }
         holders.retain(|source| self.n_counted_of_others(source) > 0);
-        let over: Vec<Source> =
-            self.waiting.last.keys().filter(|source| !holders.contains(source)).cloned().collect();
-        over.into_iter().for_each(|source| self.charge(now, &source));
+        self.charge_all_but(now, &holders);
         for source in holders {
             self.waiting.last.entry(source).or_insert(now);
         }
@@ -236,14 +234,22 @@ impl AveragingRound {
         self.waiting.due_since.saturating_sub(self.waiting.epoch_since).mul_f64(part)
     }
 
-    /// The wait for one of the last is over.
-    fn charge(&mut self, now: Moment, source: &Source) {
-        let Some(since) = self.waiting.last.remove(source) else { return };
-        let paid = self.pays(source, self.n_counted_of(source) as f64);
+    /// The wait for the last ones is over, but for these.
+    fn charge_all_but(&mut self, now: Moment, waited_for: &BTreeSet<Source>) {
+        let last = std::mem::take(&mut self.waiting.last);
+        let (going_on, over) = last.into_iter().partition(|(source, _)| waited_for.contains(source));
+        self.waiting.last = going_on;
+        for (source, since) in over {
+            self.charge(now, source, since);
+        }
+    }
+
+    fn charge(&mut self, now: Moment, source: Source, since: Moment) {
+        let paid = self.pays(&source, self.n_counted_of(&source) as f64);
         let waited = now.saturating_sub(since).saturating_sub(paid);
-        let (claimed, delivered) = self.claimed_and_delivered_by(source);
+        let (claimed, delivered) = self.claimed_and_delivered_by(&source);
         let max = self.config.collect_timeout;
-        let record = self.waiting.record(source.clone(), now, max);
+        let record = self.waiting.record(source, now, max);
         record.patience = record.patience.saturating_sub(waited);
         if delivered >= claimed {
             record.needed = waited;
@@ -342,8 +348,7 @@ impl AveragingRound {
 
     /// The wait is over: what came of what was claimed decides how much the next claims count.
     pub(super) fn settle_claims(&mut self, now: Moment) {
-        let last: Vec<Source> = self.waiting.last.keys().cloned().collect();
-        last.iter().for_each(|source| self.charge(now, source));
+        self.charge_all_but(now, &BTreeSet::new());
         if !std::mem::take(&mut self.waiting.has_claims) {
             return;
         }
