@@ -86,7 +86,7 @@ def main():
         mp.Process(target=train, args=task).start()
     for _ in range(2):
         print(json.dumps(reports.get()), flush=True)
-    # Whoever started this ends all of it.
+    # The parent process ends all of them.
     sys.stdin.read()
 
 

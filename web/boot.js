@@ -1,9 +1,9 @@
-// Starts the page module. All else is Rust. Until it runs, a click on the button is noted, for the page
-// to act on, and answered.
+// Starts the page module. All else is Rust. Until the module runs, this script records clicks on the button
+// for it, and answers them.
 const toggle = document.getElementById("toggle");
 const sentence = document.getElementById("activity");
 
-// Of several runs a list is shown first.
+// The front page lists the runs.
 const isFront = location.pathname === "/runs/";
 document.getElementById("front").hidden = !isFront;
 for (const id of ["main", "live"]) document.getElementById(id).hidden = isFront;

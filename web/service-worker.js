@@ -1,9 +1,9 @@
-// Keeps the page for visits without a network, so that it can be installed. One cache holds one build of the
-// page, whole and checked, or is not there: a page and what belongs to it are never of two builds.
-// Never touches the run's own answers (/api), nor the training program, which worker.js keeps.
+// Caches the page for visits without a network, so that it can be installed. One cache holds one build of the
+// page, complete and verified: a page and its parts are never of two builds.
+// Never touches answers of the run (/api), nor the training program, which worker.js caches.
 
 const PREFIX = "barnraise-page-";
-const KEPT = PREFIX + "{{sha256:*}}";
+const CACHE_NAME = PREFIX + "{{sha256:*}}";
 const PARTS = [
   ["/index.html", "{{bytes:index.html}}", "{{sha256:index.html}}"],
   ["/manifest.webmanifest", "{{bytes:manifest.webmanifest}}", "{{sha256:manifest.webmanifest}}"],
@@ -15,14 +15,14 @@ const PARTS = [
   ["{{asset:worker.js}}", "{{bytes:worker.js}}", "{{sha256:worker.js}}"],
   ["{{asset:peer.js}}", "{{bytes:peer.js}}", "{{sha256:peer.js}}"],
 ];
-// One page for every run, each at its own address, and for the list of them.
+// The same page serves every run at its own address, and the list of runs.
 const PAGES = /^\/(index\.html|runs\/|run\/[a-z0-9-]+\/)?$/;
-// How long a kept page waits for a newer one.
+// How long a navigation waits for the server before it gets the cached page.
 const PATIENCE_MS = 3000;
-// Builds that are kept at a time, while tabs of older ones are open.
+// Most builds that are cached, while tabs of older builds are open.
 const BUILDS_MAX = 3;
 
-async function isRight(response, bytes, sha256) {
+async function isIntact(response, bytes, sha256) {
   if (!response.ok || response.redirected) return false;
   const body = await response.clone().arrayBuffer();
   if (body.byteLength !== Number(bytes)) return false;
@@ -30,32 +30,32 @@ async function isRight(response, bytes, sha256) {
   return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("") === sha256;
 }
 
-// What the browser's own cache has may be broken or old: then the server is asked.
+// The browser's own HTTP cache may be broken or old: then the server is asked.
 async function get([address, bytes, sha256]) {
   const known = await fetch(address, { cache: address.startsWith("/assets/") ? "default" : "no-cache" });
-  if (await isRight(known, bytes, sha256)) return known;
+  if (await isIntact(known, bytes, sha256)) return known;
   const fresh = await fetch(address, { cache: "reload" });
-  if (await isRight(fresh, bytes, sha256)) return fresh;
-  throw new Error(`${address} came broken, or is of another build`);
+  if (await isIntact(fresh, bytes, sha256)) return fresh;
+  throw new Error(`${address} is damaged, or of another build`);
 }
 
 async function install() {
-  // All of it before any of it is kept.
+  // All parts are fetched before the first one is cached.
   const parts = await Promise.all(PARTS.map(get));
-  // Made anew, so that the newest is listed last: pages tell by that whether they are of it.
-  await caches.delete(KEPT);
-  const cache = await caches.open(KEPT);
+  // Created anew, so that the newest build is listed last: pages compare their build with that one.
+  await caches.delete(CACHE_NAME);
+  const cache = await caches.open(CACHE_NAME);
   try {
     await Promise.all(parts.map((part, index) => cache.put(PARTS[index][0], part)));
   } catch (error) {
-    await caches.delete(KEPT);
+    await caches.delete(CACHE_NAME);
     throw error;
   }
 }
 
-const builds = async () => (await caches.keys()).filter((name) => name.startsWith(PREFIX) && name !== KEPT);
+const builds = async () => (await caches.keys()).filter((name) => name.startsWith(PREFIX) && name !== CACHE_NAME);
 
-// Older builds go when no tab can be showing one, but for the one that asked for this.
+// Deletes older builds that no tab can be showing, except the tab that asked for this.
 async function activate() {
   const windows = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
   const older = await builds();
@@ -64,14 +64,14 @@ async function activate() {
   await self.clients.claim();
 }
 
-// Never makes a cache that is gone anew, as opening it would: pages tell their build by the newest one. Where the
-// browser cannot read what it keeps, the server has it.
+// Does not open the cache, which would create a deleted one anew: pages compare their build with the newest cache. Where
+// the browser cannot read its cache, the server answers.
 const look = (cacheName, address) =>
   caches.match(address, { cacheName, ignoreVary: true }).catch(() => undefined);
 
 async function find(address) {
   const older = await builds().catch(() => []);
-  for (const name of [KEPT, ...older.reverse()]) {
+  for (const name of [CACHE_NAME, ...older.reverse()]) {
     const found = await look(name, address);
     if (found) return found;
   }
@@ -79,8 +79,8 @@ async function find(address) {
 }
 
 async function navigate(request) {
-  const kept = look(KEPT, "/index.html");
-  // A server that is starting or overloaded has no newer page either.
+  const kept = look(CACHE_NAME, "/index.html");
+  // A server that is starting or overloaded has no newer page.
   const fresh = fetch(request).then(async (response) => (response.status < 500 ? response : ((await kept) ?? response)));
   const late = new Promise((resolve) => setTimeout(resolve, PATIENCE_MS)).then(() => kept);
   try {
@@ -94,7 +94,7 @@ async function navigate(request) {
 
 self.addEventListener("install", (event) => event.waitUntil(install()));
 self.addEventListener("activate", (event) => event.waitUntil(activate()));
-// From a page that is about to be loaded again.
+// Sent by a page that is about to reload.
 self.addEventListener("message", (event) => {
   if (event.data === "take-over") self.skipWaiting();
 });

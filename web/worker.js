@@ -1,14 +1,17 @@
-// Fetches the training program, tells the page how far it is, and hands over to it. What was fetched is kept
-// for the next visit, and used, only where it is what the build wrote down. Messages that come before the
-// program listens are kept and delivered afterwards. No knowledge of the protocol.
+// Fetches the training program, reports progress to the page, and starts the program. The program is cached for the
+// next visit, and used, only if its hash is the one that the build wrote here. Messages that come before the
+// program listens are queued and delivered afterwards. It knows nothing of the protocol.
 
 const PROGRAM = "{{asset:peer_bg.wasm}}";
 const BYTES_TOTAL = Number("{{bytes:peer_bg.wasm}}");
 const SHA_256 = "{{sha256:peer_bg.wasm}}";
-const KEPT = "barnraise-program";
-// This one, and one for tabs of another build.
+const CACHE_NAME = "barnraise-program";
+// This build's program, and one for tabs of another build.
 const PROGRAMS_MAX = 2;
 const REPORT_EVERY_MS = 100;
+
+// The server has another build of the page.
+class OutdatedError extends Error {}
 
 const messages = [];
 const keep = (event) => {
@@ -19,44 +22,44 @@ self.addEventListener("message", keep);
 
 const report = (bytes) => self.postMessage({ type: "loading", bytes, bytes_total: BYTES_TOTAL });
 
-async function isRight(bytes) {
+async function isIntact(bytes) {
   if (bytes.byteLength !== BYTES_TOTAL) return false;
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
   return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("") === SHA_256;
 }
 
-// What an earlier visit kept, compiled; nothing where it kept none, or it is no longer what it was.
-async function kept() {
+// The program that an earlier visit cached, compiled; undefined where there is none, or it is damaged.
+async function cachedProgram() {
   try {
-    const cache = await caches.open(KEPT);
+    const cache = await caches.open(CACHE_NAME);
     const found = await cache.match(PROGRAM);
     if (!found) return undefined;
     const bytes = await found.arrayBuffer();
-    if (await isRight(bytes)) {
+    if (await isIntact(bytes)) {
       report(BYTES_TOTAL);
       return await WebAssembly.compile(bytes);
     }
     await cache.delete(PROGRAM);
   } catch (error) {
-    console.info(`what an earlier visit kept cannot be used: ${error}`);
+    console.info(`the cached training program cannot be used: ${error}`);
   }
   return undefined;
 }
 
-// Browsers may refuse: the program is then fetched again by the next visit.
-async function store(bytes) {
+// Browsers may refuse: then the next visit fetches the program again.
+async function cacheProgram(bytes) {
   try {
-    const cache = await caches.open(KEPT);
+    const cache = await caches.open(CACHE_NAME);
     const others = (await cache.keys()).filter((request) => new URL(request.url).pathname !== PROGRAM);
     const n_surplus = Math.max(others.length + 1 - PROGRAMS_MAX, 0);
     await Promise.all(others.slice(0, n_surplus).map((request) => cache.delete(request)));
     await cache.put(PROGRAM, new Response(bytes, { headers: { "content-type": "application/wasm" } }));
   } catch (error) {
-    console.info(`the training program is not kept: ${error}`);
+    console.info(`the training program is not cached: ${error}`);
   }
 }
 
-// All of a response, and never more than the program has.
+// Reads a response, at most as many bytes as the program has.
 async function collect(response) {
   const bytes = new Uint8Array(BYTES_TOTAL);
   const reader = response.body.getReader();
@@ -80,26 +83,26 @@ async function collect(response) {
   return bytes.subarray(0, n_bytes);
 }
 
-// Fetched and compiled as it arrives; nothing where it came broken.
-async function fetched(cache) {
+// Fetches the program and compiles it as it arrives; undefined where it arrives damaged.
+async function fetchedProgram(cache) {
   const response = await fetch(PROGRAM, { cache });
-  if (response.status === 404) throw new Error("the server has a newer version of this page: reload it");
+  if (response.status === 404) throw new OutdatedError();
   if (!response.ok) throw new Error(`the training program was answered with status ${response.status}`);
   const copy = response.clone();
-  // What cannot be compiled shows in the bytes.
+  // A program that does not compile fails the check of its hash.
   const compiled = WebAssembly.compileStreaming(response).catch(() => undefined);
   const bytes = await collect(copy);
-  if (!(await isRight(bytes))) return undefined;
+  if (!(await isIntact(bytes))) return undefined;
   const module = (await compiled) ?? (await WebAssembly.compile(bytes));
-  // The page need not wait for it.
-  store(bytes);
+  // The page does not wait for the cache.
+  cacheProgram(bytes);
   return module;
 }
 
 async function program() {
-  // The second time without what the browser's own cache has.
-  const module = (await kept()) ?? (await fetched("default")) ?? (await fetched("reload"));
-  if (!module) throw new Error("the training program came broken, twice");
+  // The second time past the browser's own HTTP cache.
+  const module = (await cachedProgram()) ?? (await fetchedProgram("default")) ?? (await fetchedProgram("reload"));
+  if (!module) throw new Error("the training program arrived damaged, twice");
   return module;
 }
 
@@ -111,4 +114,7 @@ async function load() {
   for (const data of messages) self.dispatchEvent(new MessageEvent("message", { data }));
 }
 
-load().catch((error) => self.postMessage({ type: "failed", message: String(error?.message ?? error) }));
+load().catch((error) => {
+  const isOutdated = error instanceof OutdatedError;
+  self.postMessage(isOutdated ? { type: "outdated" } : { type: "failed", message: String(error?.message ?? error) });
+});

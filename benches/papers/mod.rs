@@ -1,5 +1,4 @@
 //! The experiments of the papers, each with one command, a table and a picture.
 
 pub(crate) mod dedloc;
-mod fluid;
 mod plot;

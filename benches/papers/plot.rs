@@ -27,7 +27,7 @@ const GROUP_WIDTH: f64 = 0.8;
 /// The highest value's distance from the upper edge.
 const HEADROOM: f64 = 1.12;
 
-/// What stands at the edges of a picture.
+/// Title and axis labels of a picture.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Labels<'a> {
     pub(crate) title: &'a str,
@@ -36,13 +36,13 @@ pub(crate) struct Labels<'a> {
 }
 
 /// Points of one name, by their x.
-pub(crate) type Line = (String, Vec<(f64, f64)>);
+pub(crate) type PlotLine = (String, Vec<(f64, f64)>);
 /// A name and one value for each group.
 pub(crate) type Bars = (String, Vec<f64>);
 
-/// Of the values.
+/// Scale of the value axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scale {
+pub(crate) enum AxisScale {
     /// From 0.
     Linear,
     /// From 1, each step upwards being a multiple.
@@ -50,7 +50,7 @@ pub(crate) enum Scale {
 }
 
 /// Draws lines into a file.
-pub(crate) fn lines(path: &Path, labels: Labels<'_>, lines: &[Line]) -> Result<()> {
+pub(crate) fn lines(path: &Path, labels: Labels<'_>, lines: &[PlotLine]) -> Result<()> {
     let points = || lines.iter().flat_map(|(_, points)| points.iter().copied());
     let (left, right) = bounds(points().map(|(x, _)| x));
     let (_, top) = bounds(points().map(|(_, y)| y));
@@ -79,18 +79,18 @@ pub(crate) fn bars(
     labels: Labels<'_>,
     groups: &[String],
     series: &[Bars],
-    scale: Scale,
+    scale: AxisScale,
 ) -> Result<()> {
     let (_, top) = bounds(series.iter().flat_map(|(_, values)| values.iter().copied()));
     let sides = -0.5..groups.len() as f64 - 0.5;
     draw(path, |root| {
         let mut builder = builder(root, labels.title);
         match scale {
-            Scale::Linear => {
+            AxisScale::Linear => {
                 let chart = builder.build_cartesian_2d(sides, 0.0..top * HEADROOM)?;
                 draw_bars(chart, labels, groups, series, 0.0)
             }
-            Scale::Logarithmic => {
+            AxisScale::Logarithmic => {
                 let chart = builder.build_cartesian_2d(sides, (1.0..top * 2.0).log_scale())?;
                 draw_bars(chart, labels, groups, series, 1.0)
             }

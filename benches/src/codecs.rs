@@ -26,7 +26,7 @@ pub(crate) struct CodecArgs {
 }
 
 /// Something that reads or writes all values once.
-struct Contender {
+struct CodecRun {
     name: String,
     bytes_per_value: f64,
     seconds: Vec<f64>,
@@ -82,18 +82,18 @@ fn gradient(n_values: usize) -> Vec<f32> {
     (0..n_values).map(value).collect()
 }
 
-fn copy(gradient: &[f32]) -> Contender {
+fn copy(gradient: &[f32]) -> CodecRun {
     let (from, mut to) = (gradient.to_vec(), gradient.to_vec());
     let run = move || {
         to.copy_from_slice(black_box(&from));
         black_box(&mut to);
         Ok(())
     };
-    Contender { name: "memcpy of f32".into(), bytes_per_value: 4.0, seconds: Vec::new(), run: Box::new(run) }
+    CodecRun { name: "memcpy of f32".into(), bytes_per_value: 4.0, seconds: Vec::new(), run: Box::new(run) }
 }
 
 /// With the copy that it works on.
-fn selection(name: &str, gradient: &[f32], n_kept: usize) -> Contender {
+fn selection(name: &str, gradient: &[f32], n_kept: usize) -> CodecRun {
     let (from, mut to) = (gradient.to_vec(), gradient.to_vec());
     let run = move || {
         to.copy_from_slice(black_box(&from));
@@ -101,7 +101,7 @@ fn selection(name: &str, gradient: &[f32], n_kept: usize) -> Contender {
         black_box(&mut to);
         Ok(())
     };
-    Contender {
+    CodecRun {
         name: format!("{name}, choose"),
         bytes_per_value: 4.0,
         seconds: Vec::new(),
@@ -109,7 +109,7 @@ fn selection(name: &str, gradient: &[f32], n_kept: usize) -> Contender {
     }
 }
 
-fn both_ways(name: &str, codec: TensorCodec, values: Vec<f32>) -> Result<[Contender; 2]> {
+fn both_ways(name: &str, codec: TensorCodec, values: Vec<f32>) -> Result<[CodecRun; 2]> {
     let encoded = codec.encode(&values)?;
     let bytes_per_value = encoded.len() as f64 / values.len() as f64;
     let (mut bytes, mut decoded) = (encoded.clone(), values.clone());
@@ -123,7 +123,7 @@ fn both_ways(name: &str, codec: TensorCodec, values: Vec<f32>) -> Result<[Conten
         black_box(&mut decoded);
         Ok(())
     };
-    let contender = |way: &str, run| Contender {
+    let contender = |way: &str, run| CodecRun {
         name: format!("{name}, {way}"),
         bytes_per_value,
         seconds: Vec::new(),
@@ -132,7 +132,7 @@ fn both_ways(name: &str, codec: TensorCodec, values: Vec<f32>) -> Result<[Conten
     Ok([contender("encode", Box::new(encode)), contender("decode", Box::new(decode))])
 }
 
-fn table(contenders: &[Contender], n_values: usize) -> String {
+fn table(contenders: &[CodecRun], n_values: usize) -> String {
     let header = ["", "bytes a value", "GB/s of f32", "of memcpy's speed"].map(str::to_owned);
     let mut rows = vec![header.to_vec()];
     let reference = contenders.first().map_or(&[][..], |copy| &copy.seconds);

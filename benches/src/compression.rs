@@ -1,12 +1,12 @@
 //! What a run learns and what it sends, by codec: `cargo xtask bench compression`.
 //!
-//! A backbone and native peers on loopback train the same network on Fashion-MNIST, each way from the same first
+//! A backbone and native peers on loopback train the same network on Fashion-MNIST, with each codec from the same first
 //! weights, for as many optimizer steps. Bytes are those of the gradients, as the receipts have them.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use barnraise_tests::process::{Backbone, Joined, World};
+use barnraise_tests::process::{BackboneProcess, PeerProcess, TestRun};
 use clap::Args;
 
 use crate::ratio;
@@ -32,7 +32,7 @@ pub(crate) struct CompressionArgs {
     only: Vec<String>,
 }
 
-/// Who has the momentum.
+/// Where momentum is applied.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Momentum {
     /// The backbone's optimizer.
@@ -44,17 +44,21 @@ enum Momentum {
 }
 
 /// A codec as an operator writes it.
-const WAYS: [(&str, &str, Momentum); 7] = [
+const CODECS: [(&str, &str, Momentum); 7] = [
     ("f32", "\"f32\"", Momentum::Optimizer),
     ("f16", "\"f16\"", Momentum::Optimizer),
     ("int8", "\"int8\"", Momentum::Optimizer),
     ("int4", "\"int4\"", Momentum::Optimizer),
-    ("top 1 %", "{ top-k = { density = 0.01, warmup_epochs = 30 } }", Momentum::Contributors),
-    ("top 0.1 %", "{ top-k = { density = 0.001, warmup_epochs = 40 } }", Momentum::Contributors),
+    ("top 1 %", "{ top-k = { density = 0.01, warmup_epochs = 30, momentum = 0.9 } }", Momentum::Contributors),
+    (
+        "top 0.1 %",
+        "{ top-k = { density = 0.001, warmup_epochs = 40, momentum = 0.9 } }",
+        Momentum::Contributors,
+    ),
     ("top 1 % of 8 local steps", "{ top-k = { density = 0.01 } }", Momentum::LocalSteps),
 ];
 
-struct Outcome {
+struct CompressionOutcome {
     accuracy: f32,
     loss: f32,
     n_parameters: u64,
@@ -73,7 +77,7 @@ pub(crate) async fn compare(args: &CompressionArgs) -> Result<()> {
     ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     let is_wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|wanted| wanted == name);
-    for (name, codec, momentum) in WAYS.into_iter().filter(|(name, ..)| is_wanted(name)) {
+    for (name, codec, momentum) in CODECS.into_iter().filter(|(name, ..)| is_wanted(name)) {
         let outcome = train(args, codec, momentum).await.context(name)?;
         let bytes = outcome.n_bytes as f64 / outcome.n_samples as f64;
         let raw = 4.0 * outcome.n_parameters as f64 / MICRO_BATCH as f64;
@@ -92,11 +96,7 @@ pub(crate) async fn compare(args: &CompressionArgs) -> Result<()> {
 
 /// The run's file.
 fn sections(epochs: u64, codec: &str, momentum: Momentum) -> String {
-    let (ours, theirs) = match momentum {
-        Momentum::Optimizer => (0.9, 0.0),
-        Momentum::Contributors => (0.0, 0.9),
-        Momentum::LocalSteps => (0.0, 0.0),
-    };
+    let ours = if momentum == Momentum::Optimizer { 0.9 } else { 0.0 };
     let falling = |warmup_steps: u64| {
         let decay = format!("{{ kind = \"cosine\", steps = {epochs}, floor = 0.0 }}");
         format!("{{ peak = 0.05, warmup_steps = {warmup_steps}, decay = {decay} }}")
@@ -121,21 +121,18 @@ schedule = {schedule}
 
 {local_steps}
 
-[compression]
-momentum = {theirs:?}
-
 [evaluation]
 every_epochs = {epochs}
 "#
     )
 }
 
-async fn train(args: &CompressionArgs, codec: &str, momentum: Momentum) -> Result<Outcome> {
+async fn train(args: &CompressionArgs, codec: &str, momentum: Momentum) -> Result<CompressionOutcome> {
     let epochs = args.epochs;
-    let mut world = World::new(&sections(epochs, codec, momentum))?;
-    let backbone = world.backbone().await?;
-    let join = |_| world.join(&[&backbone.page()]);
-    let peers: Vec<Joined> = (0..args.peers).map(join).collect::<Result<_>>()?;
+    let mut test_run = TestRun::new(&sections(epochs, codec, momentum))?;
+    let backbone = test_run.backbone().await?;
+    let join = |_| test_run.join(&[&backbone.page()]);
+    let peers: Vec<PeerProcess> = (0..args.peers).map(join).collect::<Result<_>>()?;
     for epoch in (0..epochs).step_by(EPOCHS_AT_ONCE as usize) {
         backbone.wait_for_epoch((epoch + EPOCHS_AT_ONCE).min(epochs)).await?;
     }
@@ -150,7 +147,7 @@ async fn train(args: &CompressionArgs, codec: &str, momentum: Momentum) -> Resul
     let losses = status.history.iter().filter(|point| point.epoch <= epochs);
     let losses: Vec<f32> = losses.filter_map(|point| point.train_loss).collect();
     let last = losses.get(losses.len().saturating_sub(20)..).unwrap_or_default();
-    Ok(Outcome {
+    Ok(CompressionOutcome {
         accuracy,
         loss: last.iter().sum::<f32>() / last.len() as f32,
         n_parameters: status.run.n_parameters,
@@ -160,7 +157,7 @@ async fn train(args: &CompressionArgs, codec: &str, momentum: Momentum) -> Resul
 }
 
 /// On held-out samples, of the parameters of `epoch`, once it is known.
-pub(crate) async fn accuracy_of(backbone: &Backbone, epoch: u64) -> Result<f32> {
+pub(crate) async fn accuracy_of(backbone: &BackboneProcess, epoch: u64) -> Result<f32> {
     let began = Instant::now();
     while began.elapsed() < EVALUATION_MAX {
         let history = backbone.status().await?.history;

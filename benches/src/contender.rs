@@ -1,11 +1,11 @@
-//! Whoever computes the workload's step, and rounds in which each is measured once, in turn.
+//! Contenders that compute the workload's step, and rounds that measure each of them once, in turn.
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use crate::lab::Lab;
-use crate::native;
+use crate::native_steps;
 use crate::ratio::{Spread, ratios, short, table};
+use crate::step_task::{ContenderAnswer, StepTask};
 
 /// How long a measurement is meant to take: many quick steps, few slow ones.
 const MEASUREMENT_MS: f64 = 1500.0;
@@ -17,7 +17,7 @@ const WARM_UP_STEPS: u32 = 2;
 /// layer differs in the first digit.
 const LOSS_TOLERANCE: f64 = 1e-3;
 
-/// Who computes, and on what.
+/// An implementation of the step, and its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contender {
     /// Our step in a worker of a tab: `cpu` or `wgpu`.
@@ -38,25 +38,7 @@ impl Contender {
     }
 }
 
-/// What a contender answers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Answer {
-    pub(crate) ms_per_step: f64,
-    /// Mean loss of the batch with the initial parameters.
-    pub(crate) loss: f64,
-    /// What it computed on.
-    pub(crate) device: String,
-}
-
-/// The step to measure.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Task<'a> {
-    pub(crate) model: &'a str,
-    pub(crate) n_samples: usize,
-    pub(crate) n_rounds: usize,
-}
-
-struct Entrant {
+struct ContenderResult {
     contender: Contender,
     n_steps: u32,
     device: String,
@@ -66,7 +48,11 @@ struct Entrant {
 
 /// Measures all contenders in turn, round after round, and prints how much faster the first one is.
 /// `lab` is needed for those in the tab.
-pub(crate) async fn compare(lab: Option<&mut Lab>, contenders: &[Contender], task: Task<'_>) -> Result<()> {
+pub(crate) async fn compare(
+    lab: Option<&mut Lab>,
+    contenders: &[Contender],
+    task: StepTask<'_>,
+) -> Result<()> {
     let mut lab = lab;
     let mut entrants = Vec::new();
     for &contender in contenders {
@@ -83,22 +69,32 @@ pub(crate) async fn compare(lab: Option<&mut Lab>, contenders: &[Contender], tas
     Ok(())
 }
 
-async fn warm_up(mut lab: Option<&mut Lab>, contender: Contender, task: Task<'_>) -> Result<Entrant> {
+async fn warm_up(
+    mut lab: Option<&mut Lab>,
+    contender: Contender,
+    task: StepTask<'_>,
+) -> Result<ContenderResult> {
     let first = measure(lab.as_deref_mut(), contender, task, WARM_UP_STEPS).await?;
     // The first steps include the compiler; these do not.
     let second = measure(lab, contender, task, WARM_UP_STEPS).await?;
     let n_steps = (MEASUREMENT_MS / second.ms_per_step).clamp(STEPS.0, STEPS.1) as u32;
-    Ok(Entrant { contender, n_steps, device: first.device, loss: first.loss, ms_per_step: Vec::new() })
+    Ok(ContenderResult {
+        contender,
+        n_steps,
+        device: first.device,
+        loss: first.loss,
+        ms_per_step: Vec::new(),
+    })
 }
 
 async fn measure(
     lab: Option<&mut Lab>,
     contender: Contender,
-    task: Task<'_>,
+    task: StepTask<'_>,
     n_steps: u32,
-) -> Result<Answer> {
+) -> Result<ContenderAnswer> {
     let answer = match contender {
-        Contender::Native { n_threads } => native::measure(n_threads, task, n_steps).await,
+        Contender::Native { n_threads } => native_steps::measure(n_threads, task, n_steps).await,
         Contender::Tab(device) => {
             lab.context("there is no tab")?.measure("barnraise", device, task, n_steps).await
         }
@@ -109,8 +105,8 @@ async fn measure(
     answer.with_context(|| format!("{}, {}", contender.name(), task.model))
 }
 
-/// Whoever reports another loss computes something else, and its time says nothing.
-fn check_losses(entrants: &[Entrant]) -> Result<()> {
+/// Fails where a contender reports another loss: it computes another step, and its time cannot be compared.
+fn check_losses(entrants: &[ContenderResult]) -> Result<()> {
     let Some(first) = entrants.first() else { return Ok(()) };
     for entrant in entrants {
         let deviation = (entrant.loss - first.loss).abs();
@@ -126,7 +122,7 @@ fn check_losses(entrants: &[Entrant]) -> Result<()> {
     Ok(())
 }
 
-fn print(entrants: &[Entrant], task: Task<'_>) {
+fn print(entrants: &[ContenderResult], task: StepTask<'_>) {
     let Some(first) = entrants.first() else { return };
     println!(
         "\n{}, batch {}, {} rounds in turn; median [min to max]\n",
@@ -152,9 +148,9 @@ fn print(entrants: &[Entrant], task: Task<'_>) {
 mod tests {
     use super::*;
 
-    fn entrant(loss: f64) -> Entrant {
+    fn entrant(loss: f64) -> ContenderResult {
         let contender = Contender::Native { n_threads: 1 };
-        Entrant { contender, n_steps: 1, device: String::new(), loss, ms_per_step: vec![1.0] }
+        ContenderResult { contender, n_steps: 1, device: String::new(), loss, ms_per_step: vec![1.0] }
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! `kills`: a real backbone, killed as often as one likes at random moments of its writing, and what is there whenever it is
-//! back. Not a figure but a proof: it fails at the first thing that is lost or counts twice.
+//! `kills`: kills a real backbone any number of times at random moments of its writing, and checks its state after each
+//! restart. Not a figure but a check: it fails at the first contribution that is lost or counts twice.
 
 use std::time::Instant;
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tower_http::services::ServeDir;
 
-use crate::contender::{Answer, Task};
+use crate::step_task::{ContenderAnswer, StepTask};
 use crate::{paths, tfjs};
 
 /// Longer than the slowest compilation of kernels that was seen.
@@ -55,9 +55,9 @@ impl Lab {
         &mut self,
         engine: &str,
         device: &str,
-        task: Task<'_>,
+        task: StepTask<'_>,
         n_steps: u32,
-    ) -> Result<Answer> {
+    ) -> Result<ContenderAnswer> {
         self.n_requests += 1;
         let id = self.n_requests;
         let request = json!({

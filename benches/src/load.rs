@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use barnraise_tests::load::{Crowd, ProcessUsage, Target, Way, relay_toml};
-use barnraise_tests::process::{Relay, World, metric};
+use barnraise_tests::load::{ProcessUsage, RelayedTarget, SessionPool, TransportKind, relay_toml};
+use barnraise_tests::process::{RelayProcess, TestRun, metric};
 use clap::Args;
 
 use crate::ratio::{Spread, short, table};
@@ -49,24 +49,24 @@ pub(crate) struct SoakArgs {
 }
 
 /// A relay, a node behind it, and when it began.
-struct Stage {
-    _world: World,
-    relay: Relay,
-    target: Target,
+struct RelayUnderLoad {
+    _test_run: TestRun,
+    relay: RelayProcess,
+    target: RelayedTarget,
 }
 
-impl Stage {
+impl RelayUnderLoad {
     async fn set(n_sessions: usize, heartbeat: Duration) -> Result<Self> {
         barnraise_relay::install_crypto_provider();
-        let mut world = World::new("")?;
+        let mut test_run = TestRun::new("")?;
         let n_sessions = u32::try_from(n_sessions)?;
-        let relay = world.relay_here(&relay_toml(n_sessions)).await?;
-        let target = Target::start(relay.tcp()?.clone(), n_sessions, heartbeat).await?;
-        Ok(Self { _world: world, relay, target })
+        let relay = test_run.relay_here(&relay_toml(n_sessions)).await?;
+        let target = RelayedTarget::start(relay.tcp()?.clone(), n_sessions, heartbeat).await?;
+        Ok(Self { _test_run: test_run, relay, target })
     }
 
-    async fn gather(&self, way: Way, n_sessions: usize) -> Result<Crowd> {
-        Crowd::gather(way, n_sessions, self.relay.addresses(), self.target.circuit()).await
+    async fn gather(&self, transport: TransportKind, n_sessions: usize) -> Result<SessionPool> {
+        SessionPool::gather(transport, n_sessions, self.relay.addresses(), self.target.circuit()).await
     }
 
     fn usage(&self) -> Result<ProcessUsage> {
@@ -98,33 +98,33 @@ impl Stage {
 
 /// `load`.
 pub(crate) async fn load(args: &LoadArgs) -> Result<()> {
-    let stage = Stage::set(args.sessions, Duration::from_millis(args.heartbeat_ms)).await?;
-    let mut log = Log::begin(&stage)?;
+    let under_load = RelayUnderLoad::set(args.sessions, Duration::from_millis(args.heartbeat_ms)).await?;
+    let mut log = Log::begin(&under_load)?;
     let half = args.sessions / 2;
-    let webtransport = stage.gather(Way::WebTransport, half).await?;
-    log.look(&stage, &format!("{half} more by WebTransport"), half)?;
-    let websocket = stage.gather(Way::WebSocket, args.sessions - half).await?;
-    log.look(&stage, &format!("{} more by WebSocket", args.sessions - half), args.sessions - half)?;
-    let crowd = webtransport.joined_by(websocket);
+    let webtransport = under_load.gather(TransportKind::WebTransport, half).await?;
+    log.look(&under_load, &format!("{half} more by WebTransport"), half)?;
+    let websocket = under_load.gather(TransportKind::WebSocket, args.sessions - half).await?;
+    log.look(&under_load, &format!("{} more by WebSocket", args.sessions - half), args.sessions - half)?;
+    let pool = webtransport.joined_by(websocket);
     let n_moving = ((args.sessions as f64 * args.moving).round() as usize).max(1);
-    let (heard, from) = (crowd.heartbeats(), Instant::now());
-    let moved = crowd.pull(n_moving, MOVING_BYTES_PER_SECOND, Duration::from_secs(args.seconds)).await?;
+    let (heard, from) = (pool.heartbeats(), Instant::now());
+    let moved = pool.pull(n_moving, MOVING_BYTES_PER_SECOND, Duration::from_secs(args.seconds)).await?;
     let seconds = from.elapsed().as_secs_f64();
-    let n_heard = crowd.heartbeats().iter().sum::<u64>() - heard.iter().sum::<u64>();
-    let silent = crowd.heartbeats().iter().zip(&heard).filter(|(now, before)| now <= before).count();
-    log.look(&stage, &format!("{n_moving} of them moved 1 MiB/s for {} s", args.seconds), 0)?;
-    let (dropped, mut failures) = (crowd.dropped(), crowd.failures().to_vec());
-    drop(crowd);
-    stage.until_left().await?;
-    log.look(&stage, "all left", 0)?;
-    // What the allocator keeps is used again: a second crowd should not need more.
-    let again = stage.gather(Way::WebTransport, half).await?;
-    let again = again.joined_by(stage.gather(Way::WebSocket, args.sessions - half).await?);
-    log.look(&stage, &format!("{} came once more", args.sessions), 0)?;
+    let n_heard = pool.heartbeats().iter().sum::<u64>() - heard.iter().sum::<u64>();
+    let silent = pool.heartbeats().iter().zip(&heard).filter(|(now, before)| now <= before).count();
+    log.look(&under_load, &format!("{n_moving} of them moved 1 MiB/s for {} s", args.seconds), 0)?;
+    let (dropped, mut failures) = (pool.dropped(), pool.failures().to_vec());
+    drop(pool);
+    under_load.until_left().await?;
+    log.look(&under_load, "all left", 0)?;
+    // What the allocator keeps is used again: a second pool should not need more.
+    let again = under_load.gather(TransportKind::WebTransport, half).await?;
+    let again = again.joined_by(under_load.gather(TransportKind::WebSocket, args.sessions - half).await?);
+    log.look(&under_load, &format!("{} came once more", args.sessions), 0)?;
     failures.extend_from_slice(again.failures());
     drop(again);
-    stage.until_left().await?;
-    log.look(&stage, "all left", 0)?;
+    under_load.until_left().await?;
+    log.look(&under_load, "all left", 0)?;
     log.print();
     let rates: Vec<f64> = moved.iter().map(|&n_bytes| n_bytes as f64 / seconds / 1_048_576.0).collect();
     println!("MiB/s of each that moved something: {}", Spread::of(&rates));
@@ -139,22 +139,23 @@ pub(crate) async fn load(args: &LoadArgs) -> Result<()> {
 /// `soak`.
 pub(crate) async fn soak(args: &SoakArgs) -> Result<()> {
     let n_guests = (args.sessions / 4).max(2);
-    let stage = Stage::set(args.sessions + n_guests, Duration::from_millis(500)).await?;
+    let under_load = RelayUnderLoad::set(args.sessions + n_guests, Duration::from_millis(500)).await?;
     let half = args.sessions / 2;
-    let staying = stage.gather(Way::WebTransport, half).await?;
-    let staying = staying.joined_by(stage.gather(Way::WebSocket, args.sessions - half).await?);
+    let staying = under_load.gather(TransportKind::WebTransport, half).await?;
+    let staying = staying.joined_by(under_load.gather(TransportKind::WebSocket, args.sessions - half).await?);
     let from = Instant::now();
     let until = Duration::from_secs_f64(args.minutes * 60.0);
     let coming_and_going = async {
         let mut n_guests_seen = 0;
         while from.elapsed() < until {
-            let guests = stage.gather(Way::WebTransport, n_guests / 2).await?;
-            let guests = guests.joined_by(stage.gather(Way::WebSocket, n_guests - n_guests / 2).await?);
+            let guests = under_load.gather(TransportKind::WebTransport, n_guests / 2).await?;
+            let guests =
+                guests.joined_by(under_load.gather(TransportKind::WebSocket, n_guests - n_guests / 2).await?);
             guests.pull(n_guests / 4 + 1, MOVING_BYTES_PER_SECOND, Duration::from_secs(2)).await?;
             ensure!(guests.dropped().is_empty(), "guests were dropped: {:?}", guests.dropped());
             n_guests_seen += n_guests;
             drop(guests);
-            stage.until_carried(args.sessions).await?;
+            under_load.until_carried(args.sessions).await?;
         }
         anyhow::Ok(n_guests_seen)
     };
@@ -163,14 +164,14 @@ pub(crate) async fn soak(args: &SoakArgs) -> Result<()> {
         let mut ticks = tokio::time::interval(Duration::from_secs(args.every.max(1)));
         while from.elapsed() < until {
             ticks.tick().await;
-            let usage = stage.usage()?;
+            let usage = under_load.usage()?;
             samples.push((from.elapsed().as_secs_f64() / 60.0, usage.rss_kib as f64 / 1024.0));
         }
         anyhow::Ok(samples)
     };
     let (n_guests_seen, samples) = tokio::try_join!(coming_and_going, looking)?;
     let dropped = staying.dropped();
-    let carried = stage.metric("barnraise_relay_circuit_bytes_sum").await?;
+    let carried = under_load.metric("barnraise_relay_circuit_bytes_sum").await?;
     let mut rows = vec![["minute", "RSS of the relay, MiB"].map(String::from).to_vec()];
     let mut next = 0.0;
     for (minute, mib) in &samples {
@@ -211,7 +212,7 @@ struct Log {
 }
 
 impl Log {
-    fn begin(stage: &Stage) -> Result<Self> {
+    fn begin(under_load: &RelayUnderLoad) -> Result<Self> {
         let heading = [
             "",
             "seconds",
@@ -228,12 +229,12 @@ impl Log {
             own_cpu: Duration::ZERO,
             since: Instant::now(),
         };
-        log.look(stage, "nobody", 0)?;
+        log.look(under_load, "nobody", 0)?;
         Ok(log)
     }
 
-    fn look(&mut self, stage: &Stage, what: &str, n_new: usize) -> Result<()> {
-        let (usage, own) = (stage.usage()?, ProcessUsage::of(std::process::id())?);
+    fn look(&mut self, under_load: &RelayUnderLoad, what: &str, n_new: usize) -> Result<()> {
+        let (usage, own) = (under_load.usage()?, ProcessUsage::of(std::process::id())?);
         let mib = |kib: u64| format!("{:.1}", kib as f64 / 1024.0);
         let grown = usage.rss_kib.saturating_sub(self.last.rss_kib) as f64 / n_new.max(1) as f64;
         self.rows.push(vec![

@@ -1,7 +1,7 @@
 //! What contributors on local steps learn and send: `cargo xtask bench local-steps`.
 //!
 //! Peers and an aggregator in one process, with the code that they use in a run and no network between them. A seed
-//! decides everything, first weights and order of the samples, so several of them show what is chance. Every way
+//! decides everything, first weights and order of the samples, so several of them show the noise. Every setup
 //! sees as many samples. Bytes are those of the gradients as they are encoded.
 
 use anyhow::{Context, Result};
@@ -10,14 +10,13 @@ use barnraise_learning::{
 };
 use barnraise_native::config::RunConfig;
 use barnraise_native::data::fashion_mnist::{CLASS_NAMES, Dataset, FileSpecs};
-use barnraise_protocol::TensorCodec;
-use barnraise_protocol::codec::{Density, Sparsity};
+use barnraise_protocol::codec::Density;
 use barnraise_protocol::dataset::LabelledImages;
-use barnraise_protocol::run::{Compression, LocalSteps, ModelKind, ModelSpec};
-use barnraise_swarm::compression::{Compressor, Fate};
+use barnraise_protocol::run::{GradientCodec, LocalSteps, ModelKind, ModelSpec, TopK};
+use barnraise_swarm::compression::{Compressor, ContributionOutcome};
 use clap::Args;
 
-use crate::order::Order;
+use crate::order::SampleOrder;
 use crate::ratio::{self, Spread};
 
 /// Of micro-batches: an f32 gradient of each is the yardstick.
@@ -40,15 +39,15 @@ pub(crate) struct LocalStepsArgs {
     only: Vec<String>,
 }
 
-/// How a run is configured.
+/// Configuration of a run.
 #[derive(Debug, Clone)]
-struct Way {
+struct LocalStepsSetup {
     name: &'static str,
     /// Share of the values that is sent, as top-k; `None` for f32.
     density: Option<f64>,
     /// Samples of an optimizer step, the outer one where there are local steps.
     target: u64,
-    /// Steps of a way, 0 for gradients.
+    /// Local steps in a trajectory; 0 sends gradients.
     steps: u32,
     /// Of the local steps, or of the only optimizer. Momentum is 0.9.
     peak: f32,
@@ -61,9 +60,9 @@ struct Way {
 
 const EVEN: &[u64] = &[1, 1];
 
-/// The first one is compared with.
-fn ways() -> Vec<Way> {
-    let each = Way {
+/// The setups; the others are compared with the first.
+fn setups() -> Vec<LocalStepsSetup> {
+    let each = LocalStepsSetup {
         name: "f32 of each batch",
         density: None,
         target: 128,
@@ -73,29 +72,34 @@ fn ways() -> Vec<Way> {
         outer_rate: 1.0,
         speeds: EVEN,
     };
-    let local = Way { name: "f32 of 8 local steps", target: 1024, steps: 8, ..each.clone() };
-    let sparse = Way { name: "top 1 % of 8 local steps", density: Some(0.01), ..local.clone() };
+    let local = LocalStepsSetup { name: "f32 of 8 local steps", target: 1024, steps: 8, ..each.clone() };
+    let sparse = LocalStepsSetup { name: "top 1 % of 8 local steps", density: Some(0.01), ..local.clone() };
     vec![
         each.clone(),
-        Way { name: "f32 of each 1024", target: 1024, ..each },
+        LocalStepsSetup { name: "f32 of each 1024", target: 1024, ..each },
         local,
         sparse.clone(),
-        Way { name: "top 1 % of 4 local steps", target: 512, steps: 4, ..sparse.clone() },
-        Way { name: "top 1 % of 2 local steps", target: 256, steps: 2, ..sparse.clone() },
-        Way { name: "top 0.3 % of 8 local steps", density: Some(0.003), ..sparse.clone() },
-        Way { name: "top 1 % of 8 with peers 3 : 1", speeds: &[3, 1], ..sparse.clone() },
-        Way {
+        LocalStepsSetup { name: "top 1 % of 4 local steps", target: 512, steps: 4, ..sparse.clone() },
+        LocalStepsSetup { name: "top 1 % of 2 local steps", target: 256, steps: 2, ..sparse.clone() },
+        LocalStepsSetup { name: "top 0.3 % of 8 local steps", density: Some(0.003), ..sparse.clone() },
+        LocalStepsSetup { name: "top 1 % of 8 with peers 3 : 1", speeds: &[3, 1], ..sparse.clone() },
+        LocalStepsSetup {
             name: "top 1 % of 16 local steps with 4 peers",
             steps: 16,
             target: 4096,
             speeds: &[1, 1, 1, 1],
             ..sparse.clone()
         },
-        Way { name: "top 1 % of 8 with outer momentum 0.9", outer_momentum: 0.9, outer_rate: 0.7, ..sparse },
+        LocalStepsSetup {
+            name: "top 1 % of 8 with outer momentum 0.9",
+            outer_momentum: 0.9,
+            outer_rate: 0.7,
+            ..sparse
+        },
     ]
 }
 
-struct Outcome {
+struct LocalStepsOutcome {
     /// On held-out samples, 0 to 1.
     accuracy: f64,
     bytes_per_sample: f64,
@@ -116,21 +120,23 @@ pub(crate) async fn compare(args: &LocalStepsArgs) -> Result<()> {
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     let mut first = Vec::new();
     let is_wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|wanted| wanted == name);
-    for way in ways().iter().filter(|way| is_wanted(way.name)) {
+    for setup in setups().iter().filter(|setup| is_wanted(setup.name)) {
         let mut outcomes = Vec::new();
         for &seed in &args.seeds {
-            outcomes.push(train(way, seed, args.samples, &data).await.context(way.name)?);
+            outcomes.push(train(setup, seed, args.samples, &data).await.context(setup.name)?);
         }
         let percent: Vec<f64> = outcomes.iter().map(|outcome| 100.0 * outcome.accuracy).collect();
         if first.is_empty() {
             first.clone_from(&percent);
         }
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        let Some(Outcome { bytes_per_sample: bytes, n_parameters, .. }) = outcomes.first() else { continue };
+        let Some(LocalStepsOutcome { bytes_per_sample: bytes, n_parameters, .. }) = outcomes.first() else {
+            continue;
+        };
         let raw = 4.0 * *n_parameters as f64 / MICRO_BATCH as f64;
         let Spread { min, max, .. } = Spread::of(&percent);
         rows.push(vec![
-            way.name.to_owned(),
+            setup.name.to_owned(),
             format!("{:.2} [{min:.2} to {max:.2}]", mean(&percent)),
             format!("{:+.2}", mean(&percent) - mean(&first)),
             ratio::short(*bytes),
@@ -144,54 +150,59 @@ pub(crate) async fn compare(args: &LocalStepsArgs) -> Result<()> {
 }
 
 /// A contributor.
-struct Peer {
+struct LocalStepsPeer {
     trainer: Trainer,
     compressor: Compressor,
-    order: Order,
-    /// Samples that it would have computed, times the speed of all.
-    owed: u64,
+    order: SampleOrder,
+    /// Samples that it has still to compute, times the speed of all peers.
+    n_due: u64,
 }
 
 fn shape(data: &Dataset) -> DataShape {
     DataShape::Images { shape: data.shape, n_classes: CLASS_NAMES.len() }
 }
 
-async fn train(way: &Way, seed: u64, n_samples: u64, data: &Dataset) -> Result<Outcome> {
+async fn train(
+    setup: &LocalStepsSetup,
+    seed: u64,
+    n_samples: u64,
+    data: &Dataset,
+) -> Result<LocalStepsOutcome> {
     let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![256] }, seed };
-    let epochs = n_samples / way.target;
+    let epochs = n_samples / setup.target;
     let mut plain = Trainer::new(&model, shape(data), ComputeDevice::cpu())?;
-    let (outer, schedule, steps) = optimizers(way, epochs)?;
-    let codec = match way.density {
+    let (outer, schedule, steps) = optimizers(setup, epochs)?;
+    let codec = match setup.density {
         Some(share) => {
             let density = Density::from_share(share).context("a density")?;
-            TensorCodec::TopK(Sparsity { density, warmup_epochs: 0 })
+            GradientCodec::TopK(TopK::plain(density, 0))
         }
-        None => TensorCodec::F32,
+        None => GradientCodec::F32,
     };
     let layout = plain.layout().clone();
     let n_parameters = layout.n_parameters();
     let peer = |index| {
         let trainer = Trainer::new(&model, shape(data), ComputeDevice::cpu())?;
-        let compressor = Compressor::new(codec, Compression::default(), n_parameters, way.target as u32);
-        let order = Order::new(data.train.labels.len(), 1000 * seed + index);
-        Peer { trainer, compressor, order, owed: 0 }.with(&model, steps.as_ref())
+        let compressor = Compressor::new(codec, n_parameters, setup.target as u32);
+        let order = SampleOrder::new(data.train.labels.len(), 1000 * seed + index);
+        LocalStepsPeer { trainer, compressor, order, n_due: 0 }.with(&model, steps.as_ref())
     };
-    let mut peers = (0..way.speeds.len() as u64).map(peer).collect::<Result<Vec<_>>>()?;
+    let mut peers = (0..setup.speeds.len() as u64).map(peer).collect::<Result<Vec<_>>>()?;
     let mut parameters = layout.initial_parameters(seed);
     let mut optimizer = Optimizer::new(outer, &layout)?;
-    let speed: u64 = way.speeds.iter().sum();
+    let speed: u64 = setup.speeds.iter().sum();
     let mut n_bytes = 0;
     for epoch in 0..epochs {
         let (mut sum, mut weight) = (vec![0.0; n_parameters], 0.0);
-        for (peer, speed_of_it) in peers.iter_mut().zip(way.speeds) {
-            peer.owed += way.target * speed_of_it;
-            let n_batches = peer.owed / (speed * MICRO_BATCH as u64);
-            peer.owed -= n_batches * speed * MICRO_BATCH as u64;
+        for (peer, speed_of_it) in peers.iter_mut().zip(setup.speeds) {
+            peer.n_due += setup.target * speed_of_it;
+            let n_batches = peer.n_due / (speed * MICRO_BATCH as u64);
+            peer.n_due -= n_batches * speed * MICRO_BATCH as u64;
             let Some((bytes, n)) = peer.contribute(&parameters, epoch, n_batches, &data.train).await? else {
                 continue;
             };
             n_bytes += bytes.len();
-            let values = codec.decode(&bytes, n_parameters)?;
+            let values = codec.encoding().decode(&bytes, n_parameters)?;
             sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += n * value);
             weight += n;
         }
@@ -201,24 +212,30 @@ async fn train(way: &Way, seed: u64, n_samples: u64, data: &Dataset) -> Result<O
     plain.load_parameters(&parameters)?;
     let evaluation = plain.evaluate(&data.test.images, &data.test.labels).await?;
     let bytes_per_sample = n_bytes as f64 / n_samples as f64;
-    Ok(Outcome { accuracy: f64::from(evaluation.accuracy), bytes_per_sample, n_parameters })
+    Ok(LocalStepsOutcome { accuracy: f64::from(evaluation.accuracy), bytes_per_sample, n_parameters })
 }
 
 /// The run's optimizer and its learning rate, and the local steps.
-fn optimizers(way: &Way, epochs: u64) -> Result<(OptimizerSpec, ScheduleSpec, Option<LocalSteps>)> {
-    let falling =
-        ScheduleSpec { peak: way.peak, warmup_steps: 0, decay: Decay::Cosine { steps: epochs, floor: 0.0 } };
-    if way.steps == 0 {
-        let schedule = ScheduleSpec { warmup_steps: WARMUP_SAMPLES / way.target, ..falling };
+fn optimizers(
+    setup: &LocalStepsSetup,
+    epochs: u64,
+) -> Result<(OptimizerSpec, ScheduleSpec, Option<LocalSteps>)> {
+    let falling = ScheduleSpec {
+        peak: setup.peak,
+        warmup_steps: 0,
+        decay: Decay::Cosine { steps: epochs, floor: 0.0 },
+    };
+    if setup.steps == 0 {
+        let schedule = ScheduleSpec { warmup_steps: WARMUP_SAMPLES / setup.target, ..falling };
         return Ok((OptimizerSpec::sgd_momentum(), schedule, None));
     }
     let outer =
-        OptimizerSpec::SgdMomentum { momentum: way.outer_momentum, nesterov: true, weight_decay: 0.0 };
-    let steps = local::describe(way.steps, OptimizerSpec::sgd_momentum(), falling)?;
-    Ok((outer, ScheduleSpec::constant(way.outer_rate), Some(steps)))
+        OptimizerSpec::SgdMomentum { momentum: setup.outer_momentum, nesterov: true, weight_decay: 0.0 };
+    let steps = local::describe(setup.steps, OptimizerSpec::sgd_momentum(), falling)?;
+    Ok((outer, ScheduleSpec::constant(setup.outer_rate), Some(steps)))
 }
 
-impl Peer {
+impl LocalStepsPeer {
     fn with(mut self, model: &ModelSpec, steps: Option<&LocalSteps>) -> Result<Self> {
         if let Some(steps) = steps {
             self.compressor.keep_always();
@@ -242,7 +259,7 @@ impl Peer {
         }
         let Some(mean) = self.trainer.take_mean_gradient().await? else { return Ok(None) };
         let bytes = self.compressor.compress(mean.values, mean.n_samples, epoch)?;
-        self.compressor.settle(Fate::Counted);
+        self.compressor.settle(ContributionOutcome::Counted);
         Ok(Some((bytes, mean.n_samples as f32)))
     }
 }

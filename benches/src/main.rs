@@ -14,6 +14,7 @@ mod lab;
 mod load;
 mod local_steps;
 mod native;
+mod native_steps;
 mod optimizer;
 mod order;
 mod page;
@@ -23,6 +24,7 @@ mod paths;
 mod ratio;
 mod shards;
 mod size;
+mod step_task;
 mod strangers;
 mod swav;
 mod tab;
@@ -38,13 +40,13 @@ use crate::visit::VisitArgs;
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench", about = "The figures of RESULTS.md, each from one command")]
-struct Cli {
+struct BenchCli {
     #[command(subcommand)]
-    command: Command,
+    command: BenchCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum BenchCommand {
     /// A training step natively, with one and with two threads
     Native(SpeedArgs),
     /// A training step in Chromium, on the CPU and on WebGPU, beside TF.js
@@ -73,10 +75,10 @@ enum Command {
     Averaging(averaging::AveragingArgs),
     /// Optimizer steps a second of small peers, beside hivemind
     Optimizer(optimizer::OptimizerArgs),
-    /// Bytes a second by each way between two nodes, as a share of plain TCP
+    /// Bytes a second on each transport between two nodes, as a share of plain TCP
     Transports(transports::TransportArgs),
-    /// Bytes a second down to and up from a Chromium tab by each of its ways, as a share of a bare stream of WebTransport
-    Ways(ways::WayArgs),
+    /// Bytes a second down to and up from a Chromium tab on each of its transports, as a share of a bare WebTransport stream
+    Ways(ways::TabTransportArgs),
     /// What two thousand sessions of tabs cost a relay
     Load(load::LoadArgs),
     /// Ten minutes of sessions that come, move something and leave: does a relay's memory grow?
@@ -94,7 +96,7 @@ enum Command {
     AveragingPeer(averaging::PeerArgs),
     /// One measurement of `native`, in a process of its own
     #[command(hide = true)]
-    NativeSteps(native::StepsArgs),
+    NativeSteps(native_steps::StepsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -121,30 +123,30 @@ struct TabArgs {
 
 fn main() -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
-    match Cli::parse().command {
-        Command::Native(args) => runtime.block_on(native::compare(args.rounds, args.batch)),
-        Command::Tab(args) => runtime.block_on(tab::compare(&args)),
-        Command::Click(args) => runtime.block_on(visit::click(&args)),
-        Command::Page(args) => runtime.block_on(page::measure(&args)),
-        Command::Bytes(args) => runtime.block_on(visit::bytes(&args)),
-        Command::Size => size::print(),
-        Command::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
-        Command::Codecs(args) => codecs::compare(&args),
-        Command::Compression(args) => runtime.block_on(compression::compare(&args)),
-        Command::LocalSteps(args) => runtime.block_on(local_steps::compare(&args)),
-        Command::Swav(args) => runtime.block_on(swav::learn(&args)),
-        Command::Dht(args) => dht::compare(&args, &runtime),
-        Command::Averaging(args) => averaging::compare(&args),
-        Command::AveragingPeer(args) => averaging::peer(&args, &runtime),
-        Command::Optimizer(args) => runtime.block_on(optimizer::compare(&args)),
-        Command::Transports(args) => runtime.block_on(transports::compare(&args)),
-        Command::Ways(args) => runtime.block_on(ways::compare(&args)),
-        Command::Load(args) => runtime.block_on(load::load(&args)),
-        Command::Soak(args) => runtime.block_on(load::soak(&args)),
-        Command::Kills(args) => runtime.block_on(kills::kill(&args)),
-        Command::Shards(args) => runtime.block_on(shards::compare(&args)),
-        Command::Strangers(args) => runtime.block_on(strangers::compare(&args)),
-        Command::Dedloc(args) => papers::dedloc::run(&args, &runtime),
-        Command::NativeSteps(args) => native::steps(&args),
+    match BenchCli::parse().command {
+        BenchCommand::Native(args) => runtime.block_on(native::compare(args.rounds, args.batch)),
+        BenchCommand::Tab(args) => runtime.block_on(tab::compare(&args)),
+        BenchCommand::Click(args) => runtime.block_on(visit::click(&args)),
+        BenchCommand::Page(args) => runtime.block_on(page::measure(&args)),
+        BenchCommand::Bytes(args) => runtime.block_on(visit::bytes(&args)),
+        BenchCommand::Size => size::print(),
+        BenchCommand::Longtasks(args) => runtime.block_on(visit::long_tasks(&args)),
+        BenchCommand::Codecs(args) => codecs::compare(&args),
+        BenchCommand::Compression(args) => runtime.block_on(compression::compare(&args)),
+        BenchCommand::LocalSteps(args) => runtime.block_on(local_steps::compare(&args)),
+        BenchCommand::Swav(args) => runtime.block_on(swav::learn(&args)),
+        BenchCommand::Dht(args) => dht::compare(&args, &runtime),
+        BenchCommand::Averaging(args) => averaging::compare(&args),
+        BenchCommand::AveragingPeer(args) => averaging::peer(&args, &runtime),
+        BenchCommand::Optimizer(args) => runtime.block_on(optimizer::compare(&args)),
+        BenchCommand::Transports(args) => runtime.block_on(transports::compare(&args)),
+        BenchCommand::Ways(args) => runtime.block_on(ways::compare(&args)),
+        BenchCommand::Load(args) => runtime.block_on(load::load(&args)),
+        BenchCommand::Soak(args) => runtime.block_on(load::soak(&args)),
+        BenchCommand::Kills(args) => runtime.block_on(kills::kill(&args)),
+        BenchCommand::Shards(args) => runtime.block_on(shards::compare(&args)),
+        BenchCommand::Strangers(args) => runtime.block_on(strangers::compare(&args)),
+        BenchCommand::Dedloc(args) => papers::dedloc::run(&args, &runtime),
+        BenchCommand::NativeSteps(args) => native_steps::steps(&args),
     }
 }

@@ -1,55 +1,15 @@
-//! Our step in a native process. A process of its own for each measurement, because the number of
-//! threads is fixed when the first one starts.
+//! Our step in native processes: one thread beside two.
 
-use std::time::Instant;
+use anyhow::Result;
 
-use anyhow::{Context, Result, ensure};
-use barnraise_bench_peer::Workload;
-use clap::Args;
-use tokio::process::Command;
-
-use crate::contender::{Answer, Contender, Task, compare as contest};
-
-/// Steps before the clock starts: a new process has cold caches.
-const WARM_UP_STEPS: u32 = 5;
-
-#[derive(Debug, Args)]
-pub(crate) struct StepsArgs {
-    model: String,
-    n_samples: usize,
-    n_steps: u32,
-}
+use crate::contender::{Contender, compare as contest};
+use crate::step_task::StepTask;
 
 /// `native`: one thread beside two.
 pub(crate) async fn compare(n_rounds: usize, n_samples: usize) -> Result<()> {
     for model in ["lenet", "mlp-256"] {
         let contenders = [Contender::Native { n_threads: 2 }, Contender::Native { n_threads: 1 }];
-        contest(None, &contenders, Task { model, n_samples, n_rounds }).await?;
+        contest(None, &contenders, StepTask { model, n_samples, n_rounds }).await?;
     }
-    Ok(())
-}
-
-/// Runs this program again, as [`steps`].
-pub(crate) async fn measure(n_threads: usize, task: Task<'_>, n_steps: u32) -> Result<Answer> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["native-steps", task.model, &task.n_samples.to_string(), &n_steps.to_string()]);
-    command.env("RAYON_NUM_THREADS", n_threads.to_string()).kill_on_drop(true);
-    let output = command.output().await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).context("no measurement in the output")
-}
-
-/// `native-steps`: measures, and prints an [`Answer`].
-pub(crate) fn steps(args: &StepsArgs) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let answer = runtime.block_on(async {
-        let mut workload = Workload::new("cpu", &args.model, args.n_samples).await?;
-        workload.steps(WARM_UP_STEPS).await?;
-        let from = Instant::now();
-        let loss = workload.steps(args.n_steps).await?;
-        let ms_per_step = from.elapsed().as_secs_f64() * 1000.0 / f64::from(args.n_steps);
-        anyhow::Ok(Answer { ms_per_step, loss: loss.into(), device: workload.device_name() })
-    })?;
-    println!("{}", serde_json::to_string(&answer)?);
     Ok(())
 }

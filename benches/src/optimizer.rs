@@ -10,11 +10,11 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use barnraise_tests::process::{Backbone, Joined, World};
+use barnraise_tests::process::{BackboneProcess, PeerProcess, TestRun};
 use clap::Args;
 use serde::Deserialize;
 
-use crate::averaging::Answering;
+use crate::averaging::JsonProcess;
 use crate::hivemind;
 use crate::ratio::{self, Spread};
 
@@ -55,9 +55,9 @@ pub(crate) struct OptimizerArgs {
 
 /// Prints the table.
 pub(crate) async fn compare(args: &OptimizerArgs) -> Result<()> {
-    let mut contenders = vec![Contender::One, Contender::Two];
+    let mut contenders = vec![OptimizerSetup::One, OptimizerSetup::Two];
     if !args.alone {
-        contenders.extend(args.matchmaking.iter().map(|&seconds| Contender::Hivemind { seconds }));
+        contenders.extend(args.matchmaking.iter().map(|&seconds| OptimizerSetup::Hivemind { seconds }));
     }
     let mut rates = vec![Vec::new(); contenders.len()];
     for round in 0..args.rounds {
@@ -77,7 +77,7 @@ pub(crate) async fn compare(args: &OptimizerArgs) -> Result<()> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Contender {
+enum OptimizerSetup {
     /// Of ours: a backbone, and peers that contribute to it.
     One,
     /// Of ours: backbones that average with each other, half of the peers at each.
@@ -87,7 +87,7 @@ enum Contender {
     },
 }
 
-impl Contender {
+impl OptimizerSetup {
     fn name(self) -> String {
         match self {
             Self::One => "ours, one backbone".to_owned(),
@@ -127,16 +127,16 @@ every_epochs = 100000
 }
 
 async fn one(epochs: u64) -> Result<f64> {
-    let mut world = World::new(&sections())?;
-    let backbone = world.backbone().await?;
-    let peers = join(&mut world, &backbone, PEERS)?;
+    let mut test_run = TestRun::new(&sections())?;
+    let backbone = test_run.backbone().await?;
+    let peers = join(&mut test_run, &backbone, PEERS)?;
     let rate = steps_of(&backbone, epochs).await?;
     leave(peers).await?;
     Ok(rate)
 }
 
 async fn two(epochs: u64) -> Result<f64> {
-    let (mut here, mut there) = (World::new(&sections())?, World::new(&sections())?);
+    let (mut here, mut there) = (TestRun::new(&sections())?, TestRun::new(&sections())?);
     let id = there.command(&["id"]).await?;
     here.aggregate_with(&[format!("/p2p/{}", id.trim())])?;
     let one = here.backbone().await?;
@@ -150,11 +150,11 @@ async fn two(epochs: u64) -> Result<f64> {
     Ok(rate)
 }
 
-fn join(world: &mut World, backbone: &Backbone, n: usize) -> Result<Vec<Joined>> {
-    (0..n).map(|_| world.join(&[&backbone.page()])).collect()
+fn join(test_run: &mut TestRun, backbone: &BackboneProcess, n: usize) -> Result<Vec<PeerProcess>> {
+    (0..n).map(|_| test_run.join(&[&backbone.page()])).collect()
 }
 
-async fn leave(peers: Vec<Joined>) -> Result<()> {
+async fn leave(peers: Vec<PeerProcess>) -> Result<()> {
     for peer in peers {
         peer.interrupt()?;
         peer.end().await?;
@@ -162,7 +162,7 @@ async fn leave(peers: Vec<Joined>) -> Result<()> {
     Ok(())
 }
 
-async fn steps_of(backbone: &Backbone, epochs: u64) -> Result<f64> {
+async fn steps_of(backbone: &BackboneProcess, epochs: u64) -> Result<f64> {
     let first = backbone.wait_for_epoch(WARM_UP).await?.epoch;
     let began = Instant::now();
     let mut last = first;
@@ -173,12 +173,12 @@ async fn steps_of(backbone: &Backbone, epochs: u64) -> Result<f64> {
 }
 
 #[derive(Deserialize)]
-struct Began {
+struct StartReply {
     began: u64,
 }
 
 #[derive(Deserialize)]
-struct Took {
+struct TimingReply {
     seconds: f64,
     epochs: u64,
 }
@@ -189,9 +189,9 @@ fn theirs(data: &Path, epochs: u64, matchmaking: f64) -> Result<f64> {
     command.args(["--peers", &PEERS.to_string(), "--clients", &CLIENTS.to_string()]);
     command.args(["--target", &TARGET.to_string(), "--epochs", &epochs.to_string()]);
     command.args(["--matchmaking", &matchmaking.to_string(), "--refresh", &matchmaking.to_string()]);
-    let mut python = Answering::start(&mut command)?;
-    let Began { began } = python.answer()?;
+    let mut python = JsonProcess::start(&mut command)?;
+    let StartReply { began } = python.answer()?;
     ensure!(began > 0, "hivemind made no step");
-    let Took { seconds, epochs } = python.answer()?;
+    let TimingReply { seconds, epochs } = python.answer()?;
     Ok(epochs as f64 / seconds)
 }

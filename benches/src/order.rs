@@ -5,13 +5,13 @@ use barnraise_protocol::dataset::LabelledImages;
 use barnraise_swarm::random::SplitMix64;
 
 /// All samples in random order, again and again.
-pub(crate) struct Order {
+pub(crate) struct SampleOrder {
     samples: Vec<usize>,
     at: usize,
     random: SplitMix64,
 }
 
-impl Order {
+impl SampleOrder {
     pub(crate) fn new(n_samples: usize, seed: u64) -> Self {
         Self { samples: (0..n_samples).collect(), at: n_samples, random: SplitMix64::new(seed) }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use barnraise_tests::artifacts;
 use barnraise_tests::browser::{Graphics, PHONE, Tab};
-use barnraise_tests::process::World;
+use barnraise_tests::process::TestRun;
 use clap::Args;
 use serde::Deserialize;
 use serde_json::json;
@@ -59,8 +59,8 @@ struct Visit {
 
 /// `page`
 pub(crate) async fn measure(args: &PageArgs) -> Result<()> {
-    let mut world = World::new("")?.with_page(artifacts::web_root()?);
-    let backbone = world.backbone().await?;
+    let mut test_run = TestRun::new("")?.with_page(artifacts::web_root()?);
+    let backbone = test_run.backbone().await?;
     let (mut cold, mut warm) = (Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         let tab = Tab::open("paint", Graphics::NoAdapter, "about:blank").await?;

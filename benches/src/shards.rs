@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use barnraise_tests::process::{Joined, World, metric};
+use barnraise_tests::process::{PeerProcess, TestRun, metric};
 use clap::Args;
 
 use crate::ratio::table;
@@ -45,7 +45,7 @@ pub(crate) struct ShardArgs {
     keep: String,
 }
 
-/// What one crowd of peers cost the backbone.
+/// Cost of one group of peers to the backbone.
 struct Cost {
     n_shards: usize,
     data_bytes: f64,
@@ -54,7 +54,7 @@ struct Cost {
     seconds: f64,
 }
 
-/// `shards`: the same crowd without sharing and with it.
+/// `shards`: the same peers without sharing and with it.
 pub(crate) async fn compare(args: &ShardArgs) -> Result<()> {
     let head = ["data", "MB given by the backbone", "times each shard", "times fewer bytes", "seconds"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -78,17 +78,17 @@ pub(crate) async fn compare(args: &ShardArgs) -> Result<()> {
 
 async fn measure(args: &ShardArgs, share: &str) -> Result<Cost> {
     let sections = format!("{CONFIG}\n[data]\nshard_samples = {}\n", args.shard_samples);
-    let mut world = World::new(&sections)?;
-    let backbone = world.backbone().await?;
-    let manifest = backbone.status().await?.run.manifest;
+    let mut test_run = TestRun::new(&sections)?;
+    let backbone = test_run.backbone().await?;
+    let manifest = backbone.status().await?.run.data.manifest;
     let (page, samples) = (backbone.page(), args.samples.to_string());
     let began = std::time::Instant::now();
-    let mut peers: Vec<Joined> = Vec::new();
+    let mut peers: Vec<PeerProcess> = Vec::new();
     for n in 0..args.peers {
-        let cache = world.storage().join(format!("peer-{n}")).display().to_string();
+        let cache = test_run.storage().join(format!("peer-{n}")).display().to_string();
         let size = ["--cache-size", &args.keep];
         let options = ["--cache", &cache, "--share", share, "--samples", &samples];
-        peers.push(world.join(&[&[&page[..]][..], &options, &size].concat())?);
+        peers.push(test_run.join(&[&[&page[..]][..], &options, &size].concat())?);
     }
     let everybody = |n_contributors: u32| n_contributors as usize == args.peers;
     backbone.wait_for("everybody joined", |progress| everybody(progress.n_contributors)).await?;

@@ -12,7 +12,7 @@ use crate::ratio::table;
 const BYTES_MAX: u64 = 3_500_000;
 
 /// One file of the web folder.
-struct Served {
+struct ServedFile {
     path: String,
     n_bytes: u64,
     /// As sent: compressed with brotli where that was worthwhile.
@@ -26,7 +26,7 @@ pub(crate) fn print() -> Result<()> {
     collect(&root, &root, &mut files)?;
     files.sort_by_key(|file| std::cmp::Reverse(file.n_bytes_sent));
     let mut rows = vec![["file", "bytes", "sent", "share of the limit"].map(String::from).to_vec()];
-    let total = Served {
+    let total = ServedFile {
         path: "everything".into(),
         n_bytes: files.iter().map(|file| file.n_bytes).sum(),
         n_bytes_sent: files.iter().map(|file| file.n_bytes_sent).sum(),
@@ -45,7 +45,7 @@ pub(crate) fn print() -> Result<()> {
     Ok(())
 }
 
-fn collect(root: &Path, folder: &Path, files: &mut Vec<Served>) -> Result<()> {
+fn collect(root: &Path, folder: &Path, files: &mut Vec<ServedFile>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry?.path();
         let is_sibling = path.extension().is_some_and(|extension| extension == "br" || extension == "gz");
@@ -54,7 +54,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<Served>) -> Result<()> {
         } else if !is_sibling {
             let n_bytes = path.metadata()?.len();
             let compressed = PathBuf::from(format!("{}.br", path.display())).metadata();
-            files.push(Served {
+            files.push(ServedFile {
                 path: path.strip_prefix(root)?.display().to_string(),
                 n_bytes,
                 n_bytes_sent: compressed.map_or(n_bytes, |compressed| compressed.len()),

@@ -14,7 +14,7 @@ use barnraise_protocol::dataset::LabelledImages;
 use barnraise_protocol::run::ModelKind;
 use clap::Args;
 
-use crate::order::Order;
+use crate::order::SampleOrder;
 use crate::ratio;
 
 /// Labelled pictures that vote, and held-out ones that they vote on: as many as a backbone takes.
@@ -67,7 +67,7 @@ async fn train(
     let layout = trainer.layout().clone();
     let mut parameters = layout.initial_parameters(seed);
     let mut optimizer = Optimizer::new(run.optimizer, &layout)?;
-    let mut order = Order::new(data.train.labels.len(), seed);
+    let mut order = SampleOrder::new(data.train.labels.len(), seed);
     let (reference, test) = (first(&data.train, REFERENCE_SAMPLES), first(&data.test, TEST_SAMPLES));
     for epoch in 0..=args.steps {
         trainer.load_parameters(&parameters)?;

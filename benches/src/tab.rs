@@ -4,8 +4,9 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use crate::TabArgs;
-use crate::contender::{Contender, Task, compare as contest};
+use crate::contender::{Contender, compare as contest};
 use crate::lab::Lab;
+use crate::step_task::StepTask;
 
 /// What a tab computes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -21,7 +22,7 @@ pub(crate) async fn compare(args: &TabArgs) -> Result<()> {
     let mut lab = Lab::open().await?;
     for &device in &args.only {
         for model in &args.models {
-            let task = Task { model, n_samples: args.speed.batch, n_rounds: args.speed.rounds };
+            let task = StepTask { model, n_samples: args.speed.batch, n_rounds: args.speed.rounds };
             contest(Some(&mut lab), &contenders(device, model), task).await?;
         }
     }

@@ -1,4 +1,4 @@
-//! `transports`: how fast bytes go by each way between two nodes of this machine, as a share of plain TCP.
+//! `transports`: transfer speed of each transport between two nodes of this machine, as a share of plain TCP.
 //!
 //! One direction, one stream, a sender that never waits, a receiver that answers one byte once it has all of
 //! them. Then the same bytes by the project's own protocol for bulk, whose receiver asks for numbered chunks and
@@ -14,7 +14,7 @@ use barnraise_protocol::bulk::{self, Partial, Transfer};
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::libp2p::{Multiaddr, PeerId, Stream};
 use barnraise_relay::{IncomingStreams, Node, NodeConfig, NodeEvent, RelayLimits};
-use barnraise_tests::load::{Session, Way};
+use barnraise_tests::load::{LoadSession, TransportKind};
 use clap::Args;
 use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -27,7 +27,7 @@ const SINK: &str = "/barnraise-bench/sink/1";
 const PIECE_BYTES: usize = 64 * 1024;
 /// What the receiver says in the end.
 const DONE: u8 = 1;
-/// Longer than a place at a relay takes.
+/// Longer than a reservation at a relay takes.
 const HANG: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Args)]
@@ -40,22 +40,22 @@ pub(crate) struct TransportArgs {
     rounds: usize,
 }
 
-/// One way to the node, and what was measured of it, in bytes a second.
-struct Contender {
+/// One transport to the node, and its measurements in bytes per second.
+struct TransportRun {
     name: String,
-    link: Link,
+    link: TransportLink,
     plain: Vec<f64>,
     bulk: Vec<f64>,
 }
 
-enum Link {
+enum TransportLink {
     Tcp(std::net::SocketAddr),
     Node {
         dialer: Node,
         peer: PeerId,
     },
-    /// Natively nobody dials WebTransport but the tests.
-    Session(Session),
+    /// WebTransport: natively only the tests dial it.
+    Session(LoadSession),
 }
 
 /// `transports`.
@@ -81,7 +81,7 @@ pub(crate) async fn compare(args: &TransportArgs) -> Result<()> {
     Ok(())
 }
 
-fn print(args: &TransportArgs, contenders: &[Contender]) {
+fn print(args: &TransportArgs, contenders: &[TransportRun]) {
     let tcp = contenders.first().map(|tcp| tcp.plain.clone()).unwrap_or_default();
     let share = |values: &[f64]| {
         let shares: Vec<f64> = values.iter().zip(&tcp).map(|(value, tcp)| value / tcp).collect();
@@ -103,8 +103,8 @@ fn print(args: &TransportArgs, contenders: &[Contender]) {
     println!("\n{} MiB one way, {} rounds\n\n{}", args.mib, args.rounds, table(&rows));
 }
 
-async fn contenders(bytes: &Arc<[u8]>, folder: &std::path::Path) -> Result<Vec<Contender>> {
-    let mut contenders = vec![contender("plain TCP", Link::Tcp(tcp_sink().await?))];
+async fn contenders(bytes: &Arc<[u8]>, folder: &std::path::Path) -> Result<Vec<TransportRun>> {
+    let mut contenders = vec![contender("plain TCP", TransportLink::Tcp(tcp_sink().await?))];
     let listen = [
         "/ip4/127.0.0.1/tcp/0",
         "/ip4/127.0.0.1/udp/0/quic-v1",
@@ -131,8 +131,8 @@ async fn contenders(bytes: &Arc<[u8]>, folder: &std::path::Path) -> Result<Vec<C
         };
         let addresses = node.addresses();
         let address = addresses.iter().find(is_way).cloned().with_context(|| format!("no {name}"))?;
-        let link = if Way::WebTransport.of(std::slice::from_ref(&address)).is_some() {
-            Link::Session(Box::pin(Session::dial(&[address])).await?)
+        let link = if TransportKind::WebTransport.of(std::slice::from_ref(&address)).is_some() {
+            TransportLink::Session(Box::pin(LoadSession::dial(&[address])).await?)
         } else {
             // WebRTC is dialled by those who have a certificate for it, because they listen.
             let listen = match address.to_string().contains("/webrtc-direct") {
@@ -153,18 +153,18 @@ async fn contenders(bytes: &Arc<[u8]>, folder: &std::path::Path) -> Result<Vec<C
     Ok(contenders)
 }
 
-fn contender(name: &str, link: Link) -> Contender {
-    Contender { name: name.to_owned(), link, plain: Vec::new(), bulk: Vec::new() }
+fn contender(name: &str, link: TransportLink) -> TransportRun {
+    TransportRun { name: name.to_owned(), link, plain: Vec::new(), bulk: Vec::new() }
 }
 
-async fn dial(address: Multiaddr, config: NodeConfig) -> Result<Link> {
+async fn dial(address: Multiaddr, config: NodeConfig) -> Result<TransportLink> {
     let dialer = Node::start(Keypair::generate_ed25519(), config).await?;
     let peer = dialer.dial(address).await?;
-    Ok(Link::Node { dialer, peer })
+    Ok(TransportLink::Node { dialer, peer })
 }
 
 /// A relay in between, and a node that is reached through it alone.
-async fn relayed(bytes: &Arc<[u8]>) -> Result<Link> {
+async fn relayed(bytes: &Arc<[u8]>) -> Result<TransportLink> {
     let listening = || anyhow::Ok(vec!["/ip4/127.0.0.1/tcp/0".parse()?]);
     let limits = RelayLimits { circuit_bytes: bytesize::ByteSize::tib(1), ..RelayLimits::default() };
     let config = NodeConfig { listen: listening()?, relay_service: Some(limits), ..NodeConfig::default() };
@@ -222,7 +222,7 @@ pub(crate) fn serve<F: Future<Output = io::Result<()>> + Send + 'static>(
     });
 }
 
-impl Link {
+impl TransportLink {
     /// How long it takes until all bytes are there, opening the stream included.
     async fn send(&self, bytes: &[u8]) -> Result<Duration> {
         let from = Instant::now();

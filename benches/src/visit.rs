@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use barnraise_tests::artifacts;
 use barnraise_tests::browser::{Graphics, Tab};
-use barnraise_tests::process::{Backbone, World};
+use barnraise_tests::process::{BackboneProcess, TestRun};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
@@ -77,7 +77,7 @@ const LONG_TASKS: &str = r#"(() => {
 
 /// `click`
 pub(crate) async fn click(args: &VisitArgs) -> Result<()> {
-    let (_world, backbone) = start("").await?;
+    let (_test_run, backbone) = start("").await?;
     let (mut cold, mut warm) = (Vec::new(), Vec::new());
     let (mut cold_start, mut warm_start) = (Vec::new(), Vec::new());
     let mut rows = vec![["round", "cache", "first shown, ms after the click"].map(String::from).to_vec()];
@@ -145,12 +145,12 @@ pub(crate) async fn bytes(args: &VisitArgs) -> Result<()> {
     let mut rows = vec![heading.map(String::from).to_vec()];
     let codecs = ["\"f32\"", "\"f16\"", "\"int8\"", "\"int4\"", "{ top-k = { density = 0.01 } }"];
     for codec in codecs {
-        let (_world, backbone) = start(&format!("[run]\ngradient_codec = {codec}\n")).await?;
+        let (_test_run, backbone) = start(&format!("[run]\ngradient_codec = {codec}\n")).await?;
         let tab = open(args, &backbone).await?;
         tab.click("#toggle").await?;
         tab.until(&format!("value('accepted') >= {UPDATES}"), WAIT_MAX).await?;
         // In one look, so that they belong together.
-        let given: Given = serde_json::from_value(
+        let given: ContributedTotals = serde_json::from_value(
             tab.read(
                 "({ samples: value('samples'), accepted: value('accepted'), up: value('bytes-up'), \
                  down: value('bytes-down') })",
@@ -170,9 +170,9 @@ pub(crate) async fn bytes(args: &VisitArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the page says that the tab has given.
+/// The tab's totals, as the page shows them.
 #[derive(Debug, Deserialize)]
-struct Given {
+struct ContributedTotals {
     samples: f64,
     accepted: f64,
     up: f64,
@@ -181,7 +181,7 @@ struct Given {
 
 /// `longtasks`
 pub(crate) async fn long_tasks(args: &VisitArgs) -> Result<()> {
-    let (_world, backbone) = start("").await?;
+    let (_test_run, backbone) = start("").await?;
     let tab = open(args, &backbone).await?;
     tab.read(LONG_TASKS).await?;
     let before = tab.read("performance.now()").await?.as_f64().context("no time")?;
@@ -213,13 +213,13 @@ pub(crate) async fn long_tasks(args: &VisitArgs) -> Result<()> {
 }
 
 /// A backbone with a run of its own, otherwise as `run.example.toml` has it.
-async fn start(sections: &str) -> Result<(World, Backbone)> {
-    let mut world = World::new(sections)?.with_page(artifacts::web_root()?);
-    let backbone = world.backbone().await?;
-    Ok((world, backbone))
+async fn start(sections: &str) -> Result<(TestRun, BackboneProcess)> {
+    let mut test_run = TestRun::new(sections)?.with_page(artifacts::web_root()?);
+    let backbone = test_run.backbone().await?;
+    Ok((test_run, backbone))
 }
 
-async fn open(args: &VisitArgs, backbone: &Backbone) -> Result<Tab> {
+async fn open(args: &VisitArgs, backbone: &BackboneProcess) -> Result<Tab> {
     let device = args.device.to_possible_value().context("every device has a name")?;
     let url = format!("{}/?device={}", backbone.page(), device.get_name());
     let tab = Tab::open("visitor", args.device.graphics(), &url).await?;

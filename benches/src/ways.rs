@@ -1,9 +1,9 @@
-//! `ways`: how fast bytes go down to and up from a Chromium tab, by each way that a tab has, as a share of what one
-//! stream of WebTransport moves with nothing of ours on it.
+//! `ways`: download and upload speed of a Chromium tab on each of its transports, as a share of the speed of one plain
+//! WebTransport stream without our code.
 //!
 //! The page is the one that ships, but its worker is another: it makes connections as the training worker does
 //! and moves bytes by the bulk protocol. The bare stream has the same server of QUIC and HTTP/3 with the same limits.
-//! All ways in turn within one run.
+//! All transports in turn within one run.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +22,8 @@ use barnraise_protocol::bulk::{self, Partial, Transfer};
 use barnraise_relay::certificates::Certificates;
 use barnraise_relay::libp2p::Stream;
 use barnraise_relay::libp2p::identity::Keypair;
-use barnraise_relay::webtransport::{WebTransportConfig, bind_udp};
+use barnraise_relay::udp::bind_udp;
+use barnraise_relay::webtransport::WebTransportConfig;
 use barnraise_relay::{Node, NodeConfig};
 use barnraise_tests::artifacts;
 use barnraise_tests::browser::{Graphics, Tab};
@@ -40,8 +41,8 @@ use crate::paths;
 use crate::ratio::{Spread, table};
 use crate::transports::serve;
 
-/// Where a tab can dial, the best way first.
-const WAYS: [(&str, &str); 3] = [
+/// Transports of a tab with an address to listen on, the preferred one first.
+const TAB_TRANSPORTS: [(&str, &str); 3] = [
     ("WebTransport", "/ip4/127.0.0.1/udp/0/quic-v1/webtransport"),
     ("WebRTC-direct", "/ip4/127.0.0.1/udp/0/webrtc-direct"),
     ("WebSocket", "/ip4/127.0.0.1/tcp/0/ws"),
@@ -50,13 +51,13 @@ const WAYS: [(&str, &str); 3] = [
 const PIECE_BYTES: usize = 64 * 1024;
 /// What the server of the bare stream says in the end.
 const DONE: u8 = 1;
-/// A tab that has said nothing by then says nothing any more.
+/// A tab without an answer by then has failed.
 const ANSWER_MAX: Duration = Duration::from_secs(1800);
 /// Of the page, its worker's file follows.
 const WORKER: &str = "data-worker=\"";
 
 #[derive(Debug, Args)]
-pub(crate) struct WayArgs {
+pub(crate) struct TabTransportArgs {
     /// MiB in each measurement
     #[arg(long, default_value_t = 64)]
     mib: usize,
@@ -68,10 +69,10 @@ pub(crate) struct WayArgs {
     only: Vec<String>,
 }
 
-impl WayArgs {
-    /// Name and address of each way that is measured.
+impl TabTransportArgs {
+    /// Name and address of each measured transport.
     fn ways(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        WAYS.into_iter().filter(|(_, listen)| self.only.iter().any(|kind| kind == kind_of(listen)))
+        TAB_TRANSPORTS.into_iter().filter(|(_, listen)| self.only.iter().any(|kind| kind == kind_of(listen)))
     }
 }
 
@@ -80,17 +81,17 @@ fn kind_of(listen: &str) -> &str {
     listen.rsplit('/').next().unwrap_or_default()
 }
 
-/// What the worker is to do.
+/// The worker's measurements to make.
 #[derive(Debug, Clone, Serialize)]
-struct Plan {
-    ways: Vec<Place>,
+struct WorkerPlan {
+    ways: Vec<DialTarget>,
     n_bytes: usize,
     n_rounds: usize,
 }
 
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
-enum Place {
+enum DialTarget {
     Bare {
         url: String,
         /// SHA-256 of its certificates.
@@ -101,7 +102,7 @@ enum Place {
     },
 }
 
-/// What the worker measured of one way.
+/// The worker's measurements of one transport.
 #[derive(Debug, Clone, Deserialize)]
 struct Figures {
     down_ms: Vec<f64>,
@@ -109,7 +110,7 @@ struct Figures {
 }
 
 /// `ways`
-pub(crate) async fn compare(args: &WayArgs) -> Result<()> {
+pub(crate) async fn compare(args: &TabTransportArgs) -> Result<()> {
     barnraise_relay::install_crypto_provider();
     let folder = std::env::temp_dir().join(format!("barnraise-bench-{}", std::process::id()));
     let measured = measure(args, &folder).await;
@@ -119,7 +120,7 @@ pub(crate) async fn compare(args: &WayArgs) -> Result<()> {
     Ok(())
 }
 
-async fn measure(args: &WayArgs, folder: &Path) -> Result<Vec<Figures>> {
+async fn measure(args: &TabTransportArgs, folder: &Path) -> Result<Vec<Figures>> {
     let n_bytes = args.mib * 1024 * 1024;
     let listen = args.ways().map(|(_, listen)| listen.parse()).collect::<Result<_, _>>()?;
     let config = NodeConfig { listen, certificates_dir: Some(folder.join("node")), ..NodeConfig::default() };
@@ -129,9 +130,9 @@ async fn measure(args: &WayArgs, folder: &Path) -> Result<Vec<Figures>> {
         let kind = kind_of(listen);
         let addresses = node.addresses().into_iter().map(|address| address.to_string());
         let address = addresses.into_iter().find(|address| address.split('/').any(|part| part == kind));
-        ways.push(Place::Node { address: address.with_context(|| format!("no {name}"))? });
+        ways.push(DialTarget::Node { address: address.with_context(|| format!("no {name}"))? });
     }
-    let outcome = ask(Plan { ways, n_bytes, n_rounds: args.rounds }).await?;
+    let outcome = ask(WorkerPlan { ways, n_bytes, n_rounds: args.rounds }).await?;
     if let Some(error) = outcome.get("error") {
         return Err(anyhow!("the tab: {error}"));
     }
@@ -139,7 +140,7 @@ async fn measure(args: &WayArgs, folder: &Path) -> Result<Vec<Figures>> {
 }
 
 /// Opens the page with the other worker, and waits for what that one says.
-async fn ask(plan: Plan) -> Result<Value> {
+async fn ask(plan: WorkerPlan) -> Result<Value> {
     let web_root = artifacts::web_root()?;
     let page = with_another_worker(&std::fs::read_to_string(web_root.join("index.html"))?)?;
     let (sender, mut outcomes) = mpsc::channel(1);
@@ -205,7 +206,7 @@ async fn end(mut stream: Stream) -> io::Result<()> {
 }
 
 /// A server of bare streams until the program ends.
-fn bare(folder: &Path, n_bytes: usize) -> Result<Place> {
+fn bare(folder: &Path, n_bytes: usize) -> Result<DialTarget> {
     let certificates = Certificates::open(folder, Arc::new(SystemTime::now))?;
     let quic = WebTransportConfig::default().quic_server(&certificates)?;
     let socket = bind_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
@@ -222,7 +223,7 @@ fn bare(folder: &Path, n_bytes: usize) -> Result<Place> {
         }
     });
     let certhashes = certificates.hashes_in_addresses().iter().map(|hash| hash.digest().to_vec()).collect();
-    Ok(Place::Bare { url, certhashes })
+    Ok(DialTarget::Bare { url, certhashes })
 }
 
 async fn session(incoming: quinn::Incoming, n_bytes_max: usize) -> Result<()> {
@@ -255,7 +256,7 @@ async fn exchange((mut send, mut receive): (SendStream, RecvStream), n_bytes_max
     Ok(send.finish().await?)
 }
 
-fn print(args: &WayArgs, measured: &[Figures]) {
+fn print(args: &TabTransportArgs, measured: &[Figures]) {
     let n_bytes = (args.mib * 1024 * 1024) as f64;
     let heading = ["", "down, MB/s", "share of bare", "up, MB/s", "share of bare"];
     let mut rows = vec![heading.map(String::from).to_vec()];

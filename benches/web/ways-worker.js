@@ -1,5 +1,5 @@
 // In place of the training worker: bytes down and up by each way of the plan, in turn, round after round.
-import init, { Link, noise } from "./peer/bench-peer.js";
+import init, { BulkConnection, noise } from "./peer/bench-peer.js";
 
 const PIECE_BYTES = 64 * 1024;
 const COUNT_BYTES = 8;
@@ -48,7 +48,7 @@ class Raw {
 
 async function measure({ ways, n_bytes, n_rounds }) {
   const links = [];
-  for (const way of ways) links.push(await (way.url ? Raw.dial(way, n_bytes) : Link.dial(way.address, n_bytes)));
+  for (const way of ways) links.push(await (way.url ? Raw.dial(way, n_bytes) : BulkConnection.dial(way.address, n_bytes)));
   const timed = async (link, direction) => {
     const from = performance.now();
     await link[direction]();

@@ -1,6 +1,6 @@
 //! The configuration of a run, as an operator writes it: TOML, typed and checked.
 //!
-//! Every key has a default, so a file says only what differs; `run.example.toml` shows them all. An
+//! Every key has a default, so a file says only what differs; `run.reference.toml` shows them all. An
 //! unknown key is an error, because a misspelt one would otherwise do nothing. Relative folders are
 //! relative to the file. Variables of the environment win over the file. Nothing here opens a socket or creates a
 //! folder.
@@ -13,17 +13,19 @@ mod check;
 pub mod command;
 mod contributions;
 mod conversations;
+mod description;
 mod durations;
 #[cfg(test)]
 mod fuzz;
+pub mod init;
 mod license;
 mod link_speed;
 mod local_steps;
 mod recomputation;
+mod run_texts;
 mod telemetry;
 mod text;
 mod warnings;
-mod words;
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -34,10 +36,11 @@ use std::time::Duration;
 
 use barnraise_learning::{Decay, DeviceChoice, OptimizerSpec, ScheduleSpec};
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::run::{Compression, ModelKind, ModelSpec, SlowLinks};
+use barnraise_protocol::run::{GradientCodec, ModelKind, ModelSpec, SlowLinks};
 use barnraise_relay::dht::DhtLimits;
 use barnraise_relay::{
-    ConfigFileError, Environment, EnvironmentError, Located, NodeLimits, Place, parse_config, read_config,
+    ConfigFileError, Environment, EnvironmentError, IpNetwork, Located, NodeLimits, TextSpan, parse_config,
+    read_config,
 };
 use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
@@ -58,7 +61,6 @@ use crate::data::DataSource;
 use crate::data::fashion_mnist::{BASE_URLS, Sources};
 use crate::data::shards::Sharding;
 use crate::storage::S3Url;
-use crate::visitors::Network;
 pub use barnraise_relay::Invalid;
 
 /// Keys whose value may be in a file that a variable of the environment names.
@@ -68,35 +70,33 @@ const SECRETS: &[&str] = &["contributions.database"];
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunConfig {
-    /// What is trained, and how.
+    /// The model and how it is trained.
     pub run: RunSection,
-    /// What contributors do to sparse gradients.
-    pub compression: Compression,
     /// The training data.
     pub data: DataSection,
-    /// What lasts.
+    /// Checkpoints, journal and identity.
     pub storage: StorageSection,
-    /// Where the backbone listens.
+    /// Addresses of the backbone, and limits of the page.
     pub network: NetworkSection,
     /// Who may take part.
     pub access: AccessSection,
-    /// Connections of everybody.
+    /// Limits of connections.
     pub limits: NodeLimits,
-    /// Streams of each.
+    /// Limits of streams.
     pub conversations: ConversationsSection,
-    /// What is kept and answered for others.
+    /// Limits of the DHT node.
     pub dht: DhtLimits,
-    /// What counts as a contribution.
+    /// Limits of contributions, and how they become one gradient.
     pub averaging: AveragingSection,
-    /// Who else aggregates the run.
+    /// The other aggregators of the run.
     pub aggregators: AggregatorsSection,
-    /// Where it is kept who gave what.
+    /// The database of contributions.
     pub contributions: ContributionsSection,
-    /// What the backbone computes on.
+    /// The device of the backbone.
     pub device: DeviceSection,
     /// Accuracy on the held-out test set.
     pub evaluation: EvaluationSection,
-    /// Where traces go.
+    /// The collector of traces.
     pub telemetry: TelemetrySection,
 }
 
@@ -108,11 +108,11 @@ pub struct RunSection {
     pub id: String,
     /// One line for people.
     pub title: String,
-    /// What the model is for and for whom.
+    /// Purpose of the model, and its users.
     pub purpose: String,
     /// The network.
     pub model: ModelKind,
-    /// Of the first weights and of the order of the samples.
+    /// Seed of the initial weights and of the order of the samples.
     pub seed: u64,
     /// Samples that all peers together accumulate for one optimizer step (DeDLOC §3.1).
     pub target_batch_size: u32,
@@ -120,23 +120,23 @@ pub struct RunSection {
     pub micro_batch_size: u32,
     /// Samples in each peer's shuffle buffer (DeDLOC §3.3).
     pub shuffle_buffer_samples: u32,
-    /// How gradients travel.
-    pub gradient_codec: TensorCodec,
-    /// How parameters travel.
+    /// Codec of gradients.
+    pub gradient_codec: GradientCodec,
+    /// Codec of parameters.
     pub state_codec: TensorCodec,
     /// Whether gradients are of the parameters of one epoch before (DeDLOC §3.2, delayed parameter updates).
     pub delayed_updates: bool,
-    /// Under which the model is given away, by its SPDX id; on the model's card and nowhere else.
+    /// SPDX id of the model's licence; shown on the model's card only.
     pub license: Option<String>,
     /// The optimizer.
     pub optimizer: OptimizerSpec,
     /// Its learning rate.
     pub schedule: ScheduleSpec,
-    /// How gradients travel over slow links.
+    /// Codec of gradients over slow links.
     pub slow_links: Option<SlowLinks>,
-    /// Steps that contributors make by themselves. The optimizer is the outer one then.
+    /// Local steps of contributors. `optimizer` is the outer one then.
     pub local_steps: Option<LocalStepsSection>,
-    /// Contributions that are computed once more.
+    /// Recomputation of contributions.
     pub recomputation: Option<RecomputationSection>,
 }
 
@@ -144,15 +144,15 @@ pub struct RunSection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataSection {
-    /// A folder with the data set's files; nothing else is looked at then.
+    /// A folder with the data set's files; no other source is used then.
     pub folder: Option<PathBuf>,
-    /// Where downloads and encoded shards are kept; the user's cache folder where not given.
+    /// Folder for downloads and encoded shards; the user's cache folder by default.
     pub cache: Option<PathBuf>,
     /// Hosts to fetch the files from, in order.
     pub base_urls: Vec<String>,
     /// Samples in a shard.
     pub shard_samples: NonZeroUsize,
-    /// Text of one's own to learn from, in place of the pictures.
+    /// Text to train on, in place of the pictures.
     pub text: Option<TextSection>,
 }
 
@@ -160,7 +160,7 @@ pub struct DataSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StorageSection {
-    /// Of checkpoints, journal and identity. One process at a time uses it.
+    /// Folder for checkpoints, journal and identity. One process at a time uses it.
     pub folder: PathBuf,
     /// An S3 store for checkpoints, models, journal and evidence, in place of the folder.
     pub objects: Option<S3Url>,
@@ -168,7 +168,7 @@ pub struct StorageSection {
     pub checkpoint_every_epochs: u64,
     /// Checkpoints kept, the newest ones.
     pub keep_checkpoints: usize,
-    /// How old the models are that are kept to compare the newest one with, about: for each age two files at most.
+    /// Approximate ages of the older models to keep for comparison: at most two files for each age.
     #[serde(with = "durations")]
     pub keep_models: Vec<Duration>,
 }
@@ -177,38 +177,38 @@ pub struct StorageSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkSection {
-    /// Of the page; of several runs in one process, where the first says.
+    /// Address of the page; of several runs in one process that of the first counts.
     pub http: SocketAddr,
-    /// Whether the front page of several runs names this one.
+    /// Whether the front page of several runs lists this one.
     pub listed: bool,
-    /// Visitors of the page connected at the same time, those who look on included.
+    /// Most HTTP connections at a time, readers of live events included.
     pub http_connections: usize,
-    /// A visitor to whom nothing could be answered for so long is disconnected; whoever looks on hears something
-    /// every 15 seconds.
+    /// A connection without an answer for this long is closed; a reader of live events is sent one at least every
+    /// 15 seconds.
     #[serde(with = "humantime_serde")]
     pub http_timeout: Duration,
     /// Requests of one address in a minute, as many as that at once.
     pub http_requests_per_address_and_minute: u32,
-    /// Proxies in front of the page, whose word for where a visitor comes from is taken.
-    pub trusted_proxies: Vec<Network>,
-    /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password; and of `/admin`, for
-    /// whoever has the token. Not set: nowhere.
+    /// Proxies in front of the page, whose `X-Forwarded-For` is trusted.
+    pub trusted_proxies: Vec<IpNetwork>,
+    /// Address of `/healthz`, `/metrics` and `/addresses`, which need no password, and of `/admin`, which needs the
+    /// operator's token. Not set: they are not served.
     pub operator: Option<SocketAddr>,
-    /// Names by which that is asked for, beside `localhost` and addresses in digits.
+    /// Host names of that address, beside `localhost` and numeric addresses.
     pub operator_names: Vec<String>,
     /// libp2p addresses of the backbone.
     pub listen: Vec<Multiaddr>,
-    /// Addresses that are told to contributors beside those that are found out: a name, or a port that a
-    /// router or a proxy passes on.
+    /// Addresses that contributors are sent beside the discovered ones: a name, or a port that a
+    /// router or a proxy forwards.
     pub announce: Vec<Multiaddr>,
     /// Relays to be reached through while nobody can dial the backbone itself, each with its peer id.
     pub relays: Vec<Multiaddr>,
-    /// Peers of the DHT to begin with, each with its peer id: whoever knows any of its peers finds the
-    /// backbone by the run's id. The relays are, too.
+    /// Bootstrap peers of the DHT, each with its peer id. Through any peer of that DHT contributors find the backbone
+    /// by the run's id. The relays are bootstrap peers, too.
     pub dht_peers: Vec<Multiaddr>,
-    /// Whether to ask the gateway to pass the ports on (UPnP).
+    /// Whether to ask the gateway to forward the ports (UPnP).
     pub upnp: bool,
-    /// Contributors at a time.
+    /// Most contributors at a time.
     pub contributors_max: u32,
 }
 
@@ -216,16 +216,16 @@ pub struct NetworkSection {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeviceSection {
-    /// Which.
+    /// Kind of device.
     pub kind: Device,
-    /// In which numbers gradients are computed on it.
+    /// Precision of gradient computations on it.
     pub precision: Precision,
-    /// Whether the backbone computes gradients on it too, as a contributor to itself: with others that do the same,
-    /// in [`AggregatorsSection`], it takes no machine that only aggregates.
+    /// Whether the backbone also computes gradients, as a contributor to itself. If all aggregators of a run do, in
+    /// [`AggregatorsSection`], it needs no machine that only aggregates.
     pub contributes: bool,
 }
 
-/// What computes.
+/// Kind of device that computes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Device {
@@ -248,7 +248,7 @@ impl From<Device> for DeviceChoice {
     }
 }
 
-/// In which numbers gradients are computed.
+/// Precision of gradient computations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
@@ -276,31 +276,31 @@ pub struct EvaluationSection {
     pub every_epochs: u64,
 }
 
-/// Why there is no usable configuration.
+/// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read or is not understood.
+    /// The file cannot be read or parsed.
     #[error(transparent)]
     File(#[from] ConfigFileError),
-    /// A variable of the environment is no setting.
+    /// An environment variable names no key.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// A value that cannot work.
-    #[error("{}", Located { path, place: place.as_deref(), what: source })]
+    /// A value of the file is invalid.
+    #[error("{}", Located { path, span: place.as_deref(), what: source })]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Where the value stands, if the file has it.
-        place: Option<Box<Place>>,
-        /// Which value, what was wanted, what came.
+        /// Line and column of the value, if the file has it.
+        place: Option<Box<TextSpan>>,
+        /// The key, the wanted and the given value.
         source: Invalid,
     },
-    /// A value of the environment that cannot work.
+    /// A value of an environment variable is invalid.
     #[error("the variable {variable}: {source}")]
     InvalidVariable {
-        /// Its name.
+        /// Name of the variable.
         variable: String,
-        /// Which value, what was wanted, what came.
+        /// The key, the wanted and the given value.
         source: Invalid,
     },
 }
@@ -309,14 +309,14 @@ impl Default for RunSection {
     fn default() -> Self {
         Self {
             id: "fashion-mnist".into(),
-            title: words::PICTURES.title.into(),
-            purpose: words::PICTURES.purpose.into(),
+            title: run_texts::PICTURES.title.into(),
+            purpose: run_texts::PICTURES.purpose.into(),
             model: ModelKind::LeNet,
             seed: 1,
             target_batch_size: 1024,
             micro_batch_size: 64,
             shuffle_buffer_samples: 2000,
-            gradient_codec: TensorCodec::F16,
+            gradient_codec: GradientCodec::F16,
             state_codec: TensorCodec::F32,
             delayed_updates: false,
             license: None,
@@ -389,7 +389,7 @@ impl Default for EvaluationSection {
 }
 
 impl RunConfig {
-    /// What `barnraise serve --dev` runs: the defaults, with everything kept under `cache`.
+    /// The configuration of `barnraise serve --dev`: the defaults, with all folders below `cache`.
     pub fn dev(cache: &Path) -> Self {
         let mut config = Self::default();
         config.data.cache = Some(cache.to_owned());
@@ -397,25 +397,25 @@ impl RunConfig {
         config
     }
 
-    /// The same with what the environment says in its place.
+    /// The same with the values of the environment.
     ///
     /// # Errors
-    /// The variable that cannot work.
+    /// A variable that is invalid.
     pub fn dev_in(cache: &Path, environment: &Environment) -> Result<Self, ConfigError> {
         let dev = Self::dev(cache);
         match toml::Table::try_from(&dev) {
             Ok(table) if !environment.is_empty() => {
                 let mut config: Self = environment.apply(&table)?;
-                words::suit(&mut config);
+                run_texts::suit(&mut config);
                 config.checked("", Path::new("--dev"), environment)
             }
-            // All that a configuration is can be written.
+            // Every configuration can be serialised.
             _ => Ok(dev),
         }
     }
 
-    /// Reads and checks a file, and what the environment of this process says in its place; its folders become
-    /// relative to where it lies.
+    /// Reads and checks a file, with the values of this process's environment in place of the file's. Its folders become
+    /// relative to the file.
     ///
     /// # Errors
     /// The first mistake.
@@ -423,15 +423,15 @@ impl RunConfig {
         Self::load_in(path, &Self::environment()?)
     }
 
-    /// What the environment of this process says of a run.
+    /// The keys of a run in the environment of this process.
     ///
     /// # Errors
-    /// The variable that is no setting.
+    /// A variable that names no key.
     pub fn environment() -> Result<Environment, EnvironmentError> {
         Environment::of_process(SECRETS)
     }
 
-    /// As [`Self::load`], in another environment.
+    /// The same as [`Self::load`], in another environment.
     ///
     /// # Errors
     /// The first mistake.
@@ -442,13 +442,13 @@ impl RunConfig {
         Ok(config)
     }
 
-    /// What a text and the environment say, their types checked and not their values.
+    /// Parses a text and the environment; checks types and not values.
     fn read(text: &str, path: &Path, environment: &Environment) -> Result<Self, ConfigError> {
         let mut config: Self = parse_config(text, path)?;
         if !environment.is_empty() {
             config = environment.apply(&parse_config(text, path)?)?;
         }
-        words::suit(&mut config);
+        run_texts::suit(&mut config);
         Ok(config)
     }
 
@@ -474,35 +474,35 @@ impl RunConfig {
         Self::read(text, path, &environment)?.checked(text, path, &environment)
     }
 
-    /// Checks every value that its type does not.
+    /// Checks all values beyond their types.
     ///
     /// # Errors
-    /// The first that cannot work.
+    /// The first invalid value.
     pub fn validate(&self) -> Result<(), Invalid> {
         check::mistakes(self).into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Samples that one contribution may claim: a step's at most, so that nobody outweighs it.
+    /// Most samples of one contribution: at most the target batch size.
     pub fn contribution_samples_max(&self) -> u32 {
         self.averaging.contribution_samples_max.min(self.run.target_batch_size)
     }
 
-    /// The network and the seed of its weights.
+    /// The model and the seed of its weights.
     pub fn model_spec(&self) -> ModelSpec {
         ModelSpec { kind: self.run.model.clone(), seed: self.run.seed }
     }
 
-    /// How to cut the training set.
+    /// How the training set is split into shards.
     pub fn sharding(&self) -> Sharding {
         Sharding { shard_samples: self.data.shard_samples, seed: self.run.seed }
     }
 
-    /// Where downloads and encoded shards are kept.
+    /// Folder for downloads and encoded shards.
     pub fn data_cache(&self) -> PathBuf {
         self.data.cache.clone().unwrap_or_else(cache_folder)
     }
 
-    /// Where the training data comes from.
+    /// Source of the training data.
     pub fn data_source(&self) -> DataSource {
         match &self.data.text {
             Some(text) => DataSource::Text(text.settings(self.run.seed)),
@@ -510,7 +510,7 @@ impl RunConfig {
         }
     }
 
-    /// Where to look for Fashion-MNIST.
+    /// Sources of Fashion-MNIST.
     pub fn data_sources(&self) -> Sources {
         let mut sources = Sources::new(self.data_cache().join("fashion-mnist"));
         sources.named.clone_from(&self.data.folder);
@@ -519,7 +519,7 @@ impl RunConfig {
     }
 }
 
-/// A value in the words of a file.
+/// A value in TOML syntax.
 fn as_written<T: Serialize + Debug>(value: &T) -> String {
     let mut text = String::new();
     match value.serialize(toml::ser::ValueSerializer::new(&mut text)) {
@@ -529,12 +529,12 @@ fn as_written<T: Serialize + Debug>(value: &T) -> String {
     }
 }
 
-/// A mistake with the place of whoever made it.
+/// A mistake with its location: a line of the file, or an environment variable.
 fn located(source: Invalid, text: &str, path: &Path, environment: &Environment) -> ConfigError {
     match environment.variable_of(source.key) {
         Some(name) => ConfigError::InvalidVariable { variable: name.to_owned(), source },
         None => {
-            let place = Place::of_key(text, source.key).map(Box::new);
+            let place = TextSpan::of_key(text, source.key).map(Box::new);
             ConfigError::Invalid { path: path.to_owned(), place, source }
         }
     }

@@ -1,7 +1,7 @@
-//! Where log lines go, and traces, where the configuration names a collector.
+//! Sets up log lines, and traces where the configuration names a collector.
 //!
-//! Log lines go to standard error. Spans go to the collector in batches, by a thread of their own; a collector that is
-//! away costs nothing but spans.
+//! Log lines go to standard error. A thread sends spans to the collector in batches; while the collector is down, spans
+//! are lost and nothing else is affected.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -24,22 +24,22 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::config::TelemetrySection;
 use crate::peer::display::Display;
 
-/// Where a collector takes traces, below its address.
+/// Path at a collector that takes traces (OTLP).
 const TRACES_PATH: &str = "/v1/traces";
-/// How long it may take for a batch.
+/// Timeout of a batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the end of the program waits for the last one.
+/// Longest wait for the last batch when the program ends.
 const GOODBYE_MAX: Duration = Duration::from_secs(3);
 /// Largest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
-/// Traces that are being sent, if there are any.
+/// The exporter of traces, if there is a collector.
 #[derive(Debug)]
 #[must_use]
 pub struct Traces(Option<SdkTracerProvider>);
 
 impl Traces {
-    /// Sends what is left.
+    /// Sends the remaining spans.
     pub fn finish(self) {
         if let Some(provider) = self.0
             && let Err(error) = provider.shutdown_with_timeout(GOODBYE_MAX)
@@ -49,10 +49,10 @@ impl Traces {
     }
 }
 
-/// From now on everything that is logged goes where it should, for the whole process.
+/// Installs the global subscriber of the process.
 ///
 /// # Errors
-/// The collector's address is none.
+/// The collector's address is invalid.
 pub fn start(format: LogFormat, display: Display, telemetry: &TelemetrySection) -> anyhow::Result<Traces> {
     let provider = telemetry.otlp.as_deref().map(provider).transpose()?;
     let lines = log_layer(format, display, std::io::stderr().is_terminal());
@@ -68,7 +68,7 @@ pub fn start(format: LogFormat, display: Display, telemetry: &TelemetrySection) 
 fn provider(otlp: &str) -> anyhow::Result<SdkTracerProvider> {
     let exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(Client::default())
+        .with_http_client(ExporterHttp::default())
         .with_protocol(Protocol::HttpBinary)
         .with_endpoint(format!("{}{TRACES_PATH}", otlp.trim_end_matches('/')))
         .with_timeout(EXPORT_TIMEOUT)
@@ -78,12 +78,12 @@ fn provider(otlp: &str) -> anyhow::Result<SdkTracerProvider> {
     Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
 }
 
-/// What stands before the host may be a password.
+/// The address without user and password.
 fn without_user(address: &str) -> &str {
     address.rsplit('@').next().unwrap_or_default()
 }
 
-/// Our own spans; those of libraries are for who works on those.
+/// A layer that exports our own spans, without those of libraries.
 fn span_layer<S>(provider: &SdkTracerProvider) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
@@ -93,11 +93,11 @@ where
     tracing_opentelemetry::layer().with_tracer(provider.tracer("barnraise")).with_filter(ours).boxed()
 }
 
-/// Sends a batch, and waits for the answer: it is called by the thread that does nothing else.
+/// HTTP client of the exporter. It blocks: only the exporter's own thread calls it.
 #[derive(Debug)]
-struct Client(ureq::Agent);
+struct ExporterHttp(ureq::Agent);
 
-impl Default for Client {
+impl Default for ExporterHttp {
     fn default() -> Self {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(EXPORT_TIMEOUT))
@@ -107,7 +107,7 @@ impl Default for Client {
 }
 
 #[async_trait::async_trait]
-impl HttpClient for Client {
+impl HttpClient for ExporterHttp {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let answer = self.0.run(request.map(|body| body.to_vec()))?;
         let (parts, body) = answer.into_parts();
@@ -132,9 +132,9 @@ mod tests {
 
     use super::*;
 
-    type Batch = (String, ExportTraceServiceRequest);
+    type TraceBatch = (String, ExportTraceServiceRequest);
 
-    async fn take(State(batches): State<mpsc::Sender<Batch>>, headers: HeaderMap, body: Body) {
+    async fn take(State(batches): State<mpsc::Sender<TraceBatch>>, headers: HeaderMap, body: Body) {
         let kind = headers["content-type"].to_str().unwrap().to_owned();
         batches.send((kind, ExportTraceServiceRequest::decode(body).unwrap())).await.unwrap();
     }

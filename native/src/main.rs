@@ -3,14 +3,16 @@
 use std::io::Write;
 use std::pin::pin;
 
-use barnraise_native::access::command;
-use barnraise_native::admin;
-use barnraise_native::backbone::{self, Listening};
-use barnraise_native::cli::{Cli, Command, JoinArgs, ServeArgs};
+use barnraise_native::cli::{Cli, CliCommand};
 use barnraise_native::config::{self, TelemetrySection};
-use barnraise_native::page::Page;
+use barnraise_native::host::access::command;
+use barnraise_native::host::admin;
+use barnraise_native::host::identity::identity;
+use barnraise_native::host::page::PageSource;
+use barnraise_native::host::run::BackboneAddresses;
+use barnraise_native::peer::args::JoinArgs;
 use barnraise_native::peer::{self, display};
-use barnraise_native::site::{self, Open};
+use barnraise_native::serve::{self, ServeArgs, ServingAddresses};
 use barnraise_native::{logging, top};
 use barnraise_relay::server::{operator_page, page_address, run_file};
 use barnraise_relay::signals;
@@ -26,32 +28,33 @@ fn main() -> anyhow::Result<()> {
     barnraise_relay::install_crypto_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = match cli.command {
-        Command::Serve(args) => runtime.block_on(serve(args)),
-        Command::Config(args) => config::command::run(&args).map(|text| say(&text)),
-        Command::Id(args) => backbone::identity(&args.config).map(|peer| say(&format!("{peer}\n"))),
-        Command::Join(args) => runtime.block_on(join(args, &display)),
-        Command::Evidence(args) => runtime.block_on(peer::evidence::check(args)).map(|text| say(&text)),
-        Command::Progress(args) => runtime.block_on(peer::progress::run(args)).map(|text| say(&text)),
-        Command::Run(args) => admin::command::operate(args).map(|text| say(&text)),
-        Command::Peers(args) => admin::command::peers(args).map(|text| say(&text)),
-        Command::Allow(args) => runtime.block_on(command::allow(args)).map(|text| say(&text)),
-        Command::Invite(args) => runtime.block_on(command::invite(args)).map(|text| say(&text)),
-        Command::Revoke(args) => runtime.block_on(command::revoke(args)).map(|text| say(&text)),
-        Command::Receipts(args) => peer::receipts::verify(&args.file).map(|text| say(&text)),
-        Command::Top(args) => top::run(&args).map(|text| say(&text)),
-        Command::Relay(args) => runtime.block_on(run_file(&args.config)).map_err(anyhow::Error::from),
+        CliCommand::Serve(args) => runtime.block_on(serve(args)),
+        CliCommand::Init(args) => config::init::run_at_terminal(&args),
+        CliCommand::Config(args) => config::command::run(&args).map(|text| say(&text)),
+        CliCommand::Id(args) => identity(&args.config).map(|peer| say(&format!("{peer}\n"))),
+        CliCommand::Join(args) => runtime.block_on(join(args, &display)),
+        CliCommand::Evidence(args) => runtime.block_on(peer::evidence::check(args)).map(|text| say(&text)),
+        CliCommand::Progress(args) => runtime.block_on(peer::progress::run(args)).map(|text| say(&text)),
+        CliCommand::Run(args) => admin::command::operate(args).map(|text| say(&text)),
+        CliCommand::Peers(args) => admin::command::peers(args).map(|text| say(&text)),
+        CliCommand::Allow(args) => runtime.block_on(command::allow(args)).map(|text| say(&text)),
+        CliCommand::Invite(args) => runtime.block_on(command::invite(args)).map(|text| say(&text)),
+        CliCommand::Revoke(args) => runtime.block_on(command::revoke(args)).map(|text| say(&text)),
+        CliCommand::Receipts(args) => peer::receipts::verify(&args.file).map(|text| say(&text)),
+        CliCommand::Top(args) => top::run(&args).map(|text| say(&text)),
+        CliCommand::Relay(args) => runtime.block_on(run_file(&args.config)).map_err(anyhow::Error::from),
     };
-    // A request that is still waiting for its timeout keeps nobody waiting.
+    // Blocking requests that wait for their timeout do not delay the end.
     runtime.shutdown_background();
     traces.finish();
     ended
 }
 
-/// Where traces go is in the configuration of a run, which is read before anything is logged.
-fn telemetry(command: &Command) -> anyhow::Result<TelemetrySection> {
+/// Reads the collector of traces from the configuration of a run, before anything is logged.
+fn telemetry(command: &CliCommand) -> anyhow::Result<TelemetrySection> {
     match command {
-        // One process has one place for them: that of its first run.
-        Command::Serve(args) => Ok(args.configs()?.swap_remove(0).telemetry),
+        // A process has one collector: that of its first run.
+        CliCommand::Serve(args) => Ok(args.configs()?.swap_remove(0).telemetry),
         _ => Ok(TelemetrySection::default()),
     }
 }
@@ -60,13 +63,13 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let configs = args.configs()?;
     let shutdown = shutdown_at_signal("storing a checkpoint; once more to quit at once")?;
     let (listening, here) = oneshot::channel();
-    let page = Page::chosen(args.web_root);
-    let mut running = Box::pin(site::serve(configs, page, listening, shutdown.clone()));
+    let page = PageSource::chosen(args.web_root);
+    let mut running = Box::pin(serve::serve(configs, page, listening, shutdown.clone()));
     let mut here = pin!(here);
     tokio::select! {
         ended = &mut running => return ended,
         Ok(here) = &mut here => say(&announcement(&here)),
-        // Nothing was promised to anyone yet.
+        // Nothing was accepted yet that could be lost.
         () = shutdown.cancelled() => return Ok(()),
     }
     running.await
@@ -78,7 +81,7 @@ async fn join(args: JoinArgs, display: &Display) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Cancelled by the first signal, which is answered with what happens then.
+/// A token that the first signal cancels; `answer` is logged then.
 fn shutdown_at_signal(answer: &'static str) -> anyhow::Result<CancellationToken> {
     let shutdown = CancellationToken::new();
     let cancel = shutdown.clone();
@@ -89,7 +92,7 @@ fn shutdown_at_signal(answer: &'static str) -> anyhow::Result<CancellationToken>
     Ok(shutdown)
 }
 
-fn announcement(open: &Open) -> String {
+fn announcement(open: &ServingAddresses) -> String {
     let page = page_address(open.http);
     if let [alone] = &open.runs[..] {
         let mut text = addresses("Contributors are expected at", alone);
@@ -108,13 +111,13 @@ fn announcement(open: &Open) -> String {
     text
 }
 
-fn addresses(title: &str, here: &Listening) -> String {
+fn addresses(title: &str, here: &BackboneAddresses) -> String {
     let lines = here.addresses.iter().map(|address| format!("  {address}\n"));
     let operator = here.operator.map(operator_page);
     [format!("{title}\n")].into_iter().chain(lines).chain(operator).collect()
 }
 
-/// On standard output; one that nobody reads is no reason to stop.
+/// Prints to standard output; a closed one is no reason to stop.
 fn say(text: &str) {
     let mut output = std::io::stdout().lock();
     let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
@@ -128,17 +131,17 @@ mod tests {
 
     #[test]
     fn the_page_and_every_address_are_announced() {
-        let here = |run_id: &str| Listening {
+        let here = |run_id: &str| BackboneAddresses {
             run_id: run_id.into(),
             operator: Some("127.0.0.1:8082".parse().unwrap()),
             addresses: vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()],
         };
         let http = "0.0.0.0:8080".parse().unwrap();
-        let text = announcement(&Open { http, runs: vec![here("a")] });
+        let text = announcement(&ServingAddresses { http, runs: vec![here("a")] });
         assert!(text.ends_with("\nOpen http://127.0.0.1:8080/ and press Start.\n"), "{text}");
         assert!(text.contains("\n  /ip4/127.0.0.1/tcp/4001\n"), "{text}");
         assert!(text.contains("\nThe operator's page: http://127.0.0.1:8082/addresses"), "{text}");
-        let text = announcement(&Open { http, runs: vec![here("a"), here("b")] });
+        let text = announcement(&ServingAddresses { http, runs: vec![here("a"), here("b")] });
         for part in
             ["of a are expected at\n  /ip4/", "of b are expected", "join http://127.0.0.1:8080/run/b\n"]
         {

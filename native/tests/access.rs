@@ -1,16 +1,19 @@
-//! The authority and the gate with a clock of the test's own, and the database under two users at once.
+//! The authority and the gate with a simulated clock, and the database with two concurrent users.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use barnraise_native::access::store::{Identity, IdentityKind, Issued, Redeemed, SignedIn, Store, Whose};
-use barnraise_native::access::{AccessAuthority, Exclusion, Gate, WallClock};
 use barnraise_native::config::AccessSection;
+use barnraise_native::host::access::store::{
+    Identity, IdentityKind, IssuedToken, LoginOutcome, RedeemOutcome, RevocationTarget, Store,
+};
+use barnraise_native::host::access::{AccessAuthority, Exclusion, Gate};
+use barnraise_native::host::clock::WallClock;
 use barnraise_protocol::access::{
-    AccessMode, AccessToken, Authority, KeyPair, Nonce, PublicKey, Refusal, RelayedRequest, RelayedResponse,
-    RequestRefusal, SignedRequest, TokenId, TokenRefusal, UnixTime,
+    AccessMode, AccessRefusal, AccessToken, Authority, KeyPair, Nonce, PublicKey, RelayedRequest,
+    RelayedResponse, RequestRefusal, SignedRequest, TokenId, TokenRefusal, UnixTime,
 };
 use barnraise_protocol::framing;
 use barnraise_swarm::PeerKey;
@@ -23,8 +26,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 const START: u64 = 1_800_000_000;
 const HOUR: u64 = 3600;
 
-/// An authority and its gate, whose clock the test turns.
-struct World {
+/// An authority and its gate, with a clock that the test sets.
+struct AuthorityHarness {
     folder: tempfile::TempDir,
     now: Arc<AtomicU64>,
     gate: Gate,
@@ -39,7 +42,7 @@ fn peer_id(key: PublicKey) -> PeerId {
     PeerId::from_bytes(&key.to_peer_id()).unwrap()
 }
 
-async fn world(mode: AccessMode) -> World {
+async fn world(mode: AccessMode) -> AuthorityHarness {
     let folder = tempfile::tempdir().unwrap();
     let now = Arc::new(AtomicU64::new(START));
     let clock: WallClock = {
@@ -57,10 +60,15 @@ async fn world(mode: AccessMode) -> World {
         ..AccessSection::default()
     };
     let store = Store::open(folder.path()).await.unwrap();
-    World { folder, now, gate, authority: AccessAuthority::new(pair(1), policy, &section, store, clock) }
+    AuthorityHarness {
+        folder,
+        now,
+        gate,
+        authority: AccessAuthority::new(pair(1), policy, &section, store, clock),
+    }
 }
 
-impl World {
+impl AuthorityHarness {
     fn after(&self, seconds: u64) {
         self.now.store(START + seconds, Ordering::Relaxed);
     }
@@ -81,7 +89,7 @@ impl World {
         token
     }
 
-    async fn renew(&self, seed: u8, token: &AccessToken, nonce: u8) -> Result<AccessToken, Refusal> {
+    async fn renew(&self, seed: u8, token: &AccessToken, nonce: u8) -> Result<AccessToken, AccessRefusal> {
         let payload = framing::encode(&RelayedRequest::Renew, 64).unwrap()[framing::HEADER_BYTES..].to_vec();
         let (asked, nonce) = (pair(1).public(), Nonce([nonce; 16]));
         let request =
@@ -107,17 +115,23 @@ async fn access_lasts_as_long_as_its_token_and_a_renewal_goes_on_in_the_same_pas
     let renewed = world.renew(2, &token, 1).await.unwrap();
     assert_eq!(renewed.claims.expires_at, UnixTime(START + HOUR * 2 / 3 + HOUR));
     world.gate.present(peer, &renewed).unwrap();
-    // The old token's end is the end of nothing.
+    // The end of the old token ends nothing.
     world.after(HOUR + 1);
     world.gate.on_timeout();
     assert!(world.gate.check(peer).is_ok());
     world.after(2 * HOUR);
     world.gate.on_timeout();
-    assert!(matches!(pass.ended().await, Exclusion::Access(Refusal::Token(TokenRefusal::Expired { .. }))));
+    assert!(matches!(
+        pass.ended().await,
+        Exclusion::Access(AccessRefusal::Token(TokenRefusal::Expired { .. }))
+    ));
     assert!(world.gate.check(peer).is_err());
     assert_eq!(world.gate.n_admitted(), 0);
     let late = world.renew(2, &renewed, 2).await.unwrap_err();
-    assert!(matches!(late, Refusal::Request(RequestRefusal::Token(TokenRefusal::Expired { .. }))), "{late}");
+    assert!(
+        matches!(late, AccessRefusal::Request(RequestRefusal::Token(TokenRefusal::Expired { .. }))),
+        "{late}"
+    );
 }
 
 #[tokio::test]
@@ -130,7 +144,7 @@ async fn a_young_token_is_given_again_and_not_another_one() {
     assert_eq!(world.store().tokens(world.now()).await.unwrap().len(), 1);
     assert!(matches!(
         world.renew(2, &token, 3).await.unwrap_err(),
-        Refusal::Request(RequestRefusal::NonceUsed)
+        AccessRefusal::Request(RequestRefusal::NonceUsed)
     ));
 }
 
@@ -143,33 +157,33 @@ async fn an_invitation_is_good_for_so_many_and_for_so_long() {
     redeem(2, "two").await.unwrap();
     redeem(2, "two").await.unwrap();
     redeem(3, "two").await.unwrap();
-    assert_eq!(redeem(4, "two").await.unwrap_err(), Refusal::InvitationUsedUp);
-    assert_eq!(redeem(4, "three").await.unwrap_err(), Refusal::NoInvitation);
+    assert_eq!(redeem(4, "two").await.unwrap_err(), AccessRefusal::InvitationUsedUp);
+    assert_eq!(redeem(4, "three").await.unwrap_err(), AccessRefusal::NoInvitation);
     store.invite("late", 1, UnixTime(START + 100), world.now()).await.unwrap();
     world.after(100);
     let expired_at = UnixTime(START + 100);
-    assert_eq!(redeem(4, "late").await.unwrap_err(), Refusal::InvitationExpired { expired_at });
-    // The database does not tell who reads it what would get them in.
+    assert_eq!(redeem(4, "late").await.unwrap_err(), AccessRefusal::InvitationExpired { expired_at });
+    // The database does not reveal codes.
     let code = b"a code that nobody guesses";
     store.invite(std::str::from_utf8(code).unwrap(), 1, UnixTime(START + 200), world.now()).await.unwrap();
     assert!(!written(&world).windows(code.len()).any(|window| window == code));
     assert!(written(&world).windows(5).any(|window| window == b"guest"), "this is where it would stand");
 }
 
-/// Everything that the database has on disk.
-fn written(world: &World) -> Vec<u8> {
+/// All bytes of the database on disk.
+fn written(world: &AuthorityHarness) -> Vec<u8> {
     let read = |name| std::fs::read(world.folder.path().join(name)).unwrap_or_default();
     [read("access.sqlite"), read("access.sqlite-wal")].concat()
 }
 
-/// What an invitation is redeemed for.
-fn token_for(seed: u8) -> Issued {
+/// The token that an invitation is redeemed for.
+fn token_for(seed: u8) -> IssuedToken {
     let (user, invitation) = (format!("guest {seed}"), String::new());
     let (token_id, expires_at) = (TokenId([seed; 16]), UnixTime(START + HOUR));
-    Issued { token_id, user, peer: pair(seed).public(), expires_at, invitation }
+    IssuedToken { token_id, user, peer: pair(seed).public(), expires_at, invitation }
 }
 
-/// As where there is room to change a row, and none for another one.
+/// The disk has space to change a row, and none for another one.
 #[tokio::test]
 async fn an_invitation_is_not_used_by_a_token_that_cannot_be_written() {
     let world = world(AccessMode::Invitation).await;
@@ -180,7 +194,7 @@ async fn an_invitation_is_not_used_by_a_token_that_cannot_be_written() {
     sqlx::query(full).execute(&mut other).await.unwrap();
     for _ in 0..3 {
         let refused = world.authority.redeem(pair(2).public(), "once").await.unwrap_err();
-        assert!(matches!(refused, Refusal::Unavailable { .. }), "{refused}");
+        assert!(matches!(refused, AccessRefusal::Unavailable { .. }), "{refused}");
     }
     sqlx::query("DROP TRIGGER full").execute(&mut other).await.unwrap();
     other.close().await.unwrap();
@@ -188,7 +202,7 @@ async fn an_invitation_is_not_used_by_a_token_that_cannot_be_written() {
     assert_eq!(world.authority.redeem(pair(2).public(), "once").await.unwrap(), token);
     assert_eq!(
         world.authority.redeem(pair(3).public(), "once").await.unwrap_err(),
-        Refusal::InvitationUsedUp
+        AccessRefusal::InvitationUsedUp
     );
 }
 
@@ -196,7 +210,7 @@ async fn an_invitation_is_not_used_by_a_token_that_cannot_be_written() {
 async fn many_who_redeem_at_once_do_not_use_an_invitation_too_often() {
     let world = world(AccessMode::Invitation).await;
     let mut store = vec![world.store().clone()];
-    // Another process, as far as the database can tell.
+    // A second pool stands for another process.
     store.push(Store::open(world.folder.path()).await.unwrap());
     store[0].invite("seven", 7, UnixTime(START + 100), UnixTime(START)).await.unwrap();
     let redeemed = (0..40u8).map(|seed| {
@@ -204,7 +218,8 @@ async fn many_who_redeem_at_once_do_not_use_an_invitation_too_often() {
         tokio::spawn(async move { store.redeem("seven", token_for(seed), UnixTime(START)).await.unwrap() })
     });
     let redeemed = futures::future::join_all(redeemed.collect::<Vec<_>>()).await;
-    let n_used = redeemed.iter().filter(|used| matches!(used.as_ref().unwrap(), Redeemed::Yes(_))).count();
+    let n_used =
+        redeemed.iter().filter(|used| matches!(used.as_ref().unwrap(), RedeemOutcome::Yes(_))).count();
     assert_eq!(n_used, 7);
 }
 
@@ -215,7 +230,7 @@ async fn what_another_process_takes_back_ends_here() {
     let peer = peer_id(pair(2).public());
     let mut pass = world.gate.check(peer).unwrap();
     let operator = Store::open(world.folder.path()).await.unwrap();
-    let whose = Whose::Peer(pair(2).public());
+    let whose = RevocationTarget::Peer(pair(2).public());
     assert_eq!(operator.revoke(&whose, false, world.now()).await.unwrap(), 1);
     assert_eq!(operator.revoke(&whose, false, world.now()).await.unwrap(), 0);
     // Before the gate hears of it, the authority knows.
@@ -233,19 +248,19 @@ async fn what_another_process_takes_back_ends_here() {
 }
 
 #[tokio::test]
-async fn whoever_was_invited_comes_back_and_whoever_was_sent_away_does_not() {
+async fn an_invited_peer_comes_back_and_a_revoked_one_does_not() {
     let world = world(AccessMode::Invitation).await;
     world.store().invite("week", 2, UnixTime(START + 168 * HOUR), world.now()).await.unwrap();
     let redeem = async |seed: u8| world.authority.redeem(pair(seed).public(), "week").await;
     redeem(2).await.unwrap();
     redeem(3).await.unwrap();
-    world.store().revoke(&Whose::Peer(pair(3).public()), false, world.now()).await.unwrap();
+    world.store().revoke(&RevocationTarget::Peer(pair(3).public()), false, world.now()).await.unwrap();
     // Two days later all tokens have expired, and the invitation is used up for anybody else.
     world.after(48 * HOUR);
     world.store().forget_expired(world.now()).await.unwrap();
     redeem(2).await.unwrap();
     assert_eq!(redeem(3).await.unwrap_err(), TokenRefusal::Revoked.into());
-    assert_eq!(redeem(4).await.unwrap_err(), Refusal::InvitationUsedUp);
+    assert_eq!(redeem(4).await.unwrap_err(), AccessRefusal::InvitationUsedUp);
     world.after(168 * HOUR);
     world.store().forget_expired(world.now()).await.unwrap();
     assert!(redeem(2).await.is_err());
@@ -266,7 +281,7 @@ async fn a_list_lets_in_whom_it_names_and_forgets_whom_it_does_not() {
     let url = world.authority.login_url(peer).unwrap();
     assert!(url.starts_with(&format!("https://barn.example/login?peer={}&ticket=", peer_id(peer))), "{url}");
     store.sign_in(peer, &alice, world.now()).await.unwrap();
-    let refused = Refusal::NotOnList { user: "alice".into() };
+    let refused = AccessRefusal::NotOnList { user: "alice".into() };
     assert_eq!(world.authority.claim(peer).await.unwrap_err(), refused);
     for (kind, value) in [
         (IdentityKind::Name, "alice"),
@@ -277,7 +292,7 @@ async fn a_list_lets_in_whom_it_names_and_forgets_whom_it_does_not() {
         assert!(!store.allow(issuer, kind, value, world.now()).await.unwrap().is_new);
         let token = world.authority.claim(peer).await.unwrap().unwrap();
         assert_eq!(token.claims.user, "alice");
-        // Somebody of the same name at another provider, or whose address is not verified.
+        // A person of the same name at another provider.
         let other = Identity { issuer: "https://other.example".into(), ..alice.clone() };
         assert!(!store.is_allowed(&other).await.unwrap());
         assert_eq!(store.disallow(issuer, kind, value, world.now()).await.unwrap(), Some(1));
@@ -303,15 +318,15 @@ async fn one_identity_signs_in_for_so_many_keys() {
         world.store().sign_in(pair(seed).public(), &identity(subject), world.now()).await.unwrap()
     };
     for seed in 0..64 {
-        assert_eq!(sign_in(seed, "7").await, SignedIn::Yes);
+        assert_eq!(sign_in(seed, "7").await, LoginOutcome::Yes);
     }
-    assert_eq!(sign_in(64, "7").await, SignedIn::TooManyKeys);
-    // One of those that it has, it may confirm again; and others have places of their own.
-    assert_eq!(sign_in(63, "7").await, SignedIn::Yes);
-    assert_eq!(sign_in(64, "8").await, SignedIn::Yes);
-    // What is somebody's stays theirs.
-    assert_eq!(sign_in(63, "8").await, SignedIn::AnothersPeer);
-    assert_eq!(sign_in(63, "7").await, SignedIn::Yes);
+    assert_eq!(sign_in(64, "7").await, LoginOutcome::TooManyKeys);
+    // It may confirm one of its keys again, and another identity has its own limit.
+    assert_eq!(sign_in(63, "7").await, LoginOutcome::Yes);
+    assert_eq!(sign_in(64, "8").await, LoginOutcome::Yes);
+    // A bound key stays bound.
+    assert_eq!(sign_in(63, "8").await, LoginOutcome::AnothersPeer);
+    assert_eq!(sign_in(63, "7").await, LoginOutcome::Yes);
 }
 
 fn person(subject: &str, name: &str) -> Identity {
@@ -329,7 +344,7 @@ async fn a_revocation_lasts_until_the_list_names_its_person_again() {
     let (store, issuer) = (world.store(), "https://id.example");
     let (alice, bob) = (person("7", "alice"), person("8", "bob"));
     let claim = async |seed: u8| world.authority.claim(pair(seed).public()).await;
-    let revoked = || Refusal::from(TokenRefusal::Revoked);
+    let revoked = || AccessRefusal::from(TokenRefusal::Revoked);
     for name in ["alice", "bob"] {
         store.allow(issuer, IdentityKind::Name, name, world.now()).await.unwrap();
     }
@@ -337,8 +352,8 @@ async fn a_revocation_lasts_until_the_list_names_its_person_again() {
         store.sign_in(pair(seed).public(), who, world.now()).await.unwrap();
     }
     let token = claim(2).await.unwrap().unwrap();
-    // Taken back is the person: with all keys, those without a token too, and whatever the clock says.
-    assert_eq!(store.revoke(&Whose::User("alice".into()), false, world.now()).await.unwrap(), 1);
+    // The person is excluded with all keys, those without a token included, at any time of the clock.
+    assert_eq!(store.revoke(&RevocationTarget::User("alice".into()), false, world.now()).await.unwrap(), 1);
     for seconds in [0, 48 * HOUR, 400 * 24 * HOUR] {
         world.after(seconds);
         store.forget_expired(world.now()).await.unwrap();
@@ -352,7 +367,7 @@ async fn a_revocation_lasts_until_the_list_names_its_person_again() {
     world.after(0);
     // Another key, or another name at the provider, does not help.
     store.sign_in(pair(5).public(), &person("7", "alicia"), world.now()).await.unwrap();
-    assert!(store.is_sent_away(&person("7", "alicia")).await.unwrap());
+    assert!(store.is_excluded(&person("7", "alicia")).await.unwrap());
     assert_eq!(claim(5).await, Err(revoked()));
     claim(4).await.unwrap().unwrap();
     // Somebody else on the list changes nothing; being named again does.
@@ -376,15 +391,15 @@ async fn a_key_that_was_revoked_stays_out_and_its_persons_other_keys_do_not() {
     // Long after its token has expired, too.
     world.after(48 * HOUR);
     store.forget_expired(world.now()).await.unwrap();
-    store.revoke(&Whose::Peer(pair(2).public()), false, world.now()).await.unwrap();
+    store.revoke(&RevocationTarget::Peer(pair(2).public()), false, world.now()).await.unwrap();
     let refused = Err(TokenRefusal::Revoked.into());
     assert_eq!(world.authority.claim(pair(2).public()).await, refused);
     world.authority.claim(pair(3).public()).await.unwrap().unwrap();
-    // With the clock set back the old token has not expired, and gives nothing all the same.
+    // With the clock set back the old token has not expired, but it gives no access.
     world.after(0);
     world.gate.on_revoked(&store.revoked_since(0, 512).await.unwrap().0);
     assert!(world.gate.present(peer_id(pair(2).public()), &token).is_err());
-    // Off the list and on it again, as somebody who went and came back.
+    // Removed from the list and added again.
     store.disallow(issuer, IdentityKind::Email, "alice@example.org", world.now()).await.unwrap();
     assert!(world.authority.claim(pair(3).public()).await.is_err());
     store.allow(issuer, IdentityKind::Email, "alice@example.org", world.now()).await.unwrap();
@@ -413,18 +428,18 @@ async fn whom_the_operator_blocks_is_out_at_once_and_back_when_it_is_taken_back(
     let (peer, other) = (peer_id(pair(2).public()), peer_id(pair(3).public()));
     let (mut pass, mut others) = (world.gate.check(peer).unwrap(), world.gate.check(other).unwrap());
     let blocked = [(PeerKey(peer.to_bytes()), "it floods".to_owned())];
-    world.gate.block_only(blocked.into());
+    world.gate.set_blocked(blocked.into());
     let reason = Exclusion::Blocked("it floods".into());
     assert_eq!(pass.ended().await, reason);
     assert_eq!(world.gate.check(peer).unwrap_err(), reason);
     assert!(world.gate.check(other).is_ok());
-    let is_out = |peer: PeerId| world.gate.is_out(&PeerKey(peer.to_bytes()));
+    let is_out = |peer: PeerId| world.gate.is_excluded(&PeerKey(peer.to_bytes()));
     assert_eq!((is_out(peer), is_out(other)), (true, false), "nothing is asked of it either");
     assert!(futures::FutureExt::now_or_never(others.ended()).is_none());
-    world.gate.block_only([].into());
+    world.gate.set_blocked([].into());
     assert!(world.gate.check(peer).is_ok() && !is_out(peer));
     world.gate.convict(pair(3).public(), 7);
-    assert!(is_out(other), "whoever was convicted is out, too");
+    assert!(is_out(other), "a convicted peer is out, too");
 }
 
 #[cfg(unix)]
@@ -443,13 +458,14 @@ async fn databases_with_people_in_them_are_their_owners_alone() {
         let access = Store::open(&folder).await.unwrap();
         access.allow("https://id.example", IdentityKind::Name, "alice", UnixTime(START)).await.unwrap();
         let here = peer_id(pair(1).public());
-        let given = barnraise_native::contributions::Store::open(&folder, None, "barn", here).await.unwrap();
+        let given =
+            barnraise_native::host::contributions::Store::open(&folder, None, "barn", here).await.unwrap();
         assert_eq!((mode(&folder), mode(&parent.path().join("made"))), (0o700, 0o700));
         for name in ["access.sqlite", "contributions.sqlite"] {
             for file in [name.to_owned(), format!("{name}-wal"), format!("{name}-shm")] {
                 assert_eq!(mode(&folder.join(&file)), 0o600, "{file}");
             }
-            // As a version before left it, or a copy that was put back: it is closed at the next start.
+            // As an earlier version or a restored backup leaves it: the next start makes it private.
             std::fs::set_permissions(folder.join(name), std::fs::Permissions::from_mode(0o644)).unwrap();
         }
         access.close().await;
@@ -457,8 +473,7 @@ async fn databases_with_people_in_them_are_their_owners_alone() {
     }
 }
 
-/// With any clock: it moves in steps from a seed, over a year in both directions and with all that is done by it.
-/// By its clock their tokens had expired. Once it is right they have not: they are renewed, and taken back.
+/// By the wrong clock all tokens have expired. Once it is right they have not: they can be renewed and revoked.
 #[tokio::test]
 async fn a_clock_that_was_ahead_has_nobody_forgotten() {
     let world = world(AccessMode::Invitation).await;
@@ -467,13 +482,14 @@ async fn a_clock_that_was_ahead_has_nobody_forgotten() {
     world.store().forget_expired(world.now()).await.unwrap();
     world.after(0);
     world.renew(2, &one, 1).await.unwrap();
-    let whose = Whose::User(other.claims.user.clone());
+    let whose = RevocationTarget::User(other.claims.user.clone());
     assert_eq!(world.store().revoke(&whose, false, world.now()).await.unwrap(), 1);
     world.gate.on_revoked(&world.store().revoked_since(0, 512).await.unwrap().0);
     let again = world.gate.present(peer_id(pair(3).public()), &other).unwrap_err();
     assert_eq!(again, TokenRefusal::Revoked.into());
 }
 
+/// The clock jumps from a seed, by up to a year in both directions.
 #[tokio::test]
 async fn no_clock_revives_what_was_revoked_or_takes_a_request_twice() {
     for seed in 0..6 {
@@ -481,7 +497,11 @@ async fn no_clock_revives_what_was_revoked_or_takes_a_request_twice() {
         let mut random = SplitMix64::new(seed);
         world.now.store(START, Ordering::Relaxed);
         let (token, kept) = (world.invited(2).await, world.invited(3).await);
-        let used = world.store().revoke(&Whose::Peer(pair(2).public()), false, world.now()).await.unwrap();
+        let used = world
+            .store()
+            .revoke(&RevocationTarget::Peer(pair(2).public()), false, world.now())
+            .await
+            .unwrap();
         assert_eq!(used, 1);
         world
             .store()
@@ -498,7 +518,7 @@ async fn no_clock_revives_what_was_revoked_or_takes_a_request_twice() {
         for turn in 0..60_u8 {
             let year = 365 * 24 * HOUR;
             let now = match random.below(4) {
-                // Where it was at first, or near, and anywhere.
+                // At the start, near it, or anywhere.
                 0 => START,
                 1 => START + random.below(90) as u64,
                 _ => START - year + random.below(2 * year as usize) as u64,

@@ -14,23 +14,25 @@ use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;
 use axum::http::{Method, Request, StatusCode};
 use axum::response::Response;
-use barnraise_native::access::{Gate, system_clock};
-use barnraise_native::admin::audit::Audit;
-use barnraise_native::admin::problem::ProblemBody;
-use barnraise_native::admin::settings::{Effective, Settings};
-use barnraise_native::admin::token::TokenHash;
-use barnraise_native::admin::view::{RunState, RunView};
-use barnraise_native::admin::{Admin, Run, http};
-use barnraise_native::backbone::core::CoreEvent;
-use barnraise_native::backbone::core::operator::{Said, Word, WordError};
-use barnraise_native::contributions::{Batch, Store};
+use barnraise_native::host::access::Gate;
+use barnraise_native::host::admin::token::TokenHash;
+use barnraise_native::host::admin::{Admin, HostedRun, http};
+use barnraise_native::host::audit::AuditLog;
+use barnraise_native::host::clock::system_clock;
+use barnraise_native::host::contributions::{Batch, Store};
+use barnraise_native::host::operator::request::{
+    OperatorCommand, OperatorError, OperatorHandle, OperatorReply, OperatorRequest,
+};
+use barnraise_native::host::operator::settings::{EffectiveSettings, Settings};
+use barnraise_native::host::operator::view::{RunState, RunView};
+use barnraise_native::host::problem::ProblemBody;
 use barnraise_native::storage::Storage;
 use barnraise_native::storage::checkpoint::{Checkpoint, Checkpoints};
 use barnraise_protocol::access::{AccessMode, Authority, KeyPair, PublicKey, UnixTime};
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::{DisplayName, Sha256Hash};
 use barnraise_swarm::access::Policy;
-use barnraise_swarm::round::RoundLimits;
+use barnraise_swarm::collection::CollectionLimits;
 use libp2p::PeerId;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -39,7 +41,7 @@ use tower::ServiceExt;
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const PEER: &str = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
 
-struct World {
+struct AdminHarness {
     folder: tempfile::TempDir,
     app: Router,
     checkpoints: Checkpoints,
@@ -47,7 +49,7 @@ struct World {
 }
 
 fn view() -> RunView {
-    let limits = RoundLimits {
+    let limits = CollectionLimits {
         samples_per_second_max: 1000,
         collect_timeout: Duration::from_secs(5),
         contributors_max: 8,
@@ -69,31 +71,30 @@ fn view() -> RunView {
         learning_rate: 0.1,
         n_other_backbones: 0,
         n_blocked: 0,
-        settings: Effective::of(&limits, 10),
+        settings: EffectiveSettings::of(&limits, 10),
         changed: Settings::default(),
     }
 }
 
-/// A core that hears words; each is to be in the audit log by then, unless it only looks.
-fn answer(folder: &std::path::Path, mut heard: mpsc::Receiver<CoreEvent>) {
+/// A core that answers commands. Each that changes the run must be in the audit log by then.
+fn answer(folder: &std::path::Path, mut heard: mpsc::Receiver<OperatorRequest>) {
     let log = folder.join("audit.jsonl");
     tokio::spawn(async move {
-        while let Some(event) = heard.recv().await {
-            let CoreEvent::Operator(asked) = event else { panic!("{event:?}") };
-            if !matches!(asked.word, Word::Show | Word::Peers { .. }) {
+        while let Some(asked) = heard.recv().await {
+            if !matches!(asked.command, OperatorCommand::Show | OperatorCommand::Peers { .. }) {
                 let written = fs::read_to_string(&log).unwrap();
                 assert!(written.trim_end().lines().last().unwrap().contains("\"begun\""), "{written}");
             }
-            let said = match asked.word {
-                Word::Unblock { .. } => Err(WordError::NotBlocked),
-                _ => Ok(Said::Run(Box::new(view()))),
+            let said = match asked.command {
+                OperatorCommand::Unblock { .. } => Err(OperatorError::NotBlocked),
+                _ => Ok(OperatorReply::Run(Box::new(view()))),
             };
             let _ = asked.answer.send(said);
         }
     });
 }
 
-async fn world() -> World {
+async fn world() -> AdminHarness {
     let folder = tempfile::tempdir().unwrap();
     let key = KeyPair::from_seed(&[1; 32]).public();
     let authority = Authority { key, run_id: "r".into() };
@@ -104,16 +105,16 @@ async fn world() -> World {
     let checkpoints = Checkpoints::new(Storage::open(folder.path()).unwrap(), 3);
     let (core, heard) = mpsc::channel(8);
     answer(folder.path(), heard);
-    let run = Run {
+    let run = HostedRun {
         description: Arc::new(fixture::run()),
-        core,
+        operator: OperatorHandle::new(core),
         gate,
         contributions: contributions.clone(),
         checkpoints: checkpoints.clone(),
     };
-    let audit = Audit::open(folder.path(), system_clock()).unwrap();
+    let audit = AuditLog::open(folder.path(), system_clock()).unwrap();
     let app = Admin::new(vec![run], TokenHash::of(TOKEN), audit).routes();
-    World { folder, app, checkpoints, contributions }
+    AdminHarness { folder, app, checkpoints, contributions }
 }
 
 fn request(method: &str, path: &str) -> axum::http::request::Builder {
@@ -122,7 +123,7 @@ fn request(method: &str, path: &str) -> axum::http::request::Builder {
     request.uri(format!("/admin/v1{path}")).extension(ConnectInfo(from))
 }
 
-impl World {
+impl AdminHarness {
     async fn send(&self, request: Request<Body>) -> Response {
         self.app.clone().oneshot(request).await.unwrap()
     }
@@ -133,7 +134,7 @@ impl World {
         self.send(request.body(Body::from(body.to_owned())).unwrap()).await
     }
 
-    /// The problem that a question is answered with.
+    /// The problem that a request is answered with.
     async fn problem(&self, method: &str, path: &str, body: &str) -> (StatusCode, String) {
         problem(self.ask(method, path, body).await).await
     }
@@ -185,8 +186,8 @@ async fn the_description_has_every_route_and_no_other() {
             assert!(response.headers()["allow"].to_str().unwrap().contains(method.as_str()), "{path}");
         }
     }
-    // What the router has is read from where it is made.
-    let source = include_str!("../src/admin/http.rs");
+    // The routes are counted in the source of the router.
+    let source = include_str!("../src/host/admin/http.rs");
     assert_eq!(source.matches(".route(\"").count(), {
         let described: Value = serde_json::from_str(http::OPENAPI).unwrap();
         described["paths"].as_object().unwrap().len()
@@ -194,11 +195,11 @@ async fn the_description_has_every_route_and_no_other() {
 }
 
 #[tokio::test]
-async fn nobody_without_the_token_gets_past_and_whoever_guesses_is_slowed_down() {
+async fn nobody_without_the_token_gets_past_and_guesses_are_slowed_down() {
     let world = world().await;
     for (method, path) in described().iter().filter(|(_, path)| path != "/openapi.json") {
         let response = world.send(request(method, path).body(Body::empty()).unwrap()).await;
-        // The first few say so, later ones that they were too many.
+        // The first few lack the token, later ones are too many.
         assert!(matches!(response.status().as_u16(), 401 | 429), "{method} {path}: {}", response.status());
     }
     let guess = || request("GET", "/nowhere").header("authorization", "Bearer guessed").body(Body::empty());
@@ -341,7 +342,7 @@ async fn a_name_is_hidden_for_good_until_it_is_shown_again_and_both_are_written_
     };
     let shown = async || {
         let totals = world.contributions.of_peer(peer).await.unwrap().unwrap();
-        assert_eq!(totals.given.n_samples, 64, "what it gave stays");
+        assert_eq!(totals.totals.n_samples, 64, "its contributions stay");
         totals.name.map(|name| name.as_str().to_owned())
     };
     let tell =
@@ -352,7 +353,7 @@ async fn a_name_is_hidden_for_good_until_it_is_shown_again_and_both_are_written_
     assert_eq!((tell("hide").await, tell("hide").await), (StatusCode::OK, StatusCode::OK));
     assert_eq!(shown().await, None);
     call("Ruder").await;
-    assert_eq!(shown().await, None, "whatever it calls itself");
+    assert_eq!(shown().await, None, "later names are hidden, too");
     assert_eq!(world.contributions.hidden_names().await.unwrap(), [(PEER.to_owned(), "Ruder".to_owned())]);
     assert_eq!(tell("unhide").await, StatusCode::OK);
     assert_eq!(shown().await.as_deref(), Some("Ruder"));

@@ -1,5 +1,5 @@
-//! The dashboard of Grafana, against the metrics that there are: a panel that asks for one that is gone shows nothing,
-//! and nobody notices.
+//! Checks the Grafana dashboard and the alerts against the existing metrics: a query for a missing one fails
+//! silently.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../../shared/protocol/tests/fixture/mod.rs"]
@@ -10,18 +10,18 @@ use std::path::Path;
 
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
-use barnraise_native::backbone::metrics::Metrics;
+use barnraise_native::scheme::synchronous::metrics::Metrics;
 use barnraise_native::storage::Storage;
-use barnraise_native::storage::room::Room;
+use barnraise_native::storage::disk_space::DiskSpace;
 use barnraise_protocol::api::RunStatus;
-use barnraise_protocol::contribute::Progress;
-use barnraise_protocol::gradient::Refusal;
+use barnraise_protocol::contribute::RunProgress;
+use barnraise_protocol::gradient::ContributionRefusal;
 use barnraise_relay::dht::{Dht, DhtConfig, DhtLimits};
 use barnraise_relay::server::operator_routes_with;
 use barnraise_relay::{Node, NodeConfig, RelayLimits, Routing};
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::bandwidth::Measured;
-use barnraise_swarm::robust::{Outcome, PeerOutcome, Verdict};
+use barnraise_swarm::bandwidth::MeasuredBandwidth;
+use barnraise_swarm::robust::{ClipOutcome, ClipVerdict, PeerOutcome};
 use libp2p::identity::Keypair;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -59,9 +59,9 @@ fn names(query: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The counters of a backbone to which everything has happened once.
+/// The metrics of a backbone, each counted once.
 fn metrics() -> (Metrics, watch::Sender<RunStatus>) {
-    let progress = Progress {
+    let progress = RunProgress {
         epoch: 3,
         n_samples: 10,
         target_batch_size: 1024,
@@ -77,25 +77,26 @@ fn metrics() -> (Metrics, watch::Sender<RunStatus>) {
         history: vec![],
         devices: vec![],
         paused: None,
+        majority_accuracy: None,
     };
     let (status, reader) = watch::channel(status);
     let storage = Storage::open_shared(&std::env::temp_dir()).unwrap();
-    let room = Room::new(storage.clone(), storage, 1);
+    let room = DiskSpace::new(storage.clone(), storage, 1);
     let metrics = Metrics::new(reader, Some(room));
-    let outcome = Outcome { verdict: Verdict::Kept, distance: 1.0 };
+    let outcome = ClipOutcome { verdict: ClipVerdict::Unclipped, distance: 1.0 };
     metrics.on_aggregated(&[PeerOutcome { peer: PeerKey(vec![1]), outcome, is_shared: false }], 1);
     metrics.on_averaged("averaged");
     metrics.on_averaging_bytes(1, 1);
     metrics.on_groups(2);
     metrics.on_failure_rate(0.01);
-    metrics.on_link_measured(Measured { sent: Some(1), received: Some(1) });
+    metrics.on_link_measured(MeasuredBandwidth { sent: Some(1), received: Some(1) });
     metrics.on_reduced("averaged");
     metrics.on_cut_off(1);
     metrics.on_followed("step");
     metrics.on_recomputed("same");
     metrics.on_shard(1);
     metrics.on_accepted(1);
-    metrics.on_refused(&Refusal::Busy);
+    metrics.on_refused(&ContributionRefusal::Busy);
     (metrics, status)
 }
 
@@ -113,7 +114,7 @@ async fn node() -> Node {
 async fn scraped() -> BTreeSet<String> {
     let (here, other) = (node().await, node().await);
     let _dht = Dht::start(here.clone(), DhtConfig::from(&DhtLimits::default())).unwrap();
-    // Whoever dialled has counted the connection by now.
+    // The dialling node has counted the connection once this returns.
     here.dial(other.addresses()[0].clone()).await.unwrap();
     let (metrics, _status) = metrics();
     let request = Request::get("/metrics").body(Body::empty()).unwrap();
@@ -182,7 +183,7 @@ async fn alarms_ask_for_what_there_is() {
 }
 
 #[test]
-fn each_panel_has_a_place_a_unit_and_a_word_on_what_it_shows() {
+fn each_panel_has_a_position_a_unit_and_a_description() {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().unwrap();
     let mut places = BTreeSet::new();

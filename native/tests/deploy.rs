@@ -1,5 +1,5 @@
-//! What is in `deploy/`: that it parses, and that it goes together with the program, the examples and the manual.
-//! Nothing of it is started here but the script of the health checks.
+//! Checks the files in `deploy/`: they parse, and fit the program, the examples and the manual.
+//! Nothing is started but the script of the health checks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use barnraise_native::cli::Cli;
 use barnraise_native::config::RunConfig;
 #[cfg(unix)]
-use barnraise_native::readiness::{OperatorPage, Part, Readiness};
+use barnraise_native::host::readiness::{OperatorPage, Readiness, StartupStep};
 use barnraise_relay::Environment;
 use barnraise_relay::server::{HostNames, RelayConfig};
 use clap::Parser;
@@ -22,7 +22,7 @@ use libp2p::multiaddr::Protocol;
 use tokio_util::sync::CancellationToken;
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// What every service is kept from.
+/// Restrictions of every service.
 const HARDENING: [(&str, &str); 13] = [
     ("NoNewPrivileges", "yes"),
     ("CapabilityBoundingSet", ""),
@@ -94,13 +94,13 @@ fn services_of_systemd_run_the_program_as_it_is_and_with_nothing_they_do_not_nee
         for (key, value) in HARDENING {
             assert_eq!(values(service, key), [value], "{name}: {key}");
         }
-        // What it writes is where systemd lets it.
+        // Its folders are those that systemd lets it write to.
         let folder = format!("/var/lib/{}", values(service, "StateDirectory")[0]);
         let settings = settings(service);
         assert!(settings.contains(&("BARNRAISE__STORAGE__FOLDER".into(), folder.clone())), "{settings:?}");
         let environment = environment(&settings);
         if name == "barnraise" {
-            let config = RunConfig::load_in(&root().join("native/run.example.toml"), &environment).unwrap();
+            let config = RunConfig::load_in(&root().join("native/run.reference.toml"), &environment).unwrap();
             assert_eq!(config.storage.folder, Path::new(&folder));
         } else {
             let text = read("relay/relay.example.toml");
@@ -115,7 +115,7 @@ fn services_of_systemd_run_the_program_as_it_is_and_with_nothing_they_do_not_nee
             }
         }
         assert_eq!(values(service, "KillSignal"), ["SIGTERM"]);
-        // Whoever operates a run has to be the user that owns its folder; a relay has nothing to be operated by.
+        // The operator of a run must be the user that owns its folder; a relay has no operator commands.
         let is_root = values(service, "User").is_empty() && values(service, "DynamicUser") != ["yes"];
         assert!(!is_root, "{name}");
     }
@@ -133,13 +133,13 @@ fn filled_in() -> BTreeMap<String, String> {
     lines
         .map(|line| {
             let (name, value) = line.split_once('=').unwrap();
-            assert_eq!(value, "", "{name} has a default: whoever forgets it gets that");
+            assert_eq!(value, "", "{name} has a default: a forgotten variable would get it");
             (name.to_owned(), "barn.example".to_owned())
         })
         .collect()
 }
 
-/// A text with its variables in place, each of which is asked for where it is missing.
+/// A text with its variables substituted, each of which must be required.
 fn substituted(text: &str, variables: &BTreeMap<String, String>) -> String {
     let mut parts = text.split("${");
     let mut result = parts.next().unwrap().to_owned();
@@ -163,7 +163,7 @@ fn variables_of(service: &Yaml) -> Vec<(String, String)> {
     variables.map(|(name, value)| (name.as_str().unwrap().into(), value.as_str().unwrap().into())).collect()
 }
 
-/// What `compose.env.example` says to put into `database`, with a password.
+/// The content of `database` according to `compose.env.example`, with a password.
 fn database_secret() -> String {
     let text = read("deploy/compose.env.example");
     let line = text.lines().find(|line| line.ends_with("> database")).unwrap();
@@ -214,7 +214,7 @@ fn the_run_of_compose_is_what_its_services_expect() {
     assert!(container.contains("VOLUME /var/lib/barnraise /var/cache/barnraise"));
 }
 
-/// The script of a service's health check, and what it asks.
+/// The script of a service's health check, and its argument.
 fn health_check(service: &Yaml) -> (String, String) {
     let test = texts(&service["healthcheck"]["test"]);
     assert_eq!(test[..3], ["CMD", "bash", "-c"]);
@@ -223,7 +223,7 @@ fn health_check(service: &Yaml) -> (String, String) {
     (test[3].replace("$$", "$"), test[4].to_owned())
 }
 
-/// As bash names it.
+/// The address as a path of bash's `/dev/tcp`.
 fn on_device(address: SocketAddr) -> String {
     format!("{}/{}", address.ip(), address.port())
 }
@@ -238,7 +238,7 @@ async fn a_service_is_healthy_when_it_is_ready() {
         let mut bash = std::process::Command::new("bash");
         bash.args(["-c", &script, &on_device(address)]);
         let output = tokio::task::spawn_blocking(move || bash.output()).await.unwrap();
-        output.expect("the image has bash, and so has whoever tests").status.success()
+        output.expect("the image has bash, and so has a test machine").status.success()
     };
     let (readiness, stop) = (Readiness::starting(CancellationToken::new()), CancellationToken::new());
     let here = "127.0.0.1:0".parse().unwrap();
@@ -246,7 +246,7 @@ async fn a_service_is_healthy_when_it_is_ready() {
     let page = OperatorPage::open(here, names, Duration::from_secs(10), readiness.clone(), stop.clone());
     let page = page.await.unwrap();
     assert!(!is_healthy(page.address()).await);
-    for part in [Part::Data, Part::Checkpoint, Part::Listeners, Part::Database] {
+    for part in [StartupStep::Data, StartupStep::Checkpoint, StartupStep::Listeners, StartupStep::Database] {
         readiness.done(part);
     }
     assert!(is_healthy(page.address()).await);
@@ -399,7 +399,7 @@ fn prometheus_grafana_and_the_proxy_look_where_it_is() {
     for part in [
         format!("default   http://{};", run.network.http),
         format!("websocket http://127.0.0.1:{port};"),
-        // What a visitor wrote there would be believed.
+        // A forged header of a visitor would be trusted.
         "proxy_set_header X-Forwarded-For $remote_addr;".into(),
         "proxy_set_header X-Forwarded-Proto $scheme;".into(),
     ] {
@@ -446,7 +446,7 @@ fn the_manual_lists_every_port() {
     }
 }
 
-/// What follows the program's name where the manual shows what to type.
+/// The arguments of each `barnraise` command line in the manual.
 fn commands(manual: &str) -> Vec<Vec<&str>> {
     let lines = manual.lines().filter(|line| line.starts_with("    "));
     let arguments = lines.filter_map(|line| {

@@ -1,4 +1,4 @@
-//! Getting the data: from a folder, from a host on loopback, and past everything that can be broken.
+//! Loading the data: from a folder, from a host on loopback, and past broken files and hosts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;
@@ -19,14 +19,14 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// What the host answers for a file, and how often it was asked for any.
+/// Answers of the host by file, and the number of requests.
 #[derive(Default)]
-struct Host {
+struct MirrorHost {
     files: HashMap<String, (StatusCode, Vec<u8>)>,
     n_requests: usize,
 }
 
-type SharedHost = Arc<Mutex<Host>>;
+type SharedHost = Arc<Mutex<MirrorHost>>;
 
 async fn answer(State(host): State<SharedHost>, UrlPath(name): UrlPath<String>) -> (StatusCode, Vec<u8>) {
     let mut host = host.lock().unwrap();
@@ -34,7 +34,7 @@ async fn answer(State(host): State<SharedHost>, UrlPath(name): UrlPath<String>) 
     host.files.get(&name).cloned().unwrap_or((StatusCode::NOT_FOUND, b"no such file".to_vec()))
 }
 
-struct World {
+struct DownloadHarness {
     cache: tempfile::TempDir,
     folder: tempfile::TempDir,
     host: SharedHost,
@@ -67,12 +67,12 @@ fn specs(contents: &[(&'static str, Vec<u8>); 4]) -> FileSpecs {
 }
 
 /// A host that serves the four files, whole.
-async fn world() -> World {
+async fn world() -> DownloadHarness {
     let contents = contents();
     let specs = specs(&contents);
     let files = contents.into_iter();
     let files = files.map(|(name, bytes)| (format!("{name}.gz"), (StatusCode::OK, gzip(&bytes)))).collect();
-    let host = Arc::new(Mutex::new(Host { files, n_requests: 0 }));
+    let host = Arc::new(Mutex::new(MirrorHost { files, n_requests: 0 }));
     let app = Router::new().route("/data/{name}", axum::routing::get(answer)).with_state(Arc::clone(&host));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base_url = format!("http://{}/data", listener.local_addr().unwrap());
@@ -84,10 +84,10 @@ async fn world() -> World {
         cache: cache.path().join("fashion-mnist"),
         base_urls: vec![base_url],
     };
-    World { cache, folder, host, sources, specs }
+    DownloadHarness { cache, folder, host, sources, specs }
 }
 
-impl World {
+impl DownloadHarness {
     async fn load(&self) -> Result<Dataset, DataError> {
         let (sources, specs) = (self.sources.clone(), self.specs.clone());
         tokio::task::spawn_blocking(move || Dataset::load(&sources, &specs)).await.unwrap()
@@ -234,7 +234,7 @@ async fn files_that_do_not_belong_together_are_refused() {
     assert_eq!(error.to_string(), "train-labels: label 10, the data set has 10 classes");
 }
 
-/// The hashes in the code are those of the real files, wherever this machine has them.
+/// The hashes in the code are those of the real files, if this machine has them.
 #[test]
 fn the_installed_data_set_is_the_known_one() {
     if !Path::new(DEBIAN_FOLDER).is_dir() {

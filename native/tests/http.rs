@@ -11,18 +11,18 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
-use barnraise_native::contributions::{Batch, Store};
-use barnraise_native::http::{EVENT_READERS_MAX, HttpState, app};
-use barnraise_native::page::{File, Page};
-use barnraise_native::readiness::{Part, Readiness};
-use barnraise_native::site::{Site, SiteRun};
-use barnraise_native::visitors::Visitors;
+use barnraise_native::host::contributions::{Batch, Store};
+use barnraise_native::host::http::{EVENT_READERS_MAX, HttpState, app};
+use barnraise_native::host::page::{File, PageSource};
+use barnraise_native::host::readiness::{Readiness, StartupStep};
+use barnraise_native::host::site::{Site, SiteRun};
+use barnraise_native::host::visitors::Visitors;
 use barnraise_protocol::access::{AccessMode, KeyPair, UnixTime};
 use barnraise_protocol::api::{
-    Contributions, ContributorTotals, DeviceCount, EvaluationPoint, Given, HistoryPoint, LiveProgress,
-    RunStatus,
+    AcceptedTotals, Contributions, ContributorTotals, DeviceCount, EvaluationPoint, HistoryPoint,
+    LiveProgress, RunStatus,
 };
-use barnraise_protocol::contribute::{DeviceKind, Progress};
+use barnraise_protocol::contribute::{DeviceKind, RunProgress};
 use barnraise_protocol::receipt::Receipt;
 use futures::StreamExt;
 use libp2p::PeerId;
@@ -31,14 +31,14 @@ use tower::ServiceExt;
 
 const ASSET: &str = "assets/peer-0123abcd.wasm";
 
-struct World {
+struct HttpHarness {
     folder: tempfile::TempDir,
     status: watch::Sender<RunStatus>,
     events: broadcast::Sender<LiveProgress>,
     state: HttpState,
 }
 
-fn world() -> World {
+fn world() -> HttpHarness {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("assets")).unwrap();
     write(folder.path(), "index.html", b"<!doctype html>page");
@@ -50,16 +50,17 @@ fn world() -> World {
     write(folder.path(), &format!("{ASSET}.gz"), b"wasm in gzip");
     let (status, status_receiver) = watch::channel(run_status(3));
     let (events, events_receiver) = broadcast::channel(2);
-    let state = HttpState::new(Page::Folder(folder.path().to_owned()), status_receiver, events_receiver);
-    World { folder, status, events, state }
+    let state =
+        HttpState::new(PageSource::Folder(folder.path().to_owned()), status_receiver, events_receiver);
+    HttpHarness { folder, status, events, state }
 }
 
 fn write(folder: &Path, name: &str, bytes: &[u8]) {
     fs::write(folder.join(name), bytes).unwrap();
 }
 
-fn progress(epoch: u64) -> Progress {
-    Progress {
+fn progress(epoch: u64) -> RunProgress {
+    RunProgress {
         epoch,
         n_samples: 10,
         target_batch_size: 1024,
@@ -88,6 +89,7 @@ fn run_status(epoch: u64) -> RunStatus {
         history: [(1, Some(0.3)), (2, Some(0.4)), (3, None)].map(point).into(),
         devices: vec![DeviceCount { device: DeviceKind::NativeCpu, n_contributors: 2 }],
         paused: None,
+        majority_accuracy: None,
     }
 }
 
@@ -104,10 +106,10 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     headers.get(name).map_or("", |value| value.to_str().unwrap())
 }
 
-/// Path, encodings that are taken, the one that is used, type, the end of what may be kept for how long, and text.
+/// Path, accepted encodings, the used encoding, content type, end of the cache header, and text.
 type Wanted<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str, &'a str);
 
-/// Asks for a file, which has to come as is wanted; the headers.
+/// Requests a file and compares the response; returns its headers.
 async fn comes(state: &HttpState, wanted: Wanted<'_>) -> HeaderMap {
     let (path, accept, encoding, content_type, cache, text) = wanted;
     let response = get(state, path, accept).await;
@@ -159,7 +161,7 @@ const INSIDE: &[File] = &[
 fn inside() -> HttpState {
     let (_, status) = watch::channel(run_status(3));
     let (_, events) = broadcast::channel(2);
-    HttpState::new(Page::Inside(INSIDE), status, events)
+    HttpState::new(PageSource::Inside(INSIDE), status, events)
 }
 
 #[tokio::test]
@@ -210,7 +212,7 @@ async fn who_is_not_ready_says_why() {
     let world = world();
     assert_eq!(body(get(&world.state, "/readyz", "").await).await, "ready\n");
     let readiness = Readiness::starting(Default::default());
-    readiness.done(Part::Data);
+    readiness.done(StartupStep::Data);
     let response = get(&world.state.with_readiness(readiness), "/readyz", "").await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(header(response.headers(), "cache-control"), "no-store");
@@ -258,7 +260,7 @@ async fn every_answer_has_the_security_headers() {
         }
         assert_eq!(header(headers, "strict-transport-security"), "", "there is no certificate here");
         let policy = header(headers, "content-security-policy");
-        // Each of them, as it is: what it allows beyond is allowed to a script that got onto the page.
+        // The whole policy: anything more would be allowed to an injected script.
         let allowed = [
             "default-src 'self'",
             "script-src 'self' 'wasm-unsafe-eval'",
@@ -300,21 +302,21 @@ async fn other_sites_may_not_read_what_is_answered() {
     }
 }
 
-fn site(world: &World, visitors: Visitors) -> Router {
+fn site(world: &HttpHarness, visitors: Visitors) -> Router {
     let run = SiteRun { http: world.state.clone(), is_listed: true, rooms: None, invitations: None };
-    let page = Page::Folder(world.folder.path().to_owned());
+    let page = PageSource::Folder(world.folder.path().to_owned());
     Site::new(page, vec![run]).with_visitors(visitors).routes()
 }
 
-/// Every route of the page, as it stands where it is made, answers questions and takes nothing.
+/// Every route of the page, as it stands in the source, only reads.
 #[tokio::test]
 async fn nothing_but_the_confirmation_of_a_login_changes_anything() {
     const SOURCES: [&str; 5] = [
-        include_str!("../src/http.rs"),
-        include_str!("../src/site.rs"),
-        include_str!("../src/site/serve.rs"),
-        include_str!("../src/models/serve.rs"),
-        include_str!("../src/access/login.rs"),
+        include_str!("../src/host/http.rs"),
+        include_str!("../src/host/site.rs"),
+        include_str!("../src/serve.rs"),
+        include_str!("../src/host/models/serve.rs"),
+        include_str!("../src/host/access/login.rs"),
     ];
     let made = |method: &str| SOURCES.iter().map(|source| source.matches(method).count()).sum::<usize>();
     assert_eq!(made(", post("), 1, "the confirmation of a login");
@@ -358,7 +360,7 @@ async fn who_asks_too_often_or_sends_too_much_is_told_so_and_nobody_else_suffers
         assert_eq!(ask("198.51.100.7", "203.0.113.1").await.status(), StatusCode::OK);
     }
     let refused = ask("198.51.100.7", "203.0.113.2").await;
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS, "whatever it writes about itself");
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS, "a forged address does not help");
     assert_eq!(header(refused.headers(), "retry-after"), "60");
     assert_eq!(header(refused.headers(), "x-content-type-options"), "nosniff");
     assert_eq!(ask("10.0.0.1", "198.51.100.7").await.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -435,7 +437,9 @@ async fn a_missing_page_says_how_to_build_it_and_appears_without_a_restart() {
 #[tokio::test]
 async fn the_run_is_json_and_follows_the_watch() {
     let world = world();
-    let response = get(&world.state, "/api/run", "br").await;
+    let compressed = get(&world.state, "/api/run", "br").await;
+    assert_eq!(header(compressed.headers(), "content-encoding"), "br");
+    let response = get(&world.state, "/api/run", "").await;
     assert_eq!(header(response.headers(), "content-type"), "application/json");
     assert_eq!(header(response.headers(), "cache-control"), "no-store");
     let status: RunStatus = serde_json::from_str(&body(response).await).unwrap();
@@ -462,7 +466,7 @@ async fn events_begin_with_the_present_drop_old_ones_and_end_with_the_run() {
         serde_json::to_string(&LiveProgress { devices: run_status(3).devices, ..live(3) }).unwrap()
     );
     assert_eq!(String::from_utf8_lossy(&first), expected);
-    // The channel holds two: of three events, a reader that was slow sees the last two.
+    // The channel holds two: of three events, a slow reader sees the last two.
     for epoch in [5, 6, 7] {
         world.events.send(live(epoch)).unwrap();
     }
@@ -500,15 +504,16 @@ async fn who_gave_what_is_answered_within_bounds() {
     let response = get(&state, &format!("/api/contributions?limit=0&peer={}", peer_id(&peer)), "").await;
     assert_eq!(header(response.headers(), "cache-control"), "no-store");
     let answer: Contributions = serde_json::from_str(&body(response).await).unwrap();
-    let given = Given { n_contributions: 1, n_samples: 64, n_bytes: 1000, seconds: 2 };
+    let given = AcceptedTotals { n_contributions: 1, n_samples: 64, n_bytes: 1000, seconds: 2 };
     assert_eq!((answer.totals, answer.n_contributors, answer.contributors.len()), (given, 1, 0));
-    let totals = ContributorTotals { peer: peer_id(&peer).to_string(), name: None, given, last_epoch: 4 };
+    let totals =
+        ContributorTotals { peer: peer_id(&peer).to_string(), name: None, totals: given, last_epoch: 4 };
     assert_eq!(answer.peer, Some(totals.clone()));
     let text = body(get(&state, "/api/contributions", "").await).await;
     let answer: Contributions = serde_json::from_str(&text).unwrap();
     assert_eq!(answer.contributors, std::slice::from_ref(&totals));
 
-    // In a run that is not open strangers see how much, and of nobody.
+    // In a closed run strangers see totals without peers.
     for mode in [AccessMode::Invitation, AccessMode::Allowlist] {
         world.status.send_modify(|status| status.run.access.mode = mode);
         let text = body(get(&state, "/api/contributions", "").await).await;
@@ -516,7 +521,7 @@ async fn who_gave_what_is_answered_within_bounds() {
         assert!(!text.contains(&peer_id(&reducer).to_string()), "{text}");
         let answer: Contributions = serde_json::from_str(&text).unwrap();
         assert_eq!((answer.totals, answer.n_contributors), (given, 1));
-        // Whoever knows its own id is told of itself.
+        // A peer that knows its own id sees its totals.
         let own = get(&state, &format!("/api/contributions?peer={}", peer_id(&peer)), "").await;
         let own: Contributions = serde_json::from_str(&body(own).await).unwrap();
         assert_eq!((own.peer, own.contributors), (Some(totals.clone()), vec![]));

@@ -1,4 +1,4 @@
-//! The model over HTTP: what is downloaded is the model that was evaluated, bit for bit, and what is kept survives.
+//! The model over HTTP: the downloaded model is the evaluated one, bit for bit, and stored models survive a restart.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../../shared/protocol/tests/fixture/mod.rs"]
@@ -14,14 +14,14 @@ use axum::response::Response;
 use barnraise_learning::tensor_file;
 use barnraise_learning::unigram::Vocabulary;
 use barnraise_learning::{DataShape, Evaluation, ParameterLayout};
-use barnraise_native::models::{DOWNLOADS_MAX, Facts, Keeper, ModelFiles, Publisher};
+use barnraise_native::host::models::{DOWNLOADS_MAX, Facts, Keeper, ModelFiles, Publisher};
 use barnraise_native::storage::Storage;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{HistoryPoint, ModelFile, Models, RunStatus};
-use barnraise_protocol::contribute::Progress;
+use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry};
-use barnraise_protocol::run::{ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::run::{ModelKind, ModelSpec, RunDescription, RunIdentity};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
@@ -30,36 +30,35 @@ const NOW: u64 = 1_800_000_000;
 const ACCURACY: f32 = 0.8125;
 
 fn run() -> RunDescription {
-    let run = fixture::run();
-    let entry = ShardEntry { n_samples: 60, ..run.manifest.gallery };
+    let mut run = fixture::run();
+    let entry = ShardEntry { n_samples: 60, ..run.data.manifest.gallery };
     let samples = SampleKind::Images {
         shape: ImageShape { height: 12, width: 12, channels: 1 },
         class_names: ["coat", "boot"].map(str::to_owned).into(),
     };
-    RunDescription {
+    run.data.manifest = Manifest { name: "Clothes".into(), samples, shards: vec![entry], gallery: entry };
+    let identity = RunIdentity {
         run_id: "garments".into(),
         title: "Telling \"garments\" apart".into(),
         purpose: "Two lines\n# of them".into(),
-        model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![200] }, seed: 1 },
-        n_parameters: 29_402,
-        manifest: Manifest { name: "Clothes".into(), samples, shards: vec![entry], gallery: entry },
-        ..run
-    }
+    };
+    let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![200] }, seed: 1 };
+    RunDescription { identity, model, n_parameters: 29_402, ..run }
 }
 
-struct World {
+struct ModelsHarness {
     facts: Facts,
     publisher: Publisher,
-    kept: watch::Receiver<Arc<[barnraise_native::models::Kept]>>,
+    kept: watch::Receiver<Arc<[barnraise_native::host::models::StoredModel]>>,
     storage: Storage,
     app: Router,
     _status: watch::Sender<RunStatus>,
 }
 
-impl World {
+impl ModelsHarness {
     async fn new(storage: Storage) -> Self {
         let run = Arc::new(run());
-        let layout = ParameterLayout::of(&run.model, DataShape::of(&run.manifest.samples)).unwrap();
+        let layout = ParameterLayout::of(&run.model, DataShape::of(&run.data.manifest.samples)).unwrap();
         let facts = Facts { run, layout: Arc::new(layout), license: None };
         let (publisher, latest) = Publisher::new(facts.clone());
         let ages = [Duration::from_secs(MINUTE)];
@@ -74,7 +73,7 @@ impl World {
         Self { facts, publisher, kept, storage, app, _status: status }
     }
 
-    /// Parameters that are others at each epoch.
+    /// Parameters that differ at each epoch.
     fn parameters(&self, epoch: u64) -> Arc<[f32]> {
         self.facts.layout.initial_parameters(epoch).into()
     }
@@ -84,7 +83,7 @@ impl World {
         self.publisher.publish(epoch, UnixTime(made_at), evaluation, self.parameters(epoch));
     }
 
-    /// The same, once it is kept.
+    /// The same, and waits until the model is stored.
     async fn kept(&mut self, epoch: u64, made_at: u64) {
         self.evaluated(epoch, made_at);
         let kept = self.kept.wait_for(|kept| kept.iter().any(|kept| kept.epoch == epoch));
@@ -123,7 +122,7 @@ fn status(run: &RunDescription) -> RunStatus {
     RunStatus {
         run: run.clone(),
         addresses: vec![],
-        progress: Progress {
+        progress: RunProgress {
             epoch: 9,
             n_samples: 0,
             target_batch_size: 1024,
@@ -135,6 +134,7 @@ fn status(run: &RunDescription) -> RunStatus {
         history: (1..=9).map(point).collect(),
         devices: vec![],
         paused: None,
+        majority_accuracy: None,
     }
 }
 
@@ -148,7 +148,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 
 #[tokio::test]
 async fn the_newest_model_is_there_once_it_was_evaluated_and_is_asked_for_once() {
-    let world = World::new(Storage::in_memory()).await;
+    let world = ModelsHarness::new(Storage::in_memory()).await;
     assert_eq!(world.models().await, Models::default());
     for path in ["/api/model.safetensors", "/api/model-card.md"] {
         assert_eq!(world.get(path, "").await.status(), StatusCode::NOT_FOUND);
@@ -171,7 +171,7 @@ async fn the_newest_model_is_there_once_it_was_evaluated_and_is_asked_for_once()
 async fn models_from_before_are_kept_and_found_again_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let storage = Storage::open(folder.path()).unwrap();
-    let mut world = World::new(storage).await;
+    let mut world = ModelsHarness::new(storage).await;
     world.kept(3, NOW).await;
     world.kept(5, NOW + 2 * MINUTE).await;
     world.evaluated(6, NOW + 2 * MINUTE + 1);
@@ -182,7 +182,7 @@ async fn models_from_before_are_kept_and_found_again_after_a_restart() {
     world.ensure_model(world.get("/api/model.safetensors?epoch=3", "").await, 3).await;
     assert_eq!(world.get("/api/model.safetensors?epoch=4", "").await.status(), StatusCode::NOT_FOUND);
 
-    let again = World::new(world.storage.clone()).await;
+    let again = ModelsHarness::new(world.storage.clone()).await;
     assert_eq!(again.models().await, Models::default(), "nothing was evaluated yet");
     again.evaluated(6, NOW + 2 * MINUTE + 2);
     assert_eq!(ages(again.models().await), [(5, 8), (3, 10)]);
@@ -191,7 +191,7 @@ async fn models_from_before_are_kept_and_found_again_after_a_restart() {
 
 #[tokio::test]
 async fn only_so_many_take_the_model_at_a_time() {
-    let world = World::new(Storage::in_memory()).await;
+    let world = ModelsHarness::new(Storage::in_memory()).await;
     world.evaluated(7, NOW);
     let mut taking = Vec::new();
     for _ in 0..DOWNLOADS_MAX {
@@ -200,14 +200,14 @@ async fn only_so_many_take_the_model_at_a_time() {
     let refused = world.get("/api/model.safetensors", "").await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(header(refused.headers(), "retry-after"), "60");
-    // Whoever leaves makes room.
+    // A client that disconnects frees its slot.
     drop(taking.pop());
     world.ensure_model(world.get("/api/model.safetensors", "").await, 7).await;
 }
 
 #[tokio::test]
 async fn the_vocabulary_is_sent_once() {
-    let world = World::new(Storage::in_memory()).await;
+    let world = ModelsHarness::new(Storage::in_memory()).await;
     let response = world.get("/api/tokenizer.json", "").await;
     assert_eq!(header(response.headers(), "content-type"), "application/json");
     let tag = header(response.headers(), "etag").to_owned();
@@ -216,8 +216,8 @@ async fn the_vocabulary_is_sent_once() {
 }
 
 #[tokio::test]
-async fn a_question_that_makes_no_sense_is_refused() {
-    let world = World::new(Storage::in_memory()).await;
+async fn a_malformed_request_is_refused() {
+    let world = ModelsHarness::new(Storage::in_memory()).await;
     world.evaluated(7, NOW);
     for path in ["?epoch=-1", "?epoch=x", "?step=7", "?epoch=99999999999999999999"] {
         let response = world.get(&format!("/api/model.safetensors{path}"), "").await;
@@ -227,7 +227,7 @@ async fn a_question_that_makes_no_sense_is_refused() {
 
 #[tokio::test]
 async fn the_card_says_what_the_model_is_and_no_text_of_the_run_breaks_out() {
-    let world = World::new(Storage::in_memory()).await;
+    let world = ModelsHarness::new(Storage::in_memory()).await;
     world.evaluated(7, NOW);
     let response = world.get("/api/model-card.md", "").await;
     assert_eq!(header(response.headers(), "content-type"), "text/markdown; charset=utf-8");

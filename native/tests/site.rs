@@ -8,15 +8,15 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
-use barnraise_native::access::store::Store;
-use barnraise_native::http::HttpState;
-use barnraise_native::page::{File, Page};
-use barnraise_native::readiness::{Part, Readiness};
-use barnraise_native::site::{Site, SiteRun};
+use barnraise_native::host::access::store::Store;
+use barnraise_native::host::http::HttpState;
+use barnraise_native::host::page::{File, PageSource};
+use barnraise_native::host::readiness::{Readiness, StartupStep};
+use barnraise_native::host::site::{Site, SiteRun};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::api::{DataKind, LiveProgress, RunStatus, Runs};
-use barnraise_protocol::contribute::Progress;
+use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::run::RunDescription;
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
@@ -29,9 +29,9 @@ const PAGE: &[File] = &[
 
 fn status(id: &str) -> RunStatus {
     RunStatus {
-        run: RunDescription { run_id: id.into(), title: format!("The run {id}"), ..fixture::run() },
+        run: described(id),
         addresses: Vec::new(),
-        progress: Progress {
+        progress: RunProgress {
             epoch: 3,
             n_samples: 10,
             target_batch_size: 1024,
@@ -43,18 +43,26 @@ fn status(id: &str) -> RunStatus {
         history: Vec::new(),
         devices: Vec::new(),
         paused: (id == "c").then(|| "new data".into()),
+        majority_accuracy: None,
     }
+}
+
+fn described(id: &str) -> RunDescription {
+    let mut run = fixture::run();
+    run.identity.run_id = id.into();
+    run.identity.title = format!("The run {id}");
+    run
 }
 
 fn run(id: &str, is_listed: bool) -> SiteRun {
     let (_, status) = watch::channel(status(id));
     let (_, events) = broadcast::channel::<LiveProgress>(1);
-    let http = HttpState::new(Page::Inside(PAGE), status, events);
+    let http = HttpState::new(PageSource::Inside(PAGE), status, events);
     SiteRun { http, is_listed, rooms: None, invitations: None }
 }
 
 fn site(runs: Vec<SiteRun>) -> Router {
-    Site::new(Page::Inside(PAGE), runs).routes()
+    Site::new(PageSource::Inside(PAGE), runs).routes()
 }
 
 async fn get(site: &Router, path: &str) -> Response {
@@ -66,7 +74,7 @@ async fn body(response: Response) -> String {
 }
 
 async fn run_at(site: &Router, path: &str) -> String {
-    serde_json::from_str::<RunStatus>(&body(get(site, path).await).await).unwrap().run.run_id
+    serde_json::from_str::<RunStatus>(&body(get(site, path).await).await).unwrap().run.identity.run_id
 }
 
 fn location(response: &Response) -> &str {
@@ -123,14 +131,14 @@ async fn the_list_has_what_may_be_listed_and_nothing_else() {
     assert_eq!((runs[0].title.as_str(), runs[0].data), ("The run a", DataKind::Images));
     assert_eq!((runs[0].epoch, runs[0].n_contributors, runs[0].test_accuracy), (3, 2, Some(0.5)));
     assert_eq!((runs[0].is_paused, runs[1].is_paused), (false, true));
-    assert_eq!(run_at(&site, "/run/hidden/api/run").await, "hidden", "for whoever knows its address");
+    assert_eq!(run_at(&site, "/run/hidden/api/run").await, "hidden", "found by its address");
 }
 
 #[tokio::test]
 async fn an_invitation_leads_to_its_run_listed_or_not() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).await.unwrap();
-    // Used up and too late: that is for the run to say.
+    // Used up and expired: the run reports that.
     store.invite("a-code", 0, UnixTime(2), UnixTime(1)).await.unwrap();
     let mut hidden = run("hidden", false);
     hidden.invitations = Some(store);
@@ -152,7 +160,7 @@ async fn all_are_ready_or_none_is() {
     let site = site(vec![run("a", true), waiting]);
     assert_eq!(get(&site, "/readyz").await.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(get(&site, "/run/a/readyz").await.status(), StatusCode::OK);
-    for part in [Part::Data, Part::Checkpoint, Part::Listeners, Part::Database] {
+    for part in [StartupStep::Data, StartupStep::Checkpoint, StartupStep::Listeners, StartupStep::Database] {
         readiness.done(part);
     }
     assert_eq!(get(&site, "/readyz").await.status(), StatusCode::OK);

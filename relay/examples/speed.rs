@@ -34,14 +34,14 @@ const WAYS: [&str; 5] = [
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
-    role: Role,
+    role: SpeedRole,
     /// Where certificates are kept
     #[arg(long, global = true, default_value = "/tmp/barnraise-speed")]
     folder: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
-enum Role {
+enum SpeedRole {
     /// Takes and gives bytes until it is interrupted
     Serve,
     /// Sends to an address that `serve` printed, then receives
@@ -62,8 +62,8 @@ async fn main() -> Result<()> {
     install_crypto_provider();
     let Arguments { role, folder } = Arguments::parse();
     match role {
-        Role::Serve => serve(folder.join("serve")).await,
-        Role::Dial { address, mib, rounds } => {
+        SpeedRole::Serve => serve(folder.join("serve")).await,
+        SpeedRole::Dial { address, mib, rounds } => {
             dial(folder.join("dial"), address, mib * 1024 * 1024, rounds).await
         }
     }

@@ -10,8 +10,9 @@ use futures::future::BoxFuture;
 use libp2p::core::transport::{Boxed, DialOpts, ListenerId, TransportError, TransportEvent};
 use libp2p::{Multiaddr, Transport};
 
-use crate::node::{GuardMetrics, source};
+use crate::guard_metrics::GuardMetrics;
 use crate::pending::{PendingHandshakes, Unfinished};
+use crate::source::source;
 
 /// A transport whose inbound handshakes are bounded in number and whose handshakes all are in time.
 pub(crate) struct Admission<O> {
@@ -66,7 +67,7 @@ impl<O: Send + 'static> Transport for Admission<O> {
                 let ended = |unfinished| match unfinished {
                     Unfinished::Failed(error) => error,
                     Unfinished::TimedOut => io::ErrorKind::TimedOut.into(),
-                    Unfinished::GaveWay => io::Error::other("gave way to a newer handshake"),
+                    Unfinished::Evicted => io::Error::other("gave way to a newer handshake"),
                 };
                 async move { handshake.await.map_err(ended) }.boxed()
             })

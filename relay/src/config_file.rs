@@ -22,20 +22,20 @@ pub enum ConfigFileError {
         source: std::io::Error,
     },
     /// Not TOML, an unknown key, or a value of another type; says where.
-    #[error("{}", Located { path, place: place.as_ref(), what: message })]
+    #[error("{}", Located { path, span: span.as_ref(), what: message })]
     Parse {
         /// The file.
         path: PathBuf,
         /// Where in it, as far as that is known.
-        place: Option<Place>,
+        span: Option<TextSpan>,
         /// What was wanted there.
         message: String,
     },
 }
 
-/// A part of one line of a text, as it is shown to whoever wrote it.
+/// A part of one line of a configuration, as an error shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct TextSpan {
     /// From 1.
     pub line: usize,
     /// From 1, in characters.
@@ -46,7 +46,7 @@ pub struct Place {
     text: String,
 }
 
-impl Place {
+impl TextSpan {
     /// Of a range of bytes in a text; what goes on in later lines is left out.
     #[must_use]
     pub fn of(text: &str, span: &Range<usize>) -> Option<Self> {
@@ -78,12 +78,12 @@ impl Place {
                 None => break,
             }
         }
-        // That the section is there says nothing of a key that is not.
+        // A section without the key does not say where the value stands.
         found.filter(|_| depth > 1).and_then(|span| Self::of(text, &span))
     }
 }
 
-impl Display for Place {
+impl Display for TextSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.line.to_string();
         let (margin, indent) = (" ".repeat(number.len()), " ".repeat(self.column - 1));
@@ -98,18 +98,18 @@ pub struct Located<'a, T> {
     /// The file.
     pub path: &'a Path,
     /// Where in it, as far as that is known.
-    pub place: Option<&'a Place>,
+    pub span: Option<&'a TextSpan>,
     /// What was wanted there.
     pub what: T,
 }
 
 impl<T: Display> Display for Located<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, place, what } = self;
-        match place {
-            Some(place) => {
-                let Place { line, column, .. } = place;
-                write!(f, "{}, line {line}, column {column}: {what}\n{place}", path.display())
+        let Self { path, span, what } = self;
+        match span {
+            Some(span) => {
+                let TextSpan { line, column, .. } = span;
+                write!(f, "{}, line {line}, column {column}: {what}\n{span}", path.display())
             }
             None => write!(f, "{}: {what}", path.display()),
         }
@@ -142,7 +142,7 @@ impl Invalid {
         Self { key, want: want.to_string(), got: got.to_string() }
     }
 
-    /// Nothing where it is `good`.
+    /// Succeeds where the value is `good`.
     ///
     /// # Errors
     /// What was wanted, otherwise.
@@ -198,7 +198,7 @@ pub fn read_config(path: &Path) -> Result<String, ConfigFileError> {
 pub fn parse_config<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigFileError> {
     toml::from_str(text).map_err(|error: toml::de::Error| ConfigFileError::Parse {
         path: path.to_owned(),
-        place: error.span().and_then(|span| Place::of(text, &span)),
+        span: error.span().and_then(|span| TextSpan::of(text, &span)),
         message: in_plain_words(&without_password(error.message())),
     })
 }
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     fn shown(text: &str, key: &str) -> String {
-        Place::of_key(text, key).unwrap().to_string()
+        TextSpan::of_key(text, key).unwrap().to_string()
     }
 
     #[test]
@@ -238,17 +238,17 @@ mod tests {
         assert_eq!(shown("run.id = \"x\"", "run.id"), " 1 | run.id = \"x\"\n   |     ^^");
         assert_eq!(shown("\nrun = { id = \"é\" }", "run.id"), " 2 | run = { id = \"é\" }\n   |         ^^");
         assert_eq!(shown("[a.b]\nc = 1", "a.b.c"), " 2 | c = 1\n   | ^");
-        assert_eq!(Place::of_key("[run]", "run.id"), None);
-        assert_eq!(Place::of_key("[run", "run.id"), None);
+        assert_eq!(TextSpan::of_key("[run]", "run.id"), None);
+        assert_eq!(TextSpan::of_key("[run", "run.id"), None);
     }
 
     #[test]
     fn a_mistake_that_runs_over_lines_is_shown_by_its_first() {
         let text = "a = [\n  1,\n  2,\n]";
-        assert_eq!(Place::of(text, &(4..text.len())).unwrap().to_string(), " 1 | a = [\n   |     ^");
-        let end = Place::of("a = ", &(4..4)).unwrap();
+        assert_eq!(TextSpan::of(text, &(4..text.len())).unwrap().to_string(), " 1 | a = [\n   |     ^");
+        let end = TextSpan::of("a = ", &(4..4)).unwrap();
         assert_eq!((end.line, end.column), (1, 5));
-        assert_eq!(Place::of("é", &(1..1)), None, "no place of the text");
+        assert_eq!(TextSpan::of("é", &(1..1)), None, "no span of the text");
     }
 
     #[test]

@@ -5,6 +5,6 @@
 /// Libraries that don't name a provider take the installed one, and panic where two are linked and none is
 /// installed. A second call changes nothing.
 pub fn install_crypto_provider() {
-    // Fails only where a provider is installed already: whoever came first decides.
+    // Fails only where a provider is installed already: the first one stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -38,7 +38,7 @@ pub enum EnvironmentError {
         /// The variable.
         name: String,
     },
-    /// Said twice.
+    /// Two variables for one key.
     #[error("the variables {first} and {second} set the same key: one of them is wanted")]
     Twice {
         /// One of them.
@@ -66,7 +66,7 @@ pub enum EnvironmentError {
     },
 }
 
-/// What the environment says.
+/// Settings from the environment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Environment(Vec<Setting>);
 
@@ -119,7 +119,7 @@ impl Environment {
         Ok(Self(settings.into_values().collect()))
     }
 
-    /// Whether nothing is said.
+    /// Whether there is no setting.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -134,7 +134,7 @@ impl Environment {
         self.0.iter().find(concerns).map(|setting| setting.name.as_str())
     }
 
-    /// What `table` says, a configuration that is good by itself, with what is said here in place of it.
+    /// Applies these settings over `table`, which is a valid configuration by itself.
     ///
     /// # Errors
     /// The variable whose key is not known, or whose value is of another type, and what was wanted.
@@ -232,14 +232,14 @@ mod tests {
 
     #[derive(Debug, Default, PartialEq, Deserialize)]
     #[serde(default, deny_unknown_fields)]
-    struct Config {
-        network: Network,
+    struct SampleConfig {
+        network: SampleNetwork,
         access: Access,
     }
 
     #[derive(Debug, Default, PartialEq, Deserialize)]
     #[serde(default, deny_unknown_fields)]
-    struct Network {
+    struct SampleNetwork {
         http: String,
         upnp: bool,
         peers: Vec<u16>,
@@ -264,7 +264,7 @@ mod tests {
         Environment::of(variables.iter().map(|(name, value)| (name.into(), value.into())), SECRETS)
     }
 
-    fn applied(file: &str, variables: &[(&str, &str)]) -> Result<Config, EnvironmentError> {
+    fn applied(file: &str, variables: &[(&str, &str)]) -> Result<SampleConfig, EnvironmentError> {
         environment(variables)?.apply(&file.parse().unwrap())
     }
 
@@ -278,7 +278,7 @@ mod tests {
             ("BARNRAISE_BIN", "not ours"),
         ];
         let config = applied("[network]\nhttp = \"x\"\npeers = [9]", &variables).unwrap();
-        let network = Network { http: "0.0.0.0:80".into(), upnp: true, peers: vec![1, 2] };
+        let network = SampleNetwork { http: "0.0.0.0:80".into(), upnp: true, peers: vec![1, 2] };
         assert_eq!(config.network, network);
         let quoted = applied("", &[("BARNRAISE__NETWORK__HTTP", "\"42\"")]).unwrap();
         assert_eq!(quoted.network.http, "42");

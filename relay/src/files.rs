@@ -28,10 +28,10 @@ pub fn create_private_directory(directory: &Path) -> io::Result<()> {
 /// # Errors
 /// What the operating system said.
 pub fn write_private(path: &Path, contents: &[u8]) -> io::Result<()> {
-    write_on(&mut Machine, path, contents)
+    write_on(&mut SystemDisk, path, contents)
 }
 
-/// What is done to the disk, so that a test can take its place.
+/// Disk operations, which a test replaces.
 trait Disk {
     fn remove(&mut self, path: &Path) -> io::Result<()>;
     fn write_new(&mut self, path: &Path, contents: &[u8]) -> io::Result<()>;
@@ -53,10 +53,10 @@ fn write_on(disk: &mut impl Disk, path: &Path, contents: &[u8]) -> io::Result<()
     disk.sync_parent(path)
 }
 
-/// The machine's own.
-struct Machine;
+/// The disk of this machine.
+struct SystemDisk;
 
-impl Disk for Machine {
+impl Disk for SystemDisk {
     fn remove(&mut self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
     }
@@ -82,8 +82,8 @@ impl Disk for Machine {
     }
 }
 
-/// Makes an empty file at `path` unless there is one, whatever the umask is: mode 0600. One that is there, and others
-/// may read, is theirs no longer; `beside` are endings of files that a program makes next to it.
+/// Makes an empty file at `path` unless it exists: mode 0600 under any umask. An existing file that others may read is
+/// closed to them; `beside` are endings of files that a program makes next to it.
 ///
 /// # Errors
 /// What the operating system said.
@@ -110,7 +110,7 @@ fn close_to_others(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Elsewhere files are their owner's by what their folder says.
+/// Elsewhere the folder's permissions protect the file.
 #[cfg(not(unix))]
 fn close_to_others(_: &Path) -> io::Result<()> {
     Ok(())
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_step_fails_the_file_is_the_old_one_or_the_new_one_and_lasts_once_it_is_written() {
+    fn at_every_failing_step_the_file_is_the_old_one_or_the_new_one_and_lasts_once_it_is_written() {
         let path = Path::new("/certificates/tls.pem");
         let mut disk = Failing { n_until_failure: 100, ..Failing::default() };
         write_on(&mut disk, path, b"the old one").unwrap();

@@ -11,7 +11,7 @@ use libp2p::identity::{DecodingError, Keypair};
 
 use crate::files;
 
-/// How often a lock that is held is tried again: whoever made the file may be looking at it.
+/// Attempts to take a held lock: the process that made the file may be reading it.
 const LOCK_TRIES: u32 = 5;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 

@@ -5,7 +5,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, Layer};
 
-/// What is logged without `RUST_LOG`. Yamux calls it an error of ours what strangers send, which is counted.
+/// The filter without `RUST_LOG`. Yamux logs invalid frames of remotes as errors; they are counted as violations instead.
 const FILTER_DEFAULT: &str = "info,libp2p_swarm=warn,libp2p_kad=error,webrtc=error,webrtc_dtls=error,webrtc_ice=error,webrtc_sctp=error,yamux=off";
 
 /// How log lines are written.

@@ -9,10 +9,10 @@ use clap::Parser;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// A server that others meet at, and are reached through; the same as `barnraise relay`.
+/// Runs a relay: peers behind NAT are reached through it; the same as `barnraise relay`.
 #[derive(Debug, Parser)]
 #[command(name = "barnraise-relay", version)]
-struct Cli {
+struct RelayCli {
     /// The relay, as in relay.example.toml
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
@@ -22,7 +22,7 @@ struct Cli {
 }
 
 fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+    let cli = RelayCli::parse();
     let has_colours = std::io::stderr().is_terminal();
     tracing_subscriber::registry().with(log_layer(cli.log_format, std::io::stderr, has_colours)).init();
     barnraise_relay::install_crypto_provider();

@@ -1,28 +1,28 @@
-//! How much memory there is, and that what a crowd leaves behind goes back to the system.
+//! Reads the memory limit, and returns freed memory to the system after a peak of connections.
 //!
 //! The allocator of glibc keeps freed memory that lies between memory in use, so a node would stay for days as
 //! large as in its busiest minute. It never looks at the memory itself: it counts connections.
 
 use std::path::Path;
 
-/// With fewer connections nothing worth the work is left behind.
-const CROWD_MIN: u32 = 64;
+/// Peaks below this leave too little memory behind to be worth the work.
+const PEAK_MIN: u32 = 64;
 
-/// How many connections there were, to tell when most of them have left.
+/// The peak number of connections, to tell when half of them have left.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd {
+pub(crate) struct ConnectionPeak {
     most: u32,
 }
 
-impl Crowd {
-    /// There are so many connections after one more came.
+impl ConnectionPeak {
+    /// Records the number of connections after one was established.
     pub(crate) fn on_come(&mut self, n_connections: u32) {
         self.most = self.most.max(n_connections);
     }
 
-    /// There are so many after one left: has half of a crowd gone since the last time that this was so?
+    /// Records the number of connections after one ended; true once half of the peak has left.
     pub(crate) fn has_halved(&mut self, n_connections: u32) -> bool {
-        let has_halved = self.most >= CROWD_MIN && n_connections <= self.most / 2;
+        let has_halved = self.most >= PEAK_MIN && n_connections <= self.most / 2;
         if has_halved {
             self.most = n_connections;
         }
@@ -37,7 +37,7 @@ const SHOWN_BYTES: usize = 8 * 1024 * 1024;
 /// it are free, which chunks of bulk bytes do all the time, and each comes back as pages that the system clears.
 ///
 /// Of a large piece that it sees freed glibc learns to keep twice as much, and goes on to learn from larger ones
-/// (mallopt(3), `M_MMAP_THRESHOLD`). To be told a number ends that: whatever is above it then comes as fresh pages each
+/// (mallopt(3), `M_MMAP_THRESHOLD`). A fixed threshold ends that: pieces above it then come as fresh pages each
 /// time, which makes a pass over a vector of megabytes on the processor ten times as long.
 pub(crate) fn keep_a_little() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(SHOWN_BYTES)));
@@ -73,12 +73,12 @@ mod tests {
 
     #[test]
     fn each_halving_of_a_crowd_counts_once() {
-        let mut crowd = Crowd::default();
-        (1..=300).for_each(|n| crowd.on_come(n));
-        let halvings: Vec<u32> = (0..300).rev().filter(|&n| crowd.has_halved(n)).collect();
+        let mut peak = ConnectionPeak::default();
+        (1..=300).for_each(|n| peak.on_come(n));
+        let halvings: Vec<u32> = (0..300).rev().filter(|&n| peak.has_halved(n)).collect();
         assert_eq!(halvings, [150, 75, 37]);
         // A few come and go.
-        assert!([20, 3, 40, 0].iter().all(|&n| !crowd.has_halved(n)));
+        assert!([20, 3, 40, 0].iter().all(|&n| !peak.has_halved(n)));
     }
 
     /// Pages that the system gave this thread so far.

@@ -1,6 +1,6 @@
-//! Whether the system lets this process open as many sockets as its configuration promises.
+//! Checks that the system's limit on open files fits the configured number of connections.
 //!
-//! It only looks, and says what is wanted: the limit is the operator's to raise.
+//! It only warns: raising the limit is up to the operator.
 
 /// Beside the connections: listeners, certificates, storage, the operator's page.
 const OTHER_FILES: u64 = 128;

@@ -1,7 +1,7 @@
-//! How many handshakes may be under way: a bound that those who never finish cannot turn on others.
+//! Bounds the handshakes under way, so that peers that never finish cannot lock out other peers.
 //!
 //! A newcomer is always admitted; where that is one too many, the oldest handshake ends of the address that has
-//! the most under way. So whoever floods from one place pushes out its own.
+//! the most under way. So a peer that floods from one address ends its own handshakes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -10,86 +10,86 @@ use std::time::Duration;
 
 use futures::future::{AbortHandle, AbortRegistration, Abortable};
 
-use crate::node::{GuardMetrics, Misdeed};
+use crate::guard_metrics::{GuardMetrics, Violation};
 
-/// Where a handshake comes from, as far as that is known.
-pub(crate) type Source = Option<IpAddr>;
+/// Source address of a handshake; `None` where it is unknown.
+pub(crate) type HandshakeSource = Option<IpAddr>;
 
 /// The handshakes of one transport; clones share the bound.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingHandshakes {
     n_max: usize,
-    order: Arc<Mutex<Order>>,
+    queue: Arc<Mutex<HandshakeQueue>>,
     metrics: GuardMetrics,
 }
 
-/// How a handshake ended that did not succeed.
+/// Why a handshake did not succeed.
 #[derive(Debug)]
 pub(crate) enum Unfinished<E> {
     Failed(E),
     TimedOut,
-    GaveWay,
+    Evicted,
 }
 
 #[derive(Debug, Default)]
-struct Order {
+struct HandshakeQueue {
     admitted: u64,
     n_under_way: usize,
-    under_way: HashMap<Source, BTreeMap<u64, AbortHandle>>,
+    under_way: HashMap<HandshakeSource, BTreeMap<u64, AbortHandle>>,
 }
 
-/// One place; free again when it is dropped.
+/// A handshake under way; its slot is free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct HandshakeSlot {
     number: u64,
-    source: Source,
-    order: Arc<Mutex<Order>>,
+    source: HandshakeSource,
+    queue: Arc<Mutex<HandshakeQueue>>,
 }
 
 impl PendingHandshakes {
     pub(crate) fn new(n_max: usize, metrics: GuardMetrics) -> Self {
-        Self { n_max: n_max.max(1), order: Arc::default(), metrics }
+        Self { n_max: n_max.max(1), queue: Arc::default(), metrics }
     }
 
     /// Runs a handshake. It is admitted when it begins to run: one that is denied before pushes out no other.
     pub(crate) async fn run<T, E>(
         self,
-        source: Source,
+        source: HandshakeSource,
         timeout: Duration,
         handshake: impl Future<Output = Result<T, E>>,
     ) -> Result<T, Unfinished<E>> {
-        let (_ticket, registration) = self.admit(source);
+        let (_slot, registration) = self.admit(source);
         let timed = tokio::time::timeout(timeout, handshake);
-        let (misdeed, ended) = match Abortable::new(timed, registration).await {
+        let (violation, ended) = match Abortable::new(timed, registration).await {
             Ok(Ok(Ok(output))) => return Ok(output),
-            Ok(Ok(Err(error))) => (Misdeed::HandshakeFailed, Unfinished::Failed(error)),
-            Ok(Err(_)) => (Misdeed::HandshakeTimeout, Unfinished::TimedOut),
-            Err(_) => (Misdeed::HandshakeGaveWay, Unfinished::GaveWay),
+            Ok(Ok(Err(error))) => (Violation::HandshakeFailed, Unfinished::Failed(error)),
+            Ok(Err(_)) => (Violation::HandshakeTimeout, Unfinished::TimedOut),
+            Err(_) => (Violation::HandshakeGaveWay, Unfinished::Evicted),
         };
-        self.metrics.count(misdeed, 1);
+        self.metrics.count(violation, 1);
         Err(ended)
     }
 
-    fn admit(&self, source: Source) -> (Ticket, AbortRegistration) {
+    fn admit(&self, source: HandshakeSource) -> (HandshakeSlot, AbortRegistration) {
         let (handle, registration) = AbortHandle::new_pair();
-        let mut order = lock(&self.order);
-        while order.n_under_way >= self.n_max && order.end_one() {}
-        let number = order.admitted;
-        order.admitted += 1;
-        order.n_under_way += 1;
-        order.under_way.entry(source).or_default().insert(number, handle);
-        drop(order);
-        (Ticket { number, source, order: Arc::clone(&self.order) }, registration)
+        let mut queue = lock(&self.queue);
+        while queue.n_under_way >= self.n_max && queue.end_one() {}
+        let number = queue.admitted;
+        queue.admitted += 1;
+        queue.n_under_way += 1;
+        queue.under_way.entry(source).or_default().insert(number, handle);
+        drop(queue);
+        (HandshakeSlot { number, source, queue: Arc::clone(&self.queue) }, registration)
     }
 
     /// Whether new clients should first prove that their address is their own.
     pub(crate) fn is_busy(&self) -> bool {
-        lock(&self.order).n_under_way * 2 >= self.n_max
+        lock(&self.queue).n_under_way * 2 >= self.n_max
     }
 }
 
-impl Order {
-    /// Ends the oldest handshake of whoever has the most, and of those who have as many, the oldest.
+impl HandshakeQueue {
+    /// Ends the oldest handshake of the source that has the most; on a tie, the oldest of all.
     fn end_one(&mut self) -> bool {
         let oldest = |of_source: &BTreeMap<u64, AbortHandle>| of_source.keys().next().copied();
         let rank =
@@ -106,7 +106,7 @@ impl Order {
         true
     }
 
-    fn remove(&mut self, source: Source, number: u64) -> Option<AbortHandle> {
+    fn remove(&mut self, source: HandshakeSource, number: u64) -> Option<AbortHandle> {
         let of_source = self.under_way.get_mut(&source)?;
         let handle = of_source.remove(&number)?;
         if of_source.is_empty() {
@@ -117,15 +117,15 @@ impl Order {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for HandshakeSlot {
     fn drop(&mut self) {
         // None where it gave way.
-        let _ = lock(&self.order).remove(self.source, self.number);
+        let _ = lock(&self.queue).remove(self.source, self.number);
     }
 }
 
-fn lock(order: &Mutex<Order>) -> MutexGuard<'_, Order> {
-    order.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(queue: &Mutex<HandshakeQueue>) -> MutexGuard<'_, HandshakeQueue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -150,7 +150,7 @@ mod tests {
         let (_third, _registration) = handshakes.admit(None);
         assert!(!is_running(&mut first), "the oldest should have ended");
         assert!(is_running(&mut second));
-        assert_eq!(lock(&handshakes.order).n_under_way, 2);
+        assert_eq!(lock(&handshakes.queue).n_under_way, 2);
     }
 
     #[test]
@@ -162,8 +162,8 @@ mod tests {
         let tickets: Vec<_> = (0..100).map(|_| handshakes.admit(flooder)).collect();
         assert!(is_running(&mut slow), "the oldest of all, and of one who has one");
         drop((ticket, tickets));
-        let order = lock(&handshakes.order);
-        assert!(order.n_under_way == 0 && order.under_way.is_empty());
+        let queue = lock(&handshakes.queue);
+        assert!(queue.n_under_way == 0 && queue.under_way.is_empty());
     }
 
     #[test]

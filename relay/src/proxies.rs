@@ -1,7 +1,7 @@
-//! Proxies whose word is taken for where a visitor comes from.
+//! Trusted proxies, whose `X-Forwarded-For` gives a client's address.
 //!
-//! `X-Forwarded-For` is what anybody writes into a request. It is read only where the connection comes from a proxy
-//! that the configuration trusts, from its end, up to the first address that no trusted proxy has.
+//! Any client can write `X-Forwarded-For` into a request. It is read only on connections from a proxy
+//! that the configuration trusts, from its end, up to the first address that is no trusted proxy's.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,23 +10,23 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Addresses of one `X-Forwarded-For` that are looked at.
+/// Most addresses of one `X-Forwarded-For` that are read.
 const HOPS_MAX: usize = 16;
 
-/// Addresses that begin alike: `10.0.0.0/8`, or one alone.
+/// A network prefix such as `10.0.0.0/8`, or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Network {
+pub struct IpNetwork {
     address: IpAddr,
     prefix: u8,
 }
 
-/// Not such addresses.
+/// The text is no address or network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("an address like 192.0.2.1, 10.0.0.0/8 or fd00::/8 is wanted, got {0:?}")]
 pub struct NetworkError(String);
 
-impl FromStr for Network {
+impl FromStr for IpNetwork {
     type Err = NetworkError;
 
     fn from_str(text: &str) -> Result<Self, NetworkError> {
@@ -42,7 +42,7 @@ impl FromStr for Network {
     }
 }
 
-impl TryFrom<String> for Network {
+impl TryFrom<String> for IpNetwork {
     type Error = NetworkError;
 
     fn try_from(text: String) -> Result<Self, NetworkError> {
@@ -50,26 +50,26 @@ impl TryFrom<String> for Network {
     }
 }
 
-impl From<Network> for String {
-    fn from(network: Network) -> Self {
+impl From<IpNetwork> for String {
+    fn from(network: IpNetwork) -> Self {
         network.to_string()
     }
 }
 
-impl fmt::Display for Network {
+impl fmt::Display for IpNetwork {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}/{}", self.address, self.prefix)
     }
 }
 
-impl Network {
-    /// Whether there is no other address of its kind.
+impl IpNetwork {
+    /// Whether it is a single address.
     #[must_use]
     pub fn is_everybody(&self) -> bool {
         self.prefix == 0
     }
 
-    /// Whether the address is one of them.
+    /// Whether the address is in the network.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
@@ -86,24 +86,24 @@ impl Network {
     }
 }
 
-/// All that are trusted; cheap to clone.
+/// The networks of trusted proxies; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct TrustedProxies(Arc<[Network]>);
+pub struct TrustedProxies(Arc<[IpNetwork]>);
 
 impl TrustedProxies {
-    /// Those at any of the addresses.
+    /// Trusts the proxies in these networks.
     #[must_use]
-    pub fn new(networks: &[Network]) -> Self {
+    pub fn new(networks: &[IpNetwork]) -> Self {
         Self(networks.into())
     }
 
-    /// Whether one is at the address.
+    /// Whether a trusted proxy has this address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }
 
-    /// Who asks, where a connection comes from `remote` and its request has these values of `X-Forwarded-For`.
+    /// The client's address, for a connection from `remote` whose request has these values of `X-Forwarded-For`.
     pub fn visitor<'a>(
         &self,
         remote: IpAddr,
@@ -145,12 +145,12 @@ mod tests {
             ("0.0.0.0/0", "8.8.8.8", "::1"),
             ("::1", "::1", "::2"),
         ] {
-            let network: Network = network.parse().unwrap();
+            let network: IpNetwork = network.parse().unwrap();
             assert!(network.contains(ip(inside)), "{network} {inside}");
             assert!(!network.contains(ip(outside)), "{network} {outside}");
         }
         for wrong in ["", "10.0.0.0/33", "::/129", "10.0.0.0/", "host", "10.0.0.0/8/8", "10.0.0.0/-1"] {
-            assert!(wrong.parse::<Network>().is_err(), "{wrong}");
+            assert!(wrong.parse::<IpNetwork>().is_err(), "{wrong}");
         }
     }
 }

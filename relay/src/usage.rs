@@ -1,9 +1,9 @@
-//! What a relay carries for others: bytes and seconds of each circuit, and why circuits end.
+//! Metrics of relayed circuits: bytes and seconds of each, and why circuits end.
 //!
 //! libp2p's relay says when a circuit begins and ends, and not how much went through it. But each circuit has
 //! one stream that the relay opens to its destination, and the first thing that is written on it is the name of
 //! its protocol. So that name is looked for at the beginning of each stream that this node opens, and what
-//! follows is counted. Nothing else is looked at, and nothing is held back.
+//! follows is counted. Nothing else is read, and nothing is delayed.
 
 use std::io;
 use std::pin::Pin;
@@ -146,7 +146,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::Substream, Self::Error>> {
         let inner = ready!(Pin::new(&mut self.inner).poll_inbound(cx))?;
-        Poll::Ready(Ok(MeteredStream { inner, meter: Meter::Off }))
+        Poll::Ready(Ok(MeteredStream { inner, meter: CircuitMeter::Off }))
     }
 
     fn poll_outbound(
@@ -154,7 +154,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::Substream, Self::Error>> {
         let inner = ready!(Pin::new(&mut self.inner).poll_outbound(cx))?;
-        let meter = Meter::Prefix { n_matched: 0, usage: Arc::clone(&self.usage) };
+        let meter = CircuitMeter::Prefix { n_matched: 0, usage: Arc::clone(&self.usage) };
         Poll::Ready(Ok(MeteredStream { inner, meter }))
     }
 
@@ -171,11 +171,11 @@ where
 #[derive(Debug)]
 pub(crate) struct MeteredStream<S> {
     inner: S,
-    meter: Meter,
+    meter: CircuitMeter,
 }
 
 #[derive(Debug)]
-enum Meter {
+enum CircuitMeter {
     /// So much of the prefix was written.
     Prefix {
         n_matched: usize,
@@ -194,7 +194,7 @@ struct Circuit {
     n_bytes: u64,
 }
 
-impl Meter {
+impl CircuitMeter {
     fn on_read(&mut self, n_bytes: usize) {
         if let Self::Circuit(circuit) = self {
             circuit.n_bytes += n_bytes as u64;
@@ -268,10 +268,10 @@ mod tests {
 
     /// What is counted after these writes, in pieces.
     fn counted(writes: &[&[u8]]) -> Option<u64> {
-        let mut meter = Meter::Prefix { n_matched: 0, usage: Usage::new(&mut Registry::default()) };
+        let mut meter = CircuitMeter::Prefix { n_matched: 0, usage: Usage::new(&mut Registry::default()) };
         writes.iter().for_each(|written| meter.on_written(written));
         match &meter {
-            Meter::Circuit(circuit) => Some(circuit.n_bytes),
+            CircuitMeter::Circuit(circuit) => Some(circuit.n_bytes),
             _ => None,
         }
     }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::dht::{self, DhtError, Freshness, Key, Name, Record, Refusal, Subkey};
+use barnraise_protocol::dht::{self, DhtError, DhtRefusal, Freshness, Record, RecordKey, RecordName, Subkey};
 use barnraise_relay::dht::{Dht, DhtConfig};
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::{Node, NodeConfig, NodeEvent, Routing};
@@ -20,22 +20,22 @@ use common::tcp_address;
 const N_INITIAL: usize = 4;
 const HOUR: Duration = Duration::from_secs(3600);
 
-struct Peer {
+struct DhtPeer {
     node: Node,
     dht: Dht,
 }
 
-async fn peer(config: DhtConfig) -> Peer {
+async fn peer(config: DhtConfig) -> DhtPeer {
     let routing = Some(if config.serves { Routing::Server } else { Routing::Client });
     let listen = config.serves.then(|| "/ip4/127.0.0.1/tcp/0".parse().unwrap());
     let node = NodeConfig { listen: listen.into_iter().collect(), routing, ..NodeConfig::default() };
     let node = Node::start(Keypair::generate_ed25519(), node).await.unwrap();
     let dht = Dht::start(node.clone(), config).unwrap();
-    Peer { node, dht }
+    DhtPeer { node, dht }
 }
 
-async fn swarm(n_peers: usize, random: &mut SplitMix64) -> Vec<Peer> {
-    let mut peers: Vec<Peer> = Vec::new();
+async fn swarm(n_peers: usize, random: &mut SplitMix64) -> Vec<DhtPeer> {
+    let mut peers: Vec<DhtPeer> = Vec::new();
     for _ in 0..n_peers {
         let new = peer(DhtConfig::default()).await;
         let mut events = new.node.events();
@@ -61,12 +61,12 @@ fn batch(dht: &Dht, round: usize, n_records: usize) -> Vec<Record> {
     let expires_at = dht.now().after(HOUR);
     let record = |at: usize| match at.is_multiple_of(2) {
         true => {
-            let name = Name::value(format!("value {round} {at}").as_bytes());
+            let name = RecordName::value(format!("value {round} {at}").as_bytes());
             Record::new(name, None, vec![at as u8; 64], expires_at)
         }
         false => {
             let owner = KeyPair::from_seed(&[at as u8; 32]);
-            let name = Name::dictionary(format!("dictionary {round}").as_bytes());
+            let name = RecordName::dictionary(format!("dictionary {round}").as_bytes());
             Record::sign(&owner, name, Some(Subkey::of_owner(owner.public())), vec![at as u8], expires_at)
                 .unwrap()
         }
@@ -74,8 +74,8 @@ fn batch(dht: &Dht, round: usize, n_records: usize) -> Vec<Record> {
     (0..n_records).map(record).collect()
 }
 
-fn keys(records: &[Record]) -> Vec<Key> {
-    let mut keys: Vec<Key> = records.iter().map(|record| record.name.key()).collect();
+fn keys(records: &[Record]) -> Vec<RecordKey> {
+    let mut keys: Vec<RecordKey> = records.iter().map(|record| record.name.key()).collect();
     keys.sort_unstable();
     keys.dedup();
     keys
@@ -142,7 +142,7 @@ async fn who_serves_nothing_has_a_peer_search_and_checks_itself() {
     let owner = KeyPair::from_seed(&[3; 32]);
     let now = peers[0].dht.now();
     let place = Some(Subkey::of_owner(owner.public()));
-    let name = Name::dictionary(b"backbones of a run");
+    let name = RecordName::dictionary(b"backbones of a run");
     let record = Record::sign(&owner, name.clone(), place, b"here".to_vec(), now.after(HOUR)).unwrap();
     // A browser has no DHT: one stream to whom it is connected with.
     let browser = common::dialer().await;
@@ -152,7 +152,7 @@ async fn who_serves_nothing_has_a_peer_search_and_checks_itself() {
     let found = peers[5].dht.get_one(name.key(), Freshness::Newest).await;
     assert_eq!(found, std::slice::from_ref(&record));
     let lifetime_max = StorageLimits::default().lifetime_max;
-    let keys = vec![Name::value(b"nothing").key(), name.key()];
+    let keys = vec![RecordName::value(b"nothing").key(), name.key()];
     let found = dht::get(&mut stream, keys, Freshness::Newest, now, lifetime_max).await.unwrap();
     assert_eq!(found, [vec![], vec![record.clone()]]);
     // What expired by its own clock it does not believe.
@@ -161,10 +161,10 @@ async fn who_serves_nothing_has_a_peer_search_and_checks_itself() {
     assert_eq!(found, [vec![]]);
     let mut forged = record;
     forged.value = b"there".to_vec();
-    assert_eq!(dht::put(&mut stream, vec![forged]).await.unwrap(), [Err(Refusal::Signature)]);
+    assert_eq!(dht::put(&mut stream, vec![forged]).await.unwrap(), [Err(DhtRefusal::Signature)]);
     let too_many = vec![name.key(); dht::KEYS_MAX + 1];
     let refused = dht::get(&mut stream, too_many, Freshness::Any, now, lifetime_max).await.unwrap_err();
-    assert!(matches!(refused, DhtError::Refused(Refusal::TooMany { .. })), "{refused}");
+    assert!(matches!(refused, DhtError::Refused(DhtRefusal::TooMany { .. })), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,7 +196,7 @@ async fn a_flood_of_streams_costs_the_flooder_only() {
     let mut streams = Vec::new();
     for _ in 0..40 {
         let mut stream = flooder.open(target.node.peer_id(), dht::PROTOCOL).await.unwrap();
-        let question = dht::PeerToNode::Find(vec![Name::value(b"x").key()]);
+        let question = dht::PeerToNode::Find(vec![RecordName::value(b"x").key()]);
         if let Ok(dht::NodeToPeer::Found(_)) = dht::ask(&mut stream, &question).await {
             streams.push(stream);
         }

@@ -27,7 +27,7 @@ async fn tcp_dials_and_echoes() {
 async fn both_transports_serve_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let node = echo_node(config(directory.path())).await;
-    let browser = Client::connect(&webtransport_address(&node)).await;
+    let browser = WebTransportClient::connect(&webtransport_address(&node)).await;
     let dialer = dialer().await;
     dialer.dial(tcp_address(&node)).await.unwrap();
     let (native, web) = tokio::join!(
@@ -135,7 +135,7 @@ async fn every_interface_has_its_address() {
     let node = echo_node(config).await;
     let addresses = node.addresses();
     assert!(addresses.iter().all(|address| !address.to_string().contains("0.0.0.0")), "{addresses:?}");
-    let client = Client::connect(&addresses[0]).await;
+    let client = WebTransportClient::connect(&addresses[0]).await;
     assert_eq!(round_trip(client.open(ECHO).await, b"any").await, b"any");
 }
 
@@ -211,7 +211,7 @@ async fn a_restart_keeps_hashes_and_peer_id() {
     let address = webtransport_address(&first);
     first.shutdown().await;
     let second = start().await;
-    let (before, after) = (Target::new(&address), Target::new(&webtransport_address(&second)));
+    let (before, after) = (ListenTarget::new(&address), ListenTarget::new(&webtransport_address(&second)));
     assert_eq!(before.certhashes, after.certhashes);
     assert_eq!((before.peer, before.peer), (after.peer, Some(second.peer_id())));
 }
@@ -221,14 +221,14 @@ async fn a_port_is_free_again_after_a_shutdown() {
     let directory = tempfile::tempdir().unwrap();
     let first = echo_node(config(directory.path())).await;
     let mut address = webtransport_address(&first);
-    let client = Client::connect(&address).await;
+    let client = WebTransportClient::connect(&address).await;
     first.shutdown().await;
     client.session.closed().await;
     address.pop();
     let mut again = config(directory.path());
     again.listen = vec![address];
     let second = echo_node(again).await;
-    let client = Client::connect(&webtransport_address(&second)).await;
+    let client = WebTransportClient::connect(&webtransport_address(&second)).await;
     assert_eq!(round_trip(client.open(ECHO).await, b"again").await, b"again");
 }
 

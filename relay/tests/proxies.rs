@@ -21,7 +21,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// Whoever comes through it is said to be at `visitor`.
+    /// Reports all its clients as coming from `visitor`.
     async fn open(visitor: IpAddr, to: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

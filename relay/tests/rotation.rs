@@ -11,33 +11,33 @@ use barnraise_relay::certificates::{Certificates, SERVICE_PERIOD};
 use barnraise_relay::libp2p::core::transport::{ListenerId, TransportEvent};
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::libp2p::{Multiaddr, Transport as _};
-use barnraise_relay::webtransport::{Connection, Transport, WebTransportConfig};
+use barnraise_relay::webtransport::{Transport, WebTransportConfig, WebTransportConnection};
 use common::*;
 use tokio::sync::mpsc;
 
-enum Seen {
+enum TransportReport {
     New(Multiaddr),
     Expired(Multiaddr),
-    Connection(Connection),
+    Connection(WebTransportConnection),
 }
 
 /// Drives a transport and reports what comes of it.
-fn spawn_transport(mut transport: Transport) -> mpsc::Receiver<Seen> {
+fn spawn_transport(mut transport: Transport) -> mpsc::Receiver<TransportReport> {
     let (seen, received) = mpsc::channel(16);
     tokio::spawn(async move {
         loop {
             match std::future::poll_fn(|cx| Pin::new(&mut transport).poll(cx)).await {
                 TransportEvent::NewAddress { listen_addr, .. } => {
-                    seen.send(Seen::New(listen_addr)).await.unwrap();
+                    seen.send(TransportReport::New(listen_addr)).await.unwrap();
                 }
                 TransportEvent::AddressExpired { listen_addr, .. } => {
-                    seen.send(Seen::Expired(listen_addr)).await.unwrap();
+                    seen.send(TransportReport::Expired(listen_addr)).await.unwrap();
                 }
                 TransportEvent::Incoming { upgrade, .. } => {
                     let seen = seen.clone();
                     tokio::spawn(async move {
                         if let Ok((_, connection)) = upgrade.await {
-                            seen.send(Seen::Connection(connection)).await.unwrap();
+                            seen.send(TransportReport::Connection(connection)).await.unwrap();
                         }
                     });
                 }
@@ -48,10 +48,12 @@ fn spawn_transport(mut transport: Transport) -> mpsc::Receiver<Seen> {
     received
 }
 
-async fn connection(seen: &mut mpsc::Receiver<Seen>) -> Connection {
+async fn connection(seen: &mut mpsc::Receiver<TransportReport>) -> WebTransportConnection {
     match seen.recv().await.unwrap() {
-        Seen::Connection(connection) => connection,
-        Seen::New(address) | Seen::Expired(address) => panic!("{address} instead of a connection"),
+        TransportReport::Connection(connection) => connection,
+        TransportReport::New(address) | TransportReport::Expired(address) => {
+            panic!("{address} instead of a connection")
+        }
     }
 }
 
@@ -68,27 +70,27 @@ async fn a_rotation_interrupts_nobody() {
     let listen = "/ip4/127.0.0.1/udp/0/quic-v1/webtransport".parse().unwrap();
     transport.listen_on(ListenerId::next(), listen).unwrap();
     let mut seen = spawn_transport(transport);
-    let Some(Seen::New(old)) = seen.recv().await else { panic!("no address") };
+    let Some(TransportReport::New(old)) = seen.recv().await else { panic!("no address") };
 
-    let before = Client::connect(&old).await;
+    let before = WebTransportClient::connect(&old).await;
     let _before_server = connection(&mut seen).await;
 
     *hand.lock().unwrap() += SERVICE_PERIOD;
     certificates.refresh().unwrap();
-    let Some(Seen::New(new)) = seen.recv().await else { panic!("the new address comes first") };
-    let Some(Seen::Expired(expired)) = seen.recv().await else { panic!("then the old one ends") };
+    let Some(TransportReport::New(new)) = seen.recv().await else { panic!("the new address comes first") };
+    let Some(TransportReport::Expired(expired)) = seen.recv().await else { panic!("then the old one ends") };
     assert_eq!(expired, old);
-    let (old_hashes, new_hashes) = (Target::new(&old).certhashes, Target::new(&new).certhashes);
+    let (old_hashes, new_hashes) = (ListenTarget::new(&old).certhashes, ListenTarget::new(&new).certhashes);
     assert_eq!(old_hashes.intersection(&new_hashes).count(), 1, "the next one became the current one");
 
     // The connection that stands goes on, and both addresses connect to what is served now.
     let mut stream = before.session.open_bi().await.unwrap().await.unwrap();
     stream.0.write_all(b"still there?").await.unwrap();
     for address in [&old, &new] {
-        let _client = Client::connect(address).await;
+        let _client = WebTransportClient::connect(address).await;
         let _server = connection(&mut seen).await;
     }
     let served = before.session.peer_identity().unwrap();
-    let now = Client::connect(&new).await.session.peer_identity().unwrap();
+    let now = WebTransportClient::connect(&new).await.session.peer_identity().unwrap();
     assert_ne!(served.as_slice()[0].der(), now.as_slice()[0].der(), "another certificate is served");
 }

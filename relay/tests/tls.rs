@@ -113,7 +113,7 @@ async fn echoed(mut muxer: StreamMuxerBox, message: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_speaks_one_of_them_dials() {
+async fn a_peer_that_speaks_one_of_them_dials() {
     let node = echo_node(tcp_only()).await;
     for others in [only_noise, only_tls] {
         let mut transport = others(&Keypair::generate_ed25519());
@@ -125,7 +125,7 @@ async fn whoever_speaks_one_of_them_dials() {
     }
 }
 
-/// Listens until the test ends, takes whoever comes and keeps the connections.
+/// Listens until the test ends, accepts all peers and keeps the connections.
 async fn listening(mut transport: Others) -> Multiaddr {
     transport.listen_on(ListenerId::next(), "/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
     let TransportEvent::NewAddress { listen_addr, .. } = transport.next().await.unwrap() else {
@@ -135,7 +135,7 @@ async fn listening(mut transport: Others) -> Multiaddr {
         while let Some(event) = transport.next().await {
             let TransportEvent::Incoming { upgrade, .. } = event else { continue };
             tokio::spawn(async move {
-                // Whoever is dialled in another's name is left in the middle.
+                // The dialer leaves in the middle where another peer id was expected.
                 let Ok((_, mut muxer)) = upgrade.await else { return };
                 while poll_fn(|cx| muxer.poll_unpin(cx)).await.is_ok() {}
             });
@@ -145,7 +145,7 @@ async fn listening(mut transport: Others) -> Multiaddr {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_speaks_one_of_them_is_dialled_in_its_own_name_only() {
+async fn a_peer_that_speaks_one_of_them_is_dialled_by_its_own_id_only() {
     for others in [only_noise, only_tls] {
         let keypair = Keypair::generate_ed25519();
         let peer = keypair.public().to_peer_id();
@@ -167,7 +167,7 @@ async fn about_to_shake_hands(node: &Node) -> Compat<TcpStream> {
     socket
 }
 
-/// The node hangs up, whatever it says before.
+/// Waits until the node closes the connection; what it sends before is skipped.
 async fn until_the_end(mut socket: Compat<TcpStream>) {
     let mut last_words = Vec::new();
     // A socket that is closed before all is read is reset.
@@ -175,7 +175,7 @@ async fn until_the_end(mut socket: Compat<TcpStream>) {
 }
 
 fn counted(node: &Node, reason: &str) -> u64 {
-    let name = format!("barnraise_misdeeds_total{{reason=\"{reason}\"}} ");
+    let name = format!("barnraise_violations_total{{reason=\"{reason}\"}} ");
     let metrics = node.metrics();
     metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }

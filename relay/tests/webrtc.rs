@@ -46,8 +46,8 @@ async fn a_broken_certificate_is_named() {
     assert!(error.to_string().contains(&path.display().to_string()), "{error}");
 }
 
-/// Who hears what is sent to it can begin handshakes as often as it likes. What libp2p leaves of each must go, and
-/// those who mean it get in.
+/// A client that receives at its address can begin handshakes as often as it likes. What libp2p leaves of each must
+/// go, and honest clients get in.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn handshakes_that_nobody_finishes_leave_nothing_behind() {
@@ -57,7 +57,7 @@ async fn handshakes_that_nobody_finishes_leave_nothing_behind() {
     config.limits.handshake_timeout = Duration::from_secs(5);
     let node = echo_node(config).await;
     let address = node.addresses()[0].clone();
-    let target = Target::new(&address).socket;
+    let target = ListenTarget::new(&address).socket;
     let sockets: Vec<UdpSocket> = (0..BEGUN).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
     for (number, socket) in (0..).zip(&sockets) {
         socket.send_to(&binding_request(number), target).unwrap();
@@ -72,7 +72,7 @@ async fn handshakes_that_nobody_finishes_leave_nothing_behind() {
     assert_eq!(round_trip(stream, b"hello").await, b"hello");
 }
 
-/// Whoever knows no more than the address of the port can write any source into datagrams, and hears nothing.
+/// An attacker who knows only the port's address can forge the source of datagrams, but receives no answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn greetings_of_who_hears_nothing_begin_no_handshake() {
     const GREETED: u64 = 2000;
@@ -81,7 +81,7 @@ async fn greetings_of_who_hears_nothing_begin_no_handshake() {
     config.limits.pending_handshakes = 16;
     let node = echo_node(config).await;
     let address = node.addresses()[0].clone();
-    let target = Target::new(&address).socket;
+    let target = ListenTarget::new(&address).socket;
     let dialing = dialer_of(&address, &webrtc(other.path())).await;
     for number in 0..GREETED {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

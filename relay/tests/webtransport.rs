@@ -17,7 +17,7 @@ async fn a_client_authenticates_and_echoes() {
     let directory = tempfile::tempdir().unwrap();
     let node = echo_node(config(directory.path())).await;
     let mut events = node.events();
-    let client = Client::connect(&webtransport_address(&node)).await;
+    let client = WebTransportClient::connect(&webtransport_address(&node)).await;
     assert_eq!(client.server, node.peer_id());
     assert_eq!(events.recv().await.unwrap(), NodeEvent::Connected(client.peer_id));
     let answer = round_trip(client.open(ECHO).await, b"raise the barn").await;
@@ -31,7 +31,8 @@ async fn a_client_authenticates_and_echoes() {
 async fn the_stream_of_the_handshake_is_kept_until_the_client_leaves_it() {
     let directory = tempfile::tempdir().unwrap();
     let node = echo_node(config(directory.path())).await;
-    let (client, mut handshake) = Client::try_handshake(&webtransport_address(&node)).await.unwrap();
+    let (client, mut handshake) =
+        WebTransportClient::try_handshake(&webtransport_address(&node)).await.unwrap();
     // By then the node has long been through with the handshake.
     assert_eq!(handshake.read(&mut [0]).await.unwrap(), 0);
     assert_eq!(round_trip(client.open(ECHO).await, b"in").await, b"in");
@@ -47,7 +48,7 @@ async fn ipv6_is_served_too() {
     let mut config = config(directory.path());
     config.listen = vec!["/ip6/::1/udp/0/quic-v1/webtransport".parse().unwrap()];
     let node = echo_node(config).await;
-    let client = Client::connect(&webtransport_address(&node)).await;
+    let client = WebTransportClient::connect(&webtransport_address(&node)).await;
     assert_eq!(round_trip(client.open(ECHO).await, b"six").await, b"six");
 }
 
@@ -60,7 +61,7 @@ async fn a_slow_reader_gets_all_8_mib_in_both_directions() {
     config.webtransport.stream_receive_window = 64 * 1024;
     config.webtransport.send_window = 64 * 1024;
     let node = echo_node(config).await;
-    let client = Client::connect(&webtransport_address(&node)).await;
+    let client = WebTransportClient::connect(&webtransport_address(&node)).await;
     let (mut reader, mut writer) = client.open(ECHO).await.split();
     let sent = noise_bytes(N_BYTES);
     let writing = async {
@@ -87,7 +88,7 @@ async fn the_node_opens_streams_to_a_client() {
     let directory = tempfile::tempdir().unwrap();
     let node = echo_node(config(directory.path())).await;
     let mut events = node.events();
-    let client = Client::connect(&webtransport_address(&node)).await;
+    let client = WebTransportClient::connect(&webtransport_address(&node)).await;
     assert_eq!(events.recv().await.unwrap(), NodeEvent::Connected(client.peer_id));
     let answering = async {
         // Identify and ping come as well; each is refused by name until ours is asked for.
@@ -129,7 +130,7 @@ async fn the_node_opens_streams_to_a_client() {
 async fn another_path_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let node = echo_node(config(directory.path())).await;
-    let target = Target::new(&webtransport_address(&node));
+    let target = ListenTarget::new(&webtransport_address(&node));
     for path in ["/", "/.well-known/libp2p-webtransport", "/.well-known/libp2p-webtransport?type=tls"] {
         let refused = target.endpoint().connect(target.url(path)).await;
         assert!(matches!(refused, Err(ConnectingError::SessionRejected)), "{path}: {refused:?}");
@@ -143,14 +144,14 @@ async fn hashes_that_are_not_the_listeners_are_found_out() {
     let other = echo_node(config(tempfile::tempdir().unwrap().path())).await;
     let address = webtransport_address(&node);
     // One more hash, which TLS does not mind and Noise must.
-    let foreign = *Target::new(&webtransport_address(&other)).certhashes.iter().next().unwrap();
+    let foreign = *ListenTarget::new(&webtransport_address(&other)).certhashes.iter().next().unwrap();
     let peer = address.iter().last().unwrap();
     let mut forged = address.clone();
     forged.pop();
     let forged = forged.with(barnraise_relay::libp2p::multiaddr::Protocol::Certhash(foreign)).with(peer);
-    let error = Client::try_connect(&forged).await.err().expect("the hashes are not a subset");
+    let error = WebTransportClient::try_connect(&forged).await.err().expect("the hashes are not a subset");
     assert!(error.to_string().contains("not a subset"), "{error}");
-    assert!(Client::try_connect(&address).await.is_ok());
+    assert!(WebTransportClient::try_connect(&address).await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,8 +159,8 @@ async fn garbage_instead_of_noise_ends_the_connection_and_no_other() {
     let directory = tempfile::tempdir().unwrap();
     let node = echo_node(config(directory.path())).await;
     let address = webtransport_address(&node);
-    let good = Client::connect(&address).await;
-    let target = Target::new(&address);
+    let good = WebTransportClient::connect(&address).await;
+    let target = ListenTarget::new(&address);
     for garbage in [&[0_u8; 64][..], &[0xff; 200_000], &[0, 32, 1, 2, 3], b"GET / HTTP/1.1\r\n\r\n"] {
         let endpoint = target.endpoint();
         let session = endpoint.connect(target.url(PATH)).await.unwrap();
@@ -170,7 +171,7 @@ async fn garbage_instead_of_noise_ends_the_connection_and_no_other() {
         session.closed().await;
     }
     assert_eq!(round_trip(good.open(ECHO).await, b"still here").await, b"still here");
-    let late = Client::connect(&address).await;
+    let late = WebTransportClient::connect(&address).await;
     assert_eq!(round_trip(late.open(ECHO).await, b"me too").await, b"me too");
 }
 
@@ -180,7 +181,7 @@ async fn a_client_that_says_nothing_is_dropped_within_the_timeout() {
     let mut config = config(directory.path());
     config.webtransport.handshake_timeout = Duration::from_millis(300);
     let node = echo_node(config).await;
-    let target = Target::new(&webtransport_address(&node));
+    let target = ListenTarget::new(&webtransport_address(&node));
     let endpoint = target.endpoint();
     let session = endpoint.connect(target.url(PATH)).await.unwrap();
     let _silent = open_raw(&session).await.unwrap();
@@ -197,7 +198,7 @@ async fn half_open_handshakes_do_not_block_new_ones() {
     config.webtransport.handshake_timeout = Duration::from_secs(3600);
     let node = echo_node(config).await;
     let address = webtransport_address(&node);
-    let target = Target::new(&address);
+    let target = ListenTarget::new(&address);
     let mut half_open = Vec::new();
     for _ in 0..12 {
         // QUIC stands, and no HTTP/3 ever comes.
@@ -206,7 +207,7 @@ async fn half_open_handshakes_do_not_block_new_ones() {
         let connection = endpoint.connect(target.socket, "localhost").unwrap().await.unwrap();
         half_open.push((endpoint, connection));
     }
-    let client = Client::connect(&address).await;
+    let client = WebTransportClient::connect(&address).await;
     assert_eq!(round_trip(client.open(ECHO).await, b"let me in").await, b"let me in");
     // The oldest gave way.
     half_open[0].1.closed().await;
@@ -221,13 +222,13 @@ async fn a_stream_flood_is_bounded() {
     config.webtransport.max_streams_per_connection = N_STREAMS_MAX;
     let node = echo_node(config).await;
     let address = webtransport_address(&node);
-    let client = Client::connect(&address).await;
+    let client = WebTransportClient::connect(&address).await;
     let mut flood = Vec::new();
     for _ in 0..N_STREAMS_MAX {
         flood.push(client.open(ECHO).await);
     }
     let mut one_more = Box::pin(open_raw(&client.session));
-    let other = Client::connect(&address).await;
+    let other = WebTransportClient::connect(&address).await;
     let served = async {
         flood[0].write_all(b"ping").await.unwrap();
         flood[0].read_exact(&mut [0; 4]).await.unwrap();
@@ -247,7 +248,7 @@ async fn a_dropped_stream_is_a_reset_and_not_an_end() {
     let node =
         barnraise_relay::Node::start(Keypair::generate_ed25519(), config(directory.path())).await.unwrap();
     let mut incoming = node.accept(ECHO).unwrap();
-    let client = Client::connect(&webtransport_address(&node)).await;
+    let client = WebTransportClient::connect(&webtransport_address(&node)).await;
     let mut stream = client.open(ECHO).await;
     let (_, mut accepted) = incoming.recv().await.unwrap();
     accepted.write_all(b"half a mess").await.unwrap();
@@ -268,7 +269,7 @@ async fn an_answer_to_the_last_word_arrives_though_its_stream_is_dropped() {
     let node =
         barnraise_relay::Node::start(Keypair::generate_ed25519(), config(directory.path())).await.unwrap();
     let mut incoming = node.accept(ECHO).unwrap();
-    let client = Client::connect(&webtransport_address(&node)).await;
+    let client = WebTransportClient::connect(&webtransport_address(&node)).await;
     for number in 0..ANSWERS {
         let mut stream = client.open(ECHO).await;
         let (_, mut accepted) = incoming.recv().await.unwrap();
@@ -291,7 +292,7 @@ async fn what_was_not_flushed_is_reset_even_after_the_last_word() {
     let node =
         barnraise_relay::Node::start(Keypair::generate_ed25519(), config(directory.path())).await.unwrap();
     let mut incoming = node.accept(ECHO).unwrap();
-    let client = Client::connect(&webtransport_address(&node)).await;
+    let client = WebTransportClient::connect(&webtransport_address(&node)).await;
     let mut stream = client.open(ECHO).await;
     let (_, mut accepted) = incoming.recv().await.unwrap();
     stream.close().await.unwrap();
@@ -307,7 +308,7 @@ async fn a_shutdown_says_goodbye() {
     let directory = tempfile::tempdir().unwrap();
     let node = echo_node(config(directory.path())).await;
     let clone = node.clone();
-    let client = Client::connect(&webtransport_address(&node)).await;
+    let client = WebTransportClient::connect(&webtransport_address(&node)).await;
     node.shutdown().await;
     client.session.closed().await;
     assert!(clone.connected_peers().now_or_never().unwrap().is_err(), "the node has stopped");
@@ -323,7 +324,7 @@ async fn many_clients_with_many_streams_are_served_at_once() {
     let address = webtransport_address(&node);
     let sent = noise_bytes(64 * 1024);
     let clients = (0..N_CLIENTS).map(|_| async {
-        let client = Client::connect(&address).await;
+        let client = WebTransportClient::connect(&address).await;
         let streams = (0..N_STREAMS).map(|_| async {
             let (mut reader, mut writer) = client.open(ECHO).await.split();
             let writing = async {

@@ -43,7 +43,7 @@ export async function dial(address, transports) {
   }
 }
 
-// js-libp2p asks whoever it connects to by itself.
+// js-libp2p sends identify to each peer that it connects to by itself.
 function firstIdentified(node) {
   const identified = new Promise((resolve, reject) => {
     node.addEventListener("peer:identify", (event) => resolve(event.detail), { once: true });

@@ -1,5 +1,5 @@
 // A real OpenID Connect provider on loopback: the certified `oidc-provider` of npm, with one client.
-// Whoever types a name is that person. Arguments: redirect address, client id, client secret.
+// A user who types a name is logged in as that person. Arguments: redirect address, client id, client secret.
 import { createServer } from 'node:http';
 import Provider from 'oidc-provider';
 

@@ -19,7 +19,7 @@ async function loaded(browser = new Browser()) {
     browser.posted = new Proxy(browser.posted, {
       set(posted, key, message) {
         posted[key] = message;
-        if (message?.type === "failed") setTimeout(resolve, 0);
+        if (["failed", "outdated"].includes(message?.type)) setTimeout(resolve, 0);
         return true;
       },
     });
@@ -83,7 +83,7 @@ test("what comes broken once is asked for again, past the browser's cache; twice
     const twice = new Browser();
     twice.server = (address) => (address === PROGRAM ? broken() : undefined);
     await loaded(twice);
-    assert.match(failure(twice), /came broken, twice/);
+    assert.match(failure(twice), /arrived damaged, twice/);
     assert.equal(twice.started, undefined);
     assert.equal(await kept(twice), undefined);
   }
@@ -93,7 +93,8 @@ test("a page of an older build is told to load again", async () => {
   const browser = new Browser();
   browser.server = (address) => (address === PROGRAM ? new Response("not here", { status: 404 }) : undefined);
   await loaded(browser);
-  assert.match(failure(browser), /newer version of this page: reload it/);
+  assert.ok(browser.posted.some(({ type }) => type === "outdated"));
+  assert.equal(failure(browser), undefined);
   browser.server = (address) => (address === PROGRAM ? new Response("busy", { status: 503 }) : undefined);
   const again = new Browser();
   again.server = browser.server;

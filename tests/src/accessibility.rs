@@ -5,9 +5,9 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::browser::Tab;
-use crate::npm::Program;
+use crate::npm::NpmProgram;
 
-const PROGRAM: Program<'static> = Program {
+const PROGRAM: NpmProgram<'static> = NpmProgram {
     name: "axe",
     files: &[
         ("package.json", include_str!("../axe/package.json")),

@@ -5,10 +5,10 @@
 //! acknowledged for. The machine has what is left of a processor ([`Background`]): its own is not the run's.
 
 mod flood;
+mod gradient_worker;
 mod key;
 mod offers;
 mod streams;
-mod workshop;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,19 +19,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::account::hash_of;
+use barnraise_protocol::commitment::run_hash;
 use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::state::State;
+use barnraise_protocol::state::EpochParameters;
 use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::background::Background;
-use crate::client::Client;
-use crate::doorway::Doorway;
-use key::Key;
-use workshop::Workshop;
+use crate::client::TestClient;
+use crate::source_proxy::SourceProxy;
+use gradient_worker::GradientWorker;
+use key::AttackKey;
 
 /// Connections that an address may have, less those of the machine's own business.
 const CONNECTIONS_MAX: usize = 250;
@@ -44,7 +44,7 @@ const STATE_EVERY: Duration = Duration::from_millis(100);
 /// What a slow reader takes.
 const SLOW_BYTES_PER_SECOND: u64 = 16 * 1024;
 
-/// What the machine does.
+/// The attack that a machine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Attack {
     /// Reports a step's samples and delivers none.
@@ -65,11 +65,11 @@ pub enum Attack {
     Again,
     /// Honest contributions of one sample.
     Crumbs,
-    /// A lie of each key; then all of them fetch the evidence, again and again.
+    /// Each key offers one forged gradient; then all keys fetch the evidence, again and again.
     Evidence,
     /// Parameters and evidence, read slowly on as many streams as there may be.
     SlowReaders,
-    /// Codes that are guessed, signatures of others, logins that others began.
+    /// Guessed codes, signatures by other keys, logins that other peers began.
     Impostor,
     /// Pings without an end, whose answers nobody takes.
     Flood,
@@ -106,7 +106,7 @@ impl fmt::Display for Attack {
             Self::Seats => "taking seats",
             Self::Again => "the same again",
             Self::Crumbs => "a sample at a time",
-            Self::Evidence => "lies and their evidence",
+            Self::Evidence => "forgeries and evidence",
             Self::SlowReaders => "slow readers",
             Self::Impostor => "logging in as others",
             Self::Flood => "pings and a closed window",
@@ -114,10 +114,10 @@ impl fmt::Display for Attack {
     }
 }
 
-/// What a machine did so far.
+/// Counts of a machine so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Deeds {
-    /// How often it did what its attack is.
+pub struct AttackCounts {
+    /// Repetitions of its attack.
     pub n_acts: u64,
     /// Samples whose gradient it computed.
     pub n_worked: u64,
@@ -131,46 +131,46 @@ pub struct Deeds {
 
 /// One machine; it goes when dropped.
 #[derive(Debug)]
-pub struct Machine {
-    tally: Arc<Tally>,
+pub struct AttackMachine {
+    counters: Arc<AttackCounters>,
     at_work: JoinHandle<Result<()>>,
     _background: Background,
 }
 
-/// Where the run is.
+/// Addresses of the attacked run.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct AttackTarget {
     /// Of its backbone, over TCP.
     pub backbone: Multiaddr,
     /// Of its page.
     pub page: SocketAddr,
-    /// Somebody honest who takes part.
+    /// An honest contributor.
     pub honest: PeerId,
 }
 
-impl Machine {
+impl AttackMachine {
     /// Starts to attack with so many keys from the address `from`, one of this machine's.
     ///
     /// # Errors
     /// No threads.
-    pub fn start(attack: Attack, n_keys: usize, from: IpAddr, target: Target) -> Result<Self> {
-        let (background, tally) = (Background::start()?, Arc::new(Tally::default()));
-        let attacking = run(attack, n_keys, from, target, Arc::clone(&tally));
+    pub fn start(attack: Attack, n_keys: usize, from: IpAddr, target: AttackTarget) -> Result<Self> {
+        let (background, counters) = (Background::start()?, Arc::new(AttackCounters::default()));
+        let attacking = run(attack, n_keys, from, target, Arc::clone(&counters));
         let at_work = background.handle()?.spawn(attacking);
-        Ok(Self { tally, at_work, _background: background })
+        Ok(Self { counters, at_work, _background: background })
     }
 
     /// What it did so far.
-    pub fn deeds(&self) -> Deeds {
-        self.tally.deeds()
+    pub fn counts(&self) -> AttackCounts {
+        self.counters.counts()
     }
 
     /// Ends it, and says what it did: nothing more is counted.
-    pub async fn end(mut self) -> Deeds {
+    pub async fn end(mut self) -> AttackCounts {
         self.at_work.abort();
         // Ended as wanted, or before.
         let _ = (&mut self.at_work).await;
-        self.deeds()
+        self.counts()
     }
 
     /// Whether it still attacks; it ends by itself only where it could not begin.
@@ -181,24 +181,24 @@ impl Machine {
 
 /// Counts what all keys do.
 #[derive(Debug, Default)]
-struct Tally {
+struct AttackCounters {
     n_acts: AtomicU64,
     n_worked: AtomicU64,
-    of_keys: Mutex<OfKeys>,
+    of_keys: Mutex<KeyOutcomes>,
 }
 
 #[derive(Debug, Default)]
-struct OfKeys {
+struct KeyOutcomes {
     accepted: HashMap<PeerId, u64>,
     convicted: HashSet<PeerId>,
 }
 
-impl Tally {
+impl AttackCounters {
     fn act(&self) {
         self.n_acts.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn of_keys(&self) -> MutexGuard<'_, OfKeys> {
+    fn of_keys(&self) -> MutexGuard<'_, KeyOutcomes> {
         self.of_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -206,11 +206,11 @@ impl Tally {
         self.of_keys().convicted.contains(&key)
     }
 
-    fn deeds(&self) -> Deeds {
+    fn counts(&self) -> AttackCounts {
         let of_keys = self.of_keys();
         let n_accepted = of_keys.accepted.values().sum();
         let credited = of_keys.accepted.iter().filter(|(key, _)| !of_keys.convicted.contains(*key));
-        Deeds {
+        AttackCounts {
             n_acts: self.n_acts.load(Ordering::Relaxed),
             n_worked: self.n_worked.load(Ordering::Relaxed),
             n_accepted,
@@ -220,31 +220,31 @@ impl Tally {
     }
 }
 
-/// What the keys of a machine share.
-struct Shared {
+/// State that the keys of a machine share.
+struct AttackContext {
     attack: Attack,
     n_keys: usize,
     from: IpAddr,
-    target: Target,
+    target: AttackTarget,
     /// To be dialled.
     address: Multiaddr,
     run: Arc<RunDescription>,
     run_hash: Sha256Hash,
-    client: Client,
-    workshop: Workshop,
+    client: TestClient,
+    gradient_worker: GradientWorker,
     /// The newest parameters that are known, and since when.
-    newest: tokio::sync::Mutex<(Instant, Arc<State>)>,
+    newest: tokio::sync::Mutex<(Instant, Arc<EpochParameters>)>,
     /// The first that were.
-    oldest: Arc<State>,
+    oldest: Arc<EpochParameters>,
     /// An honest gradient, for everybody.
-    common: tokio::sync::Mutex<Option<Arc<workshop::Work>>>,
-    places: Semaphore,
-    tally: Arc<Tally>,
+    common: tokio::sync::Mutex<Option<Arc<gradient_worker::ComputedGradient>>>,
+    connection_slots: Semaphore,
+    counters: Arc<AttackCounters>,
 }
 
-impl Shared {
+impl AttackContext {
     /// Parameters that are hardly older than those of the run.
-    async fn state(&self) -> Result<Arc<State>> {
+    async fn state(&self) -> Result<Arc<EpochParameters>> {
         let mut newest = self.newest.lock().await;
         if newest.0.elapsed() > STATE_EVERY {
             let state = self.client.state(&self.run).await?;
@@ -254,33 +254,39 @@ impl Shared {
     }
 }
 
-async fn run(attack: Attack, n_keys: usize, from: IpAddr, target: Target, tally: Arc<Tally>) -> Result<()> {
+async fn run(
+    attack: Attack,
+    n_keys: usize,
+    from: IpAddr,
+    target: AttackTarget,
+    counters: Arc<AttackCounters>,
+) -> Result<()> {
     let pace = (attack == Attack::SlowReaders).then_some(SLOW_BYTES_PER_SECOND);
-    let usual = Doorway::open(from, &target.backbone).await?;
-    let doorway = Doorway::paced(from, &target.backbone, pace).await?;
-    let client = Client::connect(usual.address()).await?;
+    let usual = SourceProxy::open(from, &target.backbone).await?;
+    let proxy = SourceProxy::paced(from, &target.backbone, pace).await?;
+    let client = TestClient::connect(usual.address()).await?;
     let run = Arc::new(client.describe().await?);
     let oldest = Arc::new(client.state(&run).await?);
-    let workshop = Workshop::open(&client, Arc::clone(&run)).await?;
-    let shared = Arc::new(Shared {
+    let gradient_worker = GradientWorker::open(&client, Arc::clone(&run)).await?;
+    let shared = Arc::new(AttackContext {
         attack,
         n_keys,
         from,
         target,
-        address: doorway.address(),
-        run_hash: hash_of(&run)?,
+        address: proxy.address(),
+        run_hash: run_hash(&run)?,
         client,
         run,
-        workshop,
+        gradient_worker,
         newest: tokio::sync::Mutex::new((Instant::now(), Arc::clone(&oldest))),
         oldest,
         common: tokio::sync::Mutex::default(),
-        places: Semaphore::new(CONNECTIONS_MAX),
-        tally,
+        connection_slots: Semaphore::new(CONNECTIONS_MAX),
+        counters,
     });
     let mut keys = JoinSet::new();
     for number in 0..n_keys {
-        keys.spawn(live(Arc::clone(&shared), number));
+        keys.spawn(run_key(Arc::clone(&shared), number));
     }
     while keys.join_next().await.is_some() {}
     // All were convicted: it has nothing left but its address.
@@ -288,26 +294,26 @@ async fn run(attack: Attack, n_keys: usize, from: IpAddr, target: Target, tally:
 }
 
 /// A key does the same over and over, until it is convicted.
-async fn live(shared: Arc<Shared>, number: usize) -> Result<()> {
+async fn run_key(shared: Arc<AttackContext>, number: usize) -> Result<()> {
     let keypair = Keypair::generate_ed25519();
     let peer = keypair.public().to_peer_id();
-    let is_of_use = || shared.attack == Attack::Evidence || !shared.tally.is_convicted(peer);
+    let is_of_use = || shared.attack == Attack::Evidence || !shared.counters.is_convicted(peer);
     while is_of_use() {
-        let place = shared.places.acquire().await?;
+        let slot = shared.connection_slots.acquire().await?;
         let turn = if shared.n_keys > CONNECTIONS_MAX { TURN } else { Duration::MAX };
         // One that ends early was refused, or its connection ended.
         let _ = tokio::time::timeout(turn, act(&shared, &keypair, number)).await;
-        drop(place);
+        drop(slot);
         tokio::time::sleep(PAUSE).await;
     }
     Ok(())
 }
 
-async fn act(shared: &Arc<Shared>, keypair: &Keypair, number: usize) -> Result<()> {
+async fn act(shared: &Arc<AttackContext>, keypair: &Keypair, number: usize) -> Result<()> {
     if shared.attack == Attack::Flood {
         return flood::ping_and_read_nothing(shared, keypair).await;
     }
-    let mut key = Key::connect(shared, keypair, number).await?;
+    let mut key = AttackKey::connect(shared, keypair, number).await?;
     match shared.attack {
         Attack::Claim => offers::claim(&key).await,
         Attack::Random => offers::random(&mut key).await,
@@ -318,7 +324,7 @@ async fn act(shared: &Arc<Shared>, keypair: &Keypair, number: usize) -> Result<(
         Attack::Crumbs => offers::crumbs(&mut key).await,
         Attack::Trickle => streams::trickle(&mut key).await,
         Attack::Seats => streams::sit(&key).await,
-        Attack::Evidence => streams::lie_and_fetch_evidence(&mut key).await,
+        Attack::Evidence => streams::cheat_and_fetch_evidence(&mut key).await,
         Attack::SlowReaders => streams::read_slowly(&mut key).await,
         Attack::Impostor => streams::pretend(&mut key).await,
         Attack::Flood => Ok(()),

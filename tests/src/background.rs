@@ -1,15 +1,15 @@
-//! A runtime on threads that give way: what runs there has of the backbone's processor what nobody else wants, at any
-//! moment.
+//! A runtime on idle-priority threads: its tasks use only the time of the backbone's processor that no other thread
+//! wants.
 //!
-//! An attacker is another machine, whose processor is its own. On one machine with the run that it attacks it would take
-//! the run's, and what is measured would be that.
+//! A real attacker computes on its own machine. On the machine of the attacked run it would take processor time from the
+//! run, and the test would measure that.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::processors::Side;
+use crate::processors::ProcessorSet;
 
 /// Threads that it has: as many connections as it wants, and little computing.
 const THREADS: usize = 2;
@@ -28,7 +28,7 @@ impl Background {
     pub fn start() -> Result<Self> {
         // Threads have the priority of the one that starts them.
         let starting = std::thread::spawn(|| {
-            Side::Backbone.leaves_this_thread_the_rest()?;
+            ProcessorSet::Backbone.run_this_thread_idle()?;
             anyhow::Ok(Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?)
         });
         let runtime = starting.join().map_err(|_| anyhow!("the thread panicked"))??;

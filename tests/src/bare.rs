@@ -1,7 +1,7 @@
 //! A machine that has its system and nothing else, as far as programs can see: the packages that every Debian or Ubuntu
 //! has, unpacked by debootstrap, and a `chroot` into them.
 //!
-//! Needs root and debootstrap; [`Machine::new`] says what is missing. The packages are of the system that the test runs
+//! Needs root and debootstrap; [`BareMachine::new`] says what is missing. The packages are of the system that the test runs
 //! on, from where its apt gets them, once: they stay in the target folder. What a machine wrote is gone when it is
 //! dropped.
 
@@ -14,7 +14,7 @@ use barnraise_native::data::fashion_mnist::DEBIAN_FOLDER;
 use tempfile::TempDir;
 
 use crate::artifacts;
-use crate::process::{Backbone, Joined, Process, cache};
+use crate::process::{BackboneProcess, PeerProcess, Process, cache};
 
 /// Gives a machine its processes and the data of the other tests, in mounts that end with the command; goes there.
 /// Its arguments: the machine's root, folders here and there, and the command.
@@ -30,14 +30,14 @@ const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// One of them, with a folder of its own.
 #[derive(Debug)]
-pub struct Machine {
+pub struct BareMachine {
     root: PathBuf,
     /// In its `/tmp`, the home of its user.
     folder: TempDir,
     n_processes: u32,
 }
 
-impl Machine {
+impl BareMachine {
     /// Fetches its packages where they are not there yet. Blocks.
     ///
     /// # Errors
@@ -80,18 +80,18 @@ impl Machine {
     ///
     /// # Errors
     /// Where it does not come up; its log is in the error.
-    pub async fn backbone(&mut self, command: &[&str]) -> Result<Backbone> {
+    pub async fn backbone(&mut self, command: &[&str]) -> Result<BackboneProcess> {
         let cache = format!("BARNRAISE__DATA__CACHE={DATA}");
         let process = self.start(&[&["env", cache.as_str()][..], command].concat())?;
-        Backbone::listening(process).await
+        BackboneProcess::listening(process).await
     }
 
     /// Starts a native peer.
     ///
     /// # Errors
     /// Where it cannot be started.
-    pub fn join(&mut self, command: &[&str]) -> Result<Joined> {
-        Ok(Joined { process: self.start(command)? })
+    pub fn join(&mut self, command: &[&str]) -> Result<PeerProcess> {
+        Ok(PeerProcess { process: self.start(command)? })
     }
 
     fn start(&mut self, command: &[&str]) -> Result<Process> {

@@ -19,9 +19,9 @@ use tempfile::TempDir;
 
 use driver::{CdpCommand, Driver};
 pub use picture::{DESKTOP, PHONE, Scheme, Viewport};
-pub use windows::Window;
+pub use windows::BrowserWindow;
 
-/// What a tab can compute on.
+/// The compute devices that a tab sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Graphics {
     /// WebGPU on SwiftShader, an adapter in software: correct everywhere, fast nowhere.
@@ -97,7 +97,7 @@ impl Tab {
         answer.with_context(|| format!("{}: {method}", self.name))
     }
 
-    /// Closes the tab as a visitor does: at once, whatever it is doing.
+    /// Closes the tab as a visitor does: at once, in any state.
     ///
     /// # Errors
     /// Where the browser is gone already.

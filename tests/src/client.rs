@@ -7,11 +7,11 @@ use barnraise_protocol::contribute::{
     self, BackboneToContributor, ContributorToBackbone, DeviceKind, Join, Report,
 };
 use barnraise_protocol::framing;
-use barnraise_protocol::gradient::{self, Offer, Prepared, Refusal};
+use barnraise_protocol::gradient::{self, ContributionRefusal, Offer, PreparedContribution};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
-use barnraise_protocol::state::{self, State};
+use barnraise_protocol::state::{self, EpochParameters};
 use barnraise_relay::{Node, NodeConfig};
 use futures::AsyncReadExt;
 use futures::io::{ReadHalf, WriteHalf};
@@ -23,23 +23,23 @@ use crate::process::HANG;
 
 /// A connection to a backbone.
 #[derive(Debug)]
-pub struct Client {
+pub struct TestClient {
     node: Node,
     backbone: PeerId,
 }
 
 /// A session of the `contribute` conversation.
 #[derive(Debug)]
-pub struct Session {
+pub struct ContributeSession {
     reader: ReadHalf<Stream>,
     writer: WriteHalf<Stream>,
 }
 
-/// A session that is only spoken in.
+/// A session whose inbound messages are discarded.
 #[derive(Debug)]
-pub struct Speaker {
+pub struct DrainedSession {
     writer: WriteHalf<Stream>,
-    hearing: JoinSet<()>,
+    draining: JoinSet<()>,
 }
 
 /// `future`, or an error when it hangs.
@@ -50,7 +50,7 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> Result<T>
     tokio::time::timeout(HANG, future).await.with_context(|| format!("{what}: no answer"))
 }
 
-impl Client {
+impl TestClient {
     /// Dials with a fresh key.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Client {
         Ok(Self { node, backbone })
     }
 
-    /// Who this client is.
+    /// The client's peer id.
     pub fn peer_id(&self) -> PeerId {
         self.node.peer_id()
     }
@@ -79,7 +79,7 @@ impl Client {
         access::PublicKey::of_peer_id(&self.peer_id().to_bytes())
     }
 
-    /// A stream, for whatever is to be written to it.
+    /// A stream, for arbitrary bytes.
     ///
     /// # Errors
     /// From the node.
@@ -113,7 +113,7 @@ impl Client {
     /// # Errors
     /// From the conversation.
     pub async fn shard(&self, run: &RunDescription, id: ShardId) -> Result<Vec<u8>> {
-        let entry = *id.entry(&run.manifest).context("no such shard")?;
+        let entry = *id.entry(&run.data.manifest).context("no such shard")?;
         let mut stream = self.open(shard::PROTOCOL).await?;
         Ok(within("shard", shard::fetch(&mut stream, id, &entry, &mut None, |_| {})).await??)
     }
@@ -122,10 +122,16 @@ impl Client {
     ///
     /// # Errors
     /// From the conversation.
-    pub async fn state(&self, run: &RunDescription) -> Result<State> {
+    pub async fn state(&self, run: &RunDescription) -> Result<EpochParameters> {
         let mut stream = self.open(state::PROTOCOL).await?;
         let mut partial = None;
-        let fetch = state::fetch(&mut stream, run.n_parameters, run.state_codec, &mut partial, |_, _| {});
+        let fetch = state::fetch(
+            &mut stream,
+            run.n_parameters,
+            run.synchronous().state_codec,
+            &mut partial,
+            |_, _| {},
+        );
         Ok(within("state", fetch).await??)
     }
 
@@ -133,11 +139,11 @@ impl Client {
     ///
     /// # Errors
     /// Where the stream breaks.
-    pub async fn join(&self, run_id: &str, device_name: &str) -> Result<Session> {
+    pub async fn join(&self, run_id: &str, device_name: &str) -> Result<ContributeSession> {
         let mut session = self.session().await?;
         let (run_id, device_name) = (run_id.to_owned(), device_name.to_owned());
         let join = Join { run_id, device: DeviceKind::NativeCpu, device_name, name: None };
-        session.say(&ContributorToBackbone::Join(join)).await?;
+        session.send(&ContributorToBackbone::Join(join)).await?;
         Ok(session)
     }
 
@@ -145,37 +151,45 @@ impl Client {
     ///
     /// # Errors
     /// Where the stream cannot be opened.
-    pub async fn session(&self) -> Result<Session> {
+    pub async fn session(&self) -> Result<ContributeSession> {
         let (reader, writer) = self.open(contribute::PROTOCOL).await?.split();
-        Ok(Session { reader, writer })
+        Ok(ContributeSession { reader, writer })
     }
 
     /// Offers a contribution; the answer is the backbone's.
     ///
     /// # Errors
     /// Where no answer comes.
-    pub async fn offer(&self, offer: &Offer, bytes: &[u8]) -> Result<Result<SignedReceipt, Refusal>> {
+    pub async fn offer(
+        &self,
+        offer: &Offer,
+        bytes: &[u8],
+    ) -> Result<Result<SignedReceipt, ContributionRefusal>> {
         let (offer, bytes) = (offer.clone(), bytes.to_vec());
-        self.offer_prepared(&Prepared { offer, account: None, bytes, samples: Vec::new() }).await
+        self.offer_prepared(&PreparedContribution { offer, commitment: None, bytes, samples: Vec::new() })
+            .await
     }
 
-    /// Offers a contribution with its account; the answer is the backbone's.
+    /// Offers a contribution with its commitment; returns the backbone's answer.
     ///
     /// # Errors
     /// Where no answer comes.
-    pub async fn offer_prepared(&self, prepared: &Prepared) -> Result<Result<SignedReceipt, Refusal>> {
+    pub async fn offer_prepared(
+        &self,
+        prepared: &PreparedContribution,
+    ) -> Result<Result<SignedReceipt, ContributionRefusal>> {
         let mut stream = self.open(gradient::PROTOCOL).await?;
         Ok(within("offer", gradient::offer(&mut stream, prepared, |_| {})).await??)
     }
 }
 
-impl Session {
+impl ContributeSession {
     /// Sends a message.
     ///
     /// # Errors
     /// Where the stream breaks.
-    pub async fn say(&mut self, message: &ContributorToBackbone) -> Result<()> {
-        say(&mut self.writer, message).await
+    pub async fn send(&mut self, message: &ContributorToBackbone) -> Result<()> {
+        write_message(&mut self.writer, message).await
     }
 
     /// Reports samples of an epoch.
@@ -186,29 +200,29 @@ impl Session {
         report(&mut self.writer, epoch, n_samples).await
     }
 
-    /// What is heard is thrown away from now on.
-    pub fn listen_no_more(self) -> Speaker {
-        let mut hearing = JoinSet::new();
+    /// Discards inbound messages from now on.
+    pub fn discard_inbound(self) -> DrainedSession {
+        let mut draining = JoinSet::new();
         let Self { mut reader, writer } = self;
-        hearing.spawn(async move { while hear_any(&mut reader).await.is_ok() {} });
-        Speaker { writer, hearing }
+        draining.spawn(async move { while receive_any(&mut reader).await.is_ok() {} });
+        DrainedSession { writer, draining }
     }
 
-    /// The next message that is no mere progress, and does not tell of other backbones.
+    /// The next message, without progress reports and addresses of other backbones.
     ///
     /// # Errors
     /// Where the stream ends.
-    pub async fn hear(&mut self) -> Result<BackboneToContributor> {
+    pub async fn receive(&mut self) -> Result<BackboneToContributor> {
         loop {
-            match hear_any(&mut self.reader).await? {
-                BackboneToContributor::Progress(_) | BackboneToContributor::Elsewhere(_) => {}
+            match receive_any(&mut self.reader).await? {
+                BackboneToContributor::Progress(_) | BackboneToContributor::OtherBackbones(_) => {}
                 message => return Ok(message),
             }
         }
     }
 }
 
-impl Speaker {
+impl DrainedSession {
     /// Reports samples of an epoch.
     ///
     /// # Errors
@@ -219,20 +233,20 @@ impl Speaker {
 
     /// Until the other side ends it.
     pub async fn ended(mut self) {
-        self.hearing.join_next().await;
+        self.draining.join_next().await;
     }
 }
 
-async fn say(writer: &mut WriteHalf<Stream>, message: &ContributorToBackbone) -> Result<()> {
+async fn write_message(writer: &mut WriteHalf<Stream>, message: &ContributorToBackbone) -> Result<()> {
     let write = framing::write(writer, message, contribute::MESSAGE_BYTES_MAX);
     Ok(within("session", write).await??)
 }
 
 async fn report(writer: &mut WriteHalf<Stream>, epoch: u64, n_samples: u32) -> Result<()> {
     let report = Report { epoch, n_samples, samples_per_second: 1.0 };
-    say(writer, &ContributorToBackbone::Report(report)).await
+    write_message(writer, &ContributorToBackbone::Report(report)).await
 }
 
-async fn hear_any(reader: &mut ReadHalf<Stream>) -> Result<BackboneToContributor> {
+async fn receive_any(reader: &mut ReadHalf<Stream>) -> Result<BackboneToContributor> {
     Ok(within("session", framing::read(reader, contribute::MESSAGE_BYTES_MAX)).await??)
 }

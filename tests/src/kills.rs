@@ -1,9 +1,9 @@
-//! A real `barnraise serve` that is killed at random moments of its writing, again and again, and what has to be there
-//! whenever it is back: what it acknowledged, once, in its model, in its database and in its receipts.
+//! Kills a real `barnraise serve` at random moments of its writing, again and again. After each restart, every
+//! acknowledged contribution must count exactly once: in the model, in the database and in the receipts.
 //!
-//! The model says itself what is in it. A contribution moves one value, by what it weighs in its step, and nobody else moves
-//! that value for thousands of contributions. Of those that were offered and not answered nobody knows before whether they
-//! count: the model tells, and all that there is has to say the same.
+//! The model shows which contributions it has. Each contribution moves one value, by its weight in the step, and no other
+//! one moves that value for thousands of contributions. Whether an offer without an answer counts is read from the model,
+//! and database and receipts must agree with it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use barnraise_native::contributions::{Question, Store};
+use barnraise_native::host::contributions::{Question, Store};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::access::ContributorToBackbone as Up;
 use barnraise_protocol::api::ContributionsQuery;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::BackboneToContributor;
-use barnraise_protocol::gradient::{Offer, Refusal};
+use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::random::SplitMix64;
@@ -26,8 +26,8 @@ use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 
-use crate::client::{Client, Session};
-use crate::process::{Backbone, World};
+use crate::client::{ContributeSession, TestClient};
+use crate::process::{BackboneProcess, TestRun};
 
 /// By invitation, where a contribution weighs what it has. Checkpoints come often, and the journal is cut behind them.
 const RUN: &str = r#"
@@ -74,9 +74,9 @@ const STEPS_KEPT_MAX: usize = 12;
 /// Before something is offered again that is not wanted yet.
 const AGAIN: Duration = Duration::from_millis(2);
 
-/// What came of it.
+/// Counts of a test with kills.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct KillOutcome {
     /// Kills of a backbone that accepted contributions.
     pub n_kills: u64,
     /// Kills of one that was starting.
@@ -91,7 +91,7 @@ pub struct Outcome {
     pub n_steps: u64,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for KillOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { n_kills, n_cut_starts, n_acknowledged, n_answered_later, n_unanswered, n_steps } = self;
         let (counts, does_not) = n_unanswered;
@@ -109,11 +109,11 @@ impl fmt::Display for Outcome {
 /// # Errors
 /// Something that was acknowledged is lost or counts twice, or a restart does not train on; the seed, the kill and the log
 /// are in the error. The run's folder is kept then.
-pub async fn kill(n_kills: u64, seed: u64) -> Result<Outcome> {
-    let mut world = World::new(RUN)?;
-    let killed = Killing::run(&mut world, n_kills, seed).await;
+pub async fn kill(n_kills: u64, seed: u64) -> Result<KillOutcome> {
+    let mut test_run = TestRun::new(RUN)?;
+    let killed = KillTest::run(&mut test_run, n_kills, seed).await;
     killed.map_err(|error| {
-        let (log, folder) = (world.newest_log(), world.keep());
+        let (log, folder) = (test_run.newest_log(), test_run.keep());
         error.context(format!(
             "KILL_SEED={seed}, its folder is {}, its log ends with\n{log}",
             folder.display()
@@ -121,8 +121,8 @@ pub async fn kill(n_kills: u64, seed: u64) -> Result<Outcome> {
     })
 }
 
-/// One contributor, with what it knows.
-struct Contributor {
+/// One contributor, with its unanswered and acknowledged contributions.
+struct KillContributor {
     keypair: Keypair,
     next: u64,
     /// Offered, and not answered.
@@ -135,17 +135,17 @@ struct Contributor {
     given: Vec<Receipt>,
 }
 
-/// A contributor's way to the backbone.
-struct Link {
-    client: Client,
-    /// Kept open: who has no session has nothing to offer.
-    _session: Session,
+/// A contributor's connection to the backbone.
+struct ContributorLink {
+    client: TestClient,
+    /// Kept open: a contributor without a session may offer nothing.
+    _session: ContributeSession,
     epoch: u64,
 }
 
-/// What all of them together know.
-struct Killing {
-    contributors: Vec<Contributor>,
+/// The contributors, and the model and totals that are expected.
+struct KillTest {
+    contributors: Vec<KillContributor>,
     code: String,
     run: RunDescription,
     /// The parameters as they have to be after all steps before `settled`.
@@ -157,26 +157,26 @@ struct Killing {
     totals: Vec<(u64, u64)>,
     /// Peers and numbers of those that the database was not asked for yet.
     names: Vec<(Vec<u8>, u64)>,
-    outcome: Outcome,
+    outcome: KillOutcome,
 }
 
-impl Contributor {
+impl KillContributor {
     fn peer(&self) -> PeerId {
         PeerId::from(self.keypair.public())
     }
 
-    async fn connect(&self, address: &Multiaddr, code: &str, run_id: &str) -> Result<Link> {
-        let client = Client::connect_as(self.keypair.clone(), address.clone()).await?;
+    async fn connect(&self, address: &Multiaddr, code: &str, run_id: &str) -> Result<ContributorLink> {
+        let client = TestClient::connect_as(self.keypair.clone(), address.clone()).await?;
         client.ask(&Up::Redeem { code: code.to_owned() }).await?;
         let mut session = client.join(run_id, "to be killed").await?;
-        let BackboneToContributor::Welcome(progress) = session.hear().await? else {
+        let BackboneToContributor::Welcome(progress) = session.receive().await? else {
             bail!("it is not welcome")
         };
-        Ok(Link { client, _session: session, epoch: progress.epoch })
+        Ok(ContributorLink { client, _session: session, epoch: progress.epoch })
     }
 
     /// Contributes once more; its receipt.
-    async fn contribute(&mut self, link: &mut Link, n_parameters: u64) -> Result<Receipt> {
+    async fn contribute(&mut self, link: &mut ContributorLink, n_parameters: u64) -> Result<Receipt> {
         let id = self.next;
         self.next += N_CONTRIBUTORS;
         loop {
@@ -190,11 +190,11 @@ impl Contributor {
                     self.acknowledged(offer, signed.receipt.clone())?;
                     return Ok(signed.receipt);
                 }
-                Err(Refusal::Epoch { want, .. }) if want >= link.epoch => {
+                Err(ContributionRefusal::Epoch { want, .. }) if want >= link.epoch => {
                     link.epoch = want;
                     tokio::time::sleep(AGAIN).await;
                 }
-                Err(Refusal::Busy) => tokio::time::sleep(AGAIN).await,
+                Err(ContributionRefusal::Busy) => tokio::time::sleep(AGAIN).await,
                 Err(refusal) => bail!("contribution {id}: {refusal}"),
             }
         }
@@ -211,19 +211,19 @@ impl Contributor {
 
     /// After a kill: what was acknowledged keeps its receipt, what was not answered is offered again. Returns whether that
     /// was answered now.
-    async fn come_back(&mut self, link: &mut Link, n_parameters: u64) -> Result<bool> {
+    async fn come_back(&mut self, link: &mut ContributorLink, n_parameters: u64) -> Result<bool> {
         if let Some((offered, receipt)) = self.last.clone() {
             match again(link, &offered, n_parameters).await? {
                 Ok(now) => ensure!(now == receipt, "another receipt than before: {now:?}, not {receipt:?}"),
                 // It is known for as long as one may not have heard of it.
-                Err(Refusal::Epoch { want, .. }) if want > receipt.epoch + 1 => {}
+                Err(ContributionRefusal::Epoch { want, .. }) if want > receipt.epoch + 1 => {}
                 Err(refusal) => bail!("its receipt is lost, {receipt:?}: {refusal}"),
             }
         }
         let Some(offered) = self.unanswered.take() else { return Ok(false) };
         match again(link, &offered, n_parameters).await? {
             Ok(receipt) => self.acknowledged(offered, receipt).map(|()| true),
-            Err(Refusal::Epoch { .. }) => {
+            Err(ContributionRefusal::Epoch { .. }) => {
                 self.uncertain.push(offered);
                 Ok(false)
             }
@@ -233,7 +233,11 @@ impl Contributor {
 }
 
 /// The same contribution once more.
-async fn again(link: &Link, offered: &Offer, n_parameters: u64) -> Result<Result<Receipt, Refusal>> {
+async fn again(
+    link: &ContributorLink,
+    offered: &Offer,
+    n_parameters: u64,
+) -> Result<Result<Receipt, ContributionRefusal>> {
     let (offer, bytes) = offer(offered.contribution_id, offered.epoch, n_parameters)?;
     loop {
         match link.client.offer(&offer, &bytes).await? {
@@ -241,7 +245,7 @@ async fn again(link: &Link, offered: &Offer, n_parameters: u64) -> Result<Result
                 signed.verify()?;
                 return Ok(Ok(signed.receipt));
             }
-            Err(Refusal::Busy) => tokio::time::sleep(AGAIN).await,
+            Err(ContributionRefusal::Busy) => tokio::time::sleep(AGAIN).await,
             Err(refusal) => return Ok(Err(refusal)),
         }
     }
@@ -272,42 +276,42 @@ fn offer(id: u64, epoch: u64, n_parameters: u64) -> Result<(Offer, Vec<u8>)> {
     Ok((offer, bytes))
 }
 
-impl Killing {
-    async fn run(world: &mut World, n_kills: u64, seed: u64) -> Result<Outcome> {
+impl KillTest {
+    async fn run(test_run: &mut TestRun, n_kills: u64, seed: u64) -> Result<KillOutcome> {
         barnraise_relay::install_crypto_provider();
         let mut random = SplitMix64::new(seed);
-        let mut backbone = world.backbone().await?;
-        let mut killing = Self::begin(world, &backbone).await?;
+        let mut backbone = test_run.backbone().await?;
+        let mut killing = Self::begin(test_run, &backbone).await?;
         let began = Instant::now();
         for kill in 1..=n_kills {
             let life = LIFE_MAX.mul_f64(random.below(1000) as f64 / 1000.0);
-            let lived = killing.live(backbone, life, world).await;
+            let lived = killing.live(backbone, life, test_run).await;
             lived.with_context(|| format!("before kill {kill}"))?;
             killing.outcome.n_kills += 1;
             while random.below(CUT_STARTS) == 0 {
                 let after = START_MAX.mul_f64(random.below(1000) as f64 / 1000.0);
-                world.cut_start(after).await?;
+                test_run.cut_start(after).await?;
                 killing.outcome.n_cut_starts += 1;
             }
-            backbone = world.backbone().await.with_context(|| format!("after kill {kill}"))?;
+            backbone = test_run.backbone().await.with_context(|| format!("after kill {kill}"))?;
             if kill.is_multiple_of(100) {
                 println!("{:.0} s: {}", began.elapsed().as_secs_f64(), killing.outcome);
             }
         }
-        drop(killing.look(&backbone, world).await?);
+        drop(killing.look(&backbone, test_run).await?);
         ensure!(backbone.terminate().await?.success(), "it does not end well");
-        let n_steps_kept = std::fs::read_dir(world.storage().join("journal"))?.count();
+        let n_steps_kept = std::fs::read_dir(test_run.storage().join("journal"))?.count();
         ensure!(n_steps_kept <= STEPS_KEPT_MAX, "the journal has {n_steps_kept} steps");
         Ok(killing.outcome)
     }
 
     /// At a run to which nobody contributed yet.
-    async fn begin(world: &mut World, backbone: &Backbone) -> Result<Self> {
+    async fn begin(test_run: &mut TestRun, backbone: &BackboneProcess) -> Result<Self> {
         let uses = N_CONTRIBUTORS.to_string();
-        let link = world.command(&["invite", "--uses", &uses]).await?;
+        let link = test_run.command(&["invite", "--uses", &uses]).await?;
         let (_, code) = link.trim().split_once("/#invitation=").context("no link with an invitation")?;
         let code = code.to_owned();
-        let contributor = |next| Contributor {
+        let contributor = |next| KillContributor {
             keypair: Keypair::generate_ed25519(),
             next,
             unanswered: None,
@@ -315,22 +319,22 @@ impl Killing {
             last: None,
             given: Vec::new(),
         };
-        let contributors: Vec<Contributor> = (0..N_CONTRIBUTORS).map(contributor).collect();
-        let run_id = backbone.status().await?.run.run_id;
+        let contributors: Vec<KillContributor> = (0..N_CONTRIBUTORS).map(contributor).collect();
+        let run_id = backbone.status().await?.run.identity.run_id;
         let link = contributors[0].connect(&backbone.tcp()?, &code, &run_id).await?;
         let run = link.client.describe().await?;
         let state = link.client.state(&run).await?;
         ensure!(state.epoch == 0, "the run has begun");
         let expected = state.parameters.into_iter().map(f64::from).collect();
         let (open, totals) = (BTreeMap::new(), vec![(0, 0); contributors.len()]);
-        let (settled, names, outcome) = (0, Vec::new(), Outcome::default());
+        let (settled, names, outcome) = (0, Vec::new(), KillOutcome::default());
         Ok(Self { contributors, code, run, expected, settled, open, totals, names, outcome })
     }
 
-    /// Looks at a backbone that has just started, contributes as fast as it goes, and kills it after so long, in the middle
-    /// of whatever it is at then.
-    async fn live(&mut self, backbone: Backbone, life: Duration, world: &World) -> Result<()> {
-        let mut links = self.look(&backbone, world).await?;
+    /// Checks a backbone that has just started, contributes as fast as possible, and kills it after `life`, in the middle of
+    /// its work.
+    async fn live(&mut self, backbone: BackboneProcess, life: Duration, test_run: &TestRun) -> Result<()> {
+        let mut links = self.look(&backbone, test_run).await?;
         let n_parameters = self.run.n_parameters;
         let is_killed = AtomicBool::new(false);
         let contributors = self.contributors.iter_mut().zip(&mut links);
@@ -351,11 +355,11 @@ impl Killing {
         Ok(())
     }
 
-    /// That all is there, and goes on.
-    async fn look(&mut self, backbone: &Backbone, world: &World) -> Result<Vec<Link>> {
+    /// Checks that nothing is lost, and that the run trains on.
+    async fn look(&mut self, backbone: &BackboneProcess, test_run: &TestRun) -> Result<Vec<ContributorLink>> {
         let address = backbone.tcp()?;
         let n_parameters = self.run.n_parameters;
-        let (code, run_id) = (&self.code, &self.run.run_id);
+        let (code, run_id) = (&self.code, &self.run.identity.run_id);
         let connecting = self.contributors.iter().map(|it| it.connect(&address, code, run_id));
         let mut links = try_join_all(connecting).await?;
         for (contributor, link) in self.contributors.iter_mut().zip(&mut links) {
@@ -363,12 +367,12 @@ impl Killing {
             self.outcome.n_answered_later += u64::from(is_answered);
         }
         self.train_on(&mut links).await?;
-        self.compare_ledger(backbone, world).await?;
+        self.compare_ledger(backbone, test_run).await?;
         Ok(links)
     }
 
     /// Until the step that is open is made; then all of it and of those before is in the model, once.
-    async fn train_on(&mut self, links: &mut [Link]) -> Result<()> {
+    async fn train_on(&mut self, links: &mut [ContributorLink]) -> Result<()> {
         let n_parameters = self.run.n_parameters;
         let open = links[0].client.state(&self.run).await?.epoch;
         let n = links.len();
@@ -437,19 +441,19 @@ impl Killing {
         Ok(())
     }
 
-    /// Compares the database with what is known: as the page shows it, and as somebody reads it who opens the file.
-    async fn compare_ledger(&mut self, backbone: &Backbone, world: &World) -> Result<()> {
+    /// Compares the database with the expected totals: through the page's API, and by opening the file.
+    async fn compare_ledger(&mut self, backbone: &BackboneProcess, test_run: &TestRun) -> Result<()> {
         let (n, n_samples) = self.totals.iter().fold((0, 0), |all, of| (all.0 + of.0, all.1 + of.1));
         let shown = backbone.contributions(n_samples).await?;
         ensure!(shown.totals.n_contributions == n, "{:?}, not {n} contributions", shown.totals);
         let Some(Protocol::P2p(reducer)) = backbone.tcp()?.iter().last() else { bail!("no peer id") };
-        let store = Store::open(&world.storage(), None, &self.run.run_id, reducer).await?;
+        let store = Store::open(&test_run.storage(), None, &self.run.identity.run_id, reducer).await?;
         let n_missing = store.n_missing(&self.names).await?;
         for (contributor, total) in self.contributors.iter().zip(&self.totals) {
             let peer = contributor.peer().to_string();
             let asked = ContributionsQuery { offset: None, limit: None, peer: Some(peer.clone()) };
             let of_peer = store.contributions(&Question::try_from(asked)?).await?.peer;
-            let given = of_peer.map_or((0, 0), |of| (of.given.n_contributions, of.given.n_samples));
+            let given = of_peer.map_or((0, 0), |of| (of.totals.n_contributions, of.totals.n_samples));
             ensure!(given == *total, "{peer} gave {total:?}, the database says {given:?}");
         }
         store.close().await;

@@ -13,15 +13,15 @@ use tempfile::TempDir;
 /// What a router makes of the ports of the hosts behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nat {
-    /// The port stays (`snat to`): whoever is dialled back at the same time gets through.
+    /// The port stays (`snat to`): a peer that is dialled back at the same time gets through.
     KeepsPorts,
-    /// Another port for each connection (`masquerade random,fully-random`): nobody can tell which.
+    /// Another, unpredictable port for each connection (`masquerade random,fully-random`).
     RandomPorts,
 }
 
 /// Of the public addresses: unassigned, and on no list of special ones, which gateways and peers do not believe.
 const PUBLIC: &str = "192.0.1";
-/// Where a gateway takes wishes.
+/// Port at which a gateway takes UPnP requests.
 const GATEWAY_PORT: u16 = 5000;
 /// The daemon of `miniupnpd-nftables`.
 const GATEWAY_PROGRAM: &str = "miniupnpd";
@@ -41,9 +41,9 @@ pub fn has_gateway_program() -> bool {
     run(GATEWAY_PROGRAM, &["--version"]).is_ok()
 }
 
-/// A machine of its own: processes in it see its network and no other.
+/// A network namespace: processes in it see its network and no other.
 #[derive(Debug, Clone)]
-pub struct Host {
+pub struct LanHost {
     namespace: String,
     /// Of its one interface.
     pub address: String,
@@ -84,11 +84,11 @@ impl Internet {
     ///
     /// # Errors
     /// What the kernel refused.
-    pub fn public_host(&mut self, last: u8) -> Result<Host> {
+    pub fn public_host(&mut self, last: u8) -> Result<LanHost> {
         let namespace = self.namespace(&format!("p{last}"))?;
         let address = format!("{PUBLIC}.{last}");
         self.plug(&namespace, "eth0", &address)?;
-        Ok(Host { namespace, address, router: None })
+        Ok(LanHost { namespace, address, router: None })
     }
 
     /// A public host sends and receives no faster than so many bits per second from now on (token buckets); a queue
@@ -96,7 +96,7 @@ impl Internet {
     ///
     /// # Errors
     /// What the kernel refused.
-    pub fn shape(&self, host: &Host, bits_per_s: u64, queued: Duration) -> Result<()> {
+    pub fn shape(&self, host: &LanHost, bits_per_s: u64, queued: Duration) -> Result<()> {
         let (rate, latency) = (format!("{bits_per_s}bit"), format!("{}ms", queued.as_millis()));
         let bucket = ["root", "tbf", "rate", &rate, "burst", "64kb", "latency", &latency];
         let limit = |namespace: &str, interface: &str| {
@@ -110,7 +110,7 @@ impl Internet {
     ///
     /// # Errors
     /// What the kernel refused.
-    pub fn host_behind(&mut self, nat: Nat) -> Result<Host> {
+    pub fn host_behind(&mut self, nat: Nat) -> Result<LanHost> {
         self.n_routers += 1;
         let n = self.n_routers;
         let router = self.namespace(&format!("r{n}"))?;
@@ -141,14 +141,14 @@ impl Internet {
             }}"
         );
         within(&router, &["nft", &rules])?;
-        Ok(Host { namespace: host, address, router: Some((router, public)) })
+        Ok(LanHost { namespace: host, address, router: Some((router, public)) })
     }
 
-    /// A way from the test itself to a host, and to nothing behind it; returns the host's address on it.
+    /// Connects the test itself with a host, and with nothing behind it; returns the host's address on that link.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub fn window(&mut self, host: &Host) -> Result<String> {
+    pub fn window(&mut self, host: &LanHost) -> Result<String> {
         // Not those of another test that runs at the same time.
         let n = next();
         let link = format!("bw{}{n:x}", self.tag);
@@ -166,7 +166,7 @@ impl Internet {
     ///
     /// # Errors
     /// What keeps the daemon from starting.
-    pub fn gateway(&self, host: &Host) -> Result<Gateway> {
+    pub fn gateway(&self, host: &LanHost) -> Result<Gateway> {
         let (router, address) = host.router.clone().context("the host has no router")?;
         // The daemon only adds rules to chains that are there.
         let chains = "table inet upnp {
@@ -234,7 +234,7 @@ impl Drop for Gateway {
     }
 }
 
-impl Host {
+impl LanHost {
     /// What to put before a command so that it runs there.
     pub fn prefix(&self) -> [&str; 4] {
         ["ip", "netns", "exec", &self.namespace]

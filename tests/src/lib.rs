@@ -1,4 +1,4 @@
-//! What the integration tests share: real processes and real browsers, ended when dropped.
+//! Shared parts of the integration tests: real processes and real browsers, ended when dropped.
 
 pub mod accessibility;
 pub mod artifacts;
@@ -6,13 +6,13 @@ pub mod attack;
 pub mod background;
 pub mod bare;
 pub mod browser;
+pub mod byte_limit_proxy;
 pub mod client;
-pub mod doorway;
-pub mod gate;
 pub mod kills;
 pub mod lan;
 pub mod load;
 pub mod npm;
+pub mod open_run;
 pub mod pause;
 pub mod postgres;
 pub mod process;
@@ -20,6 +20,6 @@ pub mod processors;
 pub mod provider;
 pub mod pypi;
 pub mod s3;
+pub mod source_proxy;
 pub mod verdict;
-pub mod village;
 pub mod visitor;

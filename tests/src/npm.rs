@@ -13,7 +13,7 @@ const LOCK: &str = "package-lock.json";
 
 /// A program: its name and its files, `package.json` and `package-lock.json` among them.
 #[derive(Debug, Clone, Copy)]
-pub struct Program<'a> {
+pub struct NpmProgram<'a> {
     /// Of its folder.
     pub name: &'a str,
     /// Names and contents.
@@ -27,7 +27,7 @@ pub struct Installed {
     pub folder: PathBuf,
 }
 
-impl Program<'_> {
+impl NpmProgram<'_> {
     /// Writes the files and fetches the packages, unless those of the same lock file are there. Blocks.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Processes that stand still for a while, as on a machine that has something else to do.
+//! Stops processes for a while, as on a busy machine.
 
 use anyhow::{Context, Result, ensure};
 
@@ -31,7 +31,7 @@ impl Paused {
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        // Whoever is gone needs no signal.
+        // A process that has ended needs no signal.
         let _ = self.signal("CONT");
     }
 }

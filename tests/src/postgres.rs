@@ -125,7 +125,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Ends the server at once: whoever is connected is cut off, nothing is written any more.
+    /// Ends the server at once: connections are cut off, and nothing more is written.
     ///
     /// # Errors
     /// Where it is not running.

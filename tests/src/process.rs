@@ -1,7 +1,7 @@
 //! The real `barnraise` binary for the tests: a backbone that can be stopped, killed and started again
 //! on the same ports, and native peers.
 //!
-//! Whatever is waited for is an event of the backbone or the end of a process; a limit only turns a hang
+//! Tests wait for an event of the backbone or the end of a process; a limit only turns a hang
 //! into an error with the log. Nothing outlives its handle, not even after a panic.
 
 mod running;
@@ -19,9 +19,9 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use toml::Table;
 
-pub use self::running::{Backbone, Given, Joined, Relay, metric};
+pub use self::running::{BackboneProcess, JoinOutcome, PeerProcess, RelayProcess, metric};
 use crate::artifacts;
-use crate::lan::Host;
+use crate::lan::LanHost;
 
 /// After this long a test hangs: everything waited for here takes seconds at most.
 pub const HANG: Duration = Duration::from_secs(180);
@@ -32,22 +32,22 @@ const LOG_LINES: usize = 40;
 
 /// The folder, configuration and ports of one run; it outlives the processes of its backbone.
 #[derive(Debug)]
-pub struct World {
+pub struct TestRun {
     folder: TempDir,
     web_root: PathBuf,
     /// Configurations of further runs in the same process.
-    beside: Vec<PathBuf>,
-    /// Known after the first start, and taken again.
+    further_configs: Vec<PathBuf>,
+    /// Address of the page; known after the first start, and used again.
     http: String,
     listen: Vec<String>,
-    host: Option<Host>,
+    host: Option<LanHost>,
     log_level: &'static str,
-    /// Of all processes, beside what the test has itself.
+    /// Environment of all processes, in addition to the test's own.
     environment: Vec<(String, String)>,
     n_processes: u32,
 }
 
-impl World {
+impl TestRun {
     /// A run configured by `sections`: TOML as in `run.example.toml`, without the folders. Nothing is recomputed unless
     /// they say so, so that tests of other things contribute what they like; [`Self::as_shipped`] is not so.
     ///
@@ -63,7 +63,7 @@ impl World {
         std::fs::write(folder.path().join("run.toml"), config.to_string())?;
         Ok(Self {
             web_root: folder.path().join("no-page"),
-            beside: Vec::new(),
+            further_configs: Vec::new(),
             folder,
             http: "127.0.0.1:0".into(),
             listen: vec!["/ip4/127.0.0.1/tcp/0".into(), "/ip4/127.0.0.1/udp/0/quic-v1/webtransport".into()],
@@ -79,24 +79,24 @@ impl World {
     /// # Errors
     /// As [`Self::new`].
     pub fn as_shipped(sections: &str) -> Result<Self> {
-        let world = Self::new(sections)?;
-        world.configure(recompute_by_default)?;
-        Ok(world)
+        let test_run = Self::new(sections)?;
+        test_run.configure(recompute_by_default)?;
+        Ok(test_run)
     }
 
     /// Adds a run to the process of the backbone, configured as this one is; where its configuration is.
     ///
     /// # Errors
     /// Where the file cannot be written.
-    pub fn beside(&mut self, sections: &str) -> Result<String> {
-        let name = format!("beside-{}", self.beside.len());
+    pub fn add_run(&mut self, sections: &str) -> Result<String> {
+        let name = format!("beside-{}", self.further_configs.len());
         let mut config: Table = sections.parse()?;
         recompute_nothing(&mut config);
         set_folder(&mut config, "data", "cache", &cache()?);
         set_folder(&mut config, "storage", "folder", &self.folder.path().join(&name));
         let file = self.folder.path().join(format!("{name}.toml"));
         std::fs::write(&file, config.to_string())?;
-        self.beside.push(file.clone());
+        self.further_configs.push(file.clone());
         Ok(file.display().to_string())
     }
 
@@ -111,7 +111,7 @@ impl World {
         Ok(std::fs::write(file, config.to_string())?)
     }
 
-    /// Tells the backbone of others that aggregate the same run.
+    /// Adds other aggregators of the same run to the configuration.
     ///
     /// # Errors
     /// As [`Self::configure`].
@@ -133,7 +133,7 @@ impl World {
 
     /// The backbone runs on `host`: it listens there, and serves its page to the test through `window`.
     #[must_use]
-    pub fn with_host(mut self, host: &Host, window: &str) -> Self {
+    pub fn with_host(mut self, host: &LanHost, window: &str) -> Self {
         self.http = format!("{window}:0");
         self.listen = vec![
             format!("/ip4/{}/udp/4002/quic-v1", host.address),
@@ -217,7 +217,7 @@ impl World {
         newest.map_or_else(String::new, |log| tail(&log))
     }
 
-    /// Leaves the folder where it is, for somebody to look at.
+    /// Keeps the folder on disk, for inspection.
     pub fn keep(self) -> PathBuf {
         self.folder.keep()
     }
@@ -266,11 +266,11 @@ impl World {
     ///
     /// # Errors
     /// Where it does not come up; its log is in the error.
-    pub async fn backbone(&mut self) -> Result<Backbone> {
-        let backbone = Backbone::listening(self.serve()?).await?;
+    pub async fn backbone(&mut self) -> Result<BackboneProcess> {
+        let backbone = BackboneProcess::listening(self.serve()?).await?;
         self.http.clone_from(&backbone.http);
         // Several runs cannot share them.
-        if self.beside.is_empty() {
+        if self.further_configs.is_empty() {
             self.listen = backbone.addresses.iter().map(listened).collect();
         }
         Ok(backbone)
@@ -291,7 +291,7 @@ impl World {
     fn serve(&mut self) -> Result<Process> {
         let mut args = vec!["serve".to_owned(), "--http".into(), self.http.clone()];
         args.extend(["--config".into(), self.folder.path().join("run.toml").display().to_string()]);
-        for file in &self.beside {
+        for file in &self.further_configs {
             args.extend(["--config".into(), file.display().to_string()]);
         }
         args.extend(["--web-root".into(), self.web_root.display().to_string()]);
@@ -305,25 +305,25 @@ impl World {
     ///
     /// # Errors
     /// Where the binary cannot be started.
-    pub fn join(&mut self, args: &[&str]) -> Result<Joined> {
+    pub fn join(&mut self, args: &[&str]) -> Result<PeerProcess> {
         let args: Vec<String> = ["join"].iter().chain(args).map(|&arg| arg.to_owned()).collect();
-        Ok(Joined { process: self.process(None, "join", &args)? })
+        Ok(PeerProcess { process: self.process(None, "join", &args)? })
     }
 
     /// Likewise, on a host of its own.
     ///
     /// # Errors
     /// Where the binary cannot be started.
-    pub fn join_from(&mut self, host: &Host, args: &[&str]) -> Result<Joined> {
+    pub fn join_from(&mut self, host: &LanHost, args: &[&str]) -> Result<PeerProcess> {
         let args: Vec<String> = ["join"].iter().chain(args).map(|&arg| arg.to_owned()).collect();
-        Ok(Joined { process: self.process(Some(host), "join", &args)? })
+        Ok(PeerProcess { process: self.process(Some(host), "join", &args)? })
     }
 
     /// Starts a relay on `host` and waits until it listens.
     ///
     /// # Errors
     /// Where it does not come up; its log is in the error.
-    pub async fn relay(&mut self, host: &Host) -> Result<Relay> {
+    pub async fn relay(&mut self, host: &LanHost) -> Result<RelayProcess> {
         let mut relay = self.start_relay(Some(host), "[network]\nupnp = false\n").await?;
         relay.addresses.retain(|address| address.to_string().contains(&host.address));
         Ok(relay)
@@ -334,11 +334,11 @@ impl World {
     ///
     /// # Errors
     /// Where it does not come up; its log is in the error.
-    pub async fn relay_here(&mut self, sections: &str) -> Result<Relay> {
+    pub async fn relay_here(&mut self, sections: &str) -> Result<RelayProcess> {
         self.start_relay(None, sections).await
     }
 
-    async fn start_relay(&mut self, host: Option<&Host>, sections: &str) -> Result<Relay> {
+    async fn start_relay(&mut self, host: Option<&LanHost>, sections: &str) -> Result<RelayProcess> {
         let config = self.folder.path().join("relay.toml");
         std::fs::write(&config, sections)?;
         let args = ["relay".to_owned(), "--config".into(), config.display().to_string()];
@@ -352,10 +352,10 @@ impl World {
                 break host_of(rest).context("no operator's page was announced")?;
             }
         };
-        Ok(Relay { process, addresses, operator })
+        Ok(RelayProcess { process, addresses, operator })
     }
 
-    fn process(&mut self, host: Option<&Host>, name: &str, args: &[String]) -> Result<Process> {
+    fn process(&mut self, host: Option<&LanHost>, name: &str, args: &[String]) -> Result<Process> {
         self.n_processes += 1;
         let log = self.folder.path().join(format!("{}-{name}.log", self.n_processes));
         let binary = artifacts::barnraise()?;
@@ -454,7 +454,7 @@ fn tail(log: &Path) -> String {
     lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
-/// What is for tests of other things than what open runs bear.
+/// Configures a run for tests that are not about recomputation.
 fn recompute_nothing(config: &mut Table) {
     let run = config.entry("run").or_insert_with(|| Table::new().into());
     if let Some(run) = run.as_table_mut()

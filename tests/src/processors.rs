@@ -1,4 +1,4 @@
-//! Machines of their own on one machine: contributors on some of its processors, who serves them on another.
+//! Divides the processors of one machine: contributors on some of them, the backbone on another.
 //!
 //! A visitor's tab and the backbone do not share a processor. Where they do, a tab is slow whenever the backbone has
 //! something to do, and what an attack costs the run cannot be told from that.
@@ -11,9 +11,9 @@ use anyhow::{Context, Result, ensure};
 /// How often threads may end while all of a process are told where to run.
 const ATTEMPTS_MAX: usize = 20;
 
-/// The processors of this machine, divided; where it has only one, both sides have that.
+/// A set of this machine's processors; where it has only one, each set is that one.
 #[derive(Debug, Clone, Copy)]
-pub enum Side {
+pub enum ProcessorSet {
     /// All.
     Whole,
     /// All but the last one.
@@ -22,7 +22,7 @@ pub enum Side {
     Backbone,
 }
 
-impl Side {
+impl ProcessorSet {
     fn list(self) -> Result<String> {
         let last = available()? - 1;
         Ok(match self {
@@ -32,11 +32,11 @@ impl Side {
         })
     }
 
-    /// All threads of a process run there, and what it starts from now on.
+    /// Pins all threads of a process to the set, and all that it starts from now on.
     ///
     /// # Errors
     /// Where the system does not allow it.
-    pub fn holds_process(self, pid: u32) -> Result<()> {
+    pub fn pin_process(self, pid: u32) -> Result<()> {
         let (list, pid) = (self.list()?, pid.to_string());
         let hold = || run("taskset", &["--all-tasks", "--cpu-list", "--pid", &list, &pid]);
         // It lists the threads first: one that ends meanwhile leaves those behind it as they were.
@@ -44,11 +44,11 @@ impl Side {
         again.unwrap_or_else(hold)
     }
 
-    /// The calling thread runs there while nobody else wants to, and so does what it starts from now on.
+    /// Pins the calling thread to the set at idle priority, and all that it starts from now on.
     ///
     /// # Errors
-    /// As [`Self::holds_process`].
-    pub fn leaves_this_thread_the_rest(self) -> Result<()> {
+    /// As [`Self::pin_process`].
+    pub fn run_this_thread_idle(self) -> Result<()> {
         let own = std::fs::read_link("/proc/thread-self")?;
         let number = own.file_name().and_then(|name| name.to_str()).context("a thread without a number")?;
         run("taskset", &["--cpu-list", "--pid", &self.list()?, number])?;

@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::npm::Program;
-use crate::process::{HANG, World};
+use crate::npm::NpmProgram;
+use crate::process::{HANG, TestRun};
 
-const PROGRAM: Program<'static> = Program {
+const PROGRAM: NpmProgram<'static> = NpmProgram {
     name: "oidc-provider",
     files: &[
         ("package.json", include_str!("../oidc-provider/package.json")),
@@ -64,7 +64,7 @@ impl Provider {
 ///
 /// # Errors
 /// Where the provider cannot be had.
-pub async fn listed(sections: &str) -> Result<(World, Provider)> {
+pub async fn listed(sections: &str) -> Result<(TestRun, Provider)> {
     listed_at(sections, "").await
 }
 
@@ -72,7 +72,7 @@ pub async fn listed(sections: &str) -> Result<(World, Provider)> {
 ///
 /// # Errors
 /// Where the provider cannot be had.
-pub async fn listed_at(sections: &str, path: &str) -> Result<(World, Provider)> {
+pub async fn listed_at(sections: &str, path: &str) -> Result<(TestRun, Provider)> {
     let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let page = format!("http://{free}{path}");
     let provider = Provider::start(&format!("{page}/login/callback"), CLIENT, SECRET).await?;
@@ -81,7 +81,7 @@ pub async fn listed_at(sections: &str, path: &str) -> Result<(World, Provider)> 
         [access.oidc]\nissuer = \"{}\"\nclient_id = \"{CLIENT}\"\nclient_secret_file = \"client-secret\"\n",
         provider.issuer,
     );
-    let world = World::new(&config)?.at(&free.to_string());
-    world.write("client-secret", &format!("{SECRET}\n"))?;
-    Ok((world, provider))
+    let test_run = TestRun::new(&config)?.at(&free.to_string());
+    test_run.write("client-secret", &format!("{SECRET}\n"))?;
+    Ok((test_run, provider))
 }

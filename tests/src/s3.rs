@@ -1,4 +1,4 @@
-//! An S3 store for the tests: moto's server of PyPI, on loopback, and in front of it a way that throttles and cuts
+//! An S3 store for the tests: moto's server of PyPI, on loopback, and in front of it a proxy that throttles and cuts
 //! connections, from a seed.
 
 use std::path::{Path, PathBuf};
@@ -127,7 +127,7 @@ impl S3 {
         Ok(())
     }
 
-    /// What a program that uses it by way of `port` has in its environment.
+    /// Environment of a program that uses the store through `port`.
     #[must_use]
     pub fn environment(port: u16) -> Vec<(String, String)> {
         Self::environment_of(format!("http://127.0.0.1:{port}"))
@@ -168,24 +168,24 @@ impl Drop for S3 {
     }
 }
 
-/// What went wrong on the way, and how often.
+/// Counts of injected faults.
 #[derive(Debug, Default)]
 pub struct Faults {
     /// Requests that came.
     pub n_requests: AtomicU64,
-    /// Answered with 503 SlowDown before anybody heard of them.
+    /// Answered with 503 SlowDown, without the store.
     pub n_throttled: AtomicU64,
-    /// Cut before the store heard of them.
+    /// Cut before they reached the store.
     pub n_lost: AtomicU64,
-    /// Heard by the store, whose answer was cut.
+    /// Received by the store, whose answer was cut.
     pub n_unanswered: AtomicU64,
     /// Of those that came, the parts of large objects.
     pub n_parts: AtomicU64,
 }
 
-/// A bad way to a store; gone when it is dropped.
+/// An unreliable proxy to a store; it ends when dropped.
 #[derive(Debug)]
-pub struct BadWay {
+pub struct UnreliableProxy {
     /// Where it begins.
     pub port: u16,
     /// What went wrong so far.
@@ -193,8 +193,8 @@ pub struct BadWay {
     task: JoinHandle<()>,
 }
 
-impl BadWay {
-    /// One request in `one_in` goes wrong, in a way that `seed` decides.
+impl UnreliableProxy {
+    /// Opens a proxy that fails one request in `one_in`; `seed` decides how.
     ///
     /// # Errors
     /// Where no port can be had.
@@ -214,7 +214,7 @@ impl BadWay {
     }
 }
 
-impl Drop for BadWay {
+impl Drop for UnreliableProxy {
     fn drop(&mut self) {
         self.task.abort();
     }

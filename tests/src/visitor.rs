@@ -1,4 +1,4 @@
-//! Somebody at a browser who reads pages and sends forms, with cookies: no script, no picture.
+//! A visitor's browser that reads pages and sends forms, with cookies: no scripts, no pictures.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub struct Visitor {
 
 /// What is shown.
 #[derive(Debug)]
-pub struct Page {
+pub struct VisitedPage {
     /// Where, after all redirects.
     pub url: Url,
     /// HTTP.
@@ -47,7 +47,7 @@ impl Visitor {
     ///
     /// # Errors
     /// Where nobody answers.
-    pub fn open(&mut self, url: &str) -> Result<Page> {
+    pub fn open(&mut self, url: &str) -> Result<VisitedPage> {
         self.go(Url::parse(url)?, None)
     }
 
@@ -55,7 +55,7 @@ impl Visitor {
     ///
     /// # Errors
     /// A page without a form.
-    pub fn send(&mut self, page: &Page, fields: &[(&str, &str)]) -> Result<Page> {
+    pub fn send(&mut self, page: &VisitedPage, fields: &[(&str, &str)]) -> Result<VisitedPage> {
         let form = page.text.split_once("<form").with_context(|| format!("no form in {page:?}"))?.1;
         let form = form.split_once("</form>").map_or(form, |(form, _)| form);
         let action = attribute(form, "action").context("a form without an action")?;
@@ -74,14 +74,14 @@ impl Visitor {
         self.go(page.url.join(action)?, Some(body.finish()))
     }
 
-    fn go(&mut self, mut url: Url, mut body: Option<String>) -> Result<Page> {
+    fn go(&mut self, mut url: Url, mut body: Option<String>) -> Result<VisitedPage> {
         for _ in 0..REDIRECTS_MAX {
             let mut response = self.request(&url, body.take())?;
             match response.headers().get(header::LOCATION) {
                 Some(location) if response.status().is_redirection() => url = url.join(location.to_str()?)?,
                 _ => {
                     let text = response.body_mut().read_to_string()?;
-                    return Ok(Page { url, status: response.status().as_u16(), text });
+                    return Ok(VisitedPage { url, status: response.status().as_u16(), text });
                 }
             }
         }

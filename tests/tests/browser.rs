@@ -3,17 +3,13 @@
 //! Two processors carry everything, so the tests take turns. Each waits for what the page or the
 //! run says of itself; how long that takes decides nothing, short of a hang.
 
-#[path = "browser/village.rs"]
-mod village;
+#[path = "browser/support.rs"]
+mod support;
 
 #[path = "browser/access.rs"]
 mod access;
-#[path = "browser/belongings.rs"]
-mod belongings;
 #[path = "browser/bulk.rs"]
 mod bulk;
-#[path = "browser/conduct.rs"]
-mod conduct;
 #[path = "browser/contributing.rs"]
 mod contributing;
 #[path = "browser/devices.rs"]
@@ -22,6 +18,8 @@ mod devices;
 mod enduring;
 #[path = "browser/harness.rs"]
 mod harness;
+#[path = "browser/limits.rs"]
+mod limits;
 #[path = "browser/looks.rs"]
 mod looks;
 #[path = "browser/moved.rs"]
@@ -32,6 +30,8 @@ mod offline;
 mod preflight;
 #[path = "browser/private.rs"]
 mod private;
+#[path = "browser/receipts.rs"]
+mod receipts;
 #[path = "browser/runs.rs"]
 mod runs;
 #[path = "browser/stalled.rs"]
@@ -40,11 +40,11 @@ mod stalled;
 mod states;
 #[path = "browser/tabs.rs"]
 mod tabs;
+#[path = "browser/transports.rs"]
+mod transports;
 #[path = "browser/trouble.rs"]
 mod trouble;
 #[path = "browser/upgraded.rs"]
 mod upgraded;
 #[path = "browser/visiting.rs"]
 mod visiting;
-#[path = "browser/ways.rs"]
-mod ways;

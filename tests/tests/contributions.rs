@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_native::contributions::{
-    Batch, Issuer, Question, Recorder, Recording, Relayed, Store, Work, WorkMeter,
+use barnraise_native::host::contributions::{
+    AggregatorWork, Batch, Issuer, Question, Recorder, Recording, Relayed, Store, WorkMeter,
 };
 use barnraise_native::storage::Storage;
 use barnraise_native::storage::journal::{Journal, JournalEntry};
@@ -20,7 +20,7 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::receipt::Receipt;
-use barnraise_swarm::round::AddressGroup;
+use barnraise_swarm::AddressGroup;
 use barnraise_tests::postgres::{Postgres, certified};
 use libp2p::PeerId;
 
@@ -61,13 +61,13 @@ fn question(offset: u32, limit: u32, peer: Option<PeerId>) -> Question {
     ContributionsQuery { offset: Some(offset), limit: Some(limit), peer }.try_into().unwrap()
 }
 
-/// A run's folder, and the server that its database is on, if it is not in that folder.
-struct Place {
+/// A run's folder, and the database server, if the database is not in the folder.
+struct RunFolder {
     folder: tempfile::TempDir,
     server: Option<Postgres>,
 }
 
-impl Place {
+impl RunFolder {
     fn file() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), server: None }
     }
@@ -100,7 +100,7 @@ impl Place {
         journal(self.folder.path())
     }
 
-    /// What a process does that finds the run at `epoch` and is asked to stop at once, after `tell`.
+    /// Life of a process that finds the run at `epoch`, runs `tell` and stops at once.
     async fn live(&self, epoch: u64, tell: impl FnOnce(&Recorder)) -> Store {
         let (recording, recorder) = recording(self.open().await, self.journal(), epoch).await;
         tell(&recorder);
@@ -202,15 +202,15 @@ async fn assert_complete(store: &Store, what: &str) {
     let of_peers: Vec<(u64, u64)> = shown
         .contributors
         .iter()
-        .map(|totals| (totals.given.n_contributions, totals.given.n_samples))
+        .map(|totals| (totals.totals.n_contributions, totals.totals.n_samples))
         .collect();
     assert_eq!(of_peers, [(n / 2, 32 * n); 2], "{what}");
     assert!(shown.contributors.iter().all(|totals| totals.last_epoch == N_EPOCHS - 1), "{what}");
 }
 
 #[tokio::test]
-async fn whoever_was_convicted_is_not_on_the_leaderboard() {
-    for place in Place::both() {
+async fn a_convicted_peer_is_not_on_the_leaderboard() {
+    for place in RunFolder::both() {
         let store = place.open().await;
         store.record(&batch(vec![receipt(2, 10), receipt(3, 10)])).await.unwrap();
         for _ in 0..2 {
@@ -229,7 +229,7 @@ async fn whoever_was_convicted_is_not_on_the_leaderboard() {
 
 #[tokio::test]
 async fn a_contribution_counts_once_and_the_sums_are_those_of_the_rows() {
-    for place in Place::both() {
+    for place in RunFolder::both() {
         let store = place.open().await;
         let first = vec![receipt(2, 10), receipt(2, 11), receipt(3, 10)];
         assert_eq!(store.record(&batch(first.clone())).await.unwrap(), 3);
@@ -239,11 +239,12 @@ async fn a_contribution_counts_once_and_the_sums_are_those_of_the_rows() {
         let second = vec![receipt(3, 11), receipt(3, 10), receipt(4, 12), receipt(4, 12), huge.clone(), huge];
         assert_eq!(store.record(&batch(second)).await.unwrap(), 3);
         let shown = shown(&store).await;
-        let given = |totals: &barnraise_protocol::api::Given| (totals.n_contributions, totals.n_samples);
+        let given =
+            |totals: &barnraise_protocol::api::AcceptedTotals| (totals.n_contributions, totals.n_samples);
         assert_eq!((given(&shown.totals), shown.n_contributors), ((6, 10 + 11 + 10 + 11 + 12 + 5), 3));
         assert_eq!((shown.totals.n_bytes, shown.totals.seconds), (6000, 4));
         let rows: Vec<_> =
-            shown.contributors.iter().map(|totals| (totals.peer.clone(), given(&totals.given))).collect();
+            shown.contributors.iter().map(|totals| (totals.peer.clone(), given(&totals.totals))).collect();
         let mut equals = [(peer_id(2).to_string(), (2, 21)), (peer_id(3).to_string(), (2, 21))];
         equals.sort();
         assert_eq!(rows[..2], equals, "where samples are equal, by the name");
@@ -254,7 +255,7 @@ async fn a_contribution_counts_once_and_the_sums_are_those_of_the_rows() {
 
 #[tokio::test]
 async fn the_leaderboard_is_read_in_pages_and_one_peer_by_itself() {
-    for place in Place::both() {
+    for place in RunFolder::both() {
         let store = place.open().await;
         let receipts = (2..=12).map(|seed| receipt(seed, u64::from(seed)));
         store.record(&batch(receipts.collect())).await.unwrap();
@@ -267,7 +268,7 @@ async fn the_leaderboard_is_read_in_pages_and_one_peer_by_itself() {
             assert_eq!(peers, want, "{offset} {limit}");
         }
         let asked = store.contributions(&question(0, 1, Some(peer_id(5)))).await.unwrap();
-        assert_eq!(asked.peer.map(|totals| totals.given.n_samples), Some(5));
+        assert_eq!(asked.peer.map(|totals| totals.totals.n_samples), Some(5));
         // Those with 6 to 12 samples gave more.
         assert_eq!(asked.rank, Some(8));
         let stranger = store.contributions(&question(0, 1, Some(PeerId::random()))).await.unwrap();
@@ -278,7 +279,7 @@ async fn the_leaderboard_is_read_in_pages_and_one_peer_by_itself() {
 /// A name is shown once its peer has contributed, as it is now, unless an operator hid it.
 #[tokio::test]
 async fn contributors_are_called_what_they_want_and_convicted_ones_have_no_place() {
-    for place in Place::both() {
+    for place in RunFolder::both() {
         let store = place.open().await;
         let name = |text: &str| DisplayName::new(text).unwrap();
         let ada = name("Ada <b>Lovelace</b>");
@@ -333,7 +334,7 @@ async fn contributors_are_called_what_they_want_and_convicted_ones_have_no_place
     }
 }
 
-/// A server that takes nobody without TLS, and clients that take no other server for it.
+/// The server accepts only TLS, and clients accept only the server's certificate.
 #[tokio::test]
 async fn a_server_that_cannot_prove_its_name_is_not_spoken_to() {
     let server = match Postgres::start_with_tls() {
@@ -369,10 +370,10 @@ async fn a_server_that_cannot_prove_its_name_is_not_spoken_to() {
 /// Several runs, and several backbones of one run, may have one database.
 #[tokio::test]
 async fn runs_and_backbones_share_a_server() {
-    let Some(place) = Place::server() else { return };
+    let Some(place) = RunFolder::server() else { return };
     let (one, two, other) =
         (place.open().await, place.open_for(RUN, 9).await, place.open_for("shed", 9).await);
-    let work = |n_bytes| Work { n_steps: 1, n_bytes, microseconds: 2_500_000 };
+    let work = |n_bytes| AggregatorWork { n_steps: 1, n_bytes, microseconds: 2_500_000 };
     let refused = BTreeMap::from([("epoch", 2)]);
     let carried = Relayed { n_contributions: 1, n_bytes: 50, microseconds: 700_000 };
     let by = |receipts, n_bytes| Batch {
@@ -407,10 +408,10 @@ async fn runs_and_backbones_share_a_server() {
 /// The process dies after it wrote any number of contributions, in batches of any kind, and starts again.
 #[tokio::test]
 async fn a_crash_at_any_point_neither_loses_nor_doubles() {
-    let filled = Place::file();
+    let filled = RunFolder::file();
     let entries = fill(&filled.journal()).await;
     for n_written in 0..=entries.len() {
-        let place = Place::file();
+        let place = RunFolder::file();
         copy(filled.folder.path(), place.folder.path());
         let store = place.open().await;
         for receipts in receipts(&entries[..n_written]).chunks(5) {
@@ -427,7 +428,7 @@ async fn a_crash_at_any_point_neither_loses_nor_doubles() {
 
 #[tokio::test]
 async fn a_server_that_crashes_loses_nothing_and_the_journal_waits_for_it() {
-    let Some(mut place) = Place::server() else { return };
+    let Some(mut place) = RunFolder::server() else { return };
     let entries = fill(&place.journal()).await;
     let (recording, recorder) = recording(place.open().await, place.journal(), N_EPOCHS).await;
     receipts(&entries).into_iter().for_each(|receipt| recorder.on_accepted(receipt));
@@ -446,7 +447,7 @@ async fn a_server_that_crashes_loses_nothing_and_the_journal_waits_for_it() {
 /// Contributors are elsewhere, or idle: steps of others fill the journal all the same.
 #[tokio::test]
 async fn a_journal_is_cut_where_nothing_is_accepted() {
-    let place = Place::file();
+    let place = RunFolder::file();
     let journal = place.journal();
     let (recording, recorder) = recording(place.open().await, journal.clone(), 0).await;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -473,7 +474,7 @@ async fn a_journal_is_cut_where_nothing_is_accepted() {
 
 #[tokio::test]
 async fn what_does_not_fit_into_the_queue_comes_from_the_journal() {
-    let place = Place::file();
+    let place = RunFolder::file();
     let entries = fill(&place.journal()).await;
     // Somebody else's flood: of a few that are told again and again, and the queue is full before ours come.
     let flood = receipts(&entries[..1]);
@@ -490,7 +491,7 @@ async fn what_does_not_fit_into_the_queue_comes_from_the_journal() {
 
 #[tokio::test]
 async fn a_run_that_goes_back_records_the_epochs_that_it_repeats() {
-    let place = Place::file();
+    let place = RunFolder::file();
     fill(&place.journal()).await;
     place.live(N_EPOCHS, |_| ()).await;
     // The step of epoch 2 was damaged, and taken back: the run is there again.
@@ -508,7 +509,7 @@ async fn a_run_that_goes_back_records_the_epochs_that_it_repeats() {
 
 #[tokio::test]
 async fn refusals_and_work_are_added_to_those_of_earlier_processes() {
-    let place = Place::file();
+    let place = RunFolder::file();
     for n_processes in 1..=3 {
         let store = place.live(0, |_| ()).await;
         let shown = shown(&store).await;

@@ -1,5 +1,5 @@
 //! Code that is not ours dials our backbone by the addresses that it prints: js-libp2p, in Node.js and in
-//! Chromium, learns who answers, is answered its pings, and refuses whoever answers in another's place.
+//! Chromium, learns who answers, is answered its pings, and refuses a peer that answers in another's place.
 
 use anyhow::{Context, Result, ensure};
 use axum::Router;
@@ -7,8 +7,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::Html;
 use axum::routing::get;
 use barnraise_tests::browser::{Graphics, Tab};
-use barnraise_tests::npm::{Installed, Program};
-use barnraise_tests::process::{HANG, World};
+use barnraise_tests::npm::{Installed, NpmProgram};
+use barnraise_tests::process::{HANG, TestRun};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use url::Url;
 
-const JS_LIBP2P: Program<'_> = Program {
+const JS_LIBP2P: NpmProgram<'_> = NpmProgram {
     name: "interop",
     files: &[
         ("package.json", include_str!("../interop/package.json")),
@@ -82,8 +82,8 @@ fn ensure_refused(outcome: &Value, address: &Multiaddr) -> Result<()> {
 #[tokio::test]
 async fn js_libp2p_in_node_dials_by_tcp_and_by_websocket() -> Result<()> {
     let packages = js_libp2p().await?;
-    let mut world = World::new(RUN)?.with_listen(&[TCP, WEBSOCKET]);
-    let backbone = world.backbone().await?;
+    let mut test_run = TestRun::new(RUN)?.with_listen(&[TCP, WEBSOCKET]);
+    let backbone = test_run.backbone().await?;
     ensure!(backbone.addresses().len() == 2, "{:?}", backbone.addresses());
     for address in backbone.addresses() {
         ensure_met(&node(&packages, address).await?, address)?;
@@ -102,8 +102,8 @@ async fn node(packages: &Installed, address: &Multiaddr) -> Result<Value> {
 #[tokio::test]
 async fn js_libp2p_in_chromium_dials_by_every_way_of_a_browser() -> Result<()> {
     let page = page().await?;
-    let mut world = World::new(RUN)?.with_listen(&[WEBTRANSPORT, WEBSOCKET, WEBRTC]);
-    let backbone = world.backbone().await?;
+    let mut test_run = TestRun::new(RUN)?.with_listen(&[WEBTRANSPORT, WEBSOCKET, WEBRTC]);
+    let backbone = test_run.backbone().await?;
     ensure!(backbone.addresses().len() == 3, "{:?}", backbone.addresses());
     let tab = Tab::open("js-libp2p", Graphics::NoAdapter, "about:blank").await?;
     for address in backbone.addresses() {
@@ -130,8 +130,8 @@ async fn a_webrtc_connection_is_closed_and_dialled_again() -> Result<()> {
 /// A page dials, pings at once and closes, so many times over.
 async fn ensure_repeated(listen: &str, times: usize) -> Result<()> {
     let page = page().await?;
-    let mut world = World::new(RUN)?.with_listen(&[listen]);
-    let backbone = world.backbone().await?;
+    let mut test_run = TestRun::new(RUN)?.with_listen(&[listen]);
+    let backbone = test_run.backbone().await?;
     let [address] = backbone.addresses() else { anyhow::bail!("{:?}", backbone.addresses()) };
     let tab = Tab::open("js-libp2p", Graphics::NoAdapter, "about:blank").await?;
     let outcome =

@@ -1,8 +1,8 @@
 //! Peers behind routers, for real: network namespaces, address translation and firewalls of the kernel.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_tests::lan::{Host, Internet, Nat, has_gateway_program};
-use barnraise_tests::process::{Backbone, Joined, Relay, World};
+use barnraise_tests::lan::{Internet, LanHost, Nat, has_gateway_program};
+use barnraise_tests::process::{BackboneProcess, PeerProcess, RelayProcess, TestRun};
 
 const RUN: &str = r#"
 [run]
@@ -33,7 +33,7 @@ fn run_behind(relay: &str) -> String {
 }
 
 /// Steps that only this peer can have brought about, and then it leaves in order.
-async fn trains(backbone: &Backbone, joined: Joined, path: &str) -> u64 {
+async fn trains(backbone: &BackboneProcess, joined: PeerProcess, path: &str) -> u64 {
     let epoch = backbone.wait_for_epoch(3).await.unwrap().epoch;
     backbone.wait_for_epoch(epoch + 5).await.unwrap();
     let log = joined.log().unwrap();
@@ -44,44 +44,44 @@ async fn trains(backbone: &Backbone, joined: Joined, path: &str) -> u64 {
     given.n_samples
 }
 
-/// A backbone and a peer, each behind a router, and a relay with a public address; the worlds only live on.
-struct Village {
-    backbone: Backbone,
-    joined: Joined,
-    relay: Relay,
-    _worlds: [World; 2],
+/// A backbone and a peer, each behind a router, and a relay with a public address; the folders are kept until all processes have ended.
+struct RunBehindNat {
+    backbone: BackboneProcess,
+    joined: PeerProcess,
+    relay: RelayProcess,
+    _test_runs: [TestRun; 2],
 }
 
-async fn village(internet: &mut Internet, nat: Nat) -> Village {
+async fn behind_nat(internet: &mut Internet, nat: Nat) -> RunBehindNat {
     let relay_host = internet.public_host(10).unwrap();
     let (home, away) = (internet.host_behind(nat).unwrap(), internet.host_behind(nat).unwrap());
-    let mut relay_world = World::new(RUN).unwrap();
-    let relay = relay_world.relay(&relay_host).await.unwrap();
+    let mut relay_run = TestRun::new(RUN).unwrap();
+    let relay = relay_run.relay(&relay_host).await.unwrap();
     let window = internet.window(&home).unwrap();
     let sections = run_behind(&relay.quic().unwrap().to_string());
-    let mut world = World::new(&sections).unwrap().with_host(&home, &window);
-    let backbone = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap().with_host(&home, &window);
+    let backbone = test_run.backbone().await.unwrap();
     let circuit = backbone.circuit().await.unwrap();
-    let joined = world.join_from(&away, &[&circuit]).unwrap();
-    Village { backbone, joined, relay, _worlds: [relay_world, world] }
+    let joined = test_run.join_from(&away, &[&circuit]).unwrap();
+    RunBehindNat { backbone, joined, relay, _test_runs: [relay_run, test_run] }
 }
 
 #[tokio::test]
 async fn behind_routers_that_keep_ports_peers_talk_directly() {
     let Some(mut internet) = internet() else { return };
-    let village = village(&mut internet, Nat::KeepsPorts).await;
-    trains(&village.backbone, village.joined, "through both routers").await;
+    let behind_nat = behind_nat(&mut internet, Nat::KeepsPorts).await;
+    trains(&behind_nat.backbone, behind_nat.joined, "through both routers").await;
 }
 
 #[tokio::test]
 async fn behind_routers_with_random_ports_peers_fall_back_to_the_relay() {
     let Some(mut internet) = internet() else { return };
-    let village = village(&mut internet, Nat::RandomPorts).await;
-    let n_samples = trains(&village.backbone, village.joined, "through the relay").await;
+    let behind_nat = behind_nat(&mut internet, Nat::RandomPorts).await;
+    let n_samples = trains(&behind_nat.backbone, behind_nat.joined, "through the relay").await;
     // The relay has the credit for what came through it, by what the backbone saw.
-    let given = village.backbone.contributions(n_samples).await.unwrap();
+    let given = behind_nat.backbone.contributions(n_samples).await.unwrap();
     let [carried] = &given.relays[..] else { panic!("{:?}", given.relays) };
-    let relay = village.relay.quic().unwrap().to_string();
+    let relay = behind_nat.relay.quic().unwrap().to_string();
     assert!(relay.ends_with(&carried.peer), "{relay}");
     assert_eq!(carried.n_contributions, given.totals.n_contributions);
     assert_eq!(carried.n_bytes, given.totals.n_bytes);
@@ -90,14 +90,14 @@ async fn behind_routers_with_random_ports_peers_fall_back_to_the_relay() {
 #[tokio::test]
 async fn a_peer_that_accepts_nothing_trains_in_client_mode() {
     let Some(mut internet) = internet() else { return };
-    let public: Host = internet.public_host(20).unwrap();
+    let public: LanHost = internet.public_host(20).unwrap();
     let closed = internet.host_behind(Nat::RandomPorts).unwrap();
     closed.accept_nothing().unwrap();
     let window = internet.window(&public).unwrap();
     let sections = format!("{RUN}\n[network]\nupnp = false\n");
-    let mut world = World::new(&sections).unwrap().with_host(&public, &window);
-    let backbone = world.backbone().await.unwrap();
-    let joined = world.join_from(&closed, &[&backbone.tcp().unwrap().to_string()]).unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap().with_host(&public, &window);
+    let backbone = test_run.backbone().await.unwrap();
+    let joined = test_run.join_from(&closed, &[&backbone.tcp().unwrap().to_string()]).unwrap();
     trains(&backbone, joined, "connected directly to /ip4/192.0.1.20/").await;
 }
 
@@ -113,10 +113,10 @@ async fn a_backbone_behind_a_gateway_is_dialled_at_the_port_that_it_asked_for() 
     let away = internet.host_behind(Nat::RandomPorts).unwrap();
     let gateway = internet.gateway(&home).unwrap();
     let window = internet.window(&home).unwrap();
-    let mut world = World::new(RUN).unwrap().with_host(&home, &window);
-    let backbone = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(RUN).unwrap().with_host(&home, &window);
+    let backbone = test_run.backbone().await.unwrap();
     let outside = format!("/ip4/{}/tcp/", gateway.address);
     let address = backbone.wait_for_address("that the gateway gave", |address| address.starts_with(&outside));
-    let joined = world.join_from(&away, &[&address.await.unwrap()]).unwrap();
+    let joined = test_run.join_from(&away, &[&address.await.unwrap()]).unwrap();
     trains(&backbone, joined, &format!("connected directly to {outside}")).await;
 }

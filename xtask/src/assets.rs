@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
+use crate::asset_file::{Asset, write_if_new};
 use crate::compress::{self, Effort};
 
 const OPEN_ADDRESS: &str = "{{asset:";
@@ -34,14 +35,6 @@ const ENTRY_POINTS: [&str; 5] =
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     files: BTreeMap<String, Vec<u8>>,
-}
-
-/// One file as it will be served.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Asset {
-    /// Below the web folder, with `/`.
-    pub(crate) path: String,
-    pub(crate) bytes: Vec<u8>,
 }
 
 impl Sources {
@@ -241,22 +234,8 @@ pub(crate) fn write(web_root: &Path, assets: &[Asset], effort: Effort) -> Result
     Ok(())
 }
 
-/// Writes through a temporary name, so that a reader never sees half a file. Returns whether the
-/// content was new.
-pub(crate) fn write_if_new(path: &Path, bytes: &[u8]) -> Result<bool> {
-    if fs::read(path).is_ok_and(|known| known == bytes) {
-        return Ok(false);
-    }
-    let folder = path.parent().context("a file without a folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let partial = folder.join(format!(".{name}.partial"));
-    fs::write(&partial, bytes).with_context(|| format!("cannot write {}", partial.display()))?;
-    fs::rename(&partial, path).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(true)
-}
-
-fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
+/// All files in a folder and below, in order; those that begin with a dot are left out.
+pub(crate) fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     for entry in entries {

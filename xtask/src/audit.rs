@@ -1,4 +1,4 @@
-//! What is known against the crates that are depended on. Both programs fetch their database from the network, so this is no
+//! Checks all dependencies against databases of advisories. Both programs fetch their database from the network, so this is no
 //! part of the tests: what somebody publishes tomorrow must not break the build of today.
 
 use anyhow::{Result, bail};

@@ -6,8 +6,8 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::assets::{self, Sources};
-use crate::check;
 use crate::compress::Effort;
+use crate::lints;
 use crate::process;
 use crate::setup;
 use crate::toolchain::WasmToolchain;
@@ -90,7 +90,7 @@ pub(crate) fn native(workspace: &Workspace, profile: NativeProfile) -> Result<Pa
         NativeProfile::Release => command.arg("--release").args(PROGRAMS),
         NativeProfile::Benches => command.arg("--release").args(Workspace::native_selection()),
         NativeProfile::Tests => {
-            check::with_lints(command.arg("--all-targets")).args(Workspace::native_selection())
+            lints::with_lints(command.arg("--all-targets")).args(Workspace::native_selection())
         }
     };
     if profile != NativeProfile::Dev {

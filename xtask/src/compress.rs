@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::assets::{Asset, write_if_new};
+use crate::asset_file::{Asset, write_if_new};
 
 /// Base-2 logarithm of the window: 16 MiB, the largest that browsers must accept.
 const BROTLI_WINDOW_LOG: u32 = 24;

@@ -17,7 +17,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
-use crate::assets::hex;
+use crate::assets::{files_below, hex};
 use crate::build::{self, NativeProfile};
 use crate::process;
 use crate::setup;
@@ -28,6 +28,8 @@ const PROGRAMS: [&str; 2] = ["barnraise", "barnraise-relay"];
 /// As they lie in the repository, so that they find each other.
 const FILES: [&str; 27] = [
     "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "README.md",
@@ -47,14 +49,14 @@ const FILES: [&str; 27] = [
     "deploy/systemd/barnraise-relay.service",
     "deploy/systemd/barnraise.conf",
     "deploy/systemd/barnraise.service",
-    "docs/foreign-clients.md",
-    "docs/open-runs.md",
-    "docs/operating.md",
     "native/run.example.toml",
+    "native/run.reference.toml",
     "native/swav.example.toml",
     "native/text.example.toml",
     "relay/relay.example.toml",
 ];
+/// The book; nobody else keeps anything there.
+const DOCUMENTS: &str = "docs";
 /// Builds the programs first; in an archive they are there.
 const CONTAINERFILE: &str = "deploy/Containerfile";
 /// What is then in the place of its first stage, and of what it takes from there.
@@ -111,9 +113,10 @@ fn files(workspace: &Workspace, host: &str, binary: &Path, scratch: &Path) -> Re
         glibc = glibc.max(glibc_wanted(&bytes));
         files.insert(format!("bin/{program}"), bytes);
     }
-    for path in FILES {
-        let bytes = fs::read(workspace.root.join(path)).with_context(|| format!("cannot read {path}"))?;
-        files.insert(path.to_owned(), bytes);
+    let documents = files_below(&workspace.root.join(DOCUMENTS))?.into_iter();
+    for path in FILES.iter().map(|path| workspace.root.join(path)).chain(documents) {
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        files.insert(path.strip_prefix(&workspace.root)?.display().to_string(), bytes);
     }
     let container = fs::read_to_string(workspace.root.join(CONTAINERFILE))?;
     files.insert(CONTAINERFILE.to_owned(), of_what_is_packed(&container)?.into_bytes());
@@ -215,7 +218,7 @@ mod tests {
     fn all_that_operators_need_is_listed_and_nothing_of_theirs() {
         const THEIRS: [&str; 2] = ["deploy/compose.env", "deploy/secrets"];
         let root = Workspace::locate().unwrap().root;
-        let mut folders = vec![root.join("deploy"), root.join("docs")];
+        let mut folders = vec![root.join("deploy")];
         let mut missing = Vec::new();
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap() {

@@ -39,7 +39,7 @@ pub(crate) struct FuzzArgs {
 
 /// A test in a module `fuzz`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Target {
+struct FuzzTarget {
     name: String,
     /// The whole name of the test.
     test: String,
@@ -52,13 +52,13 @@ struct Target {
 pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> Result<()> {
     println!("fuzz: building the tests with counters: minutes the first time");
     let all = targets(workspace)?;
-    let selected: Vec<&Target> = if args.targets.is_empty() {
+    let selected: Vec<&FuzzTarget> = if args.targets.is_empty() {
         all.iter().collect()
     } else {
         args.targets.iter().map(|name| find(&all, name)).collect::<Result<_>>()?
     };
     for (n_before, target) in selected.iter().enumerate() {
-        let Target { name, .. } = target;
+        let FuzzTarget { name, .. } = target;
         println!("fuzz: {name} for {} s ({} of {})", args.seconds, n_before + 1, selected.len());
         let folders = Folders::new(workspace, target)?;
         let n_executions = fuzz(target, &folders, args.seconds)?;
@@ -70,14 +70,14 @@ pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> Result<()> {
     Ok(())
 }
 
-fn find<'t>(all: &'t [Target], name: &str) -> Result<&'t Target> {
+fn find<'t>(all: &'t [FuzzTarget], name: &str) -> Result<&'t FuzzTarget> {
     let names = || all.iter().map(|target| target.name.as_str()).collect::<Vec<_>>().join(", ");
     let found = all.iter().find(|target| target.name == name);
     found.with_context(|| format!("no fuzz target is called `{name}`; there are {}", names()))
 }
 
 /// Builds the unit tests of all members with counters. Their dependencies are those of other tests.
-fn targets(workspace: &Workspace) -> Result<Vec<Target>> {
+fn targets(workspace: &Workspace) -> Result<Vec<FuzzTarget>> {
     let mut command = workspace.cargo();
     command.arg("test").args(Workspace::native_selection()).args(["--lib", "--no-run"]).args(JSON);
     command.env("RUSTC_WORKSPACE_WRAPPER", workspace.root.join("xtask/src/instrumented.sh"));
@@ -117,12 +117,12 @@ fn test_program(line: &str) -> Option<(PathBuf, PathBuf)> {
     is_test.then(|| Some((program.into(), manifest.parent()?.to_owned())))?
 }
 
-fn target(line: &str, program: &Path, member: &Path) -> Option<Target> {
+fn target(line: &str, program: &Path, member: &Path) -> Option<FuzzTarget> {
     let test = line.strip_suffix(": test")?;
     let (module, name) = test.rsplit_once("::")?;
     let is_target = module == "fuzz" || module.ends_with("::fuzz");
     let (program, member) = (program.to_owned(), member.to_owned());
-    is_target.then(|| Target { name: name.to_owned(), test: test.to_owned(), program, member })
+    is_target.then(|| FuzzTarget { name: name.to_owned(), test: test.to_owned(), program, member })
 }
 
 /// Where the fuzzer reads and writes, in the target directory.
@@ -138,7 +138,7 @@ struct Folders {
 }
 
 impl Folders {
-    fn new(workspace: &Workspace, target: &Target) -> Result<Self> {
+    fn new(workspace: &Workspace, target: &FuzzTarget) -> Result<Self> {
         let folder = |kind: &str| workspace.target.join("fuzz").join(kind).join(&target.name);
         let folders = Self {
             corpus: folder("corpus"),
@@ -166,7 +166,7 @@ impl Folders {
 }
 
 /// Runs a target; returns the number of executions.
-fn fuzz(target: &Target, folders: &Folders, seconds: u64) -> Result<u64> {
+fn fuzz(target: &FuzzTarget, folders: &Folders, seconds: u64) -> Result<u64> {
     let limits = [
         format!("-max_total_time={seconds}"),
         format!("-timeout={INPUT_SECONDS_MAX}"),
@@ -202,7 +202,7 @@ fn report(text: &str) {
 }
 
 /// Runs libFuzzer in the test, with its output in a file; returns whether it found nothing.
-fn libfuzzer(target: &Target, args: &[String], folders: &[&PathBuf], log: &Path) -> Result<bool> {
+fn libfuzzer(target: &FuzzTarget, args: &[String], folders: &[&PathBuf], log: &Path) -> Result<bool> {
     let output = fs::File::create(log)?;
     let mut lines: Vec<OsString> = args.iter().map(OsString::from).collect();
     lines.extend(folders.iter().map(|folder| folder.as_os_str().to_owned()));
@@ -215,7 +215,7 @@ fn libfuzzer(target: &Target, args: &[String], folders: &[&PathBuf], log: &Path)
 }
 
 /// Puts inputs that together reach what was reached into the repository, as many as fit there.
-fn keep(target: &Target, folders: &Folders) -> Result<()> {
+fn keep(target: &FuzzTarget, folders: &Folders) -> Result<()> {
     let log = folders.kept.with_extension("log");
     if !libfuzzer(target, &["-merge=1".to_owned()], &[&folders.kept, &folders.corpus, &folders.found], &log)?
     {

@@ -1,9 +1,10 @@
-//! What a person types: `cargo xtask demo`, `test`, `check`, `build`, `dist`, `bench`, `fuzz`, `mutants`, `audit`.
+//! The development commands: `cargo xtask demo`, `test`, `check`, `build`, `dist`, `bench`, `fuzz`, `mutants`, `audit`.
 //!
 //! Drives cargo, wasm-bindgen and the package manager. It knows nothing of training, is
 //! never part of what is shipped, and never depends on a heavy crate: `cargo xtask` must start
 //! within seconds on a machine that has built nothing yet.
 
+mod asset_file;
 mod assets;
 mod audit;
 mod build;
@@ -12,7 +13,9 @@ mod compress;
 mod demo;
 mod dist;
 mod fuzz;
+mod lints;
 mod mutants;
+mod packages;
 mod process;
 mod setup;
 mod test_run;
@@ -23,7 +26,13 @@ mod workspace;
 #[cfg(test)]
 mod arrows;
 #[cfg(test)]
+mod book;
+#[cfg(test)]
+mod modules;
+#[cfg(test)]
 mod promises;
+#[cfg(test)]
+mod words;
 
 use std::path::PathBuf;
 
@@ -36,13 +45,13 @@ use crate::workspace::Workspace;
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Builds, shows, checks and tests Barnraise")]
-struct Cli {
+struct XtaskCli {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum XtaskCommand {
     /// Install what a build needs and this machine lacks
     Setup {
         /// Also what the browser tests need
@@ -114,10 +123,10 @@ fn profile(is_release: bool) -> NativeProfile {
 }
 
 fn main() -> Result<()> {
-    let command = Cli::parse().command;
+    let command = XtaskCli::parse().command;
     let workspace = Workspace::locate()?;
     match command {
-        Command::Setup { tests } => {
+        XtaskCommand::Setup { tests } => {
             let toolchain = setup::for_build()?;
             if tests {
                 toolchain.ensure_clippy()?;
@@ -125,22 +134,22 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
-        Command::Build(args) => {
+        XtaskCommand::Build(args) => {
             let profile = profile(args.release);
             if args.web_only {
                 return build::web(&workspace, setup::for_build()?, profile);
             }
             build::everything(&workspace, profile)
         }
-        Command::Demo(args) => demo::run(&workspace, args.port, profile(args.release)),
-        Command::Dist { dev } => {
+        XtaskCommand::Demo(args) => demo::run(&workspace, args.port, profile(args.release)),
+        XtaskCommand::Dist { dev } => {
             dist::run(&workspace, if dev { NativeProfile::Tests } else { NativeProfile::Release })
         }
-        Command::Check => check::run(&workspace),
-        Command::Test { strict } => test_run::run(&workspace, strict),
-        Command::Bench { args } => build::bench(&workspace, &args),
-        Command::Audit => audit::run(&workspace),
-        Command::Mutants { folders } => mutants::run(&workspace, &folders),
-        Command::Fuzz(args) => fuzz::run(&workspace, &args),
+        XtaskCommand::Check => check::run(&workspace),
+        XtaskCommand::Test { strict } => test_run::run(&workspace, strict),
+        XtaskCommand::Bench { args } => build::bench(&workspace, &args),
+        XtaskCommand::Audit => audit::run(&workspace),
+        XtaskCommand::Mutants { folders } => mutants::run(&workspace, &folders),
+        XtaskCommand::Fuzz(args) => fuzz::run(&workspace, &args),
     }
 }

@@ -18,8 +18,8 @@ use serde_json::Value;
 use crate::process;
 use crate::workspace::{self, BROWSER_MODULES, Workspace};
 
-use schema::{Schema, Source};
-use trial::{Fate, Program, Trials};
+use schema::{MutatedSource, Schema};
+use trial::{MutantOutcome, TrialProgram, Trials};
 
 mod schema;
 mod trial;
@@ -40,7 +40,7 @@ pub(crate) fn run(workspace: &Workspace, folders: &[PathBuf]) -> Result<()> {
     let folders = folders.iter().map(real).collect::<Result<Vec<_>>>()?;
     let metadata = workspace::metadata()?;
     let mut members =
-        folders.iter().map(|folder| Member::of(&metadata, folder)).collect::<Result<Vec<_>>>()?;
+        folders.iter().map(|folder| WorkspaceMember::of(&metadata, folder)).collect::<Result<Vec<_>>>()?;
     members.dedup();
     let [member] = members.as_slice() else {
         bail!("folders of one member are wanted, such as native/src/storage")
@@ -48,50 +48,54 @@ pub(crate) fn run(workspace: &Workspace, folders: &[PathBuf]) -> Result<()> {
     let tree = Tree::copy(workspace)?;
     let root = workspace.root.canonicalize()?;
     let folders: Vec<&Path> = folders.iter().filter_map(|folder| folder.strip_prefix(&root).ok()).collect();
-    let mut crowd = Crowd::find(&tree, member, &folders)?;
-    if crowd.names.is_empty() {
+    let mut mutant_set = MutantSet::find(&tree, member, &folders)?;
+    if mutant_set.names.is_empty() {
         bail!("nothing there can be mutated");
     }
-    println!("mutants: {} of {}, compiled all at once: minutes", crowd.names.len(), member.name);
-    let programs = crowd.compile(&tree, member)?;
-    println!("mutants: {} are Rust; each test is run once to see which it reaches", crowd.viable().len());
+    println!("mutants: {} of {}, compiled all at once: minutes", mutant_set.names.len(), member.name);
+    let programs = mutant_set.compile(&tree, member)?;
+    println!(
+        "mutants: {} are Rust; each test is run once to see which it reaches",
+        mutant_set.viable().len()
+    );
     let scratch = tree.scratch(member)?;
     let programs = programs.iter().map(|program| program.keep(&scratch)).collect::<Result<Vec<_>>>()?;
     let trials = Trials::measure(&programs, &scratch)?;
-    let viable = crowd.viable();
+    let viable = mutant_set.viable();
     let started = Instant::now();
-    let fates = trials.fates(&viable, |mutant, fate| {
-        let missed = match fate {
-            Fate::Caught => return,
-            Fate::Timeout => "timeout",
-            Fate::Missed => "missed",
-            Fate::Unreached => "reached by no test",
+    let outcomes = trials.outcomes(&viable, |mutant, outcome| {
+        let missed = match outcome {
+            MutantOutcome::Caught => return,
+            MutantOutcome::Timeout => "timeout",
+            MutantOutcome::Missed => "missed",
+            MutantOutcome::Unreached => "reached by no test",
         };
-        println!("{missed}: {}", crowd.names[mutant]);
+        println!("{missed}: {}", mutant_set.names[mutant]);
     })?;
     println!("mutants: tried in {} s", started.elapsed().as_secs());
-    let fates: Vec<Fate> = fates.into_iter().map(|(_, fate)| fate).collect();
-    report(&fates, crowd.dropped.len() - crowd.n_equal)
+    let outcomes: Vec<MutantOutcome> = outcomes.into_iter().map(|(_, outcome)| outcome).collect();
+    report(&outcomes, mutant_set.dropped.len() - mutant_set.n_equal)
 }
 
-fn report(fates: &[Fate], n_unviable: usize) -> Result<()> {
-    let count = |wanted| fates.iter().filter(|&&fate| fate == wanted).count();
+fn report(outcomes: &[MutantOutcome], n_unviable: usize) -> Result<()> {
+    let count = |wanted| outcomes.iter().filter(|&&outcome| outcome == wanted).count();
     let [caught, timeout, missed, unreached] =
-        [Fate::Caught, Fate::Timeout, Fate::Missed, Fate::Unreached].map(count);
+        [MutantOutcome::Caught, MutantOutcome::Timeout, MutantOutcome::Missed, MutantOutcome::Unreached]
+            .map(count);
     println!("\n| caught | timeout | missed | reached by no test | no Rust |");
     println!("|--------|---------|--------|--------------------|---------|");
     println!("| {caught} | {timeout} | {missed} | {unreached} | {n_unviable} |\n");
     let n_missed = missed + unreached;
-    if n_missed * 100 > fates.len() * MISSED_PERCENT_MAX {
-        bail!("no test noticed {n_missed} of {} mutants, more than {MISSED_PERCENT_MAX} %", fates.len());
+    if n_missed * 100 > outcomes.len() * MISSED_PERCENT_MAX {
+        bail!("no test noticed {n_missed} of {} mutants, more than {MISSED_PERCENT_MAX} %", outcomes.len());
     }
-    println!("mutants: {n_missed} of {} were noticed by no test", fates.len());
+    println!("mutants: {n_missed} of {} were noticed by no test", outcomes.len());
     Ok(())
 }
 
 /// The member of the workspace that a folder is in.
 #[derive(Debug, PartialEq, Eq)]
-struct Member {
+struct WorkspaceMember {
     name: String,
     /// From the workspace's root on.
     folder: PathBuf,
@@ -100,7 +104,7 @@ struct Member {
     is_shared: bool,
 }
 
-impl Member {
+impl WorkspaceMember {
     fn of(metadata: &Value, folder: &Path) -> Result<Self> {
         let packages =
             metadata.get("packages").and_then(Value::as_array).context("cargo metadata has no packages")?;
@@ -156,7 +160,7 @@ impl Tree {
     }
 
     /// An empty folder.
-    fn scratch(&self, member: &Member) -> Result<PathBuf> {
+    fn scratch(&self, member: &WorkspaceMember) -> Result<PathBuf> {
         let folder = self.workspace.target.join("mutants/scratch").join(&member.name);
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -189,9 +193,9 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// All mutants of a folder, by their numbers.
-struct Crowd {
+struct MutantSet {
     /// Each file, from the workspace's root on, and the number of its first mutant.
-    files: BTreeMap<PathBuf, (Source, usize)>,
+    files: BTreeMap<PathBuf, (MutatedSource, usize)>,
     /// File, line, column and change.
     names: Vec<String>,
     /// Those that are no Rust, and those that mean the same.
@@ -199,10 +203,10 @@ struct Crowd {
     n_equal: usize,
 }
 
-impl Crowd {
+impl MutantSet {
     /// Those of the member's library that are in `folders`, or in the files that they are.
-    fn find(tree: &Tree, member: &Member, folders: &[&Path]) -> Result<Self> {
-        let mut crowd =
+    fn find(tree: &Tree, member: &WorkspaceMember, folders: &[&Path]) -> Result<Self> {
+        let mut mutant_set =
             Self { files: BTreeMap::new(), names: Vec::new(), dropped: BTreeSet::new(), n_equal: 0 };
         let src = member.folder.join("src");
         let mut modules = vec![PathBuf::from("lib")];
@@ -213,24 +217,24 @@ impl Crowd {
             };
             let file = src.join(path);
             let text = fs::read_to_string(tree.root.join(&file))?;
-            let source =
-                Source::parse(path, text).with_context(|| format!("cannot parse {}", file.display()))?;
+            let source = MutatedSource::parse(path, text)
+                .with_context(|| format!("cannot parse {}", file.display()))?;
             modules.extend(source.modules.iter().cloned());
             if folders.iter().any(|folder| file.starts_with(folder)) {
-                let first = crowd.names.len();
-                crowd.names.extend(source.names.iter().map(|name| format!("{}:{name}", file.display())));
-                crowd.files.insert(file, (source, first));
+                let first = mutant_set.names.len();
+                mutant_set.names.extend(source.names.iter().map(|name| format!("{}:{name}", file.display())));
+                mutant_set.files.insert(file, (source, first));
             }
         }
         let equal: BTreeSet<&str> =
             EQUAL.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
-        for (mutant, name) in crowd.names.iter().enumerate() {
+        for (mutant, name) in mutant_set.names.iter().enumerate() {
             if equal.contains(without_place(name).as_str()) {
-                crowd.dropped.insert(mutant);
-                crowd.n_equal += 1;
+                mutant_set.dropped.insert(mutant);
+                mutant_set.n_equal += 1;
             }
         }
-        Ok(crowd)
+        Ok(mutant_set)
     }
 
     fn viable(&self) -> Vec<usize> {
@@ -238,7 +242,7 @@ impl Crowd {
     }
 
     /// Compiles the test programs, and drops the mutants that cannot be.
-    fn compile(&mut self, tree: &Tree, member: &Member) -> Result<Vec<Program>> {
+    fn compile(&mut self, tree: &Tree, member: &WorkspaceMember) -> Result<Vec<TrialProgram>> {
         for _ in 0..ATTEMPTS_MAX {
             let schemata = self.write(tree, member)?;
             let errors = match build(tree, member)? {
@@ -269,7 +273,7 @@ impl Crowd {
         bail!("the copy does not compile after {ATTEMPTS_MAX} attempts")
     }
 
-    fn write(&self, tree: &Tree, member: &Member) -> Result<BTreeMap<PathBuf, Schema>> {
+    fn write(&self, tree: &Tree, member: &WorkspaceMember) -> Result<BTreeMap<PathBuf, Schema>> {
         let root = member.folder.join("src/lib.rs");
         let mut schemata = BTreeMap::new();
         for (file, (source, first)) in &self.files {
@@ -296,7 +300,7 @@ fn without_place(name: &str) -> String {
 }
 
 enum Build {
-    Programs(Vec<Program>),
+    Programs(Vec<TrialProgram>),
     Errors(Vec<CompileError>),
 }
 
@@ -307,7 +311,7 @@ struct CompileError {
 }
 
 /// Unit tests of the member, and its integration tests where they open no socket.
-fn build(tree: &Tree, member: &Member) -> Result<Build> {
+fn build(tree: &Tree, member: &WorkspaceMember) -> Result<Build> {
     let mut command = tree.workspace.cargo();
     command.current_dir(&tree.root).args(["test", "--no-run", "--message-format=json", "--lib"]);
     if member.is_shared {
@@ -328,7 +332,7 @@ fn build(tree: &Tree, member: &Member) -> Result<Build> {
             let is_ours = Path::new(message["manifest_path"].as_str()?).parent()? == package;
             let path = PathBuf::from(message["executable"].as_str()?);
             (is_ours && message["profile"]["test"] == true)
-                .then(|| Program { path, package: package.clone() })
+                .then(|| TrialProgram { path, package: package.clone() })
         });
         return Ok(Build::Programs(programs.collect()));
     }
@@ -372,8 +376,8 @@ mod tests {
             package(BROWSER_MODULES[0], "wasm/page"),
         ]);
         let metadata = json!({ "workspace_root": "/w", "packages": packages });
-        let member = |folder: &str| Member::of(&metadata, Path::new(folder));
-        let of = |name: &str, folder: &str, is_shared| Member {
+        let member = |folder: &str| WorkspaceMember::of(&metadata, Path::new(folder));
+        let of = |name: &str, folder: &str, is_shared| WorkspaceMember {
             name: name.to_owned(),
             folder: folder.into(),
             is_shared,
@@ -397,11 +401,11 @@ mod tests {
 
     #[test]
     fn one_mutant_in_twenty_may_be_missed() {
-        let fates = |n_caught: usize, n_missed: usize| {
-            [vec![Fate::Caught; n_caught], vec![Fate::Missed; n_missed]].concat()
+        let outcomes = |n_caught: usize, n_missed: usize| {
+            [vec![MutantOutcome::Caught; n_caught], vec![MutantOutcome::Missed; n_missed]].concat()
         };
-        assert!(report(&fates(19, 1), 3).is_ok());
-        assert!(report(&fates(18, 1), 3).unwrap_err().to_string().contains("1 of 19"));
+        assert!(report(&outcomes(19, 1), 3).is_ok());
+        assert!(report(&outcomes(18, 1), 3).unwrap_err().to_string().contains("1 of 19"));
     }
 
     #[test]

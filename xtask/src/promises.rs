@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::workspace::Workspace;
 
-/// Whose tests are named.
+/// Documents that name tests.
 const DOCUMENTS: [&str; 2] = ["SECURITY.md", "docs/open-runs.md"];
 /// Folders with members of the workspace.
 const MEMBERS: [&str; 7] = ["benches", "native", "relay", "shared", "tests", "wasm", "xtask"];
-/// Its points are promises.
+/// Heading of the section whose points are promises.
 const PROMISES: &str = "## What is promised";
 /// Lines between what marks a test and its name: other attributes.
 const ATTRIBUTE_LINES_MAX: usize = 4;

@@ -4,12 +4,11 @@
 //! package manager runs. Only apt-get is driven; elsewhere the error says what to install.
 
 use std::env;
-use std::io::{IsTerminal, stdin};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::packages::{Package, install, is_root};
 use crate::process;
 use crate::toolchain::WasmToolchain;
 
@@ -24,16 +23,9 @@ const BROWSERS: [&str; 5] =
     ["chromium", "google-chrome", "google-chrome-stable", "chromium-browser", "chrome"];
 const DRIVERS: [&str; 2] = ["chromedriver", "chromium.chromedriver"];
 
-/// No questions from packages. Through `env`, because sudo passes no variables on.
-const NONINTERACTIVE: &str = "DEBIAN_FRONTEND=noninteractive";
-
-/// Name of a Debian package.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Package(pub(crate) &'static str);
-
 /// A browser and the program that drives it.
 #[derive(Debug, Clone)]
-pub(crate) struct Browser {
+pub(crate) struct InstalledBrowser {
     pub(crate) chrome: PathBuf,
     pub(crate) chromedriver: PathBuf,
 }
@@ -46,7 +38,7 @@ pub(crate) fn for_build() -> Result<WasmToolchain> {
 }
 
 /// What the browser tests need besides.
-pub(crate) fn for_tests() -> Result<Browser> {
+pub(crate) fn for_tests() -> Result<InstalledBrowser> {
     offer_node();
     offer_tools_of_root();
     offer_folders();
@@ -70,8 +62,8 @@ pub(crate) fn for_tests() -> Result<Browser> {
 const BROWSER_MISSING: &str = "the tests drive a real browser and found none: install Chromium or Chrome with \
     the chromedriver of the same version and put both on PATH, or name them in CHROME and CHROMEDRIVER";
 
-fn find_browser() -> Option<Browser> {
-    Some(Browser {
+fn find_browser() -> Option<InstalledBrowser> {
+    Some(InstalledBrowser {
         chrome: find_program("CHROME", &BROWSERS)?,
         chromedriver: find_program("CHROMEDRIVER", &DRIVERS)?,
     })
@@ -142,24 +134,6 @@ fn offer_folders() {
     }
 }
 
-/// Installs Debian packages as root or through sudo.
-pub(crate) fn install(packages: &[Package]) -> Result<()> {
-    let names: Vec<&str> = packages.iter().map(|package| package.0).collect();
-    let list = names.join(" ");
-    if process::find("apt-get").is_none() {
-        bail!("this system has no apt-get: install by its own means what Debian calls {list}");
-    }
-    if !names.iter().all(|name| is_known(name)) {
-        process::run(&mut apt_get(&["update", "-qq"])?)?;
-    }
-    if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
-        bail!("apt has no package {unknown}");
-    }
-    println!("setup: apt-get install {list}");
-    let mut command = apt_get(&["install", "-y", "-qq", "--no-install-recommends", "--no-remove"])?;
-    process::run(command.args(names)).with_context(|| format!("cannot install {list}"))
-}
-
 /// Programs of crates.io: the crate, and the one version that was tried here: another one may be anybody's work.
 const CARGO_PROGRAMS: [(&str, &str, &str); 3] = [
     ("cargo-audit", "cargo-audit", "0.22.2"),
@@ -183,41 +157,6 @@ pub(crate) fn cargo_program(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether the package lists have a version of `package` to install.
-fn is_known(package: &str) -> bool {
-    let mut command = Command::new("apt-cache");
-    command.args(["policy", package]).env("LC_ALL", "C");
-    process::try_output(&mut command).is_some_and(|policy| has_candidate(&policy))
-}
-
-fn has_candidate(policy: &str) -> bool {
-    let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate:"));
-    candidate.is_some_and(|version| version.trim() != "(none)")
-}
-
-fn apt_get(args: &[&str]) -> Result<Command> {
-    let mut command = if is_root() {
-        let mut env = Command::new("env");
-        env.args([NONINTERACTIVE, "apt-get"]);
-        env
-    } else if process::find("sudo").is_some() {
-        let mut sudo = Command::new("sudo");
-        if !stdin().is_terminal() {
-            sudo.arg("-n");
-        }
-        sudo.args(["env", NONINTERACTIVE, "apt-get"]);
-        sudo
-    } else {
-        bail!("neither root nor sudo: run `apt-get {}` with the packages as root", args.join(" "));
-    };
-    command.args(["-o", "Dpkg::Use-Pty=0"]).args(args);
-    Ok(command)
-}
-
-fn is_root() -> bool {
-    process::try_output(Command::new("id").arg("-u")).is_some_and(|uid| uid.trim() == "0")
-}
-
 fn is_ubuntu() -> bool {
     std::fs::read_to_string("/etc/os-release").is_ok_and(|text| os_id(&text) == Some("ubuntu"))
 }
@@ -238,16 +177,9 @@ mod tests {
             assert_eq!(version.split('.').filter_map(|part| part.parse::<u32>().ok()).count(), 3, "{name}");
             assert!(users.contains(&format!("\"{name}\"")), "{name} is used by nobody");
         }
-        // Nothing is compiled beside them: apt-get's is the other one.
+        // Nothing is compiled beside them.
         let n_installs = [users.as_str(), include_str!("setup.rs")].concat().matches("\"install\", ").count();
-        assert_eq!(n_installs, 2);
-    }
-
-    #[test]
-    fn a_package_needs_a_candidate() {
-        assert!(has_candidate("binaryen:\n  Installed: (none)\n  Candidate: 108-1\n"));
-        assert!(!has_candidate("binaryen:\n  Installed: (none)\n  Candidate: (none)\n"));
-        assert!(!has_candidate(""), "apt-cache prints nothing for an unknown package");
+        assert_eq!(n_installs, 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which compiler builds the browser modules, and how.
+//! Chooses the compiler for the browser modules, and its flags.
 //!
 //! Where the toolchain that runs cargo has the wasm32 standard library (or rustup can fetch it), that
 //! one does. Otherwise Debian's `rustc-web`, which ships the sources of the standard library: cargo
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::packages::{self, Package};
 use crate::process;
-use crate::setup::{self, Package};
 use crate::workspace::Workspace;
 
 pub(crate) const TARGET: &str = "wasm32-unknown-unknown";
@@ -46,7 +46,7 @@ impl WasmToolchain {
             Ok(()) => return Ok(Self::Current),
             Err(error) => error,
         };
-        let debian = match setup::install(&DEBIAN_PACKAGES) {
+        let debian = match packages::install(&DEBIAN_PACKAGES) {
             Ok(()) if debian_is_complete() => return Ok(Self::Debian),
             Ok(()) => anyhow::anyhow!("the packages are there, but not as new as needed"),
             Err(error) => error,
@@ -81,7 +81,7 @@ impl WasmToolchain {
 
     /// Installs what is needed to lint.
     pub(crate) fn ensure_clippy(self) -> Result<()> {
-        if self.has_clippy() { Ok(()) } else { setup::install(&[DEBIAN_CLIPPY]) }
+        if self.has_clippy() { Ok(()) } else { packages::install(&[DEBIAN_CLIPPY]) }
     }
 
     /// `cargo <subcommand>` for the browser, in the target directory of the browser modules.

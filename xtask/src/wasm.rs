@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use wasm_bindgen_cli_support::Bindgen;
 
 use crate::assets::hex;
-use crate::check;
+use crate::lints;
 use crate::process;
 use crate::toolchain::{TARGET, WasmToolchain};
 use crate::workspace::{BENCH_MODULE, BROWSER_MODULES, PEER_MODULE, Workspace};
@@ -32,7 +32,7 @@ pub(crate) fn build(
     println!("build: the browser modules ({toolchain:?} toolchain; a quarter of an hour the first time)");
     let mut command = cargo_build(workspace, toolchain, &BROWSER_MODULES)?;
     if with_lints {
-        check::with_lints(&mut command);
+        lints::with_lints(&mut command);
     }
     process::run(&mut command)?;
     BROWSER_MODULES.iter().map(|package| bind(workspace, package)).collect()
@@ -50,7 +50,7 @@ pub(crate) fn build_bench(workspace: &Workspace, toolchain: WasmToolchain) -> Re
 pub(crate) fn build_tests(workspace: &Workspace, toolchain: WasmToolchain) -> Result<PathBuf> {
     let mut command = cargo_build(workspace, toolchain, &BROWSER_MODULES)?;
     command.args(["--features", &format!("{PEER_MODULE}/tests")]);
-    process::run(check::with_lints(&mut command))?;
+    process::run(lints::with_lints(&mut command))?;
     Ok(compiled(workspace, PEER_MODULE))
 }
 

@@ -1,4 +1,4 @@
-//! Where this workspace and its build outputs are, as cargo itself says.
+//! Paths of this workspace and its build outputs, as cargo reports them.
 
 use std::path::PathBuf;
 use std::process::Command;

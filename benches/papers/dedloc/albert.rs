@@ -12,7 +12,7 @@ use barnraise_protocol::average::CHUNK_VALUES;
 use super::fleet::Fleet;
 use super::planned::Job;
 use super::round::VALUE_BYTES;
-use crate::papers::plot::{Bars, Labels, Line, Scale, bars, lines};
+use crate::papers::plot::{AxisScale, Bars, Labels, PlotLine, bars, lines};
 use crate::ratio::table;
 
 /// ALBERT-large (Lan et al., 2020): 17.7 million parameters.
@@ -52,7 +52,7 @@ pub(super) fn fleets(folder: &Path) -> Result<()> {
     let mean = |rates: &[f64; SHIFTS]| rates.iter().sum::<f64>() / SHIFTS as f64;
     let heading = ["Fleet", "steps/h", "of high bandwidth", "in chunks of 4 Ki values", "paper"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    let mut drawn: Vec<Line> = Vec::new();
+    let mut drawn: Vec<PlotLine> = Vec::new();
     for (index, name) in names.into_iter().enumerate() {
         let rate = mean(&measured[index]);
         rows.push(vec![
@@ -123,5 +123,5 @@ pub(super) fn scaling(folder: &Path) -> Result<()> {
     }
     println!("{}", table(&rows));
     let labels = Labels { title: "Figure 5 in shape: ALBERT-large", x: "peers", y: "seconds a step" };
-    bars(&folder.join("figure5.svg"), labels, &PEERS.map(|n| n.to_string()), &drawn, Scale::Linear)
+    bars(&folder.join("figure5.svg"), labels, &PEERS.map(|n| n.to_string()), &drawn, AxisScale::Linear)
 }

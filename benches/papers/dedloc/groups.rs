@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use barnraise_planning::groups::size::{best_group_size, expected_iterations};
 
-use crate::papers::plot::{Bars, Labels, Scale, bars};
+use crate::papers::plot::{AxisScale, Bars, Labels, bars};
 use crate::ratio::{short, table};
 
 const RATES: [f64; 8] = [0.0001, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3];
@@ -41,7 +41,7 @@ pub(super) fn run(folder: &Path) -> Result<()> {
     }
     println!("{}", table(&rows));
     let labels = Labels { title: "Figure 8: best size of groups, by failure rate", x: "peers", y: "m" };
-    bars(&folder.join("figure8.svg"), labels, &PEERS.map(|n| n.to_string()), &drawn, Scale::Logarithmic)
+    bars(&folder.join("figure8.svg"), labels, &PEERS.map(|n| n.to_string()), &drawn, AxisScale::Logarithmic)
 }
 
 /// Without zeros that mean nothing.

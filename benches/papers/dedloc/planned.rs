@@ -2,15 +2,15 @@
 //!
 //! The linear program knows rates and no chunks. Before the first average comes back, a chunk of each part has to
 //! cross the slowest link, and where a link is shared equally a small part is done long before a large one: many small
-//! parts cost time. How small a part may be is the operator's to say ([`Work::part_values_min`]); here it is the best
+//! parts cost time. How small a part may be is the operator's to say ([`RoundWorkload::part_values_min`]); here it is the best
 //! of a few sizes in virtual time.
 
 use anyhow::{Context, Result};
-use barnraise_planning::{Peer, PeerId, Plan, Situation, Updates, Work};
+use barnraise_planning::{AveragingPlan, MeasuredPeer, PeerId, PlanningProblem, RoundWorkload, Updates};
 use barnraise_protocol::average::CHUNK_VALUES;
+use barnraise_simulation::NodeBandwidth;
 
-use super::round::{Round, Rules, Sharing};
-use crate::papers::fluid::Link;
+use super::round::{Rules, Sharing, SimulatedRound};
 
 /// The least size of a part, in chunks, that is tried; 0 is no limit.
 const PART_CHUNKS_MIN: [u64; 4] = [0, 4, 16, 64];
@@ -42,15 +42,15 @@ impl Job {
 }
 
 /// The plan for peers with these links and speeds (samples/s), in their order, that share links like that, and how many
-/// seconds an averaging takes. Who has no speed helps and neither trains nor keeps the model.
+/// seconds an averaging takes. A peer without speed helps, and neither trains nor keeps the model.
 pub(super) fn plan(
-    links: &[Link],
+    links: &[NodeBandwidth],
     speeds: &[f64],
     job: Job,
     updates: Updates,
     sharing: Sharing,
-) -> Result<(Plan, f64)> {
-    let peer = |(index, (link, speed)): (usize, (&Link, &f64))| Peer {
+) -> Result<(AveragingPlan, f64)> {
+    let peer = |(index, (link, speed)): (usize, (&NodeBandwidth, &f64))| MeasuredPeer {
         // In the order of the links.
         id: PeerId(index.to_be_bytes().to_vec()),
         samples_per_s: *speed,
@@ -59,19 +59,19 @@ pub(super) fn plan(
         is_reachable: true,
         receives: *speed > 0.0,
     };
-    let peers: Vec<Peer> = links.iter().zip(speeds).enumerate().map(peer).collect();
+    let peers: Vec<MeasuredPeer> = links.iter().zip(speeds).enumerate().map(peer).collect();
     let rules = Rules { sharing, ..job.rules() };
-    let mut best: Option<(Plan, f64)> = None;
+    let mut best: Option<(AveragingPlan, f64)> = None;
     for n_chunks in PART_CHUNKS_MIN {
-        let work = Work {
+        let work = RoundWorkload {
             vector_bytes: job.n_bytes() as u64,
             n_values: job.n_values,
             target_batch_size: job.batch,
             part_values_min: (n_chunks * job.chunk_values as u64).max(1),
             updates,
         };
-        let plan = Situation::new(peers.clone(), &[], work)?.plan()?;
-        let seconds = Round::of_plan(&plan, links.to_vec(), job.n_bytes()).seconds(rules);
+        let plan = PlanningProblem::new(peers.clone(), &[], work)?.plan()?;
+        let seconds = SimulatedRound::of_plan(&plan, links.to_vec(), job.n_bytes()).seconds(rules);
         if best.as_ref().is_none_or(|(_, least)| seconds < *least) {
             best = Some((plan, seconds));
         }
@@ -88,7 +88,8 @@ mod tests {
 
     #[test]
     fn fast_helpers_take_all_where_small_parts_only_cost_time() {
-        let links = [vec![Link::symmetric(0.05); 12], vec![Link::symmetric(1.0); 4]].concat();
+        let links =
+            [vec![NodeBandwidth::symmetric(0.05); 12], vec![NodeBandwidth::symmetric(1.0); 4]].concat();
         let speeds = [vec![1.0; 12], vec![0.0; 4]].concat();
         let job =
             Job { n_values: 16 << 20, value_bytes: VALUE_BYTES, batch: 4096, chunk_values: CHUNK_VALUES };

@@ -1,18 +1,21 @@
-//! One averaging round in virtual time (DeDLOC, section 3.2): who sends what to whom, chunk by chunk.
+//! One averaging round in virtual time, chunk by chunk (DeDLOC §3.2).
 //!
 //! A reducer adds up one chunk while it receives the next and returns the one before, and a sender is at most a window
 //! of chunks ahead of what came back, as in `barnraise_averaging`. Adding up itself takes no time: it is a hundred
-//! times as fast as the links of Table 1. The rules are the same for every strategy, which is who averages how much.
+//! times as fast as the links of Table 1. All strategies follow the same rules; they differ in the peers' fractions.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use barnraise_planning::Plan;
+use barnraise_planning::AveragingPlan;
 use barnraise_protocol::average::CHUNK_VALUES;
-
-use crate::papers::fluid::{Fluid, Link};
+use barnraise_simulation::{Latency, Network, NodeBandwidth, NodeId, Simulation};
 
 /// Bytes of an f32.
 pub(crate) const VALUE_BYTES: f64 = 4.0;
+
+/// Nothing is drawn.
+const SEED: u64 = 0;
 
 /// How a link is divided among the parts that cross it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +26,7 @@ pub(crate) enum Sharing {
     Equal,
 }
 
-/// What all strategies have in common.
+/// Rules that all strategies share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rules {
     /// The unit of pipelining.
@@ -35,17 +38,17 @@ pub(crate) struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        let window_chunks = barnraise_averaging::Config::default().window_chunks as usize;
+        let window_chunks = barnraise_averaging::AveragingConfig::default().window_chunks as usize;
         let chunk_bytes = CHUNK_VALUES as f64 * VALUE_BYTES;
         Self { chunk_bytes, window_chunks, sharing: Sharing::ByLength }
     }
 }
 
-/// Who takes part in a round, and as what.
+/// The peers of a round, with their roles and shares.
 #[derive(Debug, Clone)]
-pub(crate) struct Round {
+pub(crate) struct SimulatedRound {
     /// Of each peer.
-    pub(crate) links: Vec<Link>,
+    pub(crate) links: Vec<NodeBandwidth>,
     /// Whether a peer has a gradient to send.
     pub(crate) sends: Vec<bool>,
     /// Whether a peer gets the average.
@@ -56,14 +59,14 @@ pub(crate) struct Round {
     pub(crate) n_bytes: f64,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum Chunk {
     ToReducer { from: usize, reducer: usize, index: usize },
     Back { reducer: usize, to: usize },
 }
 
 /// What one reducer has, and what it still has to return.
-struct Part {
+struct ReducedPart {
     /// Of its transfers on the links.
     weight: f64,
     /// Bytes of each chunk, in order.
@@ -71,12 +74,12 @@ struct Part {
     /// Contributions that have come, for each chunk.
     n_arrived: Vec<usize>,
     /// Of each peer.
-    ends: Vec<End>,
+    ends: Vec<PartEnd>,
 }
 
 /// A peer's side of a part.
 #[derive(Clone, Default)]
-struct End {
+struct PartEnd {
     n_sent: usize,
     is_sending: bool,
     n_returned: usize,
@@ -85,9 +88,9 @@ struct End {
     waiting: VecDeque<usize>,
 }
 
-impl Round {
+impl SimulatedRound {
     /// All-reduce: everybody adds up the same share.
-    pub(crate) fn all_reduce(links: Vec<Link>, n_bytes: f64) -> Self {
+    pub(crate) fn all_reduce(links: Vec<NodeBandwidth>, n_bytes: f64) -> Self {
         let n = links.len();
         Self {
             links,
@@ -99,14 +102,14 @@ impl Round {
     }
 
     /// Parameter server: one peer adds everything up.
-    pub(crate) fn parameter_server(links: Vec<Link>, server: usize, n_bytes: f64) -> Self {
+    pub(crate) fn parameter_server(links: Vec<NodeBandwidth>, server: usize, n_bytes: f64) -> Self {
         let n = links.len();
         let fractions = (0..n).map(|peer| f64::from(u8::from(peer == server))).collect();
         Self { links, sends: vec![true; n], receives: vec![true; n], fractions, n_bytes }
     }
 
     /// What a plan says, its roles in the order of the links.
-    pub(crate) fn of_plan(plan: &Plan, links: Vec<Link>, n_bytes: f64) -> Self {
+    pub(crate) fn of_plan(plan: &AveragingPlan, links: Vec<NodeBandwidth>, n_bytes: f64) -> Self {
         Self {
             links,
             sends: plan.roles.iter().map(|role| role.contributes).collect(),
@@ -120,9 +123,12 @@ impl Round {
     pub(crate) fn seconds(&self, rules: Rules) -> f64 {
         let n = self.links.len();
         let n_senders = self.sends.iter().filter(|sends| **sends).count();
-        let mut network = Fluid::new(self.links.clone());
-        let part = |fraction: &f64| Part::new(*fraction, self.n_bytes, n, rules);
-        let mut parts: Vec<Part> = self.fractions.iter().map(part).collect();
+        // What is sent here takes seconds: latency is left out.
+        let mut nodes = Network::new(n, Latency::Constant(Duration::ZERO));
+        (0..n).for_each(|node| nodes.set_bandwidth(NodeId(node), self.links[node]));
+        let mut network = Simulation::new(SEED, nodes);
+        let part = |fraction: &f64| ReducedPart::new(*fraction, self.n_bytes, n, rules);
+        let mut parts: Vec<ReducedPart> = self.fractions.iter().map(part).collect();
         for (reducer, part) in parts.iter_mut().enumerate() {
             let senders = (0..n).filter(|peer| self.sends[*peer]);
             senders.for_each(|from| part.send(from, reducer, rules.window_chunks, &mut network));
@@ -152,11 +158,11 @@ impl Round {
                 }
             }
         }
-        network.now()
+        network.now().as_secs_f64()
     }
 }
 
-impl Part {
+impl ReducedPart {
     fn new(fraction: f64, n_bytes_total: f64, n_peers: usize, rules: Rules) -> Self {
         let (n_bytes, chunk_bytes) = (fraction * n_bytes_total, rules.chunk_bytes);
         let n_chunks = (n_bytes / chunk_bytes).ceil() as usize;
@@ -165,11 +171,11 @@ impl Part {
             Sharing::ByLength => fraction,
             Sharing::Equal => 1.0,
         };
-        let ends = vec![End::default(); n_peers];
+        let ends = vec![PartEnd::default(); n_peers];
         Self { weight, chunks: chunks.collect(), n_arrived: vec![0; n_chunks], ends }
     }
 
-    fn send(&mut self, from: usize, reducer: usize, window: usize, network: &mut Fluid<Chunk>) {
+    fn send(&mut self, from: usize, reducer: usize, window: usize, network: &mut Simulation<Chunk>) {
         let end = &mut self.ends[from];
         // What stays with the reducer is its own.
         let is_ahead = from != reducer && end.n_sent >= end.n_returned + window;
@@ -178,23 +184,19 @@ impl Part {
         }
         let index = end.n_sent;
         (end.n_sent, end.is_sending) = (index + 1, true);
-        network.send(
-            from,
-            reducer,
-            self.chunks[index],
-            self.weight,
-            Chunk::ToReducer { from, reducer, index },
-        );
+        let chunk = Chunk::ToReducer { from, reducer, index };
+        network.transfer(NodeId(from), NodeId(reducer), (self.chunks[index], self.weight), chunk);
     }
 
-    fn send_back(&mut self, reducer: usize, to: usize, network: &mut Fluid<Chunk>) {
+    fn send_back(&mut self, reducer: usize, to: usize, network: &mut Simulation<Chunk>) {
         let end = &mut self.ends[to];
         if end.is_returning {
             return;
         }
         if let Some(index) = end.waiting.pop_front() {
             end.is_returning = true;
-            network.send(reducer, to, self.chunks[index], self.weight, Chunk::Back { reducer, to });
+            let chunk = Chunk::Back { reducer, to };
+            network.transfer(NodeId(reducer), NodeId(to), (self.chunks[index], self.weight), chunk);
         }
     }
 }
@@ -215,7 +217,7 @@ mod tests {
     #[test]
     fn all_reduce_takes_what_the_formula_says() {
         for n in [2, 4, 8] {
-            let round = Round::all_reduce(vec![Link::symmetric(1.0); n], N_BYTES);
+            let round = SimulatedRound::all_reduce(vec![NodeBandwidth::symmetric(1.0); n], N_BYTES);
             within(round.seconds(RULES), 2.0 * (n - 1) as f64 / n as f64 * N_BYTES / 125e6, 0.05);
         }
     }
@@ -223,15 +225,15 @@ mod tests {
     /// All of the vector goes through one link once in each direction, for each of the others.
     #[test]
     fn a_parameter_server_is_bound_by_its_link() {
-        let round = Round::parameter_server(vec![Link::symmetric(1.0); 5], 2, N_BYTES);
+        let round = SimulatedRound::parameter_server(vec![NodeBandwidth::symmetric(1.0); 5], 2, N_BYTES);
         within(round.seconds(RULES), 4.0 * N_BYTES / 125e6, 0.05);
     }
 
     /// The last chunk comes back when all have gone there, one after the other.
     #[test]
     fn to_fill_the_pipeline_takes_a_chunk() {
-        let links = vec![Link::symmetric(1.0), Link::symmetric(1.0)];
-        let mut round = Round::parameter_server(links, 1, N_BYTES);
+        let links = vec![NodeBandwidth::symmetric(1.0), NodeBandwidth::symmetric(1.0)];
+        let mut round = SimulatedRound::parameter_server(links, 1, N_BYTES);
         (round.sends[1], round.receives[1]) = (false, false);
         let chunk = 10e6;
         let rules = Rules { chunk_bytes: chunk, window_chunks: 64, sharing: Sharing::ByLength };
@@ -242,8 +244,9 @@ mod tests {
     /// length nobody waits; shared equally the small part is done first, and the large one is late.
     #[test]
     fn parts_shared_by_their_length_end_together() {
-        let links = vec![Link::symmetric(1.0), Link::symmetric(0.9), Link::symmetric(1.0)];
-        let round = Round {
+        let links =
+            vec![NodeBandwidth::symmetric(1.0), NodeBandwidth::symmetric(0.9), NodeBandwidth::symmetric(1.0)];
+        let round = SimulatedRound {
             links,
             sends: vec![true, false, false],
             receives: vec![false, false, true],
@@ -260,8 +263,8 @@ mod tests {
     /// With a window of one chunk a sender waits for each chunk's way there and back.
     #[test]
     fn a_window_of_one_chunk_sends_one_after_the_other() {
-        let links = vec![Link::symmetric(1.0), Link::symmetric(1.0)];
-        let mut round = Round::parameter_server(links, 1, N_BYTES);
+        let links = vec![NodeBandwidth::symmetric(1.0), NodeBandwidth::symmetric(1.0)];
+        let mut round = SimulatedRound::parameter_server(links, 1, N_BYTES);
         round.receives[1] = false;
         let rules = Rules { chunk_bytes: 1e6, window_chunks: 1, sharing: Sharing::ByLength };
         within(round.seconds(rules), 2.0 * N_BYTES / 125e6, 0.01);
@@ -269,8 +272,8 @@ mod tests {
 
     #[test]
     fn who_computes_nothing_only_receives() {
-        let links = vec![Link { up: 1e9, down: 1e9 }, Link { up: 1.0, down: 10e6 }];
-        let mut round = Round::parameter_server(links, 0, N_BYTES);
+        let links = vec![NodeBandwidth::new(1e9, 1e9), NodeBandwidth::new(1.0, 10e6)];
+        let mut round = SimulatedRound::parameter_server(links, 0, N_BYTES);
         round.sends[1] = false;
         within(round.seconds(RULES), 10.0, 0.05);
     }

@@ -8,13 +8,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use barnraise_simulation::NodeBandwidth;
 use barnraise_tests::lan::Internet;
 use clap::Args;
 
 use super::round::Sharing;
 use super::table1::{RESNET50_VALUES, Setup, compare, job, plan_of, setups};
-use crate::averaging::{Peers, Swarm};
-use crate::papers::fluid::Link;
+use crate::averaging::{OurPeers, Swarm};
 
 /// What a queue of the paper's links holds at their rates: a slower link's holds as many bytes, or connections by the
 /// dozen would have room for a packet each.
@@ -50,7 +50,8 @@ pub(super) fn run(args: &ShapedArgs, folder: &Path) -> Result<()> {
         let n = rates.len() as u64;
         let equal: Vec<u64> = (0..n).map(|peer| n_values * (peer + 1) / n - n_values * peer / n).collect();
         let served = (0..rates.len()).map(|peer| if peer == setup.server { n_values } else { 0 }).collect();
-        let links: Vec<Link> = rates.iter().map(|rate| Link { up: rate / 8.0, down: rate / 8.0 }).collect();
+        let links: Vec<NodeBandwidth> =
+            rates.iter().map(|rate| NodeBandwidth::new(rate / 8.0, rate / 8.0)).collect();
         // As connections that know nothing of one another share links.
         let (plan, _) = plan_of(&links, job(n_values), Sharing::Equal)?;
         let planned = plan.roles.iter().map(|role| role.part.end - role.part.start).collect();
@@ -86,7 +87,7 @@ fn average(setup: &Setup, rates: &[f64], n_values: u64, parts: &[u64], args: &Sh
         commands.push(command);
         hosts.push(host);
     }
-    let mut peers = Peers::introduce(commands, parts).context(setup.name)?;
+    let mut peers = OurPeers::introduce(commands, parts).context(setup.name)?;
     // Only then, so that introductions take no minutes.
     for (host, rate) in hosts.iter().zip(rates) {
         internet.shape(host, *rate as u64, QUEUED * args.slower)?;

@@ -10,10 +10,10 @@ use anyhow::{Result, ensure};
 use barnraise_planning::Updates;
 use barnraise_protocol::average::CHUNK_VALUES;
 
-use super::fleet::{Fleet, Step};
+use super::fleet::{Fleet, StepTime};
 use super::planned::Job;
 use super::table1::RESNET50_VALUES;
-use crate::papers::plot::{Labels, Line, lines};
+use crate::papers::plot::{Labels, PlotLine, lines};
 use crate::ratio::table;
 
 /// As f16: the paper's seconds are fewer than f32 could take over its links.
@@ -45,7 +45,7 @@ pub(super) fn run(folder: &Path) -> Result<()> {
         ("WORKSTATION", Fleet::new(&[workstations])),
         ("HYBRID", Fleet::new(&[workstations, servers])),
     ];
-    let ways: [(&str, &str, Way); 3] = [
+    let ways: [(&str, &str, StepSeconds); 3] = [
         ("our plan, averaging after computing", "0.40 and 0.52 (taken)", |fleet| {
             Ok(fleet.planned(JOB, Updates::Immediate)?.immediate_s())
         }),
@@ -64,7 +64,7 @@ pub(super) fn run(folder: &Path) -> Result<()> {
         "paper",
     ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    let mut drawn: Vec<Line> = Vec::new();
+    let mut drawn: Vec<PlotLine> = Vec::new();
     for (index, (name, paper, way)) in ways.into_iter().enumerate() {
         let steps: Vec<f64> = fleets.iter().map(|(_, fleet)| way(fleet)).collect::<Result<_>>()?;
         let mut row = vec![name.to_owned()];
@@ -84,13 +84,13 @@ pub(super) fn run(folder: &Path) -> Result<()> {
     lines(&folder.join("figure3.svg"), labels, &drawn)
 }
 
-type Way = fn(&Fleet) -> Result<f64>;
+type StepSeconds = fn(&Fleet) -> Result<f64>;
 
 /// Seconds of a step of the paper's hybrid fleet, whose speed is that of the other two together.
 fn calibrate() -> Result<f64> {
     let excess = |hybrid_s: f64| {
         let rate = |of: usize| (hybrid_s / (1.0 - SOONER[of]) - PAPER_S[of]).recip();
-        let hybrid = Step { compute_s: (rate(0) + rate(1)).recip(), averaging_s: PAPER_S[2] };
+        let hybrid = StepTime { compute_s: (rate(0) + rate(1)).recip(), averaging_s: PAPER_S[2] };
         hybrid.immediate_s() - hybrid_s
     };
     // Too much averaging for short steps, too little for long ones.

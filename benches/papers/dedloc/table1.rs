@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use anyhow::Result;
-use barnraise_planning::{Plan, Updates};
+use barnraise_planning::{AveragingPlan, Updates};
 use barnraise_protocol::average::CHUNK_VALUES;
+use barnraise_simulation::NodeBandwidth;
 
 use super::planned::{Job, plan};
-use super::round::{Round, Rules, Sharing, VALUE_BYTES};
-use crate::papers::fluid::Link;
-use crate::papers::plot::{Labels, Scale, bars};
+use super::round::{Rules, Sharing, SimulatedRound, VALUE_BYTES};
+use crate::papers::plot::{AxisScale, Labels, bars};
 use crate::ratio::table;
 
 /// ResNet-50 (He et al., 2016).
@@ -43,8 +43,8 @@ pub(super) fn setups() -> [Setup; 4] {
 }
 
 impl Setup {
-    pub(super) fn links(&self) -> Vec<Link> {
-        self.rates.iter().map(|&rate| Link::symmetric(rate)).collect()
+    pub(super) fn links(&self) -> Vec<NodeBandwidth> {
+        self.rates.iter().map(|&rate| NodeBandwidth::symmetric(rate)).collect()
     }
 
     pub(super) fn letter(&self) -> String {
@@ -82,15 +82,15 @@ pub(super) fn job(n_values: u64) -> Job {
 }
 
 /// The plan for peers who all contribute, since computing takes longer than averaging, and its seconds.
-pub(super) fn plan_of(links: &[Link], job: Job, sharing: Sharing) -> Result<(Plan, f64)> {
+pub(super) fn plan_of(links: &[NodeBandwidth], job: Job, sharing: Sharing) -> Result<(AveragingPlan, f64)> {
     plan(links, &vec![1.0; links.len()], job, Updates::Delayed, sharing)
 }
 
 /// Seconds by AR, by PS and by ours.
 fn seconds_of(setup: &Setup, job: Job, sharing: Sharing) -> Result<[f64; 3]> {
     let (links, rules) = (setup.links(), Rules { sharing, ..job.rules() });
-    let all_reduce = Round::all_reduce(links.clone(), job.n_bytes()).seconds(rules);
-    let served = Round::parameter_server(links.clone(), setup.server, job.n_bytes()).seconds(rules);
+    let all_reduce = SimulatedRound::all_reduce(links.clone(), job.n_bytes()).seconds(rules);
+    let served = SimulatedRound::parameter_server(links.clone(), setup.server, job.n_bytes()).seconds(rules);
     Ok([all_reduce, served, plan_of(&links, job, sharing)?.1])
 }
 
@@ -126,7 +126,7 @@ pub(super) fn compare(measured: &[(Setup, [f64; 3])], folder: &Path, name: &str,
     }
     let groups: Vec<String> = measured.iter().map(|(setup, _)| setup.letter()).collect();
     let labels = Labels { title, x: "setup", y: "times as long as ours" };
-    bars(&folder.join(name), labels, &groups, &series, Scale::Linear)
+    bars(&folder.join(name), labels, &groups, &series, AxisScale::Linear)
 }
 
 /// Prints and draws the table in virtual time.
@@ -177,7 +177,7 @@ mod tests {
     fn links_that_the_papers_seconds_imply_give_the_ratios_of_c() {
         let job = Job { value_bytes: IMPLIED_VALUE_BYTES, ..job(RESNET50_VALUES) };
         let [a, _, c, _] = implied();
-        let all_reduce = Round::all_reduce(a.links(), job.n_bytes()).seconds(job.rules());
+        let all_reduce = SimulatedRound::all_reduce(a.links(), job.n_bytes()).seconds(job.rules());
         assert!((all_reduce / a.paper[0] - 1.0).abs() < 0.01, "{all_reduce}");
         let [by_all_reduce, paper, by_server, paper_server] =
             ratios(&c, seconds_of(&c, job, Sharing::ByLength).unwrap());

@@ -1,4 +1,4 @@
-//! What processes hold, by the kernel's account.
+//! Memory of processes, as the kernel reports it.
 
 use std::fs;
 use std::sync::Arc;

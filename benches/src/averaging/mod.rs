@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::ours::{PeerArgs, Peers, peer};
+pub(crate) use self::ours::{OurPeers, PeerArgs, peer};
 use crate::ratio::{Spread, short, table};
 
 /// How values travel.
@@ -66,17 +66,17 @@ pub(crate) struct AveragingArgs {
     alone: bool,
 }
 
-/// One swarm's work.
+/// Task of one swarm.
 #[derive(Debug, Clone, Copy)]
-struct Task {
+struct AveragingTask {
     n_peers: usize,
     n_values: usize,
     codec: Codec,
 }
 
-/// What became of a round.
+/// Result of one round.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Round {
+pub(crate) struct RoundResult {
     pub(crate) seconds: f64,
     /// Greatest distance of a value from the mean that it ought to be.
     pub(crate) error: f64,
@@ -84,9 +84,9 @@ pub(crate) struct Round {
     n_averaged: usize,
 }
 
-/// What a swarm did.
+/// Measurements of a swarm.
 #[derive(Debug, Default)]
-struct Measured {
+struct AveragingMeasurement {
     seconds: Vec<f64>,
     error: f64,
     /// Bytes for each peer.
@@ -95,7 +95,7 @@ struct Measured {
 
 /// A swarm that does a round when it is told to.
 pub(crate) trait Swarm {
-    fn round(&mut self) -> Result<Round>;
+    fn round(&mut self) -> Result<RoundResult>;
     /// The processes whose descendants, themselves included, are the swarm.
     fn processes(&self) -> Vec<u32>;
 }
@@ -119,11 +119,11 @@ pub(crate) fn compare(args: &AveragingArgs) -> Result<()> {
     for &n_peers in &args.peers {
         for &millions in &args.millions {
             for &codec in &args.codecs {
-                let task = Task { n_peers, n_values: millions * 1_000_000, codec };
-                let ours = measure(&mut ours::Peers::start(task)?, task, args.rounds)?;
+                let task = AveragingTask { n_peers, n_values: millions * 1_000_000, codec };
+                let ours = measure(&mut ours::OurPeers::start(task)?, task, args.rounds)?;
                 let theirs = match args.alone {
                     true => None,
-                    false => Some(measure(&mut theirs::Peers::start(task)?, task, args.rounds)?),
+                    false => Some(measure(&mut theirs::HivemindPeers::start(task)?, task, args.rounds)?),
                 };
                 rows.push(row(task, &ours, theirs.as_ref()));
                 eprintln!("{}", rows.last().map(|row| row.join("  ")).unwrap_or_default());
@@ -134,8 +134,8 @@ pub(crate) fn compare(args: &AveragingArgs) -> Result<()> {
     Ok(())
 }
 
-fn measure(swarm: &mut dyn Swarm, task: Task, n_rounds: usize) -> Result<Measured> {
-    let mut measured = Measured::default();
+fn measure(swarm: &mut dyn Swarm, task: AveragingTask, n_rounds: usize) -> Result<AveragingMeasurement> {
+    let mut measured = AveragingMeasurement::default();
     // The first one warms up, and its memory is measured, which takes time.
     for round in 0..=n_rounds {
         let sampler = (round == 0).then(|| memory::Sampler::start(swarm.processes()));
@@ -150,9 +150,13 @@ fn measure(swarm: &mut dyn Swarm, task: Task, n_rounds: usize) -> Result<Measure
     Ok(measured)
 }
 
-fn row(task: Task, ours: &Measured, theirs: Option<&Measured>) -> Vec<String> {
-    let median = |measured: &Measured| Spread::of(&measured.seconds).median;
-    let of_theirs = |show: &dyn Fn(&Measured) -> String| theirs.map(show).unwrap_or_default();
+fn row(
+    task: AveragingTask,
+    ours: &AveragingMeasurement,
+    theirs: Option<&AveragingMeasurement>,
+) -> Vec<String> {
+    let median = |measured: &AveragingMeasurement| Spread::of(&measured.seconds).median;
+    let of_theirs = |show: &dyn Fn(&AveragingMeasurement) -> String| theirs.map(show).unwrap_or_default();
     let megabytes = |bytes: f64| format!("{:.0}", bytes / 1e6);
     vec![
         task.n_peers.to_string(),
@@ -169,14 +173,14 @@ fn row(task: Task, ours: &Measured, theirs: Option<&Measured>) -> Vec<String> {
     ]
 }
 
-/// A process that answers a line of JSON to each line it is told.
-pub(crate) struct Answering {
+/// A process that answers each line of input with a line of JSON.
+pub(crate) struct JsonProcess {
     child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-impl Answering {
+impl JsonProcess {
     pub(crate) fn start(command: &mut Command) -> Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().context("no standard input")?;
@@ -199,7 +203,7 @@ impl Answering {
     }
 }
 
-impl Drop for Answering {
+impl Drop for JsonProcess {
     fn drop(&mut self) {
         for process in memory::descendants(&[self.child.id()]).into_iter().rev() {
             let _ = Command::new("kill").args(["-KILL", &process.to_string()]).stderr(Stdio::null()).status();

@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use barnraise_averaging::{Config, Hub};
-use barnraise_native::backbone::aggregators::NodePlatform;
+use barnraise_averaging::{AveragingConfig, RoundRegistry};
+use barnraise_native::net::platform::NodePlatform;
 use barnraise_protocol::average::PROTOCOL;
 use barnraise_relay::libp2p::identity::Keypair;
 use barnraise_relay::libp2p::{Multiaddr, PeerId};
 use barnraise_relay::{Node, NodeConfig};
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::averaging::{Group, Member};
+use barnraise_swarm::averaging::{Group, GroupMember};
 use barnraise_swarm::random::SplitMix64;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
-use super::{Answering, Codec, Round, Swarm, Task};
+use super::{AveragingTask, Codec, JsonProcess, RoundResult, Swarm};
 
 #[derive(Debug, Args)]
 pub(crate) struct PeerArgs {
@@ -35,7 +35,7 @@ pub(crate) struct PeerArgs {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Hello {
+struct PeerHello {
     address: Multiaddr,
 }
 
@@ -49,18 +49,18 @@ struct Introduction {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Done {
+struct RoundReply {
     error: f64,
 }
 
 /// A swarm of ours.
-pub(crate) struct Peers {
-    peers: Vec<Answering>,
+pub(crate) struct OurPeers {
+    peers: Vec<JsonProcess>,
     n_rounds: u64,
 }
 
-impl Peers {
-    pub(super) fn start(task: Task) -> Result<Self> {
+impl OurPeers {
+    pub(super) fn start(task: AveragingTask) -> Result<Self> {
         let commands = (0..task.n_peers).map(|_| {
             let mut command = Command::new(std::env::current_exe()?);
             command.args(["averaging-peer", &task.n_values.to_string(), task.codec.name()]);
@@ -73,11 +73,11 @@ impl Peers {
 
     /// Starts a peer by each command and tells all of them of one another, and how many values each averages.
     pub(crate) fn introduce(commands: Vec<Command>, n_reduced: &[u64]) -> Result<Self> {
-        let started = commands.into_iter().map(|mut command| Answering::start(&mut command));
+        let started = commands.into_iter().map(|mut command| JsonProcess::start(&mut command));
         let mut peers = started.collect::<Result<Vec<_>>>()?;
         let mut addresses = Vec::new();
         for peer in &mut peers {
-            addresses.push(peer.answer::<Hello>()?.address);
+            addresses.push(peer.answer::<PeerHello>()?.address);
         }
         for (me, peer) in peers.iter_mut().enumerate() {
             let introduction =
@@ -85,18 +85,18 @@ impl Peers {
             peer.tell(&serde_json::to_string(&introduction)?)?;
         }
         for peer in &mut peers {
-            peer.answer::<Done>()?;
+            peer.answer::<RoundReply>()?;
         }
         Ok(Self { peers, n_rounds: 0 })
     }
 }
 
-impl Swarm for Peers {
-    fn round(&mut self) -> Result<Round> {
+impl Swarm for OurPeers {
+    fn round(&mut self) -> Result<RoundResult> {
         self.n_rounds += 1;
         for peer in &mut self.peers {
             peer.tell(&self.n_rounds.to_string())?;
-            peer.answer::<Done>()?;
+            peer.answer::<RoundReply>()?;
         }
         // All have their vectors and know the group.
         let from = Instant::now();
@@ -105,14 +105,14 @@ impl Swarm for Peers {
         }
         let mut error: f64 = 0.0;
         for peer in &mut self.peers {
-            peer.answer::<Done>()?;
+            peer.answer::<RoundReply>()?;
         }
         let seconds = from.elapsed().as_secs_f64();
         for peer in &mut self.peers {
             peer.tell("compare")?;
-            error = error.max(peer.answer::<Done>()?.error);
+            error = error.max(peer.answer::<RoundReply>()?.error);
         }
-        Ok(Round { seconds, error, n_averaged: self.peers.len() })
+        Ok(RoundResult { seconds, error, n_averaged: self.peers.len() })
     }
 
     fn processes(&self) -> Vec<u32> {
@@ -128,7 +128,7 @@ pub(crate) fn peer(args: &PeerArgs, runtime: &Runtime) -> Result<()> {
             Node::start(Keypair::generate_ed25519(), NodeConfig { listen, ..NodeConfig::default() }).await?;
         let mut incoming = node.accept(PROTOCOL)?;
         let address = node.addresses().into_iter().next().context("the node does not listen")?;
-        println!("{}", serde_json::to_string(&Hello { address })?);
+        println!("{}", serde_json::to_string(&PeerHello { address })?);
         let introduction: Introduction = serde_json::from_str(&line()?)?;
         let Introduction { me, addresses, n_reduced } = introduction;
         for address in &addresses[me + 1..] {
@@ -137,32 +137,32 @@ pub(crate) fn peer(args: &PeerArgs, runtime: &Runtime) -> Result<()> {
         while node.connected_peers().await?.len() + 1 < addresses.len() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
+        println!("{}", serde_json::to_string(&RoundReply { error: 0.0 })?);
 
-        let hub = Arc::new(Hub::default());
+        let registry = Arc::new(RoundRegistry::default());
         let native = NodePlatform::new(node);
-        let (taking, platform) = (Arc::clone(&hub), native.clone());
+        let (taking, platform) = (Arc::clone(&registry), native.clone());
         tokio::spawn(async move {
             while let Some((peer, stream)) = incoming.recv().await {
-                let (hub, platform) = (Arc::clone(&taking), platform.clone());
-                tokio::spawn(async move { hub.take(&platform, PeerKey(peer.to_bytes()), stream).await });
+                let (registry, platform) = (Arc::clone(&taking), platform.clone());
+                tokio::spawn(async move { registry.take(&platform, PeerKey(peer.to_bytes()), stream).await });
             }
         });
         let peers: Vec<PeerKey> = addresses.iter().map(key).collect::<Result<_>>()?;
-        let config = if args.patient { patient() } else { Config::default() };
+        let config = if args.patient { patient() } else { AveragingConfig::default() };
         while let Ok(round) = line() {
             let group = Arc::new(group(&round, &peers, &n_reduced, args)?);
             let values: Vec<f32> = noise(args.n_values).map(|value| value + me as f32).collect();
-            println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
+            println!("{}", serde_json::to_string(&RoundReply { error: 0.0 })?);
             line()?;
-            let averaged = hub.average(&native, &config, &group, &peers[me], values).await?;
+            let averaged = registry.average(&native, &config, &group, &peers[me], values).await?;
             ensure!(averaged.is_complete(), "{:?}", averaged.parts);
-            println!("{}", serde_json::to_string(&Done { error: 0.0 })?);
+            println!("{}", serde_json::to_string(&RoundReply { error: 0.0 })?);
             line()?;
             let mean = (peers.len() - 1) as f64 / 2.0;
             let off = |(value, base): (&f32, f32)| (f64::from(*value) - f64::from(base) - mean).abs();
             let error = averaged.values.iter().zip(noise(args.n_values)).map(off).fold(0.0, f64::max);
-            println!("{}", serde_json::to_string(&Done { error })?);
+            println!("{}", serde_json::to_string(&RoundReply { error })?);
         }
         Ok(())
     })
@@ -185,19 +185,19 @@ fn key(address: &Multiaddr) -> Result<PeerKey> {
 fn group(round: &str, peers: &[PeerKey], n_reduced: &[u64], args: &PeerArgs) -> Result<Group> {
     let member = |(peer, &n_reduced): (&PeerKey, &u64)| {
         let peer = peer.clone();
-        Member { peer, n_samples: 1, receives: true, n_reduced }
+        GroupMember { peer, n_samples: 1, receives: true, n_reduced }
     };
     let members = peers.iter().zip(n_reduced).map(member).collect();
     Ok(Group::new(round.as_bytes(), members, args.n_values, args.codec.ours())?)
 }
 
 /// For links so slow that a round takes minutes.
-fn patient() -> Config {
-    Config {
+fn patient() -> AveragingConfig {
+    AveragingConfig {
         patience: Duration::from_secs(500),
         reducer_timeout: Duration::from_secs(550),
         deadline: Duration::from_secs(600),
-        ..Config::default()
+        ..AveragingConfig::default()
     }
 }
 

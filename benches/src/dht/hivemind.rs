@@ -4,12 +4,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{DhtArgs, Measured};
+use super::{DhtArgs, DhtMeasurement};
 use crate::hivemind;
 
 const SCRIPT: &str = include_str!("../../hivemind_dht.py");
 
-pub(super) fn measure(args: &DhtArgs, n_peers: usize) -> Result<Measured> {
+pub(super) fn measure(args: &DhtArgs, n_peers: usize) -> Result<DhtMeasurement> {
     let python = hivemind::install()?;
     let mut command = Command::new(python);
     command.args(["-c", SCRIPT]);

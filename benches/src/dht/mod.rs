@@ -1,8 +1,8 @@
 //! `dht`: batches stored in and found in the DHT of many peers on this machine, beside hivemind's.
 //!
-//! The procedure and its defaults are those of hivemind's own benchmark: so many tasks at once, each of them
-//! over and over has random peers store a place each of a fresh dictionary, and other random peers find all
-//! of it, the newest, while peers die. A batch is the stores, or the gets, of one round of one task.
+//! The procedure and its defaults are those of hivemind's own benchmark. Several tasks run at once. In each round of a
+//! task random peers store one subkey each of a fresh dictionary, and other random peers get the
+//! newest values of all of it, while peers die. A batch is the stores, or the gets, of one round of one task.
 
 mod hivemind;
 mod swarm;
@@ -50,9 +50,9 @@ pub(crate) struct DhtArgs {
     seed: u64,
 }
 
-/// What a swarm did.
+/// Measurements of a swarm.
 #[derive(Debug, Clone, Default, Deserialize)]
-struct Measured {
+struct DhtMeasurement {
     /// Seconds of each batch.
     store_s: Vec<f64>,
     get_s: Vec<f64>,
@@ -76,7 +76,12 @@ pub(crate) fn compare(args: &DhtArgs, runtime: &tokio::runtime::Runtime) -> Resu
     Ok(())
 }
 
-fn print(args: &DhtArgs, n_peers: usize, ours: &Measured, theirs: Option<&Measured>) -> Result<()> {
+fn print(
+    args: &DhtArgs,
+    n_peers: usize,
+    ours: &DhtMeasurement,
+    theirs: Option<&DhtMeasurement>,
+) -> Result<()> {
     let DhtArgs { tasks, rounds, store_peers, get_peers, failure_rate, .. } = args;
     println!(
         "\n{n_peers} peers, {tasks} tasks of {rounds} rounds, batches of {store_peers} stores and \

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use barnraise_protocol::dht::{Freshness, Name, Record, Subkey};
+use barnraise_protocol::dht::{Freshness, Record, RecordName, Subkey};
 use barnraise_relay::dht::{Dht, DhtConfig};
 use barnraise_relay::libp2p::Multiaddr;
 use barnraise_relay::libp2p::identity::Keypair;
@@ -13,22 +13,22 @@ use barnraise_relay::{Node, NodeConfig, Routing};
 use barnraise_swarm::random::SplitMix64;
 use futures::future::join_all;
 
-use super::{DhtArgs, Measured};
+use super::{DhtArgs, DhtMeasurement};
 
 #[derive(Clone)]
-struct Peer {
+struct SwarmPeer {
     node: Node,
     dht: Dht,
 }
 
 /// Peers that die, and before which rounds of all tasks together.
-struct Mortals {
-    peers: Vec<Peer>,
+struct PlannedFailures {
+    peers: Vec<SwarmPeer>,
     at_rounds: BTreeSet<usize>,
     n_rounds: usize,
 }
 
-pub(super) async fn measure(args: &DhtArgs, n_peers: usize) -> Result<Measured> {
+pub(super) async fn measure(args: &DhtArgs, n_peers: usize) -> Result<DhtMeasurement> {
     let mut random = SplitMix64::new(args.seed);
     let mut peers = swarm(args, n_peers, &mut random).await?;
     tokio::time::sleep(Duration::from_secs(args.settle)).await;
@@ -38,16 +38,17 @@ pub(super) async fn measure(args: &DhtArgs, n_peers: usize) -> Result<Measured> 
     let mut rounds: Vec<usize> = (0..args.tasks * args.rounds).collect();
     random.shuffle(&mut rounds);
     let at_rounds = rounds.into_iter().take(n_dying).collect();
-    let mortals = Arc::new(Mutex::new(Mortals { peers: dying, at_rounds, n_rounds: 0 }));
+    let mortals = Arc::new(Mutex::new(PlannedFailures { peers: dying, at_rounds, n_rounds: 0 }));
     let peers = Arc::new(peers);
-    let n_requests = |peers: &[Peer]| peers.iter().map(|peer| peer.dht.counters().requests_sent).sum::<u64>();
+    let n_requests =
+        |peers: &[SwarmPeer]| peers.iter().map(|peer| peer.dht.counters().requests_sent).sum::<u64>();
     let sent_before = n_requests(&peers);
     let from = Instant::now();
     let tasks = (0..args.tasks).map(|_| {
         let task = work(args.clone(), peers.clone(), mortals.clone(), SplitMix64::new(random.next_u64()));
         tokio::spawn(task)
     });
-    let mut sum = Measured::default();
+    let mut sum = DhtMeasurement::default();
     for measured in join_all(tasks.collect::<Vec<_>>()).await {
         let measured = measured?;
         sum.store_s.extend(measured.store_s);
@@ -65,8 +66,8 @@ pub(super) async fn measure(args: &DhtArgs, n_peers: usize) -> Result<Measured> 
     Ok(sum)
 }
 
-async fn swarm(args: &DhtArgs, n_peers: usize, random: &mut SplitMix64) -> Result<Vec<Peer>> {
-    let mut peers: Vec<Peer> = Vec::new();
+async fn swarm(args: &DhtArgs, n_peers: usize, random: &mut SplitMix64) -> Result<Vec<SwarmPeer>> {
+    let mut peers: Vec<SwarmPeer> = Vec::new();
     for _ in 0..n_peers {
         let node = NodeConfig {
             listen: vec!["/ip4/127.0.0.1/tcp/0".parse()?],
@@ -79,20 +80,20 @@ async fn swarm(args: &DhtArgs, n_peers: usize, random: &mut SplitMix64) -> Resul
             node.dial(address.context("a peer does not listen")?).await?;
         }
         let dht = Dht::start(node.clone(), DhtConfig::default())?;
-        peers.push(Peer { node, dht });
+        peers.push(SwarmPeer { node, dht });
     }
     Ok(peers)
 }
 
 async fn work(
     args: DhtArgs,
-    peers: Arc<Vec<Peer>>,
-    mortals: Arc<Mutex<Mortals>>,
+    peers: Arc<Vec<SwarmPeer>>,
+    mortals: Arc<Mutex<PlannedFailures>>,
     mut random: SplitMix64,
-) -> Measured {
-    let mut measured = Measured::default();
+) -> DhtMeasurement {
+    let mut measured = DhtMeasurement::default();
     for _ in 0..args.rounds {
-        let name = Name::dictionary(&random.next_u64().to_le_bytes());
+        let name = RecordName::dictionary(&random.next_u64().to_le_bytes());
         let from = Instant::now();
         let storing = sample(&mut random, peers.len(), args.store_peers);
         let mut stored: Vec<Record> = Vec::new();
@@ -128,14 +129,14 @@ async fn work(
 }
 
 /// Shuts a peer down where one is due, and waits for it as hivemind's benchmark does.
-async fn kill_one(mortals: &Mutex<Mortals>) {
+async fn kill_one(mortals: &Mutex<PlannedFailures>) {
     let dying = {
         let mut mortals = mortals.lock().unwrap_or_else(PoisonError::into_inner);
         let round = mortals.n_rounds;
         mortals.n_rounds += 1;
         if mortals.at_rounds.contains(&round) { mortals.peers.pop() } else { None }
     };
-    if let Some(Peer { node, dht }) = dying {
+    if let Some(SwarmPeer { node, dht }) = dying {
         drop(dht);
         node.shutdown().await;
     }

@@ -1,10 +1,10 @@
-//! The workload of the speed comparisons: models, a batch, and steps on a device; bytes, and a tab's ways.
+//! The workload of the speed comparisons: steps of a model on a device, and bulk transfers of a tab.
 //!
 //! As a browser module it runs in a dedicated worker, as a library in the benchmark program, so that
-//! both measure the same step. It reads no clock: whoever calls it does. It knows no other library.
+//! both measure the same step. It reads no clock: its callers do. It knows no other library.
 
 #[cfg(target_arch = "wasm32")]
-mod ways;
+mod transfers;
 
 use barnraise_learning::{Batch, DataShape, DeviceChoice, ModelError, ParameterLayout, Trainer, open_device};
 use barnraise_protocol::dataset::ImageShape;

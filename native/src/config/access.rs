@@ -13,26 +13,26 @@ use super::Invalid;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AccessSection {
-    /// Everybody, whoever has an invitation, or those on a list.
+    /// Open to all peers, to those with an invitation, or to those on a list.
     pub mode: AccessMode,
     /// Address of the page as others see it, for links. Without a slash at its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page: Option<String>,
     /// Whether the page takes the codes of rooms, which `barnraise invite --room` makes.
     pub room: bool,
-    /// How long a token is good. Peers renew it by themselves.
+    /// Lifetime of a token. Peers renew it by themselves.
     #[serde(with = "humantime_serde")]
     pub token_lifetime: Duration,
     /// How far clocks may differ: `N` of DeDLOC appendix I.5.
     #[serde(with = "humantime_serde")]
     pub clock_tolerance: Duration,
-    /// How often revocations are looked for.
+    /// Interval at which revocations are fetched.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
     /// Another backbone that grants access to this run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authority: Option<Multiaddr>,
-    /// Who says who somebody is, for a run with a list.
+    /// The identity provider of a run with a list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oidc: Option<OidcSection>,
 }
@@ -41,11 +41,11 @@ pub struct AccessSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OidcSection {
-    /// Of an OpenID Connect provider; its description is at `/.well-known/openid-configuration` below.
+    /// Issuer URL of an OpenID Connect provider, with its metadata at `/.well-known/openid-configuration` below.
     pub issuer: String,
-    /// How the provider calls this run. Its redirect address there: `/login/callback` below `access.page`.
+    /// Id of this run at the provider. Its redirect address there: `/login/callback` below `access.page`.
     pub client_id: String,
-    /// A file with the secret that the provider gave; a public client has none.
+    /// A file with the client secret; a public client has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_secret_file: Option<PathBuf>,
 }
@@ -135,8 +135,8 @@ mod tests {
         assert_eq!(validate(&AccessSection::default()), Ok(()));
         let room = AccessSection { mode: AccessMode::Invitation, room: true, ..AccessSection::default() };
         assert_eq!(validate(&room), Ok(()));
-        type Break = fn(&mut AccessSection);
-        let broken: [(&str, Break); 9] = [
+        type AccessEdit = fn(&mut AccessSection);
+        let broken: [(&str, AccessEdit); 9] = [
             ("access.room", |access| access.room = true),
             ("access.mode", |access| access.oidc = None),
             ("access.page", |access| access.page = None),

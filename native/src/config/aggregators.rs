@@ -1,4 +1,4 @@
-//! `[aggregators]`: the other peers that aggregate the same run, and how the averaging among them goes.
+//! `[aggregators]`: the other aggregators of the run, and the settings of their averaging.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -34,36 +34,36 @@ pub enum ReducersAllowed {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AggregatorsSection {
-    /// The others, each with its peer id: all that is averaged with. Without an address they are looked up in the DHT.
+    /// The other aggregators, each with its peer id. One without an address is looked up in the DHT.
     pub peers: Vec<Multiaddr>,
-    /// How averages travel.
+    /// Codec of averages.
     pub codec: TensorCodec,
-    /// Most backbones that average with each other at a time: with more, or where they fail often, they do so in groups,
-    /// round after round.
+    /// Most members of an averaging group. More aggregators, or ones that fail often, average in smaller groups in
+    /// several rounds.
     pub group_members_max: usize,
     /// Native peers that average parts for the backbones.
     pub reducers: ReducersAllowed,
-    /// Those that are named.
+    /// The named reducers.
     #[serde(with = "peer_ids")]
     pub reducer_peers: Vec<PeerId>,
-    /// Bytes per second that this peer can receive, which the parts are planned by.
+    /// Bytes per second that this peer can receive; the sizes of parts depend on it.
     pub download_per_second: LinkSpeed,
     /// Bytes per second that it can send.
     pub upload_per_second: LinkSpeed,
-    /// A peer that says nothing for so long does not count; one that speaks regularly sooner, after a quarter of it at
-    /// the earliest.
+    /// An aggregator that is silent for this long counts as gone. One that usually sends regularly counts as gone
+    /// sooner, after a quarter of it at the earliest.
     #[serde(with = "humantime_serde")]
     pub silence: Duration,
-    /// How long a peer that has collected waits for one that has not, and for whoever is to propose the group.
+    /// Longest wait of an aggregator that has collected for one that has not, and for the leader's proposal of a group.
     #[serde(with = "humantime_serde")]
     pub gather_timeout: Duration,
-    /// How long an averaging waits for one member in all.
+    /// Longest wait of an averaging for one member, in total.
     #[serde(with = "humantime_serde")]
     pub patience: Duration,
-    /// How long a reducer may be silent until another one takes its part.
+    /// Longest silence of a reducer before another one takes over its part.
     #[serde(with = "humantime_serde")]
     pub reducer_timeout: Duration,
-    /// How long an averaging may take.
+    /// Longest duration of an averaging.
     #[serde(with = "humantime_serde")]
     pub deadline: Duration,
 }
@@ -88,17 +88,17 @@ impl Default for AggregatorsSection {
 }
 
 impl AggregatorsSection {
-    /// How an averaging goes.
-    pub fn averaging(&self) -> barnraise_averaging::Config {
-        barnraise_averaging::Config {
+    /// Timeouts of an averaging.
+    pub fn averaging(&self) -> barnraise_averaging::AveragingConfig {
+        barnraise_averaging::AveragingConfig {
             patience: self.patience,
             reducer_timeout: self.reducer_timeout,
             deadline: self.deadline,
-            ..barnraise_averaging::Config::default()
+            ..barnraise_averaging::AveragingConfig::default()
         }
     }
 
-    /// The others, and where they are if that is known.
+    /// The other aggregators, with their addresses if given.
     pub fn peers(&self) -> impl Iterator<Item = (PeerId, Option<Multiaddr>)> {
         self.peers.iter().filter_map(|address| {
             let peer = peer_id(address)?;
@@ -149,7 +149,7 @@ impl AggregatorsSection {
     }
 }
 
-/// In base58, as `barnraise join` prints its own.
+/// Peer ids as text in base58, as `barnraise join` prints them.
 mod peer_ids {
     use libp2p::PeerId;
     use serde::de::Error;

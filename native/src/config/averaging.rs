@@ -1,4 +1,4 @@
-//! `[averaging]`: what counts as a contribution, and how contributions become one gradient.
+//! `[averaging]`: limits of a contribution, and how contributions become one gradient.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,10 +9,9 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use super::Invalid;
-use super::check::{TARGET_BATCH_SIZE_MAX, at_least_micro};
 
 const COLLECT_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
-/// Sums of this many times the most samples of a contribution, of as many contributions as a step may have, are
+/// Largest limit of the norm: with it, weighted by the most samples, the sum of all contributions of a step stays
 /// finite.
 const GRADIENT_NORM_MAX: f32 = 1e20;
 const MEMORY: RangeInclusive<ByteSize> = ByteSize::mib(1)..=ByteSize::tib(1);
@@ -21,23 +20,23 @@ const MEMORY: RangeInclusive<ByteSize> = ByteSize::mib(1)..=ByteSize::tib(1);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AveragingSection {
-    /// How long a step waits for gradients that were reported and are due.
+    /// Longest wait of a step for gradients that were reported and are due.
     #[serde(with = "humantime_serde")]
     pub collect_timeout: Duration,
-    /// Samples that one contribution may claim; never more than a step has.
+    /// Most samples of one contribution; never more than the target batch size.
     pub contribution_samples_max: u32,
-    /// Samples that one peer may claim for each second since its last contribution, while others contribute too.
+    /// Most samples of a peer per second since its last contribution, while other peers contribute too.
     pub samples_per_second_max: u32,
-    /// Euclidean length up to which a gradient counts.
+    /// Largest Euclidean norm of a gradient.
     pub gradient_norm_max: f32,
-    /// Contributions that are received at the same time.
+    /// Most contributions that are received at a time.
     pub contributions_in_flight_max: u32,
-    /// Encoded gradients that may be in memory at the same time.
+    /// Most bytes of encoded gradients in memory at a time.
     pub in_flight_bytes_max: ByteSize,
     /// How contributions become one gradient.
     pub aggregation: AggregationKind,
-    /// Memory for the gradients that are kept apart, of addresses in an open run, and of peers where there is
-    /// [`AggregationKind::CenteredClip`]; those beyond share one.
+    /// Memory for separate gradient sums: one for each address in an open run, one for each peer with
+    /// [`AggregationKind::CenteredClip`]; the others share one sum.
     pub aggregation_bytes_max: ByteSize,
 }
 
@@ -45,10 +44,10 @@ pub struct AveragingSection {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AggregationKind {
-    /// The mean over samples. In an open run no address has more weight in it than all others together.
+    /// The mean over samples. In an open run no address has more weight than all others together.
     #[default]
     Mean,
-    /// A minority of peers that lie is borne.
+    /// CenteredClip, which tolerates a minority of Byzantine peers.
     CenteredClip,
 }
 
@@ -68,10 +67,10 @@ impl Default for AveragingSection {
 }
 
 impl AveragingSection {
-    /// As the round wants it, for a model of so many parameters.
+    /// The aggregation of a collection round, for a model of `n_parameters`.
     pub fn aggregation(&self, n_parameters: usize, access: AccessMode) -> Aggregation {
         let n_bytes = (n_parameters.max(1) * size_of::<f32>()) as u64;
-        // Of fewer than three nobody can say who is far off.
+        // With fewer than three there is no majority to compare with.
         let fit = (self.aggregation_bytes_max.as_u64() / n_bytes).clamp(3, u64::from(u32::MAX));
         let places = fit as u32;
         match (self.aggregation, access) {
@@ -81,11 +80,8 @@ impl AveragingSection {
         }
     }
 
-    pub(super) fn validate(&self, micro_batch_size: u32) -> Result<(), Invalid> {
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
         Invalid::check_duration("averaging.collect_timeout", self.collect_timeout, COLLECT_TIMEOUT)?;
-        let samples_max = self.contribution_samples_max;
-        let key = "averaging.contribution_samples_max";
-        at_least_micro(key, samples_max, micro_batch_size, TARGET_BATCH_SIZE_MAX)?;
         Invalid::check_range("averaging.samples_per_second_max", self.samples_per_second_max, 1..=u32::MAX)?;
         let norm = self.gradient_norm_max;
         let good = norm > 0.0 && norm <= GRADIENT_NORM_MAX;

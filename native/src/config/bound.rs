@@ -1,6 +1,6 @@
-//! What of a configuration stays the same for as long as a run lives, and what a file says of it by now.
+//! Values of a configuration that are fixed for the lifetime of a run: compared with those that the run began with.
 //!
-//! Other values may change between two starts: schedule, batch sizes, codecs, limits, who takes part, where it listens.
+//! Other values may change between two starts: schedule, batch sizes, codecs, limits, access, addresses.
 
 use std::path::PathBuf;
 
@@ -12,30 +12,30 @@ use crate::storage::bound::{self, BoundError, BoundValues};
 use crate::storage::{Storage, StorageError};
 
 const NONE: &str = "(none)";
-/// Each value that is bound, in the order of the file.
+/// Keys of the fixed values, in the order of the file.
 const KEYS: [&str; 6] = ["run.id", "run.seed", "run.model", "run.optimizer", "run.local_steps", "data.text"];
 
-/// Why what a run is bound to could not be compared.
+/// Why a run cannot go on with this configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// It cannot be read or written.
+    /// The stored values cannot be read or written.
     #[error(transparent)]
     Bound(#[from] BoundError),
-    /// The folder cannot be looked at.
+    /// The folder cannot be read.
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// A file of text cannot be read.
     #[error("{}: {source}", path.display())]
     Source {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The file says something else than the run was begun with.
+    /// The run began with other values.
     #[error("{}", mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Differs {
-        /// Each value.
+        /// Each different value.
         mistakes: Vec<Invalid>,
     },
 }
@@ -56,7 +56,7 @@ struct BoundSource {
 }
 
 impl RunConfig {
-    /// What a run with this configuration is bound to. Blocking: files of text are read.
+    /// The fixed values of this configuration. Blocking: reads the files of text.
     pub(super) fn bound_values(&self) -> Result<BoundValues, BindError> {
         let local_steps = self.run.local_steps.as_ref().map_or(NONE, |_| "(there are some)");
         let values = [
@@ -70,7 +70,7 @@ impl RunConfig {
         Ok(KEYS.into_iter().map(str::to_owned).zip(values).collect())
     }
 
-    /// Fashion-MNIST is the same wherever it lies; text is what is in its files, wherever they lie.
+    /// The fixed values of the data: nothing for Fashion-MNIST, the hashes of the files for text, without any paths.
     fn bound_data(&self) -> Result<String, BindError> {
         let Some(text) = &self.data.text else { return Ok(NONE.to_owned()) };
         let mut sources = Vec::new();
@@ -85,10 +85,10 @@ impl RunConfig {
         Ok(as_written(&BoundText { vocabulary, sequence_tokens, held_out: text.held_out, sources }))
     }
 
-    /// Binds the run's folder to this configuration; or compares it with what the folder is bound to.
+    /// Stores the fixed values in a new run's folder, or compares them with the stored ones.
     ///
     /// # Errors
-    /// [`BindError::Differs`], in the words of `barnraise config check`.
+    /// [`BindError::Differs`], with the text of `barnraise config check`.
     pub async fn bind(self, storage: &Storage) -> Result<(), BindError> {
         let folder = self.storage.folder.clone();
         let values = tokio::task::spawn_blocking(move || self.bound_values());
@@ -102,11 +102,11 @@ impl RunConfig {
         }
     }
 
-    /// Compares this configuration with what the run's folder is bound to, if there is one. Nothing is written.
+    /// Compares the fixed values with those in the run's folder, if there is one. Nothing is written.
     /// Blocking.
     ///
     /// # Errors
-    /// As [`Self::bind`].
+    /// The same as for [`Self::bind`].
     pub(super) fn check_bound(&self) -> Result<(), BindError> {
         let folder = &self.storage.folder;
         if !folder.is_dir() {
@@ -128,7 +128,7 @@ fn compare(values: &BoundValues, bound: &BoundValues, folder: &std::path::Path) 
     let mistakes = KEYS.into_iter().filter_map(|key| {
         let (got, bound) = (value(values, key), value(bound, key));
         let want = format!(
-            "the run in {} was begun with {bound}, and all that it has learnt is of that; say it again, or give the run \
+            "the run in {} was begun with {bound}, and its model depends on that; restore this value, or give the run \
              another `folder` in [storage] to begin anew",
             folder.display()
         );
@@ -145,8 +145,7 @@ mod tests {
     use std::path::Path;
 
     use barnraise_learning::{OptimizerSpec, ScheduleSpec};
-    use barnraise_protocol::TensorCodec;
-    use barnraise_protocol::run::ModelKind;
+    use barnraise_protocol::run::{GradientCodec, ModelKind};
 
     use super::*;
 
@@ -163,7 +162,7 @@ mod tests {
         config.data.text = Some(toml::from_str(&section).unwrap());
     }
 
-    /// What `serve` and `config check` say, which is the same.
+    /// The result of `serve` and of `config check`, which must be the same.
     async fn said(config: &RunConfig) -> Result<(), String> {
         let storage = Storage::open(&config.storage.folder).unwrap();
         let served = config.clone().bind(&storage).await.map_err(|error| error.to_string());
@@ -218,7 +217,7 @@ mod tests {
         }
         let free: [Edit; 4] = [
             |c| c.run.schedule = ScheduleSpec::constant(0.1),
-            |c| c.run.gradient_codec = TensorCodec::Int8,
+            |c| c.run.gradient_codec = GradientCodec::Int8,
             |c| c.run.target_batch_size = 4096,
             |c| c.averaging.contribution_samples_max = 64,
         ];

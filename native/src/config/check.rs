@@ -1,28 +1,20 @@
 //! The checks of a configuration that its types cannot make.
 //!
-//! Pure. Of each part the first value that cannot work is named, with what was wanted.
+//! Pure. Each part reports its first invalid value, with the wanted one.
 
 use std::time::Duration;
 
 use barnraise_learning::OptimizerSpec;
 use barnraise_protocol::access::AccessMode;
-use barnraise_protocol::run::{CompressionError, ModelKind};
+use barnraise_protocol::run::ModelKind;
 use barnraise_relay::server::is_host_name;
 use libp2p::multiaddr::Protocol;
 
 use super::{Invalid, NetworkSection, RunConfig, RunSection, StorageSection, as_written};
 
-const ID_CHARS_MAX: usize = 64;
 const LICENSE_CHARS_MAX: usize = 64;
 /// Two files for each, as large as the model.
 const KEEP_MODELS_MAX: usize = 8;
-const TITLE_CHARS_MAX: usize = 100;
-const PURPOSE_CHARS_MAX: usize = 500;
-const HIDDEN_LAYERS_MAX: usize = 8;
-const HIDDEN_UNITS_MAX: u32 = 8192;
-const MICRO_BATCH_SIZE_MAX: u32 = 4096;
-pub(super) const TARGET_BATCH_SIZE_MAX: u32 = 10_000_000;
-const SHUFFLE_BUFFER_SAMPLES_MAX: u32 = 1_000_000;
 /// Keeps a shard of images of 28 by 28 pixels within the protocol's limit.
 const SHARD_SAMPLES_MAX: usize = 50_000;
 
@@ -30,12 +22,11 @@ const SHARD_SAMPLES_MAX: usize = 50_000;
 pub(super) fn mistakes(config: &RunConfig) -> Vec<Invalid> {
     let parts = [
         run(&config.run),
-        compression(config),
-        super::local_steps::validate(config),
+        // Of data and model that do not fit each other the first check says more.
+        data(config).and_then(|()| super::description::validate(config)).and_then(|()| momentum(&config.run)),
         super::recomputation::validate(config),
-        config.averaging.validate(config.run.micro_batch_size),
+        config.averaging.validate(),
         config.aggregators.validate(),
-        data(config),
         storage(&config.storage),
         network(&config.network),
         config.limits.validate(),
@@ -118,13 +109,8 @@ fn data(config: &RunConfig) -> Result<(), Invalid> {
     Invalid::check("run.model", is_suited, want, as_written(&config.run.model))
 }
 
+/// What participants are not told.
 fn run(run: &RunSection) -> Result<(), Invalid> {
-    let id = &run.id;
-    let known = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let good = !id.is_empty() && id.len() <= ID_CHARS_MAX && id.chars().all(known);
-    Invalid::check("run.id", good, "1 to 64 lower-case letters, digits and dashes", format!("{id:?}"))?;
-    text("run.title", &run.title, TITLE_CHARS_MAX)?;
-    text("run.purpose", &run.purpose, PURPOSE_CHARS_MAX)?;
     if let Some(license) = &run.license {
         let known = |c: char| c.is_ascii_alphanumeric() || "-.+".contains(c);
         let good = (1..=LICENSE_CHARS_MAX).contains(&license.len()) && license.chars().all(known);
@@ -132,55 +118,23 @@ fn run(run: &RunSection) -> Result<(), Invalid> {
         let is_known = good && super::license::is_known(license);
         Invalid::check("run.license", is_known, want, format!("{license:?}"))?;
     }
-    if let ModelKind::Mlp { hidden } = &run.model {
-        let good = (1..=HIDDEN_LAYERS_MAX).contains(&hidden.len())
-            && hidden.iter().all(|units| (1..=HIDDEN_UNITS_MAX).contains(units));
-        let want = format!("1 to {HIDDEN_LAYERS_MAX} hidden layers of 1 to {HIDDEN_UNITS_MAX} units each");
-        Invalid::check("run.model", good, want, as_written(&run.model))?;
-    }
-    let micro = run.micro_batch_size;
-    Invalid::check_range("run.micro_batch_size", micro, 1..=MICRO_BATCH_SIZE_MAX)?;
-    at_least_micro("run.target_batch_size", run.target_batch_size, micro, TARGET_BATCH_SIZE_MAX)?;
-    at_least_micro(
-        "run.shuffle_buffer_samples",
-        run.shuffle_buffer_samples,
-        micro,
-        SHUFFLE_BUFFER_SAMPLES_MAX,
-    )?;
-    let good = run.state_codec.carries_state();
-    Invalid::check("run.state_codec", good, "\"f32\", \"f16\" or \"int8\"", as_written(&run.state_codec))?;
     run.optimizer
         .validate()
         .map_err(|error| Invalid::new("run.optimizer", error, as_written(&run.optimizer)))?;
     run.schedule.validate().map_err(|error| Invalid::new("run.schedule", error, as_written(&run.schedule)))
 }
 
-fn compression(config: &RunConfig) -> Result<(), Invalid> {
-    let (run, compression) = (&config.run, &config.compression);
-    if let Some(slow) = &run.slow_links {
-        let checked = slow.check(run.gradient_codec);
-        checked.map_err(|error| Invalid::new("run.slow_links", error, as_written(slow)))?;
-    }
-    compression.check(run.gradient_codec).map_err(|error| {
-        let key = match error {
-            CompressionError::ClipNorm(_) => "compression.clip_norm",
-            CompressionError::Momentum(_) => "compression.momentum",
-            CompressionError::Codec(_) => "run.gradient_codec",
-        };
-        Invalid::new(key, error, as_written(compression))
-    })?;
+/// Contributors that apply the momentum take it from the optimizer, which they are not told.
+fn momentum(run: &RunSection) -> Result<(), Invalid> {
+    let (momentum, _) = run.gradient_codec.momentum();
     let is_plain = matches!(run.optimizer, OptimizerSpec::SgdMomentum { momentum: 0.0, .. });
     Invalid::check(
-        "compression.momentum",
-        compression.momentum == 0.0 || is_plain,
-        "with it the optimizer is { kind = \"sgd-momentum\", momentum = 0.0 }: one of them has the momentum",
-        compression.momentum,
+        "run.optimizer",
+        momentum == 0.0 || is_plain,
+        "{ kind = \"sgd-momentum\", momentum = 0.0 }, as contributors apply the momentum of gradient_codec: one of \
+         them has it",
+        as_written(&run.optimizer),
     )
-}
-
-pub(super) fn at_least_micro(key: &'static str, got: u32, micro: u32, max: u32) -> Result<(), Invalid> {
-    let want = format!("at least the micro batch size, {micro}, and at most {max}");
-    Invalid::check(key, (micro..=max).contains(&got), want, got)
 }
 
 pub(super) fn text(key: &'static str, got: &str, chars_max: usize) -> Result<(), Invalid> {
@@ -195,21 +149,29 @@ mod tests {
 
     use barnraise_learning::{Decay, OptimizerSpec, ScheduleSpec};
     use barnraise_protocol::TensorCodec;
-    use barnraise_protocol::codec::{Sparsity, WARMUP_DENSITY};
-    use barnraise_protocol::run::SlowLinks;
+    use barnraise_protocol::codec::WARMUP_DENSITY;
+    use barnraise_protocol::run::{GradientCodec, SlowLinks, TopK};
     use bytesize::ByteSize;
 
     use super::super::LocalStepsSection;
     use super::*;
     use crate::config::{RecomputationSection, TextSection};
 
-    type Break = fn(&mut RunConfig);
+    type ConfigEdit = fn(&mut RunConfig);
 
     fn local_steps(steps: u32, optimizer: OptimizerSpec) -> LocalStepsSection {
         LocalStepsSection { steps, optimizer, schedule: ScheduleSpec::constant(0.05) }
     }
 
-    fn slow_links(below_bytes_per_second: u64, codec: TensorCodec) -> Option<SlowLinks> {
+    fn sparse() -> TopK {
+        TopK::plain(WARMUP_DENSITY, 1)
+    }
+
+    fn top_k(of: TopK) -> GradientCodec {
+        GradientCodec::TopK(of)
+    }
+
+    fn slow_links(below_bytes_per_second: u64, codec: GradientCodec) -> Option<SlowLinks> {
         Some(SlowLinks { below_bytes_per_second, codec })
     }
 
@@ -224,7 +186,7 @@ mod tests {
         assert_eq!(config.validate(), Ok(()));
         config.averaging.contribution_samples_max = 512;
         let error = config.validate().unwrap_err().to_string();
-        assert!(error.contains("1 to 8") && error.contains("contribution_samples_max of 512"), "{error}");
+        assert!(error.contains("1 to 8") && error.contains("a contribution of 512"), "{error}");
     }
 
     #[test]
@@ -233,7 +195,7 @@ mod tests {
         let mut config = RunConfig::default();
         config.run.recomputation = recomputation(0.1, 0.02);
         config.run.local_steps = Some(local_steps(2, sgd));
-        config.run.gradient_codec = TensorCodec::Int8;
+        config.run.gradient_codec = GradientCodec::Int8;
         assert_eq!(config.validate(), Ok(()));
     }
 
@@ -259,13 +221,12 @@ mod tests {
 
     #[test]
     fn every_check_names_its_key() {
-        let cases: [(&str, Break); 56] = [
+        let cases: [(&str, ConfigEdit); 56] = [
             ("run.id", |c| c.run.id = "No spaces".into()),
             ("run.id", |c| c.run.id = String::new()),
             ("run.title", |c| c.run.title = " ".into()),
             ("run.purpose", |c| c.run.purpose = "x".repeat(501)),
-            ("run.model", |c| c.run.model = ModelKind::Mlp { hidden: vec![] }),
-            ("run.model", |c| c.run.model = ModelKind::Mlp { hidden: vec![9000] }),
+            ("run.model", |c| c.run.model = ModelKind::Mlp { hidden: vec![u32::MAX] }),
             ("run.micro_batch_size", |c| c.run.micro_batch_size = 0),
             ("run.target_batch_size", |c| c.run.target_batch_size = 1),
             ("run.shuffle_buffer_samples", |c| c.run.shuffle_buffer_samples = 1),
@@ -279,31 +240,32 @@ mod tests {
             ("run.local_steps", |c| c.run.local_steps = Some(local_steps(0, OptimizerSpec::adam()))),
             ("run.local_steps", |c| c.run.local_steps = Some(local_steps(1, OptimizerSpec::lamb()))),
             ("run.local_steps", |c| c.run.local_steps = Some(local_steps(17, OptimizerSpec::adam()))),
-            ("run.slow_links", |c| c.run.slow_links = slow_links(0, TensorCodec::Int8)),
-            ("run.slow_links", |c| c.run.slow_links = slow_links(1, TensorCodec::F16)),
+            ("run.slow_links", |c| c.run.slow_links = slow_links(0, GradientCodec::Int8)),
+            ("run.slow_links", |c| c.run.slow_links = slow_links(1, GradientCodec::F16)),
             ("run.recomputation", |c| {
                 c.run.recomputation = recomputation(0.1, 0.02);
-                c.run.slow_links = slow_links(1, TensorCodec::Int4);
+                c.run.slow_links = slow_links(1, GradientCodec::Int4);
             }),
             ("run.recomputation", |c| c.run.recomputation = recomputation(1.5, 0.02)),
             ("run.recomputation", |c| c.run.recomputation = recomputation(0.1, 1.0)),
             ("run.recomputation", |c| {
                 c.run.recomputation = recomputation(0.1, 0.02);
-                c.run.gradient_codec = TensorCodec::Int4;
+                c.run.gradient_codec = GradientCodec::Int4;
             }),
             ("run.recomputation", |c| {
                 c.run.recomputation = recomputation(0.1, 0.02);
                 c.run.local_steps = Some(local_steps(2, OptimizerSpec::adam()));
             }),
             ("run.state_codec", |c| c.run.state_codec = TensorCodec::Int4),
-            ("run.gradient_codec", |c| c.compression.clip_norm = Some(1.0)),
-            ("compression.momentum", |c| c.compression.momentum = 1.0),
-            ("compression.momentum", |c| {
-                c.run.gradient_codec =
-                    TensorCodec::TopK(Sparsity { density: WARMUP_DENSITY, warmup_epochs: 1 });
-                c.compression.momentum = 0.9;
+            ("run.gradient_codec", |c| {
+                c.run.gradient_codec = top_k(TopK { clip_norm: Some(0.0), ..sparse() });
             }),
-            ("compression.clip_norm", |c| c.compression.clip_norm = Some(0.0)),
+            ("run.gradient_codec", |c| c.run.gradient_codec = top_k(TopK { momentum: 1.0, ..sparse() })),
+            ("run.gradient_codec", |c| c.run.gradient_codec = top_k(TopK { masking: true, ..sparse() })),
+            ("run.slow_links", |c| {
+                c.run.slow_links = slow_links(1, top_k(TopK { momentum: 0.9, ..sparse() }));
+            }),
+            ("run.optimizer", |c| c.run.gradient_codec = top_k(TopK { momentum: 0.9, ..sparse() })),
             ("averaging.collect_timeout", |c| c.averaging.collect_timeout = Duration::ZERO),
             ("averaging.contribution_samples_max", |c| c.averaging.contribution_samples_max = 3),
             ("averaging.samples_per_second_max", |c| c.averaging.samples_per_second_max = 0),

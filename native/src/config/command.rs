@@ -1,6 +1,6 @@
-//! `barnraise config`: examples to begin with, and what is wrong with a file before anything is started.
+//! `barnraise config`: prints example configurations, and checks a file without starting anything.
 //!
-//! It reads, and writes nothing.
+//! It writes no files.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,21 @@ use anyhow::anyhow;
 use barnraise_learning::{DataShape, ParameterLayout};
 use barnraise_protocol::dataset::{ImageShape, TokenShape};
 use barnraise_relay::server::{EXAMPLE as RELAY_EXAMPLE, RelayConfig};
-use barnraise_relay::{Environment, Place, read_config};
+use barnraise_relay::{Environment, TextSpan, read_config};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{BindError, ConfigError, Device, Invalid, RunConfig, as_written, check, located, warnings};
 use crate::data::fashion_mnist::{Dataset, FileSpecs};
 
-/// A run with every key at its default, and why one would change it.
+/// What an operator decides, at its defaults.
 const RUN_EXAMPLE: &str = include_str!("../../run.example.toml");
-/// A run that learns from text.
+/// A run with every key at its default, and an explanation of each.
+const RUN_REFERENCE: &str = include_str!("../../run.reference.toml");
+/// A run that trains on text.
 const TEXT_EXAMPLE: &str = include_str!("../../text.example.toml");
-/// A run that learns from pictures without labels.
+/// A run that trains on pictures without labels.
 const SWAV_EXAMPLE: &str = include_str!("../../swav.example.toml");
-/// Of Fashion-MNIST.
+/// Shape of Fashion-MNIST.
 const IMAGES: DataShape =
     DataShape::Images { shape: ImageShape { height: 28, width: 28, channels: 1 }, n_classes: 10 };
 
@@ -36,17 +38,20 @@ pub struct ConfigArgs {
 /// What to do with a configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigAction {
-    /// Print a file that explains every key, to begin with
+    /// Print an example file that explains its keys
     Example {
-        /// Of what
+        /// Which example
         #[arg(long, default_value = "run")]
         kind: ExampleKind,
+        /// Every key of a run, in place of what an operator decides
+        #[arg(long)]
+        all: bool,
     },
-    /// Say what is wrong with a file, and what it may not mean; nothing is started or written
+    /// Report the errors of a file, and values that may be unintended; nothing is started or written
     Check {
-        /// As `barnraise serve --config` or `barnraise relay --config` takes it
+        /// The file, as for `barnraise serve --config` or `barnraise relay --config`
         file: PathBuf,
-        /// What it is for
+        /// What the file configures
         #[arg(long, default_value = "run")]
         kind: FileKind,
     },
@@ -87,13 +92,14 @@ impl ExampleKind {
     }
 }
 
-/// The example, or what is to be said of a file that works.
+/// Returns the text to print: the example, or the result of a successful check.
 ///
 /// # Errors
-/// All mistakes that were found, each with its place and what was wanted.
+/// All mistakes of the file, each with its line and the wanted value.
 pub fn run(args: &ConfigArgs) -> anyhow::Result<String> {
     match &args.action {
-        ConfigAction::Example { kind } => Ok(kind.text().to_owned()),
+        ConfigAction::Example { kind: ExampleKind::Run, all: true } => Ok(RUN_REFERENCE.to_owned()),
+        ConfigAction::Example { kind, .. } => Ok(kind.text().to_owned()),
         ConfigAction::Check { file, kind: FileKind::Run } => check_run(file, &RunConfig::environment()?)
             .map_err(|mistakes| {
                 let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
@@ -115,7 +121,7 @@ pub fn run(args: &ConfigArgs) -> anyhow::Result<String> {
     }
 }
 
-fn check_run(path: &Path, environment: &Environment) -> Result<String, Vec<ConfigError>> {
+pub(super) fn check_run(path: &Path, environment: &Environment) -> Result<String, Vec<ConfigError>> {
     let text = read_config(path).map_err(|error| vec![error.into()])?;
     let mut config = RunConfig::read(&text, path, environment).map_err(|error| vec![error])?;
     let mut mistakes = check::mistakes(&config);
@@ -142,10 +148,10 @@ fn check_run(path: &Path, environment: &Environment) -> Result<String, Vec<Confi
     }
 }
 
-/// What would be found only when the run starts, as far as it can be known without its data.
+/// Mistakes that would otherwise appear only when the run starts, as far as they can be found without its data.
 fn beyond(config: &RunConfig) -> Vec<Invalid> {
     let mut mistakes = Vec::new();
-    // Of a text the vocabulary may turn out smaller.
+    // The vocabulary of a text may turn out smaller.
     let data = config.data.text.as_ref().map_or(IMAGES, |text| {
         DataShape::Tokens(TokenShape { length: text.sequence_tokens, vocabulary: text.vocabulary })
     });
@@ -174,7 +180,7 @@ fn said_of(config: &RunConfig, text: &str, path: &Path) -> String {
     let _ = writeln!(said, "  run's folder     {}", config.storage.folder.display());
     for warning in warnings(config) {
         let _ = writeln!(said, "warning: {warning}");
-        if let Some(place) = Place::of_key(text, warning.key) {
+        if let Some(place) = TextSpan::of_key(text, warning.key) {
             let _ = writeln!(said, "{place}");
         }
     }
@@ -187,7 +193,7 @@ fn addresses(said: &mut String, listen: &[libp2p::Multiaddr]) {
     }
 }
 
-/// What is wrong with files that are named: a run that starts reads them.
+/// Mistakes in the files that the configuration names and a starting run reads.
 fn outside(config: &RunConfig) -> Vec<Invalid> {
     let mut mistakes = Vec::new();
     let mut opened = |key, path: &Path| {
@@ -248,7 +254,7 @@ mod tests {
     #[test]
     fn every_example_is_good() {
         let folder = tempfile::tempdir().unwrap();
-        for text in [RUN_EXAMPLE, &text_example(folder.path()), SWAV_EXAMPLE] {
+        for text in [RUN_EXAMPLE, RUN_REFERENCE, &text_example(folder.path()), SWAV_EXAMPLE] {
             let said = checked(text, &[]).unwrap();
             assert!(said.contains("is good for the run"), "{said}");
         }
@@ -291,14 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn where_it_listens_is_said() {
+    fn the_addresses_are_printed() {
         let text = "[network]\noperator = \"0.0.0.0:8082\"";
         let said = checked(text, &[]).unwrap();
         for part in [
             "http://127.0.0.1:8080",
             "operator's page  http://0.0.0.0:8082",
             "/ip4/127.0.0.1/udp/4001/quic-v1/webtransport",
-            "warning: network.operator: whoever reaches 0.0.0.0:8082",
+            "warning: network.operator: everybody who can reach 0.0.0.0:8082",
             " 2 | operator = \"0.0.0.0:8082\"\n   | ^^^^^^^^",
         ] {
             assert!(said.contains(part), "{part} is missing in: {said}");
@@ -333,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_other_kind_is_known_for_what_it_is() {
+    fn a_file_of_the_other_kind_is_recognised() {
         let folder = tempfile::tempdir().unwrap();
         for (example, kind, hint) in [
             (RELAY_EXAMPLE, FileKind::Run, "It is good for a relay: `--kind relay`"),
@@ -348,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_in_the_words_of_the_file() {
+    fn mistakes_are_reported_in_the_syntax_of_the_file() {
         let error = checked("[run.schedule]\npeak = nan", &[]).unwrap_err();
         assert!(error.contains("run.schedule = { peak = nan, warmup_steps = 0"), "{error}");
         for (text, want) in [

@@ -1,4 +1,4 @@
-//! `[contributions]`: where it is kept who gave what.
+//! `[contributions]`: the database of contributions.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct ContributionsSection {
 
 impl std::fmt::Debug for ContributionsSection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // There may be a password in it.
+        // The address may contain a password.
         f.debug_struct("ContributionsSection").field("is_on_a_server", &self.database.is_some()).finish()
     }
 }
@@ -24,7 +24,7 @@ impl ContributionsSection {
     pub(super) fn validate(&self) -> Result<(), Invalid> {
         let Some(url) = &self.database else { return Ok(()) };
         let is_good = url.starts_with("postgres://") || url.starts_with("postgresql://");
-        // What follows may be a password.
+        // The error shows the scheme only: the rest may have a password.
         let got = url.split_once("://").map_or("(something else)", |(scheme, _)| scheme);
         Invalid::check("contributions.database", is_good, "begins with postgres://", got)
     }

@@ -1,4 +1,4 @@
-//! `[conversations]`: how many a peer may hold with the backbone, and how slowly.
+//! `[conversations]`: limits on number and slowness of the streams of a peer.
 
 use std::time::Duration;
 
@@ -11,29 +11,29 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConversationsSection {
-    /// Streams of one peer at once: nobody takes the places of the others. A contributor needs five; those of
-    /// its connections that died unnoticed count for a while.
+    /// Most streams of one peer at a time, so that it does not use up those of others. A contributor needs five; streams
+    /// of connections that died unnoticed count for a while.
     pub per_peer: usize,
-    /// Streams of all contributors at once, for each contributor that the run takes.
+    /// Most streams of all contributors at a time, for each contributor that the run admits.
     pub per_contributor: usize,
-    /// Streams at once of one that has no access.
+    /// Most streams at a time of one peer without access.
     pub per_stranger: usize,
-    /// Of all that have none: they take no places of those who have.
+    /// Most streams of all peers without access; these are separate from those of contributors.
     pub of_strangers: usize,
-    /// The first message of a stream begins within this time.
+    /// Longest time until the first message of a stream begins.
     #[serde(with = "humantime_serde")]
     pub first_message_timeout: Duration,
-    /// A stream on which nothing more is said for so long is closed. A contributor keeps streams open
+    /// A stream without a message for this long is closed. A contributor keeps streams open
     /// between epochs, so this is longer than an epoch may take.
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
-    /// From the first byte of a message to its last.
+    /// Longest time from the first byte of a message to its last.
     #[serde(with = "humantime_serde")]
     pub message_timeout: Duration,
-    /// An answer or a gradient of which nothing moves for so long is given up.
+    /// A transfer of an answer or a gradient that makes no progress for this long is aborted.
     #[serde(with = "humantime_serde")]
     pub stall_timeout: Duration,
-    /// So is one that is slower than this on average.
+    /// A transfer with a lower average rate is aborted.
     pub bytes_per_second_min: ByteSize,
 }
 
@@ -54,7 +54,7 @@ impl Default for ConversationsSection {
 }
 
 impl ConversationsSection {
-    /// How slowly the other side of a stream may be.
+    /// Limits on the slowness of the other side of a stream.
     pub fn pace(&self) -> PaceLimits {
         PaceLimits {
             first_message: self.first_message_timeout,
@@ -65,7 +65,7 @@ impl ConversationsSection {
         }
     }
 
-    /// How long whoever cannot be timed by its bytes may keep this side waiting.
+    /// Longest wait for a peer where no transferred bytes show its progress.
     pub fn patience(&self) -> Duration {
         self.stall_timeout
     }
@@ -75,7 +75,7 @@ impl ConversationsSection {
             // A contributor needs as many.
             ("conversations.per_peer", self.per_peer, 5),
             ("conversations.per_contributor", self.per_contributor, 5),
-            // Whoever asks what is trained, and presents its token meanwhile.
+            // One for the run's description, and one for the token.
             ("conversations.per_stranger", self.per_stranger, 2),
             ("conversations.of_strangers", self.of_strangers, 2),
         ] {
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_named() {
-        type Break = fn(&mut ConversationsSection);
-        let broken: [(&str, Break); 5] = [
+        type ConversationsEdit = fn(&mut ConversationsSection);
+        let broken: [(&str, ConversationsEdit); 5] = [
             ("conversations.per_peer", |section| section.per_peer = 4),
             ("conversations.of_strangers", |section| section.of_strangers = 0),
             ("conversations.message_timeout", |section| section.message_timeout = Duration::ZERO),

@@ -1,4 +1,4 @@
-//! Several durations as people write them: `["10m", "1h"]`.
+//! Serde of a list of durations in humantime syntax: `["10m", "1h"]`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Any text as the configuration of a run.
+//! Fuzzing: any text as the configuration of a run.
 
 use barnraise_fuzz::fuzz;
 

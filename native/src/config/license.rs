@@ -1,7 +1,7 @@
-//! Licences that a model is given away under, by their SPDX ids. Pure.
+//! Licences of models, by their SPDX ids. Pure.
 
-/// Of the SPDX list, those under which programs, texts, data and models are given away; upper and lower case are the
-/// same there. Others are written as `LicenseRef-` and a name.
+/// The licences of the SPDX list that are used for programs, texts, data and models. Ids are case-insensitive. Other
+/// licences are written as `LicenseRef-` and a name.
 const KNOWN: [&str; 78] = [
     "0bsd",
     "afl-3.0",
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_licence_is_known_or_said_to_be_of_ones_own() {
+    fn a_licence_is_known_or_has_a_name_of_its_own() {
         for id in ["mit", "MIT", "Apache-2.0", "cc-by-4.0", "LicenseRef-barn"] {
             assert!(is_known(id), "{id}");
         }

@@ -1,4 +1,4 @@
-//! How fast a link is, as an operator says: measured, or what is written.
+//! The speed of a link in a configuration: measured, or fixed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,15 +12,15 @@ const AUTO: &str = "auto";
 /// Bytes per second of one direction of a link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LinkSpeed {
-    /// As averagings measure it; [`LinkSpeed::UNMEASURED`] until one of them has.
+    /// Measured by averagings; [`LinkSpeed::UNMEASURED`] until one of them has.
     #[default]
     Auto,
-    /// So many, whatever is measured.
+    /// Fixed; measurements are ignored.
     Fixed(ByteSize),
 }
 
 impl LinkSpeed {
-    /// What is believed of a link before it was measured.
+    /// Assumed speed of a link before it was measured.
     pub const UNMEASURED: ByteSize = ByteSize::mib(12);
 }
 
@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for LinkSpeed {
     }
 }
 
-/// A text, or a number of bytes.
+/// Deserializes a text, or a number of bytes.
 struct OfText;
 
 impl Visitor<'_> for OfText {

@@ -1,49 +1,29 @@
-//! `[run.local_steps]`: optimizer steps that contributors make by themselves.
+//! `[run.local_steps]`: local optimizer steps of contributors (DiLoCo).
 
 use barnraise_learning::{LocalStepsError, OptimizerSpec, ScheduleSpec, local};
 use barnraise_protocol::run::LocalSteps;
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, RunConfig};
-
-const KEY: &str = "run.local_steps";
-
 /// `[run.local_steps]`
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LocalStepsSection {
-    /// Most steps, of a micro-batch each, before the next ones begin at the parameters of the epoch again.
+    /// Most steps of one trajectory, of a micro-batch each; the next one begins at the parameters of the epoch again.
     pub steps: u32,
-    /// Makes them.
+    /// The inner optimizer.
     pub optimizer: OptimizerSpec,
     /// Its learning rate, over the epochs of the run.
     pub schedule: ScheduleSpec,
 }
 
 impl LocalStepsSection {
-    /// As contributors are told.
+    /// The part of the run's description that contributors receive.
     ///
     /// # Errors
-    /// Steps that cannot be made.
+    /// The number of steps, the optimizer or the schedule is invalid.
     pub fn describe(&self) -> Result<LocalSteps, LocalStepsError> {
         local::describe(self.steps, self.optimizer, self.schedule)
     }
-}
-
-/// Every way must have a chance to be gone to its end, even if it is by one peer alone.
-pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
-    let Some(section) = &config.run.local_steps else { return Ok(()) };
-    section.describe().map_err(|error| Invalid::new(KEY, error, super::as_written(section)))?;
-    let micro = config.run.micro_batch_size.max(1);
-    for (name, n_samples) in [
-        ("the target batch size", config.run.target_batch_size),
-        ("averaging.contribution_samples_max", config.averaging.contribution_samples_max),
-    ] {
-        let max = n_samples / micro;
-        let want = format!("steps = 1 to {max}, which are {name} of {n_samples} in micro-batches of {micro}");
-        Invalid::check(KEY, section.steps <= max, want, section.steps)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -54,9 +34,10 @@ mod tests {
 
     use barnraise_learning::Decay;
 
+    use super::super::RunConfig;
     use super::*;
 
-    const EXAMPLE: &str = include_str!("../../run.example.toml");
+    const EXAMPLE: &str = include_str!("../../run.reference.toml");
 
     /// The example with its section on local steps switched on.
     fn example() -> String {

@@ -1,4 +1,4 @@
-//! `[telemetry]`: where traces go.
+//! `[telemetry]`: the collector of traces.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ impl TelemetrySection {
             is_web && is_bare && uri.host().is_some_and(|host| !host.is_empty())
         });
         let want = "http:// or https:// with a host, and no path, as in \"http://127.0.0.1:4318\"";
-        // What stands before the host may be a password, and what follows a question mark a key.
+        // The error shows neither user and password nor the query, which may be a key.
         let got = address.rsplit('@').next().unwrap_or_default();
         let got = got.split('?').next().unwrap_or_default();
         Invalid::check("telemetry.otlp", is_good, want, format!("{got:?}"))

@@ -1,4 +1,4 @@
-//! `[data.text]`: files of text to learn from.
+//! `[data.text]`: files of text to train on.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Invalid;
 use crate::data::text::{TextSettings, TextSource};
 
-/// Smallest vocabulary that leaves something to guess.
+/// Smallest vocabulary; with fewer tokens a masked one is hardly worth guessing.
 const VOCABULARY_MIN: u16 = 50;
 const SOURCES_MAX: usize = 64;
 
@@ -40,7 +40,7 @@ pub struct SourceSection {
     /// Field of each JSON line, or column of the Parquet file, that has the text.
     #[serde(default = "field")]
     pub field: String,
-    /// How often a sequence is of this file, in proportion to those of the others.
+    /// Share of the sequences that come from this file, relative to the other weights.
     #[serde(default = "weight")]
     pub weight: f64,
 }
@@ -66,7 +66,7 @@ fn weight() -> f64 {
 }
 
 impl TextSection {
-    /// What the data is made by.
+    /// Settings of the data set.
     pub(super) fn settings(&self, seed: u64) -> TextSettings {
         let source = |source: &SourceSection| TextSource {
             path: source.path.clone(),

@@ -1,6 +1,6 @@
-//! What a configuration that works probably does not mean.
+//! Warnings about a valid configuration that is probably not intended.
 //!
-//! Pure: nothing is looked up, so it knows of files and of the network what the configuration says.
+//! Pure: files and the network are not looked at.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,14 +11,14 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 
 use super::{AggregationKind, RunConfig};
-use crate::visitors::Network;
+use barnraise_relay::IpNetwork;
 
-/// Something to look at, and why.
+/// A value that is probably not intended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// Section and key.
     pub key: &'static str,
-    /// What may come of it.
+    /// Its possible consequence.
     pub text: String,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What may not be meant.
+/// All warnings about a configuration.
 #[must_use]
 pub fn warnings(config: &RunConfig) -> Vec<Warning> {
     let parts = [
@@ -45,9 +45,9 @@ pub fn warnings(config: &RunConfig) -> Vec<Warning> {
     parts.into_iter().flatten().map(|(key, text)| Warning { key, text }).collect()
 }
 
-type Doubt = Option<(&'static str, String)>;
+type MaybeWarning = Option<(&'static str, String)>;
 
-fn page_of_contributors(config: &RunConfig) -> Doubt {
+fn page_of_contributors(config: &RunConfig) -> MaybeWarning {
     let network = &config.network;
     let is_alone =
         network.http.ip().is_loopback() && network.announce.is_empty() && config.access.page.is_none();
@@ -58,7 +58,7 @@ fn page_of_contributors(config: &RunConfig) -> Doubt {
     })
 }
 
-fn contributors_of_page(config: &RunConfig) -> Doubt {
+fn contributors_of_page(config: &RunConfig) -> MaybeWarning {
     let network = &config.network;
     let is_closed = !network.listen.iter().any(is_from_elsewhere)
         && network.announce.is_empty()
@@ -70,7 +70,7 @@ fn contributors_of_page(config: &RunConfig) -> Doubt {
     })
 }
 
-fn page_without_certificate(config: &RunConfig) -> Doubt {
+fn page_without_certificate(config: &RunConfig) -> MaybeWarning {
     let has_https = config.access.page.as_ref().is_some_and(|page| page.starts_with("https://"));
     (!config.network.http.ip().is_loopback() && !has_https).then(|| {
         let text = "over plain http:// browsers elsewhere have neither WebGPU nor WebTransport: put a proxy with a \
@@ -79,11 +79,11 @@ fn page_without_certificate(config: &RunConfig) -> Doubt {
     })
 }
 
-fn proxies(config: &RunConfig) -> Doubt {
+fn proxies(config: &RunConfig) -> MaybeWarning {
     let proxies = &config.network.trusted_proxies;
     let has_https = config.access.page.as_ref().is_some_and(|page| page.starts_with("https://"));
-    let text = if proxies.iter().any(Network::is_everybody) {
-        "whatever anybody writes into X-Forwarded-For is believed then, and no limit for an address holds"
+    let text = if proxies.iter().any(IpNetwork::is_everybody) {
+        "any client can forge X-Forwarded-For then, and no limit for an address holds"
     } else if has_https && proxies.is_empty() {
         "access.page has a certificate, so visitors come through a proxy, and it is not named: the limits for an address \
          are for none of them, or for all of them together"
@@ -93,7 +93,7 @@ fn proxies(config: &RunConfig) -> Doubt {
     Some(("network.trusted_proxies", text.to_owned()))
 }
 
-fn operator(config: &RunConfig) -> Doubt {
+fn operator(config: &RunConfig) -> MaybeWarning {
     let operator = config.network.operator?;
     if is_same_socket(operator, config.network.http) {
         let text = format!("{operator} is the address of the page: one of them cannot be served");
@@ -101,53 +101,53 @@ fn operator(config: &RunConfig) -> Doubt {
     }
     (!is_inside(operator.ip())).then(|| {
         let text = format!(
-            "whoever reaches {operator} reads it without a password, and the token of /admin comes as plain HTTP: keep it \
-             inside"
+            "everybody who can reach {operator} reads it without a password, and the token of /admin comes as plain \
+             HTTP: keep it inside"
         );
         ("network.operator", text)
     })
 }
 
-fn one_address_twice(config: &RunConfig) -> Doubt {
+fn one_address_twice(config: &RunConfig) -> MaybeWarning {
     let mut sockets: BTreeMap<(bool, u16), &Multiaddr> = BTreeMap::new();
     config.network.listen.iter().find_map(|address| {
         let port = port(address).filter(|(_, port)| *port != 0)?;
         let other = sockets.insert(port, address)?;
-        // Of two hosts of this machine each has its own ports.
+        // Each IP address of this machine has its own ports.
         (other.iter().next() == address.iter().next())
             .then(|| ("network.listen", format!("{other} and {address} are one port")))
     })
 }
 
-fn password_in_the_file(config: &RunConfig) -> Doubt {
+fn password_in_the_file(config: &RunConfig) -> MaybeWarning {
     let database = config.contributions.database.as_ref()?;
     let user = database.split_once("://")?.1.split_once('@')?.0;
     user.contains(':').then(|| {
-        let text = "there is a password in it: whoever reads it has that. A file of its own will do, named by \
-                    BARNRAISE__CONTRIBUTIONS__DATABASE_FILE";
+        let text = "it contains a password, which every reader of this file has then. Put the address into a file of \
+                    its own, named by BARNRAISE__CONTRIBUTIONS__DATABASE_FILE";
         ("contributions.database", text.to_owned())
     })
 }
 
-/// A name alone is not enough: without `verify-full` anybody in between may answer as the server.
-fn database_in_the_clear(config: &RunConfig) -> Doubt {
+/// Encryption alone is not enough: without `verify-full` a machine in between may answer as the server.
+fn database_in_the_clear(config: &RunConfig) -> MaybeWarning {
     let database = config.contributions.database.as_ref()?;
     let place = database.split_once("://")?.1;
     let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
     let is_here =
         ["localhost", "127.", "[::1]", "%2F", "%2f", "/"].iter().any(|here| place.starts_with(here));
     (!is_here && !place.contains("sslmode=verify-full")).then(|| {
-        let text = "the server is on another machine, and whoever is in between may read along or answer in its place: \
+        let text = "the server is on another machine, and a machine in between may read along or answer in its place: \
                     end the address with ?sslmode=verify-full, and &sslrootcert=FILE where its certificate is of an \
                     authority of your own";
         ("contributions.database", text.to_owned())
     })
 }
 
-fn strangers_outvote(config: &RunConfig) -> Doubt {
+fn strangers_outvote(config: &RunConfig) -> MaybeWarning {
     let is_robust = config.averaging.aggregation == AggregationKind::CenteredClip;
     (is_robust && config.access.mode == AccessMode::Open).then(|| {
-        let text = "in an open run one liar with many addresses outvotes the others";
+        let text = "in an open run one dishonest peer with many addresses outvotes the others";
         ("averaging.aggregation", text.to_owned())
     })
 }
@@ -195,23 +195,23 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_meant() {
+    fn the_defaults_give_no_warnings() {
         assert_eq!(keys(|_| ()), [""; 0]);
     }
 
     #[test]
-    fn a_run_in_public_that_is_whole_is_meant() {
-        let doubts = keys(|config| {
+    fn a_complete_public_run_gives_no_warnings() {
+        let warned = keys(|config| {
             config.network.listen = vec!["/ip4/0.0.0.0/udp/4001/quic-v1".parse().unwrap()];
             config.access.page = Some("https://barn.example".into());
             config.network.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
             config.network.operator = Some("10.0.0.1:8082".parse().unwrap());
         });
-        assert_eq!(doubts, [""; 0]);
+        assert_eq!(warned, [""; 0]);
     }
 
     #[test]
-    fn a_database_that_proves_who_it_is_or_is_here_is_no_doubt() {
+    fn an_authenticated_or_local_database_gives_no_warning() {
         for good in [
             "postgres://barn@db.example/runs?sslmode=verify-full",
             "postgres://barn@db.example/runs?sslrootcert=/ca.pem&sslmode=verify-full",
@@ -223,9 +223,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_public_is_named() {
-        type Change = fn(&mut RunConfig);
-        let cases: [(&str, Change); 11] = [
+    fn what_is_half_public_gives_a_warning() {
+        type WarningTrigger = fn(&mut RunConfig);
+        let cases: [(&str, WarningTrigger); 11] = [
             ("network.http", |c| c.network.listen = vec!["/ip4/0.0.0.0/tcp/4001".parse().unwrap()]),
             ("network.listen", |c| {
                 c.access.page = Some("https://barn.example".into());

@@ -1,7 +1,7 @@
 //! One file over HTTP(S), with a progress bar, written beside its place and renamed into it.
 //!
-//! Blocking: call it from a thread that may block. It never leaves half a file under the final name,
-//! and never reads more than it was told the file can have.
+//! Blocking: call it from a thread that may block. It never leaves an incomplete file under the final name,
+//! and never reads more than the given limit.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -39,8 +39,7 @@ pub enum DownloadError {
     },
 }
 
-/// Fetches `url` into a new file at `path`, which must not be the final name. Errors do not repeat the
-/// URL: who asked knows it.
+/// Fetches `url` into a new file at `path`, which must not be the final name. Errors do not repeat the URL.
 ///
 /// # Errors
 /// After an error `path` may hold a part of the file.

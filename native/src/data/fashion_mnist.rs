@@ -1,7 +1,7 @@
 //! Fashion-MNIST (Xiao, Rasul, Vollgraf 2017, MIT licence): 70,000 grey pictures of garments.
 //!
 //! Taken from the folder of Debian's `dataset-fashion-mnist` where it is installed, else from the
-//! cache, else from the data set's public hosts. Whatever the source, a file is used only if, after
+//! cache, else from the data set's public hosts. A file from any source is used only if, after
 //! decompression, its length and SHA-256 are the known ones: gzip headers differ between sources, the
 //! content does not.
 
@@ -17,7 +17,7 @@ use super::TrainingData;
 use super::download::{DownloadError, download};
 use super::idx::{self, IdxError};
 
-/// Name for people.
+/// Display name.
 pub const NAME: &str = "Fashion-MNIST";
 /// Where Debian's package puts the files.
 pub const DEBIAN_FOLDER: &str = "/usr/share/datasets/fashion-mnist";
@@ -27,6 +27,8 @@ pub const BASE_URLS: [&str; 2] = [
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
     "https://storage.googleapis.com/tensorflow/tf-keras-datasets",
 ];
+/// Of each picture.
+pub const IMAGE_SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 /// In the order of the labels.
 pub const CLASS_NAMES: [&str; 10] = [
     "T-shirt/top",
@@ -67,11 +69,11 @@ pub struct FileSpecs {
     pub test_labels: FileSpec,
 }
 
-/// Where to look: in the folder that the operator names and nowhere else; or in order, in folders, then in the cache,
+/// Places to look for the files: only in the operator's folder where one is named; else in folders, then in the cache,
 /// then at hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
-    /// The operator's. Nothing takes its place: who names a folder wants what is in it.
+    /// The operator's folder, which excludes all other places.
     pub named: Option<PathBuf>,
     /// Folders that hold the files, compressed or not; never written to.
     pub folders: Vec<PathBuf>,
@@ -92,7 +94,7 @@ pub struct Dataset {
     pub test: LabelledImages,
 }
 
-/// What was wrong with one file at one place.
+/// Why a file at one place cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// Could not be read or decompressed.
@@ -119,15 +121,15 @@ pub enum FileError {
     Download(#[from] DownloadError),
 }
 
-/// Why the data set could not be had.
+/// Why the data set could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// No place had a whole file.
+    /// No place had the file undamaged.
     #[error("{file} could not be had:{}", attempts.iter().map(|a| format!("\n  {a}")).collect::<String>())]
     Unavailable {
         /// Its name.
         file: String,
-        /// Each place that was tried, with what was wrong there.
+        /// Each place that was tried, with its error.
         attempts: Vec<String>,
     },
     /// The folder that the operator named does not have it.

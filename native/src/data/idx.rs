@@ -2,15 +2,15 @@
 //!
 //! Big endian: two zero bytes, a type (8 for unsigned bytes), the number of dimensions, the size of
 //! each as u32, then the values, row-major (<http://yann.lecun.com/exdb/mnist/>). Pure; only unsigned
-//! bytes are read, and nothing is allocated from a size before it is compared with what is there.
+//! bytes are read, and nothing is allocated by a size before it is compared with the file's length.
 
 /// Type code of unsigned bytes.
 const UNSIGNED_BYTE: u8 = 8;
 
-/// What was wrong with an IDX file.
+/// Why an IDX file cannot be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum IdxError {
-    /// Not even its sizes are there.
+    /// Shorter than its header.
     #[error("{got} bytes, its header alone has {want}")]
     Header {
         /// Bytes of the header.
@@ -38,7 +38,7 @@ pub enum IdxError {
         /// Whole file.
         got: usize,
     },
-    /// Two files that belong together do not.
+    /// The numbers of images and labels differ.
     #[error("{n_images} images and {n_labels} labels")]
     Counts {
         /// In the file of images.

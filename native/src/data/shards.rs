@@ -1,9 +1,8 @@
 //! The training set cut into shards, encoded once and kept.
 //!
-//! A shard is an object named by its hash; the manifest is a JSON object beside them, named by what
-//! it was made from. A start that finds both whole encodes nothing. Which sample goes where depends on
-//! the seed alone, and every shard holds the classes in nearly the proportions of the whole set, so
-//! that a peer which has seen few shards has not seen few classes.
+//! A shard is an object named by its hash; the manifest is a JSON object beside them, named by a hash of its inputs.
+//! A start that finds both undamaged encodes nothing. The order of the samples depends on the seed alone, and every
+//! shard holds the classes in nearly the proportions of the whole set, so that few shards still cover all classes.
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -17,23 +16,23 @@ use object_store::path::Path as ObjectPath;
 use super::TrainingData;
 use crate::storage::{Storage, StorageError};
 
-/// Held-out samples of each class in the gallery; of text, of all.
+/// Held-out samples of each class in the gallery; of text, in total.
 pub const GALLERY_SAMPLES_PER_CLASS: usize = 4;
-/// Raised whenever the same data, sizes and seed would give other shards.
+/// Raised when the same data, sizes and seed give other shards.
 const LAYOUT_VERSION: u32 = 2;
 /// Largest manifest that is read.
 const MANIFEST_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// How to cut.
+/// How a data set is cut into shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sharding {
     /// Samples in each shard; the last may have fewer.
     pub shard_samples: NonZeroUsize,
-    /// Of the order of the samples.
+    /// Seed of the order of the samples.
     pub seed: u64,
 }
 
-/// Why there are no shards.
+/// Why shards cannot be made or read.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
     /// From the store.
@@ -42,34 +41,34 @@ pub enum ShardError {
     /// From the encoder, or a manifest out of its bounds.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
-    /// Cannot happen with a manifest that serializes; kept as an error all the same.
+    /// The manifest cannot be serialized; should not happen.
     #[error("manifest: {0}")]
     Manifest(#[from] serde_json::Error),
-    /// Too small a shard for so many samples.
+    /// More shards than allowed.
     #[error("{n_samples} samples make {got} shards of {shard_samples}, at most {SHARDS_MAX} are allowed")]
     TooMany {
         /// In the training set.
         n_samples: usize,
         /// From the configuration.
         shard_samples: usize,
-        /// That many shards.
+        /// Number of shards.
         got: usize,
     },
-    /// Asked for what the manifest does not list.
+    /// The manifest does not list the shard.
     #[error("there is no shard {id:?}, the manifest lists {n_shards}")]
     Unknown {
-        /// What was asked for.
+        /// The shard.
         id: ShardId,
-        /// Training shards.
+        /// Number of training shards.
         n_shards: usize,
     },
-    /// Was there at the start and is not any more.
+    /// The shard was there at start-up, and is missing or damaged now.
     #[error("shard {id:?} is gone or damaged; restart the backbone to encode it again")]
     Damaged {
-        /// Which.
+        /// The shard.
         id: ShardId,
     },
-    /// A thread that encoded died.
+    /// An encoding thread failed.
     #[error("shards could not be encoded: {0}")]
     Encoder(String),
 }
@@ -82,7 +81,7 @@ pub struct ShardStore {
 }
 
 impl ShardStore {
-    /// Takes the shards from `storage` where they are whole, and encodes those that are not.
+    /// Opens the shards in `storage`, and encodes those that are missing or damaged.
     pub async fn open(
         storage: Storage,
         dataset: &TrainingData,
@@ -107,12 +106,12 @@ impl ShardStore {
         let manifest =
             Manifest { name: dataset.name.clone(), samples: dataset.kind.clone(), shards: entries, gallery };
         manifest.validate()?;
-        // Last, so that a manifest is only ever there when its shards are.
+        // Last, so that a manifest exists only if its shards do.
         storage.put(&path, serde_json::to_vec_pretty(&manifest)?).await?;
         Ok(Self { storage, manifest })
     }
 
-    /// What there is.
+    /// The manifest of the shards.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -131,7 +130,7 @@ impl ShardStore {
         entry.ok_or(ShardError::Unknown { id, n_shards: self.manifest.shards.len() })
     }
 
-    /// `None` where the object is missing or not what its name says.
+    /// `None` where the object is missing or does not have the hash of its name.
     async fn read(&self, entry: &ShardEntry) -> Result<Option<Bytes>, ShardError> {
         match self.storage.get(&shard_path(entry), entry.n_bytes.into()).await {
             Ok(Some(bytes)) if Sha256Hash::of(&bytes) == entry.sha256 => Ok(Some(bytes)),
@@ -142,8 +141,8 @@ impl ShardStore {
 
     /// Checks every shard and encodes the broken ones again.
     ///
-    /// False where the encoder gives other bytes than when the manifest was made (another version of
-    /// the compressor): then everything has to be made anew.
+    /// `false` where the encoder gives other bytes than when the manifest was made (another version of
+    /// the compressor): then all shards have to be encoded again.
     async fn repair(&self, dataset: &TrainingData, sharding: Sharding) -> Result<bool, ShardError> {
         let entries: Vec<ShardEntry> =
             self.manifest.shards.iter().chain([&self.manifest.gallery]).copied().collect();
@@ -177,7 +176,7 @@ fn shard_path(entry: &ShardEntry) -> ObjectPath {
     ObjectPath::from_iter(["shards", &format!("{}.zlib", entry.sha256)])
 }
 
-/// Names the manifest by all that its content depends on.
+/// Path of the manifest: a hash of all inputs.
 fn manifest_path(dataset: &TrainingData, sharding: Sharding) -> Result<ObjectPath, ShardError> {
     let mut key = Vec::new();
     for part in [&dataset.train, &dataset.test] {
@@ -248,7 +247,7 @@ fn cut(dataset: &TrainingData, sharding: Sharding) -> Result<Vec<Samples>, Shard
     Ok(parts)
 }
 
-/// Of each sample; text is all of one class.
+/// Label of each sample; text is all of one class.
 fn labels(samples: &Samples) -> Cow<'_, [u8]> {
     match samples {
         Samples::Images(images) => Cow::Borrowed(&images.labels),

@@ -1,4 +1,4 @@
-//! From the address that a person gives to the multiaddresses that are dialled.
+//! Resolves the address that a user gives to the multiaddresses that are dialled.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use serde::de::DeserializeOwned;
 
-use crate::access::rooms::RoomCode;
-use crate::cli::JoinAddress;
+use super::args::JoinAddress;
+use crate::host::access::rooms::RoomCode;
 
 /// Largest `/api/run`: a manifest of ten thousand shards and a full history fit.
 const STATUS_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// The whole request. Below the stall limit of the contributor, which waits for it.
+/// Timeout of the whole request, below the stall limit of the contributor, which waits for it.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Addresses of one run that are tried.
 pub(super) const ADDRESSES_MAX: usize = 8;
@@ -20,36 +20,36 @@ pub(super) const ADDRESSES_MAX: usize = 8;
 /// Why there is no address to dial.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AddressError {
-    /// No answer at all.
+    /// There is no answer.
     #[error("cannot reach {url}: {reason}")]
     Unreachable { url: String, reason: String },
-    /// Something answers, and it is no backbone.
+    /// The answer is an HTTP error.
     #[error("no run at {url}: it answered {status}")]
     NoRun { url: String, status: u16 },
-    /// Several runs are there.
+    /// The address has several runs.
     #[error("several runs are at {page}: join one of them, {}", join_with(listed, page))]
     Several { page: String, listed: Vec<String> },
-    /// A short code that lets nobody in.
+    /// No room has this code.
     #[error(
         "no room at {page} has this code: see that it is typed right, and not older than it was said to last"
     )]
     NoRoom { page: String },
-    /// Something answers that this build does not understand.
+    /// This version does not understand the answer.
     #[error("{url} is no backbone that this version understands: {reason}")]
     NotUnderstood { url: String, reason: String },
-    /// No address that can be dialled among those listed.
+    /// A native peer can dial none of the listed addresses.
     #[error(
         "the run at {url} lists no address over QUIC, TCP, WebSocket or a relay with a peer id, only {listed:?}"
     )]
     NoneToDial { url: String, listed: Vec<String> },
-    /// The request did not come to an end.
+    /// The request's task was cancelled.
     #[error("the request to {url} was given up")]
     Aborted { url: String },
 }
 
 impl AddressError {
-    /// Whether it is the address that is wrong, as far as can be told: nobody who mistyped one should wait for it for
-    /// ever. What a proxy or a network in between may say while the run is away is none of that.
+    /// Whether the address itself seems wrong: a user who mistyped it should not wait for ever. Errors that a proxy or
+    /// the network may cause while the run is down do not count.
     pub(super) fn is_mistake(&self) -> bool {
         match self {
             Self::NoRun { status, .. } => matches!(status, 400..500) && !matches!(status, 408 | 425 | 429),
@@ -59,7 +59,7 @@ impl AddressError {
     }
 }
 
-/// What to dial now; asked again for every connection, since a restarted run may have moved.
+/// The addresses to dial now, resolved again for every connection: a restarted run may have moved.
 pub(super) async fn resolve(address: &JoinAddress) -> Result<Vec<Multiaddr>, AddressError> {
     let page = match address {
         JoinAddress::Peer(address) => return Ok(vec![address.clone()]),
@@ -80,10 +80,10 @@ pub(super) async fn resolve(address: &JoinAddress) -> Result<Vec<Multiaddr>, Add
     Ok(dialled)
 }
 
-/// Where the run is that the short code of a room lets in, and the code of the invitation behind it. The code is in no
-/// message.
+/// Address of the run that a room code belongs to, and the code of the invitation behind it. No error has the room
+/// code.
 ///
-/// - `page`: of the list of runs, or of any of them
+/// - `page`: address of the list of runs, or of any run there
 pub(super) async fn room(page: &str, code: RoomCode) -> Result<(JoinAddress, String), AddressError> {
     let site = page.rsplit_once("/run/").map_or(page, |(site, _)| site).to_owned();
     let url = format!("{site}/api/rooms/{code}");
@@ -103,7 +103,7 @@ pub(super) async fn room(page: &str, code: RoomCode) -> Result<(JoinAddress, Str
     }
 }
 
-/// Whether it is the address of several runs.
+/// [`AddressError::Several`], if the page lists several runs.
 async fn several(page: &str) -> Option<AddressError> {
     let url = format!("{page}/api/runs");
     let Runs { runs, .. } = tokio::task::spawn_blocking(move || fetch(url)).await.ok()?.ok()?;
@@ -136,8 +136,8 @@ fn fetch<T: DeserializeOwned>(url: String) -> Result<T, AddressError> {
         .map_err(|error| AddressError::NotUnderstood { url, reason: error.to_string() })
 }
 
-/// The addresses that a native peer dials, the best way first: QUIC, TCP, WebSocket, and through a relay
-/// where that is all there is.
+/// The addresses that a native peer dials, the best transport first: QUIC, TCP, WebSocket, then through a
+/// relay.
 pub(super) fn to_dial(listed: &[String]) -> Vec<Multiaddr> {
     let parsed = listed.iter().filter_map(|address| address.parse::<Multiaddr>().ok());
     let mut ranked: Vec<(u8, Multiaddr)> =
@@ -149,8 +149,8 @@ pub(super) fn to_dial(listed: &[String]) -> Vec<Multiaddr> {
 fn rank(address: &Multiaddr) -> Option<u8> {
     use Protocol::{Dns, Dns4, Dns6, Ip4, Ip6, P2p, P2pCircuit, QuicV1, Tcp, Tls, Udp, Ws, Wss};
     let parts: Vec<Protocol<'_>> = address.iter().collect();
-    let [Ip4(_) | Ip6(_) | Dns(_) | Dns4(_) | Dns6(_), way @ .., P2p(_)] = &parts[..] else { return None };
-    match way {
+    let [Ip4(_) | Ip6(_) | Dns(_) | Dns4(_) | Dns6(_), path @ .., P2p(_)] = &parts[..] else { return None };
+    match path {
         [Udp(_), QuicV1] => Some(0),
         [Tcp(_)] => Some(1),
         [Tcp(_), Ws(_) | Wss(_)] | [Tcp(_), Tls, Ws(_)] => Some(2),
@@ -171,7 +171,7 @@ mod tests {
     const PEER: &str = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
 
     #[test]
-    fn the_best_way_is_dialled_first_and_what_is_no_way_never() {
+    fn the_best_transport_is_dialled_first_and_others_never() {
         let listed = [
             format!("/ip4/192.0.2.9/udp/4001/quic-v1/p2p/{PEER}/p2p-circuit/p2p/{PEER}"),
             format!("/ip4/192.0.2.1/udp/4001/quic-v1/webtransport/p2p/{PEER}"),
@@ -201,7 +201,7 @@ mod tests {
         JoinAddress::Page(page)
     }
 
-    /// What there is to say, and whether it is the address that is wrong.
+    /// Text of the error, and whether the address is wrong.
     async fn refusal(answer: &'static str) -> (String, bool) {
         let error = resolve(&answering(answer)).await.unwrap_err();
         (error.to_string(), error.is_mistake())

@@ -1,7 +1,7 @@
-//! Shards on disk, named by their SHA-256, so that the next run of the program fetches none twice.
+//! Shards on disk, named by their SHA-256, so that the next process does not fetch them again.
 //!
-//! Bounded: `swarm::shards` says what makes way for what; of what others left in the folder, such as shards of
-//! another run, the files that were not used for longest go first. It never vouches for a byte: who reads a shard
+//! Bounded: `swarm::shards` decides which shard replaces which. Of other files in the folder, such as shards of
+//! another run, the least recently used ones are removed first. The cache verifies nothing: the reader of a shard
 //! compares its hash.
 
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::dataset::SHARD_BYTES_MAX;
 
-/// What comes after a name.
+/// Suffix of a file name.
 const SUFFIX: &str = ".shard";
 
 /// A folder of shards that several processes may share.
@@ -24,7 +24,7 @@ pub(super) struct ShardCache {
 }
 
 impl ShardCache {
-    /// In `folder`, which is made when there is something to keep; `bytes_max` of it at most.
+    /// A cache of at most `bytes_max` in `folder`, which is created with the first shard.
     pub(super) fn new(folder: PathBuf, bytes_max: u64) -> Self {
         Self { folder, bytes_max }
     }
@@ -34,33 +34,33 @@ impl ShardCache {
         self.bytes_max
     }
 
-    /// Under which names there are bytes. Blocking.
+    /// Hashes of all cached shards. Blocking.
     pub(super) fn names(&self) -> HashSet<Sha256Hash> {
         let Ok(entries) = fs::read_dir(&self.folder) else { return HashSet::new() };
         let name = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_suffix(SUFFIX)?.parse().ok();
         entries.flatten().filter_map(name).collect()
     }
 
-    /// Removes the bytes under a name, if there are any. Blocking.
+    /// Removes a shard, if it is cached. Blocking.
     pub(super) fn remove(&self, sha256: Sha256Hash) -> io::Result<()> {
         remove(&self.path(sha256))
     }
 
-    /// The bytes under a name, if there are any. Blocking.
+    /// The bytes of a shard, if it is cached. Blocking.
     pub(super) fn get(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
         let file = File::open(self.path(sha256)).ok()?;
         let mut bytes = Vec::new();
         (&file).take(u64::from(SHARD_BYTES_MAX)).read_to_end(&mut bytes).ok()?;
-        // Only decides what goes first when room is needed.
+        // Marks it as recently used; a failure only affects the order of removal.
         let _ = file.set_modified(SystemTime::now());
         Some(bytes)
     }
 
-    /// Keeps bytes under a name, whole or not at all, and makes room. Blocking.
+    /// Stores a shard atomically, then removes the least recently used ones beyond the limit. Blocking.
     pub(super) fn put(&self, sha256: Sha256Hash, bytes: &[u8]) -> io::Result<()> {
-        // Access tokens are kept here, too.
+        // The folder also holds access tokens.
         barnraise_relay::create_private_directory(&self.folder)?;
-        // The process id keeps two programs that share the folder from writing into one file.
+        // The process id keeps two processes from writing to the same file.
         let part = self.folder.join(format!("{sha256}.part-{}", std::process::id()));
         let written = File::create(&part).and_then(|mut file| file.write_all(bytes));
         let kept = written.and_then(|()| fs::rename(&part, self.path(sha256)));
@@ -71,7 +71,7 @@ impl ShardCache {
         self.make_room()
     }
 
-    /// Removes the oldest files until the rest fits. Leftovers of a crash age and go like the others.
+    /// Removes the oldest files until the rest fits, partial files of a crash included.
     fn make_room(&self) -> io::Result<()> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {

@@ -1,8 +1,8 @@
-//! Which backbone of a run is joined, where there are several: one that is up to date, and of those the one that has
-//! the fewest contributors for its speed. Pure.
+//! Chooses the backbone of a run to join, where there are several: one that is up to date, and of those the one with the
+//! fewest contributors for its speed. Pure.
 //!
-//! What each says of itself is in the DHT. Only of those is it looked at who may be joined at all: that somebody else
-//! says he is far ahead holds nobody off.
+//! Each backbone's progress is its own record in the DHT. Only records of candidates count: a stranger's record that
+//! claims a far epoch changes nothing.
 
 use std::cmp::Ordering;
 
@@ -10,18 +10,18 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::dht::progress::BackboneProgress;
 
-/// Epochs that a backbone may be behind the one that is furthest: what they say is not of one moment.
+/// Epochs that an up-to-date backbone may be behind the furthest one: their records are of different times.
 const BEHIND_MAX: u64 = 16;
-/// Likewise, as a share of all epochs.
+/// Likewise, one of so many of all epochs.
 const BEHIND_SHARE_MAX: u64 = 10;
 
-/// How good a choice a backbone is; the least is the best.
+/// The rank of a backbone; the least is the best.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Rank {
     group: Group,
-    /// Contributors, the one that asks included, for each byte a second.
+    /// Contributors, the new one included, for each byte per second.
     load: f64,
-    /// Another order for each that asks, so that not all go to the same one.
+    /// Breaks ties in a different order for each contributor, so that not all join the same backbone.
     lot: [u8; 8],
 }
 
@@ -29,15 +29,15 @@ struct Rank {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     UpToDate,
-    /// It says nothing of itself.
+    /// It has no record.
     Unknown,
     Behind,
 }
 
 /// Puts the best of `backbones` first.
 ///
-/// - `said`: what any peers say of themselves
-/// - `asking`: who asks, in bytes of its choice
+/// - `said`: progress records, of any peers
+/// - `asking`: the contributor, in any bytes that identify it
 pub(super) fn order(backbones: &mut [PublicKey], said: &[BackboneProgress], asking: &[u8]) {
     let of = |backbone: &PublicKey| said.iter().find(|said| said.peer == *backbone);
     let furthest = backbones.iter().filter_map(of).map(|said| said.progress.epoch).max().unwrap_or(0);
@@ -68,7 +68,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use barnraise_protocol::dht::UnixMillis;
-    use barnraise_protocol::dht::progress::Progress;
+    use barnraise_protocol::dht::progress::LocalProgress;
 
     use super::*;
 
@@ -77,7 +77,7 @@ mod tests {
     const C: PublicKey = PublicKey([0xc0; 32]);
 
     fn said(peer: PublicKey, epoch: u64, n_contributors: u32, bytes_per_second: u64) -> BackboneProgress {
-        let progress = Progress {
+        let progress = LocalProgress {
             epoch,
             n_samples_total: 0,
             model: None,
@@ -85,7 +85,13 @@ mod tests {
             n_contributors,
             samples_per_second: 0.0,
         };
-        BackboneProgress { peer, progress, bytes_per_second, aggregators: Vec::new(), said_at: UnixMillis(1) }
+        BackboneProgress {
+            peer,
+            progress,
+            bytes_per_second,
+            aggregators: Vec::new(),
+            reported_at: UnixMillis(1),
+        }
     }
 
     fn ordered(said: &[BackboneProgress]) -> Vec<PublicKey> {
@@ -98,7 +104,7 @@ mod tests {
     fn the_fewest_contributors_for_the_speed_come_first() {
         assert_eq!(ordered(&[said(A, 50, 9, 100), said(B, 49, 2, 100), said(C, 51, 5, 100)]), [B, C, A]);
         assert_eq!(ordered(&[said(A, 50, 9, 1000), said(B, 49, 2, 100), said(C, 51, 5, 100)]), [A, B, C]);
-        // No speed is as good as the least.
+        // A speed of zero counts as one byte per second.
         assert_eq!(ordered(&[said(A, 50, 0, 0), said(B, 49, 2, 100), said(C, 51, 5, 100)]), [B, C, A]);
     }
 
@@ -112,9 +118,9 @@ mod tests {
     #[test]
     fn a_stranger_that_says_it_is_ahead_changes_nothing() {
         let honest = [said(A, 50, 2, 100), said(B, 49, 1, 100), said(C, 48, 3, 100)];
-        let lie = said(PublicKey([9; 32]), u64::MAX, 0, u64::MAX);
-        let with_lie: Vec<_> = honest.iter().cloned().chain([lie]).collect();
-        assert_eq!(ordered(&honest), ordered(&with_lie));
+        let stranger = said(PublicKey([9; 32]), u64::MAX, 0, u64::MAX);
+        let with_stranger: Vec<_> = honest.iter().cloned().chain([stranger]).collect();
+        assert_eq!(ordered(&honest), ordered(&with_stranger));
     }
 
     #[test]

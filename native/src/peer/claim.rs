@@ -1,59 +1,59 @@
-//! Whom to believe among peers that say they are backbones of a run. Pure.
+//! Decides which peer is a backbone of the wanted run, among those that claim it. Pure.
 //!
-//! That a peer has its key is proven by the connection's handshake; that a run is that of a certain authority
-//! is what a peer says. So an authority that is met itself is certain, and as good is whoever names an authority that
-//! has signed that it averages with them. Whoever names another is taken at their word only where nobody contradicts and
-//! neither is there.
+//! The handshake proves a peer's key. That its run belongs to a certain authority is only a claim. The claim is certain
+//! if the peer is that authority. It is proven as well if the authority has signed a record that names the peer as an
+//! aggregator. Any other claim is accepted only where no proven claim is present and no other claim contradicts
+//! it.
 
 use barnraise_protocol::access::PublicKey;
 
-/// What a peer says of the run that it serves.
+/// A peer's claim about the run that it serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Claim {
-    /// Who says it.
+pub(super) struct RunClaim {
+    /// The peer that makes the claim.
     pub(super) peer: PublicKey,
-    /// Whose run it is.
+    /// The claimed authority of the run.
     pub(super) authority: PublicKey,
-    /// Whether that authority has signed that it averages with this peer.
+    /// Whether that authority has signed a record that names this peer as an aggregator.
     pub(super) is_named: bool,
 }
 
-impl Claim {
-    /// It is the authority itself, which its key proves.
+impl RunClaim {
+    /// Whether the peer is the authority, which its key proves.
     pub(super) fn is_certain(&self) -> bool {
         self.peer == self.authority
     }
 
-    /// It is of the run of that authority, whose signature says so.
+    /// Whether the peer's key or the authority's signature proves the claim.
     pub(super) fn is_proven(&self) -> bool {
         self.is_certain() || self.is_named
     }
 }
 
-/// Why nobody is believed.
+/// Why no claim is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ClaimError {
-    /// Several runs go by the same id.
+    /// Several runs have the same id.
     #[error(
         "backbones of the run `{run_id}` disagree about its authority: {}; say which is meant by one of {}",
         words(claims),
         names(run_id, claims)
     )]
-    Disagreement { run_id: String, claims: Vec<Claim> },
-    /// The peer with the wanted key serves somebody else's run.
+    Disagreement { run_id: String, claims: Vec<RunClaim> },
+    /// No proven claim names the wanted authority.
     #[error("the run `{run_id}` of the authority {wanted} is wanted, and {}", words(claims))]
-    Another { run_id: String, wanted: PublicKey, claims: Vec<Claim> },
+    Another { run_id: String, wanted: PublicKey, claims: Vec<RunClaim> },
 }
 
-/// The claim that is believed: the first of those that are as good.
+/// The claim that is accepted: the first of the best ones.
 ///
-/// - `wanted`: the authority, where it is known from elsewhere
-/// - `claims`: one at least, in the order of preference
+/// - `wanted`: the authority, where the user named it
+/// - `claims`: at least one, in the order of preference
 pub(super) fn believed(
     run_id: &str,
     wanted: Option<PublicKey>,
-    claims: &[Claim],
-) -> Result<Claim, ClaimError> {
+    claims: &[RunClaim],
+) -> Result<RunClaim, ClaimError> {
     let (run_id, all) = (run_id.to_owned(), claims.to_vec());
     if let Some(wanted) = wanted {
         let proven = claims.iter().find(|claim| claim.is_proven() && claim.authority == wanted);
@@ -67,16 +67,16 @@ pub(super) fn believed(
     chosen.copied().ok_or(ClaimError::Disagreement { run_id, claims: all })
 }
 
-fn words(claims: &[Claim]) -> String {
-    let words = |claim: &Claim| match claim.is_certain() {
+fn words(claims: &[RunClaim]) -> String {
+    let words = |claim: &RunClaim| match claim.is_certain() {
         true => format!("{} says that it is itself", claim.peer),
         false => format!("{} says {}", claim.peer, claim.authority),
     };
     claims.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
-/// What `--run` takes, for each authority.
-fn names(run_id: &str, claims: &[Claim]) -> String {
+/// The arguments of `--run` for each authority.
+fn names(run_id: &str, claims: &[RunClaim]) -> String {
     let mut authorities: Vec<PublicKey> = claims.iter().map(|claim| claim.authority).collect();
     authorities.sort_unstable();
     authorities.dedup();
@@ -94,20 +94,20 @@ mod tests {
     const B: PublicKey = PublicKey([0xb0; 32]);
     const C: PublicKey = PublicKey([0xc0; 32]);
 
-    fn claim(peer: PublicKey, authority: PublicKey) -> Claim {
-        Claim { peer, authority, is_named: false }
+    fn claim(peer: PublicKey, authority: PublicKey) -> RunClaim {
+        RunClaim { peer, authority, is_named: false }
     }
 
     #[test]
-    fn whoever_the_authority_names_is_as_good_as_itself() {
-        let named = Claim { is_named: true, ..claim(B, A) };
+    fn a_peer_that_the_authority_names_is_as_good_as_the_authority() {
+        let named = RunClaim { is_named: true, ..claim(B, A) };
         let claims = [claim(C, A), named, claim(A, A)];
         assert_eq!(believed("run", Some(A), &claims), Ok(named));
         assert_eq!(believed("run", None, &claims), Ok(named));
         // It is preferred where it comes first.
         assert_eq!(believed("run", Some(A), &[claim(A, A), named]), Ok(claim(A, A)));
-        // That B's authority names C says nothing of A's run.
-        let of_another = Claim { is_named: true, ..claim(C, B) };
+        // A record of B that names C proves nothing for A's run.
+        let of_another = RunClaim { is_named: true, ..claim(C, B) };
         assert!(believed("run", Some(A), &[of_another]).is_err());
     }
 
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(
             believed("run", None, &claims[..1]),
             Ok(claim(C, A)),
-            "it is away, and nobody contradicts"
+            "the authority is down, and no claim contradicts"
         );
     }
 
@@ -138,10 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_an_authority_gets_that_one_or_nobody() {
+    fn a_search_for_an_authority_finds_that_one_or_nobody() {
         let claims = [claim(B, B), claim(C, A), claim(A, A)];
         assert_eq!(believed("run", Some(A), &claims), Ok(claim(A, A)));
-        // What C says it could say of anybody.
+        // C's claim alone proves nothing.
         let error = believed("run", Some(A), &claims[..2]).unwrap_err();
         assert!(error.to_string().contains(&format!("authority {A} is wanted")), "{error}");
     }

@@ -1,12 +1,12 @@
-//! What `barnraise join` shows: a line that moves where there is a terminal, plain lines where there is
-//! none. It never decides anything.
+//! Output of `barnraise join`: a status line on a terminal, plain lines elsewhere. It never decides
+//! anything.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use barnraise_contributor::Event;
-use barnraise_protocol::contribute::Progress;
+use barnraise_contributor::ContributorEvent;
+use barnraise_protocol::contribute::RunProgress;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::{Activity, Contribution};
 use barnraise_swarm::shards::ShardTraffic;
@@ -14,29 +14,29 @@ use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Without a terminal the state of things is written this often.
+/// Interval of status lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// How often the spinner turns.
+/// Interval of the spinner.
 const SPIN_EVERY: Duration = Duration::from_millis(120);
 
-/// The terminal, or what stands in for it. Cheap to clone.
+/// The status display on standard error. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Display {
     bar: ProgressBar,
     is_terminal: bool,
-    shown: Arc<Mutex<Shown>>,
+    shown: Arc<Mutex<DisplayState>>,
 }
 
-/// What there is to show.
+/// The latest events.
 #[derive(Debug, Default)]
-struct Shown {
+struct DisplayState {
     activity: Option<Activity>,
     given: Contribution,
-    run: Option<Progress>,
-    /// Parts that were averaged for the backbones, and bytes of gradients that came for them.
+    run: Option<RunProgress>,
+    /// Parts averaged for the backbones, and bytes of gradients received for them.
     reduced: Option<(u64, u64)>,
     line_at: Option<Moment>,
-    /// Why there is no connection, as it was told: it is tried again until there is one, without another word.
+    /// Why there is no connection, as it was printed: an outage is printed once for each reason.
     lost: Option<String>,
 }
 
@@ -58,47 +58,54 @@ impl Display {
         Self { bar, is_terminal, shown: Arc::default() }
     }
 
-    /// A line that stays.
+    /// Prints a permanent line.
     pub fn say(&self, line: &str) {
-        // A standard error that nobody reads is no reason to stop.
+        // A closed standard error is no reason to stop.
         self.bar.suspend(|| drop(writeln!(io::stderr(), "{line}")));
     }
 
-    /// Takes the moving line away.
+    /// Removes the status line.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// Shows what happened at `now`.
-    pub fn on_event(&self, event: &Event, now: Moment) {
+    /// Shows an event of the time `now`.
+    pub fn on_event(&self, event: &ContributorEvent, now: Moment) {
         match event {
-            Event::Described(run) => self.say(&format!("{}: {}", run.title, run.purpose)),
-            Event::DeviceChanged { device_name, reason, .. } => {
+            ContributorEvent::Described(run) => {
+                self.say(&format!("{}: {}", run.identity.title, run.identity.purpose));
+            }
+            ContributorEvent::DeviceChanged { device_name, reason, .. } => {
                 self.say(&format!("Going on with {device_name}: {reason}."));
             }
-            Event::Failed { message } => self.say(message),
-            Event::Activity(Activity::SigningIn { url }) => {
+            ContributorEvent::Refused { refusal } => self.say(&format!("the backbone says: {refusal}")),
+            ContributorEvent::Failed { message } => self.say(message),
+            ContributorEvent::Activity(Activity::SigningIn { url }) => {
                 self.update(event, now);
                 self.say(&format!(
                     "This run is for those on its list. Sign in at {url}\nThis goes on by itself then."
                 ));
             }
-            Event::Activity(_) | Event::Contribution(_) | Event::Progress(_) => self.update(event, now),
-            Event::Receipt(_) | Event::Prediction { .. } | Event::Gallery { .. } => {}
+            ContributorEvent::Activity(_)
+            | ContributorEvent::Contribution(_)
+            | ContributorEvent::Progress(_) => self.update(event, now),
+            ContributorEvent::Receipt(_)
+            | ContributorEvent::Prediction { .. }
+            | ContributorEvent::Gallery { .. } => {}
         }
     }
 
-    /// This machine has averaged so many parts, of so many bytes of gradients.
+    /// Shows how many parts this machine has averaged, and the bytes of gradients received for them.
     pub fn on_reduced(&self, n_parts: u64, n_bytes: u64) {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).reduced = Some((n_parts, n_bytes));
     }
 
-    fn update(&self, event: &Event, now: Moment) {
+    fn update(&self, event: &ContributorEvent, now: Moment) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let is_news = shown.take(event);
         if self.is_terminal {
             self.bar.enable_steady_tick(SPIN_EVERY);
-            // The bar is the coming step, of everybody's samples.
+            // The bar is the progress of the coming step, over all contributors.
             if let Some(run) = &shown.run {
                 self.bar.set_length(run.target_batch_size.into());
                 self.bar.set_position(run.n_samples.min(run.target_batch_size.into()));
@@ -115,11 +122,11 @@ impl Display {
     }
 }
 
-impl Shown {
-    /// Whether this is worth a line of its own: not the steps that come round with every epoch.
-    fn take(&mut self, event: &Event) -> bool {
+impl DisplayState {
+    /// Takes in an event. Returns whether it deserves its own line; the activities of every epoch do not.
+    fn take(&mut self, event: &ContributorEvent) -> bool {
         match event {
-            Event::Activity(activity) => {
+            ContributorEvent::Activity(activity) => {
                 let is_other = self.activity.as_ref().is_none_or(|known| kind(known) != kind(activity));
                 let is_news = match activity {
                     Activity::Idle => false,
@@ -133,12 +140,12 @@ impl Shown {
                 self.activity = Some(activity.clone());
                 is_news
             }
-            Event::Contribution(given) => {
+            ContributorEvent::Contribution(given) => {
                 let was_missed = self.given.steps_missed().is_some();
                 self.given.clone_from(given);
                 !was_missed && given.steps_missed().is_some()
             }
-            Event::Progress(run) => {
+            ContributorEvent::Progress(run) => {
                 self.run = Some(*run);
                 false
             }
@@ -146,7 +153,7 @@ impl Shown {
         }
     }
 
-    /// Where lines stay: a count-down would be wrong a moment later.
+    /// The status as a permanent line, without a count-down.
     fn written_line(&self) -> String {
         match &self.lost {
             Some(reason) => {
@@ -188,7 +195,7 @@ impl Shown {
     }
 }
 
-/// Activities that follow one another within every epoch are one kind.
+/// A number for the kind of an activity; those that alternate within every epoch are one kind.
 fn kind(activity: &Activity) -> u8 {
     match activity {
         Activity::Idle => 0,
@@ -240,7 +247,7 @@ fn sentence(activity: &Activity) -> String {
     }
 }
 
-/// From whom the data came, once any did from a peer.
+/// Where the shards came from, once a peer sent one.
 fn data(shards: &ShardTraffic) -> Option<String> {
     let (peers, backbone) = (ByteSize(shards.bytes_from_peers), ByteSize(shards.bytes_from_backbone));
     let wrong = match shards.n_wrong {
@@ -251,7 +258,7 @@ fn data(shards: &ShardTraffic) -> Option<String> {
     is_worth_it.then(|| format!("data: {peers} from peers, {backbone} from the backbone{wrong}"))
 }
 
-/// What was given, in a sentence without its full stop.
+/// The totals of a contribution, in a sentence without its full stop.
 pub fn summary(given: &Contribution) -> String {
     let data = data(&given.shards).map_or_else(String::new, |data| format!("; {data}"));
     format!(
@@ -265,7 +272,7 @@ pub fn summary(given: &Contribution) -> String {
     )
 }
 
-/// Log lines that do not tear the moving line.
+/// Writes log lines without breaking the status line.
 impl<'a> MakeWriter<'a> for Display {
     type Writer = LogWriter;
 
@@ -274,7 +281,7 @@ impl<'a> MakeWriter<'a> for Display {
     }
 }
 
-/// Writes to standard error beside the moving line.
+/// Writes to standard error above the status line.
 #[derive(Debug)]
 pub struct LogWriter {
     bar: ProgressBar,
@@ -298,8 +305,8 @@ mod tests {
 
     #[test]
     fn an_epoch_is_not_news_and_a_lost_connection_is() {
-        let mut shown = Shown::default();
-        let mut take = |activity| shown.take(&Event::Activity(activity));
+        let mut shown = DisplayState::default();
+        let mut take = |activity| shown.take(&ContributorEvent::Activity(activity));
         assert!(take(Activity::Connecting));
         assert!(take(Activity::FetchingModel { bytes: 1, bytes_total: 2 }));
         assert!(!take(Activity::Training { epoch: 1 }));
@@ -311,10 +318,10 @@ mod tests {
 
     #[test]
     fn an_outage_is_one_line_however_often_it_is_tried() {
-        let mut shown = Shown::default();
+        let mut shown = DisplayState::default();
         let mut lines = Vec::new();
         let mut happen = |activity| {
-            if shown.take(&Event::Activity(activity)) {
+            if shown.take(&ContributorEvent::Activity(activity)) {
                 lines.push(shown.written_line());
             }
         };
@@ -339,10 +346,12 @@ mod tests {
 
     #[test]
     fn that_the_run_goes_on_without_this_machine_is_news_once() {
-        let mut shown = Shown::default();
+        let mut shown = DisplayState::default();
         let mut missed = |n_steps_missed| {
-            let is_news =
-                shown.take(&Event::Contribution(Contribution { n_steps_missed, ..Contribution::default() }));
+            let is_news = shown.take(&ContributorEvent::Contribution(Contribution {
+                n_steps_missed,
+                ..Contribution::default()
+            }));
             (is_news, shown.line().contains("steps were made without it"))
         };
         assert_eq!(missed(2), (false, false));
@@ -354,8 +363,8 @@ mod tests {
 
     #[test]
     fn the_line_says_what_was_given() {
-        let mut shown = Shown::default();
-        shown.take(&Event::Activity(Activity::Training { epoch: 7 }));
+        let mut shown = DisplayState::default();
+        shown.take(&ContributorEvent::Activity(Activity::Training { epoch: 7 }));
         let given = Contribution {
             n_samples_accepted: 128,
             n_samples_computed: 192,
@@ -363,7 +372,7 @@ mod tests {
             loss: Some(0.5),
             ..Contribution::default()
         };
-        shown.take(&Event::Contribution(given));
+        shown.take(&ContributorEvent::Contribution(given));
         assert_eq!(
             shown.line(),
             "Training on epoch 7 · 128 samples accepted of 192 computed · 100 samples/s · loss 0.500"
@@ -373,7 +382,7 @@ mod tests {
         shown.reduced = None;
         let shards =
             ShardTraffic { bytes_from_peers: 2048, bytes_from_backbone: 512, n_failed: 1, n_wrong: 3 };
-        shown.take(&Event::Contribution(Contribution { shards, ..Contribution::default() }));
+        shown.take(&ContributorEvent::Contribution(Contribution { shards, ..Contribution::default() }));
         let line = shown.line();
         assert!(
             line.ends_with("data: 2.0 KiB from peers, 512 B from the backbone, 3 shards refused"),

@@ -1,27 +1,27 @@
-//! `barnraise evidence`: whatever a backbone says of peers that it convicted is computed once more on this machine.
+//! `barnraise evidence`: recomputes on this machine the evidence that a backbone has against convicted peers.
 
 use std::fmt::Write;
 
 use anyhow::{Context, anyhow};
 use barnraise_contributor::Platform;
 use barnraise_learning::{DeviceChoice, open_device};
-use barnraise_protocol::evidence::{self, Evidence, Listed};
+use barnraise_protocol::evidence::{self, Evidence, EvidenceEntry};
 use barnraise_protocol::shard::{self, ShardId};
 use libp2p::identity::Keypair;
 
+use super::args::{CACHE_SIZE_DEFAULT, EvidenceArgs};
 use super::cache::ShardCache;
 use super::platform::NativePlatform;
 use super::shard_folder;
-use crate::cli::{CACHE_SIZE_DEFAULT, EvidenceArgs};
-use crate::recomputation::Recomputer;
+use crate::scheme::synchronous::recomputation::Recomputer;
 
-/// Largest piece of evidence that is pulled.
+/// Largest piece of evidence that is fetched.
 const EVIDENCE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Asks the backbone at an address what it has against whom, and says what comes of it.
+/// Fetches all evidence of the backbone at an address and recomputes it. Returns the text to print.
 ///
 /// # Errors
-/// The backbone cannot be reached, or gives something else than it lists.
+/// The backbone cannot be reached, or its evidence differs from its list.
 pub async fn check(args: EvidenceArgs) -> anyhow::Result<String> {
     let device = open_device(DeviceChoice::from(args.device)).await?;
     let cache = ShardCache::new(shard_folder(), CACHE_SIZE_DEFAULT.as_u64());
@@ -45,13 +45,13 @@ pub async fn check(args: EvidenceArgs) -> anyhow::Result<String> {
 
 async fn verdict(
     platform: &NativePlatform,
-    listed: Listed,
+    listed: EvidenceEntry,
     evidence: &Evidence,
     device: barnraise_learning::ComputeDevice,
     tolerance: f32,
 ) -> String {
     if evidence.header.peer != listed.peer {
-        return "the evidence is against somebody else".to_owned();
+        return "the evidence is against another peer".to_owned();
     }
     let run = &evidence.header.run;
     let shard = async |index: u32| shard_of(platform, evidence, index).await;
@@ -60,8 +60,10 @@ async fn verdict(
         Err(error) => Err(error.to_string()),
     };
     let offer = &evidence.header.offer;
-    let what =
-        format!("its contribution {} to epoch {} of `{}`", offer.contribution_id, offer.epoch, run.run_id);
+    let what = format!(
+        "its contribution {} to epoch {} of `{}`",
+        offer.contribution_id, offer.epoch, run.identity.run_id
+    );
     match recomputed {
         Ok(difference) => {
             let (distance, allowed) = (difference.distance, difference.allowed);
@@ -72,10 +74,10 @@ async fn verdict(
     }
 }
 
-/// From the cache, or from the backbone. Whoever uses it compares its hash.
+/// A shard from the cache or from the backbone. The caller checks its hash.
 async fn shard_of(platform: &NativePlatform, evidence: &Evidence, index: u32) -> Result<Vec<u8>, String> {
     let id = ShardId::Train(index);
-    let entry = id.entry(&evidence.header.run.manifest).ok_or("there is none")?;
+    let entry = id.entry(&evidence.header.run.data.manifest).ok_or("there is none")?;
     if let Some(bytes) = platform.cached(entry.sha256).await {
         return Ok(bytes);
     }
@@ -86,7 +88,7 @@ async fn shard_of(platform: &NativePlatform, evidence: &Evidence, index: u32) ->
     Ok(bytes)
 }
 
-/// As other programs name it.
-fn name(listed: Listed) -> String {
-    crate::access::peer_id(listed.peer).map_or_else(|| listed.peer.to_string(), |id| id.to_string())
+/// The peer id of the convicted peer.
+fn name(listed: EvidenceEntry) -> String {
+    crate::host::peer_id(listed.peer).map_or_else(|| listed.peer.to_string(), |id| id.to_string())
 }

@@ -1,4 +1,4 @@
-//! The native side of `barnraise_contributor::Platform`: libp2p through a relay node, tokio's clock, a
+//! The native implementation of `barnraise_contributor::Platform`: libp2p through `barnraise-relay`, tokio's clock, a
 //! cache on disk.
 
 use std::cell::{Cell, RefCell};
@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use barnraise_contributor::{PeerShard, Platform};
+use barnraise_contributor::{PeerShardOutcome, Platform};
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
@@ -20,32 +20,32 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream};
 
 use super::address::{self, AddressError};
+use super::args::{JoinAddress, RunName};
 use super::cache::ShardCache;
 use super::find::{self, FindError};
 use super::reducing::{self, Reducing};
-use super::sharing::{Attached, Sharing};
-use crate::cli::{JoinAddress, RunName};
+use super::sharing::{Sharing, SharingSession};
 
-/// How long is waited for an answer where there is another backbone to ask: a machine that is off says nothing.
+/// Timeout of the first connection attempt where another backbone can be tried: a machine that is off never answers.
 const FIRST_OF_TWO_MAX: Duration = Duration::from_secs(2);
-/// Connections of a peer that others take shards from.
+/// Most connections of a peer that serves shards.
 const CONNECTIONS_MAX: u32 = 128;
 
-/// Where a peer can be reached by others, as its owner says.
+/// Addresses and relays at which other peers reach this one, from the command line.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Doors {
-    /// Addresses to listen on; ports of the system's choice where there are none.
+pub(super) struct ListenConfig {
+    /// Addresses to listen on; if empty, ports of the system's choice.
     pub(super) listen: Vec<Multiaddr>,
-    /// Relays at which others may meet it.
+    /// Relays through which others may connect.
     pub(super) relays: Vec<Multiaddr>,
 }
 
-/// A node that is connected with a backbone.
-struct Connection {
+/// A node that is connected to a backbone.
+struct NodeConnection {
     node: Node,
     backbone: PeerId,
-    attached: Option<Rc<Attached>>,
-    reducing: Option<reducing::Attached>,
+    attached: Option<Rc<SharingSession>>,
+    reducing: Option<reducing::ReducerSession>,
 }
 
 /// Why there is no connection.
@@ -55,7 +55,7 @@ enum ConnectError {
     Address(#[from] AddressError),
     #[error(transparent)]
     Find(#[from] FindError),
-    /// In the words of the network.
+    /// The network's own error.
     #[error("{0}")]
     Network(String),
 }
@@ -73,28 +73,28 @@ impl ConnectError {
 /// Clock, network and shard cache of `barnraise join`.
 pub(super) struct NativePlatform {
     address: JoinAddress,
-    /// To be found through whoever is at the address; of the authority that was met itself or named who was, once one was.
+    /// The run to search through the DHT peer at the address, with its authority once that was proven.
     run: RefCell<Option<RunName>>,
     keypair: Keypair,
     cache: ShardCache,
     /// Whether any backbone of the run will do.
-    moves: bool,
-    /// Other backbones of the run.
-    elsewhere: RefCell<Vec<Multiaddr>>,
-    /// Whether one of them is tried first: in turn with the backbone that was asked for, until one lets this peer in.
-    is_away: Cell<bool>,
-    /// Whether the connection is to one of them.
-    went_away: Cell<bool>,
-    /// The backbone that was found last.
+    may_change_backbone: bool,
+    /// Addresses of other backbones of the run.
+    other_backbones: RefCell<Vec<Multiaddr>>,
+    /// Whether another backbone is tried first: attempts alternate until a backbone admits this peer.
+    prefers_other_backbone: Cell<bool>,
+    /// Whether the last attempt was to another backbone.
+    tried_other_backbone: Cell<bool>,
+    /// The backbone that the DHT search found last.
     found: Cell<Option<PeerId>>,
-    /// Whether the last attempt failed of what was asked for, and not of a network or a backbone that is away.
+    /// Whether the last attempt failed because of a wrong address or run, and not because something is down.
     is_mistake: Cell<bool>,
     sharing: Option<Sharing>,
     reducing: Option<Reducing>,
-    doors: Doors,
+    listen_config: ListenConfig,
     started: Instant,
-    /// A node of its own for each connection: nothing of a broken one lives on in the next.
-    connection: RefCell<Option<Connection>>,
+    /// Each connection has its own node, so that a broken one leaves no state for the next.
+    connection: RefCell<Option<NodeConnection>>,
 }
 
 impl NativePlatform {
@@ -109,71 +109,71 @@ impl NativePlatform {
             run: RefCell::new(run),
             keypair,
             cache,
-            moves: true,
-            elsewhere: RefCell::default(),
-            is_away: Cell::new(false),
-            went_away: Cell::new(false),
+            may_change_backbone: true,
+            other_backbones: RefCell::default(),
+            prefers_other_backbone: Cell::new(false),
+            tried_other_backbone: Cell::new(false),
             found: Cell::new(None),
             is_mistake: Cell::new(false),
             sharing: None,
             reducing: None,
-            doors: Doors::default(),
+            listen_config: ListenConfig::default(),
             started: Instant::now(),
             connection: RefCell::new(None),
         }
     }
 
-    /// For whoever belongs to one backbone.
-    pub(super) fn staying(self) -> Self {
-        Self { moves: false, ..self }
+    /// Never changes to another backbone.
+    pub(super) fn without_other_backbones(self) -> Self {
+        Self { may_change_backbone: false, ..self }
     }
 
-    /// The same; others find it at its doors, where it has something for them.
-    pub(super) fn with_doors(self, doors: Doors) -> Self {
-        Self { doors, ..self }
+    /// Sets where other peers reach this one, if it serves them.
+    pub(super) fn with_listen_config(self, doors: ListenConfig) -> Self {
+        Self { listen_config: doors, ..self }
     }
 
-    /// The same; it takes shards from other peers, and passes them on.
+    /// Exchanges shards with other peers.
     pub(super) fn with_sharing(self, sharing: Sharing) -> Self {
         Self { sharing: Some(sharing), ..self }
     }
 
-    /// The same; it averages parts for the run's backbones.
+    /// Averages parts for the run's backbones.
     pub(super) fn with_reducing(self, reducing: Reducing) -> Self {
         Self { reducing: Some(reducing), ..self }
     }
 
-    /// Since this platform was made.
+    /// Time since this platform was created.
     pub(super) fn elapsed(&self) -> Moment {
         self.started.elapsed()
     }
 
-    /// Whether the last attempt to connect failed in a way that does not pass by itself.
+    /// Whether the last attempt to connect failed for a reason that is not temporary.
     pub(super) fn is_mistake(&self) -> bool {
         self.is_mistake.get()
     }
 
-    /// A node that listens only where others take shards from it or have it average, or where both sides must dial at once to meet:
-    /// behind a relay.
+    /// Starts a node. It listens only if it serves shards or averages, or if the backbone is behind a relay and both sides
+    /// must dial at once (hole punching).
     async fn start(&self, addresses: &[Multiaddr]) -> Result<Node, ConnectError> {
         let is_behind_relay =
             addresses.iter().all(|address| address.iter().any(|p| p == Protocol::P2pCircuit));
         let serves = self.reducing.is_some() || self.sharing.as_ref().is_some_and(Sharing::serves);
-        // A run on this machine alone is nobody else's.
+        // For a run on this machine alone, listen on loopback only.
         let is_local = addresses.iter().all(is_loopback);
         let ip = if is_local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
         let any = || Multiaddr::empty().with(Protocol::Ip4(ip));
         let listen = match serves || is_behind_relay {
-            true if serves && !self.doors.listen.is_empty() => self.doors.listen.clone(),
+            true if serves && !self.listen_config.listen.is_empty() => self.listen_config.listen.clone(),
             true => vec![any().with(Protocol::Udp(0)).with(Protocol::QuicV1), any().with(Protocol::Tcp(0))],
             false => Vec::new(),
         };
-        let relays = if serves { self.doors.relays.clone() } else { Vec::new() };
+        let relays = if serves { self.listen_config.relays.clone() } else { Vec::new() };
         let started = Node::start(self.keypair.clone(), node_config(listen, relays)).await;
         started.map_err(|error| ConnectError::Network(error.to_string()))
     }
 
-    /// The backbone that was asked for, wherever it is now.
+    /// Connects to the backbone at the given address, or to one that the DHT search finds.
     async fn connect_home(&self) -> Result<(Node, PeerId), ConnectError> {
         let addresses = address::resolve(&self.address).await?;
         let node = self.start(&addresses).await?;
@@ -193,15 +193,15 @@ impl NativePlatform {
         Ok((node, peer))
     }
 
-    /// One of the others, or the one that was asked for.
+    /// Connects to another backbone of the run if `is_away`, else to the given one.
     async fn connect_to(&self, is_away: bool) -> Result<(Node, PeerId), ConnectError> {
-        self.went_away.set(is_away);
+        self.tried_other_backbone.set(is_away);
         if is_away { self.connect_elsewhere().await } else { self.connect_home().await }
     }
 
-    /// Another backbone of the run, of which the one before said where it is.
+    /// Connects to another backbone of the run, at the addresses that the previous one announced.
     async fn connect_elsewhere(&self) -> Result<(Node, PeerId), ConnectError> {
-        let addresses = self.elsewhere.borrow().clone();
+        let addresses = self.other_backbones.borrow().clone();
         let node = self.start(&addresses).await?;
         let peer = find::dial_any(&node, addresses).await.map_err(ConnectError::Network)?;
         tracing::info!(%peer, "another backbone of the run");
@@ -238,9 +238,10 @@ impl Platform for NativePlatform {
     }
 
     async fn connect(&self) -> Result<Vec<u8>, String> {
-        let (is_away, has_others) = (self.is_away.get(), !self.elsewhere.borrow().is_empty());
-        // First, as whoever asked may give up waiting.
-        self.is_away.set(!is_away && has_others);
+        let (is_away, has_others) =
+            (self.prefers_other_backbone.get(), !self.other_backbones.borrow().is_empty());
+        // Before the attempt, which the caller may cancel.
+        self.prefers_other_backbone.set(!is_away && has_others);
         let mut connected = match has_others {
             true => match tokio::time::timeout(FIRST_OF_TWO_MAX, self.connect_to(is_away)).await {
                 Ok(connected) => connected,
@@ -249,7 +250,7 @@ impl Platform for NativePlatform {
             false => self.connect_to(is_away).await,
         };
         if has_others && connected.is_err() {
-            self.is_away.set(is_away);
+            self.prefers_other_backbone.set(is_away);
             connected = self.connect_to(!is_away).await;
         }
         self.is_mistake.set(connected.as_ref().is_err_and(ConnectError::is_mistake));
@@ -261,25 +262,25 @@ impl Platform for NativePlatform {
         let attached = attached.transpose().map_err(|error| error.to_string())?.map(Rc::new);
         let reducing = self.reducing.as_ref().map(|reducing| reducing.attach(&node, peer));
         let reducing = reducing.transpose().map_err(|error| error.to_string())?;
-        self.connection.replace(Some(Connection { node, backbone: peer, attached, reducing }));
+        self.connection.replace(Some(NodeConnection { node, backbone: peer, attached, reducing }));
         Ok(peer.to_bytes())
     }
 
-    fn elsewhere(&self, addresses: Vec<String>) {
-        if self.moves {
-            self.elsewhere.replace(address::to_dial(&addresses));
-            // Who says so has let this peer in.
-            self.is_away.set(self.went_away.get());
+    fn set_other_backbones(&self, addresses: Vec<String>) {
+        if self.may_change_backbone {
+            self.other_backbones.replace(address::to_dial(&addresses));
+            // The backbone that sent this has admitted this peer.
+            self.prefers_other_backbone.set(self.tried_other_backbone.get());
         }
     }
 
     async fn disconnect(&self) {
         let connection = self.connection.take();
-        let Some(Connection { node, attached, reducing, .. }) = connection else { return };
+        let Some(NodeConnection { node, attached, reducing, .. }) = connection else { return };
         if let Some(reducing) = reducing {
             reducing.farewell().await;
         }
-        // Nobody opens a stream to a peer any more.
+        // No task opens a stream to a peer any more.
         if let Some(attached) = attached.and_then(Rc::into_inner) {
             attached.farewell().await;
         }
@@ -290,7 +291,7 @@ impl Platform for NativePlatform {
         let connection = self.connection.borrow().as_ref().map(|it| (it.node.clone(), it.backbone));
         let (node, peer) = connection.ok_or("there is no connection")?;
         match node.open(peer, protocol).await {
-            // A relay does not, and neither does a backbone of another version.
+            // A relay does not speak this protocol, nor does a backbone of another version.
             Err(NodeError::Open { source: OpenError::Unsupported, .. }) if protocol == run::PROTOCOL => {
                 self.is_mistake.set(self.run.borrow().is_none());
                 Err(format!(
@@ -319,7 +320,7 @@ impl Platform for NativePlatform {
         }
     }
 
-    async fn forget(&self, sha256: Sha256Hash) {
+    async fn evict(&self, sha256: Sha256Hash) {
         let cache = self.cache.clone();
         let removed = tokio::task::spawn_blocking(move || cache.remove(sha256)).await;
         if let Ok(Err(error)) = removed {
@@ -336,8 +337,8 @@ impl Platform for NativePlatform {
         }
     }
 
-    fn shard_room(&self) -> u64 {
-        // What is kept beside shards, such as a token, has its place as well.
+    fn shard_cache_bytes_max(&self) -> u64 {
+        // A part is reserved for other files, such as tokens.
         self.cache.bytes_max() - self.cache.bytes_max() / 64
     }
 
@@ -354,15 +355,15 @@ impl Platform for NativePlatform {
         attached.ok_or("there is no connection")?.open(peer, protocol).await
     }
 
-    fn on_peer_shard(&self, peer: &PeerKey, shard: u32, outcome: PeerShard<'_>) {
+    fn on_peer_shard(&self, peer: &PeerKey, shard: u32, outcome: PeerShardOutcome<'_>) {
         let peer = PeerId::from_bytes(&peer.0).map_or_else(|_| "?".to_owned(), |peer| peer.to_string());
         match outcome {
-            PeerShard::Delivered => tracing::debug!(peer, shard, "a peer passed a shard on"),
-            PeerShard::Failed(reason) => {
+            PeerShardOutcome::Delivered => tracing::debug!(peer, shard, "a peer passed a shard on"),
+            PeerShardOutcome::Failed(reason) => {
                 tracing::debug!(peer, shard, reason, "a shard is asked for elsewhere");
             }
-            PeerShard::Wrong => {
-                tracing::warn!(peer, shard, "wrong bytes of a shard; whoever sent them is not asked again");
+            PeerShardOutcome::Wrong => {
+                tracing::warn!(peer, shard, "wrong bytes of a shard; the sender is not asked again");
             }
         }
     }
@@ -376,7 +377,7 @@ fn is_loopback(address: &Multiaddr) -> bool {
     }
 }
 
-/// A volunteer's node: it keeps few connections, and dials nobody for strangers.
+/// A volunteer's node: it has few connections, and dials no addresses on request (AutoNAT).
 fn node_config(listen: Vec<Multiaddr>, relays: Vec<Multiaddr>) -> NodeConfig {
     let limits = NodeLimits { connections: CONNECTIONS_MAX, ..NodeLimits::default() };
     NodeConfig { listen, relays, limits, dials_back: false, ..NodeConfig::default() }
@@ -388,7 +389,7 @@ mod tests {
 
     use super::*;
 
-    /// By which others ask whether they can be dialled (AutoNAT v2).
+    /// Protocol by which peers ask whether they can be dialled (AutoNAT v2).
     const DIAL_REQUEST: &str = "/libp2p/autonat/2/dial-request";
 
     async fn started(config: impl FnOnce(Vec<Multiaddr>) -> NodeConfig) -> Node {

@@ -1,4 +1,4 @@
-//! `barnraise progress`: how a run stands, from the DHT alone, whoever of its backbones is up.
+//! `barnraise progress`: the progress of a run, from the DHT alone; no particular backbone has to be up.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use barnraise_relay::{Node, NodeConfig};
 use libp2p::PeerId;
 use libp2p::identity::Keypair;
 
+use super::args::{ProgressArgs, RunName};
 use super::find;
-use crate::cli::{ProgressArgs, RunName};
 
 /// Digits of a model's hash that are shown.
 const HASH_DIGITS: usize = 12;
 
-/// Asks the peer at the address, and prints what there is.
+/// Looks the run up through the DHT peer at the address. Returns the text to print.
 ///
 /// # Errors
-/// The peer does not answer, or knows nothing of the run.
+/// The peer does not answer, or finds no record of the run.
 pub async fn run(args: ProgressArgs) -> anyhow::Result<String> {
     let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await?;
     let asking = async {
@@ -43,7 +43,9 @@ fn table(run: &RunName, mut said: Vec<BackboneProgress>, now: UnixMillis) -> any
     let n_others = n_said - said.len();
     if said.is_empty() {
         let id = &run.id;
-        anyhow::bail!("no backbone of the run `{id}` says how it stands ({n_others} others do)");
+        anyhow::bail!(
+            "no progress record of the run `{id}` was found ({n_others} others are not its authority's)"
+        );
     }
     said.sort_by_key(|said| (std::cmp::Reverse(said.progress.n_samples_total), said.peer));
     let mut text = String::new();
@@ -59,7 +61,7 @@ fn table(run: &RunName, mut said: Vec<BackboneProgress>, now: UnixMillis) -> any
         "{n_backbones} up, epoch {furthest}, {n_contributors} contributors, {speed:.1} samples/s"
     )?;
     if n_others > 0 {
-        writeln!(text, "{n_others} others say so too, whom the authority does not name.")?;
+        writeln!(text, "{n_others} others are left out: the authority does not name them.")?;
     }
     Ok(text)
 }
@@ -70,7 +72,7 @@ fn line(text: &mut String, said: &BackboneProgress, now: UnixMillis) -> std::fmt
     let progress = &said.progress;
     let model = progress.model.map_or_else(|| "-".to_owned(), |hash| hash.to_string());
     let model = model.get(..HASH_DIGITS).unwrap_or(&model);
-    let ago = Duration::from_millis(now.0.saturating_sub(said.said_at.0)).as_secs();
+    let ago = Duration::from_millis(now.0.saturating_sub(said.reported_at.0)).as_secs();
     writeln!(
         text,
         "{peer}  epoch {}  model {model}  {} samples in it  {} for the next step  {} contributors  \
@@ -89,14 +91,14 @@ mod tests {
 
     use barnraise_protocol::Sha256Hash;
     use barnraise_protocol::access::KeyPair;
-    use barnraise_protocol::dht::progress::Progress;
+    use barnraise_protocol::dht::progress::LocalProgress;
 
     use super::*;
 
     const NOW: UnixMillis = UnixMillis(100_000);
 
     fn says(seed: u8, epoch: u64, aggregators: Vec<PublicKey>) -> BackboneProgress {
-        let progress = Progress {
+        let progress = LocalProgress {
             epoch,
             n_samples_total: epoch.saturating_mul(256),
             model: Some(Sha256Hash([seed; 32])),
@@ -105,16 +107,16 @@ mod tests {
             samples_per_second: 1.5,
         };
         let peer = KeyPair::from_seed(&[seed; 32]).public();
-        BackboneProgress { peer, progress, bytes_per_second: 1, aggregators, said_at: UnixMillis(91_000) }
+        BackboneProgress { peer, progress, bytes_per_second: 1, aggregators, reported_at: UnixMillis(91_000) }
     }
 
     #[test]
-    fn only_those_whom_the_authority_names_are_shown() {
+    fn only_backbones_that_the_authority_names_are_shown() {
         let other = says(2, 9, Vec::new());
         let authority = says(1, 8, vec![other.peer]);
-        let liar = says(3, u64::MAX, Vec::new());
+        let dishonest = says(3, u64::MAX, Vec::new());
         let run = RunName { id: "barn".into(), authority: Some(authority.peer) };
-        let said = vec![liar, authority.clone(), other];
+        let said = vec![dishonest, authority.clone(), other];
         let text = table(&run, said.clone(), NOW).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_which_nobody_speaks_is_an_error() {
+    fn a_run_without_records_is_an_error() {
         let authority = KeyPair::from_seed(&[8; 32]).public();
         let run = RunName { id: "barn".into(), authority: Some(authority) };
         let error = table(&run, vec![says(1, 1, Vec::new())], NOW).unwrap_err().to_string();

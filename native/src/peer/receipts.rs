@@ -1,5 +1,5 @@
-//! Receipts in a file: a line of JSON for each, appended as they come, and checked by whoever reads them.
-//! Nothing in a file is believed before its signature was checked.
+//! Receipts in a file: a line of JSON for each, appended as they arrive, verified when they are read.
+//! No receipt counts before its signature was checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use barnraise_protocol::access::PublicKey;
 use barnraise_protocol::receipt::SignedReceipt;
 
-use crate::access::peer_id;
+use crate::host::peer_id;
 
 /// Longest line that is read.
 const LINE_BYTES_MAX: u64 = 4096;
@@ -19,12 +19,12 @@ const LINE_BYTES_MAX: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct ReceiptFile {
     file: File,
-    /// Whether it ends within a line, which nothing is to be appended to.
+    /// Whether it ends within a line; the next receipt then begins a new one.
     is_torn: bool,
 }
 
 impl ReceiptFile {
-    /// Opens it, made if it is not there.
+    /// Opens the file, or creates it.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
         let looked = opened.and_then(|mut file| ends_within_a_line(&mut file).map(|is_torn| (file, is_torn)));
@@ -33,19 +33,19 @@ impl ReceiptFile {
         Ok(Self { file, is_torn })
     }
 
-    /// Whether it was left in the middle of a line: by a crash, or by a full disk.
+    /// Whether a crash or a full disk left the file within a line.
     pub(super) fn is_torn(&self) -> bool {
         self.is_torn
     }
 
-    /// Returns once a crash cannot lose it.
+    /// Appends a receipt. It survives a crash once this returns.
     pub(super) fn append(&mut self, receipt: &SignedReceipt) -> io::Result<()> {
         let mut line = serde_json::to_vec(receipt)?;
         line.push(b'\n');
         if self.is_torn {
             line.insert(0, b'\n');
         }
-        // How much of it is there if this fails, nobody knows.
+        // If this fails, part of the line may be in the file.
         self.is_torn = true;
         self.file.write_all(&line)?;
         self.is_torn = false;
@@ -63,30 +63,30 @@ fn ends_within_a_line(file: &mut File) -> io::Result<bool> {
     Ok(last != *b"\n")
 }
 
-/// Of whichever version.
+/// A receipt of any version.
 type Object = serde_json::Map<String, serde_json::Value>;
 
-/// What the receipts of one peer by one reducer of a run add up to.
+/// Totals of one peer's receipts by one reducer of a run.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct Sum {
+struct ReceiptTotals {
     contributions: BTreeSet<u64>,
     n_samples: u64,
     n_bytes: u64,
     milliseconds: u64,
 }
 
-/// `barnraise receipts`: what the good receipts of a file say; each counts once. A line that was torn by a crash is named
-/// and left out.
+/// `barnraise receipts`: totals of the receipts in a file; each contribution counts once. A line that a crash tore is
+/// reported and left out.
 ///
 /// # Errors
-/// A file that cannot be read, or one with a receipt that is not good, or of another version: its line, and why.
+/// The file cannot be read, or a receipt is invalid or of another version; the error has its line and the reason.
 pub fn verify(path: &Path) -> anyhow::Result<String> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     verify_lines(BufReader::new(file), &path.display().to_string())
 }
 
 fn verify_lines(mut lines: impl BufRead, name: &str) -> anyhow::Result<String> {
-    let mut sums: BTreeMap<(String, PublicKey, PublicKey), Sum> = BTreeMap::new();
+    let mut sums: BTreeMap<(String, PublicKey, PublicKey), ReceiptTotals> = BTreeMap::new();
     let mut line = Vec::new();
     let mut torn = Vec::new();
     for number in 1_u64.. {
@@ -100,9 +100,9 @@ fn verify_lines(mut lines: impl BufRead, name: &str) -> anyhow::Result<String> {
         if line.trim_ascii().is_empty() {
             continue;
         }
-        // What is no receipt counts for nobody; what looks like one has to be good.
+        // A torn line is skipped; a whole object has to be a valid receipt.
         let Ok(signed) = serde_json::from_slice::<SignedReceipt>(&line) else {
-            // No part of a line is a whole object, so one that is was not torn.
+            // No part of a line is a whole JSON object: such a line was not torn.
             ensure!(
                 serde_json::from_slice::<Object>(&line).is_err(),
                 "{}: not a receipt as this version of the program knows it; where a newer one wrote it, read the file with \
@@ -121,9 +121,9 @@ fn verify_lines(mut lines: impl BufRead, name: &str) -> anyhow::Result<String> {
             sum.milliseconds += u64::from(receipt.milliseconds);
         }
     }
-    let said = |((run_id, peer, reducer), sum): (&(String, PublicKey, PublicKey), &Sum)| {
+    let said = |((run_id, peer, reducer), sum): (&(String, PublicKey, PublicKey), &ReceiptTotals)| {
         let named = |key: &PublicKey| peer_id(*key).map_or_else(|| key.to_string(), |id| id.to_string());
-        let Sum { contributions, n_samples, n_bytes, milliseconds } = sum;
+        let ReceiptTotals { contributions, n_samples, n_bytes, milliseconds } = sum;
         format!(
             "{run_id}: {n_samples} samples in {} contributions of {}, {} s, {n_bytes} bytes; signed by {}\n",
             contributions.len(),
@@ -160,7 +160,7 @@ mod tests {
         receipt.sign(&reducer).unwrap()
     }
 
-    /// As this version wrote it: who has this line still has what it says.
+    /// Users have such lines in their files: they must stay valid.
     #[test]
     fn golden_line() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,24 +1,24 @@
-//! Parts of averages that this machine computes for the run's backbones (`barnraise join --reduce`): it offers itself to
-//! its backbone, is told of averagings, and takes the streams of their members.
+//! `barnraise join --reduce`: this machine is a reducer, which averages parts for the run's backbones. It offers itself
+//! to its backbone, receives averaging rounds, and accepts the streams of their members.
 //!
-//! It is sent the mean gradients of backbones and sends back their mean; it never has a say in anything.
+//! It receives the mean gradients of backbones and returns their mean; it decides nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use barnraise_averaging::{AverageError, Config, Hub, PartOutcome};
+use barnraise_averaging::{AverageError, AveragingConfig, PartOutcome, RoundRegistry};
 use barnraise_protocol::ConversationError;
 use barnraise_protocol::average;
 use barnraise_protocol::framing;
 use barnraise_protocol::matchmaking::{
     MEMBERS_MAX, REDUCER_ADDRESS_BYTES_MAX, REDUCER_ADDRESSES_MAX, Reducer,
 };
-use barnraise_protocol::reduce::{self, BackboneToReducer, MESSAGE_BYTES_MAX, Offer, PROTOCOL, Round};
+use barnraise_protocol::reduce::{self, BackboneToReducer, MESSAGE_BYTES_MAX, Offer, PROTOCOL, ReducerRound};
 use barnraise_protocol::run::RunDescription;
 use barnraise_relay::{Node, NodeError};
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::averaging::{Group, GroupError, Member};
+use barnraise_swarm::averaging::{Group, GroupError, GroupMember};
 use futures::future::Abortable;
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{PeerId, Stream};
@@ -29,30 +29,31 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::display::Display;
 use super::sharing::to_announce;
-use crate::backbone::aggregators::{NodePlatform, SpeedMeter, Speeds};
-use crate::backbone::places::Places;
 use crate::config::LinkSpeed;
+use crate::net::platform::NodePlatform;
+use crate::net::speed::{SpeedMeter, Speeds};
+use crate::net::transfer_slots::TransferSlots;
 
-/// Rounds at a time: one is often not quite over when the next one begins.
+/// Most rounds at a time: one is often unfinished when the next one begins.
 const ROUNDS_MAX: usize = 3;
 /// Streams of members, for those rounds.
 const STREAMS_MAX: usize = ROUNDS_MAX * MEMBERS_MAX;
-/// Of one member: one for each round, and one that was cut.
+/// Most streams of one member: one for each round, and a broken one.
 const STREAMS_PER_PEER: usize = ROUNDS_MAX + 1;
-/// The longest round that is taken part in.
+/// Longest deadline of a round.
 const DEADLINE_MAX: Duration = Duration::from_secs(3600);
-/// A backbone says something more often.
+/// A backbone that is silent for longer is gone: it sends keep-alives more often.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How long a message may take.
+/// Timeout of one message.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Until this machine offers itself again: after a refusal, and at most after a cut.
+/// Delay until the next offer: the least, and the most, which also follows a refusal.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// How often is looked whether others can dial this machine.
+/// Interval at which this machine's own addresses are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long what is under way may take when this machine leaves.
+/// Longest wait for unfinished rounds when this machine leaves.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why this machine is not asked any longer.
+/// Why the session with the backbone ended.
 #[derive(Debug, thiserror::Error)]
 enum ReducingError {
     #[error(transparent)]
@@ -65,7 +66,7 @@ enum ReducingError {
     Refused(String),
 }
 
-/// Why a round is not taken part in.
+/// Why a round failed or is refused.
 #[derive(Debug, thiserror::Error)]
 enum RoundError {
     #[error(transparent)]
@@ -82,38 +83,38 @@ enum RoundError {
     NotAveraged(String),
 }
 
-/// What this machine averages. Cheap to clone.
+/// The reducer of this machine. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Reducing {
-    shared: Arc<Shared>,
+    shared: Arc<ReducerShared>,
 }
 
-struct Shared {
+struct ReducerShared {
     speed: SpeedMeter,
     display: Display,
-    run: watch::Sender<Option<Run>>,
+    run: watch::Sender<Option<ReducedRun>>,
     n_parts: AtomicU64,
     n_bytes: AtomicU64,
 }
 
-/// The run whose backbones are helped.
+/// The run that this machine averages for.
 #[derive(Debug, Clone)]
-struct Run {
+struct ReducedRun {
     run_id: String,
     n_parameters: u64,
 }
 
-/// Averaging over one node, connected with one backbone. It ends when this is dropped.
-pub(super) struct Attached {
+/// The reducer on one node, connected to one backbone. It ends when this is dropped.
+pub(super) struct ReducerSession {
     stop: CancellationToken,
     offering: AbortOnDropHandle<()>,
     _accepting: AbortOnDropHandle<()>,
 }
 
 impl Reducing {
-    /// - `speed`: what the backbones may plan with, in each direction
+    /// - `speed`: bandwidth that the backbones may plan with, in each direction
     pub(super) fn new(speed: LinkSpeed, display: Display) -> Self {
-        let shared = Shared {
+        let shared = ReducerShared {
             speed: SpeedMeter::new(speed, speed),
             display,
             run: watch::channel(None).0,
@@ -123,28 +124,28 @@ impl Reducing {
         Self { shared: Arc::new(shared) }
     }
 
-    /// From now on it is this run's.
+    /// Sets the run to average for.
     pub(super) fn on_run(&self, run: &RunDescription) {
-        let run = Run { run_id: run.run_id.clone(), n_parameters: run.n_parameters };
+        let run = ReducedRun { run_id: run.identity.run_id.clone(), n_parameters: run.n_parameters };
         self.shared.run.send_replace(Some(run));
     }
 
-    /// Parts that were averaged, and bytes of values that came for them.
+    /// Number of averaged parts, and bytes of values received for them.
     pub(super) fn given(&self) -> (u64, u64) {
         self.shared.given()
     }
 
-    /// Begins on a node that is connected with the backbone.
+    /// Starts on a node that is connected to the backbone.
     ///
     /// # Errors
-    /// The node averages already.
-    pub(super) fn attach(&self, node: &Node, backbone: PeerId) -> Result<Attached, NodeError> {
+    /// The node accepts averaging streams already.
+    pub(super) fn attach(&self, node: &Node, backbone: PeerId) -> Result<ReducerSession, NodeError> {
         let mut incoming = node.accept(average::PROTOCOL)?;
-        let hub = Arc::new(Hub::default());
+        let rounds = Arc::new(RoundRegistry::default());
         let platform = NodePlatform::new(node.clone()).measured_by(self.shared.speed.clone());
-        let (taking, of_streams) = (hub.clone(), platform.clone());
+        let (taking, of_streams) = (rounds.clone(), platform.clone());
         let accepting = spawn(async move {
-            let places = Arc::new(Places::new(STREAMS_MAX, STREAMS_PER_PEER));
+            let slots = Arc::new(TransferSlots::new(STREAMS_MAX, STREAMS_PER_PEER));
             let mut tasks = JoinSet::new();
             loop {
                 let (peer, stream) = tokio::select! {
@@ -152,38 +153,38 @@ impl Reducing {
                     Some(_) = tasks.join_next() => continue,
                     else => return,
                 };
-                let Some((place, registration)) = Places::take(&places, peer) else { continue };
-                let (hub, platform) = (taking.clone(), of_streams.clone());
+                let Some((slot, registration)) = TransferSlots::take(&slots, peer) else { continue };
+                let (rounds, platform) = (taking.clone(), of_streams.clone());
                 tasks.spawn(async move {
-                    let taken = hub.take(&platform, PeerKey(peer.to_bytes()), stream);
-                    // Whoever has too many gives up the oldest.
+                    let taken = rounds.take(&platform, PeerKey(peer.to_bytes()), stream);
+                    // A peer with too many streams loses its oldest.
                     let _ = Abortable::new(taken, registration).await;
-                    drop(place);
+                    drop(slot);
                 });
             }
         });
         let stop = CancellationToken::new();
-        let helping = Helping {
+        let helping = ReducerConnection {
             shared: self.shared.clone(),
             node: node.clone(),
             backbone,
-            hub,
+            rounds,
             platform,
             stop: stop.clone(),
         };
-        Ok(Attached { stop, offering: spawn(helping.run()), _accepting: accepting })
+        Ok(ReducerSession { stop, offering: spawn(helping.run()), _accepting: accepting })
     }
 }
 
-impl Attached {
-    /// Takes the offer back and finishes what is under way.
+impl ReducerSession {
+    /// Withdraws the offer and finishes the rounds under way.
     pub(super) async fn farewell(self) {
         self.stop.cancel();
         let _ = tokio::time::timeout(FAREWELL_TIMEOUT, self.offering).await;
     }
 }
 
-impl Shared {
+impl ReducerShared {
     fn given(&self) -> (u64, u64) {
         (self.n_parts.load(Ordering::Relaxed), self.n_bytes.load(Ordering::Relaxed))
     }
@@ -196,18 +197,18 @@ impl Shared {
     }
 }
 
-/// One connection's work.
-struct Helping {
-    shared: Arc<Shared>,
+/// Work on one connection.
+struct ReducerConnection {
+    shared: Arc<ReducerShared>,
     node: Node,
     backbone: PeerId,
-    hub: Arc<Hub<Stream>>,
+    rounds: Arc<RoundRegistry<Stream>>,
     platform: NodePlatform,
     stop: CancellationToken,
 }
 
-impl Helping {
-    /// Offers itself again and again, until it is to stop; then what is under way is finished.
+impl ReducerConnection {
+    /// Offers this machine again and again, until it is to stop; then finishes the rounds under way.
     async fn run(self) {
         let helping = Arc::new(self);
         let mut rounds = Vec::new();
@@ -234,12 +235,12 @@ impl Helping {
             let _ = helping.stop.run_until_cancelled(tokio::time::sleep(wait)).await;
         }
         for round in rounds {
-            // Only one that panicked has no end.
+            // An error here is a panic, which was printed.
             let _ = round.await;
         }
     }
 
-    /// One conversation: until it ends, or others can dial this machine elsewhere, or its link is another one.
+    /// One session: until it ends, or the addresses or the speed of this machine change.
     async fn offer(
         self: &Arc<Self>,
         rounds: &mut Vec<AbortOnDropHandle<()>>,
@@ -252,12 +253,12 @@ impl Helping {
         let mut stream = self.node.open(self.backbone, PROTOCOL).await?;
         let offered = tokio::time::timeout(PATIENCE, reduce::offer(&mut stream, &offer)).await;
         match offered.map_err(|_| ReducingError::Silent)? {
-            Err(ConversationError::Refused(reason)) => return Err(ReducingError::Refused(reason)),
+            Err(ConversationError::Declined(reason)) => return Err(ReducingError::Refused(reason)),
             offered => offered?,
         }
         *was_asked = true;
         tracing::info!("offers to average parts for the backbones");
-        // What changed is offered anew.
+        // A change is offered anew.
         while self.reducer() == reducer {
             let reading = framing::read(&mut stream, MESSAGE_BYTES_MAX);
             let reading = tokio::time::timeout(SILENCE, reading);
@@ -265,17 +266,17 @@ impl Helping {
             let message = message.map_err(|_| ReducingError::Silent)?.map_err(ConversationError::from)?;
             match message {
                 BackboneToReducer::Round(round) => self.begin(&run, round, rounds),
-                BackboneToReducer::Still | BackboneToReducer::Welcome => {}
+                BackboneToReducer::KeepAlive | BackboneToReducer::Welcome => {}
                 BackboneToReducer::Refused(reason) => return Err(ReducingError::Refused(reason)),
             }
         }
-        // Whoever is gone need not hear it.
+        // The backbone may have disconnected.
         let _ = tokio::time::timeout(PATIENCE, stream.close()).await;
         Ok(())
     }
 
-    /// The run, and this machine, once there is a run and others can dial it.
-    async fn to_offer(&self) -> (Run, Reducer) {
+    /// The run and the offer, once there is a run and this machine has an address.
+    async fn to_offer(&self) -> (ReducedRun, Reducer) {
         let mut run = self.shared.run.subscribe();
         loop {
             let known = run.wait_for(Option::is_some).await.ok().and_then(|run| run.clone());
@@ -287,7 +288,7 @@ impl Helping {
         }
     }
 
-    /// This machine, as it is now.
+    /// This machine's present addresses and speeds.
     fn reducer(&self) -> Reducer {
         let Speeds { download, upload } = self.shared.speed.speeds();
         Reducer {
@@ -298,7 +299,7 @@ impl Helping {
         }
     }
 
-    /// Where others can dial this machine; not through a relay, whose burden it would be.
+    /// Addresses at which others can dial this machine, without relays: they should not carry the traffic.
     fn addresses(&self) -> Vec<Vec<u8>> {
         let direct = self.node.addresses().into_iter();
         let direct = direct.filter(|address| !super::sharing::is_circuit(address)).collect();
@@ -308,10 +309,15 @@ impl Helping {
         addresses
     }
 
-    fn begin(self: &Arc<Self>, run: &Run, round: Round, rounds: &mut Vec<AbortOnDropHandle<()>>) {
+    fn begin(
+        self: &Arc<Self>,
+        run: &ReducedRun,
+        round: ReducerRound,
+        rounds: &mut Vec<AbortOnDropHandle<()>>,
+    ) {
         rounds.retain(|round| !round.is_finished());
         if rounds.len() >= ROUNDS_MAX {
-            // Its members may have given it up long ago, which nobody says: it would wait for them to its deadline.
+            // Its members may have aborted it, of which there is no message: it would wait for them until its deadline.
             tracing::debug!("too many averagings at a time; the oldest one is given up");
             drop(rounds.remove(0));
         }
@@ -324,15 +330,15 @@ impl Helping {
         }));
     }
 
-    /// Averages this machine's part: bytes of values that came for it.
-    async fn average(&self, n_parameters: u64, round: Round) -> Result<u64, RoundError> {
+    /// Averages this machine's part. Returns the bytes of values received for it.
+    async fn average(&self, n_parameters: u64, round: ReducerRound) -> Result<u64, RoundError> {
         let me = PeerKey(self.node.peer_id().to_bytes());
         let (group, config) = checked(&me, n_parameters, round)?;
         let part = group.position(&me).ok_or(RoundError::Role)?;
-        // It has no values of its own.
+        // A reducer contributes no values of its own.
         let values = vec![0.0; group.n_values()];
         let measuring = self.shared.speed.begin(&config, [&group], &me);
-        let averaged = self.hub.average(&self.platform, &config, &Arc::new(group), &me, values).await?;
+        let averaged = self.rounds.average(&self.platform, &config, &Arc::new(group), &me, values).await?;
         measuring.end(matches!(averaged.parts.get(part), Some(PartOutcome::Averaged { .. })));
         match averaged.parts.get(part) {
             Some(PartOutcome::Averaged { finished, .. }) => {
@@ -345,9 +351,13 @@ impl Helping {
     }
 }
 
-/// The group of a round, if this machine is to do what it offered and no more.
-fn checked(me: &PeerKey, n_parameters: u64, round: Round) -> Result<(Group, Config), RoundError> {
-    // All that is allocated follows from this, and from the number of members.
+/// The group of a round, if it asks this machine for no more than it offered.
+fn checked(
+    me: &PeerKey,
+    n_parameters: u64,
+    round: ReducerRound,
+) -> Result<(Group, AveragingConfig), RoundError> {
+    // This and the number of members bound all allocations.
     if round.n_values != n_parameters {
         return Err(RoundError::Length { want: n_parameters, got: round.n_values });
     }
@@ -356,7 +366,7 @@ fn checked(me: &PeerKey, n_parameters: u64, round: Round) -> Result<(Group, Conf
     if deadline > DEADLINE_MAX {
         return Err(RoundError::Deadline(deadline));
     }
-    let member = |member: reduce::Member| Member {
+    let member = |member: reduce::RoundMember| GroupMember {
         peer: PeerKey(member.peer),
         n_samples: member.n_samples,
         receives: member.receives,
@@ -369,11 +379,11 @@ fn checked(me: &PeerKey, n_parameters: u64, round: Round) -> Result<(Group, Conf
     if !own.is_some_and(|own| own.n_samples == 0 && !own.receives && own.n_reduced > 0) {
         return Err(RoundError::Role);
     }
-    let config = Config {
+    let config = AveragingConfig {
         patience: millis(round.patience_ms),
         reducer_timeout: millis(round.reducer_timeout_ms),
         deadline,
-        ..Config::default()
+        ..AveragingConfig::default()
     };
     Ok((group, config))
 }
@@ -390,14 +400,14 @@ mod tests {
 
     use super::*;
 
-    fn round() -> Round {
-        let member = |number: u8| reduce::Member {
+    fn round() -> ReducerRound {
+        let member = |number: u8| reduce::RoundMember {
             peer: vec![number],
             n_samples: u64::from(number),
             receives: number > 0,
             n_reduced: 100,
         };
-        Round {
+        ReducerRound {
             name: b"round".to_vec(),
             members: (0..3).map(member).collect(),
             n_values: 300,
@@ -408,8 +418,8 @@ mod tests {
         }
     }
 
-    /// What makes a round another one, and what is then said of it.
-    type Change = (fn(&mut Round), &'static str);
+    /// A change of a round, and a part of the error that it causes.
+    type RoundEdit = (fn(&mut ReducerRound), &'static str);
 
     fn me() -> PeerKey {
         PeerKey(vec![0])
@@ -424,12 +434,12 @@ mod tests {
 
     #[test]
     fn nothing_else_is() {
-        let changed = |change: fn(&mut Round)| {
+        let changed = |change: fn(&mut ReducerRound)| {
             let mut round = round();
             change(&mut round);
             checked(&me(), 300, round).map(|_| ()).unwrap_err().to_string()
         };
-        let changes: [Change; 8] = [
+        let changes: [RoundEdit; 8] = [
             (|round| round.n_values = u64::MAX, "values"),
             (|round| round.members[1].n_reduced = 200, "parts have 400 values"),
             (|round| round.members[0].n_samples = 5, "receives the average"),

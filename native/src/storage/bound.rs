@@ -1,23 +1,24 @@
-//! What a run's folder is bound to from its first moment: one small object, written before anything else is.
+//! The record that binds a folder to a run: one small object, written before anything else.
 //!
-//! Journal and checkpoints are of one model, one optimizer and one data set: replayed under others they would make
-//! another model, or none. So what they are of is on the disk before the first of them.
+//! Journal and checkpoints belong to one model, optimizer and data set: replayed under others they would give another
+//! model, or fail. So that configuration is on the disk before the first of them.
 
 use std::collections::BTreeMap;
 
 use object_store::path::Path as ObjectPath;
 
-use super::sealed::{self, Kind, SealError};
+use super::sealed::{self, ObjectKind, SealError};
 use super::{Storage, StorageError};
 
-pub(super) const KIND: Kind = Kind { name: *b"boun", what: "run's record of what it is", version: 1 };
+pub(super) const KIND: ObjectKind =
+    ObjectKind { name: *b"boun", what: "run's record of what it is", version: 1 };
 const NAME: &str = "run.bound";
 const BYTES_MAX: u64 = 1024 * 1024;
 
-/// Keys of the configuration and their values, as a file says them.
+/// Keys of the configuration and their values, as in the file.
 pub type BoundValues = BTreeMap<String, String>;
 
-/// Why it could not be read or written.
+/// Why the record could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum BoundError {
     /// From the store.
@@ -26,7 +27,7 @@ pub enum BoundError {
     /// Another version of this program wrote it.
     #[error("{NAME}: {0}")]
     Version(SealError),
-    /// It is damaged, and nothing else says what the journal is of.
+    /// The record is damaged, and nothing else says to which configuration the journal belongs.
     #[error(
         "{NAME} cannot be read: {0}. Take it from a backup; or delete it, and make sure that id, seed, model, optimizer \
          and data are those with which the run was begun: the next start takes them for right"
@@ -34,7 +35,7 @@ pub enum BoundError {
     Damaged(SealError),
 }
 
-/// What the folder is bound to; `None` where nothing was begun in it.
+/// The configuration that the folder is bound to; `None` in a new folder.
 pub async fn read(storage: &Storage) -> Result<Option<BoundValues>, BoundError> {
     let Some(bytes) = storage.get(&ObjectPath::from(NAME), BYTES_MAX).await? else { return Ok(None) };
     match sealed::open_parts(KIND, &bytes) {
@@ -44,7 +45,7 @@ pub async fn read(storage: &Storage) -> Result<Option<BoundValues>, BoundError> 
     }
 }
 
-/// Binds the folder. Once this returns, a crash does not lose it.
+/// Binds the folder, durably.
 pub async fn write(storage: &Storage, values: &BoundValues) -> Result<(), BoundError> {
     let bytes = sealed::seal_parts(KIND, values, &[]).map_err(BoundError::Damaged)?;
     Ok(storage.put(&ObjectPath::from(NAME), bytes).await?)
@@ -87,7 +88,7 @@ mod tests {
         storage.put(&path, bytes).await.unwrap();
         let error = read(&storage).await.unwrap_err();
         assert!(matches!(error, BoundError::Damaged(_)) && error.to_string().contains("backup"), "{error}");
-        let newer = sealed::seal(Kind { version: 7, ..KIND }, b"of another layout");
+        let newer = sealed::seal(ObjectKind { version: 7, ..KIND }, b"of another layout");
         storage.put(&path, newer).await.unwrap();
         let error = read(&storage).await.unwrap_err().to_string();
         assert!(

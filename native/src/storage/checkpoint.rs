@@ -1,10 +1,10 @@
-//! Checkpoints: all that a backbone needs to go on where it stopped, one object each.
+//! Checkpoints: the state from which a backbone continues after a restart, one object each.
 //!
-//! A new checkpoint never touches an older one, so a crash while it is written leaves the one before
-//! whole. Which is the newest usable one is found out at start-up, by reading.
+//! A new checkpoint never touches an older one, so a crash during a write leaves the previous one undamaged. The newest
+//! usable one is found at start-up by reading.
 
+mod branch;
 mod keeping;
-mod line;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
 pub use self::keeping::AGES;
-use super::sealed::{self, Kind, SealError};
+use super::sealed::{self, ObjectKind, SealError};
 use super::{Chunks, SetAside, Storage, StorageError};
 
-pub(super) const KIND: Kind = Kind { name: *b"ckpt", what: "checkpoint", version: 2 };
+pub(super) const KIND: ObjectKind = ObjectKind { name: *b"ckpt", what: "checkpoint", version: 2 };
 const FOLDER: &str = "checkpoints";
 const CORRUPT: &str = "corrupt";
 /// Largest checkpoint that is written or read: a hundred million parameters with Adam's moments.
@@ -37,24 +37,24 @@ pub struct Checkpoint {
     pub n_samples_total: u64,
     /// `[n_parameters]`, in the order of `barnraise-learning`.
     pub parameters: Vec<f32>,
-    /// What the optimizer remembers, in its own encoding.
+    /// State of the optimizer, in its own encoding.
     pub optimizer_state: Vec<u8>,
-    /// Of peers that aggregate the run together, by the bytes of their ids: the last step that each was part of.
+    /// The last step that each aggregator took part in, by the bytes of its peer id.
     pub included: BTreeMap<Vec<u8>, Included>,
     /// Loss and accuracy so far, oldest first.
     pub history: Vec<HistoryPoint>,
 }
 
-/// A step of several peers.
+/// A step that an aggregator took part in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Included {
-    /// That it ended.
+    /// The epoch that the step ended.
     pub epoch: u64,
-    /// Names its averaging.
+    /// Identifies its averaging.
     pub nonce: u64,
 }
 
-/// What a checkpoint says before its raw bytes: parameters as little-endian f32, optimizer state.
+/// Header of a checkpoint. Raw bytes follow: parameters as little-endian f32, optimizer state.
 #[derive(Serialize, Deserialize)]
 struct Header {
     run_id: String,
@@ -89,7 +89,7 @@ pub enum CheckpointError {
         /// Why.
         source: SealError,
     },
-    /// More than would be read back.
+    /// Larger than the largest checkpoint that is read back.
     #[error("checkpoint of epoch {epoch} has {got} bytes, at most {CHECKPOINT_BYTES_MAX} can be stored")]
     TooLarge {
         /// Its epoch.
@@ -97,12 +97,12 @@ pub enum CheckpointError {
         /// Encoded size.
         got: u64,
     },
-    /// An operator went back, and nothing of since then can be read.
+    /// The run was rolled back, and no checkpoint since then can be read.
     #[error(
         "no checkpoint since the run went back is whole, nor is the one that it went back to, {path}: {reason}; restore \
          the folder from a backup, or take that file away to go on from what was rolled back"
     )]
-    Line {
+    Branch {
         /// The object.
         path: String,
         /// What is wrong with it.
@@ -133,7 +133,7 @@ pub enum CheckpointError {
     },
 }
 
-/// What [`Checkpoints::load_latest`] found.
+/// Result of [`Checkpoints::load_latest`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
     /// The newest usable checkpoint.
@@ -179,9 +179,9 @@ impl Checkpoints {
     /// `checkpoints/corrupt/`.
     ///
     /// # Errors
-    /// [`CheckpointError::Line`] where nothing of since a rollback is whole.
-    /// [`CheckpointError::Run`] and [`CheckpointError::Model`] where the newest whole one belongs to
-    /// something else, [`CheckpointError::Version`] where another version of this program wrote it: it is left alone.
+    /// [`CheckpointError::Branch`] where every checkpoint since a rollback is damaged.
+    /// [`CheckpointError::Run`] and [`CheckpointError::Model`] where the newest undamaged one belongs to
+    /// another run or model, [`CheckpointError::Version`] where another version of this program wrote it: it is left alone.
     pub async fn load_latest(&self, run_id: &str, model: &ModelSpec) -> Result<Loaded, CheckpointError> {
         let mut set_aside = Vec::new();
         for (_, path) in self.of_line().await?.into_iter().rev() {
@@ -202,8 +202,8 @@ impl Checkpoints {
         Ok(Loaded { checkpoint: checkpoint.transpose()?, set_aside })
     }
 
-    /// The newest checkpoint whose epoch is a multiple of `every`, or else the newest one: peers that aggregate a run
-    /// together have the same ones then. `None` where there is none that is whole.
+    /// The newest checkpoint whose epoch is a multiple of `every`, which all aggregators of a run have alike, or else the
+    /// newest one. `None` where none is undamaged.
     pub async fn load_shared(&self, every: u64) -> Result<Option<Checkpoint>, CheckpointError> {
         let mut found = self.of_line().await?;
         found.sort_by_key(|(epoch, _)| (epoch.is_multiple_of(every), *epoch));
@@ -215,28 +215,28 @@ impl Checkpoints {
         Ok(None)
     }
 
-    /// Epochs of those that are kept and their lengths in bytes, oldest first.
+    /// Epochs and lengths in bytes of the kept checkpoints, oldest first.
     pub async fn kept(&self) -> Result<Vec<(u64, u64)>, CheckpointError> {
         let objects = self.storage.list(&ObjectPath::from(FOLDER)).await?;
         let kept = objects.into_iter().filter_map(|meta| {
             let epoch = epoch_of(&meta.location)?;
-            // Not those that were taken out of the way.
+            // Not those that were set aside.
             (meta.location == object_path(epoch)).then_some((epoch, meta.size))
         });
         Ok(kept.collect())
     }
 
-    /// The checkpoint of an epoch; `None` where there is none that is whole.
+    /// The checkpoint of an epoch; `None` where it is missing or damaged.
     pub async fn load(&self, epoch: u64) -> Result<Option<Checkpoint>, CheckpointError> {
         Ok(self.read(&object_path(epoch)).await?.ok())
     }
 
-    /// The bytes of a checkpoint as it is stored, and how many there are.
+    /// The length of a stored checkpoint, and its bytes.
     pub async fn open(&self, epoch: u64) -> Result<Option<(u64, Chunks)>, CheckpointError> {
         Ok(self.storage.open_object(&object_path(epoch), CHECKPOINT_BYTES_MAX).await?)
     }
 
-    /// The inner error is damage, the outer one a store that does not answer.
+    /// The inner error is damage, the outer one a failure of the store.
     async fn read(&self, path: &ObjectPath) -> Result<Result<Checkpoint, String>, CheckpointError> {
         match self.storage.get(path, CHECKPOINT_BYTES_MAX).await {
             Ok(Some(bytes)) => match decode(&bytes) {
@@ -284,7 +284,7 @@ fn object_path(epoch: u64) -> ObjectPath {
     ObjectPath::from_iter([FOLDER, &format!("{epoch:012}.ckpt")])
 }
 
-/// As it is stored.
+/// Encodes a checkpoint for the store or a peer.
 pub fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
     let header = Header {
         run_id: checkpoint.run_id.clone(),
@@ -300,10 +300,10 @@ pub fn encode(checkpoint: &Checkpoint) -> Result<Vec<u8>, SealError> {
     sealed::seal_parts(KIND, &header, &[&parameters, &checkpoint.optimizer_state])
 }
 
-/// What was stored, or came from a peer.
+/// Decodes a checkpoint from the store or a peer.
 ///
 /// # Errors
-/// Any bit is another one than was written, or another version of this program wrote it.
+/// A bit differs from the one that was written, or another version of this program wrote it.
 pub fn decode(bytes: &[u8]) -> Result<Checkpoint, SealError> {
     let (header, raw) = sealed::open_parts::<Header>(KIND, bytes)?;
     let n_parameter_bytes = header.n_parameters.checked_mul(4);
@@ -401,7 +401,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = Checkpoints::new(Storage::open(folder.path()).unwrap(), 3);
         checkpoints.save(&checkpoint(1)).await.unwrap();
-        let newer = Kind { version: KIND.version + 4, ..KIND };
+        let newer = ObjectKind { version: KIND.version + 4, ..KIND };
         let file = folder.path().join("checkpoints/000000000002.ckpt");
         fs::write(&file, sealed::seal(newer, b"of another layout")).unwrap();
         for _ in 0..2 {
@@ -427,7 +427,7 @@ mod tests {
         }
         assert_eq!(checkpoints.load_shared(10).await.unwrap(), Some(checkpoint(20)));
         assert_eq!(checkpoints.load_shared(50).await.unwrap(), Some(checkpoint(23)));
-        checkpoints.take_back(10, "another line is followed").await.unwrap();
+        checkpoints.abandon_branch(10, "another line is followed").await.unwrap();
         assert_eq!(latest(&checkpoints).await.checkpoint, Some(checkpoint(7)));
     }
 

@@ -1,4 +1,4 @@
-//! The few things that are done to files, so that a test can take the place of the disk. Blocks.
+//! The file operations of the storage, behind a trait, so that tests can simulate the disk. Blocks.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -11,10 +11,10 @@ use bytes::Bytes;
 
 /// A file or a folder within a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// Without the folder's.
+pub struct DirectoryEntry {
+    /// Without its folder.
     pub name: String,
-    /// Or a file.
+    /// A folder, else a file.
     pub is_folder: bool,
     /// Length of a file.
     pub n_bytes: u64,
@@ -22,46 +22,46 @@ pub struct Listed {
     pub modified: SystemTime,
 }
 
-/// A disk. Paths are relative to the folder that it is for; the empty one is that folder.
+/// A disk. Paths are relative to the storage folder; the empty path is that folder.
 ///
-/// As on any disk, nothing of it lasts over a loss of power before it was synced: neither what is in a file, nor that
-/// there is one of that name in a folder, nor that there is none any more.
+/// As on any disk, nothing survives a loss of power before it was synced: neither the content of a file, nor its name
+/// in a folder, nor its removal.
 pub trait Files: fmt::Debug + Send + Sync {
-    /// Makes a folder in one that there is; it may be there already.
+    /// Creates a folder in an existing one; it may exist already.
     fn create_folder(&self, folder: &Path) -> io::Result<()>;
     /// Writes a new file.
     fn write_new(&self, file: &Path, pieces: &[Bytes]) -> io::Result<()>;
-    /// What is in the file lasts.
+    /// Makes the content of a file durable.
     fn sync(&self, file: &Path) -> io::Result<()>;
-    /// The names in the folder last.
+    /// Makes the names in a folder durable.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
-    /// Another file of the new name is gone then.
+    /// Renames a file; replaces one of the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, file: &Path) -> io::Result<()>;
-    /// Removes a folder in which there is nothing.
+    /// Removes an empty folder.
     fn remove_folder(&self, folder: &Path) -> io::Result<()>;
     /// Length of a file.
     fn n_bytes(&self, file: &Path) -> io::Result<u64>;
-    /// At most so many bytes of a file from a place on.
+    /// Reads at most `n_bytes_max` bytes of a file, from offset `from`.
     fn read(&self, file: &Path, from: u64, n_bytes_max: u64) -> io::Result<Bytes>;
-    /// What is in a folder, in any order.
-    fn list(&self, folder: &Path) -> io::Result<Vec<Listed>>;
-    /// How much more could be written, where that is known.
+    /// The entries of a folder, in any order.
+    fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>>;
+    /// Free space in bytes, where that is known.
     fn n_bytes_free(&self) -> Option<u64>;
 }
 
-/// Writes a whole file, of which a loss of power leaves all or nothing, and all once this has returned.
+/// Writes a file atomically: a loss of power leaves all or nothing of it, and all once this has returned.
 ///
 /// # Errors
-/// There is no such file then, or still the one that was there before.
+/// The file does not exist then, or is still the previous one.
 pub(super) fn write_whole(files: &dyn Files, path: &Path, pieces: &[Bytes]) -> io::Result<()> {
     let staged = staged(path);
     let written = write_staged(files, &staged, pieces)
         .and_then(|()| files.sync(&staged))
         .and_then(|()| files.rename(&staged, path));
     if let Err(error) = written {
-        // It is in the way of nobody, and swept up at the next start.
+        // Left behind, it is removed at the next start.
         let _ = files.remove(&staged);
         return Err(error);
     }
@@ -78,7 +78,7 @@ fn write_staged(files: &dyn Files, staged: &Path, pieces: &[Bytes]) -> io::Resul
     files.write_new(staged, pieces)
 }
 
-/// A name of its own for what is being written: `name#1`, `name#2`, ….
+/// A unique name for a file that is being written: `name#1`, `name#2`, ….
 fn staged(path: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -88,15 +88,15 @@ fn staged(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Whether it is the name of what was being written.
+/// Whether it is the name of a file that was being written.
 pub(super) fn is_staged(name: &str) -> bool {
     name.rsplit_once('#')
         .is_some_and(|(_, suffix)| !suffix.is_empty() && suffix.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Removes what was being written when a process ended.
+/// Removes files that a process left unfinished.
 pub(super) fn sweep(files: &dyn Files, folder: &Path) -> io::Result<()> {
-    for Listed { name, is_folder, .. } in files.list(folder)? {
+    for DirectoryEntry { name, is_folder, .. } in files.list(folder)? {
         let path = folder.join(&name);
         if is_folder {
             sweep(files, &path)?;
@@ -108,12 +108,12 @@ pub(super) fn sweep(files: &dyn Files, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves a file into another folder, made if need be. It lasts.
+/// Moves a file into another folder, which is created if needed. Durable on return.
 pub(super) fn move_away(files: &dyn Files, path: &Path, to: &Path) -> io::Result<()> {
     let parents: Vec<&Path> = to.ancestors().skip(1).filter(|parent| *parent != Path::new("")).collect();
     parents.into_iter().rev().try_for_each(|folder| files.create_folder(folder))?;
     files.rename(path, to)?;
-    // Where it is first: a loss of power in between leaves two of it and not none.
+    // The new folder first: a loss of power in between leaves two copies, not none.
     to.ancestors().skip(1).chain(path.ancestors().skip(1)).try_for_each(|folder| files.sync_folder(folder))
 }
 
@@ -122,7 +122,7 @@ pub(super) fn move_away(files: &dyn Files, path: &Path, to: &Path) -> io::Result
 pub struct Disk(PathBuf);
 
 impl Disk {
-    /// `folder`, which is there.
+    /// `folder`, which must exist.
     pub fn new(folder: &Path) -> Self {
         Self(folder.to_owned())
     }
@@ -175,7 +175,7 @@ impl Files for Disk {
         Ok(bytes.into())
     }
 
-    fn list(&self, folder: &Path) -> io::Result<Vec<Listed>> {
+    fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
         let mut listed = Vec::new();
         for entry in fs::read_dir(self.0.join(folder))? {
             let entry = entry?;
@@ -187,7 +187,7 @@ impl Files for Disk {
             };
             let Ok(name) = entry.file_name().into_string() else { continue };
             let modified = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            listed.push(Listed { name, is_folder: about.is_dir(), n_bytes: about.len(), modified });
+            listed.push(DirectoryEntry { name, is_folder: about.is_dir(), n_bytes: about.len(), modified });
         }
         Ok(listed)
     }

@@ -6,12 +6,13 @@
 //! checkpoint of epoch E, repeats the committed steps E, E + 1, … with exactly the contributions that
 //! each used, and takes the entries of the first epoch without a commit as its open ones.
 //!
-//! Where several peers aggregate a run, a step is of all their contributions, and a peer's journal has its own only:
-//! `journal/{epoch}/mean` is what all of them stepped by, and `journal/{epoch}/given-{nonce}` says which entries this
-//! peer put into the averaging of that name, of which there may be several until one succeeds. Entries that are not in the model that it has are appended once more to the epoch that is open.
+//! A step may be of contributions to other aggregators, too, and each journal has its own only. Then
+//! `journal/{epoch}/mean` is the averaged gradient of the step, and `journal/{epoch}/given-{nonce}` lists
+//! the entries that this aggregator put into the averaging of that nonce. There may be several until one succeeds.
+//! Entries that are not in the model are appended again to the open epoch.
 //!
-//! It never decides what counts, and never touches an entry that was written. It never has more than one entry in memory,
-//! however many steps there are and however many entries one has: what is read is read one after the other.
+//! It never decides which contributions count, and never changes an entry that was written. It never has more than one
+//! entry in memory: entries are read one after the other.
 
 #[cfg(test)]
 mod fuzz;
@@ -19,19 +20,19 @@ mod fuzz;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::gradient::Offer;
+use barnraise_swarm::AddressGroup;
 use barnraise_swarm::robust::Aggregation;
-use barnraise_swarm::round::AddressGroup;
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
 use serde::{Deserialize, Serialize};
 
-use super::sealed::{self, Kind, SealError};
+use super::sealed::{self, ObjectKind, SealError};
 use super::{SetAside, Storage, StorageError};
 
-const ENTRY: Kind = Kind { name: *b"grad", what: "journal entry", version: 3 };
-const COMMIT: Kind = Kind { name: *b"cmit", what: "journal commit", version: 4 };
-const MEAN: Kind = Kind { name: *b"mean", what: "journal mean", version: 2 };
-const GIVEN: Kind = Kind { name: *b"givn", what: "journal list", version: 1 };
+const ENTRY: ObjectKind = ObjectKind { name: *b"grad", what: "journal entry", version: 3 };
+const COMMIT: ObjectKind = ObjectKind { name: *b"cmit", what: "journal commit", version: 5 };
+const MEAN: ObjectKind = ObjectKind { name: *b"mean", what: "journal mean", version: 2 };
+const GIVEN: ObjectKind = ObjectKind { name: *b"givn", what: "journal list", version: 1 };
 const FOLDER: &str = "journal";
 /// Not a number, so that no epoch is named like it.
 const CORRUPT: &str = "corrupt";
@@ -39,65 +40,64 @@ const COMMIT_NAME: &str = "commit";
 const MEAN_NAME: &str = "mean";
 /// Largest object of the journal.
 pub const ENTRY_BYTES_MAX: u64 = 512 * 1024 * 1024;
-/// Of an entry, in which all is that is said of its gradient.
+/// Bytes at the start of an entry that contain all of its header.
 const ENTRY_START_BYTES: u64 = 4096;
 
-/// How a contribution is named: the bytes of its contributor's peer id, and the number that it gave it.
-pub type Name = (Vec<u8>, u64);
+/// Name of a contribution: the bytes of its contributor's peer id, and the contributor's number for it.
+pub type ContributionName = (Vec<u8>, u64);
 
 /// One accepted contribution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JournalEntry {
     /// Bytes of the contributor's peer id.
     pub peer: Vec<u8>,
-    /// Where it came from, as a number of the process that accepted it: it decides its weight in a step.
+    /// The addresses that it came from, which decide its weight in a step; the number is that of this backbone.
     pub group: AddressGroup,
-    /// What it offered: contribution id, weight, loss, codec.
+    /// The offer: contribution id, number of samples, loss, codec.
     pub offer: Offer,
-    /// Since its contribution before, or since it joined.
+    /// Time since its previous contribution, or since it joined.
     pub milliseconds: u32,
     /// When it was accepted.
     pub accepted_at: UnixTime,
-    /// The gradient, as it came.
+    /// The encoded gradient, as received.
     pub payload: Bytes,
 }
 
 impl JournalEntry {
-    /// What tells it from all others.
-    pub fn name(&self) -> Name {
+    /// Identifies the contribution.
+    pub fn name(&self) -> ContributionName {
         (self.peer.clone(), self.offer.contribution_id)
     }
 }
 
-/// Which contributions an optimizer step used.
+/// An optimizer step: of one aggregator alone, or of a group that averaged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CommitRecord {
     /// The epoch that the step ended.
     pub epoch: u64,
+    /// Hash of the model before the step ([`ModelVersion::hash`](barnraise_protocol::matchmaking::ModelVersion)).
+    pub before: Sha256Hash,
+    /// Identifies the averaging among those of that model.
+    pub nonce: u64,
+    /// Bytes of the peer ids of the aggregators whose contributions are in it.
+    pub members: Vec<Vec<u8>>,
     /// Samples behind the mean.
     pub n_samples: u64,
-    /// The entries, in the order in which they were summed.
+    /// Mean loss of the samples.
+    pub loss: f32,
+    /// The entries of this journal in it, in the order in which they were summed; none where the step was received.
     pub seqs: Vec<u32>,
-    /// How they became one gradient: the configuration may be another one by the time the step is repeated.
+    /// How the entries became one gradient: the configuration may have changed when the step is repeated.
     pub aggregation: Aggregation,
-    /// Where others aggregate the run too: the step is by the journal's mean, whatever the entries are.
-    pub together: Option<Together>,
-    /// The optimizer's: an operator may change it while the run goes on, and the schedule between two starts.
-    #[serde(with = "known_rate")]
+    /// Learning rate of the step: an operator may change it later, and the schedule may change between two starts.
     pub learning_rate: f32,
 }
 
-/// A step of peers that aggregate a run together.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Together {
-    /// The model that it was made on ([`ModelVersion::hash`](barnraise_protocol::matchmaking::ModelVersion)).
-    pub before: Sha256Hash,
-    /// Names the averaging among those of that model.
-    pub nonce: u64,
-    /// Mean loss of the samples.
-    pub loss: f32,
-    /// Bytes of the ids of those whose contributions are in it.
-    pub members: Vec<Vec<u8>>,
+impl CommitRecord {
+    /// Whether the entries of this journal are all of the step, so that its mean follows from them.
+    pub fn is_of_entries(&self) -> bool {
+        self.members.len() == 1 && !self.seqs.is_empty()
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -131,7 +131,7 @@ pub enum JournalError {
         /// Why.
         source: SealError,
     },
-    /// More than would be read back.
+    /// Larger than the largest object that is read back.
     #[error("journal object {path} has {got} bytes, at most {ENTRY_BYTES_MAX} can be stored")]
     TooLarge {
         /// The object.
@@ -139,21 +139,6 @@ pub enum JournalError {
         /// Encoded size.
         got: u64,
     },
-}
-
-/// In the layout of commits that might not know theirs.
-mod known_rate {
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(rate: &f32, serializer: S) -> Result<S::Ok, S::Error> {
-        Some(rate).serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
-        let rate = Option::<f32>::deserialize(deserializer)?;
-        rate.ok_or_else(|| D::Error::custom("it does not say at which learning rate its step was made"))
-    }
 }
 
 /// The contributions stored for an epoch, in the order of their numbers.
@@ -165,8 +150,8 @@ pub struct Entries<'j> {
 }
 
 impl Entries<'_> {
-    /// Sequence number and contribution of the next one that can be read. One that is damaged is moved to
-    /// `journal/corrupt/`; where a crash tore it, it was never acknowledged.
+    /// Sequence number and contribution of the next entry that can be read. A damaged one is moved to
+    /// `journal/corrupt/`; one that a crash tore was never acknowledged.
     pub async fn next(&mut self) -> Result<Option<(u32, JournalEntry)>, JournalError> {
         for sequence in self.sequences.by_ref() {
             if let Some(entry) = self.journal.entry(self.epoch, sequence).await? {
@@ -176,8 +161,8 @@ impl Entries<'_> {
         Ok(None)
     }
 
-    /// Sequence number and name of the next one. Its gradient is not read, unless something is wrong with what is before it.
-    pub async fn next_name(&mut self) -> Result<Option<(u32, Name)>, JournalError> {
+    /// Sequence number and name of the next entry. Its gradient is read only if its header is damaged.
+    pub async fn next_name(&mut self) -> Result<Option<(u32, ContributionName)>, JournalError> {
         for sequence in self.sequences.by_ref() {
             if let Some(name) = self.journal.name(self.epoch, sequence).await? {
                 return Ok(Some((sequence, name)));
@@ -219,28 +204,32 @@ impl Journal {
         Ok(Some(bytes.and_then(|bytes| decode_commit(&bytes, epoch))))
     }
 
-    /// Stores what the step of `epoch` is made by, `[n_parameters]`, before it is committed; it is the mean of the averaging
-    /// called `nonce`.
+    /// Stores the mean of the averaging `nonce`, `[n_parameters]`, before the step of `epoch` by it is committed.
     pub async fn write_mean(&self, epoch: u64, nonce: u64, mean: &[f32]) -> Result<(), JournalError> {
         let bytes: Vec<u8> = mean.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.write(&path_of(epoch, MEAN_NAME), sealed::seal_parts(MEAN, &(epoch, nonce), &[&bytes])).await
     }
 
-    /// What the step of `epoch` was made by: little-endian f32. `None` where it is missing, damaged, or of another averaging
-    /// than `nonce`.
+    /// The mean of the step of `epoch`: little-endian f32. `None` where it is missing, damaged, or of another
+    /// averaging than `nonce`.
     pub async fn mean(&self, epoch: u64, nonce: u64) -> Result<Option<Vec<u8>>, JournalError> {
         let Some(Ok(bytes)) = self.read(&path_of(epoch, MEAN_NAME), MEAN).await? else { return Ok(None) };
         let opened = sealed::open_parts::<(u64, u64)>(MEAN, &bytes).ok();
         Ok(opened.filter(|(of, _)| *of == (epoch, nonce)).map(|(_, mean)| mean.to_vec()))
     }
 
-    /// Stores which entries of `epoch` are given to the averaging called `nonce`, before they are.
-    pub async fn write_given(&self, epoch: u64, nonce: u64, seqs: &[u32]) -> Result<(), JournalError> {
+    /// Stores which entries of `epoch` go into the averaging `nonce`, before it begins.
+    pub async fn write_averaged_entries(
+        &self,
+        epoch: u64,
+        nonce: u64,
+        seqs: &[u32],
+    ) -> Result<(), JournalError> {
         self.write(&given_path(epoch, nonce), sealed::seal_parts(GIVEN, &seqs, &[])).await
     }
 
-    /// Which entries of `epoch` were given to the averaging called `nonce`; none where nothing says so.
-    pub async fn given(&self, epoch: u64, nonce: u64) -> Result<Vec<u32>, JournalError> {
+    /// The entries of `epoch` that went into the averaging `nonce`; empty where none are recorded.
+    pub async fn averaged_entries(&self, epoch: u64, nonce: u64) -> Result<Vec<u32>, JournalError> {
         let path = given_path(epoch, nonce);
         let Some(bytes) = self.read(&path, GIVEN).await? else { return Ok(Vec::new()) };
         let opened = bytes.and_then(|bytes| {
@@ -248,18 +237,18 @@ impl Journal {
             opened.map(|(seqs, _)| seqs).map_err(|error| error.to_string())
         });
         Ok(opened.unwrap_or_else(|reason| {
-            tracing::error!(%path, reason, "what was averaged counts once more, for this is damaged");
+            tracing::error!(%path, reason, "the list of averaged entries is damaged: they count once more");
             Vec::new()
         }))
     }
 
-    /// Whether anything was accepted in an epoch.
+    /// Whether an epoch has entries.
     pub async fn has_entries(&self, epoch: u64) -> Result<bool, JournalError> {
         let (objects, _) = self.storage.list_level(&epoch_path(epoch)).await?;
         Ok(objects.iter().any(|path| path.filename().is_some_and(|name| name.ends_with(".grad"))))
     }
 
-    /// Forgets an entry that is in the model by another one.
+    /// Deletes an entry whose contribution is in the model by another entry.
     pub async fn forget(&self, epoch: u64, seq: u32) -> Result<(), JournalError> {
         Ok(self.storage.delete(&entry_path(epoch, seq)).await?)
     }
@@ -275,7 +264,7 @@ impl Journal {
         Ok(None)
     }
 
-    /// The epochs of which there was ever anything, in their order.
+    /// The epochs that the journal has objects of, in ascending order.
     pub async fn epochs(&self) -> Result<Vec<u64>, JournalError> {
         Ok(self.folders().await?.into_iter().map(|(epoch, _)| epoch).collect())
     }
@@ -314,19 +303,19 @@ impl Journal {
         }
     }
 
-    async fn name(&self, epoch: u64, sequence: u32) -> Result<Option<Name>, JournalError> {
+    async fn name(&self, epoch: u64, sequence: u32) -> Result<Option<ContributionName>, JournalError> {
         let path = entry_path(epoch, sequence);
         let Some(start) = self.storage.get_start(&path, ENTRY_START_BYTES).await? else { return Ok(None) };
         match sealed::peek_header::<EntryHeader>(ENTRY, &start) {
             Ok(EntryHeader { peer, offer, .. }) => Ok(Some((peer, offer.contribution_id))),
-            // The whole of it says what is wrong.
+            // Reading all of it finds the damage.
             Err(_) => Ok(self.entry(epoch, sequence).await?.map(|entry| entry.name())),
         }
     }
 
-    /// Takes the steps of `epoch` and later out of the way: another line of models is followed from there on. What was
-    /// accepted stays.
-    pub async fn leave_line(&self, epoch: u64, reason: &str) -> Result<(), JournalError> {
+    /// Sets the steps of `epoch` and later aside, because another branch of the model is followed from there on. The
+    /// entries stay.
+    pub async fn abandon_branch(&self, epoch: u64, reason: &str) -> Result<(), JournalError> {
         // The newest first: a crash in between leaves no step without the one before.
         for (of, _) in self.folders().await?.into_iter().rev().filter(|(of, _)| *of >= epoch) {
             self.set_step_aside(of, reason).await?;
@@ -334,7 +323,7 @@ impl Journal {
         Ok(())
     }
 
-    /// What says that there was a step, of whichever version it is and whether or not it can be read.
+    /// Sets commit and mean of a step aside, of any format version and readable or not.
     async fn set_step_aside(&self, epoch: u64, reason: &str) -> Result<(), JournalError> {
         let (objects, _) = self.storage.list_level(&epoch_path(epoch)).await?;
         for name in [COMMIT_NAME, MEAN_NAME] {
@@ -346,12 +335,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets all of an epoch.
+    /// Deletes all objects of an epoch.
     pub async fn clear(&self, epoch: u64) -> Result<(), JournalError> {
         Ok(self.storage.delete_all(&epoch_path(epoch)).await?)
     }
 
-    /// Forgets every epoch before this one, and that there was one. Call it with what `Checkpoints::save` returned.
+    /// Deletes every epoch before this one, with its folder. The argument is the epoch that `Checkpoints::save` returned.
     pub async fn truncate(&self, before_epoch: u64) -> Result<(), JournalError> {
         for (_, folder) in self.folders().await?.into_iter().filter(|(epoch, _)| *epoch < before_epoch) {
             self.storage.delete_all(&folder).await?;
@@ -359,7 +348,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets what was damaged or of another line of models, and was kept for a person to look at.
+    /// Deletes the objects that were set aside as damaged or of another branch.
     pub async fn forget_set_aside(&self) -> Result<(), JournalError> {
         Ok(self.storage.delete_all(&ObjectPath::from_iter([FOLDER, CORRUPT])).await?)
     }
@@ -376,7 +365,7 @@ impl Journal {
     async fn read(
         &self,
         path: &ObjectPath,
-        kind: Kind,
+        kind: ObjectKind,
     ) -> Result<Option<Result<Bytes, String>>, JournalError> {
         match self.storage.get(path, ENTRY_BYTES_MAX).await {
             Ok(Some(bytes)) => match sealed::check_version(kind, &bytes) {

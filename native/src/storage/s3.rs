@@ -1,8 +1,9 @@
-//! Objects in an S3 store: Amazon's, or another one that speaks as it does.
+//! Objects in an S3 store: Amazon's or a compatible one.
 //!
-//! An object is whole or it is not, and what was acknowledged lasts, as in a folder. What fails is tried again for a minute;
-//! after that it is an error, as that of a disk. Large objects go in parts. Credentials are the environment's
-//! (`AWS_ACCESS_KEY_ID`, …), never a configuration's; so are authorities (`SSL_CERT_FILE`).
+//! As in a folder, an object is written completely or not at all, and an acknowledged one is durable. A failed request
+//! is repeated for a minute; after that it is an error, like one of a disk. Large objects are uploaded in parts.
+//! Credentials come from the environment (`AWS_ACCESS_KEY_ID`, …), never from a configuration; so do authorities
+//! (`SSL_CERT_FILE`).
 
 use std::error::Error as _;
 use std::fmt;
@@ -29,21 +30,22 @@ use tokio::time::Instant;
 use super::{Storage, StorageError};
 
 const SCHEME: &str = "s3://";
-/// Names the backbone whose objects these are.
+/// Object with the peer id of the backbone that owns the prefix.
 const OWNER: &str = "backbone";
 /// Longest peer id in base58.
 const OWNER_BYTES_MAX: u64 = 128;
-/// How long what fails is tried again.
+/// How long a failed request is repeated.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Of one request: a part, at 300 KB a second.
+/// Timeout of one request: enough for a part at 300 KB a second.
 const REQUEST_MAX: Duration = Duration::from_secs(300);
-/// Until an answer that was cut is asked for again.
+/// Delay before a request whose answer was cut is repeated.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// Larger objects go in parts of this size: what is cut is one part, and 5 GB, the most of one `PUT`, is no limit.
+/// Larger objects are uploaded in parts of this size: a broken request costs one part, and objects may exceed 5 GB, the
+/// limit of one `PUT`.
 const PART_BYTES: usize = 64 * 1024 * 1024;
 
-/// Where objects are: `s3://bucket/prefix`.
+/// URL of the objects of a run: `s3://bucket/prefix`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct S3Url {
@@ -65,7 +67,7 @@ impl FromStr for S3Url {
             text.strip_prefix(SCHEME).and_then(|it| it.split_once('/')).ok_or_else(error)?;
         let is_named = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
         let prefix = ObjectPath::parse(prefix.trim_end_matches('/')).map_err(|_| error())?;
-        // Without a prefix the whole bucket would be the run's, whatever else is in it.
+        // Without a prefix the run would claim the whole bucket, with all that is in it.
         if bucket.is_empty() || !bucket.bytes().all(is_named) || prefix.as_ref().is_empty() {
             return Err(error());
         }
@@ -94,12 +96,12 @@ impl fmt::Display for S3Url {
 }
 
 impl Storage {
-    /// The same user's objects in an S3 store, for as long as its folder is its own.
+    /// Storage in S3, under the lock of this folder.
     ///
-    /// - `here`: the backbone that uses them, by its peer id; another one is refused, since it would overwrite them
+    /// - `here`: peer id of the backbone; a prefix that another backbone uses is refused
     ///
     /// # Errors
-    /// A store that cannot be reached or used, or [`StorageError::Taken`].
+    /// The store cannot be reached or used, or [`StorageError::Taken`].
     pub async fn in_s3(&self, url: &S3Url, here: &str) -> Result<Self, StorageError> {
         let store = self.beside(connect(AmazonS3Builder::from_env(), url)?);
         let owner = ObjectPath::from(OWNER);
@@ -116,14 +118,14 @@ impl Storage {
     }
 }
 
-/// A store that does again what may be done twice, which all is that is asked of it here, for as long as the answer is cut.
+/// A store that repeats a request whose answer was cut. All requests made here may be repeated.
 ///
-/// The library asks again where a request is cut. Where an answer is (a list, the reason why there is no such object) it
-/// does not, nor where it takes what it asked for something that must not be done twice, as it does with deletions.
+/// The library repeats a request that was cut. It does not where the answer was cut (a list, the reason of a missing
+/// object), nor for requests that it takes for not repeatable, such as deletions.
 #[derive(Debug)]
-struct Patient(Arc<dyn ObjectStore>);
+struct RetryingStore(Arc<dyn ObjectStore>);
 
-impl fmt::Display for Patient {
+impl fmt::Display for RetryingStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)
     }
@@ -141,7 +143,7 @@ fn is_cut(error: &Error) -> bool {
     false
 }
 
-/// Does it again for as long as its answer is cut.
+/// Repeats a request while its answer is cut.
 async fn patiently<T, F>(what: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
@@ -159,7 +161,7 @@ where
 }
 
 #[async_trait]
-impl ObjectStore for Patient {
+impl ObjectStore for RetryingStore {
     async fn put_opts(
         &self,
         path: &ObjectPath,
@@ -214,7 +216,7 @@ impl ObjectStore for Patient {
     }
 }
 
-impl Patient {
+impl RetryingStore {
     async fn put_in_parts(&self, path: &ObjectPath, parts: Vec<PutPayload>) -> Result<PutResult, Error> {
         let begun = Instant::now();
         loop {
@@ -223,9 +225,9 @@ impl Patient {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
-            // Nobody else would remove what came of it. What it says of that does not matter.
+            // Otherwise its parts would stay in the store. A failure of the abort does not matter.
             let _ = upload.abort().await;
-            // An upload that is not there is one whose end was heard and whose answer was cut.
+            // An upload that does not exist was completed, and the answer was cut.
             let is_cut = is_cut(&error) || matches!(error, Error::NotFound { .. });
             if !is_cut || begun.elapsed() >= RETRY_MAX {
                 return Err(error);
@@ -235,7 +237,7 @@ impl Patient {
     }
 }
 
-/// In turn: the line is what it takes, and a store may be asked too much.
+/// One part after the other: the network is the bottleneck, and a store may limit parallel requests.
 async fn upload_all(upload: &mut dyn MultipartUpload, parts: &[PutPayload]) -> Result<PutResult, Error> {
     for part in parts {
         upload.put_part(part.clone()).await?;
@@ -285,7 +287,7 @@ fn connect(access: AmazonS3Builder, url: &S3Url) -> Result<Arc<dyn ObjectStore>,
         .with_retry(retry)
         .build()
         .map_err(|source| StorageError::Object { path: url.to_string(), source })?;
-    Ok(Arc::new(Patient(Arc::new(PrefixStore::new(store, url.prefix.clone())))))
+    Ok(Arc::new(RetryingStore(Arc::new(PrefixStore::new(store, url.prefix.clone())))))
 }
 
 #[cfg(test)]

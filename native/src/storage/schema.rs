@@ -1,4 +1,4 @@
-//! Databases that another version of this program wrote.
+//! Errors about databases of other versions of this program.
 
 use sqlx::migrate::{MigrateError, Migrator};
 

@@ -1,4 +1,4 @@
-//! The envelope of every object that must not be trusted blindly after a crash.
+//! The envelope of every stored object: kind, format version and checksum.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | 32 | SHA-256 of the 22 bytes above and of the payload |
 //! | … | payload |
 //!
-//! Pure. It never allocates from a length that it has not compared with what is there.
+//! Pure. It never allocates by a length that it has not compared with the bytes at hand.
 
 use barnraise_protocol::Sha256Hash;
 use serde::Serialize;
@@ -21,53 +21,53 @@ const PREFIX_BYTES: usize = 8 + 4 + 2 + 8;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = PREFIX_BYTES + 32;
 
-/// What an object holds, and in which version of its format.
+/// Kind of an object, and the version of its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kind {
-    /// Four letters.
+pub struct ObjectKind {
+    /// Four letters in the header.
     pub name: [u8; 4],
-    /// For people.
+    /// Name for error messages.
     pub what: &'static str,
     /// Raised whenever the payload's layout changes.
     pub version: u16,
 }
 
-/// Why an object is not what it should be.
+/// Why an object cannot be opened.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SealError {
-    /// Not even a header.
+    /// Shorter than a header.
     #[error("{got} bytes, a header alone has {HEADER_BYTES}")]
     Short {
-        /// What is there.
+        /// Its length.
         got: usize,
     },
-    /// Not one of our objects.
+    /// Not an object of this program.
     #[error("it does not begin with `barnrais`")]
     Magic,
-    /// One of our objects, but another.
+    /// An object of another kind.
     #[error("it holds `{got}`, `{want}` was wanted")]
     Kind {
-        /// What was asked for.
+        /// The kind that was asked for.
         want: String,
-        /// What it says it is.
+        /// The kind in its header.
         got: String,
     },
-    /// Whole, and written by another version of this program: not damage.
+    /// Undamaged, and written by another version of this program.
     #[error("{what} format {got}, this program knows {} {want}: {}", known(*want, *got), another_wrote_it(*want, *got))]
     Version {
-        /// What it holds.
+        /// Its kind.
         what: &'static str,
-        /// What this program reads.
+        /// The version that this program reads.
         want: u16,
-        /// What it says it is.
+        /// The version in its header.
         got: u16,
     },
-    /// Cut short, or with something behind it.
+    /// Truncated, or with bytes behind it.
     #[error("payload of {got} bytes, its header announces {want}")]
     Length {
         /// From the header.
         want: u64,
-        /// What is there.
+        /// Length of the payload.
         got: u64,
     },
     /// Damaged.
@@ -75,10 +75,10 @@ pub enum SealError {
     Hash {
         /// From the header.
         want: Sha256Hash,
-        /// Of what is there.
+        /// Of the bytes.
         got: Sha256Hash,
     },
-    /// The envelope is whole, what is inside does not parse.
+    /// The envelope is undamaged, and its payload does not parse.
     #[error("payload: {0}")]
     Payload(String),
 }
@@ -95,17 +95,17 @@ fn another_wrote_it(want: u16, got: u16) -> &'static str {
 }
 
 impl SealError {
-    /// Whether it is whole, and of another version of this program.
+    /// Whether the object is undamaged and of another version of this program.
     pub fn is_version(&self) -> bool {
         matches!(self, Self::Version { .. })
     }
 }
 
-/// Whether another version of this program wrote an object. What is damaged is left to [`open`].
+/// Checks the format version of an object. Damage is left to [`open`].
 ///
 /// # Errors
 /// [`SealError::Version`].
-pub fn check_version(kind: Kind, bytes: &[u8]) -> Result<(), SealError> {
+pub fn check_version(kind: ObjectKind, bytes: &[u8]) -> Result<(), SealError> {
     let of_kind = bytes.strip_prefix(MAGIC).and_then(|rest| rest.strip_prefix(&kind.name));
     let version = of_kind.and_then(|rest| rest.first_chunk::<2>());
     if version.is_none_or(|version| u16::from_le_bytes(*version) == kind.version) {
@@ -118,7 +118,7 @@ pub fn check_version(kind: Kind, bytes: &[u8]) -> Result<(), SealError> {
 }
 
 /// Puts a payload into an envelope.
-pub fn seal(kind: Kind, payload: &[u8]) -> Vec<u8> {
+pub fn seal(kind: ObjectKind, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&kind.name);
@@ -131,7 +131,7 @@ pub fn seal(kind: Kind, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Checks an envelope and gives its payload.
-pub fn open(kind: Kind, bytes: &[u8]) -> Result<&[u8], SealError> {
+pub fn open(kind: ObjectKind, bytes: &[u8]) -> Result<&[u8], SealError> {
     let short = || SealError::Short { got: bytes.len() };
     let (prefix, rest) = bytes.split_at_checked(PREFIX_BYTES).ok_or_else(short)?;
     let (want_hash, payload) = rest.split_first_chunk::<32>().ok_or_else(short)?;
@@ -163,7 +163,7 @@ pub fn open(kind: Kind, bytes: &[u8]) -> Result<&[u8], SealError> {
 }
 
 /// Seals a header, as postcard behind its length, and raw bytes that need no encoding.
-pub fn seal_parts<T: Serialize>(kind: Kind, header: &T, raw: &[&[u8]]) -> Result<Vec<u8>, SealError> {
+pub fn seal_parts<T: Serialize>(kind: ObjectKind, header: &T, raw: &[&[u8]]) -> Result<Vec<u8>, SealError> {
     let header = postcard::to_allocvec(header).map_err(|error| SealError::Payload(error.to_string()))?;
     let n_bytes = u32::try_from(header.len())
         .map_err(|_| SealError::Payload("a header larger than 4 GiB cannot be stored".into()))?;
@@ -174,8 +174,8 @@ pub fn seal_parts<T: Serialize>(kind: Kind, header: &T, raw: &[&[u8]]) -> Result
     Ok(seal(kind, &payload))
 }
 
-/// Opens what [`seal_parts`] sealed: the header, and the raw bytes behind it.
-pub fn open_parts<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<(T, &[u8]), SealError> {
+/// Opens an object of [`seal_parts`]: the header, and the raw bytes behind it.
+pub fn open_parts<T: DeserializeOwned>(kind: ObjectKind, bytes: &[u8]) -> Result<(T, &[u8]), SealError> {
     let payload = open(kind, bytes)?;
     let cut = || SealError::Payload("its header is cut".into());
     let (n_bytes, rest) = payload.split_first_chunk::<4>().ok_or_else(cut)?;
@@ -184,8 +184,8 @@ pub fn open_parts<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<(T, &
     Ok((header, raw))
 }
 
-/// The header alone of what [`seal_parts`] sealed, from its first bytes. Whether any of it is damaged nobody knows then.
-pub fn peek_header<T: DeserializeOwned>(kind: Kind, start: &[u8]) -> Result<T, SealError> {
+/// The header alone of an object of [`seal_parts`], from its first bytes. The checksum is not verified.
+pub fn peek_header<T: DeserializeOwned>(kind: ObjectKind, start: &[u8]) -> Result<T, SealError> {
     let short = || SealError::Short { got: start.len() };
     let (envelope, payload) = start.split_at_checked(HEADER_BYTES).ok_or_else(short)?;
     let is_other = !envelope.starts_with(MAGIC)
@@ -217,28 +217,28 @@ mod tests {
 
     use super::*;
 
-    const KIND: Kind = Kind { name: *b"test", what: "trial", version: 3 };
+    const KIND: ObjectKind = ObjectKind { name: *b"test", what: "trial", version: 3 };
 
     #[test]
     fn each_error_says_what_was_wanted() {
         let sealed = seal(KIND, b"payload");
         assert_eq!(open(KIND, &sealed[..53]), Err(SealError::Short { got: 53 }));
         assert_eq!(open(KIND, &sealed[..sealed.len() - 1]), Err(SealError::Length { want: 7, got: 6 }));
-        let other = Kind { name: *b"else", ..KIND };
+        let other = ObjectKind { name: *b"else", ..KIND };
         let error = open(other, &sealed).unwrap_err();
         assert_eq!(error.to_string(), "it holds `test`, `else` was wanted");
     }
 
     #[test]
     fn another_version_is_named_with_ours_and_damage_is_not_taken_for_one() {
-        let newer = seal(Kind { version: 7, ..KIND }, b"payload");
+        let newer = seal(ObjectKind { version: 7, ..KIND }, b"payload");
         let error = open(KIND, &newer).unwrap_err();
         assert!(
             error.to_string().starts_with("trial format 7, this program knows up to 3: a newer"),
             "{error}"
         );
         assert_eq!(check_version(KIND, &newer), Err(error));
-        let older = seal(Kind { version: 2, ..KIND }, b"payload");
+        let older = seal(ObjectKind { version: 2, ..KIND }, b"payload");
         let error = open(KIND, &older).unwrap_err();
         assert!(
             error.to_string().starts_with("trial format 2, this program knows only 3: an older"),
@@ -259,7 +259,7 @@ mod tests {
         for cut in 0..HEADER_BYTES + 4 + 7 {
             assert!(peek_header::<(u64, String)>(KIND, &sealed[..cut]).is_err(), "{cut}");
         }
-        let newer = Kind { version: 4, ..KIND };
+        let newer = ObjectKind { version: 4, ..KIND };
         assert!(peek_header::<(u64, String)>(newer, &sealed).is_err());
     }
 

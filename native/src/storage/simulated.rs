@@ -1,7 +1,7 @@
-//! A disk for tests: it fills up, fails, stalls and loses its power, all of it from a seed.
+//! A simulated disk for tests: it fills up, fails, stalls and loses power, all from one seed.
 //!
-//! It knows what was synced and what was not. A loss of power keeps what was synced; of everything else, names and bytes
-//! alike, it keeps what the seed says, whole, in part or not at all, each by itself.
+//! A loss of power keeps all that was synced. Of each name and each file's bytes that were not, the seed decides
+//! whether all, a part or nothing is kept.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use barnraise_swarm::random::SplitMix64;
 use bytes::Bytes;
 
-use super::files::{Files, Listed};
+use super::files::{DirectoryEntry, Files};
 
 #[derive(Debug, Clone, Default)]
 struct Content {
@@ -24,12 +24,12 @@ struct Content {
 }
 
 #[derive(Debug)]
-struct State {
+struct SimulatedFiles {
     contents: Vec<Content>,
     /// Files by their names, and folders.
     files: BTreeMap<PathBuf, usize>,
     folders: BTreeSet<PathBuf>,
-    /// Those whose names last.
+    /// Files whose names were synced.
     files_synced: BTreeMap<PathBuf, usize>,
     folders_synced: BTreeSet<PathBuf>,
     random: SplitMix64,
@@ -40,26 +40,26 @@ struct State {
     n_bytes_max: u64,
 }
 
-/// The disk. Cheap to clone; all clones are the same.
+/// The disk. Cheap to clone; clones share the state.
 #[derive(Debug, Clone)]
 pub(crate) struct SimulatedDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimulatedFiles>>,
     stalled: Arc<(Mutex<bool>, Condvar)>,
-    held: Arc<Held>,
+    held: Arc<BytesInUse>,
 }
 
 /// Bytes that were read and are still in use.
 #[derive(Debug, Default)]
-struct Held {
+struct BytesInUse {
     now: AtomicU64,
     max: AtomicU64,
 }
 
-/// Some of them.
-struct Holding(Vec<u8>, Arc<Held>);
+/// Bytes that are counted as in use until they are dropped.
+struct TrackedBytes(Vec<u8>, Arc<BytesInUse>);
 
-impl Holding {
-    fn new(bytes: Vec<u8>, held: &Arc<Held>) -> Self {
+impl TrackedBytes {
+    fn new(bytes: Vec<u8>, held: &Arc<BytesInUse>) -> Self {
         let n_bytes = bytes.len() as u64;
         let now = held.now.fetch_add(n_bytes, Ordering::Relaxed) + n_bytes;
         held.max.fetch_max(now, Ordering::Relaxed);
@@ -67,13 +67,13 @@ impl Holding {
     }
 }
 
-impl AsRef<[u8]> for Holding {
+impl AsRef<[u8]> for TrackedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl Drop for Holding {
+impl Drop for TrackedBytes {
     fn drop(&mut self) {
         self.1.now.fetch_sub(self.0.len() as u64, Ordering::Relaxed);
     }
@@ -86,7 +86,7 @@ fn error(kind: io::ErrorKind, what: &str) -> io::Error {
 impl SimulatedDisk {
     pub(crate) fn new(seed: u64) -> Self {
         let folders = BTreeSet::from([PathBuf::new()]);
-        let state = State {
+        let state = SimulatedFiles {
             contents: Vec::new(),
             files: BTreeMap::new(),
             folders_synced: folders.clone(),
@@ -121,7 +121,7 @@ impl SimulatedDisk {
         self.state.lock().unwrap().fails_one_in = n;
     }
 
-    /// There is room for so many bytes.
+    /// Sets the capacity in bytes.
     pub(crate) fn holds(&self, n_bytes: u64) {
         self.state.lock().unwrap().n_bytes_max = n_bytes;
     }
@@ -135,7 +135,7 @@ impl SimulatedDisk {
         self.held.max.load(Ordering::Relaxed)
     }
 
-    /// Nothing is written from now on, and nothing fails: all wait.
+    /// Whether operations hang from now on, without an error.
     pub(crate) fn stall(&self, is_stalled: bool) {
         *self.stalled.0.lock().unwrap() = is_stalled;
         self.stalled.1.notify_all();
@@ -154,7 +154,8 @@ impl SimulatedDisk {
     /// What a machine finds that is switched on again.
     pub(crate) fn after_power_loss(&self) -> Self {
         let mut state = self.state.lock().unwrap();
-        let State { contents, files, folders, files_synced, folders_synced, random, .. } = &mut *state;
+        let SimulatedFiles { contents, files, folders, files_synced, folders_synced, random, .. } =
+            &mut *state;
         let mut kept: BTreeMap<PathBuf, usize> = BTreeMap::new();
         let names: BTreeSet<PathBuf> = files.keys().chain(files_synced.keys()).cloned().collect();
         for name in names {
@@ -181,7 +182,7 @@ impl SimulatedDisk {
             *id = after.len();
             after.push(Content { synced: Some(bytes.clone()), now: bytes, written: content.written });
         }
-        let next = State {
+        let next = SimulatedFiles {
             contents: after,
             files: kept.clone(),
             folders: folders_kept.clone(),
@@ -197,7 +198,7 @@ impl SimulatedDisk {
     }
 
     /// An operation, which `act` does. In the one in which the power fails it may or may not be done.
-    fn operate<T>(&self, act: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+    fn operate<T>(&self, act: impl FnOnce(&mut SimulatedFiles) -> io::Result<T>) -> io::Result<T> {
         let mut is_stalled = self.stalled.0.lock().unwrap();
         while *is_stalled {
             is_stalled = self.stalled.1.wait(is_stalled).unwrap();
@@ -241,7 +242,7 @@ impl Content {
     }
 }
 
-impl State {
+impl SimulatedFiles {
     fn n_bytes_used(&self) -> u64 {
         self.files.values().map(|id| self.contents[*id].now.len() as u64).sum()
     }
@@ -351,10 +352,10 @@ impl Files for SimulatedDisk {
         let bytes = &state.contents[state.id(file)?].now;
         let from = bytes.len().min(from as usize);
         let to = bytes.len().min(from.saturating_add(usize::try_from(n_bytes_max).unwrap_or(usize::MAX)));
-        Ok(Bytes::from_owner(Holding::new(bytes[from..to].to_vec(), &self.held)))
+        Ok(Bytes::from_owner(TrackedBytes::new(bytes[from..to].to_vec(), &self.held)))
     }
 
-    fn list(&self, folder: &Path) -> io::Result<Vec<Listed>> {
+    fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
         if self.is_dead() {
             return Err(error(io::ErrorKind::Other, "there is no power"));
         }
@@ -364,7 +365,7 @@ impl Files for SimulatedDisk {
         }
         let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
         let is_in = is_in(folder);
-        let listed = |path, is_folder, content: &Content| Listed {
+        let listed = |path, is_folder, content: &Content| DirectoryEntry {
             name: name(path),
             is_folder,
             n_bytes: content.now.len() as u64,

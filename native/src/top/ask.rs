@@ -1,6 +1,6 @@
-//! Asks a backbone over HTTP, in threads of its own: the run, what changes in it, who gave what, what is counted.
+//! Polls a backbone over HTTP, on separate threads: status of the run, live events, contributions and metrics.
 //!
-//! Each thread tries again for ever, and ends with whoever listens to it. Nothing is read without a limit.
+//! Each thread retries for ever, and ends when the receiver is dropped. All answers are bounded.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -10,37 +10,37 @@ use barnraise_protocol::api::{Contributions, LiveProgress, RunStatus, Runs};
 use serde::de::DeserializeOwned;
 
 use super::metrics::Metrics;
-use super::state::Heard;
+use super::state::TopEvent;
 
-/// News that may wait; whoever asks faster than is drawn waits.
+/// Capacity of the channel of events; a polling thread waits while it is full.
 const NEWS_MAX: usize = 64;
-/// Of an answer that ends.
+/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Of the stream of events, which is begun again then: a connection that died unnoticed says nothing for ever.
+/// Timeout of the event stream, which is then opened again: a connection that died unnoticed would be silent for ever.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two tries, and between two looks at what is not a stream.
+/// Delay before a retry, and between two requests for contributions or metrics.
 const AGAIN_AFTER: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 2000 });
 /// Largest answer, and most bytes of one stream of events.
 const ANSWER_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const STREAM_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Longest line of an event.
 const LINE_BYTES_MAX: u64 = 1024 * 1024;
-/// Contributors that are listed.
+/// Number of contributors to list.
 const CONTRIBUTORS: u32 = 20;
 
-/// Threads that ask; they end some time after this is dropped.
+/// The polling threads; they end some time after this is dropped.
 #[derive(Debug)]
-pub(super) struct Asking(Receiver<Heard>);
+pub(super) struct Poller(Receiver<TopEvent>);
 
-impl Asking {
-    /// Asks the page, and the operator's page if there is one.
+impl Poller {
+    /// Starts polling the page, and the operator's page if there is one.
     pub(super) fn start(page: String, operator: Option<String>) -> Self {
         let (news, heard) = sync_channel(NEWS_MAX);
         let (events, contributors) = (news.clone(), news.clone());
         let of_page = page.clone();
         std::thread::spawn(move || follow(&of_page, &events));
         std::thread::spawn(move || {
-            // Where nobody keeps them there is nothing to say.
+            // An error may mean that the backbone records no contributions.
             again_and_again(&contributors, || contributions(&page).ok());
         });
         if let Some(operator) = operator {
@@ -49,24 +49,24 @@ impl Asking {
         Self(heard)
     }
 
-    /// What was heard since the last time.
-    pub(super) fn news(&self) -> impl Iterator<Item = Heard> {
+    /// The events since the last call.
+    pub(super) fn news(&self) -> impl Iterator<Item = TopEvent> {
         self.0.try_iter()
     }
 }
 
-/// Each of them once, as far as they answer.
-pub(super) fn once(page: &str, operator: Option<&str>, timeout: Duration) -> Vec<Heard> {
-    let run = status(page, timeout).unwrap_or_else(Heard::Trouble);
+/// Polls each address once; of contributions that cannot be read there is no event.
+pub(super) fn once(page: &str, operator: Option<&str>, timeout: Duration) -> Vec<TopEvent> {
+    let run = status(page, timeout).unwrap_or_else(TopEvent::Trouble);
     let contributions = contributions(page).ok();
     [run].into_iter().chain(contributions).chain(operator.map(metrics)).collect()
 }
 
-/// The run, and what changes in it, until nobody listens.
-fn follow(page: &str, news: &SyncSender<Heard>) {
+/// Sends the status of the run, then its live events, until the receiver is dropped.
+fn follow(page: &str, news: &SyncSender<TopEvent>) {
     loop {
-        let heard = status(page, TIMEOUT).unwrap_or_else(Heard::Trouble);
-        let is_there = matches!(heard, Heard::Run(_));
+        let heard = status(page, TIMEOUT).unwrap_or_else(TopEvent::Trouble);
+        let is_there = matches!(heard, TopEvent::Run(_));
         if news.send(heard).is_err() {
             return;
         }
@@ -74,9 +74,9 @@ fn follow(page: &str, news: &SyncSender<Heard>) {
         match ended {
             Ok(true) => continue,
             Ok(false) => {}
-            Err(Ended::NobodyListens) => return,
-            Err(Ended::Broken(reason)) => {
-                if news.send(Heard::Trouble(reason)).is_err() {
+            Err(EventStreamEnd::NobodyListens) => return,
+            Err(EventStreamEnd::Broken(reason)) => {
+                if news.send(TopEvent::Trouble(reason)).is_err() {
                     return;
                 }
             }
@@ -85,7 +85,7 @@ fn follow(page: &str, news: &SyncSender<Heard>) {
     }
 }
 
-fn again_and_again(news: &SyncSender<Heard>, ask: impl Fn() -> Option<Heard>) {
+fn again_and_again(news: &SyncSender<TopEvent>, ask: impl Fn() -> Option<TopEvent>) {
     loop {
         if let Some(heard) = ask()
             && news.send(heard).is_err()
@@ -96,13 +96,13 @@ fn again_and_again(news: &SyncSender<Heard>, ask: impl Fn() -> Option<Heard>) {
     }
 }
 
-fn status(page: &str, timeout: Duration) -> Result<Heard, String> {
+fn status(page: &str, timeout: Duration) -> Result<TopEvent, String> {
     let url = format!("{page}/api/run");
-    let asked = json::<RunStatus>(&url, timeout).map(|status| Heard::Run(Box::new(status)));
+    let asked = json::<RunStatus>(&url, timeout).map(|status| TopEvent::Run(Box::new(status)));
     asked.map_err(|error| several(page, timeout).filter(|_| error.contains("404")).unwrap_or(error))
 }
 
-/// What to look at instead, where the address is that of several runs.
+/// An error that lists the addresses of the runs, where the address has several.
 fn several(page: &str, timeout: Duration) -> Option<String> {
     let Runs { runs, .. } = json(&format!("{page}/api/runs"), timeout).ok()?;
     let one: Vec<String> = runs.iter().map(|run| format!("{page}/run/{}", run.id)).collect();
@@ -110,28 +110,28 @@ fn several(page: &str, timeout: Duration) -> Option<String> {
     Some(format!("several runs are at {page}: look at one of them, {which}"))
 }
 
-fn contributions(page: &str) -> Result<Heard, String> {
+fn contributions(page: &str) -> Result<TopEvent, String> {
     let url = format!("{page}/api/contributions?limit={CONTRIBUTORS}");
-    json::<Contributions>(&url, TIMEOUT).map(Heard::Contributions)
+    json::<Contributions>(&url, TIMEOUT).map(TopEvent::Contributions)
 }
 
-fn metrics(operator: &str) -> Heard {
+fn metrics(operator: &str) -> TopEvent {
     let text = get(&format!("{operator}/metrics"), TIMEOUT)
         .and_then(|body| String::from_utf8(body).map_err(|_| format!("{operator}/metrics is not UTF-8")));
-    text.map_or_else(Heard::OperatorTrouble, |text| Heard::Metrics(Metrics::parse(&text)))
+    text.map_or_else(TopEvent::OperatorTrouble, |text| TopEvent::Metrics(Metrics::parse(&text)))
 }
 
-/// Why a stream of events came to its end.
-enum Ended {
+/// Why the event stream ended.
+enum EventStreamEnd {
     NobodyListens,
     Broken(String),
 }
 
-/// What changes, until it is time to look at all of it again, which is `true`.
-fn events(page: &str, news: &SyncSender<Heard>) -> Result<bool, Ended> {
+/// Sends live events until the stream times out; the status is to be read again then. Returns `true`.
+fn events(page: &str, news: &SyncSender<TopEvent>) -> Result<bool, EventStreamEnd> {
     let url = format!("{page}/api/events");
     let answer = agent(STREAM_TIMEOUT).get(&url).call();
-    let answer = answer.map_err(|error| Ended::Broken(unreachable(&url, &error)))?;
+    let answer = answer.map_err(|error| EventStreamEnd::Broken(unreachable(&url, &error)))?;
     let reader = answer.into_body().into_with_config().limit(STREAM_BYTES_MAX).reader();
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
@@ -139,17 +139,17 @@ fn events(page: &str, news: &SyncSender<Heard>) -> Result<bool, Ended> {
         line.clear();
         // A line that is cut by its limit is no JSON, and skipped.
         match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-            Ok(0) => return Err(Ended::Broken(format!("{page} ended the stream of events"))),
-            // The timeout of this side, as a rule.
+            Ok(0) => return Err(EventStreamEnd::Broken(format!("{page} ended the stream of events"))),
+            // Usually the timeout of this side.
             Err(_) => return Ok(true),
             Ok(_) => {}
         }
         let live =
             line.strip_prefix(b"data:").and_then(|data| serde_json::from_slice::<LiveProgress>(data).ok());
         if let Some(live) = live
-            && news.send(Heard::Live(live)).is_err()
+            && news.send(TopEvent::Live(live)).is_err()
         {
-            return Err(Ended::NobodyListens);
+            return Err(EventStreamEnd::NobodyListens);
         }
     }
 }
@@ -236,25 +236,25 @@ mod tests {
         let (address, serving) = serve(3);
         let heard = once(&address, Some(&address), TIMEOUT);
         assert!(
-            matches!(&heard[..], [Heard::Run(_), Heard::Contributions(_), Heard::Metrics(_)]),
+            matches!(&heard[..], [TopEvent::Run(_), TopEvent::Contributions(_), TopEvent::Metrics(_)]),
             "{heard:?}"
         );
         serving.join().unwrap();
     }
 
     #[test]
-    fn changes_are_heard_and_an_end_is_told() {
+    fn live_events_and_the_end_of_their_stream_are_reported() {
         let (address, serving) = serve(2);
         let (news, heard) = sync_channel(NEWS_MAX);
-        // The third question is answered by nobody: it is told, and the listener is gone then.
+        // The third request has no server: the error is reported, then the receiver is dropped.
         let following = std::thread::spawn(move || follow(&address, &news));
-        assert!(matches!(heard.recv().unwrap(), Heard::Run(_)));
-        let Heard::Live(live) = heard.recv().unwrap() else { panic!("a change is wanted") };
+        assert!(matches!(heard.recv().unwrap(), TopEvent::Run(_)));
+        let TopEvent::Live(live) = heard.recv().unwrap() else { panic!("a change is wanted") };
         assert_eq!(live.progress.epoch, 21);
-        let Heard::Trouble(reason) = heard.recv().unwrap() else { panic!("the end is wanted") };
+        let TopEvent::Trouble(reason) = heard.recv().unwrap() else { panic!("the end is wanted") };
         assert!(reason.contains("ended the stream"), "{reason}");
         serving.join().unwrap();
-        assert!(matches!(heard.recv().unwrap(), Heard::Trouble(_)), "nobody answers");
+        assert!(matches!(heard.recv().unwrap(), TopEvent::Trouble(_)), "nobody answers");
         drop(heard);
         following.join().unwrap();
     }

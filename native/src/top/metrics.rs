@@ -1,11 +1,11 @@
-//! The part of an operator's `/metrics` that is looked at: the OpenMetrics text format, read leniently.
+//! A lenient parser of the OpenMetrics text format, for the operator's `/metrics`.
 
 use std::collections::BTreeMap;
 
-/// Samples that are read; a backbone has some hundreds.
+/// Most samples that are read; a backbone has some hundreds.
 const SAMPLES_MAX: usize = 20_000;
 
-/// Names with values.
+/// Labels of a sample: names and values.
 type Labels = Vec<(String, String)>;
 
 /// Values by name and labels.
@@ -13,7 +13,7 @@ type Labels = Vec<(String, String)>;
 pub(super) struct Metrics(BTreeMap<String, Vec<(Labels, f64)>>);
 
 impl Metrics {
-    /// Of a text; what is not understood in it is skipped.
+    /// Parses a text; malformed lines are skipped.
     pub(super) fn parse(text: &str) -> Self {
         let mut metrics = Self::default();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -23,17 +23,17 @@ impl Metrics {
         metrics
     }
 
-    /// Over all labels; `None` where there is no such metric.
+    /// Sum over all labels; `None` where there is no such metric.
     pub(super) fn sum(&self, name: &str) -> Option<f64> {
         self.0.get(name).map(|samples| samples.iter().map(|(_, value)| value).sum())
     }
 
-    /// Over all samples with that label; nothing is nothing.
+    /// Sum over all samples with that label; 0 where there is none.
     pub(super) fn sum_where(&self, name: &str, label: &str, wanted: &str) -> f64 {
         self.by(name, label).get(wanted).copied().unwrap_or(0.0)
     }
 
-    /// By the values of one label.
+    /// Sums by the values of one label.
     pub(super) fn by(&self, name: &str, label: &str) -> BTreeMap<String, f64> {
         let mut sums: BTreeMap<String, f64> = BTreeMap::new();
         for (labels, value) in self.0.get(name).into_iter().flatten() {
@@ -57,7 +57,7 @@ fn sample(line: &str) -> Option<Sample<'_>> {
     Some((name, labels, value))
 }
 
-/// `a="b",c="d"}` and what follows.
+/// Parses `a="b",c="d"}`; returns the labels and the rest.
 fn labels(mut text: &str) -> Option<(Labels, &str)> {
     let mut labels = Vec::new();
     loop {

@@ -1,44 +1,44 @@
-//! What is known of a run, and since when. Pure: times are arguments.
+//! The data that is shown of a run, and its age. Pure: times are arguments.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use barnraise_protocol::api::{Contributions, DeviceCount, HistoryPoint, LiveProgress, RunStatus};
-use barnraise_protocol::contribute::Progress;
+use barnraise_protocol::contribute::RunProgress;
 
 use super::metrics::Metrics;
 
-/// Of a backbone one hears twice a second.
+/// Silence after which the data is stale: a backbone sends two events a second.
 const STALE_AFTER: Duration = Duration::from_secs(6);
-/// Points of a curve that are kept.
+/// Most points of a curve.
 const POINTS_MAX: usize = 512;
 
-/// What somebody said, or why they did not.
+/// An answer of the page or the operator's page, or an error.
 #[derive(Debug)]
-pub(super) enum Heard {
-    /// All of it.
+pub(super) enum TopEvent {
+    /// The whole status of the run.
     Run(Box<RunStatus>),
-    /// What changed.
+    /// A live event.
     Live(LiveProgress),
-    /// Who gave what.
+    /// Totals of the contributors.
     Contributions(Contributions),
-    /// What the operator's page counts.
+    /// Metrics of the operator's page.
     Metrics(Metrics),
-    /// Nothing came of asking the page.
+    /// Why a request to the page failed.
     Trouble(String),
-    /// Nothing came of asking the operator's page.
+    /// Why a request to the operator's page failed.
     OperatorTrouble(String),
 }
 
-/// A run as far as it is known.
+/// The data of a run, as far as it was received.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct TopState {
     address: String,
-    /// Whether the operator's page is asked.
+    /// Whether the operator's page is polled.
     pub(super) has_operator: bool,
-    run: Option<Known>,
+    run: Option<WatchedRun>,
     trouble: Option<String>,
-    /// Nobody keeps it where a backbone does not.
+    /// `None` where the backbone records no contributions.
     pub(super) contributions: Option<Contributions>,
     metrics: Option<(Duration, Metrics)>,
     rates: Option<Rates>,
@@ -46,11 +46,11 @@ pub(super) struct State {
 }
 
 #[derive(Debug)]
-struct Known {
+struct WatchedRun {
     at: Duration,
     title: String,
     id: String,
-    progress: Progress,
+    progress: RunProgress,
     devices: Vec<DeviceCount>,
     paused: Option<String>,
     losses: VecDeque<f32>,
@@ -59,31 +59,31 @@ struct Known {
     newest_accuracy: u64,
 }
 
-/// Bytes in a second, from one look at the counters to the next.
+/// Bytes per second between the last two reads of the counters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Rates {
     pub(super) received: f64,
     pub(super) sent: f64,
-    /// Of averagings with other backbones.
+    /// Traffic of averaging with other backbones.
     pub(super) averaging_received: f64,
     pub(super) averaging_sent: f64,
 }
 
-/// How the run stands, for a view.
+/// The present data of the run, for a view.
 #[derive(Debug)]
-pub(super) struct Run<'a> {
+pub(super) struct RunSnapshot<'a> {
     pub(super) title: &'a str,
     pub(super) id: &'a str,
-    pub(super) progress: Progress,
+    pub(super) progress: RunProgress,
     pub(super) devices: &'a [DeviceCount],
-    /// Why it is paused, by its operator or for its disk's sake.
+    /// Why it is paused, by its operator or for a full disk.
     pub(super) paused: Option<&'a str>,
     pub(super) losses: &'a VecDeque<f32>,
     pub(super) accuracies: &'a VecDeque<f32>,
 }
 
-impl State {
-    /// Nothing is known yet.
+impl TopState {
+    /// Without any data yet.
     pub(super) fn new(address: &str, has_operator: bool) -> Self {
         Self {
             address: address.to_owned(),
@@ -97,17 +97,17 @@ impl State {
         }
     }
 
-    /// Takes in what somebody said.
-    pub(super) fn on_heard(&mut self, now: Duration, heard: Heard) {
+    /// Takes in an event.
+    pub(super) fn on_event(&mut self, now: Duration, heard: TopEvent) {
         match heard {
-            Heard::Run(status) => self.on_run(now, *status),
-            Heard::Live(live) => self.on_live(now, &live),
-            Heard::Contributions(contributions) => self.contributions = Some(contributions),
-            Heard::Metrics(metrics) => self.on_metrics(now, metrics),
-            Heard::Trouble(reason) => self.trouble = Some(reason),
-            Heard::OperatorTrouble(reason) => {
+            TopEvent::Run(status) => self.on_run(now, *status),
+            TopEvent::Live(live) => self.on_live(now, &live),
+            TopEvent::Contributions(contributions) => self.contributions = Some(contributions),
+            TopEvent::Metrics(metrics) => self.on_metrics(now, metrics),
+            TopEvent::Trouble(reason) => self.trouble = Some(reason),
+            TopEvent::OperatorTrouble(reason) => {
                 self.operator_trouble = Some(reason);
-                // Rates over the gap would be those of neither side of it.
+                // A rate across the gap would be wrong for both sides of it.
                 (self.metrics, self.rates) = (None, None);
             }
         }
@@ -115,10 +115,10 @@ impl State {
 
     fn on_run(&mut self, now: Duration, status: RunStatus) {
         let RunStatus { run, progress, history, devices, paused, .. } = status;
-        let mut known = Known {
+        let mut known = WatchedRun {
             at: now,
-            title: run.title,
-            id: run.run_id,
+            title: run.identity.title,
+            id: run.identity.run_id,
             progress,
             devices,
             paused,
@@ -132,7 +132,7 @@ impl State {
         self.trouble = None;
     }
 
-    /// Changes of a run that is not known yet wait for it.
+    /// Takes in a live event; it is ignored before the first status.
     fn on_live(&mut self, now: Duration, live: &LiveProgress) {
         let Some(known) = &mut self.run else { return };
         known.at = now;
@@ -149,7 +149,7 @@ impl State {
     fn on_metrics(&mut self, now: Duration, metrics: Metrics) {
         self.rates = self.metrics.as_ref().and_then(|(before, old)| {
             let seconds = now.saturating_sub(*before).as_secs_f64();
-            // A counter that is lower than before began anew.
+            // A lower counter than before means that the backbone restarted.
             let rate = |name: &str, direction: &str| {
                 let of = |metrics: &Metrics| metrics.sum_where(name, "direction", direction);
                 ((of(&metrics) - of(old)) / seconds).max(0.0)
@@ -165,19 +165,19 @@ impl State {
         self.operator_trouble = None;
     }
 
-    /// Where it is asked for.
+    /// Address of the page.
     pub(super) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Whether it ever answered.
+    /// Whether a status was ever received.
     pub(super) fn has_run(&self) -> bool {
         self.run.is_some()
     }
 
-    /// How it stood when it last answered.
-    pub(super) fn run(&self) -> Option<Run<'_>> {
-        self.run.as_ref().map(|known| Run {
+    /// The run as of the last event.
+    pub(super) fn run(&self) -> Option<RunSnapshot<'_>> {
+        self.run.as_ref().map(|known| RunSnapshot {
             title: &known.title,
             id: &known.id,
             progress: known.progress,
@@ -188,29 +188,29 @@ impl State {
         })
     }
 
-    /// For how long nothing was heard, where that is too long.
+    /// Time since the last event, if the data is stale.
     pub(super) fn stale(&self, now: Duration) -> Option<Duration> {
         let age = now.saturating_sub(self.run.as_ref()?.at);
         (age >= STALE_AFTER).then_some(age)
     }
 
-    /// Why nothing came of asking, the last time.
+    /// Why the last request failed.
     pub(super) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
-    /// What the operator's page counted at the last look.
+    /// The latest metrics of the operator's page.
     pub(super) fn metrics(&self) -> Option<&Metrics> {
         self.metrics.as_ref().map(|(_, metrics)| metrics)
     }
 
-    /// Between the last two looks.
+    /// Rates between the last two reads of the metrics.
     pub(super) fn rates(&self) -> Option<Rates> {
         self.rates
     }
 }
 
-impl Known {
+impl WatchedRun {
     fn on_point(&mut self, point: &HistoryPoint) {
         if let Some(loss) = point.train_loss.filter(|loss| loss.is_finite())
             && point.epoch > self.newest_loss
@@ -242,7 +242,7 @@ fn push(points: &mut VecDeque<f32>, point: f32) {
 pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use barnraise_protocol::api::{EvaluationPoint, Given, RefusalCount};
+    use barnraise_protocol::api::{AcceptedTotals, EvaluationPoint, RefusalCount};
     use barnraise_protocol::contribute::DeviceKind;
     use barnraise_protocol::run::RunDescription;
 
@@ -251,8 +251,8 @@ pub(super) mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    pub(in super::super) fn progress(epoch: u64) -> Progress {
-        Progress {
+    pub(in super::super) fn progress(epoch: u64) -> RunProgress {
+        RunProgress {
             epoch,
             n_samples: 512,
             target_batch_size: 1024,
@@ -264,11 +264,10 @@ pub(super) mod tests {
     }
 
     fn description() -> RunDescription {
-        RunDescription {
-            run_id: "fashion-mnist".into(),
-            title: "Telling garments apart".into(),
-            ..fixture::run()
-        }
+        let mut run = fixture::run();
+        run.identity.run_id = "fashion-mnist".into();
+        run.identity.title = "Telling garments apart".into();
+        run
     }
 
     fn point(epoch: u64) -> HistoryPoint {
@@ -290,11 +289,12 @@ pub(super) mod tests {
             history: (1..=20).map(point).collect(),
             devices: vec![device(DeviceKind::BrowserWebGpu, 2), device(DeviceKind::NativeCpu, 1)],
             paused: None,
+            majority_accuracy: None,
         }
     }
 
     pub(in super::super) fn contributions() -> Contributions {
-        let given = Given { n_contributions: 40, n_samples: 20_480, n_bytes: 5 << 20, seconds: 60 };
+        let given = AcceptedTotals { n_contributions: 40, n_samples: 20_480, n_bytes: 5 << 20, seconds: 60 };
         let contributor = |peer: &str| {
             let mut totals = serde_json::to_value(given).unwrap();
             totals["peer"] = peer.into();
@@ -316,10 +316,10 @@ pub(super) mod tests {
         }
     }
 
-    pub(in super::super) fn known() -> State {
-        let mut state = State::new("http://127.0.0.1:8080", false);
-        state.on_heard(SECOND, Heard::Run(Box::new(status())));
-        state.on_heard(SECOND, Heard::Contributions(contributions()));
+    pub(in super::super) fn known() -> TopState {
+        let mut state = TopState::new("http://127.0.0.1:8080", false);
+        state.on_event(SECOND, TopEvent::Run(Box::new(status())));
+        state.on_event(SECOND, TopEvent::Contributions(contributions()));
         state
     }
 
@@ -333,7 +333,7 @@ pub(super) mod tests {
             devices: vec![],
             paused: Some("new data".into()),
         };
-        state.on_heard(2 * SECOND, Heard::Live(live));
+        state.on_event(2 * SECOND, TopEvent::Live(live));
         let run = state.run().unwrap();
         assert_eq!((run.losses.len(), run.accuracies.len(), run.progress.epoch), (22, 11, 22));
         assert!(run.devices.is_empty());
@@ -351,17 +351,17 @@ pub(super) mod tests {
     fn silence_is_noticed_and_forgotten_when_it_ends() {
         let mut state = known();
         assert_eq!(state.stale(3 * SECOND), None);
-        state.on_heard(4 * SECOND, Heard::Trouble("cannot reach it".into()));
+        state.on_event(4 * SECOND, TopEvent::Trouble("cannot reach it".into()));
         assert_eq!(state.stale(21 * SECOND), Some(20 * SECOND));
         assert_eq!(state.trouble(), Some("cannot reach it"));
         assert_eq!(state.run().unwrap().progress.epoch, 20, "what was known is still shown");
-        state.on_heard(22 * SECOND, Heard::Run(Box::new(status())));
+        state.on_event(22 * SECOND, TopEvent::Run(Box::new(status())));
         assert_eq!((state.stale(23 * SECOND), state.trouble()), (None, None));
     }
 
     #[test]
     fn changes_before_the_run_is_known_wait_for_it() {
-        let mut state = State::new("http://h", false);
+        let mut state = TopState::new("http://h", false);
         let live = LiveProgress {
             progress: progress(1),
             steps: vec![],
@@ -369,7 +369,7 @@ pub(super) mod tests {
             devices: vec![],
             paused: None,
         };
-        state.on_heard(SECOND, Heard::Live(live));
+        state.on_event(SECOND, TopEvent::Live(live));
         assert!(!state.has_run() && state.stale(100 * SECOND).is_none());
     }
 
@@ -381,17 +381,17 @@ pub(super) mod tests {
                  libp2p_bandwidth_bytes_total{{protocols=\"b\",direction=\"Inbound\"}} {n}\n\
                  barnraise_averaging_bytes_total{{direction=\"sent\"}} {n}\n"
             );
-            Heard::Metrics(Metrics::parse(&text))
+            TopEvent::Metrics(Metrics::parse(&text))
         };
         let mut state = known();
-        state.on_heard(SECOND, bytes(100));
+        state.on_event(SECOND, bytes(100));
         assert_eq!(state.rates(), None);
-        state.on_heard(3 * SECOND, bytes(300));
+        state.on_event(3 * SECOND, bytes(300));
         let rates = state.rates().unwrap();
         assert_eq!((rates.received, rates.sent, rates.averaging_sent), (200.0, 0.0, 100.0));
-        state.on_heard(4 * SECOND, bytes(0));
+        state.on_event(4 * SECOND, bytes(0));
         assert_eq!(state.rates().unwrap().received, 0.0);
-        state.on_heard(5 * SECOND, Heard::OperatorTrouble("gone".into()));
+        state.on_event(5 * SECOND, TopEvent::OperatorTrouble("gone".into()));
         assert!(state.rates().is_none() && state.metrics().is_none());
     }
 }

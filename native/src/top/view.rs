@@ -1,4 +1,4 @@
-//! How a run looks in a terminal: rows in order, of which those that matter least go where there is no room. Pure.
+//! Draws a run in a terminal: rows in order, of which the least important are left out on a small screen. Pure.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,24 +13,24 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Gauge, Sparkline, Widget};
 
 use super::metrics::Metrics;
-use super::state::{Run, State};
+use super::state::{RunSnapshot, TopState};
 
-/// Of the names before values.
-const NAME_WIDTH: u16 = 10;
-/// Of the figures before and behind a curve.
+/// Width of the names before values.
+const NAME_WIDTH: u16 = 12;
+/// Width of the figures before and behind a curve.
 const FIGURE_WIDTH: u16 = 9;
 const RANGE_WIDTH: u16 = 15;
-/// Steps of a curve's height: those of the characters it is drawn with.
+/// Levels of a curve's height: those of the block characters it is drawn with, less one.
 const LEVELS: f32 = 7.0;
-/// Reasons that are listed; a run has few.
+/// Most reasons that are listed; a run has few.
 const REASONS_MAX: usize = 6;
 
-/// What is known, at a time.
+/// A frame: the data at a time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct View<'a> {
-    /// What is known.
-    pub(super) state: &'a State,
-    /// When.
+pub(super) struct TopView<'a> {
+    /// The data.
+    pub(super) state: &'a TopState,
+    /// Time since the start.
     pub(super) now: Duration,
 }
 
@@ -41,16 +41,16 @@ enum Row<'a> {
     Curve { name: &'static str, figure: String, range: String, points: Vec<f32> },
 }
 
-/// The lower, the longer a row stays where there is no room.
+/// A row and its rank: rows of the highest ranks are left out first.
 struct Ranked<'a>(u8, Row<'a>);
 
-impl Widget for View<'_> {
+impl Widget for TopView<'_> {
     fn render(self, area: Rect, buffer: &mut Buffer) {
         let mut rows = self.rows();
         let n_rows = usize::from(area.height);
         let mut ranks: Vec<u8> = rows.iter().map(|Ranked(rank, _)| *rank).collect();
         ranks.sort_unstable();
-        // All below the last rank that fits, and of that one the first rows.
+        // All ranks below the last one that fits, and the first rows of that one.
         let last = ranks.get(n_rows.saturating_sub(1)).copied().unwrap_or(u8::MAX);
         let mut left = n_rows.saturating_sub(ranks.iter().filter(|rank| **rank < last).count());
         rows.retain(|Ranked(rank, _)| {
@@ -64,7 +64,7 @@ impl Widget for View<'_> {
     }
 }
 
-impl View<'_> {
+impl TopView<'_> {
     fn rows(&self) -> Vec<Ranked<'_>> {
         let mut rows = vec![self.title(), self.status()];
         if let Some(run) = self.state.run() {
@@ -130,12 +130,15 @@ impl View<'_> {
             }
             rows.push(Ranked(4, named("network", both(rates.received, rates.sent))));
         }
-        rows.push(Ranked(5, named("misdeeds", reasons(&metrics.by("barnraise_misdeeds_total", "reason")))));
+        rows.push(Ranked(
+            5,
+            named("violations", reasons(&metrics.by("barnraise_violations_total", "reason"))),
+        ));
         rows
     }
 }
 
-fn progress<'a>(run: &Run<'_>) -> Vec<Ranked<'a>> {
+fn progress<'a>(run: &RunSnapshot<'_>) -> Vec<Ranked<'a>> {
     let progress = run.progress;
     let summary = format!(
         "step {}   {}   {} samples/s",
@@ -198,7 +201,7 @@ impl Row<'_> {
     }
 }
 
-/// So many of the points, evenly taken and the newest among them, from 1 to 8.
+/// Heights from 1 to 8 of at most `width` points, evenly spaced, with the newest among them.
 fn heights(points: &[f32], width: usize) -> Vec<u64> {
     let n_shown = points.len().min(width);
     let (low, high) = bounds(points);
@@ -249,7 +252,7 @@ fn links(metrics: &Metrics) -> String {
     listed(&texts)
 }
 
-/// Those that there were, the most frequent ones first.
+/// The non-zero counts, the most frequent first.
 fn reasons(counts: &BTreeMap<String, f64>) -> String {
     let mut counts: Vec<_> = counts.iter().filter(|(_, n)| **n > 0.0).collect();
     counts.sort_by(|(_, one), (_, other)| other.total_cmp(one));
@@ -271,8 +274,8 @@ fn contributors<'a>(contributions: &Contributions) -> Vec<Ranked<'a>> {
         let line = format!(
             "{:16}{:>14}{:>8}{:>12}",
             short(&contributor.peer),
-            thousands(contributor.given.n_samples),
-            thousands(contributor.given.n_contributions),
+            thousands(contributor.totals.n_samples),
+            thousands(contributor.totals.n_contributions),
             thousands(contributor.last_epoch),
         );
         rows.push(Ranked(6, Row::Text(Line::from(line))));
@@ -317,33 +320,33 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::state::Heard;
+    use super::super::state::TopEvent;
     use super::super::state::tests::{known, status as described};
     use super::super::text;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn frame(state: &State, now: Duration, width: u16, height: u16) -> String {
+    fn frame(state: &TopState, now: Duration, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| frame.render_widget(View { state, now }, frame.area())).unwrap();
+        terminal.draw(|frame| frame.render_widget(TopView { state, now }, frame.area())).unwrap();
         text(terminal.backend().buffer())
     }
 
-    fn with_operator() -> State {
+    fn with_operator() -> TopState {
         let mut state = known();
         state.has_operator = true;
         let look = |n: u64| {
-            Heard::Metrics(Metrics::parse(&format!(
+            TopEvent::Metrics(Metrics::parse(&format!(
                 "barnraise_averagings_total{{outcome=\"averaged\"}} 12\n\
                  barnraise_averagings_total{{outcome=\"failed\"}} 1\n\
                  barnraise_averaging_bytes_total{{direction=\"sent\"}} {n}\n\
                  libp2p_bandwidth_bytes_total{{direction=\"Inbound\"}} {n}\n\
-                 barnraise_misdeeds_total{{reason=\"forged\"}} 3\nbarnraise_misdeeds_total{{reason=\"busy\"}} 0\n"
+                 barnraise_violations_total{{reason=\"forged\"}} 3\nbarnraise_violations_total{{reason=\"busy\"}} 0\n"
             )))
         };
-        state.on_heard(SECOND, look(0));
-        state.on_heard(2 * SECOND, look(2048));
+        state.on_event(SECOND, look(0));
+        state.on_event(2 * SECOND, look(2048));
         state
     }
 
@@ -355,17 +358,17 @@ mod tests {
             "live  http://127.0.0.1:8080\n",
             "step 20   3 contributors   1,235 samples/s\n",
             "512 of 1,024 samples",
-            "loss      0.345    ",
+            "loss        0.345    ",
             " 0.050..1.000\n",
-            "accuracy  87.1 %   ",
+            "accuracy    87.1 %   ",
             " 52.0..70.0\n",
-            "devices   2 browser (WebGPU), 1 native (CPU)\n",
-            "given     20,480 samples, 40 contributions, 5.0 MiB, by 2 peers\n",
-            "refused   epoch 7\n",
-            "links     averaged 12, failed 1\n",
-            "averages  0 B/s in, 2.0 KiB/s out\n",
-            "network   2.0 KiB/s in, 0 B/s out\n",
-            "misdeeds  forged 3\n",
+            "devices     2 browser (WebGPU), 1 native (CPU)\n",
+            "given       20,480 samples, 40 contributions, 5.0 MiB, by 2 peers\n",
+            "refused     epoch 7\n",
+            "links       averaged 12, failed 1\n",
+            "averages    0 B/s in, 2.0 KiB/s out\n",
+            "network     2.0 KiB/s in, 0 B/s out\n",
+            "violations  forged 3\n",
             "12D3K…4kx6nXTN",
             "short ",
             "q quits\n",
@@ -401,9 +404,9 @@ mod tests {
     }
 
     #[test]
-    fn without_an_operators_page_nothing_is_said_of_links() {
+    fn without_an_operators_page_no_links_are_shown() {
         let shown = frame(&known(), SECOND, 80, 24);
-        assert!(!shown.contains("links") && !shown.contains("misdeeds"), "{shown}");
+        assert!(!shown.contains("links") && !shown.contains("violations"), "{shown}");
     }
 
     #[test]
@@ -412,15 +415,15 @@ mod tests {
         assert!(frame(&state, SECOND, 80, 24).contains("live  http://"));
         let mut status = described();
         status.paused = Some("new data".into());
-        state.on_heard(SECOND, Heard::Run(Box::new(status)));
+        state.on_event(SECOND, TopEvent::Run(Box::new(status)));
         assert!(frame(&state, SECOND, 80, 24).contains("paused: new data"));
     }
 
     #[test]
     fn silence_and_trouble_are_said() {
-        let mut state = State::new("http://h:1", true);
+        let mut state = TopState::new("http://h:1", true);
         assert!(frame(&state, SECOND, 80, 24).contains("asking http://h:1"));
-        state.on_heard(SECOND, Heard::Trouble("cannot reach http://h:1".into()));
+        state.on_event(SECOND, TopEvent::Trouble("cannot reach http://h:1".into()));
         let shown = frame(&state, SECOND, 80, 24);
         assert!(
             shown.contains("cannot reach http://h:1") && shown.contains("asking the operator's page"),
@@ -428,8 +431,8 @@ mod tests {
         );
         let shown = frame(&known(), 31 * SECOND, 80, 24);
         assert!(shown.contains("stale: nothing heard for 30 s") && shown.contains("step 20"), "{shown}");
-        state.on_heard(SECOND, Heard::OperatorTrouble("cannot reach http://o:2".into()));
-        assert!(frame(&state, SECOND, 80, 24).contains("operator  cannot reach http://o:2"));
+        state.on_event(SECOND, TopEvent::OperatorTrouble("cannot reach http://o:2".into()));
+        assert!(frame(&state, SECOND, 80, 24).contains("operator    cannot reach http://o:2"));
     }
 
     #[test]

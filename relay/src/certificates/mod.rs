@@ -18,7 +18,7 @@ pub use self::schedule::{
     CERTIFICATE_VALIDITY, CertificateSchedule, CertificatesAt, SERVICE_PERIOD, ScheduleError,
     ScheduledCertificate, VALIDITY_MARGIN,
 };
-pub use self::store::{CertificateError, Certificates, Clock};
+pub use self::store::{CertificateError, Certificates, SystemClock};
 
 /// The multihash of a certificate, as it stands in a `/certhash/…` of an address.
 pub type Certhash = libp2p::multihash::Multihash<64>;

@@ -1,4 +1,4 @@
-//! The certificates of one node: kept in a directory, served to TLS, published to whoever asks.
+//! The certificates of one node: kept in a directory, served to TLS, published in the node's addresses.
 //!
 //! Rotation interrupts nobody: connections that stand keep the certificate they began with. Never
 //! deletes a file that it cannot read; such a file is set aside and replaced.
@@ -20,8 +20,8 @@ use super::schedule::{CertificateSchedule, ScheduleError};
 use super::{Certhash, SERVICE_PERIOD};
 use crate::files;
 
-/// What tells the time of day: the system's clock, or a test's.
-pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+/// Source of the time of day: the system's clock, or a test's.
+pub type SystemClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// The clock is asked at least this often, since the system may have slept or been set.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(10 * 60);
@@ -51,18 +51,18 @@ pub enum CertificateError {
 /// The certificates of one node; cheap to clone.
 #[derive(Clone)]
 pub struct Certificates {
-    inner: Arc<Inner>,
+    inner: Arc<CertificateStore>,
 }
 
-struct Inner {
+struct CertificateStore {
     directory: PathBuf,
-    clock: Clock,
-    state: RwLock<State>,
+    clock: SystemClock,
+    state: RwLock<CertificateState>,
     published: watch::Sender<Vec<Certhash>>,
 }
 
 #[derive(Default)]
-struct State {
+struct CertificateState {
     schedule: CertificateSchedule,
     keys: BTreeMap<Certhash, Arc<CertifiedKey>>,
 }
@@ -80,19 +80,23 @@ impl Certificates {
     /// # Errors
     /// A directory that cannot be read or written. A broken file in it is no error: it is logged, set
     /// aside and replaced.
-    pub fn open(directory: impl Into<PathBuf>, clock: Clock) -> Result<Self, CertificateError> {
+    pub fn open(directory: impl Into<PathBuf>, clock: SystemClock) -> Result<Self, CertificateError> {
         let directory = directory.into();
         let io_error = |source| CertificateError::Io { path: directory.clone(), source };
         files::create_private_directory(&directory).map_err(io_error)?;
-        let mut state = State::default();
+        let mut state = CertificateState::default();
         for entry in std::fs::read_dir(&directory).map_err(io_error)? {
             let path = entry.map_err(io_error)?.path();
             if path.extension().is_some_and(|extension| extension == "pem") {
                 read_or_set_aside(&path, &mut state)?;
             }
         }
-        let inner =
-            Inner { directory, clock, state: RwLock::new(state), published: watch::Sender::new(Vec::new()) };
+        let inner = CertificateStore {
+            directory,
+            clock,
+            state: RwLock::new(state),
+            published: watch::Sender::new(Vec::new()),
+        };
         let certificates = Self { inner: Arc::new(inner) };
         certificates.refresh()?;
         Ok(certificates)
@@ -161,7 +165,7 @@ impl Certificates {
 
     /// The hashes that the Noise handshake attests: those of the addresses now and one period before.
     ///
-    /// Whatever is known, whether or not the next certificate has been made already: in the moment between
+    /// All known hashes, whether or not the next certificate has been made already: in the moment between
     /// the end of a period and [`refresh`](Self::refresh), clients connect as ever.
     #[must_use]
     pub fn hashes_in_handshake(&self) -> HashSet<Certhash> {
@@ -204,11 +208,11 @@ impl Certificates {
         self.inner.directory.join(format!("certificate-{}.pem", since_epoch.as_secs()))
     }
 
-    fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+    fn read<T>(&self, look: impl FnOnce(&CertificateState) -> T) -> T {
         look(&self.inner.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn write<T>(&self, change: impl FnOnce(&mut CertificateState) -> T) -> T {
         change(&mut self.inner.state.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -223,7 +227,7 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-impl State {
+impl CertificateState {
     fn insert(&mut self, certificate: ServableCertificate) -> Result<(), ScheduleError> {
         self.schedule.insert(certificate.scheduled)?;
         self.keys.insert(certificate.scheduled.hash, certificate.key);
@@ -231,7 +235,7 @@ impl State {
     }
 }
 
-fn read_or_set_aside(path: &Path, state: &mut State) -> Result<(), CertificateError> {
+fn read_or_set_aside(path: &Path, state: &mut CertificateState) -> Result<(), CertificateError> {
     let io_error = |source| CertificateError::Io { path: path.to_owned(), source };
     let pem = match files::read_small(path) {
         Err(error) if error.kind() != io::ErrorKind::InvalidData => return Err(io_error(error)),

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use super::{Certificates, Clock, SERVICE_PERIOD};
+use super::{Certificates, SERVICE_PERIOD, SystemClock};
 
-fn clock_at(now: SystemTime) -> (Arc<Mutex<SystemTime>>, Clock) {
+fn clock_at(now: SystemTime) -> (Arc<Mutex<SystemTime>>, SystemClock) {
     let hand = Arc::new(Mutex::new(now));
     let shown = Arc::clone(&hand);
     (hand, Arc::new(move || *shown.lock().unwrap()))

@@ -1,4 +1,4 @@
-//! What a DHT is told at its start.
+//! Configuration of a DHT.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use barnraise_swarm::guard::PaceLimits;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
-use crate::certificates::Clock;
+use crate::certificates::SystemClock;
 use crate::config_file::Invalid;
 
 /// Slower than this on average, and an answer is given up.
 const BYTES_PER_SECOND_MIN: u64 = 1024;
 
-/// `[dht]`: what a node keeps and answers for others, as an operator writes it.
+/// `[dht]`: limits of what a node stores and answers for other peers, as an operator writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DhtLimits {
@@ -132,20 +132,20 @@ impl From<&DhtLimits> for DhtConfig {
     }
 }
 
-/// How a DHT searches, and what it does for others.
+/// How a DHT searches, and its limits for requests of other peers.
 #[derive(Clone)]
 pub struct DhtConfig {
     /// Whether others may ask this node, and have it keep records. Default yes.
     pub serves: bool,
     /// How it searches.
     pub traversal: TraversalLimits,
-    /// How it has records kept.
+    /// How it stores records at other peers.
     pub placement: PlacementLimits,
-    /// What it keeps for others.
+    /// Limits of the records stored for other peers.
     pub storage: StorageLimits,
-    /// What it remembers of what it found.
+    /// Limits of the cache of found records.
     pub cache: CacheLimits,
-    /// Peers that are given what was found and they lacked. Default 1 (hivemind's).
+    /// Closest peers that receive a found record that they lacked. Default 1, as hivemind's `cache_nearest`.
     pub cache_nearest: usize,
     /// Requests under way to one peer. Default 8.
     pub requests_per_peer: usize,
@@ -169,8 +169,8 @@ pub struct DhtConfig {
     pub message_bytes_max: usize,
     /// A question is whole after this, and an answer that nobody takes is given up. Default 10 s.
     pub message_timeout: Duration,
-    /// What tells the time that records expire by. Default the system's clock.
-    pub clock: Clock,
+    /// Clock by which records expire. Default the system's clock.
+    pub clock: SystemClock,
 }
 
 impl Default for DhtConfig {

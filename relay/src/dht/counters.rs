@@ -1,4 +1,4 @@
-//! What has happened in a DHT, counted.
+//! Counters of a DHT.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,17 +1,17 @@
-//! Gives records to peers that come into view and are closer to them than those that keep them.
+//! Hands records over to new peers that are closer to their keys than the peers that store them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_protocol::dht::{Key, PeerAddresses, Purpose};
+use barnraise_protocol::dht::{PeerAddresses, Purpose, RecordKey};
 use barnraise_swarm::PeerKey;
 use libp2p::PeerId;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 use super::operations::batches;
-use super::{Shared, counters, lock};
+use super::{DhtState, counters, lock};
 use crate::NodeEvent;
 
 /// Newcomers are looked at together, so that a swarm that starts does not cost a look at every record for
@@ -22,14 +22,14 @@ const NEWCOMERS_MAX: usize = 32;
 /// Keys that the routing table is asked for in one go.
 const KEYS_AT_ONCE: usize = 64;
 
-pub(super) async fn run(shared: Arc<Shared>) {
+pub(super) async fn run(shared: Arc<DhtState>) {
     let mut events = shared.node.events();
     let mut newcomers: HashSet<PeerId> = HashSet::new();
     let mut until = Instant::now();
     loop {
         let event = match newcomers.is_empty() {
             true => Some(events.recv().await),
-            // What comes while they are looked at waits in the channel.
+            // Events that arrive meanwhile wait in the channel.
             false => tokio::time::timeout_at(until, events.recv()).await.ok(),
         };
         match event {
@@ -46,12 +46,12 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-async fn hand_over(shared: &Arc<Shared>, newcomers: HashSet<PeerId>) {
-    let mut keys: Vec<Key> = lock(&shared.storage).records().map(|(key, _)| *key).collect();
+async fn hand_over(shared: &Arc<DhtState>, newcomers: HashSet<PeerId>) {
+    let mut keys: Vec<RecordKey> = lock(&shared.storage).records().map(|(key, _)| *key).collect();
     keys.sort_unstable();
     keys.dedup();
     let n_replicas = shared.config.placement.n_replicas;
-    let mut closest: HashMap<Key, Vec<PeerAddresses>> = HashMap::new();
+    let mut closest: HashMap<RecordKey, Vec<PeerAddresses>> = HashMap::new();
     for keys in keys.chunks(KEYS_AT_ONCE) {
         // One more, because the newcomer may be among them.
         let known = shared.neighbours.closest(keys, &shared.here.0, n_replicas + 1).await;
@@ -59,7 +59,7 @@ async fn hand_over(shared: &Arc<Shared>, newcomers: HashSet<PeerId>) {
     }
     for newcomer in newcomers {
         let peer = PeerKey(newcomer.to_bytes());
-        let of_key = |key: &Key| {
+        let of_key = |key: &RecordKey| {
             let closest = closest.get(key).map_or(&[][..], Vec::as_slice);
             closest.iter().map(|contact| PeerKey(contact.peer_id.clone())).collect()
         };

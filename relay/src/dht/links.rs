@@ -1,4 +1,4 @@
-//! Streams to other peers, kept for the next request; peers that do not answer, left alone for a while.
+//! Reuses streams to other peers for further requests, and backs off from peers that do not answer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::{Node, NodeError, OpenError};
 
 /// Streams to one peer that wait for the next request.
 const IDLE_MAX: usize = 4;
-/// A peer that fails again and again is left alone for this long at most.
+/// Longest backoff from a peer that fails repeatedly.
 const AVOID_MAX: Duration = Duration::from_secs(300);
 
 /// Why a request was not answered.
@@ -21,7 +21,7 @@ const AVOID_MAX: Duration = Duration::from_secs(300);
 pub(super) enum RequestError {
     #[error("{0} bytes that are no peer id: {1}")]
     PeerId(usize, libp2p::identity::ParseError),
-    #[error("the peer did not answer lately and is left alone for now")]
+    #[error("the peer did not answer lately and is not asked for a while")]
     Avoided,
     #[error("no answer within {0:?}")]
     Timeout(Duration),
@@ -34,7 +34,7 @@ pub(super) enum RequestError {
 #[derive(Debug)]
 pub(super) struct Links {
     node: Node,
-    peers: Mutex<HashMap<PeerId, Arc<Link>>>,
+    peers: Mutex<HashMap<PeerId, Arc<PeerStreams>>>,
     requests: Semaphore,
     requests_per_peer: usize,
     timeout: Duration,
@@ -43,7 +43,7 @@ pub(super) struct Links {
 }
 
 #[derive(Debug)]
-struct Link {
+struct PeerStreams {
     idle: Mutex<Vec<(Stream, Instant)>>,
     requests: Semaphore,
     /// One dial at a time.
@@ -96,7 +96,7 @@ impl Links {
     async fn ask_in_time(
         &self,
         peer: PeerId,
-        link: &Link,
+        link: &PeerStreams,
         addresses: &[Vec<u8>],
         question: &PeerToNode,
     ) -> Result<NodeToPeer, RequestError> {
@@ -116,12 +116,17 @@ impl Links {
         Ok(link.keep(stream, answer)?)
     }
 
-    async fn open(&self, peer: PeerId, link: &Link, addresses: &[Vec<u8>]) -> Result<Stream, NodeError> {
+    async fn open(
+        &self,
+        peer: PeerId,
+        link: &PeerStreams,
+        addresses: &[Vec<u8>],
+    ) -> Result<Stream, NodeError> {
         if let Some(stream) = self.try_open(peer).await? {
             return Ok(stream);
         }
         let _only_one = link.dialling.lock().await;
-        // Whoever dialled before may have got through.
+        // The previous dial may have succeeded.
         if let Some(stream) = self.try_open(peer).await? {
             return Ok(stream);
         }
@@ -138,9 +143,9 @@ impl Links {
         }
     }
 
-    fn link(&self, peer: PeerId) -> Arc<Link> {
+    fn link(&self, peer: PeerId) -> Arc<PeerStreams> {
         let new = || {
-            Arc::new(Link {
+            Arc::new(PeerStreams {
                 idle: Mutex::new(Vec::new()),
                 requests: Semaphore::new(self.requests_per_peer),
                 dialling: tokio::sync::Mutex::new(()),
@@ -161,7 +166,7 @@ impl Links {
     }
 }
 
-impl Link {
+impl PeerStreams {
     /// A stream is good for another question after an answer, and after no error.
     fn keep(&self, stream: Stream, answer: Result<NodeToPeer, DhtError>) -> Result<NodeToPeer, DhtError> {
         if matches!(answer, Ok(_) | Err(DhtError::Refused(_))) {

@@ -1,4 +1,4 @@
-//! What has happened in a DHT, for the operator: read when it is asked for.
+//! The DHT's counters as metrics, collected at each scrape.
 
 use std::fmt;
 use std::sync::Weak;
@@ -9,17 +9,17 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::Shared;
+use super::DhtState;
 
-/// Shows nothing any more once the DHT has ended.
+/// Exports nothing once the DHT has ended.
 #[derive(Debug)]
-struct Counted(Weak<Shared>);
+struct DhtCollector(Weak<DhtState>);
 
-pub(super) fn register(registry: &mut Registry, shared: Weak<Shared>) {
-    registry.sub_registry_with_prefix("barnraise_dht").register_collector(Box::new(Counted(shared)));
+pub(super) fn register(registry: &mut Registry, shared: Weak<DhtState>) {
+    registry.sub_registry_with_prefix("barnraise_dht").register_collector(Box::new(DhtCollector(shared)));
 }
 
-impl Collector for Counted {
+impl Collector for DhtCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let Some(shared) = self.0.upgrade() else { return Ok(()) };
         let counters = shared.counters();

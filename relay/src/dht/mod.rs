@@ -1,4 +1,4 @@
-//! The DHT on a node: serves what it keeps, and searches and places for whoever asks.
+//! The DHT on a node: serves the records that it stores, and searches and stores on behalf of clients.
 //!
 //! libp2p's Kademlia knows who is close to a key ([`NodeConfig::routing`](crate::NodeConfig::routing));
 //! records travel in a conversation of our own (`protocol::dht`). What is decided is decided in `swarm::dht`;
@@ -17,7 +17,7 @@ mod serve;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use barnraise_protocol::dht::{Freshness, Key, Record, Refusal, UnixMillis};
+use barnraise_protocol::dht::{DhtRefusal, Freshness, Record, RecordKey, UnixMillis};
 use barnraise_swarm::dht::{Cache, Eviction, Storage};
 use barnraise_swarm::guard::RateLimiter;
 use barnraise_swarm::{Moment, PeerKey};
@@ -40,13 +40,13 @@ const SENDERS_MAX: usize = 20_000;
 /// The DHT of a node; cheap to clone. It ends with the last clone.
 #[derive(Clone, Debug)]
 pub struct Dht {
-    shared: Arc<Shared>,
+    shared: Arc<DhtState>,
     _tasks: Arc<[AbortOnDropHandle<()>]>,
 }
 
-/// What the handle and the tasks have in common.
+/// State that the handle and the tasks share.
 #[derive(Debug)]
-struct Shared {
+struct DhtState {
     node: Node,
     config: DhtConfig,
     here: PeerKey,
@@ -69,7 +69,7 @@ impl Dht {
     /// Another DHT on the same node.
     pub fn start(node: Node, config: DhtConfig) -> Result<Self, NodeError> {
         let incoming = config.serves.then(|| node.accept(barnraise_protocol::dht::PROTOCOL)).transpose()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DhtState {
             here: PeerKey(node.peer_id().to_bytes()),
             started: Instant::now(),
             storage: Mutex::new(Storage::new(config.storage.clone(), Eviction::EarliestExpiry)),
@@ -92,17 +92,17 @@ impl Dht {
     }
 
     /// Has the peers closest to each record keep it. Returns, in order, how many do, or why none does.
-    pub async fn store(&self, records: Vec<Record>) -> Vec<Result<usize, Refusal>> {
+    pub async fn store(&self, records: Vec<Record>) -> Vec<Result<usize, DhtRefusal>> {
         self.shared.store(records).await
     }
 
     /// Finds the records of each key, in order: nothing where there is none.
-    pub async fn get(&self, keys: &[Key], freshness: Freshness) -> Vec<Vec<Record>> {
+    pub async fn get(&self, keys: &[RecordKey], freshness: Freshness) -> Vec<Vec<Record>> {
         self.shared.get(keys, freshness).await
     }
 
     /// Finds the records of one key.
-    pub async fn get_one(&self, key: Key, freshness: Freshness) -> Vec<Record> {
+    pub async fn get_one(&self, key: RecordKey, freshness: Freshness) -> Vec<Record> {
         self.shared.get(&[key], freshness).await.pop().unwrap_or_default()
     }
 
@@ -119,7 +119,7 @@ impl Dht {
     }
 }
 
-impl Shared {
+impl DhtState {
     fn counters(&self) -> DhtCounters {
         let storage = lock(&self.storage);
         let (n_records, n_bytes) = (storage.n_records() as u64, storage.n_bytes() as u64);
@@ -138,7 +138,7 @@ impl Shared {
 }
 
 /// Searches again for what is asked for often, before it expires, and lets go of what nobody uses.
-async fn maintain(shared: Arc<Shared>) {
+async fn maintain(shared: Arc<DhtState>) {
     let mut ticks = tokio::time::interval(TICK);
     loop {
         ticks.tick().await;

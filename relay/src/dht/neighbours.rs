@@ -1,11 +1,11 @@
-//! Who is close to a key, out of the routing table as it was a moment ago: asking the task that owns the
-//! table for each key of each question would cost more than the answer.
+//! The peers closest to a key, from a recent copy of the routing table: asking the task that owns the
+//! table for each key of each request would cost more than the answer.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use barnraise_protocol::dht::{Key, PeerAddresses, Point};
+use barnraise_protocol::dht::{PeerAddresses, Point, RecordKey};
 use libp2p::Multiaddr;
 
 use super::lock;
@@ -34,9 +34,14 @@ impl Neighbours {
     }
 
     /// The closest peers of each key, closest first, without `except`, at most `n_max` of each.
-    pub(super) async fn closest(&self, keys: &[Key], except: &[u8], n_max: usize) -> Vec<Vec<PeerAddresses>> {
+    pub(super) async fn closest(
+        &self,
+        keys: &[RecordKey],
+        except: &[u8],
+        n_max: usize,
+    ) -> Vec<Vec<PeerAddresses>> {
         let peers = self.peers().await;
-        let of_key = |key: &Key| {
+        let of_key = |key: &RecordKey| {
             let point = Point::of_key(key);
             let others = peers.iter().filter(|(_, peer)| peer.peer_id != except);
             let mut near: Vec<_> = others.map(|(of_peer, peer)| (of_peer.distance(&point), peer)).collect();

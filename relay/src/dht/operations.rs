@@ -1,11 +1,12 @@
-//! Searching and placing: drives the state machines of `swarm::dht` over streams.
+//! Searching and storing: drives the state machines of `swarm::dht` over streams.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use barnraise_protocol::dht::{
-    CLOSEST_MAX, Found, Freshness, Key, PeerAddresses, PeerToNode, Point, Purpose, Record, Refusal,
+    CLOSEST_MAX, DhtRefusal, FindResponse, Freshness, PeerAddresses, PeerToNode, Point, Purpose, Record,
+    RecordKey,
 };
 use barnraise_swarm::Moment;
 use barnraise_swarm::dht::{Goal, KeyOutcome, Placement, PlacementAction, Traversal, TraversalAction};
@@ -13,15 +14,15 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 
 use super::links::RequestError;
-use super::{Shared, counters, lock};
+use super::{DhtState, counters, lock};
 
 /// Keys of one search; more are searched for one after the other.
 const SEARCH_KEYS: usize = 256;
 
-type Verdicts = Vec<Result<(), Refusal>>;
+type Verdicts = Vec<Result<(), DhtRefusal>>;
 
-impl Shared {
-    pub(super) async fn get(self: &Arc<Self>, keys: &[Key], freshness: Freshness) -> Vec<Vec<Record>> {
+impl DhtState {
+    pub(super) async fn get(self: &Arc<Self>, keys: &[RecordKey], freshness: Freshness) -> Vec<Vec<Record>> {
         let mut found = HashMap::new();
         for keys in keys.chunks(SEARCH_KEYS) {
             for outcome in self.search(keys, freshness).await {
@@ -31,8 +32,12 @@ impl Shared {
         keys.iter().map(|key| found.get(key).cloned().unwrap_or_default()).collect()
     }
 
-    /// Searches, and has what was found remembered here and where it was lacking.
-    pub(super) async fn search(self: &Arc<Self>, keys: &[Key], freshness: Freshness) -> Vec<KeyOutcome> {
+    /// Searches, then caches the found records here and at the closest peers that lacked them.
+    pub(super) async fn search(
+        self: &Arc<Self>,
+        keys: &[RecordKey],
+        freshness: Freshness,
+    ) -> Vec<KeyOutcome> {
         counters::add(&self.counters.searched_keys, keys.len());
         let goal = match freshness {
             Freshness::Any => Goal::First,
@@ -45,7 +50,7 @@ impl Shared {
         let mut cache = lock(&self.cache);
         for outcome in outcomes.iter().filter(|outcome| outcome.n_requests > 0) {
             for record in &outcome.records {
-                // A cache without place for it is no failure.
+                // A full cache is no failure.
                 let _ = cache.store(now, &self.here, record.clone());
             }
             for peer in outcome.lacked.iter().take(self.config.cache_nearest) {
@@ -65,18 +70,18 @@ impl Shared {
         outcomes
     }
 
-    pub(super) async fn store(self: &Arc<Self>, records: Vec<Record>) -> Vec<Result<usize, Refusal>> {
-        let keys: Vec<Key> = records.iter().map(|record| record.name.key()).collect();
+    pub(super) async fn store(self: &Arc<Self>, records: Vec<Record>) -> Vec<Result<usize, DhtRefusal>> {
+        let keys: Vec<RecordKey> = records.iter().map(|record| record.name.key()).collect();
         let mut unique = keys.clone();
         unique.sort_unstable();
         unique.dedup();
-        let mut candidates: HashMap<Key, Vec<PeerAddresses>> = HashMap::new();
+        let mut candidates: HashMap<RecordKey, Vec<PeerAddresses>> = HashMap::new();
         for keys in unique.chunks(SEARCH_KEYS) {
             for outcome in self.traverse(keys, Goal::Closest).await {
                 candidates.insert(outcome.key, self.with_here(&outcome.key, outcome.closest));
             }
         }
-        let placing = |key: &Key| candidates.get(key).cloned().unwrap_or_default();
+        let placing = |key: &RecordKey| candidates.get(key).cloned().unwrap_or_default();
         let placement = Placement::new(self.config.placement.clone(), records.clone(), placing);
         let verdicts = self.place(placement).await;
         let now = self.wall();
@@ -90,7 +95,7 @@ impl Shared {
         verdicts
     }
 
-    async fn traverse(self: &Arc<Self>, keys: &[Key], goal: Goal) -> Vec<KeyOutcome> {
+    async fn traverse(self: &Arc<Self>, keys: &[RecordKey], goal: Goal) -> Vec<KeyOutcome> {
         let limits = self.config.traversal.clone();
         let lifetime_max = self.config.storage.lifetime_max;
         let mut search = Traversal::new(limits, goal, lifetime_max, self.here.clone(), keys.iter().copied());
@@ -126,7 +131,7 @@ impl Shared {
         }
     }
 
-    async fn place(self: &Arc<Self>, mut placement: Placement) -> Vec<Result<usize, Refusal>> {
+    async fn place(self: &Arc<Self>, mut placement: Placement) -> Vec<Result<usize, DhtRefusal>> {
         let mut answers = FuturesUnordered::new();
         loop {
             while let Some(PlacementAction::Store { peer, records }) = placement.poll_action(self.now()) {
@@ -158,7 +163,7 @@ impl Shared {
         }
     }
 
-    async fn find(&self, peer: &PeerAddresses, keys: Vec<Key>) -> Result<Found, RequestError> {
+    async fn find(&self, peer: &PeerAddresses, keys: Vec<RecordKey>) -> Result<FindResponse, RequestError> {
         let question = PeerToNode::Find(keys.clone());
         let found = self.ask(peer, &question).await.and_then(|answer| Ok(answer.found(&keys)?));
         if found.is_err() {
@@ -211,8 +216,8 @@ impl Shared {
         verdicts
     }
 
-    /// What is held here; what is only remembered does for a search that is content with anything.
-    fn held(&self, key: &Key, goal: Goal) -> Vec<Record> {
+    /// Records held here; cached ones count for a search that accepts any freshness.
+    fn held(&self, key: &RecordKey, goal: Goal) -> Vec<Record> {
         let now = self.wall();
         let stored = lock(&self.storage).get(now, key);
         match goal {
@@ -222,7 +227,7 @@ impl Shared {
     }
 
     /// This node among those that may keep a record, where it serves.
-    fn with_here(&self, key: &Key, mut closest: Vec<PeerAddresses>) -> Vec<PeerAddresses> {
+    fn with_here(&self, key: &RecordKey, mut closest: Vec<PeerAddresses>) -> Vec<PeerAddresses> {
         if self.config.serves {
             let point = Point::of_key(key);
             let distance = |peer: &PeerAddresses| Point::of_peer(&peer.peer_id).distance(&point);

@@ -1,28 +1,28 @@
-//! Places for searches on others' behalf: each costs many requests, and whoever asks has any number of names.
+//! Slots for searches on behalf of other peers: a search costs many requests, and one requester can have many peer ids.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-use barnraise_swarm::guard::Shares;
+use barnraise_swarm::guard::FairShares;
 use libp2p::PeerId;
 
 /// A peer has at most half as many as are left free: two peers of an address are not in each other's way.
 const PART_OF_PEER: usize = 2;
 
-/// Searches under way, by who asked and from where.
+/// Searches under way, by requesting peer and source address.
 #[derive(Debug)]
-pub(super) struct Searches(Mutex<UnderWay>);
+pub(super) struct Searches(Mutex<RunningSearches>);
 
 #[derive(Debug)]
-struct UnderWay {
-    of_peers: Shares<PeerId>,
-    /// Of `None` are those whom relays carry.
-    of_addresses: Shares<Option<IpAddr>>,
+struct RunningSearches {
+    of_peers: FairShares<PeerId>,
+    /// `None` stands for relayed peers.
+    of_addresses: FairShares<Option<IpAddr>>,
 }
 
-/// A place; free again when it is dropped.
+/// A slot for one search; free again when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct SearchSlot<'a> {
     searches: &'a Searches,
     peer: PeerId,
     address: Option<IpAddr>,
@@ -30,22 +30,25 @@ pub(super) struct Place<'a> {
 
 impl Searches {
     pub(super) fn new(n_max: usize) -> Self {
-        Self(Mutex::new(UnderWay { of_peers: Shares::new(n_max), of_addresses: Shares::new(n_max) }))
+        Self(Mutex::new(RunningSearches {
+            of_peers: FairShares::new(n_max),
+            of_addresses: FairShares::new(n_max),
+        }))
     }
 
-    /// A place, if there is one for this peer at this address.
-    pub(super) fn take(&self, peer: PeerId, address: Option<IpAddr>) -> Option<Place<'_>> {
+    /// Takes a slot; `None` where this peer or this address has its share already.
+    pub(super) fn take(&self, peer: PeerId, address: Option<IpAddr>) -> Option<SearchSlot<'_>> {
         let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let UnderWay { of_peers, of_addresses } = &mut *under_way;
-        if !of_peers.has_place(&peer, PART_OF_PEER) || !of_addresses.take(&address) {
+        let RunningSearches { of_peers, of_addresses } = &mut *under_way;
+        if !of_peers.has_slot(&peer, PART_OF_PEER) || !of_addresses.take(&address) {
             return None;
         }
         of_peers.occupy(&peer);
-        Some(Place { searches: self, peer, address })
+        Some(SearchSlot { searches: self, peer, address })
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for SearchSlot<'_> {
     fn drop(&mut self) {
         let mut under_way = self.searches.0.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.of_peers.give_back(&self.peer);

@@ -4,25 +4,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use barnraise_protocol::dht::{
-    self, CLOSEST_MAX, DhtError, FoundBuilder, Freshness, Key, NodeToPeer, PEERS_MAX, PeerToNode,
-    RECORDS_BYTES_MAX, Record, Refusal,
+    self, CLOSEST_MAX, DhtError, DhtRefusal, FindResponseBuilder, Freshness, NodeToPeer, PEERS_MAX,
+    PeerToNode, RECORDS_BYTES_MAX, Record, RecordKey,
 };
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::dht::Merged;
+use barnraise_swarm::dht::MergedRecords;
 use libp2p::{PeerId, Stream};
 use tokio::task::JoinSet;
 
-use super::searches::Place;
-use super::{Shared, counters, lock};
-use crate::node::source;
-use crate::{IncomingStreams, Misdeed, Paced, Path};
+use super::searches::SearchSlot;
+use super::{DhtState, counters, lock};
+use crate::source::source;
+use crate::{IncomingStreams, Paced, Path, Violation};
 
 /// Records checked in one go: about two milliseconds of signatures.
 const CHECKED_AT_ONCE: usize = 32;
 /// Closest peers named for each of many keys, at least.
 const CLOSEST_MIN: usize = 8;
 
-pub(super) async fn run(shared: Arc<Shared>, mut incoming: IncomingStreams) {
+pub(super) async fn run(shared: Arc<DhtState>, mut incoming: IncomingStreams) {
     let mut streams: JoinSet<PeerId> = JoinSet::new();
     let mut n_of_peers: HashMap<PeerId, usize> = HashMap::new();
     loop {
@@ -31,9 +31,9 @@ pub(super) async fn run(shared: Arc<Shared>, mut incoming: IncomingStreams) {
                 let Some((peer, stream)) = next else { return };
                 let n_of_peer = n_of_peers.entry(peer).or_default();
                 if streams.len() >= shared.config.streams || *n_of_peer >= shared.config.streams_per_peer {
-                    // Dropping it resets it: whoever asks sees that at once.
+                    // Dropping it resets it, which the requester sees at once.
                     counters::add(&shared.counters.streams_refused, 1);
-                    shared.node.report(peer, Misdeed::Streams);
+                    shared.node.report(peer, Violation::Streams);
                     if *n_of_peer == 0 {
                         n_of_peers.remove(&peer);
                     }
@@ -58,16 +58,16 @@ pub(super) async fn run(shared: Arc<Shared>, mut incoming: IncomingStreams) {
     }
 }
 
-async fn serve(shared: &Arc<Shared>, peer: PeerId, stream: Stream) {
+async fn serve(shared: &Arc<DhtState>, peer: PeerId, stream: Stream) {
     let ended = converse(shared, peer, Paced::new(stream, shared.config.pace())).await;
     let Err(DhtError::Frame(error)) = ended else { return };
     tracing::debug!(%peer, %error, "no conversation of the DHT");
-    if let Some(misdeed) = Misdeed::of_frame(&error) {
-        shared.node.report(peer, misdeed);
+    if let Some(violation) = Violation::of_frame(&error) {
+        shared.node.report(peer, violation);
     }
 }
 
-async fn converse(shared: &Arc<Shared>, peer: PeerId, mut stream: Paced<Stream>) -> Result<(), DhtError> {
+async fn converse(shared: &Arc<DhtState>, peer: PeerId, mut stream: Paced<Stream>) -> Result<(), DhtError> {
     let pace = stream.pace();
     loop {
         pace.wait();
@@ -77,7 +77,7 @@ async fn converse(shared: &Arc<Shared>, peer: PeerId, mut stream: Paced<Stream>)
         let answer = match question.check() {
             Ok(()) => shared.answer(peer, question).await,
             Err(refusal) => {
-                shared.node.report(peer, Misdeed::UnexpectedMessage);
+                shared.node.report(peer, Violation::UnexpectedMessage);
                 NodeToPeer::Refused(refusal)
             }
         };
@@ -91,7 +91,7 @@ async fn converse(shared: &Arc<Shared>, peer: PeerId, mut stream: Paced<Stream>)
     }
 }
 
-impl Shared {
+impl DhtState {
     async fn answer(self: &Arc<Self>, peer: PeerId, question: PeerToNode) -> NodeToPeer {
         match question {
             PeerToNode::Find(keys) => self.answer_find(peer, &keys).await,
@@ -102,17 +102,17 @@ impl Shared {
             }
             PeerToNode::Get { keys, freshness } => self.answer_get(peer, &keys, freshness).await,
             PeerToNode::Put(records) => {
-                let Some(_place) = self.place_for(peer).await else {
-                    return NodeToPeer::Refused(Refusal::Busy);
+                let Some(_place) = self.search_slot_for(peer).await else {
+                    return NodeToPeer::Refused(DhtRefusal::Busy);
                 };
                 NodeToPeer::Stored(self.put(peer, records).await)
             }
         }
     }
 
-    /// Has records kept by whom they belong to. What is wrong with them is found here: whoever keeps them knows
-    /// this node as their sender, and would blame it.
-    async fn put(self: &Arc<Self>, peer: PeerId, records: Vec<Record>) -> Vec<Result<(), Refusal>> {
+    /// Stores records at the peers that they belong to. They are checked here: those peers know
+    /// this node as the sender, and would blame it for invalid ones.
+    async fn put(self: &Arc<Self>, peer: PeerId, records: Vec<Record>) -> Vec<Result<(), DhtRefusal>> {
         let (now, lifetime_max) = (self.wall(), self.config.storage.lifetime_max);
         let mut good = Vec::new();
         let check = |records: Vec<Record>| {
@@ -122,19 +122,19 @@ impl Shared {
         let mut verdicts = self.take_records(peer, records, check).await;
         let mut placed = self.store(good).await.into_iter().map(|verdict| verdict.map(drop));
         for verdict in verdicts.iter_mut().filter(|verdict| verdict.is_ok()) {
-            *verdict = placed.next().unwrap_or(Err(Refusal::Unreachable));
+            *verdict = placed.next().unwrap_or(Err(DhtRefusal::Unreachable));
         }
         verdicts
     }
 
-    /// Hands on what `peer` may send by now, some at a time, and reports what was wrong with the records. Those
+    /// Stores as many records as `peer` may send now, in pieces, and returns the refusals. Records
     /// beyond its share are refused unseen.
     async fn take_records(
         &self,
         peer: PeerId,
         mut records: Vec<Record>,
-        mut take: impl FnMut(Vec<Record>) -> Vec<Result<(), Refusal>>,
-    ) -> Vec<Result<(), Refusal>> {
+        mut take: impl FnMut(Vec<Record>) -> Vec<Result<(), DhtRefusal>>,
+    ) -> Vec<Result<(), DhtRefusal>> {
         let n_records = records.len();
         let n_wanted = u32::try_from(n_records).unwrap_or(u32::MAX);
         let n_taken = lock(&self.senders).take_up_to(self.now(), &peer, n_wanted) as usize;
@@ -148,22 +148,22 @@ impl Shared {
                 tokio::task::yield_now().await;
             }
         }
-        for misdeed in verdicts.iter().filter_map(|verdict| misdeed(verdict.as_ref().err()?)) {
-            self.node.report(peer, misdeed);
+        for violation in verdicts.iter().filter_map(|verdict| violation(verdict.as_ref().err()?)) {
+            self.node.report(peer, violation);
         }
         let n_beyond = n_records - verdicts.len();
         if n_beyond > 0 {
-            self.node.guard().count_many(Misdeed::RecordRate, n_beyond);
+            self.node.guard().count_many(Violation::RecordRate, n_beyond);
             counters::add(&self.counters.records_refused, n_beyond);
-            verdicts.resize(n_records, Err(Refusal::Busy));
+            verdicts.resize(n_records, Err(DhtRefusal::Busy));
         }
         verdicts
     }
 
-    async fn answer_find(&self, asker: PeerId, keys: &[Key]) -> NodeToPeer {
+    async fn answer_find(&self, asker: PeerId, keys: &[RecordKey]) -> NodeToPeer {
         let n_closest = (PEERS_MAX / keys.len().max(1)).clamp(CLOSEST_MIN, CLOSEST_MAX);
         let closest = self.neighbours.closest(keys, &asker.to_bytes(), n_closest).await;
-        let mut answer = FoundBuilder::default();
+        let mut answer = FindResponseBuilder::default();
         for (key, closest) in keys.iter().zip(&closest) {
             if !answer.push(self.held_for_others(key), closest) {
                 break;
@@ -172,8 +172,8 @@ impl Shared {
         NodeToPeer::Found(answer.finish())
     }
 
-    /// A place for a search on behalf of `peer`, if there is one left for it and for where it is.
-    async fn place_for(&self, peer: PeerId) -> Option<Place<'_>> {
+    /// A slot for a search on behalf of `peer`, if its peer id and its address have one left.
+    async fn search_slot_for(&self, peer: PeerId) -> Option<SearchSlot<'_>> {
         let address = match self.node.path(peer).await {
             Ok(Some(Path::Direct { address, .. })) => source(&address),
             _ => None,
@@ -181,8 +181,15 @@ impl Shared {
         self.on_behalf.take(peer, address)
     }
 
-    async fn answer_get(self: &Arc<Self>, peer: PeerId, keys: &[Key], freshness: Freshness) -> NodeToPeer {
-        let Some(_place) = self.place_for(peer).await else { return NodeToPeer::Refused(Refusal::Busy) };
+    async fn answer_get(
+        self: &Arc<Self>,
+        peer: PeerId,
+        keys: &[RecordKey],
+        freshness: Freshness,
+    ) -> NodeToPeer {
+        let Some(_place) = self.search_slot_for(peer).await else {
+            return NodeToPeer::Refused(DhtRefusal::Busy);
+        };
         let mut n_bytes = 0;
         let mut answers = self.get(keys, freshness).await;
         let fits = |records: &Vec<Record>| {
@@ -194,30 +201,32 @@ impl Shared {
         NodeToPeer::Got(answers)
     }
 
-    /// What is kept and what is remembered of a key; all of it was checked when it came.
-    fn held_for_others(&self, key: &Key) -> Vec<Record> {
+    /// The stored and the cached records of a key; all were checked on arrival.
+    fn held_for_others(&self, key: &RecordKey) -> Vec<Record> {
         let now = self.wall();
         let stored = lock(&self.storage).get(now, key);
         let cached = lock(&self.cache).peek(now, key);
         if cached.is_empty() {
             return stored;
         }
-        let mut merged = Merged::default();
+        let mut merged = MergedRecords::default();
         merged.add_checked(stored);
         merged.add_checked(cached);
         fitting(merged.into_records())
     }
 }
 
-/// What is wrong with a record that was sent, if it is the sender's doing.
-fn misdeed(refusal: &Refusal) -> Option<Misdeed> {
+/// The violation that a refused record is, if the sender is to blame.
+fn violation(refusal: &DhtRefusal) -> Option<Violation> {
     match refusal {
-        Refusal::Signature => Some(Misdeed::Forged),
-        Refusal::TooLong { .. } | Refusal::Kind | Refusal::TwoOwners => Some(Misdeed::MalformedRecord),
-        Refusal::Expired { .. } | Refusal::TooFar { .. } => Some(Misdeed::WrongTime),
-        Refusal::Quota { .. } | Refusal::Full => Some(Misdeed::Quota),
-        Refusal::Busy => Some(Misdeed::Busy),
-        Refusal::Older { .. } | Refusal::TooMany { .. } | Refusal::Unreachable => None,
+        DhtRefusal::Signature => Some(Violation::Forged),
+        DhtRefusal::TooLong { .. } | DhtRefusal::Kind | DhtRefusal::TwoOwners => {
+            Some(Violation::MalformedRecord)
+        }
+        DhtRefusal::Expired { .. } | DhtRefusal::TooFar { .. } => Some(Violation::WrongTime),
+        DhtRefusal::Quota { .. } | DhtRefusal::Full => Some(Violation::Quota),
+        DhtRefusal::Busy => Some(Violation::Busy),
+        DhtRefusal::Older { .. } | DhtRefusal::TooMany { .. } | DhtRefusal::Unreachable => None,
     }
 }
 

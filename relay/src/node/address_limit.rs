@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -11,14 +11,13 @@ use barnraise_swarm::Moment;
 use barnraise_swarm::guard::RateLimiter;
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{
     ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandlerInEvent, THandlerOutEvent, ToSwarm,
     dummy,
 };
 use libp2p::{Multiaddr, PeerId};
 
-use super::path::is_relayed;
+use crate::source::source;
 
 /// Addresses whose latest connections are remembered.
 const ADDRESSES_MAX: usize = 20_000;
@@ -26,16 +25,16 @@ const ADDRESSES_MAX: usize = 20_000;
 /// Why an address gets no further connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AddressRefusal {
-    /// It has as many as it may.
+    /// The address has as many connections as allowed.
     #[error("{limit} connections from {address} already")]
     TooMany { address: IpAddr, limit: u32 },
-    /// It began as many as it may.
+    /// The address began as many connections in this minute as allowed.
     #[error("{limit} connections from {address} within a minute already")]
     TooOften { address: IpAddr, limit: u32 },
 }
 
-/// Counts connections from their first packet on. What a relay carries is counted there, by its own limits.
-pub(super) struct Behaviour {
+/// Counts connections from their first packet on. Relayed connections are counted at the relay, by its own limits.
+pub(super) struct AddressLimitBehaviour {
     limit: u32,
     per_minute: u32,
     started: Instant,
@@ -44,7 +43,7 @@ pub(super) struct Behaviour {
     of_connections: HashMap<ConnectionId, IpAddr>,
 }
 
-impl Behaviour {
+impl AddressLimitBehaviour {
     /// At most `limit` connections at a time, and `per_minute` begun in a minute.
     pub(super) fn new(limit: u32, per_minute: u32) -> Self {
         Self {
@@ -87,28 +86,7 @@ impl Behaviour {
     }
 }
 
-/// Where a connection comes from, as far as one who sends can choose: whoever has one address of IPv6 has its
-/// whole /64. Nothing is known of whom a relay carries.
-pub(crate) fn source(remote: &Multiaddr) -> Option<IpAddr> {
-    if is_relayed(remote) {
-        return None;
-    }
-    match remote.iter().next()? {
-        Protocol::Ip4(ip) => Some(ip.into()),
-        Protocol::Ip6(ip) => Some(source_of(ip.into())),
-        _ => None,
-    }
-}
-
-/// The same of an address.
-pub(crate) fn source_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(ip) => ip.into(),
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-    }
-}
-
-impl NetworkBehaviour for Behaviour {
+impl NetworkBehaviour for AddressLimitBehaviour {
     type ConnectionHandler = dummy::ConnectionHandler;
     type ToSwarm = Infallible;
 
@@ -174,7 +152,7 @@ mod tests {
 
     #[test]
     fn places_of_an_address_are_bounded_and_given_back() {
-        let mut limits = Behaviour::new(2, 1000);
+        let mut limits = AddressLimitBehaviour::new(2, 1000);
         let (first, second, third) =
             (ConnectionId::new_unchecked(1), ConnectionId::new_unchecked(2), ConnectionId::new_unchecked(3));
         limits.take(NOW, first, &remote("/ip4/10.0.0.1/tcp/1")).unwrap();
@@ -193,7 +171,7 @@ mod tests {
 
     #[test]
     fn an_address_does_not_begin_all_day_long() {
-        let mut limits = Behaviour::new(10, 3);
+        let mut limits = AddressLimitBehaviour::new(10, 3);
         let mut begun = 0;
         let mut begin = |now, address| {
             begun += 1;

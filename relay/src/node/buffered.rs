@@ -1,8 +1,8 @@
 //! A socket that is read in large pieces while much comes, and holds no memory while little does.
 //!
 //! TLS reads 4 KiB at a time and Noise 8 KiB, each a call to the system. A buffer for every connection would cost a
-//! relay with thousands of idle ones hundreds of megabytes, and whoever opens sockets and says nothing would get one
-//! as well. So there is none until much has come, more than any honest handshake brings.
+//! relay with thousands of idle ones hundreds of megabytes, and a peer that opens sockets and sends nothing would get
+//! one as well. So there is none until much has come, more than any honest handshake brings.
 
 use std::io;
 use std::ops::Range;
@@ -96,12 +96,12 @@ mod tests {
 
     /// What comes, piece by piece, and by how much it was asked for.
     #[derive(Default)]
-    struct Socket {
+    struct ScriptedSocket {
         pieces: VecDeque<Vec<u8>>,
         asked: Vec<usize>,
     }
 
-    impl AsyncRead for Socket {
+    impl AsyncRead for ScriptedSocket {
         fn poll_read(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     /// All that is there, read by as much as `ask` says.
-    fn drain(socket: &mut Buffered<Socket>, ask: usize) -> Vec<u8> {
+    fn drain(socket: &mut Buffered<ScriptedSocket>, ask: usize) -> Vec<u8> {
         let (mut read, mut piece) = (Vec::new(), vec![0; ask]);
         while let Some(n_bytes) = socket.read(&mut piece).now_or_never() {
             read.extend_from_slice(&piece[..n_bytes.unwrap()]);
@@ -136,7 +136,7 @@ mod tests {
         let sent = numbered(1_000_000);
         for ask in [1, 7, 1024, 4096, 8192, 50_000, BUFFER_BYTES, 200_000] {
             for piece in [100, 1500, 4096, 70_000] {
-                let mut socket = Buffered::new(Socket::default());
+                let mut socket = Buffered::new(ScriptedSocket::default());
                 socket.socket.pieces = sent.chunks(piece).map(<[u8]>::to_vec).collect();
                 assert!(drain(&mut socket, ask) == sent, "asked by {ask}, came by {piece}");
             }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn much_is_read_in_large_pieces() {
-        let mut socket = Buffered::new(Socket::default());
+        let mut socket = Buffered::new(ScriptedSocket::default());
         socket.socket.pieces.push_back(numbered(1_000_000));
         drain(&mut socket, 4096);
         let large = 1 + (1_000_000 - 8 * 4096) / BUFFER_BYTES;
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn little_takes_no_memory_and_gives_it_back() {
-        let mut socket = Buffered::new(Socket::default());
+        let mut socket = Buffered::new(ScriptedSocket::default());
         // As many bytes as a handshake, one at a time as protocols are negotiated, and pings for a day.
         socket.socket.pieces.push_back(numbered(3000));
         drain(&mut socket, 1);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_end_is_passed_on() {
-        let mut socket = Buffered::new(Socket::default());
+        let mut socket = Buffered::new(ScriptedSocket::default());
         socket.socket.pieces = [numbered(100_000), Vec::new()].into();
         let mut all = Vec::new();
         socket.read_to_end(&mut all).now_or_never().unwrap().unwrap();

@@ -1,50 +1,50 @@
-//! Whose the circuits are that a relay carries: no address takes all of them, under however many names.
+//! Limits the relayed circuits of one address, so that no address takes all of them with many peer ids.
 //!
-//! libp2p's relay bounds them in all and for each peer, and a peer costs nothing. Here they are counted by the address
-//! of who asked for them. The relay asks before each ([`RateLimiter`]) and tells what became of it.
+//! libp2p's relay bounds circuits in all and for each peer, but a peer id costs nothing. Here they are counted by the
+//! address of the requester. The relay asks before each ([`RateLimiter`]) and reports its end by an event.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use barnraise_swarm::guard::Shares;
+use barnraise_swarm::guard::FairShares;
 use libp2p::relay::{Event, RateLimiter, StatusCode};
 use libp2p::{Multiaddr, PeerId};
 
-use super::address_limit::source;
-use super::guard_metrics::{GuardMetrics, Misdeed};
+use crate::guard_metrics::{GuardMetrics, Violation};
+use crate::source::source;
 
 /// Clones count together.
 #[derive(Clone, Debug)]
 pub(super) struct Circuits {
-    counted: Arc<Mutex<Counted>>,
+    counted: Arc<Mutex<CircuitCounts>>,
     metrics: GuardMetrics,
 }
 
 #[derive(Debug)]
-struct Counted {
-    shares: Shares<Option<IpAddr>>,
-    /// From where each peer asked for those that it has.
+struct CircuitCounts {
+    shares: FairShares<Option<IpAddr>>,
+    /// The source address of each circuit, by requesting peer.
     of_peers: HashMap<PeerId, Vec<Option<IpAddr>>>,
 }
 
 impl Circuits {
-    /// So many in all.
+    /// Allows `n_max` circuits in all.
     pub(super) fn new(n_max: usize, metrics: GuardMetrics) -> Self {
-        let counted = Counted { shares: Shares::new(n_max), of_peers: HashMap::new() };
+        let counted = CircuitCounts { shares: FairShares::new(n_max), of_peers: HashMap::new() };
         Self { counted: Arc::new(Mutex::new(counted)), metrics }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counted> {
+    fn lock(&self) -> MutexGuard<'_, CircuitCounts> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What became of a circuit.
+    /// Updates the counts by an event of the relay.
     #[expect(deprecated, reason = "libp2p has no other word for a circuit that did not come about")]
     pub(super) fn on_event(&self, event: &Event) {
         let ended = match event {
-            // Whatever else is refused was never granted here.
+            // Circuits refused for other reasons were never granted here.
             Event::CircuitReqDenied { src_peer_id, status: StatusCode::NoReservation, .. }
             | Event::CircuitReqOutboundConnectFailed { src_peer_id, .. }
             | Event::CircuitReqAcceptFailed { src_peer_id, .. }
@@ -52,7 +52,7 @@ impl Circuits {
             _ => return,
         };
         let mut counted = self.lock();
-        let Counted { shares, of_peers } = &mut *counted;
+        let CircuitCounts { shares, of_peers } = &mut *counted;
         let Some(own) = of_peers.get_mut(ended) else { return };
         if let Some(address) = own.pop() {
             shares.give_back(&address);
@@ -62,7 +62,7 @@ impl Circuits {
         }
     }
 
-    /// The last connection of a peer ended, and with it all that it asked for, told or not.
+    /// The last connection of a peer ended, and with it its circuits, reported or not.
     pub(super) fn on_gone(&self, peer: &PeerId) {
         let mut counted = self.lock();
         for address in counted.of_peers.remove(peer).unwrap_or_default() {
@@ -77,7 +77,7 @@ impl RateLimiter for Circuits {
         let mut counted = self.lock();
         if !counted.shares.take(&address) {
             drop(counted);
-            self.metrics.count(Misdeed::CircuitsOfAddress, 1);
+            self.metrics.count(Violation::CircuitsOfAddress, 1);
             return false;
         }
         counted.of_peers.entry(peer).or_default().push(address);

@@ -1,4 +1,4 @@
-//! What a node is told at its start.
+//! Configuration of a node.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
 use super::routing::Routing;
-use crate::certificates::Clock;
+use crate::certificates::SystemClock;
 use crate::config_file::Invalid;
-use crate::proxies::Network;
+use crate::proxies::IpNetwork;
 use crate::webtransport::WebTransportConfig;
 
-/// More of anything is a slip of the pen.
+/// Larger limits are taken for a mistake.
 const LIMIT_MAX: u32 = 1_000_000;
 
 /// How a node listens and what it allows.
@@ -23,22 +23,22 @@ pub struct NodeConfig {
     /// Addresses to listen on: TCP, WebSocket, QUIC, WebRTC-direct or WebTransport; `/tcp/0` and `/udp/0` take
     /// a free port. Default none.
     pub listen: Vec<Multiaddr>,
-    /// Addresses that are told to others beside those that the node finds out itself: a name, or a port that
-    /// a router or a proxy passes on. Default none.
+    /// Addresses announced in addition to the discovered ones: a DNS name, or a port that
+    /// a router or a proxy forwards. Default none.
     pub announce: Vec<Multiaddr>,
     /// Where the certificates of WebTransport and WebRTC are kept; `None` is a node without both.
     pub certificates_dir: Option<PathBuf>,
-    /// What tells the time for the certificates. Default the system's clock.
-    pub clock: Clock,
+    /// Clock for the certificates. Default the system's clock.
+    pub clock: SystemClock,
     /// Connections and handshakes.
     pub limits: NodeLimits,
     /// Proxies that pass WebSockets on, whose `X-Forwarded-For` is believed. Default none.
-    pub trusted_proxies: Vec<Network>,
+    pub trusted_proxies: Vec<IpNetwork>,
     /// The WebTransport listener.
     pub webtransport: WebTransportConfig,
     /// A connection without streams is closed after this. Default 60 s.
     pub idle_timeout: Duration,
-    /// Relays to be reached through while nobody can dial the node itself, each with its `/p2p/…`.
+    /// Relays to be reached through while no peer can dial the node itself, each with its `/p2p/…`.
     /// Default none.
     pub relays: Vec<Multiaddr>,
     /// Whether to ask the gateway to pass ports on (UPnP). Default no.
@@ -75,7 +75,7 @@ impl Default for NodeConfig {
     }
 }
 
-/// How many connections a node has at most.
+/// Limits of connections, handshakes and streams of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeLimits {
@@ -156,7 +156,7 @@ impl NodeLimits {
     }
 }
 
-/// What a relay gives to each and to all (circuit relay v2).
+/// Limits of a relay, for each peer and in all (circuit relay v2).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RelayLimits {
@@ -165,17 +165,17 @@ pub struct RelayLimits {
     /// How long a reservation lasts unless it is renewed. Default 1 h.
     #[serde(with = "humantime_serde")]
     pub reservation_duration: Duration,
-    /// Connections that are carried at the same time; those that one address (a /64 of IPv6) asked for are at
+    /// Relayed connections at the same time; one address (a /64 of IPv6) may have at
     /// most as many as are still free. Default 256.
     pub circuits: usize,
     /// Of which to or from one peer. Default 16.
     pub circuits_per_peer: usize,
     /// Connections that one address may ask for in a minute. Default 60.
     pub circuits_per_address_and_minute: u32,
-    /// How long one connection is carried. Default 1 h.
+    /// How long one connection is relayed. Default 1 h.
     #[serde(with = "humantime_serde")]
     pub circuit_duration: Duration,
-    /// How much is carried for one connection, both ways together. Default 1 GiB.
+    /// Bytes relayed for one connection, both directions together. Default 1 GiB.
     pub circuit_bytes: ByteSize,
 }
 

@@ -1,4 +1,4 @@
-//! Which connections stand with whom, and which of them is the best.
+//! The established connections by peer, and the best one of each.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use libp2p::swarm::ConnectionId;
 
 use super::path::Path;
 
-/// The connections of the swarm, with the way each goes.
+/// The connections of the swarm, with their paths.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     of_peers: HashMap<PeerId, Vec<(ConnectionId, Path)>>,

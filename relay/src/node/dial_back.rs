@@ -1,9 +1,9 @@
-//! Tests for others whether they can be dialled (AutoNAT v2), and knocks at nobody else's door for it.
+//! Tests whether peers can be dialled (AutoNAT v2), and dials no third party on their behalf.
 //!
-//! Who asks names the address that is dialled, so it could have this node knock where only this node gets through: in
-//! its network, or on its machine. What is not in the open is therefore dialled only where this node may dial such
-//! addresses at all, and where the connection of who asks comes from that very address. Names are not looked up and no
-//! relay is asked, because both lead anywhere.
+//! The requester names the address to dial, so it could have this node dial where only this node gets through: its
+//! private network, or its machine. A private address is therefore dialled only where this node may dial such
+//! addresses at all, and where the requester's connection comes from that very address. DNS names and relayed addresses
+//! are not tested, because both may lead anywhere.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -22,10 +22,10 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId};
 
 use super::Reach;
-use super::address_limit::source;
-use super::guard_metrics::{GuardMetrics, Misdeed};
-use super::path::is_relayed;
 use super::routing::{Scope, scope_of};
+use crate::guard_metrics::{GuardMetrics, Violation};
+use crate::source::is_relayed;
+use crate::source::source;
 
 /// Dials for one address (a /64 of IPv6) in a minute: a node has a handful of addresses.
 const DIALS_PER_MINUTE: u32 = 30;
@@ -34,26 +34,26 @@ const ADDRESSES_MAX: usize = 10_000;
 
 /// Why an address is not tested.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum DialBackRefusal {
     #[error("an address of its own is wanted, dialled directly; got {0}")]
     Foreign(Multiaddr),
     #[error("{DIALS_PER_MINUTE} addresses were tested for it within a minute already")]
     TooOften,
 }
 
-/// libp2p's server, whose dials are looked at.
-pub(super) struct Behaviour {
+/// libp2p's AutoNAT server, whose dials are checked.
+pub(super) struct DialBackBehaviour {
     server: server::Behaviour,
     reach: Reach,
     metrics: GuardMetrics,
-    /// Where peers come from.
+    /// Source addresses of the connected peers.
     observed: HashMap<PeerId, Vec<(ConnectionId, IpAddr)>>,
     dials: HashSet<ConnectionId>,
     lately: RateLimiter<IpAddr>,
     started: Instant,
 }
 
-impl Behaviour {
+impl DialBackBehaviour {
     pub(super) fn new(reach: Reach, metrics: GuardMetrics) -> Self {
         Self {
             server: server::Behaviour::default(),
@@ -66,23 +66,23 @@ impl Behaviour {
         }
     }
 
-    fn check(&mut self, peer: PeerId, addresses: &[Multiaddr]) -> Result<(), Refusal> {
+    fn check(&mut self, peer: PeerId, addresses: &[Multiaddr]) -> Result<(), DialBackRefusal> {
         let observed = self.observed.get(&peer).map_or(&[][..], Vec::as_slice);
         let observed: Vec<IpAddr> = observed.iter().map(|(_, address)| *address).collect();
         let reach = self.reach.scope();
         if let Some(address) = addresses.iter().find(|address| !may_test(address, &observed, reach)) {
-            return Err(Refusal::Foreign(address.clone()));
+            return Err(DialBackRefusal::Foreign(address.clone()));
         }
         // All of one peer: it cannot have more by several connections.
         let key = observed.first().and_then(|address| source(&Multiaddr::from(*address)));
         match key.is_some_and(|key| self.lately.take(self.started.elapsed(), &key)) {
             true => Ok(()),
-            false => Err(Refusal::TooOften),
+            false => Err(DialBackRefusal::TooOften),
         }
     }
 }
 
-/// Whether an address may be dialled for somebody who comes from those in `observed`.
+/// Whether an address may be dialled for a requester whose connections come from `observed`.
 fn may_test(address: &Multiaddr, observed: &[IpAddr], reach: Scope) -> bool {
     let Some(ip) = host(address).filter(|_| !is_relayed(address)) else { return false };
     match scope_of(ip) {
@@ -99,7 +99,7 @@ fn host(address: &Multiaddr) -> Option<IpAddr> {
     }
 }
 
-impl NetworkBehaviour for Behaviour {
+impl NetworkBehaviour for DialBackBehaviour {
     type ConnectionHandler = THandler<server::Behaviour>;
     type ToSwarm = server::Event;
 
@@ -115,7 +115,7 @@ impl NetworkBehaviour for Behaviour {
             && let Err(refusal) = self.check(peer, addresses)
         {
             tracing::debug!(%peer, %refusal, "an address is not tested");
-            self.metrics.count(Misdeed::ForeignAddress, 1);
+            self.metrics.count(Violation::ForeignAddress, 1);
             return Err(ConnectionDenied::new(refusal));
         }
         self.server.handle_pending_outbound_connection(connection, peer, addresses, role)
@@ -242,16 +242,16 @@ mod tests {
 
     /// Says which protocols it speaks.
     #[derive(NetworkBehaviour)]
-    struct Known<B: NetworkBehaviour> {
+    struct WithIdentify<B: NetworkBehaviour> {
         identify: identify::Behaviour,
         inner: B,
     }
 
     /// Listens at an address of this machine.
-    async fn swarm<B: NetworkBehaviour>(inner: B) -> (Swarm<Known<B>>, Multiaddr) {
+    async fn swarm<B: NetworkBehaviour>(inner: B) -> (Swarm<WithIdentify<B>>, Multiaddr) {
         let keypair = Keypair::generate_ed25519();
         let identify = identify::Config::new("/test/1".to_owned(), keypair.public());
-        let behaviour = Known { identify: identify::Behaviour::new(identify), inner };
+        let behaviour = WithIdentify { identify: identify::Behaviour::new(identify), inner };
         let mut swarm = testing::swarm(&keypair, behaviour);
         let address = testing::listen(&mut swarm).await;
         (swarm, address)
@@ -261,12 +261,12 @@ mod tests {
     async fn a_stranger_learns_nothing_of_ports_elsewhere() {
         let (reach, metrics) = (Reach::default(), GuardMetrics::default());
         reach.addresses.set(vec!["/ip4/127.0.0.1/tcp/1".parse().unwrap()]);
-        let (mut server, address) = swarm(Behaviour::new(reach, metrics.clone())).await;
+        let (mut server, address) = swarm(DialBackBehaviour::new(reach, metrics.clone())).await;
         let (mut client, _) = swarm(client::Behaviour::default()).await;
-        let door = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
-        door.set_nonblocking(true).unwrap();
-        let elsewhere = Multiaddr::from(door.local_addr().unwrap().ip())
-            .with(Protocol::Tcp(door.local_addr().unwrap().port()));
+        let listener = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let elsewhere = Multiaddr::from(listener.local_addr().unwrap().ip())
+            .with(Protocol::Tcp(listener.local_addr().unwrap().port()));
         let candidate = NewExternalAddrCandidate { addr: &elsewhere };
         client.behaviour_mut().inner.on_swarm_event(FromSwarm::NewExternalAddrCandidate(candidate));
         client.dial(address).unwrap();
@@ -274,7 +274,7 @@ mod tests {
             tokio::select! {
                 _ = server.select_next_some() => {}
                 event = client.select_next_some() => {
-                    if let SwarmEvent::Behaviour(KnownEvent::Inner(event)) = event
+                    if let SwarmEvent::Behaviour(WithIdentifyEvent::Inner(event)) = event
                         && event.tested_addr == elsewhere
                     {
                         break event;
@@ -283,7 +283,7 @@ mod tests {
             }
         };
         assert_eq!((tested.tested_addr, tested.result.is_err()), (elsewhere, true));
-        assert!(door.accept().is_err(), "nobody knocked there");
-        assert_eq!(metrics.n_counted(Misdeed::ForeignAddress), 1);
+        assert!(listener.accept().is_err(), "no peer dialled it");
+        assert_eq!(metrics.n_counted(Violation::ForeignAddress), 1);
     }
 }

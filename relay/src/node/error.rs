@@ -1,4 +1,4 @@
-//! What can go wrong with a node.
+//! Errors of a node.
 
 use libp2p::{Multiaddr, PeerId};
 
@@ -17,19 +17,19 @@ pub enum NodeError {
         /// What the transport said.
         reason: String,
     },
-    /// The certificates cannot be had.
+    /// The certificates cannot be read or made.
     #[error(transparent)]
     Certificates(#[from] CertificateError),
-    /// The certificate of WebRTC cannot be had.
+    /// The certificate of WebRTC cannot be read or made.
     #[error(transparent)]
     WebRtc(#[from] WebRtcCertificateError),
-    /// The key pair does not do for Noise.
-    #[error("the key pair does not do for Noise: {0}")]
+    /// The key pair cannot be used for Noise.
+    #[error("the key pair cannot be used for Noise: {0}")]
     Noise(String),
-    /// The key pair does not do for TLS.
-    #[error("the key pair does not do for TLS: {0}")]
+    /// The key pair cannot be used for TLS.
+    #[error("the key pair cannot be used for TLS: {0}")]
     Tls(String),
-    /// An address to dial that does not say whom it expects.
+    /// An address to dial without a peer id.
     #[error("want an address that ends with /p2p/<peer id>, got {address}")]
     NoPeerId {
         /// The address.

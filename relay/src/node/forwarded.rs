@@ -1,9 +1,9 @@
 //! Connections that a trusted proxy passes on, under the address of the visitor.
 //!
-//! Limits go by where a connection comes from, and are asked before a byte of it is read. So one that comes from a
+//! Limits depend on the source address of a connection, and are checked before a byte of it is read. So one that comes from a
 //! trusted proxy is announced only once the head of its HTTP request is there, with the address that
-//! `X-Forwarded-For` has. What was read is read again by the WebSocket behind it. Connections from elsewhere are
-//! passed on as they come, and what they write about themselves is never looked at.
+//! `X-Forwarded-For` has. The WebSocket layer reads the head again. Connections from other sources are passed on
+//! unchanged, and their headers are never trusted.
 
 #[cfg(test)]
 mod fuzz;
@@ -21,11 +21,11 @@ use libp2p::core::transport::{DialOpts, ListenerId, TransportError, TransportEve
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, Transport};
 
-use super::guard_metrics::{GuardMetrics, Misdeed};
 use super::passing::writes_as_its_socket;
+use crate::guard_metrics::{GuardMetrics, Violation};
 use crate::proxies::TrustedProxies;
 
-/// Connections of proxies whose head is being read: a proxy has it whole when it begins.
+/// Connections of proxies whose head is being read: a proxy sends it whole.
 const READING_MAX: usize = 256;
 /// No proxy passes on a longer head.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
@@ -49,7 +49,8 @@ struct Arrival<T: Transport> {
     socket: Replayed<T::Output>,
 }
 
-type Upgrade<T> = BoxFuture<'static, Result<Replayed<<T as Transport>::Output>, <T as Transport>::Error>>;
+type ForwardedUpgrade<T> =
+    BoxFuture<'static, Result<Replayed<<T as Transport>::Output>, <T as Transport>::Error>>;
 
 impl<T: Transport> Forwarded<T> {
     /// `timeout` is for the head of a connection of a proxy.
@@ -64,7 +65,7 @@ where
     T::Output: AsyncRead + Unpin + Send + 'static,
     T::ListenerUpgrade: Send + 'static,
 {
-    /// Reads the head of what a proxy passes on.
+    /// Reads the request head of a connection from a proxy.
     fn read(
         &mut self,
         upgrade: T::ListenerUpgrade,
@@ -74,13 +75,13 @@ where
         send_back_addr: Multiaddr,
     ) {
         if self.reading.len() >= READING_MAX {
-            self.metrics.count(Misdeed::HandshakeGaveWay, 1);
+            self.metrics.count(Violation::HandshakeGaveWay, 1);
             return;
         }
         let (proxies, metrics, timeout) = (self.proxies.clone(), self.metrics.clone(), self.timeout);
         let reading = async move {
             let mut socket = upgrade.await.ok()?;
-            let misdeed = match tokio::time::timeout(timeout, read_head(&mut socket)).await {
+            let violation = match tokio::time::timeout(timeout, read_head(&mut socket)).await {
                 Ok(Ok(head)) => {
                     let visitor = proxies.visitor(proxy, forwarded_for(&head).into_iter());
                     let send_back_addr = with_address(&send_back_addr, visitor);
@@ -89,11 +90,11 @@ where
                 }
                 Ok(Err(error)) => {
                     tracing::debug!(%proxy, %error, "no request of a visitor");
-                    Misdeed::HandshakeFailed
+                    Violation::HandshakeFailed
                 }
-                Err(_) => Misdeed::HandshakeTimeout,
+                Err(_) => Violation::HandshakeTimeout,
             };
-            metrics.count(misdeed, 1);
+            metrics.count(violation, 1);
             None
         };
         self.reading.push(reading.boxed());
@@ -151,8 +152,8 @@ where
 {
     type Output = Replayed<T::Output>;
     type Error = T::Error;
-    type ListenerUpgrade = Upgrade<T>;
-    type Dial = Upgrade<T>;
+    type ListenerUpgrade = ForwardedUpgrade<T>;
+    type Dial = ForwardedUpgrade<T>;
 
     fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<T::Error>> {
         self.inner.listen_on(id, address)
@@ -162,12 +163,19 @@ where
         self.inner.remove_listener(id)
     }
 
-    fn dial(&mut self, address: Multiaddr, opts: DialOpts) -> Result<Upgrade<T>, TransportError<T::Error>> {
+    fn dial(
+        &mut self,
+        address: Multiaddr,
+        opts: DialOpts,
+    ) -> Result<ForwardedUpgrade<T>, TransportError<T::Error>> {
         let dial = self.inner.dial(address, opts)?;
         Ok(dial.map(|socket| socket.map(Replayed::nothing)).boxed())
     }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TransportEvent<Upgrade<T>, T::Error>> {
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<TransportEvent<ForwardedUpgrade<T>, T::Error>> {
         let this = &mut *self;
         loop {
             match this.reading.poll_next_unpin(cx) {
@@ -250,9 +258,9 @@ mod tests {
 
     use super::*;
 
-    type Listening = Forwarded<tcp::tokio::Transport>;
+    type ForwardedListener = Forwarded<tcp::tokio::Transport>;
 
-    async fn listening(proxies: &[&str]) -> (Listening, u16) {
+    async fn listening(proxies: &[&str]) -> (ForwardedListener, u16) {
         let proxies: Vec<_> = proxies.iter().map(|proxy| proxy.parse().unwrap()).collect();
         let (timeout, metrics) = (Duration::from_secs(10), GuardMetrics::default());
         let mut transport =
@@ -267,7 +275,9 @@ mod tests {
         (transport, port.unwrap())
     }
 
-    async fn next(transport: &mut Listening) -> TransportEvent<Upgrade<tcp::tokio::Transport>, io::Error> {
+    async fn next(
+        transport: &mut ForwardedListener,
+    ) -> TransportEvent<ForwardedUpgrade<tcp::tokio::Transport>, io::Error> {
         std::future::poll_fn(|cx| Pin::new(&mut *transport).poll(cx)).await
     }
 
@@ -318,7 +328,7 @@ mod tests {
         let mut good = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let flood = vec![b'a'; HEAD_BYTES_MAX + 1];
         tokio::io::AsyncWriteExt::write_all(&mut endless, &flood).await.unwrap();
-        while metrics.n_counted(Misdeed::HandshakeFailed) == 0 {
+        while metrics.n_counted(Violation::HandshakeFailed) == 0 {
             let poll = |cx: &mut Context<'_>| Poll::Ready(Pin::new(&mut transport).poll(cx).is_ready());
             assert!(!std::future::poll_fn(poll).await);
             tokio::task::yield_now().await;

@@ -1,6 +1,6 @@
-//! Counts what peers do to the burden of others, and leaves those alone that do it too often.
+//! Counts violations of peers, and blocks peers with too many.
 //!
-//! What is borne is decided in `swarm::guard`; here a peer that is blocked is disconnected, and what it dials
+//! `swarm::guard` decides how many are tolerated; here a blocked peer is disconnected, and what it dials
 //! is denied. It decides about peers only: addresses are bounded in [`super::address_limit`], because many
 //! stand behind one.
 
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use barnraise_swarm::guard::{Conduct, ConductLimits};
+use barnraise_swarm::guard::{BanLimits, BanList};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::task::AtomicWaker;
 use libp2p::core::Endpoint;
@@ -23,9 +23,9 @@ use libp2p::{Multiaddr, PeerId, connection_limits, memory_connection_limits};
 
 use super::address_limit::AddressRefusal;
 use super::config::NodeLimits;
-use super::guard_metrics::{GuardMetrics, Misdeed};
+use crate::guard_metrics::{GuardMetrics, Violation};
 
-/// Peers that are remembered because of what they did.
+/// Peers whose violations are remembered.
 const PEERS_MAX: usize = 10_000;
 
 /// A connection of a peer that is blocked.
@@ -33,17 +33,17 @@ const PEERS_MAX: usize = 10_000;
 #[error("the peer is blocked for a while because of what it sent")]
 pub(super) struct Blocked;
 
-/// Where misdeeds are told; cheap to clone.
+/// Records violations; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     metrics: GuardMetrics,
-    shared: Arc<Shared>,
+    shared: Arc<GuardState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct GuardState {
     started: Instant,
-    conduct: Mutex<Conduct>,
+    conduct: Mutex<BanList>,
     /// To be disconnected: at most one entry of each peer that is blocked.
     due: Mutex<VecDeque<PeerId>>,
     waker: AtomicWaker,
@@ -51,45 +51,45 @@ struct Shared {
 
 impl Guard {
     pub(super) fn new(limits: &NodeLimits, metrics: GuardMetrics) -> Self {
-        let limits = ConductLimits {
+        let limits = BanLimits {
             bad_messages_per_minute: limits.bad_messages_per_peer_and_minute,
             block: limits.block_duration,
             peers_max: PEERS_MAX,
         };
-        let shared = Shared {
+        let shared = GuardState {
             started: Instant::now(),
-            conduct: Mutex::new(Conduct::new(limits)),
+            conduct: Mutex::new(BanList::new(limits)),
             due: Mutex::default(),
             waker: AtomicWaker::new(),
         };
         Self { metrics, shared: Arc::new(shared) }
     }
 
-    /// For what is counted where no peer has a name yet.
+    /// The counters, for violations before a peer is identified.
     pub(super) fn metrics(&self) -> &GuardMetrics {
         &self.metrics
     }
 
-    /// Nobody in particular did it, or somebody whose name is not known.
-    pub(crate) fn count(&self, misdeed: Misdeed) {
-        self.metrics.count(misdeed, 1);
+    /// Counts a violation of no particular or an unidentified peer.
+    pub(crate) fn count(&self, violation: Violation) {
+        self.metrics.count(violation, 1);
     }
 
-    /// The same for many at once.
-    pub(crate) fn count_many(&self, misdeed: Misdeed, n: usize) {
-        self.metrics.count(misdeed, n);
+    /// Counts `n` violations.
+    pub(crate) fn count_many(&self, violation: Violation, n: usize) {
+        self.metrics.count(violation, n);
     }
 
-    /// `peer` did it, as its own connection attests. One too often, and it is disconnected.
-    pub(crate) fn report(&self, peer: PeerId, misdeed: Misdeed) {
-        self.metrics.count(misdeed, 1);
-        if !misdeed.is_bad_message() {
+    /// Counts a violation of `peer`, as its own connection attests; disconnects it beyond the limit.
+    pub(crate) fn report(&self, peer: PeerId, violation: Violation) {
+        self.metrics.count(violation, 1);
+        if !violation.is_bad_message() {
             return;
         }
         let (now, key) = (self.now(), PeerKey(peer.to_bytes()));
         let mut conduct = lock(&self.shared.conduct);
         if conduct.on_bad_message(now, &key) {
-            tracing::info!(%peer, last = misdeed.label(), "blocked for a while because of what it sent");
+            tracing::info!(%peer, last = violation.label(), "blocked for a while because of what it sent");
             self.metrics.on_block(conduct.n_blocked(now));
             drop(conduct);
             lock(&self.shared.due).push_back(peer);
@@ -97,16 +97,16 @@ impl Guard {
         }
     }
 
-    /// Brings what is shown up to now.
+    /// Updates the gauge of blocked peers.
     pub(super) fn refresh(&self) {
         self.metrics.set_blocked(lock(&self.shared.conduct).n_blocked(self.now()));
     }
 
-    /// Why a connection that came in did not come about, where that is for the swarm to say.
+    /// Counts an inbound connection that the swarm's limits denied.
     pub(super) fn on_listen_error(&self, error: &ListenError) {
         let ListenError::Denied { cause } = error else { return };
-        if let Some(misdeed) = misdeed_of(cause) {
-            self.count(misdeed);
+        if let Some(violation) = violation_of(cause) {
+            self.count(violation);
         }
     }
 
@@ -119,33 +119,33 @@ impl Guard {
     }
 }
 
-fn misdeed_of(cause: &ConnectionDenied) -> Option<Misdeed> {
+fn violation_of(cause: &ConnectionDenied) -> Option<Violation> {
     let cause = std::error::Error::source(cause)?;
     if cause.is::<connection_limits::Exceeded>() {
-        return Some(Misdeed::Connections);
+        return Some(Violation::Connections);
     }
     if cause.is::<memory_connection_limits::MemoryUsageLimitExceeded>() {
-        return Some(Misdeed::Memory);
+        return Some(Violation::Memory);
     }
     if cause.is::<Blocked>() {
-        return Some(Misdeed::Blocked);
+        return Some(Violation::Blocked);
     }
     cause.downcast_ref::<AddressRefusal>().map(|refusal| match refusal {
-        AddressRefusal::TooMany { .. } => Misdeed::ConnectionsOfAddress,
-        AddressRefusal::TooOften { .. } => Misdeed::ConnectionRate,
+        AddressRefusal::TooMany { .. } => Violation::ConnectionsOfAddress,
+        AddressRefusal::TooOften { .. } => Violation::ConnectionRate,
     })
 }
 
-/// Disconnects and denies whoever the guard has blocked.
-pub(super) struct Behaviour(Guard);
+/// Disconnects blocked peers and denies their connections.
+pub(super) struct GuardBehaviour(Guard);
 
-impl Behaviour {
+impl GuardBehaviour {
     pub(super) fn new(guard: Guard) -> Self {
         Self(guard)
     }
 }
 
-impl NetworkBehaviour for Behaviour {
+impl NetworkBehaviour for GuardBehaviour {
     type ConnectionHandler = dummy::ConnectionHandler;
     type ToSwarm = Infallible;
 

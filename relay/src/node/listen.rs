@@ -10,7 +10,7 @@ use libp2p::swarm::{DialError, SwarmEvent};
 use libp2p::{Multiaddr, TransportError};
 
 use super::NodeError;
-use super::task::Event;
+use super::network::NodeSwarmEvent;
 
 /// libp2p shares TCP ports between processes (`SO_REUSEPORT`): a second node on the port of a first would
 /// take half of its connections, and nobody would notice.
@@ -29,7 +29,7 @@ pub(super) fn check_free(address: &Multiaddr) -> io::Result<()> {
 
 pub(super) fn check_listening(
     unbound: &mut HashMap<ListenerId, Multiaddr>,
-    event: &Event,
+    event: &NodeSwarmEvent,
 ) -> Result<(), NodeError> {
     match event {
         SwarmEvent::NewListenAddr { listener_id, .. } => {

@@ -1,6 +1,6 @@
-//! Addresses by name that strangers name, looked up, so that what is dialled is what was looked at.
+//! Resolves DNS names in addresses from untrusted peers, so that the address that was checked is the one dialled.
 //!
-//! A name may lead to another address with each question (DNS rebinding). So what a name led to once takes its place.
+//! A name may resolve to another address each time (DNS rebinding). So the resolved address replaces the name.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use libp2p::{Multiaddr, PeerId};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Names of one peer that are looked up.
+/// Most names of one peer that are resolved.
 const NAMES_MAX: usize = 4;
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
 /// Peers that said who they are whose names are looked up at a time, and in a minute: they may say so as often as they like.
 const PEERS_MAX: usize = 16;
 const PEERS_PER_MINUTE: u32 = 120;
 
-/// The names of peers that said who they are, while they are looked up.
+/// Names of identified peers that are being resolved.
 pub(super) struct Lookups {
     running: JoinSet<(PeerId, Vec<Multiaddr>)>,
     rate: RateLimiter<()>,
@@ -30,8 +30,8 @@ impl Lookups {
         Self { running: JoinSet::new(), rate: RateLimiter::new(PEERS_PER_MINUTE, 1), began: Instant::now() }
     }
 
-    /// What a peer says of itself, at once where there is nothing to look up; else it comes by [`Self::next`]. Where too
-    /// many are looked up, its names are left out.
+    /// Returns a peer's addresses at once where there is no name to resolve; else they come by [`Self::next`]. Where too
+    /// many peers wait, the names are left out.
     pub(super) fn begin(&mut self, peer: PeerId, mut addresses: Vec<Multiaddr>) -> Option<Vec<Multiaddr>> {
         if !addresses.iter().any(is_name) {
             return Some(addresses);
@@ -44,7 +44,7 @@ impl Lookups {
         None
     }
 
-    /// What the names of one led to; `None` while none are looked up.
+    /// The next peer with its resolved addresses; `None` while no lookup is under way.
     pub(super) async fn next(&mut self) -> Option<(PeerId, Vec<Multiaddr>)> {
         self.running.join_next().await?.ok()
     }
@@ -55,8 +55,8 @@ fn is_name(address: &Multiaddr) -> bool {
     matches!(first, Some(Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) | Protocol::Dnsaddr(_)))
 }
 
-/// The same addresses, with numbers in the place of names. What leads nowhere is left out, and so is `/dnsaddr`, behind
-/// which there may be any.
+/// Resolves the names in addresses. Names that do not resolve are left out, and so is `/dnsaddr`, which may lead to any
+/// address.
 pub(super) async fn numbers(addresses: Vec<Multiaddr>) -> Vec<Multiaddr> {
     let (mut numbers, mut n_names) = (Vec::new(), 0);
     for address in addresses {
@@ -96,7 +96,7 @@ mod tests {
     use crate::node::testing;
     use crate::{Node, NodeConfig};
 
-    /// Says nothing of itself but a name.
+    /// A node that announces only a name.
     #[derive(NetworkBehaviour)]
     struct Named {
         identify: identify::Behaviour,
@@ -122,7 +122,7 @@ mod tests {
         address.with_p2p(here).unwrap()
     }
 
-    /// Nobody dials names that others name, so what is told of a peer, and dialled by a search, are numbers.
+    /// No node dials a name from another peer, so addresses in answers and searches are IP addresses.
     #[tokio::test]
     async fn a_peer_that_says_nothing_but_its_name_is_known_by_what_that_leads_to() {
         let address = named().await;

@@ -1,7 +1,7 @@
 //! A running peer: listens, dials, opens and accepts streams.
 //!
 //! One tokio task owns the swarm; [`Node`] is a handle to it. Every queue between them is bounded. It never
-//! reconnects by itself and never looks into a stream: that is for whoever opened it.
+//! reconnects by itself and never looks into a stream: its opener and its acceptor do.
 
 mod address_limit;
 mod buffered;
@@ -12,7 +12,6 @@ mod dial_back;
 mod error;
 mod forwarded;
 mod guard;
-mod guard_metrics;
 mod listen;
 mod lookup;
 mod muxer;
@@ -36,18 +35,16 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-pub(crate) use self::address_limit::{source, source_of};
 pub use self::config::{NodeConfig, NodeLimits, RelayLimits};
 pub use self::error::NodeError;
 pub(crate) use self::guard::Guard;
-pub(crate) use self::guard_metrics::GuardMetrics;
-pub use self::guard_metrics::Misdeed;
 pub use self::path::Path;
 pub use self::reachability::Reachability;
 pub use self::routing::Routing;
 pub(crate) use self::routing::{Contact, Scope, scope};
-use self::task::{Command, NodeTask};
+use self::task::{NodeCommand, NodeTask};
 use crate::certificates::Certificates;
+use crate::guard_metrics::{GuardMetrics, Violation};
 use crate::streams::{IncomingStreams, Registry};
 use crate::webrtc;
 
@@ -74,9 +71,9 @@ pub enum NodeEvent {
 #[derive(Clone, Debug)]
 pub struct Node {
     peer_id: PeerId,
-    shared: Shared,
+    shared: NodeState,
     registry: Registry,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<NodeCommand>,
     events: broadcast::Sender<NodeEvent>,
 }
 
@@ -95,7 +92,7 @@ impl Node {
         let reach = Reach::default();
         let (streams, registered) = (registry.clone(), &mut metrics);
         let network = network::build(&keypair, &config, certificates, streams, &guard, &reach, registered)?;
-        let shared = Shared::new(guard, reach, metrics);
+        let shared = NodeState::new(guard, reach, metrics);
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let (events, _) = broadcast::channel(EVENTS_MAX);
         let mut task = NodeTask::new(
@@ -112,7 +109,7 @@ impl Node {
         Ok(Self { peer_id: keypair.public().to_peer_id(), shared, registry, commands, events })
     }
 
-    /// Who this node is.
+    /// This node's peer id.
     #[must_use]
     pub fn peer_id(&self) -> PeerId {
         self.peer_id
@@ -155,13 +152,13 @@ impl Node {
             return Err(NodeError::NoPeerId { address });
         };
         let scope = scope(&address);
-        self.ask(|reply| Command::Dial { peer, addresses: vec![address], reply }).await??;
+        self.ask(|reply| NodeCommand::Dial { peer, addresses: vec![address], reply }).await??;
         self.shared.reach.on_dialled(scope);
         Ok(peer)
     }
 
-    /// Those of the addresses that somebody names of itself, in their binary form, that this node may try: one in
-    /// the open has no business in anybody's network. Names are looked up first, and what they lead to is looked at.
+    /// Filters addresses that a peer names of itself (binary form) to those that this node may dial. A public node
+    /// dials no private network. DNS names are resolved first, and the resolved addresses are checked.
     pub async fn within_reach(&self, named: &[Vec<u8>]) -> Vec<Multiaddr> {
         let reach = self.shared.reach.scope();
         let named = named.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok());
@@ -176,12 +173,12 @@ impl Node {
     /// # Errors
     /// It cannot be reached at any of them.
     pub async fn dial_peer(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), NodeError> {
-        self.ask(|reply| Command::Dial { peer, addresses, reply }).await?
+        self.ask(|reply| NodeCommand::Dial { peer, addresses, reply }).await?
     }
 
-    /// Everybody in the routing table; nobody without [`NodeConfig::routing`].
+    /// All peers in the routing table; none without [`NodeConfig::routing`].
     pub(crate) async fn contacts(&self) -> Result<Vec<Contact>, NodeError> {
-        self.ask(|reply| Command::Contacts { reply }).await
+        self.ask(|reply| NodeCommand::Contacts { reply }).await
     }
 
     /// Opens a stream to a peer that a connection stands with.
@@ -192,24 +189,24 @@ impl Node {
         let name = stream_protocol(protocol)?;
         let open_error = |source| NodeError::Open { peer, protocol, source };
         let (reply, answer) = oneshot::channel();
-        let command = Command::Open { peer, protocol: name, reply };
+        let command = NodeCommand::Open { peer, protocol: name, reply };
         self.commands.send(command).await.map_err(|_| NodeError::Stopped)?;
         // The reply is dropped where there is no connection, or none any more.
         answer.await.unwrap_or(Err(crate::streams::OpenError::NotConnected)).map_err(open_error)
     }
 
-    /// Which way the best connection to `peer` goes; `None` without one.
+    /// The path of the best connection to `peer`; `None` without a connection.
     ///
     /// # Errors
     /// The node has stopped.
     pub async fn path(&self, peer: PeerId) -> Result<Option<Path>, NodeError> {
-        self.ask(|reply| Command::Path { peer, reply }).await
+        self.ask(|reply| NodeCommand::Path { peer, reply }).await
     }
 
     /// Closes all connections with `peer`: streams on them fail at once.
     pub async fn disconnect(&self, peer: PeerId) {
         // A node that has stopped has no connections.
-        let _ = self.commands.send(Command::Disconnect { peer }).await;
+        let _ = self.commands.send(NodeCommand::Disconnect { peer }).await;
     }
 
     /// Whether others can dial this node, as far as it was tested (AutoNAT v2).
@@ -230,21 +227,21 @@ impl Node {
         text
     }
 
-    /// Has more counted in the same text.
+    /// Registers further metrics in the same text.
     pub(crate) fn register_metrics(&self, register: impl FnOnce(&mut MetricsRegistry)) {
         register(&mut self.shared.metrics.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Something happened to the burden of others that nobody in particular did.
-    pub fn count(&self, misdeed: Misdeed) {
-        self.shared.guard.count(misdeed);
+    /// Counts a violation that cannot be attributed to a peer.
+    pub fn count(&self, violation: Violation) {
+        self.shared.guard.count(violation);
     }
 
-    /// `peer` did something to the burden of others, as its own connection attests. It is counted; if no
-    /// honest peer does such a thing and it was once too often, the peer is disconnected and blocked for a
+    /// Counts a violation of `peer`, as its own connection attests. If no
+    /// honest peer does this and it exceeds the limit, the peer is disconnected and blocked for a
     /// while ([`NodeLimits::bad_messages_per_peer_and_minute`], [`NodeLimits::block_duration`]).
-    pub fn report(&self, peer: PeerId, misdeed: Misdeed) {
-        self.shared.guard.report(peer, misdeed);
+    pub fn report(&self, peer: PeerId, violation: Violation) {
+        self.shared.guard.report(peer, violation);
     }
 
     pub(crate) fn guard(&self) -> &Guard {
@@ -257,43 +254,43 @@ impl Node {
         self.events.subscribe()
     }
 
-    /// Peers that a connection stands with.
+    /// Connected peers.
     ///
     /// # Errors
     /// The node has stopped.
     pub async fn connected_peers(&self) -> Result<Vec<PeerId>, NodeError> {
-        self.ask(|reply| Command::ConnectedPeers { reply }).await
+        self.ask(|reply| NodeCommand::ConnectedPeers { reply }).await
     }
 
     /// Closes every connection and stops; other clones find the node stopped.
     pub async fn shutdown(self) {
         // A node that has stopped already is what was wanted.
-        let _ = self.ask(|reply| Command::Shutdown { reply }).await;
+        let _ = self.ask(|reply| NodeCommand::Shutdown { reply }).await;
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, NodeError> {
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> NodeCommand) -> Result<T, NodeError> {
         let (reply, answer) = oneshot::channel();
         self.commands.send(command(reply)).await.map_err(|_| NodeError::Stopped)?;
         answer.await.map_err(|_| NodeError::Stopped)
     }
 }
 
-/// What the task writes and the handles read.
+/// State that the task writes and the handles read.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct NodeState {
     reach: Reach,
     reachability: Latest<Reachability>,
     guard: Guard,
     metrics: Arc<Mutex<MetricsRegistry>>,
 }
 
-impl Shared {
+impl NodeState {
     fn new(guard: Guard, reach: Reach, metrics: MetricsRegistry) -> Self {
         Self { reach, reachability: Latest::default(), guard, metrics: Arc::new(Mutex::new(metrics)) }
     }
 }
 
-/// Where this node is, and so what it may dial for others; clones are the same.
+/// From where this node can be reached, and so what it may dial for other peers; clones share the state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reach {
     addresses: Latest<Vec<Multiaddr>>,
@@ -330,7 +327,7 @@ impl<T: Clone + PartialEq> Latest<T> {
     }
 }
 
-/// What the listeners for browsers are known by.
+/// The certificates of the listeners for browsers.
 pub(crate) struct NodeCertificates {
     webtransport: Certificates,
     /// Where the node listens for WebRTC.

@@ -27,7 +27,7 @@ use yamux::{Config, Connection, ConnectionError, Mode, Stream};
 
 use self::backlog::Backlog;
 use self::joined::Joined;
-use super::guard_metrics::GuardMetrics;
+use crate::guard_metrics::GuardMetrics;
 
 /// Bytes by which the windows of all streams of a connection may grow, together, beyond the 256 KiB that each begins
 /// with. A window doubles where half of it was read within two round trips: one stream gets 85 MB/s at 50 ms.
@@ -103,14 +103,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> OutboundConnectionUpgrade<S> for Muxing 
 pub(super) struct Muxer<S> {
     connection: Connection<Joined<S>>,
     backlog: Backlog,
-    /// Came while others were polled.
+    /// Streams that arrived while another stream was polled.
     inbound: VecDeque<Substream>,
-    /// Whoever waits for one.
+    /// The task that waits for an inbound stream.
     waiting: Option<Waker>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Muxer<S> {
-    /// All progress of a connection and of its streams is made here.
+    /// Drives the connection and its streams.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Substream, ConnectionError>> {
         let stream = ready!(self.connection.poll_next_inbound(cx)).unwrap_or(Err(ConnectionError::Closed))?;
         Poll::Ready(Ok(Substream { stream, backlog: self.backlog.clone() }))

@@ -8,8 +8,8 @@ use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::identity::Keypair;
 use libp2p::metrics::{BandwidthTransport, Metrics, Registry as MetricsRegistry};
 use libp2p::multiaddr::Protocol;
-use libp2p::swarm::NetworkBehaviour;
 use libp2p::swarm::behaviour::toggle::Toggle;
+use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
 use libp2p::{
     Multiaddr, Swarm, Transport as _, autonat, connection_limits, dcutr, identify, memory_connection_limits,
     ping, relay, upnp,
@@ -27,23 +27,23 @@ use crate::memory;
 use crate::streams::{self, Registry};
 use crate::usage::{MeteredMuxer, Usage};
 
-/// What identify tells of us; peers of another major version would not understand our streams.
+/// Our protocol version in identify; peers of another major version do not understand our streams.
 const PROTOCOL_VERSION: &str = "/barnraise/1";
 /// A connection that is closed has so long to say so to the other side.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(NetworkBehaviour)]
-pub(super) struct Behaviour {
-    // First: what they deny should reach no other.
+pub(super) struct NodeBehaviour {
+    // First, so that a denied connection reaches no other behaviour.
     limits: connection_limits::Behaviour,
-    address_limit: address_limit::Behaviour,
-    guard: guard::Behaviour,
+    address_limit: address_limit::AddressLimitBehaviour,
+    guard: guard::GuardBehaviour,
     memory_limit: memory_connection_limits::Behaviour,
     pub(super) identify: identify::Behaviour,
     ping: ping::Behaviour,
-    pub(super) streams: streams::Behaviour,
+    pub(super) streams: streams::StreamBehaviour,
     reachability: Toggle<autonat::v2::client::Behaviour>,
-    reachability_service: Toggle<dial_back::Behaviour>,
+    reachability_service: Toggle<dial_back::DialBackBehaviour>,
     relay_client: relay::client::Behaviour,
     relay_service: Toggle<relay::Behaviour>,
     hole_punching: Within<dcutr::Behaviour>,
@@ -51,16 +51,18 @@ pub(super) struct Behaviour {
     pub(super) routing: Toggle<Within<Kademlia>>,
 }
 
-/// A swarm that is not polled yet, and what goes with it.
-pub(super) struct Network {
-    pub(super) swarm: Swarm<Behaviour>,
+pub(super) type NodeSwarmEvent = SwarmEvent<NodeBehaviourEvent>;
+
+/// A swarm that is not polled yet, with its metrics and task tracker.
+pub(super) struct NodeNetwork {
+    pub(super) swarm: Swarm<NodeBehaviour>,
     /// End with the WebTransport listener.
     pub(super) quic_tasks: TaskTracker,
     /// Counts the swarm's events.
     pub(super) metrics: Metrics,
-    /// Who has which part of what is carried.
+    /// The circuits by the address that asked for them.
     pub(super) circuits: Circuits,
-    /// Counts what is carried for others.
+    /// Meters relayed circuits.
     pub(super) usage: Option<Arc<Usage>>,
 }
 
@@ -72,7 +74,7 @@ pub(super) fn build(
     guard: &Guard,
     reach: &Reach,
     metrics_registry: &mut MetricsRegistry,
-) -> Result<Network, NodeError> {
+) -> Result<NodeNetwork, NodeError> {
     let peer_id = keypair.public().to_peer_id();
     let (circuits, relay_client) = relay::client::new(peer_id);
     let (transport, quic_tasks) = transport::build(keypair, config, certificates, circuits, guard.metrics())?;
@@ -89,22 +91,22 @@ pub(super) fn build(
             }
         })
         .boxed();
-    let behaviour = Behaviour {
+    let behaviour = NodeBehaviour {
         limits: connection_limits::Behaviour::new(limits(config)),
-        address_limit: address_limit::Behaviour::new(
+        address_limit: address_limit::AddressLimitBehaviour::new(
             config.limits.connections_per_address,
             config.limits.connections_per_address_and_minute,
         ),
-        guard: guard::Behaviour::new(guard.clone()),
+        guard: guard::GuardBehaviour::new(guard.clone()),
         memory_limit: memory_limit(config),
         identify: identify::Behaviour::new(identify(keypair)),
         ping: ping::Behaviour::default(),
-        streams: streams::Behaviour::new(registry),
-        // Who does not listen has nothing to be tested.
+        streams: streams::StreamBehaviour::new(registry),
+        // A node that does not listen has no address to test.
         reachability: (!config.listen.is_empty()).then(autonat::v2::client::Behaviour::default).into(),
         reachability_service: config
             .dials_back
-            .then(|| dial_back::Behaviour::new(reach.clone(), guard.metrics().clone()))
+            .then(|| dial_back::DialBackBehaviour::new(reach.clone(), guard.metrics().clone()))
             .into(),
         relay_client,
         relay_service: config
@@ -127,7 +129,7 @@ pub(super) fn build(
     for address in &config.announce {
         swarm.add_external_address(address.clone());
     }
-    Ok(Network { swarm, quic_tasks, metrics: Metrics::new(metrics_registry), circuits, usage })
+    Ok(NodeNetwork { swarm, quic_tasks, metrics: Metrics::new(metrics_registry), circuits, usage })
 }
 
 fn identify(keypair: &Keypair) -> identify::Config {
@@ -158,7 +160,7 @@ fn memory_limit(config: &NodeConfig) -> memory_connection_limits::Behaviour {
     }
 }
 
-/// Nobody else reaches a loopback address, whatever a gateway passes on.
+/// Only this machine reaches a loopback address, with or without a gateway's port mapping.
 fn asks_gateway(config: &NodeConfig) -> bool {
     config.upnp && !config.listen.iter().all(is_loopback)
 }
@@ -189,7 +191,7 @@ fn relay_config(limits: &RelayLimits, circuits: &Circuits) -> relay::Config {
     // One more each time; as many as fit into a minute may come at once.
     let every = Duration::from_secs(60) / per_minute.get();
     let mut config = config.circuit_src_per_ip(per_minute, every).reservation_rate_per_ip(per_minute, every);
-    // Last: what it grants the others have granted.
+    // Last, because what it grants is granted: the other limiters have agreed by then.
     config.circuit_src_rate_limiters.push(Box::new(circuits.clone()));
     config
 }

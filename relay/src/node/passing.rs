@@ -1,4 +1,4 @@
-//! Sockets that read in a way of their own, and write as the socket within does.
+//! For wrappers of sockets that only change reading: writes are passed to the inner socket.
 
 /// `AsyncWrite` of a type by that of its field `socket`.
 macro_rules! writes_as_its_socket {

@@ -1,4 +1,4 @@
-//! Which way a connection goes.
+//! The network path of a connection.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,19 +7,21 @@ use libp2p::core::ConnectedPoint;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 
-/// The way of the best connection to a peer: direct before relayed, then the newest.
+use crate::source::{is_relayed, source};
+
+/// The path of the best connection to a peer: direct before relayed, then the newest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// Straight to the address.
+    /// A direct connection.
     Direct {
         /// Where the peer is, as this node sees it.
         address: Multiaddr,
-        /// Whether both sides dialled at once through their routers, on the word of a relay (DCUtR).
+        /// Whether both sides dialled at once through their routers, coordinated by a relay (DCUtR).
         is_hole_punched: bool,
     },
-    /// Carried by another peer.
+    /// Relayed by another peer.
     Relayed {
-        /// Which.
+        /// The relay.
         relay: Option<PeerId>,
     },
 }
@@ -42,11 +44,11 @@ impl Path {
         Self::Relayed { relay: relay.last() }
     }
 
-    /// The address that it comes from, or the /64 of one of IPv6; nothing is known of whom a relay carries.
+    /// The source address, or the /64 of an IPv6 one; `None` for relayed connections.
     #[must_use]
     pub fn source(&self) -> Option<IpAddr> {
         match self {
-            Self::Direct { address, .. } => super::address_limit::source(address),
+            Self::Direct { address, .. } => source(address),
             Self::Relayed { .. } => None,
         }
     }
@@ -69,11 +71,6 @@ impl fmt::Display for Path {
             Self::Relayed { relay: None } => write!(f, "through a relay"),
         }
     }
-}
-
-/// Whether the address leads through another peer.
-pub(crate) fn is_relayed(address: &Multiaddr) -> bool {
-    address.iter().any(|part| part == Protocol::P2pCircuit)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A connection that is closed says goodbye, and is dropped where nobody takes that: without it, who closes
-//! the window of its socket and stays would keep a place of the node for ever.
+//! Bounds the close of a connection: it is dropped where the remote does not read the last bytes. Otherwise a peer
+//! that closes its receive window would hold a connection slot for ever.
 
 use std::io;
 use std::pin::Pin;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
 use tokio::time::Sleep;
 
-use super::guard_metrics::{GuardMetrics, Misdeed};
+use crate::guard_metrics::{GuardMetrics, Violation};
 
-/// A muxer whose end does not wait for the remote for longer than this.
+/// A muxer whose close waits a bounded time for the remote.
 pub(super) struct Patient<M> {
     inner: M,
     limit: Duration,
@@ -48,7 +48,7 @@ where
         let limit = this.limit;
         let timer = this.closing.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         timer.as_mut().poll(cx).map(|()| {
-            this.metrics.count(Misdeed::CloseTimeout, 1);
+            this.metrics.count(Violation::CloseTimeout, 1);
             Err(io::ErrorKind::TimedOut.into())
         })
     }

@@ -15,22 +15,22 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 /// packets lets a test end in nothing.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What is known of the node's own addresses.
+/// Test results of the node's own addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reachability {
     /// Nothing was tested yet.
     #[default]
     Unknown,
-    /// Somebody dialled an address of ours and got through.
+    /// A peer dialled an address of this node successfully.
     Public,
-    /// Whatever was tested is closed.
+    /// All tested addresses are closed.
     Private,
 }
 
-/// Where a relay stands.
+/// State of one relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relay {
-    /// To be asked from then on.
+    /// To be asked for a reservation at this time.
     Due(Instant),
     /// Asked, or holding a reservation.
     Asked,
@@ -45,9 +45,9 @@ pub(super) struct Reservations {
     started: Instant,
 }
 
-/// What to do now.
+/// What the driver does next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum ReachabilityAction {
     /// Connect, so that the relay can test whether this node can be dialled.
     Dial(Multiaddr),
     /// Ask for a reservation.
@@ -100,7 +100,7 @@ impl Reservations {
         }
     }
 
-    /// A relay keeps a place for us.
+    /// A relay accepted the reservation.
     pub(super) fn on_reserved(&mut self, address: &Multiaddr) {
         for (known, _, wait) in &mut self.relays {
             if known == address {
@@ -110,7 +110,7 @@ impl Reservations {
     }
 
     /// What is due now; ask until `None`.
-    pub(super) fn poll(&mut self, now: Instant) -> Option<Action> {
+    pub(super) fn poll(&mut self, now: Instant) -> Option<ReachabilityAction> {
         self.is_closed |= now >= self.started + PATIENCE;
         let reachability = self.reachability();
         for (address, relay, wait) in &mut self.relays {
@@ -121,12 +121,12 @@ impl Reservations {
                 Reachability::Public => {}
                 Reachability::Private => {
                     *relay = Relay::Asked;
-                    return Some(Action::Reserve(address.clone()));
+                    return Some(ReachabilityAction::Reserve(address.clone()));
                 }
                 Reachability::Unknown => {
                     *relay = Relay::Due(now + *wait);
                     *wait = (*wait * 2).min(RETRY_MAX);
-                    return Some(Action::Dial(address.clone()));
+                    return Some(ReachabilityAction::Dial(address.clone()));
                 }
             }
         }
@@ -163,7 +163,11 @@ mod tests {
     fn a_node_that_can_be_dialled_needs_no_relay() {
         let now = Instant::now();
         let mut reservations = Reservations::new(&[relay()], now);
-        assert_eq!(reservations.poll(now), Some(Action::Dial(relay())), "it may be tested through the relay");
+        assert_eq!(
+            reservations.poll(now),
+            Some(ReachabilityAction::Dial(relay())),
+            "it may be tested through the relay"
+        );
         assert_eq!(reservations.poll(now), None, "once");
         reservations.on_tested(&address("/ip4/198.51.100.7/tcp/4001"), true, now);
         assert_eq!(reservations.reachability(), Reachability::Public);
@@ -175,15 +179,15 @@ mod tests {
     fn a_closed_node_asks_its_relays_and_asks_again_ever_later() {
         let now = Instant::now();
         let mut reservations = Reservations::new(&[relay()], now);
-        assert_eq!(reservations.poll(now), Some(Action::Dial(relay())));
+        assert_eq!(reservations.poll(now), Some(ReachabilityAction::Dial(relay())));
         reservations.on_tested(&address("/ip4/198.51.100.7/tcp/4001"), false, now);
-        assert_eq!(reservations.poll(now), Some(Action::Reserve(relay())));
+        assert_eq!(reservations.poll(now), Some(ReachabilityAction::Reserve(relay())));
         assert_eq!(reservations.poll(now + RETRY_MAX), None, "asked is asked");
         reservations.on_reserved(&relay());
         reservations.on_failed(&relay(), now);
         assert_eq!(reservations.poll(now), None);
         assert_eq!(reservations.next_deadline(), Some(now + RETRY_MIN));
-        assert_eq!(reservations.poll(now + RETRY_MIN), Some(Action::Reserve(relay())));
+        assert_eq!(reservations.poll(now + RETRY_MIN), Some(ReachabilityAction::Reserve(relay())));
         reservations.on_failed(&relay(), now);
         assert_eq!(reservations.next_deadline(), Some(now + 2 * RETRY_MIN));
     }
@@ -192,15 +196,15 @@ mod tests {
     fn a_node_that_nobody_tests_counts_as_closed_in_the_end() {
         let now = Instant::now();
         let mut reservations = Reservations::new(&[relay()], now);
-        assert_eq!(reservations.poll(now), Some(Action::Dial(relay())));
+        assert_eq!(reservations.poll(now), Some(ReachabilityAction::Dial(relay())));
         let (at, reserve) = loop {
             let at = reservations.next_deadline().unwrap();
             match reservations.poll(at) {
-                Some(Action::Dial(_)) => {}
+                Some(ReachabilityAction::Dial(_)) => {}
                 action => break (at, action),
             }
         };
-        assert_eq!(reserve, Some(Action::Reserve(relay())));
+        assert_eq!(reserve, Some(ReachabilityAction::Reserve(relay())));
         assert!(at >= now + PATIENCE);
     }
 
@@ -214,6 +218,6 @@ mod tests {
         assert_eq!(reservations.reachability(), Reachability::Public, "one open address is enough");
         reservations.on_expired(&mine);
         assert_eq!(reservations.reachability(), Reachability::Private);
-        assert_eq!(reservations.poll(now), Some(Action::Reserve(relay())));
+        assert_eq!(reservations.poll(now), Some(ReachabilityAction::Reserve(relay())));
     }
 }

@@ -1,4 +1,4 @@
-//! Who is close to a key: the routing table of libp2p's Kademlia, and its search for more peers to fill it.
+//! Finds the peers close to a key: the routing table of libp2p's Kademlia, and the searches that fill it.
 //!
 //! Nothing is kept in Kademlia: its records and providers are refused. Peers come in by identify, with
 //! addresses that this node could dial, and only where they serve Kademlia themselves.
@@ -22,9 +22,9 @@ const ADDRESSES_MAX: usize = 8;
 /// Part in the routing of the DHT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routing {
-    /// Asks others, and is named to nobody.
+    /// Queries other peers and appears in no routing table.
     Client,
-    /// Answers others, who name it to each other: for a node that can be dialled.
+    /// Answers queries and appears in routing tables: for a node that can be dialled.
     Server,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn serves(info: &identify::Info) -> bool {
     info.protocols.contains(&PROTOCOL)
 }
 
-/// Such a peer says that it can be dialled there, its names looked up.
+/// Adds a peer that serves Kademlia, with its resolved addresses.
 pub(super) fn on_addresses(kademlia: &mut Kademlia, peer: PeerId, named: Vec<Multiaddr>, reach: Scope) {
     let reachable = named.into_iter().filter(|address| scope(address) <= reach);
     let addresses: HashSet<Multiaddr> =
@@ -70,7 +70,7 @@ pub(super) fn on_addresses(kademlia: &mut Kademlia, peer: PeerId, named: Vec<Mul
     }
 }
 
-/// Everybody in the routing table.
+/// All peers in the routing table.
 pub(super) fn contacts(kademlia: &mut Kademlia) -> Vec<Contact> {
     let contacts = kademlia.kbuckets().flat_map(|bucket| {
         let of_bucket = bucket
@@ -96,9 +96,9 @@ pub(crate) enum Scope {
     Machine,
 }
 
-/// What a node may try: one with an address of its own in the open has no business in anybody's network, and
-/// whoever names it an address there wants it to knock where others cannot. The same goes for one that was
-/// told to dial somebody in the open.
+/// The widest scope that a node may dial for other peers. A node with a public address dials no private network:
+/// a peer that names an address there wants it to connect where that peer itself cannot. The same holds for a
+/// node that was told to dial a public address.
 pub(super) fn reach<'a>(ours: impl Iterator<Item = &'a Multiaddr>, dialled: Option<Scope>) -> Scope {
     ours.map(scope).chain(dialled).min().unwrap_or(Scope::Everywhere)
 }
@@ -111,7 +111,7 @@ pub(crate) fn scope(address: &Multiaddr) -> Scope {
     }
 }
 
-/// What many share, and what is nobody's, is dialled by nobody else.
+/// The scope of an IP address: multicast, broadcast and unspecified addresses count as local to the machine.
 pub(super) fn scope_of(ip: IpAddr) -> Scope {
     match ip.to_canonical() {
         IpAddr::V4(ip) if ip.is_loopback() || ip.octets()[0] == 0 => Scope::Machine,

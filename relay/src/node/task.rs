@@ -19,12 +19,12 @@ use super::circuits::Circuits;
 use super::connections::Connections;
 use super::listen::{causes, check_free, check_listening, dial_error, listen_error, listen_reason};
 use super::lookup::Lookups;
-use super::network::{Behaviour, BehaviourEvent, Network, is_loopback};
-use super::path::is_relayed;
-use super::reachability::{Action, Reservations};
+use super::network::{NodeBehaviour, NodeBehaviourEvent, NodeNetwork, NodeSwarmEvent, is_loopback};
+use super::reachability::{ReachabilityAction, Reservations};
 use super::routing::{self, Contact};
-use super::{NodeConfig, NodeError, NodeEvent, Path, Shared};
-use crate::memory::{self, Crowd};
+use super::{NodeConfig, NodeError, NodeEvent, NodeState, Path};
+use crate::memory::{self, ConnectionPeak};
+use crate::source::is_relayed;
 use crate::streams::{OpenError, OpenRequest, Registry};
 use crate::usage::Usage;
 
@@ -33,12 +33,11 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a shutdown waits for connections to say goodbye.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) type Event = SwarmEvent<BehaviourEvent>;
 type DialReply = oneshot::Sender<Result<(), NodeError>>;
 
 /// What a handle asks of the task.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(super) enum NodeCommand {
     Dial { peer: PeerId, addresses: Vec<Multiaddr>, reply: DialReply },
     Contacts { reply: oneshot::Sender<Vec<Contact>> },
     Open { peer: PeerId, protocol: StreamProtocol, reply: oneshot::Sender<Result<Stream, OpenError>> },
@@ -53,7 +52,7 @@ struct PendingDial {
     reply: DialReply,
 }
 
-/// A dial that came through by a relay and hopes for a direct connection until then.
+/// A dial that succeeded through a relay and waits for a direct connection until `until`.
 struct HopefulDial {
     peer: PeerId,
     until: Instant,
@@ -61,16 +60,16 @@ struct HopefulDial {
 }
 
 pub(super) struct NodeTask {
-    swarm: Swarm<Behaviour>,
-    commands: mpsc::Receiver<Command>,
+    swarm: Swarm<NodeBehaviour>,
+    commands: mpsc::Receiver<NodeCommand>,
     events: broadcast::Sender<NodeEvent>,
-    shared: Shared,
+    shared: NodeState,
     registry: Registry,
     metrics: Metrics,
     relayed: Circuits,
     usage: Option<Arc<Usage>>,
     connections: Connections,
-    crowd: Crowd,
+    peak: ConnectionPeak,
     dials: HashMap<ConnectionId, PendingDial>,
     hopeful: Vec<HopefulDial>,
     hole_punch_timeout: Duration,
@@ -86,11 +85,11 @@ pub(super) struct NodeTask {
 
 impl NodeTask {
     pub(super) fn new(
-        network: Network,
+        network: NodeNetwork,
         config: &NodeConfig,
-        commands: mpsc::Receiver<Command>,
+        commands: mpsc::Receiver<NodeCommand>,
         events: broadcast::Sender<NodeEvent>,
-        shared: Shared,
+        shared: NodeState,
         registry: Registry,
         rotation: Option<AbortOnDropHandle<()>>,
     ) -> Self {
@@ -104,7 +103,7 @@ impl NodeTask {
             relayed: network.circuits,
             usage: network.usage,
             connections: Connections::default(),
-            crowd: Crowd::default(),
+            peak: ConnectionPeak::default(),
             dials: HashMap::new(),
             hopeful: Vec::new(),
             hole_punch_timeout: config.hole_punch_timeout,
@@ -155,31 +154,31 @@ impl NodeTask {
                 command = self.commands.recv() => command,
             };
             match command {
-                Some(Command::Dial { peer, addresses, reply }) => self.dial(peer, addresses, reply),
-                Some(Command::Contacts { reply }) => {
+                Some(NodeCommand::Dial { peer, addresses, reply }) => self.dial(peer, addresses, reply),
+                Some(NodeCommand::Contacts { reply }) => {
                     let kademlia = self.swarm.behaviour_mut().routing.as_mut();
                     let _ =
                         reply.send(kademlia.map(|kademlia| routing::contacts(kademlia)).unwrap_or_default());
                 }
-                Some(Command::Open { peer, protocol, reply }) => {
+                Some(NodeCommand::Open { peer, protocol, reply }) => {
                     // Without a connection the reply is dropped, which says so.
                     if let Some((connection, _)) = self.connections.best(&peer) {
                         let request = OpenRequest { protocol, reply };
                         self.swarm.behaviour_mut().streams.open(peer, connection, request);
                     }
                 }
-                Some(Command::ConnectedPeers { reply }) => {
-                    // Whoever asked may have stopped waiting; so below.
+                Some(NodeCommand::ConnectedPeers { reply }) => {
+                    // The caller may have stopped waiting; so below.
                     let _ = reply.send(self.swarm.connected_peers().copied().collect());
                 }
-                Some(Command::Path { peer, reply }) => {
+                Some(NodeCommand::Path { peer, reply }) => {
                     let _ = reply.send(self.connections.best(&peer).map(|(_, path)| path.clone()));
                 }
-                Some(Command::Disconnect { peer }) => {
+                Some(NodeCommand::Disconnect { peer }) => {
                     // Fails only where the peer left meanwhile.
                     let _ = self.swarm.disconnect_peer_id(peer);
                 }
-                Some(Command::Shutdown { reply }) => {
+                Some(NodeCommand::Shutdown { reply }) => {
                     Box::pin(self.close()).await;
                     let _ = reply.send(());
                     return;
@@ -201,8 +200,8 @@ impl NodeTask {
         }
         while let Some(action) = self.reservations.poll(now) {
             match action {
-                Action::Dial(relay) => self.dial_relay(&relay),
-                Action::Reserve(relay) => {
+                ReachabilityAction::Dial(relay) => self.dial_relay(&relay),
+                ReachabilityAction::Reserve(relay) => {
                     match self.swarm.listen_on(relay.clone().with(Protocol::P2pCircuit)) {
                         Ok(id) => drop(self.circuits.insert(id, relay)),
                         Err(error) => {
@@ -246,7 +245,7 @@ impl NodeTask {
         }
     }
 
-    fn on_event(&mut self, event: Event) {
+    fn on_event(&mut self, event: NodeSwarmEvent) {
         self.metrics.record(&event);
         match event {
             SwarmEvent::ConnectionEstablished {
@@ -256,7 +255,7 @@ impl NodeTask {
                 tracing::debug!(peer = %peer_id, ?cause, "connection closed");
                 self.connections.remove(&peer_id, connection_id);
                 let n_connections = self.swarm.network_info().connection_counters().num_established();
-                if self.crowd.has_halved(n_connections) {
+                if self.peak.has_halved(n_connections) {
                     // Nobody waits for it.
                     drop(tokio::task::spawn_blocking(memory::give_back));
                 }
@@ -312,7 +311,7 @@ impl NodeTask {
 
     fn on_connected(&mut self, peer: PeerId, id: ConnectionId, endpoint: &ConnectedPoint, is_first: bool) {
         let address = endpoint.get_remote_address();
-        self.crowd.on_come(self.swarm.network_info().connection_counters().num_established());
+        self.peak.on_come(self.swarm.network_info().connection_counters().num_established());
         self.connections.add(peer, id, Path::of_endpoint(endpoint));
         if is_first {
             // No receiver is no failure.
@@ -331,24 +330,24 @@ impl NodeTask {
         }
     }
 
-    /// Nothing better than what stands will come for now.
+    /// Completes the dials of `peer`: no better connection than the present one will come for now.
     fn fulfil(&mut self, peer: PeerId) {
         for dial in self.hopeful.extract_if(.., |dial| dial.peer == peer) {
             let _ = dial.reply.send(Ok(()));
         }
     }
 
-    fn on_behaviour(&mut self, event: BehaviourEvent) {
+    fn on_behaviour(&mut self, event: NodeBehaviourEvent) {
         match event {
-            BehaviourEvent::Identify(event) => {
+            NodeBehaviourEvent::Identify(event) => {
                 self.metrics.record(&event);
                 self.on_identify(event);
             }
-            BehaviourEvent::Routing(kad::Event::RoutingUpdated { peer, is_new_peer: true, .. }) => {
+            NodeBehaviourEvent::Routing(kad::Event::RoutingUpdated { peer, is_new_peer: true, .. }) => {
                 let _ = self.events.send(NodeEvent::Routable(peer));
             }
-            BehaviourEvent::Ping(event) => self.metrics.record(&event),
-            BehaviourEvent::RelayService(event) => {
+            NodeBehaviourEvent::Ping(event) => self.metrics.record(&event),
+            NodeBehaviourEvent::RelayService(event) => {
                 tracing::debug!(?event, "relay");
                 self.metrics.record(&event);
                 self.relayed.on_event(&event);
@@ -356,7 +355,7 @@ impl NodeTask {
                     usage.on_event(&event);
                 }
             }
-            BehaviourEvent::RelayClient(relay::client::Event::ReservationReqAccepted {
+            NodeBehaviourEvent::RelayClient(relay::client::Event::ReservationReqAccepted {
                 relay_peer_id,
                 renewal: false,
                 ..
@@ -368,16 +367,16 @@ impl NodeTask {
                     self.reservations.on_reserved(relay);
                 }
             }
-            BehaviourEvent::HolePunching(event) => {
+            NodeBehaviourEvent::HolePunching(event) => {
                 self.metrics.record(&event);
                 self.on_hole_punched(event);
             }
-            BehaviourEvent::Reachability(autonat::v2::client::Event { tested_addr, result, .. }) => {
+            NodeBehaviourEvent::Reachability(autonat::v2::client::Event { tested_addr, result, .. }) => {
                 tracing::info!(address = %tested_addr, is_open = result.is_ok(), "an address was tested");
                 self.reservations.on_tested(&tested_addr, result.is_ok(), Instant::now());
                 self.publish_addresses();
             }
-            BehaviourEvent::Upnp(event) => tracing::info!(?event, "gateway"),
+            NodeBehaviourEvent::Upnp(event) => tracing::info!(?event, "gateway"),
             _ => {}
         }
     }
@@ -410,7 +409,7 @@ impl NodeTask {
         }
     }
 
-    /// A relay tells those who ask for a place at which addresses they will be found; it is a server, so these
+    /// A relay tells peers with a reservation at which addresses they can be reached; it is a server, so these
     /// are the ones it listens on.
     fn offer_for_circuits(&mut self, address: &Multiaddr) {
         if self.is_relay && (!is_loopback(address) || self.is_local) {

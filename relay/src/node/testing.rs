@@ -1,4 +1,4 @@
-//! What tests of behaviours run them in.
+//! Swarms for tests of behaviours.
 
 #![allow(clippy::unwrap_used)]
 

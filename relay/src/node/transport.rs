@@ -1,4 +1,4 @@
-//! The ways to other peers, one on top of the other: the first that knows an address takes it.
+//! The transports, one on top of the other: the first that knows an address takes it.
 
 use futures::{AsyncRead, AsyncWrite};
 use libp2p::core::muxing::StreamMuxerBox;
@@ -11,8 +11,9 @@ use tokio_util::task::TaskTracker;
 use super::buffered::Buffered;
 use super::forwarded::Forwarded;
 use super::muxer::Muxing;
-use super::{GuardMetrics, NodeCertificates, NodeConfig, NodeError};
+use super::{NodeCertificates, NodeConfig, NodeError};
 use crate::admission::Admission;
+use crate::guard_metrics::GuardMetrics;
 use crate::proxies::TrustedProxies;
 use crate::tls::Security;
 use crate::{webrtc, webtransport};
@@ -22,7 +23,7 @@ const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
 /// Bytes that are received and not read yet of one QUIC connection.
 const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 
-/// Largest message of a WebSocket: it is taken whole, before anybody is known. Noise puts some 200 KB into one.
+/// Largest message of a WebSocket: it is read whole before the peer is authenticated. Noise puts some 200 KB into one.
 const WEBSOCKET_BYTES_MAX: usize = 1024 * 1024;
 
 type Connected = (PeerId, StreamMuxerBox);
@@ -50,7 +51,7 @@ pub(super) fn build(
     let transport = match certificates.webrtc {
         Some(certificate) => {
             let webrtc = webrtc::transport(keypair, certificate, config.limits.streams_per_connection);
-            // A place of its own: what floods it takes none from the others.
+            // Its own bound: a flood of WebRTC handshakes takes no slot of the other transports.
             admitted(webrtc, config, metrics)
                 .or_transport(transport)
                 .map(|either, _| either.into_inner())

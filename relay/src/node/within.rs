@@ -1,7 +1,7 @@
-//! A behaviour that dials where strangers say, and knocks in no network that strangers may not name.
+//! Restricts a behaviour that dials addresses from untrusted peers to networks that those peers may name.
 //!
-//! Kademlia takes addresses from the answers of others, and hole punching from the other side. What they name is dialled
-//! only as far as this node may dial such addresses at all. Names are not dialled: they may lead anywhere.
+//! Kademlia takes addresses from other peers' answers, and hole punching from the remote. They are dialled only
+//! within the scope of this node. DNS names are not dialled: they may resolve to any address.
 
 use std::collections::HashSet;
 use std::ops::{Deref, DerefMut};
@@ -17,10 +17,10 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId};
 
 use super::Reach;
-use super::guard_metrics::{GuardMetrics, Misdeed};
 use super::routing::{Scope, scope};
+use crate::guard_metrics::{GuardMetrics, Violation};
 
-/// Why somebody is not dialled.
+/// Why an address is not dialled.
 #[derive(Debug, thiserror::Error)]
 #[error("addresses within this node's reach are wanted, got {0}")]
 struct Foreign(Multiaddr);
@@ -53,7 +53,7 @@ impl<B> DerefMut for Within<B> {
     }
 }
 
-/// Whether a node that reaches so far may dial what a stranger named.
+/// Whether a node of this scope may dial an address that an untrusted peer named.
 fn may_dial(address: &Multiaddr, reach: Scope) -> bool {
     let is_number = matches!(address.iter().next(), Some(Protocol::Ip4(_) | Protocol::Ip6(_)));
     is_number && scope(address) <= reach
@@ -93,7 +93,7 @@ impl<B: NetworkBehaviour> NetworkBehaviour for Within<B> {
         if self.dials.remove(&connection)
             && let Some(foreign) = addresses.iter().find(|address| !may_dial(address, reach))
         {
-            self.metrics.count(Misdeed::ForeignAddress, 1);
+            self.metrics.count(Violation::ForeignAddress, 1);
             return Err(ConnectionDenied::new(Foreign(foreign.clone())));
         }
         let mut known = self.inner.handle_pending_outbound_connection(connection, peer, addresses, role)?;
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::node::testing;
 
-    /// Knows what strangers said, and dials it.
+    /// A behaviour that dials any address it was told.
     #[derive(Default)]
     struct Gullible {
         known: Vec<Multiaddr>,
@@ -212,12 +212,12 @@ mod tests {
         }
     }
 
-    /// Whether a node with this address of its own knocks at a door of the machine, which it knows or is to dial.
-    async fn knocks(ours: &str, is_known: bool) -> bool {
-        let door = TcpListener::bind("127.0.0.1:0").unwrap();
-        door.set_nonblocking(true).unwrap();
+    /// Whether a node with the address `ours` dials a port of this machine, which it knows or is told to dial.
+    async fn dials(ours: &str, is_known: bool) -> bool {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
         let there: Multiaddr =
-            format!("/ip4/127.0.0.1/tcp/{}", door.local_addr().unwrap().port()).parse().unwrap();
+            format!("/ip4/127.0.0.1/tcp/{}", listener.local_addr().unwrap().port()).parse().unwrap();
         let peer = PeerId::random();
         let (known, opts) = match is_known {
             true => (vec![there], DialOpts::peer_id(peer).build()),
@@ -230,12 +230,12 @@ mod tests {
         let behaviour = Within::new(gullible, reach, metrics);
         let keypair = Keypair::generate_ed25519();
         let mut swarm = testing::swarm(&keypair, behaviour);
-        let (knocked, asked) = tokio::sync::oneshot::channel();
-        let door = tokio::net::TcpListener::from_std(door).unwrap();
+        let (dialled, asked) = tokio::sync::oneshot::channel();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let listening = tokio::spawn(async move {
-            let _ = door.accept().await;
+            let _ = listener.accept().await;
             // The handshake ends here, and with it the dial.
-            let _ = knocked.send(());
+            let _ = dialled.send(());
         });
         loop {
             tokio::select! {
@@ -250,9 +250,9 @@ mod tests {
     #[tokio::test]
     async fn what_strangers_name_is_dialled_in_a_network_of_ones_own_alone() {
         for is_known in [true, false] {
-            assert!(knocks("/ip4/127.0.0.1/tcp/1", is_known).await, "of this machine, known: {is_known}");
+            assert!(dials("/ip4/127.0.0.1/tcp/1", is_known).await, "of this machine, known: {is_known}");
             for ours in ["/ip4/203.0.113.7/tcp/1", "/ip4/192.168.1.7/tcp/1"] {
-                assert!(!knocks(ours, is_known).await, "{ours}, known: {is_known}");
+                assert!(!dials(ours, is_known).await, "{ours}, known: {is_known}");
             }
         }
     }

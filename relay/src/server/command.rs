@@ -7,7 +7,7 @@ use std::path::Path;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{Listening, RelayConfig, RelayConfigError, RelayError, run};
+use super::{RelayConfig, RelayConfigError, RelayError, ServerAddresses, run};
 use crate::signals;
 
 /// Why the command failed.
@@ -20,15 +20,15 @@ pub enum CommandError {
     #[error(transparent)]
     Relay(#[from] RelayError),
     /// It could not be told to end.
-    #[error("signals cannot be heard: {0}")]
+    #[error("cannot listen for signals: {0}")]
     Signals(std::io::Error),
 }
 
-/// Runs the relay of this file until Ctrl-C or SIGTERM, and says on standard output where it is expected.
+/// Runs the relay of this file until Ctrl-C or SIGTERM; prints its addresses to standard output.
 /// Needs what [`run`] needs.
 ///
 /// # Errors
-/// The file, or whatever keeps the relay from starting.
+/// An unusable file, or any error that keeps the relay from starting.
 pub async fn run_file(path: &Path) -> Result<(), CommandError> {
     let config = RelayConfig::load(path)?;
     let shutdown = CancellationToken::new();
@@ -51,7 +51,7 @@ pub async fn run_file(path: &Path) -> Result<(), CommandError> {
     Ok(running.await?)
 }
 
-fn announcement(here: &Listening) -> String {
+fn announcement(here: &ServerAddresses) -> String {
     let addresses: String = here.addresses.iter().map(|address| format!("  {address}\n")).collect();
     format!("Peers are expected at\n{addresses}{}", operator_page(here.http))
 }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_page_and_every_address_are_announced() {
-        let here = Listening {
+        let here = ServerAddresses {
             http: "0.0.0.0:8081".parse().unwrap(),
             addresses: vec!["/ip4/127.0.0.1/tcp/4101".parse().unwrap()],
         };

@@ -12,11 +12,11 @@ use libp2p::multiaddr::Protocol;
 use serde::{Deserialize, Serialize};
 
 use super::host::is_host_name;
-use crate::config_file::{ConfigFileError, Invalid, Located, Place, parse_config, read_config};
+use crate::config_file::{ConfigFileError, Invalid, Located, TextSpan, parse_config, read_config};
 use crate::dht::DhtLimits;
 use crate::environment::{Environment, EnvironmentError};
 use crate::node::{NodeLimits, RelayLimits};
-use crate::proxies::Network;
+use crate::proxies::IpNetwork;
 
 /// A file that explains every key.
 pub const EXAMPLE: &str = include_str!("../../relay.example.toml");
@@ -27,13 +27,13 @@ pub const EXAMPLE: &str = include_str!("../../relay.example.toml");
 pub struct RelayConfig {
     /// Where it listens.
     pub network: NetworkSection,
-    /// What lasts.
+    /// Folder of the key and the certificates.
     pub storage: StorageSection,
-    /// Connections of everybody.
+    /// Limits of connections.
     pub limits: NodeLimits,
-    /// What is carried for others.
+    /// Limits of relayed connections.
     pub relay: RelayLimits,
-    /// What is kept and answered for others.
+    /// Limits of the DHT's storage and answers.
     pub dht: DhtLimits,
 }
 
@@ -43,14 +43,14 @@ pub struct RelayConfig {
 pub struct NetworkSection {
     /// Of `/healthz`, `/metrics` and `/addresses`: for the operator, and without a password.
     pub http: SocketAddr,
-    /// Names by which that is asked for, beside `localhost` and addresses in digits.
+    /// Host names accepted there, beside `localhost` and IP addresses.
     pub http_names: Vec<String>,
     /// libp2p addresses.
     pub listen: Vec<Multiaddr>,
-    /// Addresses that are told to others beside those that are found out.
+    /// Addresses announced in addition to the discovered ones.
     pub announce: Vec<Multiaddr>,
-    /// Proxies that pass WebSockets on, whose `X-Forwarded-For` is believed.
-    pub trusted_proxies: Vec<Network>,
+    /// Proxies of WebSockets whose `X-Forwarded-For` is trusted.
+    pub trusted_proxies: Vec<IpNetwork>,
     /// Whether to ask the gateway to pass the ports on.
     pub upnp: bool,
 }
@@ -73,12 +73,12 @@ pub enum RelayConfigError {
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
     /// A value that cannot work.
-    #[error("{}", Located { path, place: place.as_deref(), what: source })]
+    #[error("{}", Located { path, span: span.as_deref(), what: source })]
     Invalid {
         /// The file.
         path: PathBuf,
         /// Where the value stands, if the file has it.
-        place: Option<Box<Place>>,
+        span: Option<Box<TextSpan>>,
         /// Which value, what was wanted, what came.
         source: Invalid,
     },
@@ -144,8 +144,8 @@ impl RelayConfig {
         Err(match environment.variable_of(source.key) {
             Some(name) => RelayConfigError::InvalidVariable { variable: name.to_owned(), source },
             None => {
-                let place = Place::of_key(text, source.key).map(Box::new);
-                RelayConfigError::Invalid { path: path.to_owned(), place, source }
+                let place = TextSpan::of_key(text, source.key).map(Box::new);
+                RelayConfigError::Invalid { path: path.to_owned(), span: place, source }
             }
         })
     }

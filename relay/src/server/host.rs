@@ -1,4 +1,4 @@
-//! By which names an operator's page is asked for.
+//! Checks the host name of requests for an operator's page.
 //!
 //! No page of the web reads another site's answers, but a hostile one may have its own name lead to this machine once it
 //! is loaded (DNS rebinding), and is the same site then. What it cannot do is to ask by another name than its own. So an
@@ -19,7 +19,7 @@ const NAME_CHARS_MAX: usize = 253;
 /// Of a wrong name, so much is said again.
 const SHOWN_CHARS_MAX: usize = 100;
 
-/// Somebody else is asked.
+/// The request is for another host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this page is asked for at an address in digits, as `localhost`, or by a name that `{key}` in [network] of the \
@@ -38,7 +38,7 @@ pub struct HostNames {
 }
 
 impl HostNames {
-    /// - `key`: where an operator lists them, for whoever asks by another one
+    /// - `key`: the configuration key of these names, for the error
     /// - `names`: beside `localhost`
     #[must_use]
     pub fn new(key: &'static str, names: &[String]) -> Self {
@@ -46,10 +46,10 @@ impl HostNames {
         Self { key, names }
     }
 
-    /// Whether a request is for this page. One that names nobody is: browsers always do.
+    /// Checks that a request is for this page. One without a host is: browsers always send one.
     ///
     /// # Errors
-    /// It is for somebody else, or for nobody who has a name.
+    /// The request names another host, or an invalid one.
     pub fn check(&self, request: &Request) -> Result<(), WrongHost> {
         let said = request.headers().get_all(header::HOST).iter();
         let said = said.map(|value| String::from_utf8_lossy(value.as_bytes()));
@@ -66,7 +66,7 @@ impl HostNames {
         is_address(&name) || name == "localhost" || name.ends_with(".localhost") || self.names.contains(&name)
     }
 
-    /// Routes that answer whoever asks by one of the names, and tell others so.
+    /// Wraps `routes`: requests by one of the names are answered, all others get [`WrongHost`].
     pub fn guard(self, routes: Router) -> Router {
         routes.layer(middleware::from_fn_with_state(self, refuse_others))
     }
@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    fn asked_as(hosts: &[&str], uri: &str) -> Result<(), WrongHost> {
+    fn request_for(hosts: &[&str], uri: &str) -> Result<(), WrongHost> {
         let names = HostNames::new("http_names", &["Metrics.Example.org.".into()]);
         let request = hosts.iter().fold(Request::get(uri), |request, host| request.header("host", *host));
         names.check(&request.body(Body::empty()).unwrap())
@@ -138,14 +138,14 @@ mod tests {
             "metrics.example.org:8082",
             "METRICS.example.ORG.",
         ] {
-            assert_eq!(asked_as(&[host], "/metrics"), Ok(()), "{host}");
+            assert_eq!(request_for(&[host], "/metrics"), Ok(()), "{host}");
         }
-        assert_eq!(asked_as(&[], "/metrics"), Ok(()), "no browser");
-        assert_eq!(asked_as(&["127.0.0.1"], "http://127.0.0.1:8082/metrics"), Ok(()));
+        assert_eq!(request_for(&[], "/metrics"), Ok(()), "no browser");
+        assert_eq!(request_for(&["127.0.0.1"], "http://127.0.0.1:8082/metrics"), Ok(()));
     }
 
     #[test]
-    fn whoever_names_another_site_is_told_what_is_wanted() {
+    fn a_request_for_another_site_is_told_what_is_wanted() {
         for host in [
             "evil.example:8082",
             "127.0.0.1.evil.example",
@@ -160,12 +160,12 @@ mod tests {
             "",
             "%6cocalhost",
         ] {
-            let error = asked_as(&[host], "/metrics").unwrap_err().to_string();
+            let error = request_for(&[host], "/metrics").unwrap_err().to_string();
             assert!(error.contains("http_names") && error.contains(&format!("{host:?}")), "{error}");
         }
-        assert!(asked_as(&["localhost", "evil.example"], "/metrics").is_err(), "two of them");
-        assert!(asked_as(&["localhost"], "http://evil.example/metrics").is_err(), "as of a proxy");
-        let long = asked_as(&[&"x".repeat(5000)], "/metrics").unwrap_err().to_string();
+        assert!(request_for(&["localhost", "evil.example"], "/metrics").is_err(), "two of them");
+        assert!(request_for(&["localhost"], "http://evil.example/metrics").is_err(), "as of a proxy");
+        let long = request_for(&[&"x".repeat(5000)], "/metrics").unwrap_err().to_string();
         assert!(long.len() < 400, "{long}");
     }
 

@@ -1,4 +1,4 @@
-//! What an operator and his monitoring ask over HTTP. Every route is a `GET` and changes nothing.
+//! HTTP routes for the operator and monitoring. Every route is a `GET` and changes nothing.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ struct Health {
 }
 
 #[derive(Serialize)]
-struct Addresses {
+struct AddressesBody {
     peer_id: String,
     /// With certificate hashes; they change: ask again, don't keep.
     addresses: Vec<String>,
@@ -59,7 +59,7 @@ async fn health(State(node): State<Node>) -> Response {
     no_store(Json(Health { status: "ok", peer_id, connections: peers.len(), reachability }))
 }
 
-/// Whether others can reach it: it runs, and listens somewhere.
+/// Ready once the node listens on an address.
 async fn ready(State(node): State<Node>) -> Response {
     let reason = match node.connected_peers().await {
         Err(_) => "the node has stopped\n",
@@ -78,7 +78,7 @@ async fn metrics(State((node, registry)): State<(Node, Arc<Registry>)>) -> Respo
 
 async fn addresses(State(node): State<Node>) -> Response {
     let addresses = node.addresses().iter().map(ToString::to_string).collect();
-    no_store(Json(Addresses { peer_id: node.peer_id().to_string(), addresses }))
+    no_store(Json(AddressesBody { peer_id: node.peer_id().to_string(), addresses }))
 }
 
 fn no_store(body: impl IntoResponse) -> Response {

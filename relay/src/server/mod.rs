@@ -1,4 +1,4 @@
-//! `barnraise relay`: a small server that others meet at, and are reached through.
+//! `barnraise relay`: a small server through which peers find and reach each other.
 //!
 //! It keeps no run and sees no tensor: what it carries is encrypted between the two ends.
 
@@ -25,7 +25,7 @@ use crate::open_files::warn_about_open_files;
 
 /// Where a relay can be reached.
 #[derive(Debug, Clone)]
-pub struct Listening {
+pub struct ServerAddresses {
     /// `/healthz`, `/readyz`, `/metrics` and `/addresses`.
     pub http: SocketAddr,
     /// libp2p, peer id included.
@@ -55,10 +55,10 @@ pub enum RelayError {
 /// runtime and [`install_crypto_provider`](crate::install_crypto_provider).
 ///
 /// # Errors
-/// Whatever keeps it from starting.
+/// Any error that keeps the relay from starting.
 pub async fn run(
     config: RelayConfig,
-    listening: oneshot::Sender<Listening>,
+    listening: oneshot::Sender<ServerAddresses>,
     shutdown: CancellationToken,
 ) -> Result<(), RelayError> {
     warn_about_open_files(config.limits.connections);
@@ -81,8 +81,8 @@ pub async fn run(
     let node = Node::start(keypair, node).await?;
     // Those who meet here find each other's runs.
     let _dht = Dht::start(node.clone(), DhtConfig::from(&config.dht))?;
-    let here = Listening { http: http.local_addr().map_err(http_error)?, addresses: node.addresses() };
-    // Whoever asked may have stopped listening for the answer.
+    let here = ServerAddresses { http: http.local_addr().map_err(http_error)?, addresses: node.addresses() };
+    // The receiver may have been dropped.
     let _ = listening.send(here);
     let names = HostNames::new("http_names", &config.network.http_names);
     let served = axum::serve(http, names.guard(operator_routes(node.clone())))

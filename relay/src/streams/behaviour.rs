@@ -16,12 +16,12 @@ use super::Registry;
 use super::handler::{Handler, OpenRequest};
 
 /// The behaviour behind [`Node::open`](crate::Node::open) and [`Node::accept`](crate::Node::accept).
-pub(crate) struct Behaviour {
+pub(crate) struct StreamBehaviour {
     registry: Registry,
     requests: VecDeque<(PeerId, ConnectionId, OpenRequest)>,
 }
 
-impl Behaviour {
+impl StreamBehaviour {
     pub(crate) fn new(registry: Registry) -> Self {
         Self { registry, requests: VecDeque::new() }
     }
@@ -32,7 +32,7 @@ impl Behaviour {
     }
 }
 
-impl NetworkBehaviour for Behaviour {
+impl NetworkBehaviour for StreamBehaviour {
     type ConnectionHandler = Handler;
     type ToSwarm = Infallible;
 

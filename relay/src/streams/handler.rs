@@ -53,7 +53,7 @@ impl ConnectionHandler for Handler {
 
     fn on_behaviour_event(&mut self, request: OpenRequest) {
         if self.requests.len() >= OUTGOING_STREAMS_MAX {
-            // Whoever asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _ = request.reply.send(Err(OpenError::TooMany));
             return;
         }

@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 use libp2p::{PeerId, Stream, StreamProtocol};
 use tokio::sync::mpsc;
 
-pub(crate) use self::behaviour::Behaviour;
+pub(crate) use self::behaviour::StreamBehaviour;
 pub(crate) use self::handler::OpenRequest;
 pub use self::paced::{PaceHandle, Paced};
 
@@ -46,7 +46,7 @@ pub enum OpenError {
     Io(#[from] io::Error),
 }
 
-/// The protocol is being accepted by someone else.
+/// The protocol is being accepted already.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AlreadyAccepted;
 

@@ -1,6 +1,6 @@
-//! A stream whose other side may not be slower than it may be: what waits for bytes too long ends with an error.
+//! A stream with a lowest speed for the remote: waiting too long for bytes is an error.
 //!
-//! What is too slow is decided in `swarm::guard`; here is the clock, and a timer that runs while bytes are
+//! `swarm::guard` decides what is too slow; here is the clock, and a timer that runs while bytes are
 //! waited for.
 
 use std::io;
@@ -10,13 +10,13 @@ use std::task::{Context, Poll, ready};
 
 use barnraise_protocol::framing::FrameError;
 use barnraise_swarm::Moment;
-use barnraise_swarm::guard::{Pace, PaceLimits, TooSlow};
+use barnraise_swarm::guard::{PaceLimits, StreamPace, TooSlow};
 use futures::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
-use crate::Misdeed;
+use crate::Violation;
 
-/// A stream with a [`Pace`]. To be used within a tokio runtime.
+/// A stream with a [`StreamPace`]. To be used within a tokio runtime.
 #[derive(Debug)]
 pub struct Paced<S> {
     stream: S,
@@ -28,21 +28,21 @@ pub struct Paced<S> {
 #[derive(Clone, Debug)]
 pub struct PaceHandle {
     opened: Instant,
-    pace: Arc<Mutex<Pace>>,
+    pace: Arc<Mutex<StreamPace>>,
 }
 
 impl<S> Paced<S> {
     /// A stream that was just opened, on which the other side asks and this side answers.
     pub fn new(stream: S, limits: PaceLimits) -> Self {
-        Self::with(stream, Pace::new(limits, Moment::ZERO))
+        Self::with(stream, StreamPace::new(limits, Moment::ZERO))
     }
 
     /// One on which both sides speak when they like.
     pub fn duplex(stream: S, limits: PaceLimits) -> Self {
-        Self::with(stream, Pace::duplex(limits, Moment::ZERO))
+        Self::with(stream, StreamPace::duplex(limits, Moment::ZERO))
     }
 
-    fn with(stream: S, pace: Pace) -> Self {
+    fn with(stream: S, pace: StreamPace) -> Self {
         let pace = PaceHandle { opened: Instant::now(), pace: Arc::new(Mutex::new(pace)) };
         let timer = Box::pin(tokio::time::sleep_until(pace.opened));
         Self { stream, pace, timer }
@@ -85,7 +85,7 @@ impl PaceHandle {
         self.opened.elapsed()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pace> {
+    fn lock(&self) -> MutexGuard<'_, StreamPace> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -145,8 +145,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 }
 
-impl Misdeed {
-    /// What a message that could not be read or written says of the other side; nothing where the stream just
+impl Violation {
+    /// The violation behind a frame error; `None` where the stream just
     /// ended or broke.
     #[must_use]
     pub fn of_frame(error: &FrameError) -> Option<Self> {
@@ -200,14 +200,14 @@ mod tests {
         };
         let (mut stream, _peer) = pair();
         let silent = framing::read::<u32, _>(&mut stream, 64).await.unwrap_err();
-        assert_eq!(Misdeed::of_frame(&silent), Some(Misdeed::SilentStream));
+        assert_eq!(Violation::of_frame(&silent), Some(Violation::SilentStream));
 
         let (mut stream, mut peer) = pair();
         framing::write(&mut peer, &7u32, 64).await.unwrap();
         assert_eq!(framing::read::<u32, _>(&mut stream, 64).await.unwrap(), 7);
         stream.pace().wait();
         let idle = framing::read::<u32, _>(&mut stream, 64).await.unwrap_err();
-        assert_eq!(Misdeed::of_frame(&idle), Some(Misdeed::IdleStream));
+        assert_eq!(Violation::of_frame(&idle), Some(Violation::IdleStream));
 
         let (mut stream, mut peer) = pair();
         let trickle = async {
@@ -220,10 +220,10 @@ mod tests {
             slow = read => slow.unwrap_err(),
             () = trickle => unreachable!("it is read for as long as it is written"),
         };
-        assert_eq!(Misdeed::of_frame(&slow), Some(Misdeed::SlowMessage));
+        assert_eq!(Violation::of_frame(&slow), Some(Violation::SlowMessage));
 
         let (mut stream, _peer) = pair();
         let stalled = framing::write(&mut stream, &[0u8; 100].as_slice(), 200).await.unwrap_err();
-        assert_eq!(Misdeed::of_frame(&stalled), Some(Misdeed::StalledTransfer));
+        assert_eq!(Violation::of_frame(&stalled), Some(Violation::StalledTransfer));
     }
 }

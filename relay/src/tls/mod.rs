@@ -1,4 +1,4 @@
-//! How plain TCP is secured: TLS 1.3 as libp2p specifies it, or Noise with whoever knows no TLS.
+//! Security of plain TCP: TLS 1.3 as libp2p specifies it, or Noise with peers that know no TLS.
 //!
 //! TLS comes first because processors have instructions for AES-GCM, which no cipher of Noise in libp2p uses.
 //! `libp2p-tls` makes and reads the certificates; it always asks for ChaCha20 first, so the configuration is
@@ -38,11 +38,11 @@ const NOISE: &str = "/noise";
 /// What ALPN names where the muxer is negotiated after the handshake.
 const ALPN: &[u8] = b"libp2p";
 
-/// A stream that is secured one way or the other.
+/// A stream that is secured by TLS or Noise.
 pub(crate) type Secured<C> = Either<TlsStream<C>, noise::Output<C>>;
 type Handshake<C> = BoxFuture<'static, Result<(PeerId, Secured<C>), SecurityError>>;
 
-/// What libp2p negotiates to secure a connection, the best first.
+/// The security protocols that libp2p negotiates, the preferred one first.
 #[derive(Clone)]
 pub(crate) struct Security {
     tls: Option<Tls>,
@@ -154,7 +154,7 @@ fn nobody() -> ServerName<'static> {
     ServerName::IpAddress(IpAddr::V4(Ipv4Addr::UNSPECIFIED).into())
 }
 
-/// Whose certificate the handshake was made with.
+/// The peer id that the handshake's certificate attests.
 fn attested(session: &CommonState) -> Result<PeerId, SecurityError> {
     match session.peer_certificates() {
         Some([one]) => Ok(certificate::parse(one)?.peer_id()),

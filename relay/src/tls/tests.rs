@@ -1,4 +1,4 @@
-//! Handshakes in memory, honest ones and those of whoever is not the peer that it says.
+//! Handshakes in memory: honest ones, and those of a peer that claims another peer's id.
 
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 use rcgen::{CertificateParams, CustomExtension, KeyPair, PublicKeyData as _};
@@ -55,7 +55,7 @@ fn certified(certificates: Vec<CertificateDer<'static>>, key: &KeyPair) -> Arc<C
     Arc::new(CertifiedKey::new(certificates, ring::sign::any_ecdsa_type(&key).unwrap()))
 }
 
-/// What a node that takes part in no lie says to whoever dials it with `config`.
+/// The answer of an honest node to a client that dials it with `config`.
 async fn answered(config: ClientConfig) -> Result<PeerId, SecurityError> {
     let (near, far) = pipe();
     let dialling = TlsConnector::from(Arc::new(config)).connect(nobody(), far);
@@ -64,7 +64,7 @@ async fn answered(config: ClientConfig) -> Result<PeerId, SecurityError> {
     answered.map(|(peer, _)| peer)
 }
 
-/// Likewise to whoever it dials.
+/// Likewise to a server that it dials.
 async fn dialled(config: ServerConfig) -> Result<PeerId, SecurityError> {
     let (near, far) = pipe();
     let answering = TlsAcceptor::from(Arc::new(config)).accept(far);
@@ -73,7 +73,7 @@ async fn dialled(config: ServerConfig) -> Result<PeerId, SecurityError> {
     dialled.map(|(peer, _)| peer)
 }
 
-/// Whom both sides of a handshake with this certificate learn of.
+/// The peer ids that both sides of a handshake with this certificate see.
 async fn known_as(certified: Arc<CertifiedKey>) -> [Result<PeerId, SecurityError>; 2] {
     let answered = answered(client_config(Arc::clone(&certified)).unwrap()).await;
     [answered, dialled(server_config(certified).unwrap()).await]
@@ -95,7 +95,7 @@ async fn a_certificate_that_attests_nobody_is_refused() {
     let honest = honest_params(&keypair, &key);
     let certificate = self_signed(&honest, &key);
 
-    // Whoever wants another's name has all but its signature.
+    // A peer that claims another's id has everything but its signature.
     let mut stolen_name = signed_key(&keypair, &binding(&key));
     let in_signature = stolen_name.len() - 40;
     stolen_name[in_signature] ^= 1;
@@ -170,9 +170,9 @@ async fn older_tls_is_refused() {
     assert!(refused.is_err(), "{refused:?}");
 }
 
-/// The specification has those refused that offer only others; whoever offers none, as some do, is taken.
+/// The specification refuses peers that offer only other protocols; a peer that offers none is accepted.
 #[tokio::test]
-async fn whoever_offers_only_other_protocols_is_refused() {
+async fn a_peer_that_offers_only_other_protocols_is_refused() {
     let (keypair, key) = (Keypair::generate_ed25519(), KeyPair::generate().unwrap());
     let certified = certified(vec![self_signed(&honest_params(&keypair, &key), &key)], &key);
     let offering = |protocols: &[&[u8]]| {
@@ -242,7 +242,7 @@ async fn two_nodes_agree_on_what_the_processor_is_quick_at() {
     }
 }
 
-/// Each says more to the other than fits into a record, and hears it.
+/// Each side sends more than fits into a record, and receives the other's bytes.
 async fn talk<A, B>(a: A, b: B)
 where
     A: AsyncRead + AsyncWrite + Unpin,

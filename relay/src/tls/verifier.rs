@@ -1,7 +1,7 @@
-//! Which certificates a TLS handshake of libp2p is made with: those that `libp2p-tls` takes, and no others.
+//! Verifies certificates of libp2p's TLS handshake: accepts those that `libp2p-tls` accepts, and no others.
 //!
 //! Exactly one, valid now, signed by its own key, whose extension names a peer and is signed by that peer. There
-//! is no authority and no name to compare: who the peer is, its key says, and the swarm compares it with whoever
+//! is no authority and no name to compare: the key gives the peer id, and the swarm compares it with the peer that
 //! was dialled.
 
 use libp2p_tls::certificate;

@@ -56,7 +56,7 @@ pub enum WebRtcCertificateError {
     Make(#[from] rcgen::Error),
 }
 
-/// What a listener is known by.
+/// The certificate of a listener.
 #[derive(Clone)]
 pub(crate) struct Certificate {
     webrtc: RTCCertificate,
@@ -90,7 +90,7 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<Certificate, WebRtcCert
         }
         Err(error) => return Err(io_error(error)),
     };
-    // Whatever is in the file: the library's own reader panics on some of it.
+    // Checked first: the library's own reader panics on some invalid files.
     check_pem(text.as_bytes())
         .map_err(|source| WebRtcCertificateError::Broken { path: path.clone(), source })?;
     let broken = |source| WebRtcCertificateError::Broken { path: path.clone(), source };

@@ -16,17 +16,17 @@ use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
 use futures::{AsyncRead, AsyncWrite, FutureExt as _};
 use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use webrtc::data::data_channel::DataChannel;
+use webrtc::data_channel::RTCDataChannel;
 use webrtc::peer_connection::RTCPeerConnection;
 use webrtc::peer_connection::peer_connection_state::RTCPeerConnectionState;
 
 use super::runtimes::Tasks;
-use super::stream::{DataStream, Ear};
-use super::upgrade::opened;
+use super::stream::{DataStream, RemoteObserver};
 
 /// Streams that a connection may have in its whole life. A tab opens a few dozen.
 const STREAMS_PER_LIFE_MAX: usize = 4096;
@@ -64,25 +64,25 @@ pub(crate) enum ConnectionError {
     Silent(Duration),
 }
 
-/// What the streams hear of the other side.
+/// What the streams observed of the remote.
 #[derive(Debug)]
-struct Hearing {
+struct RemoteActivity {
     begun: Instant,
     /// Milliseconds after `begun` at which a byte arrived last.
-    heard_ms: AtomicU64,
+    last_message_ms: AtomicU64,
     acknowledges: CancellationToken,
 }
 
-impl Hearing {
-    fn heard(&self) -> Instant {
-        self.begun + Duration::from_millis(self.heard_ms.load(Ordering::Relaxed))
+impl RemoteActivity {
+    fn last_message_at(&self) -> Instant {
+        self.begun + Duration::from_millis(self.last_message_ms.load(Ordering::Relaxed))
     }
 }
 
-impl Ear for Hearing {
-    fn hear(&self) {
+impl RemoteObserver for RemoteActivity {
+    fn on_message(&self) {
         let elapsed = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard_ms.store(elapsed, Ordering::Relaxed);
+        self.last_message_ms.store(elapsed, Ordering::Relaxed);
     }
 
     fn acknowledges(&self) -> &CancellationToken {
@@ -90,9 +90,9 @@ impl Ear for Hearing {
     }
 }
 
-/// What a connection and its streams share.
+/// State that a connection and its streams share.
 #[derive(Debug)]
-struct Shared {
+struct ConnectionState {
     /// Of WebRTC, which go on until the last stream is gone.
     tasks: Arc<Tasks>,
     n_open: AtomicUsize,
@@ -100,23 +100,23 @@ struct Shared {
     waiting: AtomicWaker,
 }
 
-impl Shared {
+impl ConnectionState {
     fn is_full(&self, limits: ConnectionLimits) -> bool {
         self.n_open.load(Ordering::Relaxed) >= limits.n_streams_max
     }
 }
 
-type Opening = BoxFuture<'static, Result<Arc<DataChannel>, ConnectionError>>;
+type OpeningChannel = BoxFuture<'static, Result<Arc<DataChannel>, ConnectionError>>;
 
 /// A bounded WebRTC connection.
-pub(crate) struct Connection {
+pub(crate) struct WebRtcConnection {
     /// Gone once it is closed.
     peer: Option<Arc<RTCPeerConnection>>,
     limits: ConnectionLimits,
-    shared: Arc<Shared>,
-    hearing: Arc<Hearing>,
+    shared: Arc<ConnectionState>,
+    activity: Arc<RemoteActivity>,
     accepted: mpsc::Receiver<Arc<DataChannel>>,
-    opening: Option<Opening>,
+    opening: Option<OpeningChannel>,
     closing: Option<BoxFuture<'static, Result<(), webrtc::Error>>>,
     n_opened: usize,
     watch: BoxFuture<'static, ()>,
@@ -125,13 +125,13 @@ pub(crate) struct Connection {
     is_over: BoxFuture<'static, ()>,
 }
 
-impl Connection {
+impl WebRtcConnection {
     /// Needs a tokio runtime.
     pub(super) fn new(peer: RTCPeerConnection, limits: ConnectionLimits, tasks: Arc<Tasks>) -> Self {
         let begun = Instant::now();
         let acknowledges = CancellationToken::new();
-        let hearing = Arc::new(Hearing { begun, heard_ms: AtomicU64::new(0), acknowledges });
-        let shared = Shared { tasks, n_open: AtomicUsize::new(0), waiting: AtomicWaker::new() };
+        let activity = Arc::new(RemoteActivity { begun, last_message_ms: AtomicU64::new(0), acknowledges });
+        let shared = ConnectionState { tasks, n_open: AtomicUsize::new(0), waiting: AtomicWaker::new() };
         let over = CancellationToken::new();
         Self {
             accepted: accept_channels(&peer),
@@ -140,7 +140,7 @@ impl Connection {
             peer: Some(Arc::new(peer)),
             limits,
             shared: Arc::new(shared),
-            hearing,
+            activity,
             opening: None,
             closing: None,
             n_opened: 0,
@@ -159,18 +159,18 @@ impl Connection {
     }
 
     fn stream(&self, channel: Arc<DataChannel>, until_the_end: impl Send + 'static) -> DataStream {
-        let ear = Arc::<Hearing>::clone(&self.hearing);
-        DataStream::new(channel, ear, self.shared.tasks.handle().clone(), until_the_end)
+        let observer = Arc::<RemoteActivity>::clone(&self.activity);
+        DataStream::new(channel, observer, self.shared.tasks.handle().clone(), until_the_end)
     }
 
     /// Counts a stream; fails where the connection has had too many.
-    fn count(&mut self, channel: Arc<DataChannel>) -> Result<Stream, ConnectionError> {
+    fn count(&mut self, channel: Arc<DataChannel>) -> Result<WebRtcStream, ConnectionError> {
         self.n_opened += 1;
         if self.n_opened > STREAMS_PER_LIFE_MAX {
             return Err(ConnectionError::WornOut);
         }
         self.shared.n_open.fetch_add(1, Ordering::Relaxed);
-        Ok(Stream { inner: self.stream(channel, ()), shared: Arc::clone(&self.shared) })
+        Ok(WebRtcStream { inner: self.stream(channel, ()), shared: Arc::clone(&self.shared) })
     }
 }
 
@@ -183,7 +183,7 @@ fn accept_channels(peer: &RTCPeerConnection) -> mpsc::Receiver<Arc<DataChannel>>
             tokio::spawn(async move {
                 let Some(channel) = opened(&channel).await else { return };
                 if let Err(refused) = sender.try_send(channel) {
-                    // Whatever comes of it: it is closed with the connection at the latest.
+                    // An error is harmless: the channel is closed with the connection at the latest.
                     let _ = refused.into_inner().close().await;
                 }
             });
@@ -203,11 +203,14 @@ fn cancel_when_lost(peer: &RTCPeerConnection, over: CancellationToken) -> Cancel
     over
 }
 
-impl StreamMuxer for Connection {
-    type Substream = Stream;
+impl StreamMuxer for WebRtcConnection {
+    type Substream = WebRtcStream;
     type Error = ConnectionError;
 
-    fn poll_inbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Stream, ConnectionError>> {
+    fn poll_inbound(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<WebRtcStream, ConnectionError>> {
         loop {
             let channel = ready!(self.accepted.poll_recv(cx)).ok_or(ConnectionError::Closed)?;
             let is_one_too_many = self.shared.is_full(self.limits);
@@ -222,7 +225,7 @@ impl StreamMuxer for Connection {
     fn poll_outbound(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Stream, ConnectionError>> {
+    ) -> Poll<Result<WebRtcStream, ConnectionError>> {
         self.shared.waiting.register(cx.waker());
         if self.shared.is_full(self.limits) {
             return Poll::Pending;
@@ -250,7 +253,7 @@ impl StreamMuxer for Connection {
             return Poll::Ready(Err(ConnectionError::Closed));
         }
         while self.watch.poll_unpin(cx).is_ready() {
-            let until = self.hearing.heard() + self.limits.silence_max;
+            let until = self.activity.last_message_at() + self.limits.silence_max;
             if until <= Instant::now() {
                 return Poll::Ready(Err(ConnectionError::Silent(self.limits.silence_max)));
             }
@@ -276,12 +279,12 @@ async fn close(peer: Arc<RTCPeerConnection>) -> Result<(), webrtc::Error> {
     tokio::time::timeout(CLOSE_TIMEOUT, peer.close()).await.unwrap_or(Ok(()))
 }
 
-impl Drop for Connection {
+impl Drop for WebRtcConnection {
     fn drop(&mut self) {
         let (peer, closing) = (self.peer.take(), self.closing.take());
         let tasks = Arc::clone(&self.shared.tasks);
         tasks.handle().clone().spawn(async move {
-            // Whatever comes of it: nobody is left to tell.
+            // An error is ignored: no task is left to handle it.
             if let Some(closing) = closing {
                 let _ = closing.await;
             }
@@ -293,19 +296,19 @@ impl Drop for Connection {
     }
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for WebRtcConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("shared", &self.shared).finish_non_exhaustive()
+        f.debug_struct("WebRtcConnection").field("shared", &self.shared).finish_non_exhaustive()
     }
 }
 
 /// A stream that is counted.
-pub(crate) struct Stream {
+pub(crate) struct WebRtcStream {
     inner: DataStream,
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionState>,
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for WebRtcStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -315,7 +318,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for WebRtcStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(cx, buffer)
     }
@@ -329,9 +332,25 @@ impl AsyncWrite for Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for WebRtcStream {
     fn drop(&mut self) {
         self.shared.n_open.fetch_sub(1, Ordering::Relaxed);
         self.shared.waiting.wake();
     }
+}
+
+/// The bytes of a channel once it is open; `None` where it never will be.
+pub(super) async fn opened(channel: &Arc<RTCDataChannel>) -> Option<Arc<DataChannel>> {
+    let (sender, opened) = oneshot::channel();
+    let open = Arc::clone(channel);
+    channel.on_open(Box::new(move || {
+        Box::pin(async move {
+            match open.detach().await {
+                // The caller was dropped and waits no more.
+                Ok(detached) => drop(sender.send(detached)),
+                Err(error) => tracing::debug!(%error, "a WebRTC channel cannot be used"),
+            }
+        })
+    }));
+    opened.await.ok()
 }

@@ -1,4 +1,4 @@
-//! How a client of WebRTC-direct begins: a STUN binding request (RFC 8489) that names it and the listener alike.
+//! The first datagram of a WebRTC-direct client: a STUN binding request (RFC 8489) that names both sides.
 
 /// How names begin, with the version of the specification.
 const PREFIX: &str = "libp2p+webrtc+v1/";

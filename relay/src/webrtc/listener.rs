@@ -14,9 +14,9 @@ use libp2p::multihash::Multihash;
 
 use super::front::Front;
 use super::mux::{Greeted, Mux};
-use crate::webtransport::{bind_udp, to_udp_address};
+use crate::udp::{bind_udp, to_udp_address};
 
-/// Reads `/ip4|ip6/…/udp/…/webrtc-direct`, with whatever follows an address that was printed.
+/// Reads `/ip4|ip6/…/udp/…/webrtc-direct`; a certificate hash and a peer id may follow.
 pub(super) fn to_socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     to_udp_address(address, &[Protocol::WebRTCDirect])
 }
@@ -25,18 +25,18 @@ fn to_multiaddr(address: SocketAddr) -> Multiaddr {
     Multiaddr::from(address.ip()).with(Protocol::Udp(address.port())).with(Protocol::WebRTCDirect)
 }
 
-/// What happens to a listener.
-pub(super) enum Happening {
-    /// An address came.
+/// An event of a listener.
+pub(super) enum ListenerEvent {
+    /// A new address.
     Up(Multiaddr),
-    /// One went.
+    /// An address that expired.
     Down(Multiaddr),
-    /// A client begins, from there.
+    /// A client that begins a handshake, with its address.
     Greeted(Greeted, Multiaddr),
 }
 
 /// One front, its addresses, and the socket behind it.
-pub(super) struct Listener {
+pub(super) struct WebRtcListener {
     pub(super) id: ListenerId,
     front: Front,
     mux: Mux,
@@ -44,10 +44,10 @@ pub(super) struct Listener {
     /// Where the socket is bound to every interface.
     interfaces: Option<IfWatcher>,
     ips: BTreeSet<IpAddr>,
-    changes: VecDeque<Happening>,
+    changes: VecDeque<ListenerEvent>,
 }
 
-impl Listener {
+impl WebRtcListener {
     /// Binds `address`. Needs a tokio runtime.
     pub(super) fn bind(id: ListenerId, address: SocketAddr, certhash: Multihash<64>) -> io::Result<Self> {
         let mut front = Front::new(bind_udp(address)?)?;
@@ -69,7 +69,7 @@ impl Listener {
     }
 
     /// What happens next.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Happening>> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<ListenerEvent>> {
         loop {
             if let Some(change) = self.changes.pop_front() {
                 return Poll::Ready(Ok(change));
@@ -78,7 +78,7 @@ impl Listener {
                 // One that the front has forgotten meanwhile has nobody to answer to.
                 match self.front.client(greeted.alias) {
                     Some(client) => {
-                        return Poll::Ready(Ok(Happening::Greeted(greeted, to_multiaddr(client))));
+                        return Poll::Ready(Ok(ListenerEvent::Greeted(greeted, to_multiaddr(client))));
                     }
                     None => continue,
                 }
@@ -98,14 +98,14 @@ impl Listener {
     fn ip_up(&mut self, ip: IpAddr) {
         if ip.is_ipv4() == self.front.address().is_ipv4() && self.ips.insert(ip) {
             let address = self.advertised(ip);
-            self.changes.push_back(Happening::Up(address));
+            self.changes.push_back(ListenerEvent::Up(address));
         }
     }
 
     fn ip_down(&mut self, ip: IpAddr) {
         if self.ips.remove(&ip) {
             let address = self.advertised(ip);
-            self.changes.push_back(Happening::Down(address));
+            self.changes.push_back(ListenerEvent::Down(address));
         }
     }
 

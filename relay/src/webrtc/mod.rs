@@ -1,8 +1,8 @@
-//! WebRTC-direct: the way in for browsers where WebTransport does not get through.
+//! WebRTC-direct: the transport for browsers where WebTransport does not get through.
 //!
-//! libp2p's specification on the `webrtc` crate, with a certificate that survives a restart, bounds on streams, an
-//! end of connections whose other side has closed them or has gone without a word, and of whatever a handshake
-//! leaves behind. A front before its socket lets it understand what today's browsers say first. Dialling is for
+//! libp2p's specification on the `webrtc` crate, with a certificate that survives a restart and bounds on streams.
+//! Connections end when the remote has closed them or is silent for too long, and failed handshakes leave no tasks
+//! behind. A front before its socket lets it understand what today's browsers say first. Dialling is for
 //! tests and measurements: natively there are better ways.
 
 mod certificate;
@@ -27,7 +27,7 @@ use libp2p::{PeerId, Transport as _};
 pub(crate) use self::certificate::Certificate;
 pub use self::certificate::WebRtcCertificateError;
 use self::connection::ConnectionLimits;
-use self::transport::Transport;
+use self::transport::WebRtcTransport;
 
 /// A connection ends after this long without a byte on any of its streams. Both sides ping every 15 s; a tab
 /// answers between two batches.
@@ -48,7 +48,7 @@ pub(crate) fn transport(
     n_streams_max: usize,
 ) -> Boxed<(PeerId, StreamMuxerBox)> {
     let limits = ConnectionLimits { n_streams_max, silence_max: SILENCE_MAX };
-    Transport::new(keypair.clone(), certificate, limits)
+    WebRtcTransport::new(keypair.clone(), certificate, limits)
         .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
         .boxed()
 }

@@ -1,4 +1,4 @@
-//! The socket behind the front: a queue of datagrams for each client, and a place for each new one.
+//! The socket behind the front: a queue of datagrams for each client, and a slot for each new client.
 //!
 //! A client is known by the name that the front gave it, which no other client gets again. Datagrams of a client
 //! whose connection is over are dropped, and so is what comes faster than it is read.
@@ -21,7 +21,7 @@ use webrtc::ice::udp_mux::UDPMux;
 use webrtc::util::{Conn, Error as ConnError};
 
 use super::greeting::ufrag_of;
-use crate::webtransport::bind_udp;
+use crate::udp::bind_udp;
 
 /// Names that are remembered, those of connections that are over among them.
 const CLIENTS_MAX: usize = 8192;
@@ -42,10 +42,10 @@ pub(super) struct Greeted {
     pub(super) alias: SocketAddr,
     /// The name that it takes in the handshake.
     pub(super) ufrag: String,
-    pub(super) link: Arc<Link>,
+    pub(super) link: Arc<ClientConn>,
 }
 
-/// A bound socket; dropping it ends its task, and with it every link.
+/// A bound socket; dropping it ends its task, and with it every client connection.
 pub(super) struct Mux {
     address: SocketAddr,
     greeted: mpsc::Receiver<Greeted>,
@@ -103,38 +103,38 @@ async fn pass(socket: Arc<UdpSocket>, greeted: mpsc::Sender<Greeted>) {
         if clients.len() >= CLIENTS_MAX {
             clients.retain(|_, client| !client.is_closed());
         }
-        let Ok(place) = greeted.try_reserve() else { continue };
+        let Ok(permit) = greeted.try_reserve() else { continue };
         if clients.len() >= CLIENTS_MAX {
             continue;
         }
-        let (client, link) = Link::new(Arc::clone(&socket), from, Arc::clone(&queued));
+        let (client, link) = ClientConn::new(Arc::clone(&socket), from, Arc::clone(&queued));
         queue(&client, datagram, &queued);
         clients.insert(from, client);
-        place.send(Greeted { alias: from, ufrag: ufrag.to_owned(), link: Arc::new(link) });
+        permit.send(Greeted { alias: from, ufrag: ufrag.to_owned(), link: Arc::new(link) });
     }
 }
 
 fn queue(client: &Datagrams, datagram: &[u8], queued: &AtomicUsize) {
     // What is not taken is lost, as on the way here.
     if queued.load(Ordering::Relaxed) + datagram.len() <= QUEUED_BYTES_MAX
-        && let Ok(place) = client.try_reserve()
+        && let Ok(permit) = client.try_reserve()
     {
         queued.fetch_add(datagram.len(), Ordering::Relaxed);
-        place.send(datagram.into());
+        permit.send(datagram.into());
     }
 }
 
-/// The way to one client, as ICE wants it.
-pub(super) struct Link {
+/// The datagram connection to one client, as ICE expects it.
+pub(super) struct ClientConn {
     socket: Arc<UdpSocket>,
     client: SocketAddr,
     received: Mutex<mpsc::Receiver<Box<[u8]>>>,
-    /// Of all links.
+    /// Bytes queued on all connections.
     queued: Arc<AtomicUsize>,
     closed: CancellationToken,
 }
 
-impl Link {
+impl ClientConn {
     fn new(socket: Arc<UdpSocket>, client: SocketAddr, queued: Arc<AtomicUsize>) -> (Datagrams, Self) {
         let (sender, received) = mpsc::channel(DATAGRAMS_MAX);
         let closed = CancellationToken::new();
@@ -142,7 +142,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for ClientConn {
     fn drop(&mut self) {
         let received = self.received.get_mut();
         received.close();
@@ -153,7 +153,7 @@ impl Drop for Link {
 }
 
 #[async_trait]
-impl Conn for Link {
+impl Conn for ClientConn {
     async fn connect(&self, _: SocketAddr) -> Result<(), ConnError> {
         Ok(())
     }
@@ -203,11 +203,11 @@ impl Conn for Link {
     }
 }
 
-/// One way, whatever name is asked for.
-pub(super) struct OneLink(pub(super) Arc<dyn Conn + Send + Sync>);
+/// A mux with one connection, which it returns for every name.
+pub(super) struct SingleConn(pub(super) Arc<dyn Conn + Send + Sync>);
 
 #[async_trait]
-impl UDPMux for OneLink {
+impl UDPMux for SingleConn {
     async fn close(&self) -> Result<(), ConnError> {
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Where the tasks of WebRTC run, so that they can be ended.
+//! Runtimes for the tasks of WebRTC, so that they can be ended.
 //!
 //! The WebRTC library spawns tasks that only an orderly close ends, and libp2p closes nothing of a handshake
-//! that fails: whoever begins many and finishes none would fill the memory. So handshakes and what comes of
-//! them run on small runtimes of their own, a few to each, and a runtime ends with its last connection.
+//! that fails: a client that begins many and finishes none would fill the memory. So handshakes and their
+//! connections run on small runtimes of their own, a few to each, and a runtime ends with its last connection.
 
 use std::io;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// Handshakes that share a runtime. Each may leave some 70 KiB behind until its runtime ends.
 const HANDSHAKES_PER_RUNTIME: usize = 32;
 
-/// Hands runtimes out.
+/// Assigns handshakes to runtimes.
 #[derive(Debug, Default)]
 pub(super) struct Runtimes {
     newest: Option<Arc<Tasks>>,
 }
 
-/// A runtime, for as long as somebody holds it.
+/// A runtime that lives as long as a handle to it.
 #[derive(Debug)]
 pub(super) struct Tasks {
     /// Always there until it is dropped.

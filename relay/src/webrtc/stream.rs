@@ -33,38 +33,38 @@ const UNREAD_MESSAGES_MAX: usize = 4;
 /// What is read of a message on a stream that was dropped: flags are shorter, and anything else resets the channel.
 const FLAG_BYTES_MAX: usize = 64;
 
-/// What the streams of a connection find out about the other side.
-pub(super) trait Ear: Send + Sync + 'static {
-    /// Something came.
-    fn hear(&self);
+/// Receives what the streams of a connection observe of the remote.
+pub(super) trait RemoteObserver: Send + Sync + 'static {
+    /// A message arrived.
+    fn on_message(&self);
     /// Ready once the other side is known to understand `FIN_ACK`; rust-libp2p takes it for an end.
     fn acknowledges(&self) -> &CancellationToken;
 }
 
-/// How the other side's direction ended.
+/// How the remote's direction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// As it should.
+enum StreamEnd {
+    /// The remote finished it.
     Finished,
-    /// The other side gave the stream up.
+    /// The remote reset the stream.
     Reset,
     /// The channel or the connection is gone.
     Lost,
 }
 
-/// What a stream and the task that reads for it share.
+/// State that a stream and its reading task share.
 #[derive(Debug, Default)]
-struct Ends {
-    remote: OnceLock<End>,
+struct StreamEnds {
+    remote: OnceLock<StreamEnd>,
     /// The other side reads no more.
     is_stopped: AtomicBool,
     /// We will write no more.
     wrote_all: CancellationToken,
 }
 
-impl Ends {
+impl StreamEnds {
     fn is_reset(&self) -> bool {
-        matches!(self.remote.get(), Some(End::Reset | End::Lost))
+        matches!(self.remote.get(), Some(StreamEnd::Reset | StreamEnd::Lost))
     }
 }
 
@@ -75,7 +75,7 @@ type Writing = BoxFuture<'static, Result<usize, webrtc::data::Error>>;
 pub(super) struct DataStream {
     channel: Arc<DataChannel>,
     tasks: Handle,
-    ends: Arc<Ends>,
+    ends: Arc<StreamEnds>,
     received: mpsc::Receiver<Bytes>,
     unread: Bytes,
     writing: Option<Writing>,
@@ -91,13 +91,13 @@ impl DataStream {
     /// Begins to read the channel, until it ends; `until_the_end` is dropped then.
     pub(super) fn new(
         channel: Arc<DataChannel>,
-        ear: Arc<dyn Ear>,
+        observer: Arc<dyn RemoteObserver>,
         tasks: Handle,
         until_the_end: impl Send + 'static,
     ) -> Self {
         let (sender, received) = mpsc::channel(UNREAD_MESSAGES_MAX);
-        let ends = Arc::<Ends>::default();
-        let listening = listen(Arc::clone(&channel), sender, Arc::clone(&ends), ear);
+        let ends = Arc::<StreamEnds>::default();
+        let listening = listen(Arc::clone(&channel), sender, Arc::clone(&ends), observer);
         tasks.spawn(async move {
             listening.await;
             drop(until_the_end);
@@ -139,12 +139,12 @@ impl AsyncRead for DataStream {
                 Some(bytes) => self.unread = bytes,
                 None => {
                     return Poll::Ready(match self.ends.remote.get() {
-                        Some(End::Finished) => {
+                        Some(StreamEnd::Finished) => {
                             self.is_read_finished = true;
                             Ok(0)
                         }
-                        Some(End::Reset) => Err(io::ErrorKind::ConnectionReset.into()),
-                        Some(End::Lost) | None => Err(io::ErrorKind::ConnectionAborted.into()),
+                        Some(StreamEnd::Reset) => Err(io::ErrorKind::ConnectionReset.into()),
+                        Some(StreamEnd::Lost) | None => Err(io::ErrorKind::ConnectionAborted.into()),
                     });
                 }
             }
@@ -221,7 +221,12 @@ impl Drop for DataStream {
 }
 
 /// Reads the channel until it ends.
-async fn listen(channel: Arc<DataChannel>, sender: mpsc::Sender<Bytes>, ends: Arc<Ends>, ear: Arc<dyn Ear>) {
+async fn listen(
+    channel: Arc<DataChannel>,
+    sender: mpsc::Sender<Bytes>,
+    ends: Arc<StreamEnds>,
+    observer: Arc<dyn RemoteObserver>,
+) {
     let mut sender = Some(sender);
     let mut decoder = Decoder::default();
     let mut is_ack_due = false;
@@ -229,7 +234,7 @@ async fn listen(channel: Arc<DataChannel>, sender: mpsc::Sender<Bytes>, ends: Ar
         let mut buffer = vec![0; if sender.is_some() { MESSAGE_BYTES_MAX + 1 } else { FLAG_BYTES_MAX }];
         let n_bytes = tokio::select! {
             biased;
-            () = may_acknowledge(&ends, ear.acknowledges()), if is_ack_due => {
+            () = may_acknowledge(&ends, observer.acknowledges()), if is_ack_due => {
                 is_ack_due = false;
                 // Where it cannot be said the channel is gone, which the next read tells.
                 let _ = channel.write(&encode_flag(Flag::FinAck)).await;
@@ -245,7 +250,7 @@ async fn listen(channel: Arc<DataChannel>, sender: mpsc::Sender<Bytes>, ends: Ar
                 Ok(_) | Err(_) => break,
             },
         };
-        ear.hear();
+        observer.on_message();
         decoder.push(&buffer[..n_bytes]);
         loop {
             let message = match decoder.next() {
@@ -253,7 +258,7 @@ async fn listen(channel: Arc<DataChannel>, sender: mpsc::Sender<Bytes>, ends: Ar
                 Ok(None) => break,
                 Err(error) => {
                     tracing::debug!(%error, "a WebRTC stream ends");
-                    let _ = ends.remote.set(End::Reset);
+                    let _ = ends.remote.set(StreamEnd::Reset);
                     let _ = channel.close().await;
                     return;
                 }
@@ -266,20 +271,20 @@ async fn listen(channel: Arc<DataChannel>, sender: mpsc::Sender<Bytes>, ends: Ar
             }
             match message.flag {
                 Some(Flag::Fin) => {
-                    let _ = ends.remote.set(End::Finished);
+                    let _ = ends.remote.set(StreamEnd::Finished);
                     (sender, is_ack_due) = (None, true);
                 }
                 Some(Flag::Reset) => {
-                    let _ = ends.remote.set(End::Reset);
+                    let _ = ends.remote.set(StreamEnd::Reset);
                     sender = None;
                 }
                 Some(Flag::StopSending) => ends.is_stopped.store(true, Ordering::Relaxed),
-                Some(Flag::FinAck) => ear.acknowledges().cancel(),
+                Some(Flag::FinAck) => observer.acknowledges().cancel(),
                 None => {}
             }
         }
     }
-    let _ = ends.remote.set(End::Lost);
+    let _ = ends.remote.set(StreamEnd::Lost);
 }
 
 /// The stream was dropped.
@@ -290,7 +295,7 @@ async fn left(sender: Option<&mpsc::Sender<Bytes>>) {
 }
 
 /// To a side that does not know it, `FIN_ACK` is one more end: it does no harm once ours was said.
-async fn may_acknowledge(ends: &Ends, acknowledges: &CancellationToken) {
+async fn may_acknowledge(ends: &StreamEnds, acknowledges: &CancellationToken) {
     tokio::select! {
         () = ends.wrote_all.cancelled() => {}
         () = acknowledges.cancelled() => {}

@@ -15,10 +15,10 @@ use libp2p_webrtc_utils::parse_webrtc_dial_addr;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::certificate::Certificate;
-use super::connection::{Connection, ConnectionLimits};
-use super::listener::{Happening, Listener, to_socket_address};
+use super::connection::{ConnectionLimits, WebRtcConnection};
+use super::listener::{ListenerEvent, WebRtcListener, to_socket_address};
 use super::runtimes::{Runtimes, Tasks};
-use super::upgrade::{Upgrade, UpgradeError};
+use super::upgrade::{UpgradeError, WebRtcUpgrade};
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -34,28 +34,28 @@ pub(crate) enum TransportError {
     Broken,
 }
 
-type Upgrading = BoxFuture<'static, Result<(PeerId, Connection), TransportError>>;
-type Event = TransportEvent<Upgrading, TransportError>;
+type Upgrading = BoxFuture<'static, Result<(PeerId, WebRtcConnection), TransportError>>;
+type WebRtcEvent = TransportEvent<Upgrading, TransportError>;
 
 /// Listens on `/ip4|ip6/…/udp/…/webrtc-direct`.
-pub(crate) struct Transport {
+pub(crate) struct WebRtcTransport {
     keypair: Keypair,
     certificate: Certificate,
-    listeners: Vec<Listener>,
+    listeners: Vec<WebRtcListener>,
     closed: VecDeque<ListenerId>,
     limits: ConnectionLimits,
     runtimes: Runtimes,
     waker: Option<Waker>,
 }
 
-impl Transport {
+impl WebRtcTransport {
     pub(crate) fn new(keypair: Keypair, certificate: Certificate, limits: ConnectionLimits) -> Self {
         let (listeners, closed) = (Vec::new(), VecDeque::new());
         Self { keypair, certificate, listeners, closed, limits, runtimes: Runtimes::default(), waker: None }
     }
 
-    fn upgrade(&mut self) -> io::Result<Upgrade> {
-        Ok(Upgrade {
+    fn upgrade(&mut self) -> io::Result<WebRtcUpgrade> {
+        Ok(WebRtcUpgrade {
             keypair: self.keypair.clone(),
             certificate: self.certificate.clone(),
             limits: self.limits,
@@ -63,17 +63,17 @@ impl Transport {
         })
     }
 
-    fn poll_listeners(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+    fn poll_listeners(&mut self, cx: &mut Context<'_>) -> Poll<WebRtcEvent> {
         for at in 0..self.listeners.len() {
             let listener = &mut self.listeners[at];
             let (listener_id, local_addr) = (listener.id, listener.local());
             let Poll::Ready(happening) = listener.poll(cx) else { continue };
             return Poll::Ready(match happening {
-                Ok(Happening::Up(listen_addr)) => TransportEvent::NewAddress { listener_id, listen_addr },
-                Ok(Happening::Down(listen_addr)) => {
+                Ok(ListenerEvent::Up(listen_addr)) => TransportEvent::NewAddress { listener_id, listen_addr },
+                Ok(ListenerEvent::Down(listen_addr)) => {
                     TransportEvent::AddressExpired { listener_id, listen_addr }
                 }
-                Ok(Happening::Greeted(client, send_back_addr)) => {
+                Ok(ListenerEvent::Greeted(client, send_back_addr)) => {
                     let upgrade = run(self.upgrade(), |upgrade| upgrade.inbound(client));
                     TransportEvent::Incoming { listener_id, upgrade, local_addr, send_back_addr }
                 }
@@ -84,9 +84,12 @@ impl Transport {
     }
 }
 
-fn run<F>(upgrade: io::Result<Upgrade>, begin: impl FnOnce(Upgrade) -> F + Send + 'static) -> Upgrading
+fn run<F>(
+    upgrade: io::Result<WebRtcUpgrade>,
+    begin: impl FnOnce(WebRtcUpgrade) -> F + Send + 'static,
+) -> Upgrading
 where
-    F: Future<Output = Result<(PeerId, Connection), UpgradeError>> + Send + 'static,
+    F: Future<Output = Result<(PeerId, WebRtcConnection), UpgradeError>> + Send + 'static,
 {
     async move {
         let upgrade = upgrade?;
@@ -98,8 +101,8 @@ where
     .boxed()
 }
 
-impl libp2p::Transport for Transport {
-    type Output = (PeerId, Connection);
+impl libp2p::Transport for WebRtcTransport {
+    type Output = (PeerId, WebRtcConnection);
     type Error = TransportError;
     type ListenerUpgrade = Upgrading;
     type Dial = Upgrading;
@@ -109,7 +112,7 @@ impl libp2p::Transport for Transport {
             return Err(DialError::MultiaddrNotSupported(address));
         };
         let certhash = self.certificate.fingerprint().to_multihash();
-        let listener = Listener::bind(id, socket_address, certhash);
+        let listener = WebRtcListener::bind(id, socket_address, certhash);
         self.listeners.push(listener.map_err(|error| DialError::Other(error.into()))?);
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -139,7 +142,7 @@ impl libp2p::Transport for Transport {
         }
     }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Event> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WebRtcEvent> {
         if let Some(listener_id) = self.closed.pop_front() {
             return Poll::Ready(TransportEvent::ListenerClosed { listener_id, reason: Ok(()) });
         }

@@ -11,11 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libp2p::PeerId;
 use libp2p::identity::Keypair;
 use libp2p_webrtc_utils::{Fingerprint, noise, sdp};
-use tokio::sync::oneshot;
 use webrtc::api::APIBuilder;
 use webrtc::api::setting_engine::SettingEngine;
 use webrtc::data::data_channel::DataChannel;
-use webrtc::data_channel::RTCDataChannel;
 use webrtc::data_channel::data_channel_init::RTCDataChannelInit;
 use webrtc::dtls_transport::dtls_role::DTLSRole;
 use webrtc::ice::network_type::NetworkType;
@@ -26,8 +24,8 @@ use webrtc::peer_connection::sdp::session_description::RTCSessionDescription;
 use webrtc::util::Conn;
 
 use super::certificate::Certificate;
-use super::connection::{Connection, ConnectionError, ConnectionLimits};
-use super::mux::{Greeted, OneLink, bind};
+use super::connection::{ConnectionError, ConnectionLimits, WebRtcConnection, opened};
+use super::mux::{Greeted, SingleConn, bind};
 use super::runtimes::Tasks;
 
 /// The channel of the handshake, which both sides know of beforehand.
@@ -59,7 +57,7 @@ pub(crate) enum UpgradeError {
     /// It was lost meanwhile.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    /// The other side could not prove who it is.
+    /// The remote could not prove its peer id.
     #[error("Noise handshake: {0}")]
     Noise(#[from] noise::Error),
     /// No socket of the system.
@@ -70,24 +68,24 @@ pub(crate) enum UpgradeError {
     NoChannel,
 }
 
-/// What both sides need.
-pub(super) struct Upgrade {
+/// Key, certificate and limits for a handshake on either side.
+pub(super) struct WebRtcUpgrade {
     pub(super) keypair: Keypair,
     pub(super) certificate: Certificate,
     pub(super) limits: ConnectionLimits,
     pub(super) tasks: Arc<Tasks>,
 }
 
-impl Upgrade {
+impl WebRtcUpgrade {
     /// The listener's side.
-    pub(super) async fn inbound(self, client: Greeted) -> Result<(PeerId, Connection), UpgradeError> {
+    pub(super) async fn inbound(self, client: Greeted) -> Result<(PeerId, WebRtcConnection), UpgradeError> {
         let Greeted { alias, ufrag, link } = client;
         let mut settings = settings(link, &ufrag, alias);
         settings.set_lite(true);
         settings.disable_certificate_fingerprint_verification(true);
         settings.set_answering_dtls_role(DTLSRole::Server)?;
         let peer = self.peer(settings).await?;
-        let connection = Connection::new(peer, self.limits, Arc::clone(&self.tasks));
+        let connection = WebRtcConnection::new(peer, self.limits, Arc::clone(&self.tasks));
         let peer = connection.peer()?;
         let offer = sdp::render_description(OFFER, alias, Fingerprint::FF, &ufrag);
         peer.set_remote_description(RTCSessionDescription::offer(offer)?).await?;
@@ -106,7 +104,7 @@ impl Upgrade {
         self,
         address: SocketAddr,
         server: Fingerprint,
-    ) -> Result<(PeerId, Connection), UpgradeError> {
+    ) -> Result<(PeerId, WebRtcConnection), UpgradeError> {
         let any: SocketAddr = match address {
             SocketAddr::V4(_) => ([0; 4], 0).into(),
             SocketAddr::V6(_) => ([0; 16], 0).into(),
@@ -114,7 +112,7 @@ impl Upgrade {
         let socket = Arc::new(bind(any)?);
         let ufrag = sdp::random_ufrag();
         let peer = self.peer(settings(socket, &ufrag, address)).await?;
-        let connection = Connection::new(peer, self.limits, Arc::clone(&self.tasks));
+        let connection = WebRtcConnection::new(peer, self.limits, Arc::clone(&self.tasks));
         let peer = connection.peer()?;
         let offer = peer.create_offer(None).await?;
         peer.set_local_description(offer).await?;
@@ -137,7 +135,7 @@ impl Upgrade {
 fn settings(link: Arc<dyn Conn + Send + Sync>, ufrag: &str, other: SocketAddr) -> SettingEngine {
     let mut settings = SettingEngine::default();
     settings.set_ice_credentials(ufrag.to_owned(), ufrag.to_owned());
-    settings.set_udp_network(UDPNetwork::Muxed(Arc::new(OneLink(link))));
+    settings.set_udp_network(UDPNetwork::Muxed(Arc::new(SingleConn(link))));
     settings.detach_data_channels();
     settings.set_network_types(vec![match other {
         SocketAddr::V4(_) => NetworkType::Udp4,
@@ -153,20 +151,4 @@ async fn handshake_channel(peer: &RTCPeerConnection) -> Result<Arc<DataChannel>,
     let init = RTCDataChannelInit { negotiated: Some(HANDSHAKE_CHANNEL), ..RTCDataChannelInit::default() };
     let channel = peer.create_data_channel("", Some(init)).await?;
     opened(&channel).await.ok_or(UpgradeError::NoChannel)
-}
-
-/// The bytes of a channel once it is open; `None` where it never will be.
-pub(super) async fn opened(channel: &Arc<RTCDataChannel>) -> Option<Arc<DataChannel>> {
-    let (sender, opened) = oneshot::channel();
-    let open = Arc::clone(channel);
-    channel.on_open(Box::new(move || {
-        Box::pin(async move {
-            match open.detach().await {
-                // Nobody waits any more: whoever asked was dropped.
-                Ok(detached) => drop(sender.send(detached)),
-                Err(error) => tracing::debug!(%error, "a WebRTC channel cannot be used"),
-            }
-        })
-    }));
-    opened.await.ok()
 }

@@ -6,6 +6,7 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 
 use crate::certificates::Certhash;
+use crate::udp::to_udp_address;
 
 /// Reads `/ip4|ip6/…/udp/…/quic-v1/webtransport`; `None` for any other form.
 ///
@@ -13,20 +14,6 @@ use crate::certificates::Certhash;
 /// that was printed earlier, and the hashes are the listener's to say.
 pub(super) fn to_socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     to_udp_address(address, &[Protocol::QuicV1, Protocol::WebTransport])
-}
-
-/// Reads `/ip4|ip6/…/udp/…`, then exactly `protocols`, then hashes of certificates and peer ids.
-pub(crate) fn to_udp_address(address: &Multiaddr, protocols: &[Protocol<'_>]) -> Option<SocketAddr> {
-    let mut parts = address.iter();
-    let ip: IpAddr = match parts.next()? {
-        Protocol::Ip4(ip) => ip.into(),
-        Protocol::Ip6(ip) => ip.into(),
-        _ => return None,
-    };
-    let Protocol::Udp(port) = parts.next()? else { return None };
-    let is_theirs = protocols.iter().all(|protocol| parts.next().as_ref() == Some(protocol))
-        && parts.all(|part| matches!(part, Protocol::Certhash(_) | Protocol::P2p(_)));
-    is_theirs.then_some(SocketAddr::new(ip, port))
 }
 
 /// The address that clients dial.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use wtransport::quinn;
 use wtransport::quinn::crypto::rustls::QuicServerConfig;
 
-use super::transport::TransportError;
+use super::error::TransportError;
 use crate::certificates::Certificates;
 
 /// Streams that only one side writes on: control, two of QPACK, and what browsers grease with.
@@ -16,7 +16,7 @@ const SESSION_STREAMS: u32 = 1;
 /// Datagrams are announced since browsers ask for them, and never read.
 const DATAGRAM_BUFFER_BYTES: usize = 16 * 1024;
 
-/// Limits of the WebTransport listener. What a connection can make us hold in memory is at most
+/// Limits of the WebTransport listener. The memory of one connection is at most
 /// `connection_receive_window + send_window`.
 #[derive(Clone, Debug)]
 pub struct WebTransportConfig {

@@ -1,7 +1,7 @@
 //! From a QUIC packet to a peer: TLS, the HTTP/3 session, Noise.
 //!
-//! Authority and origin of the request are not looked at: the network is public, and who is who is what
-//! Noise says.
+//! Authority and origin of the request are ignored: the network is public, and Noise authenticates the
+//! peers.
 
 use std::panic::AssertUnwindSafe;
 
@@ -13,8 +13,8 @@ use libp2p::noise;
 use wtransport::endpoint::{IncomingSessionFuture, SessionRequest};
 use wtransport::quinn;
 
-use super::muxer::Connection;
-use super::stream::Stream;
+use super::muxer::WebTransportConnection;
+use super::stream::WebTransportStream;
 use crate::certificates::Certificates;
 
 /// The path that sessions are opened on; its query must have `type=noise`.
@@ -38,7 +38,7 @@ pub enum HandshakeError {
         /// What it asked for, cut where it is long.
         path: String,
     },
-    /// The client could not prove who it is.
+    /// The client could not prove its peer id.
     #[error("Noise handshake: {0}")]
     Noise(#[from] noise::Error),
     /// It took too long.
@@ -57,7 +57,7 @@ pub(super) async fn authenticate(
     incoming: quinn::Incoming,
     keypair: Keypair,
     certificates: Certificates,
-) -> Result<(PeerId, Connection), HandshakeError> {
+) -> Result<(PeerId, WebTransportConnection), HandshakeError> {
     let connecting = incoming.accept()?;
     let session = async move {
         let request = IncomingSessionFuture::with_quic_connecting(connecting).await?;
@@ -66,13 +66,13 @@ pub(super) async fn authenticate(
         }
         let session = request.accept().await?;
         let first = session.accept_bi().await?;
-        Ok((session, Stream::new(first)))
+        Ok((session, WebTransportStream::new(first)))
     };
     // The driver's own assertions must cost its connection only.
     let (session, stream) =
         AssertUnwindSafe(session).catch_unwind().await.unwrap_or(Err(HandshakeError::Driver))?;
     // From here on an early return closes the connection.
-    let mut connection = Connection::new(session);
+    let mut connection = WebTransportConnection::new(session);
     let noise =
         noise::Config::new(&keypair)?.with_webtransport_certhashes(certificates.hashes_in_handshake());
     let (peer, mut secured) = noise.upgrade_inbound(stream, NOISE).await?;

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
-use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -13,6 +12,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use if_watch::IfEvent;
 use if_watch::tokio::IfWatcher;
+use libp2p::PeerId;
 use libp2p::core::transport::{ListenerId, TransportEvent};
 use libp2p::identity::Keypair;
 use tokio_stream::wrappers::WatchStream;
@@ -20,21 +20,22 @@ use tokio_util::task::TaskTracker;
 use wtransport::quinn;
 
 use super::address::to_multiaddr;
+use super::error::TransportError;
 use super::handshake::{self, HandshakeError};
+use super::muxer::WebTransportConnection;
 use super::runtime::TrackedRuntime;
-use super::transport::{TransportError, Upgrade};
 use crate::certificates::{Certhash, Certificates};
-use crate::node::source;
 use crate::pending::{PendingHandshakes, Unfinished};
+use crate::source::source;
+use crate::udp::bind_udp;
 
-/// Asked of the system for each direction of a socket, which all its connections share.
-const UDP_BUFFER_BYTES: usize = 4 * 1024 * 1024;
+pub(super) type WebTransportUpgrade =
+    BoxFuture<'static, Result<(PeerId, WebTransportConnection), TransportError>>;
+pub(super) type WebTransportEvent = TransportEvent<WebTransportUpgrade, TransportError>;
 
-pub(super) type Event = TransportEvent<Upgrade, TransportError>;
-
-/// What every listener of a transport shares.
+/// Configuration that all listeners of a transport share.
 #[derive(Clone, Debug)]
-pub(super) struct Shared {
+pub(super) struct ListenerContext {
     pub(super) keypair: Keypair,
     pub(super) certificates: Certificates,
     pub(super) handshake_timeout: Duration,
@@ -42,9 +43,9 @@ pub(super) struct Shared {
     pub(super) tasks: TaskTracker,
 }
 
-pub(super) struct Listener {
+pub(super) struct WebTransportListener {
     id: ListenerId,
-    shared: Shared,
+    shared: ListenerContext,
     endpoint: quinn::Endpoint,
     port: u16,
     accept: BoxFuture<'static, Option<quinn::Incoming>>,
@@ -54,18 +55,18 @@ pub(super) struct Listener {
     ips: BTreeSet<IpAddr>,
     published: WatchStream<Vec<Certhash>>,
     certhashes: Vec<Certhash>,
-    events: VecDeque<Event>,
+    events: VecDeque<WebTransportEvent>,
     is_closed: bool,
     waker: Option<Waker>,
 }
 
-impl Listener {
+impl WebTransportListener {
     /// Binds `address`. Needs a tokio runtime.
     pub(super) fn bind(
         id: ListenerId,
         address: SocketAddr,
         quic: quinn::ServerConfig,
-        shared: Shared,
+        shared: ListenerContext,
     ) -> Result<Self, TransportError> {
         let bind_error = |source| TransportError::Bind { address, source };
         let socket = bind_udp(address).map_err(bind_error)?;
@@ -165,7 +166,7 @@ impl Listener {
         }
     }
 
-    fn incoming(&self, incoming: quinn::Incoming) -> Option<Event> {
+    fn incoming(&self, incoming: quinn::Incoming) -> Option<WebTransportEvent> {
         if self.shared.pending.is_busy() && !incoming.remote_address_validated() {
             // Costs an honest client one round trip and takes spoofed addresses out of the count.
             if let Err(error) = incoming.retry() {
@@ -184,14 +185,14 @@ impl Listener {
         })
     }
 
-    fn upgrade(&self, incoming: quinn::Incoming, source: Option<IpAddr>) -> Upgrade {
-        let Shared { keypair, certificates, handshake_timeout, pending, .. } = self.shared.clone();
+    fn upgrade(&self, incoming: quinn::Incoming, source: Option<IpAddr>) -> WebTransportUpgrade {
+        let ListenerContext { keypair, certificates, handshake_timeout, pending, .. } = self.shared.clone();
         async move {
             let handshake = handshake::authenticate(incoming, keypair, certificates);
             let ended = |unfinished| match unfinished {
                 Unfinished::Failed(error) => error,
                 Unfinished::TimedOut => HandshakeError::Timeout(handshake_timeout),
-                Unfinished::GaveWay => HandshakeError::Evicted,
+                Unfinished::Evicted => HandshakeError::Evicted,
             };
             let result = pending.run(source, handshake_timeout, handshake).await;
             result.map_err(|unfinished| TransportError::Handshake(ended(unfinished)))
@@ -207,10 +208,10 @@ impl Listener {
     }
 }
 
-impl Stream for Listener {
-    type Item = Event;
+impl Stream for WebTransportListener {
+    type Item = WebTransportEvent;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WebTransportEvent>> {
         let this = &mut *self;
         loop {
             if let Some(event) = this.events.pop_front() {
@@ -238,33 +239,15 @@ impl Stream for Listener {
     }
 }
 
-impl fmt::Debug for Listener {
+impl fmt::Debug for WebTransportListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("id", &self.id).field("port", &self.port).finish_non_exhaustive()
+        f.debug_struct("WebTransportListener")
+            .field("id", &self.id)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
     }
 }
 
 fn accept(endpoint: quinn::Endpoint) -> BoxFuture<'static, Option<quinn::Incoming>> {
     async move { endpoint.accept().await }.boxed()
-}
-
-/// A bound socket with room for the bursts of many clients.
-///
-/// # Errors
-/// An address that the system does not give.
-pub fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = socket2::Socket::new(
-        socket2::Domain::for_address(address),
-        socket2::Type::DGRAM,
-        Some(socket2::Protocol::UDP),
-    )?;
-    if address.is_ipv6() {
-        // So that `/ip4/0.0.0.0` and `/ip6/::` can have the same port.
-        socket.set_only_v6(true)?;
-    }
-    // The system's default is less than a burst of a few tabs; what it does not allow it cuts.
-    let _ = socket.set_recv_buffer_size(UDP_BUFFER_BYTES);
-    let _ = socket.set_send_buffer_size(UDP_BUFFER_BYTES);
-    socket.bind(&address.into())?;
-    Ok(socket.into())
 }

@@ -7,6 +7,7 @@
 
 mod address;
 mod config;
+mod error;
 mod handshake;
 mod listener;
 mod muxer;
@@ -14,10 +15,9 @@ mod runtime;
 mod stream;
 mod transport;
 
-pub(crate) use self::address::to_udp_address;
 pub use self::config::WebTransportConfig;
+pub use self::error::TransportError;
 pub use self::handshake::{HandshakeError, WELL_KNOWN_PATH};
-pub use self::listener::bind_udp;
-pub use self::muxer::{Connection, ConnectionError};
-pub use self::stream::Stream;
-pub use self::transport::{Transport, TransportError};
+pub use self::muxer::{ConnectionError, WebTransportConnection};
+pub use self::stream::WebTransportStream;
+pub use self::transport::Transport;

@@ -15,7 +15,7 @@ use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
 use wtransport::VarInt;
 use wtransport::error::StreamOpeningError;
 
-use super::stream::Stream;
+use super::stream::WebTransportStream;
 
 /// The code of a close that is no failure.
 const CLOSE_CODE: VarInt = VarInt::from_u32(0);
@@ -34,19 +34,19 @@ pub enum ConnectionError {
     Driver,
 }
 
-type Opening = BoxFuture<'static, Result<Stream, ConnectionError>>;
+type OpeningStream = BoxFuture<'static, Result<WebTransportStream, ConnectionError>>;
 
 /// An authenticated WebTransport connection.
-pub struct Connection {
+pub struct WebTransportConnection {
     session: wtransport::Connection,
-    inbound: Option<Opening>,
-    outbound: Option<Opening>,
+    inbound: Option<OpeningStream>,
+    outbound: Option<OpeningStream>,
     closed: BoxFuture<'static, wtransport::error::ConnectionError>,
     /// Holds the stream of the Noise handshake until the client has left it.
     handshake: Fuse<BoxFuture<'static, ()>>,
 }
 
-impl Connection {
+impl WebTransportConnection {
     /// The substreams of this session.
     #[must_use]
     pub fn new(session: wtransport::Connection) -> Self {
@@ -71,32 +71,35 @@ impl Connection {
     }
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for WebTransportConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("session", &self.session).finish_non_exhaustive()
+        f.debug_struct("WebTransportConnection").field("session", &self.session).finish_non_exhaustive()
     }
 }
 
-impl StreamMuxer for Connection {
-    type Substream = Stream;
+impl StreamMuxer for WebTransportConnection {
+    type Substream = WebTransportStream;
     type Error = ConnectionError;
 
-    fn poll_inbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Stream, ConnectionError>> {
+    fn poll_inbound(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<WebTransportStream, ConnectionError>> {
         let this = &mut *self;
         poll_opening(&mut this.inbound, cx, || {
             let session = this.session.clone();
-            async move { Ok(Stream::new(session.accept_bi().await?)) }
+            async move { Ok(WebTransportStream::new(session.accept_bi().await?)) }
         })
     }
 
     fn poll_outbound(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Stream, ConnectionError>> {
+    ) -> Poll<Result<WebTransportStream, ConnectionError>> {
         let this = &mut *self;
         poll_opening(&mut this.outbound, cx, || {
             let session = this.session.clone();
-            async move { Ok(Stream::new(session.open_bi().await?.await?)) }
+            async move { Ok(WebTransportStream::new(session.open_bi().await?.await?)) }
         })
     }
 
@@ -118,7 +121,7 @@ impl StreamMuxer for Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for WebTransportConnection {
     fn drop(&mut self) {
         // Streams hold the QUIC connection too; without this it would outlive its muxer.
         self.session.close(CLOSE_CODE, b"");
@@ -127,12 +130,12 @@ impl Drop for Connection {
 
 /// Polls the future in `slot`, or a new one; a panic of the HTTP/3 driver becomes an error.
 fn poll_opening<F>(
-    slot: &mut Option<Opening>,
+    slot: &mut Option<OpeningStream>,
     cx: &mut Context<'_>,
     open: impl FnOnce() -> F,
-) -> Poll<Result<Stream, ConnectionError>>
+) -> Poll<Result<WebTransportStream, ConnectionError>>
 where
-    F: Future<Output = Result<Stream, ConnectionError>> + Send + 'static,
+    F: Future<Output = Result<WebTransportStream, ConnectionError>> + Send + 'static,
 {
     let opening = slot.get_or_insert_with(|| {
         let caught = AssertUnwindSafe(open()).catch_unwind();

@@ -16,9 +16,9 @@ use wtransport::{RecvStream, SendStream, VarInt};
 /// Application error 0 as HTTP/3 carries it (WebTransport over HTTP/3, section 4.3).
 const RESET_CODE: u64 = 0x52e4_a40f_a8db;
 
-/// A substream of a [`Connection`](super::Connection).
+/// A substream of a [`WebTransportConnection`](super::WebTransportConnection).
 #[derive(Debug)]
-pub struct Stream {
+pub struct WebTransportStream {
     send: SendStream,
     receive: RecvStream,
     is_write_closed: bool,
@@ -28,13 +28,13 @@ pub struct Stream {
     is_flushed: bool,
 }
 
-impl Stream {
+impl WebTransportStream {
     pub(super) fn new((send, receive): (SendStream, RecvStream)) -> Self {
         Self { send, receive, is_write_closed: false, is_read_finished: false, is_flushed: true }
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for WebTransportStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -48,7 +48,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for WebTransportStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         let n_bytes = ready!(TokioAsyncWrite::poll_write(Pin::new(&mut self.send), cx, buffer))?;
         self.is_flushed = false;
@@ -70,7 +70,7 @@ impl AsyncWrite for Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for WebTransportStream {
     fn drop(&mut self) {
         if self.is_write_closed {
             return;

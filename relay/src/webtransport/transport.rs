@@ -1,13 +1,10 @@
 //! The transport itself: listeners by address, no dialling.
 
-use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use futures::StreamExt as _;
-use futures::future::{BoxFuture, Pending};
+use futures::future::Pending;
 use futures::stream::SelectAll;
 use libp2p::core::transport::{DialOpts, ListenerId, TransportError as Libp2pTransportError, TransportEvent};
 use libp2p::identity::Keypair;
@@ -16,52 +13,19 @@ use tokio_util::task::TaskTracker;
 
 use super::address::to_socket_address;
 use super::config::WebTransportConfig;
-use super::handshake::HandshakeError;
-use super::listener::{Listener, Shared};
-use super::muxer::Connection;
+use super::error::TransportError;
+use super::listener::{ListenerContext, WebTransportListener, WebTransportUpgrade};
+use super::muxer::WebTransportConnection;
 use crate::certificates::Certificates;
-use crate::node::GuardMetrics;
+use crate::guard_metrics::GuardMetrics;
 use crate::pending::PendingHandshakes;
-
-/// Why a listener or a handshake failed.
-#[derive(Debug, thiserror::Error)]
-pub enum TransportError {
-    /// The UDP socket cannot be had.
-    #[error("cannot listen on UDP {address}: {source}")]
-    Bind {
-        /// The address that was asked for.
-        address: SocketAddr,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The interfaces of the machine cannot be watched.
-    #[error("cannot watch the network interfaces: {0}")]
-    Interfaces(io::Error),
-    /// The endpoint's task ended: the socket failed.
-    #[error("the UDP socket of the listener failed")]
-    EndpointLost,
-    /// TLS refuses its configuration.
-    #[error("TLS configuration: {0}")]
-    Tls(#[from] rustls::Error),
-    /// TLS lacks the cipher suite that QUIC begins with.
-    #[error("TLS lacks TLS13_AES_128_GCM_SHA256, which QUIC begins with")]
-    NoInitialCipherSuite,
-    /// The idle timeout does not fit QUIC's 62 bits of milliseconds.
-    #[error("an idle timeout of {0:?} does not fit QUIC")]
-    IdleTimeout(Duration),
-    /// A client did not become a peer.
-    #[error(transparent)]
-    Handshake(#[from] HandshakeError),
-}
-
-pub(super) type Upgrade = BoxFuture<'static, Result<(PeerId, Connection), TransportError>>;
 
 /// Listens on `/ip4|ip6/…/udp/…/quic-v1/webtransport`. To be polled within a tokio runtime.
 #[derive(Debug)]
 pub struct Transport {
     config: WebTransportConfig,
-    shared: Shared,
-    listeners: SelectAll<Listener>,
+    shared: ListenerContext,
+    listeners: SelectAll<WebTransportListener>,
     waker: Option<Waker>,
 }
 
@@ -69,7 +33,7 @@ impl Transport {
     /// A transport for the node with this key pair.
     #[must_use]
     pub fn new(keypair: Keypair, certificates: Certificates, config: WebTransportConfig) -> Self {
-        let shared = Shared {
+        let shared = ListenerContext {
             keypair,
             certificates,
             handshake_timeout: config.handshake_timeout,
@@ -79,7 +43,7 @@ impl Transport {
         Self { config, shared, listeners: SelectAll::new(), waker: None }
     }
 
-    /// Counts handshakes that come to nothing where the node counts.
+    /// Counts failed handshakes in the node's metrics.
     pub(crate) fn counted_by(mut self, metrics: GuardMetrics) -> Self {
         self.shared.pending = PendingHandshakes::new(self.config.max_pending_handshakes, metrics);
         self
@@ -96,9 +60,9 @@ impl Transport {
 }
 
 impl libp2p::Transport for Transport {
-    type Output = (PeerId, Connection);
+    type Output = (PeerId, WebTransportConnection);
     type Error = TransportError;
-    type ListenerUpgrade = Upgrade;
+    type ListenerUpgrade = WebTransportUpgrade;
     type Dial = Pending<Result<Self::Output, Self::Error>>;
 
     fn listen_on(
@@ -110,7 +74,7 @@ impl libp2p::Transport for Transport {
             return Err(Libp2pTransportError::MultiaddrNotSupported(address));
         };
         let quic = self.config.quic_server(&self.shared.certificates).map_err(Libp2pTransportError::Other)?;
-        let listener = Listener::bind(id, socket_address, quic, self.shared.clone())
+        let listener = WebTransportListener::bind(id, socket_address, quic, self.shared.clone())
             .map_err(Libp2pTransportError::Other)?;
         self.listeners.push(listener);
         if let Some(waker) = self.waker.take() {

@@ -24,14 +24,14 @@ pub const PATH: &str = "/.well-known/libp2p-webtransport?type=noise";
 pub type ClientStream =
     tokio_util::compat::Compat<tokio::io::Join<wtransport::RecvStream, wtransport::SendStream>>;
 
-/// What an address of a listener says.
-pub struct Target {
+/// A listener's address, parsed.
+pub struct ListenTarget {
     pub socket: SocketAddr,
     pub certhashes: HashSet<Multihash<64>>,
     pub peer: Option<PeerId>,
 }
 
-impl Target {
+impl ListenTarget {
     pub fn new(address: &Multiaddr) -> Self {
         let (mut ip, mut port, mut certhashes, mut peer) = (None, None, HashSet::new(), None);
         for part in address.iter() {
@@ -72,14 +72,14 @@ impl Target {
 }
 
 /// An authenticated session.
-pub struct Client {
+pub struct WebTransportClient {
     pub session: Connection,
     pub server: PeerId,
     pub peer_id: PeerId,
     _endpoint: Endpoint<endpoint_side::Client>,
 }
 
-impl Client {
+impl WebTransportClient {
     pub async fn connect(address: &Multiaddr) -> Self {
         Self::try_connect(address).await.unwrap()
     }
@@ -92,7 +92,7 @@ impl Client {
     pub async fn try_handshake(
         address: &Multiaddr,
     ) -> Result<(Self, noise::Output<ClientStream>), Box<dyn std::error::Error + Send + Sync>> {
-        let target = Target::new(address);
+        let target = ListenTarget::new(address);
         let endpoint = target.endpoint();
         let session = endpoint.connect(target.url(PATH)).await?;
         let keypair = Keypair::generate_ed25519();
@@ -121,7 +121,7 @@ pub async fn open_raw(
     Ok(tokio::io::join(receive, send).compat())
 }
 
-/// What a dialer says that wants `protocol` of multistream-select 1.0, and hears from whoever agrees.
+/// The dialer's side of multistream-select 1.0 for `protocol`, with a listener that agrees.
 pub async fn negotiate<S>(stream: &mut S, protocol: &str)
 where
     S: futures::AsyncRead + futures::AsyncWrite + Unpin,
@@ -140,8 +140,8 @@ where
     }
 }
 
-/// A new node that has dialled `address`: on a busy machine a handshake over UDP may take too long, and whoever means
-/// it comes again, from another port as browsers do.
+/// A new node that has dialled `address`. On a busy machine a handshake over UDP may take too long, so the dial is
+/// repeated from another port, as browsers do.
 pub async fn dialer_of(address: &Multiaddr, config: &NodeConfig) -> Node {
     const ATTEMPTS: usize = 5;
     for _ in 0..ATTEMPTS {

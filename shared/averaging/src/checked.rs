@@ -1,7 +1,7 @@
-//! Parts that peers averaged who are not trusted: whether they are the mean.
+//! Verification of the parts that untrusted reducers averaged.
 //!
-//! The members say so to each other in a round of their own, of ten values a part ([`check`]). It is named by the hash of
-//! what they were sent, so that members that were sent different means find nobody in it.
+//! The members average a statement of ten values a part in a round of their own ([`check`]). The hash of the means names
+//! this round, so members that received different means do not meet in it.
 
 use std::sync::Arc;
 
@@ -9,64 +9,67 @@ use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::average::{Finished, MemberSet};
 use barnraise_protocol::codec::CodecError;
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::averaging::check::{STATEMENT_VALUES, Verdict, as_travelled, judge, statement};
-use barnraise_swarm::averaging::{Group, GroupError, Member};
+use barnraise_swarm::averaging::check::{
+    MeanVerdict, STATEMENT_VALUES, statement, through_codec, verify_mean,
+};
+use barnraise_swarm::averaging::{Group, GroupError, GroupMember};
 use futures::io::{AsyncRead, AsyncWrite};
 
-use crate::hub::Hub;
+use crate::config::AveragingConfig;
+use crate::outcome::{Averaged, PartOutcome};
 use crate::platform::Platform;
-use crate::round::{AverageError, Averaged, Config, PartOutcome};
+use crate::registry::RoundRegistry;
+use crate::round::AverageError;
 
-/// Where members with a larger share of the samples had to turn elsewhere, it is not said that any had a part of its
-/// own reducer: sums of shares are rounded.
+/// Above this fraction of samples, all members may have used the standby reducer: sums of fractions are rounded.
 const REPLACED_MAX: f32 = 0.999;
 
 /// Why an average does not count.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// Values of some member are not in it, or not all of them: nothing can be compared.
+    /// The part lacks values of some member, so its mean cannot be verified.
     #[error("part {part} does not have the values of all members")]
     Incomplete {
-        /// Which.
+        /// Index of the part.
         part: usize,
     },
-    /// The members could not tell each other, or were sent different means.
-    #[error("the members could not compare what they were sent: {0}")]
+    /// The round of statements failed, or the members received different means.
+    #[error("the members could not compare their means: {0}")]
     Average(#[from] AverageError),
-    /// Likewise, not all of them.
-    #[error("not all members compared what they were sent: {0}")]
+    /// The round of statements lacks some members.
+    #[error("not all members compared their means: {0}")]
     NotAll(String),
-    /// Members that are no group.
+    /// The members form no valid group.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// Values that do not travel.
+    /// The codec cannot encode the values.
     #[error(transparent)]
     Codec(#[from] CodecError),
-    /// What these peers sent is not the mean.
-    #[error("what {} peers sent is not the mean", .0.len())]
+    /// These reducers sent a wrong mean.
+    #[error("{} peers sent a wrong mean", .0.len())]
     Wrong(Vec<PeerKey>),
 }
 
-/// A round that is over, for a member that has its result.
+/// The verification of a finished round, by a member that has its result.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckedRound<'r> {
-    /// The members, and those that averaged for them.
+    /// The members and the untrusted reducers.
     pub group: &'r Group,
     /// This member.
     pub me: &'r PeerKey,
-    /// What the members know, and those that averaged for them do not.
+    /// Seed of the random signs, known to the members and not to the untrusted reducers.
     pub seed: u64,
 }
 
 impl CheckedRound<'_> {
-    /// Compares the parts of those who averaged for the others only; the parts for which some member had to turn to the
-    /// one that stands by. `values` are this member's, whatever became of them.
+    /// Verifies the parts of the untrusted reducers. Returns those for which some member used the standby reducer.
+    /// `values`, `[n_values]`, are this member's own.
     ///
     /// # Errors
     /// See [`CheckError`]: the average does not count.
     pub async fn check<P, S>(
         &self,
-        (hub, platform, config): (&Hub<S>, &P, &Config),
+        (registry, platform, config): (&RoundRegistry<S>, &P, &AveragingConfig),
         values: &[f32],
         averaged: &Averaged,
     ) -> Result<Vec<usize>, CheckError>
@@ -79,19 +82,19 @@ impl CheckedRound<'_> {
             return Ok(parts);
         }
         let mut hash = Vec::new();
-        let mut said = Vec::new();
+        let mut statements = Vec::new();
         for &part in &parts {
             let attempt = self.is_whole(part, averaged)?;
             let range = self.group.part(part);
             hash.extend(averaged.values[range.clone()].iter().flat_map(|value| value.to_le_bytes()));
-            let travelled = as_travelled(self.group.codec(), &values[range])?;
-            said.extend(statement(self.seed, part, self.group.codec(), &travelled, attempt > 0));
+            let travelled = through_codec(self.group.codec(), &values[range])?;
+            statements.extend(statement(self.seed, part, self.group.codec(), &travelled, attempt > 0));
         }
-        let group = Arc::new(self.of_members(&Sha256Hash::of(&hash), said.len())?);
-        // Whoever has a mean that nobody else has waits for the others in vain.
+        let group = Arc::new(self.of_members(&Sha256Hash::of(&hash), statements.len())?);
+        // A member with another mean than the others would wait for them in vain.
         let deadline = config.deadline.min(2 * config.reducer_timeout);
-        let config = Config { deadline, ..config.clone() };
-        let compared = hub.average(platform, &config, &group, self.me, said).await?;
+        let config = AveragingConfig { deadline, ..config.clone() };
+        let compared = registry.average(platform, &config, &group, self.me, statements).await?;
         let all = senders(&group);
         for outcome in &compared.parts {
             match outcome {
@@ -102,27 +105,29 @@ impl CheckedRound<'_> {
         }
         let (mut replaced, mut wrong) = (Vec::new(), Vec::new());
         for (&part, statement) in parts.iter().zip(compared.values.chunks(STATEMENT_VALUES)) {
-            match judge(self.seed, part, &averaged.values[self.group.part(part)], statement) {
-                Verdict::Right { was_replaced: false } => {}
-                Verdict::Right { was_replaced: true } => replaced.push(part),
-                Verdict::Wrong => wrong.push((part, statement[STATEMENT_VALUES - 1])),
+            match verify_mean(self.seed, part, &averaged.values[self.group.part(part)], statement) {
+                MeanVerdict::Correct { was_replaced: false } => {}
+                MeanVerdict::Correct { was_replaced: true } => replaced.push(part),
+                MeanVerdict::Wrong => wrong.push((part, statement[STATEMENT_VALUES - 1])),
             }
         }
         match wrong.is_empty() {
             true => Ok(replaced),
-            false => Err(CheckError::Wrong(wrong.into_iter().filter_map(|of| self.liar(of)).collect())),
+            false => Err(CheckError::Wrong(
+                wrong.into_iter().filter_map(|of| self.dishonest_reducer(of)).collect(),
+            )),
         }
     }
 
-    /// Whom a wrong part is of. All members have the same mean, so one that has it of the part's own reducer tells;
-    /// where all of them turned elsewhere, nobody is to blame for certain.
-    fn liar(&self, (part, replaced): (usize, f32)) -> Option<PeerKey> {
+    /// The reducer that sent a wrong part. All members have the same mean, so one member that has it from the part's own
+    /// reducer proves it. `None` where all of them used the standby reducer.
+    fn dishonest_reducer(&self, (part, replaced): (usize, f32)) -> Option<PeerKey> {
         let member = self.group.members().get(part).filter(|_| replaced < REPLACED_MAX);
         member.map(|member| member.peer.clone())
     }
 
-    /// Whether all values of all members are in a part: in which attempt. Without some of them an honest mean would be
-    /// taken for a lie.
+    /// The attempt in which a part was averaged with all values of all members. Without some of them an honest mean would
+    /// look wrong.
     fn is_whole(&self, part: usize, averaged: &Averaged) -> Result<u8, CheckError> {
         let n_samples = self.group.members().iter().fold(0, |sum: u64, of| sum.saturating_add(of.n_samples));
         let all = senders(self.group);
@@ -133,9 +138,10 @@ impl CheckedRound<'_> {
         }
     }
 
-    /// Those who want the average. Two of them that averaged something average what all say, as others can dial them.
+    /// The group of statements: the members that receive the average. Two of them reduce; others can dial these, since
+    /// they are reducers in the round already.
     fn of_members(&self, of_means: &Sha256Hash, n_values: usize) -> Result<Group, GroupError> {
-        let mut members: Vec<Member> = self.group.members().to_vec();
+        let mut members: Vec<GroupMember> = self.group.members().to_vec();
         members.retain(|member| member.receives);
         let mut reducers: Vec<usize> = (0..members.len()).filter(|at| members[*at].n_reduced > 0).collect();
         if reducers.is_empty() {
@@ -150,12 +156,12 @@ impl CheckedRound<'_> {
             }
         }
         let name = [b"check of ", self.group.id().0.as_slice(), &of_means.0].concat();
-        // What is compared is not to be rounded.
+        // Statements must not be rounded.
         Group::new(&name, members, n_values, barnraise_protocol::TensorCodec::F32)
     }
 }
 
-/// Members that have values.
+/// Members with samples.
 fn senders(group: &Group) -> MemberSet {
     let members = group.members().iter().enumerate();
     members.filter(|(_, member)| member.n_samples > 0).map(|(position, _)| position).collect()

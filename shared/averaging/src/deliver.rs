@@ -1,29 +1,31 @@
-//! A part on a member that does not average it: its values go to the reducer, the average comes back.
+//! A part that another member reduces: sends this member's values to the reducer and receives the average.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use barnraise_protocol::average::{self, Finished, Join, MESSAGE_BYTES_MAX, ReducerToMember};
-use barnraise_protocol::{ConversationError, framing};
-use barnraise_swarm::averaging::{Brought, chunk, n_chunks};
+use barnraise_protocol::framing::{self, FrameError};
+use barnraise_swarm::averaging::{MemberInput, chunk, n_chunks};
 use futures::channel::mpsc;
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use futures::{FutureExt, SinkExt, StreamExt};
 
+use crate::context::RoundContext;
 use crate::platform::{self, Platform};
-use crate::round::Round;
 
 /// Why a reducer gave no average.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeliverError {
-    #[error("nobody stands by for this part")]
+    #[error("this part has no standby reducer")]
     NoReducer,
     #[error("the reducer cannot be reached: {0}")]
     Unreachable(String),
     #[error("the reducer was silent for {} s", .0.as_secs_f32())]
     Silent(Duration),
     #[error(transparent)]
-    Conversation(#[from] ConversationError),
+    Join(#[from] average::JoinError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
     #[error("the average: {0}")]
     Chunk(#[from] average::ChunkError),
     #[error("the reducer sent another message than that it has finished")]
@@ -32,7 +34,7 @@ pub(crate) enum DeliverError {
 
 /// Sends this member's values of the part, where it has samples, and fills `mean` with the average.
 pub(crate) async fn deliver<P: Platform>(
-    round: &Round<'_, P>,
+    round: &RoundContext<'_, P>,
     part: usize,
     attempt: u8,
     mean: &mut [f32],
@@ -41,9 +43,9 @@ pub(crate) async fn deliver<P: Platform>(
     let peer = &round.group.members()[reducer].peer;
     let opened = round.within(round.config.reducer_timeout, round.platform.open(peer)).await?;
     let mut stream = opened.map_err(DeliverError::Unreachable)?;
-    let Brought { n_samples, behind, is_whole } = round.brought;
+    let MemberInput { n_samples, behind, is_whole } = round.input;
     let join = Join { group: round.group.id(), part: part as u16, attempt, n_samples, behind, is_whole };
-    // Whoever stands by takes over once it has given up itself: that is waited for until the round ends.
+    // The standby reducer takes over once its own attempt 0 has failed, so it is waited for until the round ends.
     let patience = if attempt == 0 { round.config.reducer_timeout } else { round.config.deadline };
     let window = round.within(patience, average::join(&mut stream, join)).await??;
     let (reader, writer) = stream.split();
@@ -61,7 +63,7 @@ pub(crate) async fn deliver<P: Platform>(
 }
 
 async fn send<P: Platform, S: AsyncWrite + Unpin>(
-    round: &Round<'_, P>,
+    round: &RoundContext<'_, P>,
     mut writer: S,
     part: Range<usize>,
     window: u32,
@@ -84,7 +86,7 @@ async fn send<P: Platform, S: AsyncWrite + Unpin>(
 }
 
 async fn receive<P: Platform, S: AsyncRead + Unpin + Send>(
-    round: &Round<'_, P>,
+    round: &RoundContext<'_, P>,
     mut reader: S,
     mean: &mut [f32],
     mut credits: mpsc::Sender<()>,
@@ -100,13 +102,13 @@ async fn receive<P: Platform, S: AsyncRead + Unpin + Send>(
         let _ = credits.send(()).await;
     }
     let reading = framing::read(&mut reader, MESSAGE_BYTES_MAX);
-    match round.within(round.config.reducer_timeout, reading).await?.map_err(ConversationError::Frame)? {
+    match round.within(round.config.reducer_timeout, reading).await?? {
         ReducerToMember::Finished(finished) => Ok(finished),
         _ => Err(DeliverError::Unexpected),
     }
 }
 
-impl<P: Platform> Round<'_, P> {
+impl<P: Platform> RoundContext<'_, P> {
     async fn within<F: Future + Send>(
         &self,
         patience: Duration,

@@ -1,6 +1,6 @@
-//! A round as it ships, with a member that says anything at any time, both to those who average its values and to those
-//! whose values it should average, and others that are killed, go silent or lose each other. No matter what it does, the others
-//! are done by their deadline, what they call an average is one, and nobody else is blamed.
+//! The production round with one Byzantine member, which sends any bytes at any time, as a sender and as a reducer. Other
+//! members are killed, go silent or lose each other. In all cases the honest members end by their deadline, their averages
+//! are averages, and they blame no honest member.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods)]
 
@@ -13,76 +13,77 @@ use std::time::Duration;
 use barnraise_fuzz::arbitrary::{self, Arbitrary};
 use barnraise_fuzz::{fuzz, value};
 use barnraise_protocol::average::{
-    CHUNK_VALUES, Finished, Join, MESSAGE_BYTES_MAX, MemberSet, ReducerToMember, Refusal,
+    CHUNK_VALUES, Finished, Join, JoinRefusal, MESSAGE_BYTES_MAX, MemberSet, ReducerToMember,
 };
 use barnraise_protocol::{Sha256Hash, TensorCodec, bulk, framing};
-use barnraise_swarm::averaging::{Group, Member, chunk, n_chunks};
+use barnraise_simulation::StreamEnd;
+use barnraise_swarm::averaging::{Group, GroupMember, chunk, n_chunks};
 use futures::future::select;
 use futures::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use self::world::{Peer, Pipe, World, key};
-use crate::{Averaged, Config, PartOutcome, Platform as _};
+use self::world::{AveragingSimulation, SimulatedPlatform, key};
+use crate::{Averaged, AveragingConfig, PartOutcome, Platform as _};
 
 #[allow(dead_code, reason = "the simulations of whole rounds need more of it")]
 #[path = "../tests/simulation/world.rs"]
 mod world;
 
-/// Who lies; the others are honest.
-const LIAR: usize = 0;
+/// The Byzantine member; the others are honest.
+const BYZANTINE: usize = 0;
 const N_MEMBERS: usize = 4;
-/// From here on a part has a chunk and a bit; the others have a few values, which is quick.
+/// From this length on a part has one more chunk; shorter parts keep the test fast.
 const LARGE: u8 = 240;
-/// What it does on one stream, and streams that it opens.
-const SAYINGS_MAX: usize = 12;
+/// Most Byzantine messages of a stream, and most streams.
+const MESSAGES_MAX: usize = 12;
 const STREAMS_MAX: usize = 8;
-/// As the codecs leave it.
+/// Error of the codecs.
 const TOLERANCE: f32 = 0.02;
-/// Of a deadline, for what leaves after it.
+/// Time after the deadline for messages under way.
 const SLACK: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Arbitrary)]
-struct Case<'i> {
+struct AveragingCase<'i> {
     /// Samples of each member.
     weights: [u8; N_MEMBERS],
-    /// Values that each averages, and a chunk more from [`LARGE`] on.
+    /// Values that each member reduces, and one chunk more from [`LARGE`] on.
     parts: [u8; N_MEMBERS],
     codec: u8,
     window: u8,
-    /// When each begins.
+    /// When each member begins.
     starts: [u16; N_MEMBERS],
-    mishaps: [Option<Mishap>; 2],
-    /// Streams that the liar opens.
-    opened: Vec<Opened<'i>>,
-    /// What it says on those that others open to it, in this order.
-    answers: Vec<Vec<Saying<'i>>>,
+    mishaps: [Option<InjectedFault>; 2],
+    /// Streams that the Byzantine member opens.
+    opened: Vec<ByzantineStream<'i>>,
+    /// Its messages on the streams that others open to it, in this order.
+    answers: Vec<Vec<ByzantineMessage<'i>>>,
 }
 
-/// What happens to an honest member.
+/// A fault of an honest member.
 #[derive(Debug, Arbitrary)]
-struct Mishap {
+struct InjectedFault {
     member: u8,
     at: u16,
-    kind: MishapKind,
+    kind: InjectedFaultKind,
 }
 
 #[derive(Debug, Arbitrary)]
-enum MishapKind {
+enum InjectedFaultKind {
     Killed,
     Silent,
-    /// Nothing passes between it and another one.
+    /// A partition between it and another member.
     Parted(u8),
     Slow(u16),
 }
 
 #[derive(Debug, Arbitrary)]
-struct Opened<'i> {
+struct ByzantineStream<'i> {
     to: u8,
     at: u16,
-    sayings: Vec<Saying<'i>>,
+    sayings: Vec<ByzantineMessage<'i>>,
 }
 
 #[derive(Debug, Arbitrary)]
-enum Saying<'i> {
+enum ByzantineMessage<'i> {
     /// As an honest member would.
     JoinWell {
         part: u8,
@@ -106,7 +107,7 @@ enum Saying<'i> {
         behind: u8,
         is_whole: bool,
     },
-    /// Chunks of a part from one on, all of one value.
+    /// Consecutive chunks of a part, all of one value.
     Chunks {
         part: u8,
         first: u8,
@@ -121,8 +122,8 @@ enum Saying<'i> {
     Close,
 }
 
-/// What it writes next.
-enum Act {
+/// An operation on a stream.
+enum StreamOperation {
     Write(Vec<u8>),
     Wait(Duration),
     Close,
@@ -132,13 +133,14 @@ fn members(bits: u8) -> MemberSet {
     (0..8).filter(|at| bits >> at & 1 == 1).collect()
 }
 
-impl Saying<'_> {
-    fn acts(&self, group: &Group) -> Vec<Act> {
-        let message = |frame: Result<Vec<u8>, framing::FrameError>| vec![Act::Write(frame.unwrap())];
+impl ByzantineMessage<'_> {
+    fn acts(&self, group: &Group) -> Vec<StreamOperation> {
+        let message =
+            |frame: Result<Vec<u8>, framing::FrameError>| vec![StreamOperation::Write(frame.unwrap())];
         let said = |message: ReducerToMember| framing::encode(&message, MESSAGE_BYTES_MAX);
         match *self {
             Self::JoinWell { part, attempt } => {
-                let own = group.own(LIAR);
+                let own = group.own(BYZANTINE);
                 let join = Join {
                     group: group.id(),
                     part: u16::from(part) % N_MEMBERS as u16,
@@ -156,7 +158,7 @@ impl Saying<'_> {
                 message(framing::encode(&join, MESSAGE_BYTES_MAX))
             }
             Self::Granted { window } => message(said(ReducerToMember::Granted { window_chunks: window })),
-            Self::Refused => message(said(ReducerToMember::Refused(Refusal::Busy))),
+            Self::Refused => message(said(ReducerToMember::Refused(JoinRefusal::Busy))),
             Self::Finished { members: of, n_samples, behind, is_whole } => {
                 let (of, behind) = (members(of), members(behind));
                 let finished = Finished { members: of, n_samples: n_samples.into(), behind, is_whole };
@@ -168,39 +170,39 @@ impl Saying<'_> {
                     let n_values = chunk(n_values, index).len().saturating_sub(usize::from(cut / 64));
                     let values = vec![if value.is_finite() { value } else { f32::NAN }; n_values];
                     match group.codec().encode(&values) {
-                        Ok(bytes) => Act::Write(bulk::packed(index, &bytes)),
-                        Err(_) => Act::Write(bulk::packed(index, &vec![0xff; 4 * n_values])),
+                        Ok(bytes) => StreamOperation::Write(bulk::packed(index, &bytes)),
+                        Err(_) => StreamOperation::Write(bulk::packed(index, &vec![0xff; 4 * n_values])),
                     }
                 };
                 let first = u32::from(first % 4);
                 let end = (first + u32::from(n % 4)).min(n_chunks(n_values) + 1);
                 (first..end).map(of).collect()
             }
-            Self::Bytes(bytes) => vec![Act::Write(bytes.to_vec())],
-            Self::Wait { millis } => vec![Act::Wait(Duration::from_millis(millis.into()))],
-            Self::Close => vec![Act::Close],
+            Self::Bytes(bytes) => vec![StreamOperation::Write(bytes.to_vec())],
+            Self::Wait { millis } => vec![StreamOperation::Wait(Duration::from_millis(millis.into()))],
+            Self::Close => vec![StreamOperation::Close],
         }
     }
 }
 
-fn acts(sayings: &[Saying<'_>], group: &Group) -> Vec<Act> {
-    sayings.iter().take(SAYINGS_MAX).flat_map(|saying| saying.acts(group)).collect()
+fn acts(sayings: &[ByzantineMessage<'_>], group: &Group) -> Vec<StreamOperation> {
+    sayings.iter().take(MESSAGES_MAX).flat_map(|saying| saying.acts(group)).collect()
 }
 
-/// Does all of it, reading all that comes meanwhile, and lets the stream go.
-async fn lie(liar: &Peer, pipe: Pipe, acts: Vec<Act>) {
+/// Runs `acts` on a stream, reads all that comes meanwhile, and drops the stream.
+async fn send_byzantine(byzantine: &SimulatedPlatform, pipe: StreamEnd, acts: Vec<StreamOperation>) {
     let (mut reader, mut writer) = pipe.split();
     let mut ignored = [0; 4096];
     let reading = async { while reader.read(&mut ignored).await.is_ok_and(|n_bytes| n_bytes > 0) {} };
     let saying = async {
         for act in acts {
             let done = match act {
-                Act::Write(bytes) => writer.write_all(&bytes).await,
-                Act::Wait(time) => {
-                    liar.sleep_until(liar.now() + time).await;
+                StreamOperation::Write(bytes) => writer.write_all(&bytes).await,
+                StreamOperation::Wait(time) => {
+                    byzantine.sleep_until(byzantine.now() + time).await;
                     Ok(())
                 }
-                Act::Close => writer.close().await,
+                StreamOperation::Close => writer.close().await,
             };
             if done.is_err() {
                 break;
@@ -213,8 +215,8 @@ async fn lie(liar: &Peer, pipe: Pipe, acts: Vec<Act>) {
     }
 }
 
-fn config(window: u8) -> Config {
-    Config {
+fn config(window: u8) -> AveragingConfig {
+    AveragingConfig {
         window_chunks: 1 + u32::from(window % 3),
         patience: Duration::from_secs(10),
         reducer_timeout: Duration::from_secs(25),
@@ -222,9 +224,9 @@ fn config(window: u8) -> Config {
     }
 }
 
-fn group(case: &Case<'_>) -> Option<Arc<Group>> {
+fn group(case: &AveragingCase<'_>) -> Option<Arc<Group>> {
     let n_reduced = |n: u8| usize::from(n) + if n < LARGE { 0 } else { CHUNK_VALUES };
-    let member = |peer: usize| Member {
+    let member = |peer: usize| GroupMember {
         peer: key(peer),
         n_samples: u64::from(case.weights[peer] % 8),
         receives: true,
@@ -236,64 +238,65 @@ fn group(case: &Case<'_>) -> Option<Arc<Group>> {
     Group::new(b"fuzz", members, n_values, codec).ok().map(Arc::new)
 }
 
-/// What each value of a member is.
+/// Every value of a member.
 fn value_of(peer: usize) -> f32 {
     peer as f32
 }
 
-/// Lets it all happen; which members no mishap met.
-fn happen(case: Case<'_>, group: &Arc<Group>, world: &World) -> Vec<usize> {
-    let mut unharmed: Vec<usize> = (LIAR + 1..N_MEMBERS).collect();
+/// Starts the round and injects the faults; returns the honest members without a fault.
+fn start_case(case: AveragingCase<'_>, group: &Arc<Group>, world: &AveragingSimulation) -> Vec<usize> {
+    let mut unharmed: Vec<usize> = (BYZANTINE + 1..N_MEMBERS).collect();
     for mishap in case.mishaps.into_iter().flatten() {
-        let honest = |number: u8| LIAR + 1 + usize::from(number) % (N_MEMBERS - 1);
+        let honest = |number: u8| BYZANTINE + 1 + usize::from(number) % (N_MEMBERS - 1);
         let member = honest(mishap.member);
         let at = Duration::from_millis(mishap.at.into());
         match mishap.kind {
-            MishapKind::Killed => world.at(at, world.kill(member)),
-            MishapKind::Silent => world.at(at, world.silence(member)),
-            MishapKind::Parted(other) if honest(other) != member => {
+            InjectedFaultKind::Killed => world.at(at, world.kill(member)),
+            InjectedFaultKind::Silent => world.at(at, world.silence(member)),
+            InjectedFaultKind::Parted(other) if honest(other) != member => {
                 world.at(at, world.part(member, honest(other)));
                 continue;
             }
-            MishapKind::Parted(_) => continue,
-            MishapKind::Slow(speed) => {
+            InjectedFaultKind::Parted(_) => continue,
+            InjectedFaultKind::Slow(speed) => {
                 world.set_speed(member, 10_000 + u64::from(speed));
                 continue;
             }
         }
         unharmed.retain(|peer| *peer != member);
     }
-    for peer in LIAR + 1..N_MEMBERS {
+    for peer in BYZANTINE + 1..N_MEMBERS {
         let start = Duration::from_millis(u64::from(case.starts[peer]) / 8);
         let values = vec![value_of(peer); group.n_values()];
         world.average(peer, start, group, &config(case.window), values);
     }
     for opened in case.opened.into_iter().take(STREAMS_MAX) {
-        let (liar, acts) = (Arc::clone(&world.peers[LIAR]), acts(&opened.sayings, group));
-        let to = key(LIAR + 1 + usize::from(opened.to) % (N_MEMBERS - 1));
+        let (byzantine, acts) = (Arc::clone(&world.peers[BYZANTINE]), acts(&opened.sayings, group));
+        let to = key(BYZANTINE + 1 + usize::from(opened.to) % (N_MEMBERS - 1));
         let at = Duration::from_millis(opened.at.into());
-        world.spawn(LIAR, async move {
-            liar.sleep_until(at).await;
-            if let Ok(pipe) = liar.open(&to).await {
-                lie(&liar, pipe, acts).await;
+        world.spawn(BYZANTINE, async move {
+            byzantine.sleep_until(at).await;
+            if let Ok(pipe) = byzantine.open(&to).await {
+                send_byzantine(&byzantine, pipe, acts).await;
             }
         });
     }
     let answers = case.answers.iter().take(STREAMS_MAX).map(|sayings| acts(sayings, group));
-    let answers: Rc<RefCell<VecDeque<Vec<Act>>>> = Rc::new(RefCell::new(answers.collect()));
-    let liar = Arc::clone(&world.peers[LIAR]);
-    world.taking.borrow_mut()[LIAR] = Rc::new(move |_, pipe| {
-        let (liar, acts) = (Arc::clone(&liar), answers.borrow_mut().pop_front().unwrap_or_default());
-        Box::pin(async move { lie(&liar, pipe, acts).await })
+    let answers: Rc<RefCell<VecDeque<Vec<StreamOperation>>>> = Rc::new(RefCell::new(answers.collect()));
+    let byzantine = Arc::clone(&world.peers[BYZANTINE]);
+    world.taking.borrow_mut()[BYZANTINE] = Rc::new(move |_, pipe| {
+        let (byzantine, acts) =
+            (Arc::clone(&byzantine), answers.borrow_mut().pop_front().unwrap_or_default());
+        Box::pin(async move { send_byzantine(&byzantine, pipe, acts).await })
     });
     unharmed
 }
 
-/// What one who was honest and unharmed calls an average.
+/// Checks the result of an honest member without a fault.
 fn check(group: &Group, peer: usize, averaged: &Averaged) {
     assert_eq!(averaged.values.len(), group.n_values());
-    assert!(averaged.values.iter().all(|value| value.is_finite()), "a value that is none");
-    assert!(averaged.faults.iter().all(|fault| fault.peer == key(LIAR)), "{:?}", averaged.faults);
+    assert!(averaged.values.iter().all(|value| value.is_finite()), "a value that is not finite");
+    assert!(averaged.faults.iter().all(|fault| fault.peer == key(BYZANTINE)), "{:?}", averaged.faults);
     for (part, outcome) in averaged.parts.iter().enumerate() {
         let values = &averaged.values[group.part(part)];
         let PartOutcome::Averaged { finished, attempt } = outcome else {
@@ -301,8 +304,8 @@ fn check(group: &Group, peer: usize, averaged: &Averaged) {
             continue;
         };
         let reducer = group.reducer(part, *attempt);
-        // What a liar calls an average is anything.
-        if reducer == Some(LIAR) || finished.members.contains(LIAR) {
+        // The mean of a Byzantine reducer is arbitrary.
+        if reducer == Some(BYZANTINE) || finished.members.contains(BYZANTINE) {
             continue;
         }
         let honest = (0..N_MEMBERS).filter(|member| finished.members.contains(*member)).map(value_of);
@@ -321,7 +324,7 @@ fn check(group: &Group, peer: usize, averaged: &Averaged) {
     }
 }
 
-/// A reducer gives the same to all.
+/// A reducer sends all members the same mean.
 fn check_same(group: &Group, one: &Averaged, other: &Averaged) {
     for part in 0..N_MEMBERS {
         let (PartOutcome::Averaged { attempt, .. }, PartOutcome::Averaged { attempt: of_other, .. }) =
@@ -329,7 +332,7 @@ fn check_same(group: &Group, one: &Averaged, other: &Averaged) {
         else {
             continue;
         };
-        if attempt == of_other && group.reducer(part, *attempt) != Some(LIAR) {
+        if attempt == of_other && group.reducer(part, *attempt) != Some(BYZANTINE) {
             let range = group.part(part);
             assert!(one.values[range.clone()] == other.values[range], "part {part} differs");
         }
@@ -339,11 +342,11 @@ fn check_same(group: &Group, one: &Averaged, other: &Averaged) {
 #[test]
 fn averaging_driver() {
     fuzz!("averaging_driver", |input| {
-        let Some(case) = value::<Case<'_>>(input) else { return };
+        let Some(case) = value::<AveragingCase<'_>>(input) else { return };
         let Some(group) = group(&case) else { return };
         let latest = config(0).deadline + SLACK + Duration::from_millis(u64::from(u16::MAX) / 8);
-        let mut world = World::new(N_MEMBERS);
-        let unharmed = happen(case, &group, &world);
+        let mut world = AveragingSimulation::new(N_MEMBERS);
+        let unharmed = start_case(case, &group, &world);
         world.run();
         let mut averages: Vec<Arc<Averaged>> = Vec::new();
         for peer in unharmed {

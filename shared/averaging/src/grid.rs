@@ -1,15 +1,17 @@
 //! An averaging in a grid of groups (DeDLOC §3.2, appendix C): a round for each axis, one after the other.
 //!
-//! What a peer has after a round it brings to the next one, with the weight of all who are in it. Its result is whole
-//! where nothing is missing in it that others may have: what did not come in a peer's first round nobody has, so the mean
-//! of all is the same without it; from the second round on everybody in the peer's group must have been there with all
-//! that it should have. Only a whole result is one: peers with other means of the same gradients would have other models.
-//! Whoever does not get there hears of it in the round in which it happens, goes on to average its parts for the others,
-//! and brings them nothing. (A first round whose reducer dies or is cut off between one member and the next may leave two
-//! that are whole and differ, as one group may; of their models the one with more samples behind it is followed.)
+//! The mean of a round is a peer's input to the next one, with the samples of all members in it as its weight. A result is
+//! whole where it lacks no values that other peers may have. Values that are missing in the first round are missing
+//! everywhere, so all members agree on a mean without them. From the second round on, every member of the peer's group
+//! must take part with a whole input. Only whole results are used: peers with different means of the same gradients would
+//! have different models.
 //!
-//! The values go through the codec before the first round, so that in no group a reducer's own are other ones than those
-//! that travelled.
+//! A peer whose result is partial learns it in the round in which it happens. It goes on to reduce its parts for the
+//! others, and sends them no values. (Where a reducer dies in the first round between two members, these may both get
+//! whole results that differ, as in a single group. Then peers follow the model with more samples.)
+//!
+//! The values pass the codec before the first round, so that a reducer's own values equal the ones that it would have
+//! received.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,79 +19,80 @@ use std::time::Duration;
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::average::MemberSet;
 use barnraise_protocol::codec::{CodecError, first_not_finite};
-use barnraise_swarm::averaging::check::as_travelled;
-use barnraise_swarm::averaging::{Brought, Group, Line, Member, n_samples};
+use barnraise_swarm::averaging::check::through_codec;
+use barnraise_swarm::averaging::{GridPosition, Group, GroupMember, MemberInput, n_samples};
 use futures::io::{AsyncRead, AsyncWrite};
 
-use crate::hub::Hub;
+use crate::config::AveragingConfig;
+use crate::outcome::{Averaged, Fault, PartOutcome};
 use crate::platform::Platform;
-use crate::round::{AverageError, Averaged, Config, Fault, PartOutcome};
+use crate::registry::RoundRegistry;
+use crate::round::AverageError;
 
-/// An averaging in a grid, for one member.
+/// An averaging in a grid of groups, for one member.
 #[derive(Debug, Clone, Copy)]
 pub struct GridRounds<'r> {
-    /// All in the grid, with the samples behind their own values.
-    pub members: &'r [Member],
+    /// All members of the grid, with the samples behind their own values.
+    pub members: &'r [GroupMember],
     /// This member's position among them.
     pub me: usize,
     /// Its groups, one for each round.
-    pub lines: &'r [Line],
-    /// How values travel.
+    pub positions: &'r [GridPosition],
+    /// Codec of the values on the wire.
     pub codec: TensorCodec,
 }
 
-/// A mean that is not that of all.
+/// Why a member has no mean of all members.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotWhole {
-    /// In which round something went missing first.
+pub struct PartialMean {
+    /// The first round that lacked values, from 0.
     pub round: usize,
-    /// What.
+    /// The values that it lacked.
     pub why: String,
-    /// Those who should have come to this peer's first round.
+    /// Members whose values were expected in this peer's first round.
     pub expected: MemberSet,
-    /// Those of them whose values came; nobody's where the round failed altogether.
+    /// Those of them whose values came; empty where the round failed.
     pub came: MemberSet,
-    /// Of members, in all rounds so far.
+    /// Faults of members in all rounds so far.
     pub faults: Vec<Fault>,
 }
 
 /// Why a grid gave no mean.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GridError {
-    /// Others may have the mean of all.
-    #[error("the mean is not that of all: in round {} of the groups {}", .0.round + 1, .0.why)]
-    NotWhole(Box<NotWhole>),
-    /// Not a member of the grid.
+    /// The mean is partial; other members may have the mean of all.
+    #[error("the mean is partial: in round {} of the groups {}", .0.round + 1, .0.why)]
+    PartialMean(Box<PartialMean>),
+    /// This peer is not a member of the grid.
     #[error("this peer is not a member of the grid")]
     NotAMember,
-    /// From one of the rounds.
+    /// One of the rounds failed.
     #[error(transparent)]
     Round(#[from] AverageError),
-    /// Values that do not travel.
+    /// The codec cannot encode the values.
     #[error(transparent)]
     Codec(#[from] CodecError),
 }
 
-/// How far a member has come.
-struct Progress {
-    /// Its values, and once they are averaged what became of the last round.
+/// A member's state between rounds.
+struct GridProgress {
+    /// Its values, and the outcome of the last round.
     averaged: Averaged,
-    brought: Brought,
+    input: MemberInput,
     trouble: Option<(usize, String)>,
     expected: MemberSet,
     came: MemberSet,
 }
 
 impl GridRounds<'_> {
-    /// Takes this member through all rounds; `values`, `[n_values]` and finite, are its own. The parts of the result are
-    /// those of the last round, and its bytes and faults those of all. The deadline is over all rounds.
+    /// Runs all rounds with `values`, `[n_values]` and finite. The parts of the result are those of the last round; its
+    /// bytes and faults are those of all rounds. The configured deadline is that of all rounds together.
     ///
     /// # Errors
-    /// [`GridError::NotWhole`] where the result is not that of all whose values any peer can have, and others; see
-    /// [`GridError`].
+    /// [`GridError::PartialMean`] where the result lacks values that another peer can have, and others; see [`GridError`].
     pub async fn average<P, S>(
         &self,
-        (hub, platform, config): (&Hub<S>, &P, &Config),
+        (registry, platform, config): (&RoundRegistry<S>, &P, &AveragingConfig),
         values: Vec<f32>,
     ) -> Result<Averaged, GridError>
     where
@@ -102,9 +105,9 @@ impl GridRounds<'_> {
             return Err(AverageError::NotFinite(index).into());
         }
         let ends = platform.now() + config.deadline;
-        let mut progress = self.before(own, as_travelled(self.codec, &values)?);
-        for (round, line) in self.lines.iter().enumerate() {
-            if let Some(group) = &line.group {
+        let mut progress = self.before(own, through_codec(self.codec, &values)?);
+        for (round, position) in self.positions.iter().enumerate() {
+            if let Some(group) = &position.group {
                 let left = ends.saturating_sub(platform.now());
                 if left.is_zero() {
                     progress.stop(round, "the deadline had passed".to_owned());
@@ -112,14 +115,14 @@ impl GridRounds<'_> {
                 }
                 let mut times = of_round(config, round, left);
                 if progress.trouble.is_some() {
-                    // It waits for nothing: the others are to hear of it, as late as they may be.
+                    // It expects no values, and only has to tell the others, which may be late.
                     times = of_round(config, round, times.patience);
                 }
-                let brings = (progress.take_values(group.n_values()), Some(progress.brought));
-                let averaged = hub.average_brought(platform, &times, group, &own.peer, brings).await;
+                let brings = (progress.take_values(group.n_values()), Some(progress.input));
+                let averaged = registry.average_input(platform, &times, group, &own.peer, brings).await;
                 self.after(round, group, averaged, &mut progress)?;
             }
-            if !line.is_complete {
+            if !position.is_complete {
                 progress.stop(round, "a cell was empty".to_owned());
             }
         }
@@ -127,15 +130,15 @@ impl GridRounds<'_> {
             None => Ok(progress.averaged),
             Some((round, why)) => {
                 let (expected, came, faults) = (progress.expected, progress.came, progress.averaged.faults);
-                Err(GridError::NotWhole(Box::new(NotWhole { round, why, expected, came, faults })))
+                Err(GridError::PartialMean(Box::new(PartialMean { round, why, expected, came, faults })))
             }
         }
     }
 
-    fn before(&self, own: &Member, values: Vec<f32>) -> Progress {
+    fn before(&self, own: &GroupMember, values: Vec<f32>) -> GridProgress {
         let n_samples = own.n_samples;
         let behind = if n_samples > 0 { MemberSet::from_iter([self.me]) } else { MemberSet::default() };
-        Progress {
+        GridProgress {
             averaged: Averaged {
                 values,
                 parts: Vec::new(),
@@ -143,7 +146,7 @@ impl GridRounds<'_> {
                 n_bytes_sent: 0,
                 n_bytes_received: 0,
             },
-            brought: Brought { n_samples, behind, is_whole: true },
+            input: MemberInput { n_samples, behind, is_whole: true },
             trouble: None,
             expected: MemberSet::default(),
             came: MemberSet::default(),
@@ -155,7 +158,7 @@ impl GridRounds<'_> {
         round: usize,
         group: &Group,
         averaged: Result<Arc<Averaged>, AverageError>,
-        progress: &mut Progress,
+        progress: &mut GridProgress,
     ) -> Result<(), GridError> {
         let averaged = match averaged {
             Ok(averaged) => averaged,
@@ -178,7 +181,8 @@ impl GridRounds<'_> {
             progress.stop(round, missing(group, &averaged));
         } else if progress.trouble.is_none() {
             let behind = averaged.members().intersection(group.expected());
-            progress.brought = Brought { n_samples: n_samples(self.members, behind), behind, is_whole: true };
+            progress.input =
+                MemberInput { n_samples: n_samples(self.members, behind), behind, is_whole: true };
             progress.averaged.values.clone_from(&averaged.values);
             progress.averaged.parts.clone_from(&averaged.parts);
         }
@@ -186,8 +190,8 @@ impl GridRounds<'_> {
     }
 }
 
-impl Progress {
-    /// What is brought to a round; of a member that brings nothing it does not matter.
+impl GridProgress {
+    /// The values for a round; they do not matter where the member sends none.
     fn take_values(&mut self, n_values: usize) -> Vec<f32> {
         let mut values = std::mem::take(&mut self.averaged.values);
         if self.trouble.is_some() {
@@ -196,14 +200,14 @@ impl Progress {
         values
     }
 
-    /// From here on its values are of no use to others.
+    /// The result is partial: from here on this member sends no values.
     fn stop(&mut self, round: usize, why: String) {
-        self.brought = Brought::nothing();
+        self.input = MemberInput::nothing();
         self.trouble.get_or_insert((round, why));
     }
 }
 
-/// Who did not bring all that it should have, as far as that is known.
+/// Describes which members' values are missing.
 fn missing(group: &Group, averaged: &Averaged) -> String {
     let finished = averaged.parts.iter().filter_map(|part| match part {
         PartOutcome::Averaged { finished, .. } => Some(finished),
@@ -211,17 +215,17 @@ fn missing(group: &Group, averaged: &Averaged) -> String {
     });
     let least = finished.map(|finished| finished.members.n_members()).min().unwrap_or_default();
     let n_senders = group.members().iter().filter(|member| member.n_samples > 0).count();
-    format!("{least} of {n_senders} members brought values, or not all of them were whole")
+    format!("{least} of {n_senders} members sent values, or not all of them were whole")
 }
 
-/// The first round's times are the configured ones. In each later one a group may be as much later than another as a
-/// silent reducer and whoever stands by for it take in all rounds before.
-fn of_round(config: &Config, round: usize, left: Duration) -> Config {
+/// Timeouts of a round. Those of the first one are the configured ones. In later rounds a group may lag behind another by
+/// the time that a silent reducer and its standby take in each round before.
+fn of_round(config: &AveragingConfig, round: usize, left: Duration) -> AveragingConfig {
     let n_before = u32::try_from(round).unwrap_or(u32::MAX);
     let slack = (config.patience + config.reducer_timeout).saturating_mul(n_before);
     let reducer_timeout = config.reducer_timeout.saturating_add(slack).min(left / 4 * 3);
     let patience = config.patience.saturating_add(slack).min(reducer_timeout / 4 * 3);
-    Config { patience, reducer_timeout, deadline: left, ..config.clone() }
+    AveragingConfig { patience, reducer_timeout, deadline: left, ..config.clone() }
 }
 
 #[cfg(test)]
@@ -230,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_times_of_every_round_are_possible_and_within_the_deadline() {
-        let config = Config::default();
+        let config = AveragingConfig::default();
         for round in 0..9 {
             for left in [Duration::from_millis(1), Duration::from_secs(9), config.deadline] {
                 let of_round = of_round(&config, round, left);

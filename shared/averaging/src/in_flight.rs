@@ -1,17 +1,17 @@
-//! What may be between this peer and its link in the middle of a round: whoever measures the link leaves it out.
+//! A bound of the bytes in buffers in the middle of a round, which a measurement of the link leaves out.
 
 use barnraise_protocol::average::CHUNK_VALUES;
 use barnraise_swarm::PeerKey;
 use barnraise_swarm::averaging::{Group, n_chunks};
 use barnraise_swarm::bandwidth::Bytes;
 
-use crate::round::Config;
+use crate::config::AveragingConfig;
 
-/// Most bytes that [`Platform::on_moved`](crate::Platform::on_moved) may have said, or not yet said, that cross the link
-/// of `me` at another time. Of each stream: a window of chunks and the one after it, which buffers take before any of
-/// them is on its way, and one chunk that is received but for its end.
+/// Most bytes that cross the link of `me` at another time than [`Platform::on_moved`](crate::Platform::on_moved) reports
+/// them. For each stream that sends, a window of chunks and the next one, which may all be in buffers; for each stream that
+/// receives, one chunk that is not complete yet.
 #[must_use]
-pub fn in_flight(config: &Config, group: &Group, me: &PeerKey) -> Bytes {
+pub fn in_flight(config: &AveragingConfig, group: &Group, me: &PeerKey) -> Bytes {
     let Some(position) = group.position(me) else { return Bytes::default() };
     let mut all = Bytes::default();
     for part in 0..group.members().len() {
@@ -45,7 +45,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use barnraise_protocol::TensorCodec;
-    use barnraise_swarm::averaging::Member;
+    use barnraise_swarm::averaging::GroupMember;
 
     use super::*;
 
@@ -55,9 +55,9 @@ mod tests {
         PeerKey(vec![peer])
     }
 
-    /// Of a round to which two members bring values, and one only what it averages.
+    /// In a round of two members with values and one reducer without.
     fn of(peer: u8, n_reduced: [usize; 3]) -> Bytes {
-        let member = |peer: u8| Member {
+        let member = |peer: u8| GroupMember {
             peer: key(peer),
             n_samples: u64::from(peer < 2),
             receives: peer < 2,
@@ -65,7 +65,7 @@ mod tests {
         };
         let members = (0..3).map(member).collect();
         let group = Group::new(b"round", members, n_reduced.iter().sum(), TensorCodec::F32).unwrap();
-        in_flight(&Config { window_chunks: 4, ..Config::default() }, &group, &key(peer))
+        in_flight(&AveragingConfig { window_chunks: 4, ..AveragingConfig::default() }, &group, &key(peer))
     }
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_than_there_is() {
+    fn no_more_is_in_flight_than_the_part_has() {
         assert_eq!(of(1, [10, 0, 0]), Bytes { sent: 40, received: 40 });
         let sent = 2 * CHUNK_BYTES;
         assert_eq!(of(2, [10, 10, CHUNK_VALUES]), Bytes { sent, received: sent });

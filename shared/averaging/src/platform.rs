@@ -1,4 +1,4 @@
-//! What a round needs of the world around it.
+//! The clock and the network that a round needs.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ pub trait Platform: Sync {
     /// Opens a stream of the conversation `average` to a peer.
     fn open(&self, peer: &PeerKey) -> impl Future<Output = Result<Self::Stream, String>> + Send;
 
-    /// Encoded values were given to a stream, or came from one, whole chunks of them.
+    /// Whole chunks of encoded values were written to a stream, or read from one.
     fn on_moved(&self, _bytes: Bytes) {}
 }
 
-/// What `future` gives, or `None` where it takes longer than `patience`.
+/// The output of `future`, or `None` where it takes longer than `patience`.
 pub(crate) async fn within<P: Platform, F: Future + Send>(
     platform: &P,
     patience: Duration,
@@ -34,7 +34,7 @@ pub(crate) async fn within<P: Platform, F: Future + Send>(
     until(platform, platform.now() + patience, future).await
 }
 
-/// What `future` gives, or `None` where it takes until `at`.
+/// The output of `future`, or `None` where it is not ready by `at`.
 pub(crate) async fn until<P: Platform, F: Future + Send>(
     platform: &P,
     at: Moment,

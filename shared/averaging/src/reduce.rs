@@ -1,21 +1,23 @@
-//! A part on the member that averages it: values come in from all members, the average goes out to them.
+//! A part that this member reduces: receives values from all members and sends them the average.
 //!
-//! One task owns all of it. Every queue has room for the whole part, whose length the group fixes; a chunk of the
-//! average is encoded once and shared by all who get it. Buffers of values go round: what has been added up is what the
-//! next chunk is read into.
+//! One task owns all of it. Every queue has room for the whole part, whose length the group fixes. A chunk of the
+//! average is encoded once and shared by all members. Buffers are reused: the next chunk is read into one whose values
+//! have been added up.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use barnraise_protocol::average::{self, ChunkError, Finished, MESSAGE_BYTES_MAX, ReducerToMember, Refusal};
+use barnraise_protocol::average::{
+    self, ChunkError, Finished, JoinRefusal, MESSAGE_BYTES_MAX, ReducerToMember,
+};
 use barnraise_protocol::bulk::BulkError;
 use barnraise_protocol::codec::CodecError;
 use barnraise_protocol::framing;
 use barnraise_swarm::Moment;
 use barnraise_swarm::averaging::{
-    Brought, Reduction, ReductionConfig, ReductionError, ReductionState, chunk, n_chunks,
+    MemberInput, Reduction, ReductionConfig, ReductionError, ReductionState, chunk, n_chunks,
 };
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
@@ -23,9 +25,9 @@ use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use futures::stream::{self, BoxStream, Fuse, SelectAll};
 use futures::{FutureExt, Stream, StreamExt};
 
-use crate::hub::{Joining, refuse};
+use crate::context::RoundContext;
+use crate::incoming::{JoiningMember, refuse};
 use crate::platform::{self, Platform};
-use crate::round::Round;
 
 /// Why a part could not be averaged here.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +38,7 @@ pub(crate) enum ReduceError {
     Codec(#[from] CodecError),
 }
 
-/// What a member that gets the average is sent.
+/// A message to a member that receives the average.
 #[derive(Clone)]
 enum Outgoing {
     /// Packed.
@@ -44,48 +46,48 @@ enum Outgoing {
     Finished(Finished),
 }
 
-/// A chunk of a member's values, or why there will be none.
+/// Index and values of a member's chunk, or why no more will come.
 type Values = Result<(u32, Vec<f32>), ChunkError>;
 
-/// What a link gives.
-enum Came {
-    /// Of which member.
+/// An event of a member's stream.
+enum StreamEvent {
+    /// Values of the member at this position.
     Values(usize, Values),
-    /// Nothing more is sent on it.
+    /// All was sent on it.
     Served,
 }
 
 /// A member's stream, read and written in one place: halves of a stream that different tasks poll may lose each
 /// other's wake-ups.
-struct Link<'r> {
+struct MemberStream<'r> {
     member: usize,
     reading: Fuse<BoxStream<'r, Values>>,
     writing: Option<BoxFuture<'r, ()>>,
 }
 
-impl Stream for Link<'_> {
-    type Item = Came;
+impl Stream for MemberStream<'_> {
+    type Item = StreamEvent;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Came>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<StreamEvent>> {
         if let Some(writing) = &mut self.writing
             && writing.as_mut().poll(context).is_ready()
         {
             self.writing = None;
-            return Poll::Ready(Some(Came::Served));
+            return Poll::Ready(Some(StreamEvent::Served));
         }
         let read = self.reading.poll_next_unpin(context);
         match read {
-            Poll::Ready(Some(values)) => Poll::Ready(Some(Came::Values(self.member, values))),
+            Poll::Ready(Some(values)) => Poll::Ready(Some(StreamEvent::Values(self.member, values))),
             Poll::Ready(None) if self.writing.is_none() => Poll::Ready(None),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
 }
 
-/// Most buffers that wait to be read into.
+/// Most spare buffers.
 const BUFFERS_MAX: usize = 32;
 
-/// Buffers that nobody uses.
+/// Spare buffers of values.
 #[derive(Default)]
 struct Buffers(Mutex<Vec<Vec<f32>>>);
 
@@ -94,7 +96,7 @@ impl Buffers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of so many values, whatever they are.
+    /// A buffer of `n_values` arbitrary values.
     fn take(&self, n_values: usize) -> Vec<f32> {
         let mut buffer = self.all().pop().unwrap_or_default();
         buffer.resize(n_values, 0.0);
@@ -109,13 +111,13 @@ impl Buffers {
     }
 }
 
-/// Averages `part` of this member's vector and those of whoever joins; `mean` is filled with the average.
+/// Averages `part` of this member's vector with the values of members that join; fills `mean` with the average.
 pub(crate) async fn reduce<P: Platform>(
-    round: &Round<'_, P>,
+    round: &RoundContext<'_, P>,
     part: usize,
     attempt: u8,
     mean: &mut [f32],
-    joining: &mut mpsc::Receiver<Joining<P::Stream>>,
+    joining: &mut mpsc::Receiver<JoiningMember<P::Stream>>,
 ) -> Result<Finished, ReduceError> {
     let mut n_samples = round.group.n_samples();
     if attempt > 0 {
@@ -125,7 +127,7 @@ pub(crate) async fn reduce<P: Platform>(
     let (window_chunks, patience) = (round.config.window_chunks, round.config.patience);
     let config = ReductionConfig { n_values: mean.len(), window_chunks, patience };
     let mut reduction = Reduction::new(round.platform.now(), config, &n_samples);
-    reduction.on_joined(round.platform.now(), round.me, round.brought);
+    reduction.on_joined(round.platform.now(), round.me, round.input);
     let buffers = Buffers::default();
     let mut members = Members::new(round, part, reduction.window_chunks(), &buffers);
     loop {
@@ -156,13 +158,13 @@ pub(crate) async fn reduce<P: Platform>(
         let mut late = std::pin::pin!(late);
         futures::select_biased! {
             came = members.links.select_next_some() => match came {
-                Came::Values(member, values) => on_values(round, part, &mut reduction, member, values),
-                Came::Served => members.n_served += 1,
+                StreamEvent::Values(member, values) => on_values(round, part, &mut reduction, member, values),
+                StreamEvent::Served => members.n_served += 1,
             },
             joined = joining.select_next_some() => {
-                let (member, brought) = (joined.member, joined.brought);
+                let (member, input) = (joined.member, joined.input);
                 if members.on_joined(joined) {
-                    reduction.on_joined(round.platform.now(), member, brought);
+                    reduction.on_joined(round.platform.now(), member, input);
                 }
             }
             () = late => reduction.on_timeout(round.platform.now()),
@@ -171,7 +173,7 @@ pub(crate) async fn reduce<P: Platform>(
 }
 
 /// This member's own values, as far ahead as any member's may be.
-fn take_own<P: Platform>(round: &Round<'_, P>, part: usize, reduction: &mut Reduction) {
+fn take_own<P: Platform>(round: &RoundContext<'_, P>, part: usize, reduction: &mut Reduction) {
     let values = &round.values[round.group.part(part)];
     while let Some(index) = reduction.wanted_of(round.me) {
         let own = &values[chunk(values.len(), index)];
@@ -182,7 +184,7 @@ fn take_own<P: Platform>(round: &Round<'_, P>, part: usize, reduction: &mut Redu
 }
 
 fn on_values<P: Platform>(
-    round: &Round<'_, P>,
+    round: &RoundContext<'_, P>,
     part: usize,
     reduction: &mut Reduction,
     member: usize,
@@ -191,7 +193,7 @@ fn on_values<P: Platform>(
     let now = round.platform.now();
     match values {
         Ok((index, values)) => match reduction.on_chunk(now, member, index, values) {
-            // It was too late, which is no lie.
+            // It was too late, which is no fault.
             Ok(()) | Err(ReductionError::NotAwaited) => {}
             Err(error) => {
                 round.on_fault(part, member, &error);
@@ -212,22 +214,22 @@ fn is_cut(error: &ChunkError) -> bool {
     matches!(error, ChunkError::Bulk(BulkError::Io(_)))
 }
 
-/// Those who have joined a part.
+/// The members that have joined a part.
 struct Members<'r, 'p, P: Platform> {
-    round: &'r Round<'p, P>,
+    round: &'r RoundContext<'p, P>,
     part: usize,
     window_chunks: u32,
     buffers: &'r Buffers,
-    /// What was sent so far, for those who join late; nothing once all have joined.
+    /// Messages sent so far, for members that join late; empty once all have joined.
     sent: Vec<Outgoing>,
     queues: BTreeMap<usize, mpsc::Sender<Outgoing>>,
-    links: SelectAll<Link<'r>>,
+    links: SelectAll<MemberStream<'r>>,
     n_links: usize,
     n_served: usize,
 }
 
 impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
-    fn new(round: &'r Round<'p, P>, part: usize, window_chunks: u32, buffers: &'r Buffers) -> Self {
+    fn new(round: &'r RoundContext<'p, P>, part: usize, window_chunks: u32, buffers: &'r Buffers) -> Self {
         Self {
             round,
             part,
@@ -242,8 +244,8 @@ impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
     }
 
     /// Whether it is the first stream of its member.
-    fn on_joined(&mut self, joined: Joining<P::Stream>) -> bool {
-        let Joining { member, brought: Brought { n_samples, .. }, stream, back: _ } = joined;
+    fn on_joined(&mut self, joined: JoiningMember<P::Stream>) -> bool {
+        let JoiningMember { member, input: MemberInput { n_samples, .. }, stream, back: _ } = joined;
         let round = self.round;
         let is_first = !self.queues.contains_key(&member);
         let (reading, writing): (BoxStream<'_, Values>, BoxFuture<'_, ()>) = if is_first {
@@ -262,39 +264,39 @@ impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
             let reading = read(round, reader, n_values, self.buffers);
             (Box::pin(reading), Box::pin(write(round, writer, queued, self.window_chunks)))
         } else {
-            (Box::pin(stream::empty()), Box::pin(refuse(round.platform, stream, Refusal::Duplicate)))
+            (Box::pin(stream::empty()), Box::pin(refuse(round.platform, stream, JoinRefusal::Duplicate)))
         };
         self.n_links += 1;
-        self.links.push(Link { member, reading: reading.fuse(), writing: Some(writing) });
+        self.links.push(MemberStream { member, reading: reading.fuse(), writing: Some(writing) });
         is_first
     }
 
     fn send(&mut self, outgoing: Outgoing) {
-        // Who is gone has no queue's end any more.
+        // The receiver of a member that is gone is dropped.
         self.queues.values_mut().for_each(|queue| drop(queue.try_send(outgoing.clone())));
         if !self.have_all_joined() {
             self.sent.push(outgoing);
         }
     }
 
-    /// Whether nobody else may want the part.
+    /// Whether every other member has joined.
     fn have_all_joined(&self) -> bool {
         self.queues.len() + 1 == self.round.group.members().len()
     }
 
-    /// Sees to it that all who joined get the rest of the average.
+    /// Completes when all members that joined have the rest of the average.
     async fn finish(
         mut self,
         finished: Finished,
-        joining: &mut mpsc::Receiver<Joining<P::Stream>>,
+        joining: &mut mpsc::Receiver<JoiningMember<P::Stream>>,
     ) -> Finished {
         self.send(Outgoing::Finished(finished));
         self.queues.values_mut().for_each(mpsc::Sender::disconnect);
         while self.n_served < self.n_links {
             futures::select_biased! {
-                // What is late now is not counted, but read: a stream with unread bytes would be cut off.
+                // Late values are read and ignored: a stream with unread bytes would be reset.
                 came = self.links.select_next_some() => {
-                    self.n_served += usize::from(matches!(came, Came::Served));
+                    self.n_served += usize::from(matches!(came, StreamEvent::Served));
                 }
                 joined = joining.select_next_some() => {
                     self.on_joined(joined);
@@ -308,7 +310,7 @@ impl<'r, 'p, P: Platform> Members<'r, 'p, P> {
 
 /// Chunks of a member, in order, until the last one or an error.
 fn read<'r, P: Platform, S: AsyncRead + Unpin + Send + 'r>(
-    round: &'r Round<'_, P>,
+    round: &'r RoundContext<'_, P>,
     reader: S,
     n_values: usize,
     buffers: &'r Buffers,
@@ -327,9 +329,9 @@ fn read<'r, P: Platform, S: AsyncRead + Unpin + Send + 'r>(
     })
 }
 
-/// Sends a member what is queued for it. One that takes nothing for longer than the patience is let go.
+/// Sends a member the messages queued for it. A member that reads nothing for longer than the patience is dropped.
 async fn write<P: Platform, S: AsyncWrite + Unpin + Send>(
-    round: &Round<'_, P>,
+    round: &RoundContext<'_, P>,
     mut writer: S,
     mut queued: mpsc::Receiver<Outgoing>,
     window_chunks: u32,
@@ -355,7 +357,7 @@ async fn write<P: Platform, S: AsyncWrite + Unpin + Send>(
 
 /// Whether `writing` succeeds within the patience.
 async fn within<P: Platform, T, E>(
-    round: &Round<'_, P>,
+    round: &RoundContext<'_, P>,
     writing: impl Future<Output = Result<T, E>> + Send,
 ) -> bool {
     matches!(platform::within(round.platform, round.config.patience, writing).await, Some(Ok(_)))

@@ -1,52 +1,52 @@
-//! How a contributor gets into a run that is not open: with the token that it kept, an invitation, or
-//! somebody who signs in for its key; and how its access goes on.
+//! Access of a contributor to a run that is not open: with a stored token, an invitation, or
+//! a sign-in for its key; and the renewal of its token.
 //!
-//! Every token is checked before it is kept: a backbone that makes one up is found out here. The secret
+//! Every token is verified before it is stored, so a backbone cannot forge one. The secret
 //! key never leaves this peer.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use barnraise_protocol::access::{
-    self, AccessDescription, AccessMode, AccessToken, Authority, BackboneToContributor,
-    ContributorToBackbone, KeyPair, Nonce, PublicKey, Refusal, RelayedRequest, RelayedResponse,
-    SignedRequest, UnixTime,
+    self, AccessDescription, AccessMode, AccessRefusal, AccessToken, Authority, BackboneToContributor,
+    ContributorToBackbone, KeyPair, Nonce, PublicKey, RelayedRequest, RelayedResponse, SignedRequest,
+    UnixTime,
 };
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::{ConversationError, Sha256Hash, framing};
 use barnraise_swarm::PeerKey;
 
 use crate::error::OperationError;
-use crate::operation::{ONE_OF_MANY, Operation, Stream};
+use crate::operation::{CountedStream, NetworkOperation, PEER_LIMITS};
 use crate::platform::Platform;
 
-/// How often the backbone is asked whether somebody has signed in.
+/// Interval between questions to the backbone whether the visitor has signed in.
 const CLAIM_EVERY: Duration = Duration::from_secs(1);
-/// A renewal that failed is tried again after this part of what is left, in seconds at least.
+/// A failed renewal is retried after one such part of the token's remaining lifetime, and after so many seconds at least.
 const RETRY_PART: u64 = 8;
 const RETRY_MIN_S: u64 = 1;
 
-/// What a peer can show.
+/// Credentials of a peer.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// The Ed25519 key of its peer id; without it only open runs take it.
+    /// The Ed25519 key of its peer id; without it only open runs admit it.
     pub key: Option<KeyPair>,
     /// The code of an invitation.
     pub invitation: Option<String>,
 }
 
-/// What is known of this peer's access.
+/// State of this peer's access: its credentials and its token.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct AccessTicket {
     credentials: Credentials,
     token: RefCell<Option<AccessToken>>,
     renew_at: Cell<Option<UnixTime>>,
     n_requests: Cell<u64>,
-    /// Where somebody has to sign in, while that is waited for.
+    /// URL of the sign-in that is waited for.
     sign_in: RefCell<Option<String>>,
 }
 
-impl Ticket {
+impl AccessTicket {
     pub(crate) fn new(credentials: Credentials) -> Self {
         Self {
             credentials,
@@ -57,43 +57,43 @@ impl Ticket {
         }
     }
 
-    /// Whether it is time to renew.
+    /// Whether it is time to renew the token.
     pub(crate) fn is_old(&self, now: UnixTime) -> bool {
         self.renew_at.get().is_some_and(|at| at <= now)
     }
 
-    /// Where somebody has to sign in for this peer to go on.
+    /// URL where the visitor has to sign in for this peer.
     pub(crate) fn sign_in(&self) -> Option<String> {
         self.sign_in.borrow().clone()
     }
 
-    /// This peer, where its key is known.
+    /// This peer's public key, where it has one.
     pub(crate) fn peer(&self) -> Option<PublicKey> {
         self.credentials.key.as_ref().map(KeyPair::public)
     }
 
-    /// Signs what this peer contributes.
+    /// The key that signs this peer's commitments.
     pub(crate) fn signing_key(&self) -> Option<KeyPair> {
         self.credentials.key.clone()
     }
 
     fn key(&self) -> Result<&KeyPair, OperationError> {
-        self.credentials.key.as_ref().ok_or_else(|| ConversationError::from(Refusal::KeyKind).into())
+        self.credentials.key.as_ref().ok_or_else(|| ConversationError::from(AccessRefusal::KeyKind).into())
     }
 
-    /// From now on this token is shown, and renewed when two thirds of its time are over.
+    /// Stores the token that is presented from now on. It is renewed when two thirds of its lifetime are over.
     fn hold(&self, token: AccessToken, now: UnixTime) {
         let left = token.claims.expires_at.0.saturating_sub(now.0);
         self.renew_at.set(Some(now.after(left - left / 3)));
         self.token.replace(Some(token));
     }
 
-    fn let_go(&self) {
+    fn drop_token(&self) {
         self.renew_at.set(None);
         self.token.take();
     }
 
-    /// A renewal failed: until the token expires there is time for others.
+    /// Schedules another renewal after a failed one, if the token has not expired.
     fn retry(&self, now: UnixTime) {
         let expires_at = self.token.borrow().as_ref().map(|token| token.claims.expires_at);
         let left = expires_at.map_or(0, |at| at.0.saturating_sub(now.0));
@@ -101,16 +101,15 @@ impl Ticket {
     }
 }
 
-/// Whose tokens a run takes.
+/// The authority whose tokens a run accepts.
 fn authority(run: &RunDescription) -> Authority {
-    Authority { key: run.access.authority, run_id: run.run_id.clone() }
+    Authority { key: run.access.authority, run_id: run.identity.run_id.clone() }
 }
 
-/// Shows the backbone that this peer may take part, whichever way the run has. Waits for somebody to sign
-/// in if it `may_wait`.
+/// Gains access to the run, as its access mode requires. Waits for the visitor to sign in if it `may_wait`.
 pub(crate) async fn enter<P: Platform>(
-    operation: &mut Operation<'_, P>,
-    ticket: &Ticket,
+    operation: &mut NetworkOperation<'_, P>,
+    ticket: &AccessTicket,
     run: &RunDescription,
     may_wait: bool,
 ) -> Result<(), OperationError> {
@@ -137,29 +136,31 @@ pub(crate) async fn enter<P: Platform>(
     };
     match token {
         BackboneToContributor::Granted(token) => keep(operation, ticket, run, *token).await,
-        other => Err(unexpected(&other)),
+        _ => Err(unexpected()),
     }
 }
 
-/// Shows the token that is held, or was kept before a restart; `false` where there is none that is good.
+/// Presents the token in memory, or the one stored before a restart; `false` without a valid one.
 async fn show<P: Platform>(
-    operation: &mut Operation<'_, P>,
-    stream: &mut Option<Stream<P>>,
-    ticket: &Ticket,
+    operation: &mut NetworkOperation<'_, P>,
+    stream: &mut Option<CountedStream<P>>,
+    ticket: &AccessTicket,
     run: &RunDescription,
 ) -> Result<bool, OperationError> {
     let sender = ticket.key()?.public();
     let held = ticket.token.borrow().clone();
     let token = match held {
         Some(token) => Some(token),
-        None => {
-            operation.platform.cached(kept_as(ticket, run)?).await.and_then(|b| AccessToken::decode(&b).ok())
-        }
+        None => operation
+            .platform
+            .cached(token_cache_key(ticket, run)?)
+            .await
+            .and_then(|b| AccessToken::decode(&b).ok()),
     };
     let now = operation.platform.unix_time();
     let is_good = |token: &AccessToken| token.verify_from(&authority(run), sender, now).is_ok();
     let Some(token) = token.filter(is_good) else {
-        ticket.let_go();
+        ticket.drop_token();
         return Ok(false);
     };
     match ask(operation, stream, &ContributorToBackbone::Present(Box::new(token.clone()))).await {
@@ -167,19 +168,19 @@ async fn show<P: Platform>(
             ticket.hold(token, now);
             Ok(true)
         }
-        Ok(other) => Err(unexpected(&other)),
-        Err(OperationError::Conversation(ConversationError::Access(Refusal::Token(_)))) => {
-            ticket.let_go();
+        Ok(_) => Err(unexpected()),
+        Err(OperationError::Conversation(ConversationError::Access(AccessRefusal::Token(_)))) => {
+            ticket.drop_token();
             Ok(false)
         }
         Err(error) => Err(error),
     }
 }
 
-/// Shows another contributor that this peer may take part, before it is asked for anything.
-pub(crate) async fn show_to<P: Platform>(
-    operation: &mut Operation<'_, P>,
-    ticket: &Ticket,
+/// Presents the token to another contributor, before a request to it.
+pub(crate) async fn present_to<P: Platform>(
+    operation: &mut NetworkOperation<'_, P>,
+    ticket: &AccessTicket,
     run: &RunDescription,
     peer: &PeerKey,
 ) -> Result<(), OperationError> {
@@ -187,22 +188,22 @@ pub(crate) async fn show_to<P: Platform>(
         return Ok(());
     }
     let token = ticket.token.borrow().clone();
-    let token = token.ok_or(ConversationError::Access(Refusal::Needed { mode: run.access.mode }))?;
+    let token = token.ok_or(ConversationError::Access(AccessRefusal::Needed { mode: run.access.mode }))?;
     let mut stream = operation.open_to(peer, access::PROTOCOL).await?;
     let moved = stream.moved();
     let shown = ContributorToBackbone::Present(Box::new(token));
     let asking = access::ask(&mut stream, &shown);
-    match operation.guard_with(ONE_OF_MANY, &moved, asking).await?? {
+    match operation.guard_with(PEER_LIMITS, &moved, asking).await?? {
         BackboneToContributor::Admitted(_) => Ok(()),
-        other => Err(unexpected(&other)),
+        _ => Err(unexpected()),
     }
 }
 
-/// Asks until somebody has signed in.
+/// Asks the backbone until the visitor has signed in.
 async fn claim<P: Platform>(
-    operation: &mut Operation<'_, P>,
-    stream: &mut Option<Stream<P>>,
-    ticket: &Ticket,
+    operation: &mut NetworkOperation<'_, P>,
+    stream: &mut Option<CountedStream<P>>,
+    ticket: &AccessTicket,
     may_wait: bool,
 ) -> Result<BackboneToContributor, OperationError> {
     loop {
@@ -219,10 +220,10 @@ async fn claim<P: Platform>(
     }
 }
 
-/// Gets a new token before the old one expires, and shows it; conversations go on meanwhile.
+/// Gets a new token before the old one expires, and presents it; other conversations continue.
 pub(crate) async fn renew<P: Platform>(
-    operation: &mut Operation<'_, P>,
-    ticket: &Ticket,
+    operation: &mut NetworkOperation<'_, P>,
+    ticket: &AccessTicket,
     run: &RunDescription,
 ) -> Result<(), OperationError> {
     let renewed = try_renew(operation, ticket, run).await;
@@ -233,8 +234,8 @@ pub(crate) async fn renew<P: Platform>(
 }
 
 async fn try_renew<P: Platform>(
-    operation: &mut Operation<'_, P>,
-    ticket: &Ticket,
+    operation: &mut NetworkOperation<'_, P>,
+    ticket: &AccessTicket,
     run: &RunDescription,
 ) -> Result<(), OperationError> {
     let now = operation.platform.unix_time();
@@ -244,7 +245,7 @@ async fn try_renew<P: Platform>(
     let (nonce, request) = request(ticket, token, asked, now)?;
     let mut stream = None;
     let answer = ask(operation, &mut stream, &ContributorToBackbone::Relay(Box::new(request))).await?;
-    let BackboneToContributor::Relayed(response) = answer else { return Err(unexpected(&answer)) };
+    let BackboneToContributor::Relayed(response) = answer else { return Err(unexpected()) };
     response.verify(&authority(run), asked, nonce, operation.platform.unix_time())?;
     let token = match framing::decode_payload(&response.payload)? {
         RelayedResponse::Renewed(token) => *token,
@@ -253,13 +254,13 @@ async fn try_renew<P: Platform>(
     let shown = ContributorToBackbone::Present(Box::new(token.clone()));
     match ask(operation, &mut stream, &shown).await? {
         BackboneToContributor::Admitted(_) => keep(operation, ticket, run, token).await,
-        other => Err(unexpected(&other)),
+        _ => Err(unexpected()),
     }
 }
 
-/// A request that any backbone may carry to the authority.
+/// A renewal request that any backbone may relay to the authority.
 fn request(
-    ticket: &Ticket,
+    ticket: &AccessTicket,
     token: AccessToken,
     asked: access::PublicKey,
     now: UnixTime,
@@ -276,40 +277,41 @@ fn request(
     Ok((nonce, request.map_err(framing::FrameError::from)?))
 }
 
-/// Checks a new token, holds it and keeps it for the next start.
+/// Verifies a new token and stores it, in memory and for the next start.
 async fn keep<P: Platform>(
-    operation: &mut Operation<'_, P>,
-    ticket: &Ticket,
+    operation: &mut NetworkOperation<'_, P>,
+    ticket: &AccessTicket,
     run: &RunDescription,
     token: AccessToken,
 ) -> Result<(), OperationError> {
     let now = operation.platform.unix_time();
     let verified = token.verify_from(&authority(run), ticket.key()?.public(), now);
-    verified.map_err(|refusal| ConversationError::from(Refusal::Token(refusal)))?;
+    verified.map_err(|refusal| ConversationError::from(AccessRefusal::Token(refusal)))?;
     if let Ok(bytes) = token.encode() {
-        operation.platform.cache(kept_as(ticket, run)?, &bytes).await;
+        operation.platform.cache(token_cache_key(ticket, run)?, &bytes).await;
     }
     ticket.hold(token, now);
     Ok(())
 }
 
-/// The name under which this peer's token of a run is kept, beside the shards.
-fn kept_as(ticket: &Ticket, run: &RunDescription) -> Result<Sha256Hash, OperationError> {
+/// The cache key of this peer's token for a run.
+fn token_cache_key(ticket: &AccessTicket, run: &RunDescription) -> Result<Sha256Hash, OperationError> {
     let (peer, authority) = (ticket.key()?.public(), run.access.authority);
-    let name = [&b"barnraise kept token 1\0"[..], &peer.0, &authority.0, run.run_id.as_bytes()].concat();
+    let name =
+        [&b"barnraise kept token 1\0"[..], &peer.0, &authority.0, run.identity.run_id.as_bytes()].concat();
     Ok(Sha256Hash::of(&name))
 }
 
 async fn ask<P: Platform>(
-    operation: &mut Operation<'_, P>,
-    stream: &mut Option<Stream<P>>,
+    operation: &mut NetworkOperation<'_, P>,
+    stream: &mut Option<CountedStream<P>>,
     question: &ContributorToBackbone,
 ) -> Result<BackboneToContributor, OperationError> {
     operation.converse(stream, access::PROTOCOL, async |stream| access::ask(stream, question).await).await
 }
 
-fn unexpected(answer: &BackboneToContributor) -> OperationError {
-    ConversationError::Refused(format!("a question about access was answered with {answer:?}")).into()
+fn unexpected() -> OperationError {
+    ConversationError::Unexpected("a question about access was answered with another message").into()
 }
 
 #[cfg(test)]
@@ -331,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_token_is_renewed_with_a_third_of_its_time_to_spare_and_again_where_that_fails() {
-        let ticket = Ticket::new(Credentials::default());
+        let ticket = AccessTicket::new(Credentials::default());
         assert!(!ticket.is_old(UnixTime(u64::MAX)), "there is none");
         ticket.hold(token(NOW.after(90)), NOW);
         assert!(!ticket.is_old(NOW.after(59)) && ticket.is_old(NOW.after(60)));
@@ -339,7 +341,7 @@ mod tests {
         assert!(!ticket.is_old(NOW.after(62)) && ticket.is_old(NOW.after(63)));
         ticket.retry(NOW.after(89));
         assert!(ticket.is_old(NOW.after(90)));
-        // What has expired is not renewed: the next connection finds another way in.
+        // An expired token is not renewed: the next connection gets another one.
         ticket.retry(NOW.after(90));
         assert!(!ticket.is_old(UnixTime(u64::MAX)));
     }
@@ -347,12 +349,12 @@ mod tests {
     #[test]
     fn no_two_requests_have_a_nonce_in_common() {
         let key = Some(KeyPair::from_seed(&[2; 32]));
-        let ticket = Ticket::new(Credentials { key, invitation: None });
+        let ticket = AccessTicket::new(Credentials { key, invitation: None });
         let asked = KeyPair::from_seed(&[1; 32]).public();
         let nonce = |now| request(&ticket, token(NOW.after(90)), asked, now).unwrap().0;
         assert_ne!(nonce(NOW), nonce(NOW));
         assert_ne!(nonce(NOW), nonce(NOW.after(1)));
-        let nobody = Ticket::new(Credentials::default());
+        let nobody = AccessTicket::new(Credentials::default());
         assert!(request(&nobody, token(NOW.after(90)), asked, NOW).is_err());
     }
 }

@@ -1,47 +1,46 @@
-//! What a contributor does on its device, each with the trainer handed in and handed back.
+//! Computations of a contributor on its device. Each takes the trainer and hands it back.
 
 use barnraise_learning::{ComputeDevice, DataShape, MeanGradient, ModelError, Precision, Trainer};
-use barnraise_protocol::account::AccountError;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::CodecError;
+use barnraise_protocol::commitment::CommitmentError;
 use barnraise_protocol::dataset::Samples;
-use barnraise_protocol::gradient::{Offer, Prepared};
+use barnraise_protocol::gradient::{Offer, PreparedContribution};
 use barnraise_protocol::run::RunDescription;
 use barnraise_swarm::Moment;
 use barnraise_swarm::compression::Compressor;
 use barnraise_swarm::contributor::LateWork;
 
-use crate::accounting::Accountant;
+use crate::commitment::CommitmentSigner;
 use crate::platform::Platform;
-use crate::trial::Verdict;
 
-/// Why a computation gave nothing.
+/// Why a computation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ComputeError {
     /// The model, the batch or the device.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A gradient that no peer may send.
+    /// A gradient that cannot be encoded.
     #[error("the gradient cannot be sent: {0}")]
     Codec(#[from] CodecError),
-    /// The loss of an exploded model.
+    /// The loss is not finite.
     #[error("the loss of the gradient is {0}")]
     Loss(f32),
-    /// What it is of cannot be said.
+    /// The commitment cannot be signed.
     #[error(transparent)]
-    Account(#[from] AccountError),
-    /// The trainer lost count of what the state machine counted.
+    Account(#[from] CommitmentError),
+    /// The trainer's count of samples differs from the state machine's.
     #[error("the trainer accumulated {got} samples, {want} were counted")]
     Samples {
-        /// Of the state machine.
+        /// Count of the state machine.
         want: u32,
-        /// Of the trainer.
+        /// Count of the trainer.
         got: u32,
     },
 }
 
 impl ComputeError {
-    /// Where a NaN or an infinity was; past the end for the loss.
+    /// Index of the value that is NaN or infinite; past the end for the loss.
     pub(crate) fn not_finite_at(&self) -> Option<u64> {
         match self {
             Self::Model(ModelError::NotFinite { index }) => Some(*index as u64),
@@ -52,59 +51,68 @@ impl ComputeError {
     }
 }
 
-/// Computes what the run wants, on `device`. Whoever computes a contribution once more has it made here, too.
+/// Creates the run's trainer on `device`. A backbone that recomputes contributions creates its trainer here, too.
 ///
 /// # Errors
-/// A model, or local steps, that there cannot be; a device that does not have them.
+/// The model or the local steps are invalid, or do not fit the device.
 pub fn trainer(run: &RunDescription, device: ComputeDevice) -> Result<Trainer, ModelError> {
-    // What others compute once more is to be the same.
-    let device = if run.recomputed { device.with_precision(Precision::Single)? } else { device };
-    let trainer = Trainer::new(&run.model, DataShape::of(&run.manifest.samples), device)?;
-    let Some(steps) = &run.local_steps else { return Ok(trainer) };
+    // A recomputation must give the same result.
+    let device =
+        if run.synchronous().recomputed { device.with_precision(Precision::Single)? } else { device };
+    let trainer = Trainer::new(&run.model, DataShape::of(&run.data.manifest.samples), device)?;
+    let Some(steps) = &run.synchronous().local_steps else { return Ok(trainer) };
     let trainer = trainer.with_local_steps(&run.model, steps)?;
-    Ok(if run.recomputed { trainer.forgetful() } else { trainer })
+    Ok(if run.synchronous().recomputed { trainer.stateless() } else { trainer })
 }
 
-/// Makes contributions to a run of gradients.
+/// The compressor of a run, which turns gradients into contributions.
 pub(crate) fn compressor(run: &RunDescription) -> Compressor {
-    let n_values = run.n_parameters as usize;
-    let mut compressor =
-        Compressor::new(run.gradient_codec, run.compression, n_values, run.target_batch_size);
-    // Where what was lost over a slow link is still owed, a fast one brings it.
-    if run.local_steps.is_some() || run.slow_links.is_some() {
+    let (n_values, scheme) = (run.n_parameters as usize, run.synchronous());
+    let mut compressor = Compressor::new(scheme.gradient_codec, n_values, scheme.target_batch_size);
+    // The residual of a slow link's codec is sent once the link is fast.
+    if scheme.local_steps.is_some() || scheme.slow_links.is_some() {
         compressor.keep_always();
     }
-    if run.recomputed {
+    if scheme.recomputed {
         compressor.keep_nothing();
     }
     compressor
 }
 
-/// What becomes of gradients whose epoch is over. What others compute once more goes into no other contribution.
+/// Handling of gradients whose epoch is over. A recomputed gradient cannot be merged into another contribution.
 pub(crate) fn late_work(run: &RunDescription, compressor: &Compressor) -> LateWork {
-    match (run.recomputed && run.local_steps.is_some(), compressor.keeps()) {
+    match (run.synchronous().recomputed && run.synchronous().local_steps.is_some(), compressor.keeps()) {
         (true, _) => LateWork::ByItself,
         (false, true) => LateWork::WithNext,
         (false, false) => LateWork::Dropped,
     }
 }
 
-/// What came of a computation.
+/// Outcome of a computation.
 pub(crate) struct ComputeOutcome {
     pub(crate) trainer: Trainer,
-    pub(crate) done: Done,
+    pub(crate) done: ComputeResult,
 }
 
-/// Which computation, and its result.
-pub(crate) enum Done {
+/// Result of a computation, by kind.
+pub(crate) enum ComputeResult {
     Batch { n_samples: u32, took: Moment, is_ended: bool, result: Result<(), ModelError> },
-    Gradient { naming: Naming, took: Moment, result: Result<MeanGradient, ComputeError> },
-    Trial { result: Result<Verdict, ModelError> },
+    Gradient { naming: GradientLabel, took: Moment, result: Result<MeanGradient, ComputeError> },
+    Trial { result: Result<TrialVerdict, ModelError> },
     Prediction { request: u32, epoch: u64, result: Result<Vec<f32>, ModelError> },
 }
 
-/// One forward and backward pass on the parameters of `epoch`. Everything that waits is let run first: on a CPU
-/// in a browser the pass holds the only thread. A device that queues passes is waited for where `is_ended`.
+/// Result of the trial ([`crate::trial`]) for the adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TrialVerdict {
+    /// It is at least as fast as the CPU.
+    Keep,
+    /// The CPU is faster.
+    Slower,
+}
+
+/// One forward and backward pass on the parameters of `epoch`. Yields first: on a CPU in a browser the pass holds
+/// the only thread. Waits for the end of queued passes where `is_ended`.
 pub(crate) async fn batch<P: Platform>(
     platform: &P,
     mut trainer: Trainer,
@@ -120,28 +128,28 @@ pub(crate) async fn batch<P: Platform>(
         result = trainer.finish_passes().await;
     }
     let took = platform.now().saturating_sub(began);
-    ComputeOutcome { trainer, done: Done::Batch { n_samples, took, is_ended, result } }
+    ComputeOutcome { trainer, done: ComputeResult::Batch { n_samples, took, is_ended, result } }
 }
 
-/// Name and place of a gradient.
+/// Id, epoch and number of samples of a gradient.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Naming {
-    /// `None`: it is too late to be offered.
+pub(crate) struct GradientLabel {
+    /// `None` if it is too late to be offered.
     pub(crate) contribution_id: Option<u64>,
     pub(crate) epoch: u64,
     pub(crate) n_samples: u32,
 }
 
-/// Takes the mean gradient. On a GPU the passes that are still queued are waited for here.
+/// Takes the mean gradient. On a GPU this waits for queued passes.
 pub(crate) async fn gradient<P: Platform>(
     platform: &P,
     mut trainer: Trainer,
-    naming: Naming,
+    naming: GradientLabel,
 ) -> ComputeOutcome {
     let began = platform.now();
     let result = take(&mut trainer, naming.n_samples).await;
     let took = platform.now().saturating_sub(began);
-    ComputeOutcome { trainer, done: Done::Gradient { naming, took, result } }
+    ComputeOutcome { trainer, done: ComputeResult::Gradient { naming, took, result } }
 }
 
 async fn take(trainer: &mut Trainer, want: u32) -> Result<MeanGradient, ComputeError> {
@@ -157,27 +165,28 @@ async fn take(trainer: &mut Trainer, want: u32) -> Result<MeanGradient, ComputeE
     Ok(mean)
 }
 
-/// Encodes a gradient with what its contributor still owed, and says what it is of where that is wanted.
+/// Encodes a gradient with the contributor's residual (error feedback), and signs a commitment where the run requires
+/// one.
 pub(crate) fn prepare(
     compressor: &mut Compressor,
-    accountant: Option<&mut Accountant>,
+    signer: Option<&mut CommitmentSigner>,
     contribution_id: u64,
     epoch: u64,
     mean: MeanGradient,
-) -> Result<Prepared, ComputeError> {
+) -> Result<PreparedContribution, ComputeError> {
     let MeanGradient { values, n_samples, loss, .. } = mean;
     let n_values = values.len() as u64;
     let bytes = compressor.compress(values, n_samples, epoch)?;
-    let (codec, transfer) = (compressor.codec(), Transfer::of(&bytes));
+    let (codec, transfer) = (compressor.encoding(), Transfer::of(&bytes));
     let offer = Offer { contribution_id, epoch, n_samples, loss, n_values, codec, transfer };
-    let (account, samples) = match accountant {
-        Some(accountant) => {
-            let (account, samples) = accountant.sign(&offer)?;
-            (Some(account), samples)
+    let (commitment, samples) = match signer {
+        Some(signer) => {
+            let (commitment, samples) = signer.sign(&offer)?;
+            (Some(commitment), samples)
         }
         None => (None, Vec::new()),
     };
-    Ok(Prepared { offer, account, bytes, samples })
+    Ok(PreparedContribution { offer, commitment, bytes, samples })
 }
 
 /// Class probabilities of one image.
@@ -187,7 +196,7 @@ pub(crate) async fn predict(
     epoch: u64,
     pixels: Vec<u8>,
 ) -> ComputeOutcome {
-    trainer.show_loaded();
+    trainer.restore_loaded_parameters();
     let result = trainer.predict(&pixels, 1).await;
-    ComputeOutcome { trainer, done: Done::Prediction { request, epoch, result } }
+    ComputeOutcome { trainer, done: ComputeResult::Prediction { request, epoch, result } }
 }

@@ -1,65 +1,100 @@
-//! Whether a run's description is one that this peer takes part in: a backbone may say anything.
+//! Whether the values of a run fit each other (DeDLOC §3.1 names most of them): the one check of operators and of
+//! participants.
 //!
-//! The manifest was checked where it was received; here the sizes are, before anything is allocated.
+//! An operator's configuration is refused by it with the key that is wrong. A participant checks the description of an
+//! untrusted backbone, before anything is allocated; the manifest was checked on receipt. What is accepted here can be
+//! trained.
 
 use barnraise_learning::{DataShape, LocalStepsError, ModelError, ParameterLayout, local};
 use barnraise_protocol::TensorCodec;
-use barnraise_protocol::run::{CompressionError, NotRecomputable, RunDescription, SlowLinksError};
+use barnraise_protocol::run::{
+    GradientCodecError, IdentityError, NotRecomputable, RunDescription, SlowLinksError, Synchronous,
+};
 
-/// Most samples of one forward and backward pass.
+/// Most samples in one forward and backward pass.
 pub const MICRO_BATCH_SAMPLES_MAX: u32 = 4096;
 /// Most samples of the shuffle buffer.
 pub const SHUFFLE_BUFFER_SAMPLES_MAX: u32 = 1_000_000;
 /// Most bytes of the samples in the shuffle buffer.
 pub const BUFFER_BYTES_MAX: usize = 128 * 1024 * 1024;
 
-/// Why a run is not one to take part in.
+/// Most samples of an optimizer step.
+pub const TARGET_BATCH_SIZE_MAX: u32 = 10_000_000;
+
+/// Why a run cannot be trained so.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DescriptionError {
+    /// No name for it.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// The model is out of bounds or does not fit the data.
-    #[error("the run's model: {0}")]
+    #[error("{0}")]
     Model(#[from] ModelError),
-    /// The backbone counts another number of parameters.
-    #[error("the run announces {got} parameters, its model has {want}")]
+    /// The announced number of parameters is not the model's.
+    #[error("{got} parameters are announced, the model has {want}")]
     Parameters {
-        /// Of the model.
+        /// Parameters of the model.
         want: u64,
-        /// Announced.
+        /// Parameters that the run announces.
         got: u64,
     },
     /// A pass without samples, or with too many.
-    #[error("the run wants {got} samples in a pass, 1 to {max} are possible")]
+    #[error("1 to {max} samples in a forward and backward pass of this model, not {got}")]
     MicroBatch {
         /// Most possible for this model.
         max: u32,
         /// Announced.
         got: u32,
     },
-    /// A compression that is none.
-    #[error("the run's compression: {0}")]
-    Compression(#[from] CompressionError),
-    /// Slow links that would not be helped.
-    #[error("the run's slow links: {0}")]
+    /// A step of less than a pass, or of too much.
+    #[error("at least the micro batch size, {min}, and at most {TARGET_BATCH_SIZE_MAX}, not {got}")]
+    TargetBatch {
+        /// Samples of a pass.
+        min: u32,
+        /// Announced.
+        got: u32,
+    },
+    /// Impossible momentum or clipping.
+    #[error(transparent)]
+    GradientCodec(#[from] GradientCodecError),
+    /// Invalid settings for slow links.
+    #[error(transparent)]
     SlowLinks(#[from] SlowLinksError),
-    /// Local steps that cannot be made.
-    #[error("the run's local steps: {0}")]
+    /// Invalid local steps.
+    #[error(transparent)]
     LocalSteps(#[from] LocalStepsError),
-    /// Contributions would have to be signed for that are not what their accounts say.
-    #[error("the run recomputes contributions, and cannot: {0}")]
+    /// A trajectory that no single contributor could complete.
+    #[error(
+        "steps = 1 to {max}, which are {what} of {n_samples} in micro-batches of {micro_batch}, not {got}"
+    )]
+    Trajectory {
+        /// Most steps.
+        max: u32,
+        /// What limits them.
+        what: &'static str,
+        /// Its samples.
+        n_samples: u32,
+        /// Samples of a step.
+        micro_batch: u32,
+        /// Announced.
+        got: u32,
+    },
+    /// Contributions are recomputed, and cannot be reproduced from their commitments.
+    #[error("recomputation cannot be combined with this run: {0}")]
     Recomputed(#[from] NotRecomputable),
-    /// Parameters of which some would be left out, or far off.
-    #[error("the run's parameters travel as {0:?}, which is for gradients")]
+    /// A lossy codec for the parameters.
+    #[error("\"f32\", \"f16\" or \"int8\" for parameters; {0:?} is for gradients")]
     StateCodec(TensorCodec),
-    /// A contribution smaller than a pass, so that nothing could ever be contributed.
-    #[error("a contribution may carry {got} samples, one pass makes {want}")]
+    /// Contributions smaller than a pass, so that nothing could be contributed.
+    #[error("at least the micro batch size, {min}, and not {got}")]
     Contribution {
         /// Samples of a pass.
-        want: u32,
+        min: u32,
         /// Announced.
         got: u32,
     },
     /// A shuffle buffer that holds less than a pass, or more than a tab has memory for.
-    #[error("the run wants {got} samples in the shuffle buffer, {min} to {max} are possible")]
+    #[error("{min} to {max} samples in the shuffle buffer, not {got}")]
     ShuffleBuffer {
         /// Samples of a pass.
         min: u32,
@@ -70,114 +105,156 @@ pub enum DescriptionError {
     },
 }
 
-/// Checks the sizes of a run, and returns the layout of its parameters.
-pub fn check_description(run: &RunDescription) -> Result<ParameterLayout, DescriptionError> {
-    let layout = ParameterLayout::of(&run.model, DataShape::of(&run.manifest.samples))?;
+impl DescriptionError {
+    /// The value of the description that is wrong, as it is called in a configuration.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::Identity(IdentityError::Id) => "run.id",
+            Self::Identity(IdentityError::Title) => "run.title",
+            Self::Identity(IdentityError::Purpose) => "run.purpose",
+            Self::Model(_) | Self::Parameters { .. } => "run.model",
+            Self::MicroBatch { .. } => "run.micro_batch_size",
+            Self::TargetBatch { .. } => "run.target_batch_size",
+            Self::GradientCodec(_) => "run.gradient_codec",
+            Self::SlowLinks(_) => "run.slow_links",
+            Self::LocalSteps(_) | Self::Trajectory { .. } => "run.local_steps",
+            Self::Recomputed(_) => "run.recomputation",
+            Self::StateCodec(_) => "run.state_codec",
+            Self::Contribution { .. } => "averaging.contribution_samples_max",
+            Self::ShuffleBuffer { .. } => "run.shuffle_buffer_samples",
+        }
+    }
+}
+
+/// Checks all values of a run, and how they fit each other. Returns the layout of its parameters.
+///
+/// # Errors
+/// The first value that is wrong.
+pub fn validate(run: &RunDescription) -> Result<ParameterLayout, DescriptionError> {
+    run.identity.validate()?;
+    let layout = ParameterLayout::of(&run.model, DataShape::of(&run.data.manifest.samples))?;
     let want = layout.n_parameters() as u64;
     if run.n_parameters != want {
         return Err(DescriptionError::Parameters { want, got: run.n_parameters });
     }
-    run.compression.check(run.gradient_codec)?;
-    run.slow_links.map_or(Ok(()), |slow| slow.check(run.gradient_codec))?;
-    run.local_steps.as_ref().map_or(Ok(()), local::check)?;
-    if run.recomputed {
+    let scheme = run.synchronous();
+    let micro_batch = scheme.micro_batch_size;
+    let max = u32::try_from(layout.batch_samples_max()).unwrap_or(u32::MAX).min(MICRO_BATCH_SAMPLES_MAX);
+    if micro_batch == 0 || micro_batch > max {
+        return Err(DescriptionError::MicroBatch { max, got: micro_batch });
+    }
+    validate_synchronous(scheme)?;
+    if scheme.recomputed {
         run.check_recomputable()?;
     }
-    if !run.state_codec.carries_state() {
-        return Err(DescriptionError::StateCodec(run.state_codec));
-    }
-    let got = run.micro_batch_size;
-    let max = u32::try_from(layout.batch_samples_max()).unwrap_or(u32::MAX).min(MICRO_BATCH_SAMPLES_MAX);
-    if got == 0 || got > max {
-        return Err(DescriptionError::MicroBatch { max, got });
-    }
-    let want = run.micro_batch_size;
-    if run.contribution_samples_max < want {
-        return Err(DescriptionError::Contribution { want, got: run.contribution_samples_max });
-    }
-    let fitting = BUFFER_BYTES_MAX / run.manifest.sample_bytes().max(1);
+    let fitting = BUFFER_BYTES_MAX / run.data.manifest.sample_bytes().max(1);
     let max = u32::try_from(fitting).unwrap_or(u32::MAX).min(SHUFFLE_BUFFER_SAMPLES_MAX);
-    let got = run.shuffle_buffer_samples;
-    if got < want || got > max {
-        return Err(DescriptionError::ShuffleBuffer { min: want, max, got });
+    let got = run.data.shuffle_buffer_samples;
+    if got < micro_batch || got > max {
+        return Err(DescriptionError::ShuffleBuffer { min: micro_batch, max, got });
     }
     Ok(layout)
+}
+
+/// The values of the scheme among each other.
+fn validate_synchronous(scheme: &Synchronous) -> Result<(), DescriptionError> {
+    let (min, target) = (scheme.micro_batch_size, scheme.target_batch_size);
+    if !(min..=TARGET_BATCH_SIZE_MAX).contains(&target) {
+        return Err(DescriptionError::TargetBatch { min, got: target });
+    }
+    let got = scheme.contribution_samples_max;
+    if got < min {
+        return Err(DescriptionError::Contribution { min, got });
+    }
+    scheme.gradient_codec.validate()?;
+    scheme.slow_links.map_or(Ok(()), |slow| slow.check(scheme.gradient_codec))?;
+    if !scheme.state_codec.carries_state() {
+        return Err(DescriptionError::StateCodec(scheme.state_codec));
+    }
+    let Some(local_steps) = &scheme.local_steps else { return Ok(()) };
+    local::check(local_steps)?;
+    let contribution = (scheme.contribution_samples_max, "a contribution");
+    for (n_samples, what) in [(target, "the target batch size"), contribution] {
+        let (max, got) = (n_samples / min, local_steps.steps);
+        if got > max {
+            return Err(DescriptionError::Trajectory { max, what, n_samples, micro_batch: min, got });
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use barnraise_protocol::Sha256Hash;
-    use barnraise_protocol::access::{AccessDescription, PublicKey};
     use barnraise_protocol::codec::{Density, Sparsity};
-    use barnraise_protocol::dataset::{ImageShape, Manifest, SampleKind, ShardEntry, TokenShape};
+    use barnraise_protocol::dataset::{ImageShape, SampleKind, TokenShape};
     use barnraise_protocol::run::{
-        Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, ModelSpec,
+        GradientCodec, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, TopK,
     };
 
     use super::*;
+    use crate::fixture;
 
     fn run() -> RunDescription {
-        let entry = ShardEntry { n_samples: 1, n_bytes: 1, sha256: Sha256Hash::of(b"") };
-        RunDescription {
-            run_id: "run".into(),
-            title: String::new(),
-            purpose: String::new(),
-            access: AccessDescription::open(PublicKey([1; 32])),
-            model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![3] }, seed: 1 },
-            n_parameters: (4 * 3 + 3) + (3 * 2 + 2),
-            target_batch_size: 8,
-            micro_batch_size: 4,
-            shuffle_buffer_samples: 16,
-            gradient_codec: TensorCodec::F16,
-            slow_links: None,
-            compression: Compression::default(),
-            delayed_updates: false,
-            local_steps: None,
-            state_codec: TensorCodec::F32,
-            contribution_samples_max: 8,
-            recomputed: false,
-            manifest: Manifest {
-                name: String::new(),
-                samples: SampleKind::Images {
-                    shape: ImageShape { height: 2, width: 2, channels: 1 },
-                    class_names: vec!["a".into(), "b".into()],
-                },
-                shards: vec![entry],
-                gallery: entry,
-            },
-        }
+        let mut run = fixture::run();
+        let shape = ImageShape { height: 2, width: 2, channels: 1 };
+        run.data.manifest.samples = SampleKind::Images { shape, class_names: vec!["a".into(), "b".into()] };
+        run.data.shuffle_buffer_samples = 16;
+        run.model.kind = ModelKind::Mlp { hidden: vec![3] };
+        run.n_parameters = (4 * 3 + 3) + (3 * 2 + 2);
+        let scheme = run.synchronous_mut();
+        (scheme.target_batch_size, scheme.micro_batch_size) = (64, 4);
+        scheme.contribution_samples_max = 64;
+        run
     }
 
     fn rejected(change: impl Fn(&mut RunDescription)) -> DescriptionError {
         let mut run = run();
         change(&mut run);
-        check_description(&run).unwrap_err()
+        validate(&run).unwrap_err()
     }
 
     #[test]
-    fn sizes_that_a_tab_cannot_bear_are_named() {
-        assert_eq!(check_description(&run()).unwrap().n_parameters(), 23);
+    fn sizes_that_are_too_large_for_a_tab_are_named() {
+        assert_eq!(validate(&run()).unwrap().n_parameters(), 23);
         let error = rejected(|run| run.n_parameters = 24);
         assert_eq!(error, DescriptionError::Parameters { want: 23, got: 24 });
         for size in [0, MICRO_BATCH_SAMPLES_MAX + 1] {
-            let error = rejected(|run| run.micro_batch_size = size);
+            let error = rejected(|run| run.synchronous_mut().micro_batch_size = size);
             assert!(matches!(error, DescriptionError::MicroBatch { got, .. } if got == size));
         }
-        let error = rejected(|run| run.contribution_samples_max = 3);
-        assert_eq!(error, DescriptionError::Contribution { want: 4, got: 3 });
+        let error = rejected(|run| run.synchronous_mut().contribution_samples_max = 3);
+        assert_eq!(error, DescriptionError::Contribution { min: 4, got: 3 });
         for size in [3, SHUFFLE_BUFFER_SAMPLES_MAX + 1] {
-            let error = rejected(|run| run.shuffle_buffer_samples = size);
+            let error = rejected(|run| run.data.shuffle_buffer_samples = size);
             assert!(matches!(error, DescriptionError::ShuffleBuffer { got, .. } if got == size));
         }
-        let error = rejected(|run| run.compression.momentum = 0.9);
-        assert!(matches!(error, DescriptionError::Compression(_)));
+        for size in [3, TARGET_BATCH_SIZE_MAX + 1] {
+            let error = rejected(|run| run.synchronous_mut().target_batch_size = size);
+            assert_eq!(error, DescriptionError::TargetBatch { min: 4, got: size });
+        }
+        let error = rejected(|run| run.synchronous_mut().contribution_samples_max = 3);
+        assert_eq!(error.key(), "averaging.contribution_samples_max");
+        let density = Density::from_share(0.1).unwrap();
+        let diverging = GradientCodec::TopK(TopK { momentum: 1.0, ..TopK::plain(density, 0) });
+        let error = rejected(|run| run.synchronous_mut().gradient_codec = diverging);
+        assert!(matches!(error, DescriptionError::GradientCodec(_)));
+        assert_eq!(rejected(|run| run.identity.run_id = "A b".into()).key(), "run.id");
+        let int4 = rejected(|run| {
+            run.synchronous_mut().gradient_codec = GradientCodec::Int4;
+            run.synchronous_mut().recomputed = true;
+        });
+        assert!(matches!(int4, DescriptionError::Recomputed(_)));
         let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
         let optimizer = InnerOptimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
         let steps = LocalSteps { steps: 16, optimizer, schedule };
-        let described = RunDescription { local_steps: Some(steps), ..run() };
-        assert!(check_description(&described).is_ok());
+        let mut described = run();
+        described.synchronous_mut().local_steps = Some(steps);
+        assert!(validate(&described).is_ok());
+        described.synchronous_mut().contribution_samples_max = 63;
+        let error = validate(&described).unwrap_err();
+        assert!(error.to_string().contains("1 to 15, which are a contribution of 63"), "{error}");
         let diverging = InnerOptimizer::Sgd { momentum: 1.0, nesterov: false, weight_decay: 0.0 };
         let lasting = InnerSchedule { peak: f32::INFINITY, ..schedule };
         for bad in [
@@ -185,17 +262,20 @@ mod tests {
             LocalSteps { optimizer: diverging, ..steps },
             LocalSteps { schedule: lasting, ..steps },
         ] {
-            let error = rejected(|run| run.local_steps = Some(bad));
+            let error = rejected(|run| run.synchronous_mut().local_steps = Some(bad));
             assert!(matches!(error, DescriptionError::LocalSteps(_)), "{error}");
         }
         let sparsity = Sparsity { density: Density::from_share(0.1).unwrap(), warmup_epochs: 0 };
         for codec in [TensorCodec::Int4, TensorCodec::TopK(sparsity)] {
-            assert_eq!(rejected(|run| run.state_codec = codec), DescriptionError::StateCodec(codec));
+            assert_eq!(
+                rejected(|run| run.synchronous_mut().state_codec = codec),
+                DescriptionError::StateCodec(codec)
+            );
         }
         let huge = ModelKind::Mlp { hidden: vec![u32::MAX, u32::MAX] };
         assert!(matches!(rejected(|run| run.model.kind = huge.clone()), DescriptionError::Model(_)));
         let text = |run: &mut RunDescription| {
-            run.manifest.samples = SampleKind::Tokens(TokenShape { length: 1024, vocabulary: u16::MAX });
+            run.data.manifest.samples = SampleKind::Tokens(TokenShape { length: 1024, vocabulary: u16::MAX });
         };
         assert!(matches!(rejected(text), DescriptionError::Model(ModelError::WrongData { .. })));
         let error = rejected(|run| {

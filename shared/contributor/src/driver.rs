@@ -1,9 +1,9 @@
 //! The loop of a contributor: wait for anything, let the state machine decide, start what it wants.
 //!
-//! There is one operation on the network, one on the device and one shard at a time, and a session that
-//! is listened to throughout; whatever completes first is handled first.
+//! At any time there is at most one operation on the network, one on the device and one shard transfer, beside the
+//! session, which is always read. Completions are handled in the order in which they come.
 
-mod errands;
+mod background;
 mod offline;
 mod outcomes;
 mod publish;
@@ -19,18 +19,18 @@ use std::time::Duration;
 use barnraise_learning::{ComputeDevice, DeviceChoice, Trainer};
 use barnraise_protocol::DisplayName;
 use barnraise_protocol::bulk::Partial;
-use barnraise_protocol::contribute::{BackboneToContributor, ELSEWHERE_MAX};
+use barnraise_protocol::contribute::{BackboneToContributor, OTHER_BACKBONES_MAX};
 use barnraise_protocol::framing::FrameError;
-use barnraise_protocol::gradient::Prepared;
+use barnraise_protocol::gradient::PreparedContribution;
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
-use barnraise_protocol::state::{PartialState, State};
+use barnraise_protocol::state::{EpochParameters, PartialState};
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::Contribution;
 use barnraise_swarm::compression::Compressor;
-use barnraise_swarm::conduct::{Pacer, PassTime};
 use barnraise_swarm::contributor::{Contributor, GONE_SILENT, STOP_TIMEOUT};
-use barnraise_swarm::rhythm::DEAF_MIN;
+use barnraise_swarm::pacing::{Pacer, PassTime};
+use barnraise_swarm::rhythm::OWN_STALL_MIN;
 use barnraise_swarm::samples::SampleStream;
 use barnraise_swarm::shards::Exchange;
 use barnraise_swarm::uplink::Uplink;
@@ -39,51 +39,50 @@ use futures::future::{Fuse, FutureExt, LocalBoxFuture};
 use futures::select_biased;
 use futures::stream::StreamExt;
 
-use crate::access::{Credentials, Ticket};
-use crate::accounting::Accountant;
+use crate::access::{AccessTicket, Credentials};
+use crate::commitment::CommitmentSigner;
 use crate::compute::ComputeOutcome;
-use crate::event::{Command, Event};
-use crate::meter::Meter;
-use crate::network::{self, NetOutcome, Progress, SessionReader, SessionWriter, ShardOutcome};
-use crate::operation::{Operation, Stream};
+use crate::event::{ContributorCommand, ContributorEvent};
+use crate::meter::TrafficMeter;
+use crate::network::{self, NetOutcome, SessionReader, SessionWriter, ShardOutcome, TransferProgress};
+use crate::operation::{CountedStream, NetworkOperation};
 use crate::platform::Platform;
 use crate::speed::Speed;
-use errands::Errand;
-pub(crate) use offline::Kept;
+use background::BackgroundRequest;
 use publish::Published;
 use sleep::SleepWatch;
 
-/// How often a running operation is looked at.
+/// Interval between looks at a running operation.
 const TICK: Duration = Duration::from_millis(200);
-/// A connection that nothing needs is kept for so long.
+/// An unused connection is closed after so long.
 const IDLE_LINK_MAX: Duration = Duration::from_secs(60);
-/// Pause before a shard that failed is wanted again.
+/// Pause before a failed shard is fetched again.
 const SHARD_RETRY: Duration = Duration::from_secs(1);
-/// How long a computation on a lost device may take to say so.
+/// How long a computation on a lost device may take to report the loss.
 const LOST_DEVICE_GRACE: Duration = Duration::from_secs(2);
 
-/// Who contributes.
+/// Configuration of a contributor.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What computes; when it is lost, the CPU goes on.
+    /// The device that computes; when it is lost, the CPU takes over.
     pub device: ComputeDevice,
     /// Whether the CPU may compute instead where it turns out to be faster.
     pub is_device_free: bool,
-    /// The first of as many contribution ids as there will be, none of which this peer's key has used before: drawn at
-    /// random from those below 2^52, since a clock may be set back and a page counts in JavaScript's numbers.
+    /// First contribution id; the following ones count up. This peer's key must have used none of them, so it is drawn
+    /// at random: a clock may be set back. It is below 2^52, since a page counts in JavaScript's numbers.
     pub first_contribution_id: u64,
     /// Decides the order of the data and the jitter of reconnections.
     pub seed: u64,
-    /// Gets it into a run that is not open.
+    /// Credentials for runs that are not open.
     pub credentials: Credentials,
 }
 
-/// Contributes as `commands` say until they end; then finished work is delivered.
+/// Contributes as `commands` say until their channel closes; then delivers finished work.
 pub async fn contribute<P: Platform>(
     platform: &P,
     config: Config,
-    commands: mpsc::Receiver<Command>,
-    events: impl FnMut(Event),
+    commands: mpsc::Receiver<ContributorCommand>,
+    events: impl FnMut(ContributorEvent),
 ) -> Contribution {
     let mut driver = Driver::new(platform, config, commands, events);
     loop {
@@ -101,84 +100,84 @@ pub async fn contribute<P: Platform>(
     driver.contribution()
 }
 
-type Task<'a, T> = Fuse<LocalBoxFuture<'a, T>>;
-type Heard<P> = (SessionReader<P>, Result<BackboneToContributor, FrameError>);
+type FusedTask<'a, T> = Fuse<LocalBoxFuture<'a, T>>;
+type SessionMessage<P> = (SessionReader<P>, Result<BackboneToContributor, FrameError>);
 
-/// What is under way on the network.
+/// The operation in progress on the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NetKind {
     Connect {
         is_joining: bool,
     },
-    /// For the state machine, or for an errand.
+    /// For the state machine, or for a background request.
     State {
-        is_errand: bool,
+        is_background: bool,
     },
     Report,
-    /// Of the access token.
+    /// Renewal of the access token.
     Renew,
     Offer {
         epoch: u64,
     },
     Leave,
-    /// Of an earlier visit, where no backbone answers.
-    Kept,
+    /// Reads what an earlier visit cached, while no backbone answers.
+    Offline,
 }
 
-/// What is under way on the device.
+/// The operation in progress on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ComputeKind {
-    /// Of two devices, before the first batch.
+    /// Compares two devices before the first batch.
     Trial,
     Batch,
     Gradient,
     Prediction,
 }
 
-/// A connection.
-struct Link<P: Platform> {
+/// A connection to a backbone, with its streams.
+struct BackboneConnection<P: Platform> {
     id: u64,
     session: Option<SessionWriter<P>>,
-    /// Whether anything has come over it.
+    /// Whether anything was received over it.
     is_proven: bool,
-    state: Option<Stream<P>>,
-    gradient: Option<Stream<P>>,
-    shard: Option<Stream<P>>,
+    state: Option<CountedStream<P>>,
+    gradient: Option<CountedStream<P>>,
+    shard: Option<CountedStream<P>>,
     used_at: Moment,
 }
 
-/// A run as far as it is known.
-struct Run {
+/// The run that is described, and everything that belongs to it.
+struct RunContext {
     description: Rc<RunDescription>,
     /// `None` while it is in use.
     trainer: Option<Trainer>,
     compressor: Compressor,
-    /// Where contributions are recomputed.
-    accountant: Option<Accountant>,
-    /// What came too late for its epoch, to be offered as it is in a later one.
-    kept: Option<Rc<Prepared>>,
-    /// Epoch of the parameters in the trainer, and when they came.
+    /// `None` unless the run recomputes contributions.
+    commitment_signer: Option<CommitmentSigner>,
+    /// A contribution that was too late for its epoch, to be offered unchanged in a later one.
+    late: Option<Rc<PreparedContribution>>,
+    /// Epoch of the parameters in the trainer, and the time of their arrival.
     loaded: Option<(u64, Moment)>,
-    /// Parameters that wait for the trainer, and whether an errand wants them.
-    parked: Option<(State, bool)>,
-    /// Parameters for the gradients of the next epoch.
-    aside: Option<State>,
+    /// Parameters that wait for the trainer, and whether they are for a background request.
+    waiting_parameters: Option<(EpochParameters, bool)>,
+    /// Parameters for the next epoch's gradients.
+    next_parameters: Option<EpochParameters>,
     /// Whether the trainer has computed anything on its device.
     is_warm: bool,
     samples: SampleStream,
     exchange: Exchange,
-    /// No shard is wanted before somebody has found out who keeps which, or this moment.
+    /// No shard is requested before the first survey of its holders, or before this moment.
     survey_by: Option<Moment>,
-    /// A shard that was cut is fetched further before any other.
+    /// An interrupted shard is resumed before any other.
     wanted_shard: Option<ShardId>,
     partial_state: Option<PartialState>,
     partial_shard: Option<(ShardId, Partial)>,
 }
 
-/// Whatever completed.
+/// A completed operation.
 enum Wake<P: Platform> {
-    Command(Option<Command>),
-    Heard(Heard<P>),
+    Command(Option<ContributorCommand>),
+    SessionMessage(SessionMessage<P>),
     Net(NetOutcome<P>),
     Compute(Box<ComputeOutcome>),
     Shard(ShardOutcome<P>),
@@ -187,73 +186,74 @@ enum Wake<P: Platform> {
 
 struct Driver<'a, P: Platform, F> {
     platform: &'a P,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<ContributorCommand>,
     events: F,
     device: ComputeDevice,
     is_device_free: bool,
-    /// How this contributor wants to be called.
+    /// Name on the leaderboard.
     name: Option<DisplayName>,
-    /// What the session says that computes here, and who that is.
+    /// Device and name that the session announced.
     joined_as: Option<(DeviceChoice, Option<DisplayName>)>,
     seed: u64,
     contributor: Contributor,
-    ticket: Rc<Ticket>,
-    meter: Rc<Meter>,
+    ticket: Rc<AccessTicket>,
+    meter: Rc<TrafficMeter>,
     uplink: Uplink,
     speed: Speed,
     pacer: Pacer,
-    /// Of the newest pass.
+    /// Time of the newest pass.
     pass: Option<PassTime>,
     loss: Option<f32>,
-    run: Option<Run>,
-    link: Option<Link<P>>,
-    /// Bytes of the peer id of the backbone that was dialled last.
+    run: Option<RunContext>,
+    link: Option<BackboneConnection<P>>,
+    /// Peer id of the backbone that was dialled last, in bytes.
     backbone: Option<Vec<u8>>,
-    /// Whether the run has others.
-    has_others: bool,
+    /// Whether the run has other backbones.
+    has_other_backbones: bool,
     n_links: u64,
-    prepared: Option<Rc<Prepared>>,
-    /// An offer of what is prepared got no answer: it may have counted.
+    prepared: Option<Rc<PreparedContribution>>,
+    /// An offer of `prepared` was cut before its answer: the backbone may have counted it.
     is_offer_cut: bool,
-    errands: VecDeque<Errand>,
-    /// When the newest parameters were kept.
-    kept_at: Option<Moment>,
+    requests: VecDeque<BackgroundRequest>,
+    /// When parameters were cached last.
+    cached_at: Option<Moment>,
 
-    session: Task<'a, Heard<P>>,
-    net: Task<'a, NetOutcome<P>>,
+    session: FusedTask<'a, SessionMessage<P>>,
+    net: FusedTask<'a, NetOutcome<P>>,
     net_kind: Option<NetKind>,
     net_cancel: Option<oneshot::Sender<()>>,
-    net_progress: Progress,
-    /// What is offered is computed once more by the backbone before it counts, and so many of this peer's in any case.
+    net_progress: TransferProgress,
+    /// Set while the backbone recomputes the offered contribution: how many more of this peer's it will recompute in any
+    /// case.
     checking: Rc<Cell<Option<u32>>>,
-    compute: Task<'a, ComputeOutcome>,
+    compute: FusedTask<'a, ComputeOutcome>,
     compute_kind: Option<ComputeKind>,
     lost_at: Option<Moment>,
-    shard: Task<'a, ShardOutcome<P>>,
+    shard: FusedTask<'a, ShardOutcome<P>>,
     shard_id: Option<ShardId>,
     shard_cancel: Option<oneshot::Sender<()>>,
-    shard_progress: Progress,
+    shard_progress: TransferProgress,
     shard_retry_at: Moment,
-    timer: Task<'a, ()>,
+    timer: FusedTask<'a, ()>,
     timer_at: Option<Moment>,
 
-    /// When the state machine wants to be asked again.
+    /// When the state machine has its next action.
     wait_until: Option<Moment>,
-    /// Until when this contributor was deaf, as far as that is known.
+    /// End of the last known interval in which this contributor processed no messages.
     deaf_until: Moment,
-    /// What had come of the backbone when that was looked at last.
-    bytes_heard: u64,
+    /// Bytes received from the backbone at the last check.
+    bytes_received: u64,
     sleep_watch: SleepWatch,
     is_idle: bool,
     is_starved: bool,
     is_closed: bool,
     stop_deadline: Option<Moment>,
-    broken: Option<String>,
+    fatal_error: Option<String>,
     published: Published,
 }
 
-impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
-    fn new(platform: &'a P, config: Config, commands: mpsc::Receiver<Command>, events: F) -> Self {
+impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
+    fn new(platform: &'a P, config: Config, commands: mpsc::Receiver<ContributorCommand>, events: F) -> Self {
         Self {
             platform,
             commands,
@@ -264,7 +264,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             joined_as: None,
             seed: config.seed,
             contributor: Contributor::new(config.first_contribution_id, config.seed),
-            ticket: Rc::new(Ticket::new(config.credentials)),
+            ticket: Rc::new(AccessTicket::new(config.credentials)),
             meter: Rc::default(),
             uplink: Uplink::default(),
             speed: Speed::default(),
@@ -274,12 +274,12 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             run: None,
             link: None,
             backbone: None,
-            has_others: false,
+            has_other_backbones: false,
             n_links: 0,
             prepared: None,
             is_offer_cut: false,
-            errands: VecDeque::new(),
-            kept_at: None,
+            requests: VecDeque::new(),
+            cached_at: None,
             session: Fuse::terminated(),
             net: Fuse::terminated(),
             net_kind: None,
@@ -298,22 +298,22 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             timer_at: None,
             wait_until: None,
             deaf_until: Moment::ZERO,
-            bytes_heard: 0,
+            bytes_received: 0,
             sleep_watch: SleepWatch::default(),
             is_idle: true,
             is_starved: false,
             is_closed: false,
             stop_deadline: None,
-            broken: None,
+            fatal_error: None,
             published: Published::default(),
         }
     }
 
-    /// What completes first. The session comes before what it may change.
+    /// Waits for the first completion. The session has priority over the operations that it may change.
     async fn wait(&mut self) -> Wake<P> {
         select_biased! {
             command = self.commands.next() => Wake::Command(command),
-            heard = &mut self.session => Wake::Heard(heard),
+            message = &mut self.session => Wake::SessionMessage(message),
             outcome = &mut self.net => Wake::Net(outcome),
             outcome = &mut self.shard => Wake::Shard(outcome),
             () = &mut self.timer => Wake::Timer,
@@ -329,10 +329,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             Wake::Command(Some(command)) => self.on_command(command),
             Wake::Command(None) => {
                 self.is_closed = true;
-                self.errands.clear();
+                self.requests.clear();
                 self.stop();
             }
-            Wake::Heard((reader, message)) => self.on_heard(reader, message),
+            Wake::SessionMessage((reader, message)) => self.on_message(reader, message),
             Wake::Net(outcome) => self.on_net(outcome),
             Wake::Compute(outcome) => self.on_compute(*outcome),
             Wake::Shard(outcome) => self.on_shard(outcome),
@@ -340,20 +340,22 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
     }
 
-    fn on_command(&mut self, command: Command) {
+    fn on_command(&mut self, command: ContributorCommand) {
         match command {
-            Command::Start => {
-                self.broken = None;
+            ContributorCommand::Start => {
+                self.fatal_error = None;
                 self.stop_deadline = None;
                 self.contributor.start(self.platform.now());
                 self.is_idle = false;
             }
-            Command::Stop => self.stop(),
-            Command::Conduct(conduct) => self.pacer.set(conduct),
-            Command::Name(name) => self.name = name,
-            Command::Predict { request, pixels } => self.push_errand(Errand::Predict { request, pixels }),
-            Command::LoadGallery => self.push_errand(Errand::Gallery),
-            Command::Woke => self.on_woke(false),
+            ContributorCommand::Stop => self.stop(),
+            ContributorCommand::Pacing(conduct) => self.pacer.set(conduct),
+            ContributorCommand::Name(name) => self.name = name,
+            ContributorCommand::Predict { request, pixels } => {
+                self.push_request(BackgroundRequest::Predict { request, pixels });
+            }
+            ContributorCommand::LoadGallery => self.push_request(BackgroundRequest::Gallery),
+            ContributorCommand::Woke => self.on_woke(false),
         }
     }
 
@@ -365,16 +367,16 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.contributor.stop(now);
         self.stop_deadline = Some(now + STOP_TIMEOUT);
         self.cancel_shard();
-        // What was finished is still delivered; nothing new is fetched.
+        // Finished work is still delivered; nothing new is fetched.
         if matches!(
             self.net_kind,
-            Some(NetKind::Connect { is_joining: true } | NetKind::State { is_errand: false })
+            Some(NetKind::Connect { is_joining: true } | NetKind::State { is_background: false })
         ) {
             self.cancel_net();
         }
     }
 
-    fn on_heard(&mut self, reader: SessionReader<P>, message: Result<BackboneToContributor, FrameError>) {
+    fn on_message(&mut self, reader: SessionReader<P>, message: Result<BackboneToContributor, FrameError>) {
         let now = self.platform.now();
         let message = match message {
             Ok(message) => message,
@@ -384,19 +386,19 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             }
         };
         self.session = network::listen::<P>(reader).boxed_local().fuse();
-        self.contributor.on_heard(now);
+        self.contributor.on_message(now);
         match message {
             BackboneToContributor::Welcome(progress) | BackboneToContributor::Progress(progress) => {
-                (self.events)(Event::Progress(progress));
+                (self.events)(ContributorEvent::Progress(progress));
             }
             BackboneToContributor::EpochStarted(epoch) => self.contributor.on_epoch(epoch),
             BackboneToContributor::GradientDue(epoch) => self.contributor.on_due(epoch),
-            BackboneToContributor::Refused(reason) => self.fail(format!("the backbone says: {reason}")),
-            BackboneToContributor::Elsewhere(mut addresses) => {
-                addresses.truncate(ELSEWHERE_MAX);
-                self.has_others = !addresses.is_empty();
-                self.contributor.set_others(self.has_others);
-                self.platform.elsewhere(addresses);
+            BackboneToContributor::Refused(refusal) => (self.events)(ContributorEvent::Refused { refusal }),
+            BackboneToContributor::OtherBackbones(mut addresses) => {
+                addresses.truncate(OTHER_BACKBONES_MAX);
+                self.has_other_backbones = !addresses.is_empty();
+                self.contributor.set_others(self.has_other_backbones);
+                self.platform.set_other_backbones(addresses);
             }
         }
     }
@@ -410,7 +412,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         if self.compute_kind.is_some() && self.device.is_lost() {
             let lost_at = *self.lost_at.get_or_insert(now);
             if now.saturating_sub(lost_at) >= LOST_DEVICE_GRACE {
-                // The computation will never end: what it holds is given up with it.
+                // The computation will never end; it is dropped with all that it holds.
                 self.compute = Fuse::terminated();
                 let kind = self.compute_kind.take();
                 self.on_device_lost(kind, "it stopped answering");
@@ -418,33 +420,33 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
     }
 
-    /// What was not heard while this contributor stood still is not held against the backbone.
+    /// Time in which this contributor processed nothing does not count as silence of the backbone.
     fn notice_deafness(&mut self) {
         let now = self.platform.now();
         let Some(at) = self.timer_at else { return };
         let deaf = now.saturating_sub(at.max(self.deaf_until));
-        if deaf >= DEAF_MIN {
+        if deaf >= OWN_STALL_MIN {
             self.deaf_until = now;
-            self.contributor.on_deaf(now, deaf);
+            self.contributor.on_own_stall(now, deaf);
         }
     }
 
-    /// A connection on which nothing comes is left, with all that is under way on it.
+    /// Drops a silent connection, with all its operations.
     fn notice_silence(&mut self) {
         if self.link.is_none() {
             return;
         }
         let now = self.platform.now();
-        let bytes_heard = self.meter.of_backbone();
-        if std::mem::replace(&mut self.bytes_heard, bytes_heard) != bytes_heard {
-            self.contributor.on_sign(now);
+        let bytes_heard = self.meter.down_from_backbone();
+        if std::mem::replace(&mut self.bytes_received, bytes_heard) != bytes_heard {
+            self.contributor.on_partial_message(now);
         }
         if self.contributor.is_silent(now) {
             self.disconnect(GONE_SILENT.to_owned());
         }
     }
 
-    /// The connection is of no more use.
+    /// The connection failed.
     fn disconnect(&mut self, reason: String) {
         self.drop_link();
         self.contributor.on_disconnected(self.platform.now(), reason);
@@ -465,33 +467,33 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.shard_cancel = None;
     }
 
-    fn operation(&self) -> (Operation<'a, P>, oneshot::Sender<()>) {
+    fn operation(&self) -> (NetworkOperation<'a, P>, oneshot::Sender<()>) {
         let (cancel, cancelled) = oneshot::channel();
         let meter = Rc::clone(&self.meter);
-        (Operation { platform: self.platform, meter, cancelled }, cancel)
+        (NetworkOperation { platform: self.platform, meter, cancelled }, cancel)
     }
 
-    /// Something that trying again does not mend: contributing ends.
+    /// Ends contributing, for a reason that a retry cannot fix.
     fn give_up(&mut self, reason: &str) {
-        self.broken = Some(reason.to_owned());
+        self.fatal_error = Some(reason.to_owned());
         self.drop_link();
         let now = self.platform.now();
         self.prepared = None;
         self.contributor.on_gradient_lost();
         self.contributor.on_trainer_lost();
         self.contributor.stop(now);
-        self.fail_errands(reason);
+        self.fail_requests(reason);
     }
 
     fn fail(&mut self, message: String) {
-        (self.events)(Event::Failed { message });
+        (self.events)(ContributorEvent::Failed { message });
     }
 
     fn is_finished(&self) -> bool {
         self.is_closed && self.is_idle && self.net_kind.is_none() && self.compute_kind.is_none()
     }
 
-    /// Wakes for the next deadline, and every [`TICK`] while something is under way.
+    /// Wakes for the next deadline, and every [`TICK`] while an operation is in progress.
     fn arm_timer(&mut self) {
         let now = self.platform.now();
         let is_busy = self.net_kind.is_some()

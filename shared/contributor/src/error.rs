@@ -1,23 +1,27 @@
-//! Why a step on the way through a run did not succeed, and what follows from it.
+//! Errors of network operations, and their consequences.
+
+use std::time::Duration;
 
 use barnraise_protocol::ConversationError;
-use barnraise_protocol::access::ResponseRefusal;
+use barnraise_protocol::access::{AccessError, ResponseRefusal};
 use barnraise_protocol::bulk::BulkError;
 use barnraise_protocol::framing::FrameError;
 
 use crate::description::DescriptionError;
-use crate::operation::STALL_MAX;
 
-/// Ends an operation on the network.
+/// A transfer that moves no byte for so long fails.
+pub const STALL_MAX: Duration = Duration::from_secs(15);
+
+/// Why a network operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OperationError {
-    /// It is no longer wanted. Not a failure.
+    /// Its result is no longer wanted. Not a failure.
     #[error("no longer wanted")]
     Cancelled,
-    /// No byte came or went.
+    /// No byte was transferred for too long.
     #[error("nothing moved for {} seconds", STALL_MAX.as_secs())]
     Stalled,
-    /// Nothing, or hardly anything, and there are others to ask.
+    /// A peer that is too slow, where other peers can be asked.
     #[error("it is too slow")]
     Slow,
     /// No connection.
@@ -26,33 +30,33 @@ pub(crate) enum OperationError {
     /// No stream on the connection.
     #[error("no {protocol} stream: {reason}")]
     Open {
-        /// Which was wanted.
+        /// The protocol of the stream.
         protocol: &'static str,
-        /// From the transport.
+        /// Error of the transport.
         reason: String,
     },
-    /// The backbone is of the build before this one, and may be another one soon.
+    /// The backbone runs the previous version, and may be updated soon.
     #[error(
         "this page or program is newer than the run: it speaks {}, the run {theirs}; the run's operator has to update it",
         barnraise_protocol::run::PROTOCOL
     )]
     OlderRun {
-        /// What the backbone speaks.
+        /// The protocol that the backbone speaks.
         theirs: &'static str,
     },
-    /// The other side declined, or did not keep to the protocol.
+    /// The remote declined, or violated the protocol.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
-    /// The run takes those who were invited.
+    /// The run requires an invitation.
     #[error("this run is by invitation: come with the link of one")]
     NoInvitation,
-    /// The run takes those who have signed in, and that was not waited for.
+    /// The run requires a sign-in, which this operation does not wait for.
     #[error("this run is for those on its list: press start to sign in")]
     NotSignedIn,
-    /// The authority's answer is not its own.
+    /// The authority's answer does not verify.
     #[error(transparent)]
     Response(#[from] ResponseRefusal),
-    /// The run is not one to take part in; trying again does not mend it.
+    /// This peer cannot take part in the run; a retry does not help.
     #[error(transparent)]
     Description(#[from] DescriptionError),
 }
@@ -63,8 +67,14 @@ impl From<FrameError> for OperationError {
     }
 }
 
+impl From<AccessError> for OperationError {
+    fn from(error: AccessError) -> Self {
+        Self::Conversation(error.into())
+    }
+}
+
 impl OperationError {
-    /// Whether the stream ended under the conversation, so that another stream may do.
+    /// Whether the stream ended during the conversation, so that another stream may succeed.
     pub(crate) fn is_cut(&self) -> bool {
         let frame_is_cut = |error: &FrameError| {
             matches!(error, FrameError::Closed | FrameError::Truncated { .. } | FrameError::Io(_))
@@ -77,27 +87,27 @@ impl OperationError {
         }
     }
 
-    /// Whether the conversation came to its end all the same, so that its stream can go on.
+    /// Whether the conversation ended in order nevertheless, so that its stream can be reused.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Conversation(ConversationError::Refused(_) | ConversationError::Access(_)))
     }
 
-    /// Whether the other side has no more what was being pulled.
+    /// Whether the remote withdrew the data during the transfer.
     pub(crate) fn is_withdrawn(&self) -> bool {
         matches!(self, Self::Conversation(ConversationError::Bulk(BulkError::Withdrawn(_))))
     }
 
-    /// Whether all bytes came, and their hash is another than was announced.
+    /// Whether all bytes arrived and their hash is not the announced one.
     pub(crate) fn is_wrong(&self) -> bool {
         matches!(self, Self::Conversation(ConversationError::Bulk(BulkError::Hash { .. })))
     }
 
-    /// Whether what came is what was announced, and of no use.
+    /// Whether the announced bytes arrived, but do not decode.
     pub(crate) fn is_about_data(&self) -> bool {
         matches!(self, Self::Conversation(ConversationError::Dataset(_)))
     }
 
-    /// Whether trying again cannot help.
+    /// Whether a retry cannot succeed.
     pub(crate) fn is_final(&self) -> bool {
         let version = |error: &ConversationError| {
             use ConversationError::{Frame, Older};

@@ -1,32 +1,32 @@
-//! What a contributor is told, and what it tells. Plain data.
+//! Commands to a contributor, and its events. Plain data.
 
 use barnraise_protocol::DisplayName;
-pub use barnraise_swarm::activity::Event;
-use barnraise_swarm::conduct::Conduct;
+pub use barnraise_swarm::activity::ContributorEvent;
+use barnraise_swarm::pacing::PacingSettings;
 
-/// Room that a channel of commands should have.
+/// Capacity that a channel of commands should have.
 pub const COMMANDS_MAX: usize = 16;
 
-/// From the person. When the channel closes, finished work is delivered and [`crate::contribute`] ends.
+/// Sent by the user interface. When the channel closes, finished work is delivered and [`crate::contribute`] ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
-    /// Contribute until told otherwise.
+pub enum ContributorCommand {
+    /// Contribute until [`Self::Stop`].
     Start,
-    /// Offer what is finished, then stop.
+    /// Offer finished work, then stop.
     Stop,
-    /// Work like that from now on.
-    Conduct(Conduct),
-    /// How to be called where it is shown who gave what; a session under another name is begun anew.
+    /// Change how hard the contributor works.
+    Pacing(PacingSettings),
+    /// Name on the leaderboard; a session under another name is restarted.
     Name(Option<DisplayName>),
-    /// Class probabilities of one image by the current model; answered by [`Event::Prediction`].
+    /// Class probabilities of one image by the current model; answered by [`ContributorEvent::Prediction`].
     Predict {
         /// Echoed.
         request: u32,
         /// `[height, width, channels]`.
         pixels: Vec<u8>,
     },
-    /// The held-out samples to look at; answered by [`Event::Gallery`].
+    /// Fetch the gallery of held-out samples; answered by [`ContributorEvent::Gallery`].
     LoadGallery,
-    /// The device was asleep or its network is another one: try now what waits to be tried again.
+    /// The device was asleep, or its network changed: retry now what waits for a retry.
     Woke,
 }

@@ -1,13 +1,13 @@
-//! Any bytes as the model that a platform kept.
+//! Fuzzes the decoder of the cached model.
 
 use barnraise_fuzz::{fuzz, value};
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::framing;
 use barnraise_protocol::run::RunDescription;
 
-use crate::kept;
+use crate::model_cache;
 
-/// Who can change what is kept can change its hash as well.
+/// A valid header around any bytes: an attacker with access to the cache can change the hash as well.
 fn with_hash(description: &[u8], values: &[u8]) -> Option<Vec<u8>> {
     let run: RunDescription = framing::decode_payload(description).ok()?;
     let run = RunDescription { n_parameters: values.len() as u64 / 4, ..run };
@@ -24,10 +24,10 @@ fn kept_model() {
         let (description, values) = bytes.split_at(bytes.len() - bytes.len().min(n_values.into()));
         let made = with_hash(description, values);
         for bytes in [bytes].into_iter().chain(made.as_deref()) {
-            let Some((run, state)) = kept::decode(bytes) else { continue };
+            let Some((run, state)) = model_cache::decode(bytes) else { continue };
             assert_eq!(state.parameters.len() as u64, run.n_parameters);
             assert!(state.parameters.iter().all(|value| value.is_finite()));
-            let again = kept::decode(&kept::encode(&run, &state).unwrap()).unwrap();
+            let again = model_cache::decode(&model_cache::encode(&run, &state).unwrap()).unwrap();
             assert_eq!(again.1, state);
             assert_eq!(format!("{:?}", again.0), format!("{run:?}"));
         }

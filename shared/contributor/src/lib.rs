@@ -1,20 +1,23 @@
-//! A contributor's way through a run: the driver that the tab and the native peer share.
+//! The contributor's driver, which the tab and the native peer share.
 //!
-//! [`contribute`] asks [`barnraise_swarm::contributor::Contributor`] what to do, does it over the
-//! streams and the clock of a [`Platform`], and tells what happened as [`Event`]s. All of it runs in
+//! [`contribute`] carries out the actions of [`barnraise_swarm::contributor::Contributor`] over the
+//! streams and the clock of a [`Platform`], and reports [`ContributorEvent`]s. All of it runs in
 //! one task. It never opens a socket, reads a clock or spawns: the platform does.
 
 mod access;
-mod accounting;
+mod commitment;
 mod compute;
-mod description;
+pub mod description;
 mod driver;
 mod error;
 mod event;
 #[cfg(test)]
+#[path = "../../protocol/tests/fixture/mod.rs"]
+mod fixture;
+#[cfg(test)]
 mod fuzz;
-mod kept;
 mod meter;
+mod model_cache;
 mod network;
 mod operation;
 mod platform;
@@ -24,13 +27,9 @@ mod trial;
 
 pub use access::Credentials;
 pub use compute::trainer;
-pub use description::{
-    BUFFER_BYTES_MAX, DescriptionError, MICRO_BATCH_SAMPLES_MAX, SHUFFLE_BUFFER_SAMPLES_MAX,
-    check_description,
-};
 pub use driver::{Config, contribute};
-pub use event::{COMMANDS_MAX, Command, Event};
-pub use kept::decode as decode_kept_model;
-pub use operation::STALL_MAX;
-pub use platform::{PeerShard, Platform};
+pub use error::STALL_MAX;
+pub use event::{COMMANDS_MAX, ContributorCommand, ContributorEvent};
+pub use model_cache::decode as decode_cached_model;
+pub use platform::{PeerShardOutcome, Platform};
 pub use race::race;

@@ -1,4 +1,4 @@
-//! Counts what passes through streams: for the person, and to notice a transfer that stands still.
+//! Counts the bytes that pass through streams: for the user interface, and to notice stalled transfers.
 
 use std::cell::Cell;
 use std::io;
@@ -8,15 +8,15 @@ use std::task::{Context, Poll};
 
 use futures::io::{AsyncRead, AsyncWrite};
 
-/// Bytes over all streams of a peer.
+/// Byte counters over all streams of a peer.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub(crate) struct TrafficMeter {
     up: Cell<u64>,
     down: Cell<u64>,
     of_backbone: Cell<u64>,
 }
 
-impl Meter {
+impl TrafficMeter {
     /// Bytes written.
     pub(crate) fn up(&self) -> u64 {
         self.up.get()
@@ -27,32 +27,32 @@ impl Meter {
         self.down.get()
     }
 
-    /// Bytes read from the backbone, and not from other contributors.
-    pub(crate) fn of_backbone(&self) -> u64 {
+    /// Bytes read from the backbone alone, without those of other contributors.
+    pub(crate) fn down_from_backbone(&self) -> u64 {
         self.of_backbone.get()
     }
 }
 
-/// A stream that counts.
+/// A stream that counts its bytes.
 pub(crate) struct Metered<S> {
     inner: S,
-    total: Rc<Meter>,
+    total: Rc<TrafficMeter>,
     moved: Rc<Cell<u64>>,
     is_of_backbone: bool,
 }
 
 impl<S> Metered<S> {
-    /// Counts into `total` too.
-    pub(crate) fn new(inner: S, total: Rc<Meter>) -> Self {
+    /// A stream to the backbone, which also counts into `total`.
+    pub(crate) fn new(inner: S, total: Rc<TrafficMeter>) -> Self {
         Self { inner, total, moved: Rc::default(), is_of_backbone: true }
     }
 
-    /// The same, to another contributor.
-    pub(crate) fn of_peer(self) -> Self {
+    /// Marks the stream as one to another contributor.
+    pub(crate) fn with_peer(self) -> Self {
         Self { is_of_backbone: false, ..self }
     }
 
-    /// Bytes of this stream alone, both ways.
+    /// Bytes of this stream alone, in both directions.
     pub(crate) fn moved(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.moved)
     }
@@ -112,8 +112,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_are_counted() {
-        let meter = Rc::new(Meter::default());
+    fn both_directions_are_counted() {
+        let meter = Rc::new(TrafficMeter::default());
         let mut stream = Metered::new(Cursor::new(vec![0; 10]), Rc::clone(&meter));
         let moved = stream.moved();
         block_on(async {

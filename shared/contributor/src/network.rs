@@ -1,6 +1,6 @@
-//! What a contributor does on the network, each an operation with one outcome.
+//! Operations of a contributor on the network, each with one outcome.
 //!
-//! Every outcome hands back what the next attempt can go on with: streams, partial transfers.
+//! Every outcome hands back the streams and partial transfers that the next attempt can use.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,87 +9,86 @@ use std::sync::Arc;
 use barnraise_protocol::bulk::{self, Partial};
 use barnraise_protocol::contribute::{self, BackboneToContributor, ContributorToBackbone, Join, Report};
 use barnraise_protocol::dataset::{Manifest, Samples, ShardEntry};
-use barnraise_protocol::gradient::{self, Prepared, Refusal, Stage};
+use barnraise_protocol::gradient::{self, ContributionRefusal, OfferStage, PreparedContribution};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::{self, RunDescription};
 use barnraise_protocol::shard::{self, ShardId};
-use barnraise_protocol::state::{self, PartialState, State};
+use barnraise_protocol::state::{self, EpochParameters, PartialState};
 use barnraise_protocol::{ConversationError, TensorCodec, framing};
 use barnraise_swarm::Moment;
-use barnraise_swarm::shards::Source;
+use barnraise_swarm::shards::ShardSource;
 use barnraise_swarm::uplink::Sent;
 use futures::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
-use crate::access::{self, Ticket};
-use crate::driver::Kept;
+use crate::access::{self, AccessTicket};
 use crate::error::OperationError;
-use crate::kept;
-use crate::operation::{ONE_OF_MANY, Operation, Stream};
+use crate::model_cache::{self, OfflineCache};
+use crate::operation::{CountedStream, NetworkOperation, PEER_LIMITS};
 use crate::platform::Platform;
 
-/// Parameters may be gone before they are here so often at a time.
+/// Most attempts at a state that the backbone withdraws during the transfer.
 const WITHDRAWN_MAX: u32 = 3;
 
-/// Bytes that are here, and bytes in all.
-pub(crate) type Progress = Rc<Cell<(u64, u64)>>;
+/// Bytes transferred so far, and bytes in all.
+pub(crate) type TransferProgress = Rc<Cell<(u64, u64)>>;
 
-/// Our half of a session, with the count of what moved on it.
+/// The contributor's half of a session, with the count of its bytes.
 pub(crate) struct SessionWriter<P: Platform> {
-    stream: WriteHalf<Stream<P>>,
+    stream: WriteHalf<CountedStream<P>>,
     moved: Rc<Cell<u64>>,
 }
 
 /// The backbone's half of a session.
-pub(crate) type SessionReader<P> = ReadHalf<Stream<P>>;
+pub(crate) type SessionReader<P> = ReadHalf<CountedStream<P>>;
 
-/// What came of an operation, of which one at a time is under way.
+/// Outcome of an operation; at most one is in progress.
 pub(crate) enum NetOutcome<P: Platform> {
     Connected(Result<Connected<P>, OperationError>),
     State {
-        stream: Option<Stream<P>>,
+        stream: Option<CountedStream<P>>,
         partial: Option<PartialState>,
-        result: Result<State, OperationError>,
+        result: Result<EpochParameters, OperationError>,
     },
     Reported {
         writer: SessionWriter<P>,
         result: Result<(), OperationError>,
     },
     Answered {
-        stream: Option<Stream<P>>,
-        result: Result<Result<SignedReceipt, Refusal>, OperationError>,
-        /// `None` where it was not asked for, or broke off.
+        stream: Option<CountedStream<P>>,
+        result: Result<Result<SignedReceipt, ContributionRefusal>, OperationError>,
+        /// `None` if the backbone did not want it, or the transfer was cut.
         sent: Option<Sent>,
-        /// The other side may have all of it: without an answer nobody knows whether it counts.
+        /// Whether the backbone may have received all of it: without an answer it is unknown whether it counts.
         may_count: bool,
     },
     Left,
-    /// What an earlier visit kept, where no backbone answers.
-    Kept(Box<Kept>),
-    /// Access goes on, or it will be tried again.
+    /// What an earlier visit cached, while no backbone answers.
+    Offline(Box<OfflineCache>),
+    /// The token was renewed, or the renewal will be retried.
     Renewed(Result<(), OperationError>),
 }
 
-/// A connection, with a session if one was asked for.
+/// A new connection, with a session if one was requested.
 pub(crate) struct Connected<P: Platform> {
     pub(crate) run: Box<RunDescription>,
-    /// Bytes of the backbone's peer id, where it was dialled.
+    /// Peer id of the backbone in bytes, if it was dialled.
     pub(crate) backbone: Option<Vec<u8>>,
-    pub(crate) session: Option<(SessionWriter<P>, SessionReader<P>, contribute::Progress)>,
+    pub(crate) session: Option<(SessionWriter<P>, SessionReader<P>, contribute::RunProgress)>,
 }
 
-/// Gets a new token, and shows it.
+/// Gets a new token, and presents it.
 pub(crate) async fn renew<P: Platform>(
-    mut operation: Operation<'_, P>,
-    ticket: Rc<Ticket>,
+    mut operation: NetworkOperation<'_, P>,
+    ticket: Rc<AccessTicket>,
     run: Rc<RunDescription>,
 ) -> NetOutcome<P> {
     NetOutcome::Renewed(access::renew(&mut operation, &ticket, &run).await)
 }
 
-/// Dials unless there is a connection, asks what is trained, gets in, and joins if `join` says as what.
+/// Dials unless there is a connection, fetches the run's description, gains access, and joins if there is a `join`.
 pub(crate) async fn connect<P: Platform>(
-    mut operation: Operation<'_, P>,
-    ticket: Rc<Ticket>,
+    mut operation: NetworkOperation<'_, P>,
+    ticket: Rc<AccessTicket>,
     is_connected: bool,
     join: Option<Join>,
 ) -> NetOutcome<P> {
@@ -115,11 +114,11 @@ pub(crate) async fn connect<P: Platform>(
             }
             described => described?,
         };
-        crate::description::check_description(&run)?;
+        crate::description::validate(&run)?;
         access::enter(&mut operation, &ticket, &run, join.is_some()).await?;
         let session = match join {
             Some(join) => {
-                Some(self::join(&mut operation, Join { run_id: run.run_id.clone(), ..join }).await?)
+                Some(self::join(&mut operation, Join { run_id: run.identity.run_id.clone(), ..join }).await?)
             }
             None => None,
         };
@@ -128,12 +127,12 @@ pub(crate) async fn connect<P: Platform>(
     NetOutcome::Connected(result.await)
 }
 
-/// Why no stream could be opened to ask what is trained: the backbone may be of the build before this one.
+/// The error of a failed `run` stream: [`OperationError::OlderRun`] if the backbone speaks the previous version.
 async fn version_before<P: Platform>(
-    operation: &mut Operation<'_, P>,
+    operation: &mut NetworkOperation<'_, P>,
     error: OperationError,
 ) -> OperationError {
-    let [.., theirs] = run::PROTOCOLS_BEFORE;
+    let [.., theirs] = run::OLDER_PROTOCOLS;
     match operation.open(theirs).await {
         Ok(_) => OperationError::OlderRun { theirs },
         Err(_) => error,
@@ -141,9 +140,9 @@ async fn version_before<P: Platform>(
 }
 
 async fn join<P: Platform>(
-    operation: &mut Operation<'_, P>,
+    operation: &mut NetworkOperation<'_, P>,
     join: Join,
-) -> Result<(SessionWriter<P>, SessionReader<P>, contribute::Progress), OperationError> {
+) -> Result<(SessionWriter<P>, SessionReader<P>, contribute::RunProgress), OperationError> {
     let mut stream = operation.open(contribute::PROTOCOL).await?;
     let moved = stream.moved();
     let greeting = async {
@@ -151,8 +150,8 @@ async fn join<P: Platform>(
         framing::write(&mut stream, &join, contribute::MESSAGE_BYTES_MAX).await?;
         match framing::read(&mut stream, contribute::MESSAGE_BYTES_MAX).await? {
             BackboneToContributor::Welcome(progress) => Ok(progress),
-            BackboneToContributor::Refused(reason) => Err(ConversationError::Refused(reason)),
-            other => Err(ConversationError::Refused(format!("a session began with {other:?}"))),
+            BackboneToContributor::Refused(refusal) => Err(ConversationError::from(refusal)),
+            _ => Err(ConversationError::Unexpected("a session began with another message than a welcome")),
         }
     };
     let progress = operation.guard(&moved, greeting).await??;
@@ -162,7 +161,7 @@ async fn join<P: Platform>(
 
 /// Sends a report.
 pub(crate) async fn report<P: Platform>(
-    mut operation: Operation<'_, P>,
+    mut operation: NetworkOperation<'_, P>,
     mut writer: SessionWriter<P>,
     report: Report,
 ) -> NetOutcome<P> {
@@ -178,23 +177,24 @@ pub(crate) async fn report<P: Platform>(
 
 /// Ends a session in order.
 pub(crate) async fn leave<P: Platform>(
-    mut operation: Operation<'_, P>,
+    mut operation: NetworkOperation<'_, P>,
     mut writer: SessionWriter<P>,
 ) -> NetOutcome<P> {
     let moved = Rc::clone(&writer.moved);
-    // The other side sees the end of the stream either way.
+    // The backbone sees the end of the stream in either case.
     let _ = operation.guard(&moved, writer.stream.close()).await;
     NetOutcome::Left
 }
 
-/// Pulls the newest parameters, or the rest of `partial`: so many values, encoded so. Those of `keep` are kept.
+/// Pulls the newest parameters, or the rest of `partial`: `n_parameters` values in `codec`. Caches them for the run
+/// `keep`.
 pub(crate) async fn fetch_state<P: Platform>(
-    mut operation: Operation<'_, P>,
-    mut stream: Option<Stream<P>>,
+    mut operation: NetworkOperation<'_, P>,
+    mut stream: Option<CountedStream<P>>,
     mut partial: Option<PartialState>,
     (n_parameters, codec): (u64, TensorCodec),
     keep: Option<Rc<RunDescription>>,
-    progress: Progress,
+    progress: TransferProgress,
 ) -> NetOutcome<P> {
     let platform = operation.platform;
     let mut n_withdrawn = 0;
@@ -204,27 +204,27 @@ pub(crate) async fn fetch_state<P: Platform>(
             state::fetch(stream, n_parameters, codec, &mut partial, on_progress).await
         });
         let result = fetch.await;
-        // They made way for newer ones while they were on their way: those are asked for, on another stream.
+        // Withdrawn during the transfer in favour of newer ones, which are requested on another stream.
         n_withdrawn += 1;
         if result.as_ref().err().is_none_or(|error| !error.is_withdrawn()) || n_withdrawn >= WITHDRAWN_MAX {
             break result;
         }
     };
     if let (Ok(state), Some(run)) = (&result, &keep)
-        && let Ok(model) = kept::encode(run, state)
+        && let Ok(model) = model_cache::encode(run, state)
     {
-        platform.keep_model(&model).await;
+        platform.cache_model(&model).await;
     }
     NetOutcome::State { stream, partial, result }
 }
 
-/// Offers a gradient and sends it. `checking` is told where the other side computes it once more before it counts, and
-/// how many of this peer's it does so with in any case.
+/// Offers a gradient and sends it. `checking` is set while the backbone recomputes it, to the number of this peer's
+/// contributions that it will still recompute in any case.
 pub(crate) async fn offer<P: Platform>(
-    mut operation: Operation<'_, P>,
-    mut stream: Option<Stream<P>>,
-    prepared: Rc<Prepared>,
-    progress: Progress,
+    mut operation: NetworkOperation<'_, P>,
+    mut stream: Option<CountedStream<P>>,
+    prepared: Rc<PreparedContribution>,
+    progress: TransferProgress,
     checking: Rc<Cell<Option<u32>>>,
 ) -> NetOutcome<P> {
     let n_bytes = prepared.bytes.len() as u64;
@@ -232,19 +232,19 @@ pub(crate) async fn offer<P: Platform>(
     let (mut wanted, mut sent, mut may_count) = (None, None, false);
     let offer = operation.converse(&mut stream, gradient::PROTOCOL, async |stream| {
         let began = platform.now();
-        // What is said to be sent may be all but the chunk that is on its way.
+        // The last chunk may be in flight and not counted as sent.
         let is_nearly_sent = |n_sent: u64| n_sent.saturating_add(bulk::CHUNK_BYTES as u64) >= n_bytes;
         let on_stage = |stage| match stage {
-            Stage::Wanted => {
+            OfferStage::Wanted => {
                 wanted = Some(platform.now());
                 may_count |= is_nearly_sent(0);
             }
-            Stage::Sent(n_sent) => {
+            OfferStage::Sent(n_sent) => {
                 progress.set((n_sent, n_bytes));
                 may_count |= is_nearly_sent(n_sent);
             }
-            Stage::Checking(n_left) => checking.set(Some(n_left)),
-            Stage::Delivered => {
+            OfferStage::Checking(n_left) => checking.set(Some(n_left)),
+            OfferStage::Delivered => {
                 let now = platform.now();
                 sent = wanted.map(|wanted: Moment| Sent {
                     n_bytes,
@@ -259,89 +259,88 @@ pub(crate) async fn offer<P: Platform>(
     NetOutcome::Answered { stream, result, sent, may_count }
 }
 
-/// What came of fetching a shard.
+/// Outcome of fetching a shard.
 pub(crate) struct ShardOutcome<P: Platform> {
     pub(crate) id: ShardId,
     /// The connection on which it was fetched.
     pub(crate) link_id: u64,
-    pub(crate) source: Source,
-    /// To the backbone.
-    pub(crate) stream: Option<Stream<P>>,
+    pub(crate) source: ShardSource,
+    /// Stream to the backbone.
+    pub(crate) stream: Option<CountedStream<P>>,
     pub(crate) partial: Option<Partial>,
-    /// Shards that made way for this one; `None` where it is not kept.
+    /// Shards that were evicted for this one; `None` if it is not cached.
     pub(crate) room: Option<Vec<u32>>,
     pub(crate) result: Result<FetchedShard, OperationError>,
 }
 
-/// A shard that is here.
+/// A fetched shard.
 pub(crate) struct FetchedShard {
     pub(crate) samples: Arc<Samples>,
-    /// As they came; `None` where they were here already.
+    /// Encoded bytes; `None` if the shard was cached.
     pub(crate) bytes: Option<Vec<u8>>,
 }
 
-/// A shard to fetch, and what there is already.
+/// A shard to fetch, and the partial transfer to resume.
 pub(crate) struct ShardRequest<P: Platform> {
     pub(crate) id: ShardId,
     pub(crate) entry: ShardEntry,
     pub(crate) link_id: u64,
-    pub(crate) source: Source,
-    pub(crate) stream: Option<Stream<P>>,
+    pub(crate) source: ShardSource,
+    pub(crate) stream: Option<CountedStream<P>>,
     pub(crate) partial: Option<Partial>,
-    /// Shards that make way for it; `None` where it is not to be kept.
+    /// Shards to evict for it; `None` if it is not cached.
     pub(crate) room: Option<Vec<u32>>,
 }
 
-/// Takes a shard from the cache, or pulls it and puts it there if it is to be kept. A cached one that is not what
-/// its name says is pulled again.
+/// Reads a shard from the cache, or pulls it and caches it if `room` says so. A damaged cached shard is pulled again.
 pub(crate) async fn fetch_shard<P: Platform>(
-    mut operation: Operation<'_, P>,
+    mut operation: NetworkOperation<'_, P>,
     request: ShardRequest<P>,
-    (run, ticket): (Rc<RunDescription>, Rc<Ticket>),
-    progress: Progress,
+    (run, ticket): (Rc<RunDescription>, Rc<AccessTicket>),
+    progress: TransferProgress,
 ) -> ShardOutcome<P> {
     let ShardRequest { id, entry, link_id, source, mut stream, mut partial, room } = request;
     let result = async {
-        if let Some(samples) = from_cache(&operation, &entry, &run.manifest).await {
+        if let Some(samples) = from_cache(&operation, &entry, &run.data.manifest).await {
             return Ok(FetchedShard { samples, bytes: None });
         }
         let n_bytes = u64::from(entry.n_bytes);
         let on_progress = |here| progress.set((here, n_bytes));
         on_progress(partial.as_ref().map_or(0, Partial::n_bytes));
         let bytes = match &source {
-            Source::Backbone => {
+            ShardSource::Backbone => {
                 let fetch = operation.converse(&mut stream, shard::PROTOCOL, async |stream| {
                     shard::fetch(stream, id, &entry, &mut partial, on_progress).await
                 });
                 fetch.await?
             }
-            Source::Peer(peer) => {
-                access::show_to(&mut operation, &ticket, &run, peer).await?;
+            ShardSource::Peer(peer) => {
+                access::present_to(&mut operation, &ticket, &run, peer).await?;
                 let mut stream = operation.open_to(peer, shard::PROTOCOL).await?;
                 let moved = stream.moved();
                 let fetch = shard::fetch(&mut stream, id, &entry, &mut partial, on_progress);
-                operation.guard_with(ONE_OF_MANY, &moved, fetch).await??
+                operation.guard_with(PEER_LIMITS, &moved, fetch).await??
             }
         };
         partial = None;
-        let shard = Samples::decode(&bytes, &entry, &run.manifest).map_err(ConversationError::from)?;
+        let shard = Samples::decode(&bytes, &entry, &run.data.manifest).map_err(ConversationError::from)?;
         if let Some(room) = &room {
-            for evicted in room.iter().filter_map(|&shard| ShardId::Train(shard).entry(&run.manifest)) {
-                operation.platform.forget(evicted.sha256).await;
+            for evicted in room.iter().filter_map(|&shard| ShardId::Train(shard).entry(&run.data.manifest)) {
+                operation.platform.evict(evicted.sha256).await;
             }
             operation.platform.cache(entry.sha256, &bytes).await;
         }
         Ok(FetchedShard { samples: Arc::new(shard), bytes: Some(bytes) })
     };
     let result = match (result.await, &source) {
-        (Err(OperationError::Stalled), Source::Peer(_)) => Err(OperationError::Slow),
+        (Err(OperationError::Stalled), ShardSource::Peer(_)) => Err(OperationError::Slow),
         (result, _) => result,
     };
     ShardOutcome { id, link_id, source, stream, partial, room, result }
 }
 
 async fn from_cache<P: Platform>(
-    operation: &Operation<'_, P>,
+    operation: &NetworkOperation<'_, P>,
     entry: &ShardEntry,
     manifest: &Manifest,
 ) -> Option<Arc<Samples>> {
@@ -349,7 +348,7 @@ async fn from_cache<P: Platform>(
     Samples::decode(&bytes, entry, manifest).ok().map(Arc::new)
 }
 
-/// The next message of a session, and the reader for the one after it.
+/// Reads the next message of a session; returns the reader with it.
 pub(crate) async fn listen<P: Platform>(
     mut reader: SessionReader<P>,
 ) -> (SessionReader<P>, Result<BackboneToContributor, framing::FrameError>) {

@@ -1,4 +1,4 @@
-//! One thing at a time on the network: bounded in time, and cancelled without losing what it holds.
+//! An operation on the network: bounded in time, and cancelled without losing its streams and partial transfers.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -10,59 +10,58 @@ use futures::{FutureExt, select_biased};
 
 use barnraise_swarm::PeerKey;
 
-use crate::error::OperationError;
-use crate::meter::{Meter, Metered};
+use crate::error::{OperationError, STALL_MAX};
+use crate::meter::{Metered, TrafficMeter};
 use crate::platform::Platform;
 
-/// A transfer that moves no byte for so long is given up.
-pub const STALL_MAX: Duration = Duration::from_secs(15);
-/// How often a transfer is looked at.
+/// Interval between checks of a transfer.
 const STALL_CHECK: Duration = Duration::from_secs(3);
 
-/// How slow the other side may be.
+/// How slow the remote may be.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
-    /// Nothing may move for so long.
+pub(crate) struct StallLimits {
+    /// Longest time without a byte.
     stall: Duration,
-    /// How often is looked.
+    /// Interval between checks.
     check: Duration,
-    /// On average, once the time of a stall has passed.
+    /// Least average rate, measured after the first `stall`.
     bytes_per_second_min: u64,
 }
 
-/// For whom there is no other.
-const BACKBONE: Patience = Patience { stall: STALL_MAX, check: STALL_CHECK, bytes_per_second_min: 0 };
-/// For one of many: less than half of what a peer that passes shards on gives each of those it serves.
-pub(crate) const ONE_OF_MANY: Patience = Patience {
+/// Limits for the backbone, which has no substitute.
+const BACKBONE_LIMITS: StallLimits =
+    StallLimits { stall: STALL_MAX, check: STALL_CHECK, bytes_per_second_min: 0 };
+/// Limits for one of many peers. The least rate is below half of what a peer that serves shards gives each client.
+pub(crate) const PEER_LIMITS: StallLimits = StallLimits {
     stall: Duration::from_secs(5),
     check: Duration::from_secs(1),
     bytes_per_second_min: 24 * 1024,
 };
 
-/// A stream of the platform's, counted.
-pub(crate) type Stream<P> = Metered<<P as Platform>::Stream>;
+/// A stream of the platform that counts its bytes.
+pub(crate) type CountedStream<P> = Metered<<P as Platform>::Stream>;
 
-/// What an operation works with. Dropping the other end of `cancelled` cancels it.
-pub(crate) struct Operation<'a, P> {
+/// Context of a network operation. Dropping the other end of `cancelled` cancels it.
+pub(crate) struct NetworkOperation<'a, P> {
     pub(crate) platform: &'a P,
-    pub(crate) meter: Rc<Meter>,
+    pub(crate) meter: Rc<TrafficMeter>,
     pub(crate) cancelled: oneshot::Receiver<()>,
 }
 
-impl<P: Platform> Operation<'_, P> {
-    /// Runs `work` until it is done, cancelled, or `moved` has not changed for [`STALL_MAX`].
+impl<P: Platform> NetworkOperation<'_, P> {
+    /// Runs `work` until it is done or cancelled, or until `moved` has not changed for [`STALL_MAX`].
     pub(crate) async fn guard<T>(
         &mut self,
         moved: &Cell<u64>,
         work: impl Future<Output = T>,
     ) -> Result<T, OperationError> {
-        self.guard_with(BACKBONE, moved, work).await
+        self.guard_with(BACKBONE_LIMITS, moved, work).await
     }
 
-    /// The same, with a patience of its own.
+    /// The same, with other limits.
     pub(crate) async fn guard_with<T>(
         &mut self,
-        patience: Patience,
+        patience: StallLimits,
         moved: &Cell<u64>,
         work: impl Future<Output = T>,
     ) -> Result<T, OperationError> {
@@ -79,7 +78,7 @@ impl<P: Platform> Operation<'_, P> {
     }
 
     /// A new stream.
-    pub(crate) async fn open(&mut self, protocol: &'static str) -> Result<Stream<P>, OperationError> {
+    pub(crate) async fn open(&mut self, protocol: &'static str) -> Result<CountedStream<P>, OperationError> {
         let platform = self.platform;
         let opened = self.guard(&Cell::new(0), platform.open(protocol)).await?;
         let stream = opened.map_err(|reason| OperationError::Open { protocol, reason })?;
@@ -91,22 +90,21 @@ impl<P: Platform> Operation<'_, P> {
         &mut self,
         peer: &PeerKey,
         protocol: &'static str,
-    ) -> Result<Stream<P>, OperationError> {
+    ) -> Result<CountedStream<P>, OperationError> {
         let platform = self.platform;
         let opening = platform.open_to(peer, protocol);
-        let opened = self.guard_with(ONE_OF_MANY, &Cell::new(0), opening).await?;
+        let opened = self.guard_with(PEER_LIMITS, &Cell::new(0), opening).await?;
         let stream = opened.map_err(|reason| OperationError::Open { protocol, reason })?;
-        Ok(Metered::new(stream, Rc::clone(&self.meter)).of_peer())
+        Ok(Metered::new(stream, Rc::clone(&self.meter)).with_peer())
     }
 
-    /// Holds a conversation on the stream in `place`, which is opened where there is none and opened
-    /// again, once, where an old one turns out to be cut. Afterwards `place` holds a stream that is fit
-    /// for another conversation, or none.
+    /// Holds a conversation on the stream in `place`. Opens a stream where there is none, and opens it once more where
+    /// an old one turns out to be cut. Afterwards `place` holds a stream that is fit for another conversation, or none.
     pub(crate) async fn converse<T, E>(
         &mut self,
-        place: &mut Option<Stream<P>>,
+        place: &mut Option<CountedStream<P>>,
         protocol: &'static str,
-        mut conversation: impl AsyncFnMut(&mut Stream<P>) -> Result<T, E>,
+        mut conversation: impl AsyncFnMut(&mut CountedStream<P>) -> Result<T, E>,
     ) -> Result<T, OperationError>
     where
         OperationError: From<E>,
@@ -133,7 +131,7 @@ impl<P: Platform> Operation<'_, P> {
     }
 }
 
-async fn stalled<P: Platform>(platform: &P, patience: Patience, moved: &Cell<u64>) {
+async fn stalled<P: Platform>(platform: &P, patience: StallLimits, moved: &Cell<u64>) {
     let (before, began) = (moved.get(), platform.now());
     let (mut seen, mut seen_at) = (before, began);
     loop {
@@ -167,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// Time passes when somebody sleeps.
+    /// A clock that advances with `sleep_until` only.
     #[derive(Default)]
     struct Clock(Cell<Moment>);
 
@@ -207,7 +205,7 @@ mod tests {
             Ok(Vec::new())
         }
 
-        fn elsewhere(&self, _: Vec<String>) {}
+        fn set_other_backbones(&self, _: Vec<String>) {}
 
         async fn disconnect(&self) {}
 
@@ -222,13 +220,13 @@ mod tests {
         async fn cache(&self, _: Sha256Hash, _: &[u8]) {}
     }
 
-    fn operation(clock: &Clock) -> (Operation<'_, Clock>, oneshot::Sender<()>) {
+    fn operation(clock: &Clock) -> (NetworkOperation<'_, Clock>, oneshot::Sender<()>) {
         let (cancel, cancelled) = oneshot::channel();
-        (Operation { platform: clock, meter: Rc::default(), cancelled }, cancel)
+        (NetworkOperation { platform: clock, meter: Rc::default(), cancelled }, cancel)
     }
 
     #[test]
-    fn what_stands_still_is_given_up_and_what_moves_is_not() {
+    fn a_stalled_transfer_fails_and_a_moving_one_does_not() {
         let clock = Clock::default();
         let (mut operation, _cancel) = operation(&clock);
         let opened = block_on(operation.open("/nobody/answers"));
@@ -247,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_is_left_for_being_slow_sooner_and_for_trickling() {
+    fn one_of_many_peers_is_left_sooner_for_stalling_and_for_trickling() {
         let trickle = |bytes_per_second: u64| {
             let clock = Clock::default();
             let (mut operation, _cancel) = operation(&clock);
@@ -258,14 +256,14 @@ mod tests {
                     moved.set(moved.get() + bytes_per_second);
                 }
             };
-            (block_on(operation.guard_with(ONE_OF_MANY, &moved, work)), clock.now())
+            (block_on(operation.guard_with(PEER_LIMITS, &moved, work)), clock.now())
         };
-        assert!(trickle(2 * ONE_OF_MANY.bytes_per_second_min).0.is_ok());
+        assert!(trickle(2 * PEER_LIMITS.bytes_per_second_min).0.is_ok());
         let (nothing, after) = trickle(0);
-        assert!(matches!(nothing, Err(OperationError::Stalled)) && after <= 2 * ONE_OF_MANY.stall);
+        assert!(matches!(nothing, Err(OperationError::Stalled)) && after <= 2 * PEER_LIMITS.stall);
         let (little, after) = trickle(1024);
         assert!(
-            matches!(little, Err(OperationError::Stalled)) && after <= 3 * ONE_OF_MANY.stall,
+            matches!(little, Err(OperationError::Stalled)) && after <= 3 * PEER_LIMITS.stall,
             "{after:?}"
         );
     }

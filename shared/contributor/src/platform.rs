@@ -1,4 +1,4 @@
-//! What a contributor needs of the world around it. The only seam between the tab and the native peer.
+//! The platform that a contributor runs on: clock, network and caches. The only seam between tab and native peer.
 
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
@@ -9,101 +9,101 @@ use barnraise_swarm::shards::Survey;
 use barnraise_swarm::{Moment, PeerKey};
 use futures::io::{AsyncRead, AsyncWrite};
 
-/// What came of asking another contributor for a shard.
+/// Outcome of fetching a shard from another contributor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PeerShard<'a> {
-    /// It is here, and right.
+pub enum PeerShardOutcome<'a> {
+    /// It arrived, and its hash is right.
     Delivered,
-    /// The peer did not answer, declined or stood still; why.
+    /// The peer did not answer, declined or stalled; the reason.
     Failed(&'a str),
-    /// The peer sent other bytes than the manifest has, and is not asked again.
+    /// The peer sent bytes with another hash than the manifest's, and is not asked again.
     Wrong,
 }
 
 /// Clock, network and shard cache of one peer. Nothing needs to be `Send`: all runs in one task. A platform that
-/// cannot ask other contributors for shards leaves out what is for that.
+/// cannot fetch shards from other contributors keeps the default methods.
 pub trait Platform {
     /// A libp2p stream.
     type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
 
-    /// Now, since an origin of the platform's choice; monotonic.
+    /// Monotonic time since an origin of the platform's choice.
     fn now(&self) -> Moment;
 
-    /// Now, by the wall clock: for tokens, which say when they expire.
+    /// Wall-clock time, for the expiry of tokens.
     fn unix_time(&self) -> UnixTime;
 
-    /// How this platform's devices are called.
+    /// The kind of a device on this platform.
     fn device_kind(&self, choice: DeviceChoice) -> DeviceKind;
 
     /// Completes at `at` or soon after.
     fn sleep_until(&self, at: Moment) -> impl Future<Output = ()>;
 
-    /// Lets everything else run that is ready, network events included.
+    /// Lets all other ready tasks run, network events included.
     fn yield_now(&self) -> impl Future<Output = ()>;
 
-    /// Dials the backbone, at whatever address it has now, or another one of [`Self::elsewhere`]; the bytes of its
-    /// peer id.
+    /// Dials the backbone at its current address, or another one of [`Self::set_other_backbones`]. Returns the
+    /// bytes of its peer id.
     fn connect(&self) -> impl Future<Output = Result<Vec<u8>, String>>;
 
-    /// Where other backbones of the run are, as the one that is connected says: multiaddresses with a peer id.
-    fn elsewhere(&self, addresses: Vec<String>);
+    /// Takes the addresses of the run's other backbones, sent by the connected one: multiaddresses with a peer id.
+    fn set_other_backbones(&self, addresses: Vec<String>);
 
-    /// Ends the connection, if there is one.
+    /// Closes the connection, if there is one.
     fn disconnect(&self) -> impl Future<Output = ()>;
 
     /// Opens a stream to the backbone.
     fn open(&self, protocol: &'static str) -> impl Future<Output = Result<Self::Stream, String>>;
 
-    /// Bytes that [`Self::cache`] kept, perhaps before a restart. They are not trusted.
+    /// Reads bytes stored with [`Self::cache`], perhaps before a restart. They are not trusted.
     fn cached(&self, sha256: Sha256Hash) -> impl Future<Output = Option<Vec<u8>>>;
 
-    /// Keeps bytes under their hash where there is room; failing to is not an error.
+    /// Stores bytes under their hash where there is room; a failure is not an error.
     fn cache(&self, sha256: Sha256Hash, bytes: &[u8]) -> impl Future<Output = ()>;
 
-    /// Lets go of what [`Self::cache`] kept.
-    fn forget(&self, sha256: Sha256Hash) -> impl Future<Output = ()> {
+    /// Deletes bytes stored with [`Self::cache`].
+    fn evict(&self, sha256: Sha256Hash) -> impl Future<Output = ()> {
         let _ = sha256;
         std::future::ready(())
     }
 
-    /// Whether [`Self::keep_model`] keeps anything.
-    fn keeps_models(&self) -> bool {
+    /// Whether [`Self::cache_model`] stores anything.
+    fn caches_models(&self) -> bool {
         false
     }
 
-    /// Keeps the newest model for when no backbone can be reached, in place of the one before; failing to is not an
+    /// Stores the newest model in place of the previous one, for visits without a backbone; a failure is not an
     /// error.
-    fn keep_model(&self, model: &[u8]) -> impl Future<Output = ()> {
+    fn cache_model(&self, model: &[u8]) -> impl Future<Output = ()> {
         let _ = model;
         std::future::ready(())
     }
 
-    /// What [`Self::keep_model`] kept, perhaps before a restart. It is not trusted.
-    fn kept_model(&self) -> impl Future<Output = Option<Vec<u8>>> {
+    /// What [`Self::cache_model`] stored, perhaps before a restart. It is not trusted.
+    fn cached_model(&self) -> impl Future<Output = Option<Vec<u8>>> {
         std::future::ready(None)
     }
 
-    /// This is the run now: what is kept of its shards may be passed on to others.
+    /// The run is known: its cached shards may be served to other contributors.
     fn on_run(&self, run: &RunDescription) {
         let _ = run;
     }
 
-    /// Bytes of shards that are kept at most.
-    fn shard_room(&self) -> u64 {
+    /// Most bytes of cached shards.
+    fn shard_cache_bytes_max(&self) -> u64 {
         u64::MAX
     }
 
-    /// Whether other contributors can be asked for shards at all, so that a first survey is worth a wait.
+    /// Whether shards can be fetched from other contributors, so that a first survey is worth a wait.
     fn has_peers(&self) -> bool {
         false
     }
 
-    /// Who keeps which shards, where that is known better than before. Asked when a shard is wanted.
+    /// A new survey of the holders of shards, if there is one. Called when a shard is wanted.
     fn survey(&self) -> Option<Survey> {
         None
     }
 
-    /// Opens a stream to another contributor, which a survey named.
+    /// Opens a stream to another contributor from a survey.
     fn open_to(
         &self,
         peer: &PeerKey,
@@ -113,8 +113,8 @@ pub trait Platform {
         std::future::ready(Err(format!("no {protocol} stream to other contributors here")))
     }
 
-    /// For the log.
-    fn on_peer_shard(&self, peer: &PeerKey, shard: u32, outcome: PeerShard<'_>) {
+    /// Logs the outcome of a fetch from another contributor.
+    fn on_peer_shard(&self, peer: &PeerKey, shard: u32, outcome: PeerShardOutcome<'_>) {
         let _ = (peer, shard, outcome);
     }
 }

@@ -1,13 +1,13 @@
-//! Several ways to the same place, tried in order with a short head start each (RFC 8305, section 5).
+//! Happy Eyeballs: attempts to reach the same peer, started in order with a short head start each (RFC 8305, section 5).
 
 use futures::future::{Either, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 
 /// Starts the attempts one after the other: the next once the one before it failed or had its head start.
-/// Returns which came first and what it brought; the others are dropped.
+/// Returns the index and the result of the first success; the other attempts are dropped.
 ///
 /// - `attempts`: in the order of preference
-/// - `head_start`: ends when the next one may start beside those under way
+/// - `head_start`: a timer after which the next attempt starts in parallel
 ///
 /// # Errors
 /// All failures, in the order in which they came.

@@ -1,16 +1,16 @@
-//! Samples a second over the last seconds of computing. Rests of a contributor that is not to compute all the time
-//! count, as others plan with what it gives; pauses in which it waits do not.
+//! Samples per second over the last seconds of computing. Rests of a throttled contributor count, as the backbone plans
+//! with its real rate; waits do not count.
 
 use barnraise_swarm::Moment;
 
-/// What happened so many seconds of computing ago counts a third.
+/// Time constant of the average: a sample this many seconds of computing ago counts a third.
 const MEMORY_SECONDS: f64 = 3.0;
 
-/// Nothing is said of the speed before so many seconds were measured: the first passes on a GPU are only
-/// queued, which takes no time.
+/// The speed is 0 until so many seconds were measured: the first passes on a GPU are only queued, which takes no
+/// time.
 const SECONDS_MIN: f64 = 0.2;
 
-/// Exponentially weighted samples and seconds; their quotient needs no warm-up.
+/// Exponentially weighted sums of samples and seconds; their quotient needs no warm-up.
 #[derive(Debug, Default)]
 pub(crate) struct Speed {
     samples: f64,
@@ -18,7 +18,7 @@ pub(crate) struct Speed {
 }
 
 impl Speed {
-    /// `n_samples` took `took`.
+    /// Adds `n_samples` that took `took`.
     pub(crate) fn add(&mut self, n_samples: u32, took: Moment) {
         let seconds = took.as_secs_f64();
         let keep = (-seconds / MEMORY_SECONDS).exp();
@@ -26,7 +26,7 @@ impl Speed {
         self.seconds = self.seconds * keep + seconds;
     }
 
-    /// The average; 0 before enough was measured.
+    /// The average; 0 before [`SECONDS_MIN`].
     pub(crate) fn samples_per_second(&self) -> f32 {
         if self.seconds >= SECONDS_MIN { (self.samples / self.seconds) as f32 } else { 0.0 }
     }

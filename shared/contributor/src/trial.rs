@@ -1,8 +1,8 @@
-//! Which device makes the steps of a run in less time: an adapter may be a program on the very
-//! processor that it is meant to spare.
+//! Finds out whether the graphics adapter or the CPU is faster for a run: an adapter may be emulated in software on
+//! the CPU itself.
 //!
-//! A few steps of the run's own model on each, and nothing that is kept: the processor first, then the
-//! adapter, which has no longer than the processor took. It never changes a parameter.
+//! Times a few steps of the run's own model on both devices and discards the results: first on the CPU, then on the
+//! adapter, which has at most the CPU's time. It never changes a parameter.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -12,50 +12,41 @@ use barnraise_protocol::dataset::Samples;
 use barnraise_swarm::Moment;
 use futures::future::{Either, select};
 
-use crate::compute::{ComputeOutcome, Done};
+use crate::compute::{ComputeOutcome, ComputeResult, TrialVerdict};
 use crate::platform::Platform;
 
 /// Steps that are timed, after one that is not.
 const STEPS_MAX: u32 = 8;
-/// No further step begins on the processor after this: in a tab it holds the only thread.
+/// No further step begins on the CPU after this: in a tab it holds the only thread.
 const PROCESSOR_TIME_MAX: Duration = Duration::from_millis(300);
 /// Longest first step of the adapter, in which it compiles its kernels.
 const WARM_UP_MAX: Duration = Duration::from_secs(3);
 
-/// What the trial says of the adapter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// It is at least as fast as the processor.
-    Keep,
-    /// The processor is faster.
-    Slower,
-}
-
-/// Steps on the processor.
+/// Steps on the CPU, and their time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Pace {
+struct CpuTiming {
     n_steps: u32,
     took: Moment,
 }
 
-impl Pace {
-    /// Whether that is enough to go by.
+impl CpuTiming {
+    /// Whether these are enough steps for a comparison.
     fn is_known(self) -> bool {
         self.n_steps >= STEPS_MAX || (self.n_steps > 0 && self.took >= PROCESSOR_TIME_MAX)
     }
 
-    /// What follows from the time that the adapter took for as many steps; `None` where it was not done
-    /// in the processor's time, or not even warm in [`WARM_UP_MAX`].
-    fn verdict(self, adapter: Option<Moment>) -> Verdict {
+    /// Compares with the adapter's time for as many steps; `None` if it exceeded the CPU's time,
+    /// or did not warm up in [`WARM_UP_MAX`].
+    fn verdict(self, adapter: Option<Moment>) -> TrialVerdict {
         match adapter {
-            Some(took) if took <= self.took => Verdict::Keep,
-            _ => Verdict::Slower,
+            Some(took) if took <= self.took => TrialVerdict::Keep,
+            _ => TrialVerdict::Slower,
         }
     }
 }
 
-/// Times both trainers on a batch of the run's size. Hands back the one to go on with, without a gradient;
-/// the other one is dropped.
+/// Times both trainers on a batch of the run's size. Returns the faster one, without a gradient; the other one is
+/// dropped.
 pub(crate) async fn trial<P: Platform>(
     platform: &P,
     mut adapter: Trainer,
@@ -63,9 +54,9 @@ pub(crate) async fn trial<P: Platform>(
     batch: Samples,
 ) -> ComputeOutcome {
     let result = compare(platform, &mut adapter, &mut processor, &batch).await;
-    let mut trainer = if matches!(result, Ok(Verdict::Slower)) { processor } else { adapter };
-    trainer.forget_passes();
-    ComputeOutcome { trainer, done: Done::Trial { result } }
+    let mut trainer = if matches!(result, Ok(TrialVerdict::Slower)) { processor } else { adapter };
+    trainer.discard_warmup();
+    ComputeOutcome { trainer, done: ComputeResult::Trial { result } }
 }
 
 async fn compare<P: Platform>(
@@ -73,17 +64,18 @@ async fn compare<P: Platform>(
     adapter: &mut Trainer,
     processor: &mut Trainer,
     batch: &Samples,
-) -> Result<Verdict, ModelError> {
+) -> Result<TrialVerdict, ModelError> {
     processor.accumulate_samples(batch, 0).await?;
-    let mut pace = Pace::default();
+    let mut pace = CpuTiming::default();
     while !pace.is_known() {
         platform.yield_now().await;
         let began = platform.now();
         processor.accumulate_samples(batch, 0).await?;
-        pace = Pace { n_steps: pace.n_steps + 1, took: pace.took + platform.now().saturating_sub(began) };
+        pace =
+            CpuTiming { n_steps: pace.n_steps + 1, took: pace.took + platform.now().saturating_sub(began) };
     }
     processor.take_mean_gradient().await?;
-    // Taking the gradient waits for all that is queued.
+    // Taking the gradient waits for all queued passes.
     if within(platform, WARM_UP_MAX, steps(adapter, batch, 1)).await.transpose()?.is_none() {
         return Ok(pace.verdict(None));
     }
@@ -99,7 +91,7 @@ async fn steps(trainer: &mut Trainer, batch: &Samples, n_steps: u32) -> Result<(
     trainer.take_mean_gradient().await.map(drop)
 }
 
-/// `work`, unless it takes longer than `limit`.
+/// Runs `work` with a time limit.
 async fn within<P: Platform, T>(platform: &P, limit: Moment, work: impl Future<Output = T>) -> Option<T> {
     let over = platform.sleep_until(platform.now() + limit);
     match select(pin!(work), pin!(over)).await {
@@ -116,18 +108,18 @@ mod tests {
 
     #[test]
     fn an_adapter_must_be_done_in_the_time_of_the_processor() {
-        let pace = Pace { n_steps: 8, took: 80 * MS };
-        assert_eq!(pace.verdict(Some(20 * MS)), Verdict::Keep);
-        assert_eq!(pace.verdict(Some(80 * MS)), Verdict::Keep);
-        assert_eq!(pace.verdict(Some(81 * MS)), Verdict::Slower);
-        assert_eq!(pace.verdict(None), Verdict::Slower);
+        let pace = CpuTiming { n_steps: 8, took: 80 * MS };
+        assert_eq!(pace.verdict(Some(20 * MS)), TrialVerdict::Keep);
+        assert_eq!(pace.verdict(Some(80 * MS)), TrialVerdict::Keep);
+        assert_eq!(pace.verdict(Some(81 * MS)), TrialVerdict::Slower);
+        assert_eq!(pace.verdict(None), TrialVerdict::Slower);
     }
 
     #[test]
     fn a_slow_processor_is_timed_for_few_steps_and_at_least_one() {
-        assert!(!Pace::default().is_known());
-        assert!(!Pace { n_steps: STEPS_MAX - 1, took: 10 * MS }.is_known());
-        assert!(Pace { n_steps: STEPS_MAX, took: 10 * MS }.is_known());
-        assert!(Pace { n_steps: 1, took: PROCESSOR_TIME_MAX }.is_known());
+        assert!(!CpuTiming::default().is_known());
+        assert!(!CpuTiming { n_steps: STEPS_MAX - 1, took: 10 * MS }.is_known());
+        assert!(CpuTiming { n_steps: STEPS_MAX, took: 10 * MS }.is_known());
+        assert!(CpuTiming { n_steps: 1, took: PROCESSOR_TIME_MAX }.is_known());
     }
 }

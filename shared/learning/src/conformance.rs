@@ -1,7 +1,7 @@
 //! The same checks of a device everywhere: natively in a test, in a browser on WebGPU.
 //!
-//! Each check computes something on the device and on the CPU (or in another way) and reports how
-//! far they lie apart. Nothing is asserted here: the caller decides what a failure means.
+//! Each check computes something on the device and on the CPU (or by another method) and reports
+//! the deviation. Nothing is asserted here: the caller decides what a failure means.
 
 pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::dataset::{
@@ -74,7 +74,7 @@ pub async fn run(device: &ComputeDevice) -> Result<Vec<CheckOutcome>, ModelError
     Ok(outcomes)
 }
 
-/// The pseudo-gradient of a way and of one that is cut short.
+/// The pseudo-gradient of a whole trajectory and of one that ends early.
 async fn local_steps(trainer: Trainer, spec: &ModelSpec, samples: &Samples) -> Result<Vec<f32>, ModelError> {
     let steps = LocalSteps {
         steps: 3,

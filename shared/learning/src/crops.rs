@@ -1,9 +1,9 @@
-//! Crops of pictures, for a model that learns which of them are of one picture (SwAV, Caron et al. 2020, §3.3 and
-//! appendix A.2): two large ones, and small ones that cost less.
+//! Multi-crop augmentation for SwAV (Caron et al. 2020, §3.3 and appendix A.2): two large crops of each picture, and
+//! small ones that cost less.
 //!
-//! Where a crop lies, whether it is mirrored and how its light is changed follows from the picture, the run's seed and
-//! a number of the draw alone, and the operations are those that IEEE 754 rounds the same everywhere: whoever computes a
-//! picture in an epoch sees the same crops. Pure host code.
+//! Position, mirroring, contrast and brightness of a crop follow from the picture, the run's seed and the number of the
+//! draw alone. Only operations that IEEE 754 rounds the same everywhere are used: every peer that computes a picture in
+//! an epoch sees the same crops. Pure host code.
 
 use barnraise_protocol::dataset::ImageShape;
 
@@ -52,13 +52,15 @@ impl Crops {
     pub(crate) fn of(images: &[u8], sizes: CropSizes, seed: u64, draw: u64) -> Self {
         let CropSizes { shape, n_small, small_side } = sizes;
         let pictures: Vec<&[u8]> = images.chunks_exact(shape.n_values().max(1)).collect();
-        let views: Vec<Vec<View>> = pictures
+        let views: Vec<Vec<CropView>> = pictures
             .iter()
             .map(|picture| {
                 let state = state_of(picture.iter().copied(), seed, draw);
                 let mut random = SplitMix64 { state };
                 let share = |crop| if crop < LARGE_CROPS { LARGE_SHARE } else { SMALL_SHARE };
-                (0..LARGE_CROPS + n_small).map(|crop| View::draw(&mut random, share(crop), shape)).collect()
+                (0..LARGE_CROPS + n_small)
+                    .map(|crop| CropView::draw(&mut random, share(crop), shape))
+                    .collect()
             })
             .collect();
         let render = |crops: std::ops::Range<usize>, height: usize, width: usize| {
@@ -81,9 +83,9 @@ impl Crops {
     }
 }
 
-/// What a crop shows of a picture, and how.
+/// Position, size and colour changes of a crop.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct View {
+struct CropView {
     /// In pixels of the picture.
     top: f32,
     left: f32,
@@ -94,7 +96,7 @@ struct View {
     brightness: f32,
 }
 
-impl View {
+impl CropView {
     fn draw(random: &mut SplitMix64, share: [f32; 2], shape: ImageShape) -> Self {
         let mut within = |[low, high]: [f32; 2]| low + random.next_unit() * (high - low);
         let (share, aspect) = (within(share), within(ASPECT));
@@ -129,7 +131,7 @@ impl View {
     }
 }
 
-/// Between the four pixels around a place, at the edge between those that there are.
+/// Bilinear interpolation of the four pixels around a point; at the edge, of those that exist.
 fn bilinear(picture: &[u8], shape: ImageShape, channel: usize, y: f32, x: f32) -> f32 {
     let [height, width, channels] = [shape.height, shape.width, shape.channels].map(usize::from);
     let (y0, y1, down) = around(y, height);
@@ -143,7 +145,7 @@ fn bilinear(picture: &[u8], shape: ImageShape, channel: usize, y: f32, x: f32) -
     between(above, below, down)
 }
 
-/// The two pixels beside a place on a line of `n`, and how far it is from the first to the second.
+/// The two pixels beside a point on a line of `n`, and the point's distance from the first, 0 to 1.
 fn around(place: f32, n: usize) -> (usize, usize, f32) {
     let last = n.saturating_sub(1);
     let place = place.clamp(0.0, last as f32);
@@ -182,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Who computes a contribution once more may be of another build, and on another platform, than who made it.
+    /// The backbone that recomputes a contribution may run another build, on another platform, than the contributor.
     #[test]
     fn crops_are_the_same_everywhere() {
         let crops = Crops::of(&pictures(4), SIZES, 7, 3);
@@ -199,7 +201,7 @@ mod tests {
         let mut random = SplitMix64 { state: 11 };
         let (mut first, mut last, mut n_mirrored) = (f32::MAX, 0.0_f32, 0);
         for _ in 0..2000 {
-            let view = View::draw(&mut random, LARGE_SHARE, SHAPE);
+            let view = CropView::draw(&mut random, LARGE_SHARE, SHAPE);
             assert!(view.top >= 0.0 && view.left >= 0.0);
             assert!(view.top + view.height <= 9.001 && view.left + view.width <= 12.001, "{view:?}");
             let share = view.height * view.width / (9.0 * 12.0);
@@ -217,7 +219,7 @@ mod tests {
     #[test]
     fn a_whole_view_is_the_picture_and_light_changes_each_pixel_alike() {
         let image = pictures(1);
-        let whole = View {
+        let whole = CropView {
             top: 0.0,
             left: 0.0,
             height: 9.0,
@@ -231,12 +233,12 @@ mod tests {
         let want = crate::batch::normalize_channels_first(&image, SHAPE);
         assert!(seen.iter().zip(&want).all(|(got, want)| (got - want).abs() < 1e-4));
         let mut mirrored = Vec::new();
-        View { is_mirrored: true, ..whole }.render(&image, SHAPE, [9, 12], &mut mirrored);
+        CropView { is_mirrored: true, ..whole }.render(&image, SHAPE, [9, 12], &mut mirrored);
         for (row, mirrored) in seen.chunks(12).zip(mirrored.chunks(12)) {
             assert!(row.iter().rev().eq(mirrored));
         }
         let mut dark = Vec::new();
-        View { contrast: 0.5, brightness: 10.0, ..whole }.render(&image, SHAPE, [9, 12], &mut dark);
+        CropView { contrast: 0.5, brightness: 10.0, ..whole }.render(&image, SHAPE, [9, 12], &mut dark);
         let pixel = |value: f32| (value * PIXEL_STD + PIXEL_MEAN) * PIXEL_MAX;
         for (seen, dark) in seen.iter().zip(&dark) {
             assert!((pixel(*dark) - (0.5 * pixel(*seen) + 10.0)).abs() < 0.01);

@@ -1,4 +1,4 @@
-//! What a model is made for: the sizes of its samples, and no sample.
+//! Sizes of the samples that a model is built for. Holds no sample.
 
 use barnraise_protocol::dataset::{
     ImageShape, LabelledImages, SEPARATOR_TOKEN, SampleKind, Samples, TokenSequences, TokenShape,
@@ -29,7 +29,7 @@ impl DataShape {
         }
     }
 
-    /// Samples that say nothing, to time a step with.
+    /// Samples without content, to measure the time of a step.
     pub fn blank_samples(self, n_samples: usize) -> Samples {
         match self {
             Self::Images { shape, .. } => {

@@ -32,7 +32,7 @@ pub enum DeviceChoice {
     Cuda,
 }
 
-/// In which numbers gradients are computed on a device.
+/// Precision in which gradients are computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// Single precision throughout.
@@ -63,7 +63,7 @@ pub enum DeviceError {
     /// Half precision was asked for.
     #[error("{0} does not compute in half precision (f16), which mixed precision needs")]
     NoHalfPrecision(String),
-    /// It worked and is gone: a driver reset, an unplugged GPU, a browser under memory pressure.
+    /// The device was lost: a driver reset, an unplugged GPU, a browser under memory pressure.
     #[error("the device was lost: {0}")]
     Lost(String),
     /// A computation on it failed.
@@ -128,7 +128,7 @@ fn open_cuda() -> Result<ComputeDevice, DeviceError> {
             lost: Arc::default(),
         }),
         Ok(Err(error)) => Err(DeviceError::Open { choice: DeviceChoice::Cuda, reason: error.to_string() }),
-        Err(reason) => Err(DeviceError::Open { choice: DeviceChoice::Cuda, reason }),
+        Err(panic) => Err(DeviceError::Open { choice: DeviceChoice::Cuda, reason: panic.to_string() }),
     }
 }
 
@@ -147,7 +147,7 @@ impl ComputeDevice {
         }
     }
 
-    /// The same device, to compute gradients on in these numbers.
+    /// The same device, with another precision of gradients.
     ///
     /// # Errors
     /// Mixed precision on a device that has no arithmetic in half precision.
@@ -159,7 +159,7 @@ impl ComputeDevice {
         Ok(self)
     }
 
-    /// In which numbers gradients are computed on it.
+    /// Precision in which it computes gradients.
     pub fn precision(&self) -> Precision {
         self.precision
     }
@@ -187,8 +187,8 @@ impl ComputeDevice {
         }
     }
 
-    /// What a failed computation means: an accelerator that fails once is not asked again. The
-    /// failure may be known before the graphics API says that the device is lost.
+    /// Handles a failed computation: an accelerator that fails once is not used again. The failure
+    /// may be known before the graphics API reports that the device is lost.
     pub(crate) fn failed(&self, error: DeviceError) -> DeviceError {
         if self.choice == DeviceChoice::Cpu {
             return error;

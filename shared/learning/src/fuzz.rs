@@ -1,4 +1,4 @@
-//! Any bytes as a file of tensors, and any vocabulary and text.
+//! Fuzz targets: any bytes as a safetensors file; any vocabulary and text.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use barnraise_protocol::dataset::{ImageShape, SPECIAL_TOKENS};
 use barnraise_protocol::run::{ModelKind, ModelSpec};
 
 use crate::data_shape::DataShape;
-use crate::layout::ParameterLayout;
+use crate::parameters::ParameterLayout;
 use crate::tensor_file;
 use crate::unigram::{BLANKS_MAX, Unigram, Vocabulary};
 
@@ -32,7 +32,7 @@ fn tensor_file() {
 }
 
 #[derive(Debug, Arbitrary)]
-struct Case {
+struct UnigramCase {
     pieces: Vec<(String, f64)>,
     length: u8,
     text: String,
@@ -41,12 +41,12 @@ struct Case {
 #[test]
 fn vocabulary() {
     fuzz!("vocabulary", |input| {
-        let Some(Case { pieces, length, text }) = value(input) else { return };
+        let Some(UnigramCase { pieces, length, text }) = value(input) else { return };
         let n_pieces = pieces.len();
         let Ok(unigram) = Unigram::new(Vocabulary { pieces }) else { return };
         assert_eq!(usize::from(unigram.size()), n_pieces + usize::from(SPECIAL_TOKENS));
         assert!(unigram.encode(&text).iter().all(|&id| id < unigram.size()));
-        if let Ok(blanked) = unigram.encode_blanked(&text, length.into()) {
+        if let Ok(blanked) = unigram.encode_with_blanks(&text, length.into()) {
             assert_eq!(blanked.ids.len(), usize::from(length));
             assert!((1..=BLANKS_MAX).contains(&blanked.blanks.len()));
             assert!(blanked.blanks.iter().all(|&at| at < length.into()));

@@ -1,4 +1,4 @@
-//! The flat parameter vector: which value belongs to which layer, and the first values.
+//! The layout of each model: which value of the flat parameter vector belongs to which layer.
 //!
 //! The order is fixed: layer by layer from input to output, weight before bias, each row-major.
 //! A convolution's weight is `[out, in, kernel height, kernel width]`, a linear layer's
@@ -15,15 +15,11 @@ pub(crate) use self::albert::AlbertSizes;
 pub(crate) use self::swav::SwavSizes;
 use crate::data_shape::DataShape;
 use crate::error::ModelError;
-use crate::random::SplitMix64;
+use crate::parameters::{Initialization, ParameterLayout, ParameterSegment};
 
 /// Most values a model may have: 64 Mi, a quarter of a GiB in single precision. A specification
 /// comes from a peer, so it is bounded before anything is allocated.
 pub const PARAMETERS_MAX: usize = 64 * 1024 * 1024;
-/// Most values that a forward pass keeps for all its samples: 64 Mi. It bounds the batch.
-pub const ACTIVATIONS_MAX: usize = 64 * 1024 * 1024;
-/// Most samples of one micro-batch, however small the model.
-pub const BATCH_SAMPLES_MAX: usize = 16_384;
 /// Most hidden layers of an MLP.
 pub const HIDDEN_LAYERS_MAX: usize = 32;
 /// Most classes: a label is one byte.
@@ -39,63 +35,6 @@ pub(crate) const LENET_PADDING: usize = 2;
 const LENET_MAPS: [usize; 2] = [6, 16];
 /// Units of LeNet's two hidden linear layers (LeCun et al. 1998).
 const LENET_HIDDEN: [usize; 2] = [120, 84];
-
-/// One tensor inside the flat vector.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ParameterSegment {
-    /// Such as `conv1.weight`.
-    pub name: String,
-    /// Shape of the tensor, row-major.
-    pub shape: Vec<usize>,
-    /// Position of its first value.
-    pub offset: usize,
-    /// Number of values.
-    pub len: usize,
-    /// Its first values.
-    pub initial: Initial,
-}
-
-/// The first values of a tensor.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Initial {
-    /// Of a layer: uniform. Weights in `±gain * sqrt(3 / fan_in)` with gain `sqrt(2)` before a ReLU and 1 elsewhere
-    /// (Kaiming uniform, He et al. 2015), biases in `±1 / sqrt(fan_in)`. Biases are not zero because the
-    /// layer-wise optimizers scale a step by the norm of what it changes.
-    Layer {
-        /// Inputs that each unit of the layer sums over.
-        fan_in: usize,
-        /// Whether a ReLU follows the layer.
-        before_relu: bool,
-    },
-    /// Uniform in `±bound`.
-    Uniform {
-        /// Largest.
-        bound: f32,
-    },
-    /// All the same.
-    Constant(f32),
-}
-
-impl ParameterSegment {
-    /// Whether this is a layer's bias: one dimension.
-    pub fn is_bias(&self) -> bool {
-        self.shape.len() == 1
-    }
-
-    /// Where its values are in the flat vector.
-    pub fn range(&self) -> std::ops::Range<usize> {
-        self.offset..self.offset + self.len
-    }
-}
-
-/// All tensors of a model in the order of the flat vector.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ParameterLayout {
-    segments: Vec<ParameterSegment>,
-    n_parameters: usize,
-    /// Values that a forward pass keeps for each sample.
-    n_activations: usize,
-}
 
 impl ParameterLayout {
     /// The layout of `spec` on samples of such sizes.
@@ -130,49 +69,6 @@ impl ParameterLayout {
             }
         }
         Ok(builder.layout)
-    }
-
-    /// The tensors, in order.
-    pub fn segments(&self) -> &[ParameterSegment] {
-        &self.segments
-    }
-
-    /// Length of the flat vector.
-    pub fn n_parameters(&self) -> usize {
-        self.n_parameters
-    }
-
-    /// Most samples that one forward pass agrees to take.
-    pub fn batch_samples_max(&self) -> usize {
-        (ACTIVATIONS_MAX / self.n_activations).clamp(1, BATCH_SAMPLES_MAX)
-    }
-
-    /// The first parameters, bit for bit the same on every platform for the same seed.
-    ///
-    /// The generator works on integers, and the only floating-point operations are conversions,
-    /// products, quotients and roots, which IEEE 754 rounds the same everywhere.
-    pub fn initial_parameters(&self, seed: u64) -> Vec<f32> {
-        let mut random = SplitMix64 { state: seed };
-        let mut flat = Vec::with_capacity(self.n_parameters);
-        for segment in &self.segments {
-            let bound = match segment.initial {
-                Initial::Constant(value) => {
-                    flat.extend(std::iter::repeat_n(value, segment.len));
-                    continue;
-                }
-                Initial::Uniform { bound } => bound,
-                Initial::Layer { fan_in, before_relu } => {
-                    let numerator = match (segment.is_bias(), before_relu) {
-                        (true, _) => 1.0,
-                        (false, true) => 6.0,
-                        (false, false) => 3.0,
-                    };
-                    (numerator / fan_in as f32).sqrt()
-                }
-            };
-            flat.extend((0..segment.len).map(|_| random.next_signed_unit() * bound));
-        }
-        flat
     }
 
     /// Checks that a flat vector has this layout's length.
@@ -241,12 +137,17 @@ impl Builder {
         before_relu: bool,
     ) -> Result<(), ModelError> {
         self.layout.n_activations = self.layout.n_activations.saturating_add(n_out);
-        let initial = Initial::Layer { fan_in, before_relu };
+        let initial = Initialization::Layer { fan_in, before_relu };
         self.segment(format!("{name}.weight"), weight, initial)?;
         self.segment(format!("{name}.bias"), vec![n_out], initial)
     }
 
-    fn segment(&mut self, name: String, shape: Vec<usize>, initial: Initial) -> Result<(), ModelError> {
+    fn segment(
+        &mut self,
+        name: String,
+        shape: Vec<usize>,
+        initial: Initialization,
+    ) -> Result<(), ModelError> {
         let offset = self.layout.n_parameters;
         let len = shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size));
         let total = len.and_then(|len| offset.checked_add(len)).filter(|&total| total <= PARAMETERS_MAX);
@@ -271,6 +172,7 @@ mod tests {
     use barnraise_protocol::hash::Sha256Hash;
 
     use super::*;
+    use crate::random::SplitMix64;
 
     const FASHION: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 

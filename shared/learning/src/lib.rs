@@ -1,4 +1,4 @@
-//! What a step is: models, losses, optimizers, batches, flat gradients.
+//! A training step: models, losses, optimizers, batches, flat gradients.
 //!
 //! The same code computes gradients in a browser tab and natively, on the CPU, WebGPU or CUDA. It
 //! opens no socket, reads no clock, draws no entropy and spawns nothing: seeds are arguments.
@@ -23,6 +23,7 @@ mod data_shape;
 mod engine;
 mod masking;
 mod neighbours;
+mod parameters;
 mod platform;
 mod random;
 mod scaling;
@@ -32,9 +33,9 @@ pub use batch::{Batch, PIXEL_MEAN, PIXEL_STD};
 pub use data_shape::DataShape;
 pub use device::{ComputeDevice, DeviceChoice, DeviceError, Precision, open_device};
 pub use error::ModelError;
-pub use layout::{Initial, ParameterLayout, ParameterSegment};
 pub use local::{LocalSteps, LocalStepsError};
-pub use masking::{EVALUATION_DRAW, MASKED_SHARE, Masked, masked_per_sequence};
+pub use masking::{EVALUATION_DRAW, MASKED_SHARE, MaskedTokens, masked_per_sequence};
 pub use optimizer::{Optimizer, OptimizerError, OptimizerSpec, OptimizerState};
+pub use parameters::{Initialization, ParameterLayout, ParameterSegment};
 pub use schedule::{Decay, ScheduleError, ScheduleSpec};
 pub use trainer::{Evaluation, MeanGradient, Trainer};

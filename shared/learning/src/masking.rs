@@ -1,35 +1,35 @@
-//! Which tokens of a sequence are to be guessed, and what stands in their place (Devlin et al. 2019, §3.1).
+//! Masks tokens of sequences for masked language modelling (Devlin et al. 2019, §3.1).
 //!
-//! Of each sequence the same number of tokens, so that the mean over sequences is the mean over guesses. The choice
-//! follows from the sequence, the run's seed and a number of the draw alone: whoever computes a sequence in an epoch
-//! computes the same gradient. Pure host code.
+//! Each sequence has the same number of masked tokens, so that the mean over sequences is the mean over predictions.
+//! The choice follows from the sequence, the run's seed and the number of the draw alone: every peer that computes a
+//! sequence in an epoch computes the same gradient. Pure host code.
 
 use barnraise_protocol::dataset::{MASK_TOKEN, SPECIAL_TOKENS, TokenShape};
 
 use crate::random::{SplitMix64, state_of};
 
-/// Share of the tokens that are guessed.
+/// Share of the tokens that are masked.
 pub const MASKED_SHARE: f64 = 0.15;
 /// Draw of held-out sequences: their tokens are always masked alike.
 pub const EVALUATION_DRAW: u64 = u64::MAX;
 
 /// Sequences with tokens masked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Masked {
+pub struct MaskedTokens {
     /// What the model sees, `[n_sequences, length]`.
     pub inputs: Vec<u16>,
-    /// Of the tokens to guess, in all of `inputs`: `[n_sequences, masked_per_sequence]`, rising.
+    /// Positions in `inputs` of the tokens to predict, `[n_sequences, masked_per_sequence]`, rising.
     pub positions: Vec<u32>,
-    /// The tokens to guess, in the order of `positions`.
+    /// The tokens to predict, in the order of `positions`.
     pub targets: Vec<u16>,
 }
 
-/// Tokens of a sequence that are guessed: at least one.
+/// Masked tokens of a sequence: at least one.
 pub fn masked_per_sequence(length: usize) -> usize {
     ((length as f64 * MASKED_SHARE).round() as usize).max(1)
 }
 
-impl Masked {
+impl MaskedTokens {
     /// Masks `ids`, `[n_sequences, length]`: of the chosen tokens 80 % become the mask, 10 % any token of the
     /// vocabulary, and 10 % stay.
     pub fn of(ids: &[u16], shape: TokenShape, seed: u64, draw: u64) -> Self {
@@ -86,7 +86,7 @@ mod tests {
     /// Who computes a contribution once more may be of another build than who made it.
     #[test]
     fn what_is_masked_is_the_same_everywhere() {
-        let masked = Masked::of(&ids(50), SHAPE, 7, 3);
+        let masked = MaskedTokens::of(&ids(50), SHAPE, 7, 3);
         let numbers = masked.inputs.iter().chain(&masked.targets).copied().map(u32::from);
         let bytes: Vec<u8> = numbers.chain(masked.positions).flat_map(u32::to_le_bytes).collect();
         assert_eq!(
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_fixed_share_of_each_sequence_is_masked_in_the_proportions_of_the_paper() {
         let ids = ids(2000);
-        let masked = Masked::of(&ids, SHAPE, 7, 3);
+        let masked = MaskedTokens::of(&ids, SHAPE, 7, 3);
         assert_eq!(masked.positions.len(), 2000 * 6);
         let (mut n_masks, mut n_kept, mut n_others) = (0, 0, 0);
         for (&position, &target) in masked.positions.iter().zip(&masked.targets) {
@@ -131,11 +131,11 @@ mod tests {
     #[test]
     fn the_choice_depends_on_sequence_seed_and_draw_alone() {
         let ids = ids(3);
-        let all = Masked::of(&ids, SHAPE, 7, 3);
-        assert_eq!(all, Masked::of(&ids, SHAPE, 7, 3));
-        assert_ne!(all.positions, Masked::of(&ids, SHAPE, 8, 3).positions);
-        assert_ne!(all.positions, Masked::of(&ids, SHAPE, 7, 4).positions);
-        let last = Masked::of(&ids[80..], SHAPE, 7, 3);
+        let all = MaskedTokens::of(&ids, SHAPE, 7, 3);
+        assert_eq!(all, MaskedTokens::of(&ids, SHAPE, 7, 3));
+        assert_ne!(all.positions, MaskedTokens::of(&ids, SHAPE, 8, 3).positions);
+        assert_ne!(all.positions, MaskedTokens::of(&ids, SHAPE, 7, 4).positions);
+        let last = MaskedTokens::of(&ids[80..], SHAPE, 7, 3);
         assert_eq!(last.inputs, all.inputs[80..]);
         assert_eq!(last.targets, all.targets[12..]);
     }
@@ -144,7 +144,7 @@ mod tests {
     fn short_sequences_have_one_guess() {
         assert_eq!(masked_per_sequence(4), 1);
         assert_eq!(masked_per_sequence(64), 10);
-        let masked = Masked::of(&[3, 4, 5, 6], TokenShape { length: 4, vocabulary: 9 }, 1, 1);
+        let masked = MaskedTokens::of(&[3, 4, 5, 6], TokenShape { length: 4, vocabulary: 9 }, 1, 1);
         assert_eq!((masked.positions.len(), masked.targets.len()), (1, 1));
     }
 }

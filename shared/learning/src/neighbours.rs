@@ -1,5 +1,5 @@
-//! Which class a picture is of by the labelled pictures whose features are nearest (weighted k-NN, Wu et al. 2018,
-//! §3.4), to look how well a model did that never saw a label. Pure host code.
+//! Classifies pictures by their nearest labelled neighbours in feature space (weighted k-NN, Wu et al. 2018, §3.4), to
+//! evaluate a model that trains without labels. Pure host code.
 
 /// Neighbours that vote.
 pub(crate) const NEIGHBOURS: usize = 20;
@@ -26,7 +26,7 @@ impl Neighbours {
         Self { n_features, n_classes, features, labels: labels.to_vec() }
     }
 
-    /// How many of `features` `[labels.len(), n_features]` are voted to be what `labels` says.
+    /// Rows of `features`, `[labels.len(), n_features]`, whose predicted class is their label.
     pub(crate) fn n_correct(&self, mut features: Vec<f32>, labels: &[u8]) -> usize {
         let rows = features.chunks_exact_mut(self.n_features).zip(labels);
         rows.filter_map(|(row, &label)| {

@@ -1,8 +1,8 @@
 //! The scale of a loss whose gradient is computed in half precision (Micikevicius et al. 2018, "Mixed precision
 //! training", §3.2): as large as goes, so that small gradients are not lost, and no larger.
 //!
-//! A decision only: who multiplies, divides and looks for overflow is the engine. Nothing that overflowed is left out:
-//! its pass is made again.
+//! Only decides: the engine multiplies, divides and detects overflow. A pass that overflowed is repeated, never
+//! skipped.
 
 /// Scale of the first pass.
 pub(crate) const SCALE_FIRST: f32 = 1024.0;
@@ -40,7 +40,7 @@ impl LossScaler {
 
     /// A pass that was scaled by `scale` has a finite gradient.
     pub(crate) fn on_finite(&mut self, scale: f32) {
-        // One that was begun before the scale was halved or doubled says nothing of this one.
+        // A pass at an earlier scale says nothing about this one.
         if scale != self.scale {
             return;
         }

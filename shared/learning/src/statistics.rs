@@ -3,8 +3,8 @@
 //! A gradient needs no loss value, only `softmax - one_hot`; keeping the loss off the device saves
 //! its kernels in every step.
 
-/// Sums over rows of logits: one for each picture, one for each guess in a text. Or over pictures whose losses the
-/// device computed.
+/// Sums over rows of logits, one for each picture or each prediction in a text; or over pictures whose losses the device
+/// computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Statistics {
     pub(crate) n_rows: usize,
@@ -28,7 +28,7 @@ impl Statistics {
         statistics
     }
 
-    /// Of `[2, n_samples]`: losses, and 1 where the first guess was right, 0 elsewhere.
+    /// Of `[2, n_samples]`: losses, and 1 where the top-1 prediction was correct, 0 elsewhere.
     pub(crate) fn of_losses(values: &[f32]) -> Self {
         let (losses, right) = values.split_at(values.len() / 2);
         Self {

@@ -1,14 +1,15 @@
 //! A model as a file that other programs read: safetensors, with the tensors of the layout under their names.
 //!
 //! Header and values are made apart, so that a model of any size can be passed on in pieces; a file is read back whole,
-//! and nothing in it is believed before it was compared with the layout. Opens no file.
+//! and nothing in it is used before it was compared with the layout. Opens no file.
 
 use std::collections::BTreeMap;
 
-use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use serde::{Serialize, Serializer};
 
-use crate::layout::{ParameterLayout, ParameterSegment};
+use crate::parameters::{ParameterLayout, ParameterSegment};
 
 /// Longest header, its length included, in bytes. A model of this crate has some hundreds of tensors at most.
 pub const HEADER_BYTES_MAX: usize = 1024 * 1024;
@@ -22,7 +23,7 @@ const ALIGNMENT: usize = 8;
 pub struct TensorFile {
     /// `[n_parameters]`, finite, in the order of the layout.
     pub parameters: Vec<f32>,
-    /// What is said of them, by name.
+    /// The file's metadata, by name.
     pub notes: BTreeMap<String, String>,
 }
 
@@ -73,7 +74,15 @@ pub enum TensorFileError {
     },
 }
 
-/// What a file begins with: length, names and shapes, notes. The values follow, [`value_bytes`] of all of them.
+/// A value of the header. The library's own header keeps notes in a hash map: a file would be other bytes each time.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum HeaderEntry<'a> {
+    Notes(&'a BTreeMap<String, String>),
+    Tensor(TensorInfo),
+}
+
+/// Header of a file, the same bytes for the same layout and notes: its length, names and shapes of the tensors, notes. [`value_bytes`] of all values follow it.
 ///
 /// # Errors
 /// Notes that are too long.
@@ -84,12 +93,12 @@ pub fn header(
     let tensor = |segment: &ParameterSegment| {
         let start = segment.offset * VALUE_BYTES;
         let data_offsets = (start, start + segment.len * VALUE_BYTES);
-        let info = TensorInfo { dtype: Dtype::F32, shape: segment.shape.clone(), data_offsets };
-        (segment.name.clone(), info)
+        TensorInfo { dtype: Dtype::F32, shape: segment.shape.clone(), data_offsets }
     };
-    let tensors = layout.segments().iter().map(tensor).collect();
-    let notes = notes.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    let mut json = serde_json::to_vec(&Metadata::new(Some(notes), tensors)?)?;
+    let tensors = layout.segments().iter().map(|s| (s.name.as_str(), HeaderEntry::Tensor(tensor(s))));
+    let mut json = Vec::new();
+    serde_json::Serializer::new(&mut json)
+        .collect_map([("__metadata__", HeaderEntry::Notes(notes))].into_iter().chain(tensors))?;
     json.resize(json.len().next_multiple_of(ALIGNMENT), b' ');
     let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
     bytes.append(&mut json);
@@ -104,7 +113,7 @@ pub fn value_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Longest file of a model of this layout, in bytes: whoever is offered more need not take it.
+/// Longest file of a model of this layout, in bytes; a reader refuses more.
 pub fn file_bytes_max(layout: &ParameterLayout) -> usize {
     layout.n_parameters() * VALUE_BYTES + HEADER_BYTES_MAX
 }

@@ -1,4 +1,4 @@
-//! Gradients of one model on one device: accumulate micro-batches, take the mean.
+//! Gradients of one model on one device: accumulate micro-batches, take the mean (DeDLOC §3.1).
 //!
 //! The gradient sum stays on the device until it is taken. A step uploads a micro-batch and queues
 //! kernels; only the logits come back, and only when a later step is already queued, so that a
@@ -21,14 +21,15 @@ use std::sync::Mutex;
 use barnraise_protocol::dataset::{ImageShape, Samples};
 use barnraise_protocol::run::{self, ModelKind, ModelSpec};
 
-use self::flight::{Answers, InFlight};
+use self::flight::{QueuedPass, Targets};
 use crate::batch::{self, Batch};
 use crate::data_shape::DataShape;
 use crate::device::{ComputeDevice, Precision};
 use crate::engine::{Engine, Input};
 use crate::error::ModelError;
-use crate::layout::{AlbertSizes, ParameterLayout, SwavSizes};
+use crate::layout::{AlbertSizes, SwavSizes};
 use crate::local::LocalSteps;
+use crate::parameters::ParameterLayout;
 use crate::scaling::LossScaler;
 use crate::statistics::{self, Statistics};
 
@@ -46,8 +47,8 @@ pub struct MeanGradient {
     pub n_samples: u32,
     /// Mean cross-entropy of those samples, natural logarithm.
     pub loss: f32,
-    /// First guesses that were right: of one for each picture (its class, or without labels the prototype of another
-    /// crop of it), or of those for each sequence.
+    /// Correct top-1 predictions: one for each picture (its class or, without labels, the prototype of another crop),
+    /// or one for each masked token.
     pub n_correct: u32,
 }
 
@@ -56,8 +57,8 @@ pub struct MeanGradient {
 pub struct Evaluation {
     /// Mean cross-entropy, natural logarithm.
     pub loss: f32,
-    /// Share of first guesses that were right, 0 to 1: of a picture's class, of the prototype of another crop of it,
-    /// or of a masked token.
+    /// Share of correct top-1 predictions, 0 to 1: of a picture's class, of the prototype of another crop, or of a
+    /// masked token.
     pub accuracy: f32,
 }
 
@@ -65,18 +66,18 @@ pub struct Evaluation {
 pub struct Trainer {
     layout: ParameterLayout,
     data: DataShape,
-    /// Of the run, for the choice of masked tokens and of crops.
+    /// The run's seed: it selects masked tokens and crops.
     seed: u64,
-    /// Of a model that learns from pictures without their labels.
+    /// Sizes of a SwAV model; `None` for every other one.
     swav: Option<SwavSizes>,
     device: ComputeDevice,
     engine: Engine,
-    /// Of mixed precision.
+    /// Loss scale, in mixed precision only.
     scaler: Option<LossScaler>,
     local: Option<Box<LocalSteps>>,
     n_samples: u32,
-    /// Behind a mutex only so that a shared trainer may evaluate on any thread; nobody ever waits.
-    in_flight: Mutex<VecDeque<InFlight>>,
+    /// Behind a mutex only so that a shared trainer may evaluate on any thread; the lock is never contended.
+    in_flight: Mutex<VecDeque<QueuedPass>>,
     finished: Statistics,
     last_loss: Option<f32>,
 }
@@ -124,17 +125,17 @@ impl Trainer {
     /// From now on each micro-batch is a local step. Begins at the initial parameters.
     ///
     /// # Errors
-    /// Steps that cannot be made.
+    /// Local steps with a number out of its range.
     pub fn with_local_steps(mut self, spec: &ModelSpec, steps: &run::LocalSteps) -> Result<Self, ModelError> {
         let flat = self.layout.initial_parameters(spec.seed);
         self.local = Some(Box::new(LocalSteps::new(steps, &self.layout, &flat)?));
         Ok(self)
     }
 
-    /// With local steps: what is taken depends on its own samples alone, so that whoever has them finds the same.
+    /// With local steps: each pseudo-gradient depends on its own samples alone, so that a backbone can recompute it.
     #[must_use]
-    pub fn forgetful(mut self) -> Self {
-        self.local = self.local.take().map(|local| Box::new(local.forgetful()));
+    pub fn stateless(mut self) -> Self {
+        self.local = self.local.take().map(|local| Box::new(local.stateless()));
         self
     }
 
@@ -160,23 +161,24 @@ impl Trainer {
         Ok(())
     }
 
-    /// Local steps are those of `epoch` from now on.
+    /// Sets the epoch whose learning rate local steps use.
     pub fn on_epoch(&mut self, epoch: u64) {
         if let Some(local) = &mut self.local {
             local.on_epoch(epoch);
         }
     }
 
-    /// What was computed until now was for nothing but to see how long it takes.
-    pub fn forget_passes(&mut self) {
-        self.engine.forget();
+    /// Drops what passes that only measured the speed left behind: local steps and SwAV's queue.
+    pub fn discard_warmup(&mut self) {
+        self.engine.clear_queue();
         if let Some(local) = &mut self.local {
-            local.forget();
+            local.reset();
         }
     }
 
-    /// Whatever local steps led to, what is predicted and evaluated next is of the parameters that were loaded.
-    pub fn show_loaded(&mut self) {
+    /// Puts the parameters that were loaded back on the device, so that predictions and evaluations use them and not
+    /// those of local steps.
+    pub fn restore_loaded_parameters(&mut self) {
         if let Some(local) = &self.local {
             self.engine.load(local.epoch_parameters());
         }
@@ -212,12 +214,12 @@ impl Trainer {
         batch::check_images(images, labels.len(), shape, self.layout.batch_samples_max())?;
         batch::check_labels(labels, n_classes)?;
         let n_samples = self.prepare(labels.len())?;
-        let answers = Answers::Labels(labels.iter().map(|&label| label.into()).collect());
+        let answers = Targets::Labels(labels.iter().map(|&label| label.into()).collect());
         self.step(Input::Images { images, labels }, answers, n_samples).await
     }
 
-    /// Before a step over `n_samples`: they can be counted, the device is there, and it has the parameters that
-    /// local steps led to.
+    /// Prepares a step over `n_samples`: checks their count and the device, and loads the parameters that local steps
+    /// reached.
     fn prepare(&mut self, n_samples: usize) -> Result<u32, ModelError> {
         let n_samples = u32::try_from(n_samples).ok().filter(|n| self.n_samples.checked_add(*n).is_some());
         let n_samples = n_samples.ok_or(ModelError::TooManySamples { max: u32::MAX })?;
@@ -228,13 +230,13 @@ impl Trainer {
         Ok(n_samples)
     }
 
-    /// With the gradient of the only batch that was added.
+    /// Makes a local step with the gradient of the only batch that was added.
     async fn step_locally(&mut self, n_samples: u32) -> Result<(), ModelError> {
         self.settle(0).await?;
         let mut mean = self.engine.take().await.map_err(|error| self.device.failed(error))?;
         self.device.check()?;
         self.layout.check_length(mean.len())?;
-        // That a value is no number is said when the pseudo-gradient is taken.
+        // A value that is not finite is reported when the pseudo-gradient is taken.
         mean.iter_mut().for_each(|value| *value /= n_samples as f32);
         if let Some(local) = &mut self.local {
             local.step(&mean, n_samples);

@@ -249,7 +249,7 @@ fn local_steps_of_one_are_plain_sgd_and_of_more_what_one_machine_does() {
         assert!(deviation(&outer, &sgd) < 1e-6);
 
         let mut local = trainer(&spec).with_local_steps(&spec, &described(3, plain, RATE)).unwrap();
-        let way = gradient_of(&mut local, &batches);
+        let pseudo = gradient_of(&mut local, &batches);
         let mut machine = first.clone();
         for batch in &batches {
             alone.load_parameters(&machine).unwrap();
@@ -257,7 +257,7 @@ fn local_steps_of_one_are_plain_sgd_and_of_more_what_one_machine_does() {
             step(&mut machine, &gradient.values, plain, RATE, &layout);
         }
         let mut outer = first.clone();
-        step(&mut outer, &way.values, plain, one, &layout);
+        step(&mut outer, &pseudo.values, plain, one, &layout);
         assert!(deviation(&outer, &machine) < 1e-6);
         assert!(deviation(&machine, &sgd) > 1e-3, "or nothing was shown");
     }
@@ -274,7 +274,7 @@ fn what_is_shown_amid_local_steps_is_the_epoch() {
         local.accumulate(&batch).await.unwrap();
         local.accumulate(&batch).await.unwrap();
         assert_ne!(local.predict(&batch.images, 16).await.unwrap(), want);
-        local.show_loaded();
+        local.restore_loaded_parameters();
         assert_eq!(local.predict(&batch.images, 16).await.unwrap(), want);
         local.accumulate(&batch).await.unwrap();
     });

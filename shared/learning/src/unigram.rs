@@ -1,7 +1,7 @@
-//! Text as the likeliest tokens of a unigram vocabulary (Kudo 2018, §3.2), where a vocabulary is made by others.
+//! Tokenizer for a given unigram vocabulary (Kudo 2018, §3.2): the most likely segmentation of a text.
 //!
-//! The same tokens as the `tokenizers` crate makes of it, which a browser has no room for: a test compares the two.
-//! Blanks in a text become masks. Pure.
+//! The tokens are those of the `tokenizers` crate, which is too large for a browser: a test compares the two. Blanks in
+//! a text become mask tokens. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,9 +12,9 @@ use crate::words;
 
 /// How much less likely an unknown character is than the least likely piece, in nats; as in SentencePiece.
 const UNKNOWN_PENALTY: f64 = 10.0;
-/// What stands in a text for a token to be guessed.
+/// A blank: marks a token to predict in a text.
 pub const BLANK: &str = "___";
-/// Most of them in a text.
+/// Most blanks in a text.
 pub const BLANKS_MAX: usize = 8;
 /// Longest text, in bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
@@ -47,10 +47,10 @@ pub enum VocabularyError {
     },
 }
 
-/// Why nothing can be guessed in a text.
+/// Why the blanks of a text cannot be filled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BlankError {
-    /// There is nothing to guess, or too much of it.
+    /// No blank, or too many.
     #[error("the text has {got} blanks ({BLANK}), 1 to {BLANKS_MAX} can be filled")]
     Blanks {
         /// In the text.
@@ -66,12 +66,12 @@ pub enum BlankError {
     },
 }
 
-/// A text with blanks as a model sees it.
+/// A tokenized text whose blanks are mask tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blanked {
+pub struct MaskedText {
     /// One sequence, `[length]`.
     pub ids: Vec<u16>,
-    /// Where the blanks are in it.
+    /// Positions of the blanks in `ids`.
     pub blanks: Vec<u32>,
 }
 
@@ -127,12 +127,12 @@ impl Unigram {
         ids
     }
 
-    /// A text with [`BLANK`]s as one sequence of `length` tokens: what is left of it is filled with the text again, as a
-    /// model is used to sequences without an end.
+    /// Tokenizes a text with [`BLANK`]s into one sequence of `length` tokens. A shorter text is repeated: the model was
+    /// trained on full sequences.
     ///
     /// # Errors
     /// No blank, too many, or too long.
-    pub fn encode_blanked(&self, text: &str, length: usize) -> Result<Blanked, BlankError> {
+    pub fn encode_with_blanks(&self, text: &str, length: usize) -> Result<MaskedText, BlankError> {
         let n_blanks = text.matches(BLANK).count();
         if n_blanks == 0 || n_blanks > BLANKS_MAX {
             return Err(BlankError::Blanks { got: n_blanks });
@@ -153,10 +153,10 @@ impl Unigram {
         }
         ids.push(SEPARATOR_TOKEN);
         let ids = ids.iter().copied().cycle().take(length).collect();
-        Ok(Blanked { ids, blanks })
+        Ok(MaskedText { ids, blanks })
     }
 
-    /// The likeliest pieces of one guess, `[vocabulary]`, the likeliest first; special tokens are no guess.
+    /// The `n` most likely pieces of one prediction, `[vocabulary]`, the most likely first, without special tokens.
     pub fn likeliest(&self, probabilities: &[f32], n: usize) -> Vec<(String, f32)> {
         let of_pieces = probabilities.iter().copied().enumerate().skip(SPECIAL_TOKENS.into());
         let mut ranking: Vec<(usize, f32)> = of_pieces.collect();
@@ -165,39 +165,39 @@ impl Unigram {
             let piece = self.piece(u16::try_from(id).ok()?)?;
             Some((shown(piece), share))
         });
-        // Different pieces may be shown alike; nobody wants to read a word twice.
+        // Different pieces may be shown alike: each text is listed once.
         let mut seen = HashSet::new();
         named.filter(|(piece, _)| seen.insert(piece.clone())).take(n).collect()
     }
 
-    /// Viterbi's algorithm over the places between characters.
+    /// Viterbi's algorithm over the positions between characters.
     fn encode_word(&self, word: &str, ids: &mut Vec<u16>) {
-        // Of the best way to each place: where its last piece begins, which that is, and how likely the way is.
-        let mut ways: Vec<Option<(usize, u16, f64)>> = vec![None; word.len() + 1];
-        ways[0] = Some((0, UNKNOWN_TOKEN, 0.0));
-        let better = |way: &mut Option<(usize, u16, f64)>, other: (usize, u16, f64)| {
-            if way.is_none_or(|known| other.2 > known.2) {
-                *way = Some(other);
+        // The best path to each position: start and id of its last piece, and its log-probability.
+        let mut paths: Vec<Option<(usize, u16, f64)>> = vec![None; word.len() + 1];
+        paths[0] = Some((0, UNKNOWN_TOKEN, 0.0));
+        let better = |path: &mut Option<(usize, u16, f64)>, other: (usize, u16, f64)| {
+            if path.is_none_or(|known| other.2 > known.2) {
+                *path = Some(other);
             }
         };
         for (start, character) in word.char_indices() {
-            let Some((_, _, here)) = ways[start] else { continue };
+            let Some((_, _, here)) = paths[start] else { continue };
             let one = start + character.len_utf8();
             let last = word.len().min(start + self.longest_bytes);
             let ends = (one..=last).filter(|&end| word.is_char_boundary(end));
             for end in ends {
                 if let Some(&(id, score)) = self.ids.get(&word[start..end]) {
-                    better(&mut ways[end], (start, id, score + here));
+                    better(&mut paths[end], (start, id, score + here));
                 }
             }
             if !self.ids.contains_key(&word[start..one]) {
-                better(&mut ways[one], (start, UNKNOWN_TOKEN, self.unknown_score + here));
+                better(&mut paths[one], (start, UNKNOWN_TOKEN, self.unknown_score + here));
             }
         }
         let begin = ids.len();
         let mut end = word.len();
         while end > 0 {
-            let Some((start, id, _)) = ways[end] else { break };
+            let Some((start, id, _)) = paths[end] else { break };
             // Unknown characters in a row are one token.
             let is_more = id == UNKNOWN_TOKEN && ids[begin..].last() == Some(&UNKNOWN_TOKEN);
             if !is_more {
@@ -250,14 +250,14 @@ mod tests {
     #[test]
     fn blanks_become_masks_and_the_text_is_repeated_to_the_end() {
         let unigram = unigram();
-        let blanked = unigram.encode_blanked("the ___ the ___", 8).unwrap();
+        let blanked = unigram.encode_with_blanks("the ___ the ___", 8).unwrap();
         assert_eq!(blanked.ids, [3, MASK_TOKEN, 3, MASK_TOKEN, SEPARATOR_TOKEN, 3, MASK_TOKEN, 3]);
         assert_eq!(blanked.blanks, [1, 3]);
-        assert_eq!(unigram.encode_blanked("the", 8), Err(BlankError::Blanks { got: 0 }));
-        assert_eq!(unigram.encode_blanked(&"___ ".repeat(9), 99), Err(BlankError::Blanks { got: 9 }));
+        assert_eq!(unigram.encode_with_blanks("the", 8), Err(BlankError::Blanks { got: 0 }));
+        assert_eq!(unigram.encode_with_blanks(&"___ ".repeat(9), 99), Err(BlankError::Blanks { got: 9 }));
         let long = format!("___ {}", "the ".repeat(8));
-        assert_eq!(unigram.encode_blanked(&long, 8), Err(BlankError::Length { max: 8, got: 9 }));
-        assert_eq!(unigram.encode_blanked("___", 1).unwrap().ids, [MASK_TOKEN]);
+        assert_eq!(unigram.encode_with_blanks(&long, 8), Err(BlankError::Length { max: 8, got: 9 }));
+        assert_eq!(unigram.encode_with_blanks("___", 1).unwrap().ids, [MASK_TOKEN]);
     }
 
     #[test]

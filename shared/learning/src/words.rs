@@ -1,6 +1,6 @@
 //! Text cut into words, before a vocabulary is made of them or applied to them.
 
-/// Stands before a word that white space stands before, as in SentencePiece.
+/// Prefix of a word that follows white space, as in SentencePiece.
 pub const SPACE: char = '\u{2581}';
 /// Longest word, in characters: a longer run is cut.
 const WORD_CHARS_MAX: usize = 48;

@@ -1,13 +1,15 @@
-//! Prints how large the programs of roles are and how long a plan takes, on one core; fails where that is too long.
+//! Prints the size of the linear programs and the time of a plan, on one core; fails where a plan takes too long.
 //!
 //! `cargo run --release -p barnraise-planning --example plan_speed`
 
 use std::process::ExitCode;
 use std::time::Instant;
 
-use barnraise_planning::{PairLimit, Peer, PeerId, PlanError, Situation, Updates, Work};
+use barnraise_planning::{
+    MeasuredPeer, PairLimit, PeerId, PlanError, PlanningProblem, RoundWorkload, Updates,
+};
 
-/// So many peers are to be planned for in less than so many milliseconds.
+/// Limits: number of peers, and milliseconds for their plan.
 const WANTED: [(usize, f64); 2] = [(24, 50.0), (128, 2000.0)];
 
 fn main() -> Result<ExitCode, PlanError> {
@@ -32,24 +34,24 @@ fn main() -> Result<ExitCode, PlanError> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Scarce {
     Compute,
-    /// Everybody's averaging takes a little longer than their computing: the hardest to solve.
+    /// Averaging takes a little longer than computing: the hardest to solve.
     Both,
     Network,
     Pairs,
 }
 
-/// Milliseconds that the plan took.
+/// Prints one line; returns the milliseconds of the plan.
 fn report(n_peers: usize, scarce: Scarce) -> Result<f64, PlanError> {
-    let mut situation = fleet(n_peers, scarce, if scarce == Scarce::Compute { 1 << 20 } else { 4096 })?;
+    let mut problem = fleet(n_peers, scarce, if scarce == Scarce::Compute { 1 << 20 } else { 4096 })?;
     if scarce == Scarce::Both {
-        let computing = situation.peers().iter().filter(|peer| peer.samples_per_s > 0.0);
+        let computing = problem.peers().iter().filter(|peer| peer.samples_per_s > 0.0);
         let contributors: Vec<PeerId> = computing.map(|peer| peer.id.clone()).collect();
-        let everybody = situation.plan_for(&contributors)?;
-        let batch = 0.95 * 4096.0 * everybody.averaging_s / everybody.compute_s;
-        situation = fleet(n_peers, scarce, batch as u64)?;
+        let all_peers = problem.plan_for(&contributors)?;
+        let batch = 0.95 * 4096.0 * all_peers.averaging_s / all_peers.compute_s;
+        problem = fleet(n_peers, scarce, batch as u64)?;
     }
-    let (relaxation, program_ms) = timed(|| situation.relaxation())?;
-    let (plan, plan_ms) = timed(|| situation.plan())?;
+    let (relaxation, program_ms) = timed(|| problem.relaxation())?;
+    let (plan, plan_ms) = timed(|| problem.plan())?;
     println!(
         "{n_peers:>5} {:>9} {:>9} {:>9} {:>6} {program_ms:>11.2} {plan_ms:>11.2} {:>10.1}%",
         format!("{scarce:?}"),
@@ -61,7 +63,7 @@ fn report(n_peers: usize, scarce: Scarce) -> Result<f64, PlanError> {
     Ok(plan_ms)
 }
 
-/// What came of it, and milliseconds of one core.
+/// The result of `run`, and its milliseconds on one core.
 fn timed<T>(run: impl FnOnce() -> Result<T, PlanError>) -> Result<(T, f64), PlanError> {
     let (begin, begin_ms) = (Instant::now(), processor_ms());
     let result = run()?;
@@ -70,14 +72,14 @@ fn timed<T>(run: impl FnOnce() -> Result<T, PlanError>) -> Result<(T, f64), Plan
     Ok((result, spent.unwrap_or(wall_ms)))
 }
 
-/// Time that this thread has had on a processor, which Linux tells: a busy machine does not lengthen it.
+/// Processor time of this thread (Linux only), which other load does not lengthen.
 fn processor_ms() -> Option<f64> {
     let schedule = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     schedule.split_whitespace().next()?.parse::<f64>().ok().map(|nanoseconds| nanoseconds / 1e6)
 }
 
 /// Home connections and servers, one in five behind a firewall, one in seven without an accelerator.
-fn fleet(n_peers: usize, scarce: Scarce, target_batch_size: u64) -> Result<Situation, PlanError> {
+fn fleet(n_peers: usize, scarce: Scarce, target_batch_size: u64) -> Result<PlanningProblem, PlanError> {
     let mut state = 1_u64;
     let mut draw = move || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -85,7 +87,7 @@ fn fleet(n_peers: usize, scarce: Scarce, target_batch_size: u64) -> Result<Situa
     };
     let peer = |i: usize| {
         let download = 2e6 * 60_f64.powf(draw());
-        Peer {
+        MeasuredPeer {
             id: PeerId((i as u64).to_be_bytes().to_vec()),
             samples_per_s: if i % 7 == 6 { 0.0 } else { 5.0 + 200.0 * draw() },
             download_bytes_per_s: download,
@@ -94,7 +96,7 @@ fn fleet(n_peers: usize, scarce: Scarce, target_batch_size: u64) -> Result<Situa
             receives: i % 7 != 6,
         }
     };
-    let peers: Vec<Peer> = (0..n_peers).map(peer).collect();
+    let peers: Vec<MeasuredPeer> = (0..n_peers).map(peer).collect();
     let limits: Vec<PairLimit> = (0..if scarce == Scarce::Pairs { n_peers } else { 0 })
         .map(|i| PairLimit {
             from: peers[i].id.clone(),
@@ -102,12 +104,12 @@ fn fleet(n_peers: usize, scarce: Scarce, target_batch_size: u64) -> Result<Situa
             bytes_per_s: 5e5,
         })
         .collect();
-    let work = Work {
+    let work = RoundWorkload {
         vector_bytes: 36_000_000,
         n_values: 18_000_000,
         target_batch_size,
         part_values_min: 1024,
         updates: Updates::Delayed,
     };
-    Situation::new(peers, &limits, work)
+    PlanningProblem::new(peers, &limits, work)
 }

@@ -1,4 +1,4 @@
-//! Who averages how much, once it is known who contributes.
+//! The fraction of the vector that each peer reduces, for given contributors (DeDLOC §3.2).
 //!
 //! Symbols of DeDLOC §3.2: contributors `C` (`c_k = 1`) with `m = |C|`, receivers `V` with `v = |V|`, and
 //! `R`, the rate in bytes per second at which every receiver gets the whole vector. Peer `i` averages the
@@ -12,61 +12,61 @@
 //!        r_i >= 0, r_i = 0 where nobody can dial i, sum r_i = R
 //! ```
 //!
-//! For a fixed `R` these are an interval for each `r_i`, and `R` can be had if the sums of their ends enclose
+//! For a fixed `R` these are an interval for each `r_i`, and `R` is feasible if the sums of their ends enclose
 //! it. With every solution its smaller multiples are solutions, so the greatest `R` is found by bisection,
 //! exactly, in microseconds. Limits of single pairs couple the `r_i`: then [`pairs`] solves a linear program.
 //!
-//! This file never chooses who contributes: `search` does.
+//! This file never chooses the contributors: `search` does.
 
 mod pairs;
 
-use crate::{PlanError, Situation};
+use crate::{PlanError, PlanningProblem};
 
-/// Rates that differ by less are the same: measurements are far coarser.
+/// Relative difference below which rates are equal: measurements are far coarser.
 pub(crate) const TOLERANCE: f64 = 1e-6;
 
-/// Who does what in a round; all by position in the situation.
+/// Contributors and possible reducers of a round, `[n_peers]`, by position in the problem.
 #[derive(Debug, Clone)]
-pub(crate) struct Round<'a> {
-    situation: &'a Situation,
+pub(crate) struct RoleAssignment<'a> {
+    problem: &'a PlanningProblem,
     contributes: &'a [bool],
     aggregates: &'a [bool],
     /// `m`.
     n_contributors: f64,
     /// `v`.
     n_receivers: f64,
-    /// What pair limits alone allow for each `r_i`; empty where there are none.
+    /// Upper bound of each `r_i` by pair limits, `[n_peers]`; empty where there are none.
     ceilings: Vec<f64>,
 }
 
-/// How the vector is divided.
+/// A division of the vector, and its rate.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Averaging {
     /// `R`; infinite where nothing has to cross a network.
     pub(crate) bytes_per_s: f64,
-    /// `r_i / R`, of sum 1.
+    /// `r_i / R`, `[n_peers]`, of sum 1.
     pub(crate) fractions: Vec<f64>,
-    /// Of the interior point method; 0 where none was needed.
+    /// Iterations of the interior point method; 0 where none was needed.
     pub(crate) iterations: u32,
 }
 
-impl<'a> Round<'a> {
-    pub(crate) fn new(situation: &'a Situation, contributes: &'a [bool], aggregates: &'a [bool]) -> Self {
-        let n_receivers = situation.peers.iter().filter(|peer| peer.receives).count();
+impl<'a> RoleAssignment<'a> {
+    pub(crate) fn new(problem: &'a PlanningProblem, contributes: &'a [bool], aggregates: &'a [bool]) -> Self {
+        let n_receivers = problem.peers.iter().filter(|peer| peer.receives).count();
         let n_contributors = contributes.iter().filter(|&&is_in| is_in).count();
         Self {
             n_contributors: n_contributors as f64,
             n_receivers: n_receivers as f64,
-            ceilings: ceilings(situation, contributes),
-            situation,
+            ceilings: ceilings(problem, contributes),
+            problem,
             contributes,
             aggregates,
         }
     }
 
-    /// The fastest averaging; `None` where some receiver or contributor has no way.
+    /// The fastest averaging; `None` where some receiver or contributor has no bandwidth.
     pub(crate) fn fastest(&self) -> Result<Option<Averaging>, PlanError> {
-        if self.situation.pair_limits.is_empty() || self.is_local().is_some() {
+        if self.problem.pair_limits.is_empty() || self.is_local().is_some() {
             Ok(self.fastest_by_peer())
         } else {
             pairs::fastest(self)
@@ -75,12 +75,12 @@ impl<'a> Round<'a> {
 
     /// [`Self::fastest`] with each pair limit taken for one direction at a time: an upper bound of the rate.
     pub(crate) fn fastest_by_peer(&self) -> Option<Averaging> {
-        let n_peers = self.situation.peers.len();
+        let n_peers = self.problem.peers.len();
         if let Some(alone) = self.is_local() {
             let fractions = (0..n_peers).map(|i| if i == alone { 1.0 } else { 0.0 }).collect();
             return Some(Averaging { bytes_per_s: f64::INFINITY, fractions, iterations: 0 });
         }
-        let most = 2.0 * self.situation.fastest_receivable_bytes_per_s();
+        let most = 2.0 * self.problem.fastest_receivable_bytes_per_s();
         let (mut slow, mut fast) = (0.0, most);
         loop {
             let middle = 0.5 * (slow + fast);
@@ -102,7 +102,7 @@ impl<'a> Round<'a> {
             return true;
         }
         let (mut least, mut most) = (0.0, 0.0);
-        for i in 0..self.situation.peers.len() {
+        for i in 0..self.problem.peers.len() {
             let Some((low, high)) = self.interval(i, bytes_per_s) else { return false };
             least += low;
             most += high;
@@ -110,21 +110,21 @@ impl<'a> Round<'a> {
         least <= bytes_per_s && bytes_per_s <= most
     }
 
-    /// By how much each peer can average less at this rate if it is one of so many contributors; infinite for
-    /// those who cannot be. Pair limits are left out.
+    /// The cost of each peer as one of `n_contributors`, `[n_peers]`: how much less it can reduce at this rate, in bytes
+    /// per second. Infinite for a peer that cannot contribute. Pair limits are left out.
     pub(crate) fn costs(
-        situation: &'a Situation,
+        problem: &'a PlanningProblem,
         aggregates: &'a [bool],
         bytes_per_s: f64,
         n_contributors: usize,
     ) -> Vec<f64> {
-        let n_receivers = situation.peers.iter().filter(|peer| peer.receives).count() as f64;
-        let all = vec![true; situation.peers.len()];
-        let none = vec![false; situation.peers.len()];
+        let n_receivers = problem.peers.iter().filter(|peer| peer.receives).count() as f64;
+        let all = vec![true; problem.peers.len()];
+        let none = vec![false; problem.peers.len()];
         let most = |contributes: &[bool], i: usize| {
             let n_contributors = n_contributors as f64;
-            let round = Round {
-                situation,
+            let round = RoleAssignment {
+                problem,
                 contributes,
                 aggregates,
                 n_contributors,
@@ -138,12 +138,12 @@ impl<'a> Round<'a> {
             (None, Some(_)) => 0.0,
             (_, None) => f64::INFINITY,
         };
-        (0..situation.peers.len()).map(cost).collect()
+        (0..problem.peers.len()).map(cost).collect()
     }
 
-    /// What `r_i` may be at rate `R`.
+    /// The interval of `r_i` at rate `R`; `None` where it is empty.
     fn interval(&self, i: usize, rate: f64) -> Option<(f64, f64)> {
-        let peer = &self.situation.peers[i];
+        let peer = &self.problem.peers[i];
         let (contributes, receives) = (number(self.contributes[i]), number(peer.receives));
         let rows = [
             (contributes, self.n_receivers - receives - contributes, peer.upload_bytes_per_s),
@@ -165,11 +165,11 @@ impl<'a> Round<'a> {
         (low <= high).then_some((low, high))
     }
 
-    /// A division at a rate that can be had. Where the peers' limits leave room, each takes the same part of
-    /// what it could: peers that measure alike get alike.
+    /// A division at a feasible rate. Where the limits leave room, each peer takes the same fraction of its
+    /// interval: peers with equal measurements get equal parts.
     fn at(&self, rate: f64) -> Averaging {
         let intervals: Vec<(f64, f64)> =
-            (0..self.situation.peers.len()).map(|i| self.interval(i, rate).unwrap_or((0.0, 0.0))).collect();
+            (0..self.problem.peers.len()).map(|i| self.interval(i, rate).unwrap_or((0.0, 0.0))).collect();
         let least: f64 = intervals.iter().map(|interval| interval.0).sum();
         let most: f64 = intervals.iter().map(|interval| interval.1).sum();
         let part = if most > least { ((rate - least) / (most - least)).clamp(0.0, 1.0) } else { 0.0 };
@@ -177,19 +177,19 @@ impl<'a> Round<'a> {
         Averaging { bytes_per_s: rate, fractions: normalized(&shares), iterations: 0 }
     }
 
-    /// The one peer that contributes, averages and receives, where that is all: nothing crosses the network.
+    /// The only contributor, where it is also the only receiver and a reducer: nothing crosses the network.
     fn is_local(&self) -> Option<usize> {
         if self.n_contributors != 1.0 || self.n_receivers != 1.0 {
             return None;
         }
         let alone = self.contributes.iter().position(|&is_in| is_in)?;
-        (self.situation.peers[alone].receives && self.aggregates[alone]).then_some(alone)
+        (self.problem.peers[alone].receives && self.aggregates[alone]).then_some(alone)
     }
 
     /// The rate at which a given division averages, pair limits included; infinite if nothing is sent.
     pub(crate) fn rate_of(&self, fractions: &[f64]) -> f64 {
         let mut rate = f64::INFINITY;
-        for (i, peer) in self.situation.peers.iter().enumerate() {
+        for (i, peer) in self.problem.peers.iter().enumerate() {
             let (up, down) = self.loads(i, fractions[i]);
             for (load, limit) in [(up, peer.upload_bytes_per_s), (down, peer.download_bytes_per_s)] {
                 if load > 0.0 {
@@ -197,7 +197,7 @@ impl<'a> Round<'a> {
                 }
             }
         }
-        for (&(from, to), limit) in &self.situation.pair_limits {
+        for (&(from, to), limit) in &self.problem.pair_limits {
             let load = self.pair_load(from, to, fractions);
             if load > 0.0 {
                 rate = rate.min(limit / load);
@@ -206,28 +206,28 @@ impl<'a> Round<'a> {
         rate
     }
 
-    /// What a peer sends and is sent in a round, in vectors, if it averages this fraction.
+    /// Upload and download of a peer in a round, in vectors, if it reduces this fraction.
     pub(crate) fn loads(&self, i: usize, fraction: f64) -> (f64, f64) {
-        let (contributes, receives) = (number(self.contributes[i]), number(self.situation.peers[i].receives));
+        let (contributes, receives) = (number(self.contributes[i]), number(self.problem.peers[i].receives));
         let up = contributes * (1.0 - fraction) + (self.n_receivers - receives) * fraction;
         let down = (self.n_contributors - contributes) * fraction + receives * (1.0 - fraction);
         (up, down)
     }
 
-    /// What one peer sends another in a round, in vectors.
+    /// Load from one peer to another in a round, in vectors.
     pub(crate) fn pair_load(&self, from: usize, to: usize, fractions: &[f64]) -> f64 {
         number(self.contributes[from]) * fractions[to]
-            + number(self.situation.peers[to].receives) * fractions[from]
+            + number(self.problem.peers[to].receives) * fractions[from]
     }
 }
 
-fn ceilings(situation: &Situation, contributes: &[bool]) -> Vec<f64> {
-    if situation.pair_limits.is_empty() {
+fn ceilings(problem: &PlanningProblem, contributes: &[bool]) -> Vec<f64> {
+    if problem.pair_limits.is_empty() {
         return Vec::new();
     }
     let mut ceilings = vec![f64::INFINITY; contributes.len()];
-    for (&(from, to), &limit) in &situation.pair_limits {
-        if situation.peers[to].receives {
+    for (&(from, to), &limit) in &problem.pair_limits {
+        if problem.peers[to].receives {
             ceilings[from] = ceilings[from].min(limit);
         }
         if contributes[from] {

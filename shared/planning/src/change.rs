@@ -1,14 +1,13 @@
-//! When a plan is changed.
+//! Hysteresis of plans: when a new plan replaces the current one.
 //!
 //! Measurements move with every round, and every change of plan costs: peers open connections to new reducers
-//! and one round may mix two plans. So a plan is changed only for a gain that is worth it, or when one of
-//! those it counts on is gone. It never counts rounds or looks at a clock.
+//! and one round may mix two plans. So a plan is replaced only for a minimum gain, or when one of its peers
+//! is gone. It never counts rounds or looks at a clock.
 
-use crate::{Plan, PlanError, Situation};
+use crate::{AveragingPlan, PlanError, PlanningProblem};
 
-/// Whether `candidate` steps per second are worth leaving a plan that makes `current`. `gain_min` is the
-/// smallest gain that counts, as a fraction: 0.1 for a tenth more. A plan that cannot be carried out any more
-/// (`None`) is always left.
+/// Whether a plan of `candidate` steps per second should replace one of `current`. `gain_min` is the
+/// minimum gain, as a fraction: 0.1 for a tenth more. A plan that is not feasible any more (`None`) is always replaced.
 ///
 /// # Errors
 /// [`PlanError::BadGain`] for a gain that is negative or not finite.
@@ -19,13 +18,17 @@ pub fn is_worth_changing(current: Option<f64>, candidate: f64, gain_min: f64) ->
     Ok(current.is_none_or(|current| candidate > current * (1.0 + gain_min)))
 }
 
-impl Situation {
-    /// The plan to go over to, or `None` to keep the one there is: the best plan of this situation, if it is
-    /// worth it beside what the current one does in this situation.
+impl PlanningProblem {
+    /// The best plan for this problem if it should replace the current one; `None` to keep the current one. Both are rated
+    /// with the measurements of this problem.
     ///
     /// # Errors
-    /// As [`Situation::plan`] and [`is_worth_changing`].
-    pub fn replan(&self, current: Option<&Plan>, gain_min: f64) -> Result<Option<Plan>, PlanError> {
+    /// As [`PlanningProblem::plan`] and [`is_worth_changing`].
+    pub fn replan(
+        &self,
+        current: Option<&AveragingPlan>,
+        gain_min: f64,
+    ) -> Result<Option<AveragingPlan>, PlanError> {
         let candidate = self.plan()?;
         let steps_per_s = current.and_then(|plan| self.steps_per_s_of(plan));
         Ok(is_worth_changing(steps_per_s, candidate.steps_per_s, gain_min)?.then_some(candidate))
@@ -49,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_that_is_no_number_is_refused() {
+    fn a_gain_that_is_not_finite_is_refused() {
         for gain in [f64::NAN, -0.1, f64::INFINITY] {
             assert!(matches!(is_worth_changing(None, 1.0, gain), Err(PlanError::BadGain { .. })));
         }

@@ -1,8 +1,8 @@
-//! What keeps a plan from being made. Every variant says which peer, and what came.
+//! Errors of planning.
 
 use thiserror::Error;
 
-use crate::PeerId;
+use crate::peer::PeerId;
 
 /// Why there is no plan.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -13,71 +13,71 @@ pub enum PlanError {
     /// The list is longer than [`crate::PEERS_MAX`].
     #[error("{got} peers to plan for, at most {max}: split them into groups first")]
     TooManyPeers {
-        /// How many came.
+        /// Peers in the list.
         got: usize,
-        /// How many may come.
+        /// [`crate::PEERS_MAX`].
         max: usize,
     },
     /// Two entries have one id.
     #[error("peer {peer} is listed twice")]
     ListedTwice {
-        /// Which.
+        /// The peer.
         peer: PeerId,
     },
     /// A measurement that is negative, not a number or not finite.
     #[error("{what} of peer {peer} is {value}, wanted a finite number of at least 0")]
     BadMeasurement {
-        /// Whose.
+        /// The measured peer.
         peer: PeerId,
-        /// Which measurement.
+        /// Name of the measurement.
         what: &'static str,
-        /// What came.
+        /// Its value.
         value: f64,
     },
     /// A pair limit or a list of contributors names a peer that is not in the list.
     #[error("peer {peer} is not in the list of peers")]
     Unknown {
-        /// Which.
+        /// The peer.
         peer: PeerId,
     },
-    /// No peer can be dialled, so there is nobody to send parts to.
-    #[error("none of {n_peers} peers can be reached, so nobody can average")]
+    /// No peer can be dialled, so none can be a reducer.
+    #[error("none of {n_peers} peers is reachable, so none can average")]
     NobodyReachable {
-        /// How many there are.
+        /// Peers in the list.
         n_peers: usize,
     },
-    /// No peer wants the average.
+    /// No peer receives the average.
     #[error("none of {n_peers} peers receives the average")]
     NobodyReceives {
-        /// How many there are.
+        /// Peers in the list.
         n_peers: usize,
     },
     /// No peer computes, or none that computes has an uplink that carries its gradient.
-    #[error("none of {n_peers} peers can compute a gradient and get it to those who average and receive")]
+    #[error("none of {n_peers} peers can compute a gradient and send it to the reducers and receivers")]
     NobodyContributes {
-        /// How many there are.
+        /// Peers in the list.
         n_peers: usize,
     },
-    /// A size of the work that must be above zero is not.
+    /// A size that must be above zero is 0.
     #[error("{what} is 0")]
     EmptyWork {
-        /// Which size.
+        /// Name of the size.
         what: &'static str,
     },
     /// The minimum gain of a change of plan is not a number of at least 0.
     #[error("the gain from which a plan is changed is {value}, wanted a finite number of at least 0")]
     BadGain {
-        /// What came.
+        /// The gain.
         value: f64,
     },
     /// The interior point method did not converge.
     #[error("the {program} was not solved: {status} after {iterations} iterations")]
     NotSolved {
-        /// Which program.
+        /// Name of the program.
         program: &'static str,
-        /// What the solver says.
+        /// Status of the solver.
         status: String,
-        /// How far it came.
+        /// Iterations made.
         iterations: u32,
     },
 }

@@ -1,21 +1,21 @@
-//! Groups: who averages with whom when there are too many for one round (DeDLOC §3.2 and appendix C; the
-//! scheme is that of Moshpit All-Reduce).
+//! Groups of peers that are too many for one round (DeDLOC §3.2 and appendix C; the scheme is that of Moshpit
+//! All-Reduce).
 //!
-//! Peers are cells of a grid of `d` dimensions. In round `t` of an epoch those average who differ in
-//! coordinate `t mod d` alone. Where every cell is taken, each has the exact mean of all after `d` rounds:
+//! Peers are cells of a grid of `d` dimensions. In round `t` of an epoch a group is the peers that differ in
+//! coordinate `t mod d` alone. Where every cell is occupied, each peer has the exact mean of all after `d` rounds:
 //! after round `t` it is the mean over the first `t` coordinates. Where some cells are empty, the sum over
 //! all peers stays, and the differences shrink with every `d` rounds. A peer that fails spoils its own
 //! group's round and no other.
 //!
-//! What is averaged must be additive: the sum of weighted gradients and the sum of weights, side by side.
+//! The averaged values must be additive: the sum of weighted gradients and the sum of weights, side by side.
 //!
-//! It never waits for anybody: [`size`] says how large groups should be, [`Grid`] who is in them.
+//! It never waits: [`size`] chooses the group size, [`Grid`] the members.
 
 pub mod size;
 
 use crate::PeerId;
 
-/// The least group: a peer alone averages nothing.
+/// The smallest group: a peer alone averages nothing.
 pub const GROUP_SIZE_MIN: usize = 2;
 
 /// The cells of a grid, as many as peers or a few more.
@@ -34,8 +34,8 @@ impl Grid {
     /// Otherwise the smallest, in which no side is longer than it must be. A group size below [`GROUP_SIZE_MIN`] counts
     /// as that.
     ///
-    /// Whichever it is, the first peer has the exact mean of all after [`Self::n_rounds`] rounds: the cells of its lines
-    /// are the first ones of the blocks that they stand for, so that none is empty where its block is not.
+    /// In both cases the first peer has the exact mean of all after [`Self::n_rounds`] rounds: the cells of its groups are
+    /// the first ones of their blocks, so none of them is empty where its block is not.
     #[must_use]
     pub fn new(n_peers: usize, group_size: usize) -> Self {
         let group_size = group_size.max(GROUP_SIZE_MIN);
@@ -56,19 +56,19 @@ impl Grid {
         Self { n_peers, sides }
     }
 
-    /// Rounds until everybody has averaged along each coordinate; 0 for one peer or none.
+    /// Rounds until every peer has averaged along each coordinate; 0 for one peer or none.
     #[must_use]
     pub fn n_rounds(&self) -> usize {
         self.sides.len()
     }
 
-    /// The lengths of the grid, which are the greatest sizes of groups.
+    /// The lengths of the grid's sides, `[n_dimensions]`: the largest group sizes.
     #[must_use]
     pub fn sides(&self) -> &[usize] {
         &self.sides
     }
 
-    /// Whether every cell is taken: then [`Self::n_rounds`] rounds give the exact mean.
+    /// Whether every cell is occupied: then [`Self::n_rounds`] rounds give the exact mean.
     #[must_use]
     pub fn is_full(&self) -> bool {
         n_cells(&self.sides) == self.n_peers
@@ -76,8 +76,8 @@ impl Grid {
 
     /// The groups of a round, by cell: each cell is in one group, and groups and their cells are in order.
     ///
-    /// Cells that differ in the round's coordinate alone form a group; one that no other peer is in is left
-    /// out of no round: it is a group of one, which keeps what it has.
+    /// Cells that differ in the round's coordinate alone form a group. A cell without any other in its group is a group
+    /// of one, which keeps its values.
     #[must_use]
     pub fn groups(&self, round: usize) -> Vec<Vec<usize>> {
         let Some(n_dimensions) = std::num::NonZero::new(self.sides.len()) else {
@@ -108,13 +108,13 @@ pub(crate) fn n_dimensions(n_peers: usize, group_size: usize) -> usize {
     n_dimensions
 }
 
-/// The least side with which so many dimensions have a cell for each peer.
+/// The shortest side with which `n_dimensions` have a cell for each peer.
 pub(crate) fn side(n_peers: usize, n_dimensions: usize) -> usize {
     let holds = |side: usize| n_cells(&vec![side; n_dimensions]) >= n_peers;
     (1..=n_peers).find(|&side| holds(side)).unwrap_or(1)
 }
 
-/// The sides of a full grid of so many dimensions, none above `side_max`: the longest first, and that as short as can be.
+/// The sides of a full grid of `n_dimensions`, none above `side_max`; the longest first, and as short as possible.
 pub(crate) fn full_sides(n_peers: usize, n_dimensions: usize, side_max: usize) -> Option<Vec<usize>> {
     match n_dimensions {
         0 => (n_peers <= 1).then(Vec::new),
@@ -128,11 +128,11 @@ pub(crate) fn full_sides(n_peers: usize, n_dimensions: usize, side_max: usize) -
     }
 }
 
-/// The groups of a round, the same for all who know the peers, the seed of the run and the epoch.
+/// The groups of a round, a function of the peers, the seed of the run and the epoch.
 ///
-/// Cells are dealt anew in each epoch, so a slow or hostile neighbour does not stay one; within an epoch the
-/// rounds alternate the axes of one grid. The order of `peers` does not matter, and one that is listed twice
-/// counts once. The mixing is not cryptographic: who may choose its id freely can choose its neighbours.
+/// Cells are assigned anew in each epoch, so a slow or hostile neighbour does not stay one. Within an epoch the
+/// rounds alternate the axes of one grid. The order of `peers` does not matter, and a duplicate counts once. The mixing
+/// is not cryptographic: a peer that may choose its id can choose its neighbours.
 #[must_use]
 pub fn groups(peers: &[PeerId], group_size: usize, seed: u64, epoch: u64, round: usize) -> Vec<Vec<PeerId>> {
     let mut dealt: Vec<(u64, &PeerId)> = peers.iter().map(|peer| (ticket(peer, seed, epoch), peer)).collect();

@@ -2,7 +2,7 @@
 //!
 //! The same numbers give the same solution, bit for bit, on every peer: one thread, no limit of time, fixed
 //! tolerances, rows and columns in the order in which they were added, and no operation but those that
-//! IEEE 754 defines exactly. It never decides anything: it knows no peers.
+//! IEEE 754 defines exactly. It knows no peers.
 
 use clarabel::algebra::CscMatrix;
 use clarabel::solver::{
@@ -11,7 +11,7 @@ use clarabel::solver::{
 
 use crate::PlanError;
 
-/// Enough for every instance that was seen; an exhausted count is an error, never a worse plan.
+/// More than any known instance needs; exceeding it is an error, never a worse plan.
 const ITERATIONS_MAX: u32 = 200;
 
 /// A position of [`LinearProgram::variable`].
@@ -37,7 +37,7 @@ struct Rows {
 #[derive(Debug, Clone)]
 pub(crate) struct Optimum {
     values: Vec<f64>,
-    /// Of the interior point method.
+    /// Iterations of the interior point method.
     pub(crate) iterations: u32,
 }
 
@@ -57,18 +57,18 @@ impl Rows {
 }
 
 impl LinearProgram {
-    /// A variable of at least 0, by its factor in what is maximized.
+    /// Adds a variable of at least 0 with its coefficient in the objective.
     pub(crate) fn variable(&mut self, objective: f64) -> Variable {
         self.objective.push(objective);
         Variable(self.objective.len() - 1)
     }
 
-    /// `sum(terms) = right`; a variable at most once.
+    /// Adds the row `sum(terms) = right`, with each variable at most once.
     pub(crate) fn equal(&mut self, terms: impl IntoIterator<Item = (Variable, f64)>, right: f64) {
         self.equalities.add(terms, right);
     }
 
-    /// `sum(terms) <= right`; a variable at most once.
+    /// Adds the row `sum(terms) <= right`, with each variable at most once.
     pub(crate) fn at_most(&mut self, terms: impl IntoIterator<Item = (Variable, f64)>, right: f64) {
         self.inequalities.add(terms, right);
     }
@@ -77,7 +77,7 @@ impl LinearProgram {
         self.objective.len()
     }
 
-    /// Without the signs of the variables.
+    /// Rows, without `x >= 0`.
     pub(crate) fn n_constraints(&self) -> usize {
         self.equalities.right.len() + self.inequalities.right.len()
     }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_solution_is_an_error_with_the_solvers_word() {
+    fn an_infeasible_program_is_an_error_with_the_solvers_status() {
         let mut program = LinearProgram::default();
         let x = program.variable(1.0);
         program.at_most([(x, 1.0)], -1.0);

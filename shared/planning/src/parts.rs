@@ -1,18 +1,18 @@
-//! From fractions to parts of the flat vector.
+//! Divides the flat vector into parts by fractions.
 //!
-//! In whole numbers from the first step on, so that no rounding differs between peers. It never looks at
+//! It computes in whole numbers from the first step on, so that no rounding differs between peers. It never reads
 //! bandwidths.
 
 use std::ops::Range;
 
-/// Fractions are counted in these: far finer than any measurement, and small enough for exact products.
+/// Resolution of fractions: far finer than any measurement, and small enough for exact products.
 const GRAINS: f64 = (1_u64 << 40) as f64;
 
-/// Ranges of values, one after the other in the order of the fractions, which cover `0..n_values` without a
-/// gap. Sizes are proportional to the fractions (DeDLOC eq. 6), rounded down, and what is left over goes to
-/// those that lost most, of equals to the first.
+/// Consecutive ranges of values, `[n_fractions]`, which cover `0..n_values` without a
+/// gap. Sizes are proportional to the fractions (DeDLOC eq. 6), by the largest remainder method; of equal remainders
+/// the first one counts.
 ///
-/// Negative fractions and such as are not a number count as 0. If all do, the first range is everything.
+/// Negative fractions and NaN count as 0. If all are 0, the first range is everything.
 pub(crate) fn parts(fractions: &[f64], n_values: u64) -> Vec<Range<u64>> {
     let mut weights: Vec<u64> =
         fractions.iter().map(|fraction| (fraction.max(0.0) * GRAINS).round() as u64).collect();

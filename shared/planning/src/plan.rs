@@ -1,47 +1,47 @@
-//! The plan: who contributes, who averages which part, how fast that is, and what keeps it from being faster.
+//! The plan of a round (DeDLOC §3.2): its contributors, the part of each reducer, the predicted speed and its bottlenecks.
 //!
-//! It never carries anything out. A plan is made of records that all peers share, so all have the same.
+//! It never executes a plan. All peers plan from the same records, so all have the same plan.
 
 use std::ops::Range;
 
-use crate::averaging::{Round, TOLERANCE};
+use crate::averaging::{RoleAssignment, TOLERANCE};
 use crate::parts::parts;
 use crate::search::{Choice, Search};
-use crate::{PeerId, PlanError, Situation, Updates};
+use crate::{PeerId, PlanError, PlanningProblem, Updates};
 
-/// Links that carry at least this part of what they can are named as limits. Whole values in the parts and
-/// the solver's tolerance move loads by less.
+/// Links with at least this utilization are bottlenecks. Whole values in the parts and the solver's tolerance move loads
+/// by less.
 const SATURATED: f64 = 0.999;
 
-/// What a peer does in a round.
+/// A peer's tasks in a round.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Role {
-    /// Who.
+pub struct PeerRole {
+    /// The peer.
     pub peer: PeerId,
-    /// `c_i = 1`: its gradient counts. Who does not contribute only averages (DeDLOC appendix B).
+    /// `c_i = 1`: its gradient counts. A peer that does not contribute only reduces (DeDLOC appendix B).
     pub contributes: bool,
-    /// Gets the average of every part.
+    /// Whether it receives the average of every part.
     pub receives: bool,
-    /// What it averages: values `start..end` of the flat vector; empty if nothing.
+    /// The part that it reduces: values `start..end` of the flat vector; may be empty.
     pub part: Range<u64>,
-    /// The length of `part` by that of the vector (DeDLOC eq. 6).
+    /// The length of `part` divided by that of the vector (DeDLOC eq. 6).
     pub fraction: f64,
-    /// The part of its upload that averaging at full speed takes, 0 to 1.
+    /// Utilization of its upload while averaging at full speed, 0 to 1.
     pub upload_used: f64,
-    /// The same of its download.
+    /// Utilization of its download, 0 to 1.
     pub download_used: f64,
 }
 
-/// What keeps a plan from making more steps.
+/// A resource that limits the steps per second of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Limit {
-    /// Gradients are computed no faster.
+pub enum Bottleneck {
+    /// The computing of gradients.
     Compute,
-    /// This peer's upload is full while averaging.
+    /// This peer's upload while averaging.
     Upload(PeerId),
-    /// This peer's download is full while averaging.
+    /// This peer's download while averaging.
     Download(PeerId),
-    /// The way between two peers is full while averaging.
+    /// The path between two peers while averaging.
     Pair {
         /// The sender.
         from: PeerId,
@@ -50,15 +50,15 @@ pub enum Limit {
     },
 }
 
-/// Roles of all peers, and what is predicted of them.
+/// The roles of all peers, and the predicted speed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
-    /// By id; the parts follow one another in this order and cover the vector without a gap.
-    pub roles: Vec<Role>,
-    /// Steps per second, by [`crate::Work::updates`].
+pub struct AveragingPlan {
+    /// Sorted by id. The parts follow one another in this order and cover the vector without a gap.
+    pub roles: Vec<PeerRole>,
+    /// Steps per second, by [`crate::RoundWorkload::updates`].
     pub steps_per_s: f64,
-    /// What no assignment of roles exceeds, by the linear program (5), if updates are delayed or not. `None`
-    /// where the plan was asked for without solving it.
+    /// Upper bound for any assignment of roles, by the linear program (5), with delayed or immediate updates. `None` where
+    /// that program was not solved.
     pub bound_steps_per_s: Option<f64>,
     /// Seconds in which the contributors compute a batch.
     pub compute_s: f64,
@@ -66,13 +66,13 @@ pub struct Plan {
     pub averaging_s: f64,
     /// `R`: bytes per second at which every receiver gets the average; infinite where nothing is sent.
     pub averaging_bytes_per_s: f64,
-    /// What binds.
-    pub limits: Vec<Limit>,
-    /// Of the interior point method, all programs together.
+    /// The bottlenecks.
+    pub limits: Vec<Bottleneck>,
+    /// Iterations of the interior point method over all programs.
     pub iterations: u32,
 }
 
-impl Plan {
+impl AveragingPlan {
     /// `a_ij`: bytes per second of its gradient that peer `from` sends to `to`, both by position in the
     /// roles.
     #[must_use]
@@ -92,16 +92,16 @@ impl Plan {
     }
 }
 
-impl Situation {
+impl PlanningProblem {
     /// The plan that makes the most steps per second (DeDLOC §3.2).
     ///
-    /// Contributors are the optimum where at most [`crate::EXHAUSTIVE_MAX`] peers compute and pairs have no
-    /// limits, and a local one otherwise; [`Plan::bound_steps_per_s`] says what is possible at most. For
-    /// given contributors the division is optimal, but for parts below the minimum, which go to others.
+    /// The contributors are optimal where at most [`crate::EXHAUSTIVE_MAX`] peers compute and pairs have no limits, and a
+    /// local optimum otherwise; [`AveragingPlan::bound_steps_per_s`] is the upper bound. For given contributors the
+    /// division is optimal, but for parts below the minimum size, which go to other reducers.
     ///
     /// # Errors
     /// [`PlanError::NobodyContributes`], and [`PlanError::NotSolved`] where the interior point method fails.
-    pub fn plan(&self) -> Result<Plan, PlanError> {
+    pub fn plan(&self) -> Result<AveragingPlan, PlanError> {
         let aggregates = self.reachable();
         let relaxation = self.relaxation()?;
         let search = Search::new(self, &aggregates);
@@ -112,11 +112,11 @@ impl Situation {
         Ok(plan)
     }
 
-    /// The fastest division where it is known who contributes, as after a round of computing.
+    /// The fastest division for given contributors, as after a round of computing.
     ///
     /// # Errors
     /// As [`Self::plan`], and [`PlanError::Unknown`].
-    pub fn plan_for(&self, contributors: &[PeerId]) -> Result<Plan, PlanError> {
+    pub fn plan_for(&self, contributors: &[PeerId]) -> Result<AveragingPlan, PlanError> {
         let mut contributes = vec![false; self.peers.len()];
         for contributor in contributors {
             contributes[self.position(contributor)?] = true;
@@ -127,13 +127,13 @@ impl Situation {
         self.with_minimum_parts(choice, aggregates)
     }
 
-    /// What to do without a solver: all who compute and can send contribute, all who can be reached average
+    /// The fallback without a solver: all peers that compute and can send contribute, all reachable peers reduce
     /// equal parts (the first ones by id, where the vector is too short for all).
     ///
     /// # Errors
     /// [`PlanError::NobodyContributes`].
-    pub fn equal_parts(&self) -> Result<Plan, PlanError> {
-        let can_contribute = |peer: &crate::Peer| {
+    pub fn equal_parts(&self) -> Result<AveragingPlan, PlanError> {
+        let can_contribute = |peer: &crate::MeasuredPeer| {
             peer.samples_per_s > 0.0 && (peer.upload_bytes_per_s > 0.0 || self.peers.len() == 1)
         };
         let contributes: Vec<bool> = self.peers.iter().map(can_contribute).collect();
@@ -149,10 +149,10 @@ impl Situation {
         self.predict(&contributes, &parts(&fractions, self.work.n_values), 0)
     }
 
-    /// What a plan made for another situation would do in this one; `None` if one of those it counts on is
-    /// gone or cannot be reached any more. Newcomers receive and do nothing.
+    /// Steps per second of a plan that was made from other measurements; `None` if one of its contributors or reducers is
+    /// gone or cannot be reached any more. New peers only receive.
     #[must_use]
-    pub fn steps_per_s_of(&self, plan: &Plan) -> Option<f64> {
+    pub fn steps_per_s_of(&self, plan: &AveragingPlan) -> Option<f64> {
         let mut contributes = vec![false; self.peers.len()];
         let mut fractions = vec![0.0; self.peers.len()];
         for role in &plan.roles {
@@ -165,7 +165,7 @@ impl Situation {
                 _ => {}
             }
         }
-        let rate = Round::new(self, &contributes, &self.reachable()).rate_of(&fractions);
+        let rate = RoleAssignment::new(self, &contributes, &self.reachable()).rate_of(&fractions);
         Some(self.steps_per_s(self.samples_per_s(&contributes), rate))
     }
 
@@ -173,8 +173,12 @@ impl Situation {
         self.peers.iter().map(|peer| peer.is_reachable).collect()
     }
 
-    /// Takes parts below the minimum from those who would have them, the smaller half at a time.
-    fn with_minimum_parts(&self, mut choice: Choice, mut aggregates: Vec<bool>) -> Result<Plan, PlanError> {
+    /// Moves parts below the minimum size to other reducers, the smaller half at a time.
+    fn with_minimum_parts(
+        &self,
+        mut choice: Choice,
+        mut aggregates: Vec<bool>,
+    ) -> Result<AveragingPlan, PlanError> {
         let mut iterations = choice.averaging.iterations;
         loop {
             let ranges = parts(&choice.averaging.fractions, self.work.n_values);
@@ -191,7 +195,7 @@ impl Situation {
             }
             match Search::new(self, &aggregates).evaluate_exactly(&choice.contributes)? {
                 Some(next) => choice = next,
-                // Nobody else can take it: a small part is better than no average.
+                // No other peer can take it: a small part is better than no average.
                 None => return self.predict(&choice.contributes, &ranges, iterations),
             }
             iterations += choice.averaging.iterations;
@@ -203,11 +207,11 @@ impl Situation {
         contributes: &[bool],
         ranges: &[Range<u64>],
         iterations: u32,
-    ) -> Result<Plan, PlanError> {
+    ) -> Result<AveragingPlan, PlanError> {
         let fractions: Vec<f64> =
             ranges.iter().map(|range| size(range) as f64 / self.work.n_values as f64).collect();
         let reachable = self.reachable();
-        let round = Round::new(self, contributes, &reachable);
+        let round = RoleAssignment::new(self, contributes, &reachable);
         let rate = round.rate_of(&fractions);
         let samples_per_s = self.samples_per_s(contributes);
         let steps_per_s = self.steps_per_s(samples_per_s, rate);
@@ -218,7 +222,7 @@ impl Situation {
         let role = |i: usize| {
             let peer = &self.peers[i];
             let (up, down) = round.loads(i, fractions[i]);
-            Role {
+            PeerRole {
                 peer: peer.id.clone(),
                 contributes: contributes[i],
                 receives: peer.receives,
@@ -228,16 +232,16 @@ impl Situation {
                 download_used: used(down, peer.download_bytes_per_s),
             }
         };
-        let roles: Vec<Role> = (0..self.peers.len()).map(role).collect();
+        let roles: Vec<PeerRole> = (0..self.peers.len()).map(role).collect();
         let pairs = self
             .pair_limits
             .iter()
             .filter(|&(&(from, to), &limit)| used(round.pair_load(from, to, &fractions), limit) >= SATURATED);
-        let pairs = pairs.map(|(&(from, to), _)| Limit::Pair {
+        let pairs = pairs.map(|(&(from, to), _)| Bottleneck::Pair {
             from: self.peers[from].id.clone(),
             to: self.peers[to].id.clone(),
         });
-        let mut plan = Plan {
+        let mut plan = AveragingPlan {
             steps_per_s,
             bound_steps_per_s: None,
             compute_s: self.work.target_batch_size as f64 / samples_per_s,
@@ -256,20 +260,20 @@ fn size(range: &Range<u64>) -> u64 {
     range.end - range.start
 }
 
-/// With delayed updates the slower of computing and averaging binds, otherwise both do.
-fn limits(plan: &Plan, updates: Updates, pairs: Vec<Limit>) -> Vec<Limit> {
+/// With delayed updates the slower of computing and averaging is the bottleneck, otherwise both are.
+fn limits(plan: &AveragingPlan, updates: Updates, pairs: Vec<Bottleneck>) -> Vec<Bottleneck> {
     let mut limits = Vec::new();
     let is_either = updates == Updates::Immediate;
     if is_either || plan.compute_s >= plan.averaging_s * (1.0 - TOLERANCE) {
-        limits.push(Limit::Compute);
+        limits.push(Bottleneck::Compute);
     }
     if is_either || plan.averaging_s >= plan.compute_s * (1.0 - TOLERANCE) {
         for role in &plan.roles {
             if role.upload_used >= SATURATED {
-                limits.push(Limit::Upload(role.peer.clone()));
+                limits.push(Bottleneck::Upload(role.peer.clone()));
             }
             if role.download_used >= SATURATED {
-                limits.push(Limit::Download(role.peer.clone()));
+                limits.push(Bottleneck::Download(role.peer.clone()));
             }
         }
         limits.extend(pairs);

@@ -1,15 +1,14 @@
 //! The linear program (5) of DeDLOC, appendix B, in a form without its `n^3` rows.
 //!
-//! Its optimum bounds what any assignment of roles can reach, and its `c` is where the search for one begins.
-//! It never is a plan by itself: with `c_k` between 0 and 1, rows (4) let peer `k` send less than it should,
-//! and the paper has such a peer disregard its gradient, whose samples the objective counted all the same. On
-//! eight equal peers with computing to spare, for one, (5) puts all `c_k` at a fraction and sends nothing.
+//! Its optimum is an upper bound for any assignment of roles, and its `c` is where the search for one begins.
+//! It never is a plan by itself: with `c_k` between 0 and 1, rows (4) let peer `k` send less than it should.
+//! The paper then discards the gradient of that peer, though the objective counted its samples. For example, for
+//! eight equal peers with spare computing, (5) sets all `c_k` to a fraction and sends nothing.
 //!
 //! # The smaller program
 //!
-//! By eq. (6) a peer averages the fraction that all receivers can get of it, `min_j g_ij`: what it could return
-//! to some of them beyond that is of no use. So all `g_ij` are one variable, `r_i`, as in the plans that are
-//! made, and the rows of (5) become
+//! By eq. (6) a peer reduces the fraction that all receivers can get from it, `min_j g_ij`: a higher rate to
+//! some of them is of no use. So all `g_ij` are one variable, `r_i`, as in our plans, and the rows of (5) become
 //!
 //! ```text
 //! xi P = sum r_i                                         for every receiver, xi <= sum_j g_ji / P
@@ -22,54 +21,54 @@
 //! with the `v` receivers `V` of `averaging`. The first is an equation without loss: where computing binds, all
 //! `r_i` can be made smaller in proportion, which no row forbids.
 //!
-//! *What is left out without loss.* `a_ii` crosses no network and appears in no sum of (5), so it can be so
+//! *Omitted without loss.* `a_ii` crosses no network and appears in no sum of (5), so it can be so
 //! large that its row never binds. `c_k` of a peer that computes nothing is best at 0: it adds nothing to the
 //! first row of (5) and loosens (4).
 //!
-//! *Roles.* Who cannot be dialled (`a_i = 0`, §3.3) has no `a_ki` and no `r_i`.
+//! *Roles.* A peer that cannot be dialled (`a_i = 0`, §3.3) has no `a_ki` and no `r_i`.
 //!
 //! *The large number.* The paper writes `M_i = d_i` and allows any other that does not bind for `c_k = 0`. The
-//! smallest makes the best bound and is the easiest to solve: who returns `r_i` to `v - [i in V]` others has
-//! `M_i = u_i / (v - [i in V])`. Where there is nobody else, it is `max(d_i, u_i)`.
+//! smallest gives the best bound and is the easiest to solve. A reducer that returns `r_i` to `v - [i in V]` others has
+//! `M_i = u_i / (v - [i in V])`. Where there are no others, it is `max(d_i, u_i)`.
 //!
-//! *Limits to what counts.* What a link or a computer can do beyond ten thousand times the fastest averaging
-//! is cut off (`Situation::unit_bytes_per_s`): all plans stay within the program.
+//! *Truncation.* Speeds of links and computers above ten thousand times the fastest averaging
+//! are truncated (`PlanningProblem::unit_bytes_per_s`): all plans stay within the program.
 //!
 //! There remain about `n^2` variables and as many rows, each with at most three entries but for `O(n)`.
 
-use crate::averaging::{Round, number};
+use crate::averaging::{RoleAssignment, number};
 use crate::linear::{LinearProgram, Variable};
-use crate::situation::ENOUGH;
-use crate::{Peer, PlanError, Situation};
+use crate::problem::ENOUGH;
+use crate::{MeasuredPeer, PlanError, PlanningProblem};
 
-/// What (5) says.
+/// The optimum of (5).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Relaxation {
-    /// `xi`: no assignment makes more steps per second.
+    /// `xi`: an upper bound of the steps per second.
     pub steps_per_s: f64,
-    /// `c_i`, between 0 and 1, in the order of [`Situation::peers`].
+    /// `c_i`, `[n_peers]`, between 0 and 1, in the order of [`PlanningProblem::peers`].
     pub compute_shares: Vec<f64>,
-    /// Size of the program that was solved; 0 where computing binds and everybody's contribution can be
+    /// Variables of the program that was solved; 0 where computing binds and all contributions can be
     /// averaged in that time, which needs no program.
     pub n_variables: usize,
-    /// Rows, without the signs of the variables.
+    /// Rows of the program, without `x >= 0`.
     pub n_constraints: usize,
-    /// Of the interior point method.
+    /// Iterations of the interior point method.
     pub iterations: u32,
 }
 
-/// What the program's numbers are multiples of: the solver's tolerances are meant for numbers near 1.
+/// Units of the program: the solver's tolerances suit numbers near 1.
 #[derive(Debug, Clone, Copy)]
-struct Scale {
-    /// Of rates: the greatest of the bandwidths that count.
+struct ProgramScale {
+    /// Unit of rates: the greatest bandwidth after truncation.
     bytes_per_s: f64,
-    /// Of `xi P`, in that unit: about what it will be.
+    /// Estimate of `xi P`, in that unit.
     steps: f64,
 }
 
 struct Variables {
     steps: Variable,
-    scale: Scale,
+    scale: ProgramScale,
     computes: Vec<Option<Variable>>,
     /// `r_i`.
     aggregates: Vec<Option<Variable>>,
@@ -79,14 +78,14 @@ struct Variables {
     n_receivers: f64,
 }
 
-impl Situation {
+impl PlanningProblem {
     /// Solves the linear program (5).
     ///
     /// # Errors
     /// [`PlanError::NotSolved`] where the interior point method fails.
     pub fn relaxation(&self) -> Result<Relaxation, PlanError> {
         if let Some(steps_per_s) = self.steps_of_everybody()? {
-            let computes = |peer: &Peer| if peer.samples_per_s > 0.0 { 1.0 } else { 0.0 };
+            let computes = |peer: &MeasuredPeer| if peer.samples_per_s > 0.0 { 1.0 } else { 0.0 };
             let compute_shares = self.peers.iter().map(computes).collect();
             return Ok(Relaxation {
                 steps_per_s,
@@ -115,8 +114,8 @@ impl Situation {
         })
     }
 
-    /// `sum s_i / B`, which the first row of (5) allows at most, if averaging keeps up with everybody's
-    /// contribution: then that is the optimum, with all `c_i = 1`, and there is nothing to solve.
+    /// `sum s_i / B`, the bound by the first row of (5), if averaging keeps up with all
+    /// contributions. Then that is the optimum, with all `c_i = 1`, and there is nothing to solve.
     fn steps_of_everybody(&self) -> Result<Option<f64>, PlanError> {
         let contributes: Vec<bool> = self.peers.iter().map(|peer| peer.samples_per_s > 0.0).collect();
         let steps_per_s = self.samples_per_s(&contributes) / self.work.target_batch_size as f64;
@@ -124,20 +123,20 @@ impl Situation {
             return Ok(Some(0.0));
         }
         let aggregates: Vec<bool> = self.peers.iter().map(|peer| peer.is_reachable).collect();
-        let averaging = Round::new(self, &contributes, &aggregates).fastest()?;
+        let averaging = RoleAssignment::new(self, &contributes, &aggregates).fastest()?;
         let needed = steps_per_s * self.work.vector_bytes as f64;
         Ok(averaging.is_some_and(|it| it.bytes_per_s >= needed).then_some(steps_per_s))
     }
 
-    fn scale(&self) -> Scale {
+    fn scale(&self) -> ProgramScale {
         let bytes_per_s = self.unit_bytes_per_s();
         let computed: f64 = self.peers.iter().map(|peer| peer.samples_per_s).sum();
         let needed = computed * self.work.vector_bytes as f64 / self.work.target_batch_size as f64;
         let averaged = self.fastest_receivable_bytes_per_s().min(needed);
-        Scale { bytes_per_s, steps: (averaged / bytes_per_s).clamp(1.0 / ENOUGH, 1.0) }
+        ProgramScale { bytes_per_s, steps: (averaged / bytes_per_s).clamp(1.0 / ENOUGH, 1.0) }
     }
 
-    /// The one case where a reducer outruns `M_i`: it alone contributes and receives.
+    /// Steps per second of a reducer that is the only contributor and receiver: the only case beyond `M_i`.
     fn steps_of_one_alone(&self) -> f64 {
         let mut receivers = self.peers.iter().filter(|peer| peer.receives);
         match (receivers.next(), receivers.next()) {

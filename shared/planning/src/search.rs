@@ -1,30 +1,30 @@
-//! Who contributes: the binary `c` of DeDLOC's program (2).
+//! The choice of contributors: the binary `c` of DeDLOC's program (2) (§3.2).
 //!
 //! For given contributors the fastest averaging is known (`averaging`), and with it the steps per second. Up
-//! to [`EXHAUSTIVE_MAX`] peers that compute, all choices are compared, so the result is the optimum. Beyond,
-//! the search begins with everybody, with what the relaxation (5) rounds to, and with everybody whose upload,
-//! download or speed is at least that of some peer, and with those who give most samples for what they take
-//! from the averaging, at several prices; the best of these is improved by single changes and exchanges until
-//! none helps. The relaxation's bound says how far from the optimum that can be at most, and
-//! ends the search where everybody's contribution reaches it.
+//! to [`EXHAUSTIVE_MAX`] peers that compute, all choices are compared, so the result is the optimum. Beyond that,
+//! the search begins with several candidates: all peers; the rounded relaxation (5); all peers whose upload,
+//! download or speed is at least that of some peer; the peers with the most samples for their cost to the
+//! averaging, at several prices. The best of these is improved by single changes and exchanges until
+//! none helps. The relaxation's bound limits the distance to the optimum, and
+//! ends the search where the contribution of all peers reaches it.
 //!
-//! Choices are replaced only by what is better by more than a tolerance, and of peers that are alike the
-//! first by id contribute, so noise in the measurements of like peers changes nothing.
+//! A choice is replaced only by one that is better by more than a tolerance. Of peers that are alike the
+//! first by id contribute. So noise in the measurements of like peers changes nothing.
 
-use crate::averaging::{Averaging, Round, TOLERANCE};
-use crate::{PlanError, Situation};
+use crate::averaging::{Averaging, RoleAssignment, TOLERANCE};
+use crate::{PlanError, PlanningProblem};
 
-/// With so many peers that compute, or fewer, the search is complete.
+/// Up to this many peers that compute, the search is exhaustive.
 pub const EXHAUSTIVE_MAX: usize = 10;
-/// Rounds of improvements: ends a search that would go back and forth within the tolerance.
+/// Most passes of improvement: ends a search that would oscillate within the tolerance.
 const PASSES_MAX: usize = 64;
 
-/// What a sample is worth in averaging, beside the mean of all.
+/// Lagrange multipliers: the price of a sample in bytes per second of averaging, relative to the mean of all peers.
 const PRICES: [f64; 9] = [0.0, 0.05, 0.15, 0.4, 1.0, 2.5, 6.0, 20.0, 1e6];
-/// The best rate moves with the choice, and the choice with the rate.
+/// Repetitions of the Lagrangian relaxation: the best rate depends on the choice, and the choice on the rate.
 const TRADES: usize = 3;
 
-/// Contributors and what comes of them.
+/// A set of contributors and its speed.
 #[derive(Debug, Clone)]
 pub(crate) struct Choice {
     pub(crate) contributes: Vec<bool>,
@@ -34,7 +34,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// More steps; of as many, more samples; of as many, faster averaging.
+    /// Compares steps per second, then samples per second, then the rate of averaging.
     fn is_better_than(&self, other: &Self) -> bool {
         let keys = [
             (self.steps_per_s, other.steps_per_s),
@@ -51,23 +51,22 @@ fn is_more(a: f64, b: f64) -> bool {
 }
 
 pub(crate) struct Search<'a> {
-    situation: &'a Situation,
+    problem: &'a PlanningProblem,
     aggregates: &'a [bool],
-    /// Positions of those who compute.
+    /// Positions of the peers that compute.
     computing: Vec<usize>,
 }
 
 impl<'a> Search<'a> {
-    pub(crate) fn new(situation: &'a Situation, aggregates: &'a [bool]) -> Self {
-        let computing =
-            (0..situation.peers.len()).filter(|&i| situation.peers[i].samples_per_s > 0.0).collect();
-        Self { situation, aggregates, computing }
+    pub(crate) fn new(problem: &'a PlanningProblem, aggregates: &'a [bool]) -> Self {
+        let computing = (0..problem.peers.len()).filter(|&i| problem.peers[i].samples_per_s > 0.0).collect();
+        Self { problem, aggregates, computing }
     }
 
     /// The best contributors. `compute_shares` are `c` of the relaxation, `bound` its steps per second.
     pub(crate) fn best(&self, compute_shares: &[f64], bound: f64) -> Result<Choice, PlanError> {
-        let everybody = self.set(|_| true);
-        let mut best = self.evaluate(&everybody);
+        let all_peers = self.set(|_| true);
+        let mut best = self.evaluate(&all_peers);
         let is_bound_reached = |best: &Choice| !is_more(bound, best.steps_per_s);
         if !best.as_ref().is_some_and(is_bound_reached) {
             if self.computing.len() <= EXHAUSTIVE_MAX {
@@ -80,24 +79,24 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        let n_peers = self.situation.peers.len();
+        let n_peers = self.problem.peers.len();
         let best = self.settled(best.ok_or(PlanError::NobodyContributes { n_peers })?);
-        if self.situation.pair_limits.is_empty() {
+        if self.problem.pair_limits.is_empty() {
             return Ok(best);
         }
-        // Pair limits were taken one direction at a time so far. What they do together decides between the
-        // best choice and everybody.
-        let exact = [self.evaluate_exactly(&best.contributes)?, self.evaluate_exactly(&everybody)?];
-        let [best, everybody] = exact;
-        match (best, everybody) {
-            (Some(best), Some(everybody)) => {
-                Ok(if everybody.is_better_than(&best) { everybody } else { best })
+        // Pair limits were taken one direction at a time so far. Their joint effect decides between the best choice
+        // and all peers.
+        let exact = [self.evaluate_exactly(&best.contributes)?, self.evaluate_exactly(&all_peers)?];
+        let [best, all_peers] = exact;
+        match (best, all_peers) {
+            (Some(best), Some(all_peers)) => {
+                Ok(if all_peers.is_better_than(&best) { all_peers } else { best })
             }
-            (best, everybody) => best.or(everybody).ok_or(PlanError::NobodyContributes { n_peers }),
+            (best, all_peers) => best.or(all_peers).ok_or(PlanError::NobodyContributes { n_peers }),
         }
     }
 
-    /// Of peers that are alike, the first contribute: which of them the search came upon means nothing.
+    /// Replaces contributors by the first ones of those that are alike, so that the order of the search does not matter.
     fn settled(&self, mut choice: Choice) -> Choice {
         let mut contributes = choice.contributes.clone();
         for (place, &i) in self.computing.iter().enumerate() {
@@ -116,7 +115,7 @@ impl<'a> Search<'a> {
     }
 
     fn are_alike(&self, i: usize, j: usize) -> bool {
-        let (one, other) = (&self.situation.peers[i], &self.situation.peers[j]);
+        let (one, other) = (&self.problem.peers[i], &self.problem.peers[j]);
         let pairs = [
             (one.samples_per_s, other.samples_per_s),
             (one.download_bytes_per_s, other.download_bytes_per_s),
@@ -127,20 +126,20 @@ impl<'a> Search<'a> {
             && pairs.into_iter().all(|(a, b)| !is_more(a, b) && !is_more(b, a))
     }
 
-    /// What given contributors reach, pair limits included.
+    /// The choice of given contributors, pair limits included.
     pub(crate) fn evaluate_exactly(&self, contributes: &[bool]) -> Result<Option<Choice>, PlanError> {
-        let averaging = Round::new(self.situation, contributes, self.aggregates).fastest()?;
+        let averaging = RoleAssignment::new(self.problem, contributes, self.aggregates).fastest()?;
         Ok(averaging.and_then(|averaging| self.choice(contributes, averaging)))
     }
 
     fn evaluate(&self, contributes: &[bool]) -> Option<Choice> {
-        let averaging = Round::new(self.situation, contributes, self.aggregates).fastest_by_peer()?;
+        let averaging = RoleAssignment::new(self.problem, contributes, self.aggregates).fastest_by_peer()?;
         self.choice(contributes, averaging)
     }
 
     fn choice(&self, contributes: &[bool], averaging: Averaging) -> Option<Choice> {
-        let samples_per_s = self.situation.samples_per_s(contributes);
-        let steps_per_s = self.situation.steps_per_s(samples_per_s, averaging.bytes_per_s);
+        let samples_per_s = self.problem.samples_per_s(contributes);
+        let steps_per_s = self.problem.steps_per_s(samples_per_s, averaging.bytes_per_s);
         (steps_per_s > 0.0).then(|| Choice {
             contributes: contributes.to_vec(),
             averaging,
@@ -150,7 +149,7 @@ impl<'a> Search<'a> {
     }
 
     fn set(&self, is_in: impl Fn(usize) -> bool) -> Vec<bool> {
-        let mut contributes = vec![false; self.situation.peers.len()];
+        let mut contributes = vec![false; self.problem.peers.len()];
         for &i in &self.computing {
             contributes[i] = is_in(i);
         }
@@ -159,7 +158,7 @@ impl<'a> Search<'a> {
 
     fn compare_all(&self, best: &mut Option<Choice>) {
         for subset in 1..1_u32 << self.computing.len() {
-            let mut contributes = vec![false; self.situation.peers.len()];
+            let mut contributes = vec![false; self.problem.peers.len()];
             for (place, &i) in self.computing.iter().enumerate() {
                 contributes[i] = subset & (1 << place) != 0;
             }
@@ -169,7 +168,7 @@ impl<'a> Search<'a> {
 
     fn begin(&self, compute_shares: &[f64], best: &mut Option<Choice>) {
         self.try_out(&self.set(|i| compute_shares[i] >= 1.0 - TOLERANCE), best);
-        let peers = &self.situation.peers;
+        let peers = &self.problem.peers;
         for least in &self.computing {
             let least = &peers[*least];
             for is_in in [
@@ -182,24 +181,23 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// For each number of contributors, those who give most and take least: a contributor gives its samples
-    /// and takes from the vector's reducers what it averages less than if it only averaged. How much one is
-    /// worth in the other is not known, so several prices are tried out (a Lagrangian relaxation of the
-    /// choice).
+    /// For each number of contributors, the peers with the most samples for their cost (a Lagrangian relaxation of the
+    /// choice). The cost of a contributor is the rate that it reduces less than if it only averaged. The price of a sample
+    /// is unknown, so several are tried.
     fn trade(&self, best: &mut Option<Choice>) {
         let Some(rate) = best.as_ref().map(|best| best.averaging.bytes_per_s) else { return };
         for n_contributors in 1..=self.computing.len() {
-            let costs = Round::costs(self.situation, self.aggregates, rate, n_contributors);
+            let costs = RoleAssignment::costs(self.problem, self.aggregates, rate, n_contributors);
             let able: Vec<usize> = self.computing.iter().copied().filter(|&i| costs[i].is_finite()).collect();
             if able.len() < n_contributors {
                 continue;
             }
             let cost: f64 = able.iter().map(|&i| costs[i]).sum();
-            let samples: f64 = able.iter().map(|&i| self.situation.peers[i].samples_per_s).sum();
+            let samples: f64 = able.iter().map(|&i| self.problem.peers[i].samples_per_s).sum();
             for price in PRICES {
                 let price = price * cost / samples;
                 let mut order = able.clone();
-                let loss = |i: usize| costs[i] - price * self.situation.peers[i].samples_per_s;
+                let loss = |i: usize| costs[i] - price * self.problem.peers[i].samples_per_s;
                 order.sort_by(|&i, &j| loss(i).total_cmp(&loss(j)).then(i.cmp(&j)));
                 order.truncate(n_contributors);
                 self.try_out(&self.set(|i| order.contains(&i)), best);
@@ -241,14 +239,14 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes it if it is better; a choice that cannot be is not evaluated.
+    /// Takes a choice if it is better; one that cannot be better is not evaluated.
     fn try_out(&self, contributes: &[bool], best: &mut Option<Choice>) -> bool {
         if let Some(best) = best {
-            let needed = self.situation.bytes_per_s_for(
+            let needed = self.problem.bytes_per_s_for(
                 best.steps_per_s * (1.0 - TOLERANCE),
-                self.situation.samples_per_s(contributes),
+                self.problem.samples_per_s(contributes),
             );
-            let round = Round::new(self.situation, contributes, self.aggregates);
+            let round = RoleAssignment::new(self.problem, contributes, self.aggregates);
             if !needed.is_some_and(|needed| round.can_average_at(needed)) {
                 return false;
             }

@@ -1,4 +1,4 @@
-//! Groups by numbers: vectors are averaged, and the choice of a size is compared with drawn failures.
+//! Numerical tests of groups: averages of vectors, and group sizes against random failures.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -73,8 +73,7 @@ fn full_grids_have_the_exact_mean_after_as_many_rounds_as_they_have_dimensions()
     }
 }
 
-/// Who is behind the values of each peer after all rounds, where a group counts only if its members have all that there
-/// is on their side of the grid.
+/// Bit sets of the peers whose values each peer has after all rounds.
 fn reached(grid: &Grid, n_peers: usize) -> Vec<u64> {
     let mut reached: Vec<u64> = (0..n_peers).map(|cell| 1 << cell).collect();
     for round in 0..grid.n_rounds() {
@@ -86,7 +85,7 @@ fn reached(grid: &Grid, n_peers: usize) -> Vec<u64> {
     reached
 }
 
-/// What an averaging in groups rests on: whoever is not reached by all follows one who is, and there is one.
+/// Averaging in groups relies on it: a peer with a partial mean follows one with the mean of all, and there is one.
 #[test]
 fn the_first_peer_has_the_mean_of_all_in_any_grid() {
     for n_peers in 2..=64_usize {
@@ -199,8 +198,8 @@ fn expected_iterations_are_what_drawn_failures_take() {
 }
 
 proptest! {
-    /// Each peer is in one group of a round, no group is larger than asked for, and whoever lists the peers
-    /// in whichever order has the same groups.
+    /// Each peer is in one group of a round, no group is larger than asked for, and the order of the peers does not
+    /// matter.
     #[test]
     fn groups_divide_the_peers(
         n_peers in 0..200_usize,
@@ -245,7 +244,7 @@ proptest! {
         prop_assert!(before < 1e-6 * begin, "{before} left of {begin}, {grid:?}");
     }
 
-    /// Whoever fails more often is better off in smaller groups.
+    /// Peers that fail more often are better off in smaller groups.
     #[test]
     fn groups_shrink_as_failures_grow(n_peers in 2..300_usize, rate in 0.0..0.6_f64, more in 0.0..0.3_f64) {
         let [seldom, often] = [rate, rate + more].map(|rate| best_group_size(n_peers, rate).unwrap());
@@ -256,7 +255,7 @@ proptest! {
 
 /// Neighbours change from epoch to epoch and by seed.
 #[test]
-fn cells_are_dealt_anew_in_each_epoch() {
+fn cells_are_assigned_anew_in_each_epoch() {
     let peers: Vec<PeerId> = (0..64).map(id).collect();
     let first = groups(&peers, 8, 1, 0, 0);
     assert_ne!(first, groups(&peers, 8, 1, 1, 0));

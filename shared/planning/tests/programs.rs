@@ -4,10 +4,10 @@
 
 mod support;
 
-use barnraise_planning::{PairLimit, Peer, Situation};
+use barnraise_planning::{MeasuredPeer, PairLimit, PlanningProblem};
 use proptest::prelude::*;
-use support::simplex::Program;
-use support::{id, is_close, situation, work};
+use support::simplex::SimplexProgram;
+use support::{id, is_close, problem, work};
 
 /// The batch size and the vector's length of [`work`].
 const BATCH: u64 = 100;
@@ -17,16 +17,16 @@ const VECTOR: f64 = 1e6;
 enum Returns {
     /// All `g_ij` are free, and `M_i` is `max(d_i, u_i)`.
     Free,
-    /// As eq. (6) uses them: one number a reducer, whose greatest is `M_i`.
+    /// One number a reducer, as in eq. (6), with the maximum `M_i`.
     Alike,
 }
 
 /// DeDLOC's program (5) as it is printed, with all its `n^3` rows and the transfers within a node. The unit is
 /// one megabyte per second.
-fn program_five(peers: &[Peer], limits: &[PairLimit], returns: Returns) -> f64 {
+fn program_five(peers: &[MeasuredPeer], limits: &[PairLimit], returns: Returns) -> f64 {
     let n = peers.len();
     let mega = |bytes_per_s: f64| bytes_per_s / VECTOR;
-    let mut program = Program::default();
+    let mut program = SimplexProgram::default();
     let steps = program.variable(1.0);
     let c: Vec<usize> = (0..n).map(|_| program.variable(0.0)).collect();
     let mut table = |is_there: &dyn Fn(usize, usize) -> bool| -> Vec<Vec<Option<usize>>> {
@@ -83,11 +83,11 @@ fn program_five(peers: &[Peer], limits: &[PairLimit], returns: Returns) -> f64 {
     program.maximum()
 }
 
-/// The fastest averaging of given contributors, in vectors per second: program (2) with `c` given and, as eq.
-/// (6) wants it, all `g_ij` of a reducer alike.
-fn averages_per_s(peers: &[Peer], limits: &[PairLimit], contributes: &[bool]) -> f64 {
+/// The fastest averaging of given contributors, in vectors per second: program (2) with fixed `c` and, by eq. (6),
+/// one value for all `g_ij` of a reducer.
+fn averages_per_s(peers: &[MeasuredPeer], limits: &[PairLimit], contributes: &[bool]) -> f64 {
     let n = peers.len();
-    let mut program = Program::default();
+    let mut program = SimplexProgram::default();
     let g: Vec<Option<usize>> =
         peers.iter().map(|it| it.is_reachable.then(|| program.variable(1.0))).collect();
     let mut a = vec![vec![None; n]; n];
@@ -115,19 +115,19 @@ fn averages_per_s(peers: &[Peer], limits: &[PairLimit], contributes: &[bool]) ->
     program.maximum()
 }
 
-fn position(peers: &[Peer], limit: &PairLimit, is_from: bool) -> usize {
+fn position(peers: &[MeasuredPeer], limit: &PairLimit, is_from: bool) -> usize {
     let wanted = if is_from { &limit.from } else { &limit.to };
     peers.iter().position(|peer| peer.id == *wanted).unwrap()
 }
 
-fn computed_per_s(peers: &[Peer], contributes: &[bool]) -> f64 {
+fn computed_per_s(peers: &[MeasuredPeer], contributes: &[bool]) -> f64 {
     let samples =
         peers.iter().zip(contributes).map(|(peer, &is_in)| if is_in { peer.samples_per_s } else { 0.0 });
     samples.sum::<f64>() / BATCH as f64
 }
 
 /// The best of all sets of contributors.
-fn best_by_brute_force(peers: &[Peer]) -> f64 {
+fn best_by_brute_force(peers: &[MeasuredPeer]) -> f64 {
     let sets = 1..1_usize << peers.len();
     let of_set = |set: usize| {
         let contributes: Vec<bool> =
@@ -142,12 +142,12 @@ fn best_by_brute_force(peers: &[Peer]) -> f64 {
 }
 
 /// Some compute nothing, some cannot be reached, some do not receive; but the first does all of it.
-fn any_peers(n: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Peer>> {
+fn any_peers(n: std::ops::Range<usize>) -> impl Strategy<Value = Vec<MeasuredPeer>> {
     let one = (0.0..400.0_f64, 0.2..20.0_f64, 0.2..20.0_f64, 0..5_u8, 0..4_u8, 0..4_u8);
     prop::collection::vec(one, n).prop_map(|drawn| {
         let peer =
             |(i, (speed, down, up, computes, reachable, receives)): (usize, (f64, f64, f64, u8, u8, u8))| {
-                Peer {
+                MeasuredPeer {
                     id: id(i),
                     samples_per_s: if computes > 0 || i == 0 { speed + 1.0 } else { 0.0 },
                     download_bytes_per_s: down * VECTOR,
@@ -176,8 +176,8 @@ fn limits_of(drawn: &[(usize, usize, f64)], n_peers: usize) -> Vec<PairLimit> {
     limits
 }
 
-fn given(peers: &[Peer], limits: &[PairLimit]) -> Situation {
-    situation(peers.to_vec(), limits, work(BATCH))
+fn given(peers: &[MeasuredPeer], limits: &[PairLimit]) -> PlanningProblem {
+    problem(peers.to_vec(), limits, work(BATCH))
 }
 
 proptest! {
@@ -221,23 +221,23 @@ proptest! {
         prop_assert!(is_close(plan.steps_per_s, wanted, 1e-5), "{plan:?}, by brute force {wanted}");
     }
 
-    /// Pair limits or not: no plan promises more than the relaxation, or less than everybody's contribution.
+    /// With and without pair limits: no plan promises more than the relaxation, or less than all peers as contributors.
     #[test]
     fn a_plan_lies_between_its_bounds(peers in any_peers(1..9), drawn in any_limits()) {
         let limits = limits_of(&drawn, peers.len());
-        let situation = given(&peers, &limits);
-        let plan = situation.plan().unwrap();
+        let problem = given(&peers, &limits);
+        let plan = problem.plan().unwrap();
         prop_assert!(plan.steps_per_s <= plan.bound_steps_per_s.unwrap() * (1.0 + 1e-5));
-        let everybody: Vec<_> =
+        let all_peers: Vec<_> =
             peers.iter().filter(|peer| peer.samples_per_s > 0.0).map(|peer| peer.id.clone()).collect();
-        if let Ok(of_all) = situation.plan_for(&everybody) {
+        if let Ok(of_all) = problem.plan_for(&all_peers) {
             prop_assert!(plan.steps_per_s >= of_all.steps_per_s * (1.0 - 1e-5));
         }
     }
 }
 
-/// The size of the program is what allows 24 peers in milliseconds and 128 in about a second; how long it
-/// takes is for `examples/plan_speed.rs` to say.
+/// Its size allows a program of 24 peers to be solved in milliseconds, and of 128 in about a second;
+/// `examples/plan_speed.rs` measures the time.
 #[test]
 fn the_program_grows_with_the_square_of_the_peers() {
     // One reducer is fast and computing is to spare, so that there is something to solve.

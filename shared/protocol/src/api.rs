@@ -1,34 +1,38 @@
-//! What the backbone answers over HTTP, as JSON: for the page, and for whoever wants to look.
+//! The backbone's public HTTP API, as JSON: for the page and other clients.
 //!
 //! `GET /api/run` answers [`RunStatus`]; `GET /api/events` is a stream of server-sent events named
 //! `progress`, each a [`LiveProgress`]; `GET /api/contributions` answers [`Contributions`]. In an open run `GET /api/models`
 //! answers [`Models`], and `/api/model.safetensors` and `/api/model-card.md` are the model itself. Where several runs are
 //! served together, all of these are below `/run/<id>`; `GET /api/runs` answers [`Runs`], `GET /api/rooms/<code>` a
-//! [`Room`], and `GET /api/invitations/<SHA-256 of a code>` an [`Invited`].
+//! [`Room`], and `GET /api/invitations/<SHA-256 of a code>` an [`InvitationTarget`].
 
 use serde::{Deserialize, Serialize};
 
 use crate::access::AccessMode;
-use crate::contribute::{DeviceKind, Progress};
+use crate::contribute::{DeviceKind, RunProgress};
 use crate::display_name::DisplayName;
 use crate::run::RunDescription;
 
 /// Answer of `GET /api/run`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunStatus {
-    /// What is trained. The same as in the [`crate::run`] conversation.
+    /// The run's description, as in the [`crate::run`] conversation.
     pub run: RunDescription,
     /// Multiaddresses of the backbone, peer id included, in the order to try.
     pub addresses: Vec<String>,
-    /// How the run stands now.
-    pub progress: Progress,
+    /// Progress of the run now.
+    pub progress: RunProgress,
     /// Loss and accuracy so far, oldest first, thinned to at most [`HISTORY_POINTS_MAX`] points.
     pub history: Vec<HistoryPoint>,
     /// Contributors by device.
     pub devices: Vec<DeviceCount>,
-    /// Why the operator has paused it, while that is so: no step is made, and contributors wait.
+    /// The operator's reason while the run is paused: no step is made, and contributors wait.
     #[serde(default)]
     pub paused: Option<String>,
+    /// Accuracy of a model that always gives the commonest answer of the test set, 0 to 1: what a test accuracy is
+    /// compared with.
+    #[serde(default)]
+    pub majority_accuracy: Option<f32>,
 }
 
 /// Most points in [`RunStatus::history`].
@@ -71,12 +75,12 @@ pub const LIVE_STEPS_MAX: usize = 64;
 /// Payload of a `progress` event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LiveProgress {
-    /// How the run stands now.
-    pub progress: Progress,
+    /// Progress of the run now.
+    pub progress: RunProgress,
     /// The steps since the last event, oldest first, at most [`LIVE_STEPS_MAX`].
     pub steps: Vec<HistoryPoint>,
-    /// The newest evaluation, in every event, so that whoever missed one has it too: the accuracy of `progress` is always
-    /// one of the curve. It is of a step that was made a while ago.
+    /// The newest evaluation, of an earlier step. Every event has it, so that a client that missed one has the accuracy
+    /// of `progress` in its curve too.
     pub evaluation: Option<EvaluationPoint>,
     /// Contributors by device.
     pub devices: Vec<DeviceCount>,
@@ -87,15 +91,15 @@ pub struct LiveProgress {
 
 /// Most contributors in one [`Contributions`].
 pub const CONTRIBUTORS_MAX: u32 = 100;
-/// Contributors in a [`Contributions`] where the question does not say.
+/// Contributors in a [`Contributions`] where the query has no limit.
 pub const CONTRIBUTORS_DEFAULT: u32 = 10;
-/// Deepest place that can be asked for.
+/// Largest offset of a query.
 pub const OFFSET_MAX: u32 = 10_000;
 
-/// Lowest place that is counted out.
+/// Lowest rank that is computed.
 pub const RANK_MAX: u64 = 100_000;
 
-/// Question of `GET /api/contributions`: `?offset=20&limit=10&peer=12D3KooW…`.
+/// Query of `GET /api/contributions`: `?offset=20&limit=10&peer=12D3KooW…`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContributionsQuery {
@@ -103,25 +107,25 @@ pub struct ContributionsQuery {
     pub offset: Option<u32>,
     /// Contributors that are listed, at most [`CONTRIBUTORS_MAX`].
     pub limit: Option<u32>,
-    /// One that is answered for by itself, wherever it stands.
+    /// A contributor to answer for in addition, at any rank.
     pub peer: Option<String>,
 }
 
 /// Answer of `GET /api/contributions`. It may be a second or two old.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contributions {
-    /// Of everybody together.
-    pub totals: Given,
+    /// Sums over all contributors.
+    pub totals: AcceptedTotals,
     /// Peers that ever contributed.
     pub n_contributors: u64,
     /// Those with the most samples first.
     pub contributors: Vec<ContributorTotals>,
-    /// The one that was asked for, if it ever contributed.
+    /// The contributor of the query, if it ever contributed.
     pub peer: Option<ContributorTotals>,
-    /// Its place among all, from 1; not said below [`RANK_MAX`], nor of one that is on the leaderboard no longer.
+    /// Its rank among all, from 1; `None` below [`RANK_MAX`], or if it is no longer on the leaderboard.
     #[serde(default)]
     pub rank: Option<u64>,
-    /// Peers that averaged the others' gradients, those with the most bytes first.
+    /// Peers that averaged gradients, those with the most bytes first.
     pub aggregators: Vec<AggregatorTotals>,
     /// Relays through which contributions came, those with the most bytes first.
     #[serde(default)]
@@ -130,35 +134,35 @@ pub struct Contributions {
     pub refused: Vec<RefusalCount>,
 }
 
-/// What was accepted.
+/// Sums over accepted contributions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Given {
+pub struct AcceptedTotals {
     /// Contributions.
     pub n_contributions: u64,
     /// Samples behind them.
     pub n_samples: u64,
     /// Encoded bytes of the gradients.
     pub n_bytes: u64,
-    /// Time in which they were made, as measured by whoever accepted them.
+    /// Time in which they were made, as measured by the reducers that accepted them.
     pub seconds: u64,
 }
 
-/// What one peer gave.
+/// Accepted contributions of one peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContributorTotals {
     /// Peer id in base58.
     pub peer: String,
-    /// How it wants to be called. Anybody may call themselves anything: it is shown beside the peer id, not in its place.
+    /// The name that it chose. Any peer can choose any name: show it beside the peer id, not in its place.
     #[serde(default)]
     pub name: Option<DisplayName>,
-    /// What was accepted of it.
+    /// Sums over its accepted contributions.
     #[serde(flatten)]
-    pub given: Given,
+    pub totals: AcceptedTotals,
     /// Newest epoch that it contributed to.
     pub last_epoch: u64,
 }
 
-/// What one peer did for the others (DeDLOC appendix I.2: those without a GPU are acknowledged too).
+/// Work of one aggregator (DeDLOC appendix I.2: peers without a GPU are acknowledged too).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AggregatorTotals {
     /// Peer id in base58.
@@ -171,7 +175,7 @@ pub struct AggregatorTotals {
     pub seconds: u64,
 }
 
-/// What one relay carried, as the backbones at the other end saw it.
+/// Contributions through one relay, as measured by the backbones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayTotals {
     /// Peer id in base58.
@@ -180,25 +184,25 @@ pub struct RelayTotals {
     pub n_contributions: u64,
     /// Encoded bytes of their gradients.
     pub n_bytes: u64,
-    /// From their offers until they counted.
+    /// Time from their offers until they counted.
     pub seconds: u64,
 }
 
 /// Contributions that were refused for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalCount {
-    /// As in the operator's `barnraise_contributions_refused_total`.
+    /// Label of the metric `barnraise_contributions_refused_total`.
     pub reason: String,
-    /// How many.
+    /// Number of them.
     pub n: u64,
 }
 
 /// Answer of `GET /api/models`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Models {
-    /// The newest one that was evaluated, once there is one: `GET /api/model.safetensors`.
+    /// The newest evaluated model, once there is one: `GET /api/model.safetensors`.
     pub latest: Option<ModelFile>,
-    /// Some from before, the newest first: `GET /api/model.safetensors?epoch=800`.
+    /// Earlier models, the newest first: `GET /api/model.safetensors?epoch=800`.
     pub earlier: Vec<ModelFile>,
 }
 
@@ -207,26 +211,26 @@ pub struct Models {
 pub struct ModelFile {
     /// Optimizer steps made.
     pub epoch: u64,
-    /// Since it was evaluated, by the backbone's clock.
+    /// Seconds since it was evaluated, by the backbone's clock.
     pub age_seconds: u64,
     /// Length of the file.
     pub n_bytes: u64,
 }
 
-/// Question of `GET /api/model.safetensors`.
+/// Query of `GET /api/model.safetensors`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelQuery {
-    /// One of those that are kept; the newest one where it is not said.
+    /// Epoch of a stored model; the newest one by default.
     pub epoch: Option<u64>,
 }
 
 /// Answer of `GET /api/runs`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Runs {
-    /// Those that may be listed.
+    /// The listed runs.
     pub runs: Vec<RunSummary>,
-    /// Whether a code may lead to one, listed or not: [`Room`].
+    /// Whether the backbone accepts room codes; see [`Room`].
     #[serde(default)]
     pub takes_codes: bool,
 }
@@ -242,7 +246,7 @@ pub struct RunSummary {
     pub purpose: String,
     /// Who may take part.
     pub access: AccessMode,
-    /// What it learns from.
+    /// Kind of its data.
     pub data: DataKind,
     /// Optimizer steps made.
     pub epoch: u64,
@@ -255,7 +259,7 @@ pub struct RunSummary {
     pub is_paused: bool,
 }
 
-/// What a run learns from, in a word.
+/// Kind of a run's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataKind {
@@ -265,17 +269,17 @@ pub enum DataKind {
     Text,
 }
 
-/// Answer of `GET /api/invitations/<SHA-256 of a code>`: where the code of an invitation lets somebody in.
+/// Answer of `GET /api/invitations/<SHA-256 of a code>`: the run that an invitation code is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Invited {
+pub struct InvitationTarget {
     /// The run.
     pub run: String,
 }
 
-/// Answer of `GET /api/rooms/<code>`: where the code of a room lets somebody in.
+/// Answer of `GET /api/rooms/<code>`: the run and invitation that a room code is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// Of the run.
+    /// The run.
     pub run: String,
     /// The code of an invitation to it, as in `#invitation=…`.
     pub invitation: String,

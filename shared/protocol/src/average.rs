@@ -2,15 +2,15 @@
 //! averages the part, and gets the average (DeDLOC §3.2: butterfly all-reduce).
 //!
 //! ```text
-//! member  -> reducer   Join: which group, which part, which attempt, and what is behind its values
+//! member  -> reducer   Join: which group, which part, which attempt, and whose samples are in its values
 //! reducer -> member    Granted, or Refused with the reason
 //! member  -> reducer   its values, chunk by chunk, at most the granted number ahead of what it got back
 //! reducer -> member    the average, chunk by chunk, then Finished
 //! ```
 //!
 //! Both directions run at once. A chunk of the average is the credit for the next chunk of values, so a
-//! reducer holds no more than the window of each part, whatever the transport buffers. A chunk of values on
-//! the wire is that of [`crate::bulk`], its bytes encoded by the codec of the group:
+//! reducer holds no more than the window of each part, however much the transport buffers. A chunk of
+//! values on the wire is that of [`crate::bulk`], its bytes encoded by the codec of the group:
 //! [`CHUNK_VALUES`] values, the last one of a part fewer.
 
 use futures::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -18,8 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bulk::{self, BulkError, CHUNK_HEADER_BYTES};
 use crate::codec::{CodecError, TensorCodec};
-use crate::error::ConversationError;
-use crate::framing;
+use crate::framing::{self, FrameError};
 use crate::hash::Sha256Hash;
 use crate::matchmaking::MEMBERS_MAX;
 
@@ -36,32 +35,33 @@ pub const WINDOW_CHUNKS_MAX: u32 = 64;
 /// Member to reducer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
-    /// The group: its members, their weights, the parts and the codec are what both know by this name.
+    /// The group's name. Both sides know its members, their weights, the parts and the codec.
     pub group: Sha256Hash,
     /// Position of the part among the group's members.
     pub part: u16,
-    /// 0 with the part's own reducer, 1 with the one that stands by.
+    /// 0 with the part's own reducer, 1 with its substitute.
     pub attempt: u8,
-    /// Samples behind its values, which are their weight; with none it sends nothing, and gets the average. In a first
-    /// round they are the group's own number, and no more than that in a later one, where a member brings what it has
-    /// averaged before.
+    /// Samples behind its values: their weight. A member with 0 samples sends nothing and gets the average. In a first
+    /// round this is the number that the group has for the member; in a later one, where it sends an average of earlier
+    /// rounds, at most that.
     pub n_samples: u64,
-    /// Whose values are in what it sends: positions among all who average together, of whom the group is a part.
+    /// Members whose values are in the values that it sends, as positions among all members of the grid. The group is
+    /// one of the grid's groups.
     pub behind: MemberSet,
-    /// Nothing is missing in what it sends that anybody else could have.
+    /// Whether the values are complete: no value of those members is missing.
     pub is_whole: bool,
 }
 
 /// Reducer to member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReducerToMember {
-    /// Values may be sent, this many chunks ahead of what came back.
+    /// Values may be sent, at most this many chunks ahead of the chunks that came back.
     Granted {
         /// 1 to [`WINDOW_CHUNKS_MAX`].
         window_chunks: u32,
     },
     /// Not averaged here.
-    Refused(Refusal),
+    Refused(JoinRefusal),
     /// After the last chunk of the average.
     Finished(Finished),
 }
@@ -71,38 +71,38 @@ pub enum ReducerToMember {
 pub struct MemberSet([u64; MEMBERS_MAX / 64]);
 
 impl MemberSet {
-    /// Adds a member; nothing where no group has a member at that position.
+    /// Adds a member. Ignores positions that no group has.
     pub fn insert(&mut self, position: usize) {
         if let Some(word) = self.0.get_mut(position / 64) {
             *word |= 1 << (position % 64);
         }
     }
 
-    /// Whether the member at `position` is in it.
+    /// Whether it has the member at `position`.
     #[must_use]
     pub fn contains(&self, position: usize) -> bool {
         self.0.get(position / 64).is_some_and(|word| word >> (position % 64) & 1 == 1)
     }
 
-    /// Whether nobody is in it.
+    /// Whether it has no member.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.n_members() == 0
     }
 
-    /// Whether all who are in it are in the other one.
+    /// Whether all its members are in `other`.
     #[must_use]
     pub fn is_subset_of(self, other: Self) -> bool {
         self.union(other) == other
     }
 
-    /// How many there are.
+    /// Number of members.
     #[must_use]
     pub fn n_members(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Those who are in this one and in the other.
+    /// Members of both sets.
     #[must_use]
     pub fn intersection(self, other: Self) -> Self {
         let mut both = self;
@@ -110,7 +110,7 @@ impl MemberSet {
         both
     }
 
-    /// Those who are in this one or in the other.
+    /// Members of one set or the other.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         let mut both = self;
@@ -127,30 +127,30 @@ impl FromIterator<usize> for MemberSet {
     }
 }
 
-/// What is in an average.
+/// Describes a finished average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
-    /// Members any of whose values are in it.
+    /// Members of the group with at least one value in the average.
     pub members: MemberSet,
     /// Samples behind a value, the mean over the part, rounded down: a member that sent half of its values counts by
     /// half, and all samples are behind it only where every value of every member is in it.
     pub n_samples: u64,
-    /// Whose values are in what those members sent; see [`Join::behind`].
+    /// Union of [`Join::behind`] of those members.
     pub behind: MemberSet,
-    /// Every value of every member is in it, and each of them said that what it sent was whole.
+    /// Whether every value of every member is in the average, and each member declared its values complete.
     pub is_whole: bool,
 }
 
-/// Why a share was not taken.
+/// Why a reducer does not average a member's values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refusal {
+pub enum JoinRefusal {
     /// No round of that name is being averaged, nor will be soon.
     #[error("no group of this name is averaging here")]
     UnknownGroup,
     /// The sender is not in the group.
     #[error("this peer is not a member of the group")]
     NotAMember,
-    /// The part is averaged by another member.
+    /// Another member averages the part.
     #[error("part {part} is not averaged here in attempt {attempt}")]
     NotReducer {
         /// Echo.
@@ -164,58 +164,71 @@ pub enum Refusal {
     /// Too many rounds wait here.
     #[error("too many members wait here; try again")]
     Busy,
-    /// Another weight than the group's in its first round, or a greater one in a later round.
+    /// In a first round another weight than the group's, in a later one a greater weight.
     #[error("{got} samples cannot be behind these values, the group has {want} of this member")]
     Weight {
-        /// Of the group.
+        /// The group's number of samples for the member.
         want: u64,
-        /// Said.
+        /// The member's claim.
         got: u64,
     },
-    /// Values of members whose values cannot be in what this one has averaged, or samples of nobody.
+    /// Members that this one cannot have averaged with, or samples of no member.
     #[error("these members' values cannot be in what this member sends")]
     Behind,
 }
 
-/// Why a chunk of values could not be passed on.
+/// Why a chunk of values is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ChunkError {
-    /// The chunk is not what its place needs, or the stream failed.
+    /// Another chunk or length than expected, or the stream failed.
     #[error(transparent)]
     Bulk(#[from] BulkError),
-    /// Its values cannot be.
+    /// Values that cannot be decoded.
     #[error(transparent)]
     Codec(#[from] CodecError),
 }
 
-/// Asks a reducer to take this peer's share of a part; the window in chunks that it grants.
+/// Why a member did not join the averaging of a part.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// A message failed.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The reducer declined.
+    #[error(transparent)]
+    Refused(#[from] JoinRefusal),
+    /// A window that no reducer may grant.
+    #[error("a window of {window_chunks} chunks was granted, 1 to {WINDOW_CHUNKS_MAX} can be")]
+    Window {
+        /// Granted.
+        window_chunks: u32,
+    },
+    /// The end came first.
+    #[error("the reducer finished before it began")]
+    Finished,
+}
+
+/// Joins the averaging of a part; returns the window in chunks that the reducer grants.
 ///
 /// # Errors
-/// [`ConversationError::Refused`] with the reducer's reason; a window of 0 or above
-/// [`WINDOW_CHUNKS_MAX`] is none.
-pub async fn join<S>(stream: &mut S, join: Join) -> Result<u32, ConversationError>
+/// See [`JoinError`].
+pub async fn join<S>(stream: &mut S, join: Join) -> Result<u32, JoinError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     framing::write(stream, &join, MESSAGE_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
         ReducerToMember::Granted { window_chunks: window @ 1..=WINDOW_CHUNKS_MAX } => Ok(window),
-        ReducerToMember::Granted { window_chunks } => {
-            let why =
-                format!("a window of {window_chunks} chunks was granted, 1 to {WINDOW_CHUNKS_MAX} can be");
-            Err(ConversationError::Refused(why))
-        }
-        ReducerToMember::Refused(refusal) => Err(ConversationError::Refused(refusal.to_string())),
-        ReducerToMember::Finished(_) => {
-            Err(ConversationError::Refused("the reducer finished before it began".into()))
-        }
+        ReducerToMember::Granted { window_chunks } => Err(JoinError::Window { window_chunks }),
+        ReducerToMember::Refused(refusal) => Err(refusal.into()),
+        ReducerToMember::Finished(_) => Err(JoinError::Finished),
     }
 }
 
-/// Makes chunk `index` of `values`, as it crosses the wire, in place of what `packed` held. The codec is a dense one.
+/// Encodes `values` as chunk `index` into `packed`, replacing its content. The codec is a dense one.
 ///
 /// # Errors
-/// A value that is not finite; what is in `packed` is of no use then.
+/// A value that is not finite; `packed` is invalid then.
 pub fn pack_chunk(
     index: u32,
     values: &[f32],
@@ -228,7 +241,7 @@ pub fn pack_chunk(
     Ok(())
 }
 
-/// What the codec made of the values of a packed chunk.
+/// The encoded values of a packed chunk.
 #[must_use]
 pub fn encoded(packed: &[u8]) -> &[u8] {
     packed.get(CHUNK_HEADER_BYTES..).unwrap_or_default()
@@ -243,12 +256,12 @@ pub async fn write_chunk<S: AsyncWrite + Unpin>(stream: &mut S, packed: &[u8]) -
     stream.flush().await
 }
 
-/// Reads chunk `index` into `values`, `[n_values of the chunk]`; `bytes` is what it takes to do so, kept for the
-/// next one. The codec is a dense one.
+/// Reads chunk `index` into `values`, `[n_values of the chunk]`; `bytes` is a buffer for reuse by the next call. The
+/// codec is a dense one.
 ///
 /// # Errors
-/// Another chunk or another length came, its checksum is wrong, or one of its values is not finite; the values
-/// are of no use then.
+/// Another chunk or another length came, its checksum is wrong, or one of its values is not finite; `values` is
+/// invalid then.
 pub async fn read_chunk<S: AsyncRead + Unpin>(
     stream: &mut S,
     index: u32,

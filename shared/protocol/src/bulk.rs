@@ -1,8 +1,8 @@
-//! Bulk bytes on a stream, pulled by whoever wants them.
+//! Bulk bytes on a stream, pulled by the receiver.
 //!
-//! The holder announces a [`Transfer`]; the puller asks for ranges of chunks and so grants credit:
-//! at most [`WINDOW_CHUNKS`] chunks are under way, whatever the transport buffers. A transfer that was
-//! cut goes on at the first missing chunk on another stream. A chunk on the wire:
+//! The holder announces a [`Transfer`]; the puller asks for ranges of chunks and so grants credit.
+//! At most [`WINDOW_CHUNKS`] chunks are in flight on every transport, however much that buffers. A transfer that
+//! was cut goes on at the first missing chunk on another stream. A chunk on the wire:
 //!
 //! ```text
 //! +---------+---------+---------+------------------+
@@ -11,8 +11,8 @@
 //! +---------+---------+---------+------------------+
 //! ```
 //!
-//! A holder that has the bytes no more sends the reason in place of a chunk, as the chunk with the index that none has,
-//! and ends the stream.
+//! A holder that no longer has the bytes sends the reason in place of a chunk, under an index that no chunk has, and
+//! ends the stream.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,9 +32,9 @@ const PULL_CHUNKS: u32 = 4;
 /// Largest [`Pull`].
 const PULL_BYTES_MAX: usize = 64;
 pub(crate) const CHUNK_HEADER_BYTES: usize = 12;
-/// In place of a chunk's index: there is none any more.
+/// In place of a chunk's index: the bytes are gone, the reason follows.
 const WITHDRAWN: u32 = u32::MAX;
-/// Longest reason for it, in bytes.
+/// Longest reason, in bytes.
 const REASON_BYTES_MAX: usize = 256;
 
 const _: () = assert!(PULL_CHUNKS > 0 && PULL_CHUNKS * 2 <= WINDOW_CHUNKS);
@@ -80,12 +80,12 @@ pub enum BulkError {
         /// Announced.
         got: u64,
     },
-    /// A chunk that was not asked for, or of another length than its place needs.
+    /// A chunk that was not asked for, or of another length than its index implies.
     #[error("chunk {got_index} of {got_bytes} bytes came, chunk {want_index} of {want_bytes} was asked for")]
     WrongChunk {
         /// Index asked for.
         want_index: u32,
-        /// Length at that place.
+        /// Length of that chunk.
         want_bytes: usize,
         /// Index that came.
         got_index: u32,
@@ -121,7 +121,7 @@ pub enum BulkError {
     /// The puller asked for everything more than twice.
     #[error("the same chunks were asked for again and again")]
     RepeatedPulls,
-    /// The holder has the bytes no more, with the reason: what is pulled is to be asked for anew.
+    /// The holder no longer has the bytes, with the reason: request the transfer anew.
     #[error("the transfer ended: {0}")]
     Withdrawn(Withdrawn),
     /// A message failed.
@@ -137,12 +137,15 @@ pub enum BulkError {
 pub struct Partial {
     transfer: Transfer,
     bytes: Vec<u8>,
-    /// Of `bytes`: while more of them is on its way there is time for it.
+    /// Hash of `bytes`, computed while more of them arrive.
     hasher: Hasher,
 }
 
 impl Partial {
-    /// Nothing yet of `transfer`, which must be of at most `bytes_max` bytes.
+    /// Starts with no byte of `transfer`, which must be of at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// [`BulkError::TooLarge`].
     pub fn new(transfer: Transfer, bytes_max: u64) -> Result<Self, BulkError> {
         // Chunk indices are u32: 256 TiB are out of reach, but a peer may announce anything.
         let max = bytes_max.min(u64::from(u32::MAX) * CHUNK_BYTES as u64);
@@ -192,11 +195,11 @@ fn chunk_len(n_bytes: u64, index: u32) -> usize {
     (n_bytes - u64::from(index) * CHUNK_BYTES as u64).min(CHUNK_BYTES as u64) as usize
 }
 
-/// Pulls what is missing of `partial` and returns all bytes, checked.
+/// Pulls what is missing of `partial` and returns all bytes, checked against the hash.
 ///
-/// `on_progress` is told the bytes that are here after each chunk. On an error `partial` keeps what
-/// arrived whole; on a wrong hash it is emptied, since nobody knows which chunk was wrong. A chunk with
-/// a wrong checksum still drains what was asked for, so that the conversation can go on to its reason.
+/// After each chunk `on_progress` gets the number of bytes that arrived so far. On an error `partial` keeps
+/// all complete chunks; on a wrong hash it is emptied, since any chunk may be wrong. After a wrong checksum
+/// the chunks asked for are still read, so that the conversation can go on.
 pub async fn pull<S>(
     stream: &mut S,
     partial: &mut Partial,
@@ -240,7 +243,7 @@ where
     }
 }
 
-/// Tells the holder that nothing of what it announced is wanted.
+/// Declines the announced transfer without pulling a byte.
 pub async fn decline<S: AsyncWrite + Unpin>(stream: &mut S) -> Result<(), BulkError> {
     Ok(framing::write(stream, &Pull::Done, PULL_BYTES_MAX).await?)
 }
@@ -271,28 +274,28 @@ pub(crate) async fn read_chunk<S: AsyncRead + Unpin>(
     Ok(())
 }
 
-/// Why bytes that are asked for, or were announced, are here no more: in words for who asks.
+/// Why announced or requested bytes are gone, in words for the puller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Withdrawn(String);
 
 impl Withdrawn {
-    /// With the reason, and what to do; of what is longer than a chunk's reason may be, the puller reads the beginning.
+    /// `reason` also says what to do. A long one is cut to what a chunk carries.
     pub fn because(reason: impl Into<String>) -> Self {
         Self(reason.into())
     }
 }
 
-/// Bytes that are served a chunk at a time, so that a slow puller holds a chunk of memory and not all of them.
-pub trait Held: Send + Sync {
-    /// Of all bytes.
+/// A source of bytes that is read a chunk at a time, so that a slow puller costs the memory of one chunk.
+pub trait ChunkSource: Send + Sync {
+    /// Length of all bytes.
     fn n_bytes(&self) -> u64;
 
-    /// Those of a range within them; or the reason why they are gone, for the puller.
+    /// Reads a range within them; the error is the reason why they are gone, for the puller.
     fn read(&self, range: Range<u64>) -> impl Future<Output = Result<Vec<u8>, Withdrawn>> + Send;
 }
 
-impl Held for Vec<u8> {
+impl ChunkSource for Vec<u8> {
     fn n_bytes(&self) -> u64 {
         self.len() as u64
     }
@@ -302,7 +305,7 @@ impl Held for Vec<u8> {
     }
 }
 
-impl Held for Arc<[u8]> {
+impl ChunkSource for Arc<[u8]> {
     fn n_bytes(&self) -> u64 {
         self.len() as u64
     }
@@ -312,10 +315,10 @@ impl Held for Arc<[u8]> {
     }
 }
 
-/// The bytes of a range of those in memory.
+/// Reads a range of bytes in memory.
 ///
 /// # Errors
-/// A range that there is not; does not happen.
+/// A range beyond the end; does not happen.
 pub fn in_memory(bytes: &[u8], range: Range<u64>) -> Result<Vec<u8>, Withdrawn> {
     let range = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
     let found = range.and_then(|(start, end)| bytes.get(start..end));
@@ -324,7 +327,7 @@ pub fn in_memory(bytes: &[u8], range: Range<u64>) -> Result<Vec<u8>, Withdrawn> 
 
 /// Sends the chunks of `bytes` that the puller asks for until it says that it is done.
 ///
-/// `on_progress` is told how many bytes were sent after each chunk, repeats included.
+/// After each chunk `on_progress` gets the number of bytes sent so far, repeats included.
 pub async fn serve<S>(stream: &mut S, bytes: &[u8], on_progress: impl FnMut(u64)) -> Result<(), BulkError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -333,9 +336,9 @@ where
     serve_chunks(stream, bytes.len() as u64, chunk, on_progress).await
 }
 
-/// The same with bytes that are read as they are asked for. Where they are gone, the puller is told, and the stream is
-/// of no more use.
-pub async fn serve_held<S>(stream: &mut S, held: &impl Held) -> Result<(), BulkError>
+/// As [`serve`], with bytes that are read when they are asked for. If they are gone, the puller gets the reason and the
+/// stream ends.
+pub async fn serve_source<S>(stream: &mut S, held: &impl ChunkSource) -> Result<(), BulkError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -384,7 +387,7 @@ where
     }
 }
 
-/// A chunk as it crosses the wire, in one piece: what is written in two may travel in two.
+/// A chunk with its header in one buffer: two writes might travel in two packets.
 #[must_use]
 pub fn packed(index: u32, chunk: &[u8]) -> Vec<u8> {
     let mut packed = Vec::with_capacity(CHUNK_HEADER_BYTES + chunk.len());
@@ -394,7 +397,7 @@ pub fn packed(index: u32, chunk: &[u8]) -> Vec<u8> {
     packed
 }
 
-/// Puts the header before the bytes of a chunk, where there is room for it.
+/// Writes the header into the space before the bytes of a chunk.
 pub(crate) fn put_header(index: u32, packed: &mut [u8]) {
     if let Some((header, chunk)) = packed.split_first_chunk_mut::<CHUNK_HEADER_BYTES>() {
         header[..4].copy_from_slice(&index.to_le_bytes());

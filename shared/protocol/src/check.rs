@@ -1,15 +1,15 @@
-//! How far a device's results lie from the reference. Plain data; nothing here computes.
+//! Deviation of a device's results from the reference. Plain data; nothing here computes.
 
 use serde::{Deserialize, Serialize};
 
 /// One comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CheckOutcome {
-    /// What was compared.
+    /// Name of the compared quantity.
     pub name: String,
     /// Largest absolute difference, divided by the largest absolute value of the reference.
     pub deviation: f32,
-    /// What the deviation must not exceed.
+    /// Largest deviation that passes.
     pub tolerance: f32,
 }
 

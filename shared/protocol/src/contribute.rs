@@ -1,34 +1,32 @@
-//! The `contribute` conversation: a session for as long as a contributor takes part.
+//! The `contribute` conversation: a session for as long as a contributor takes part (DeDLOC §3.1).
 //!
-//! The contributor joins, then reports how many samples it has accumulated; the backbone says when
-//! an epoch begins and when its gradients are due. Gradients travel on streams of their own
+//! The contributor joins, then reports how many samples it has accumulated. The backbone announces
+//! the start of each epoch and when its gradients are due. Gradients travel on streams of their own
 //! ([`crate::gradient`]), so that a report never waits behind a tensor.
 
 use serde::{Deserialize, Serialize};
 
 use crate::display_name::{DisplayName, NAME_BYTES_MAX};
+use crate::refusal::Refusal;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/contribute/3";
+pub const PROTOCOL: &str = "/barnraise/contribute/4";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
 
-/// What [`BackboneToContributor::Refused`] begins with where the operator has paused the run; the reason follows.
-pub const PAUSED: &str = "the run is paused: ";
-
-/// Most addresses of other backbones that are told, and the longest of them, in bytes.
-pub const ELSEWHERE_MAX: usize = 16;
-/// See [`ELSEWHERE_MAX`].
+/// Most addresses in [`BackboneToContributor::OtherBackbones`].
+pub const OTHER_BACKBONES_MAX: usize = 16;
+/// Longest of these addresses, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 400;
 
-// A length before each of them and before all, and the message's number.
-const _: () = assert!(ELSEWHERE_MAX * (ADDRESS_BYTES_MAX + 2) + 4 <= MESSAGE_BYTES_MAX);
+// Each address and the list have a length, the message a number.
+const _: () = assert!(OTHER_BACKBONES_MAX * (ADDRESS_BYTES_MAX + 2) + 4 <= MESSAGE_BYTES_MAX);
 
 /// Longest text that a peer may give for the name of its device.
 pub const DEVICE_NAME_CHARS_MAX: usize = 80;
 
-// With the longest run id and device, and room to spare.
+// With the longest run id and device name, and a margin.
 const _: () = assert!(NAME_BYTES_MAX + 4 * DEVICE_NAME_CHARS_MAX + 512 <= MESSAGE_BYTES_MAX);
 
 /// Contributor to backbone.
@@ -40,17 +38,17 @@ pub enum ContributorToBackbone {
     Report(Report),
 }
 
-/// Who joins.
+/// A contributor that joins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
-    /// The run it was told of.
+    /// The run that it wants to join.
     pub run_id: String,
     /// What computes.
     pub device: DeviceKind,
     /// Free text, such as the adapter's name; at most [`DEVICE_NAME_CHARS_MAX`] characters.
     pub device_name: String,
-    /// How it wants to be called where it is shown who gave what. The connection's handshake says whose name it is;
-    /// nothing else about it is true.
+    /// The name to show on the leaderboard. The connection's handshake authenticates the peer; the name itself proves
+    /// nothing.
     pub name: Option<DisplayName>,
 }
 
@@ -85,24 +83,24 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum BackboneToContributor {
     /// The session is open.
-    Welcome(Progress),
+    Welcome(RunProgress),
     /// An epoch began: fetch its parameters.
     EpochStarted(u64),
     /// Enough samples exist: offer what you have of this epoch.
     GradientDue(u64),
-    /// How the run stands; a few times a second at most.
-    Progress(Progress),
-    /// Something the contributor sent was refused, or nothing is wanted for now, as in a run that its operator has
-    /// paused ([`PAUSED`]); for people to read. The session goes on unless the stream ends.
-    Refused(String),
-    /// Where the other backbones of the run are, for when this one is away: at most [`ELSEWHERE_MAX`] multiaddresses,
-    /// each of at most [`ADDRESS_BYTES_MAX`] bytes and with a peer id. Replaces what was told before.
-    Elsewhere(Vec<String>),
+    /// Progress of the run; a few times a second at most.
+    Progress(RunProgress),
+    /// A message of the contributor was refused, or no work is wanted, as while the run is paused. The session goes on
+    /// unless the stream ends.
+    Refused(Refusal),
+    /// Addresses of the run's other backbones, for when this one is unreachable: at most [`OTHER_BACKBONES_MAX`]
+    /// multiaddresses, each of at most [`ADDRESS_BYTES_MAX`] bytes and with a peer id. Replaces the previous list.
+    OtherBackbones(Vec<String>),
 }
 
-/// How the run stands.
+/// Progress of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct RunProgress {
     /// Optimizer steps made so far.
     pub epoch: u64,
     /// Samples reported or received for the coming step.

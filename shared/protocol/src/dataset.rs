@@ -1,4 +1,5 @@
-//! A data set as it travels: a manifest of shards, each named by the hash of its bytes.
+//! Wire format of a data set: a manifest of shards, each identified by the hash of its bytes
+//! (DeDLOC §3.3).
 //!
 //! A shard is zlib-compressed. Of images: `n_samples` times `height * width * channels` bytes, then `n_samples`
 //! labels of one byte. Of text: `n_samples` times `length` ids of tokens, each two bytes, little-endian.
@@ -19,29 +20,29 @@ pub const SHARD_RAW_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const SHARDS_MAX: usize = 10_000;
 /// Fewest and most tokens of a sequence.
 pub const SEQUENCE_TOKENS: std::ops::RangeInclusive<u16> = 4..=1024;
-/// Id of a token for which there is no other.
+/// Id of unknown tokens.
 pub const UNKNOWN_TOKEN: u16 = 0;
-/// Id of the token that stands where another one is to be guessed; it is never in the data.
+/// Id of the mask token, which marks a token to predict; it is never in the data.
 pub const MASK_TOKEN: u16 = 1;
 /// Id of the token between two documents.
 pub const SEPARATOR_TOKEN: u16 = 2;
-/// Ids below this have a meaning of their own, in every vocabulary.
+/// Number of special tokens: ids below it have the same meaning in every vocabulary.
 pub const SPECIAL_TOKENS: u16 = 3;
 
-/// What the training data is and where its pieces are.
+/// Describes the training data and its shards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Name for people, such as `Fashion-MNIST`.
     pub name: String,
-    /// What a sample is.
+    /// Kind of its samples.
     pub samples: SampleKind,
     /// The training shards; a shard's index is its id.
     pub shards: Vec<ShardEntry>,
-    /// Held-out samples to look at and to try the model on; never trained on.
+    /// Held-out samples, to show and to try the model on; never trained on.
     pub gallery: ShardEntry,
 }
 
-/// What a sample of a data set is.
+/// Kind of the samples of a data set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SampleKind {
     /// A picture with a label.
@@ -60,7 +61,7 @@ pub enum SampleKind {
 pub struct TokenShape {
     /// Tokens in each sequence.
     pub length: u16,
-    /// Ids that there are: each token is below. The first [`SPECIAL_TOKENS`] are no text.
+    /// Number of ids: each token is below it. The first [`SPECIAL_TOKENS`] are no text.
     pub vocabulary: u16,
 }
 
@@ -120,10 +121,10 @@ pub struct TokenSequences {
     pub ids: Vec<u16>,
 }
 
-/// Why the bytes of a shard, or a manifest, were not what they should be.
+/// Why a shard or a manifest is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DatasetError {
-    /// The content is not what the manifest names.
+    /// Content with another hash than the manifest's.
     #[error("shard has SHA-256 {got}, the manifest says {want}")]
     Hash {
         /// From the manifest.
@@ -134,7 +135,7 @@ pub enum DatasetError {
     /// Not a zlib stream.
     #[error("shard cannot be decompressed: {0}")]
     Compression(String),
-    /// Too much or too little inside.
+    /// More or fewer bytes than the manifest's entry needs.
     #[error("shard holds {got} bytes after decompression, its manifest entry needs {want}")]
     Length {
         /// From the manifest.
@@ -164,7 +165,10 @@ pub enum DatasetError {
 }
 
 impl Manifest {
-    /// Checks every bound that the rest of the code relies on.
+    /// Checks all bounds.
+    ///
+    /// # Errors
+    /// [`DatasetError::Manifest`] with the first violated bound.
     pub fn validate(&self) -> Result<(), DatasetError> {
         let fail = |why| Err(DatasetError::Manifest(why));
         match &self.samples {
@@ -270,7 +274,7 @@ impl Samples {
         }
     }
 
-    /// Appends sample `index` of `from`. Nothing is appended of what is not there, or of another kind.
+    /// Appends sample `index` of `from`. Does nothing if `from` lacks it or has samples of another kind.
     pub fn push(&mut self, from: &Self, index: usize) {
         match (self, from) {
             (Self::Images(here), Self::Images(from)) => {
@@ -291,7 +295,7 @@ impl Samples {
         }
     }
 
-    /// These samples as they travel, before compression.
+    /// Encodes the samples, without compression.
     fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Images(samples) => [samples.images.as_slice(), samples.labels.as_slice()].concat(),
@@ -315,8 +319,8 @@ impl Samples {
         Ok((bytes, entry))
     }
 
-    /// Checks the hash of a shard, decompresses at most what the manifest announces, checks every label and
-    /// every token.
+    /// Checks the hash of a shard, decompresses at most the bytes that the manifest announces, and checks every
+    /// label and token.
     pub fn decode(bytes: &[u8], entry: &ShardEntry, manifest: &Manifest) -> Result<Self, DatasetError> {
         let got = Sha256Hash::of(bytes);
         if got != entry.sha256 {

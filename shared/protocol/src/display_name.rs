@@ -1,7 +1,7 @@
-//! How somebody wants to be called. Anybody may choose any name: it says nothing about who they are.
+//! The name under which a contributor wants to be shown. Anybody may choose any name: it proves no identity.
 //!
-//! A name is a line of visible characters and nothing that plays tricks on whoever reads it: no control characters, none
-//! that turn the direction of writing or cannot be seen, no pile of accents.
+//! A name is a line of visible characters that cannot mislead its reader: no control characters, no invisible ones, none
+//! that change the direction of writing, no stack of accents.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 /// Longest name, in characters.
 pub const NAME_CHARS_MAX: usize = 32;
-/// And in bytes.
+/// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = NAME_CHARS_MAX * 4;
-/// Accents on one letter.
+/// Most accents on one letter.
 const MARKS_MAX: usize = 2;
 
 /// A name that can be shown.
@@ -23,7 +23,7 @@ pub struct DisplayName(String);
 /// Why a text is no name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing to be seen.
+    /// No visible character.
     #[error("a name has at least one character")]
     Empty,
     /// Too long to be shown.
@@ -35,19 +35,19 @@ pub enum NameError {
     /// Invisible, or worse.
     #[error("a name has no character like U+{:04X}", u32::from(*.0))]
     Character(char),
-    /// More of them than any language puts there.
+    /// More accents on a letter than any language has.
     #[error("a name has at most {MARKS_MAX} accents on a letter")]
     Marks,
 }
 
 impl DisplayName {
-    /// A name out of what somebody typed: spaces around it are left out, and several in a row are one.
+    /// A name from typed text: spaces around it are dropped, and several in a row become one.
     ///
     /// # Errors
-    /// It is no name.
+    /// The text is no name.
     pub fn new(text: &str) -> Result<Self, NameError> {
         let mut name = String::new();
-        // Text from outside is never walked further than a name may go.
+        // Bounds the work on text from outside.
         let n_bytes = text.len();
         if n_bytes > 16 * NAME_BYTES_MAX {
             return Err(NameError::TooLong { got: n_bytes });

@@ -1,48 +1,69 @@
-//! Why a conversation with another peer ended without its answer.
+//! Errors of a conversation, on the side that asks.
 
-use crate::access;
+use crate::access::{AccessError, AccessRefusal};
 use crate::bulk::BulkError;
 use crate::codec::CodecError;
 use crate::dataset::DatasetError;
 use crate::framing::FrameError;
+use crate::refusal::Refusal;
 
-/// Ends a conversation on the asking side.
+/// Prefix of the reason why an older contributor is refused.
+pub const OLDER_VERSION: &str = "this page or program is older than the run";
+
+/// Why a conversation ended without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ConversationError {
     /// A message failed.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A transfer failed; what arrived of it is kept and can go on.
+    /// A transfer failed; the bytes that arrived are kept, and it can be resumed.
     #[error(transparent)]
     Bulk(#[from] BulkError),
-    /// The other side declined, with its reason.
+    /// The other side declined.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// An aggregator declined, with its reason.
     #[error("{0}")]
-    Refused(String),
-    /// The other side speaks a version of all conversations that is newer than this peer's.
-    #[error("{}", crate::run::older(ours, theirs))]
+    Declined(String),
+    /// A message that this conversation does not have at this place.
+    #[error("{0}")]
+    Unexpected(&'static str),
+    /// The other side speaks a newer protocol version than this peer.
+    #[error(
+        "{OLDER_VERSION}: it speaks {ours}, the run {theirs}; reload the page, or install the newest barnraise"
+    )]
     Older {
-        /// Of this build.
+        /// Protocol name of this build.
         ours: &'static str,
-        /// As the other side calls it.
+        /// Protocol name of the other side.
         theirs: String,
     },
-    /// The other side does not let this peer in.
+    /// The other side refuses access.
     #[error(transparent)]
-    Access(#[from] access::Refusal),
-    /// The other side's tensor is not usable.
+    Access(#[from] AccessRefusal),
+    /// The other side's tensor is invalid.
     #[error("tensor: {0}")]
     Codec(#[from] CodecError),
-    /// The other side's data is not usable.
+    /// The other side's data is invalid.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
-    /// The other side announced what its own description rules out.
+    /// The other side announced a value that contradicts the run's description.
     #[error("the backbone announced {got} {what}, the run has {want}")]
     Mismatch {
-        /// Of what.
+        /// Name of the value.
         what: &'static str,
         /// From the description of the run.
         want: u64,
         /// Announced.
         got: u64,
     },
+}
+
+impl From<AccessError> for ConversationError {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::Frame(error) => Self::Frame(error),
+            AccessError::Refused(refusal) => Self::Access(refusal),
+        }
+    }
 }

@@ -1,137 +1,138 @@
-//! The `evidence` conversation: contributions that were recomputed and are not what their peers signed for, with all
-//! that it takes to recompute them once more.
+//! The `evidence` conversation: backbones exchange contributions that failed recomputation, with all inputs that it
+//! takes to recompute them again.
 //!
 //! ```text
 //! evidence = length of the header, u32 little-endian | header, postcard | samples | gradient | parameters
 //! ```
 //!
-//! Everything in it is bound by the peer's signature ([`crate::account`]): the run's description with the hashes of
-//! the data, the parameters, the samples, the gradient. So a backbone cannot make up evidence against a peer. That the
-//! gradient is wrong is for whoever asks to find out.
+//! Everything in it is bound by the peer's signature ([`crate::commitment`]): the run's description with the hashes of
+//! the data, the parameters, the samples, the gradient. So a backbone cannot forge evidence against a peer. The
+//! requester recomputes the gradient itself to see that it is wrong.
 
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
 use crate::access::PublicKey;
-use crate::account::{Account, AccountError, SampleId, hash_of};
-use crate::bulk::{self, Held, Partial, Transfer};
+use crate::bulk::{self, ChunkSource, Partial, Transfer};
 use crate::codec::CodecError;
+use crate::commitment::{Commitment, CommitmentError, SampleId, run_hash};
+use crate::contribution::Offer;
 use crate::dataset::DatasetError;
 use crate::error::ConversationError;
 use crate::framing;
-use crate::gradient::Offer;
 use crate::hash::Sha256Hash;
+use crate::refusal::Refusal;
 use crate::run::{self, NotRecomputable, RunDescription};
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/evidence/3";
+pub const PROTOCOL: &str = "/barnraise/evidence/4";
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
-/// Most pieces of evidence that one peer names.
-pub const LISTED_MAX: usize = 64;
-/// Largest header: a description and an offer with its account.
+/// Most entries in a list.
+pub const ENTRIES_MAX: usize = 64;
+/// Largest header: a description and an offer with its commitment.
 const HEADER_BYTES_MAX: usize = run::MESSAGE_BYTES_MAX + 1024;
-/// Before the header.
+/// Bytes of the length before the header.
 const LENGTH_BYTES: usize = 4;
 
 // A key and a transfer take 32 + 32 + 10 bytes at most.
-const _: () = assert!(LISTED_MAX * 74 + 16 <= MESSAGE_BYTES_MAX);
+const _: () = assert!(ENTRIES_MAX * 74 + 16 <= MESSAGE_BYTES_MAX);
 
-/// Who asks.
+/// From the requester.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
-    /// What is there?
+pub enum EvidenceRequest {
+    /// Which evidence do you have?
     List,
-    /// Send me what is there against this peer.
+    /// Send me the evidence against this peer.
     Get(PublicKey),
 }
 
-/// Who answers.
+/// From the holder of the evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
-    /// At most [`LISTED_MAX`], the newest first.
-    Listed(Vec<Listed>),
-    /// The bytes that follow, once pulled.
+pub enum EvidenceResponse {
+    /// At most [`ENTRIES_MAX`], the newest first.
+    Listed(Vec<EvidenceEntry>),
+    /// The evidence is here; its bytes can be pulled.
     Found(Transfer),
     /// Not here, with the reason.
-    Refused(String),
+    Refused(Refusal),
 }
 
-/// A piece of evidence.
+/// An entry of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
-    /// Whose contribution it is.
+pub struct EvidenceEntry {
+    /// The contributor.
     pub peer: PublicKey,
-    /// The evidence.
+    /// Length and hash of the evidence.
     pub transfer: Transfer,
 }
 
-/// A contribution, and what its peer signed that it is.
+/// A contribution, the contributor's commitment, and the inputs to recompute it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evidence {
-    /// What it is of.
+    /// Run, contributor, offer and commitment.
     pub header: EvidenceHeader,
     /// The list of samples, encoded.
     pub samples: Vec<u8>,
-    /// The gradient, as it came.
+    /// The gradient, encoded as it was received.
     pub gradient: Vec<u8>,
-    /// The parameters, as they went.
+    /// The parameters, encoded as they were sent.
     pub parameters: Vec<u8>,
 }
 
-/// What a piece of evidence is of.
+/// Header of a piece of evidence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvidenceHeader {
-    /// Who contributed.
+    /// The contributor.
     pub peer: PublicKey,
-    /// To what.
+    /// The run.
     pub run: RunDescription,
-    /// What.
+    /// The offer of the contribution.
     pub offer: Offer,
-    /// In the peer's words.
-    pub account: Account,
+    /// The contributor's commitment.
+    pub commitment: Commitment,
 }
 
-/// Why something is no evidence.
+/// Why bytes are no valid evidence.
 #[derive(Debug, thiserror::Error)]
 pub enum EvidenceError {
     /// Cut off, or not of this format.
     #[error("no evidence: {0}")]
     Malformed(&'static str),
-    /// The header.
+    /// A header that cannot be decoded.
     #[error("the evidence's header cannot be read: {0}")]
     Header(#[from] postcard::Error),
-    /// What the peer signed.
+    /// An invalid commitment.
     #[error(transparent)]
-    Account(#[from] AccountError),
-    /// The data of the run.
+    Commitment(#[from] CommitmentError),
+    /// An invalid manifest in the run's description.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
-    /// The run.
+    /// A run whose contributions cannot be recomputed.
     #[error("its run cannot be recomputed: {0}")]
     Run(#[from] NotRecomputable),
-    /// Another gradient or other parameters than were signed for.
+    /// Another gradient, or other parameters, than the peer signed.
     #[error("the {0} is not what the peer signed for")]
     Hash(&'static str),
-    /// Values that cannot be read.
+    /// Values that cannot be decoded.
     #[error("the {0} cannot be read: {1}")]
     Codec(&'static str, CodecError),
 }
 
-/// What is in a piece of evidence, read and checked.
+/// The decoded and verified content of a piece of evidence.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Claim {
+pub struct EvidenceContents {
     /// The samples in the order of computation.
     pub samples: Vec<SampleId>,
-    /// Their mean gradient, as the peer has it: `[n_parameters]`, finite.
+    /// Their mean gradient, as the contributor claims it: `[n_parameters]`, finite.
     pub gradient: Vec<f32>,
     /// `[n_parameters]`, finite.
     pub parameters: Vec<f32>,
 }
 
 impl Evidence {
-    /// As it is kept and travels.
+    /// Encodes it, for storage and transfer.
     ///
     /// # Errors
     /// Does not happen.
@@ -143,10 +144,10 @@ impl Evidence {
         Ok(parts.concat())
     }
 
-    /// Takes the bytes apart; nothing of them is checked beyond that.
+    /// Decodes it; nothing is verified.
     ///
     /// # Errors
-    /// They are none.
+    /// Bytes that are no evidence.
     pub fn decode(bytes: &[u8]) -> Result<Self, EvidenceError> {
         let cut = EvidenceError::Malformed("it is cut off");
         let Some((n_bytes, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else { return Err(cut) };
@@ -156,7 +157,7 @@ impl Evidence {
         }
         let Some((header, rest)) = rest.split_at_checked(n_bytes) else { return Err(cut) };
         let header: EvidenceHeader = postcard::from_bytes(header)?;
-        let lists = header.account.list_bytes(&header.run.manifest);
+        let lists = header.commitment.list_bytes(&header.run.data.manifest);
         let Some((samples, rest)) = usize::try_from(lists).ok().and_then(|n| rest.split_at_checked(n)) else {
             return Err(cut);
         };
@@ -168,101 +169,105 @@ impl Evidence {
         Ok(Self { header, samples, gradient, parameters })
     }
 
-    /// Checks that the peer signed for all of it, and reads it.
+    /// Verifies that the contributor signed all of it, and decodes its values.
     ///
     /// # Errors
     /// The first thing that is wrong.
-    pub fn claim(&self) -> Result<Claim, EvidenceError> {
-        let EvidenceHeader { peer, run, offer, account } = &self.header;
-        run.manifest.validate()?;
+    pub fn verify(&self) -> Result<EvidenceContents, EvidenceError> {
+        let EvidenceHeader { peer, run, offer, commitment } = &self.header;
+        run.data.manifest.validate()?;
         run.check_recomputable()?;
-        let is_of_run = run.recomputed
-            && run.takes(offer.codec)
+        let is_of_run = run.synchronous().recomputed
+            && run.synchronous().takes(offer.codec)
             && offer.n_values == run.n_parameters
-            && run.state_codec.carries_state()
-            && (1..=run.contribution_samples_max).contains(&offer.n_samples);
+            && run.synchronous().state_codec.carries_state()
+            && (1..=run.synchronous().contribution_samples_max).contains(&offer.n_samples);
         if !is_of_run {
             return Err(EvidenceError::Malformed("an offer that its run does not take"));
         }
-        account.verify(*peer, hash_of(run)?, offer)?;
-        if !account.allows(run, offer) {
+        commitment.verify(*peer, run_hash(run)?, offer)?;
+        if !commitment.allows(run, offer) {
             return Err(EvidenceError::Malformed("parameters of another epoch, or more samples than count"));
         }
         if Transfer::of(&self.gradient) != offer.transfer {
             return Err(EvidenceError::Hash("gradient"));
         }
-        if Sha256Hash::of(&self.parameters) != account.parameters {
+        if Sha256Hash::of(&self.parameters) != commitment.parameters {
             return Err(EvidenceError::Hash("state"));
         }
         let n_values = run.n_parameters as usize;
-        let samples = account.samples(&self.samples, &run.manifest)?;
+        let samples = commitment.samples(&self.samples, &run.data.manifest)?;
         let gradient = offer.codec.decode(&self.gradient, n_values);
         let gradient = gradient.map_err(|error| EvidenceError::Codec("gradient", error))?;
-        let parameters = run.state_codec.decode(&self.parameters, n_values);
+        let parameters = run.synchronous().state_codec.decode(&self.parameters, n_values);
         let parameters = parameters.map_err(|error| EvidenceError::Codec("state", error))?;
-        Ok(Claim { samples, gradient, parameters })
+        Ok(EvidenceContents { samples, gradient, parameters })
     }
 }
 
-/// Asks what there is.
+/// Asks for the list of evidence.
 ///
 /// # Errors
-/// A stream that fails, a refusal, or more than may be listed.
-pub async fn list<S>(stream: &mut S) -> Result<Vec<Listed>, ConversationError>
+/// A stream that fails, a refusal, or a list of more than [`ENTRIES_MAX`].
+pub async fn list<S>(stream: &mut S) -> Result<Vec<EvidenceEntry>, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    framing::write(stream, &Request::List, MESSAGE_BYTES_MAX).await?;
+    framing::write(stream, &EvidenceRequest::List, MESSAGE_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
-        Answer::Listed(listed) if listed.len() <= LISTED_MAX => Ok(listed),
-        Answer::Listed(listed) => {
-            let (want, got) = (LISTED_MAX as u64, listed.len() as u64);
+        EvidenceResponse::Listed(listed) if listed.len() <= ENTRIES_MAX => Ok(listed),
+        EvidenceResponse::Listed(listed) => {
+            let (want, got) = (ENTRIES_MAX as u64, listed.len() as u64);
             Err(ConversationError::Mismatch { what: "pieces of evidence", want, got })
         }
-        Answer::Refused(reason) => Err(ConversationError::Refused(reason)),
-        Answer::Found(_) => Err(ConversationError::Refused("bytes came, a list was asked for".into())),
+        EvidenceResponse::Refused(refusal) => Err(refusal.into()),
+        EvidenceResponse::Found(_) => Err(ConversationError::Unexpected("bytes came, a list was asked for")),
     }
 }
 
-/// Pulls one of what was listed, of at most `bytes_max` bytes.
+/// Pulls the evidence of an entry, of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// A stream that fails, a refusal, or something else than was listed.
-pub async fn fetch<S>(stream: &mut S, listed: Listed, bytes_max: u64) -> Result<Vec<u8>, ConversationError>
+/// A stream that fails, a refusal, or another transfer than the entry's.
+pub async fn fetch<S>(
+    stream: &mut S,
+    listed: EvidenceEntry,
+    bytes_max: u64,
+) -> Result<Vec<u8>, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    framing::write(stream, &Request::Get(listed.peer), MESSAGE_BYTES_MAX).await?;
+    framing::write(stream, &EvidenceRequest::Get(listed.peer), MESSAGE_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
-        Answer::Found(transfer) if transfer == listed.transfer => {}
-        Answer::Found(transfer) => {
+        EvidenceResponse::Found(transfer) if transfer == listed.transfer => {}
+        EvidenceResponse::Found(transfer) => {
             let (want, got) = (listed.transfer.n_bytes, transfer.n_bytes);
             let what = "bytes of evidence, or another hash,";
             return Err(ConversationError::Mismatch { what, want, got });
         }
-        Answer::Refused(reason) => return Err(ConversationError::Refused(reason)),
-        Answer::Listed(_) => {
-            return Err(ConversationError::Refused("a list came, evidence was asked for".into()));
+        EvidenceResponse::Refused(refusal) => return Err(refusal.into()),
+        EvidenceResponse::Listed(_) => {
+            return Err(ConversationError::Unexpected("a list came, evidence was asked for"));
         }
     }
     let mut partial = Partial::new(listed.transfer, bytes_max)?;
     Ok(bulk::pull(stream, &mut partial, |_| ()).await?)
 }
 
-/// Answers on `stream` until the other side closes it. `lookup` is asked for an answer, and for the bytes that
-/// [`Answer::Found`] names, with it and nothing else; `on_answered` is told when the next question is waited for.
+/// Answers on `stream` until the other side closes it. `lookup` returns the answer, and the bytes that
+/// [`EvidenceResponse::Found`] names, with it and with no other answer. `on_answered` is called after each answer.
 ///
 /// # Errors
 /// A stream that fails.
 pub async fn serve<S, F, B>(
     stream: &mut S,
-    lookup: impl Fn(Request) -> F,
+    lookup: impl Fn(EvidenceRequest) -> F,
     on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    B: Held,
-    F: Future<Output = (Answer, Option<B>)>,
+    B: ChunkSource,
+    F: Future<Output = (EvidenceResponse, Option<B>)>,
 {
     serving::serve(stream, MESSAGE_BYTES_MAX, lookup, on_answered).await
 }

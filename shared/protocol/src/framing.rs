@@ -53,7 +53,7 @@ pub enum FrameError {
     #[error("message cannot be decoded: {0}")]
     Payload(#[from] postcard::Error),
     /// Bytes after the message, inside its frame.
-    #[error("message is followed by {0} bytes that belong to nothing")]
+    #[error("message is followed by {0} bytes of no message")]
     TrailingBytes(usize),
     /// The stream failed.
     #[error("stream: {0}")]

@@ -1,5 +1,5 @@
-//! Any bytes to everything that decodes: a message or an error, never a panic and never more than is there; and what was
-//! decoded is encoded and decoded again, and is the same.
+//! Fuzz targets of all decoders: any bytes give a message or an error, never a panic, and never more data than came. A
+//! decoded message is encoded and decoded again, and must be the same.
 
 use std::fmt::Debug;
 use std::io;
@@ -15,15 +15,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::access::AccessToken;
-use crate::account::{Account, SampleId, encode_samples};
 use crate::average::{CHUNK_VALUES, MemberSet};
 use crate::codec::{Density, Sparsity, WARMUP_DENSITY};
+use crate::commitment::{Commitment, SampleId, encode_samples};
 use crate::dataset::{ImageShape, Manifest, SampleKind, Samples, ShardEntry, TokenShape};
-use crate::dht::backbone::{BACKBONE_ADDRESSES_MAX, Backbone};
+use crate::dht::backbone::{BACKBONE_ADDRESSES_MAX, BackboneAnnouncement};
 use crate::dht::progress::BackboneProgress;
 use crate::dht::shards::{HOLDER_ADDRESSES_MAX, Holder};
 use crate::dht::{
-    CLOSEST_MAX, KEYS_MAX, Name, NodeToPeer, PeerToNode, RECORDS_MAX, Record, SUBKEYS_MAX, UnixMillis,
+    CLOSEST_MAX, KEYS_MAX, NodeToPeer, PeerToNode, RECORDS_MAX, Record, RecordName, SUBKEYS_MAX, UnixMillis,
 };
 use crate::evidence::Evidence;
 use crate::matchmaking::ModelVersion;
@@ -33,7 +33,7 @@ use crate::{
     gradient, matchmaking, model, reduce, run, shard, state,
 };
 
-/// The message that these bytes are, if they are one.
+/// Decodes a message, if the bytes are one, and checks its round trip.
 fn message<M: Serialize + DeserializeOwned + PartialEq + Debug>(
     payload: &[u8],
     bytes_max: usize,
@@ -45,7 +45,7 @@ fn message<M: Serialize + DeserializeOwned + PartialEq + Debug>(
     };
     assert!(frame.len() - framing::HEADER_BYTES <= payload.len(), "its encoding is the shortest there is");
     let again: M = framing::decode(&frame, bytes_max).unwrap();
-    // A NaN is not what it is.
+    // A message with a NaN is not equal to itself.
     let is_itself = |message: &M, other: &M| message == other;
     if is_itself(&message, &message) {
         assert_eq!(again, message);
@@ -65,10 +65,10 @@ where
     message::<B>(payload, bytes_max);
 }
 
-/// A stream on which these bytes come, and then nothing.
-struct Coming<'b>(&'b [u8]);
+/// A stream that yields these bytes and ends.
+struct InputStream<'b>(&'b [u8]);
 
-impl AsyncRead for Coming<'_> {
+impl AsyncRead for InputStream<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -82,7 +82,7 @@ impl AsyncRead for Coming<'_> {
     }
 }
 
-impl AsyncWrite for Coming<'_> {
+impl AsyncWrite for InputStream<'_> {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Poll::Ready(Ok(bytes.len()))
     }
@@ -100,13 +100,13 @@ impl AsyncWrite for Coming<'_> {
 fn frames() {
     fuzz!("frames", |frame| {
         const BYTES_MAX: usize = 4096;
-        type Message = (String, Vec<u32>);
-        let whole = framing::decode::<Message>(frame, BYTES_MAX);
-        let read = block_on(framing::read::<Message, _>(&mut Coming(frame), BYTES_MAX));
+        type FramedMessage = (String, Vec<u32>);
+        let whole = framing::decode::<FramedMessage>(frame, BYTES_MAX);
+        let read = block_on(framing::read::<FramedMessage, _>(&mut InputStream(frame), BYTES_MAX));
         if let Ok(message) = whole {
             let again = framing::encode(&message, BYTES_MAX).unwrap();
             assert!(again.len() <= frame.len());
-            assert_eq!(framing::decode::<Message>(&again, BYTES_MAX).unwrap(), message);
+            assert_eq!(framing::decode::<FramedMessage>(&again, BYTES_MAX).unwrap(), message);
             assert_eq!(read.unwrap(), message);
         }
     });
@@ -164,8 +164,9 @@ fn run() {
         let answer = message::<run::BackboneToContributor>(payload, run::MESSAGE_BYTES_MAX);
         if let Some(run::BackboneToContributor::Description(run)) = answer {
             let _ = run.check_recomputable();
-            if run.manifest.validate().is_ok() {
-                let raw = run.manifest.shards.iter().map(|entry| run.manifest.raw_bytes(entry)).max();
+            if run.data.manifest.validate().is_ok() {
+                let raw =
+                    run.data.manifest.shards.iter().map(|entry| run.data.manifest.raw_bytes(entry)).max();
                 assert!(raw.unwrap() <= crate::dataset::SHARD_RAW_BYTES_MAX);
             }
         }
@@ -185,15 +186,15 @@ fn shard() {
 #[test]
 fn matchmaking() {
     fuzz!("matchmaking", |payload| {
-        messages::<matchmaking::Hello, matchmaking::Answer>(payload, matchmaking::MESSAGE_BYTES_MAX);
-        message::<matchmaking::Message>(payload, matchmaking::MESSAGE_BYTES_MAX);
+        messages::<matchmaking::Hello, matchmaking::HelloResponse>(payload, matchmaking::MESSAGE_BYTES_MAX);
+        message::<matchmaking::MatchmakingMessage>(payload, matchmaking::MESSAGE_BYTES_MAX);
     });
 }
 
 #[test]
 fn model() {
     fuzz!("model", |payload| {
-        messages::<model::Request, model::Answer>(payload, model::MESSAGE_BYTES_MAX);
+        messages::<model::ModelRequest, model::ModelResponse>(payload, model::MESSAGE_BYTES_MAX);
     });
 }
 
@@ -262,7 +263,7 @@ fn dht() {
                 }
             }
         }
-        let asked = [Name::value(b"fuzz").key(), Name::dictionary(b"fuzz").key()];
+        let asked = [RecordName::value(b"fuzz").key(), RecordName::dictionary(b"fuzz").key()];
         let Some(answer) = message::<NodeToPeer>(payload, dht::MESSAGE_BYTES_MAX) else { return };
         if let Ok(found) = answer.found(&asked) {
             assert!(found.answers.len() <= asked.len());
@@ -286,7 +287,7 @@ fn check(record: &Record) {
     }
     let encoded = framing::encode(record, usize::MAX).unwrap();
     assert!(encoded.len() - framing::HEADER_BYTES <= record.n_bytes(), "a record takes what it counts for");
-    if let Some(backbone) = Backbone::read(record) {
+    if let Some(backbone) = BackboneAnnouncement::read(record) {
         assert!(backbone.addresses.len() <= BACKBONE_ADDRESSES_MAX);
     }
     let _ = BackboneProgress::read(record);
@@ -309,13 +310,16 @@ fn records() {
 #[test]
 fn evidence() {
     fuzz!("evidence", |payload| {
-        messages::<evidence::Request, evidence::Answer>(payload, evidence::MESSAGE_BYTES_MAX);
+        messages::<evidence::EvidenceRequest, evidence::EvidenceResponse>(
+            payload,
+            evidence::MESSAGE_BYTES_MAX,
+        );
         if let Ok(evidence) = Evidence::decode(payload) {
             let again = Evidence::decode(&evidence.encode().unwrap()).unwrap();
             assert_eq!((&again.samples, &again.gradient), (&evidence.samples, &evidence.gradient));
             assert_eq!(again.parameters, evidence.parameters);
             assert_eq!(again.encode().unwrap(), evidence.encode().unwrap());
-            if let Ok(claim) = evidence.claim() {
+            if let Ok(claim) = evidence.verify() {
                 assert_eq!(claim.gradient.len() as u64, evidence.header.run.n_parameters);
                 assert_eq!(claim.gradient.len(), claim.parameters.len());
             }
@@ -323,9 +327,9 @@ fn evidence() {
     });
 }
 
-/// A data set, and a list of its samples as an account has it.
+/// A data set, and a list of its samples as in a commitment.
 #[derive(Debug, Arbitrary)]
-struct List<'i> {
+struct SampleList<'i> {
     shards: Vec<u32>,
     n_samples: u8,
     list: &'i [u8],
@@ -334,7 +338,7 @@ struct List<'i> {
 #[test]
 fn account_list() {
     fuzz!("account_list", |input| {
-        let Some(List { shards, n_samples, list }) = value(input) else { return };
+        let Some(SampleList { shards, n_samples, list }) = value(input) else { return };
         let sha256 = Sha256Hash::of(b"shard");
         let entry = |n_samples| ShardEntry { n_samples, n_bytes: 1, sha256 };
         let manifest = Manifest {
@@ -343,14 +347,14 @@ fn account_list() {
             shards: shards.iter().copied().map(entry).collect(),
             gallery: entry(1),
         };
-        let account = Account {
+        let commitment = Commitment {
             parameters: sha256,
             parameters_epoch: 0,
             samples: Sha256Hash::of(list),
             n_samples: n_samples.into(),
             signature: [0; 64].into(),
         };
-        let Ok(samples) = account.samples(list, &manifest) else { return };
+        let Ok(samples) = commitment.samples(list, &manifest) else { return };
         assert_eq!(samples.len(), usize::from(n_samples));
         let is_there =
             |sample: &SampleId| shards.get(sample.shard as usize).is_some_and(|n| sample.index < *n);
@@ -372,7 +376,7 @@ fn tensor() {
             let Ok(values) = codec.decode(bytes, n_values) else { continue };
             assert_eq!(values.len(), n_values);
             assert!(values.iter().all(|value| value.is_finite()));
-            // Of blocks the scale may have been larger than it need be: what comes again is what is left of that.
+            // The scale of a block may have been larger than needed: encoding again may then lose precision.
             let Ok(again) = codec.encode(&values) else { continue };
             assert!(codec.encoded_len_at(n_values, 0).contains(&again.len()));
             let values_again = codec.decode(&again, n_values).unwrap();
@@ -389,10 +393,10 @@ fn tensor() {
     });
 }
 
-/// What a sparse tensor begins with.
+/// Bytes of the count at the beginning of a sparse tensor.
 const COUNT_BYTES: usize = size_of::<u32>();
 
-/// Where the values of a sparse tensor stand. There is one way to say so, down to the bits that fill the last byte.
+/// Encoded positions of the values of a sparse tensor. They have one encoding, down to the padding bits of the last byte.
 fn places(sparse: &[u8]) -> Vec<u8> {
     let n_sent = u32::from_le_bytes(*sparse.first_chunk().unwrap());
     sparse[COUNT_BYTES + TensorCodec::Int8.encoded_len(n_sent as usize)..].to_vec()
@@ -434,7 +438,7 @@ fn shard_bytes() {
     });
 }
 
-/// A transfer whose hash is that of what comes, so that the rest is read as well.
+/// A transfer whose hash is that of `hashed`, so that matching bytes pass the check.
 #[derive(Debug, Arbitrary)]
 struct Pulled<'i> {
     n_bytes: u32,
@@ -452,44 +456,50 @@ fn bulk() {
             assert!(u64::from(n_bytes) > BYTES_MAX);
             return;
         };
-        if let Ok(bytes) = block_on(bulk::pull(&mut Coming(stream), &mut partial, |_| {})) {
+        if let Ok(bytes) = block_on(bulk::pull(&mut InputStream(stream), &mut partial, |_| {})) {
             assert_eq!(bulk::Transfer::of(&bytes), transfer);
         }
         assert!(partial.n_bytes() <= n_bytes.into());
-        // The other side of it: any bytes as what is asked for.
-        let _ = block_on(bulk::serve(&mut Coming(stream), hashed, |_| {}));
+        // The serving side: any bytes as pulls.
+        let _ = block_on(bulk::serve(&mut InputStream(stream), hashed, |_| {}));
     });
 }
 
-/// What comes from a peer that is asked for what it serves: a state, a step, a checkpoint, a shard, a description.
+/// Answers of a peer that serves a state, a step, a checkpoint, a shard, a description, or evidence.
 #[test]
 fn donors() {
     fuzz!("donors", |stream| {
         const N_PARAMETERS: u64 = 5;
         let codec = TensorCodec::F32;
         let mut partial = None;
-        let got = block_on(state::fetch(&mut Coming(stream), N_PARAMETERS, codec, &mut partial, |_, _| {}));
+        let got =
+            block_on(state::fetch(&mut InputStream(stream), N_PARAMETERS, codec, &mut partial, |_, _| {}));
         if let Ok(state) = got {
             assert_eq!(state.parameters.len() as u64, N_PARAMETERS);
             assert!(state.parameters.iter().all(|value| value.is_finite()));
         }
         let version = ModelVersion { n_samples_total: 0, epoch: 3, hash: Sha256Hash::of(b"model") };
-        let _ = block_on(model::fetch_step(&mut Coming(stream), version, N_PARAMETERS as usize));
-        let got = block_on(model::fetch_checkpoint(&mut Coming(stream), true, 1000, &mut None));
+        let _ = block_on(model::fetch_step(&mut InputStream(stream), version, N_PARAMETERS as usize));
+        let got = block_on(model::fetch_checkpoint(&mut InputStream(stream), true, 1000, &mut None));
         assert!(got.map_or(0, |bytes| bytes.len()) <= 1000, "more than was wanted");
         let entry = ShardEntry { n_samples: 1, n_bytes: 9, sha256: Sha256Hash::of(b"shard") };
-        let _ =
-            block_on(shard::fetch(&mut Coming(stream), shard::ShardId::Train(0), &entry, &mut None, |_| {}));
-        if let Ok(run) = block_on(run::describe(&mut Coming(stream))) {
-            run.manifest.validate().unwrap();
+        let _ = block_on(shard::fetch(
+            &mut InputStream(stream),
+            shard::ShardId::Train(0),
+            &entry,
+            &mut None,
+            |_| {},
+        ));
+        if let Ok(run) = block_on(run::describe(&mut InputStream(stream))) {
+            run.data.manifest.validate().unwrap();
         }
-        if let Ok(listed) = block_on(evidence::list(&mut Coming(stream))) {
-            assert!(listed.len() <= evidence::LISTED_MAX);
+        if let Ok(listed) = block_on(evidence::list(&mut InputStream(stream))) {
+            assert!(listed.len() <= evidence::ENTRIES_MAX);
         }
     });
 }
 
-/// A chunk of an average on its way.
+/// A chunk of an average on the wire.
 #[test]
 fn average_chunk() {
     fuzz!("average_chunk", |input| {
@@ -497,7 +507,7 @@ fn average_chunk() {
         let n_values = usize::from(n_values).min(CHUNK_VALUES);
         for codec in [TensorCodec::F32, TensorCodec::F16] {
             let (mut values, mut bytes) = (vec![0.0; n_values], Vec::new());
-            let mut coming = Coming(stream);
+            let mut coming = InputStream(stream);
             let got = average::read_chunk(&mut coming, index, &mut values, codec, &mut bytes);
             if block_on(got).is_ok() {
                 assert!(values.iter().all(|value| value.is_finite()));

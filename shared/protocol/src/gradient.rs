@@ -1,65 +1,53 @@
-//! The `gradient` conversation: one contribution, offered, pulled and acknowledged.
+//! The `gradient` conversation: one contribution, offered, pulled and acknowledged (DeDLOC §3.1).
 //!
-//! A contribution is the mean gradient over its samples. It is named by its peer and its sequence
-//! number, so that offering it again after a lost acknowledgement cannot count it twice: it is answered
-//! with the receipt that the first acknowledgement had. A stream carries any number of offers, one after the
-//! other.
+//! A contribution is the mean gradient over its samples. It is identified by its peer and its number, so
+//! that offering it again after a lost acknowledgement cannot count it twice: the answer is the receipt of
+//! the first acknowledgement. A stream carries any number of offers, one after the other.
 //!
-//! In a run whose contributions are recomputed, an offer comes with its account ([`crate::account`]) and the list of its
-//! samples. Which of them are recomputed is decided when all of it is here: too late to make another one. One that is
-//! counts when it was found to be what it says, and its sender is told meanwhile that it is looked at.
+//! In a run that recomputes contributions, an offer has a commitment ([`crate::commitment`]) and the list of its
+//! samples. The backbone selects a contribution for recomputation only after all of it arrived, when the contributor
+//! can no longer change it. A selected contribution counts once it passes; until then its sender gets `Checking`.
 
 use std::time::Duration;
 
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-use crate::account::{Account, list_bytes};
-use crate::bulk::{self, Transfer};
+use crate::bulk;
 use crate::codec::TensorCodec;
+use crate::commitment::{Commitment, list_bytes};
+pub use crate::contribution::{Accepted, Offer};
 use crate::error::ConversationError;
 use crate::framing;
-use crate::receipt::SignedReceipt;
+use crate::receipt::{RUN_ID_BYTES_MAX, SignedReceipt};
+use crate::refusal::Refusal;
 use crate::run::RunDescription;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/gradient/5";
+pub const PROTOCOL: &str = "/barnraise/gradient/6";
 
 /// Largest message of this conversation, but for the list of samples in an offer.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
-/// How often at least a contributor hears that its contribution is looked at.
-pub const CHECKING_EVERY: Duration = Duration::from_secs(3);
+// A receipt has a run id, two keys and a signature, and seven numbers of ten bytes at most.
+const _: () = assert!(RUN_ID_BYTES_MAX + 128 + 7 * 10 < MESSAGE_BYTES_MAX);
+/// Longest interval between two `Checking` messages.
+pub const CHECKING_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Largest offer to `run`.
 pub fn offer_bytes_max(run: &RunDescription) -> usize {
-    let list = if run.recomputed { list_bytes(run.contribution_samples_max, &run.manifest) } else { 0 };
+    let list = if run.synchronous().recomputed {
+        list_bytes(run.synchronous().contribution_samples_max, &run.data.manifest)
+    } else {
+        0
+    };
     usize::try_from(list).map_or(MESSAGE_BYTES_MAX, |list| list.saturating_add(MESSAGE_BYTES_MAX))
 }
 
 /// Contributor to backbone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ContributorToBackbone {
-    /// A gradient that is ready to be pulled, with its account and the list of its samples where the run wants one.
-    Offer(Offer, Option<Account>, Vec<u8>),
-}
-
-/// What is offered.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Offer {
-    /// Chosen by the peer, never used twice by it for another contribution.
-    pub contribution_id: u64,
-    /// The epoch whose parameters were used.
-    pub epoch: u64,
-    /// Samples behind the mean: its weight.
-    pub n_samples: u32,
-    /// Mean loss of those samples.
-    pub loss: f32,
-    /// Values after decoding.
-    pub n_values: u64,
-    /// How the values are encoded.
-    pub codec: TensorCodec,
-    /// Length and hash of the encoded bytes.
-    pub transfer: Transfer,
+    /// A gradient that can be pulled; in a run that recomputes, with its commitment and the list of its samples.
+    Offer(Offer, Option<Commitment>, Vec<u8>),
 }
 
 /// Backbone to contributor.
@@ -67,34 +55,23 @@ pub struct Offer {
 pub enum BackboneToContributor {
     /// The offer is wanted; pulls follow, then `Checking`, `Accepted` or `Refused`.
     Wanted,
-    /// Stored so that a crash does not lose it, and counted, now or when it was offered before: its receipt.
+    /// The contribution is stored durably and counts, now or since an earlier offer: its receipt.
     Accepted(SignedReceipt),
-    /// Not counted.
-    Refused(Refusal),
-    /// The gradient is here and is computed once more before it counts; said again every [`CHECKING_EVERY`], then
-    /// `Accepted` or `Refused` follows.
+    /// The contribution does not count.
+    Refused(ContributionRefusal),
+    /// The gradient arrived and is being recomputed. Repeated every [`CHECKING_INTERVAL`], until `Accepted` or `Refused`
+    /// follows.
     Checking {
-        /// So many of this peer's contributions are recomputed in any case, this one included; 0 for one that was chosen
-        /// by chance.
+        /// Contributions that the peer still has on probation, this one included: all of them are recomputed. 0 for one
+        /// that was selected at random.
         n_left: u32,
     },
 }
 
-/// What an accepted contribution added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Accepted {
-    /// Echo of the offer.
-    pub contribution_id: u64,
-    /// Epoch it counted for.
-    pub epoch: u64,
-    /// Samples it counted for.
-    pub n_samples: u32,
-}
-
 /// Why a contribution was not counted. Written so that its sender can act on it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refusal {
-    /// The gradient belongs to parameters that are no longer, or not yet, current.
+pub enum ContributionRefusal {
+    /// A gradient of parameters that are no longer, or not yet, current.
     #[error("the gradient is of epoch {got}, the run is at epoch {want}")]
     Epoch {
         /// The current epoch.
@@ -126,7 +103,7 @@ pub enum Refusal {
         /// What was offered.
         got: TensorCodec,
     },
-    /// A weight that no honest contributor has.
+    /// A number of samples out of its range.
     #[error("{got} samples claimed, 1 to {max} are allowed")]
     Samples {
         /// Largest allowed.
@@ -148,10 +125,10 @@ pub enum Refusal {
         /// Position in the flat gradient.
         index: u64,
     },
-    /// This contribution counted before, and its receipt is not at hand any more.
+    /// The contribution counted before, and its receipt is no longer available.
     #[error("contribution {contribution_id} was counted before")]
     Duplicate {
-        /// Echo of the offer.
+        /// Number in the offer.
         contribution_id: u64,
     },
     /// The bytes that came are not those that were offered.
@@ -160,16 +137,16 @@ pub enum Refusal {
     /// The peer has no open session in the run.
     #[error("join the run before offering gradients")]
     NotJoined,
-    /// The aggregator could not keep the contribution safe, so it did not count it.
+    /// The aggregator could not store the contribution durably, so it did not count it.
     #[error("the aggregator could not store the contribution; offer it again")]
     Storage,
-    /// The aggregator has as many contributions in hand as it may hold.
+    /// The aggregator processes as many contributions as its limits allow.
     #[error("the aggregator is busy; offer it again")]
     Busy,
-    /// The peer has no access to the run, with the reason.
-    #[error("{0}")]
-    NoAccess(String),
-    /// A gradient so long that no honest one of a run that goes well is.
+    /// The peer has no access to the run.
+    #[error(transparent)]
+    NoAccess(Refusal),
+    /// A gradient whose norm is over the limit.
     #[error("the gradient has length {got}, at most {max} counts")]
     Norm {
         /// Largest Euclidean length that counts.
@@ -177,13 +154,13 @@ pub enum Refusal {
         /// Of the values, as decoded.
         got: f32,
     },
-    /// In this run each contribution has an account, and this one's is missing or wrong, with the reason.
+    /// A commitment that is missing or invalid in a run that recomputes, with the reason.
     #[error("{0}")]
-    Account(String),
-    /// What it is of was contributed before, by whomever, with the reason.
+    Commitment(String),
+    /// Samples or values that were contributed before, by this or another peer, with the reason.
     #[error("{0}")]
     Repeated(String),
-    /// Fewer samples than a pass has, more often than there is something left over.
+    /// Less than a micro-batch, more often than remainders explain.
     #[error("{got} samples offered, at least {min} are wanted: add more to them")]
     TooFew {
         /// A micro-batch of the run.
@@ -191,18 +168,18 @@ pub enum Refusal {
         /// What was offered.
         got: u32,
     },
-    /// More contributions than a peer, or an address, has for one step.
+    /// More contributions to a step than a peer, or an address, is allowed.
     #[error(
         "this peer, or its address, has given as many contributions to epoch {epoch} as count: wait for the next"
     )]
     TooMany {
-        /// Of which.
+        /// The epoch.
         epoch: u64,
     },
 }
 
-impl Refusal {
-    /// Its reason in a word, for counts.
+impl ContributionRefusal {
+    /// Label for metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Epoch { .. } => "epoch",
@@ -219,7 +196,7 @@ impl Refusal {
             Self::Storage => "storage",
             Self::Busy => "busy",
             Self::NoAccess(_) => "no_access",
-            Self::Account(_) => "account",
+            Self::Commitment(_) => "account",
             Self::Repeated(_) => "repeated",
             Self::TooFew { .. } => "too_few",
             Self::TooMany { .. } => "too_many",
@@ -227,55 +204,55 @@ impl Refusal {
     }
 }
 
-/// A contribution with all that may be pulled of it.
+/// A contribution with all bytes that can be pulled.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Prepared {
-    /// What is offered.
+pub struct PreparedContribution {
+    /// The offer.
     pub offer: Offer,
-    /// What it is the gradient of, where the run wants to know.
-    pub account: Option<Account>,
+    /// The commitment, in a run that recomputes.
+    pub commitment: Option<Commitment>,
     /// The gradient, encoded.
     pub bytes: Vec<u8>,
-    /// The list of samples, encoded; empty without an account.
+    /// The list of samples, encoded; empty without a commitment.
     pub samples: Vec<u8>,
 }
 
-/// How far an offer is.
+/// Progress of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// The contribution is asked for.
+pub enum OfferStage {
+    /// The aggregator wants the contribution.
     Wanted,
-    /// So many of its bytes are sent.
+    /// Bytes sent so far.
     Sent(u64),
-    /// The other side has all of it.
+    /// The aggregator has all of it.
     Delivered,
-    /// The other side computes it once more; see [`BackboneToContributor::Checking`].
+    /// The aggregator recomputes it; see [`BackboneToContributor::Checking`].
     Checking(u32),
 }
 
-/// Offers a contribution and sends what is pulled of it; the answer is the aggregator's. A receipt is not verified.
+/// Offers a contribution, serves its bytes, and returns the aggregator's answer. The receipt is not verified.
 ///
 /// # Errors
-/// An error says that no answer came: the contribution may or may not count, and should be offered again.
+/// No answer came: the contribution may or may not count, and should be offered again.
 pub async fn offer<S>(
     stream: &mut S,
-    prepared: &Prepared,
-    mut on_stage: impl FnMut(Stage),
-) -> Result<Result<SignedReceipt, Refusal>, ConversationError>
+    prepared: &PreparedContribution,
+    mut on_stage: impl FnMut(OfferStage),
+) -> Result<Result<SignedReceipt, ContributionRefusal>, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let Prepared { offer, account, bytes, samples } = prepared;
-    let message = ContributorToBackbone::Offer(offer.clone(), account.clone(), samples.clone());
+    let PreparedContribution { offer, commitment, bytes, samples } = prepared;
+    let message = ContributorToBackbone::Offer(offer.clone(), commitment.clone(), samples.clone());
     framing::write(stream, &message, MESSAGE_BYTES_MAX.saturating_add(samples.len())).await?;
     let mut answer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
     if answer == BackboneToContributor::Wanted {
-        on_stage(Stage::Wanted);
-        bulk::serve(stream, bytes, |n_sent| on_stage(Stage::Sent(n_sent))).await?;
-        on_stage(Stage::Delivered);
+        on_stage(OfferStage::Wanted);
+        bulk::serve(stream, bytes, |n_sent| on_stage(OfferStage::Sent(n_sent))).await?;
+        on_stage(OfferStage::Delivered);
         answer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
-        while let (BackboneToContributor::Checking { n_left }, true) = (&answer, account.is_some()) {
-            on_stage(Stage::Checking(*n_left));
+        while let (BackboneToContributor::Checking { n_left }, true) = (&answer, commitment.is_some()) {
+            on_stage(OfferStage::Checking(*n_left));
             answer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
         }
     }
@@ -283,7 +260,7 @@ where
         BackboneToContributor::Accepted(receipt) => Ok(Ok(receipt)),
         BackboneToContributor::Refused(refusal) => Ok(Err(refusal)),
         BackboneToContributor::Wanted | BackboneToContributor::Checking { .. } => {
-            Err(ConversationError::Refused("the aggregator asked for what is not to be asked for".into()))
+            Err(ConversationError::Unexpected("the aggregator sent a message out of order"))
         }
     }
 }

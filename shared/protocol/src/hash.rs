@@ -10,14 +10,14 @@ use sha2::{Digest, Sha256};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Sha256Hash(pub [u8; 32]);
 
-/// What was wrong with the text of a hash.
+/// A text that is no hash.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a SHA-256 hash is 64 hexadecimal digits, got {got:?}")]
 pub struct ParseHashError {
     got: String,
 }
 
-/// Hashed at once.
+/// Bytes that are hashed in one call.
 const PIECE_BYTES: usize = 64 * 1024;
 
 impl Sha256Hash {
@@ -29,14 +29,14 @@ impl Sha256Hash {
     }
 }
 
-/// The hash of bytes that come one after the other.
+/// SHA-256 of bytes that arrive in pieces.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hasher(Sha256);
 
 impl Hasher {
     pub(crate) fn update(&mut self, bytes: &[u8]) {
-        // A browser compiles what runs often a second time, with optimization, and goes over to that only between two
-        // calls: all of a model in one call would be hashed by what it compiled first.
+        // A browser replaces a hot function by an optimized version only between two calls: in one call a whole model
+        // would be hashed by the unoptimized version.
         bytes.chunks(PIECE_BYTES).for_each(|piece| self.0.update(piece));
     }
 

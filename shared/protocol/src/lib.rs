@@ -1,18 +1,18 @@
-//! What crosses the wire between Barnraise peers: messages, framing, pulled transfers, tensor codecs.
+//! The wire protocol of Barnraise peers: messages, framing, pulled transfers, tensor codecs.
 //!
 //! Pure: it opens no socket, reads no clock and draws no entropy. Conversations are written against
-//! `futures::io` streams, so the browser and the native peers run the same code over whatever
-//! transport carried the stream. A conversation has a file of its own, its libp2p protocol name, and
-//! messages with the direction in their name. Nothing here ever allocates what a peer announced
-//! before it was compared with a limit.
+//! `futures::io` streams, so the browser and the native peers run the same code over every
+//! transport. A conversation has a file of its own, its libp2p protocol name, and messages with the
+//! direction in their name. A length that a peer announced is compared with a limit before anything
+//! is allocated for it.
 
 pub mod access;
-pub mod account;
 pub mod api;
 pub mod average;
 pub mod bulk;
 pub mod check;
 pub mod codec;
+pub mod commitment;
 pub mod contribute;
 pub mod dataset;
 pub mod dht;
@@ -28,16 +28,19 @@ pub mod matchmaking;
 pub mod model;
 pub mod receipt;
 pub mod reduce;
+pub mod refusal;
 pub mod run;
 pub mod shard;
 pub mod state;
 
+mod contribution;
 mod serving;
 
 pub use codec::TensorCodec;
 pub use display_name::DisplayName;
 pub use error::ConversationError;
 pub use hash::Sha256Hash;
+pub use refusal::{Refusal, RefusalReason};
 
 /// Version of every message of this crate, sent in each frame.
 pub const PROTOCOL_VERSION: u8 = 1;

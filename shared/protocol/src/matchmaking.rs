@@ -1,13 +1,15 @@
-//! The `matchmaking` conversation: peers that aggregate a run tell each other how they stand, until one of them
-//! proposes who averages what with whom (DeDLOC §3.1, appendix B).
+//! The `matchmaking` conversation: aggregators of a run exchange their status, until one of them proposes a group and
+//! the part that each member averages (DeDLOC §3.1, appendix B).
 //!
 //! ```text
-//! dialler  -> acceptor   Hello: which run, trained how
+//! dialler  -> acceptor   Hello: the run and its training configuration
 //! acceptor -> dialler    Welcome, or Refused with the reason
-//! dialler  -> acceptor   Standing whenever something changed, Addresses and Reducers likewise, and Proposal
+//! dialler  -> acceptor   Status, Addresses and Reducers after each change, and Proposal
 //! ```
 //!
-//! Each pair holds two of them, one in each direction, so that neither side reads and writes at once.
+//! Each pair holds two of these conversations, one in each direction, so that neither side reads and writes at once.
+
+use std::fmt;
 
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
@@ -20,53 +22,53 @@ use crate::hash::Sha256Hash;
 pub const PROTOCOL: &str = "/barnraise/matchmaking/4";
 /// Largest message of this conversation: a group of the most members there can be fits.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024;
-/// Most addresses of a peer that are told, the best ways first.
+/// Most addresses of a peer, the best transports first.
 pub const ADDRESSES_MAX: usize = 8;
 /// Most members of a group.
 pub const MEMBERS_MAX: usize = 256;
-/// Fewest members that average with each other: one alone averages nothing.
+/// Fewest members of a group: one alone has nothing to average.
 pub const GROUP_SIZE_MIN: u16 = 2;
 /// Most native peers that average parts for a group.
 pub const REDUCERS_MAX: usize = 16;
-/// Most addresses of one of them.
+/// Most addresses of a reducer.
 pub const REDUCER_ADDRESSES_MAX: usize = 4;
-/// Longest address of one of them.
+/// Longest address of a reducer, in bytes.
 pub const REDUCER_ADDRESS_BYTES_MAX: usize = 128;
 
 const _: () = assert!(
     REDUCERS_MAX * (REDUCER_ADDRESSES_MAX * (REDUCER_ADDRESS_BYTES_MAX + 2) + 64) < MESSAGE_BYTES_MAX
 );
 
-/// What the dialler says first.
+/// First message of the dialler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The run's short name.
     pub run_id: String,
-    /// Hash of all that makes a step: model, seed, data, optimizer, schedule, batch size. Who differs in any of it
-    /// would make another model of the same gradients.
+    /// Hash of all that determines a step: model, seed, data, optimizer, schedule, batch size. Peers with another hash
+    /// would make different models of the same gradients.
     pub recipe: Sha256Hash,
 }
 
-/// What the acceptor answers.
+/// Answer of the acceptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum HelloResponse {
     /// Go on.
     Welcome,
     /// No, with the reason.
     Refused(String),
 }
 
-/// What the dialler says from then on.
+/// Later messages of the dialler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Message {
-    /// How it stands.
-    Standing(Standing),
-    /// Who averages what with whom.
+pub enum MatchmakingMessage {
+    /// Its status.
+    Status(AggregatorStatus),
+    /// A proposed group.
     Proposal(Proposal),
-    /// Where contributors can dial it: at most [`ADDRESSES_MAX`] multiaddresses with its peer id. Replaces what was
-    /// told before.
+    /// Addresses where contributors can dial it: at most [`ADDRESSES_MAX`] multiaddresses with its peer id. Replaces the
+    /// previous list.
     Addresses(Vec<String>),
-    /// Native peers that offered it to average parts: at most [`REDUCERS_MAX`]. Replaces what was told before.
+    /// Native peers that offered it to average parts: at most [`REDUCERS_MAX`]. Replaces the previous list.
     Reducers(Vec<Reducer>),
 }
 
@@ -75,31 +77,45 @@ pub enum Message {
 pub struct Reducer {
     /// Bytes of its peer id.
     pub peer: Vec<u8>,
-    /// Bytes per second that it says it can receive.
+    /// Bytes per second that it claims to receive.
     pub download_bytes_per_s: f32,
-    /// Bytes per second that it says it can send.
+    /// Bytes per second that it claims to send.
     pub upload_bytes_per_s: f32,
-    /// Where it can be dialled: at most [`REDUCER_ADDRESSES_MAX`] multiaddresses of at most
-    /// [`REDUCER_ADDRESS_BYTES_MAX`] bytes, without its peer id.
+    /// Its addresses: at most [`REDUCER_ADDRESSES_MAX`] multiaddresses of at most [`REDUCER_ADDRESS_BYTES_MAX`] bytes,
+    /// without its peer id.
     pub addresses: Vec<Vec<u8>>,
 }
 
+/// Why a reducer's description is invalid.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum ReducerError {
+    /// More addresses than are taken.
+    #[error("at most {REDUCER_ADDRESSES_MAX} addresses are taken, not {0}")]
+    Addresses(usize),
+    /// An address that is too long.
+    #[error("an address has at most {REDUCER_ADDRESS_BYTES_MAX} bytes, not {0}")]
+    AddressBytes(usize),
+    /// A speed that is not a number above 0.
+    #[error("a speed of {0} bytes per second came, one above 0 is wanted")]
+    Speed(f32),
+}
+
 impl Reducer {
-    /// What is wrong with it, if anything.
+    /// Checks its addresses and speeds.
     ///
     /// # Errors
-    /// Too many addresses, one that is too long, or speeds that are none.
-    pub fn check(&self) -> Result<(), String> {
+    /// Too many addresses, one that is too long, or a speed that is not positive.
+    pub fn check(&self) -> Result<(), ReducerError> {
         let n = self.addresses.len();
         if n > REDUCER_ADDRESSES_MAX {
-            return Err(format!("at most {REDUCER_ADDRESSES_MAX} addresses are taken, not {n}"));
+            return Err(ReducerError::Addresses(n));
         }
         if let Some(long) = self.addresses.iter().map(Vec::len).find(|len| *len > REDUCER_ADDRESS_BYTES_MAX) {
-            return Err(format!("an address has at most {REDUCER_ADDRESS_BYTES_MAX} bytes, not {long}"));
+            return Err(ReducerError::AddressBytes(long));
         }
         for speed in [self.download_bytes_per_s, self.upload_bytes_per_s] {
             if !speed.is_finite() || speed <= 0.0 {
-                return Err(format!("{speed} bytes per second are none"));
+                return Err(ReducerError::Speed(speed));
             }
         }
         Ok(())
@@ -117,32 +133,32 @@ pub struct ModelVersion {
     pub hash: Sha256Hash,
 }
 
-/// How an aggregating peer stands.
+/// Status of an aggregator.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct AggregatorStatus {
     /// Which model it has.
     pub model: ModelVersion,
     /// Samples that its contributors have for the coming step: counted, on their way, and reported.
     pub n_samples: u64,
     /// Its contributors.
     pub n_contributors: u32,
-    /// All of them together.
+    /// Speed of all of them together.
     pub samples_per_second: f32,
-    /// There are enough samples for a step, as far as it knows: it collects what is reported.
+    /// It knows of enough samples for a step and collects the reported gradients.
     pub is_closing: bool,
-    /// It has collected.
+    /// Set once it has collected them.
     pub ready: Option<Ready>,
-    /// It averages, or gets a model, and takes up no proposal.
+    /// It averages, or downloads a model, and accepts no proposal.
     pub is_busy: bool,
     /// Bytes per second that it can receive.
     pub download_bytes_per_s: f32,
     /// Bytes per second that it can send.
     pub upload_bytes_per_s: f32,
-    /// Whether others can dial it: it averages a part then.
+    /// Whether other aggregators can dial it. Only then it averages a part.
     pub is_reachable: bool,
 }
 
-/// What a peer has to be averaged.
+/// The gradient that a peer offers for averaging.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
     /// Samples behind its gradient, 0 for one that only averages.
@@ -156,16 +172,16 @@ pub struct Ready {
 pub struct Proposal {
     /// The model whose gradients are averaged.
     pub model: ModelVersion,
-    /// Drawn by who proposes: no other round of these members is called so.
+    /// Drawn by the proposer: tells this round from all others of these members.
     pub nonce: u64,
     /// Most members that average with each other at a time, at least [`GROUP_SIZE_MIN`]. With as many as there are
     /// members, or more, they are one group; with fewer they average in a grid of groups, one round after the other.
     pub group_size: u16,
-    /// Who, in the order of their parts.
+    /// The members, in the order of their parts.
     pub members: Vec<ProposedMember>,
     /// Native peers that average parts for them: their parts come after those of the members.
     pub reducers: Vec<ProposedReducer>,
-    /// What the members check the parts of the reducers with, who are not told.
+    /// Seed with which the members check the reducers' parts; the reducers do not get it.
     pub check_seed: u64,
     /// Mean loss of all samples.
     pub loss: f32,
@@ -179,7 +195,7 @@ pub struct ProposedMember {
     /// Samples behind its gradient.
     pub n_samples: u64,
     /// Values that it averages for all. In a grid the weight by which the members of each group divide the values among
-    /// themselves; 0 for one that nobody can dial.
+    /// themselves; 0 for a member that cannot be dialled.
     pub n_reduced: u64,
 }
 
@@ -195,32 +211,32 @@ pub struct ProposedReducer {
 /// Introduces this peer to the one at the other end of `stream`.
 ///
 /// # Errors
-/// [`ConversationError::Refused`] with the reason of the other side.
+/// [`ConversationError::Declined`] with the reason of the other side.
 pub async fn introduce<S>(stream: &mut S, hello: &Hello) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     framing::write(stream, hello, MESSAGE_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
-        Answer::Welcome => Ok(()),
-        Answer::Refused(reason) => Err(ConversationError::Refused(reason)),
+        HelloResponse::Welcome => Ok(()),
+        HelloResponse::Refused(reason) => Err(ConversationError::Declined(reason)),
     }
 }
 
-/// Hears who is at the other end of `stream`; `check` says what is wrong with them, if anything.
+/// Reads the dialler's [`Hello`] and answers it: refused with the reason that `check` returns, if any.
 ///
 /// # Errors
-/// [`ConversationError::Refused`] with that reason, which the other side has been told.
-pub async fn welcome<S>(
+/// [`ConversationError::Declined`] with that reason, which was sent to the dialler too.
+pub async fn accept<S, E: fmt::Display>(
     stream: &mut S,
-    check: impl FnOnce(&Hello) -> Result<(), String>,
+    check: impl FnOnce(&Hello) -> Result<(), E>,
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let hello = framing::read(stream, MESSAGE_BYTES_MAX).await?;
-    let checked = check(&hello);
-    let answer = checked.clone().map_or_else(Answer::Refused, |()| Answer::Welcome);
+    let declined = check(&hello).err().map(|error| error.to_string());
+    let answer = declined.clone().map_or(HelloResponse::Welcome, HelloResponse::Refused);
     framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
-    checked.map_err(ConversationError::Refused)
+    declined.map_or(Ok(()), |reason| Err(ConversationError::Declined(reason)))
 }

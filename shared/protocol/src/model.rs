@@ -6,9 +6,9 @@
 //! ahead  -> behind   Step, or Checkpoint: the bytes follow, once pulled; UpToDate; or Refused with the reason
 //! ```
 //!
-//! Steps are what all stepped by, so whoever makes them has the same model as the others, bit by bit. Where the
-//! journal does not reach back, or another line of models was followed, there is a checkpoint. Peers have the same
-//! ones: a transfer that was cut goes on with another peer.
+//! A step carries the averaged gradient that all aggregators applied: a peer that applies it has the same model, bit by
+//! bit. If the journal does not reach back that far, or the models diverged, the peer gets a checkpoint. Peers have the
+//! same checkpoints: a transfer that was cut goes on with another peer.
 
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
@@ -29,64 +29,64 @@ const PEER_BYTES_MAX: usize = 64;
 
 /// From the peer that is behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
+pub enum ModelRequest {
     /// The step that was made on this model.
     StepAfter(ModelVersion),
     /// A checkpoint.
     Checkpoint {
-        /// The newest one that others have too, so that a transfer that is cut can go on with them; or else one of
-        /// now.
+        /// Whether to send the newest checkpoint that other peers have too, so that a transfer that is cut can go on
+        /// with them; otherwise one of the current model.
         is_shared: bool,
     },
 }
 
 /// From the peer that is ahead.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Answer {
-    /// The bytes that follow are what the step was made by.
+pub enum ModelResponse {
+    /// The bytes that follow are the step's averaged gradient.
     Step(StepHeader),
     /// The bytes that follow are a checkpoint.
     Checkpoint(Transfer),
-    /// No step was made on that model yet: it is the one that this peer has.
+    /// No step was made on that model yet: this peer has the same one.
     UpToDate,
     /// Not served, with the reason.
     Refused(String),
 }
 
-/// A step that several peers made together.
+/// A step with an average over several peers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepHeader {
-    /// The epoch that it ended.
+    /// The epoch that the step ended.
     pub epoch: u64,
-    /// The model that it was made on.
+    /// Hash of the model before the step.
     pub before: Sha256Hash,
-    /// Names its averaging among those of that model.
+    /// Tells its averaging round from others of that model.
     pub nonce: u64,
     /// Samples behind it.
     pub n_samples: u64,
     /// Mean loss of the samples.
     pub loss: f32,
-    /// Bytes of the ids of those whose contributions are in it.
+    /// Bytes of the peer ids of the members whose values are in the average.
     pub members: Vec<Vec<u8>>,
-    /// Of the mean, as little-endian f32.
+    /// The averaged gradient, as little-endian f32.
     pub transfer: Transfer,
 }
 
-/// What was fetched.
+/// Result of [`fetch_step`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fetched {
-    /// A step and the mean that it was made by, as little-endian f32.
+    /// A step and its averaged gradient, as little-endian f32.
     Step(StepHeader, Vec<u8>),
     /// The other side has the same model.
     UpToDate,
-    /// The other side does not know that model, with its words.
+    /// The other side does not know that model, with its reason.
     Unknown(String),
 }
 
 /// Asks for the step after `model`, of `n_parameters` values.
 ///
 /// # Errors
-/// A step that is not one of that model, and a stream that fails.
+/// A step that does not fit the model, or a stream that fails.
 pub async fn fetch_step<S>(
     stream: &mut S,
     model: ModelVersion,
@@ -95,13 +95,13 @@ pub async fn fetch_step<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    framing::write(stream, &Request::StepAfter(model), MESSAGE_BYTES_MAX).await?;
+    framing::write(stream, &ModelRequest::StepAfter(model), MESSAGE_BYTES_MAX).await?;
     let header = match framing::read(stream, MESSAGE_BYTES_MAX).await? {
-        Answer::Step(header) => header,
-        Answer::UpToDate => return Ok(Fetched::UpToDate),
-        Answer::Refused(reason) => return Ok(Fetched::Unknown(reason)),
-        Answer::Checkpoint(_) => {
-            return Err(ConversationError::Refused("a checkpoint came, a step was asked for".into()));
+        ModelResponse::Step(header) => header,
+        ModelResponse::UpToDate => return Ok(Fetched::UpToDate),
+        ModelResponse::Refused(reason) => return Ok(Fetched::Unknown(reason)),
+        ModelResponse::Checkpoint(_) => {
+            return Err(ConversationError::Unexpected("a checkpoint came, a step was asked for"));
         }
     };
     let n_bytes = (n_parameters * size_of::<f32>()) as u64;
@@ -112,10 +112,8 @@ where
         && header.members.len() <= MEMBERS_MAX
         && header.members.iter().all(|peer| peer.len() <= PEER_BYTES_MAX);
     if !fits {
-        return Err(ConversationError::Refused(format!(
-            "a step of epoch {} and {} bytes came, one of epoch {} and {n_bytes} bytes was asked for",
-            header.epoch, header.transfer.n_bytes, model.epoch
-        )));
+        let what = "bytes of a step, or a step of another model,";
+        return Err(ConversationError::Mismatch { what, want: n_bytes, got: header.transfer.n_bytes });
     }
     let mut partial = Partial::new(header.transfer, n_bytes)?;
     let mean = bulk::pull(stream, &mut partial, |_| ()).await?;
@@ -126,7 +124,7 @@ where
 /// error `partial` keeps what arrived.
 ///
 /// # Errors
-/// [`ConversationError::Refused`] with the other side's reason, and a stream that fails.
+/// [`ConversationError::Declined`] with the other side's reason, and a stream that fails.
 pub async fn fetch_checkpoint<S>(
     stream: &mut S,
     is_shared: bool,
@@ -136,12 +134,12 @@ pub async fn fetch_checkpoint<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    framing::write(stream, &Request::Checkpoint { is_shared }, MESSAGE_BYTES_MAX).await?;
+    framing::write(stream, &ModelRequest::Checkpoint { is_shared }, MESSAGE_BYTES_MAX).await?;
     let transfer = match framing::read(stream, MESSAGE_BYTES_MAX).await? {
-        Answer::Checkpoint(transfer) => transfer,
-        Answer::Refused(reason) => return Err(ConversationError::Refused(reason)),
-        Answer::Step(_) | Answer::UpToDate => {
-            return Err(ConversationError::Refused("no checkpoint came, one was asked for".into()));
+        ModelResponse::Checkpoint(transfer) => transfer,
+        ModelResponse::Refused(reason) => return Err(ConversationError::Declined(reason)),
+        ModelResponse::Step(_) | ModelResponse::UpToDate => {
+            return Err(ConversationError::Unexpected("no checkpoint came, one was asked for"));
         }
     };
     if partial.as_ref().is_none_or(|cut| cut.transfer() != transfer) {
@@ -156,28 +154,28 @@ where
     Ok(bytes)
 }
 
-/// Bytes to give, and what they are.
-pub type Found = (Answer, Vec<u8>);
+/// An answer, and the bytes that follow it.
+pub type ResponseAndBytes = (ModelResponse, Vec<u8>);
 
-/// Serves requests on `stream` until the other side closes it. `lookup` answers with what is found and its bytes,
-/// which are not looked at where the answer has none; `on_answered` is told when the next request is waited for.
+/// Serves requests on `stream` until the other side closes it. `lookup` returns the answer and its bytes, which are
+/// ignored where the answer has none. `on_answered` is called after each answer.
 ///
 /// # Errors
-/// The stream fails, or what comes on it is no request.
+/// The stream fails, or a message is no request.
 pub async fn serve<S, F>(
     stream: &mut S,
-    lookup: impl Fn(Request) -> F,
+    lookup: impl Fn(ModelRequest) -> F,
     on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    F: Future<Output = Found>,
+    F: Future<Output = ResponseAndBytes>,
 {
-    let answered = move |request: Request| {
+    let answered = move |request: ModelRequest| {
         let found = lookup(request);
         async move {
             let (answer, bytes) = found.await;
-            let has_bytes = matches!(answer, Answer::Step(_) | Answer::Checkpoint(_));
+            let has_bytes = matches!(answer, ModelResponse::Step(_) | ModelResponse::Checkpoint(_));
             (answer, has_bytes.then_some(bytes))
         }
     };

@@ -1,5 +1,4 @@
-//! The receipt of an accepted contribution, in the words of the reducer that accepted it (DeDLOC appendix
-//! I.2).
+//! The receipt of an accepted contribution, signed by the reducer that accepted it (DeDLOC appendix I.2).
 //!
 //! ```text
 //! signed receipt = receipt | signature of the reducer
@@ -8,33 +7,30 @@
 //! signed         = "barnraise receipt 1\0" | receipt
 //! ```
 //!
-//! What is verified is what the receipt encodes to again, so that it has one encoding only. Whether a reducer
-//! is one of the run is known to whoever knows the run, not to a receipt.
+//! The receipt is encoded again to verify it, so that it has only one encoding. A receipt does not prove that
+//! its reducer belongs to the run: the reader checks that.
 
 use serde::{Deserialize, Serialize};
 
 use crate::access::{KeyPair, PublicKey, Signature, UnixTime};
-use crate::gradient::{Accepted, MESSAGE_BYTES_MAX, Offer};
+use crate::contribution::{Accepted, Offer};
 
-/// What every signature of a receipt begins with: nothing else that the same key signs does.
+/// Domain separator: the signed bytes of every receipt begin with it, and nothing else that the same key signs.
 const DOMAIN: &[u8] = b"barnraise receipt 1\0";
 
 /// Longest run id in a receipt, in bytes.
 pub const RUN_ID_BYTES_MAX: usize = 128;
 
-// Two keys and a signature, and seven numbers of ten bytes at most.
-const _: () = assert!(RUN_ID_BYTES_MAX + 128 + 7 * 10 < MESSAGE_BYTES_MAX);
-
-/// What was accepted, of whom and by whom.
+/// An accepted contribution, its contributor and its reducer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
     /// The run.
     pub run_id: String,
-    /// Who contributed.
+    /// The contributor.
     pub peer: PublicKey,
-    /// Who accepted it, and signs.
+    /// The reducer that accepted it, and signs.
     pub reducer: PublicKey,
-    /// As the peer named it.
+    /// The offer's number.
     pub contribution_id: u64,
     /// Epoch that it counted for.
     pub epoch: u64,
@@ -42,22 +38,22 @@ pub struct Receipt {
     pub n_samples: u32,
     /// Encoded bytes of the gradient.
     pub n_bytes: u64,
-    /// Since the peer's contribution before, or since it joined, by the reducer's clock.
+    /// Milliseconds since the peer's previous contribution, or since it joined, by the reducer's clock.
     pub milliseconds: u32,
     /// When it was accepted, by the reducer's clock.
     pub issued_at: UnixTime,
 }
 
-/// A receipt that anybody can check.
+/// A receipt with its signature: any peer can verify it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedReceipt {
     /// What was accepted.
     pub receipt: Receipt,
-    /// Of the reducer.
+    /// The reducer's signature.
     pub signature: Signature,
 }
 
-/// Why a receipt is not believed.
+/// Why a receipt is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiptError {
     /// Not signed by the reducer that it names, or changed since.
@@ -69,7 +65,7 @@ pub enum ReceiptError {
     /// It cannot be encoded; does not happen.
     #[error("the receipt cannot be encoded: {0}")]
     Encode(#[from] postcard::Error),
-    /// A name that no run has.
+    /// A run id over the limit.
     #[error("the run id of the receipt has {got} bytes, at most {RUN_ID_BYTES_MAX} are allowed")]
     RunIdTooLong {
         /// In the receipt.
@@ -78,20 +74,20 @@ pub enum ReceiptError {
     /// For another run.
     #[error("the receipt is of run `{got}`, not of `{want}`")]
     Run {
-        /// The one that was contributed to.
+        /// The run of the contribution.
         want: String,
         /// In the receipt.
         got: String,
     },
-    /// For somebody else.
+    /// For another contributor.
     #[error("the receipt is for {got}, not for {want}")]
     Peer {
-        /// Who contributed.
+        /// The contributor.
         want: PublicKey,
         /// In the receipt.
         got: PublicKey,
     },
-    /// For something else than was offered.
+    /// For another offer.
     #[error("the receipt has {got} for {what}, the offer had {want}")]
     Offer {
         /// Which of the numbers.
@@ -122,10 +118,10 @@ impl Receipt {
 }
 
 impl SignedReceipt {
-    /// Checks that the reducer that it names signed exactly this.
+    /// Checks that its reducer signed exactly this receipt.
     ///
     /// # Errors
-    /// It did not.
+    /// [`ReceiptError::Signature`].
     pub fn verify(&self) -> Result<(), ReceiptError> {
         let bytes = self.receipt.signed_bytes()?;
         let reducer = self.receipt.reducer;
@@ -135,8 +131,8 @@ impl SignedReceipt {
         }
     }
 
-    /// Checks what [`Self::verify`] does, and that it is the receipt for `offer` to the run `run_id`, by
-    /// `peer` where that is known.
+    /// Checks what [`Self::verify`] does, and that it is the receipt for `offer` to the run `run_id`, by the
+    /// contributor `peer` where that is given.
     ///
     /// # Errors
     /// The first thing that is wrong.
@@ -166,7 +162,7 @@ impl SignedReceipt {
         }
     }
 
-    /// What it says was accepted.
+    /// The accepted contribution.
     pub fn accepted(&self) -> Accepted {
         let Receipt { contribution_id, epoch, n_samples, .. } = self.receipt;
         Accepted { contribution_id, epoch, n_samples }

@@ -1,15 +1,16 @@
-//! The `reduce` conversation: a native peer offers a backbone to average parts for the run's backbones, and is told of
-//! each averaging that it has a part in (DeDLOC §3.2: a peer with `c_i = 0` that aggregates).
+//! The `reduce` conversation: a native peer offers a backbone to average parts for the run's backbones, and is notified
+//! of each averaging round in which it has a part (DeDLOC §3.2: a peer with `c_i = 0` that aggregates).
 //!
 //! ```text
-//! reducer  -> backbone   Offer: for which run, how fast, where it can be dialled
+//! reducer  -> backbone   Offer: run, speed and addresses
 //! backbone -> reducer    Welcome, or Refused with the reason
-//! backbone -> reducer    Round for each averaging that it has a part in, Still now and then
+//! backbone -> reducer    Round for each averaging round in which it has a part, KeepAlive while the stream is idle
 //! ```
 //!
 //! Values travel in the conversation `average`, between the reducer and each of the backbones. Either side ends the
-//! conversation by closing it. A reducer that can be dialled elsewhere than before opens another one, which replaces the
-//! one before.
+//! conversation by closing it. A reducer whose addresses changed opens another one, which replaces the previous one.
+
+use std::fmt;
 
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
@@ -24,55 +25,55 @@ pub const PROTOCOL: &str = "/barnraise/reduce/1";
 /// Largest message of this conversation: a group of the most members there can be fits.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 
-/// What the reducer says.
+/// Message of the reducer: its offer to average parts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Offer {
     /// The run's short name.
     pub run_id: String,
-    /// Itself.
+    /// The reducer's id, speeds and addresses.
     pub reducer: Reducer,
 }
 
 /// Backbone to reducer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BackboneToReducer {
-    /// It is asked from now on.
+    /// Accepted: the reducer gets parts from now on.
     Welcome,
-    /// It is not, with the reason.
+    /// Refused, with the reason.
     Refused(String),
-    /// It has a part in this.
-    Round(Round),
-    /// Nothing: the backbone is there.
-    Still,
+    /// A round in which the reducer has a part.
+    Round(ReducerRound),
+    /// Keeps an idle stream alive.
+    KeepAlive,
 }
 
-/// An averaging, as a member needs to know it.
+/// An averaging round, as its reducers need to know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Round {
-    /// What it is called.
+pub struct ReducerRound {
+    /// Name of the round.
     pub name: Vec<u8>,
-    /// Who, in the order of their parts.
-    pub members: Vec<Member>,
+    /// Its members, in the order of their parts.
+    pub members: Vec<RoundMember>,
     /// Values of the vector.
     pub n_values: u64,
-    /// How values travel.
+    /// Codec of the values.
     pub codec: TensorCodec,
-    /// How long the others wait for a member over one part.
+    /// Longest time for which a part waits for a member, in milliseconds.
     pub patience_ms: u32,
-    /// How long a reducer may be silent.
+    /// Longest silence of a reducer, in milliseconds.
     pub reducer_timeout_ms: u32,
-    /// How long all of it may take.
+    /// Longest duration of the round, in milliseconds.
     pub deadline_ms: u32,
 }
 
-/// A member of the group that averages.
+/// A member of the group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
+pub struct RoundMember {
     /// Bytes of its peer id.
     pub peer: Vec<u8>,
     /// Samples behind its values; 0 for one that sends none.
     pub n_samples: u64,
-    /// Whether it wants the average.
+    /// Whether it receives the average.
     pub receives: bool,
     /// Values that it averages for all.
     pub n_reduced: u64,
@@ -81,7 +82,7 @@ pub struct Member {
 /// Offers to average parts.
 ///
 /// # Errors
-/// [`ConversationError::Refused`] with the backbone's reason.
+/// [`ConversationError::Declined`] with the backbone's reason.
 pub async fn offer<S>(stream: &mut S, offer: &Offer) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -89,30 +90,30 @@ where
     framing::write(stream, offer, MESSAGE_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
         BackboneToReducer::Welcome => Ok(()),
-        BackboneToReducer::Refused(reason) => Err(ConversationError::Refused(reason)),
-        BackboneToReducer::Round(_) | BackboneToReducer::Still => {
-            Err(ConversationError::Refused("the backbone began before it answered".to_owned()))
+        BackboneToReducer::Refused(reason) => Err(ConversationError::Declined(reason)),
+        BackboneToReducer::Round(_) | BackboneToReducer::KeepAlive => {
+            Err(ConversationError::Unexpected("the backbone began before it answered"))
         }
     }
 }
 
-/// Hears an offer; `check` says what is wrong with it, if anything.
+/// Reads a reducer's offer and answers it: refused with the reason that `check` returns, if any.
 ///
 /// # Errors
-/// [`ConversationError::Refused`] with that reason, which the other side has been told.
-pub async fn welcome<S>(
+/// [`ConversationError::Declined`] with that reason, which was sent to the reducer too.
+pub async fn accept<S, E: fmt::Display>(
     stream: &mut S,
-    check: impl FnOnce(&Offer) -> Result<(), String>,
+    check: impl FnOnce(&Offer) -> Result<(), E>,
 ) -> Result<Offer, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let offer: Offer = framing::read(stream, MESSAGE_BYTES_MAX).await?;
-    let checked = offer.reducer.check().and_then(|()| check(&offer));
-    let answer = match &checked {
-        Ok(()) => BackboneToReducer::Welcome,
-        Err(reason) => BackboneToReducer::Refused(reason.clone()),
+    let checked = match offer.reducer.check() {
+        Ok(()) => check(&offer).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
     };
+    let answer = checked.clone().map_or_else(BackboneToReducer::Refused, |()| BackboneToReducer::Welcome);
     framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
-    checked.map(|()| offer).map_err(ConversationError::Refused)
+    checked.map(|()| offer).map_err(ConversationError::Declined)
 }

@@ -1,45 +1,48 @@
-//! The `run` conversation: a contributor asks what is being trained.
+//! The `run` conversation: a contributor asks for the run's description.
 //!
-//! One request, one answer, on a stream of its own. Whoever asks in an older version is told so.
+//! One request, one answer, on a stream of its own. A contributor that asks in an older version learns that it is too
+//! old.
 
+mod data;
+mod gradient_codec;
+mod identity;
 mod local_steps;
+mod model;
 mod slow_links;
+mod synchronous;
 
 use futures::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use serde::{Deserialize, Serialize};
 
 use crate::access::AccessDescription;
-use crate::codec::TensorCodec;
-use crate::dataset::Manifest;
 use crate::error::ConversationError;
 use crate::framing::{self, FrameError};
+use crate::refusal::Refusal;
 
+pub use self::data::DataSpec;
+pub use self::gradient_codec::{GradientCodec, GradientCodecError, TopK};
+pub use self::identity::{IdentityError, RunIdentity};
 pub use self::local_steps::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps};
+pub use self::model::{ModelKind, ModelSpec};
 pub use self::slow_links::{SlowLinks, SlowLinksError};
+pub use self::synchronous::{NotRecomputable, RECOMPUTED_STEPS_MAX, Synchronous};
 
 /// libp2p protocol name.
 ///
-/// Its version stands for all conversations of a contributor: it is raised with each of them, so that who speaks another
-/// one of any of them learns so here, before it computes anything (`tests/versions.rs`).
-pub const PROTOCOL: &str = "/barnraise/run/6";
+/// Its version stands for all conversations of a contributor: it is raised with each of them. So a contributor with
+/// another version of any of them learns of it here, before it computes anything (`tests/versions.rs`).
+pub const PROTOCOL: &str = "/barnraise/run/7";
 
-/// Names under which contributors of before ask, the newest last.
-pub const PROTOCOLS_BEFORE: [&str; 5] = TOLD_IN_WORDS;
+/// Protocol names of older contributors, the newest last.
+pub const OLDER_PROTOCOLS: [&str; 1] = ["/barnraise/run/6"];
 
-/// Contributors of these versions understand a refusal in words and no more.
-const TOLD_IN_WORDS: [&str; 5] =
-    ["/barnraise/run/1", "/barnraise/run/2", "/barnraise/run/3", "/barnraise/run/4", "/barnraise/run/5"];
-
-/// How the reason begins why a contributor of before does not get in.
-pub const OLDER_HERE: &str = "this page or program is older than the run";
-
-/// Longest name of a version.
+/// Longest protocol name in [`BackboneToContributor::Newer`], in bytes.
 const SPOKEN_BYTES_MAX: usize = 64;
 
 /// Largest message of this conversation: a manifest of ten thousand shards fits.
 pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Largest question: whoever is asked reserves no more for it.
+/// Largest request: the backbone allocates no more for it.
 pub const REQUEST_BYTES_MAX: usize = 64;
 
 /// Contributor to backbone.
@@ -52,241 +55,73 @@ pub enum ContributorToBackbone {
 /// Backbone to contributor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum BackboneToContributor {
-    /// All that a contributor needs to take part.
+    /// The run's description: all that a contributor needs to take part.
     Description(Box<RunDescription>),
     /// The request was understood and declined.
-    Refused(String),
-    /// The run speaks another version by now, of this name.
+    Refused(Refusal),
+    /// The run speaks a newer version, of this name.
     Newer {
         /// [`PROTOCOL`] there.
         speaks: String,
     },
 }
 
-/// A run as a contributor sees it: what it computes, on which data, and in which form it answers.
+/// A run as a participant sees it: four values by which runs differ, and which run it is.
+///
+/// `barnraise_contributor::description::validate` says whether they fit each other, for operator and participant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunDescription {
-    /// Short name, the same for as long as the run lives.
-    pub run_id: String,
-    /// One line for people.
-    pub title: String,
-    /// What the model is for and for whom, a sentence or two.
-    pub purpose: String,
-    /// Who may take part. Everybody may ask for this description.
-    pub access: AccessDescription,
-    /// The network to train.
+    /// Its name, and what it is for.
+    pub identity: RunIdentity,
+    /// What is computed.
     pub model: ModelSpec,
-    /// Number of values in the flat parameter vector and in each gradient.
+    /// Number of values in the flat parameter vector and in each gradient: that of `model` on `data`.
     pub n_parameters: u64,
-    /// Samples that all peers together accumulate for one optimizer step (DeDLOC §3.1).
-    pub target_batch_size: u32,
-    /// Samples in one forward and backward pass.
-    pub micro_batch_size: u32,
-    /// Samples held by a peer's shuffle buffer (DeDLOC §3.3).
-    pub shuffle_buffer_samples: u32,
-    /// How gradients travel.
-    pub gradient_codec: TensorCodec,
-    /// How they travel over slow links; `None`: as over all others.
-    pub slow_links: Option<SlowLinks>,
-    /// What is done to gradients before the values that are sent are chosen.
-    pub compression: Compression,
-    /// Whether gradients are of the parameters of one epoch before, so that nobody waits for an averaging (DeDLOC
-    /// §3.2, delayed parameter updates).
-    pub delayed_updates: bool,
-    /// Steps that contributors make by themselves; what they contribute are pseudo-gradients then. `None`: none, and
-    /// they contribute gradients.
-    pub local_steps: Option<LocalSteps>,
-    /// How parameters travel.
-    pub state_codec: TensorCodec,
-    /// Largest number of samples that one contribution may claim.
-    pub contribution_samples_max: u32,
-    /// Whether contributions are computed once more at random, by others: each comes with an account
-    /// ([`crate::account`]) of what it is.
-    pub recomputed: bool,
-    /// The training data, and a handful of held-out samples to look at.
-    pub manifest: Manifest,
+    /// What is learned from.
+    pub data: DataSpec,
+    /// How the parameters that several peers hold are kept in step.
+    pub scheme: Scheme,
+    /// Who may take part. Any peer may ask for this description.
+    pub access: AccessDescription,
 }
 
-impl RunDescription {
-    /// Whether passes over parts of a micro-batch are the same as one over all of it.
-    pub fn is_cuttable(&self) -> bool {
-        // Each micro-batch of the first is a step; of the second, assignments are balanced over it.
-        self.local_steps.is_none() && !self.model.kind.is_self_supervised()
-    }
-}
-
-/// What contributors do to their gradients where only the largest values are sent (Lin et al. 2018, "Deep Gradient
-/// Compression"). What is not sent they keep and add to the next gradient in any case.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Compression {
-    /// Momentum that contributors apply in place of the optimizer, 0 for none.
-    pub momentum: f32,
-    /// Whether a value that was sent has no momentum from then on (momentum factor masking). What is sent often then
-    /// learns as if there were none: that holds for most of a small model, and for most of the values in a warm-up.
-    pub masking: bool,
-    /// Largest Euclidean norm of the gradient of a whole step; that of a contribution may be larger by the root of
-    /// the number of them that make a step.
-    pub clip_norm: Option<f32>,
-}
-
-/// Why a run cannot compress like that.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-pub enum CompressionError {
-    /// A velocity that would not end.
-    #[error("a momentum of {0}: at least 0 and below 1 is wanted")]
-    Momentum(f32),
-    /// No norm.
-    #[error("a largest norm of {0}: a number above 0 is wanted")]
-    ClipNorm(f32),
-    /// What is for sparse gradients only.
-    #[error("momentum and clipping are for top-k, and gradients travel as {0:?}")]
-    Codec(TensorCodec),
-}
-
-impl Compression {
-    /// Whether gradients that travel as `codec` can be compressed like that.
-    pub fn check(&self, codec: TensorCodec) -> Result<(), CompressionError> {
-        if !(0.0..1.0).contains(&self.momentum) {
-            return Err(CompressionError::Momentum(self.momentum));
-        }
-        if let Some(norm) = self.clip_norm
-            && !(norm.is_finite() && norm > 0.0)
-        {
-            return Err(CompressionError::ClipNorm(norm));
-        }
-        let is_sparse = matches!(codec, TensorCodec::TopK(_));
-        if *self != Self::default() && !is_sparse {
-            return Err(CompressionError::Codec(codec));
-        }
-        Ok(())
-    }
-}
-
-/// The network to train, and the seed of its first weights.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ModelSpec {
-    /// Architecture.
-    pub kind: ModelKind,
-    /// The same seed gives the same initial weights on every platform.
-    pub seed: u64,
-}
-
-/// Architectures that `barnraise-learning` implements.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// How the parameters that several peers hold are kept in step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ModelKind {
-    /// Convolutions and pooling after LeCun et al. 1998, sized by the data's shape.
-    LeNet,
-    /// Fully connected layers with ReLU between them.
-    Mlp {
-        /// Units of each hidden layer.
-        hidden: Vec<u32>,
-    },
-    /// A transformer that guesses masked tokens of text: ALBERT (Lan et al. 2020), whose layers share their
-    /// parameters and whose embedding is narrower than its layers.
-    Albert {
-        /// Width of a token's embedding.
-        embedding: u32,
-        /// Width of the layers, a multiple of the heads.
-        hidden: u32,
-        /// Attention heads of a layer.
-        heads: u32,
-        /// Units between the two maps of a layer's feed-forward part.
-        inner: u32,
-        /// Times that the one layer is applied.
-        layers: u32,
-    },
-    /// Convolutions that learn from pictures without their labels: crops of one picture are to have the same
-    /// prototype (SwAV, Caron et al. 2020). The labels serve to look how well it did.
-    Swav {
-        /// Feature maps of each convolution of the trunk, which halves height and width.
-        maps: Vec<u32>,
-        /// Units between trunk and projection.
-        hidden: u32,
-        /// Values of a projection, which prototypes are compared with.
-        projection: u32,
-        /// Prototypes.
-        prototypes: u32,
-        /// Crops of a picture beside the two large ones.
-        small_crops: u32,
-        /// Height and width of a small crop, in pixels; a large one has those of the picture.
-        small_side: u32,
-        /// Earlier samples of each contributor that help to balance its assignments to prototypes; 0 for none, so
-        /// that a gradient depends on the samples of its own pass alone.
-        queue_samples: u32,
-        /// Passes of a contributor before it uses its queue.
-        queue_after: u32,
-        /// Epochs in which the prototypes stay as they are.
-        frozen_epochs: u32,
-    },
-}
-
-/// Most local steps of a way that is computed once more: each adds to what devices differ by.
-pub const RECOMPUTED_STEPS_MAX: u32 = 32;
-
-/// Why contributions to a run cannot be computed once more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotRecomputable {
-    /// On another device they lead elsewhere: after too many of them, or by Adam, whose first steps are as long whatever
-    /// the gradient, so that one that is a rounding error decides where they go.
-    #[error(
-        "contributors make {0} local steps, or make them by adam; \
-        at most {RECOMPUTED_STEPS_MAX} by sgd-momentum are wanted"
-    )]
-    LocalSteps(u32),
-    /// What a contributor kept of earlier gradients comes along.
-    #[error("gradients travel as {0:?}; f32, f16 or int8 is wanted")]
-    Codec(TensorCodec),
-    /// In a queue are samples of other contributions.
-    #[error("the model has a queue; queue_samples = 0 is wanted")]
-    Queue,
+pub enum Scheme {
+    /// All gradients of a target batch become one optimizer step (DeDLOC §3.1).
+    Synchronous(Synchronous),
 }
 
 impl RunDescription {
-    /// Whether a contribution is the gradient of its samples, or the ways that they led, and nothing else.
+    /// The synchronous scheme.
+    pub fn synchronous(&self) -> &Synchronous {
+        let Scheme::Synchronous(scheme) = &self.scheme;
+        scheme
+    }
+
+    /// The synchronous scheme, to change.
+    pub fn synchronous_mut(&mut self) -> &mut Synchronous {
+        let Scheme::Synchronous(scheme) = &mut self.scheme;
+        scheme
+    }
+
+    /// Whether passes over parts of a micro-batch give the same gradient as one over all of it.
+    pub fn is_cuttable(&self) -> bool {
+        // With local steps, each micro-batch is a step. SwAV balances assignments over a micro-batch.
+        self.synchronous().local_steps.is_none() && !self.model.kind.is_self_supervised()
+    }
+
+    /// Checks that a contribution depends only on its parameters and samples, so that it can be recomputed.
     ///
     /// # Errors
-    /// Of what else it is.
+    /// What else it depends on.
     pub fn check_recomputable(&self) -> Result<(), NotRecomputable> {
-        let slow = self.slow_links.map(|slow| slow.codec);
-        is_recomputable(&self.model.kind, (self.gradient_codec, slow), self.local_steps.as_ref())
+        self.synchronous().check_recomputable(&self.model.kind)
     }
 }
 
-/// See [`RunDescription::check_recomputable`].
-///
-/// # Errors
-/// Of what else a contribution is.
-pub fn is_recomputable(
-    model: &ModelKind,
-    (codec, slow): (TensorCodec, Option<TensorCodec>),
-    local_steps: Option<&LocalSteps>,
-) -> Result<(), NotRecomputable> {
-    if let Some(LocalSteps { steps, optimizer, .. }) = local_steps
-        && (*steps > RECOMPUTED_STEPS_MAX || matches!(optimizer, InnerOptimizer::Adam { .. }))
-    {
-        return Err(NotRecomputable::LocalSteps(*steps));
-    }
-    let is_whole =
-        |codec: &TensorCodec| matches!(codec, TensorCodec::F32 | TensorCodec::F16 | TensorCodec::Int8);
-    if let Some(codec) = [codec].into_iter().chain(slow).find(|codec| !is_whole(codec)) {
-        return Err(NotRecomputable::Codec(codec));
-    }
-    match model {
-        ModelKind::Swav { queue_samples: 1.., .. } => Err(NotRecomputable::Queue),
-        _ => Ok(()),
-    }
-}
-
-impl ModelKind {
-    /// Whether it learns without labels, and so does not tell classes apart.
-    pub fn is_self_supervised(&self) -> bool {
-        matches!(self, Self::Albert { .. } | Self::Swav { .. })
-    }
-}
-
-/// Asks the backbone at the other end of `stream` what is being trained.
+/// Asks the backbone at the other end of `stream` for the run's description.
 pub async fn describe<S>(stream: &mut S) -> Result<RunDescription, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -294,10 +129,10 @@ where
     framing::write(stream, &ContributorToBackbone::Describe, REQUEST_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
         BackboneToContributor::Description(description) => {
-            description.manifest.validate()?;
+            description.data.manifest.validate()?;
             Ok(*description)
         }
-        BackboneToContributor::Refused(reason) => Err(ConversationError::Refused(reason)),
+        BackboneToContributor::Refused(refusal) => Err(refusal.into()),
         BackboneToContributor::Newer { speaks } => {
             let is_name =
                 speaks.len() <= SPOKEN_BYTES_MAX && speaks.bytes().all(|byte| byte.is_ascii_graphic());
@@ -307,8 +142,8 @@ where
     }
 }
 
-/// Answers one question on `stream` and closes it: a stream that is dropped open is reset by some
-/// transports, which takes the answer along.
+/// Answers one request on `stream` and closes it. Some transports reset a stream that is dropped
+/// open, and the answer would be lost.
 pub async fn answer<S>(stream: &mut S, description: &RunDescription) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -319,23 +154,13 @@ where
     Ok(stream.close().await.map_err(FrameError::from)?)
 }
 
-/// Tells who asks on `stream` by a name of before, `asked`, which version the run speaks, and closes it.
-pub async fn answer_before<S>(stream: &mut S, asked: &str) -> Result<(), ConversationError>
+/// Answers a request under an older protocol name with the run's version, and closes `stream`.
+pub async fn answer_older_version<S>(stream: &mut S) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let ContributorToBackbone::Describe = framing::read(stream, REQUEST_BYTES_MAX).await?;
-    let answer = match TOLD_IN_WORDS.contains(&asked) {
-        true => BackboneToContributor::Refused(older(asked, PROTOCOL)),
-        false => BackboneToContributor::Newer { speaks: PROTOCOL.to_owned() },
-    };
+    let answer = BackboneToContributor::Newer { speaks: PROTOCOL.to_owned() };
     framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
     Ok(stream.close().await.map_err(FrameError::from)?)
-}
-
-/// Why who speaks `ours` does not get into a run that speaks `theirs`.
-pub(crate) fn older(ours: &str, theirs: &str) -> String {
-    format!(
-        "{OLDER_HERE}: it speaks {ours}, the run {theirs}; reload the page, or install the newest barnraise"
-    )
 }

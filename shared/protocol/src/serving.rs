@@ -1,15 +1,15 @@
-//! The answering side of a conversation in which each question has one answer, with bytes behind it or not.
+//! The answering side of a conversation in which each question has one answer, with or without a transfer after it.
 
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::bulk::{self, Held};
+use crate::bulk::{self, ChunkSource};
 use crate::error::ConversationError;
 use crate::framing::{self, FrameError};
 
-/// Answers on `stream` until the other side closes it. `lookup` gives the answer, and the bytes that the other side
-/// pulls after it, if any; `on_answered` is told when the next question is waited for.
+/// Answers on `stream` until the other side closes it. `lookup` returns the answer and the bytes, if any, that the other
+/// side pulls after it. `on_answered` is called after each answer.
 pub(crate) async fn serve<S, Q, A, B, F>(
     stream: &mut S,
     message_bytes_max: usize,
@@ -20,7 +20,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     Q: DeserializeOwned,
     A: Serialize,
-    B: Held,
+    B: ChunkSource,
     F: Future<Output = (A, Option<B>)>,
 {
     loop {
@@ -31,7 +31,7 @@ where
         let (answer, bytes) = lookup(question).await;
         framing::write(stream, &answer, message_bytes_max).await?;
         if let Some(bytes) = bytes {
-            bulk::serve_held(stream, &bytes).await?;
+            bulk::serve_source(stream, &bytes).await?;
         }
         on_answered();
     }

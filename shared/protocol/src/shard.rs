@@ -1,8 +1,8 @@
 //! The `shard` conversation: a contributor pulls one shard of the training data, from a backbone or from another
-//! contributor that keeps it.
+//! contributor that keeps it (DeDLOC appendix H).
 //!
-//! The requester asks, is told the transfer, and pulls its chunks ([`crate::bulk`]). A stream carries
-//! any number of requests, one after the other.
+//! The requester asks, gets the transfer, and pulls its chunks ([`crate::bulk`]). A stream carries any
+//! number of requests, one after the other.
 
 use std::sync::Arc;
 
@@ -13,10 +13,11 @@ use crate::bulk::{self, Partial, Transfer};
 use crate::dataset::{Manifest, ShardEntry};
 use crate::error::ConversationError;
 use crate::framing;
+use crate::refusal::Refusal;
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/shard/1";
+pub const PROTOCOL: &str = "/barnraise/shard/2";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
@@ -52,14 +53,14 @@ pub enum ContributorToBackbone {
 pub enum BackboneToContributor {
     /// The bytes that follow, once pulled.
     Found(Transfer),
-    /// Not here, with the reason.
-    Refused(String),
+    /// Not here.
+    Refused(Refusal),
 }
 
 /// Pulls the compressed bytes of one shard, going on where `partial` ended.
 ///
 /// The bytes are checked against the hash of the manifest's `entry`; on an error `partial` keeps what
-/// arrived. `on_progress` is told the bytes that are here.
+/// arrived. `on_progress` gets the number of bytes that arrived so far.
 pub async fn fetch<S>(
     stream: &mut S,
     id: ShardId,
@@ -73,7 +74,7 @@ where
     framing::write(stream, &ContributorToBackbone::Get(id), MESSAGE_BYTES_MAX).await?;
     let found = match framing::read(stream, MESSAGE_BYTES_MAX).await? {
         BackboneToContributor::Found(transfer) => transfer,
-        BackboneToContributor::Refused(reason) => return Err(ConversationError::Refused(reason)),
+        BackboneToContributor::Refused(refusal) => return Err(refusal.into()),
     };
     let want = Transfer { n_bytes: u64::from(entry.n_bytes), sha256: entry.sha256 };
     if found != want {
@@ -87,8 +88,8 @@ where
     Ok(bulk::pull(stream, partial, on_progress).await?)
 }
 
-/// Serves shards on `stream` until the contributor closes it. `lookup` is asked for the compressed bytes
-/// of a shard, or for the reason why there are none; `on_answered` is told when the next request is waited for.
+/// Serves shards on `stream` until the contributor closes it. `lookup` returns the compressed bytes of a
+/// shard, or why there are none. `on_answered` is called after each answer.
 pub async fn serve<S, F>(
     stream: &mut S,
     lookup: impl Fn(ShardId) -> F,
@@ -96,14 +97,14 @@ pub async fn serve<S, F>(
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    F: Future<Output = Result<(Transfer, Arc<[u8]>), String>>,
+    F: Future<Output = Result<(Transfer, Arc<[u8]>), Refusal>>,
 {
     let answered = move |ContributorToBackbone::Get(id)| {
         let found = lookup(id);
         async move {
             match found.await {
                 Ok((transfer, bytes)) => (BackboneToContributor::Found(transfer), Some(bytes)),
-                Err(reason) => (BackboneToContributor::Refused(reason), None),
+                Err(refusal) => (BackboneToContributor::Refused(refusal), None),
             }
         }
     };

@@ -1,4 +1,4 @@
-//! The `state` conversation: a contributor pulls the parameters of an epoch.
+//! The `state` conversation: a contributor pulls the parameters of an epoch (DeDLOC §3.1).
 //!
 //! A stream carries any number of requests, one after the other, so that a new epoch costs one round
 //! trip and no negotiation.
@@ -6,15 +6,16 @@
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-use crate::bulk::{self, BulkError, Held, Partial, Transfer, Withdrawn};
+use crate::bulk::{self, BulkError, ChunkSource, Partial, Transfer};
 use crate::codec::TensorCodec;
 use crate::error::ConversationError;
 use crate::framing;
 use crate::hash::Sha256Hash;
+use crate::refusal::Refusal;
 use crate::serving;
 
 /// libp2p protocol name.
-pub const PROTOCOL: &str = "/barnraise/state/1";
+pub const PROTOCOL: &str = "/barnraise/state/2";
 
 /// Largest message of this conversation.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
@@ -24,20 +25,20 @@ pub const MESSAGE_BYTES_MAX: usize = 1024;
 pub enum ContributorToBackbone {
     /// Send me the parameters of the newest epoch.
     GetLatest,
-    /// Send me the parameters of this epoch: a transfer that was cut and goes on.
+    /// Send me the parameters of this epoch, to resume a transfer that was cut.
     GetEpoch(u64),
 }
 
 /// Backbone to contributor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BackboneToContributor {
-    /// The bytes that follow, once pulled.
+    /// The parameters are here; their bytes can be pulled.
     Found(StateHeader),
-    /// Not served, with the reason.
-    Refused(String),
+    /// Not served.
+    Refused(Refusal),
 }
 
-/// What the pulled bytes are.
+/// Describes the bytes that can be pulled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateHeader {
     /// Optimizer steps that led to these parameters.
@@ -52,16 +53,16 @@ pub struct StateHeader {
 
 /// The parameters of an epoch.
 #[derive(Debug, Clone, PartialEq)]
-pub struct State {
+pub struct EpochParameters {
     /// Optimizer steps that led to them.
     pub epoch: u64,
     /// `[n_parameters]`, finite.
     pub parameters: Vec<f32>,
-    /// Of the encoded bytes that they came as.
+    /// Hash of the encoded bytes.
     pub sha256: Sha256Hash,
 }
 
-/// A transfer of parameters that was cut, to go on with.
+/// A transfer of parameters that was cut and can be resumed.
 #[derive(Debug, Clone)]
 pub struct PartialState {
     header: StateHeader,
@@ -70,15 +71,15 @@ pub struct PartialState {
 
 /// Pulls the newest parameters, or the rest of `partial` while the backbone still has its epoch.
 ///
-/// `n_parameters` and `codec` come from the run's description. `on_progress` is told the bytes that are
-/// here and the bytes in all. On an error `partial` keeps what arrived, unless the backbone has it no more.
+/// `n_parameters` and `codec` come from the run's description. `on_progress` gets the bytes that arrived so
+/// far and the bytes in total. On an error `partial` keeps what arrived, unless the backbone no longer has it.
 pub async fn fetch<S>(
     stream: &mut S,
     n_parameters: u64,
     codec: TensorCodec,
     partial: &mut Option<PartialState>,
     mut on_progress: impl FnMut(u64, u64),
-) -> Result<State, ConversationError>
+) -> Result<EpochParameters, ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -86,7 +87,7 @@ where
         let request = ContributorToBackbone::GetEpoch(cut.header.epoch);
         match ask(stream, &request).await {
             Ok(header) if header == cut.header => {}
-            // Another state, or gone: start over below. `Found` was not pulled, so say so.
+            // Another state, or gone: start over below. `Found` is declined, because it was not pulled.
             Ok(_) => {
                 *partial = None;
                 bulk::decline(stream).await?;
@@ -112,7 +113,7 @@ where
     }
     let bytes = pulled?;
     *partial = None;
-    Ok(State { epoch, parameters: codec.decode(&bytes, n_parameters as usize)?, sha256 })
+    Ok(EpochParameters { epoch, parameters: codec.decode(&bytes, n_parameters as usize)?, sha256 })
 }
 
 async fn ask<S>(stream: &mut S, request: &ContributorToBackbone) -> Result<StateHeader, ConversationError>
@@ -122,7 +123,7 @@ where
     framing::write(stream, request, MESSAGE_BYTES_MAX).await?;
     match framing::read(stream, MESSAGE_BYTES_MAX).await? {
         BackboneToContributor::Found(header) => Ok(header),
-        BackboneToContributor::Refused(reason) => Err(ConversationError::Refused(reason)),
+        BackboneToContributor::Refused(refusal) => Err(refusal.into()),
     }
 }
 
@@ -142,17 +143,17 @@ fn check_header(
     Ok(())
 }
 
-/// Serves parameters on `stream` until the contributor closes it. `lookup` is asked for the newest epoch
-/// or for a given one, and answers with the encoded parameters or the reason why there are none;
-/// `on_answered` is told when the next request is waited for.
+/// Serves parameters on `stream` until the contributor closes it. `lookup` takes an epoch, or `None` for the
+/// newest, and returns the encoded parameters or why there are none. `on_answered` is called
+/// after each answer.
 pub async fn serve<S, B>(
     stream: &mut S,
-    lookup: impl Fn(Option<u64>) -> Result<(StateHeader, B), Withdrawn>,
+    lookup: impl Fn(Option<u64>) -> Result<(StateHeader, B), Refusal>,
     on_answered: impl FnMut(),
 ) -> Result<(), ConversationError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    B: Held,
+    B: ChunkSource,
 {
     let answered = move |request: ContributorToBackbone| {
         let epoch = match request {
@@ -161,7 +162,7 @@ where
         };
         std::future::ready(match lookup(epoch) {
             Ok((header, bytes)) => (BackboneToContributor::Found(header), Some(bytes)),
-            Err(reason) => (BackboneToContributor::Refused(reason.to_string()), None),
+            Err(refusal) => (BackboneToContributor::Refused(refusal), None),
         })
     };
     serving::serve(stream, MESSAGE_BYTES_MAX, answered, on_answered).await

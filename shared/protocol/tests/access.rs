@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use barnraise_protocol::access::{
-    self, AccessMode, AccessToken, Authority, Claims, KeyPair, Nonce, PublicKey, Refusal, RelayedRequest,
-    RelayedResponse, RequestRefusal, ResponseRefusal, RevokedToken, SignedRequest, SignedResponse, TokenId,
-    TokenRefusal, UnixTime,
+    self, AccessMode, AccessRefusal, AccessToken, Authority, Claims, KeyPair, Nonce, PublicKey,
+    RelayedRequest, RelayedResponse, RequestRefusal, ResponseRefusal, RevokedToken, SignedRequest,
+    SignedResponse, TokenId, TokenRefusal, UnixTime,
 };
 use barnraise_protocol::framing;
 
@@ -86,7 +86,7 @@ fn a_token_is_refused_for_each_thing_that_can_be_wrong_with_it() {
         ),
         ("good for another second", sign(|claims| claims.expires_at = NOW.after(1)), alice.public(), Ok(())),
         (
-            "shown by somebody else",
+            "presented by another peer",
             token_of(&alice),
             sender,
             Err(TokenRefusal::Peer { named: alice.public(), sender }),
@@ -241,7 +241,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes of its payload, its way there and back, and what becomes of it when bytes change on the way.
+/// Checks the bytes of a payload, its round trip, and that mutated bytes never panic.
 fn check<M>(message: &M, golden_payload: &str)
 where
     M: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
@@ -295,7 +295,7 @@ fn answers() {
     let most = Down::Revoked { tokens: vec![revoked; access::REVOKED_MAX], next: u64::MAX };
     check(&most, &format!("048004{}{largest}", one.repeat(access::REVOKED_MAX)));
     check(&RelayedResponse::Renewed(Box::new(token)), &format!("00{TOKEN}"));
-    check(&RelayedResponse::Refused(Refusal::NoInvitation), "0103");
+    check(&RelayedResponse::Refused(AccessRefusal::NoInvitation), "0103");
 }
 
 #[test]
@@ -303,12 +303,12 @@ fn refusals() {
     let here = PublicKey([0x11; 32]);
     let sender = PublicKey([0x22; 32]);
     let (ones, twos) = ("11".repeat(32), "22".repeat(32));
-    let (token, asked) = (Refusal::Token, Refusal::Request);
+    let (token, asked) = (AccessRefusal::Token, AccessRefusal::Request);
     let (small, large) = (UnixTime(3), UnixTime(300));
     for (refusal, golden) in [
-        (Refusal::Needed { mode: AccessMode::Open }, "0000".to_owned()),
-        (Refusal::Needed { mode: AccessMode::Invitation }, "0001".into()),
-        (Refusal::Needed { mode: AccessMode::Allowlist }, "0002".into()),
+        (AccessRefusal::Needed { mode: AccessMode::Open }, "0000".to_owned()),
+        (AccessRefusal::Needed { mode: AccessMode::Invitation }, "0001".into()),
+        (AccessRefusal::Needed { mode: AccessMode::Allowlist }, "0002".into()),
         (token(TokenRefusal::Signature), "0100".into()),
         (token(TokenRefusal::Run { want: "a".into(), got: "bc".into() }), "01010161026263".into()),
         (token(TokenRefusal::Expired { expired_at: small, now: large }), "010203ac02".into()),
@@ -322,20 +322,20 @@ fn refusals() {
         (asked(RequestRefusal::NonceUsed), "0203".into()),
         (asked(RequestRefusal::Receiver { named: sender, here }), format!("0204{twos}{ones}")),
         (asked(RequestRefusal::TooMany { retry_in_s: 300 }), "0205ac02".into()),
-        (Refusal::NoInvitation, "03".into()),
-        (Refusal::InvitationUsedUp, "04".into()),
-        (Refusal::InvitationExpired { expired_at: large }, "05ac02".into()),
-        (Refusal::NotOnList { user: "eve".into() }, "0603657665".into()),
-        (Refusal::OtherWay { mode: AccessMode::Invitation, wanted: "x".into() }, "07010178".into()),
-        (Refusal::Elsewhere { at: "/a".into() }, "08022f61".into()),
-        (Refusal::KeyKind, "09".into()),
-        (Refusal::Unavailable { reason: "x".into() }, "0a0178".into()),
+        (AccessRefusal::NoInvitation, "03".into()),
+        (AccessRefusal::InvitationUsedUp, "04".into()),
+        (AccessRefusal::InvitationExpired { expired_at: large }, "05ac02".into()),
+        (AccessRefusal::NotOnList { user: "eve".into() }, "0603657665".into()),
+        (AccessRefusal::OtherWay { mode: AccessMode::Invitation, wanted: "x".into() }, "07010178".into()),
+        (AccessRefusal::Elsewhere { at: "/a".into() }, "08022f61".into()),
+        (AccessRefusal::KeyKind, "09".into()),
+        (AccessRefusal::Unavailable { reason: "x".into() }, "0a0178".into()),
     ] {
         check(&access::BackboneToContributor::Refused(refusal), &format!("05{golden}"));
     }
 }
 
-/// As it is kept by the peer that it is of.
+/// The token as its peer stores it.
 #[test]
 fn a_token_that_was_kept_is_read() {
     let token = token_of(&pair(2));

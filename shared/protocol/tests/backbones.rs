@@ -1,4 +1,4 @@
-//! What backbones say to each other, and reducers to them: both halves against each other, and what is refused.
+//! Conversations among backbones and with reducers: both sides against each other, and refusals.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::average::{self, ChunkError, Join, MemberSet, ReducerToMember, WINDOW_CHUNKS_MAX};
@@ -8,15 +8,15 @@ use barnraise_protocol::matchmaking::{self, Hello, Reducer};
 use barnraise_protocol::{ConversationError, Sha256Hash, framing, reduce};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
-type Stream = Compat<tokio::io::DuplexStream>;
+type MemoryStream = Compat<tokio::io::DuplexStream>;
 
-fn pair() -> (Stream, Stream) {
+fn pair() -> (MemoryStream, MemoryStream) {
     let (a, b) = tokio::io::duplex(8 * 1024);
     (a.compat(), b.compat())
 }
 
 #[tokio::test]
-async fn who_introduces_itself_hears_why_it_is_not_welcome() {
+async fn a_refused_aggregator_gets_the_reason() {
     let hello = Hello { run_id: "r".into(), recipe: Sha256Hash([3; 32]) };
     for is_welcome in [true, false] {
         let (mut a, mut b) = pair();
@@ -25,7 +25,7 @@ async fn who_introduces_itself_hears_why_it_is_not_welcome() {
             if is_welcome { Ok(()) } else { Err("another run".to_owned()) }
         };
         let (heard, told) =
-            futures::join!(matchmaking::introduce(&mut a, &hello), matchmaking::welcome(&mut b, check));
+            futures::join!(matchmaking::introduce(&mut a, &hello), matchmaking::accept(&mut b, check));
         for ended in [heard, told] {
             match is_welcome {
                 true => ended.unwrap(),
@@ -36,7 +36,7 @@ async fn who_introduces_itself_hears_why_it_is_not_welcome() {
 }
 
 #[tokio::test]
-async fn who_offers_to_average_hears_why_it_may_not() {
+async fn a_refused_reducer_gets_the_reason() {
     let addresses = Vec::new();
     let reducer = Reducer { peer: vec![1], download_bytes_per_s: 1e6, upload_bytes_per_s: 1e6, addresses };
     let offer = |upload_bytes_per_s| reduce::Offer {
@@ -46,11 +46,11 @@ async fn who_offers_to_average_hears_why_it_may_not() {
     for (offer, reason) in [
         (offer(1e6), None),
         (offer(1e6), Some("another run")),
-        (offer(0.0), Some("0 bytes per second are none")),
+        (offer(0.0), Some("a speed of 0 bytes per second came, one above 0 is wanted")),
     ] {
         let (mut a, mut b) = pair();
         let check = |_: &reduce::Offer| reason.map_or(Ok(()), |reason| Err(reason.to_owned()));
-        let (heard, told) = futures::join!(reduce::offer(&mut a, &offer), reduce::welcome(&mut b, check));
+        let (heard, told) = futures::join!(reduce::offer(&mut a, &offer), reduce::accept(&mut b, check));
         match reason {
             None => {
                 heard.unwrap();
@@ -62,13 +62,13 @@ async fn who_offers_to_average_hears_why_it_may_not() {
             }
         }
     }
-    // An averaging before the answer is none.
+    // A message before the answer is an error.
     let (mut a, mut b) = pair();
     let offer = offer(1e6);
-    let early = framing::write(&mut b, &reduce::BackboneToReducer::Still, 1024);
+    let early = framing::write(&mut b, &reduce::BackboneToReducer::KeepAlive, 1024);
     let (heard, written) = futures::join!(reduce::offer(&mut a, &offer), early);
     written.unwrap();
-    assert!(matches!(heard, Err(ConversationError::Refused(_))));
+    assert!(matches!(heard, Err(ConversationError::Unexpected(_))));
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn a_member_joins_with_a_window_that_there_can_be() {
     for window_chunks in [0, WINDOW_CHUNKS_MAX + 1, u32::MAX] {
         assert!(answered(ReducerToMember::Granted { window_chunks }).await.is_err(), "{window_chunks}");
     }
-    let refused = answered(ReducerToMember::Refused(average::Refusal::NotAMember)).await.unwrap_err();
+    let refused = answered(ReducerToMember::Refused(average::JoinRefusal::NotAMember)).await.unwrap_err();
     assert_eq!(refused.to_string(), "this peer is not a member of the group");
 }
 

@@ -1,4 +1,4 @@
-//! Both halves of each conversation against each other, and against peers that lie or vanish.
+//! Both sides of each conversation against each other, and against dishonest or vanishing peers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fixture;
@@ -7,32 +7,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use barnraise_protocol::access::{KeyPair, UnixTime};
-use barnraise_protocol::account::Account;
 use barnraise_protocol::bulk::{
     self, BulkError, CHUNK_BYTES, Partial, Pull, Transfer, WINDOW_CHUNKS, Withdrawn,
 };
 use barnraise_protocol::codec::TensorCodec;
+use barnraise_protocol::commitment::Commitment;
 use barnraise_protocol::dataset::{
     DatasetError, ImageShape, LabelledImages, MASK_TOKEN, Manifest, SHARD_BYTES_MAX, SHARD_RAW_BYTES_MAX,
     SHARDS_MAX, SPECIAL_TOKENS, SampleKind, Samples, ShardEntry, TokenSequences, TokenShape,
 };
 use barnraise_protocol::framing;
-use barnraise_protocol::gradient::{self, Offer, Prepared, Refusal};
+use barnraise_protocol::gradient::{self, ContributionRefusal, Offer, PreparedContribution};
 use barnraise_protocol::matchmaking::ModelVersion;
-use barnraise_protocol::model::{self, Answer, Fetched, Request, StepHeader};
+use barnraise_protocol::model::{self, Fetched, ModelRequest, ModelResponse, StepHeader};
 use barnraise_protocol::receipt::Receipt;
 use barnraise_protocol::run;
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
-use barnraise_protocol::{ConversationError, Sha256Hash};
+use barnraise_protocol::{ConversationError, Refusal, Sha256Hash};
 use futures::FutureExt as _;
 use futures::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
-type Stream = Compat<tokio::io::DuplexStream>;
+type MemoryStream = Compat<tokio::io::DuplexStream>;
 
 /// Two ends of a stream with a small buffer, so that credit matters.
-fn pair() -> (Stream, Stream) {
+fn pair() -> (MemoryStream, MemoryStream) {
     let (a, b) = tokio::io::duplex(8 * 1024);
     (a.compat(), b.compat())
 }
@@ -238,7 +238,7 @@ async fn parameters_are_fetched_epoch_after_epoch_on_one_stream() {
     let lookup = |wanted: Option<u64>| {
         let newest = epoch.load(Ordering::SeqCst);
         if wanted.is_some_and(|wanted| wanted != newest) {
-            return Err(Withdrawn::because("gone"));
+            return Err(Refusal::Stale { epoch: 9, newest: 7 });
         }
         let bytes: Arc<[u8]> = TensorCodec::F16.encode(&values(newest)).unwrap().into();
         let transfer = Transfer::of(&bytes);
@@ -291,7 +291,7 @@ async fn a_shard_arrives_whole_and_a_poisoned_one_is_refused() {
         let announced = Transfer { n_bytes: u64::from(entry.n_bytes), sha256: entry.sha256 };
         let lookup = |id| {
             let found = (announced, served_bytes.clone());
-            async move { if id == ShardId::Train(0) { Ok(found) } else { Err("no such shard".to_owned()) } }
+            async move { if id == ShardId::Train(0) { Ok(found) } else { Err(Refusal::NoShard) } }
         };
         let client = async {
             let mut partial = None;
@@ -359,7 +359,10 @@ fn a_shard_of_text_is_checked_token_by_token() {
 
 #[tokio::test]
 async fn an_offer_is_pulled_and_answered() {
-    assert_eq!((Refusal::Busy.kind(), Refusal::Account(String::new()).kind()), ("busy", "account"));
+    assert_eq!(
+        (ContributionRefusal::Busy.kind(), ContributionRefusal::Commitment(String::new()).kind()),
+        ("busy", "account")
+    );
     let values = vec![0.25f32; 40_000];
     let bytes = TensorCodec::Int8.encode(&values).unwrap();
     let offer = Offer {
@@ -384,7 +387,7 @@ async fn an_offer_is_pulled_and_answered() {
         issued_at: UnixTime(1_800_000_000),
     };
     let receipt = receipt.sign(&reducer).unwrap();
-    let refusal = Refusal::Epoch { want: 3, got: 2 };
+    let refusal = ContributionRefusal::Epoch { want: 3, got: 2 };
     let (mut a, mut b) = pair();
     let aggregator = async {
         use gradient::{BackboneToContributor as Down, ContributorToBackbone as Up};
@@ -398,7 +401,7 @@ async fn an_offer_is_pulled_and_answered() {
         framing::write(&mut a, &Down::Refused(refusal.clone()), 1024).await.unwrap();
     };
     let contributor = async {
-        let prepared = Prepared { offer, account: None, bytes, samples: Vec::new() };
+        let prepared = PreparedContribution { offer, commitment: None, bytes, samples: Vec::new() };
         assert_eq!(gradient::offer(&mut b, &prepared, |_| {}).await.unwrap(), Ok(receipt.clone()));
         assert_eq!(gradient::offer(&mut b, &prepared, |_| {}).await.unwrap(), Err(refusal.clone()));
     };
@@ -406,16 +409,16 @@ async fn an_offer_is_pulled_and_answered() {
 }
 
 #[tokio::test]
-async fn a_contributor_hears_that_its_contribution_is_looked_at() {
-    use gradient::{BackboneToContributor as Down, ContributorToBackbone as Up, Stage};
+async fn a_contributor_learns_that_its_contribution_is_recomputed() {
+    use gradient::{BackboneToContributor as Down, ContributorToBackbone as Up, OfferStage};
     let (bytes, samples) = (vec![1; 8], vec![3; 5000]);
     let (n_values, codec, transfer) = (2, TensorCodec::F32, Transfer::of(&bytes));
     let offer = Offer { contribution_id: 1, epoch: 2, n_samples: 3, loss: 1.0, n_values, codec, transfer };
     let key = KeyPair::from_seed(&[8; 32]);
     let list = (5000, &*samples);
-    let account = Account::sign(&key, transfer.sha256, &offer, (transfer.sha256, 2), list).unwrap();
-    let refusal = Refusal::Repeated("again".into());
-    for has_account in [true, false] {
+    let commitment = Commitment::sign(&key, transfer.sha256, &offer, (transfer.sha256, 2), list).unwrap();
+    let refusal = ContributionRefusal::Repeated("again".into());
+    for has_commitment in [true, false] {
         let (mut a, mut b) = pair();
         let aggregator = async {
             // The list is longer than any other message may be.
@@ -430,27 +433,27 @@ async fn a_contributor_hears_that_its_contribution_is_looked_at() {
             framing::write(&mut a, &Down::Refused(refusal.clone()), 1024).await.unwrap();
         };
         let contributor = async {
-            let account = has_account.then(|| account.clone());
+            let commitment = has_commitment.then(|| commitment.clone());
             let (offer, bytes, samples) = (offer.clone(), bytes.clone(), samples.clone());
-            let prepared = Prepared { offer, account, bytes, samples };
+            let prepared = PreparedContribution { offer, commitment, bytes, samples };
             let mut stages = Vec::new();
             let answer = gradient::offer(&mut b, &prepared, |stage| stages.push(stage)).await;
-            match has_account {
+            match has_commitment {
                 true => assert_eq!(answer.unwrap(), Err(refusal.clone())),
-                // In a run without accounts nothing is looked at.
-                false => assert!(matches!(answer, Err(ConversationError::Refused(_)))),
+                // A run without commitments recomputes nothing.
+                false => assert!(matches!(answer, Err(ConversationError::Unexpected(_)))),
             }
-            let n_checking = stages.iter().filter(|stage| **stage == Stage::Checking(2)).count();
-            assert_eq!(n_checking, if has_account { 2 } else { 0 });
+            let n_checking = stages.iter().filter(|stage| **stage == OfferStage::Checking(2)).count();
+            assert_eq!(n_checking, if has_commitment { 2 } else { 0 });
         };
         futures::join!(aggregator, contributor);
     }
 }
 
-/// Bytes that are gone after so many.
+/// A source whose bytes are gone after a number of them.
 struct Going(Vec<u8>, u64);
 
-impl bulk::Held for Going {
+impl bulk::ChunkSource for Going {
     fn n_bytes(&self) -> u64 {
         self.0.len() as u64
     }
@@ -465,7 +468,7 @@ impl bulk::Held for Going {
 }
 
 #[tokio::test]
-async fn who_pulls_what_is_gone_is_told_why_and_begins_anew() {
+async fn a_puller_of_withdrawn_bytes_gets_the_reason_and_starts_over() {
     let values = vec![1.0f32; 100_000];
     let bytes = TensorCodec::F32.encode(&values).unwrap();
     let header = |epoch| state::StateHeader {
@@ -488,10 +491,10 @@ async fn who_pulls_what_is_gone_is_told_why_and_begins_anew() {
 }
 
 /// Gives a checkpoint, or leaves after so many bytes of its answer.
-async fn donor(mut stream: Stream, checkpoint: Vec<u8>, leaves_after: Option<u64>) {
-    let lookup = |request: Request| {
-        assert_eq!(request, Request::Checkpoint { is_shared: true });
-        let found = (Answer::Checkpoint(Transfer::of(&checkpoint)), checkpoint.clone());
+async fn donor(mut stream: MemoryStream, checkpoint: Vec<u8>, leaves_after: Option<u64>) {
+    let lookup = |request: ModelRequest| {
+        assert_eq!(request, ModelRequest::Checkpoint { is_shared: true });
+        let found = (ModelResponse::Checkpoint(Transfer::of(&checkpoint)), checkpoint.clone());
         async move { found }
     };
     match leaves_after {
@@ -572,7 +575,7 @@ async fn a_step_of_another_model_or_length_is_refused_before_it_is_pulled() {
             drop(behind);
             fetched
         };
-        let lookup = |_| async { (Answer::Step(header.clone()), mean.clone()) };
+        let lookup = |_| async { (ModelResponse::Step(header.clone()), mean.clone()) };
         let (fetched, _) = futures::join!(fetching, model::serve(&mut ahead, lookup, || ()));
         match fetched {
             Ok(Fetched::Step(got, bytes)) => assert!(is_good && got == header && bytes == mean),
@@ -588,7 +591,7 @@ fn state_of(epoch: u64) -> (StateHeader, Vec<u8>) {
     (StateHeader { epoch, n_values: 50_000, codec: TensorCodec::F32, transfer }, bytes)
 }
 
-/// What is kept of that state by who pulled the half of it, and then the stream ended.
+/// The partial state of a contributor whose stream ended after half of it.
 async fn half_of(state: &(StateHeader, Vec<u8>)) -> Option<state::PartialState> {
     let mut partial = None;
     let (a, mut b) = pair();
@@ -621,7 +624,7 @@ async fn parameters_go_on_where_they_were_cut_as_long_as_they_are_the_same() {
         let mut partial = half_of(&old).await;
         let (mut a, mut b) = pair();
         let lookup = |wanted: Option<u64>| match wanted {
-            Some(3) if is_gone => Err(Withdrawn::because("gone")),
+            Some(3) if is_gone => Err(Refusal::Stale { epoch: 3, newest: 4 }),
             Some(3) | None => Ok((now.0.clone(), now.1.clone())),
             Some(other) => panic!("epoch {other} was never cut"),
         };
@@ -785,7 +788,7 @@ fn a_manifest_says_what_its_samples_are() {
 }
 
 #[tokio::test]
-async fn a_run_is_described_to_who_asks() {
+async fn a_run_is_described_on_request() {
     let description = fixture::run();
     let (mut a, mut b) = pair();
     let asking = async {

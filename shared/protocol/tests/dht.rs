@@ -1,5 +1,4 @@
-//! The messages of the DHT: their bytes on the wire, what becomes of changed ones, and answers that lie
-//! about what was asked.
+//! The messages of the DHT: golden bytes, mutated bytes, and answers of dishonest peers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fmt::Write as _;
@@ -7,8 +6,8 @@ use std::time::Duration;
 
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dataset::{ImageShape, Manifest, SHARDS_MAX, SampleKind, ShardEntry};
-use barnraise_protocol::dht::backbone::{self, BACKBONE_ADDRESSES_MAX, Backbone};
-use barnraise_protocol::dht::progress::{self, AGGREGATORS_MAX, BackboneProgress, LIFETIME, Progress};
+use barnraise_protocol::dht::backbone::{self, BACKBONE_ADDRESSES_MAX, BackboneAnnouncement};
+use barnraise_protocol::dht::progress::{self, AGGREGATORS_MAX, BackboneProgress, LIFETIME, LocalProgress};
 use barnraise_protocol::dht::record::{SUBKEY_BYTES_MAX, VALUE_BYTES_MAX};
 use barnraise_protocol::dht::shards::{self, HOLDER_ADDRESSES_MAX, Holder, ShardSet};
 use barnraise_protocol::dht::*;
@@ -52,18 +51,18 @@ where
 }
 
 fn plain() -> Record {
-    Record::new(Name::value(b"x"), None, vec![1, 2], UnixMillis(300))
+    Record::new(RecordName::value(b"x"), None, vec![1, 2], UnixMillis(300))
 }
 
 fn signed() -> Record {
     let place = Some(Subkey::of_owner(owner().public()));
-    Record::sign(&owner(), Name::dictionary(b"x"), place, b"v".to_vec(), NOW.after(HOUR)).unwrap()
+    Record::sign(&owner(), RecordName::dictionary(b"x"), place, b"v".to_vec(), NOW.after(HOUR)).unwrap()
 }
 
 #[test]
 fn golden_bytes() {
     let label = hex(&barnraise_protocol::Sha256Hash::of(b"x").0);
-    let key = Key([0xab; 32]);
+    let key = RecordKey([0xab; 32]);
     let keys = "ab".repeat(32);
     check(&PeerToNode::Find(vec![key]), &format!("0001{keys}"));
     let record = format!("0000{label}000201 02ac0200").replace(' ', "");
@@ -71,37 +70,37 @@ fn golden_bytes() {
     check(&PeerToNode::Get { keys: vec![key], freshness: Freshness::Newest }, &format!("0201{keys}01"));
     check(&PeerToNode::Put(vec![plain()]), &format!("0301{record}"));
     let peers = vec![PeerAddresses::new(vec![5], [vec![6, 7]])];
-    let answers = vec![Answer { records: vec![plain()], closest: vec![0] }];
-    check(&NodeToPeer::Found(Found { answers, peers }), &format!("000101{record}010001010501020607"));
-    let older = Err(Refusal::Older { held: UnixMillis(300) });
+    let answers = vec![FindResult { records: vec![plain()], closest: vec![0] }];
+    check(&NodeToPeer::Found(FindResponse { answers, peers }), &format!("000101{record}010001010501020607"));
+    let older = Err(DhtRefusal::Older { held: UnixMillis(300) });
     check(&NodeToPeer::Stored(vec![Ok(()), older]), "0102000106ac02");
     check(&NodeToPeer::Got(vec![vec![], vec![plain()]]), &format!("02020001{record}"));
-    check(&NodeToPeer::Refused(Refusal::Busy), "0309");
+    check(&NodeToPeer::Refused(DhtRefusal::Busy), "0309");
     check(&Purpose::Replica, "00");
     check(&Freshness::Any, "00");
     let (small, large) = (UnixMillis(3), UnixMillis(300));
     for (refusal, golden) in [
-        (Refusal::TooLong { got: 300, max: 3 }, "00ac0203"),
-        (Refusal::Kind, "01"),
-        (Refusal::TwoOwners, "02"),
-        (Refusal::Signature, "03"),
-        (Refusal::Expired { expired_at: small, now: large }, "0403ac02"),
-        (Refusal::TooFar { expires_at: large, latest: small }, "05ac0203"),
-        (Refusal::Older { held: large }, "06ac02"),
-        (Refusal::Quota { max: 300 }, "07ac02"),
-        (Refusal::Full, "08"),
-        (Refusal::Busy, "09"),
-        (Refusal::TooMany { got: 300, max: 3 }, "0aac0203"),
-        (Refusal::Unreachable, "0b"),
+        (DhtRefusal::TooLong { got: 300, max: 3 }, "00ac0203"),
+        (DhtRefusal::Kind, "01"),
+        (DhtRefusal::TwoOwners, "02"),
+        (DhtRefusal::Signature, "03"),
+        (DhtRefusal::Expired { expired_at: small, now: large }, "0403ac02"),
+        (DhtRefusal::TooFar { expires_at: large, latest: small }, "05ac0203"),
+        (DhtRefusal::Older { held: large }, "06ac02"),
+        (DhtRefusal::Quota { max: 300 }, "07ac02"),
+        (DhtRefusal::Full, "08"),
+        (DhtRefusal::Busy, "09"),
+        (DhtRefusal::TooMany { got: 300, max: 3 }, "0aac0203"),
+        (DhtRefusal::Unreachable, "0b"),
     ] {
         check(&refusal, golden);
     }
 }
 
-/// Where the records of a run are looked for.
+/// DHT keys of the records of a run.
 #[test]
 fn keys_of_a_run_are_the_same_everywhere() {
-    let key = |key: Key| hex(&key.0);
+    let key = |key: RecordKey| hex(&key.0);
     assert_eq!(
         key(backbone::key("barn")),
         "4867f3e5ab5686ff3b6071c3339054f9df7a69e1a1d4c836311af9c971ac5637"
@@ -118,12 +117,12 @@ fn keys_of_a_run_are_the_same_everywhere() {
 
 #[test]
 fn a_signed_record_has_the_same_bytes_everywhere() {
-    // Both were computed by another implementation; a change here breaks every record that is kept.
+    // Both were computed by another implementation; a change here breaks every stored record.
     let bytes = postcard::to_allocvec(&signed()).unwrap();
     let hash = barnraise_protocol::Sha256Hash::of(&bytes).to_string();
     assert_eq!(hash, "ec6e02a4c81b811d0e934b310da0d70f364f2f1a2dd905bfb155c7ebae6bffd5");
     assert_eq!(
-        format!("{:?}", Name::dictionary(b"x").key()),
+        format!("{:?}", RecordName::dictionary(b"x").key()),
         "e79245906b83fc51ea8f8e4594d55c2698540e07666a4950463887fe04c0ca81"
     );
     assert_eq!(signed().check(NOW, HOUR), Ok(()));
@@ -132,7 +131,7 @@ fn a_signed_record_has_the_same_bytes_everywhere() {
 
 #[test]
 fn a_record_is_never_larger_than_it_says() {
-    let name = Name::dictionary(b"x").owned_by(owner().public());
+    let name = RecordName::dictionary(b"x").owned_by(owner().public());
     let place = Subkey { owner: Some(owner().public()), label: vec![0xff; SUBKEY_BYTES_MAX] };
     let value = vec![0xff; VALUE_BYTES_MAX];
     let record = Record::sign(&owner(), name, Some(place), value, UnixMillis(u64::MAX)).unwrap();
@@ -144,20 +143,20 @@ fn what_is_wrong_with_a_record_is_said() {
     let of = |record: &Record| record.check(NOW, HOUR).unwrap_err();
     let good = Record { expires_at: NOW.after(HOUR), ..plain() };
     assert_eq!(good.check(NOW, HOUR), Ok(()));
-    let too_long = Refusal::TooLong { got: VALUE_BYTES_MAX as u64 + 1, max: VALUE_BYTES_MAX as u64 };
+    let too_long = DhtRefusal::TooLong { got: VALUE_BYTES_MAX as u64 + 1, max: VALUE_BYTES_MAX as u64 };
     assert_eq!(of(&Record { value: vec![0; VALUE_BYTES_MAX + 1], ..good.clone() }), too_long);
-    assert_eq!(of(&Record { subkey: Some(Subkey::new("a")), ..good.clone() }), Refusal::Kind);
-    assert_eq!(of(&Record { name: Name::dictionary(b"x"), ..good.clone() }), Refusal::Kind);
+    assert_eq!(of(&Record { subkey: Some(Subkey::new("a")), ..good.clone() }), DhtRefusal::Kind);
+    assert_eq!(of(&Record { name: RecordName::dictionary(b"x"), ..good.clone() }), DhtRefusal::Kind);
     let long = Subkey::new(vec![0; SUBKEY_BYTES_MAX + 1]);
-    let long = Record { name: Name::dictionary(b"x"), subkey: Some(long), ..good.clone() };
-    assert!(matches!(of(&long), Refusal::TooLong { max: 64, .. }));
+    let long = Record { name: RecordName::dictionary(b"x"), subkey: Some(long), ..good.clone() };
+    assert!(matches!(of(&long), DhtRefusal::TooLong { max: 64, .. }));
     let other = KeyPair::from_seed(&[8; 32]).public();
-    assert_eq!(of(&Record { name: signed().name.owned_by(other), ..signed() }), Refusal::TwoOwners);
-    assert_eq!(of(&Record { signature: None, ..signed() }), Refusal::Signature);
-    assert_eq!(of(&Record { signature: signed().signature, ..good.clone() }), Refusal::Signature);
-    // The signature is of the name, the place, the value and the time.
+    assert_eq!(of(&Record { name: signed().name.owned_by(other), ..signed() }), DhtRefusal::TwoOwners);
+    assert_eq!(of(&Record { signature: None, ..signed() }), DhtRefusal::Signature);
+    assert_eq!(of(&Record { signature: signed().signature, ..good.clone() }), DhtRefusal::Signature);
+    // The signature covers name, subkey, value and expiration.
     let changed = [
-        Record { name: Name::dictionary(b"y"), ..signed() },
+        Record { name: RecordName::dictionary(b"y"), ..signed() },
         Record {
             subkey: Some(Subkey { label: b"z".to_vec(), ..Subkey::of_owner(owner().public()) }),
             ..signed()
@@ -167,19 +166,19 @@ fn what_is_wrong_with_a_record_is_said() {
         Record { subkey: Some(Subkey::of_owner(other)), ..signed() },
     ];
     for record in &changed {
-        assert_eq!(of(record), Refusal::Signature);
+        assert_eq!(of(record), DhtRefusal::Signature);
     }
-    assert_eq!(of(&Record { expires_at: NOW, ..good }), Refusal::Expired { expired_at: NOW, now: NOW });
+    assert_eq!(of(&Record { expires_at: NOW, ..good }), DhtRefusal::Expired { expired_at: NOW, now: NOW });
 }
 
 #[test]
 fn answers_are_held_against_the_question() {
-    let (key, other) = (Name::value(b"x").key(), Name::value(b"y").key());
+    let (key, other) = (RecordName::value(b"x").key(), RecordName::value(b"y").key());
     let peer = PeerAddresses::new(vec![5], []);
-    let answer = |records: Vec<Record>, closest: Vec<u8>| Answer { records, closest };
-    let found = |answers, peers| NodeToPeer::Found(Found { answers, peers });
+    let answer = |records: Vec<Record>, closest: Vec<u8>| FindResult { records, closest };
+    let found = |answers, peers| NodeToPeer::Found(FindResponse { answers, peers });
     assert!(found(vec![answer(vec![plain()], vec![0])], vec![peer.clone()]).found(&[key, other]).is_ok());
-    // All that may be, and one more of each.
+    // Each count at its limit, and one above.
     let full = PeerAddresses {
         peer_id: vec![0; PEER_ID_BYTES_MAX],
         addresses: vec![vec![0; ADDRESS_BYTES_MAX]; ADDRESSES_MAX],
@@ -218,7 +217,7 @@ fn an_answer_always_fits_into_a_message() {
         .map(|at| PeerAddresses::new(vec![at; PEER_ID_BYTES_MAX], vec![vec![at; ADDRESS_BYTES_MAX]; 9]))
         .collect();
     let large = |at: usize| {
-        let name = Name::dictionary(&at.to_le_bytes());
+        let name = RecordName::dictionary(&at.to_le_bytes());
         let n_records = DICTIONARY_BYTES_MAX / (VALUE_BYTES_MAX + 256);
         let record = |at: usize| {
             let place = Some(Subkey::new(at.to_le_bytes()));
@@ -227,7 +226,7 @@ fn an_answer_always_fits_into_a_message() {
         (name.key(), (0..n_records).map(record).collect::<Vec<_>>())
     };
     for (n_closest, n_large) in [(20, 64), (20, 0), (4, 1)] {
-        let (mut keys, mut builder) = (Vec::new(), FoundBuilder::default());
+        let (mut keys, mut builder) = (Vec::new(), FindResponseBuilder::default());
         for at in 0..KEYS_MAX {
             let (key, records) = large(at);
             let records = if at < n_large { records } else { Vec::new() };
@@ -254,14 +253,14 @@ fn of_4_kib(n_records: usize) -> Vec<Record> {
 fn an_answer_is_filled_to_the_last_byte_and_the_last_peer() {
     let peer = |at: u8| PeerAddresses::new(vec![at], []);
     let n_records = RECORDS_BYTES_MAX / 4096;
-    let mut builder = FoundBuilder::default();
+    let mut builder = FindResponseBuilder::default();
     assert!(builder.push(of_4_kib(n_records - 1), &[]));
     assert!(!builder.push([of_4_kib(1), vec![plain()]].concat(), &[]), "a record more");
     assert!(builder.push(of_4_kib(1), &[]), "exactly as much as there may be");
     assert!(!builder.push(vec![plain()], &[]));
     assert!(builder.push(vec![], &[]));
     assert_eq!(builder.finish().answers.len(), 3);
-    let mut builder = FoundBuilder::default();
+    let mut builder = FindResponseBuilder::default();
     let peers: Vec<PeerAddresses> = (0..=PEERS_MAX as u8).map(peer).collect();
     let (most, last) = peers.split_at(PEERS_MAX);
     for closest in most.chunks(16) {
@@ -270,16 +269,16 @@ fn an_answer_is_filled_to_the_last_byte_and_the_last_peer() {
     assert!(!builder.push(vec![], last), "a peer more");
     assert!(builder.push(vec![], &[peer(3), peer(100)]), "those that are named already");
     assert_eq!(builder.finish().answers.last().unwrap().closest, [3, 100]);
-    // What is too much for a message is answered all the same where it is the first.
-    let mut builder = FoundBuilder::default();
+    // The first key is answered even if its records exceed a message's limits.
+    let mut builder = FindResponseBuilder::default();
     assert!(builder.push(of_4_kib(n_records + 1), &[]));
 }
 
 #[test]
 fn questions_that_ask_too_much_are_refused_with_the_limit() {
     let refusal = |question: PeerToNode| question.check().unwrap_err();
-    let too_many = |got: usize, max: usize| Refusal::TooMany { got: got as u64, max: max as u64 };
-    let keys = vec![Name::value(b"x").key(); KEYS_MAX + 1];
+    let too_many = |got: usize, max: usize| DhtRefusal::TooMany { got: got as u64, max: max as u64 };
+    let keys = vec![RecordName::value(b"x").key(); KEYS_MAX + 1];
     assert_eq!(refusal(PeerToNode::Find(keys.clone())), too_many(KEYS_MAX + 1, KEYS_MAX));
     assert_eq!(
         refusal(PeerToNode::Get { keys, freshness: Freshness::Any }),
@@ -293,13 +292,13 @@ fn questions_that_ask_too_much_are_refused_with_the_limit() {
     let large = Record { value: vec![0; VALUE_BYTES_MAX], ..plain() };
     let records = vec![large; RECORDS_BYTES_MAX / VALUE_BYTES_MAX];
     let question = PeerToNode::Store { records, purpose: Purpose::Replica };
-    assert!(matches!(refusal(question), Refusal::TooLong { .. }));
+    assert!(matches!(refusal(question), DhtRefusal::TooLong { .. }));
 }
 
-/// What a browser does, against a peer that answers with whatever it likes.
+/// A browser's delegated search, against a dishonest peer.
 #[test]
-fn who_asks_another_to_search_believes_signatures_only() {
-    let asked = vec![Name::value(b"x").key(), signed().name.key()];
+fn a_delegated_search_trusts_signatures_only() {
+    let asked = vec![RecordName::value(b"x").key(), signed().name.key()];
     let ask = |answer: NodeToPeer| {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let (mut ours, mut theirs) = (ours.compat(), theirs.compat());
@@ -320,7 +319,7 @@ fn who_asks_another_to_search_believes_signatures_only() {
     assert!(matches!(ask(NodeToPeer::Got(vec![])), Err(DhtError::Count { .. })));
     assert!(matches!(ask(NodeToPeer::Got(vec![vec![], vec![plain()]])), Err(DhtError::Foreign)));
     assert!(matches!(ask(NodeToPeer::Stored(vec![])), Err(DhtError::Unexpected)));
-    let refused = ask(NodeToPeer::Refused(Refusal::Busy)).unwrap_err();
+    let refused = ask(NodeToPeer::Refused(DhtRefusal::Busy)).unwrap_err();
     assert_eq!(refused.to_string(), "too busy, try again later");
 }
 
@@ -337,12 +336,15 @@ fn every_record_that_is_put_has_its_verdict() {
         let putting = barnraise_protocol::dht::put(&mut a, vec![plain(), signed()]);
         block_on(async { futures::join!(putting, node).0 })
     };
-    let verdicts = vec![Ok(()), Err(Refusal::Full)];
+    let verdicts = vec![Ok(()), Err(DhtRefusal::Full)];
     assert_eq!(put(NodeToPeer::Stored(verdicts.clone())).unwrap(), verdicts);
     let fewer = put(NodeToPeer::Stored(vec![Ok(())]));
     assert!(matches!(fewer, Err(DhtError::Count { want: 2, got: 1, .. })));
     assert!(matches!(put(NodeToPeer::Got(vec![])), Err(DhtError::Unexpected)));
-    assert_eq!(put(NodeToPeer::Refused(Refusal::Busy)).unwrap_err().to_string(), Refusal::Busy.to_string());
+    assert_eq!(
+        put(NodeToPeer::Refused(DhtRefusal::Busy)).unwrap_err().to_string(),
+        DhtRefusal::Busy.to_string()
+    );
 }
 
 #[test]
@@ -359,10 +361,11 @@ fn the_later_record_counts_and_of_two_the_greater() {
 
 #[test]
 fn what_one_peer_has_no_room_for_another_may_take() {
-    for refusal in [Refusal::Quota { max: 1 }, Refusal::Full, Refusal::Busy, Refusal::Unreachable] {
+    for refusal in [DhtRefusal::Quota { max: 1 }, DhtRefusal::Full, DhtRefusal::Busy, DhtRefusal::Unreachable]
+    {
         assert!(refusal.is_of_this_peer(), "{refusal}");
     }
-    for refusal in [Refusal::Signature, Refusal::Kind, Refusal::Older { held: NOW }] {
+    for refusal in [DhtRefusal::Signature, DhtRefusal::Kind, DhtRefusal::Older { held: NOW }] {
         assert!(!refusal.is_of_this_peer(), "{refusal}");
     }
 }
@@ -370,27 +373,27 @@ fn what_one_peer_has_no_room_for_another_may_take() {
 #[test]
 fn a_backbone_is_found_by_its_run() {
     let addresses = vec![vec![4, 127, 0, 0, 1]; BACKBONE_ADDRESSES_MAX + 3];
-    let record = Backbone::sign(&owner(), "barn", addresses, NOW.after(HOUR)).unwrap();
+    let record = BackboneAnnouncement::sign(&owner(), "barn", addresses, NOW.after(HOUR)).unwrap();
     assert_eq!(record.check(NOW, HOUR), Ok(()));
     assert_eq!(record.name.key(), backbone::key("barn"));
     assert_ne!(record.name.key(), backbone::key("shed"));
     let golden = ["10", &"05047f000001".repeat(BACKBONE_ADDRESSES_MAX)].concat();
     assert_eq!(hex(&record.value), golden);
-    let read = Backbone::read(&record).unwrap();
+    let read = BackboneAnnouncement::read(&record).unwrap();
     assert_eq!((read.peer, read.addresses.len()), (owner().public(), BACKBONE_ADDRESSES_MAX));
-    // A place that nobody owns says nothing of who is there.
-    assert_eq!(Backbone::read(&Record { subkey: Some(Subkey::new("")), ..record.clone() }), None);
+    // An entry without an owner names no peer.
+    assert_eq!(BackboneAnnouncement::read(&Record { subkey: Some(Subkey::new("")), ..record.clone() }), None);
     let of = |addresses: Vec<Vec<u8>>| {
         let value = postcard::to_allocvec(&(addresses,)).unwrap();
-        Backbone::read(&Record { value, ..record.clone() }).is_some()
+        BackboneAnnouncement::read(&Record { value, ..record.clone() }).is_some()
     };
     assert!(of(vec![vec![0; ADDRESS_BYTES_MAX]; BACKBONE_ADDRESSES_MAX]));
     assert!(!of(vec![vec![0; ADDRESS_BYTES_MAX + 1]]) && !of(vec![vec![]; BACKBONE_ADDRESSES_MAX + 1]));
-    assert_eq!(Backbone::read(&Record { value: vec![0xff; 40], ..record }), None);
+    assert_eq!(BackboneAnnouncement::read(&Record { value: vec![0xff; 40], ..record }), None);
 }
 
 fn stands() -> BackboneProgress {
-    let progress = Progress {
+    let progress = LocalProgress {
         epoch: 300,
         n_samples_total: 76_800,
         model: Some(barnraise_protocol::Sha256Hash([0x5a; 32])),
@@ -400,14 +403,14 @@ fn stands() -> BackboneProgress {
     };
     let other = KeyPair::from_seed(&[9; 32]).public();
     let (bytes_per_second, aggregators) = (12 << 20, vec![other]);
-    BackboneProgress { peer: owner().public(), progress, bytes_per_second, aggregators, said_at: NOW }
+    BackboneProgress { peer: owner().public(), progress, bytes_per_second, aggregators, reported_at: NOW }
 }
 
 #[test]
 fn how_a_run_stands_is_found_by_its_id() {
     let record = stands().sign(&owner(), "barn").unwrap();
     assert_eq!(record.check(NOW, LIFETIME), Ok(()));
-    assert!(matches!(record.check(NOW.after(LIFETIME), LIFETIME), Err(Refusal::Expired { .. })));
+    assert!(matches!(record.check(NOW.after(LIFETIME), LIFETIME), Err(DhtRefusal::Expired { .. })));
     assert_eq!(record.name.key(), progress::key("barn"));
     assert_ne!(record.name.key(), progress::key("shed"));
     assert_ne!(record.name.key(), backbone::key("barn"));
@@ -423,7 +426,7 @@ fn how_a_run_stands_is_found_by_its_id() {
         &hex(&stands().aggregators[0].0),
     ];
     assert_eq!(hex(&record.value), golden.concat());
-    // A place that nobody owns says nothing of who is there.
+    // An entry without an owner names no peer.
     assert_eq!(BackboneProgress::read(&Record { subkey: Some(Subkey::new("")), ..record.clone() }), None);
     assert_eq!(BackboneProgress::read(&Record { value: vec![0xff; 90], ..record }), None);
 }
@@ -478,7 +481,7 @@ fn a_holder_is_found_by_run_and_data() {
     let read = Holder::read(&record).unwrap();
     assert_eq!((read.peer, &read.shards), (owner().public(), &shards));
     assert_eq!(read.addresses.len(), HOLDER_ADDRESSES_MAX);
-    // A place that nobody owns says nothing of who is there.
+    // An entry without an owner names no peer.
     assert_eq!(Holder::read(&Record { subkey: Some(Subkey::new("")), ..record.clone() }), None);
     for at in 0..record.value.len() {
         let mut value = record.value.clone();
@@ -496,7 +499,7 @@ fn a_holder_is_found_by_run_and_data() {
 }
 
 #[test]
-fn the_record_of_whoever_keeps_all_fits() {
+fn the_record_of_a_holder_of_all_shards_fits() {
     let all: ShardSet = (0..u32::MAX).take(SHARDS_MAX + 100).collect();
     assert_eq!(all.len(), SHARDS_MAX);
     assert!(!all.is_empty() && ShardSet::default().is_empty());
@@ -541,7 +544,7 @@ proptest! {
     #[test]
     fn any_value_is_a_holder_or_none(value in proptest::collection::vec(any::<u8>(), 0..80)) {
         let place = Some(Subkey::of_owner(owner().public()));
-        let record = Record::new(Name::dictionary(b"x"), place, value, NOW.after(HOUR));
+        let record = Record::new(RecordName::dictionary(b"x"), place, value, NOW.after(HOUR));
         if let Some(holder) = Holder::read(&record) {
             prop_assert!(holder.addresses.len() <= HOLDER_ADDRESSES_MAX);
         }
@@ -553,7 +556,7 @@ proptest! {
             let _ = question.check();
         }
         if let Ok(answer) = framing::decode_payload::<NodeToPeer>(&bytes) {
-            let _ = answer.found(&[Name::value(b"x").key()]);
+            let _ = answer.found(&[RecordName::value(b"x").key()]);
         }
     }
 

@@ -1,20 +1,24 @@
-//! Accounts of contributions, and evidence: what a peer signed for cannot be changed by it or by others.
+//! Commitments and evidence: no peer can change what a contributor signed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fixture;
 
 use barnraise_protocol::access::{KeyPair, PublicKey};
-use barnraise_protocol::account::{Account, AccountError, SampleId, encode_samples, hash_of, list_bytes};
 use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::commitment::{
+    Commitment, CommitmentError, SampleId, encode_samples, list_bytes, run_hash,
+};
 use barnraise_protocol::dataset::{Manifest, ShardEntry};
 use barnraise_protocol::evidence::{
-    self, Answer, Evidence, EvidenceError, EvidenceHeader, LISTED_MAX, Listed, Request,
+    self, ENTRIES_MAX, Evidence, EvidenceEntry, EvidenceError, EvidenceHeader, EvidenceRequest,
+    EvidenceResponse,
 };
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::{
-    InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, MESSAGE_BYTES_MAX, RunDescription,
+    DataSpec, GradientCodec, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, MESSAGE_BYTES_MAX,
+    RunDescription, Scheme, Synchronous, TopK,
 };
-use barnraise_protocol::{ConversationError, Sha256Hash, TensorCodec};
+use barnraise_protocol::{ConversationError, Refusal, Sha256Hash, TensorCodec};
 use proptest::prelude::*;
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
@@ -22,29 +26,32 @@ const N_PARAMETERS: usize = 6;
 
 fn run() -> RunDescription {
     let run = fixture::run();
-    let shard = |n_samples| ShardEntry { n_samples, ..run.manifest.gallery };
-    let manifest = Manifest { shards: vec![shard(3), shard(2)], ..run.manifest };
-    RunDescription {
-        n_parameters: N_PARAMETERS as u64,
-        shuffle_buffer_samples: 4,
-        gradient_codec: TensorCodec::F32,
+    let shard = |n_samples| ShardEntry { n_samples, ..run.data.manifest.gallery };
+    let manifest = Manifest { shards: vec![shard(3), shard(2)], ..run.data.manifest.clone() };
+    let scheme = Synchronous {
+        gradient_codec: GradientCodec::F32,
         state_codec: TensorCodec::F16,
         contribution_samples_max: 4,
         recomputed: true,
-        manifest,
+        ..run.synchronous().clone()
+    };
+    RunDescription {
+        n_parameters: N_PARAMETERS as u64,
+        data: DataSpec { manifest, shuffle_buffer_samples: 4 },
+        scheme: Scheme::Synchronous(scheme),
         ..run
     }
 }
 
 fn samples(of: &[(u32, u32)]) -> Vec<u8> {
     let samples: Vec<_> = of.iter().map(|&(shard, index)| SampleId { shard, index }).collect();
-    encode_samples(&samples, &run().manifest)
+    encode_samples(&samples, &run().data.manifest)
 }
 
 /// Signed for a list, which has a byte for each sample.
-fn sign(run: &RunDescription, offer: &Offer, state: (Sha256Hash, u64), samples: &[u8]) -> Account {
+fn sign(run: &RunDescription, offer: &Offer, state: (Sha256Hash, u64), samples: &[u8]) -> Commitment {
     let list = (samples.len() as u32, samples);
-    Account::sign(&key(), hash_of(run).unwrap(), offer, state, list).unwrap()
+    Commitment::sign(&key(), run_hash(run).unwrap(), offer, state, list).unwrap()
 }
 
 fn key() -> KeyPair {
@@ -66,8 +73,8 @@ fn evidence() -> Evidence {
     };
     let samples = samples(&[(1, 1), (0, 2), (0, 0)]);
     let state = (Sha256Hash::of(&parameters), 7);
-    let account = sign(&run, &offer, state, &samples);
-    let header = EvidenceHeader { peer: key().public(), run, offer, account };
+    let commitment = sign(&run, &offer, state, &samples);
+    let header = EvidenceHeader { peer: key().public(), run, offer, commitment };
     Evidence { header, samples, gradient, parameters }
 }
 
@@ -76,13 +83,13 @@ fn evidence_travels_and_says_what_was_signed() {
     let evidence = evidence();
     let decoded = Evidence::decode(&evidence.encode().unwrap()).unwrap();
     assert_eq!(decoded, evidence);
-    let claim = decoded.claim().unwrap();
+    let claim = decoded.verify().unwrap();
     assert_eq!(claim.samples[0], SampleId { shard: 1, index: 1 });
     assert_eq!((claim.samples.len(), claim.gradient[5], claim.parameters[5]), (3, 0.5, 2.0));
 }
 
-/// As it is kept, travels, and lies in files that `barnraise evidence` wrote: header, samples, gradient, parameters. The
-/// signature is of the hash of the run, of the offer and of the rest of the account.
+/// The format in storage, on the wire, and in files of `barnraise evidence`: header, samples, gradient, parameters. The
+/// signature covers the hash of the run, the offer and the rest of the commitment.
 #[test]
 fn golden_bytes() {
     let bytes = evidence().encode().unwrap();
@@ -90,19 +97,19 @@ fn golden_bytes() {
     assert_eq!(hex, GOLDEN);
 }
 
-const GOLDEN: &str = "770100006e7a1cdd29b0b78fd13af4c5598feff4ef2a97166e3ca6f2e4fbfccd80505bf10172017401700001010101010101010101010101010101010101010101010101010101010101010001068008400400000000000000000000010401016400010101010161020301070707070707070707070707070707070707070707070707070707070707070702010707070707070707070707070707070707070707070707070707070707070707010107070707070707070707070707070707070707070707070707070707070707070907030000c03f0600189ba54d57656313e94dc021212d7e07524183ae6401113a0eac079e75d7301d3361c4c67e722d64db1ca9064b3ad6c327bc4a68c7fa9cd4b036e0890cc284ed120718434e3451334bba952b860f9ca9c2f8daf99d6ea362e1a77f0903ada5f903330341bbff5bbd3628664ea5cfcb8788079a210170048996f5e726d0796a0ec9dfce1405dcec7bcdf79cd06e51352bb899556c2188040e188df03e8cf23de4d01b0c0402000000003f0000003f0000003f0000003f0000003f0000003f004000400040004000400040";
+const GOLDEN: &str = "720100006e7a1cdd29b0b78fd13af4c5598feff4ef2a97166e3ca6f2e4fbfccd80505bf1017201740170000106016400010101010161020301070707070707070707070707070707070707070707070707070707070707070702010707070707070707070707070707070707070707070707070707070707070707010107070707070707070707070707070707070707070707070707070707070707070400800840040000010000010001010101010101010101010101010101010101010101010101010101010101010907030000c03f0600189ba54d57656313e94dc021212d7e07524183ae6401113a0eac079e75d7301d3361c4c67e722d64db1ca9064b3ad6c327bc4a68c7fa9cd4b036e0890cc284ed120718434e3451334bba952b860f9ca9c2f8daf99d6ea362e1a77f0903ada5f90333039be6c1d1bb15ab7464730ab3988e4af993479a4ee8ab095a8d635a8cb18b00652b04e22404893e29bf372619783015cdf0b8c8b0551554d4330958cded85370c0402000000003f0000003f0000003f0000003f0000003f0000003f004000400040004000400040";
 
 #[test]
 fn nobody_can_change_what_a_peer_signed_for() {
-    type Change = fn(&mut Evidence);
-    let forged: [(&str, Change); 11] = [
+    type EvidenceChange = fn(&mut Evidence);
+    let forged: [(&str, EvidenceChange); 11] = [
         ("another peer", |e| e.header.peer = KeyPair::from_seed(&[6; 32]).public()),
-        ("another run", |e| e.header.run.run_id = "s".into()),
-        ("other data", |e| e.header.run.manifest.shards[0].sha256 = Sha256Hash([2; 32])),
+        ("another run", |e| e.header.run.identity.run_id = "s".into()),
+        ("other data", |e| e.header.run.data.manifest.shards[0].sha256 = Sha256Hash([2; 32])),
         ("more samples", |e| e.header.offer.n_samples = 2),
         ("another epoch", |e| e.header.offer.epoch = 8),
         ("another loss", |e| e.header.offer.loss = 1.0),
-        ("parameters of another epoch", |e| e.header.account.parameters_epoch = 6),
+        ("parameters of another epoch", |e| e.header.commitment.parameters_epoch = 6),
         ("another gradient", |e| e.gradient[0] ^= 1),
         ("other parameters", |e| e.parameters[0] ^= 1),
         ("other samples", |e| e.samples = samples(&[(1, 0), (0, 2), (0, 0)])),
@@ -114,7 +121,7 @@ fn nobody_can_change_what_a_peer_signed_for() {
     for (what, change) in forged {
         let mut forged = evidence();
         change(&mut forged);
-        assert!(forged.claim().is_err(), "{what}");
+        assert!(forged.verify().is_err(), "{what}");
     }
 }
 
@@ -122,18 +129,17 @@ fn nobody_can_change_what_a_peer_signed_for() {
 fn parameters_are_of_the_epoch_or_of_the_one_before_where_updates_are_delayed() {
     let signed = |parameters_epoch, delayed_updates| {
         let mut evidence = evidence();
-        evidence.header.run.delayed_updates = delayed_updates;
-        let state = (evidence.header.account.parameters, parameters_epoch);
+        evidence.header.run.synchronous_mut().delayed_updates = delayed_updates;
+        let state = (evidence.header.commitment.parameters, parameters_epoch);
         let header = &evidence.header;
-        evidence.header.account = sign(&header.run, &header.offer, state, &evidence.samples);
-        evidence.claim().is_ok()
+        evidence.header.commitment = sign(&header.run, &header.offer, state, &evidence.samples);
+        evidence.verify().is_ok()
     };
     assert!(signed(7, false) && signed(7, true) && signed(6, true));
     assert!(!signed(6, false) && !signed(5, true) && !signed(8, true));
 }
 
-/// Of parameters `late` epochs before those that its samples count for whole, `n_listed` samples, of which `n_offered`
-/// are to count.
+/// Evidence of parameters that are `late` epochs stale, with `n_listed` samples, of which `n_offered` are claimed.
 fn is_evidence(
     local_steps: Option<LocalSteps>,
     delayed_updates: bool,
@@ -142,12 +148,13 @@ fn is_evidence(
 ) -> bool {
     let mut evidence = evidence();
     let header = &mut evidence.header;
-    (header.run.local_steps, header.run.delayed_updates) = (local_steps, delayed_updates);
+    header.run.synchronous_mut().local_steps = local_steps;
+    header.run.synchronous_mut().delayed_updates = delayed_updates;
     header.offer.n_samples = n_offered;
     evidence.samples = samples(&[(1, 1), (0, 2), (0, 0), (0, 1), (1, 0)][..n_listed]);
-    let state = (header.account.parameters, header.offer.epoch - late - u64::from(delayed_updates));
-    header.account = sign(&header.run, &header.offer, state, &evidence.samples);
-    evidence.claim().is_ok()
+    let state = (header.commitment.parameters, header.offer.epoch - late - u64::from(delayed_updates));
+    header.commitment = sign(&header.run, &header.offer, state, &evidence.samples);
+    evidence.verify().is_ok()
 }
 
 #[test]
@@ -172,35 +179,36 @@ fn late_local_steps_count_less_the_later_they_are() {
 fn a_list_of_other_samples_is_refused() {
     let check = |list: &[u8]| {
         let evidence = evidence();
-        let state = (evidence.header.account.parameters, 7);
-        let account = sign(&evidence.header.run, &evidence.header.offer, state, list);
-        account.samples(list, &evidence.header.run.manifest)
+        let state = (evidence.header.commitment.parameters, 7);
+        let commitment = sign(&evidence.header.run, &evidence.header.offer, state, list);
+        commitment.samples(list, &evidence.header.run.data.manifest)
     };
     let ids = [(0, 0), (0, 0), (1, 1)].map(|(shard, index)| SampleId { shard, index });
     assert_eq!(check(&samples(&[(0, 0), (0, 0), (1, 1)])), Ok(ids.to_vec()));
     let (evidence, shorter) = (evidence(), samples(&[(0, 0), (0, 0)]));
-    let manifest = &evidence.header.run.manifest;
-    let refused = evidence.header.account.samples(&shorter, manifest);
-    assert_eq!(refused, Err(AccountError::Length { n_samples: 3, want: 3, got: 2 }));
-    let refused = evidence.header.account.samples(&samples(&[(0, 0), (0, 0), (0, 0)]), manifest);
-    assert_eq!(refused, Err(AccountError::Samples));
-    // No place is that of a sample that there is not: the next shard's first one is another sample.
+    let manifest = &evidence.header.run.data.manifest;
+    let refused = evidence.header.commitment.samples(&shorter, manifest);
+    assert_eq!(refused, Err(CommitmentError::Length { n_samples: 3, want: 3, got: 2 }));
+    let refused = evidence.header.commitment.samples(&samples(&[(0, 0), (0, 0), (0, 0)]), manifest);
+    assert_eq!(refused, Err(CommitmentError::Samples));
+    // No position is that of a missing sample: the first one of the next shard is another sample.
     for nowhere in [(2, 0), (0, 3), (1, 2), (1, u32::MAX), (u32::MAX, 1)] {
         let list = samples(&[(0, 0), nowhere, (1, 1)]);
-        let refused = evidence.header.account.samples(&list, manifest);
-        assert_eq!(refused, Err(AccountError::Length { n_samples: 3, want: 3, got: 2 }), "{nowhere:?}");
+        let refused = evidence.header.commitment.samples(&list, manifest);
+        assert_eq!(refused, Err(CommitmentError::Length { n_samples: 3, want: 3, got: 2 }), "{nowhere:?}");
     }
     for place in [5, 255] {
         let (n_samples, list) = (5, [place, 0, 1]);
-        assert_eq!(check(&list), Err(AccountError::NoSample { place: place.into(), n_samples }));
+        assert_eq!(check(&list), Err(CommitmentError::NoSample { place: place.into(), n_samples }));
     }
 }
 
 /// Shards of these sizes.
 fn manifest(sizes: &[u32]) -> Manifest {
     let run = fixture::run();
-    let shards = sizes.iter().map(|&n_samples| ShardEntry { n_samples, ..run.manifest.gallery }).collect();
-    Manifest { shards, ..run.manifest }
+    let shards =
+        sizes.iter().map(|&n_samples| ShardEntry { n_samples, ..run.data.manifest.gallery }).collect();
+    Manifest { shards, ..run.data.manifest }
 }
 
 #[test]
@@ -213,23 +221,24 @@ fn a_sample_takes_as_few_bytes_as_the_data_allow() {
 
 #[test]
 fn what_cannot_be_recomputed_is_no_evidence() {
-    type Change = fn(&mut Evidence);
-    let cases: [(&str, Change); 7] = [
-        ("a run without accounts", |e| e.header.run.recomputed = false),
+    type EvidenceChange = fn(&mut Evidence);
+    let cases: [(&str, EvidenceChange); 7] = [
+        ("a run without commitments", |e| e.header.run.synchronous_mut().recomputed = false),
         ("another codec", |e| e.header.offer.codec = TensorCodec::F16),
         ("more values than the model has", |e| e.header.offer.n_values = u64::MAX),
-        ("more samples than count", |e| e.header.run.contribution_samples_max = 2),
+        ("more samples than count", |e| e.header.run.synchronous_mut().contribution_samples_max = 2),
         ("a sparse codec", |e| {
             let density = barnraise_protocol::codec::Density::from_share(0.5).unwrap();
             let sparsity = barnraise_protocol::codec::Sparsity { density, warmup_epochs: 0 };
-            e.header.run.gradient_codec = TensorCodec::TopK(sparsity);
-            e.header.offer.codec = e.header.run.gradient_codec;
+            let codec = GradientCodec::TopK(TopK::plain(sparsity.density, sparsity.warmup_epochs));
+            e.header.run.synchronous_mut().gradient_codec = codec;
+            e.header.offer.codec = codec.encoding();
         }),
         ("local steps by adam", |e| {
             let optimizer =
                 InnerOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
             let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
-            e.header.run.local_steps = Some(LocalSteps { steps: 2, optimizer, schedule });
+            e.header.run.synchronous_mut().local_steps = Some(LocalSteps { steps: 2, optimizer, schedule });
         }),
         ("a model of any size", |e| {
             e.header.run.n_parameters = u64::MAX;
@@ -237,32 +246,34 @@ fn what_cannot_be_recomputed_is_no_evidence() {
         }),
     ];
     for (what, change) in cases {
-        let mut lie = evidence();
-        change(&mut lie);
-        let state = (lie.header.account.parameters, 7);
-        // Whoever lies signs for it, too.
-        lie.header.account = sign(&lie.header.run, &lie.header.offer, state, &lie.samples);
-        assert!(lie.claim().is_err(), "{what}");
+        let mut forged = evidence();
+        change(&mut forged);
+        let state = (forged.header.commitment.parameters, 7);
+        // A dishonest peer signs its claim too.
+        forged.header.commitment = sign(&forged.header.run, &forged.header.offer, state, &forged.samples);
+        assert!(forged.verify().is_err(), "{what}");
     }
 }
 
 #[tokio::test]
 async fn evidence_is_listed_and_pulled() {
     let bytes = evidence().encode().unwrap();
-    let listed = Listed { peer: key().public(), transfer: Transfer::of(&bytes) };
+    let listed = EvidenceEntry { peer: key().public(), transfer: Transfer::of(&bytes) };
     let (a, b) = tokio::io::duplex(1 << 16);
     let (mut a, mut b) = (a.compat(), b.compat());
     let lookup = async |request| match request {
-        Request::List => (Answer::Listed(vec![listed]), None),
-        Request::Get(peer) if peer == listed.peer => (Answer::Found(listed.transfer), Some(bytes.clone())),
-        Request::Get(_) => (Answer::Refused("nothing".into()), None),
+        EvidenceRequest::List => (EvidenceResponse::Listed(vec![listed]), None),
+        EvidenceRequest::Get(peer) if peer == listed.peer => {
+            (EvidenceResponse::Found(listed.transfer), Some(bytes.clone()))
+        }
+        EvidenceRequest::Get(_) => (EvidenceResponse::Refused(Refusal::unavailable("nothing")), None),
     };
     let giving = evidence::serve(&mut a, lookup, || ());
     let asking = async {
         assert_eq!(evidence::list(&mut b).await.unwrap(), [listed]);
         let pulled = evidence::fetch(&mut b, listed, 1 << 20).await.unwrap();
         assert_eq!(Evidence::decode(&pulled).unwrap(), evidence());
-        let other = Listed { peer: PublicKey([0; 32]), ..listed };
+        let other = EvidenceEntry { peer: PublicKey([0; 32]), ..listed };
         let refused = evidence::fetch(&mut b, other, 1 << 20).await.unwrap_err();
         assert!(matches!(refused, ConversationError::Refused(_)), "{refused}");
         // Evidence larger than the run's is not pulled.
@@ -276,10 +287,10 @@ async fn evidence_is_listed_and_pulled() {
 async fn another_piece_than_was_listed_is_not_pulled() {
     let (a, b) = tokio::io::duplex(1 << 16);
     let (mut a, mut b) = (a.compat(), b.compat());
-    let lookup = async |_| (Answer::Found(Transfer::of(b"another")), Some(b"another".to_vec()));
+    let lookup = async |_| (EvidenceResponse::Found(Transfer::of(b"another")), Some(b"another".to_vec()));
     let giving = evidence::serve(&mut a, lookup, || ());
     let asking = async {
-        let listed = Listed { peer: key().public(), transfer: Transfer::of(b"other") };
+        let listed = EvidenceEntry { peer: key().public(), transfer: Transfer::of(b"other") };
         let refused = evidence::fetch(&mut b, listed, 1 << 20).await.unwrap_err();
         drop(b);
         refused
@@ -305,8 +316,8 @@ fn a_header_is_as_long_as_a_description_and_a_little_more() {
 async fn more_than_may_be_listed_is_an_error() {
     let (a, b) = tokio::io::duplex(1 << 16);
     let (mut a, mut b) = (a.compat(), b.compat());
-    let one = Listed { peer: PublicKey([3; 32]), transfer: Transfer::of(&[]) };
-    let lookup = async |_| (Answer::Listed(vec![one; LISTED_MAX + 1]), None::<Vec<u8>>);
+    let one = EvidenceEntry { peer: PublicKey([3; 32]), transfer: Transfer::of(&[]) };
+    let lookup = async |_| (EvidenceResponse::Listed(vec![one; ENTRIES_MAX + 1]), None::<Vec<u8>>);
     let giving = evidence::serve(&mut a, lookup, || ());
     let asking = async {
         let listed = evidence::list(&mut b).await;
@@ -318,7 +329,7 @@ async fn more_than_may_be_listed_is_an_error() {
 }
 
 proptest! {
-    /// Whatever the shards: a list is what it was encoded from.
+    /// For any shards, a decoded list is the one that was encoded.
     #[test]
     fn lists_travel(sizes in prop::collection::vec(1u32..70_000, 1..20), seeds in prop::collection::vec(any::<u64>(), 0..50)) {
         let manifest = manifest(&sizes);
@@ -331,10 +342,10 @@ proptest! {
         let bytes = encode_samples(&list, &manifest);
         prop_assert_eq!(bytes.len() as u64, list_bytes(list.len() as u32, &manifest));
         let (evidence, n) = (evidence(), list.len() as u32);
-        let state = (evidence.header.account.parameters, 7);
-        let run = hash_of(&evidence.header.run).unwrap();
-        let account = Account::sign(&key(), run, &evidence.header.offer, state, (n, &bytes)).unwrap();
-        prop_assert_eq!(account.samples(&bytes, &manifest), Ok(list));
+        let state = (evidence.header.commitment.parameters, 7);
+        let run = run_hash(&evidence.header.run).unwrap();
+        let commitment = Commitment::sign(&key(), run, &evidence.header.offer, state, (n, &bytes)).unwrap();
+        prop_assert_eq!(commitment.samples(&bytes, &manifest), Ok(list));
     }
 
     /// Bytes that changed on the way are no evidence, or say the same of the same peer.
@@ -345,14 +356,14 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] ^= 1 << bit;
         if let Ok(mutated) = Evidence::decode(&bytes) {
-            prop_assert!(mutated.claim().is_err() || mutated == whole);
+            prop_assert!(mutated.verify().is_err() || mutated == whole);
         }
     }
 
     #[test]
     fn any_bytes_are_evidence_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         match Evidence::decode(&bytes) {
-            Ok(evidence) => prop_assert!(evidence.claim().is_err()),
+            Ok(evidence) => prop_assert!(evidence.verify().is_err()),
             Err(EvidenceError::Malformed(_) | EvidenceError::Header(_)) => {}
             Err(error) => panic!("{error}"),
         }

@@ -1,31 +1,32 @@
-//! Every message of every conversation: its bytes on the wire, its way there and back, its length, and
-//! what becomes of it when bytes change on the way.
+//! Every message of every conversation: golden bytes, round trip, declared length, and mutated bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fmt::{Debug, Write};
 
-use barnraise_protocol::access::{AccessDescription, AccessMode, PublicKey, Signature, UnixTime};
-use barnraise_protocol::account::Account;
+use barnraise_protocol::access::{
+    AccessDescription, AccessMode, AccessRefusal, PublicKey, Signature, UnixTime,
+};
 use barnraise_protocol::average;
 use barnraise_protocol::bulk::{self, Pull, Transfer};
 use barnraise_protocol::codec::{Density, Sparsity, TensorCodec};
-use barnraise_protocol::contribute::{self, DeviceKind, Join, Progress, Report};
+use barnraise_protocol::commitment::Commitment;
+use barnraise_protocol::contribute::{self, DeviceKind, Join, Report, RunProgress};
 use barnraise_protocol::dataset::{
     ImageShape, LabelledImages, Manifest, SampleKind, Samples, ShardEntry, TokenSequences, TokenShape,
 };
 use barnraise_protocol::evidence;
 use barnraise_protocol::framing::{self, HEADER_BYTES};
-use barnraise_protocol::gradient::{self, Offer, Refusal};
+use barnraise_protocol::gradient::{self, ContributionRefusal, Offer};
 use barnraise_protocol::matchmaking;
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
 use barnraise_protocol::reduce;
 use barnraise_protocol::run::{
-    self, Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind, ModelSpec,
-    RunDescription, SlowLinks,
+    self, DataSpec, GradientCodec, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind,
+    ModelSpec, RunDescription, RunIdentity, Scheme, SlowLinks, Synchronous, TopK,
 };
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
-use barnraise_protocol::{DisplayName, PROTOCOL_VERSION, Sha256Hash};
+use barnraise_protocol::{DisplayName, PROTOCOL_VERSION, Refusal, RefusalReason, Sha256Hash};
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -70,32 +71,37 @@ where
 fn description() -> RunDescription {
     let entry = ShardEntry { n_samples: 5, n_bytes: 40, sha256: HASH };
     RunDescription {
-        run_id: "r".into(),
-        title: "t".into(),
-        purpose: "p".into(),
-        access: AccessDescription::open(PublicKey([0xcd; 32])),
+        identity: RunIdentity { run_id: "r".into(), title: "t".into(), purpose: "p".into() },
         model: ModelSpec { kind: ModelKind::Mlp { hidden: vec![300] }, seed: 1 },
         n_parameters: 10,
+        data: DataSpec {
+            manifest: Manifest {
+                name: "d".into(),
+                samples: SampleKind::Images {
+                    shape: ImageShape { height: 28, width: 28, channels: 1 },
+                    class_names: vec!["a".into()],
+                },
+                shards: vec![entry],
+                gallery: entry,
+            },
+            shuffle_buffer_samples: 2000,
+        },
+        scheme: Scheme::Synchronous(synchronous()),
+        access: AccessDescription::open(PublicKey([0xcd; 32])),
+    }
+}
+
+fn synchronous() -> Synchronous {
+    Synchronous {
         target_batch_size: 1024,
         micro_batch_size: 64,
-        shuffle_buffer_samples: 2000,
-        gradient_codec: TensorCodec::F16,
+        contribution_samples_max: 8192,
+        gradient_codec: GradientCodec::F16,
         slow_links: None,
-        compression: Compression::default(),
+        state_codec: TensorCodec::F32,
         delayed_updates: false,
         local_steps: None,
-        state_codec: TensorCodec::F32,
-        contribution_samples_max: 8192,
         recomputed: false,
-        manifest: Manifest {
-            name: "d".into(),
-            samples: SampleKind::Images {
-                shape: ImageShape { height: 28, width: 28, channels: 1 },
-                class_names: vec!["a".into()],
-            },
-            shards: vec![entry],
-            gallery: entry,
-        },
     }
 }
 
@@ -103,19 +109,24 @@ fn description() -> RunDescription {
 fn run_messages() {
     let max = run::MESSAGE_BYTES_MAX;
     check(&run::ContributorToBackbone::Describe, max, "00");
-    check(&run::BackboneToContributor::Refused("no".into()), max, "01026e6f");
+    check(&run::BackboneToContributor::Refused(Refusal::unavailable("no")), max, "010c026e6f");
     check(&run::BackboneToContributor::Newer { speaks: "/x".into() }, max, "02022f78");
-    let entry = format!("0528{}", hash_hex());
-    let key = "cd".repeat(32);
-    let golden = format!(
-        "0001720174017000{key}0101ac02010a800840d00f01000000000000000000008040000164001c1c01010161 01{entry}{entry}"
-    );
+    let (key, entry) = ("cd".repeat(32), format!("0528{}", hash_hex()));
+    let data = format!("0164001c1c0101016101{entry}{entry}d00f");
+    let golden = format!("00017201740170 0101ac0201 0a {data} 0080084080400100000000 00 00{key}");
     let golden = golden.replace(' ', "");
     check(&run::BackboneToContributor::Description(Box::new(description())), max, &golden);
-    let slow_links = Some(SlowLinks { below_bytes_per_second: 300, codec: TensorCodec::Int8 });
-    let described = RunDescription { slow_links, ..description() };
-    let with_slow_links = golden.replace("d00f0100", "d00f0101ac0202");
-    check(&run::BackboneToContributor::Description(Box::new(described)), max, &with_slow_links);
+}
+
+#[test]
+fn choices_within_synchronous_training() {
+    check(&Scheme::Synchronous(synchronous()), 256, "0080084080400100000000 00".replace(' ', "").as_str());
+    let slow_links = Some(SlowLinks { below_bytes_per_second: 300, codec: GradientCodec::Int8 });
+    check(
+        &Synchronous { slow_links, ..synchronous() },
+        256,
+        "8008408040 01 01ac0202 00000000".replace(' ', "").as_str(),
+    );
     let sgd = InnerOptimizer::Sgd { momentum: 0.5, nesterov: true, weight_decay: 0.0 };
     let adam = InnerOptimizer::Adam { beta1: 0.5, beta2: 0.25, epsilon: 1.0, weight_decay: 2.0 };
     let cosine = InnerDecay::Cosine { epochs: 300, floor: 0.5 };
@@ -127,10 +138,8 @@ fn run_messages() {
     ] {
         let schedule = InnerSchedule { peak: 1.0, warmup_epochs: 3, decay };
         let local_steps = Some(LocalSteps { steps: 16, optimizer, schedule });
-        let described = RunDescription { local_steps, ..description() };
-        let golden =
-            golden.replace("0000000000000000008040", &format!("00000000000000000110{hex}008040")[2..]);
-        check(&run::BackboneToContributor::Description(Box::new(described)), max, &golden);
+        let golden = format!("8008408040010000000110{hex}00");
+        check(&Synchronous { local_steps, ..synchronous() }, 256, &golden);
     }
 }
 
@@ -142,9 +151,10 @@ fn choices_within_a_description() {
         check(&mode, 64, golden);
     }
     check(&ModelKind::LeNet, 64, "00");
-    let compression = Compression { momentum: 0.5, masking: true, clip_norm: Some(1.0) };
-    check(&compression, 64, "0000003f01010000803f");
     let density = Density::from_share(0.01).unwrap();
+    let corrected = TopK { momentum: 0.5, masking: true, clip_norm: Some(1.0), ..TopK::plain(density, 300) };
+    check(&GradientCodec::TopK(corrected), 64, "04904eac020000003f01010000803f");
+    check(&GradientCodec::Int4, 64, "03");
     check(&TensorCodec::TopK(Sparsity { density, warmup_epochs: 300 }), 64, "04904eac02");
 }
 
@@ -181,7 +191,8 @@ fn state_messages() {
     let header = StateHeader { epoch: 7, n_values: 75, codec: TensorCodec::F32, transfer: TRANSFER };
     let golden = format!("00074b00ac02{}", hash_hex());
     check(&state::BackboneToContributor::Found(header), max, &golden);
-    check(&state::BackboneToContributor::Refused(String::new()), max, "0100");
+    let stale = Refusal::Stale { epoch: 300, newest: 301 };
+    check(&state::BackboneToContributor::Refused(stale), max, "010aac02ad02");
 }
 
 #[test]
@@ -190,7 +201,7 @@ fn shard_messages() {
     check(&shard::ContributorToBackbone::Get(ShardId::Train(300)), max, "0000ac02");
     check(&shard::ContributorToBackbone::Get(ShardId::Gallery), max, "0001");
     check(&shard::BackboneToContributor::Found(TRANSFER), max, &format!("00ac02{}", hash_hex()));
-    check(&shard::BackboneToContributor::Refused("x".into()), max, "010178");
+    check(&shard::BackboneToContributor::Refused(Refusal::NoShard), max, "010b");
 }
 
 #[test]
@@ -212,7 +223,7 @@ fn contribute_messages() {
     check(&Up::Join(named), MAX, "0001720101640103416461");
     let report = Report { epoch: 1, n_samples: 64, samples_per_second: 1.0 };
     check(&Up::Report(report), MAX, "0101400000803f");
-    let progress = Progress {
+    let progress = RunProgress {
         epoch: 2,
         n_samples: 3,
         target_batch_size: 4,
@@ -225,8 +236,8 @@ fn contribute_messages() {
     check(&Down::EpochStarted(9), MAX, "0109");
     check(&Down::GradientDue(9), MAX, "0209");
     check(&Down::Progress(progress), MAX, "03020304050000000000010000803f");
-    check(&Down::Refused("x".into()), MAX, "040178");
-    check(&Down::Elsewhere(vec!["/a".into(), "/b".into()]), MAX, "0502022f61022f62");
+    check(&Down::Refused(Refusal::Paused { reason: RefusalReason::of("x") }), MAX, "04000178");
+    check(&Down::OtherBackbones(vec!["/a".into(), "/b".into()]), MAX, "0502022f61022f62");
 }
 
 #[test]
@@ -241,7 +252,7 @@ fn gradient_messages() {
         codec: TensorCodec::Int8,
         transfer: TRANSFER,
     };
-    let account = Account {
+    let commitment = Commitment {
         parameters: HASH,
         parameters_epoch: 2,
         samples: HASH,
@@ -250,8 +261,8 @@ fn gradient_messages() {
     };
     let golden = format!("000102030000803f0402ac02{}", hash_hex());
     check(&Up::Offer(offer.clone(), None, Vec::new()), MAX, &format!("{golden}0000"));
-    let accounted = format!("{golden}01{}02{}06{}", hash_hex(), hash_hex(), "33".repeat(64));
-    check(&Up::Offer(offer, Some(account), vec![7, 0, 9, 0]), MAX, &format!("{accounted}0407000900"));
+    let committed = format!("{golden}01{}02{}06{}", hash_hex(), hash_hex(), "33".repeat(64));
+    check(&Up::Offer(offer, Some(commitment), vec![7, 0, 9, 0]), MAX, &format!("{committed}0407000900"));
     check(&Down::Checking { n_left: 2 }, MAX, "0302");
     check(&Down::Wanted, MAX, "00");
     let receipt = Receipt {
@@ -270,24 +281,24 @@ fn gradient_messages() {
     let golden = format!("010172{peer}{reducer}010203ac020405{signed}");
     check(&Down::Accepted(SignedReceipt { receipt, signature }), MAX, &golden);
     let refusals = [
-        (Refusal::Epoch { want: 1, got: 2 }, "000102"),
-        (Refusal::Length { want: 1, got: 2 }, "010102"),
-        (Refusal::Bytes { want: 1, got: 2 }, "020102"),
-        (Refusal::Codec { want: TensorCodec::F16, got: TensorCodec::F32 }, "030100"),
-        (Refusal::Samples { max: 1, got: 2 }, "040102"),
-        (Refusal::Rate { max: 1, got: 2 }, "050102"),
-        (Refusal::NotFinite { index: 3 }, "0603"),
-        (Refusal::Duplicate { contribution_id: 3 }, "0703"),
-        (Refusal::Transfer("x".into()), "080178"),
-        (Refusal::NotJoined, "09"),
-        (Refusal::Storage, "0a"),
-        (Refusal::Busy, "0b"),
-        (Refusal::NoAccess("x".into()), "0c0178"),
-        (Refusal::Norm { max: 1.0, got: 2.0 }, "0d0000803f00000040"),
-        (Refusal::Account("x".into()), "0e0178"),
-        (Refusal::Repeated("x".into()), "0f0178"),
-        (Refusal::TooFew { min: 1, got: 2 }, "100102"),
-        (Refusal::TooMany { epoch: 3 }, "1103"),
+        (ContributionRefusal::Epoch { want: 1, got: 2 }, "000102"),
+        (ContributionRefusal::Length { want: 1, got: 2 }, "010102"),
+        (ContributionRefusal::Bytes { want: 1, got: 2 }, "020102"),
+        (ContributionRefusal::Codec { want: TensorCodec::F16, got: TensorCodec::F32 }, "030100"),
+        (ContributionRefusal::Samples { max: 1, got: 2 }, "040102"),
+        (ContributionRefusal::Rate { max: 1, got: 2 }, "050102"),
+        (ContributionRefusal::NotFinite { index: 3 }, "0603"),
+        (ContributionRefusal::Duplicate { contribution_id: 3 }, "0703"),
+        (ContributionRefusal::Transfer("x".into()), "080178"),
+        (ContributionRefusal::NotJoined, "09"),
+        (ContributionRefusal::Storage, "0a"),
+        (ContributionRefusal::Busy, "0b"),
+        (ContributionRefusal::NoAccess(Refusal::Convicted), "0c03"),
+        (ContributionRefusal::Norm { max: 1.0, got: 2.0 }, "0d0000803f00000040"),
+        (ContributionRefusal::Commitment("x".into()), "0e0178"),
+        (ContributionRefusal::Repeated("x".into()), "0f0178"),
+        (ContributionRefusal::TooFew { min: 1, got: 2 }, "100102"),
+        (ContributionRefusal::TooMany { epoch: 3 }, "1103"),
     ];
     for (refusal, golden) in refusals {
         check(&Down::Refused(refusal), MAX, &format!("02{golden}"));
@@ -296,19 +307,19 @@ fn gradient_messages() {
 
 #[test]
 fn evidence_messages() {
-    use evidence::{Answer, Listed, MESSAGE_BYTES_MAX as MAX, Request};
+    use evidence::{EvidenceEntry, EvidenceRequest, EvidenceResponse, MESSAGE_BYTES_MAX as MAX};
     let peer = PublicKey([0x11; 32]);
-    check(&Request::List, MAX, "00");
-    check(&Request::Get(peer), MAX, &format!("01{}", "11".repeat(32)));
-    let listed = Answer::Listed(vec![Listed { peer, transfer: TRANSFER }]);
+    check(&EvidenceRequest::List, MAX, "00");
+    check(&EvidenceRequest::Get(peer), MAX, &format!("01{}", "11".repeat(32)));
+    let listed = EvidenceResponse::Listed(vec![EvidenceEntry { peer, transfer: TRANSFER }]);
     check(&listed, MAX, &format!("0001{}ac02{}", "11".repeat(32), hash_hex()));
-    check(&Answer::Found(TRANSFER), MAX, &format!("01ac02{}", hash_hex()));
-    check(&Answer::Refused("x".into()), MAX, "020178");
+    check(&EvidenceResponse::Found(TRANSFER), MAX, &format!("01ac02{}", hash_hex()));
+    check(&EvidenceResponse::Refused(Refusal::unavailable("x")), MAX, "020c0178");
 }
 
 #[test]
 fn average_messages() {
-    use average::{Finished, Join, ReducerToMember, Refusal};
+    use average::{Finished, Join, JoinRefusal, ReducerToMember};
     let max = average::MESSAGE_BYTES_MAX;
     let members = [0, 2, 70].into_iter().collect();
     let behind = [1, 200].into_iter().collect();
@@ -318,13 +329,13 @@ fn average_messages() {
     let finished = Finished { members, n_samples: 300, behind, is_whole: false };
     for (message, golden) in [
         (ReducerToMember::Granted { window_chunks: 8 }, "0008"),
-        (ReducerToMember::Refused(Refusal::UnknownGroup), "0100"),
-        (ReducerToMember::Refused(Refusal::NotAMember), "0101"),
-        (ReducerToMember::Refused(Refusal::NotReducer { part: 2, attempt: 1 }), "01020201"),
-        (ReducerToMember::Refused(Refusal::Duplicate), "0103"),
-        (ReducerToMember::Refused(Refusal::Busy), "0104"),
-        (ReducerToMember::Refused(Refusal::Weight { want: 2, got: 300 }), "010502ac02"),
-        (ReducerToMember::Refused(Refusal::Behind), "0106"),
+        (ReducerToMember::Refused(JoinRefusal::UnknownGroup), "0100"),
+        (ReducerToMember::Refused(JoinRefusal::NotAMember), "0101"),
+        (ReducerToMember::Refused(JoinRefusal::NotReducer { part: 2, attempt: 1 }), "01020201"),
+        (ReducerToMember::Refused(JoinRefusal::Duplicate), "0103"),
+        (ReducerToMember::Refused(JoinRefusal::Busy), "0104"),
+        (ReducerToMember::Refused(JoinRefusal::Weight { want: 2, got: 300 }), "010502ac02"),
+        (ReducerToMember::Refused(JoinRefusal::Behind), "0106"),
         (ReducerToMember::Finished(finished), "0205400000ac02020000800200"),
     ] {
         check(&message, max, golden);
@@ -339,13 +350,13 @@ fn pulls() {
     assert_eq!(hex(&bulk::packed(300, b"ab")), "2c010000020000006d48839e6162");
 }
 
-/// As a backbone keeps them and everybody gets them: what was compressed by any version is read by this one.
+/// Shards as backbones store and serve them: this version reads those that any version compressed.
 #[test]
 fn shards() {
     let decode = |shard: &[u8], samples: SampleKind, n_samples| {
         let n_bytes = shard.len() as u32;
         let entry = ShardEntry { n_samples, n_bytes, sha256: Sha256Hash::of(shard) };
-        Samples::decode(shard, &entry, &Manifest { samples, ..description().manifest })
+        Samples::decode(shard, &entry, &Manifest { samples, ..description().data.manifest })
     };
     let shape = ImageShape { height: 1, width: 2, channels: 1 };
     let kind = SampleKind::Images { shape, class_names: vec!["a".into(), "b".into()] };
@@ -365,7 +376,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect()
 }
 
-/// What any bytes do to a decoder: a message, or an error. Never a panic, never an allocation beyond them.
+/// Any bytes decode to a message or an error: never a panic, never an allocation beyond their length.
 fn decode_everything(bytes: &[u8]) {
     let _ = framing::decode::<run::ContributorToBackbone>(bytes, run::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<run::BackboneToContributor>(bytes, run::MESSAGE_BYTES_MAX);
@@ -378,15 +389,15 @@ fn decode_everything(bytes: &[u8]) {
     let _ = framing::decode::<average::Join>(bytes, average::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<average::ReducerToMember>(bytes, average::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<matchmaking::Hello>(bytes, matchmaking::MESSAGE_BYTES_MAX);
-    let _ = framing::decode::<matchmaking::Answer>(bytes, matchmaking::MESSAGE_BYTES_MAX);
-    let _ = framing::decode::<matchmaking::Message>(bytes, matchmaking::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<matchmaking::HelloResponse>(bytes, matchmaking::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<matchmaking::MatchmakingMessage>(bytes, matchmaking::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<reduce::Offer>(bytes, reduce::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<reduce::BackboneToReducer>(bytes, reduce::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<gradient::ContributorToBackbone>(bytes, gradient::MESSAGE_BYTES_MAX);
     let _ = framing::decode::<gradient::BackboneToContributor>(bytes, gradient::MESSAGE_BYTES_MAX);
-    let _ = framing::decode::<evidence::Request>(bytes, evidence::MESSAGE_BYTES_MAX);
-    let _ = framing::decode::<evidence::Answer>(bytes, evidence::MESSAGE_BYTES_MAX);
-    let _ = evidence::Evidence::decode(bytes).map(|evidence| evidence.claim());
+    let _ = framing::decode::<evidence::EvidenceRequest>(bytes, evidence::MESSAGE_BYTES_MAX);
+    let _ = framing::decode::<evidence::EvidenceResponse>(bytes, evidence::MESSAGE_BYTES_MAX);
+    let _ = evidence::Evidence::decode(bytes).map(|evidence| evidence.verify());
     let _ = framing::decode::<Pull>(bytes, 64);
 }
 
@@ -408,7 +419,7 @@ proptest! {
         // The hash is right, so that what follows it is reached.
         let sha256 = Sha256Hash::of(&bytes);
         let entry = ShardEntry { n_samples, n_bytes: bytes.len() as u32, sha256 };
-        let mut manifest = description().manifest;
+        let mut manifest = description().data.manifest;
         let _ = Samples::decode(&bytes, &entry, &manifest);
         manifest.samples = SampleKind::Tokens(TokenShape { length: 7, vocabulary: 100 });
         let _ = Samples::decode(&bytes, &entry, &manifest);
@@ -422,8 +433,8 @@ proptest! {
         frame[at] = value;
         let decoded = framing::decode::<run::BackboneToContributor>(&frame, run::MESSAGE_BYTES_MAX);
         if let Ok(run::BackboneToContributor::Description(mutated)) = decoded {
-            let _ = mutated.manifest.validate();
-            let _ = mutated.manifest.n_samples();
+            let _ = mutated.data.manifest.validate();
+            let _ = mutated.data.manifest.n_samples();
         }
     }
 }
@@ -431,16 +442,16 @@ proptest! {
 #[test]
 fn matchmaking_messages() {
     use barnraise_protocol::matchmaking::{
-        Answer, Hello, MESSAGE_BYTES_MAX, Message, ModelVersion, Proposal, ProposedMember, ProposedReducer,
-        Ready, Reducer, Standing,
+        AggregatorStatus, Hello, HelloResponse, MESSAGE_BYTES_MAX, MatchmakingMessage, ModelVersion,
+        Proposal, ProposedMember, ProposedReducer, Ready, Reducer,
     };
     let max = MESSAGE_BYTES_MAX;
     let hash = hash_hex();
     check(&Hello { run_id: "barn".into(), recipe: HASH }, max, &format!("046261726e{hash}"));
-    check(&Answer::Welcome, max, "00");
-    check(&Answer::Refused("no".into()), max, "01026e6f");
+    check(&HelloResponse::Welcome, max, "00");
+    check(&HelloResponse::Refused("no".into()), max, "01026e6f");
     let model = ModelVersion { n_samples_total: 300, epoch: 7, hash: HASH };
-    let standing = Standing {
+    let standing = AggregatorStatus {
         model,
         n_samples: 5,
         n_contributors: 2,
@@ -453,14 +464,14 @@ fn matchmaking_messages() {
         is_reachable: true,
     };
     let golden = format!("00ac0207{hash}05020000803f0101050000003f00000000400000804001");
-    check(&Message::Standing(standing), max, &golden);
+    check(&MatchmakingMessage::Status(standing), max, &golden);
     let members = vec![ProposedMember { peer: vec![1, 2], n_samples: 5, n_reduced: 300 }];
     let reducers = vec![ProposedReducer { peer: vec![3], n_reduced: 300 }];
     let proposal =
         Proposal { model, nonce: 9, group_size: 300, members, reducers, check_seed: 300, loss: 0.5 };
-    check(&Message::Addresses(vec!["/a".into()]), max, "0201022f61");
+    check(&MatchmakingMessage::Addresses(vec!["/a".into()]), max, "0201022f61");
     let golden = format!("01ac0207{hash}09ac020102010205ac02010103ac02ac020000003f");
-    check(&Message::Proposal(proposal), max, &golden);
+    check(&MatchmakingMessage::Proposal(proposal), max, &golden);
     let reducer = Reducer {
         peer: vec![3],
         download_bytes_per_s: 2.0,
@@ -477,13 +488,15 @@ fn matchmaking_messages() {
     ] {
         assert!(bad.check().is_err(), "{bad:?}");
     }
-    check(&Message::Reducers(vec![reducer]), max, "03010103000000400000804001020405");
+    check(&MatchmakingMessage::Reducers(vec![reducer]), max, "03010103000000400000804001020405");
 }
 
 #[test]
 fn reduce_messages() {
     use barnraise_protocol::matchmaking::Reducer;
-    use barnraise_protocol::reduce::{BackboneToReducer, MESSAGE_BYTES_MAX, Member, Offer, Round};
+    use barnraise_protocol::reduce::{
+        BackboneToReducer, MESSAGE_BYTES_MAX, Offer, ReducerRound, RoundMember,
+    };
     let max = MESSAGE_BYTES_MAX;
     let reducer = Reducer {
         peer: vec![3],
@@ -494,9 +507,9 @@ fn reduce_messages() {
     check(&Offer { run_id: "r".into(), reducer }, max, "01720103000000400000804001020405");
     check(&BackboneToReducer::Welcome, max, "00");
     check(&BackboneToReducer::Refused("no".into()), max, "01026e6f");
-    let round = Round {
+    let round = ReducerRound {
         name: vec![7, 8],
-        members: vec![Member { peer: vec![3], n_samples: 0, receives: false, n_reduced: 300 }],
+        members: vec![RoundMember { peer: vec![3], n_samples: 0, receives: false, n_reduced: 300 }],
         n_values: 300,
         codec: TensorCodec::F16,
         patience_ms: 1,
@@ -504,18 +517,18 @@ fn reduce_messages() {
         deadline_ms: 300,
     };
     check(&BackboneToReducer::Round(round), max, "020207080101030000ac02ac02010102ac02");
-    check(&BackboneToReducer::Still, max, "03");
+    check(&BackboneToReducer::KeepAlive, max, "03");
 }
 
 #[test]
 fn model_messages() {
     use barnraise_protocol::matchmaking::ModelVersion;
-    use barnraise_protocol::model::{Answer, MESSAGE_BYTES_MAX, Request, StepHeader};
+    use barnraise_protocol::model::{MESSAGE_BYTES_MAX, ModelRequest, ModelResponse, StepHeader};
     let max = MESSAGE_BYTES_MAX;
     let hash = hash_hex();
     let model = ModelVersion { n_samples_total: 300, epoch: 7, hash: HASH };
-    check(&Request::StepAfter(model), max, &format!("00ac0207{hash}"));
-    check(&Request::Checkpoint { is_shared: true }, max, "0101");
+    check(&ModelRequest::StepAfter(model), max, &format!("00ac0207{hash}"));
+    check(&ModelRequest::Checkpoint { is_shared: true }, max, "0101");
     let header = StepHeader {
         epoch: 7,
         before: HASH,
@@ -525,8 +538,31 @@ fn model_messages() {
         members: vec![vec![1, 2]],
         transfer: TRANSFER,
     };
-    check(&Answer::Step(header), max, &format!("0007{hash}09ac020000003f01020102ac02{hash}"));
-    check(&Answer::Checkpoint(TRANSFER), max, &format!("01ac02{hash}"));
-    check(&Answer::UpToDate, max, "02");
-    check(&Answer::Refused("no".into()), max, "03026e6f");
+    check(&ModelResponse::Step(header), max, &format!("0007{hash}09ac020000003f01020102ac02{hash}"));
+    check(&ModelResponse::Checkpoint(TRANSFER), max, &format!("01ac02{hash}"));
+    check(&ModelResponse::UpToDate, max, "02");
+    check(&ModelResponse::Refused("no".into()), max, "03026e6f");
+}
+
+#[test]
+fn refusals() {
+    let reason = || RefusalReason::of("x");
+    let golden = [
+        (Refusal::Paused { reason: reason() }, "000178"),
+        (Refusal::Blocked { reason: reason() }, "010178"),
+        (Refusal::Access(AccessRefusal::NoInvitation), "0203"),
+        (Refusal::Convicted, "03"),
+        (Refusal::OtherRun { here: reason(), asked: RefusalReason::of("y") }, "0401780179"),
+        (Refusal::Full { n_contributors: 300 }, "05ac02"),
+        (Refusal::Evicted, "06"),
+        (Refusal::NotJoined, "07"),
+        (Refusal::DeviceName, "08"),
+        (Refusal::TooManySamples { max: 2, got: 300 }, "0902ac02"),
+        (Refusal::Stale { epoch: 300, newest: 301 }, "0aac02ad02"),
+        (Refusal::NoShard, "0b"),
+        (Refusal::unavailable("x"), "0c0178"),
+    ];
+    for (refusal, bytes) in golden {
+        check(&refusal, contribute::MESSAGE_BYTES_MAX, bytes);
+    }
 }

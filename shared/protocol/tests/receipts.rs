@@ -1,4 +1,4 @@
-//! Receipts: what is signed, byte by byte, and that nothing of it can be changed.
+//! Receipts: the signed bytes, and that no part of them can be changed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::access::{AccessToken, Claims, KeyPair, Signature, TokenId, UnixTime};
@@ -106,7 +106,7 @@ fn what_is_signed_is_the_domain_and_the_fields_in_order() {
     // Varints: 7, 300, 64, 1000, 2500, 1_800_000_000.
     bytes.extend([7, 0xac, 2, 64, 0xe8, 7, 0xc4, 0x13, 0x80, 0xa4, 0xa7, 0xda, 6]);
     assert_eq!(signed().signature, pair(1).sign(&bytes));
-    // Nothing else that the same key signs is taken for a receipt.
+    // No other message that the same key signs is accepted as a receipt.
     let (run_id, user, peer) = ("barn".into(), String::new(), pair(2).public());
     let claims = Claims { run_id, user, peer, expires_at: UnixTime(0), token_id: TokenId([0; 16]) };
     let signature = AccessToken::sign(&pair(1), claims).unwrap().signature;

@@ -1,32 +1,61 @@
-//! Which compressions, links and local steps a run can have.
+//! Checks of a run's names, codecs, slow links and local steps.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fixture;
 
 use barnraise_protocol::codec::{Density, Sparsity};
 use barnraise_protocol::run::{
-    Compression, CompressionError, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, ModelKind,
-    ModelSpec, NotRecomputable, RECOMPUTED_STEPS_MAX, RunDescription, SlowLinks, SlowLinksError,
-    is_recomputable,
+    GradientCodec, GradientCodecError, IdentityError, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps,
+    ModelKind, ModelSpec, NotRecomputable, RECOMPUTED_STEPS_MAX, RunDescription, SlowLinks, SlowLinksError,
+    Synchronous, TopK,
 };
 use barnraise_protocol::{TensorCodec, gradient};
 
+/// Of the fixture's run.
+fn synchronous() -> Synchronous {
+    fixture::run().synchronous().clone()
+}
+
+fn density() -> Density {
+    Density::from_share(0.01).unwrap()
+}
+
 #[test]
-fn momentum_and_clipping_are_for_sparse_gradients() {
-    let sparsity = Sparsity { density: Density::from_share(0.01).unwrap(), warmup_epochs: 0 };
-    let top_k = TensorCodec::TopK(sparsity);
-    let full = Compression { momentum: 0.9, masking: true, clip_norm: Some(1.0) };
-    assert_eq!(full.check(top_k), Ok(()));
-    assert_eq!(full.check(TensorCodec::Int4), Err(CompressionError::Codec(TensorCodec::Int4)));
-    assert_eq!(Compression::default().check(TensorCodec::F16), Ok(()));
+fn momentum_and_clipping_have_bounds() {
+    let plain = TopK::plain(density(), 0);
+    let full = TopK { momentum: 0.9, masking: true, clip_norm: Some(1.0), ..plain };
+    for codec in [GradientCodec::F16, GradientCodec::TopK(plain), GradientCodec::TopK(full)] {
+        assert_eq!(codec.validate(), Ok(()));
+    }
+    let masked = TopK { masking: true, ..plain };
+    assert_eq!(GradientCodec::TopK(masked).validate(), Err(GradientCodecError::Masking));
     for momentum in [-0.1, 1.0, f32::NAN] {
-        let error = Compression { momentum, ..full }.check(top_k);
-        assert!(matches!(error, Err(CompressionError::Momentum(_))), "{momentum}");
+        let error = GradientCodec::TopK(TopK { momentum, ..full }).validate();
+        assert!(matches!(error, Err(GradientCodecError::Momentum(_))), "{momentum}");
     }
     for norm in [0.0, -1.0, f32::INFINITY, f32::NAN] {
-        let error = Compression { clip_norm: Some(norm), ..full }.check(top_k);
-        assert!(matches!(error, Err(CompressionError::ClipNorm(_))), "{norm}");
+        let error = GradientCodec::TopK(TopK { clip_norm: Some(norm), ..full }).validate();
+        assert!(matches!(error, Err(GradientCodecError::ClipNorm(_))), "{norm}");
     }
+}
+
+#[test]
+fn a_run_has_a_name_for_addresses_and_texts_for_people() {
+    let good = fixture::run().identity;
+    assert_eq!(good.validate(), Ok(()));
+    for id in ["", "A", "a b", "ä", &"a".repeat(65)] {
+        let mut bad = good.clone();
+        bad.run_id = id.to_owned();
+        assert_eq!(bad.validate(), Err(IdentityError::Id), "{id}");
+    }
+    for (text, n_chars) in [(" ", 1), ("x", 101), ("é", 101)] {
+        let mut bad = good.clone();
+        bad.title = text.repeat(n_chars);
+        assert_eq!(bad.validate(), Err(IdentityError::Title), "{text}");
+    }
+    let mut bad = good;
+    bad.purpose = "x".repeat(501);
+    assert_eq!(bad.validate(), Err(IdentityError::Purpose));
 }
 
 #[test]
@@ -41,28 +70,42 @@ fn parameters_travel_with_all_their_values() {
 }
 
 #[test]
-fn slow_links_have_less_to_carry() {
+fn slow_links_have_less_to_carry_and_the_same_momentum() {
     let slow = |codec| SlowLinks { below_bytes_per_second: 1000, codec };
-    assert_eq!(slow(TensorCodec::Int8).check(TensorCodec::F16), Ok(()));
-    for codec in [TensorCodec::F16, TensorCodec::F32] {
-        let refused = SlowLinksError::NotShorter { slow: codec, other: TensorCodec::F16 };
-        assert_eq!(slow(codec).check(TensorCodec::F16), Err(refused));
+    let f16 = GradientCodec::F16;
+    assert_eq!(slow(GradientCodec::Int8).check(f16), Ok(()));
+    for codec in [f16, GradientCodec::F32] {
+        assert_eq!(slow(codec).check(f16), Err(SlowLinksError::NotShorter { slow: codec, other: f16 }));
     }
-    let none = SlowLinks { below_bytes_per_second: 0, ..slow(TensorCodec::Int8) };
-    assert_eq!(none.check(TensorCodec::F16), Err(SlowLinksError::NoneIsSlow));
+    let none = SlowLinks { below_bytes_per_second: 0, ..slow(GradientCodec::Int8) };
+    assert_eq!(none.check(f16), Err(SlowLinksError::NoneIsSlow));
+    let top_k = |share, momentum| {
+        let density = Density::from_share(share).unwrap();
+        GradientCodec::TopK(TopK { momentum, ..TopK::plain(density, 0) })
+    };
+    assert_eq!(slow(top_k(0.01, 0.9)).check(top_k(0.1, 0.9)), Ok(()));
+    for (momentum, other) in [(0.9, f16), (0.0, top_k(0.1, 0.9)), (0.5, top_k(0.1, 0.9))] {
+        let error = slow(top_k(0.01, momentum)).check(other);
+        assert!(matches!(error, Err(SlowLinksError::Momentum { .. })), "{momentum}: {error:?}");
+    }
+    let error = slow(top_k(0.01, 1.0)).check(f16);
+    assert!(matches!(error, Err(SlowLinksError::Codec(_))), "{error:?}");
 }
 
 #[test]
 fn a_gradient_travels_as_its_link_allows() {
-    let alike = fixture::run();
+    let alike = synchronous();
     assert_eq!(alike.codec_of_link(None), alike.gradient_codec);
-    assert!(alike.takes(alike.gradient_codec) && !alike.takes(TensorCodec::Int4));
-    let slow = SlowLinks { below_bytes_per_second: 1000, codec: TensorCodec::Int4 };
-    let run = RunDescription { slow_links: Some(slow), ..alike };
-    assert_eq!(run.codec_of_link(None), TensorCodec::Int4);
-    assert_eq!(run.codec_of_link(Some(999.0)), TensorCodec::Int4);
+    assert!(alike.takes(alike.gradient_codec.encoding()) && !alike.takes(TensorCodec::Int4));
+    let slow = SlowLinks { below_bytes_per_second: 1000, codec: GradientCodec::Int4 };
+    let run = Synchronous { slow_links: Some(slow), ..alike };
+    assert_eq!(run.codec_of_link(None), GradientCodec::Int4);
+    assert_eq!(run.codec_of_link(Some(999.0)), GradientCodec::Int4);
     assert_eq!(run.codec_of_link(Some(1000.0)), run.gradient_codec);
-    assert!(run.takes(run.gradient_codec) && run.takes(TensorCodec::Int4) && !run.takes(TensorCodec::F32));
+    for (codec, is_taken) in [(TensorCodec::F16, true), (TensorCodec::Int4, true), (TensorCodec::F32, false)]
+    {
+        assert_eq!(run.takes(codec), is_taken, "{codec:?}");
+    }
 }
 
 #[test]
@@ -71,19 +114,23 @@ fn few_local_steps_without_adam_are_recomputed() {
     let adam = InnerOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
     let of = |steps, optimizer| {
-        let steps = LocalSteps { steps, optimizer, schedule };
-        is_recomputable(&ModelKind::LeNet, (TensorCodec::Int8, None), Some(&steps))
+        let local_steps = Some(LocalSteps { steps, optimizer, schedule });
+        let scheme = Synchronous { gradient_codec: GradientCodec::Int8, local_steps, ..synchronous() };
+        scheme.check_recomputable(&ModelKind::LeNet)
     };
     assert_eq!(of(RECOMPUTED_STEPS_MAX, sgd), Ok(()));
     let too_many = RECOMPUTED_STEPS_MAX + 1;
     assert_eq!(of(too_many, sgd), Err(NotRecomputable::LocalSteps(too_many)));
     assert_eq!(of(1, adam), Err(NotRecomputable::LocalSteps(1)));
-    let of_codecs = |codec, slow| is_recomputable(&ModelKind::LeNet, (codec, slow), None);
-    assert_eq!(of_codecs(TensorCodec::F16, Some(TensorCodec::Int8)), Ok(()));
-    let refused = Err(NotRecomputable::Codec(TensorCodec::Int4));
-    assert_eq!(of_codecs(TensorCodec::F16, Some(TensorCodec::Int4)), refused);
-    let said = NotRecomputable::LocalSteps(1).to_string();
-    assert!(said.contains("by adam; at most 32 by sgd-momentum"), "{said}");
+    let over_slow_links = |codec| {
+        let slow_links = Some(SlowLinks { below_bytes_per_second: 1, codec });
+        Synchronous { slow_links, ..synchronous() }.check_recomputable(&ModelKind::LeNet)
+    };
+    assert_eq!(over_slow_links(GradientCodec::Int8), Ok(()));
+    let refused = Err(NotRecomputable::Codec(GradientCodec::Int4));
+    assert_eq!(over_slow_links(GradientCodec::Int4), refused);
+    let error = NotRecomputable::LocalSteps(1).to_string();
+    assert!(error.contains("by adam; at most 32 by sgd-momentum"), "{error}");
 }
 
 #[test]
@@ -99,7 +146,7 @@ fn a_queue_and_local_steps_make_a_batch_one_whole() {
         queue_after: 0,
         frozen_epochs: 1,
     };
-    let alone = |kind| is_recomputable(&kind, (TensorCodec::F16, None), None);
+    let alone = |kind| synchronous().check_recomputable(&kind);
     assert_eq!(alone(swav(0)), Ok(()));
     assert_eq!(alone(swav(1)), Err(NotRecomputable::Queue));
     let run = fixture::run();
@@ -107,7 +154,8 @@ fn a_queue_and_local_steps_make_a_batch_one_whole() {
     let sgd = InnerOptimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
     let schedule = InnerSchedule { peak: 0.1, warmup_epochs: 0, decay: InnerDecay::Constant };
     let steps = LocalSteps { steps: 2, optimizer: sgd, schedule };
-    let stepping = RunDescription { local_steps: Some(steps), ..run.clone() };
+    let mut stepping = run.clone();
+    stepping.synchronous_mut().local_steps = Some(steps);
     let model = ModelSpec { kind: swav(0), ..run.model.clone() };
     assert!(!stepping.is_cuttable() && !RunDescription { model, ..run }.is_cuttable());
 }
@@ -116,6 +164,7 @@ fn a_queue_and_local_steps_make_a_batch_one_whole() {
 fn an_offer_has_room_for_the_list_of_its_samples() {
     let run = fixture::run();
     assert_eq!(gradient::offer_bytes_max(&run), gradient::MESSAGE_BYTES_MAX);
-    let recomputed = RunDescription { recomputed: true, ..run };
+    let mut recomputed = run;
+    recomputed.synchronous_mut().recomputed = true;
     assert_eq!(gradient::offer_bytes_max(&recomputed), gradient::MESSAGE_BYTES_MAX + 4096);
 }

@@ -1,7 +1,8 @@
-//! Builds of different age: recorded conversations of the last version, and who speaks what.
+//! Builds of different age: recorded messages of the previous version, and the protocol versions of each build.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_protocol::run::{self, BackboneToContributor, OLDER_HERE};
+use barnraise_protocol::error::OLDER_VERSION;
+use barnraise_protocol::run::{self, BackboneToContributor};
 use barnraise_protocol::{
     ConversationError, access, average, contribute, evidence, framing, gradient, matchmaking, model, reduce,
     shard, state,
@@ -9,21 +10,10 @@ use barnraise_protocol::{
 use futures::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
-/// The conversations of a contributor by the version of `run` that stands for them. Who raises one of these raises that
-/// of `run` with it, puts the name of before into `PROTOCOLS_BEFORE`, and adds a line here: a peer of the build before is
-/// then told at once that it is too old, instead of computing what nobody takes.
+/// The conversations of a contributor by the version of `run` that stands for them. When you raise one of these, raise
+/// that of `run` too, add the previous name to `OLDER_PROTOCOLS`, and add a line here. A peer of the previous build then
+/// learns at once that it is too old, instead of computing contributions that are refused.
 const SPOKEN: [(&str, [&str; 6]); 2] = [
-    (
-        "/barnraise/run/5",
-        [
-            "/barnraise/access/1",
-            "/barnraise/contribute/3",
-            "/barnraise/evidence/2",
-            "/barnraise/gradient/4",
-            "/barnraise/shard/1",
-            "/barnraise/state/1",
-        ],
-    ),
     (
         "/barnraise/run/6",
         [
@@ -33,6 +23,17 @@ const SPOKEN: [(&str, [&str; 6]); 2] = [
             "/barnraise/gradient/5",
             "/barnraise/shard/1",
             "/barnraise/state/1",
+        ],
+    ),
+    (
+        "/barnraise/run/7",
+        [
+            "/barnraise/access/1",
+            "/barnraise/contribute/4",
+            "/barnraise/evidence/4",
+            "/barnraise/gradient/6",
+            "/barnraise/shard/2",
+            "/barnraise/state/2",
         ],
     ),
 ];
@@ -49,8 +50,8 @@ fn the_version_of_a_run_stands_for_all_conversations_of_a_contributor() {
     ];
     let (newest, before) = SPOKEN.split_last().unwrap();
     assert_eq!((run::PROTOCOL, now), *newest, "raise the version of `run` with that of any of these");
-    assert_eq!(run::PROTOCOLS_BEFORE.last(), before.last().map(|(run, _)| run));
-    assert!(!run::PROTOCOLS_BEFORE.contains(&run::PROTOCOL));
+    assert_eq!(run::OLDER_PROTOCOLS.last(), before.last().map(|(run, _)| run));
+    assert!(!run::OLDER_PROTOCOLS.contains(&run::PROTOCOL));
 }
 
 /// The conversations of backbones among each other by the version of `matchmaking`, by which they begin. Who raises one of
@@ -64,13 +65,14 @@ fn the_version_of_matchmaking_stands_for_all_conversations_of_backbones() {
     assert_eq!((matchmaking::PROTOCOL, now), AMONG_BACKBONES, "raise `matchmaking` with any of these");
 }
 
-/// Frames of the last versions, as they were recorded: gradient/4, evidence/2, average/2 and matchmaking/3. They travel
-/// under other names, so nobody hears them; who does takes none of them for something else.
+/// Recorded frames of the previous versions: gradient/4, evidence/2, contribute/3, state/1, average/2 and
+/// matchmaking/3. They have other
+/// protocol names, so they are not read. If they were, none would decode as another message.
 #[test]
-fn what_the_last_version_said_is_never_taken_for_something_else() {
+fn messages_of_the_previous_version_never_decode_as_others() {
     let hash = "22".repeat(32);
     let offer = format!("000102030000803f0402ac02{hash}");
-    let account = format!("01{hash}02{hash}06{}", "33".repeat(64));
+    let commitment = format!("01{hash}02{hash}06{}", "33".repeat(64));
     let unread = |what: &str, payload: &str, is_read: fn(&[u8]) -> bool| {
         let payload: Vec<u8> = (0..payload.len())
             .step_by(2)
@@ -82,14 +84,20 @@ fn what_the_last_version_said_is_never_taken_for_something_else() {
     };
     const MAX: usize = 4096;
     for (what, payload) in
-        [("an offer", format!("{offer}00")), ("an accounted offer", format!("{offer}{account}"))]
+        [("an offer", format!("{offer}00")), ("an offer with a commitment", format!("{offer}{commitment}"))]
     {
         unread(what, &payload, |frame| {
             framing::decode::<gradient::ContributorToBackbone>(frame, MAX).is_ok()
         });
     }
-    unread("the wish for an account", "03", |frame| {
+    unread("the request for a commitment", "03", |frame| {
         framing::decode::<gradient::BackboneToContributor>(frame, MAX).is_ok()
+    });
+    unread("a pause", "0415746865207275", |frame| {
+        framing::decode::<contribute::BackboneToContributor>(frame, MAX).is_ok()
+    });
+    unread("parameters that are gone", "0100", |frame| {
+        framing::decode::<state::BackboneToContributor>(frame, MAX).is_ok()
     });
     unread("who joins a part", &format!("{hash}ac0201"), |frame| {
         framing::decode::<average::Join>(frame, MAX).is_ok()
@@ -98,45 +106,35 @@ fn what_the_last_version_said_is_never_taken_for_something_else() {
         framing::decode::<average::ReducerToMember>(frame, MAX).is_ok()
     });
     unread("a proposal", &format!("01ac0207{hash}090102010205ac02010103ac02ac020000003f"), |frame| {
-        framing::decode::<matchmaking::Message>(frame, MAX).is_ok()
+        framing::decode::<matchmaking::MatchmakingMessage>(frame, MAX).is_ok()
     });
 }
 
-/// What a peer of run/1 to run/5 asks, and how it reads the answer, byte by byte: both are as they were recorded.
+/// The question of a peer of the version before this one, and the answer to it, byte by byte.
 #[tokio::test]
-async fn a_peer_of_the_last_version_reads_both_versions() {
+async fn a_peer_of_the_last_version_learns_that_the_run_went_on() {
     const RECORDED_QUESTION: [u8; 6] = [1, 1, 0, 0, 0, 0];
-    for asked in run::PROTOCOLS_BEFORE {
-        let (a, b) = tokio::io::duplex(1024);
-        let (mut a, mut b) = (a.compat(), b.compat());
-        let asking = async {
-            b.write_all(&RECORDED_QUESTION).await.unwrap();
-            let mut answer = Vec::new();
-            b.read_to_end(&mut answer).await.unwrap();
-            answer
-        };
-        let (told, answer) = futures::join!(run::answer_before(&mut a, asked), asking);
-        told.unwrap();
-        // Version of the frame, its length, the refusal's number, the length of its text.
-        let n = u8::try_from(answer.len() - 5).unwrap();
-        assert_eq!(answer[..6], [1, n, 0, 0, 0, 1]);
-        let text = &answer[8..];
-        assert_eq!(answer[6..8], [(text.len() as u8 & 0x7f) | 0x80, (text.len() >> 7) as u8]);
-        let text = std::str::from_utf8(text).unwrap();
-        for part in [OLDER_HERE, asked, run::PROTOCOL, "reload the page", "install the newest"] {
-            assert!(text.contains(part), "{part} is missing in: {text}");
-        }
-    }
+    let (a, b) = tokio::io::duplex(1024);
+    let (mut a, mut b) = (a.compat(), b.compat());
+    let asking = async {
+        b.write_all(&RECORDED_QUESTION).await.unwrap();
+        let mut answer = Vec::new();
+        b.read_to_end(&mut answer).await.unwrap();
+        answer
+    };
+    let (told, answer) = futures::join!(run::answer_older_version(&mut a), asking);
+    told.unwrap();
+    assert_eq!(answer, [&[1, 18, 0, 0, 0, 2, 16][..], b"/barnraise/run/7"].concat());
 }
 
 /// The bytes with which a backbone of the version after this one will answer a peer of this one.
 #[tokio::test]
 async fn a_peer_of_this_version_understands_that_the_run_went_on() {
-    let frame = [&[1, 18, 0, 0, 0, 2, 16][..], b"/barnraise/run/7"].concat();
-    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/7".into() };
+    let frame = [&[1, 18, 0, 0, 0, 2, 16][..], b"/barnraise/run/8"].concat();
+    let newer = BackboneToContributor::Newer { speaks: "/barnraise/run/8".into() };
     assert_eq!(framing::encode(&newer, run::MESSAGE_BYTES_MAX).unwrap(), frame);
     for (answer, named) in [
-        (newer, "/barnraise/run/7"),
+        (newer, "/barnraise/run/8"),
         (BackboneToContributor::Newer { speaks: "<b>".repeat(1000) }, "another one"),
     ] {
         let (a, b) = tokio::io::duplex(8192);
@@ -149,14 +147,14 @@ async fn a_peer_of_this_version_understands_that_the_run_went_on() {
         let ((), heard) = futures::join!(answering, run::describe(&mut b));
         let Err(error @ ConversationError::Older { .. }) = heard else { panic!("{heard:?}") };
         let error = error.to_string();
-        for part in [OLDER_HERE, run::PROTOCOL, named] {
+        for part in [OLDER_VERSION, run::PROTOCOL, named] {
             assert!(error.contains(part), "{part} is missing in: {error}");
         }
     }
     // As this one answers once its own name is one of before.
     let (a, b) = tokio::io::duplex(1024);
     let (mut a, mut b) = (a.compat(), b.compat());
-    let (told, heard) = futures::join!(run::answer_before(&mut a, run::PROTOCOL), run::describe(&mut b));
+    let (told, heard) = futures::join!(run::answer_older_version(&mut a), run::describe(&mut b));
     told.unwrap();
     assert!(matches!(heard, Err(ConversationError::Older { .. })), "{heard:?}");
 }

@@ -1,7 +1,7 @@
-//! Who has access to a run now, and which signed requests came before.
+//! Access control: peers with access to a run, and replay protection for signed requests (DeDLOC appendix I.5).
 //!
 //! Pure: a backbone's gate asks [`Admissions`] for every stream and feeds it tokens, revocations and the
-//! time. It never makes a token and never forgets a revocation: by which clock its token expired may be wrong.
+//! time. It never makes a token. It never forgets a revocation, since a clock may be wrong about the token's expiry.
 
 #[cfg(test)]
 mod fuzz;
@@ -11,18 +11,19 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use barnraise_protocol::access::{
-    AccessMode, AccessToken, Authority, PublicKey, Refusal, RevokedToken, TokenId, TokenRefusal, UnixTime,
+    AccessMode, AccessRefusal, AccessToken, Authority, PublicKey, RevokedToken, TokenId, TokenRefusal,
+    UnixTime,
 };
 
 pub use self::requests::{RequestGuard, RequestLimits};
 use crate::PeerKey;
 
-/// Who decides, and by what.
+/// Access policy of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// Who may take part.
     pub mode: AccessMode,
-    /// Whose tokens are good.
+    /// Issuer of valid tokens.
     pub authority: Authority,
     /// How far the clocks of two peers may differ: `N` of DeDLOC appendix I.5.
     pub clock_tolerance: Duration,
@@ -35,16 +36,16 @@ struct Admitted {
     expires_at: UnixTime,
 }
 
-/// A peer whose access ended, and why.
+/// A peer whose access ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
-    /// Who.
+pub struct EndedAccess {
+    /// The peer.
     pub peer: PeerKey,
-    /// Its conversations end with this.
+    /// Reason with which its streams are closed.
     pub reason: TokenRefusal,
 }
 
-/// Peers with access, and the tokens that give none any more.
+/// Peers with access, and revoked tokens.
 #[derive(Debug)]
 pub struct Admissions {
     policy: Policy,
@@ -55,25 +56,25 @@ pub struct Admissions {
 }
 
 impl Admissions {
-    /// Nobody yet, and `peers_max` at most.
+    /// No peer has access yet; at most `peers_max` will.
     pub fn new(policy: Policy, peers_max: usize) -> Self {
         Self { policy, peers_max, admitted: HashMap::new(), revoked: HashSet::new() }
     }
 
-    /// What decides here.
+    /// The access policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Whether `peer` may hold a conversation at `now`.
+    /// Whether `peer` has access at `now`.
     ///
     /// # Errors
     /// Why it may not.
-    pub fn check(&self, now: UnixTime, peer: &PeerKey) -> Result<(), Refusal> {
+    pub fn check(&self, now: UnixTime, peer: &PeerKey) -> Result<(), AccessRefusal> {
         let mode = self.policy.mode;
         match self.admitted.get(peer) {
             _ if mode == AccessMode::Open => Ok(()),
-            None => Err(Refusal::Needed { mode }),
+            None => Err(AccessRefusal::Needed { mode }),
             Some(admitted) if admitted.expires_at > now => Ok(()),
             Some(admitted) => Err(TokenRefusal::Expired { expired_at: admitted.expires_at, now }.into()),
         }
@@ -82,14 +83,14 @@ impl Admissions {
     /// `peer` presents a token over its own connection; returns until when it has access.
     ///
     /// # Errors
-    /// Why the token gives none. What the peer had before, it keeps.
+    /// Why the token gives none. The peer keeps the access that it had before.
     pub fn on_token(
         &mut self,
         now: UnixTime,
         peer: &PeerKey,
         token: &AccessToken,
-    ) -> Result<UnixTime, Refusal> {
-        let sender = PublicKey::of_peer_id(&peer.0).ok_or(Refusal::KeyKind)?;
+    ) -> Result<UnixTime, AccessRefusal> {
+        let sender = PublicKey::of_peer_id(&peer.0).ok_or(AccessRefusal::KeyKind)?;
         token.verify_from(&self.policy.authority, sender, now)?;
         self.check_revoked(token)?;
         let (token_id, expires_at) = (token.claims.token_id, token.claims.expires_at);
@@ -101,13 +102,13 @@ impl Admissions {
         }
         if !self.admitted.contains_key(peer) && self.admitted.len() >= self.peers_max {
             let reason = format!("{} peers have access already", self.peers_max);
-            return Err(Refusal::Unavailable { reason });
+            return Err(AccessRefusal::Unavailable { reason });
         }
         self.admitted.insert(peer.clone(), Admitted { token_id, expires_at });
         Ok(expires_at)
     }
 
-    /// Whether the token was taken back.
+    /// Whether the token was revoked.
     ///
     /// # Errors
     /// [`TokenRefusal::Revoked`].
@@ -118,24 +119,24 @@ impl Admissions {
         }
     }
 
-    /// The authority took tokens back; returns those whose access ends by it.
-    pub fn on_revoked(&mut self, tokens: &[RevokedToken]) -> Vec<Ended> {
+    /// The authority revoked tokens; returns the peers whose access ends.
+    pub fn on_revoked(&mut self, tokens: &[RevokedToken]) -> Vec<EndedAccess> {
         self.revoked.extend(tokens.iter().map(|token| token.token_id));
         let Self { admitted, revoked, .. } = self;
         let is_revoked = |admitted: &Admitted| revoked.contains(&admitted.token_id);
         remove(admitted, |admitted| is_revoked(admitted).then_some(TokenRefusal::Revoked))
     }
 
-    /// Time has passed; returns those whose access ended by it. To be called every second or so: a new
-    /// conversation is refused at once, a running one when this is called.
-    pub fn on_timeout(&mut self, now: UnixTime) -> Vec<Ended> {
+    /// Removes expired access and returns its peers. Call it about once a second: new streams are refused at once,
+    /// open ones end when this is called.
+    pub fn on_timeout(&mut self, now: UnixTime) -> Vec<EndedAccess> {
         remove(&mut self.admitted, |admitted| {
             let expired_at = admitted.expires_at;
             (expired_at <= now).then_some(TokenRefusal::Expired { expired_at, now })
         })
     }
 
-    /// Peers with access, for whoever counts them.
+    /// Number of peers with access.
     pub fn n_admitted(&self) -> usize {
         self.admitted.len()
     }
@@ -144,11 +145,11 @@ impl Admissions {
 fn remove(
     admitted: &mut HashMap<PeerKey, Admitted>,
     why: impl Fn(&Admitted) -> Option<TokenRefusal>,
-) -> Vec<Ended> {
+) -> Vec<EndedAccess> {
     let mut ended = Vec::new();
     admitted.retain(|peer, admitted| match why(admitted) {
         Some(reason) => {
-            ended.push(Ended { peer: peer.clone(), reason });
+            ended.push(EndedAccess { peer: peer.clone(), reason });
             false
         }
         None => true,
@@ -193,17 +194,17 @@ mod tests {
         assert_eq!(admissions(AccessMode::Open, 1).check(NOW, &peer(2)), Ok(()));
         for mode in [AccessMode::Invitation, AccessMode::Allowlist] {
             let mut admissions = admissions(mode, 1);
-            assert_eq!(admissions.check(NOW, &peer(2)), Err(Refusal::Needed { mode }));
+            assert_eq!(admissions.check(NOW, &peer(2)), Err(AccessRefusal::Needed { mode }));
             let until = NOW.after(10);
             assert_eq!(admissions.on_token(NOW, &peer(2), &token(2, 1, until)), Ok(until));
             assert_eq!(admissions.check(NOW, &peer(2)), Ok(()));
-            assert_eq!(admissions.check(NOW, &peer(3)), Err(Refusal::Needed { mode }));
+            assert_eq!(admissions.check(NOW, &peer(3)), Err(AccessRefusal::Needed { mode }));
             let stolen = admissions.on_token(NOW, &peer(3), &token(2, 1, until)).unwrap_err();
-            assert!(matches!(stolen, Refusal::Token(TokenRefusal::Peer { .. })), "{stolen}");
+            assert!(matches!(stolen, AccessRefusal::Token(TokenRefusal::Peer { .. })), "{stolen}");
             let full = admissions.on_token(NOW, &peer(3), &token(3, 2, until)).unwrap_err();
             assert!(full.is_passing(), "{full}");
             let hashed = PeerKey([&[0x12, 0x20][..], &[1; 32]].concat());
-            assert_eq!(admissions.on_token(NOW, &hashed, &token(2, 1, until)), Err(Refusal::KeyKind));
+            assert_eq!(admissions.on_token(NOW, &hashed, &token(2, 1, until)), Err(AccessRefusal::KeyKind));
         }
     }
 
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(admissions.on_timeout(NOW.after(9)), []);
         let reason = TokenRefusal::Expired { expired_at: NOW.after(10), now: NOW.after(10) };
         assert_eq!(admissions.check(NOW.after(10), &peer(3)), Err(reason.clone().into()));
-        assert_eq!(admissions.on_timeout(NOW.after(10)), [Ended { peer: peer(3), reason }]);
+        assert_eq!(admissions.on_timeout(NOW.after(10)), [EndedAccess { peer: peer(3), reason }]);
         assert_eq!(admissions.check(NOW.after(19), &peer(2)), Ok(()));
         assert_eq!(admissions.n_admitted(), 1);
     }
@@ -232,7 +233,7 @@ mod tests {
         admissions.on_token(NOW, &peer(3), &token(3, 2, until)).unwrap();
         let revoked = [RevokedToken { token_id: TokenId([1; 16]), expires_at: until }];
         let ended = admissions.on_revoked(&revoked);
-        assert_eq!(ended, [Ended { peer: peer(2), reason: TokenRefusal::Revoked }]);
+        assert_eq!(ended, [EndedAccess { peer: peer(2), reason: TokenRefusal::Revoked }]);
         assert_eq!(admissions.on_revoked(&revoked), []);
         assert!(admissions.check(NOW, &peer(2)).is_err());
         let again = admissions.on_token(NOW.after(99), &peer(2), &token(2, 1, until));

@@ -1,27 +1,28 @@
-//! What a contributor is doing, in words that a page or a terminal can show. Plain data.
+//! Status and events of a contributor, which a page or a terminal shows. Plain data.
 
 use std::fmt;
 
+use barnraise_protocol::Refusal;
 use barnraise_protocol::api::RefusalCount;
-use barnraise_protocol::contribute::{DeviceKind, Progress};
+use barnraise_protocol::contribute::{DeviceKind, RunProgress};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
 use serde::{Deserialize, Serialize};
 
-use crate::conduct::PassTime;
+use crate::pacing::PassTime;
 use crate::shards::ShardTraffic;
 
 /// What a contributor is doing, or why it waits. The page turns each into a sentence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "doing", rename_all = "kebab-case")]
 pub enum Activity {
-    /// Nothing, and nothing was asked.
+    /// Stopped, or not started yet.
     Idle,
     /// Dialling the backbone.
     Connecting,
     /// Somebody has to sign in for this peer.
     SigningIn {
-        /// Where; `http://` or `https://`.
+        /// Address of the login page; `http://` or `https://`.
         url: String,
     },
     /// The connection was lost or could not be made.
@@ -61,12 +62,12 @@ pub enum Activity {
         /// Of these.
         bytes_total: u64,
     },
-    /// What was sent is computed once more by the backbone before it counts.
+    /// The backbone recomputes the contribution before it counts.
     BeingChecked {
         /// Epoch of the gradient.
         epoch: u64,
-        /// So many of this peer's contributions are in any case, this one included, because it is new; 0 where this one
-        /// was chosen by chance.
+        /// Contributions of this peer that are still recomputed because its key is new, this one included; 0 where
+        /// this one was selected at random.
         n_left: u32,
     },
     /// This peer's part of the epoch is done; others still compute or the step is being made.
@@ -74,16 +75,16 @@ pub enum Activity {
         /// The epoch that is being finished.
         epoch: u64,
     },
-    /// Offering what is finished before stopping.
+    /// Offering the last gradient before stopping.
     Stopping,
-    /// Something that trying again does not mend.
+    /// An error that a retry does not resolve.
     Broken {
         /// What was wanted, and what went wrong.
         reason: String,
     },
 }
 
-/// What this peer has given since it was started.
+/// Contributions of this peer since it was started.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Contribution {
     /// Samples in accepted contributions.
@@ -98,7 +99,7 @@ pub struct Contribution {
     pub refusals: Vec<RefusalCount>,
     /// Newest reason of a refusal.
     pub last_refusal: Option<String>,
-    /// Steps in a row that were made without what this peer had computed for them.
+    /// Steps in a row that were made without this peer's samples.
     pub n_steps_missed: u32,
     /// Current speed.
     pub samples_per_second: f32,
@@ -110,39 +111,39 @@ pub struct Contribution {
     pub bytes_up: u64,
     /// Bytes received, likewise.
     pub bytes_down: u64,
-    /// From whom its data came.
+    /// Traffic of its training data, by source.
     pub shards: ShardTraffic,
 }
 
-/// So many steps in a row made without a peer are no accident: others are faster.
+/// After this many missed steps in a row it is no accident: other peers are faster.
 const STEPS_MISSED_MIN: u32 = 3;
 
 impl Contribution {
-    /// How many steps were made without this peer by now, where that is worth telling.
+    /// Steps in a row without a contribution of this peer, where there are enough of them to be shown.
     #[must_use]
     pub fn steps_missed(&self) -> Option<u32> {
         Some(self.n_steps_missed).filter(|&n| n >= STEPS_MISSED_MIN)
     }
 }
 
-/// What a contributor tells the person.
+/// Event of a contributor, for its user interface.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-pub enum Event {
-    /// What is trained, once it is known and whenever it changes. A page knows it from the web server.
+pub enum ContributorEvent {
+    /// Description of the run, when it is first known and when it changes. A page has it from the web server.
     #[serde(skip)]
     Described(Box<RunDescription>),
-    /// What the peer is doing, when that changes.
+    /// New status of the peer.
     Activity(Activity),
-    /// What the peer has given; a few times a second at most, and before it says that it is idle.
+    /// Totals of the peer; at most a few times a second, and before it becomes idle.
     Contribution(Contribution),
     /// A contribution was accepted: its receipt, verified.
     Receipt(Box<SignedReceipt>),
-    /// How the run stands.
-    Progress(Progress),
+    /// Progress of the run.
+    Progress(RunProgress),
     /// Answer to a question about one image.
     Prediction {
-        /// Echo.
+        /// Number of the request that is answered.
         request: u32,
         /// Epoch of the parameters used.
         epoch: u64,
@@ -158,7 +159,7 @@ pub enum Event {
         #[serde(with = "serde_bytes")]
         labels: Vec<u8>,
     },
-    /// Another device goes on.
+    /// Training continues on another device.
     DeviceChanged {
         /// What computes now.
         device: DeviceKind,
@@ -167,7 +168,13 @@ pub enum Event {
         /// Why.
         reason: DeviceChange,
     },
-    /// Something was refused or could not be done; training, if any, goes on.
+    /// The backbone refused a message of the session, or wants no work, as while the run is paused. Training, if any, goes
+    /// on.
+    Refused {
+        /// The backbone's.
+        refusal: Refusal,
+    },
+    /// Something could not be done; training, if any, goes on.
     Failed {
         /// What was wanted, and what went wrong.
         message: String,
@@ -180,10 +187,10 @@ pub enum Event {
 pub enum DeviceChange {
     /// It is gone or failed.
     Lost {
-        /// From its driver, for whoever looks for the cause.
+        /// Message of the device's driver.
         detail: String,
     },
-    /// The processor makes the same steps in less time.
+    /// The processor takes less time for the same steps.
     Slower,
 }
 

@@ -1,5 +1,5 @@
-//! How long to wait before dialling again: exponential, capped, with jitter so that a thousand tabs
-//! do not come back in the same instant.
+//! Delay before a reconnection: exponential and capped, with jitter so that a thousand tabs do not come
+//! back in the same instant.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl Backoff {
         nominal / 2 + Duration::from_millis(self.random.below(half_ms + 1) as u64)
     }
 
-    /// It worked: the next failure starts over.
+    /// The connection succeeded: the next failure starts at [`FIRST_DELAY`] again.
     pub fn reset(&mut self) {
         self.delay = FIRST_DELAY;
     }

@@ -1,11 +1,11 @@
-//! What a contributor does next: dial, fetch parameters, compute, report, offer, wait, leave.
+//! State machine of a contributor: dial, fetch parameters, compute, report, offer, wait, leave.
 //!
-//! The same for the tab and the native peer. The driver asks [`Contributor::next_action`], does it, and
-//! says how it went. It never holds a tensor; the driver's trainer does.
+//! The tab and the native peer share it. The driver polls [`Contributor::next_action`], executes the action, and
+//! reports the result. The state machine never holds a tensor; the driver's trainer does.
 //!
-//! With delayed updates (DeDLOC §3.2, delayed parameter updates) gradients are those of the parameters of one epoch
-//! before, so that the device never waits: while the gradients of an epoch travel and are averaged, those of the
-//! next are computed with the parameters that are at hand, and the new ones are put to use when these are taken.
+//! With delayed parameter updates (DeDLOC §3.2) gradients are computed with the parameters of one epoch before, so
+//! that the device never waits. While the gradients of an epoch travel and are averaged, those of the next are computed with
+//! the loaded parameters. The new parameters are loaded when these gradients are taken.
 
 mod action;
 mod late;
@@ -17,30 +17,30 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use barnraise_protocol::contribute::Report;
-use barnraise_protocol::gradient::{Accepted, Refusal};
+use barnraise_protocol::gradient::{Accepted, ContributionRefusal};
 
-pub use self::action::Action;
+pub use self::action::ContributorAction;
 pub use self::late::LateWork;
 use crate::Moment;
 use crate::backoff::Backoff;
 use crate::rhythm::Rhythm;
 
-/// A backbone that says nothing for so long is taken for dead: it reports progress every second. Where the run has
-/// others, one that usually keeps to that is given up sooner ([`Rhythm`]).
+/// A backbone that is silent for so long is taken for dead: it reports progress every second. Where the run has other
+/// backbones, one that usually reports on time is given up sooner ([`Rhythm`]).
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
-/// How long a connection has to show that it lasted, where the device woke up or its network is another one.
+/// How long a connection has to prove that it is alive, after the device woke up or changed its network.
 pub const PROOF_MAX: Duration = Duration::from_secs(3);
-/// How long a contributor that was told to stop tries to deliver what it has finished.
+/// How long a contributor that is stopping tries to deliver its last gradient.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Why a connection on which nothing comes is left.
+/// Reason for leaving a silent connection.
 pub const GONE_SILENT: &str = "the backbone has gone silent";
-/// Pause before a contribution is offered again that the aggregator had no room for.
+/// Pause before a contribution is offered again that the aggregator had no slot for.
 const OFFER_AGAIN: Duration = Duration::from_millis(300);
-/// Pause before one is offered again that it could not store: a disk that is full is so for a while, and what was pulled
-/// of it in vain may be much.
+/// Pause before one is offered again that the aggregator could not store: a full disk stays full for a while, and each
+/// attempt transfers the whole gradient.
 const OFFER_AGAIN_TO_A_DISK: Duration = Duration::from_secs(5);
 
-/// Whether the person wants to contribute.
+/// Command of the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Nothing,
@@ -49,14 +49,14 @@ enum Wanted {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Link {
+enum LinkState {
     Down {
         retry_at: Moment,
         reason: Option<String>,
     },
     Up {
         rhythm: Rhythm,
-        /// Until then it has to show that it lasted.
+        /// Until then the connection has to prove that it is alive.
         proof_by: Option<Moment>,
     },
 }
@@ -69,70 +69,70 @@ struct Pending {
     not_before: Moment,
 }
 
-/// What became of the samples so far.
+/// Samples and contributions so far, by outcome.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Tally {
+pub struct SampleCounts {
     /// Forward and backward passes times their samples.
     pub n_samples_computed: u64,
     /// Samples of accepted contributions.
     pub n_samples_accepted: u64,
-    /// Samples whose epoch ended before they could be offered or while they were, those included that came with
-    /// a later contribution.
+    /// Samples whose epoch ended before or while they were offered, including those that went into a later
+    /// contribution.
     pub n_samples_late: u64,
     /// Accepted contributions.
     pub n_accepted: u64,
     /// Refused contributions.
     pub n_refused: u64,
-    /// The same by reason ([`Refusal::kind`]).
+    /// The same by reason ([`ContributionRefusal::kind`]).
     pub refusals: BTreeMap<&'static str, u64>,
     /// Newest reason of a refusal.
     pub last_refusal: Option<String>,
-    /// Steps in a row that were made without what was computed for them here.
+    /// Steps in a row that were made without this contributor's samples.
     pub n_steps_missed: u32,
 }
 
-/// A contributor's decisions.
+/// State of a contributor.
 #[derive(Debug)]
 pub struct Contributor {
     wanted: Wanted,
-    link: Link,
+    link: LinkState,
     backoff: Backoff,
     contribution_samples_max: u32,
     micro_batch_size: u32,
     late_work: LateWork,
-    /// The epoch that is over for what is kept as it is: it is offered in a later one.
+    /// Epoch of the stale gradient that is kept, to be offered by itself in a later one.
     kept_after: Option<u64>,
     /// Whether gradients may be of the parameters of the epoch before.
     is_delayed: bool,
     run_epoch: Option<u64>,
     loaded_epoch: Option<u64>,
-    /// Of the parameters that were left aside.
+    /// Epoch of the parameters that are fetched and not loaded yet.
     fetched_epoch: Option<u64>,
-    /// Since when the backbone is another one than that of the parameters in the trainer.
+    /// When the contributor moved to another backbone than that of the parameters in the trainer.
     moved_at: Option<Moment>,
-    /// Samples in the trainer's gradient, of `loaded_epoch`. Those of the next epoch where this one is delivered.
+    /// Samples in the trainer's gradient, of `loaded_epoch`; of the next epoch once this one is delivered.
     accumulated: u32,
-    /// What was reported last.
+    /// Samples of the last report.
     reported: u32,
     due: bool,
-    /// Everything of this epoch was offered because it was due; the next one is awaited.
+    /// All samples of this epoch were offered because they were due; the contributor waits for the next one.
     delivered: bool,
     pending: Option<Pending>,
     next_contribution_id: u64,
     samples_per_second: f32,
     has_others: bool,
-    /// Something was computed since the epoch began, and nothing accepted.
-    is_unheard: bool,
-    tally: Tally,
+    /// Samples were computed since the epoch began, and none accepted.
+    is_unacknowledged: bool,
+    sample_counts: SampleCounts,
 }
 
 impl Contributor {
-    /// A contributor that wants nothing yet. It counts its contributions from `first_contribution_id` on, and this peer's
-    /// key must have used none of these before; `seed` decides the jitter of reconnections.
+    /// A contributor that is not started. It numbers its contributions from `first_contribution_id` on; this peer's key
+    /// must not have used these numbers before. `seed` decides the jitter of reconnections.
     pub fn new(first_contribution_id: u64, seed: u64) -> Self {
         Self {
             wanted: Wanted::Nothing,
-            link: Link::Down { retry_at: Moment::ZERO, reason: None },
+            link: LinkState::Down { retry_at: Moment::ZERO, reason: None },
             backoff: Backoff::new(seed),
             contribution_samples_max: 1,
             micro_batch_size: 1,
@@ -151,30 +151,30 @@ impl Contributor {
             next_contribution_id: first_contribution_id,
             samples_per_second: 0.0,
             has_others: false,
-            is_unheard: false,
-            tally: Tally::default(),
+            is_unacknowledged: false,
+            sample_counts: SampleCounts::default(),
         }
     }
 
-    /// What became of the samples so far.
-    pub fn tally(&self) -> &Tally {
-        &self.tally
+    /// Samples and contributions so far, by outcome.
+    pub fn sample_counts(&self) -> &SampleCounts {
+        &self.sample_counts
     }
 
-    /// The epoch that the run is at, as far as is known.
+    /// Current epoch of the run, if known.
     pub fn run_epoch(&self) -> Option<u64> {
         self.run_epoch
     }
 
-    /// Why there is no connection, and when the next try is, where that is so.
+    /// While there is no connection: time of the next attempt, and the error of the last one.
     pub fn down(&self) -> Option<(Moment, Option<&str>)> {
         match &self.link {
-            Link::Down { retry_at, reason } => Some((*retry_at, reason.as_deref())),
-            Link::Up { .. } => None,
+            LinkState::Down { retry_at, reason } => Some((*retry_at, reason.as_deref())),
+            LinkState::Up { .. } => None,
         }
     }
 
-    /// Whether the contributor has been told to stop and is delivering what it has.
+    /// Whether the contributor is stopping and delivers its last gradient.
     pub fn is_stopping(&self) -> bool {
         matches!(self.wanted, Wanted::Stop { .. })
     }
@@ -182,12 +182,12 @@ impl Contributor {
     /// Contribute from now on.
     pub fn start(&mut self, now: Moment) {
         self.wanted = Wanted::Contribute;
-        if let Link::Down { retry_at, .. } = &mut self.link {
+        if let LinkState::Down { retry_at, .. } = &mut self.link {
             *retry_at = now;
         }
     }
 
-    /// Deliver what is finished, then leave.
+    /// Deliver the last gradient, then leave.
     pub fn stop(&mut self, now: Moment) {
         if self.wanted == Wanted::Contribute {
             self.wanted = Wanted::Stop { deadline: now + STOP_TIMEOUT };
@@ -196,10 +196,10 @@ impl Contributor {
 
     /// The session is open; the sizes come from the run's description.
     pub fn on_connected(&mut self, now: Moment, contribution_samples_max: u32, micro_batch_size: u32) {
-        self.link = Link::Up { rhythm: Rhythm::new(now), proof_by: None };
+        self.link = LinkState::Up { rhythm: Rhythm::new(now), proof_by: None };
         self.contribution_samples_max = contribution_samples_max;
         self.micro_batch_size = micro_batch_size;
-        // What was reported and announced died with the last session.
+        // Reports and announcements of the last session are void.
         self.run_epoch = None;
         self.reported = 0;
         self.due = false;
@@ -211,28 +211,28 @@ impl Contributor {
         self.is_delayed = is_delayed;
     }
 
-    /// Whether a batch can be computed while something else is waited for. Its samples count for the next epoch
-    /// where this one is delivered.
+    /// Whether a batch can be computed while the driver waits for something else. Its samples count for the next epoch
+    /// once this one is delivered.
     pub fn computes_meanwhile(&self) -> bool {
         let has_room = self.accumulated + self.micro_batch_size <= self.contribution_samples_max;
         let has_room = has_room && self.moved_at.is_none();
         let is_taken = self.delivered || !self.due;
-        let is_at_work = self.wanted == Wanted::Contribute && matches!(self.link, Link::Up { .. });
+        let is_at_work = self.wanted == Wanted::Contribute && matches!(self.link, LinkState::Up { .. });
         let (Some(run_epoch), Some(loaded)) = (self.run_epoch, self.loaded_epoch) else { return false };
         let counts_for = run_epoch + u64::from(self.delivered);
         let is_fresh = loaded == counts_for || loaded + 1 == counts_for;
         self.is_delayed && is_at_work && has_room && is_taken && is_fresh
     }
 
-    /// Whether parameters of `epoch` are to be left aside until the gradient in the trainer is taken: then
-    /// `on_fetched`, otherwise they go into the trainer, and `on_state` follows.
+    /// Whether parameters of `epoch` are not to be loaded until the gradient in the trainer is taken. If so call
+    /// `on_fetched`; otherwise load them and call `on_state`.
     pub fn leaves_aside(&self, epoch: u64) -> bool {
         let is_used = self.accumulated > 0 || !self.delivered;
         let is_next = self.loaded_epoch.is_some_and(|loaded| loaded + 1 == epoch);
         self.is_delayed && is_used && is_next && self.moved_at.is_none()
     }
 
-    /// The parameters of `epoch` are at hand.
+    /// The parameters of `epoch` are fetched and not loaded yet.
     pub fn on_fetched(&mut self, epoch: u64) {
         self.fetched_epoch = Some(epoch);
         if self.run_epoch.is_some_and(|known| known < epoch) {
@@ -243,79 +243,80 @@ impl Contributor {
     /// The connection broke or could not be made.
     pub fn on_disconnected(&mut self, now: Moment, reason: String) {
         let retry_at = now + self.backoff.next_delay();
-        self.link = Link::Down { retry_at, reason: Some(reason) };
+        self.link = LinkState::Down { retry_at, reason: Some(reason) };
     }
 
-    /// The device was asleep, or its network is another one. What waits to be tried again is tried at once, without
-    /// what was learned from failures. A connection has [`PROOF_MAX`] to show that it lasted; after a sleep
-    /// (`was_asleep`) the other side has given it up, and it is lost: returns whether there is none.
+    /// The device was asleep, or has changed its network: the backoff is reset, and a reconnection is tried at once.
+    /// An open connection has [`PROOF_MAX`] to prove that it is alive. After a sleep (`was_asleep`) it is lost, since
+    /// the other side has given it up. Returns whether there is no connection.
     pub fn on_woke(&mut self, now: Moment, was_asleep: bool) -> bool {
         self.backoff.reset();
         match &mut self.link {
-            Link::Down { retry_at, .. } => *retry_at = now,
-            Link::Up { proof_by, .. } if !was_asleep => *proof_by = Some(now + PROOF_MAX),
-            Link::Up { .. } => {
-                self.link = Link::Down { retry_at: now, reason: Some("the device was asleep".to_owned()) };
+            LinkState::Down { retry_at, .. } => *retry_at = now,
+            LinkState::Up { proof_by, .. } if !was_asleep => *proof_by = Some(now + PROOF_MAX),
+            LinkState::Up { .. } => {
+                self.link =
+                    LinkState::Down { retry_at: now, reason: Some("the device was asleep".to_owned()) };
             }
         }
-        matches!(self.link, Link::Down { .. })
+        matches!(self.link, LinkState::Down { .. })
     }
 
-    /// The session is to be begun anew on the same connection, as what this peer is by now.
+    /// Begin a new session on the same connection: this peer's device or name has changed.
     pub fn rejoin(&mut self, now: Moment) {
-        if matches!(self.link, Link::Up { .. }) {
-            self.link = Link::Down { retry_at: now, reason: None };
+        if matches!(self.link, LinkState::Up { .. }) {
+            self.link = LinkState::Down { retry_at: now, reason: None };
         }
     }
 
-    /// The backbone said something.
-    pub fn on_heard(&mut self, now: Moment) {
-        if let Link::Up { rhythm, proof_by } = &mut self.link {
-            rhythm.on_heard(now);
+    /// A message of the backbone was received.
+    pub fn on_message(&mut self, now: Moment) {
+        if let LinkState::Up { rhythm, proof_by } = &mut self.link {
+            rhythm.on_message(now);
             *proof_by = None;
         }
     }
 
-    /// Bytes came from the backbone, of a message that is not all here.
-    pub fn on_sign(&mut self, now: Moment) {
-        if let Link::Up { rhythm, proof_by } = &mut self.link {
-            rhythm.on_sign(now);
+    /// Bytes of an incomplete message were received from the backbone.
+    pub fn on_partial_message(&mut self, now: Moment) {
+        if let LinkState::Up { rhythm, proof_by } = &mut self.link {
+            rhythm.on_partial_message(now);
             *proof_by = None;
         }
     }
 
-    /// This contributor itself stood still for so long until now: it heard nothing of what was said.
-    pub fn on_deaf(&mut self, now: Moment, deaf: Duration) {
-        if let Link::Up { rhythm, proof_by } = &mut self.link {
-            rhythm.on_deaf(now, deaf);
+    /// This contributor itself was stalled for so long until `now`, and could not receive anything.
+    pub fn on_own_stall(&mut self, now: Moment, deaf: Duration) {
+        if let LinkState::Up { rhythm, proof_by } = &mut self.link {
+            rhythm.on_own_stall(now, deaf);
             *proof_by = proof_by.map(|by| by + deaf);
         }
     }
 
-    /// Whether the run has other backbones, to which it pays to move soon.
+    /// Whether the run has other backbones to move to.
     pub fn set_others(&mut self, has_others: bool) {
         self.has_others = has_others;
     }
 
-    /// Whether the backbone has said nothing for too long.
+    /// Whether the backbone has been silent for too long.
     pub fn is_silent(&self, now: Moment) -> bool {
         self.silent_at().is_some_and(|at| at <= now)
     }
 
     fn silent_at(&self) -> Option<Moment> {
-        let Link::Up { rhythm, proof_by } = &self.link else { return None };
+        let LinkState::Up { rhythm, proof_by } = &self.link else { return None };
         let at = match self.has_others {
             true => rhythm.silent_at(SILENCE_MAX),
-            false => rhythm.heard_at() + SILENCE_MAX,
+            false => rhythm.last_received_at() + SILENCE_MAX,
         };
         Some(proof_by.map_or(at, |by| at.min(by)))
     }
 
-    /// The backbone says which epoch is to be computed, for the first time or again.
+    /// The backbone announces the epoch to compute on, for the first time or again.
     pub fn on_epoch(&mut self, epoch: u64) {
         let is_next = self.run_epoch.is_some_and(|known| known < epoch);
-        if is_next && std::mem::take(&mut self.is_unheard) {
-            self.tally.n_steps_missed = self.tally.n_steps_missed.saturating_add(1);
+        if is_next && std::mem::take(&mut self.is_unacknowledged) {
+            self.sample_counts.n_steps_missed = self.sample_counts.n_steps_missed.saturating_add(1);
         }
         self.run_epoch = Some(epoch);
         self.due = false;
@@ -324,12 +325,12 @@ impl Contributor {
         self.backoff.reset();
     }
 
-    /// The backbone says that the gradients of `epoch` are due.
+    /// The backbone requests the gradients of `epoch`.
     pub fn on_due(&mut self, epoch: u64) {
         self.due |= self.run_epoch == Some(epoch);
     }
 
-    /// The parameters of `epoch` are in the trainer.
+    /// The parameters of `epoch` are loaded into the trainer.
     pub fn on_state(&mut self, epoch: u64) {
         self.drop_accumulated();
         self.loaded_epoch = Some(epoch);
@@ -352,52 +353,56 @@ impl Contributor {
     /// A forward and backward pass over `n_samples` is done.
     pub fn on_batch(&mut self, n_samples: u32, samples_per_second: f32) {
         self.accumulated += n_samples;
-        self.is_unheard = true;
+        self.is_unacknowledged = true;
         self.samples_per_second = samples_per_second;
-        self.tally.n_samples_computed += u64::from(n_samples);
+        self.sample_counts.n_samples_computed += u64::from(n_samples);
     }
 
-    /// The gradient that was to be taken is gone or cannot be sent: there is nothing to offer.
+    /// The gradient to offer is gone or cannot be encoded: there is nothing to offer.
     pub fn on_gradient_lost(&mut self) {
         if let Some(pending) = self.pending.take() {
-            self.tally.n_samples_late += u64::from(pending.n_samples);
+            self.sample_counts.n_samples_late += u64::from(pending.n_samples);
         }
     }
 
     /// The aggregator's answer to the offer.
-    pub fn on_answer(&mut self, now: Moment, answer: &Result<Accepted, Refusal>) {
+    pub fn on_answer(&mut self, now: Moment, answer: &Result<Accepted, ContributionRefusal>) {
         let Some(pending) = self.pending.take() else { return };
         match answer {
             // Counted before: the first acknowledgement was lost.
-            Ok(_) | Err(Refusal::Duplicate { .. }) => {
-                self.tally.n_accepted += 1;
-                self.tally.n_steps_missed = 0;
-                self.is_unheard = false;
-                self.tally.n_samples_accepted += u64::from(pending.n_samples);
+            Ok(_) | Err(ContributionRefusal::Duplicate { .. }) => {
+                self.sample_counts.n_accepted += 1;
+                self.sample_counts.n_steps_missed = 0;
+                self.is_unacknowledged = false;
+                self.sample_counts.n_samples_accepted += u64::from(pending.n_samples);
             }
-            Err(refusal @ (Refusal::Busy | Refusal::Storage | Refusal::NotJoined)) => {
+            Err(
+                refusal @ (ContributionRefusal::Busy
+                | ContributionRefusal::Storage
+                | ContributionRefusal::NotJoined),
+            ) => {
                 let is_stopping = matches!(self.wanted, Wanted::Stop { .. });
                 let pause = match refusal {
-                    Refusal::Storage if !is_stopping => OFFER_AGAIN_TO_A_DISK,
+                    ContributionRefusal::Storage if !is_stopping => OFFER_AGAIN_TO_A_DISK,
                     _ => OFFER_AGAIN,
                 };
                 self.pending = Some(Pending { not_before: now + pause, ..pending });
             }
             Err(refusal) => {
-                if matches!(refusal, Refusal::Epoch { .. }) {
-                    self.tally.n_samples_late += u64::from(pending.n_samples);
+                if matches!(refusal, ContributionRefusal::Epoch { .. }) {
+                    self.sample_counts.n_samples_late += u64::from(pending.n_samples);
                 }
-                self.tally.n_refused += 1;
-                *self.tally.refusals.entry(refusal.kind()).or_default() += 1;
-                self.tally.last_refusal = Some(refusal.to_string());
+                self.sample_counts.n_refused += 1;
+                *self.sample_counts.refusals.entry(refusal.kind()).or_default() += 1;
+                self.sample_counts.last_refusal = Some(refusal.to_string());
             }
         }
     }
 
-    /// What to do next. Ask again after each thing done and whenever something was heard.
-    pub fn next_action(&mut self, now: Moment) -> Action {
+    /// Next action of the driver. Poll it again after each action and each event.
+    pub fn next_action(&mut self, now: Moment) -> ContributorAction {
         if self.wanted == Wanted::Nothing {
-            return Action::Wait(None);
+            return ContributorAction::Wait(None);
         }
         if let Wanted::Stop { deadline } = self.wanted {
             let nothing_left = self.pending.is_none() && self.accumulated == 0 && self.kept_after.is_none();
@@ -406,24 +411,26 @@ impl Contributor {
             }
         }
         match self.link {
-            Link::Down { retry_at, .. } if now >= retry_at => return Action::Connect,
-            Link::Down { retry_at, .. } => return Action::Wait(Some(retry_at)),
-            Link::Up { .. } => {}
+            LinkState::Down { retry_at, .. } if now >= retry_at => return ContributorAction::Connect,
+            LinkState::Down { retry_at, .. } => return ContributorAction::Wait(Some(retry_at)),
+            LinkState::Up { .. } => {}
         }
         if self.is_silent(now) {
             self.on_disconnected(now, GONE_SILENT.into());
             return self.next_action(now);
         }
-        let silence = Action::Wait(self.silent_at());
+        let silence = ContributorAction::Wait(self.silent_at());
         if self.fetched_epoch.is_some() && self.fetched_epoch == self.run_epoch && self.is_free() {
-            return Action::LoadState;
+            return ContributorAction::LoadState;
         }
         if let Some(until) = self.waits_for_step(now) {
-            return Action::Wait(Some(until));
+            return ContributorAction::Wait(Some(until));
         }
         match self.pending {
-            Some(pending) if now < pending.not_before => return Action::Wait(Some(pending.not_before)),
-            Some(_) => return Action::Offer,
+            Some(pending) if now < pending.not_before => {
+                return ContributorAction::Wait(Some(pending.not_before));
+            }
+            Some(_) => return ContributorAction::Offer,
             None => {}
         }
         let Some(run_epoch) = self.run_epoch else { return silence };
@@ -434,31 +441,31 @@ impl Contributor {
             self.is_delayed && self.loaded_epoch.is_some_and(|loaded| loaded + 1 == run_epoch);
         if self.loaded_epoch != Some(run_epoch) && !is_one_behind {
             let is_stopping = self.is_stopping();
-            // There is no next contribution any more.
+            // There will be no next contribution.
             let is_of_use = !is_stopping || self.late_work == LateWork::ByItself;
             return match self.keep_late().filter(|_| is_of_use) {
                 Some(action) => action,
                 None if is_stopping => self.leave(),
-                None => Action::FetchState,
+                None => ContributorAction::FetchState,
             };
         }
         if self.moved_at.is_some() {
             return self.next_after_move(run_epoch);
         }
-        // What others wait for goes first.
+        // Reports and gradients that the backbone waits for go first.
         let is_waited_for = !self.delivered && (self.due || self.reported != self.accumulated);
         if is_one_behind && self.fetched_epoch != Some(run_epoch) && !is_waited_for && !self.is_stopping() {
-            return Action::FetchState;
+            return ContributorAction::FetchState;
         }
         self.next_in_epoch(run_epoch, silence)
     }
 
-    /// Whether everything that was computed for the epoch is taken from the trainer.
+    /// Whether all gradients of the epoch are taken from the trainer.
     fn is_free(&self) -> bool {
         self.accumulated == 0 && self.delivered
     }
 
-    fn next_in_epoch(&mut self, epoch: u64, silence: Action) -> Action {
+    fn next_in_epoch(&mut self, epoch: u64, silence: ContributorAction) -> ContributorAction {
         let full = self.accumulated + self.micro_batch_size > self.contribution_samples_max;
         let is_called_for = (self.due || full) && !self.delivered;
         if self.accumulated > 0 && (is_called_for || self.is_stopping()) {
@@ -470,39 +477,39 @@ impl Contributor {
         }
         if self.reported != self.accumulated {
             self.reported = self.accumulated;
-            return Action::SendReport(Report {
+            return ContributorAction::SendReport(Report {
                 epoch,
                 n_samples: self.accumulated,
                 samples_per_second: self.samples_per_second,
             });
         }
-        Action::ComputeBatch
+        ContributorAction::ComputeBatch
     }
 
-    fn take_gradient(&mut self, epoch: u64) -> Action {
+    fn take_gradient(&mut self, epoch: u64) -> ContributorAction {
         let contribution_id = self.next_contribution_id;
         let n_samples = std::mem::take(&mut self.accumulated);
         self.next_contribution_id += 1;
         self.reported = 0;
         self.delivered = self.due;
         self.pending = Some(Pending { contribution_id, epoch, n_samples, not_before: Moment::ZERO });
-        Action::TakeGradient { contribution_id, epoch, n_samples }
+        ContributorAction::TakeGradient { contribution_id, epoch, n_samples }
     }
 
     fn drop_accumulated(&mut self) {
-        self.tally.n_samples_late += u64::from(std::mem::take(&mut self.accumulated));
+        self.sample_counts.n_samples_late += u64::from(std::mem::take(&mut self.accumulated));
     }
 
-    fn leave(&mut self) -> Action {
+    fn leave(&mut self) -> ContributorAction {
         self.drop_accumulated();
         self.pending = None;
         self.kept_after = None;
         self.wanted = Wanted::Nothing;
-        self.link = Link::Down { retry_at: Moment::ZERO, reason: None };
+        self.link = LinkState::Down { retry_at: Moment::ZERO, reason: None };
         self.loaded_epoch = None;
         self.fetched_epoch = None;
         self.moved_at = None;
         self.run_epoch = None;
-        Action::Leave
+        ContributorAction::Leave
     }
 }

@@ -35,7 +35,7 @@ impl History {
     }
 
     /// Adds the point of a step. A point at or before the newest one means that the run went back to a
-    /// checkpoint: what came after is dropped. A step that is told again keeps what was known of it.
+    /// checkpoint: later points are dropped. A point that is pushed again keeps the values that it had.
     pub fn push(&mut self, mut point: HistoryPoint) {
         while let Some(newest) = self.points.pop_if(|newest| newest.epoch >= point.epoch) {
             if newest.epoch == point.epoch {
@@ -64,8 +64,8 @@ impl History {
         }
     }
 
-    /// Removes the points that are missed least: whose neighbours are closest, so that all of the run stays
-    /// in sight. The later neighbour takes over an accuracy that only the removed point had.
+    /// Removes the points whose neighbours are closest, so that the whole run stays in sight. The later
+    /// neighbour takes over an accuracy that only the removed point had.
     fn thin(&mut self) {
         while self.points.len() > HISTORY_POINTS_MAX {
             let gap = |at: &[HistoryPoint]| at[2].epoch.saturating_sub(at[0].epoch);

@@ -1,8 +1,11 @@
-//! What Barnraise peers decide: when an epoch's gradients are due, whose count, how they are averaged and how
-//! liars are borne, what a contributor does next, in which order it reads the data and from whom it takes it, when it
-//! dials again, how fast a link is, who has access to a run, and how much is borne of whom.
+//! The decisions of Barnraise peers, as pure state machines.
 //!
-//! Pure state machines. They never read a clock, draw entropy, spawn or do I/O: time and seeds are
+//! - An epoch on its aggregator: [`collection`], [`robust`] aggregation, [`recomputation`] of contributions.
+//! - Averaging between aggregators: [`matchmaking`], [`averaging`].
+//! - A contributor: [`contributor`], [`pacing`], [`samples`], [`shards`], [`compression`], [`uplink`].
+//! - Every peer: [`dht`], [`access`], [`guard`], [`bandwidth`], [`backoff`], [`rhythm`].
+//!
+//! The state machines have no I/O. They never read a clock, draw entropy, spawn or do I/O: time and seeds are
 //! arguments, and after each `on_*` the driver drains `poll_action`. Three drivers feed them: tokio in
 //! `native`, the browser's event loop in `wasm`, and the simulator in `tests`.
 
@@ -11,25 +14,37 @@ pub mod activity;
 pub mod averaging;
 pub mod backoff;
 pub mod bandwidth;
+pub mod collection;
 pub mod compression;
-pub mod conduct;
 pub mod contributor;
 pub mod dht;
 pub mod guard;
 pub mod history;
 pub mod matchmaking;
+pub mod pacing;
 pub mod random;
 pub mod recomputation;
 pub mod rhythm;
 pub mod robust;
-pub mod round;
 pub mod samples;
 pub mod shards;
 pub mod uplink;
 
-/// A point in time: what has passed since an origin that the driver chose, monotonic.
+use serde::{Deserialize, Serialize};
+
+/// A monotonic point in time: the duration since an origin that the driver chose.
 pub type Moment = std::time::Duration;
 
-/// Name of a peer: the bytes of its libp2p peer id, which is the hash of its public key.
+/// Identity of a peer: the bytes of its libp2p peer id, which is the hash of its public key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerKey(pub Vec<u8>);
+
+/// Network origin of a contributor: an IPv4 address, a /64 of IPv6, or the relay that carries it, as a number that
+/// its driver chose. Keys cost nothing, addresses do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AddressGroup(pub u64);
+
+impl AddressGroup {
+    /// For runs in which the origin does not matter.
+    pub const UNKNOWN: Self = Self(0);
+}

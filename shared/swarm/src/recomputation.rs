@@ -1,41 +1,43 @@
-//! Contributions that are computed once more: which are chosen, in which order they wait, and how far one may be from what
-//! was recomputed. And what was contributed, so that it counts once.
+//! Recomputation of contributions: their selection, their queue, and their distance from the recomputed gradient.
+//! Also the ledger of contributed samples, so that the same work counts once.
 //!
-//! What a peer signed for cannot change once it is chosen, and all that it takes to recompute it is here by then: to
-//! leave is of no use. What is chosen counts once it was found right.
+//! A peer signs its commitment before the selection, and by then the backbone has all that it needs to recompute the
+//! contribution: leaving does not help. A selected contribution counts only after it was verified.
 
-mod lasting;
 mod ledger;
+mod persistent;
 mod queue;
 mod selection;
-mod usual;
+mod typical;
 
 use barnraise_protocol::TensorCodec;
 
-pub use lasting::{Lasting, Passed, Suspected};
-pub use ledger::{Claim, Ledger, Name, Repeat, values_hash};
+pub use ledger::{ContributionName, Ledger, RepeatError, SampleClaim, values_hash};
+pub use persistent::{PersistentRecomputation, VerifiedKey};
 pub use queue::{FairQueue, PER_GROUP_MAX};
-pub use selection::{ALL_TIME, EVIDENCE_MAX, OWN_TIME, PROBATION, Reason, SUSPICION, Selection, rest_after};
-pub use usual::Usual;
+pub use selection::{
+    ALL_TIME, EVIDENCE_MAX, OWN_TIME, PROBATION, Reason, SUSPICION, Selection, SuspectedAddress, rest_after,
+};
+pub use typical::TypicalContributions;
 
-/// A codec may lose so many times what it loses of the gradient as it was recomputed: other roundings round other
-/// values up.
+/// Tolerated loss of the codec, as a multiple of its loss on the recomputed gradient: slightly different values are
+/// rounded differently.
 const CODEC_LOSSES: f32 = 2.0;
 
-/// How far a contribution is from what was recomputed.
+/// Distance of a contribution from the recomputed gradient.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
-    /// Euclidean, over the length of the recomputed gradient.
+    /// Euclidean distance, relative to the norm of the recomputed gradient.
     pub distance: f32,
-    /// Up to which it is the same gradient on another device.
+    /// Largest distance that rounding on another device explains.
     pub allowed: f32,
 }
 
 impl Difference {
-    /// Between `claimed`, as it came in `codec`, and `recomputed`, both `[n_parameters]` and finite.
+    /// Distance between `claimed`, as decoded from `codec`, and `recomputed`, both `[n_parameters]` and finite.
     ///
-    /// `tolerance` is what devices may differ by, as a part of the gradient's length. `None` where nothing can be
-    /// said: a gradient of no length, or one that the codec cannot carry.
+    /// `tolerance` is the difference allowed between devices, relative to the gradient's norm. `None` where nothing can
+    /// be decided: the gradient's norm is zero, or the codec cannot encode it.
     pub fn between(claimed: &[f32], recomputed: &[f32], codec: TensorCodec, tolerance: f32) -> Option<Self> {
         let length = norm(recomputed.iter().copied());
         let sent = codec.encode(recomputed).ok()?;
@@ -49,7 +51,7 @@ impl Difference {
         })
     }
 
-    /// Whether it is another gradient.
+    /// Whether the contribution is another gradient than the recomputed one.
     pub fn is_wrong(&self) -> bool {
         self.distance > self.allowed
     }
@@ -87,16 +89,16 @@ mod tests {
     #[test]
     fn one_that_is_turned_scaled_of_others_or_noise_is_not() {
         let own = gradient(1);
-        let lies = [
+        let wrong = [
             own.iter().map(|value| -value).collect(),
             own.iter().map(|value| value * 1.1).collect(),
             vec![0.0; 500],
             gradient(2),
             own.iter().zip(gradient(2)).map(|(own, other)| own + 0.1 * other).collect::<Vec<f32>>(),
         ];
-        for lie in lies {
+        for gradient in wrong {
             for codec in [TensorCodec::F32, TensorCodec::F16, TensorCodec::Int8] {
-                let sent = codec.decode(&codec.encode(&lie).unwrap(), 500).unwrap();
+                let sent = codec.decode(&codec.encode(&gradient).unwrap(), 500).unwrap();
                 assert!(distance(&sent, codec).is_wrong(), "{codec:?}: {:?}", distance(&sent, codec));
             }
         }

@@ -1,69 +1,70 @@
-//! How regularly another peer says something, and from when on its silence means that it is gone.
+//! Failure detector: learns how regularly another peer sends messages, and from it after which silence the peer is
+//! taken for dead.
 //!
-//! A connection whose other end died without a word shows nothing for many seconds. A peer that says something
-//! every second is missed sooner than one that is heard now and then over a link that stands still in between.
+//! A connection whose other end died shows no error for many seconds. A peer that sends a message every second is given
+//! up sooner than one whose messages come irregularly over a link that stalls.
 
 use std::time::Duration;
 
 use crate::Moment;
 
-/// A silence is none before so many times the longest one of late.
+/// A peer is taken for dead after this many times the longest recent silence.
 const USUAL_TIMES: f64 = 2.0;
-/// Nor before such a part of the silence that nobody is granted.
+/// But not before `1 / MIN_PART` of the longest silence that any peer is allowed.
 const MIN_PART: u32 = 4;
-/// With each word the longest silence before it counts for so much: half of it after seventy words.
-const KEPT: f64 = 0.99;
-/// Before so many words nothing is known of the rhythm.
-const WORDS_MIN: u32 = 4;
+/// Decay of the longest silence per message: half of it is left after seventy messages.
+const DECAY: f64 = 0.99;
+/// With fewer messages than this the rhythm is unknown.
+const MESSAGES_MIN: u32 = 4;
 
-/// One that comes so much later to its timer stood still itself, as in a long computation on the only thread, and heard
-/// nothing meanwhile ([`Rhythm::on_deaf`]).
-pub const DEAF_MIN: Duration = Duration::from_millis(300);
+/// A peer whose own timer fires this much too late was stalled itself, as by a long computation on its only thread. It
+/// could not receive anything meanwhile ([`Rhythm::on_deaf`]).
+pub const OWN_STALL_MIN: Duration = Duration::from_millis(300);
 
-/// When somebody was heard.
+/// Times of the messages of one peer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rhythm {
     heard_at: Moment,
     longest: Duration,
-    n_words: u32,
+    n_messages: u32,
 }
 
 impl Rhythm {
-    /// Of one that was heard for the first time.
+    /// Starts with the first message, received at `now`.
     #[must_use]
     pub fn new(now: Moment) -> Self {
-        Self { heard_at: now, longest: Duration::ZERO, n_words: 1 }
+        Self { heard_at: now, longest: Duration::ZERO, n_messages: 1 }
     }
 
-    /// It said something.
-    pub fn on_heard(&mut self, now: Moment) {
+    /// A whole message was received.
+    pub fn on_message(&mut self, now: Moment) {
         let silence = now.saturating_sub(self.heard_at);
-        self.longest = self.longest.mul_f64(KEPT).max(silence);
-        self.n_words = self.n_words.saturating_add(1);
+        self.longest = self.longest.mul_f64(DECAY).max(silence);
+        self.n_messages = self.n_messages.saturating_add(1);
         self.heard_at = self.heard_at.max(now);
     }
 
-    /// Something came of it that it did not say in its turn.
-    pub fn on_sign(&mut self, now: Moment) {
+    /// Bytes were received that are no regular message: the peer is alive, but its rhythm is not updated.
+    pub fn on_partial_message(&mut self, now: Moment) {
         self.heard_at = self.heard_at.max(now);
     }
 
-    /// Nothing could be heard for so long until now, which says nothing of the other side.
-    pub fn on_deaf(&mut self, now: Moment, deaf: Duration) {
+    /// This peer itself was stalled for so long until `now`: that silence does not count against the other one.
+    pub fn on_own_stall(&mut self, now: Moment, deaf: Duration) {
         self.heard_at = (self.heard_at + deaf).min(now.max(self.heard_at));
     }
 
-    /// When it was heard last.
+    /// Time of the last bytes received.
     #[must_use]
-    pub fn heard_at(&self) -> Moment {
+    pub fn last_received_at(&self) -> Moment {
         self.heard_at
     }
 
-    /// From when on it is gone, where nobody may be silent for longer than `silence_max`.
+    /// From when on the peer is taken for dead; no peer may be silent for longer than `silence_max`.
     #[must_use]
     pub fn silent_at(&self, silence_max: Duration) -> Moment {
         let usual = self.longest.mul_f64(USUAL_TIMES);
-        let silence = if self.n_words < WORDS_MIN { silence_max } else { usual };
+        let silence = if self.n_messages < MESSAGES_MIN { silence_max } else { usual };
         self.heard_at + silence.clamp(silence_max / MIN_PART, silence_max)
     }
 }
@@ -79,13 +80,13 @@ mod tests {
         let mut rhythm = Rhythm::new(now);
         for gap_ms in gaps_ms {
             now += Duration::from_millis(gap_ms);
-            rhythm.on_heard(now);
+            rhythm.on_message(now);
         }
         rhythm
     }
 
     fn silence(rhythm: &Rhythm) -> Duration {
-        rhythm.silent_at(MAX) - rhythm.heard_at()
+        rhythm.silent_at(MAX) - rhythm.last_received_at()
     }
 
     #[test]
@@ -107,15 +108,15 @@ mod tests {
     }
 
     #[test]
-    fn whoever_heard_nothing_itself_does_not_blame_the_other() {
+    fn a_peer_that_was_stalled_itself_does_not_blame_the_other() {
         let mut rhythm = spoken([1000; 50]);
-        let now = rhythm.heard_at() + Duration::from_secs(40);
-        rhythm.on_deaf(now, Duration::from_secs(39));
+        let now = rhythm.last_received_at() + Duration::from_secs(40);
+        rhythm.on_own_stall(now, Duration::from_secs(39));
         assert!(rhythm.silent_at(MAX) > now);
-        rhythm.on_heard(now);
+        rhythm.on_message(now);
         assert_eq!(silence(&rhythm), MAX / 4, "nor was that a long silence");
-        let heard_at = rhythm.heard_at();
-        rhythm.on_deaf(heard_at, Duration::from_secs(5));
-        assert_eq!(rhythm.heard_at(), heard_at, "nobody was heard in what is to come");
+        let heard_at = rhythm.last_received_at();
+        rhythm.on_own_stall(heard_at, Duration::from_secs(5));
+        assert_eq!(rhythm.last_received_at(), heard_at, "nobody was heard in what is to come");
     }
 }

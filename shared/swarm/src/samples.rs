@@ -1,14 +1,13 @@
-//! In which order a peer sees the data: shards in a random order of its own, through a shuffle buffer
+//! Order in which a peer reads the training data: shards in a random order of its own, through a shuffle buffer
 //! (DeDLOC §3.3).
 //!
-//! The stream says which shard it wants next and is given its samples; batches are drawn at random
-//! from the buffer. Each pass visits every shard once. Where peers pass shards on, those that fewest keep come
-//! first (DeDLOC appendix H): the order is that of rarity, and random where that is the same. It never fetches
-//! anything itself.
+//! The stream names the shard that it needs next and is given its samples; batches are drawn at random from the
+//! buffer. Each pass visits every shard once. Where peers exchange shards, the rarest comes first (DeDLOC
+//! appendix H), at random among equals. The stream never fetches anything itself.
 
 use std::sync::Arc;
 
-use barnraise_protocol::account::SampleId;
+use barnraise_protocol::commitment::SampleId;
 use barnraise_protocol::dataset::Samples;
 use barnraise_protocol::shard::ShardId;
 
@@ -29,9 +28,9 @@ pub struct SampleStream {
 /// Samples for a micro-batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Drawn {
-    /// Themselves.
+    /// The samples.
     pub samples: Samples,
-    /// Which they are, in the same order.
+    /// Shard and index of each, in the same order.
     pub ids: Vec<SampleId>,
 }
 
@@ -52,7 +51,7 @@ impl SampleStream {
         self.next_fetch_by(|_| 0)
     }
 
-    /// The same; of the shards that this pass has left, one with the least `rarity`, at random.
+    /// Like [`Self::next_fetch`], but one of the shards with the least `rarity` among those left, at random.
     pub fn next_fetch_by(&mut self, rarity: impl Fn(u32) -> u32) -> Option<ShardId> {
         if !self.is_hungry() {
             return None;
@@ -67,14 +66,14 @@ impl SampleStream {
         self.fetching.map(ShardId::Train)
     }
 
-    /// The shard that was wanted is here.
+    /// The shard of [`Self::next_fetch`] has arrived.
     pub fn on_shard(&mut self, samples: &Arc<Samples>) {
         let Some(shard) = self.fetching.take() else { return };
         let indices = 0..samples.n_samples() as u32;
         self.buffer.extend(indices.map(|index| (samples.clone(), SampleId { shard, index })));
     }
 
-    /// The shard that was wanted could not be had: it is wanted again, after the others of this pass.
+    /// The shard of [`Self::next_fetch`] could not be fetched: it is tried again after the others of this pass.
     pub fn on_fetch_failed(&mut self) {
         if let Some(shard) = self.fetching.take() {
             self.order.insert(0, shard);
@@ -88,7 +87,7 @@ impl SampleStream {
 
     /// Draws `n` samples at random without replacement; `None` while there are fewer.
     ///
-    /// Before the buffer has filled for the first time, batches are drawn from what is there, so that
+    /// Before the buffer has filled for the first time, batches are drawn from its samples, so that
     /// training starts with the first shard.
     pub fn take(&mut self, n: usize) -> Option<Drawn> {
         if self.buffer.len() < n {

@@ -1,27 +1,27 @@
-//! How fast the link is over which a contributor sends, by what it sent.
+//! Measures the speed of a contributor's uplink from its transfers.
 
 use std::time::Duration;
 
-/// Of earlier transfers half is left in the measurement after so many bytes more. Many small ones, which a link may let
-/// pass faster than it carries large ones, do not outweigh one of those.
+/// The weight of earlier transfers is halved after this many bytes more. A link may pass small transfers faster than
+/// it carries large ones, so many small ones must not outweigh a large one.
 const HALVED_AFTER_BYTES: f64 = 262_144.0;
-/// At least this part of the time was not spent waiting for answers.
+/// At least this part of a transfer's time counts as sending, not as waiting for answers.
 const SENDING_MIN: f64 = 0.25;
-/// No clock is more exact.
+/// Resolution of the clock.
 const SECONDS_MIN: f64 = 1e-3;
 
-/// A transfer.
+/// A transfer that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     /// Bytes.
     pub n_bytes: u64,
-    /// From when they were asked for until the other side had said that all were there.
+    /// From the request until the other side acknowledged the last byte.
     pub took: Duration,
-    /// What a question and its answer take.
+    /// Round-trip time of the connection.
     pub round_trip: Duration,
 }
 
-/// Bytes per second of an uplink: all that was sent by the time that it took, and what is new weighs more.
+/// Speed of an uplink: bytes by seconds, both exponentially decayed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Uplink {
     n_bytes: f64,
@@ -29,7 +29,7 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Something was sent.
+    /// A transfer is over.
     pub fn on_sent(&mut self, sent: Sent) {
         let Sent { n_bytes, took, round_trip } = sent;
         let sending =
@@ -39,7 +39,7 @@ impl Uplink {
         self.seconds = left * self.seconds + sending;
     }
 
-    /// `None` before anything was sent.
+    /// Bytes per second; `None` before the first transfer.
     pub fn bytes_per_second(&self) -> Option<f64> {
         (self.seconds > 0.0).then(|| self.n_bytes / self.seconds)
     }

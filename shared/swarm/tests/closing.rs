@@ -1,5 +1,5 @@
-//! Two backbones of a run, each with its averaging round and its matchmaking: the one hears that the other has closed its
-//! round, however short that took.
+//! Two backbones of a run, each with its collection round and its matchmaking. Each learns that the other one has closed
+//! its round, even if that took no time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::time::Duration;
@@ -7,15 +7,16 @@ use std::time::Duration;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::{DeviceKind, Report};
 use barnraise_protocol::gradient::Offer;
-use barnraise_protocol::matchmaking::{ModelVersion, Ready, Standing};
+use barnraise_protocol::matchmaking::{AggregatorStatus, ModelVersion, Ready};
 use barnraise_protocol::{Sha256Hash, TensorCodec};
+use barnraise_swarm::AddressGroup;
+use barnraise_swarm::collection::{CollectionAction, CollectionConfig, CollectionRound, OtherAggregators};
 use barnraise_swarm::matchmaking::{GATHER, Matchmaking, MatchmakingConfig, RETRY, SILENCE};
 use barnraise_swarm::robust::Aggregation;
-use barnraise_swarm::round::{AddressGroup, AveragingRound, Elsewhere, RoundAction, RoundConfig};
 use barnraise_swarm::{Moment, PeerKey};
 
 const TARGET: u32 = 256;
-/// All of it happens in one moment: nothing may depend on a timeout.
+/// Everything happens in one moment: nothing may depend on a timeout.
 const NOW: Moment = Moment::from_secs(1);
 
 fn key(number: u8) -> PeerKey {
@@ -26,8 +27,8 @@ fn model(epoch: u64) -> ModelVersion {
     ModelVersion { n_samples_total: 256 * epoch, epoch, hash: Sha256Hash::of(&epoch.to_le_bytes()) }
 }
 
-fn standing(epoch: u64) -> Standing {
-    Standing {
+fn standing(epoch: u64) -> AggregatorStatus {
+    AggregatorStatus {
         model: model(epoch),
         n_samples: 0,
         n_contributors: 1,
@@ -41,16 +42,16 @@ fn standing(epoch: u64) -> Standing {
     }
 }
 
-struct Backbone {
+struct AggregatorNode {
     name: u8,
-    round: AveragingRound,
+    round: CollectionRound,
     matchmaking: Matchmaking,
     contributors: Vec<(u8, u32)>,
 }
 
-impl Backbone {
+impl AggregatorNode {
     fn new(name: u8, contributors: &[(u8, u32)]) -> Self {
-        let config = RoundConfig {
+        let config = CollectionConfig {
             target_batch_size: TARGET,
             n_parameters: 1,
             codec: TensorCodec::F32,
@@ -65,7 +66,7 @@ impl Backbone {
             aggregation: Aggregation::Mean,
             gradient_norm_max: 1e3,
         };
-        let mut round = AveragingRound::new(config, 0);
+        let mut round = CollectionRound::new(config, 0);
         for (contributor, _) in contributors {
             let address = AddressGroup(u64::from(*contributor));
             round.on_join(key(*contributor), DeviceKind::NativeCpu, address).unwrap();
@@ -88,23 +89,23 @@ impl Backbone {
         }
     }
 
-    /// As its core does after each event; whether gradients are due from now on, and whether all came.
+    /// As its core does after each event. Returns whether gradients became due, and whether all of them were collected.
     fn drive(&mut self) -> (bool, bool) {
         let (mut is_due, mut has_collected) = (false, false);
         loop {
             let (n_samples, is_closing) = (self.round.n_samples_believed(), self.round.is_closing());
-            let own = Standing { n_samples, is_closing, ..*self.matchmaking.own() };
-            self.matchmaking.on_own(NOW, own);
-            let elsewhere = Elsewhere {
+            let own = AggregatorStatus { n_samples, is_closing, ..*self.matchmaking.own() };
+            self.matchmaking.on_own_status(NOW, own);
+            let elsewhere = OtherAggregators {
                 n_samples: self.matchmaking.n_samples_elsewhere(NOW),
                 is_closing: self.matchmaking.is_closing_elsewhere(NOW),
             };
-            self.round.on_elsewhere(NOW, elsewhere);
+            self.round.on_other_aggregators(NOW, elsewhere);
             let Some(action) = self.round.poll_action() else { return (is_due, has_collected) };
             match action {
-                RoundAction::RequestGradients(_) => is_due = true,
-                RoundAction::Persist { ticket, .. } => self.round.on_persisted(NOW, ticket),
-                RoundAction::Step(mean) => {
+                CollectionAction::RequestGradients(_) => is_due = true,
+                CollectionAction::Persist { ticket, .. } => self.round.on_persisted(NOW, ticket),
+                CollectionAction::Step(mean) => {
                     has_collected = true;
                     let ready = Ready { n_samples: mean.n_samples, loss: mean.loss };
                     self.matchmaking.on_ready(NOW, ready);
@@ -132,7 +133,7 @@ impl Backbone {
     }
 
     fn hears(&mut self, other: &Self) -> (bool, bool) {
-        self.matchmaking.on_standing(NOW, key(other.name), *other.matchmaking.own());
+        self.matchmaking.on_status(NOW, key(other.name), *other.matchmaking.own());
         self.drive()
     }
 
@@ -145,13 +146,13 @@ impl Backbone {
     }
 }
 
-/// One that delivers faster than news travel is never heard to collect, only to have collected. A contributor of the other
-/// backbone claims so much more than all others that its claims alone do not close the round there, once they are known
-/// to deliver.
+/// A backbone that collects faster than its status travels is only seen to have collected. A contributor of the other
+/// backbone claims so much more than all others that its claims alone do not close the round there, once the others are
+/// known to deliver.
 #[test]
-fn a_round_that_was_closed_before_anybody_heard_of_it_closes_those_of_the_others() {
-    let mut one = Backbone::new(1, &[(10, 40)]);
-    let mut other = Backbone::new(2, &[(20, 200), (21, 16)]);
+fn a_round_that_closed_unnoticed_closes_those_of_the_other_backbones() {
+    let mut one = AggregatorNode::new(1, &[(10, 40)]);
+    let mut other = AggregatorNode::new(2, &[(20, 200), (21, 16)]);
     for epoch in 0..4 {
         one.hears(&other);
         other.hears(&one);
@@ -162,7 +163,7 @@ fn a_round_that_was_closed_before_anybody_heard_of_it_closes_those_of_the_others
         let (is_due, _) = other.drive();
         let (is_due_at_one, _) = one.hears(&other);
         assert!(is_due_at_one, "epoch {epoch}: there is enough");
-        // What it says in between is not heard.
+        // Its status in between is not received.
         assert!(one.deliver());
         assert!(is_due || other.hears(&one).0, "epoch {epoch}: {:?}", other.round);
         assert!(epoch == 0 || !is_due, "epoch {epoch}: its own claims closed it");

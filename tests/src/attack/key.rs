@@ -3,45 +3,49 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use barnraise_native::access::signing_key;
+use barnraise_native::host::access::signing_key;
 use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::account::{Account, SampleId, encode_samples};
 use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::commitment::{Commitment, SampleId, encode_samples};
 use barnraise_protocol::contribute::BackboneToContributor;
-use barnraise_protocol::gradient::{Offer, Prepared, Refusal};
-use barnraise_protocol::state::State;
+use barnraise_protocol::gradient::{ContributionRefusal, Offer, PreparedContribution};
+use barnraise_protocol::state::EpochParameters;
 use libp2p::identity::Keypair;
 
-use super::Shared;
-use super::workshop::Work;
-use crate::client::{Client, Speaker};
+use super::AttackContext;
+use super::gradient_worker::ComputedGradient;
+use crate::client::{DrainedSession, TestClient};
 
 /// What a convicted peer reads.
 const CONVICTED: &str = "is not the gradient of the samples that it named";
 
-/// What became of an offer.
+/// Outcome of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// It counts.
+pub(super) enum OfferOutcome {
+    /// The contribution counts.
     Counted,
-    /// It does not, and the next may.
+    /// It does not count; the next one may.
     Refused,
-    /// Nothing of this key ever will.
+    /// The key is convicted: no contribution of it counts any more.
     Convicted,
 }
 
-pub(super) struct Key {
-    pub(super) shared: Arc<Shared>,
-    pub(super) client: Client,
+pub(super) struct AttackKey {
+    pub(super) shared: Arc<AttackContext>,
+    pub(super) client: TestClient,
     pub(super) keypair: KeyPair,
     /// Of the machine's keys.
     pub(super) number: usize,
     next_id: u64,
 }
 
-impl Key {
-    pub(super) async fn connect(shared: &Arc<Shared>, keypair: &Keypair, number: usize) -> Result<Self> {
-        let client = Client::connect_as(keypair.clone(), shared.address.clone()).await?;
+impl AttackKey {
+    pub(super) async fn connect(
+        shared: &Arc<AttackContext>,
+        keypair: &Keypair,
+        number: usize,
+    ) -> Result<Self> {
+        let client = TestClient::connect_as(keypair.clone(), shared.address.clone()).await?;
         let key = signing_key(keypair).context("an Ed25519 key")?;
         // Not used before, whenever it was connected before.
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
@@ -50,12 +54,12 @@ impl Key {
     }
 
     /// Takes part; nothing that it is told is listened to.
-    pub(super) async fn join(&self) -> Result<Speaker> {
-        let mut session = self.client.join(&self.shared.run.run_id, "attacker").await?;
-        match session.hear().await? {
-            BackboneToContributor::Welcome(_) => Ok(session.listen_no_more()),
+    pub(super) async fn join(&self) -> Result<DrainedSession> {
+        let mut session = self.client.join(&self.shared.run.identity.run_id, "attacker").await?;
+        match session.receive().await? {
+            BackboneToContributor::Welcome(_) => Ok(session.discard_inbound()),
             BackboneToContributor::Refused(reason) => {
-                self.note_conviction(&reason);
+                self.note_conviction(&reason.to_string());
                 bail!("{reason}")
             }
             other => bail!("{other:?}"),
@@ -64,19 +68,23 @@ impl Key {
 
     /// Most samples that one contribution may have.
     pub(super) fn n_samples_max(&self) -> u32 {
-        self.shared.run.target_batch_size.min(self.shared.run.contribution_samples_max)
+        self.shared
+            .run
+            .synchronous()
+            .target_batch_size
+            .min(self.shared.run.synchronous().contribution_samples_max)
     }
 
     /// What is offered as the gradient of these samples by `state`, signed by `signer`.
     pub(super) fn prepare(
         &mut self,
-        state: &State,
+        state: &EpochParameters,
         samples: &[SampleId],
         values: &[f32],
         signer: &KeyPair,
-    ) -> Result<Prepared> {
+    ) -> Result<PreparedContribution> {
         let run = &self.shared.run;
-        let bytes = run.gradient_codec.encode(values)?;
+        let bytes = run.synchronous().gradient_codec.encoding().encode(values)?;
         self.next_id += 1;
         let n_samples = samples.len() as u32;
         let offer = Offer {
@@ -85,51 +93,56 @@ impl Key {
             n_samples,
             loss: 1.0,
             n_values: run.n_parameters,
-            codec: run.gradient_codec,
+            codec: run.synchronous().gradient_codec.encoding(),
             transfer: Transfer::of(&bytes),
         };
-        let samples = encode_samples(samples, &run.manifest);
+        let samples = encode_samples(samples, &run.data.manifest);
         let parameters = (state.sha256, state.epoch);
-        let account = Account::sign(signer, self.shared.run_hash, &offer, parameters, (n_samples, &samples))?;
-        Ok(Prepared { offer, account: Some(account), bytes, samples })
+        let commitment =
+            Commitment::sign(signer, self.shared.run_hash, &offer, parameters, (n_samples, &samples))?;
+        Ok(PreparedContribution { offer, commitment: Some(commitment), bytes, samples })
     }
 
     /// Offers what it signs for, and counts what becomes of it.
     pub(super) async fn offer(
         &mut self,
-        state: &State,
+        state: &EpochParameters,
         samples: &[SampleId],
         values: &[f32],
-    ) -> Result<Answer> {
+    ) -> Result<OfferOutcome> {
         let signer = self.keypair.clone();
         let prepared = self.prepare(state, samples, values, &signer)?;
         let answer = self.client.offer_prepared(&prepared).await?;
         Ok(match answer {
             Ok(receipt) => {
                 let n_samples = u64::from(receipt.receipt.n_samples);
-                let mut of_keys = self.shared.tally.of_keys();
+                let mut of_keys = self.shared.counters.of_keys();
                 *of_keys.accepted.entry(self.client.peer_id()).or_default() += n_samples;
-                Answer::Counted
+                OfferOutcome::Counted
             }
-            Err(Refusal::NoAccess(reason)) => {
-                self.note_conviction(&reason);
-                Answer::Convicted
+            Err(ContributionRefusal::NoAccess(reason)) => {
+                self.note_conviction(&reason.to_string());
+                OfferOutcome::Convicted
             }
-            Err(_) => Answer::Refused,
+            Err(_) => OfferOutcome::Refused,
         })
     }
 
     fn note_conviction(&self, reason: &str) {
         if reason.contains(CONVICTED) {
-            self.shared.tally.of_keys().convicted.insert(self.client.peer_id());
+            self.shared.counters.of_keys().convicted.insert(self.client.peer_id());
         }
     }
 
     /// Computes a gradient as it should be; what it took is counted.
-    pub(super) async fn work(&self, state: &Arc<State>, n_samples: u32) -> Result<Work> {
-        let work = self.shared.workshop.work(Arc::clone(state), n_samples).await?;
+    pub(super) async fn work(
+        &self,
+        state: &Arc<EpochParameters>,
+        n_samples: u32,
+    ) -> Result<ComputedGradient> {
+        let work = self.shared.gradient_worker.work(Arc::clone(state), n_samples).await?;
         let n_worked = work.samples.len() as u64;
-        self.shared.tally.n_worked.fetch_add(n_worked, std::sync::atomic::Ordering::Relaxed);
+        self.shared.counters.n_worked.fetch_add(n_worked, std::sync::atomic::Ordering::Relaxed);
         Ok(work)
     }
 }

@@ -1,4 +1,4 @@
-//! Attacks by what is held, asked for and pretended.
+//! Attacks by held streams, repeated requests and false identities.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use futures::AsyncWriteExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 
-use super::key::Key;
+use super::key::AttackKey;
 use super::offers::any_samples;
-use crate::doorway::connect_from;
+use crate::source_proxy::connect_from;
 
 /// Bytes of a trickling contribution, and how often so many come: twice the least that a stream has to move.
 const TRICKLE_BYTES: usize = 512;
@@ -27,7 +27,7 @@ const EVIDENCE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const PULL_BYTES_MAX: usize = 64;
 
 /// Contributions that say they are a step's samples, and come as slowly as they may.
-pub(super) async fn trickle(key: &mut Key) -> Result<()> {
+pub(super) async fn trickle(key: &mut AttackKey) -> Result<()> {
     let mut session = key.join().await?;
     let mut random = SplitMix64::new(key.number as u64);
     loop {
@@ -40,7 +40,7 @@ pub(super) async fn trickle(key: &mut Key) -> Result<()> {
         let prepared = key.prepare(&state, &samples, &values, &signer)?;
         let mut stream = key.client.open(gradient::PROTOCOL).await?;
         let bytes_max = gradient::offer_bytes_max(&key.shared.run);
-        let offer = ContributorToBackbone::Offer(prepared.offer, prepared.account, prepared.samples);
+        let offer = ContributorToBackbone::Offer(prepared.offer, prepared.commitment, prepared.samples);
         framing::write(&mut stream, &offer, bytes_max).await?;
         let answer: BackboneToContributor = framing::read(&mut stream, gradient::MESSAGE_BYTES_MAX).await?;
         if answer != BackboneToContributor::Wanted {
@@ -50,7 +50,7 @@ pub(super) async fn trickle(key: &mut Key) -> Result<()> {
         let chunks = prepared.bytes.chunks(CHUNK_BYTES).zip(0..);
         let chunks: Vec<u8> = chunks.flat_map(|(chunk, index)| packed(index, chunk)).collect();
         for piece in chunks.chunks(TRICKLE_BYTES) {
-            key.shared.tally.act();
+            key.shared.counters.act();
             if stream.write_all(piece).await.is_err() || stream.flush().await.is_err() {
                 break;
             }
@@ -59,45 +59,45 @@ pub(super) async fn trickle(key: &mut Key) -> Result<()> {
     }
 }
 
-/// Takes part, and does nothing.
-pub(super) async fn sit(key: &Key) -> Result<()> {
+/// Joins, and does nothing.
+pub(super) async fn sit(key: &AttackKey) -> Result<()> {
     let session = key.join().await?;
-    key.shared.tally.act();
+    key.shared.counters.act();
     session.ended().await;
     Ok(())
 }
 
-/// A gradient that is none, once.
-async fn lie_once(key: &mut Key) -> Result<()> {
+/// Offers a forged gradient, once.
+async fn cheat_once(key: &mut AttackKey) -> Result<()> {
     let _session = key.join().await?;
     let mut random = SplitMix64::new(key.number as u64);
     let state = key.shared.state().await?;
-    let samples = any_samples(key, &mut random, key.shared.run.micro_batch_size);
+    let samples = any_samples(key, &mut random, key.shared.run.synchronous().micro_batch_size);
     let values = vec![1e-3 + 1e-6 * key.number as f32; key.shared.run.n_parameters as usize];
     key.offer(&state, &samples, &values).await.map(drop)
 }
 
-/// Lies once, then fetches the evidence against all that lied.
-pub(super) async fn lie_and_fetch_evidence(key: &mut Key) -> Result<()> {
-    if !key.shared.tally.is_convicted(key.client.peer_id()) {
-        lie_once(key).await?;
+/// Cheats once, then fetches the evidence against all keys that cheated.
+pub(super) async fn cheat_and_fetch_evidence(key: &mut AttackKey) -> Result<()> {
+    if !key.shared.counters.is_convicted(key.client.peer_id()) {
+        cheat_once(key).await?;
     }
     let mut stream = key.client.open(evidence::PROTOCOL).await?;
     loop {
         for listed in evidence::list(&mut stream).await? {
-            key.shared.tally.act();
+            key.shared.counters.act();
             evidence::fetch(&mut stream, listed, EVIDENCE_BYTES_MAX).await?;
         }
         tokio::time::sleep(EVERY).await;
     }
 }
 
-/// Asks for parameters and evidence on many streams; the machine's line is slow ([`Doorway::paced`]).
+/// Asks for parameters and evidence on many streams; the machine's line is slow ([`SourceProxy::paced`]).
 ///
-/// [`Doorway::paced`]: crate::doorway::Doorway::paced
-pub(super) async fn read_slowly(key: &mut Key) -> Result<()> {
-    if key.number == 0 && !key.shared.tally.is_convicted(key.client.peer_id()) {
-        let _ = lie_once(key).await;
+/// [`SourceProxy::paced`]: crate::source_proxy::SourceProxy::paced
+pub(super) async fn read_slowly(key: &mut AttackKey) -> Result<()> {
+    if key.number == 0 && !key.shared.counters.is_convicted(key.client.peer_id()) {
+        let _ = cheat_once(key).await;
     }
     let mut reading = JoinSet::new();
     for number in (0..STREAMS).cycle() {
@@ -105,8 +105,8 @@ pub(super) async fn read_slowly(key: &mut Key) -> Result<()> {
         if number % 2 == 0 {
             let mut stream = key.client.open(state::PROTOCOL).await?;
             reading.spawn(async move {
-                shared.tally.act();
-                let (n, codec) = (shared.run.n_parameters, shared.run.state_codec);
+                shared.counters.act();
+                let (n, codec) = (shared.run.n_parameters, shared.run.synchronous().state_codec);
                 let _ = state::fetch(&mut stream, n, codec, &mut None, |_, _| {}).await;
             });
         } else {
@@ -114,7 +114,7 @@ pub(super) async fn read_slowly(key: &mut Key) -> Result<()> {
             reading.spawn(async move {
                 let Ok(listed) = evidence::list(&mut stream).await else { return };
                 for listed in listed {
-                    shared.tally.act();
+                    shared.counters.act();
                     if evidence::fetch(&mut stream, listed, EVIDENCE_BYTES_MAX).await.is_err() {
                         return;
                     }
@@ -130,18 +130,18 @@ pub(super) async fn read_slowly(key: &mut Key) -> Result<()> {
     Ok(())
 }
 
-/// Tries to be somebody else: by codes that it guesses, by links that others were given, and by what others signed.
-pub(super) async fn pretend(key: &mut Key) -> Result<()> {
+/// Tries to pass as another peer: by guessed codes, by other peers' login links, and by other peers' signatures.
+pub(super) async fn pretend(key: &mut AttackKey) -> Result<()> {
     let _session = key.join().await?;
     let mut random = SplitMix64::new(key.number as u64);
     let somebody_else = KeyPair::from_seed(&[key.number as u8; 32]);
     loop {
-        key.shared.tally.act();
+        key.shared.counters.act();
         // The answer may be any, but none that lets it in as another.
         let _ = key.client.ask(&Ask::Redeem { code: format!("{:x}", random.next_u64()) }).await?;
         let _ = key.client.ask(&Ask::Claim).await?;
         let state = key.shared.state().await?;
-        let samples = any_samples(key, &mut random, key.shared.run.micro_batch_size);
+        let samples = any_samples(key, &mut random, key.shared.run.synchronous().micro_batch_size);
         let values = vec![1e-3; key.shared.run.n_parameters as usize];
         let prepared = key.prepare(&state, &samples, &values, &somebody_else)?;
         let answer = key.client.offer_prepared(&prepared).await?;
@@ -155,7 +155,7 @@ pub(super) async fn pretend(key: &mut Key) -> Result<()> {
 }
 
 /// `GET path` of the page, from the machine's address.
-async fn visit(key: &Key, path: &str) -> Result<()> {
+async fn visit(key: &AttackKey, path: &str) -> Result<()> {
     let page = key.shared.target.page;
     let mut stream = connect_from(key.shared.from, page).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {page}\r\n\r\n").as_bytes()).await?;

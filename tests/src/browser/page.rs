@@ -18,8 +18,8 @@ const WORDS: &str = r#"
     const doing = () => element("activity")?.dataset.doing;
 "#;
 
-/// Answers once the condition holds. The page is looked at after each of its changes, never in
-/// between: it says in its document whatever it does.
+/// Answers once the condition holds. The condition is tested after each change of the document,
+/// because the page shows all its state there.
 const UNTIL: &str = r#"
     const [at_most_ms] = arguments;
     const done = arguments[arguments.length - 1];
@@ -74,7 +74,7 @@ impl Tab {
                 let look_ms = u64::try_from(left.min(LOOK).as_millis()).unwrap_or(u64::MAX);
                 match self.client.execute_async(&script, vec![json!(look_ms)]).await {
                     Ok(outcome) if outcome.as_object().is_none_or(serde_json::Map::is_empty) => {}
-                    // The page was left while it was looked at: the next one is asked.
+                    // The document was replaced meanwhile: the next one is tested.
                     Err(error) if UNLOADED.iter().any(|said| error.to_string().contains(said)) => {}
                     asked => return asked.map(Some),
                 }

@@ -5,19 +5,19 @@
 //! It never measures more than what the sessions themselves see; what they cost is read from the system with
 //! [`ProcessUsage`].
 
-mod crowd;
 mod process_usage;
 mod session;
+mod session_pool;
 mod target;
 mod webtransport;
 
-pub use self::crowd::{Crowd, relay_toml};
 pub use self::process_usage::ProcessUsage;
-pub use self::session::{Session, SessionError, Way};
-pub use self::target::Target;
+pub use self::session::{LoadSession, SessionError, TransportKind};
+pub use self::session_pool::{SessionPool, relay_toml};
+pub use self::target::RelayedTarget;
 pub use self::webtransport::{DialError, WebTransportDialer};
 
-/// A conversation in which the node says something every so often, as a backbone tells how its run stands.
+/// A conversation in which the node sends a message at intervals, as a backbone reports its run's progress.
 pub const HEARTBEAT: &str = "/barnraise-load/heartbeat/1";
 /// A conversation in which the node sends as many bytes as it is asked for, again and again.
 pub const PULL: &str = "/barnraise-load/pull/1";

@@ -1,5 +1,5 @@
-//! One session: a swarm with the behaviours of a tab, and a relay's client, which dials the relay by one way and
-//! the node behind it through a circuit.
+//! One session: a swarm with the behaviours of a tab, and a relay's client, which dials the relay over one transport
+//! and the node behind it through a circuit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,20 +26,20 @@ use super::{HEARTBEAT, HEARTBEAT_BYTES, PULL};
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// After this long nobody answers.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(20);
-/// One question of [`Session::pull`].
+/// One question of [`LoadSession::pull`].
 const PIECE_BYTES: u64 = 64 * 1024;
 
 /// How the relay is dialled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
-    /// The better one.
+pub enum TransportKind {
+    /// WebTransport: preferred.
     WebTransport,
-    /// What works everywhere.
+    /// WebSocket: works in every browser.
     WebSocket,
 }
 
-impl Way {
-    /// The address of this way among those of a relay.
+impl TransportKind {
+    /// The address of this transport among those of a relay.
     pub fn of(self, addresses: &[Multiaddr]) -> Option<&Multiaddr> {
         addresses.iter().find(|address| {
             address.iter().any(|part| match self {
@@ -50,7 +50,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for TransportKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::WebTransport => "WebTransport",
@@ -82,15 +82,15 @@ pub enum SessionError {
 }
 
 #[derive(NetworkBehaviour)]
-struct Behaviour {
+struct SessionBehaviour {
     relay_client: relay::client::Behaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
     streams: libp2p_stream::Behaviour,
 }
 
-/// A session that stands; it leaves when this is dropped.
-pub struct Session {
+/// An open session; it leaves when this is dropped.
+pub struct LoadSession {
     target: PeerId,
     control: libp2p_stream::Control,
     ended: watch::Sender<Option<SessionError>>,
@@ -99,11 +99,11 @@ pub struct Session {
     listener: Option<JoinHandle<()>>,
 }
 
-impl Session {
+impl LoadSession {
     /// Dials `relay`, then the node of `circuit` through it, and opens the conversation that stays open.
     ///
     /// # Errors
-    /// Whatever did not come about.
+    /// Where a dial or the conversation fails.
     pub async fn open(relay: &Multiaddr, circuit: &Multiaddr) -> Result<Self, SessionError> {
         let target = named_by(circuit)?;
         let through = relay.clone().with(Protocol::P2pCircuit).with(Protocol::P2p(target));
@@ -120,7 +120,7 @@ impl Session {
     /// Dials these addresses one after the other; the last is the one that conversations are held with.
     ///
     /// # Errors
-    /// Whatever did not come about.
+    /// Where a dial fails.
     pub async fn dial(addresses: &[Multiaddr]) -> Result<Self, SessionError> {
         let keypair = Keypair::generate_ed25519();
         let mut swarm = swarm(&keypair).map_err(|error| SessionError::Setup(error.to_string()))?;
@@ -197,16 +197,16 @@ impl Session {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for LoadSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session")
+        f.debug_struct("LoadSession")
             .field("target", &self.target)
             .field("ended", &self.ended())
             .finish_non_exhaustive()
     }
 }
 
-impl Drop for Session {
+impl Drop for LoadSession {
     fn drop(&mut self) {
         self.driver.abort();
         if let Some(listener) = &self.listener {
@@ -222,7 +222,7 @@ fn named_by(address: &Multiaddr) -> Result<PeerId, SessionError> {
     }
 }
 
-fn swarm(keypair: &Keypair) -> Result<Swarm<Behaviour>, noise::Error> {
+fn swarm(keypair: &Keypair) -> Result<Swarm<SessionBehaviour>, noise::Error> {
     let peer_id = keypair.public().to_peer_id();
     let noise = noise::Config::new(keypair)?;
     let (circuits, relay_client) = relay::client::new(peer_id);
@@ -245,7 +245,7 @@ fn swarm(keypair: &Keypair) -> Result<Swarm<Behaviour>, noise::Error> {
         .or_transport(webtransport)
         .map(|either, _| either.into_inner())
         .boxed();
-    let behaviour = Behaviour {
+    let behaviour = SessionBehaviour {
         relay_client,
         identify: identify::Behaviour::new(identify::Config::new("/barnraise/1".into(), keypair.public())),
         ping: ping::Behaviour::default(),
@@ -255,7 +255,7 @@ fn swarm(keypair: &Keypair) -> Result<Swarm<Behaviour>, noise::Error> {
     Ok(Swarm::new(transport, behaviour, peer_id, config))
 }
 
-async fn connected(swarm: &mut Swarm<Behaviour>, peer: PeerId) -> Result<(), SessionError> {
+async fn connected(swarm: &mut Swarm<SessionBehaviour>, peer: PeerId) -> Result<(), SessionError> {
     loop {
         match swarm.select_next_some().await {
             SwarmEvent::ConnectionEstablished { peer_id, .. } if peer_id == peer => return Ok(()),
@@ -268,7 +268,7 @@ async fn connected(swarm: &mut Swarm<Behaviour>, peer: PeerId) -> Result<(), Ses
     }
 }
 
-async fn until_dropped(swarm: &mut Swarm<Behaviour>) -> SessionError {
+async fn until_dropped(swarm: &mut Swarm<SessionBehaviour>) -> SessionError {
     loop {
         if let SwarmEvent::ConnectionClosed { peer_id, cause, .. } = swarm.select_next_some().await {
             return dropped(peer_id, cause);

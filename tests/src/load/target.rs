@@ -1,4 +1,4 @@
-//! The node behind the relay: nobody can dial it, so it takes a place at the relay and is reached through it.
+//! The node behind the relay: it cannot be dialled, so it reserves a slot at the relay and is reached through it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ const PULL_BYTES_MAX: u64 = 1024 * 1024;
 
 /// A running node; it stops when this is dropped.
 #[derive(Debug)]
-pub struct Target {
+pub struct RelayedTarget {
     node: Node,
     circuit: Multiaddr,
 }
 
-impl Target {
+impl RelayedTarget {
     /// Starts it, and waits until `relay` has taken it in. It says something every `heartbeat` to each session
     /// and takes `n_sessions` of them.
     ///
@@ -80,7 +80,7 @@ fn serve<F: Future<Output = std::io::Result<()>> + Send + 'static>(
 ) {
     tokio::spawn(async move {
         while let Some((_, stream)) = incoming.recv().await {
-            // Whoever leaves ends it with an error.
+            // A session that leaves ends it with an error.
             tokio::spawn(handle(stream));
         }
     });

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use barnraise_relay::webtransport::{Connection, WELL_KNOWN_PATH};
+use barnraise_relay::webtransport::{WELL_KNOWN_PATH, WebTransportConnection};
 use futures::future::BoxFuture;
 use futures::{AsyncWriteExt as _, FutureExt as _};
 use libp2p::core::muxing::StreamMuxer as _;
@@ -66,7 +66,7 @@ impl WebTransportDialer {
 }
 
 impl Transport for WebTransportDialer {
-    type Output = (PeerId, Connection);
+    type Output = (PeerId, WebTransportConnection);
     type Error = DialError;
     type ListenerUpgrade = futures::future::Pending<Result<Self::Output, DialError>>;
     type Dial = BoxFuture<'static, Result<Self::Output, DialError>>;
@@ -111,7 +111,7 @@ fn goal(address: &Multiaddr) -> Option<Goal> {
     is_webtransport.then_some(Goal { socket, certhashes, peer })
 }
 
-async fn connect(keypair: Keypair, goal: Goal) -> Result<(PeerId, Connection), DialError> {
+async fn connect(keypair: Keypair, goal: Goal) -> Result<(PeerId, WebTransportConnection), DialError> {
     let digests = goal.certhashes.iter().filter_map(|hash| hash.digest().try_into().ok());
     let local = SocketAddr::new(
         match goal.socket {
@@ -126,7 +126,7 @@ async fn connect(keypair: Keypair, goal: Goal) -> Result<(PeerId, Connection), D
         .build();
     let endpoint = Endpoint::client(config)?;
     let session = endpoint.connect(format!("https://{}{WELL_KNOWN_PATH}?type=noise", goal.socket)).await?;
-    let mut connection = Connection::new(session);
+    let mut connection = WebTransportConnection::new(session);
     let stream = poll_fn(|cx| Pin::new(&mut connection).poll_outbound(cx)).await?;
     let noise = noise::Config::new(&keypair)?.with_webtransport_certhashes(goal.certhashes);
     let (got, mut handshake) = noise.upgrade_outbound(stream, "/noise").await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use barnraise_protocol::api::{Contributions, LiveProgress, RunStatus};
-use barnraise_protocol::contribute::Progress;
+use barnraise_protocol::contribute::RunProgress;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -15,7 +15,7 @@ use super::{HANG, OPERATOR_PAGE, Process, host_of, tail};
 
 /// A running `barnraise serve`.
 #[derive(Debug)]
-pub struct Backbone {
+pub struct BackboneProcess {
     pub(super) process: Process,
     pub(super) http: String,
     /// Where the run that is asked is: nothing, or `/run/<id>`.
@@ -24,7 +24,7 @@ pub struct Backbone {
     pub(super) addresses: Vec<Multiaddr>,
 }
 
-impl Backbone {
+impl BackboneProcess {
     /// A backbone that was started, once it has announced where it is.
     pub(crate) async fn listening(mut process: Process) -> Result<Self> {
         let (mut page, mut operator) = (None, None);
@@ -206,12 +206,16 @@ impl Backbone {
     ///
     /// # Errors
     /// Where the backbone ends or nothing of the kind happens.
-    pub async fn wait_for(&self, what: &str, is_met: impl Fn(&Progress) -> bool) -> Result<Progress> {
+    pub async fn wait_for(&self, what: &str, is_met: impl Fn(&RunProgress) -> bool) -> Result<RunProgress> {
         self.wait_for_event(what, |_, progress| is_met(progress)).await
     }
 
     /// `is_met` is told whether the event was published after the question.
-    async fn wait_for_event(&self, what: &str, is_met: impl Fn(bool, &Progress) -> bool) -> Result<Progress> {
+    async fn wait_for_event(
+        &self,
+        what: &str,
+        is_met: impl Fn(bool, &RunProgress) -> bool,
+    ) -> Result<RunProgress> {
         let events = async {
             let mut lines =
                 BufReader::new(get(&self.http, &format!("{}/api/events", self.base)).await?).lines();
@@ -237,7 +241,7 @@ impl Backbone {
     ///
     /// # Errors
     /// As [`Self::wait_for`].
-    pub async fn wait_for_epoch(&self, epoch: u64) -> Result<Progress> {
+    pub async fn wait_for_epoch(&self, epoch: u64) -> Result<RunProgress> {
         self.wait_for(&format!("epoch {epoch}"), |progress| progress.epoch >= epoch).await
     }
 
@@ -246,7 +250,7 @@ impl Backbone {
     /// # Errors
     /// As [`Self::wait_for`].
     pub async fn samples_counted(&self) -> Result<u64> {
-        let is_alone = |is_new, progress: &Progress| is_new && progress.n_contributors == 0;
+        let is_alone = |is_new, progress: &RunProgress| is_new && progress.n_contributors == 0;
         let alone = self.wait_for_event("everybody left", is_alone).await?;
         let status = self.status().await?;
         let stepped = status.history.last().map_or(0, |point| point.n_samples_total);
@@ -309,13 +313,13 @@ fn tcp_of(addresses: &[Multiaddr]) -> Result<&Multiaddr> {
 
 /// A running `barnraise relay`.
 #[derive(Debug)]
-pub struct Relay {
+pub struct RelayProcess {
     pub(super) process: Process,
     pub(super) addresses: Vec<Multiaddr>,
     pub(super) operator: String,
 }
 
-impl Relay {
+impl RelayProcess {
     /// Every address that it announced, peer id included.
     pub fn addresses(&self) -> &[Multiaddr] {
         &self.addresses
@@ -360,13 +364,13 @@ impl Relay {
 
 /// A running `barnraise join`.
 #[derive(Debug)]
-pub struct Joined {
+pub struct PeerProcess {
     pub(crate) process: Process,
 }
 
 /// How a `barnraise join` ended.
 #[derive(Debug)]
-pub struct Given {
+pub struct JoinOutcome {
     /// Of the process.
     pub status: ExitStatus,
     /// Samples that it said were accepted; 0 where it said nothing.
@@ -377,7 +381,7 @@ pub struct Given {
     pub log: String,
 }
 
-impl Joined {
+impl PeerProcess {
     /// What a terminal sends that is closed.
     ///
     /// # Errors
@@ -433,10 +437,10 @@ impl Joined {
     ///
     /// # Errors
     /// Where it does not end.
-    pub async fn end(mut self) -> Result<Given> {
+    pub async fn end(mut self) -> Result<JoinOutcome> {
         let (output, status) = self.process.end().await?;
         let said = output.split_once(" samples were accepted").map_or("0", |(n_samples, _)| n_samples);
         let n_samples = said.parse().with_context(|| format!("what was given: {output:?}"))?;
-        Ok(Given { status, n_samples, said: output, log: tail(&self.process.log) })
+        Ok(JoinOutcome { status, n_samples, said: output, log: tail(&self.process.log) })
     }
 }

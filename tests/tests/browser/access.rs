@@ -5,19 +5,19 @@ use barnraise_tests::artifacts;
 use barnraise_tests::browser::{Graphics, Tab};
 use barnraise_tests::provider;
 
-use super::village::{LONG, QUICK, SOON, contributor, turn, world};
+use super::support::{LONG, QUICK, SOON, contributor, test_run, turn};
 
 #[tokio::test]
 async fn an_invitations_link_lets_a_tab_in_and_it_stays_in() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(&format!("{QUICK}\n[access]\nmode = \"invitation\"\n"))?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(&format!("{QUICK}\n[access]\nmode = \"invitation\"\n"))?;
+    let backbone = test_run.backbone().await?;
     let uninvited = contributor(&backbone, "uninvited", Graphics::NoAdapter, "device=cpu").await?;
     uninvited.until("doing() === 'broken' && text('activity').includes('by invitation')", SOON).await?;
     // It sees what is trained all the same.
     uninvited.until("text('title') === 'Telling garments apart'", SOON).await?;
 
-    let link = world.command(&["invite"]).await?;
+    let link = test_run.command(&["invite"]).await?;
     let code = link.trim().split_once('#').map_or("", |(_, fragment)| fragment);
     let page = backbone.page();
     let url = format!("{page}/?autostart=1&device=cpu#{code}");
@@ -34,10 +34,10 @@ async fn an_invitations_link_lets_a_tab_in_and_it_stays_in() -> Result<()> {
 #[tokio::test]
 async fn a_tab_goes_on_once_its_visitor_has_signed_in() -> Result<()> {
     let _turn = turn().await;
-    let (world, _provider) = provider::listed(QUICK).await?;
-    let mut world = world.with_page(artifacts::web_root()?);
-    let backbone = world.backbone().await?;
-    world.command(&["allow", "add", "alice"]).await?;
+    let (test_run, _provider) = provider::listed(QUICK).await?;
+    let mut test_run = test_run.with_page(artifacts::web_root()?);
+    let backbone = test_run.backbone().await?;
+    test_run.command(&["allow", "add", "alice"]).await?;
     let tab = contributor(&backbone, "listed", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("doing() === 'signing-in' && !element('sign-in').hidden", SOON).await?;
     let url = tab.read("element('sign-in-link').href").await?;
@@ -58,7 +58,7 @@ async fn a_tab_goes_on_once_its_visitor_has_signed_in() -> Result<()> {
     login.until("document.body.textContent.includes('may take part now')", SOON).await?;
 
     tab.until("value('accepted') >= 1 && element('sign-in').hidden", LONG).await?;
-    world.command(&["allow", "remove", "alice"]).await?;
+    test_run.command(&["allow", "remove", "alice"]).await?;
     tab.until("doing() === 'broken' && text('activity').includes('alice is not on the list')", SOON).await?;
     Ok(())
 }

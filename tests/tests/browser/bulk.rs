@@ -1,4 +1,4 @@
-//! Large models on each way that a tab has: 64 MiB down and 64 MiB up arrive whole, though whoever reads
+//! Large models on each transport of a tab: 64 MiB down and 64 MiB up arrive whole, though the reader
 //! stands still for seconds in between.
 //!
 //! The model is so large that its parameters are 64 MiB on the wire, and so is a contribution.
@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
 use barnraise_tests::pause::{Paused, descendants};
-use barnraise_tests::process::Backbone;
+use barnraise_tests::process::BackboneProcess;
 
-use super::village::{LONG, contributor, turn, world};
+use super::support::{LONG, contributor, test_run, turn};
 
 /// 16.8 million parameters of four bytes; one contribution is one step, and is waited for.
 const LARGE: &str = r#"
@@ -58,8 +58,8 @@ async fn by_websocket_64_mib_arrive_both_ways() -> Result<()> {
 
 async fn arrive_both_ways(way: &str, listen: &str) -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(LARGE)?.with_listen(&[listen]);
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(LARGE)?.with_listen(&[listen]);
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, &format!("bulk-{way}"), Graphics::NoAdapter, "device=cpu").await?;
     pause_the_tab(&tab, &backbone).await?;
     pause_the_backbone(&backbone).await?;
@@ -72,7 +72,7 @@ async fn arrive_both_ways(way: &str, listen: &str) -> Result<()> {
 }
 
 /// Stops the tab's own processes, and with them its worker, in the middle of the download.
-async fn pause_the_tab(tab: &Tab, backbone: &Backbone) -> Result<()> {
+async fn pause_the_tab(tab: &Tab, backbone: &BackboneProcess) -> Result<()> {
     until_moved(backbone, "Outbound").await?;
     let paused = Paused::new(descendants(u32::try_from(tab.process_id()?)?, "--type=renderer")?)?;
     let n_sent = moved(backbone, "Outbound").await?;
@@ -85,7 +85,7 @@ async fn pause_the_tab(tab: &Tab, backbone: &Backbone) -> Result<()> {
 }
 
 /// Stops the backbone in the middle of the upload.
-async fn pause_the_backbone(backbone: &Backbone) -> Result<()> {
+async fn pause_the_backbone(backbone: &BackboneProcess) -> Result<()> {
     let n_received = until_moved(backbone, "Inbound").await?;
     let paused = Paused::new(vec![backbone.pid()?])?;
     ensure!(n_received < TRANSFER_BYTES, "{n_received} bytes came before the backbone could be stopped");
@@ -95,7 +95,7 @@ async fn pause_the_backbone(backbone: &Backbone) -> Result<()> {
 }
 
 /// Waits until the transfer is well under way. Nothing tells of its bytes but the counters.
-async fn until_moved(backbone: &Backbone, direction: &str) -> Result<f64> {
+async fn until_moved(backbone: &BackboneProcess, direction: &str) -> Result<f64> {
     let moving = async {
         loop {
             match moved(backbone, direction).await {
@@ -108,7 +108,7 @@ async fn until_moved(backbone: &Backbone, direction: &str) -> Result<f64> {
 }
 
 /// Bytes on all connections of the backbone.
-async fn moved(backbone: &Backbone, direction: &str) -> Result<f64> {
+async fn moved(backbone: &BackboneProcess, direction: &str) -> Result<f64> {
     let metrics = backbone.metrics().await?;
     let label = format!("direction=\"{direction}\"");
     let lines = metrics.lines().filter(|line| line.starts_with("libp2p_bandwidth_bytes_total{"));

@@ -6,7 +6,7 @@ use barnraise_protocol::contribute::DeviceKind;
 use barnraise_tests::browser::{Graphics, Tab};
 use serde_json::json;
 
-use super::village::{LONG, QUICK, SLOW, SOON, contributor, ensure_counted, samples, stop, turn, world};
+use super::support::{LONG, QUICK, SLOW, SOON, contributor, ensure_counted, samples, stop, test_run, turn};
 
 /// What the run must reach on pictures that nobody trained on.
 const ACCURACY_WANTED: f32 = 0.85;
@@ -14,14 +14,14 @@ const ACCURACY_WANTED: f32 = 0.85;
 #[tokio::test]
 async fn two_tabs_and_a_native_peer_train_one_model() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     // The slowest comes first, so that its device is warm before the others race ahead.
     let gpu = contributor(&backbone, "together-webgpu", Graphics::SoftwareAdapter, "device=webgpu").await?;
     gpu.until("value('accepted') >= 1", LONG).await?;
     let cpu = contributor(&backbone, "together-cpu", Graphics::NoAdapter, "device=cpu").await?;
     cpu.until("value('accepted') >= 1", LONG).await?;
-    let _native = world.join(&[&backbone.page()])?;
+    let _native = test_run.join(&[&backbone.page()])?;
 
     backbone.wait_for("three contributors", |progress| progress.n_contributors == 3).await?;
     let devices = backbone.status().await?.devices;
@@ -44,8 +44,8 @@ async fn two_tabs_and_a_native_peer_train_one_model() -> Result<()> {
 #[tokio::test]
 async fn what_a_closed_tab_was_told_is_accepted_is_in_the_run() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let leaving = contributor(&backbone, "leaving", Graphics::NoAdapter, "device=cpu").await?;
     let staying = contributor(&backbone, "staying", Graphics::NoAdapter, "device=cpu").await?;
     leaving.until("value('accepted') >= 5", SOON).await?;
@@ -67,8 +67,8 @@ async fn what_a_closed_tab_was_told_is_accepted_is_in_the_run() -> Result<()> {
 #[tokio::test]
 async fn stopping_delivers_what_is_finished() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(SLOW)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(SLOW)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "stopping", Graphics::NoAdapter, "device=cpu").await?;
     // The page shows what this tab reported as part of the coming step.
     tab.until("Number(element('batch').getAttribute('value')) >= 500", SOON).await?;
@@ -90,8 +90,8 @@ async fn training_leaves_the_main_thread_alone() -> Result<()> {
     const WATCHED_MS: u32 = 20_000;
     const BUSY_S_MAX: f64 = 4.0;
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "smooth", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 1", SOON).await?;
     tab.cdp("Performance.enable", json!({ "timeDomain": "threadTicks" })).await?;

@@ -4,10 +4,10 @@ use anyhow::{Result, ensure};
 use barnraise_protocol::api::DeviceCount;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_tests::browser::{Graphics, Tab};
-use barnraise_tests::process::Backbone;
+use barnraise_tests::process::BackboneProcess;
 use serde_json::json;
 
-use super::village::{LONG, QUICK, SOON, contributor, turn, world};
+use super::support::{LONG, QUICK, SOON, contributor, test_run, turn};
 
 /// The checks that ran, with those that fail.
 const CHECKS: &str = r#"
@@ -39,8 +39,8 @@ async fn computes_right(tab: &Tab, device: &str) -> Result<()> {
 #[tokio::test]
 async fn webgpu_computes_what_the_reference_computes() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let query = "selfcheck=1&device=webgpu";
     let tab = contributor(&backbone, "webgpu", Graphics::SoftwareAdapter, query).await?;
     computes_right(&tab, "browser-web-gpu").await
@@ -49,8 +49,8 @@ async fn webgpu_computes_what_the_reference_computes() -> Result<()> {
 #[tokio::test]
 async fn the_processor_computes_what_the_reference_computes() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "cpu", Graphics::NoAdapter, "selfcheck=1&device=cpu").await?;
     computes_right(&tab, "browser-cpu").await
 }
@@ -65,8 +65,8 @@ async fn a_tab_makes_local_steps_on_its_adapter() -> Result<()> {
     optimizer = { kind = "sgd-momentum", momentum = 0.9 }
     schedule = { peak = 0.05 }
     [averaging]"#;
-    let mut world = world(&QUICK.replace("[averaging]", local_steps))?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(&QUICK.replace("[averaging]", local_steps))?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "local-steps", Graphics::SoftwareAdapter, "device=webgpu").await?;
     tab.until("value('accepted') >= 1", LONG).await?;
     ensure!(tab.read("element('device').dataset.device").await? == "browser-web-gpu");
@@ -77,14 +77,14 @@ async fn a_tab_makes_local_steps_on_its_adapter() -> Result<()> {
 #[tokio::test]
 async fn without_an_adapter_the_processor_computes_and_the_page_says_so() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "no-adapter", Graphics::NoAdapter, "").await?;
     tab.until("value('accepted') >= 1", LONG).await?;
     ensure!(tab.read("element('device').dataset.device").await? == "browser-cpu");
     let line = tab.text("device").await?;
     ensure!(line.starts_with("On the processor"), "{line}");
-    // Whoever asks for WebGPU and nothing else is told why there is none.
+    // A visitor who asks for WebGPU and nothing else is told why it is missing.
     let url = format!("{}/?autostart=1&device=webgpu", backbone.page());
     tab.goto(&url).await?;
     tab.until("doing() === 'broken' && text('activity').includes('WebGPU')", SOON).await?;
@@ -96,8 +96,8 @@ async fn without_an_adapter_the_processor_computes_and_the_page_says_so() -> Res
 #[tokio::test]
 async fn a_slow_adapter_is_left_to_rest_and_everyone_sees_it() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "slow-adapter", Graphics::SoftwareAdapter, "").await?;
     tab.until("value('accepted') >= 1", LONG).await?;
     ensure!(tab.read("element('device').dataset.device").await? == "browser-cpu");
@@ -108,7 +108,7 @@ async fn a_slow_adapter_is_left_to_rest_and_everyone_sees_it() -> Result<()> {
 }
 
 /// Everyone is told that the run has one contributor, which computes on `device`.
-async fn counted_as(tab: &Tab, backbone: &Backbone, device: DeviceKind, words: &str) -> Result<()> {
+async fn counted_as(tab: &Tab, backbone: &BackboneProcess, device: DeviceKind, words: &str) -> Result<()> {
     tab.until(&format!("text('devices') === {}", json!(words)), SOON).await?;
     let devices = backbone.status().await?.devices;
     ensure!(devices == [DeviceCount { device, n_contributors: 1 }], "{devices:?}");
@@ -127,8 +127,8 @@ const GALLERY_IS_WHOLE: &str = r"
 #[tokio::test]
 async fn a_lost_adapter_does_not_end_the_training() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "lost-adapter", Graphics::SoftwareAdapter, "device=webgpu").await?;
     tab.until("value('accepted') >= 1 && document.querySelector('#gallery canvas')", LONG).await?;
     ensure!(tab.read("element('device').dataset.device").await? == "browser-web-gpu");
@@ -174,8 +174,8 @@ const PREFERS_ADAPTER: &str = r"
 #[tokio::test]
 async fn a_lost_adapter_is_tried_again_and_computes_again() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = Tab::open("adapter-again", Graphics::SoftwareAdapter, "about:blank").await?;
     tab.cdp("Page.addScriptToEvaluateOnNewDocument", json!({ "source": PREFERS_ADAPTER })).await?;
     tab.goto(&format!("{}/?autostart=1", backbone.page())).await?;

@@ -2,14 +2,14 @@
 
 use anyhow::{Context, Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
-use barnraise_tests::process::Backbone;
+use barnraise_tests::process::BackboneProcess;
 use serde_json::json;
 
+use super::support::{LONG, QUICK, SOON, stop, test_run, turn};
 use super::tabs::COUNT_WORKERS;
-use super::village::{LONG, QUICK, SOON, stop, turn, world};
 
 /// A tab that was opened without a wish, and whose button was pressed.
-async fn started(backbone: &Backbone, name: &str) -> Result<Tab> {
+async fn started(backbone: &BackboneProcess, name: &str) -> Result<Tab> {
     let tab = Tab::open(name, Graphics::NoAdapter, "about:blank").await?;
     tab.cdp("Page.addScriptToEvaluateOnNewDocument", json!({ "source": COUNT_WORKERS })).await?;
     tab.goto(&format!("{}/?device=cpu", backbone.page())).await?;
@@ -28,7 +28,7 @@ async fn a_worker_that_was_killed_is_started_anew_and_what_was_given_stays() -> 
         peer.dispatchEvent(new ErrorEvent('error', { message: 'RuntimeError: out of memory' }));
     })()";
     /// Notes how many samples the passes have from now on.
-    const OVERHEAR: &str = r"void (() => {
+    const RECORD: &str = r"void (() => {
         window.sizes = [];
         peer.addEventListener('message', ({ data }) => {
             const passes = (data.messages ?? []).map(({ pass }) => pass).filter(Boolean);
@@ -36,8 +36,8 @@ async fn a_worker_that_was_killed_is_started_anew_and_what_was_given_stays() -> 
         });
     })()";
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = started(&backbone, "killed-worker").await?;
     let accepted = tab.number("accepted").await?;
     tab.read(KILL).await?;
@@ -45,7 +45,7 @@ async fn a_worker_that_was_killed_is_started_anew_and_what_was_given_stays() -> 
     tab.until("workers === 2", SOON).await?;
     // It ran out of memory, so it computes with less at a time, and says so.
     tab.until("text('notice').includes('8 samples at a time, where the run has 32')", SOON).await?;
-    tab.read(OVERHEAR).await?;
+    tab.read(RECORD).await?;
     tab.until(&format!("sizes.length > 0 && value('accepted') > {accepted}"), LONG).await?;
     let sizes = tab.read("sizes").await?;
     let sizes = sizes.as_array().context("the sizes of passes")?;
@@ -66,8 +66,8 @@ async fn a_worker_that_was_killed_is_started_anew_and_what_was_given_stays() -> 
 #[tokio::test]
 async fn a_frozen_tab_goes_on_when_it_thaws() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = started(&backbone, "frozen").await?;
     tab.read("void document.addEventListener('resume', () => { document.body.dataset.thawed = 'yes'; })")
         .await?;
@@ -83,8 +83,8 @@ async fn a_frozen_tab_goes_on_when_it_thaws() -> Result<()> {
 #[tokio::test]
 async fn a_tab_that_was_contributing_goes_on_after_a_reload_and_one_that_rested_rests() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = started(&backbone, "reloaded").await?;
     tab.reload().await?;
     tab.until("workers === 1 && value('accepted') >= 1", SOON).await?;
@@ -104,8 +104,8 @@ async fn a_tab_that_was_contributing_goes_on_after_a_reload_and_one_that_rested_
 #[tokio::test]
 async fn a_device_without_a_network_says_so_and_asks_at_once_when_there_is_one() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = Tab::open("no-network", Graphics::NoAdapter, &backbone.page()).await?;
     tab.until("doing() === 'idle'", SOON).await?;
     let network = |offline: bool| json!({ "offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 });

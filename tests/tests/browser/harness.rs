@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
 
-use super::village::{SOON, turn};
+use super::support::{SOON, turn};
 
 /// A page that speaks as ours does, later.
 const PAGE: &str = "data:text/html,<p id=activity data-doing=waiting>Waiting for rain.</p>\

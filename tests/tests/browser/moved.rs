@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use barnraise_protocol::dht::backbone::{self, Backbone};
+use barnraise_protocol::dht::backbone::{self, BackboneAnnouncement};
 use barnraise_protocol::dht::{self, Freshness, UnixMillis};
 use barnraise_relay::{Node, NodeConfig};
 use barnraise_tests::browser::Graphics;
@@ -11,7 +11,7 @@ use barnraise_tests::process::HANG;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 
-use super::village::{QUICK, SOON, contributor, ensure_counted, samples, turn, world};
+use super::support::{QUICK, SOON, contributor, ensure_counted, samples, test_run, turn};
 
 const RELAY: &str = r#"
     [network]
@@ -32,7 +32,7 @@ async fn is_known(address: &Multiaddr, run_id: &str) -> Result<()> {
             let now = UnixMillis(0).after(UNIX_EPOCH.elapsed()?);
             let keys = vec![backbone::key(run_id)];
             let records = dht::get(&mut stream, keys, Freshness::Newest, now, LIFETIME_MAX).await?;
-            if records.iter().flatten().any(|record| Backbone::read(record).is_some()) {
+            if records.iter().flatten().any(|record| BackboneAnnouncement::read(record).is_some()) {
                 return anyhow::Ok(());
             }
             // Nothing tells who asks that a record came.
@@ -47,11 +47,11 @@ async fn is_known(address: &Multiaddr, run_id: &str) -> Result<()> {
 #[tokio::test]
 async fn a_tab_finds_its_backbone_again_through_the_dht() -> Result<()> {
     let _turn = turn().await;
-    let mut meeting = world(QUICK)?;
+    let mut meeting = test_run(QUICK)?;
     let relay = meeting.relay_here(RELAY).await?;
     let tcp = relay.tcp()?;
-    let mut world = world(&format!("{QUICK}\n[network]\ndht_peers = [\"{tcp}\"]\n"))?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(&format!("{QUICK}\n[network]\ndht_peers = [\"{tcp}\"]\n"))?;
+    let backbone = test_run.backbone().await?;
     is_known(tcp, "quick").await?;
     let tab = contributor(&backbone, "moved", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 1", SOON).await?;
@@ -60,8 +60,8 @@ async fn a_tab_finds_its_backbone_again_through_the_dht() -> Result<()> {
     tab.until("doing() === 'reconnecting'", SOON).await?;
     let accepted = tab.number("accepted").await?;
 
-    world.on_other_ports()?;
-    let backbone = world.backbone().await?;
+    test_run.on_other_ports()?;
+    let backbone = test_run.backbone().await?;
     ensure!(backbone.page() != before, "it is where it was: {before}");
     tab.until(&format!("value('accepted') > {accepted}"), SOON).await?;
     // Its page is still that of the old address, and says so once it rests.

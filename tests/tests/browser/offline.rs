@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 use barnraise_protocol::Sha256Hash;
 use barnraise_tests::artifacts;
 use barnraise_tests::browser::{Graphics, Tab};
-use barnraise_tests::process::World;
+use barnraise_tests::process::TestRun;
 
-use super::village::{QUICK, SOON, contributor, stop, turn, world};
+use super::support::{QUICK, SOON, contributor, stop, test_run, turn};
 
 /// The service worker has what it keeps, and answers for the page.
 const IS_KEPT: &str = "!!navigator.serviceWorker.controller";
@@ -23,8 +23,8 @@ const LOOK_AT_PROGRAM: &str = r"void (async () => {
 #[tokio::test]
 async fn a_page_that_was_visited_opens_without_its_server_and_recovers() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = Tab::open("kept-page", Graphics::NoAdapter, &backbone.page()).await?;
     tab.until(IS_KEPT, SOON).await?;
     let style = "getComputedStyle(element('toggle')).borderRadius";
@@ -34,7 +34,7 @@ async fn a_page_that_was_visited_opens_without_its_server_and_recovers() -> Resu
     tab.until("doing() === 'unreachable' && text('activity').includes('Trying again')", SOON).await?;
     ensure!(tab.read(style).await? == styled, "with its style");
     tab.pictures("kept-page").await?;
-    let _backbone = world.backbone().await?;
+    let _backbone = test_run.backbone().await?;
     tab.until("doing() === 'idle' && element('live').dataset.state === 'live'", SOON).await?;
     Ok(())
 }
@@ -42,8 +42,8 @@ async fn a_page_that_was_visited_opens_without_its_server_and_recovers() -> Resu
 #[tokio::test]
 async fn the_model_that_was_kept_answers_without_its_server() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "kept-model", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 1 && value('epoch') >= 3", SOON).await?;
     stop(&tab).await?;
@@ -94,8 +94,8 @@ async fn a_kept_program_that_is_broken_is_fetched_anew() -> Result<()> {
         document.body.dataset.hash = Array.from(digest, (byte) => byte.toString(16).padStart(2, '0')).join('');
     })()";
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "broken-program", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 1", SOON).await?;
     tab.read(HASH).await?;
@@ -121,8 +121,8 @@ async fn a_new_version_is_offered_and_taken_whole() -> Result<()> {
     let _turn = turn().await;
     let folder = tempfile::tempdir()?;
     copy(&artifacts::web_root()?, folder.path())?;
-    let mut world = World::new(QUICK)?.with_page(folder.path().to_owned());
-    let backbone = world.backbone().await?;
+    let mut test_run = TestRun::new(QUICK)?.with_page(folder.path().to_owned());
+    let backbone = test_run.backbone().await?;
     let tab = Tab::open("new-version", Graphics::NoAdapter, &backbone.page()).await?;
     tab.until(IS_KEPT, SOON).await?;
     let build = tab.read("document.body.dataset.build").await?;

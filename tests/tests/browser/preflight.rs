@@ -1,15 +1,15 @@
-//! What a visitor is told before anything large is fetched: ways, adapter, memory, cost, and what to do.
+//! The preflight before anything large is fetched: transports, adapter, memory, cost, and advice.
 
 use std::net::UdpSocket;
 
 use anyhow::{Context, Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
-use barnraise_tests::process::Backbone;
+use barnraise_tests::process::BackboneProcess;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use libp2p::multihash::Multihash;
 
-use super::village::{QUICK, SOON, turn, world};
+use super::support::{QUICK, SOON, test_run, turn};
 
 /// All that a visitor downloads before the click, as it is sent.
 const BYTES_BEFORE_START_MAX: u64 = 400_000;
@@ -25,7 +25,7 @@ const DONE: &str =
     "element('preflight').dataset.state !== 'asking' && text('preflight-data').includes('program')";
 
 /// Opens the page and waits for the end of the preflight; nothing large may have come by then.
-async fn looked_at(backbone: &Backbone, name: &str, graphics: Graphics) -> Result<Tab> {
+async fn looked_at(backbone: &BackboneProcess, name: &str, graphics: Graphics) -> Result<Tab> {
     let tab = Tab::open(name, graphics, &backbone.page()).await?;
     tab.until(DONE, SOON).await?;
     let transferred = tab.read(TRANSFERRED).await?.as_u64().context("a sum of bytes")?;
@@ -48,7 +48,7 @@ async fn pictures(tab: &Tab, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// How the line about a way is marked.
+/// The mark of a transport's line.
 async fn way(tab: &Tab, way: &str) -> Result<String> {
     let mark = format!("document.querySelector('#preflight-ways [data-way={way}]').dataset.state");
     Ok(tab.read(&mark).await?.as_str().unwrap_or_default().to_owned())
@@ -57,12 +57,12 @@ async fn way(tab: &Tab, way: &str) -> Result<String> {
 #[tokio::test]
 async fn a_visitor_learns_what_works_before_anything_large_is_fetched() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?.with_listen(&[
+    let mut test_run = test_run(QUICK)?.with_listen(&[
         "/ip4/127.0.0.1/udp/0/quic-v1/webtransport",
         "/ip4/127.0.0.1/udp/0/webrtc-direct",
         "/ip4/127.0.0.1/tcp/0/ws",
     ]);
-    let backbone = world.backbone().await?;
+    let backbone = test_run.backbone().await?;
     let tab = looked_at(&backbone, "preflight-good", Graphics::SoftwareAdapter).await?;
     let summary = tab.text("preflight-summary").await?;
     ensure!(summary.starts_with("This browser can take part"), "{summary}");
@@ -87,8 +87,8 @@ async fn a_visitor_learns_what_works_before_anything_large_is_fetched() -> Resul
 #[tokio::test]
 async fn without_an_adapter_the_processor_is_offered_and_what_to_do_is_said() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = looked_at(&backbone, "preflight-no-adapter", Graphics::NoAdapter).await?;
     let summary = tab.text("preflight-summary").await?;
     ensure!(summary.contains("on its processor, as WebGPU has no graphics processor"), "{summary}");
@@ -109,8 +109,8 @@ async fn where_udp_is_dropped_the_visitor_reads_which_way_is_left() -> Result<()
         .with(Protocol::WebTransport)
         .with(Protocol::Certhash(Multihash::wrap(SHA_256, &[7; 32])?));
     let sections = format!("{QUICK}\n[network]\nannounce = [\"{announced}\"]\n");
-    let mut world = world(&sections)?.with_listen(&["/ip4/127.0.0.1/tcp/0/ws"]);
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(&sections)?.with_listen(&["/ip4/127.0.0.1/tcp/0/ws"]);
+    let backbone = test_run.backbone().await?;
     let tab = looked_at(&backbone, "preflight-no-udp", Graphics::NoAdapter).await?;
     let summary = tab.text("preflight-summary").await?;
     ensure!(summary.contains("WebSocket works, WebTransport does not"), "{summary}");
@@ -126,7 +126,7 @@ async fn where_udp_is_dropped_the_visitor_reads_which_way_is_left() -> Result<()
     // The tab does not wait for what was seen not to work.
     tab.click("#toggle").await?;
     tab.until("element('connection').dataset.way === 'WebSocket'", SOON).await?;
-    ensure!(tab.text("connection").await? == "Connected by WebSocket.", "{}", tab.text("connection").await?);
+    tab.until("text('connection') === 'Connected by WebSocket.'", SOON).await?;
     drop(silent);
     Ok(())
 }

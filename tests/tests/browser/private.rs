@@ -1,9 +1,9 @@
-//! A visitor is nobody else's: the page asks its own server and nobody more, and runs nothing but its files.
+//! Privacy: the page asks its own server only, and runs nothing but its own files.
 
 use anyhow::{Context, Result, ensure};
 use barnraise_tests::browser::Graphics;
 
-use super::village::{QUICK, SOON, contributor, turn, world};
+use super::support::{QUICK, SOON, contributor, test_run, turn};
 
 /// What stands in the document itself and would be run from there.
 const INLINE: &str = "[...document.querySelectorAll('*')].filter((element) => \
@@ -14,8 +14,8 @@ const INLINE: &str = "[...document.querySelectorAll('*')].filter((element) => \
 #[tokio::test]
 async fn the_page_asks_its_own_server_and_runs_only_its_own_files() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "private", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 1", SOON).await?;
     let asked = tab.read("performance.getEntriesByType('resource').map((entry) => entry.name)").await?;

@@ -4,8 +4,8 @@ use anyhow::{Context, Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
 
 use super::looks::Looks;
+use super::support::{LONG, QUICK, SOON, stop, test_run, turn};
 use super::tabs::COUNT_WORKERS;
-use super::village::{LONG, QUICK, SOON, stop, turn, world};
 
 /// A run beside the quick one, which its visitors find by a code alone.
 fn class() -> String {
@@ -16,9 +16,9 @@ fn class() -> String {
 #[tokio::test]
 async fn a_kept_page_at_the_root_goes_to_the_list_once_there_is_a_server_to_name_it() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    world.beside(&QUICK.replace("id = \"quick\"", "id = \"other\""))?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    test_run.add_run(&QUICK.replace("id = \"quick\"", "id = \"other\""))?;
+    let backbone = test_run.backbone().await?;
     let page = backbone.page();
     let tab = Tab::open("kept-root", Graphics::NoAdapter, &format!("{page}/runs/")).await?;
     tab.until("!!navigator.serviceWorker.controller", SOON).await?;
@@ -26,7 +26,7 @@ async fn a_kept_page_at_the_root_goes_to_the_list_once_there_is_a_server_to_name
     // As an installed app begins.
     tab.goto(&format!("{page}/")).await?;
     tab.until("doing() === 'unreachable' && location.pathname === '/'", SOON).await?;
-    let backbone = world.backbone().await?;
+    let backbone = test_run.backbone().await?;
     tab.until(
         "location.pathname === '/runs/' && document.querySelectorAll('#runs .card').length === 2",
         SOON,
@@ -52,11 +52,11 @@ async fn a_kept_page_at_the_root_goes_to_the_list_once_there_is_a_server_to_name
 #[tokio::test]
 async fn the_list_leads_to_a_run_and_back_and_a_code_leads_into_one_that_is_not_listed() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
+    let mut test_run = test_run(QUICK)?;
     let other = QUICK.replace("id = \"quick\"", "id = \"other\"\n    title = \"The other one\"");
-    world.beside(&other)?;
-    let class = world.beside(&class())?;
-    let backbone = world.backbone().await?;
+    test_run.add_run(&other)?;
+    let class = test_run.add_run(&class())?;
+    let backbone = test_run.backbone().await?;
     let page = backbone.page();
     let tab = Tab::open("runs", Graphics::NoAdapter, &format!("{page}/")).await?;
     tab.until("document.querySelectorAll('#runs .card').length === 2 && !element('room').hidden", SOON)
@@ -83,7 +83,7 @@ async fn the_list_leads_to_a_run_and_back_and_a_code_leads_into_one_that_is_not_
     tab.goto(&format!("{page}/run/other/?autostart=1&device=cpu")).await?;
     tab.until("value('accepted') >= 1", LONG).await?;
 
-    let code = world.run(&["invite", "--room", "--config", &class]).await?;
+    let code = test_run.run(&["invite", "--room", "--config", &class]).await?;
     tab.goto(&format!("{page}/runs/")).await?;
     tab.until("!element('room').hidden", SOON).await?;
     tab.read("element('room-code').value = '000-000'").await?;
@@ -97,7 +97,7 @@ async fn the_list_leads_to_a_run_and_back_and_a_code_leads_into_one_that_is_not_
     tab.until("value('accepted') >= 1", LONG).await?;
 
     // A link of an invitation from when the run was alone here; and one that nobody here knows.
-    let link = world.run(&["invite", "--config", &class]).await?;
+    let link = test_run.run(&["invite", "--config", &class]).await?;
     let code = link.trim().split_once("#invitation=").context("a link")?.1.to_owned();
     tab.goto(&format!("{page}/#invitation={code}")).await?;
     let led = format!("location.pathname === '/run/class/' && location.hash === '#invitation={code}'");
@@ -118,9 +118,9 @@ async fn one_browser_computes_for_one_run_at_a_time_and_its_visitor_chooses() ->
     const WAITS: &str = "doing() === 'paused' && element('conduct').dataset.reason === 'elsewhere'";
     let _turn = turn().await;
     let mut looks = Looks::begin().await?;
-    let mut world = world(&called("quick", "The quick one"))?;
-    world.beside(&called("other", "The other one"))?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(&called("quick", "The quick one"))?;
+    test_run.add_run(&called("other", "The other one"))?;
+    let backbone = test_run.backbone().await?;
     let page = backbone.page();
     let url = |id: &str| format!("{page}/run/{id}/?device=cpu");
     let tab = Tab::open("one-load", Graphics::NoAdapter, &format!("{}&autostart=1", url("other"))).await?;

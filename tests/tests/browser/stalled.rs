@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use barnraise_tests::browser::Graphics;
 use barnraise_tests::pause::{Paused, descendants};
 
-use super::village::{SOON, contributor, turn, world};
+use super::support::{SOON, contributor, test_run, turn};
 
 /// Every batch is enough for a step, so that gradients are nearly always due; nobody fills a contribution.
 const EAGER: &str = r#"
@@ -26,8 +26,8 @@ const N_TIMES: usize = 8;
 #[tokio::test]
 async fn a_tab_that_stood_still_counts_again_with_its_next_report() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(EAGER)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(EAGER)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "stalled", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 3", SOON).await?;
     let renderers = || descendants(u32::try_from(tab.process_id()?)?, "--type=renderer");

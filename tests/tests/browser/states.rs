@@ -4,12 +4,12 @@ use anyhow::{Context, Result, ensure};
 use barnraise_tests::artifacts;
 use barnraise_tests::browser::{Graphics, Tab};
 use barnraise_tests::pause::Paused;
-use barnraise_tests::process::Backbone;
+use barnraise_tests::process::BackboneProcess;
 use barnraise_tests::provider;
 use serde_json::{Value, json};
 
 use super::looks::Looks;
-use super::village::{LONG, QUICK, SOON, contributor, stop, turn, world};
+use super::support::{LONG, QUICK, SOON, contributor, stop, test_run, turn};
 
 const RHYMES: &str = r#"
     [run]
@@ -72,8 +72,8 @@ const KEEP_WORKER: &str = r"
 const LOOKED: &str = "doing() === 'idle' && element('preflight').dataset.state !== 'asking' \
     && text('preflight-data').includes('program')";
 
-/// The page hears `message` as if its worker had posted it.
-async fn hear(tab: &Tab, message: Value) -> Result<()> {
+/// Delivers `message` to the page as if its worker had posted it.
+async fn post_as_worker(tab: &Tab, message: Value) -> Result<()> {
     let script = "kept.dispatchEvent(new MessageEvent('message', { data: arguments[0] }))";
     tab.run(script, vec![message]).await.map(drop)
 }
@@ -88,8 +88,8 @@ async fn open_all(tab: &Tab, is_open: bool) -> Result<()> {
 async fn a_visit_looks_right_from_the_first_moment_to_the_last() -> Result<()> {
     let _turn = turn().await;
     let mut looks = Looks::begin().await?;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = Tab::open("visit", Graphics::NoAdapter, "about:blank").await?;
     tab.cdp("Page.addScriptToEvaluateOnNewDocument", json!({ "source": KEEP_WORKER })).await?;
     arrive(&mut looks, &tab, &backbone).await?;
@@ -118,7 +118,7 @@ async fn a_visit_looks_right_from_the_first_moment_to_the_last() -> Result<()> {
 }
 
 /// From the first paint to the click.
-async fn arrive(looks: &mut Looks, tab: &Tab, backbone: &Backbone) -> Result<()> {
+async fn arrive(looks: &mut Looks, tab: &Tab, backbone: &BackboneProcess) -> Result<()> {
     let answers = json!({ "patterns": [{ "urlPattern": "*/api/*" }] });
     tab.cdp("Fetch.enable", answers).await?;
     tab.goto(&format!("{}/?device=cpu", backbone.page())).await?;
@@ -142,7 +142,7 @@ async fn arrive(looks: &mut Looks, tab: &Tab, backbone: &Backbone) -> Result<()>
 }
 
 /// At work, while the others are waited for, and at rest again.
-async fn take_part(looks: &mut Looks, tab: &Tab, backbone: &Backbone) -> Result<()> {
+async fn take_part(looks: &mut Looks, tab: &Tab, backbone: &BackboneProcess) -> Result<()> {
     tab.until("value('accuracy') >= 0.5 && document.querySelector('#gallery button')", LONG).await?;
     looks.at(tab, "training").await?;
     open_all(tab, true).await?;
@@ -154,7 +154,7 @@ async fn take_part(looks: &mut Looks, tab: &Tab, backbone: &Backbone) -> Result<
     looks.at(tab, "waiting-for-others").await?;
     let mut missed = tab.read("contribution").await?;
     missed["n_steps_missed"] = 3.into();
-    hear(tab, missed).await?;
+    post_as_worker(tab, missed).await?;
     tab.until("text('activity').includes('The last 3 steps were made without it')", SOON).await?;
     looks.at(tab, "too-late").await?;
     drop(paused);
@@ -165,7 +165,7 @@ async fn take_part(looks: &mut Looks, tab: &Tab, backbone: &Backbone) -> Result<
 }
 
 /// Stops the backbone, and has the page hear that its tab waits for others, which it then does for as long as nobody answers.
-async fn keep_waiting(tab: &Tab, backbone: &Backbone) -> Result<Paused> {
+async fn keep_waiting(tab: &Tab, backbone: &BackboneProcess) -> Result<Paused> {
     tab.until("window.waiting", SOON).await?;
     let paused = Paused::new(vec![backbone.pid()?])?;
     // What was said before it stopped arrives, and the words follow.
@@ -173,7 +173,7 @@ async fn keep_waiting(tab: &Tab, backbone: &Backbone) -> Result<Paused> {
         setTimeout(() => done(before === text('activity')), 1000); })";
     while tab.read(said_no_more).await? != true {}
     let waiting = tab.read("waiting").await?;
-    hear(tab, waiting).await?;
+    post_as_worker(tab, waiting).await?;
     tab.until("doing() === 'waiting-for-others'", SOON).await?;
     Ok(paused)
 }
@@ -198,10 +198,10 @@ async fn be_refused(looks: &mut Looks, tab: &Tab) -> Result<()> {
     let mut contribution = tab.read("contribution").await?;
     contribution["n_refused"] = 1.into();
     contribution["last_refusal"] = refusal.into();
-    hear(tab, contribution).await?;
+    post_as_worker(tab, contribution).await?;
     tab.until("value('refused') === 1 && !element('refusal').hidden", SOON).await?;
     let notice = "The cache is full: what is fetched now is fetched again at the next visit.";
-    hear(tab, json!({ "type": "failed", "message": notice })).await?;
+    post_as_worker(tab, json!({ "type": "failed", "message": notice })).await?;
     tab.until("!element('notice').hidden", SOON).await?;
     looks.at(tab, "refused").await
 }
@@ -210,8 +210,8 @@ async fn be_refused(looks: &mut Looks, tab: &Tab) -> Result<()> {
 async fn who_cannot_take_part_is_told_so_in_good_shape() -> Result<()> {
     let _turn = turn().await;
     let mut looks = Looks::begin().await?;
-    let mut world = world(&format!("{QUICK}\n[access]\nmode = \"invitation\"\n"))?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(&format!("{QUICK}\n[access]\nmode = \"invitation\"\n"))?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "outside", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("doing() === 'broken' && text('activity').includes('by invitation')", SOON).await?;
     looks.at(&tab, "uninvited").await?;
@@ -229,10 +229,10 @@ async fn who_cannot_take_part_is_told_so_in_good_shape() -> Result<()> {
 async fn signing_in_looks_right_on_each_of_its_pages() -> Result<()> {
     let _turn = turn().await;
     let mut looks = Looks::begin().await?;
-    let (world, _provider) = provider::listed(QUICK).await?;
-    let mut world = world.with_page(artifacts::web_root()?);
-    let backbone = world.backbone().await?;
-    world.command(&["allow", "add", "alice"]).await?;
+    let (test_run, _provider) = provider::listed(QUICK).await?;
+    let mut test_run = test_run.with_page(artifacts::web_root()?);
+    let backbone = test_run.backbone().await?;
+    test_run.command(&["allow", "add", "alice"]).await?;
     let tab = contributor(&backbone, "signing-in", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("doing() === 'signing-in' && !element('sign-in').hidden", SOON).await?;
     looks.at(&tab, "signing-in").await?;
@@ -259,7 +259,7 @@ async fn signing_in_looks_right_on_each_of_its_pages() -> Result<()> {
 async fn runs_of_other_kinds_look_right_too() -> Result<()> {
     let _turn = turn().await;
     let mut looks = Looks::begin().await?;
-    let mut rhymes = world(RHYMES)?;
+    let mut rhymes = test_run(RHYMES)?;
     let house = "This is the cat that killed the rat that ate the malt that lay in the house. ";
     rhymes.write("house.txt", &house.repeat(400))?;
     let backbone = rhymes.backbone().await?;
@@ -269,7 +269,7 @@ async fn runs_of_other_kinds_look_right_too() -> Result<()> {
     looks.at(&tab, "text").await?;
     drop(backbone);
 
-    let mut alike = world(ALIKE)?;
+    let mut alike = test_run(ALIKE)?;
     let backbone = alike.backbone().await?;
     tab.goto(&format!("{}/?device=cpu&selfcheck=1", backbone.page())).await?;
     tab.until("text('selfcheck-lead').includes('checks') && text('task') === 'Learns'", SOON).await?;
@@ -281,11 +281,11 @@ async fn runs_of_other_kinds_look_right_too() -> Result<()> {
 async fn a_run_that_its_operator_paused_says_so_to_everybody() -> Result<()> {
     let _turn = turn().await;
     let mut looks = Looks::begin().await?;
-    let mut world = world(&format!("{QUICK}\n[network]\noperator = \"127.0.0.1:0\"\n"))?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(&format!("{QUICK}\n[network]\noperator = \"127.0.0.1:0\"\n"))?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "halted", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 1", LONG).await?;
-    world.command(&["run", "pause", "--reason", "the data is looked at"]).await?;
+    test_run.command(&["run", "pause", "--reason", "the data is looked at"]).await?;
     tab.until("doing() === 'halted' && text('activity').includes('goes on by itself')", SOON).await?;
     looks.at(&tab, "halted").await?;
     tab.click("#toggle").await?;
@@ -294,11 +294,11 @@ async fn a_run_that_its_operator_paused_says_so_to_everybody() -> Result<()> {
     tab.goto(&format!("{}/runs/", backbone.page())).await?;
     tab.until("text('runs').includes('This run is paused')", SOON).await?;
     looks.at(&tab, "halted-run-in-the-list").await?;
-    // Whoever comes meanwhile waits, and is there when it goes on.
+    // A visitor who comes meanwhile waits, and takes part when the run goes on.
     tab.goto(&format!("{}/?autostart=1&device=cpu", backbone.page())).await?;
     tab.until("doing() === 'halted' && text('activity').includes('goes on by itself')", SOON).await?;
     let paused = backbone.wait_for("who came", |progress| progress.n_contributors == 1).await?;
-    world.command(&["run", "resume"]).await?;
+    test_run.command(&["run", "resume"]).await?;
     tab.until("doing() !== 'halted'", SOON).await?;
     backbone.wait_for_epoch(paused.epoch + 1).await?;
     looks.end()

@@ -5,7 +5,7 @@ use barnraise_protocol::api::DeviceCount;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_tests::browser::Graphics;
 
-use super::village::{LONG, QUICK, SOON, contributor, ensure_counted, samples, stop, turn, world};
+use super::support::{LONG, QUICK, SOON, contributor, ensure_counted, samples, stop, test_run, turn};
 
 /// Counts the workers of a page.
 pub(crate) const COUNT_WORKERS: &str = r"
@@ -24,8 +24,8 @@ const IS_CONTRIBUTING: &str = "element('toggle').dataset.contributing === 'true'
 #[tokio::test]
 async fn a_second_tab_shows_and_steers_the_first_and_takes_over_when_it_closes() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "tabs", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 1", SOON).await?;
     let first = tab.window().await?;

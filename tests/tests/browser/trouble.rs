@@ -8,13 +8,13 @@ use barnraise_protocol::contribute::DeviceKind;
 use barnraise_tests::browser::{Graphics, Tab};
 
 use super::looks::Looks;
-use super::village::{QUICK, SOON, contributor, ensure_counted, stop, turn, world};
+use super::support::{QUICK, SOON, contributor, ensure_counted, stop, test_run, turn};
 
 #[tokio::test]
 async fn the_same_tabs_go_on_after_the_backbone_was_killed() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let cpu = contributor(&backbone, "killed-a", Graphics::NoAdapter, "device=cpu").await?;
     let other = contributor(&backbone, "killed-b", Graphics::NoAdapter, "device=cpu").await?;
     for tab in [&cpu, &other] {
@@ -27,7 +27,7 @@ async fn the_same_tabs_go_on_after_the_backbone_was_killed() -> Result<()> {
     }
     cpu.pictures("reconnecting").await?;
 
-    let backbone = world.backbone().await?;
+    let backbone = test_run.backbone().await?;
     let resumed = backbone.status().await?.progress.epoch;
     ensure!(resumed >= before, "resumed at epoch {resumed}, was at {before}");
     for tab in [&cpu, &other] {
@@ -42,8 +42,8 @@ async fn the_same_tabs_go_on_after_the_backbone_was_killed() -> Result<()> {
 #[tokio::test]
 async fn a_page_without_its_backbone_says_so_and_recovers() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = Tab::open("unreachable", Graphics::NoAdapter, &backbone.page()).await?;
     tab.until("doing() === 'idle'", SOON).await?;
     overflows_nowhere(&tab, "resting").await?;
@@ -52,12 +52,12 @@ async fn a_page_without_its_backbone_says_so_and_recovers() -> Result<()> {
     tab.until("doing() === 'unreachable' && text('activity').includes('Trying again')", SOON).await?;
     overflows_nowhere(&tab, "unreachable").await?;
     ensure!(tab.read("element('main').dataset.stale === 'true' && !element('stale').hidden").await? == true);
-    // Whoever starts now waits, and has pressed the button once and for all.
+    // A visitor who starts now waits, and need not press the button again.
     tab.click("#toggle").await?;
     tab.until("doing() === 'unreachable' && text('activity').includes('by itself')", SOON).await?;
     overflows_nowhere(&tab, "started-unreachable").await?;
 
-    let _backbone = world.backbone().await?;
+    let _backbone = test_run.backbone().await?;
     tab.until("value('accepted') >= 1", SOON).await?;
     ensure!(tab.read("element('main').dataset.stale === 'false' && element('stale').hidden").await? == true);
     Ok(())
@@ -67,7 +67,7 @@ async fn a_page_without_its_backbone_says_so_and_recovers() -> Result<()> {
 async fn a_tab_goes_on_with_another_backbone_when_its_own_was_killed() -> Result<()> {
     let _turn = turn().await;
     let mut looks = Looks::begin().await?;
-    let (mut one, mut another) = (world(QUICK)?, world(QUICK)?);
+    let (mut one, mut another) = (test_run(QUICK)?, test_run(QUICK)?);
     let own_id = one.command(&["id"]).await?.trim().to_owned();
     let another_id = another.command(&["id"]).await?.trim().to_owned();
     one.aggregate_with(&[format!("/p2p/{another_id}")])?;
@@ -89,7 +89,7 @@ async fn a_tab_goes_on_with_another_backbone_when_its_own_was_killed() -> Result
     own.kill().await?;
     tab.until("doing() === 'reconnecting'", SOON).await?;
 
-    // Whoever it was trained with is dead: what is accepted from here on is accepted by the other one.
+    // Its first backbone is dead: contributions from here on are accepted by the other one.
     let accepted = tab.number("accepted").await?;
     tab.until(&format!("value('accepted') >= {accepted} + 3 && doing() === 'training'"), SOON).await?;
     let status = other.status().await?;

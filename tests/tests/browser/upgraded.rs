@@ -5,29 +5,29 @@
 //! build again.
 
 use anyhow::{Context, Result, ensure};
-use barnraise_native::http::HttpState;
-use barnraise_native::page::Page;
-use barnraise_native::site::{Site, SiteRun};
+use barnraise_native::host::http::HttpState;
+use barnraise_native::host::page::PageSource;
+use barnraise_native::host::site::{Site, SiteRun};
 use barnraise_protocol::run;
 use barnraise_relay::{Node, NodeConfig, load_or_create_keypair};
 use barnraise_tests::artifacts;
 use barnraise_tests::browser::Graphics;
-use barnraise_tests::process::World;
+use barnraise_tests::process::TestRun;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, watch};
 
 use super::offline::{copy, publish};
-use super::village::{QUICK, SOON, contributor, ensure_counted, stop, turn};
+use super::support::{QUICK, SOON, contributor, ensure_counted, stop, turn};
 
 #[tokio::test]
 async fn a_tab_of_the_build_before_is_up_to_date_after_one_reload_and_loses_nothing() -> Result<()> {
     let _turn = turn().await;
     let folder = tempfile::tempdir()?;
     copy(&artifacts::web_root()?, folder.path())?;
-    let mut world = World::new(QUICK)?.with_page(folder.path().to_owned());
-    let backbone = world.backbone().await?;
+    let mut test_run = TestRun::new(QUICK)?.with_page(folder.path().to_owned());
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "upgraded", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 1 && !!navigator.serviceWorker.controller", SOON).await?;
     let build = tab.read("document.body.dataset.build").await?;
@@ -43,20 +43,20 @@ async fn a_tab_of_the_build_before_is_up_to_date_after_one_reload_and_loses_noth
     publish(folder.path(), &build, &next)?;
     let (_status, shown) = watch::channel(status);
     let (_events, heard) = broadcast::channel(1);
-    let http = HttpState::new(Page::Folder(folder.path().to_owned()), shown, heard);
+    let http = HttpState::new(PageSource::Folder(folder.path().to_owned()), shown, heard);
     let run = SiteRun { http, is_listed: true, rooms: None, invitations: None };
-    let site = Site::new(Page::Folder(folder.path().to_owned()), vec![run]).routes();
+    let site = Site::new(PageSource::Folder(folder.path().to_owned()), vec![run]).routes();
     let listener = TcpListener::bind(page.trim_start_matches("http://")).await?;
     let serving = tokio::spawn(axum::serve(listener, site).into_future());
-    let keypair = load_or_create_keypair(&world.storage().join("identity.key"))?;
-    let certificates_dir = Some(world.storage().join("certificates"));
+    let keypair = load_or_create_keypair(&test_run.storage().join("identity.key"))?;
+    let certificates_dir = Some(test_run.storage().join("certificates"));
     let listen = addresses.iter().map(listened).collect();
     let newer =
         Node::start(keypair, NodeConfig { listen, certificates_dir, ..NodeConfig::default() }).await?;
     let mut asking = newer.accept(run::PROTOCOL)?;
     let asked = tokio::time::timeout(SOON, asking.recv()).await?;
     let (_, mut stream) = asked.context("nobody asks")?;
-    run::answer_before(&mut stream, run::PROTOCOL).await?;
+    run::answer_older_version(&mut stream).await?;
     drop((stream, asking));
     let is_next = format!("document.body.dataset.build === '{next}'");
     // Offered, or taken by itself where no other backbone is tried first.
@@ -64,8 +64,8 @@ async fn a_tab_of_the_build_before_is_up_to_date_after_one_reload_and_loses_noth
     newer.shutdown().await;
 
     // What the next page dials. It goes on by itself.
-    let mut world = world.at("127.0.0.1:0");
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run.at("127.0.0.1:0");
+    let backbone = test_run.backbone().await?;
     if tab.read(&is_next).await? == false {
         tab.click("#reload").await?;
     }

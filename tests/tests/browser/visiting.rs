@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use barnraise_tests::browser::{Graphics, Tab};
 use serde_json::{Value, json};
 
-use super::village::{LARGE_SHARDS, LONG, QUICK, SOON, contributor, stop, turn, world};
+use super::support::{LARGE_SHARDS, LONG, QUICK, SOON, contributor, stop, test_run, turn};
 
 /// Training samples of Fashion-MNIST, and what a contributor may hold back of them.
 const ONE_PASS: u32 = 60_000 + 4_000;
@@ -12,8 +12,8 @@ const ONE_PASS: u32 = 60_000 + 4_000;
 #[tokio::test]
 async fn a_second_visit_finds_its_data_in_the_cache() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(LARGE_SHARDS)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(LARGE_SHARDS)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "cache", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 1", SOON).await?;
     let first = tab.number("bytes-down").await?;
@@ -28,8 +28,8 @@ async fn a_second_visit_finds_its_data_in_the_cache() -> Result<()> {
 #[tokio::test]
 async fn what_was_given_adds_up_over_visits_and_stands_on_the_leaderboard() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = contributor(&backbone, "giving", Graphics::NoAdapter, "device=cpu").await?;
     tab.until("value('accepted') >= 2", SOON).await?;
     let first = stop(&tab).await?;
@@ -51,7 +51,7 @@ async fn what_was_given_adds_up_over_visits_and_stands_on_the_leaderboard() -> R
 }
 
 /// Keeps what the worker answers, to see more of it than the page shows.
-const OVERHEAR: &str = r"
+const RECORD: &str = r"
     window.predictions = [];
     const Plain = window.Worker;
     window.Worker = class extends Plain {
@@ -84,10 +84,10 @@ fn ensure_distribution(answer: &Value) -> Result<Vec<f64>> {
 #[tokio::test]
 async fn the_model_can_be_tried_by_picking_and_by_drawing() -> Result<()> {
     let _turn = turn().await;
-    let mut world = world(QUICK)?;
-    let backbone = world.backbone().await?;
+    let mut test_run = test_run(QUICK)?;
+    let backbone = test_run.backbone().await?;
     let tab = Tab::open("trying", Graphics::NoAdapter, "about:blank").await?;
-    tab.cdp("Page.addScriptToEvaluateOnNewDocument", json!({ "source": OVERHEAR })).await?;
+    tab.cdp("Page.addScriptToEvaluateOnNewDocument", json!({ "source": RECORD })).await?;
     tab.goto(&format!("{}/?device=cpu", backbone.page())).await?;
 
     // Before anything is trained the model knows nothing, and is asked without contributing.

@@ -1,22 +1,21 @@
-//! Signed requests that were made before, at another time, or not by whom they say.
+//! Signed requests that are replayed, of another time, or not signed by their named signer.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use barnraise_native::access::signing_key;
-use barnraise_protocol::ConversationError;
+use barnraise_native::host::access::signing_key;
 use barnraise_protocol::access::{
-    self, AccessToken, BackboneToContributor as Down, ContributorToBackbone as Up, KeyPair, Nonce, PublicKey,
-    RelayedRequest, SignedRequest, UnixTime,
+    self, AccessError, AccessToken, BackboneToContributor as Down, ContributorToBackbone as Up, KeyPair,
+    Nonce, PublicKey, RelayedRequest, SignedRequest, UnixTime,
 };
 use barnraise_protocol::framing::{self, HEADER_BYTES};
 use barnraise_relay::libp2p::identity::Keypair;
-use barnraise_tests::client::Client;
-use barnraise_tests::doorway::Doorway;
+use barnraise_tests::client::TestClient;
+use barnraise_tests::source_proxy::SourceProxy;
 use libp2p::Multiaddr;
 
 use super::RUN;
-use super::siege::{End, Siege, invitation};
+use super::attacked_run::{AttackEnd, AttackedRun, invitation};
 
 const BY_INVITATION: &str = "\n[access]\nmode = \"invitation\"\ntoken_lifetime = \"1h\"\n";
 const HOUR_S: u64 = 3600;
@@ -25,19 +24,19 @@ const BETWEEN_DIALS: Duration = Duration::from_millis(200);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replayed_forged_and_untimely_requests_cost_the_others_nothing() {
-    let mut siege = Siege::of(&format!("{RUN}{BY_INVITATION}"), true).await;
-    let code = invitation(&mut siege.world).await;
-    let doorway = Doorway::open([127, 0, 0, 2].into(), &siege.tcp()).await.unwrap();
-    let member = Member::join(doorway.address(), code).await;
-    siege.endures(&["wrong_time"], End::Refused, || member.clone().lies_about_the_time()).await;
-    siege.endures(&["replayed"], End::Blocked, || member.clone().repeats()).await;
-    siege.endures(&["forged"], End::Blocked, || member.clone().forges()).await;
-    siege.has_trained().await;
+    let mut attacked = AttackedRun::of(&format!("{RUN}{BY_INVITATION}"), true).await;
+    let code = invitation(&mut attacked.test_run).await;
+    let proxy = SourceProxy::open([127, 0, 0, 2].into(), &attacked.tcp()).await.unwrap();
+    let member = AccessMember::join(proxy.address(), code).await;
+    attacked.endures(&["wrong_time"], AttackEnd::Refused, || member.clone().sends_wrong_times()).await;
+    attacked.endures(&["replayed"], AttackEnd::Blocked, || member.clone().repeats()).await;
+    attacked.endures(&["forged"], AttackEnd::Blocked, || member.clone().forges()).await;
+    attacked.has_trained().await;
 }
 
-/// Somebody with access, and with requests of its own.
+/// A peer with access, which makes requests of its own.
 #[derive(Clone)]
-struct Member {
+struct AccessMember {
     address: Multiaddr,
     keypair: Keypair,
     key: Arc<KeyPair>,
@@ -45,10 +44,10 @@ struct Member {
     authority: PublicKey,
 }
 
-impl Member {
+impl AccessMember {
     async fn join(address: Multiaddr, code: String) -> Self {
         let keypair = Keypair::generate_ed25519();
-        let client = Client::connect_as(keypair.clone(), address.clone()).await.unwrap();
+        let client = TestClient::connect_as(keypair.clone(), address.clone()).await.unwrap();
         let authority = client.describe().await.unwrap().access.authority;
         let Down::Granted(token) = client.ask(&Up::Redeem { code }).await.unwrap() else {
             panic!("the invitation is good");
@@ -57,7 +56,7 @@ impl Member {
         Self { address, keypair, key, token: *token, authority }
     }
 
-    /// One that would be answered, made so many seconds from now.
+    /// A valid request, dated `after_s` seconds from now.
     fn request(&self, after_s: i64) -> SignedRequest {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let mut nonce = [0; 16];
@@ -69,8 +68,8 @@ impl Member {
     }
 
     /// As soon as its address may have another connection.
-    async fn dial(&self) -> Option<Client> {
-        let client = Client::connect_as(self.keypair.clone(), self.address.clone()).await.ok();
+    async fn dial(&self) -> Option<TestClient> {
+        let client = TestClient::connect_as(self.keypair.clone(), self.address.clone()).await.ok();
         if client.is_none() {
             tokio::time::sleep(BETWEEN_DIALS).await;
         }
@@ -78,7 +77,7 @@ impl Member {
     }
 
     /// Requests of hours ago, and of hours to come. Each is refused, and nothing else follows.
-    async fn lies_about_the_time(self) {
+    async fn sends_wrong_times(self) {
         loop {
             let Some(client) = self.dial().await else { continue };
             for hours in [-5, 5].into_iter().cycle().take(1000) {
@@ -101,7 +100,7 @@ impl Member {
         }
     }
 
-    /// What it signed says something else now.
+    /// Requests that were changed after signing.
     async fn forges(self) {
         loop {
             let Some(client) = self.dial().await else { continue };
@@ -113,7 +112,7 @@ impl Member {
 }
 
 /// Sends what is refused, until it is not listened to any more.
-async fn until_blocked(client: &Client, request: &SignedRequest) {
+async fn until_blocked(client: &TestClient, request: &SignedRequest) {
     while let Some(answer) = ask(client, request.clone()).await {
         assert!(answer.is_err(), "{answer:?}");
         tokio::time::sleep(BETWEEN_REQUESTS).await;
@@ -122,10 +121,10 @@ async fn until_blocked(client: &Client, request: &SignedRequest) {
 }
 
 /// `None` where the peer is not listened to.
-async fn ask(client: &Client, request: SignedRequest) -> Option<Result<Down, ConversationError>> {
+async fn ask(client: &TestClient, request: SignedRequest) -> Option<Result<Down, AccessError>> {
     let mut stream = client.open(access::PROTOCOL).await.ok()?;
     match access::ask(&mut stream, &Up::Relay(Box::new(request))).await {
-        Err(ConversationError::Frame(_)) => None,
+        Err(AccessError::Frame(_)) => None,
         answer => Some(answer),
     }
 }

@@ -3,14 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use barnraise_tests::client::{Client, within};
-use barnraise_tests::doorway::{Doorway, connect_from, socket_address};
+use barnraise_tests::client::{TestClient, within};
+use barnraise_tests::source_proxy::{SourceProxy, connect_from, socket_address};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::RUN;
-use super::siege::{End, Siege};
+use super::attacked_run::{AttackEnd, AttackedRun};
 
 const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(20);
 /// Connections at once; the backbone takes fewer handshakes.
@@ -23,16 +23,16 @@ fn stranger(number: u8) -> IpAddr {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_connections_costs_the_others_nothing() {
-    let mut siege = Siege::of(RUN, false).await;
-    let backbone = socket_address(&siege.tcp()).unwrap();
+    let mut attacked = AttackedRun::of(RUN, false).await;
+    let backbone = socket_address(&attacked.tcp()).unwrap();
     // As many connections as come about are ended, and the rest never comes about.
-    siege.endures(&["handshake_gave_way"], End::Refused, move || say_nothing(backbone)).await;
-    siege.endures(&["handshake_timeout"], End::Refused, move || wait_for_the_end(backbone)).await;
-    siege.endures(&["handshake_failed"], End::Refused, move || write_garbage(backbone)).await;
-    let doorway = Doorway::open(stranger(200), &siege.tcp()).await.unwrap();
-    let address = doorway.address();
-    siege.endures(&["connection_rate"], End::Refused, move || become_peers(address.clone())).await;
-    siege.has_trained().await;
+    attacked.endures(&["handshake_gave_way"], AttackEnd::Refused, move || say_nothing(backbone)).await;
+    attacked.endures(&["handshake_timeout"], AttackEnd::Refused, move || wait_for_the_end(backbone)).await;
+    attacked.endures(&["handshake_failed"], AttackEnd::Refused, move || write_garbage(backbone)).await;
+    let proxy = SourceProxy::open(stranger(200), &attacked.tcp()).await.unwrap();
+    let address = proxy.address();
+    attacked.endures(&["connection_rate"], AttackEnd::Refused, move || become_peers(address.clone())).await;
+    attacked.has_trained().await;
 }
 
 /// Connections that say nothing: each time more than may be under way, from two addresses of many.
@@ -74,7 +74,7 @@ async fn write_garbage(backbone: SocketAddr) {
 async fn become_peers(backbone: libp2p::Multiaddr) {
     loop {
         // Refused from some moment on, which is what is waited for outside.
-        drop(Client::connect(backbone.clone()).await);
+        drop(TestClient::connect(backbone.clone()).await);
         tokio::time::sleep(BETWEEN_CONNECTIONS).await;
     }
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use barnraise_protocol::{access, bulk, contribute, framing, gradient, run, shard, state};
 use barnraise_relay::libp2p::Stream;
-use barnraise_tests::client::{Client, within};
-use barnraise_tests::doorway::Doorway;
+use barnraise_tests::client::{TestClient, within};
+use barnraise_tests::source_proxy::SourceProxy;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 use libp2p::Multiaddr;
 use tokio::task::JoinSet;
 
 use super::RUN;
-use super::siege::{End, Siege};
+use super::attacked_run::{AttackEnd, AttackedRun};
 
 /// Each with the length of its longest message.
 const CONVERSATIONS: [(&str, usize); 6] = [
@@ -31,32 +31,32 @@ const BETWEEN_DIALS: Duration = Duration::from_millis(200);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_open_and_slow_streams_cost_the_others_nothing() {
-    let mut siege = Siege::of(RUN, false).await;
-    let doorway = Doorway::open([127, 0, 0, 2].into(), &siege.tcp()).await.unwrap();
-    let address = doorway.address();
+    let mut attacked = AttackedRun::of(RUN, false).await;
+    let proxy = SourceProxy::open([127, 0, 0, 2].into(), &attacked.tcp()).await.unwrap();
+    let address = proxy.address();
     let half_open = || open_and_say_nothing(address.clone());
-    siege.endures(&["silent_stream", "streams"], End::Blocked, half_open).await;
-    siege.endures(&["slow_message"], End::Blocked, || write_slowly(address.clone())).await;
-    siege.endures(&["stalled_transfer"], End::Refused, || ask_and_never_read(address.clone())).await;
-    siege.has_trained().await;
+    attacked.endures(&["silent_stream", "streams"], AttackEnd::Blocked, half_open).await;
+    attacked.endures(&["slow_message"], AttackEnd::Blocked, || write_slowly(address.clone())).await;
+    attacked.endures(&["stalled_transfer"], AttackEnd::Refused, || ask_and_never_read(address.clone())).await;
+    attacked.has_trained().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_that_are_too_long_or_none_cost_the_others_nothing() {
-    let mut siege = Siege::of(RUN, false).await;
-    let doorway = Doorway::open([127, 0, 0, 2].into(), &siege.tcp()).await.unwrap();
-    let address = doorway.address();
-    siege.endures(&["oversized_frame"], End::Blocked, || write_too_much(address.clone())).await;
-    siege
-        .endures(&["malformed_message", "other_version"], End::Blocked, || write_noise(address.clone()))
+    let mut attacked = AttackedRun::of(RUN, false).await;
+    let proxy = SourceProxy::open([127, 0, 0, 2].into(), &attacked.tcp()).await.unwrap();
+    let address = proxy.address();
+    attacked.endures(&["oversized_frame"], AttackEnd::Blocked, || write_too_much(address.clone())).await;
+    attacked
+        .endures(&["malformed_message", "other_version"], AttackEnd::Blocked, || write_noise(address.clone()))
         .await;
-    siege.has_trained().await;
+    attacked.has_trained().await;
 }
 
 /// Opens as many as it can on each conversation, and keeps them; when it is blocked it comes under another name.
 async fn open_and_say_nothing(backbone: Multiaddr) {
     loop {
-        let Ok(client) = Client::connect(backbone.clone()).await else {
+        let Ok(client) = TestClient::connect(backbone.clone()).await else {
             tokio::time::sleep(BETWEEN_DIALS).await;
             continue;
         };
@@ -165,8 +165,8 @@ async fn write_noise(backbone: Multiaddr) {
 }
 
 /// Somebody new, as soon as the address may have another connection.
-async fn connected(backbone: &Multiaddr) -> Option<Client> {
-    let client = Client::connect(backbone.clone()).await.ok();
+async fn connected(backbone: &Multiaddr) -> Option<TestClient> {
+    let client = TestClient::connect(backbone.clone()).await.ok();
     if client.is_none() {
         tokio::time::sleep(BETWEEN_DIALS).await;
     }
@@ -174,7 +174,7 @@ async fn connected(backbone: &Multiaddr) -> Option<Client> {
 }
 
 /// Whether the client could open a stream; it is ended by the backbone then.
-async fn write_and_see_the_end(client: &Client, protocol: &'static str, bytes: &[u8]) -> bool {
+async fn write_and_see_the_end(client: &TestClient, protocol: &'static str, bytes: &[u8]) -> bool {
     let Ok(mut stream) = client.open(protocol).await else { return false };
     // The other end may have ended it before all of it was written.
     let _ = stream.write_all(bytes).await;
@@ -184,7 +184,7 @@ async fn write_and_see_the_end(client: &Client, protocol: &'static str, bytes: &
     true
 }
 
-/// Whatever it wrote before.
+/// Waits until the backbone ends the stream; its answers are skipped.
 async fn ended_by_the_backbone(protocol: &str, mut stream: Stream) {
     let mut answer = Vec::new();
     let _ = within(protocol, stream.read_to_end(&mut answer)).await.unwrap();

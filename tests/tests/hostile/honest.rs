@@ -1,5 +1,4 @@
-//! Contributors that do what they should, with a rest between two offers as one that computes has it, and count what is
-//! accepted.
+//! Honest contributors, which rest between two offers as long as computing would take, and count accepted offers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,9 +6,9 @@ use std::time::{Duration, Instant};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::access::ContributorToBackbone as Ask;
 use barnraise_protocol::bulk::Transfer;
-use barnraise_protocol::gradient::{Offer, Refusal};
+use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::run::RunDescription;
-use barnraise_tests::client::Client;
+use barnraise_tests::client::TestClient;
 use barnraise_tests::process::HANG;
 use libp2p::Multiaddr;
 use tokio::sync::watch;
@@ -21,13 +20,13 @@ const SAMPLES_OF_OFFER: u32 = 32;
 const REST: Duration = Duration::from_millis(20);
 
 /// The honest contributors; they go when dropped.
-pub(super) struct Honest {
+pub(super) struct HonestContributors {
     /// Offers that were accepted.
     accepted: watch::Receiver<u64>,
     _tasks: JoinSet<()>,
 }
 
-impl Honest {
+impl HonestContributors {
     /// They join, each with the code of an invitation where there is one, and have had something accepted.
     pub(super) async fn join(address: &Multiaddr, invitation: Option<&str>) -> Self {
         let (counter, accepted) = watch::channel(0);
@@ -35,7 +34,7 @@ impl Honest {
         let mut tasks = JoinSet::new();
         let mut contributors = Vec::new();
         for number in 0..N_CONTRIBUTORS {
-            contributors.push(Contributor::join(address, invitation, number).await);
+            contributors.push(HonestContributor::join(address, invitation, number).await);
         }
         for mut contributor in contributors {
             let counter = Arc::clone(&counter);
@@ -66,24 +65,24 @@ impl Honest {
     }
 }
 
-struct Contributor {
+struct HonestContributor {
     number: usize,
-    client: Client,
+    client: TestClient,
     run: RunDescription,
     gradient: Vec<u8>,
     offer: Offer,
 }
 
-impl Contributor {
+impl HonestContributor {
     async fn join(address: &Multiaddr, invitation: Option<&str>, number: usize) -> Self {
-        let client = Client::connect(address.clone()).await.unwrap();
+        let client = TestClient::connect(address.clone()).await.unwrap();
         if let Some(code) = invitation {
             client.ask(&Ask::Redeem { code: code.to_owned() }).await.unwrap();
         }
         let run = client.describe().await.unwrap();
-        let mut session = client.join(&run.run_id, &format!("honest {number}")).await.unwrap();
+        let mut session = client.join(&run.identity.run_id, &format!("honest {number}")).await.unwrap();
         // It listens for as long as it is spoken to.
-        tokio::spawn(async move { while session.hear().await.is_ok() {} });
+        tokio::spawn(async move { while session.receive().await.is_ok() {} });
         let gradient = vec![0; run.n_parameters as usize * 4];
         let offer = Offer {
             contribution_id: 0,
@@ -107,9 +106,9 @@ impl Contributor {
         loop {
             match self.client.offer(&self.offer, &self.gradient).await.unwrap() {
                 Ok(_) => return,
-                Err(Refusal::Epoch { want, .. }) => self.offer.epoch = want,
+                Err(ContributionRefusal::Epoch { want, .. }) => self.offer.epoch = want,
                 // Parameters would be fetched now; who computes nothing needs to know only which they are.
-                Err(Refusal::Busy | Refusal::Storage) => {
+                Err(ContributionRefusal::Busy | ContributionRefusal::Storage) => {
                     self.offer.epoch = self.client.state(&self.run).await.unwrap().epoch;
                 }
                 Err(refusal) => panic!("an honest offer is refused: {refusal}"),

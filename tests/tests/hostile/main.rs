@@ -1,22 +1,22 @@
 //! Peers that misbehave: each is stopped by its limit, counted under its reason, and the others train on.
 //!
-//! A backbone of its own process, honest contributors, and somebody hostile who comes from another address, at a low
-//! priority: its processor is not the run's. What is compared is what is accepted of the honest ones while they are attacked
-//! and while they are not, in turns, within one run, until chance does not explain the difference any more
+//! A backbone in its own process, honest contributors, and an attacker from another address, at a low priority: its
+//! processor is not the run's. The tests compare the accepted contributions of the honest peers under attack and without,
+//! in alternating windows of one run, until noise does not explain the difference any more
 //! (`barnraise_tests::verdict`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod access;
+mod attacked_run;
 mod connections;
 mod conversations;
 mod dht;
 mod honest;
 mod muxing;
 mod open;
-mod siege;
 
-/// Limits that a test of a few seconds meets. The model is small: who attacks shall find a backbone that is
-/// busy with little else.
+/// Limits that a test of a few seconds reaches. The model is small, so that the backbone is
+/// busy with little but the attack.
 const RUN: &str = r#"
 [run]
 id = "hostile-run"

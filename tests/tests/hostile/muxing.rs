@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use barnraise_tests::client::within;
 use barnraise_tests::load::ProcessUsage;
-use barnraise_tests::process::World;
+use barnraise_tests::process::TestRun;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 use libp2p::core::Endpoint;
 use libp2p::core::transport::{DialOpts, PortUse};
@@ -15,7 +15,7 @@ use libp2p::tcp::tokio::TcpStream;
 use libp2p::{Multiaddr, Transport as _, noise, tcp};
 
 use super::RUN;
-use super::siege::alone;
+use super::attacked_run::alone;
 
 /// Of one address, which may have 40.
 const CONNECTIONS: usize = 24;
@@ -93,10 +93,10 @@ async fn flood(connection: &mut Secured, piece: fn(u32) -> Vec<u8>) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_floods_and_takes_nothing_costs_no_more_memory_than_is_said() {
     let _alone = alone().await;
-    let mut world = World::new(RUN).unwrap().with_listen(&["/ip4/127.0.0.1/tcp/0"]);
-    let backbone = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(RUN).unwrap().with_listen(&["/ip4/127.0.0.1/tcp/0"]);
+    let backbone = test_run.backbone().await.unwrap();
     let address = backbone.tcp().unwrap();
-    let joined = world.join(&[&backbone.page()]).unwrap();
+    let joined = test_run.join(&[&backbone.page()]).unwrap();
     backbone.wait_for_epoch(2).await.unwrap();
     let rss_kib = || ProcessUsage::of(backbone.pid().unwrap()).unwrap().rss_kib;
     for (what, piece, is_held_back) in

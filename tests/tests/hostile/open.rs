@@ -9,14 +9,14 @@
 use std::time::Duration;
 
 use barnraise_tests::attack::Attack;
-use barnraise_tests::village::{RUN, Village, Window, accuracy_in_peace};
+use barnraise_tests::open_run::{MeasurementWindow, OpenRun, RUN, baseline_accuracy};
 
-use super::siege::alone;
+use super::attacked_run::alone;
 
 const KEYS: usize = 64;
 /// Of its time, what each contributor computes.
 const PERCENT: u8 = 5;
-const IN_PEACE: Duration = Duration::from_secs(4);
+const BASELINE: Duration = Duration::from_secs(4);
 const UNDER_ATTACK: Duration = Duration::from_secs(8);
 const ACCURACY_LESS_MAX: f32 = 0.01;
 /// docs/open-runs.md: what one machine may have the backbone hold, and keep on its disk for each step.
@@ -26,27 +26,30 @@ const KEPT_BYTES_PER_STEP_MAX: i64 = 64 * 1024 * 1024;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_run_as_shipped_bears_one_machine_with_many_keys() {
     let _alone = alone().await;
-    let mut village = Village::gather(RUN, PERCENT).await.unwrap();
-    let rss_in_peace = village.in_peace(IN_PEACE).await.unwrap().rss_max_kib;
+    let mut open_run = OpenRun::start(RUN, PERCENT).await.unwrap();
+    let rss_baseline = open_run.measure_baseline(BASELINE).await.unwrap().rss_max_kib;
     for attack in Attack::ALL {
-        let (window, machine) = village.under_attack(attack, KEYS, UNDER_ATTACK).await.unwrap();
-        let deeds = village.recover(machine).await;
-        village.in_peace(IN_PEACE).await.unwrap();
-        let ratio = village.turns().ratio(attack as usize);
-        println!("{attack}: {ratio:.2} of the speed, {window:.1?}, {deeds:?}");
+        let (window, machine) = open_run.measure_attack(attack, KEYS, UNDER_ATTACK).await.unwrap();
+        let counts = open_run.recover(machine).await;
+        open_run.measure_baseline(BASELINE).await.unwrap();
+        let ratio = open_run.speeds().ratio(attack as usize);
+        println!("{attack}: {ratio:.2} of the speed, {window:.1?}, {counts:?}");
         assert!(window.n_steps > 0, "{attack} stops the run: {window:?}");
-        is_bounded(&window, rss_in_peace);
-        assert!(deeds.n_credited <= deeds.n_worked, "{attack}: {deeds:?}");
+        is_bounded(&window, rss_baseline);
+        assert!(counts.n_credited <= counts.n_worked, "{attack}: {counts:?}");
     }
-    let (accuracy, n_steps) = village.leave().await.unwrap();
-    let in_peace = accuracy_in_peace(RUN, n_steps).await.unwrap();
-    println!("accuracy {accuracy} after {n_steps} steps, {in_peace} in peace");
-    assert!(accuracy >= in_peace - ACCURACY_LESS_MAX, "{accuracy} under attack, {in_peace} in peace");
+    let (accuracy, n_steps) = open_run.leave().await.unwrap();
+    let baseline = baseline_accuracy(RUN, n_steps).await.unwrap();
+    println!("accuracy {accuracy} after {n_steps} steps, {baseline} without the attack");
+    assert!(
+        accuracy >= baseline - ACCURACY_LESS_MAX,
+        "{accuracy} under attack, {baseline} without the attack"
+    );
 }
 
-fn is_bounded(window: &Window, rss_in_peace: u64) {
-    let held = window.rss_max_kib.saturating_sub(rss_in_peace);
-    assert!(held <= HELD_KIB_MAX, "{held} KiB more than in peace: {window:?}");
+fn is_bounded(window: &MeasurementWindow, rss_baseline: u64) {
+    let more_kib = window.rss_max_kib.saturating_sub(rss_baseline);
+    assert!(more_kib <= HELD_KIB_MAX, "{more_kib} KiB more than in the baseline: {window:?}");
     let most = KEPT_BYTES_PER_STEP_MAX * (1 + window.n_steps as i64);
     assert!(window.grown_bytes <= most, "{window:?}");
 }

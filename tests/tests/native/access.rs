@@ -1,18 +1,18 @@
 //! Who may take part: by invitation, and for those on a list who sign in at a real identity provider.
 
-use barnraise_native::access::{signing_key, store::Store};
+use barnraise_native::host::access::{signing_key, store::Store};
 use barnraise_protocol::access::{
     self, AccessMode, AccessToken, BackboneToContributor as Down, ContributorToBackbone as Up, KeyPair,
     Nonce, RelayedRequest, RelayedResponse, SignedRequest,
 };
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::BackboneToContributor;
-use barnraise_protocol::gradient::{Offer, Refusal};
+use barnraise_protocol::gradient::{ContributionRefusal, Offer};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
 use barnraise_protocol::{TensorCodec, framing};
-use barnraise_tests::client::Client;
-use barnraise_tests::process::{Backbone, World};
+use barnraise_tests::client::TestClient;
+use barnraise_tests::process::{BackboneProcess, TestRun};
 use barnraise_tests::provider::{self, Provider};
 use barnraise_tests::visitor::Visitor;
 use libp2p::identity::Keypair;
@@ -34,13 +34,13 @@ fn code_of(link: &str) -> String {
 }
 
 /// What each gated conversation answers to this client: `Ok` where it is held, else the reason.
-async fn conversations(client: &Client, run: &RunDescription) -> Vec<(&'static str, Result<(), String>)> {
+async fn conversations(client: &TestClient, run: &RunDescription) -> Vec<(&'static str, Result<(), String>)> {
     let plain = |error: anyhow::Error| error.to_string();
     let state = client.state(run).await.map(drop).map_err(plain);
     let shard = client.shard(run, ShardId::Train(0)).await.map(drop).map_err(plain);
-    let mut session = client.join(&run.run_id, "by hand").await.unwrap();
-    let session = match session.hear().await.unwrap() {
-        BackboneToContributor::Refused(reason) => Err(reason),
+    let mut session = client.join(&run.identity.run_id, "by hand").await.unwrap();
+    let session = match session.receive().await.unwrap() {
+        BackboneToContributor::Refused(refusal) => Err(refusal.to_string()),
         _ => Ok(()),
     };
     let bytes = vec![0; run.n_parameters as usize * 4];
@@ -48,37 +48,37 @@ async fn conversations(client: &Client, run: &RunDescription) -> Vec<(&'static s
     let (n_values, transfer) = (run.n_parameters, Transfer::of(&bytes));
     let offer = Offer { contribution_id, epoch: 0, n_samples, loss, n_values, codec, transfer };
     let gradient = match client.offer(&offer, &bytes).await.unwrap() {
-        Err(Refusal::NoAccess(reason)) => Err(reason),
+        Err(ContributionRefusal::NoAccess(refusal)) => Err(refusal.to_string()),
         _ => Ok(()),
     };
     vec![("state", state), ("shard", shard), ("contribute", session), ("gradient", gradient)]
 }
 
-async fn granted(client: &Client, question: &Up) -> AccessToken {
+async fn granted(client: &TestClient, question: &Up) -> AccessToken {
     match client.ask(question).await.unwrap() {
         Down::Granted(token) => *token,
         other => panic!("{other:?}"),
     }
 }
 
-async fn refusal(client: &Client, question: &Up) -> String {
+async fn refusal(client: &TestClient, question: &Up) -> String {
     client.ask(question).await.unwrap_err().to_string()
 }
 
-/// Waits until whoever is connected as `client` has no access any more; returns the reason.
-async fn ended(mut session: barnraise_tests::client::Session) -> String {
+/// Waits until the session's peer has no access any more; returns the reason.
+async fn ended(mut session: barnraise_tests::client::ContributeSession) -> String {
     loop {
-        if let BackboneToContributor::Refused(reason) = session.hear().await.unwrap() {
-            return reason;
+        if let BackboneToContributor::Refused(refusal) = session.receive().await.unwrap() {
+            return refusal.to_string();
         }
     }
 }
 
 #[tokio::test]
 async fn a_run_by_invitation_takes_the_invited_in_each_conversation_and_nobody_else() {
-    let mut world = World::new(&by_invitation("1h")).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let mut test_run = TestRun::new(&by_invitation("1h")).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
     // What is trained, and what access it needs, is for everybody to see.
     let run = client.describe().await.unwrap();
     assert_eq!(run.access.mode, AccessMode::Invitation);
@@ -93,7 +93,7 @@ async fn a_run_by_invitation_takes_the_invited_in_each_conversation_and_nobody_e
     let reason = refusal(&client, &Up::Claim).await;
     assert!(reason.contains("it takes no login"), "{reason}");
 
-    let code = code_of(&world.command(&["invite", "--uses", "2"]).await.unwrap());
+    let code = code_of(&test_run.command(&["invite", "--uses", "2"]).await.unwrap());
     let token = granted(&client, &Up::Redeem { code: code.clone() }).await;
     for (conversation, answer) in conversations(&client, &run).await {
         assert_eq!(answer, Ok(()), "{conversation}");
@@ -101,18 +101,18 @@ async fn a_run_by_invitation_takes_the_invited_in_each_conversation_and_nobody_e
     // The same peer uses the same invitation once, however often it asks.
     assert_eq!(granted(&client, &Up::Redeem { code: code.clone() }).await, token);
     // A token is its peer's: another one cannot show it.
-    let thief = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let thief = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
     let reason = refusal(&thief, &Up::Present(Box::new(token))).await;
     assert!(reason.contains("the access token is for the key"), "{reason}");
     for (conversation, answer) in conversations(&thief, &run).await {
         assert!(answer.is_err(), "{conversation}");
     }
 
-    let joined = world.join(&[&backbone.page()]).unwrap().end().await.unwrap();
+    let joined = test_run.join(&[&backbone.page()]).unwrap().end().await.unwrap();
     assert_eq!(joined.status.code(), Some(1), "{joined:?}");
     assert!(joined.log.contains("this run is by invitation"), "{joined:?}");
     let link = format!("{}/#invitation={code}", backbone.page());
-    let joined = world.join(&[&link, "--samples", "600"]).unwrap().end().await.unwrap();
+    let joined = test_run.join(&[&link, "--samples", "600"]).unwrap().end().await.unwrap();
     assert!(joined.status.success() && joined.n_samples >= 600, "{joined:?}");
     // Two uses, two peers.
     let reason = refusal(&thief, &Up::Redeem { code }).await;
@@ -121,18 +121,18 @@ async fn a_run_by_invitation_takes_the_invited_in_each_conversation_and_nobody_e
 
 #[tokio::test]
 async fn a_token_is_renewed_in_time_and_training_never_stops() {
-    let mut world = World::new(&by_invitation("6s")).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let link = world.command(&["invite"]).await.unwrap();
+    let mut test_run = TestRun::new(&by_invitation("6s")).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let link = test_run.command(&["invite"]).await.unwrap();
     let code = code_of(&link);
-    let joined = world.join(&[&backbone.page(), "--invitation", &code]).unwrap();
-    let store = Store::open(&world.storage()).await.unwrap();
+    let joined = test_run.join(&[&backbone.page(), "--invitation", &code]).unwrap();
+    let store = Store::open(&test_run.storage()).await.unwrap();
     let mut tokens = std::collections::BTreeSet::new();
     let mut epoch = 0;
     // Each token lasts six seconds: the fourth one is of somebody who has renewed three times.
     while tokens.len() < 4 {
         epoch = backbone.wait_for_epoch(epoch + 1).await.unwrap().epoch;
-        let now = barnraise_native::access::system_clock()();
+        let now = barnraise_native::host::clock::system_clock()();
         tokens.extend(store.tokens(now).await.unwrap().into_iter().map(|issued| issued.token_id));
     }
     joined.interrupt().unwrap();
@@ -146,42 +146,42 @@ async fn a_token_is_renewed_in_time_and_training_never_stops() {
 
 #[tokio::test]
 async fn what_expires_or_is_revoked_ends_conversations_that_are_under_way() {
-    let mut world = World::new(&by_invitation("5s")).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let code = code_of(&world.command(&["invite", "--uses", "9"]).await.unwrap());
-    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let mut test_run = TestRun::new(&by_invitation("5s")).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let code = code_of(&test_run.command(&["invite", "--uses", "9"]).await.unwrap());
+    let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
     let run = client.describe().await.unwrap();
     granted(&client, &Up::Redeem { code: code.clone() }).await;
-    let session = client.join(&run.run_id, "by hand").await.unwrap();
+    let session = client.join(&run.identity.run_id, "by hand").await.unwrap();
     let reason = ended(session).await;
     assert!(reason.contains("expired"), "{reason}");
     assert!(client.state(&run).await.is_err());
 
     granted(&client, &Up::Redeem { code: code.clone() }).await;
-    let session = client.join(&run.run_id, "by hand").await.unwrap();
-    let listed = world.command(&["allow", "list"]).await.unwrap();
+    let session = client.join(&run.identity.run_id, "by hand").await.unwrap();
+    let listed = test_run.command(&["allow", "list"]).await.unwrap();
     let peer = client.peer_id().to_string();
     assert!(listed.contains(&peer), "{listed}");
-    let said = world.command(&["revoke", &peer, "--with-invitation"]).await.unwrap();
+    let said = test_run.command(&["revoke", &peer, "--with-invitation"]).await.unwrap();
     assert!(said.starts_with("1 token"), "{said}");
     let reason = ended(session).await;
     assert!(reason.contains("access was revoked"), "{reason}");
     let reason = refusal(&client, &Up::Redeem { code: code.clone() }).await;
     assert!(reason.contains("access was revoked"), "{reason}");
     // The invitation went with it, for others too.
-    let other = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let other = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
     assert!(other.ask(&Up::Redeem { code }).await.is_err());
 }
 
-/// Renews through `backbone`, whoever it is, by a request to the run's authority.
-async fn renew(client: &Client, key: &KeyPair, run: &RunDescription, token: &AccessToken) -> AccessToken {
+/// Renews through any backbone, by a request to the run's authority.
+async fn renew(client: &TestClient, key: &KeyPair, run: &RunDescription, token: &AccessToken) -> AccessToken {
     let payload = framing::encode(&RelayedRequest::Renew, 1024).unwrap()[framing::HEADER_BYTES..].to_vec();
-    let now = barnraise_native::access::system_clock()();
+    let now = barnraise_native::host::clock::system_clock()();
     let (asked, nonce) = (run.access.authority, Nonce([7; 16]));
     let request = SignedRequest::sign(key, token.clone(), asked, now, nonce, payload).unwrap();
     let question = Up::Relay(Box::new(request));
     let Down::Relayed(response) = client.ask(&question).await.unwrap() else { panic!("no response") };
-    let authority = access::Authority { key: asked, run_id: run.run_id.clone() };
+    let authority = access::Authority { key: asked, run_id: run.identity.run_id.clone() };
     response.verify(&authority, asked, nonce, now).unwrap();
     let reason = refusal(client, &question).await;
     assert!(reason.contains("nonce of the request was used"), "{reason}");
@@ -193,20 +193,20 @@ async fn renew(client: &Client, key: &KeyPair, run: &RunDescription, token: &Acc
 
 #[tokio::test]
 async fn another_backbone_takes_the_authoritys_word_and_carries_requests_to_it() {
-    let mut world = World::new(&by_invitation("1h")).unwrap();
-    let authority = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(&by_invitation("1h")).unwrap();
+    let authority = test_run.backbone().await.unwrap();
     let at = authority.tcp().unwrap();
     let follows = format!("{}authority = \"{at}\"\n", by_invitation("1h"));
-    let mut second = World::new(&follows).unwrap();
+    let mut second = TestRun::new(&follows).unwrap();
     let follower = second.backbone().await.unwrap();
 
     let keypair = Keypair::generate_ed25519();
     let key = signing_key(&keypair).unwrap();
-    let there = Client::connect_as(keypair.clone(), at).await.unwrap();
-    let here = Client::connect_as(keypair, follower.tcp().unwrap()).await.unwrap();
+    let there = TestClient::connect_as(keypair.clone(), at).await.unwrap();
+    let here = TestClient::connect_as(keypair, follower.tcp().unwrap()).await.unwrap();
     let run = here.describe().await.unwrap();
     assert_eq!(run.access, there.describe().await.unwrap().access);
-    let code = code_of(&world.command(&["invite"]).await.unwrap());
+    let code = code_of(&test_run.command(&["invite"]).await.unwrap());
     let reason = refusal(&here, &Up::Redeem { code: code.clone() }).await;
     assert!(reason.contains("is granted at /ip4/127.0.0.1/"), "{reason}");
     let token = granted(&there, &Up::Redeem { code }).await;
@@ -216,8 +216,8 @@ async fn another_backbone_takes_the_authoritys_word_and_carries_requests_to_it()
     let renewed = renew(&here, &key, &run, &token).await;
     assert_eq!(renewed.claims.peer, key.public());
 
-    let session = here.join(&run.run_id, "by hand").await.unwrap();
-    world.command(&["revoke", &here.peer_id().to_string()]).await.unwrap();
+    let session = here.join(&run.identity.run_id, "by hand").await.unwrap();
+    test_run.command(&["revoke", &here.peer_id().to_string()]).await.unwrap();
     let reason = ended(session).await;
     assert!(reason.contains("access was revoked"), "{reason}");
     let reason = refusal(&here, &Up::Present(Box::new(token))).await;
@@ -225,7 +225,7 @@ async fn another_backbone_takes_the_authoritys_word_and_carries_requests_to_it()
 }
 
 /// Somebody signs in at the provider as `name` and agrees to all it asks; where the way ends.
-fn sign_in(visitor: &mut Visitor, url: &str, name: &str) -> barnraise_tests::visitor::Page {
+fn sign_in(visitor: &mut Visitor, url: &str, name: &str) -> barnraise_tests::visitor::VisitedPage {
     let page = visitor.open(url).unwrap();
     assert!(page.text.contains("Sign-in"), "{page:?}");
     let page = visitor.send(&page, &[("login", name), ("password", "any")]).unwrap();
@@ -233,28 +233,28 @@ fn sign_in(visitor: &mut Visitor, url: &str, name: &str) -> barnraise_tests::vis
     visitor.send(&page, &[]).unwrap()
 }
 
-struct Listed {
-    world: World,
-    backbone: Backbone,
+struct ListedRun {
+    test_run: TestRun,
+    backbone: BackboneProcess,
     _provider: Provider,
 }
 
 /// A run for those on its list, and its identity provider.
-async fn listed() -> Listed {
-    let (mut world, provider) = provider::listed(SMALL).await.unwrap();
-    let backbone = world.backbone().await.unwrap();
-    Listed { world, backbone, _provider: provider }
+async fn listed() -> ListedRun {
+    let (mut test_run, provider) = provider::listed(SMALL).await.unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    ListedRun { test_run, backbone, _provider: provider }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_on_the_list_sign_in_train_and_lose_access_with_their_name() {
-    let Listed { mut world, backbone, _provider } = listed().await;
-    let identity = world.storage().join("joined.key");
+    let ListedRun { mut test_run, backbone, _provider } = listed().await;
+    let identity = test_run.storage().join("joined.key");
     let peer = barnraise_relay::load_or_create_keypair(&identity).unwrap().public().to_peer_id();
-    let said = world.command(&["allow", "add", "alice", "bob"]).await.unwrap();
+    let said = test_run.command(&["allow", "add", "alice", "bob"]).await.unwrap();
     assert!(said.contains("alice is on the list now"), "{said}");
     let key = identity.display().to_string();
-    let joined = world.join(&[&backbone.page(), "--identity", &key]).unwrap();
+    let joined = test_run.join(&[&backbone.page(), "--identity", &key]).unwrap();
     joined.wait_for_log("Sign in at http://").await.unwrap();
     let log = joined.log().unwrap();
     let url = log.split_once("Sign in at ").unwrap().1.split_whitespace().next().unwrap();
@@ -280,9 +280,9 @@ async fn those_on_the_list_sign_in_train_and_lose_access_with_their_name() {
     assert_eq!(alice.send(&page, &[]).unwrap().status, 400);
 
     backbone.wait_for_epoch(2).await.unwrap();
-    let said = world.command(&["allow", "list"]).await.unwrap();
+    let said = test_run.command(&["allow", "list"]).await.unwrap();
     assert!(said.contains("alice  has access as"), "{said}");
-    let said = world.command(&["allow", "remove", "alice"]).await.unwrap();
+    let said = test_run.command(&["allow", "remove", "alice"]).await.unwrap();
     assert!(said.contains("1 tokens were taken back"), "{said}");
     let given = joined.end().await.unwrap();
     assert!(!given.status.success() && given.log.contains("samples were accepted"), "{given:?}");
@@ -291,8 +291,8 @@ async fn those_on_the_list_sign_in_train_and_lose_access_with_their_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_is_tied_to_its_browser_its_state_and_its_peer() {
-    let Listed { mut world, backbone, _provider } = listed().await;
-    world.command(&["allow", "add", "--by", "email", "alice@example.org"]).await.unwrap();
+    let ListedRun { mut test_run, backbone, _provider } = listed().await;
+    test_run.command(&["allow", "add", "--by", "email", "alice@example.org"]).await.unwrap();
     let page = backbone.page();
     for (path, status) in [
         ("/login", 400),
@@ -306,12 +306,12 @@ async fn a_login_is_tied_to_its_browser_its_state_and_its_peer() {
         let answer = Visitor::new().open(&format!("{page}{path}")).unwrap();
         assert_eq!(answer.status, status, "{path}: {answer:?}");
     }
-    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
     let Down::SignIn { url } = client.ask(&Up::Claim).await.unwrap() else { panic!("granted") };
     let here = format!("{page}/login?peer={}&ticket=", client.peer_id());
     assert!(url.starts_with(&here), "{url}");
     // Who knows the peer id alone, or has a ticket for a peer of their own, begins no login for it.
-    let other = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let other = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
     let Down::SignIn { url: others } = other.ask(&Up::Claim).await.unwrap() else { panic!("granted") };
     let stolen = others.split_once("&ticket=").unwrap().1;
     for ticket in ["", "0123456789abcdef0123456789abcdef", stolen] {
@@ -327,7 +327,7 @@ async fn a_login_is_tied_to_its_browser_its_state_and_its_peer() {
     let token = granted(&client, &Up::Claim).await;
     assert_eq!(token.claims.user, "alice");
     // From now on it is hers, even if somebody else signs in where her own peer leads them.
-    world.command(&["allow", "add", "bob"]).await.unwrap();
+    test_run.command(&["allow", "add", "bob"]).await.unwrap();
     let mut bob = Visitor::new();
     let confirm = sign_in(&mut bob, &url, "bob");
     let answer = bob.send(&confirm, &[]).unwrap();
@@ -341,12 +341,12 @@ async fn a_login_is_tied_to_its_browser_its_state_and_its_peer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_among_several_has_its_login_at_its_own_address() {
-    let (mut world, _provider) = provider::listed_at(SMALL, "/run/test-run").await.unwrap();
-    world.beside(&SMALL.replace("test-run", "second-run")).unwrap();
-    let mut backbone = world.backbone().await.unwrap();
+    let (mut test_run, _provider) = provider::listed_at(SMALL, "/run/test-run").await.unwrap();
+    test_run.add_run(&SMALL.replace("test-run", "second-run")).unwrap();
+    let mut backbone = test_run.backbone().await.unwrap();
     backbone.look_at("test-run");
-    world.command(&["allow", "add", "alice"]).await.unwrap();
-    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    test_run.command(&["allow", "add", "alice"]).await.unwrap();
+    let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
     let peer = client.peer_id();
     let Down::SignIn { url } = client.ask(&Up::Claim).await.unwrap() else { panic!("granted") };
     assert!(url.starts_with(&backbone.page()), "{url}");

@@ -4,14 +4,17 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use barnraise_native::config::LinkSpeed;
-use barnraise_protocol::contribute::Progress;
+use barnraise_native::storage::Storage;
+use barnraise_native::storage::checkpoint::Checkpoints;
+use barnraise_native::storage::journal::Journal;
+use barnraise_protocol::contribute::RunProgress;
 use barnraise_protocol::dht::progress::{self, BackboneProgress, LIFETIME};
 use barnraise_protocol::dht::{self, Freshness, UnixMillis};
-use barnraise_protocol::state::State;
+use barnraise_protocol::state::EpochParameters;
 use barnraise_protocol::{Sha256Hash, average, matchmaking, model};
 use barnraise_relay::{Node, NodeConfig};
-use barnraise_tests::client::{Client, within};
-use barnraise_tests::process::{Backbone, HANG, Joined, World, metric};
+use barnraise_tests::client::{TestClient, within};
+use barnraise_tests::process::{BackboneProcess, HANG, PeerProcess, TestRun, metric};
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
@@ -19,14 +22,14 @@ use libp2p::identity::Keypair;
 use super::{SMALL, patient};
 
 /// Two backbones that know each other.
-pub(super) struct Two {
-    pub(super) one: World,
-    pub(super) other: World,
+pub(super) struct TwoAggregators {
+    pub(super) one: TestRun,
+    pub(super) other: TestRun,
     one_id: String,
     other_id: String,
 }
 
-impl Two {
+impl TwoAggregators {
     pub(super) async fn new() -> Self {
         Self::of(SMALL).await
     }
@@ -38,7 +41,7 @@ impl Two {
 
     pub(super) async fn of(sections: &str) -> Self {
         let sections = format!("{sections}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
-        let (mut one, mut other) = (World::new(&sections).unwrap(), World::new(&sections).unwrap());
+        let (mut one, mut other) = (TestRun::new(&sections).unwrap(), TestRun::new(&sections).unwrap());
         let one_id = one.command(&["id"]).await.unwrap().trim().to_owned();
         let other_id = other.command(&["id"]).await.unwrap().trim().to_owned();
         one.aggregate_with(&[format!("/p2p/{other_id}")]).unwrap();
@@ -46,7 +49,7 @@ impl Two {
     }
 
     /// The first does not know where the second one is, and is told by it.
-    pub(super) async fn start(&mut self) -> (Backbone, Backbone) {
+    pub(super) async fn start(&mut self) -> (BackboneProcess, BackboneProcess) {
         let one = self.one.backbone().await.unwrap();
         assert!(one.tcp().unwrap().to_string().ends_with(&self.one_id));
         self.other.aggregate_with(&[one.tcp().unwrap().to_string()]).unwrap();
@@ -59,11 +62,11 @@ impl Two {
     }
 }
 
-pub(super) async fn wait_for_link(backbone: &Backbone, peer: &str) {
+pub(super) async fn wait_for_link(backbone: &BackboneProcess, peer: &str) {
     wait_for_log(backbone, &format!("averages with this aggregator peer={peer}")).await;
 }
 
-pub(super) async fn wait_for_log(backbone: &Backbone, words: &str) {
+pub(super) async fn wait_for_log(backbone: &BackboneProcess, words: &str) {
     let waiting = async {
         while !backbone.log().unwrap().contains(words) {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -74,7 +77,7 @@ pub(super) async fn wait_for_log(backbone: &Backbone, words: &str) {
 }
 
 /// Where a backbone is dialled: by TCP, or by QUIC where that is all there is.
-pub(super) fn dialled(backbone: &Backbone) -> Multiaddr {
+pub(super) fn dialled(backbone: &BackboneProcess) -> Multiaddr {
     let is_quic = |address: &&Multiaddr| address.to_string().contains("/quic-v1/p2p/");
     match backbone.addresses().iter().find(is_quic) {
         Some(address) => address.clone(),
@@ -82,16 +85,16 @@ pub(super) fn dialled(backbone: &Backbone) -> Multiaddr {
     }
 }
 
-pub(super) async fn state(backbone: &Backbone) -> State {
-    let client = Client::connect(dialled(backbone)).await.unwrap();
+pub(super) async fn state(backbone: &BackboneProcess) -> EpochParameters {
+    let client = TestClient::connect(dialled(backbone)).await.unwrap();
     let run = client.describe().await.unwrap();
     client.state(&run).await.unwrap()
 }
 
 /// All have the same model in the end, to the last bit, and the same samples in it and about to be; how many. All are
 /// asked at once: what one of them has kept open is known to the others only when it is back among them.
-pub(super) async fn agreed<'b>(backbones: impl IntoIterator<Item = &'b Backbone>) -> u64 {
-    let backbones: Vec<&Backbone> = backbones.into_iter().collect();
+pub(super) async fn agreed<'b>(backbones: impl IntoIterator<Item = &'b BackboneProcess>) -> u64 {
+    let backbones: Vec<&BackboneProcess> = backbones.into_iter().collect();
     let agreed = async {
         loop {
             let mut seen = Vec::new();
@@ -114,13 +117,13 @@ pub(super) async fn agreed<'b>(backbones: impl IntoIterator<Item = &'b Backbone>
 
 /// What counts in a later step counts by its age, so that it is less than what was given. Those backbones that were
 /// killed may have said so, too.
-pub(super) fn is_exact(two: &Two) -> bool {
+pub(super) fn is_exact(two: &TwoAggregators) -> bool {
     let late = "contributions count for a later step";
-    ![&two.one, &two.other].iter().any(|world| world.logs().unwrap().contains(late))
+    ![&two.one, &two.other].iter().any(|test_run| test_run.logs().unwrap().contains(late))
 }
 
 /// The contributors leave; samples of theirs that were accepted.
-pub(super) async fn leave(joined: impl IntoIterator<Item = Joined>) -> u64 {
+pub(super) async fn leave(joined: impl IntoIterator<Item = PeerProcess>) -> u64 {
     let mut n_samples = 0;
     for joined in joined {
         joined.interrupt().unwrap();
@@ -133,12 +136,12 @@ pub(super) async fn leave(joined: impl IntoIterator<Item = Joined>) -> u64 {
 
 #[tokio::test]
 async fn two_backbones_average_and_have_the_same_model() {
-    let mut two = Two::new().await;
+    let mut two = TwoAggregators::new().await;
     let (one, other) = two.start().await;
     let at_one = two.one.join(&[&one.page()]).unwrap();
     let at_other = two.other.join(&[&other.page()]).unwrap();
     one.wait_for_epoch(12).await.unwrap();
-    let is_whole = |progress: &Progress| progress.n_contributors == 2 && progress.samples_per_second > 0.0;
+    let is_whole = |progress: &RunProgress| progress.n_contributors == 2 && progress.samples_per_second > 0.0;
     one.wait_for("both contributors", is_whole).await.unwrap();
     let n_samples = leave([at_one, at_other]).await;
     let counted = agreed([&one, &other]).await;
@@ -152,7 +155,7 @@ async fn two_backbones_average_and_have_the_same_model() {
 }
 
 /// What a backbone has measured of its link, sent and received, 0 where it has not.
-async fn link(backbone: &Backbone) -> [f64; 2] {
+async fn link(backbone: &BackboneProcess) -> [f64; 2] {
     let metrics = backbone.metrics().await.unwrap();
     ["sent", "received"].map(|direction| {
         let name = format!("barnraise_link_bytes_per_second{{direction=\"{direction}\"}}");
@@ -161,7 +164,7 @@ async fn link(backbone: &Backbone) -> [f64; 2] {
 }
 
 /// Bytes per second that a backbone is good for as it tells everybody, once that is not the guess any longer.
-async fn told(backbone: &Backbone) -> u64 {
+async fn told(backbone: &BackboneProcess) -> u64 {
     let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
     let peer = node.dial(backbone.tcp().unwrap()).await.unwrap();
     let mut stream = node.open(peer, dht::PROTOCOL).await.unwrap();
@@ -188,7 +191,7 @@ async fn told(backbone: &Backbone) -> u64 {
 async fn backbones_measure_their_links_where_averagings_are_large() {
     let large = SMALL.replace("hidden = [32]", "hidden = [3072, 2048]");
     assert_ne!(large, SMALL);
-    let mut two = Two::of(&patient(&large)).await;
+    let mut two = TwoAggregators::of(&patient(&large)).await;
     let (one, other) = two.start().await;
     assert_eq!((link(&one).await, link(&other).await), ([0.0; 2], [0.0; 2]));
     let at_one = two.one.join(&[&one.page()]).unwrap();
@@ -227,9 +230,9 @@ async fn backbones_measure_their_links_where_averagings_are_large() {
 /// Each computes, averages and keeps the model: there is no other machine.
 #[tokio::test]
 async fn peers_that_do_all_of_it_need_nobody_else() {
-    let mut two = Two::new().await;
-    for world in [&two.one, &two.other] {
-        world
+    let mut two = TwoAggregators::new().await;
+    for test_run in [&two.one, &two.other] {
+        test_run
             .configure(|config| {
                 config.insert("device".into(), toml::toml! { contributes = true }.into());
             })
@@ -256,7 +259,7 @@ async fn peers_that_do_all_of_it_need_nobody_else() {
 
 #[tokio::test]
 async fn a_backbone_that_was_killed_takes_the_steps_that_it_missed() {
-    let mut two = Two::new().await;
+    let mut two = TwoAggregators::new().await;
     let (one, other) = two.start().await;
     let at_one = two.one.join(&[&one.page()]).unwrap();
     let at_other = two.other.join(&[&other.page()]).unwrap();
@@ -279,7 +282,7 @@ async fn a_backbone_that_was_killed_takes_the_steps_that_it_missed() {
 /// Its journal says what of its own is in the steps that the other has: nothing of that counts once more.
 #[tokio::test]
 async fn a_backbone_whose_disk_forgot_a_step_follows_the_other_and_doubles_nothing() {
-    let mut two = Two::new().await;
+    let mut two = TwoAggregators::new().await;
     let (one, other) = two.start().await;
     let at_one = two.one.join(&[&one.page()]).unwrap();
     let at_other = two.other.join(&[&other.page()]).unwrap();
@@ -290,15 +293,18 @@ async fn a_backbone_whose_disk_forgot_a_step_follows_the_other_and_doubles_nothi
     let damaged = loop {
         until = one.wait_for_epoch(until).await.unwrap().epoch + 3;
         one.kill().await.unwrap();
-        if let Some(step) = step_behind_checkpoint(&two.one.storage()) {
-            break folder.join(step).join("mean");
+        if let Some(epoch) = step_behind_checkpoint(&two.one.storage()).await {
+            break folder.join(format!("{epoch:012}")).join("mean");
         }
         one = two.one.backbone().await.unwrap();
     };
     std::fs::write(damaged, b"forgotten").unwrap();
     let one = two.one.backbone().await.unwrap();
-    wait_for_log(&one, "this backbone goes back to before this step, and follows the others from there")
-        .await;
+    wait_for_log(
+        &one,
+        "this backbone goes back to before this step, and follows the other aggregators from there",
+    )
+    .await;
     let epoch = other.status().await.unwrap().progress.epoch;
     one.wait_for_epoch(epoch + 4).await.unwrap();
     let n_samples = leave([at_one, at_other]).await;
@@ -311,25 +317,27 @@ async fn a_backbone_whose_disk_forgot_a_step_follows_the_other_and_doubles_nothi
     assert!(names.all(|name| !name.ends_with(".grad")), "what was accepted is not damaged");
 }
 
-/// The last step but one, where it is made again after a restart. The last one may have been cut short.
-fn step_behind_checkpoint(storage: &Path) -> Option<String> {
-    let names = |folder: &str| -> Vec<String> {
-        let entries = std::fs::read_dir(storage.join(folder)).unwrap();
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    };
-    let checkpoints = names("checkpoints");
-    let newest = checkpoints.iter().rev().find_map(|name| name.strip_suffix(".ckpt"))?;
-    let has_mean = |step: &String| storage.join("journal").join(step).join("mean").exists();
-    let steps: Vec<String> = names("journal").into_iter().filter(has_mean).collect();
-    steps.into_iter().rev().nth(1).filter(|step| step.as_str() >= newest)
+/// The last step of both, where it is made again after a restart and others follow it: the last one of all may have been
+/// cut short. A step of its own entries alone would be made again from them.
+async fn step_behind_checkpoint(storage: &Path) -> Option<u64> {
+    let stored = Storage::open_shared(storage).unwrap();
+    let checkpoints = Checkpoints::new(stored.clone(), 1).kept().await.unwrap();
+    let newest = checkpoints.into_iter().map(|(epoch, _)| epoch).max()?;
+    let journal = Journal::new(stored);
+    let mut epochs = journal.epochs().await.unwrap();
+    epochs.sort_unstable();
+    for epoch in epochs.into_iter().rev().skip(1).filter(|epoch| *epoch >= newest) {
+        let commit = journal.commit_of(epoch).await.unwrap();
+        if commit.is_some_and(|commit| !commit.unwrap().is_of_entries()) {
+            return Some(epoch);
+        }
+    }
+    None
 }
 
 #[tokio::test]
 async fn who_is_not_of_the_run_is_told_so() {
-    let mut two = Two::new().await;
+    let mut two = TwoAggregators::new().await;
     two.other
         .configure(|config| {
             config["run"]["target_batch_size"] = 512.into();
@@ -343,12 +351,12 @@ async fn who_is_not_of_the_run_is_told_so() {
 
 #[tokio::test]
 async fn who_is_not_named_is_not_listened_to() {
-    let mut two = Two::new().await;
+    let mut two = TwoAggregators::new().await;
     let (one, _other) = two.start().await;
-    let stranger = Client::connect(one.tcp().unwrap()).await.unwrap();
+    let stranger = TestClient::connect(one.tcp().unwrap()).await.unwrap();
     let mut asked = stranger.open(matchmaking::PROTOCOL).await.unwrap();
     let run = stranger.describe().await.unwrap();
-    let hello = matchmaking::Hello { run_id: run.run_id, recipe: Sha256Hash::of(b"the same") };
+    let hello = matchmaking::Hello { run_id: run.identity.run_id, recipe: Sha256Hash::of(b"the same") };
     let refused = matchmaking::introduce(&mut asked, &hello).await.unwrap_err().to_string();
     assert!(refused.contains("not among the [aggregators]"), "{refused}");
     // What is said on the other conversations ends without an answer.
@@ -363,7 +371,7 @@ async fn who_is_not_named_is_not_listened_to() {
 
 #[tokio::test]
 async fn a_contributor_goes_on_with_another_backbone_when_its_own_is_away() {
-    let mut two = Two::new().await;
+    let mut two = TwoAggregators::new().await;
     let (one, other) = two.start().await;
     let joined = two.one.join(&[&one.page()]).unwrap();
     one.wait_for_epoch(3).await.unwrap();
@@ -371,7 +379,7 @@ async fn a_contributor_goes_on_with_another_backbone_when_its_own_is_away() {
     joined.wait_for_log("another backbone of the run").await.unwrap();
     let epoch = other.wait_for_epoch(0).await.unwrap().epoch;
     other.wait_for_epoch(epoch + 5).await.unwrap();
-    let is_there = |progress: &Progress| progress.n_contributors == 1;
+    let is_there = |progress: &RunProgress| progress.n_contributors == 1;
     other.wait_for("its contributor", is_there).await.unwrap();
     // What it may have counted twice would be more than it was told that it gave.
     let one = two.one.backbone().await.unwrap();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use barnraise_tests::artifacts;
-use barnraise_tests::bare::Machine;
+use barnraise_tests::bare::BareMachine;
 
 /// A crate of the programs, one of the page, and what is in both.
 const INSIDE: [&str; 4] = ["tokenizers", "gloo-net", "libp2p", "std"];
@@ -46,7 +46,7 @@ fn the_archive_has_the_licences_of_all_that_is_in_it() {
 #[tokio::test]
 async fn what_is_in_the_archive_runs_where_nothing_else_is() {
     let archive = artifacts::archive().unwrap();
-    let machine = tokio::task::spawn_blocking(Machine::new).await.unwrap();
+    let machine = tokio::task::spawn_blocking(BareMachine::new).await.unwrap();
     let mut machine = match machine {
         Ok(machine) => machine,
         Err(error) => return println!("SKIPPED: no bare root can be made here: {error:#}"),
@@ -78,7 +78,7 @@ async fn what_is_in_the_archive_runs_where_nothing_else_is() {
     assert_eq!(status, 200, "{page}");
     let script = page.split_once("type=\"module\" src=\"").unwrap().1.split_once('"').unwrap().0;
     assert_eq!(backbone.answer(script).await.unwrap().0, 200, "{script}");
-    assert_eq!(backbone.status().await.unwrap().run.run_id.as_str(), "fashion-mnist");
+    assert_eq!(backbone.status().await.unwrap().run.identity.run_id.as_str(), "fashion-mnist");
     let join = [&barnraise, "join", &backbone.page(), "--device", "cpu", "--samples", "200"];
     let given = machine.join(&join).unwrap().end().await.unwrap();
     assert!(given.status.success() && given.n_samples > 0, "{given:?}");

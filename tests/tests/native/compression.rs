@@ -1,32 +1,28 @@
 //! A run whose gradients are sparse, one where slow links have a codec of their own, and a contributor that is too old.
 
 use barnraise_protocol::{ConversationError, TensorCodec, run};
-use barnraise_tests::client::Client;
-use barnraise_tests::process::World;
+use barnraise_tests::client::TestClient;
+use barnraise_tests::process::TestRun;
 
 use super::SMALL;
 use super::credits::receipts;
 
 /// [`SMALL`] with one value in a hundred, after a warm-up, and the momentum with the contributors.
 fn sparse() -> String {
-    let sections = SMALL
-        .replace(
-            "gradient_codec = \"f32\"",
-            "gradient_codec = { top-k = { density = 0.01, warmup_epochs = 4 } }",
-        )
-        .replace("momentum = 0.9 }", "momentum = 0.0 }");
-    format!("{sections}\n[compression]\nmomentum = 0.9\n")
+    let codec = "gradient_codec = { top-k = { density = 0.01, warmup_epochs = 4, momentum = 0.9 } }";
+    let plain = SMALL.replace("momentum = 0.9 }", "momentum = 0.0 }");
+    plain.replace("gradient_codec = \"f32\"", codec)
 }
 
 #[tokio::test]
 async fn a_sparse_run_learns_and_goes_on_after_a_crash() {
-    let mut world = World::new(&sparse()).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let joined = world.join(&[&backbone.page()]).unwrap();
+    let mut test_run = TestRun::new(&sparse()).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let joined = test_run.join(&[&backbone.page()]).unwrap();
     let shown = backbone.wait_for_epoch(12).await.unwrap();
     backbone.kill().await.unwrap();
     // From sparse entries of the journal.
-    let backbone = world.backbone().await.unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     let resumed = backbone.status().await.unwrap();
     assert!(resumed.progress.epoch >= shown.epoch, "{resumed:?}");
     backbone.wait_for_epoch(30).await.unwrap();
@@ -44,15 +40,15 @@ async fn a_sparse_run_learns_and_goes_on_after_a_crash() {
 #[tokio::test]
 async fn a_link_that_turns_out_to_be_fast_carries_whole_gradients() {
     let slow_links = "[run.slow_links]\nbelow_bytes_per_second = 1\ncodec = \"int8\"\n\n[averaging]";
-    let mut world = World::new(&SMALL.replace("[averaging]", slow_links)).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let run = Client::connect(backbone.tcp().unwrap()).await.unwrap().describe().await.unwrap();
-    let file = world.storage().with_file_name("receipts.jsonl");
-    let joined = world.join(&[&backbone.page(), "--receipts", file.to_str().unwrap()]).unwrap();
+    let mut test_run = TestRun::new(&SMALL.replace("[averaging]", slow_links)).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let run = TestClient::connect(backbone.tcp().unwrap()).await.unwrap().describe().await.unwrap();
+    let file = test_run.storage().with_file_name("receipts.jsonl");
+    let joined = test_run.join(&[&backbone.page(), "--receipts", file.to_str().unwrap()]).unwrap();
     let shown = backbone.wait_for_epoch(4).await.unwrap();
     backbone.kill().await.unwrap();
     // From entries of both codecs in the journal.
-    let backbone = world.backbone().await.unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     assert!(backbone.status().await.unwrap().progress.epoch >= shown.epoch);
     backbone.wait_for_epoch(8).await.unwrap();
     joined.interrupt().unwrap();
@@ -67,13 +63,13 @@ async fn a_link_that_turns_out_to_be_fast_carries_whole_gradients() {
 
 #[tokio::test]
 async fn a_contributor_of_an_older_version_is_told_which_one_is_wanted() {
-    let mut world = World::new(SMALL).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
-    for before in run::PROTOCOLS_BEFORE {
+    let mut test_run = TestRun::new(SMALL).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
+    for before in run::OLDER_PROTOCOLS {
         let mut stream = client.open(before).await.unwrap();
         let refused = run::describe(&mut stream).await.unwrap_err();
-        let ConversationError::Refused(reason) = refused else { panic!("{refused:?}") };
-        assert!(reason.contains(run::PROTOCOL), "{reason}");
+        assert!(matches!(refused, ConversationError::Older { .. }), "{refused:?}");
+        assert!(refused.to_string().contains(run::PROTOCOL), "{refused}");
     }
 }

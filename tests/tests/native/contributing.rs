@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use barnraise_tests::process::{Backbone, HANG, World};
+use barnraise_tests::process::{BackboneProcess, HANG, TestRun};
 
 use super::aggregators::{agreed, leave};
-use super::few::{Three, assert_nothing_averaged};
+use super::few::{ThreeAggregators, assert_nothing_averaged};
 use super::groups::credited;
 use super::{SMALL, patient};
 
@@ -16,23 +16,23 @@ const COMPUTES: usize = 2;
 /// Steps in which all of them were within a step of each other.
 const STEPS: u64 = 30;
 
-async fn three() -> Three {
+async fn three() -> ThreeAggregators {
     let sections = format!("{}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n", patient(SMALL));
-    let worlds = (0..3).map(|_| World::new(&sections).unwrap()).collect();
-    let three = Three::of(worlds).await;
+    let test_runs = (0..3).map(|_| TestRun::new(&sections).unwrap()).collect();
+    let three = ThreeAggregators::of(test_runs).await;
     computes(&three, true);
     three
 }
 
-fn computes(three: &Three, contributes: bool) {
+fn computes(three: &ThreeAggregators, contributes: bool) {
     let change = |config: &mut toml::Table| {
         config.insert("device".into(), toml::toml! { contributes = contributes }.into());
     };
-    three.worlds[COMPUTES].configure(change).unwrap();
+    three.test_runs[COMPUTES].configure(change).unwrap();
 }
 
 /// When a backbone made or took the step to each model, as its log says: to the microsecond, by the clock of all.
-fn steps(backbone: &Backbone) -> BTreeMap<u64, String> {
+fn steps(backbone: &BackboneProcess) -> BTreeMap<u64, String> {
     let log = backbone.log().unwrap();
     let stepped = log.lines().filter_map(|line| {
         let (before, after) = line.split_once("stepped epoch=")?;
@@ -51,7 +51,7 @@ fn is_apart(steps: &[BTreeMap<u64, String>], epoch: u64) -> bool {
 
 /// Once they know of each other they wait for each other: when one of them has made a step,
 /// none of the others has still to take the one before.
-async fn stay_within_a_step(backbones: &[Backbone]) {
+async fn stay_within_a_step(backbones: &[BackboneProcess]) {
     let staying = async {
         loop {
             let steps: Vec<BTreeMap<u64, String>> = backbones.iter().map(steps).collect();
@@ -74,15 +74,15 @@ async fn stay_within_a_step(backbones: &[Backbone]) {
 }
 
 /// The one that computes stops doing so. What each of them accepted is in the model of all, once; how much that is.
-async fn all_is_counted(three: &mut Three, mut backbones: Vec<Backbone>) -> u64 {
+async fn all_is_counted(three: &mut ThreeAggregators, mut backbones: Vec<BackboneProcess>) -> u64 {
     assert!(backbones.pop().unwrap().terminate().await.unwrap().success());
-    let log = three.worlds[COMPUTES].logs().unwrap();
+    let log = three.test_runs[COMPUTES].logs().unwrap();
     assert!(!log.contains("panicked"), "{log}");
     computes(three, false);
-    backbones.push(three.worlds[COMPUTES].backbone().await.unwrap());
+    backbones.push(three.test_runs[COMPUTES].backbone().await.unwrap());
     let counted = agreed(&backbones).await;
     let late = "contributions count for a later step";
-    let is_exact = !three.worlds.iter().any(|world| world.logs().unwrap().contains(late));
+    let is_exact = !three.test_runs.iter().any(|test_run| test_run.logs().unwrap().contains(late));
     let credited = credited(&backbones, counted).await;
     assert!(credited == counted || !is_exact, "{counted} counted, {credited} credited");
     counted
@@ -101,8 +101,8 @@ async fn two_that_have_nobody_stay_within_a_step_of_one_that_computes() {
 async fn one_that_computes_and_one_with_a_volunteer_average_and_the_third_stays_within_a_step() {
     let mut three = three().await;
     let backbones = three.start().await;
-    let joined = three.worlds[0].join(&[&backbones[0].page()]).unwrap();
-    let both = |progress: &barnraise_protocol::contribute::Progress| progress.n_contributors == 2;
+    let joined = three.test_runs[0].join(&[&backbones[0].page()]).unwrap();
+    let both = |progress: &barnraise_protocol::contribute::RunProgress| progress.n_contributors == 2;
     backbones[1].wait_for("the volunteer, and the one that computes", both).await.unwrap();
     let epoch = backbones[1].status().await.unwrap().progress.epoch;
     backbones[1].wait_for_epoch(epoch + STEPS).await.unwrap();

@@ -1,12 +1,12 @@
-//! A run is found through whoever takes part in the DHT: here the backbone of another run.
+//! A run is found through any peer of the DHT: here the backbone of another run.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::dht::backbone::{self, Backbone};
+use barnraise_protocol::dht::backbone::{self, BackboneAnnouncement};
 use barnraise_protocol::dht::{self, Freshness, UnixMillis};
 use barnraise_relay::{Node, NodeConfig};
-use barnraise_tests::process::{HANG, World};
+use barnraise_tests::process::{HANG, TestRun};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 
@@ -15,7 +15,7 @@ use super::SMALL;
 const DAY: Duration = Duration::from_secs(24 * 3600 + 60);
 
 /// Asks as a browser does, over one stream, until the run has so many backbones.
-async fn found(address: &Multiaddr, run_id: &str, n_wanted: usize) -> Vec<Backbone> {
+async fn found(address: &Multiaddr, run_id: &str, n_wanted: usize) -> Vec<BackboneAnnouncement> {
     let node = Node::start(Keypair::generate_ed25519(), NodeConfig::default()).await.unwrap();
     let peer = node.dial(address.clone()).await.unwrap();
     let mut stream = node.open(peer, dht::PROTOCOL).await.unwrap();
@@ -24,7 +24,8 @@ async fn found(address: &Multiaddr, run_id: &str, n_wanted: usize) -> Vec<Backbo
             let now = UnixMillis(0).after(UNIX_EPOCH.elapsed().unwrap());
             let keys = vec![backbone::key(run_id)];
             let records = dht::get(&mut stream, keys, Freshness::Newest, now, DAY).await.unwrap();
-            let found: Vec<Backbone> = records.iter().flatten().filter_map(Backbone::read).collect();
+            let found: Vec<BackboneAnnouncement> =
+                records.iter().flatten().filter_map(BackboneAnnouncement::read).collect();
             if found.len() >= n_wanted {
                 return found;
             }
@@ -37,11 +38,11 @@ async fn found(address: &Multiaddr, run_id: &str, n_wanted: usize) -> Vec<Backbo
 
 #[tokio::test]
 async fn a_run_is_joined_through_the_backbone_of_another_one() {
-    let mut first = World::new(SMALL).unwrap();
+    let mut first = TestRun::new(SMALL).unwrap();
     let meeting = first.backbone().await.unwrap();
     let known = meeting.tcp().unwrap();
     let other = SMALL.replace("test-run", "other-run");
-    let mut second = World::new(&format!("{other}\n[network]\ndht_peers = [\"{known}\"]\n")).unwrap();
+    let mut second = TestRun::new(&format!("{other}\n[network]\ndht_peers = [\"{known}\"]\n")).unwrap();
     let backbone = second.backbone().await.unwrap();
     let there = found(&known, "other-run", 1).await;
     let addresses: Vec<Multiaddr> = there
@@ -58,7 +59,7 @@ async fn a_run_is_joined_through_the_backbone_of_another_one() {
 
     // It may be started later.
     let joined = second.join(&[&known.to_string(), "--run", "no-run"]).unwrap();
-    joined.wait_for_log("nobody is known as a backbone of the run `no-run`").await.unwrap();
+    joined.wait_for_log("no backbone of the run `no-run` is known").await.unwrap();
     joined.kill().await.unwrap();
 }
 
@@ -66,12 +67,12 @@ async fn a_run_is_joined_through_the_backbone_of_another_one() {
 /// with it nobody else.
 #[tokio::test]
 async fn a_stranger_under_the_same_id_gets_nobody_to_work_for_him() {
-    let mut first = World::new(SMALL).unwrap();
+    let mut first = TestRun::new(SMALL).unwrap();
     let meeting = first.backbone().await.unwrap();
     let known = meeting.tcp().unwrap();
     let same = SMALL.replace("test-run", "same-run");
     let sections = format!("{same}\n[network]\ndht_peers = [\"{known}\"]\n");
-    let (mut own, mut strange) = (World::new(&sections).unwrap(), World::new(&sections).unwrap());
+    let (mut own, mut strange) = (TestRun::new(&sections).unwrap(), TestRun::new(&sections).unwrap());
     let (backbone, stranger) = (own.backbone().await.unwrap(), strange.backbone().await.unwrap());
     found(&known, "same-run", 2).await;
     let authority = backbone.status().await.unwrap().run.access.authority;

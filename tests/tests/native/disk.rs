@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use barnraise_protocol::access::{BackboneToContributor as Down, ContributorToBackbone as Up};
-use barnraise_tests::client::Client;
-use barnraise_tests::process::{Backbone, HANG, World, metric};
+use barnraise_tests::client::TestClient;
+use barnraise_tests::process::{BackboneProcess, HANG, TestRun, metric};
 use libp2p::identity::Keypair;
 
 use super::SMALL;
@@ -19,7 +19,7 @@ const SIZE: &str = "40m";
 
 /// A file system in memory. Mounting it takes root, or sudo without a password: without either this test fails and says
 /// so, because nothing else fills a disk as a disk fills.
-struct Mounted(PathBuf);
+struct MountedDisk(PathBuf);
 
 fn as_root(program: &str, args: &[&str]) {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|about| {
@@ -34,7 +34,7 @@ fn as_root(program: &str, args: &[&str]) {
     assert!(output.status.success(), "{program} {args:?} takes root, or sudo without a password: {output:?}");
 }
 
-impl Mounted {
+impl MountedDisk {
     fn at(folder: &Path) -> Self {
         std::fs::create_dir_all(folder).unwrap();
         let place = folder.to_str().unwrap();
@@ -43,7 +43,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedDisk {
     fn drop(&mut self) {
         as_root("umount", &["--lazy", self.0.to_str().unwrap()]);
     }
@@ -57,7 +57,7 @@ fn fill(folder: &Path) -> PathBuf {
     path
 }
 
-async fn until_paused(backbone: &Backbone, is_paused: bool) -> String {
+async fn until_paused(backbone: &BackboneProcess, is_paused: bool) -> String {
     let looking = async {
         loop {
             let status = backbone.status().await.unwrap();
@@ -74,11 +74,11 @@ async fn until_paused(backbone: &Backbone, is_paused: bool) -> String {
 #[tokio::test]
 async fn a_full_disk_pauses_a_run_which_says_so_everywhere_heals_and_loses_no_receipt() {
     let sections = format!("{SMALL}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
-    let mut world = World::new(&sections).unwrap();
-    let mounted = Mounted::at(&world.storage());
-    let mut backbone = world.backbone().await.unwrap();
-    let file = world.storage().with_file_name("receipts.jsonl");
-    let joined = world.join(&[&backbone.page(), "--receipts", file.to_str().unwrap()]).unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let mounted = MountedDisk::at(&test_run.storage());
+    let mut backbone = test_run.backbone().await.unwrap();
+    let file = test_run.storage().with_file_name("receipts.jsonl");
+    let joined = test_run.join(&[&backbone.page(), "--receipts", file.to_str().unwrap()]).unwrap();
     let mut epoch = backbone.wait_for_epoch(9).await.unwrap().epoch;
     for _ in 0..2 {
         let filler = fill(&mounted.0);
@@ -91,7 +91,7 @@ async fn a_full_disk_pauses_a_run_which_says_so_everywhere_heals_and_loses_no_re
         assert!(metric(&metrics, "barnraise_disk_refuses").unwrap() > 0.0);
         let wanted = metric(&metrics, "barnraise_disk_wanted_bytes").unwrap();
         assert!(metric(&metrics, "barnraise_disk_free_bytes").unwrap() < 2.0 * wanted);
-        let shown = world.command(&["run", "show"]).await.unwrap();
+        let shown = test_run.command(&["run", "show"]).await.unwrap();
         assert!(shown.contains("disk is full"), "{shown}");
         joined.wait_for_log("disk is full").await.unwrap();
         std::fs::remove_file(filler).unwrap();
@@ -99,7 +99,7 @@ async fn a_full_disk_pauses_a_run_which_says_so_everywhere_heals_and_loses_no_re
         epoch = backbone.wait_for_epoch(epoch + 8).await.unwrap().epoch;
     }
     backbone.kill().await.unwrap();
-    backbone = world.backbone().await.unwrap();
+    backbone = test_run.backbone().await.unwrap();
     epoch = backbone.wait_for_epoch(0).await.unwrap().epoch.max(epoch);
     backbone.wait_for_epoch(epoch + 2).await.unwrap();
     joined.interrupt().unwrap();
@@ -113,7 +113,7 @@ async fn a_full_disk_pauses_a_run_which_says_so_everywhere_heals_and_loses_no_re
     assert_eq!(backbone.samples_counted().await.unwrap(), n_samples);
     // Nobody else says anything else after one more start.
     backbone.kill().await.unwrap();
-    let backbone = world.backbone().await.unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     assert_eq!(backbone.contributions(n_samples).await.unwrap().contributors, shown.contributors);
     assert!(backbone.terminate().await.unwrap().success());
 }
@@ -123,8 +123,8 @@ fn code_of(link: &str) -> String {
 }
 
 /// Who asks the backbone to be let in by this code, and what it answers.
-async fn redeem(backbone: &Backbone, keypair: &Keypair, code: &str) -> Result<(), String> {
-    let client = Client::connect_as(keypair.clone(), backbone.tcp().unwrap()).await.unwrap();
+async fn redeem(backbone: &BackboneProcess, keypair: &Keypair, code: &str) -> Result<(), String> {
+    let client = TestClient::connect_as(keypair.clone(), backbone.tcp().unwrap()).await.unwrap();
     match client.ask(&Up::Redeem { code: code.to_owned() }).await {
         Ok(Down::Granted(_)) => Ok(()),
         Ok(other) => panic!("{other:?}"),
@@ -137,11 +137,11 @@ async fn a_full_disk_lets_nobody_in_or_out_says_so_and_loses_no_invitation() {
     let sections = format!(
         "{SMALL}\n[network]\nupnp = false\n[access]\nmode = \"invitation\"\npoll_interval = \"1s\"\n"
     );
-    let mut world = World::new(&sections).unwrap();
-    let mounted = Mounted::at(&world.storage());
-    let mut backbone = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let mounted = MountedDisk::at(&test_run.storage());
+    let mut backbone = test_run.backbone().await.unwrap();
     let [first, second, third] = std::array::from_fn(|_| Keypair::generate_ed25519());
-    let code = code_of(&world.command(&["invite", "--uses", "2"]).await.unwrap());
+    let code = code_of(&test_run.command(&["invite", "--uses", "2"]).await.unwrap());
     redeem(&backbone, &first, &code).await.unwrap();
     let revoked = first.public().to_peer_id().to_string();
 
@@ -154,7 +154,7 @@ async fn a_full_disk_lets_nobody_in_or_out_says_so_and_loses_no_invitation() {
     // Who is in already stays, and is told nothing else.
     redeem(&backbone, &first, &code).await.unwrap();
     for command in [&["invite"][..], &["revoke", &revoked]] {
-        let error = format!("{:#}", world.command(command).await.unwrap_err());
+        let error = format!("{:#}", test_run.command(command).await.unwrap_err());
         assert!(error.contains("No space left") || error.contains("is full"), "{command:?}: {error}");
     }
 
@@ -164,14 +164,14 @@ async fn a_full_disk_lets_nobody_in_or_out_says_so_and_loses_no_invitation() {
     redeem(&backbone, &second, &code).await.unwrap();
     let refused = redeem(&backbone, &third, &code).await.unwrap_err();
     assert!(refused.contains("as often as it may be"), "{refused}");
-    let another = code_of(&world.command(&["invite"]).await.unwrap());
+    let another = code_of(&test_run.command(&["invite"]).await.unwrap());
     redeem(&backbone, &third, &another).await.unwrap();
-    assert!(world.command(&["revoke", &revoked]).await.unwrap().starts_with("1 tokens were taken back"));
+    assert!(test_run.command(&["revoke", &revoked]).await.unwrap().starts_with("1 tokens were taken back"));
     for _ in 0..2 {
         let refused = redeem(&backbone, &first, &another).await.unwrap_err();
         assert!(refused.contains("access was revoked"), "{refused}");
         backbone.kill().await.unwrap();
-        backbone = world.backbone().await.unwrap();
+        backbone = test_run.backbone().await.unwrap();
         redeem(&backbone, &second, &code).await.unwrap();
     }
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use barnraise_tests::gate::Gate;
-use barnraise_tests::process::{HANG, World, metric};
+use barnraise_tests::byte_limit_proxy::ByteLimitProxy;
+use barnraise_tests::process::{HANG, TestRun, metric};
 
 use super::SMALL;
 use super::aggregators::{agreed, leave, state, wait_for_link};
@@ -33,12 +33,12 @@ async fn cut(storage: &Path) {
 #[tokio::test]
 async fn when_a_donor_is_killed_another_one_gives_the_rest() {
     let sections = sections();
-    let mut worlds = [(); 2].map(|()| World::new(&sections).unwrap());
-    // Native peers cannot dial WebTransport: nobody comes to it but through the gates.
+    let mut test_runs = [(); 2].map(|()| TestRun::new(&sections).unwrap());
+    // Native peers cannot dial WebTransport: nobody comes to it but through the proxies.
     let mut behind =
-        World::new(&sections).unwrap().with_listen(&["/ip4/127.0.0.1/udp/0/quic-v1/webtransport"]);
+        TestRun::new(&sections).unwrap().with_listen(&["/ip4/127.0.0.1/udp/0/quic-v1/webtransport"]);
     let behind_id = behind.command(&["id"]).await.unwrap().trim().to_owned();
-    let [one, other] = &mut worlds;
+    let [one, other] = &mut test_runs;
     let [one_id, other_id] = [one.command(&["id"]).await.unwrap(), other.command(&["id"]).await.unwrap()]
         .map(|id| id.trim().to_owned());
     let third = format!("/p2p/{behind_id}");
@@ -52,33 +52,34 @@ async fn when_a_donor_is_killed_another_one_gives_the_rest() {
     first.wait_for_epoch(6).await.unwrap();
     leave(joined).await;
     agreed([&first, &second]).await;
-    for world in &worlds {
-        cut(&world.storage()).await;
+    for test_run in &test_runs {
+        cut(&test_run.storage()).await;
     }
 
     let status = first.status().await.unwrap();
     let epoch = status.progress.epoch;
     // A checkpoint is parameters and as many values of the optimizer: half of it may come of either.
     let half = 4 * status.run.n_parameters;
-    let first_gate = Gate::new(&first.tcp().unwrap(), half).await.unwrap();
-    let second_gate = Gate::new(&second.tcp().unwrap(), half).await.unwrap();
-    let ways = [&first_gate, &second_gate].map(|gate| gate.address().to_string());
-    behind.aggregate_with(&ways).unwrap();
+    let first_proxy = ByteLimitProxy::new(&first.tcp().unwrap(), half).await.unwrap();
+    let second_proxy = ByteLimitProxy::new(&second.tcp().unwrap(), half).await.unwrap();
+    let addresses = [&first_proxy, &second_proxy].map(|proxy| proxy.address().to_string());
+    behind.aggregate_with(&addresses).unwrap();
     let follower = behind.backbone().await.unwrap();
-    // Whichever was heard of first gives.
+    // The backbone that was found first sends the checkpoint.
     let is_first = tokio::select! {
-        filled = first_gate.filled() => filled.map(|()| true),
-        filled = second_gate.filled() => filled.map(|()| false),
+        filled = first_proxy.filled() => filled.map(|()| true),
+        filled = second_proxy.filled() => filled.map(|()| false),
     };
-    let (one, other) = ((first, first_gate), (second, second_gate));
-    let ((donor, gate), (heir, way)) = if is_first.unwrap() { (one, other) } else { (other, one) };
+    let (one, other) = ((first, first_proxy), (second, second_proxy));
+    let ((donor, proxy), (receiver, other_proxy)) =
+        if is_first.unwrap() { (one, other) } else { (other, one) };
     // It has begun and cannot have finished, and nobody else has begun.
-    assert!(gate.passed() < half + half / 4, "{} bytes came of {}", gate.passed(), 2 * half);
-    assert!(way.passed() < half / 4, "{} bytes came from the other one", way.passed());
+    assert!(proxy.passed() < half + half / 4, "{} bytes came of {}", proxy.passed(), 2 * half);
+    assert!(other_proxy.passed() < half / 4, "{} bytes came from the other one", other_proxy.passed());
     assert_eq!(follower.status().await.unwrap().progress.epoch, 0);
     donor.kill().await.unwrap();
-    drop(gate);
-    way.open();
+    drop(proxy);
+    other_proxy.open();
     follower.wait_for_epoch(epoch).await.unwrap();
 
     let metrics = follower.metrics().await.unwrap();
@@ -87,11 +88,16 @@ async fn when_a_donor_is_killed_another_one_gives_the_rest() {
     assert_eq!((followed("checkpoint").unwrap(), followed("step").unwrap()), (1.0, 0.0), "{metrics}");
     let log = follower.log().unwrap();
     assert!(log.contains("asks for the rest of a checkpoint"), "{log}");
-    // What was in the buffers of who was killed came twice; begun anew it would be two halves.
-    assert!(way.passed() < half + half / 2, "{} bytes came after {half} of {}", way.passed(), 2 * half);
+    // Bytes in the buffers of the killed one came twice; a new start would be two halves.
+    assert!(
+        other_proxy.passed() < half + half / 2,
+        "{} bytes came after {half} of {}",
+        other_proxy.passed(),
+        2 * half
+    );
     // And it is the model: the follower still has it when it is asked by itself.
     follower.kill().await.unwrap();
     let mut behind = behind.with_listen(&["/ip4/127.0.0.1/tcp/0"]);
     let follower = behind.backbone().await.unwrap();
-    assert!(state(&follower).await == state(&heir).await);
+    assert!(state(&follower).await == state(&receiver).await);
 }

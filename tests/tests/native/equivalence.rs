@@ -10,12 +10,12 @@ use barnraise_protocol::contribute::BackboneToContributor;
 use barnraise_protocol::dataset::{ImageShape, LabelledImages};
 use barnraise_protocol::gradient::Offer;
 use barnraise_protocol::run::RunDescription;
-use barnraise_tests::client::{Client, Session};
-use barnraise_tests::process::World;
+use barnraise_tests::client::{ContributeSession, TestClient};
+use barnraise_tests::process::TestRun;
 use libp2p::Multiaddr;
 
 use super::SMALL;
-use super::aggregators::Two;
+use super::aggregators::TwoAggregators;
 
 const EPOCHS: u64 = 6;
 /// Samples of each peer in each epoch, together the target, and of its micro-batches.
@@ -33,7 +33,7 @@ async fn uneven_peers_equal_one_machine() {
 #[tokio::test]
 async fn uneven_peers_of_two_backbones_equal_one_machine() {
     let config: RunConfig = toml::from_str(SMALL).unwrap();
-    let mut two = Two::patient().await;
+    let mut two = TwoAggregators::patient().await;
     let (one, other) = two.start().await;
     let at = [one.tcp().unwrap(), other.tcp().unwrap(), other.tcp().unwrap()];
     compare_at(&at, config.run.optimizer, config.run.schedule).await;
@@ -58,8 +58,8 @@ schedule = { peak = 0.05, decay = { kind = "step", every = 3, factor = 0.5 } }
 
 /// A run of `sections` with `optimizer` on one machine that has all samples.
 async fn compare(sections: &str, optimizer: OptimizerSpec, schedule: ScheduleSpec) {
-    let mut world = World::new(sections).unwrap();
-    let backbone = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     let at = backbone.tcp().unwrap();
     compare_at(&[at.clone(), at.clone(), at], optimizer, schedule).await;
 }
@@ -69,7 +69,7 @@ async fn compare_at(backbones: &[Multiaddr], optimizer: OptimizerSpec, schedule:
     let data = data();
     let mut peers = Vec::new();
     for (backbone, (n_samples, micro_batch)) in backbones.iter().zip(PEERS) {
-        peers.push(Peer::join(backbone, n_samples, micro_batch).await);
+        peers.push(EquivalencePeer::join(backbone, n_samples, micro_batch).await);
     }
     let run = peers[0].run.clone();
     let first = peers[0].client.state(&run).await.unwrap().parameters;
@@ -83,12 +83,12 @@ async fn compare_at(backbones: &[Multiaddr], optimizer: OptimizerSpec, schedule:
             peer.compute(epoch, &take(&data, at, peer.n_samples)).await;
             at += peer.n_samples;
         }
-        // All at once: whoever is first brings the epoch to its target for nobody.
+        // All at once, so that the first report does not reach the epoch's target alone.
         for peer in &mut peers {
             peer.deliver(epoch).await;
         }
         for peer in &mut peers {
-            assert_eq!(peer.session.hear().await.unwrap(), BackboneToContributor::EpochStarted(epoch + 1));
+            assert_eq!(peer.session.receive().await.unwrap(), BackboneToContributor::EpochStarted(epoch + 1));
         }
         one_machine.step(epoch, &take(&data, begin, at - begin)).await;
     }
@@ -126,25 +126,25 @@ async fn accumulate(trainer: &mut Trainer, samples: &LabelledImages, micro_batch
 }
 
 fn trainer(run: &RunDescription) -> Trainer {
-    Trainer::new(&run.model, DataShape::of(&run.manifest.samples), ComputeDevice::cpu()).unwrap()
+    Trainer::new(&run.model, DataShape::of(&run.data.manifest.samples), ComputeDevice::cpu()).unwrap()
 }
 
-struct Peer {
-    client: Client,
+struct EquivalencePeer {
+    client: TestClient,
     run: RunDescription,
-    session: Session,
+    session: ContributeSession,
     trainer: Trainer,
     n_samples: usize,
     micro_batch: usize,
 }
 
-impl Peer {
+impl EquivalencePeer {
     async fn join(address: &Multiaddr, n_samples: usize, micro_batch: usize) -> Self {
-        let client = Client::connect(address.clone()).await.unwrap();
+        let client = TestClient::connect(address.clone()).await.unwrap();
         let run = client.describe().await.unwrap();
-        let mut session = client.join(&run.run_id, "a test").await.unwrap();
-        assert!(matches!(session.hear().await.unwrap(), BackboneToContributor::Welcome(_)));
-        let trainer = match &run.local_steps {
+        let mut session = client.join(&run.identity.run_id, "a test").await.unwrap();
+        assert!(matches!(session.receive().await.unwrap(), BackboneToContributor::Welcome(_)));
+        let trainer = match &run.synchronous().local_steps {
             Some(steps) => trainer(&run).with_local_steps(&run.model, steps).unwrap(),
             None => trainer(&run),
         };
@@ -152,7 +152,7 @@ impl Peer {
     }
 
     fn shape(&self) -> ImageShape {
-        self.run.manifest.image_shape().unwrap()
+        self.run.data.manifest.image_shape().unwrap()
     }
 
     async fn compute(&mut self, epoch: u64, samples: &LabelledImages) {
@@ -166,9 +166,9 @@ impl Peer {
     }
 
     async fn deliver(&mut self, epoch: u64) {
-        assert_eq!(self.session.hear().await.unwrap(), BackboneToContributor::GradientDue(epoch));
+        assert_eq!(self.session.receive().await.unwrap(), BackboneToContributor::GradientDue(epoch));
         let mean = self.trainer.take_mean_gradient().await.unwrap().unwrap();
-        let codec = self.run.gradient_codec;
+        let codec = self.run.synchronous().gradient_codec.encoding();
         let bytes = codec.encode(&mean.values).unwrap();
         let offer = Offer {
             contribution_id: epoch,
@@ -180,7 +180,7 @@ impl Peer {
             transfer: Transfer::of(&bytes),
         };
         let receipt = self.client.offer(&offer, &bytes).await.unwrap().unwrap();
-        assert_eq!(receipt.verify_for(&self.run.run_id, self.client.key(), &offer), Ok(()));
+        assert_eq!(receipt.verify_for(&self.run.identity.run_id, self.client.key(), &offer), Ok(()));
     }
 }
 
@@ -194,7 +194,7 @@ struct OneMachine {
 
 impl OneMachine {
     fn new(run: &RunDescription, shape: ImageShape, spec: OptimizerSpec, schedule: ScheduleSpec) -> Self {
-        let layout = ParameterLayout::of(&run.model, DataShape::of(&run.manifest.samples)).unwrap();
+        let layout = ParameterLayout::of(&run.model, DataShape::of(&run.data.manifest.samples)).unwrap();
         Self {
             trainer: trainer(run),
             shape,

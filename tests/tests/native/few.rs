@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use barnraise_tests::process::{Backbone, World, metric};
+use barnraise_tests::process::{BackboneProcess, TestRun, metric};
 
 use super::SMALL;
 use super::aggregators::{agreed, dialled, leave, wait_for_link};
@@ -12,36 +12,36 @@ use super::aggregators::{agreed, dialled, leave, wait_for_link};
 const STANDS_MAX: Duration = Duration::from_secs(15);
 
 /// Three that know each other.
-pub(super) struct Three {
-    pub(super) worlds: Vec<World>,
+pub(super) struct ThreeAggregators {
+    pub(super) test_runs: Vec<TestRun>,
     ids: Vec<String>,
 }
 
-impl Three {
+impl ThreeAggregators {
     async fn new() -> Self {
         let sections = format!("{SMALL}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n");
-        Self::of((0..3).map(|_| World::new(&sections).unwrap()).collect()).await
+        Self::of((0..3).map(|_| TestRun::new(&sections).unwrap()).collect()).await
     }
 
-    pub(super) async fn of(mut worlds: Vec<World>) -> Self {
+    pub(super) async fn of(mut test_runs: Vec<TestRun>) -> Self {
         let mut ids = Vec::new();
-        for world in &mut worlds {
-            ids.push(world.command(&["id"]).await.unwrap().trim().to_owned());
+        for test_run in &mut test_runs {
+            ids.push(test_run.command(&["id"]).await.unwrap().trim().to_owned());
         }
-        Self { worlds, ids }
+        Self { test_runs, ids }
     }
 
     /// Each is told of those before it where they are, and of those after it who they are.
-    pub(super) async fn start(&mut self) -> Vec<Backbone> {
-        let mut started: Vec<Backbone> = Vec::new();
+    pub(super) async fn start(&mut self) -> Vec<BackboneProcess> {
+        let mut started: Vec<BackboneProcess> = Vec::new();
         for number in 0..3 {
             let place = |other: usize| match started.get(other) {
                 Some(backbone) => dialled(backbone).to_string(),
                 None => format!("/p2p/{}", self.ids[other]),
             };
             let others: Vec<String> = (0..3).filter(|other| *other != number).map(place).collect();
-            self.worlds[number].aggregate_with(&others).unwrap();
-            started.push(self.worlds[number].backbone().await.unwrap());
+            self.test_runs[number].aggregate_with(&others).unwrap();
+            started.push(self.test_runs[number].backbone().await.unwrap());
         }
         for (number, backbone) in started.iter().enumerate() {
             for other in (0..3).filter(|other| *other != number) {
@@ -52,12 +52,12 @@ impl Three {
     }
 }
 
-async fn epoch(backbone: &Backbone) -> u64 {
+async fn epoch(backbone: &BackboneProcess) -> u64 {
     backbone.status().await.unwrap().progress.epoch
 }
 
 /// Where one steps and the others follow there is nothing to average.
-pub(super) async fn assert_nothing_averaged(backbones: &[Backbone]) {
+pub(super) async fn assert_nothing_averaged(backbones: &[BackboneProcess]) {
     for backbone in backbones {
         let metrics = backbone.metrics().await.unwrap();
         for outcome in ["averaged", "incomplete", "failed", "overtaken", "deserted"] {
@@ -70,9 +70,9 @@ pub(super) async fn assert_nothing_averaged(backbones: &[Backbone]) {
 /// No averaging is needed for the steps of one, so that none can hang: one that hung would last for a minute.
 #[tokio::test]
 async fn backbones_without_contributors_follow_the_one_that_has_them_and_take_its_place() {
-    let mut three = Three::new().await;
+    let mut three = ThreeAggregators::new().await;
     let mut backbones = three.start().await;
-    let joined = three.worlds[2].join(&[&backbones[2].page()]).unwrap();
+    let joined = three.test_runs[2].join(&[&backbones[2].page()]).unwrap();
     for target in [10, 20, 30] {
         backbones[2].wait_for_epoch(target).await.unwrap();
         for backbone in &backbones[..2] {
@@ -87,7 +87,7 @@ async fn backbones_without_contributors_follow_the_one_that_has_them_and_take_it
         backbone.wait_for_epoch(before + 6).await.unwrap();
     }
     // What was open at the one that died is counted once it is back.
-    backbones.push(three.worlds[2].backbone().await.unwrap());
+    backbones.push(three.test_runs[2].backbone().await.unwrap());
     let newest = epoch(&backbones[0]).await;
     backbones[2].wait_for_epoch(newest + 2).await.unwrap();
     let given = leave([joined]).await;
@@ -104,10 +104,10 @@ async fn when_the_active_backbone_is_killed_over_quic_the_others_go_on_soon_and_
     let sections = "[run]\nid = \"three\"\nmodel = { mlp = { hidden = [32] } }\ntarget_batch_size = 256\n\
         micro_batch_size = 32\n\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n";
     let listen = ["/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/udp/0/quic-v1/webtransport"];
-    let worlds = (0..3).map(|_| World::new(sections).unwrap().with_listen(&listen)).collect();
-    let mut three = Three::of(worlds).await;
+    let test_runs = (0..3).map(|_| TestRun::new(sections).unwrap().with_listen(&listen)).collect();
+    let mut three = ThreeAggregators::of(test_runs).await;
     let mut backbones = three.start().await;
-    let joined = three.worlds[2].join(&[&backbones[2].page()]).unwrap();
+    let joined = three.test_runs[2].join(&[&backbones[2].page()]).unwrap();
     for backbone in &backbones {
         backbone.wait_for_epoch(20).await.unwrap();
     }
@@ -122,7 +122,7 @@ async fn when_the_active_backbone_is_killed_over_quic_the_others_go_on_soon_and_
     println!("killed at epoch {before}: two steps later on both others after {stood:?}");
     joined.wait_for_log("another backbone of the run").await.unwrap();
     assert!(stood < STANDS_MAX, "{stood:?}: {}", backbones[0].log().unwrap());
-    backbones.push(three.worlds[2].backbone().await.unwrap());
+    backbones.push(three.test_runs[2].backbone().await.unwrap());
     let newest = epoch(&backbones[0]).await;
     backbones[2].wait_for_epoch(newest + 2).await.unwrap();
     let given = leave([joined]).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use barnraise_tests::process::{Backbone, HANG, Joined, World, metric};
+use barnraise_tests::process::{BackboneProcess, HANG, PeerProcess, TestRun, metric};
 
 use super::SMALL;
 use super::aggregators::{agreed, leave, wait_for_link, wait_for_log};
@@ -12,28 +12,28 @@ const PAIRS: &str = "[aggregators]\ngroup_members_max = 2\ngather_timeout = \"3s
                      [network]\noperator = \"127.0.0.1:0\"\nupnp = false\n";
 
 /// Backbones that know each other.
-pub(super) struct Four {
-    pub(super) worlds: Vec<World>,
+pub(super) struct FourAggregators {
+    pub(super) test_runs: Vec<TestRun>,
     ids: Vec<String>,
 }
 
-impl Four {
+impl FourAggregators {
     async fn new() -> Self {
         Self::of(4).await
     }
 
     pub(super) async fn of(n: usize) -> Self {
         let sections = format!("{SMALL}\n{PAIRS}");
-        let mut worlds: Vec<World> = (0..n).map(|_| World::new(&sections).unwrap()).collect();
+        let mut test_runs: Vec<TestRun> = (0..n).map(|_| TestRun::new(&sections).unwrap()).collect();
         let mut ids = Vec::new();
-        for world in &mut worlds {
-            ids.push(world.command(&["id"]).await.unwrap().trim().to_owned());
+        for test_run in &mut test_runs {
+            ids.push(test_run.command(&["id"]).await.unwrap().trim().to_owned());
         }
-        Self { worlds, ids }
+        Self { test_runs, ids }
     }
 
     /// All but the one at `number`: where they are, as far as they have been started.
-    fn others(&self, started: &[Backbone], number: usize) -> Vec<String> {
+    fn others(&self, started: &[BackboneProcess], number: usize) -> Vec<String> {
         let place = |other: usize| match started.get(other) {
             Some(backbone) => backbone.tcp().unwrap().to_string(),
             None => format!("/p2p/{}", self.ids[other]),
@@ -42,15 +42,15 @@ impl Four {
     }
 
     /// Each is told by its own configuration of those before it, and by their calls of those after it.
-    pub(super) async fn start(&mut self) -> Vec<Backbone> {
-        let mut started: Vec<Backbone> = Vec::new();
-        for number in 0..self.worlds.len() {
-            self.worlds[number].aggregate_with(&self.others(&started, number)).unwrap();
-            started.push(self.worlds[number].backbone().await.unwrap());
+    pub(super) async fn start(&mut self) -> Vec<BackboneProcess> {
+        let mut started: Vec<BackboneProcess> = Vec::new();
+        for number in 0..self.test_runs.len() {
+            self.test_runs[number].aggregate_with(&self.others(&started, number)).unwrap();
+            started.push(self.test_runs[number].backbone().await.unwrap());
         }
         for (number, backbone) in started.iter().enumerate() {
             // From here on it finds the others after a restart.
-            self.worlds[number].aggregate_with(&self.others(&started, number)).unwrap();
+            self.test_runs[number].aggregate_with(&self.others(&started, number)).unwrap();
             for other in self.ids.iter().filter(|id| **id != self.ids[number]) {
                 wait_for_link(backbone, other).await;
             }
@@ -59,14 +59,14 @@ impl Four {
     }
 
     /// A contributor for each.
-    pub(super) fn join(&mut self, backbones: &[Backbone]) -> Vec<Joined> {
-        let all = self.worlds.iter_mut().zip(backbones);
-        all.map(|(world, backbone)| world.join(&[&backbone.page()]).unwrap()).collect()
+    pub(super) fn join(&mut self, backbones: &[BackboneProcess]) -> Vec<PeerProcess> {
+        let all = self.test_runs.iter_mut().zip(backbones);
+        all.map(|(test_run, backbone)| test_run.join(&[&backbone.page()]).unwrap()).collect()
     }
 }
 
 /// Samples that all of them credited together, once all that were acknowledged are.
-pub(super) async fn credited(backbones: &[Backbone], n_acknowledged: u64) -> u64 {
+pub(super) async fn credited(backbones: &[BackboneProcess], n_acknowledged: u64) -> u64 {
     let credited = async {
         loop {
             let mut credited = 0;
@@ -84,13 +84,13 @@ pub(super) async fn credited(backbones: &[Backbone], n_acknowledged: u64) -> u64
     credited.expect("all that was acknowledged is credited")
 }
 
-async fn of(backbone: &Backbone, name: &str) -> f64 {
+async fn of(backbone: &BackboneProcess, name: &str) -> f64 {
     metric(&backbone.metrics().await.unwrap(), name).unwrap()
 }
 
 #[tokio::test]
 async fn four_backbones_that_average_in_pairs_have_the_same_model() {
-    let mut four = Four::new().await;
+    let mut four = FourAggregators::new().await;
     let backbones = four.start().await;
     let joined = four.join(&backbones);
     backbones[0].wait_for_epoch(10).await.unwrap();
@@ -115,18 +115,18 @@ async fn four_backbones_that_average_in_pairs_have_the_same_model() {
 
 #[tokio::test]
 async fn one_that_is_killed_does_not_keep_the_others_from_their_steps() {
-    let mut four = Four::new().await;
+    let mut four = FourAggregators::new().await;
     let mut backbones = four.start().await;
     let joined = four.join(&backbones);
     wait_for_log(&backbones[0], "averages in a grid of groups").await;
     backbones[0].wait_for_epoch(3).await.unwrap();
-    // In the middle of whatever it does.
+    // In the middle of its work.
     backbones.remove(2).kill().await.unwrap();
     let epoch = backbones[0].status().await.unwrap().progress.epoch;
     for backbone in &backbones {
         backbone.wait_for_epoch(epoch + 6).await.unwrap();
     }
-    backbones.insert(2, four.worlds[2].backbone().await.unwrap());
+    backbones.insert(2, four.test_runs[2].backbone().await.unwrap());
     let epoch = backbones[0].status().await.unwrap().progress.epoch;
     backbones[2].wait_for_epoch(epoch + 3).await.unwrap();
     // The contributor of the one that was killed went on with another one, or waited.
@@ -137,7 +137,7 @@ async fn one_that_is_killed_does_not_keep_the_others_from_their_steps() {
 }
 
 /// The one that was started again is back among the others, and trains on with them.
-pub(super) async fn catches_up(backbones: &[Backbone], number: usize) {
+pub(super) async fn catches_up(backbones: &[BackboneProcess], number: usize) {
     let elsewhere = &backbones[(number + 1) % backbones.len()];
     let epoch = elsewhere.status().await.unwrap().progress.epoch;
     backbones[number].wait_for_epoch(epoch + 2).await.unwrap();
@@ -145,7 +145,7 @@ pub(super) async fn catches_up(backbones: &[Backbone], number: usize) {
 
 /// Three contributors leave after three backbones were stopped, one after the other: what they were acknowledged is in the
 /// model of all, and theirs.
-pub(super) async fn leave_after_three_stops(joined: Vec<Joined>, backbones: &[Backbone]) {
+pub(super) async fn leave_after_three_stops(joined: Vec<PeerProcess>, backbones: &[BackboneProcess]) {
     let n_samples = leave(joined).await;
     let counted = agreed(backbones).await;
     // With each stop, one contribution of each contributor may have counted and got no answer.
@@ -158,13 +158,13 @@ pub(super) async fn leave_after_three_stops(joined: Vec<Joined>, backbones: &[Ba
 /// As at an upgrade: each is stopped and started again, the next one once it is back among the others.
 #[tokio::test]
 async fn three_that_are_restarted_one_after_the_other_keep_all_that_was_acknowledged() {
-    let mut three = Four::of(3).await;
+    let mut three = FourAggregators::of(3).await;
     let mut backbones = three.start().await;
     let joined = three.join(&backbones);
     backbones[0].wait_for_epoch(3).await.unwrap();
     for number in 0..backbones.len() {
         assert!(backbones.remove(number).terminate().await.unwrap().success());
-        backbones.insert(number, three.worlds[number].backbone().await.unwrap());
+        backbones.insert(number, three.test_runs[number].backbone().await.unwrap());
         catches_up(&backbones, number).await;
     }
     leave_after_three_stops(joined, &backbones).await;

@@ -1,15 +1,15 @@
 //! A run and its native peer through stops, signals and crashes.
 
 use barnraise_protocol::api::RunStatus;
-use barnraise_tests::process::World;
+use barnraise_tests::process::TestRun;
 
 use super::SMALL;
 
 #[tokio::test]
 async fn a_native_peer_trains_and_leaves_at_ctrl_c_with_all_of_its_work_counted() {
-    let mut world = World::new(SMALL).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let joined = world.join(&[&backbone.page()]).unwrap();
+    let mut test_run = TestRun::new(SMALL).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let joined = test_run.join(&[&backbone.page()]).unwrap();
     let progress = backbone.wait_for_epoch(4).await.unwrap();
     assert_eq!(progress.n_contributors, 1);
     joined.interrupt().unwrap();
@@ -21,10 +21,10 @@ async fn a_native_peer_trains_and_leaves_at_ctrl_c_with_all_of_its_work_counted(
 
 #[tokio::test]
 async fn a_peer_leaves_by_itself_after_its_samples() {
-    let mut world = World::new(SMALL).unwrap();
-    let backbone = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(SMALL).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     let address = backbone.tcp().unwrap().to_string();
-    let joined = world.join(&[&address, "--samples", "600"]).unwrap();
+    let joined = test_run.join(&[&address, "--samples", "600"]).unwrap();
     let given = joined.end().await.unwrap();
     assert!(given.status.success(), "{given:?}");
     assert!(given.n_samples >= 600, "{given:?}");
@@ -33,13 +33,13 @@ async fn a_peer_leaves_by_itself_after_its_samples() {
 
 #[tokio::test]
 async fn what_cannot_be_joined_says_why() {
-    let mut world = World::new(SMALL).unwrap();
-    let backbone = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(SMALL).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     let no_run = format!("{}/elsewhere", backbone.page());
     for (address, device, want) in
         [(no_run.as_str(), "cpu", "no run at"), (&backbone.page(), "cuda", "--device cuda was asked for")]
     {
-        let joined = world.join(&[address, "--device", device]).unwrap();
+        let joined = test_run.join(&[address, "--device", device]).unwrap();
         let given = joined.end().await.unwrap();
         assert_eq!(given.status.code(), Some(1), "{address}: {given:?}");
         assert!(given.log.contains(want), "{address}: {given:?}");
@@ -49,20 +49,20 @@ async fn what_cannot_be_joined_says_why() {
 /// A machine that boots before its network does, or while the backbone is being started again.
 #[tokio::test]
 async fn what_may_pass_is_waited_for_and_told_once() {
-    let mut world = World::new(SMALL).unwrap();
+    let mut test_run = TestRun::new(SMALL).unwrap();
     // An address of its own, so that it is back at the same one.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    world = world.at(&free.to_string());
+    test_run = test_run.at(&free.to_string());
     let page = format!("http://{free}");
-    let key = world.storage().with_file_name("peer.key").display().to_string();
-    let joined = world.join(&[&page, "--identity", &key]).unwrap();
+    let key = test_run.storage().with_file_name("peer.key").display().to_string();
+    let joined = test_run.join(&[&page, "--identity", &key]).unwrap();
     joined.wait_for_log(&format!("No connection (cannot reach {page}/api/run")).await.unwrap();
     // The key is that one's for as long as it lives.
-    let second = world.join(&[&page, "--identity", &key]).unwrap().end().await.unwrap();
+    let second = test_run.join(&[&page, "--identity", &key]).unwrap().end().await.unwrap();
     assert_eq!(second.status.code(), Some(1), "{second:?}");
     assert!(second.log.contains("is in use by another program"), "{second:?}");
 
-    let backbone = world.backbone().await.unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     backbone.wait_for_epoch(1).await.unwrap();
     let log = joined.log().unwrap();
     assert_eq!(log.matches("No connection").count(), 1, "{log}");
@@ -75,9 +75,9 @@ async fn what_may_pass_is_waited_for_and_told_once() {
 
 #[tokio::test]
 async fn sigterm_stores_a_checkpoint_from_which_a_restart_resumes() {
-    let mut world = World::new(SMALL).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let joined = world.join(&[&backbone.page()]).unwrap();
+    let mut test_run = TestRun::new(SMALL).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let joined = test_run.join(&[&backbone.page()]).unwrap();
     backbone.wait_for_epoch(3).await.unwrap();
     joined.interrupt().unwrap();
     let given = joined.end().await.unwrap();
@@ -85,7 +85,7 @@ async fn sigterm_stores_a_checkpoint_from_which_a_restart_resumes() {
     let before = backbone.status().await.unwrap();
     assert!(backbone.terminate().await.unwrap().success());
 
-    let backbone = world.backbone().await.unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     let after = backbone.status().await.unwrap();
     assert_eq!(after.progress.epoch, before.progress.epoch);
     // The accuracy may come between the two looks.
@@ -99,15 +99,15 @@ async fn sigterm_stores_a_checkpoint_from_which_a_restart_resumes() {
 
 #[tokio::test]
 async fn after_sigkill_nothing_accepted_is_lost_and_the_peer_goes_on_by_itself() {
-    let mut world = World::new(SMALL).unwrap();
-    let mut backbone = world.backbone().await.unwrap();
-    let joined = world.join(&[&backbone.page()]).unwrap();
+    let mut test_run = TestRun::new(SMALL).unwrap();
+    let mut backbone = test_run.backbone().await.unwrap();
+    let joined = test_run.join(&[&backbone.page()]).unwrap();
     // Between two checkpoints, right behind one, and from the journal alone.
     for epochs in [2, 6, 11] {
         let epoch = backbone.wait_for_epoch(0).await.unwrap().epoch;
         let shown = backbone.wait_for_epoch(epoch + epochs).await.unwrap();
         backbone.kill().await.unwrap();
-        backbone = world.backbone().await.unwrap();
+        backbone = test_run.backbone().await.unwrap();
         let resumed = backbone.status().await.unwrap();
         assert!(resumed.progress.epoch >= shown.epoch, "{resumed:?}");
     }
@@ -124,28 +124,28 @@ async fn after_sigkill_nothing_accepted_is_lost_and_the_peer_goes_on_by_itself()
 async fn a_damaged_entry_of_the_journal_costs_its_own_samples_and_no_epoch_comes_twice() {
     let sections = SMALL.replace("checkpoint_every_epochs = 7", "checkpoint_every_epochs = 1000000");
     assert_ne!(sections, SMALL);
-    let mut world = World::new(&sections).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let joined = world.join(&[&backbone.page()]).unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let joined = test_run.join(&[&backbone.page()]).unwrap();
     let shown = backbone.wait_for_epoch(5).await.unwrap();
     backbone.kill().await.unwrap();
     drop(joined);
-    let journal = world.storage().join("journal");
+    let journal = test_run.storage().join("journal");
     let entry = journal.join("000000000003/00000000.grad");
     let mut bytes = std::fs::read(&entry).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(&entry, bytes).unwrap();
 
-    let backbone = world.backbone().await.unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     let epoch = backbone.status().await.unwrap().progress.epoch;
     assert!(epoch > shown.epoch, "{epoch} after {}", shown.epoch);
-    assert!(backbone.log().unwrap().contains("a step that was made cannot be repeated"));
+    assert!(backbone.log().unwrap().contains("a step cannot be repeated"));
     assert!(journal.join("corrupt/000000000003-00000000.grad").exists());
-    let _joined = world.join(&[&backbone.page()]).unwrap();
+    let _joined = test_run.join(&[&backbone.page()]).unwrap();
     let shown = backbone.wait_for_epoch(epoch + 3).await.unwrap();
     backbone.kill().await.unwrap();
-    let backbone = world.backbone().await.unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     let resumed = backbone.status().await.unwrap();
     assert!(resumed.progress.epoch >= shown.epoch, "{resumed:?}");
 }
@@ -154,10 +154,10 @@ async fn a_damaged_entry_of_the_journal_costs_its_own_samples_and_no_epoch_comes
 #[tokio::test]
 async fn an_edited_file_after_sigkill_costs_nothing_that_was_acknowledged() {
     let sections = SMALL.replace("checkpoint_every_epochs = 7", "checkpoint_every_epochs = 1000000");
-    let mut world = World::new(&sections).unwrap();
-    let backbone = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     // Five steps, and a part of the sixth.
-    let joined = world.join(&[&backbone.page(), "--samples", "1400"]).unwrap();
+    let joined = test_run.join(&[&backbone.page(), "--samples", "1400"]).unwrap();
     let given = joined.end().await.unwrap();
     assert!(given.status.success() && given.n_samples >= 1400, "{given:?}");
     let epoch = backbone.status().await.unwrap().progress.epoch;
@@ -170,10 +170,10 @@ async fn an_edited_file_after_sigkill_costs_nothing_that_was_acknowledged() {
         set("averaging", "contribution_samples_max", 32.into());
         set("averaging", "gradient_norm_max", 0.001.into());
     };
-    world.configure(edit).unwrap();
-    let backbone = world.backbone().await.unwrap();
+    test_run.configure(edit).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     // What was shown before may be half a second old.
     assert!(backbone.status().await.unwrap().progress.epoch >= epoch);
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
-    assert!(!world.storage().join("journal/corrupt").exists());
+    assert!(!test_run.storage().join("journal/corrupt").exists());
 }

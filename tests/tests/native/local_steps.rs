@@ -1,6 +1,6 @@
 //! A run of local steps with an outer optimizer, sparse on the wire, as a tab on a slow uplink wants it.
 
-use barnraise_tests::process::World;
+use barnraise_tests::process::TestRun;
 
 use super::SMALL;
 
@@ -21,13 +21,13 @@ schedule = { peak = 0.05 }
 
 #[tokio::test]
 async fn a_run_of_local_steps_learns_and_goes_on_after_a_crash() {
-    let mut world = World::new(&local()).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let joined = world.join(&[&backbone.page()]).unwrap();
+    let mut test_run = TestRun::new(&local()).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let joined = test_run.join(&[&backbone.page()]).unwrap();
     let shown = backbone.wait_for_epoch(10).await.unwrap();
     backbone.kill().await.unwrap();
     // From pseudo-gradients in the journal, and the velocity of the outer optimizer in the checkpoint.
-    let backbone = world.backbone().await.unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     let resumed = backbone.status().await.unwrap();
     assert!(resumed.progress.epoch >= shown.epoch, "{resumed:?}");
     backbone.wait_for_epoch(25).await.unwrap();
@@ -36,7 +36,7 @@ async fn a_run_of_local_steps_learns_and_goes_on_after_a_crash() {
     assert!(given.status.success(), "{given:?}");
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
     let status = backbone.status().await.unwrap();
-    assert_eq!(status.run.local_steps.map(|local| local.steps), Some(4));
+    assert_eq!(status.run.synchronous().local_steps.map(|local| local.steps), Some(4));
     let losses: Vec<f32> = status.history.iter().filter_map(|point| point.train_loss).collect();
     let (first, last) = (losses[0], losses.iter().rev().take(5).sum::<f32>() / 5.0);
     println!("loss {first} at first, {last} at last");

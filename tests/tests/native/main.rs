@@ -1,4 +1,4 @@
-//! Real processes on loopback: a backbone, native peers, and peers that lie.
+//! Real processes on loopback: a backbone, native peers, and dishonest peers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod access;
@@ -9,6 +9,7 @@ mod compression;
 mod contributing;
 mod credits;
 mod dht;
+mod dishonest;
 #[cfg(target_os = "linux")]
 mod disk;
 mod donor;
@@ -16,7 +17,6 @@ mod equivalence;
 mod few;
 mod groups;
 mod kills;
-mod liar;
 mod lifecycle;
 mod local_steps;
 mod model_file;

@@ -10,22 +10,22 @@ use barnraise_native::config::RunConfig;
 use barnraise_native::data::fashion_mnist::{Dataset, FileSpecs};
 use barnraise_protocol::api::Models;
 use barnraise_protocol::run::RunDescription;
-use barnraise_tests::client::Client;
-use barnraise_tests::process::{Backbone, World};
+use barnraise_tests::client::TestClient;
+use barnraise_tests::process::{BackboneProcess, TestRun};
 
 use super::SMALL;
 
 /// Sums of floats depend on their order, and with them which of two like classes is first.
 const TOLERANCE: f32 = 2e-3;
 
-async fn get(backbone: &Backbone, path: &str) -> Result<Vec<u8>> {
+async fn get(backbone: &BackboneProcess, path: &str) -> Result<Vec<u8>> {
     let url = format!("{}{path}", backbone.page());
     let got = tokio::task::spawn_blocking(move || ureq::get(&url).call()?.body_mut().read_to_vec());
     got.await?.with_context(|| path.to_owned())
 }
 
 /// What there is, once it is as wanted.
-async fn models(backbone: &Backbone, is_wanted: impl Fn(&Models) -> bool) -> Models {
+async fn models(backbone: &BackboneProcess, is_wanted: impl Fn(&Models) -> bool) -> Models {
     let wanted = async {
         loop {
             let models: Models =
@@ -40,15 +40,15 @@ async fn models(backbone: &Backbone, is_wanted: impl Fn(&Models) -> bool) -> Mod
     tokio::time::timeout(Duration::from_secs(120), wanted).await.expect("such models")
 }
 
-async fn download(backbone: &Backbone, path: &str, run: &RunDescription) -> TensorFile {
-    let layout = ParameterLayout::of(&run.model, DataShape::of(&run.manifest.samples)).unwrap();
+async fn download(backbone: &BackboneProcess, path: &str, run: &RunDescription) -> TensorFile {
+    let layout = ParameterLayout::of(&run.model, DataShape::of(&run.data.manifest.samples)).unwrap();
     tensor_file::read(&get(backbone, path).await.unwrap(), &layout).unwrap()
 }
 
 /// Accuracy on what nobody trains on, computed here.
 async fn accuracy(run: &RunDescription, parameters: &[f32]) -> f32 {
     let data = Dataset::load(&RunConfig::default().data_sources(), &FileSpecs::fashion_mnist()).unwrap();
-    let data_shape = DataShape::of(&run.manifest.samples);
+    let data_shape = DataShape::of(&run.data.manifest.samples);
     let mut trainer = Trainer::new(&run.model, data_shape, ComputeDevice::cpu()).unwrap();
     trainer.load_parameters(parameters).unwrap();
     trainer.evaluate(&data.test.images, &data.test.labels).await.unwrap().accuracy
@@ -59,9 +59,9 @@ async fn what_is_downloaded_is_the_model_and_as_good_as_is_said() {
     let sections = SMALL
         .replace("every_epochs = 10", "every_epochs = 1")
         .replace("[storage]", "[storage]\nkeep_models = [\"1s\"]");
-    let mut world = World::new(&sections).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let joined = world.join(&[&backbone.page()]).unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let joined = test_run.join(&[&backbone.page()]).unwrap();
     backbone.wait_for_epoch(5).await.unwrap();
     models(&backbone, |models| !models.earlier.is_empty()).await;
     joined.interrupt().unwrap();
@@ -74,7 +74,7 @@ async fn what_is_downloaded_is_the_model_and_as_good_as_is_said() {
     let is_newest = |models: &Models| models.latest.is_some_and(|latest| latest.epoch == epoch);
     let found = models(&backbone, is_newest).await;
     let newest = download(&backbone, "/api/model.safetensors", &run).await;
-    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
     let state = client.state(&run).await.unwrap();
     assert_eq!((state.epoch, newest.notes["epoch"].clone()), (epoch, epoch.to_string()));
     assert!(state.parameters == newest.parameters, "other parameters than contributors have");
@@ -89,7 +89,7 @@ async fn what_is_downloaded_is_the_model_and_as_good_as_is_said() {
     let earlier = download(&backbone, &path, &run).await;
     assert!(before < epoch && earlier.parameters != newest.parameters, "{found:?}");
     backbone.kill().await.unwrap();
-    let backbone = world.backbone().await.unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     let again = models(&backbone, is_newest).await;
     if again.earlier.iter().any(|file| file.epoch == before) {
         assert!(download(&backbone, &path, &run).await == earlier, "another model after the crash");
@@ -100,8 +100,8 @@ async fn what_is_downloaded_is_the_model_and_as_good_as_is_said() {
 #[tokio::test]
 async fn a_run_that_is_not_open_keeps_its_model_to_those_who_take_part() {
     let sections = format!("{SMALL}\n[access]\nmode = \"invitation\"\n");
-    let mut world = World::new(&sections).unwrap();
-    let backbone = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     for path in ["/api/models", "/api/model.safetensors", "/api/model-card.md"] {
         let error = get(&backbone, path).await.unwrap_err();
         assert!(format!("{error:#}").contains("404"), "{path}: {error:#}");

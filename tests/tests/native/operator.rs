@@ -4,7 +4,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::routing::post;
-use barnraise_tests::process::{HANG, World};
+use barnraise_tests::process::{HANG, TestRun};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -36,16 +36,16 @@ async fn a_run_is_watched_in_the_terminal_at_the_operators_port_and_by_its_trace
     let (otlp, mut batches) = collector().await;
     let sections =
         format!("{SMALL}\n[network]\noperator = \"127.0.0.1:0\"\n[telemetry]\notlp = \"{otlp}\"\n");
-    let mut world = World::new(&sections).unwrap();
-    let backbone = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     assert_eq!(backbone.ready().await.unwrap(), ["ready\n", "ready\n"]);
-    let joined = world.join(&[&backbone.page()]).unwrap();
+    let joined = test_run.join(&[&backbone.page()]).unwrap();
     backbone.wait_for_epoch(3).await.unwrap();
 
     let (page, operator) = (backbone.page(), backbone.operator().unwrap());
-    let frame = world.run(&["top", "--once", &page, "--operator", &operator]).await.unwrap();
+    let frame = test_run.run(&["top", "--once", &page, "--operator", &operator]).await.unwrap();
     for part in
-        ["test-run", "1 contributor ", "of 256 samples", "loss", "1 native (CPU)", "given", "misdeeds"]
+        ["test-run", "1 contributor ", "of 256 samples", "loss", "1 native (CPU)", "given", "violations"]
     {
         assert!(frame.contains(part), "{part} is missing in:\n{frame}");
     }
@@ -62,15 +62,15 @@ async fn a_run_is_watched_in_the_terminal_at_the_operators_port_and_by_its_trace
 
 #[tokio::test]
 async fn a_configuration_is_checked_before_it_is_used() {
-    let mut world = World::new(SMALL).unwrap();
-    let good = world.storage().with_file_name("run.toml");
-    let said = world.run(&["config", "check", good.to_str().unwrap()]).await.unwrap();
+    let mut test_run = TestRun::new(SMALL).unwrap();
+    let good = test_run.storage().with_file_name("run.toml");
+    let said = test_run.run(&["config", "check", good.to_str().unwrap()]).await.unwrap();
     assert!(said.contains("is good for the run `test-run`"), "{said}");
-    let example = world.run(&["config", "example"]).await.unwrap();
+    let example = test_run.run(&["config", "example", "--all"]).await.unwrap();
     let bad = good.with_file_name("bad.toml");
     std::fs::write(&bad, example.replace("micro_batch_size = 64", "micro_batch_size = 0")).unwrap();
-    let error = world.run(&["config", "check", bad.to_str().unwrap()]).await.unwrap_err();
+    let error = test_run.run(&["config", "check", bad.to_str().unwrap()]).await.unwrap_err();
     let error = format!("{error:?}");
     assert!(error.contains("bad.toml, line ") && error.contains("micro_batch_size = 0"), "{error}");
-    assert!(!world.storage().exists(), "nothing was started");
+    assert!(!test_run.storage().exists(), "nothing was started");
 }

@@ -1,24 +1,29 @@
-//! How a run stands, from the DHT: which backbone is joined, who learns that others are ahead, and what is printed.
+//! Progress of a run from the DHT: which backbone a peer joins, how a lagging backbone learns of it, and the output.
 
 use std::time::Duration;
 
-use barnraise_tests::process::{Backbone, HANG, World, metric};
+use barnraise_tests::process::{BackboneProcess, HANG, TestRun, metric};
 
 use super::SMALL;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// With an operator's page, and whatever else.
+/// [`SMALL`] with an operator's page and `more`.
 fn sections(more: &str) -> String {
     format!("{SMALL}\n[network]\noperator = \"127.0.0.1:0\"\nupnp = false\n{more}")
 }
 
 /// What `barnraise progress` prints, once it is as wanted.
-async fn progress(world: &mut World, address: &str, run: &str, is_wanted: impl Fn(&str) -> bool) -> String {
+async fn progress(
+    test_run: &mut TestRun,
+    address: &str,
+    run: &str,
+    is_wanted: impl Fn(&str) -> bool,
+) -> String {
     let mut last = String::new();
     let looking = async {
         loop {
-            let said = world.run(&["progress", address, "--run", run]).await;
+            let said = test_run.run(&["progress", address, "--run", run]).await;
             last = said.unwrap_or_else(|error| error.to_string());
             if is_wanted(&last) {
                 return;
@@ -32,7 +37,7 @@ async fn progress(world: &mut World, address: &str, run: &str, is_wanted: impl F
     last
 }
 
-async fn wait_for_log(backbone: &Backbone, words: &str) {
+async fn wait_for_log(backbone: &BackboneProcess, words: &str) {
     let waiting = async {
         while !backbone.log().unwrap().contains(words) {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -46,11 +51,11 @@ async fn wait_for_log(backbone: &Backbone, words: &str) {
 /// are.
 #[tokio::test]
 async fn a_run_is_joined_where_it_stands_best() {
-    let mut meeting = World::new(&SMALL.replace("test-run", "other-run")).unwrap();
+    let mut meeting = TestRun::new(&SMALL.replace("test-run", "other-run")).unwrap();
     let meeting = meeting.backbone().await.unwrap();
     let known = meeting.tcp().unwrap().to_string();
     let sections = sections(&format!("dht_peers = [\"{known}\"]\n"));
-    let (mut first, mut second) = (World::new(&sections).unwrap(), World::new(&sections).unwrap());
+    let (mut first, mut second) = (TestRun::new(&sections).unwrap(), TestRun::new(&sections).unwrap());
     let first_id = first.command(&["id"]).await.unwrap().trim().to_owned();
     let second_id = second.command(&["id"]).await.unwrap().trim().to_owned();
     first.aggregate_with(&[format!("/ip4/127.0.0.1/tcp/1/p2p/{second_id}")]).unwrap();
@@ -102,7 +107,7 @@ async fn a_run_is_joined_where_it_stands_best() {
 #[tokio::test]
 async fn a_backbone_without_links_learns_that_others_are_ahead() {
     let sections = sections("");
-    let (mut first, mut second) = (World::new(&sections).unwrap(), World::new(&sections).unwrap());
+    let (mut first, mut second) = (TestRun::new(&sections).unwrap(), TestRun::new(&sections).unwrap());
     let one = first.backbone().await.unwrap();
     let joined = first.join(&[&one.page()]).unwrap();
     one.wait_for_epoch(5).await.unwrap();

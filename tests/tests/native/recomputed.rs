@@ -4,29 +4,29 @@
 use std::time::Duration;
 
 use barnraise_learning::{ComputeDevice, DataShape, Trainer};
-use barnraise_native::access::signing_key;
+use barnraise_native::host::access::signing_key;
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::account::{Account, SampleId, encode_samples, hash_of};
 use barnraise_protocol::bulk::Transfer;
+use barnraise_protocol::commitment::{Commitment, SampleId, encode_samples, run_hash};
 use barnraise_protocol::contribute::BackboneToContributor;
 use barnraise_protocol::dataset::Samples;
-use barnraise_protocol::gradient::{Offer, Prepared, Refusal};
+use barnraise_protocol::gradient::{ContributionRefusal, Offer, PreparedContribution};
 use barnraise_protocol::run::RunDescription;
 use barnraise_protocol::shard::ShardId;
-use barnraise_protocol::state::State;
+use barnraise_protocol::state::EpochParameters;
 use barnraise_swarm::recomputation::PROBATION;
-use barnraise_tests::client::{Client, Session};
-use barnraise_tests::process::{Backbone, World, metric};
+use barnraise_tests::client::{ContributeSession, TestClient};
+use barnraise_tests::process::{BackboneProcess, TestRun, metric};
 use libp2p::identity::Keypair;
 
 use super::SMALL;
-use super::aggregators::Two;
+use super::aggregators::TwoAggregators;
 
 /// Nothing is chosen by chance: it is the first contributions of each key that are recomputed.
 const RECOMPUTED: &str = "\n[run.recomputation]\nshare = 1e-9\ntolerance = 0.02\n";
 
-/// Ways of four steps.
+/// Trajectories of four steps.
 const LOCAL_STEPS: &str = r#"[run.local_steps]
 steps = 4
 optimizer = { kind = "sgd-momentum", momentum = 0.9 }
@@ -37,10 +37,10 @@ schedule = { peak = 0.05 }
 /// What a convicted peer is told.
 const CONVICTED: &str = "is not the gradient of the samples that it named";
 
-/// Fails unless honest contributions were found to be what they are, and those of one liar were not.
-async fn assert_one_was_found_out(backbone: &Backbone) {
+/// Fails unless honest contributions were found to be what they are, and those of one forger were not.
+async fn assert_one_was_found_out(backbone: &BackboneProcess) {
     let epoch = backbone.wait_for_epoch(0).await.unwrap().epoch;
-    // The honest one has the address of the liar: each of its contributions is recomputed now, one in a while.
+    // The honest one has the address of the forger: each of its contributions is recomputed now, one in a while.
     backbone.wait_for_epoch(epoch + 1).await.unwrap();
     let metrics = backbone.metrics().await.unwrap();
     let outcome = |outcome: &str| {
@@ -51,36 +51,36 @@ async fn assert_one_was_found_out(backbone: &Backbone) {
     assert!(outcome("same") >= right && outcome("wrong") == 1.0 && outcome("unknown") == 0.0, "{metrics}");
 }
 
-/// Offers whatever it likes, and signs for it.
-struct Liar {
-    client: Client,
+/// Offers forged gradients, and signs a commitment for each.
+struct ForgingContributor {
+    client: TestClient,
     identity: Keypair,
     key: KeyPair,
     run: RunDescription,
     next_id: u64,
 }
 
-impl Liar {
-    async fn connect(backbone: &Backbone) -> Self {
+impl ForgingContributor {
+    async fn connect(backbone: &BackboneProcess) -> Self {
         Self::connect_as(Keypair::generate_ed25519(), backbone).await
     }
 
-    async fn connect_as(identity: Keypair, backbone: &Backbone) -> Self {
-        let client = Client::connect_as(identity.clone(), backbone.tcp().unwrap()).await.unwrap();
+    async fn connect_as(identity: Keypair, backbone: &BackboneProcess) -> Self {
+        let client = TestClient::connect_as(identity.clone(), backbone.tcp().unwrap()).await.unwrap();
         let run = client.describe().await.unwrap();
-        assert!(run.recomputed);
+        assert!(run.synchronous().recomputed);
         let key = signing_key(&identity).unwrap();
         Self { client, identity, key, run, next_id: 0 }
     }
 
-    async fn join(&self) -> Session {
-        let mut session = self.client.join("test-run", "a liar").await.unwrap();
-        assert!(matches!(session.hear().await.unwrap(), BackboneToContributor::Welcome(_)));
+    async fn join(&self) -> ContributeSession {
+        let mut session = self.client.join("test-run", "a forger").await.unwrap();
+        assert!(matches!(session.receive().await.unwrap(), BackboneToContributor::Welcome(_)));
         session
     }
 
-    /// A gradient that nobody's samples have, with all that it takes to be believed at first.
-    fn lie(&mut self, state: &State) -> Prepared {
+    /// A gradient that nobody's samples have, with a valid offer and commitment.
+    fn forge(&mut self, state: &EpochParameters) -> PreparedContribution {
         let values: Vec<f32> = (0..self.run.n_parameters).map(|i| 1e-3 * (i % 7) as f32).collect();
         let bytes = TensorCodec::F32.encode(&values).unwrap();
         self.next_id += 1;
@@ -97,24 +97,30 @@ impl Liar {
         self.signed(state, offer, bytes, &samples)
     }
 
-    fn signed(&self, state: &State, offer: Offer, bytes: Vec<u8>, samples: &[SampleId]) -> Prepared {
+    fn signed(
+        &self,
+        state: &EpochParameters,
+        offer: Offer,
+        bytes: Vec<u8>,
+        samples: &[SampleId],
+    ) -> PreparedContribution {
         let n_samples = samples.len() as u32;
-        let samples = encode_samples(samples, &self.run.manifest);
+        let samples = encode_samples(samples, &self.run.data.manifest);
         let parameters = (state.sha256, state.epoch);
-        let run = hash_of(&self.run).unwrap();
-        let account = Account::sign(&self.key, run, &offer, parameters, (n_samples, &samples)).unwrap();
-        Prepared { offer, account: Some(account), bytes, samples }
+        let run = run_hash(&self.run).unwrap();
+        let commitment = Commitment::sign(&self.key, run, &offer, parameters, (n_samples, &samples)).unwrap();
+        PreparedContribution { offer, commitment: Some(commitment), bytes, samples }
     }
 
-    /// The gradient of these samples of the first shard, and all that it takes to be believed.
-    async fn honest(&mut self, state: &State, indices: &[u32]) -> Prepared {
-        let entry = self.run.manifest.shards[0];
+    /// The gradient of these samples of the first shard, with a valid offer and commitment.
+    async fn honest(&mut self, state: &EpochParameters, indices: &[u32]) -> PreparedContribution {
+        let entry = self.run.data.manifest.shards[0];
         let shard = self.client.shard(&self.run, ShardId::Train(0)).await.unwrap();
-        let shard = Samples::decode(&shard, &entry, &self.run.manifest).unwrap();
-        let data = DataShape::of(&self.run.manifest.samples);
+        let shard = Samples::decode(&shard, &entry, &self.run.data.manifest).unwrap();
+        let data = DataShape::of(&self.run.data.manifest.samples);
         let mut trainer = Trainer::new(&self.run.model, data, ComputeDevice::cpu()).unwrap();
         trainer.load_parameters(&state.parameters).unwrap();
-        for part in indices.chunks(self.run.micro_batch_size as usize) {
+        for part in indices.chunks(self.run.synchronous().micro_batch_size as usize) {
             let mut batch = shard.none_of();
             part.iter().for_each(|&index| batch.push(&shard, index as usize));
             trainer.accumulate_samples(&batch, state.epoch).await.unwrap();
@@ -135,33 +141,33 @@ impl Liar {
         self.signed(state, offer, bytes, &samples)
     }
 
-    async fn is_counted(&self, prepared: &Prepared) {
+    async fn is_counted(&self, prepared: &PreparedContribution) {
         let receipt = self.client.offer_prepared(prepared).await.unwrap().unwrap();
         assert_eq!(receipt.verify_for("test-run", self.client.key(), &prepared.offer), Ok(()));
     }
 
-    async fn is_refused_as_repeated(&self, prepared: &Prepared, words: &str) {
+    async fn is_refused_as_repeated(&self, prepared: &PreparedContribution, words: &str) {
         match self.client.offer_prepared(prepared).await.unwrap() {
-            Err(Refusal::Repeated(reason)) => assert!(reason.contains(words), "{reason}"),
+            Err(ContributionRefusal::Repeated(reason)) => assert!(reason.contains(words), "{reason}"),
             other => panic!("{other:?}"),
         }
     }
 
-    /// The answer to a lie that is changed before it is offered, for whichever epoch it is by then.
-    async fn refusal(&mut self, change: impl Fn(&mut Prepared)) -> Refusal {
+    /// The refusal of a forged contribution that `change` altered, in the current epoch.
+    async fn refusal(&mut self, change: impl Fn(&mut PreparedContribution)) -> ContributionRefusal {
         loop {
             let state = self.client.state(&self.run).await.unwrap();
-            let mut prepared = self.lie(&state);
+            let mut prepared = self.forge(&state);
             change(&mut prepared);
             match self.client.offer_prepared(&prepared).await.unwrap() {
-                Err(Refusal::Epoch { .. } | Refusal::Busy) => {}
+                Err(ContributionRefusal::Epoch { .. } | ContributionRefusal::Busy) => {}
                 Err(refusal) => return refusal,
                 Ok(receipt) => panic!("{receipt:?}"),
             }
         }
     }
 
-    /// Until it is refused for good, whatever it asks.
+    /// Waits until every request of this peer is refused for good.
     async fn is_sent_away(&self) {
         let sent_away = async {
             loop {
@@ -175,57 +181,62 @@ impl Liar {
         tokio::time::timeout(Duration::from_secs(100), sent_away).await.unwrap();
     }
 
-    /// Lies until it is refused for good; how many of its lies counted.
-    async fn lies_until_it_is_found_out(&mut self) -> u32 {
-        let mut n_believed = 0;
-        let lying = async {
+    /// Forges until it is banned; returns how many forged contributions counted.
+    async fn forges_until_it_is_banned(&mut self) -> u32 {
+        let mut n_counted = 0;
+        let forging = async {
             loop {
                 let state = match self.client.state(&self.run).await {
                     Ok(state) => state,
-                    // The first that it hears may be that it gets no parameters.
+                    // The first refusal may be one of parameters.
                     Err(error) if error.to_string().contains(CONVICTED) => break error.to_string(),
-                    // What was under way when it was found out just ends.
+                    // Requests in flight when it is banned just end.
                     Err(_) => continue,
                 };
-                let prepared = self.lie(&state);
+                let prepared = self.forge(&state);
                 match self.client.offer_prepared(&prepared).await {
-                    Ok(Ok(_)) => n_believed += 1,
-                    Ok(Err(Refusal::NoAccess(reason))) => break reason,
-                    Ok(Err(Refusal::Epoch { .. } | Refusal::Busy | Refusal::Rate { .. })) | Err(_) => {}
+                    Ok(Ok(_)) => n_counted += 1,
+                    Ok(Err(ContributionRefusal::NoAccess(refusal))) => break refusal.to_string(),
+                    Ok(Err(
+                        ContributionRefusal::Epoch { .. }
+                        | ContributionRefusal::Busy
+                        | ContributionRefusal::Rate { .. },
+                    ))
+                    | Err(_) => {}
                     Ok(Err(refusal)) => panic!("{refusal}"),
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let reason = tokio::time::timeout(Duration::from_secs(100), lying).await.unwrap();
+        let reason = tokio::time::timeout(Duration::from_secs(100), forging).await.unwrap();
         assert!(reason.contains(CONVICTED), "{reason}");
-        n_believed
+        n_counted
     }
 }
 
 #[tokio::test]
-async fn whoever_lies_about_its_samples_is_found_out_and_an_honest_peer_is_not() {
+async fn a_peer_that_forges_gradients_is_banned_and_an_honest_peer_is_not() {
     let sections = format!("{SMALL}\n{RECOMPUTED}\n[network]\noperator = \"127.0.0.1:0\"\n");
-    let mut world = World::new(&sections).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let honest = world.join(&[&backbone.page()]).unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let honest = test_run.join(&[&backbone.page()]).unwrap();
     backbone.wait_for_epoch(3).await.unwrap();
 
-    let mut liar = Liar::connect(&backbone).await;
-    let mut session = liar.join().await;
-    let account = |refusal: Refusal, words: &str| match refusal {
-        Refusal::Account(reason) => assert!(reason.contains(words), "{reason}"),
+    let mut forger = ForgingContributor::connect(&backbone).await;
+    let mut session = forger.join().await;
+    let account = |refusal: ContributionRefusal, words: &str| match refusal {
+        ContributionRefusal::Commitment(reason) => assert!(reason.contains(words), "{reason}"),
         refusal => panic!("{refusal}"),
     };
-    account(liar.refusal(|lie| lie.account = None).await, "comes with a signed account");
-    account(liar.refusal(|lie| lie.offer.loss = 2.0).await, "not signed by");
-    account(liar.refusal(|lie| lie.samples[0] ^= 1).await, "not the one of the account");
-    account(liar.refusal(|lie| lie.samples.truncate(4)).await, "name the samples");
-    assert_eq!(liar.lies_until_it_is_found_out().await, 0);
+    account(forger.refusal(|prepared| prepared.commitment = None).await, "comes with a signed commitment");
+    account(forger.refusal(|prepared| prepared.offer.loss = 2.0).await, "not signed by");
+    account(forger.refusal(|prepared| prepared.samples[0] ^= 1).await, "not the one of the commitment");
+    account(forger.refusal(|prepared| prepared.samples.truncate(4)).await, "the list of");
+    assert_eq!(forger.forges_until_it_is_banned().await, 0);
     let goodbye = async {
         loop {
-            match session.hear().await {
-                Ok(BackboneToContributor::Refused(reason)) => return reason,
+            match session.receive().await {
+                Ok(BackboneToContributor::Refused(refusal)) => return refusal.to_string(),
                 Ok(_) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -234,8 +245,8 @@ async fn whoever_lies_about_its_samples_is_found_out_and_an_honest_peer_is_not()
     let goodbye = tokio::time::timeout(Duration::from_secs(20), goodbye).await.unwrap();
     assert!(goodbye.contains("takes no more part"), "{goodbye}");
 
-    let said = world.run(&["evidence", &backbone.page()]).await.unwrap();
-    let name = liar.client.peer_id().to_string();
+    let said = test_run.run(&["evidence", &backbone.page()]).await.unwrap();
+    let name = forger.client.peer_id().to_string();
     assert!(said.starts_with(&name) && said.contains("is not the gradient of its samples"), "{said}");
     assert_one_was_found_out(&backbone).await;
     honest.interrupt().unwrap();
@@ -245,12 +256,12 @@ async fn whoever_lies_about_its_samples_is_found_out_and_an_honest_peer_is_not()
     // It stays that way.
     drop(session);
     backbone.kill().await.unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let mut again = Liar::connect_as(liar.identity.clone(), &backbone).await;
-    assert_eq!(again.lies_until_it_is_found_out().await, 0);
+    let backbone = test_run.backbone().await.unwrap();
+    let mut again = ForgingContributor::connect_as(forger.identity.clone(), &backbone).await;
+    assert_eq!(again.forges_until_it_is_banned().await, 0);
 }
 
-async fn n_recomputed(backbone: &Backbone) -> f64 {
+async fn n_recomputed(backbone: &BackboneProcess) -> f64 {
     let name = "barnraise_contributions_recomputed_total{outcome=\"same\"}";
     metric(&backbone.metrics().await.unwrap(), name).unwrap()
 }
@@ -259,15 +270,15 @@ async fn n_recomputed(backbone: &Backbone) -> f64 {
 #[tokio::test]
 async fn what_was_found_out_about_keys_and_addresses_lasts_over_restarts() {
     let sections = format!("{SMALL}\n{RECOMPUTED}\n[network]\noperator = \"127.0.0.1:0\"\n");
-    let mut world = World::new(&sections).unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap();
     let identity = Keypair::generate_ed25519();
-    let mut backbone = world.backbone().await.unwrap();
+    let mut backbone = test_run.backbone().await.unwrap();
     let mut n_given = 0;
     // Fewer samples than a step has.
     for (n_contributions, n_looked_at, then) in
         [(PROBATION, PROBATION, "restart"), (1, 0, "is lied to"), (1, 1, "end")]
     {
-        let mut honest = Liar::connect_as(identity.clone(), &backbone).await;
+        let mut honest = ForgingContributor::connect_as(identity.clone(), &backbone).await;
         honest.next_id = u64::from(n_given);
         let session = honest.join().await;
         let state = honest.client.state(&honest.run).await.unwrap();
@@ -283,22 +294,23 @@ async fn what_was_found_out_about_keys_and_addresses_lasts_over_restarts() {
         match then {
             "restart" => assert!(backbone.terminate().await.unwrap().success()),
             "is lied to" => {
-                let mut liar = Liar::connect(&backbone).await;
-                let _session = liar.join().await;
-                assert_eq!(liar.lies_until_it_is_found_out().await, 0);
+                let mut forger = ForgingContributor::connect(&backbone).await;
+                let _session = forger.join().await;
+                assert_eq!(forger.forges_until_it_is_banned().await, 0);
                 backbone.kill().await.unwrap();
             }
             _ => return,
         }
-        backbone = world.backbone().await.unwrap();
+        backbone = test_run.backbone().await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn the_same_work_counts_once_under_whichever_key_and_number_it_comes() {
-    let mut world = World::new(&format!("{SMALL}\n{RECOMPUTED}")).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let (mut one, mut other) = (Liar::connect(&backbone).await, Liar::connect(&backbone).await);
+    let mut test_run = TestRun::new(&format!("{SMALL}\n{RECOMPUTED}")).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let (mut one, mut other) =
+        (ForgingContributor::connect(&backbone).await, ForgingContributor::connect(&backbone).await);
     let sessions = (one.join().await, other.join().await);
     // Together they stay below a step, so all of it is of one epoch.
     let state = one.client.state(&one.run).await.unwrap();
@@ -326,13 +338,13 @@ async fn ways_of_local_steps_are_computed_once_more_as_well() {
     let outer = SMALL.replace("momentum = 0.9 }", "momentum = 0.0 }").replace("peak = 0.05", "peak = 1.0");
     let run = outer.replace("[averaging]", LOCAL_STEPS);
     let sections = format!("{run}\n{RECOMPUTED}\n[network]\noperator = \"127.0.0.1:0\"\n");
-    let mut world = World::new(&sections).unwrap();
-    let backbone = world.backbone().await.unwrap();
-    let honest = world.join(&[&backbone.page()]).unwrap();
+    let mut test_run = TestRun::new(&sections).unwrap();
+    let backbone = test_run.backbone().await.unwrap();
+    let honest = test_run.join(&[&backbone.page()]).unwrap();
     backbone.wait_for_epoch(3).await.unwrap();
-    let mut liar = Liar::connect(&backbone).await;
-    let session = liar.join().await;
-    assert_eq!(liar.lies_until_it_is_found_out().await, 0);
+    let mut forger = ForgingContributor::connect(&backbone).await;
+    let session = forger.join().await;
+    assert_eq!(forger.forges_until_it_is_banned().await, 0);
     assert_one_was_found_out(&backbone).await;
     drop(session);
     honest.interrupt().unwrap();
@@ -342,12 +354,12 @@ async fn ways_of_local_steps_are_computed_once_more_as_well() {
 
 #[tokio::test]
 async fn what_one_backbone_finds_out_the_others_find_out_for_themselves() {
-    let mut two = Two::of(&format!("{SMALL}\n{RECOMPUTED}")).await;
+    let mut two = TwoAggregators::of(&format!("{SMALL}\n{RECOMPUTED}")).await;
     let (one, other) = two.start().await;
-    let mut liar = Liar::connect(&one).await;
-    let _session = liar.join().await;
-    assert_eq!(liar.lies_until_it_is_found_out().await, 0);
-    let elsewhere = Liar::connect_as(liar.identity.clone(), &other).await;
+    let mut forger = ForgingContributor::connect(&one).await;
+    let _session = forger.join().await;
+    assert_eq!(forger.forges_until_it_is_banned().await, 0);
+    let elsewhere = ForgingContributor::connect_as(forger.identity.clone(), &other).await;
     elsewhere.is_sent_away().await;
     let log = other.log().unwrap();
     assert!(log.contains("a contribution is not the gradient of its samples"), "{log}");

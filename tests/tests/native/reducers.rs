@@ -1,4 +1,4 @@
-//! Native peers that average parts for two backbones: they help, they may be killed, they may lie.
+//! Native peers that average parts for two backbones: they help, some are killed, one is dishonest.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use barnraise_protocol::average::{self, Finished, Join, ReducerToMember};
 use barnraise_protocol::framing;
 use barnraise_protocol::matchmaking::Reducer;
-use barnraise_protocol::reduce::{self, BackboneToReducer, Offer, Round};
+use barnraise_protocol::reduce::{self, BackboneToReducer, Offer, ReducerRound};
 use barnraise_relay::{Node, NodeConfig, load_or_create_keypair};
-use barnraise_tests::process::{Backbone, Given, HANG, metric};
+use barnraise_tests::process::{BackboneProcess, HANG, JoinOutcome, metric};
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, Stream};
 
 use super::SMALL;
-use super::aggregators::{Two, agreed, is_exact, leave};
+use super::aggregators::{TwoAggregators, agreed, is_exact, leave};
 
 /// Two backbones that let native peers average as `more` says.
-async fn two_with(more: &str) -> Two {
-    Two::of(&format!("{SMALL}\n[aggregators]\n{more}\n")).await
+async fn two_with(more: &str) -> TwoAggregators {
+    TwoAggregators::of(&format!("{SMALL}\n[aggregators]\n{more}\n")).await
 }
 
 /// The id of the peer with this key file.
@@ -27,13 +27,13 @@ fn peer_of(key: &Path) -> String {
 }
 
 /// Parts of native peers of which this came, as a backbone says.
-async fn n_parts(backbone: &Backbone, outcome: &str) -> f64 {
+async fn n_parts(backbone: &BackboneProcess, outcome: &str) -> f64 {
     let name = format!("barnraise_native_parts_total{{outcome=\"{outcome}\"}}");
     metric(&backbone.metrics().await.unwrap(), &name).unwrap()
 }
 
 /// Waits until either of them has so many.
-async fn wait_for_parts(backbones: [&Backbone; 2], outcome: &str, n_wanted: f64) {
+async fn wait_for_parts(backbones: [&BackboneProcess; 2], outcome: &str, n_wanted: f64) {
     let waiting = async {
         while n_parts(backbones[0], outcome).await.max(n_parts(backbones[1], outcome).await) < n_wanted {
             // Nothing tells over HTTP that something was counted.
@@ -59,7 +59,7 @@ async fn a_native_peer_averages_for_two_backbones_and_has_credit_for_it() {
     helper.wait_for_log("averaged a part").await.unwrap();
     wait_for_parts([&one, &other], "averaged", 6.0).await;
     helper.interrupt().unwrap();
-    let helped: Given = helper.end().await.unwrap();
+    let helped: JoinOutcome = helper.end().await.unwrap();
     assert!(
         helped.status.success() && helped.log.contains("parts were averaged for the backbones"),
         "{helped:?}"
@@ -103,23 +103,23 @@ async fn who_is_not_named_is_told_so_and_contributes_all_the_same() {
     assert!(leave([joined]).await > 0);
 }
 
-/// A peer of the test's own that offers itself and sends zeros.
-struct Liar {
+/// A peer of this test that offers to reduce and returns zeros.
+struct DishonestReducer {
     node: Node,
     run_id: String,
 }
 
-impl Liar {
-    async fn new(backbone: &Backbone) -> Self {
+impl DishonestReducer {
+    async fn new(backbone: &BackboneProcess) -> Self {
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         let config = NodeConfig { listen, ..NodeConfig::default() };
         let node = Node::start(Keypair::generate_ed25519(), config).await.unwrap();
-        let run_id = backbone.status().await.unwrap().run.run_id;
+        let run_id = backbone.status().await.unwrap().run.identity.run_id;
         Self { node, run_id }
     }
 
     /// The conversation, or why there is none.
-    async fn offer(&self, backbone: &Backbone) -> Result<Stream, String> {
+    async fn offer(&self, backbone: &BackboneProcess) -> Result<Stream, String> {
         let backbone = self.node.dial(backbone.tcp().unwrap()).await.unwrap();
         let mut stream = self.node.open(backbone, reduce::PROTOCOL).await.unwrap();
         let reducer = Reducer {
@@ -132,14 +132,14 @@ impl Liar {
         reduce::offer(&mut stream, &offer).await.map(|()| stream).map_err(|error| error.to_string())
     }
 
-    /// The next round, if it is ever asked again.
-    async fn hear(stream: &mut Stream) -> Round {
+    /// Waits for the next round; a reducer that is banned waits for ever.
+    async fn receive(stream: &mut Stream) -> ReducerRound {
         loop {
             match framing::read(stream, reduce::MESSAGE_BYTES_MAX).await {
                 Ok(BackboneToReducer::Round(round)) => return round,
-                Ok(BackboneToReducer::Still) => {}
+                Ok(BackboneToReducer::KeepAlive) => {}
                 Ok(other) => panic!("{other:?}"),
-                // It was found out.
+                // It is banned.
                 Err(_) => std::future::pending().await,
             }
         }
@@ -147,7 +147,7 @@ impl Liar {
 }
 
 /// Takes a member's values of the only chunk of a part, and returns zeros.
-async fn return_zeros(mut stream: Stream, peer: Vec<u8>, round: Round, me: Vec<u8>) {
+async fn return_zeros(mut stream: Stream, peer: Vec<u8>, round: ReducerRound, me: Vec<u8>) {
     let join: Join = framing::read(&mut stream, average::MESSAGE_BYTES_MAX).await.unwrap();
     let own = round.members.iter().find(|member| member.peer == me).unwrap();
     let member = round.members.iter().find(|member| member.peer == peer).unwrap();
@@ -171,19 +171,19 @@ async fn return_zeros(mut stream: Stream, peer: Vec<u8>, round: Round, me: Vec<u
 }
 
 #[tokio::test]
-async fn a_native_peer_that_lies_is_found_out_and_spoils_no_step() {
+async fn a_dishonest_native_reducer_is_banned_and_spoils_no_step() {
     let mut two = two_with("reducers = \"anybody\"").await;
     let (one, other) = two.start().await;
     let at_one = two.one.join(&[&one.page()]).unwrap();
     let at_other = two.other.join(&[&other.page()]).unwrap();
     one.wait_for_epoch(2).await.unwrap();
-    let liar = Liar::new(&one).await;
-    let mut incoming = liar.node.accept(average::PROTOCOL).unwrap();
-    let me = liar.node.peer_id().to_bytes();
-    let mut stream = liar.offer(&one).await.unwrap();
-    let lying = async {
+    let dishonest = DishonestReducer::new(&one).await;
+    let mut incoming = dishonest.node.accept(average::PROTOCOL).unwrap();
+    let me = dishonest.node.peer_id().to_bytes();
+    let mut stream = dishonest.offer(&one).await.unwrap();
+    let cheating = async {
         loop {
-            let round = Liar::hear(&mut stream).await;
+            let round = DishonestReducer::receive(&mut stream).await;
             let n_members = round.members.iter().filter(|member| member.receives).count();
             for _ in 0..n_members {
                 let (peer, stream) = incoming.next().await.unwrap();
@@ -193,14 +193,14 @@ async fn a_native_peer_that_lies_is_found_out_and_spoils_no_step() {
     };
     tokio::select! {
         () = wait_for_parts([&one, &other], "wrong", 1.0) => {}
-        () = lying => {}
+        () = cheating => {}
     }
     let epoch = one.status().await.unwrap().progress.epoch;
     one.wait_for_epoch(epoch + 4).await.unwrap();
-    let lied = [n_parts(&one, "wrong").await, n_parts(&other, "wrong").await];
-    assert!(lied.iter().any(|&n_wrong| n_wrong > 0.0));
-    for (backbone, _) in [&one, &other].into_iter().zip(lied).filter(|&(_, n_wrong)| n_wrong > 0.0) {
-        let refused = liar.offer(backbone).await.unwrap_err();
+    let n_wrong_parts = [n_parts(&one, "wrong").await, n_parts(&other, "wrong").await];
+    assert!(n_wrong_parts.iter().any(|&n_wrong| n_wrong > 0.0));
+    for (backbone, _) in [&one, &other].into_iter().zip(n_wrong_parts).filter(|&(_, n_wrong)| n_wrong > 0.0) {
+        let refused = dishonest.offer(backbone).await.unwrap_err();
         assert!(refused.contains("was not the mean"), "{refused}");
     }
     let status = one.status().await.unwrap();

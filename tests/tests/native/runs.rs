@@ -1,7 +1,7 @@
 //! Several runs in one process, each at its own address.
 
 use barnraise_protocol::api::{Room, RunStatus, Runs};
-use barnraise_tests::process::World;
+use barnraise_tests::process::TestRun;
 
 use super::SMALL;
 
@@ -12,10 +12,10 @@ fn named(id: &str, sections: &str) -> String {
 
 #[tokio::test]
 async fn each_run_of_a_process_is_listed_and_joined_at_its_own_address() {
-    let mut world = World::new(SMALL).unwrap();
-    world.beside(&named("second-run", "")).unwrap();
-    world.beside(&named("hidden-run", "[network]\nlisted = false")).unwrap();
-    let mut backbone = world.backbone().await.unwrap();
+    let mut test_run = TestRun::new(SMALL).unwrap();
+    test_run.add_run(&named("second-run", "")).unwrap();
+    test_run.add_run(&named("hidden-run", "[network]\nlisted = false")).unwrap();
+    let mut backbone = test_run.backbone().await.unwrap();
 
     let (status, list) = backbone.answer("/api/runs").await.unwrap();
     let Runs { runs, takes_codes } = serde_json::from_str(&list).unwrap();
@@ -24,16 +24,16 @@ async fn each_run_of_a_process_is_listed_and_joined_at_its_own_address() {
     assert_eq!(backbone.answer("/api/run").await.unwrap().0, 404);
     assert_eq!(backbone.answer("/").await.unwrap().0, 307);
     let hidden = backbone.answer("/run/hidden-run/api/run").await.unwrap().1;
-    assert_eq!(serde_json::from_str::<RunStatus>(&hidden).unwrap().run.run_id, "hidden-run");
+    assert_eq!(serde_json::from_str::<RunStatus>(&hidden).unwrap().run.identity.run_id, "hidden-run");
 
-    let given = world.join(&[&backbone.page()]).unwrap().end().await.unwrap();
+    let given = test_run.join(&[&backbone.page()]).unwrap().end().await.unwrap();
     assert_eq!(given.status.code(), Some(1), "{given:?}");
     assert!(given.log.contains("several runs are at"), "{given:?}");
     assert!(given.log.contains("/run/second-run") && !given.log.contains("hidden-run"), "{given:?}");
 
     for id in ["test-run", "second-run"] {
         backbone.look_at(id);
-        let given = world.join(&[&backbone.page(), "--samples", "600"]).unwrap().end().await.unwrap();
+        let given = test_run.join(&[&backbone.page(), "--samples", "600"]).unwrap().end().await.unwrap();
         assert!(given.status.success() && given.n_samples >= 600, "{id}: {given:?}");
         assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{id}: {given:?}");
     }
@@ -42,24 +42,24 @@ async fn each_run_of_a_process_is_listed_and_joined_at_its_own_address() {
 
 #[tokio::test]
 async fn runs_that_share_what_is_their_own_are_refused_before_anything_starts() {
-    let mut world = World::new(SMALL).unwrap();
-    world.beside(SMALL).unwrap();
-    let error = world.backbone().await.unwrap_err().to_string();
+    let mut test_run = TestRun::new(SMALL).unwrap();
+    test_run.add_run(SMALL).unwrap();
+    let error = test_run.backbone().await.unwrap_err().to_string();
     assert!(error.contains("two runs have the id `test-run`"), "{error}");
-    assert!(!world.storage().exists(), "nothing was made");
+    assert!(!test_run.storage().exists(), "nothing was made");
 }
 
 #[tokio::test]
 async fn the_code_of_a_room_lets_somebody_into_a_run_that_is_not_listed() {
-    let mut world = World::new(SMALL).unwrap();
+    let mut test_run = TestRun::new(SMALL).unwrap();
     let private =
         "[network]\nlisted = false\n[access]\nmode = \"invitation\"\nroom = true\npoll_interval = \"1s\"";
-    let config = world.beside(&named("class-run", private)).unwrap();
-    let mut backbone = world.backbone().await.unwrap();
+    let config = test_run.add_run(&named("class-run", private)).unwrap();
+    let mut backbone = test_run.backbone().await.unwrap();
     let list: Runs = serde_json::from_str(&backbone.answer("/api/runs").await.unwrap().1).unwrap();
     assert!(list.takes_codes && list.runs.len() == 1, "{list:?}");
 
-    let code = world.run(&["invite", "--room", "--uses", "1", "--config", &config]).await.unwrap();
+    let code = test_run.run(&["invite", "--room", "--uses", "1", "--config", &config]).await.unwrap();
     let code = code.trim();
     assert_eq!(code.len(), "K7M-4PQ".len(), "{code}");
     let (status, room) = backbone.answer(&format!("/api/rooms/{}", code.to_lowercase())).await.unwrap();
@@ -72,10 +72,11 @@ async fn the_code_of_a_room_lets_somebody_into_a_run_that_is_not_listed() {
 
     // A machine without a browser types it, too: at the address of the list, which names no run.
     let list = backbone.page();
-    let given = world.join(&[&list, "--invitation", code, "--samples", "300"]).unwrap().end().await.unwrap();
+    let given =
+        test_run.join(&[&list, "--invitation", code, "--samples", "300"]).unwrap().end().await.unwrap();
     backbone.look_at("class-run");
     assert!(given.status.success() && given.n_samples >= 300, "{given:?}");
     let used_up = backbone.answer(&format!("/api/rooms/{code}")).await.unwrap();
     assert_eq!(used_up.0, 404, "its one place is taken");
-    assert!(!world.logs().unwrap().contains(code), "a code is in no log");
+    assert!(!test_run.logs().unwrap().contains(code), "a code is in no log");
 }

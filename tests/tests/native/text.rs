@@ -5,8 +5,8 @@ use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, Trainer, ten
 use barnraise_protocol::dataset::{SampleKind, Samples};
 use barnraise_protocol::run::{ModelKind, RunDescription};
 use barnraise_protocol::shard::ShardId;
-use barnraise_tests::client::Client;
-use barnraise_tests::process::{Backbone, World};
+use barnraise_tests::client::TestClient;
+use barnraise_tests::process::{BackboneProcess, TestRun};
 
 const TEXT: &str = r#"
 [run]
@@ -34,25 +34,27 @@ every_epochs = 2
 
 #[tokio::test]
 async fn a_run_learns_from_text_of_two_files() {
-    let mut world = World::new(TEXT).unwrap();
+    let mut test_run = TestRun::new(TEXT).unwrap();
     let house = "This is the cat that killed the rat that ate the malt that lay in the house. ";
-    world.write("house.txt", &house.repeat(400)).unwrap();
+    test_run.write("house.txt", &house.repeat(400)).unwrap();
     let animals = ["cow", "pig", "duck", "horse"].map(|animal| format!("and on that farm he had a {animal}"));
     let line = |n: usize| format!("{{\"verse\": \"Old MacDonald had a farm, {}.\"}}\n", animals[n % 4]);
-    world.write("farm.jsonl", &(0..1000).map(line).collect::<String>()).unwrap();
+    test_run.write("farm.jsonl", &(0..1000).map(line).collect::<String>()).unwrap();
 
-    let backbone = world.backbone().await.unwrap();
+    let backbone = test_run.backbone().await.unwrap();
     let run = backbone.status().await.unwrap().run;
     assert!(matches!(run.model.kind, ModelKind::Albert { .. }));
-    let SampleKind::Tokens(shape) = run.manifest.samples else { panic!("{:?}", run.manifest.samples) };
-    let client = Client::connect(backbone.tcp().unwrap()).await.unwrap();
+    let SampleKind::Tokens(shape) = run.data.manifest.samples else {
+        panic!("{:?}", run.data.manifest.samples)
+    };
+    let client = TestClient::connect(backbone.tcp().unwrap()).await.unwrap();
     let bytes = client.shard(&run, ShardId::Train(0)).await.unwrap();
-    let shard = Samples::decode(&bytes, &run.manifest.shards[0], &run.manifest).unwrap();
+    let shard = Samples::decode(&bytes, &run.data.manifest.shards[0], &run.data.manifest).unwrap();
     let Samples::Tokens(tokens) = shard else { panic!("no text") };
     assert_eq!(tokens.sequences().count(), 100);
 
-    let joined = world.join(&[&backbone.page()]).unwrap();
-    // Whoever knows nothing has the loss of any token of the vocabulary.
+    let joined = test_run.join(&[&backbone.page()]).unwrap();
+    // An untrained model has the loss of a uniform guess over the vocabulary.
     let begun = f32::from(shape.vocabulary).ln();
     let is_better = |loss: Option<f32>| loss.is_some_and(|loss| loss < 0.8 * begun);
     let learned = backbone.wait_for("a lower loss and a better guess", |progress| {
@@ -66,24 +68,26 @@ async fn a_run_learns_from_text_of_two_files() {
     assert_eq!(backbone.samples_counted().await.unwrap(), given.n_samples, "{given:?}");
 }
 
-async fn get(backbone: &Backbone, path: &str) -> Vec<u8> {
+async fn get(backbone: &BackboneProcess, path: &str) -> Vec<u8> {
     let url = format!("{}{path}", backbone.page());
     let got = tokio::task::spawn_blocking(move || ureq::get(&url).call()?.body_mut().read_to_vec());
     got.await.unwrap().unwrap()
 }
 
 /// As a tab does it: with the vocabulary and the model that anybody may download.
-async fn ensure_blanks_are_filled(backbone: &Backbone, run: &RunDescription) {
+async fn ensure_blanks_are_filled(backbone: &BackboneProcess, run: &RunDescription) {
     let vocabulary: Vocabulary = serde_json::from_slice(&get(backbone, "/api/tokenizer.json").await).unwrap();
     let unigram = Unigram::new(vocabulary).unwrap();
-    let SampleKind::Tokens(shape) = run.manifest.samples else { panic!("{:?}", run.manifest.samples) };
+    let SampleKind::Tokens(shape) = run.data.manifest.samples else {
+        panic!("{:?}", run.data.manifest.samples)
+    };
     assert_eq!(unigram.size(), shape.vocabulary);
-    let data = DataShape::of(&run.manifest.samples);
+    let data = DataShape::of(&run.data.manifest.samples);
     let layout = ParameterLayout::of(&run.model, data).unwrap();
     let file = tensor_file::read(&get(backbone, "/api/model.safetensors").await, &layout).unwrap();
     let mut trainer = Trainer::new(&run.model, data, ComputeDevice::cpu()).unwrap();
     trainer.load_parameters(&file.parameters).unwrap();
-    let blanked = unigram.encode_blanked("the cat that ___ the", shape.length.into()).unwrap();
+    let blanked = unigram.encode_with_blanks("the cat that ___ the", shape.length.into()).unwrap();
     let probabilities = trainer.fill(&blanked.ids, &blanked.blanks).await.unwrap();
     assert_eq!(probabilities.len(), usize::from(shape.vocabulary));
     let sum: f32 = probabilities.iter().sum();

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use barnraise_protocol::{average, matchmaking, run};
 use barnraise_relay::{Node, NodeConfig, NodeError, OpenError, load_or_create_keypair};
-use barnraise_tests::process::{HANG, World};
+use barnraise_tests::process::{HANG, TestRun};
 use libp2p::Multiaddr;
 use tokio::task::JoinHandle;
 
 use super::aggregators::wait_for_log;
-use super::groups::{Four, catches_up, leave_after_three_stops};
+use super::groups::{FourAggregators, catches_up, leave_after_three_stops};
 
 /// By which a build begins that raised what backbones say to each other.
 const NEXT_MATCHMAKING: &str = "/barnraise/matchmaking/5";
@@ -20,16 +20,16 @@ const NEXT_MATCHMAKING: &str = "/barnraise/matchmaking/5";
 const NEXT_AVERAGE: &str = "/barnraise/average/4";
 
 /// A backbone of the build after this one.
-struct Newer {
+struct NextBuild {
     node: Node,
     telling: JoinHandle<()>,
 }
 
-impl Newer {
-    /// With the key of the backbone of `world`, at its address.
-    async fn in_place_of(world: &World, address: &Multiaddr) -> Self {
+impl NextBuild {
+    /// With the key of the backbone of `test_run`, at its address.
+    async fn in_place_of(test_run: &TestRun, address: &Multiaddr) -> Self {
         assert!(matchmaking::PROTOCOL < NEXT_MATCHMAKING && average::PROTOCOL < NEXT_AVERAGE);
-        let keypair = load_or_create_keypair(&world.storage().join("identity.key")).unwrap();
+        let keypair = load_or_create_keypair(&test_run.storage().join("identity.key")).unwrap();
         let mut listen = address.clone();
         listen.pop();
         let node = Node::start(keypair, NodeConfig { listen: vec![listen], ..NodeConfig::default() });
@@ -38,7 +38,7 @@ impl Newer {
         let telling = tokio::spawn(async move {
             while let Some((_, mut stream)) = asking.recv().await {
                 // Who asks may leave.
-                let _ = run::answer_before(&mut stream, run::PROTOCOL).await;
+                let _ = run::answer_older_version(&mut stream).await;
             }
         });
         Self { node, telling }
@@ -75,7 +75,7 @@ impl Newer {
 /// in the model of all.
 #[tokio::test]
 async fn three_that_are_upgraded_one_after_the_other_name_who_is_older_and_keep_all_that_was_acknowledged() {
-    let mut three = Four::of(3).await;
+    let mut three = FourAggregators::of(3).await;
     let mut backbones = three.start().await;
     let joined = three.join(&backbones);
     backbones[0].wait_for_epoch(3).await.unwrap();
@@ -83,7 +83,7 @@ async fn three_that_are_upgraded_one_after_the_other_name_who_is_older_and_keep_
         let backbone = backbones.remove(number);
         let address = backbone.tcp().unwrap();
         assert!(backbone.terminate().await.unwrap().success());
-        let newer = Newer::in_place_of(&three.worlds[number], &address).await;
+        let newer = NextBuild::in_place_of(&three.test_runs[number], &address).await;
         for other in &backbones {
             newer.is_not_understood_by(&other.tcp().unwrap()).await;
             let named = format!("peer={}", newer.node.peer_id());
@@ -96,7 +96,7 @@ async fn three_that_are_upgraded_one_after_the_other_name_who_is_older_and_keep_
             other.wait_for_epoch(epoch + 3).await.unwrap();
         }
         newer.stop().await;
-        backbones.insert(number, three.worlds[number].backbone().await.unwrap());
+        backbones.insert(number, three.test_runs[number].backbone().await.unwrap());
         catches_up(&backbones, number).await;
     }
     leave_after_three_stops(joined, &backbones).await;

@@ -1,4 +1,4 @@
-//! What the page and the training worker say to each other: plain data, posted with `postMessage`.
+//! Messages between the page and the training worker: plain data, posted with `postMessage`.
 //!
 //! The page never sees a tensor or a stream, the worker never sees the document.
 //!
@@ -6,7 +6,7 @@
 //! a `type` in kebab case, an integer is a number (an error above 2^53), and bytes are a
 //! `Uint8Array`.
 
-pub mod news;
+pub mod event_queue;
 pub mod rtc;
 
 use std::fmt;
@@ -15,15 +15,15 @@ pub use barnraise_protocol::DisplayName;
 pub use barnraise_protocol::check::CheckOutcome;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::receipt::SignedReceipt;
-pub use barnraise_swarm::activity::{Activity, Contribution, DeviceChange, Event};
-pub use barnraise_swarm::conduct::{Conduct, Duty, PassTime};
+pub use barnraise_swarm::activity::{Activity, Contribution, ContributorEvent, DeviceChange};
+pub use barnraise_swarm::pacing::{Duty, PacingSettings, PassTime};
 use serde::{Deserialize, Serialize};
 
 /// Page to worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum PageToPeer {
-    /// First message: who this visitor is and where to look for the backbone.
+    /// First message: the visitor's identity, and where to look for the backbone.
     Hello {
         /// Origin of the page, `https://host:port`; `GET {origin}/api/run` names the addresses.
         origin: String,
@@ -34,17 +34,17 @@ pub enum PageToPeer {
         device: DeviceChoice,
         /// The code of an invitation to the run, where the visitor came with one.
         invitation: Option<String>,
-        /// How the backbone was reached the last time on this network.
-        way: Option<Way>,
+        /// The transport that reached the backbone the last time on this network.
+        way: Option<TransportKind>,
     },
     /// Contribute until told otherwise.
     Start,
     /// Offer what is finished, then stop.
     Stop,
-    /// Work like that from now on; until it is said, without a rest.
-    Conduct(Conduct),
-    /// What is this? `pixels` is `[height, width, channels]`, 0 is background; answered by
-    /// [`Event::Prediction`] with the same `request`.
+    /// Changes the contributor's pacing. Before the first one it works without rests.
+    Conduct(PacingSettings),
+    /// Classify an image. `pixels` is `[height, width, channels]`, 0 is background; answered by
+    /// [`ContributorEvent::Prediction`] with the same `request`.
     Predict {
         /// Echoed.
         request: u32,
@@ -63,7 +63,7 @@ pub enum PageToPeer {
         #[serde(with = "serde_bytes")]
         pixels: Vec<u8>,
     },
-    /// Which words stand in the blanks of a text? Asked of the newest model that the web server has; answered by
+    /// Fill the blanks of a text with the newest model of the web server; answered by
     /// [`PeerToPage::Filled`] or [`PeerToPage::NotFilled`] with the same `request`.
     Fill {
         /// Echoed.
@@ -71,24 +71,24 @@ pub enum PageToPeer {
         /// With blanks; never leaves this machine.
         text: String,
     },
-    /// How this visitor wants to be called where it is shown who gave what; `None`: not at all.
+    /// The visitor's name on the leaderboard; `None` stays anonymous.
     Name {
         /// One that can be shown.
         name: Option<DisplayName>,
     },
-    /// Send the gallery; answered by [`Event::Gallery`].
+    /// Send the gallery; answered by [`ContributorEvent::Gallery`].
     LoadGallery,
     /// Run the conformance checks of the learning crate on the device and compare with the CPU;
     /// answered by [`PeerToPage::SelfCheck`].
     SelfCheck,
-    /// The device was asleep or its network is another one: what waits to be tried again is tried now, and what
-    /// is connected must show that it still is.
+    /// The device was asleep, or its network changed: retry now what waits for a retry, and probe the
+    /// connection.
     Woke,
     /// Answer to [`PeerToPage::News`]: the page is ready for the next.
     Taken,
 }
 
-/// Which device the visitor asked for.
+/// The device that the visitor asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceChoice {
@@ -100,20 +100,20 @@ pub enum DeviceChoice {
     WebGpu,
 }
 
-/// How a tab reaches the backbone; the better ones first.
+/// Transport of a tab's connection to the backbone; the better ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum TransportKind {
     /// QUIC, whose streams do not wait for each other.
     WebTransport,
-    /// UDP as calls use it, which some networks and browsers let through where they know nothing of the first.
+    /// UDP as calls use it. Some networks and browsers let it through where WebTransport is blocked or missing.
     #[serde(rename = "webrtc")]
     WebRtc,
     /// TCP, which gets through where UDP does not.
     WebSocket,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for TransportKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::WebTransport => "WebTransport",
@@ -127,11 +127,11 @@ impl fmt::Display for Way {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum PeerToPage {
-    /// The peer module itself is on its way; posted by `worker.js` before the module runs.
+    /// Progress of loading the peer module; posted by `worker.js` before the module runs.
     Loading {
         /// Bytes of the module so far, after decompression.
         bytes: u64,
-        /// Of these, where the build wrote the size down.
+        /// Bytes of the module in all; `None` if the build did not write the size.
         bytes_total: Option<u64>,
     },
     /// Answer to `Hello`.
@@ -141,24 +141,24 @@ pub enum PeerToPage {
         identity: Vec<u8>,
         /// Peer id in base58.
         peer_id: String,
-        /// What will compute.
+        /// The device that will compute.
         device: DeviceKind,
-        /// Its name for people.
+        /// Name of the device.
         device_name: String,
     },
-    /// The backbone is reached.
+    /// The worker is connected to a backbone.
     Connected {
-        /// By which way.
-        way: Way,
-        /// The ways that were tried and failed before, each with the reason.
-        failures: Vec<(Way, String)>,
+        /// Transport of the connection.
+        way: TransportKind,
+        /// The transports that failed before it, each with the reason.
+        failures: Vec<(TransportKind, String)>,
     },
-    /// Open a WebRTC connection, which only a page can have. A `MessagePort` comes with it, on which the two
-    /// then speak of that connection as [`rtc`] says.
+    /// Open a WebRTC connection, which only a page can do. A `MessagePort` comes with it, for the messages of
+    /// [`rtc`] about that connection.
     DialRtc {
-        /// User fragment and password of ICE, both sides' alike.
+        /// ICE user fragment, which is also the password, of both sides.
         ufrag: String,
-        /// What the remote would have answered to the page's offer, in SDP.
+        /// The remote's answer in SDP, generated by the worker.
         answer: String,
     },
     /// Answer to `PredictEarlier`.
@@ -170,7 +170,7 @@ pub enum PeerToPage {
         /// `[n_classes]`, sums to 1.
         probabilities: Vec<f32>,
     },
-    /// The earlier model could not be asked.
+    /// The earlier model could not be loaded or evaluated.
     NoEarlier {
         /// Echo.
         request: u32,
@@ -193,19 +193,19 @@ pub enum PeerToPage {
         /// Why not.
         reason: String,
     },
-    /// What was asked of the web server for a visitor came over the network: the contributor does not count it.
+    /// A download from the web server outside of contributing, which the contributor's counters do not include.
     Downloaded {
-        /// Of this answer.
+        /// Bytes of this download.
         bytes: u64,
     },
-    /// What the contributor in the worker told since the page answered with [`PageToPeer::Taken`], in this order; the
-    /// next batch waits for that answer.
+    /// The contributor's events since the page answered with [`PageToPeer::Taken`], in order; the next batch waits for
+    /// that answer.
     News {
         /// [`Self::Receipts`] and [`Self::Told`].
         messages: Vec<PeerToPage>,
     },
-    /// What the contributor in the worker tells, but for receipts.
-    Told(Event),
+    /// An event of the contributor; receipts come in [`Self::Receipts`].
+    Told(ContributorEvent),
     /// Contributions were accepted: their receipts, verified, the oldest first.
     Receipts {
         /// One at least.
@@ -213,14 +213,16 @@ pub enum PeerToPage {
     },
     /// Answer to `SelfCheck`.
     SelfCheck {
-        /// What computed.
+        /// The device that was checked.
         device: DeviceKind,
         /// One line per check: its name, the largest deviation from the CPU and the tolerance.
         checks: Vec<CheckOutcome>,
     },
-    /// The peer could not be loaded or started, or a request not be served.
+    /// The server has another build of the page, and no longer this one's training program; posted by `worker.js`.
+    Outdated,
+    /// The peer could not be loaded or started, or a request failed.
     Failed {
-        /// What was wanted, and what went wrong.
+        /// The request, and the reason.
         message: String,
     },
 }
@@ -238,17 +240,18 @@ mod tests {
         assert_eq!(json(&loading), serde_json::json!({"type": "loading", "bytes": 3, "bytes_total": null}));
         let failed = PeerToPage::Failed { message: "x".into() };
         assert_eq!(json(&failed), serde_json::json!({"type": "failed", "message": "x"}));
-        let told = PeerToPage::Told(Event::Activity(Activity::Training { epoch: 7 }));
+        assert_eq!(json(&PeerToPage::Outdated), serde_json::json!({"type": "outdated"}));
+        let told = PeerToPage::Told(ContributorEvent::Activity(Activity::Training { epoch: 7 }));
         let want = serde_json::json!({"type": "told", "event": "activity", "doing": "training", "epoch": 7});
         assert_eq!(json(&told), want);
     }
 
     #[test]
     fn a_duty_that_is_none_is_no_message() {
-        let conduct = Conduct { duty: Duty::MIN, is_gentle: true, pass_samples_max: None };
+        let pacing = PacingSettings { duty: Duty::MIN, is_gentle: true, pass_samples_max: None };
         let text = r#"{"type":"conduct","duty":5,"is_gentle":true}"#;
-        assert_eq!(serde_json::to_string(&PageToPeer::Conduct(conduct)).unwrap(), text);
-        assert_eq!(serde_json::from_str::<PageToPeer>(text).unwrap(), PageToPeer::Conduct(conduct));
+        assert_eq!(serde_json::to_string(&PageToPeer::Conduct(pacing)).unwrap(), text);
+        assert_eq!(serde_json::from_str::<PageToPeer>(text).unwrap(), PageToPeer::Conduct(pacing));
         assert!(serde_json::from_str::<PageToPeer>(&text.replace('5', "4")).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! What worker and page say about one WebRTC connection, on a `MessagePort` of its own.
+//! Messages between worker and page about one WebRTC connection, on a `MessagePort` of its own.
 //!
 //! Workers have no `RTCPeerConnection`: the page owns it and moves bytes, the worker owns the streams. The
 //! bytes of a channel are no message of serde's but a JavaScript array `[channel, ArrayBuffer]`, whose buffer
@@ -8,23 +8,22 @@
 use barnraise_protocol::bulk::{CHUNK_BYTES, WINDOW_CHUNKS};
 use serde::{Deserialize, Serialize};
 
-/// Number of a channel, which is not its SCTP stream: even where the worker opened it, odd where the remote
-/// did.
+/// Number of a channel: even if the worker opened it, odd if the remote did. It is not the SCTP stream id.
 pub type ChannelNumber = u32;
 
-/// The channel of the handshake, there from the beginning.
+/// The channel of the handshake, open from the start.
 pub const HANDSHAKE_CHANNEL: ChannelNumber = 0;
 /// Largest message on a channel. The libp2p WebRTC specification allows 16 KiB, of which rust-libp2p's
 /// listener reads half and then resets the stream.
 pub const MESSAGE_BYTES_MAX: u32 = 8 * 1024;
 /// Bytes of one channel that the worker has handed over and the page has not passed on.
 pub const SEND_BYTES_MAX: u32 = 256 * 1024;
-/// Bytes of one channel that came and that the worker did not read. A data channel cannot hold its sender
-/// back, so one more ends the channel; whoever grants credit before it is sent to never sees that.
+/// Most unread bytes of one channel. A data channel has no flow control, so one byte more closes the channel. A worker
+/// that grants credit in time never sees that.
 pub const RECEIVE_BYTES_MAX: u32 = 4 * 1024 * 1024;
-/// The worker says what it read at least this often, in bytes.
+/// The worker reports its reads at least once per so many bytes.
 pub const TAKEN_BYTES: u32 = 64 * 1024;
-/// Channels at once that the remote opened; one more is closed.
+/// Most open channels of the remote; one more is closed.
 pub const REMOTE_CHANNELS_MAX: usize = 64;
 
 const _: () = assert!(MESSAGE_BYTES_MAX < SEND_BYTES_MAX && TAKEN_BYTES < RECEIVE_BYTES_MAX);
@@ -39,16 +38,16 @@ pub enum RtcRequest {
         /// A number that was not in use before.
         channel: ChannelNumber,
     },
-    /// The worker has read so much more.
+    /// The worker has read more bytes of a channel.
     Taken {
-        /// Of which channel.
+        /// The channel.
         channel: ChannelNumber,
-        /// How much.
+        /// Bytes since the last report.
         bytes: u32,
     },
-    /// The worker has left a channel: what it wrote is still sent, what comes is dropped.
+    /// The worker has left a channel: its written bytes are still sent, incoming bytes are dropped.
     Leave {
-        /// Which.
+        /// The channel.
         channel: ChannelNumber,
     },
     /// Close the connection. The last message.
@@ -59,39 +58,39 @@ pub enum RtcRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum RtcEvent {
-    /// The page's side is made.
+    /// The page's side of the connection exists.
     Described {
-        /// SHA-256 of its certificate.
+        /// SHA-256 of the page's certificate.
         #[serde(with = "serde_bytes")]
         fingerprint: Vec<u8>,
     },
-    /// A channel that the worker asked for can be used.
+    /// A channel that the worker asked for is open.
     Opened {
-        /// Which.
+        /// The channel.
         channel: ChannelNumber,
     },
     /// The remote opened a channel.
     Accepted {
-        /// How it is called from now on.
+        /// The number of the new channel.
         channel: ChannelNumber,
     },
-    /// Bytes were passed on, which is credit for as many more.
+    /// Bytes were handed to the network, which is credit for as many more.
     Sent {
-        /// Of which channel.
+        /// The channel.
         channel: ChannelNumber,
-        /// How many.
+        /// Bytes since the last report.
         bytes: u32,
     },
-    /// A channel has ended; nothing more comes from it.
+    /// A channel has ended.
     Closed {
-        /// Which.
+        /// The channel.
         channel: ChannelNumber,
-        /// Why, where it is a failure.
+        /// The reason, if it failed.
         reason: Option<String>,
     },
-    /// The connection could not be made or is lost. The last message.
+    /// The connection could not be opened, or is lost. The last message.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

@@ -1,5 +1,5 @@
-//! What the backbone says over HTTP: the run once, then a stream of events, again and again with
-//! growing pauses where it does not answer.
+//! Requests to the backbone's web server: the run's status once, then a stream of events. Retries with exponential
+//! backoff where it does not answer.
 
 use std::rc::Rc;
 
@@ -12,26 +12,24 @@ use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{EventSource, MessageEvent};
 
-use crate::app::{App, keep_run, kept_run, kept_runs};
-use crate::base::{self, FRONT_PATH, Place, of_run};
-use crate::dom::Listener;
-use crate::front::RUNS_URL;
-use crate::state::{Event, Page};
+use crate::app::App;
+use crate::base::{self, FRONT_PATH, PageAddress, of_run};
+use crate::dom::DomListener;
+use crate::kept;
+use crate::requests::{self, RUN_URL, RUNS_URL};
+use crate::state::{AnswerError, BackboneLoss, PageEvent, PageState};
 use crate::view::N_LEADERS;
 
-const RUN_URL: &str = "/api/run";
 const EVENTS_URL: &str = "/api/events";
 const CONTRIBUTIONS_URL: &str = "/api/contributions";
 const MODELS_URL: &str = "/api/models";
-/// Why there is nothing to read, where nobody is there.
-const NO_ANSWER: &str = "no answer";
-/// How often a page that is seen asks which models there are.
+/// Interval at which a visible page asks for the list of models.
 const MODELS_EVERY_MS: u32 = 15_000;
-/// How often a page that is seen asks who gave the most.
+/// Interval at which a visible page asks for the leaderboard.
 const LEADERS_EVERY_MS: u32 = 10_000;
-/// As long as there is nobody: the first contributor reads at once that something was accepted.
+/// The same while the leaderboard is empty: the first contributor soon sees that something was accepted.
 const NO_LEADERS_EVERY_MS: u32 = 2_000;
-/// A stream that lasted this long was a good one: the next pause is a short one again.
+/// A stream that lasted this long resets the backoff.
 const GOOD_STREAM_MS: f64 = 5000.0;
 
 /// Follows the backbone for as long as the page is open.
@@ -40,8 +38,8 @@ pub(crate) async fn follow(app: Rc<App>) {
     loop {
         let reason = match ask::<RunStatus>(&app, RUN_URL).await {
             Ok(status) => {
-                keep_run(&status.run);
-                app.dispatch(Event::RunArrived(Box::new(status)));
+                kept::keep_run(&status.run);
+                app.dispatch(PageEvent::RunArrived(Box::new(status)));
                 let since_ms = crate::dom::now_ms();
                 let reason = listen(&app).await;
                 if crate::dom::now_ms() - since_ms >= GOOD_STREAM_MS {
@@ -49,31 +47,31 @@ pub(crate) async fn follow(app: Rc<App>) {
                 }
                 reason
             }
-            Err(reason) => {
-                if is_of_none(&reason).await {
-                    // The page of no run, which has nothing to follow.
+            Err(error) => {
+                if is_of_none(&error).await {
+                    // The page belongs to no run.
                     let _ = crate::dom::window().location().replace(FRONT_PATH);
                     return;
                 }
-                reason
+                BackboneLoss::Answer(error)
             }
         };
         let retry_in_ms = u32::try_from(backoff.next_delay().as_millis()).unwrap_or(u32::MAX);
-        app.dispatch(Event::BackboneLost { reason, retry_in_ms });
+        app.dispatch(PageEvent::BackboneLost { reason, retry_in_ms });
         if sleep_or_asked(&app, retry_in_ms).await {
             backoff.reset();
         }
     }
 }
 
-/// Whether several runs are here and this is the page of none: a page that was kept is at the root while no server
-/// says that the root leads to the list.
-async fn is_of_none(reason: &str) -> bool {
-    if base::here() != Place::Run(String::new()) {
+/// Whether this page belongs to no run while the server has several. A cached page opens at the root even while no server
+/// redirects the root to the list.
+async fn is_of_none(error: &AnswerError) -> bool {
+    if base::here() != PageAddress::Run(String::new()) {
         return false;
     }
-    if reason == NO_ANSWER {
-        return kept_run().is_none() && !kept_runs().is_empty();
+    if *error == AnswerError::NoAnswer {
+        return kept::run().is_none() && !kept::runs().is_empty();
     }
     let says = |url, status| async move {
         Request::get(url).send().await.is_ok_and(|response| response.status() == status)
@@ -81,37 +79,37 @@ async fn is_of_none(reason: &str) -> bool {
     says(RUN_URL, 404).await && says(RUNS_URL, 200).await
 }
 
-/// Asks who gave the most, for as long as the page is open.
+/// Polls the leaderboard for as long as the page is open.
 pub(crate) async fn follow_leaders(app: Rc<App>) {
     loop {
-        // Without an answer what is shown stays as it is.
+        // Without an answer the shown leaderboard stays.
         let own = app.with_page(|page| page.peer_id.clone());
         let own = own.map_or_else(String::new, |peer| format!("&peer={peer}"));
         if !crate::dom::document().hidden()
             && let Ok(leaders) =
                 ask::<Contributions>(&app, &format!("{CONTRIBUTIONS_URL}?limit={N_LEADERS}{own}")).await
         {
-            app.dispatch(Event::LeadersKnown(Box::new(leaders)));
+            app.dispatch(PageEvent::LeadersKnown(Box::new(leaders)));
         }
         let has_leaders =
-            |page: &Page| page.leaders.as_ref().is_some_and(|known| !known.contributors.is_empty());
+            |page: &PageState| page.leaders.as_ref().is_some_and(|known| !known.contributors.is_empty());
         sleep(if app.with_page(has_leaders) { LEADERS_EVERY_MS } else { NO_LEADERS_EVERY_MS }).await;
     }
 }
 
-/// Asks which models there are to download, for as long as the page is open. A run that is not open has none.
+/// Polls the list of models to download for as long as the page is open. A run that is not open has none.
 pub(crate) async fn follow_models(app: Rc<App>) {
     loop {
         if !crate::dom::document().hidden()
             && let Ok(models) = ask::<Models>(&app, MODELS_URL).await
         {
-            app.dispatch(Event::ModelsKnown(models));
+            app.dispatch(PageEvent::ModelsKnown(models));
         }
         sleep(MODELS_EVERY_MS).await;
     }
 }
 
-/// Sleeps, unless there is a reason to ask at once: whether there was.
+/// Sleeps until the time is over, or a request is due at once; returns whether it was due at once.
 async fn sleep_or_asked(app: &Rc<App>, delay_ms: u32) -> bool {
     let asked = Promise::new(&mut |resolve, _| app.when_asked_again(Some(resolve)));
     let over = wasm_bindgen_futures::future_to_promise(async move {
@@ -120,7 +118,7 @@ async fn sleep_or_asked(app: &Rc<App>, delay_ms: u32) -> bool {
     });
     let first = JsFuture::from(Promise::race(&Array::of2(&asked, &over))).await;
     app.when_asked_again(None);
-    // The one that was asked resolves to nothing.
+    // `asked` resolves to undefined.
     first.is_ok_and(|first| first.is_undefined())
 }
 
@@ -135,58 +133,41 @@ async fn sleep(delay_ms: u32) {
     let _ = JsFuture::from(over).await;
 }
 
-/// What the web server says of this page's run.
-async fn ask<T: DeserializeOwned>(app: &Rc<App>, path: &str) -> Result<T, String> {
-    let text = fetch(&of_run(path)).await?;
+/// Requests a path of this page's run from the web server.
+async fn ask<T: DeserializeOwned>(app: &Rc<App>, path: &str) -> Result<T, AnswerError> {
+    let text = requests::text(&of_run(path)).await?;
     app.count_received(text.len());
-    read(&text)
+    requests::read(&text)
 }
 
-/// What the web server says at an address.
-pub(crate) async fn get<T: DeserializeOwned>(url: &str) -> Result<T, String> {
-    read(&fetch(url).await?)
-}
-
-async fn fetch(url: &str) -> Result<String, String> {
-    let response = Request::get(url).send().await.map_err(|_| NO_ANSWER.to_owned())?;
-    if !response.ok() {
-        return Err(format!("it answered with status {}", response.status()));
-    }
-    response.text().await.map_err(|_| "its answer was cut short".to_owned())
-}
-
-fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_str(text).map_err(|error| format!("its answer makes no sense: {error}"))
-}
-
-/// Hands on events until the stream ends, and says why it did.
-async fn listen(app: &Rc<App>) -> String {
+/// Dispatches events until the stream ends; returns the reason.
+async fn listen(app: &Rc<App>) -> BackboneLoss {
     let Ok(source) = EventSource::new(&of_run(EVENTS_URL)) else {
-        return "this browser has no event streams".into();
+        return BackboneLoss::NoEventStreams;
     };
     let on_progress = {
         let app = Rc::clone(app);
-        Listener::new(&source, "progress", move |event| {
+        DomListener::new(&source, "progress", move |event| {
             let data = event.unchecked_ref::<MessageEvent>().data().as_string().unwrap_or_default();
             app.count_received(data.len());
-            // An event of a newer backbone is skipped: the next `GET /api/run` tells.
+            // An event of a newer backbone is skipped: the next `GET /api/run` has its content.
             if let Ok(live) = serde_json::from_str::<LiveProgress>(&data) {
-                app.dispatch(Event::Live(live));
+                app.dispatch(PageEvent::Live(live));
             }
         })
     };
     let mut on_error = None;
     let ended = Promise::new(&mut |resolve, _| {
-        // A stream may hang for minutes on a network that is gone.
+        // Without a network a stream may hang for minutes.
         app.when_asked_again(Some(resolve.clone()));
-        on_error = Some(Listener::new(&source, "error", move |_| {
+        on_error = Some(DomListener::new(&source, "error", move |_| {
             let _ = resolve.call0(&JsValue::NULL);
         }));
     });
-    // Neither outcome says more than that it ended.
+    // Either outcome only means that the stream ended.
     let _ = JsFuture::from(ended).await;
     app.when_asked_again(None);
     source.close();
     drop((on_progress, on_error));
-    "the connection ended".into()
+    BackboneLoss::Ended
 }

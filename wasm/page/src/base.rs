@@ -1,25 +1,25 @@
-//! Which run this page is of, as its address says: a backbone may serve several, each below `/run/<id>/`.
+//! The page's run, from its address: a backbone may serve several runs, each below `/run/<id>/`.
 
 use crate::dom::window;
 
-/// Before the id of a run.
+/// Prefix of the id of a run.
 const RUN_PREFIX: &str = "/run/";
-/// Before the code of an invitation: a part of an address that no server is told.
+/// Prefix of the code of an invitation, in the fragment, which is not sent to the server.
 const INVITATION: &str = "#invitation=";
-/// The list of runs.
+/// Path of the list of runs.
 pub(crate) const FRONT_PATH: &str = "/runs/";
 
-/// What an address is of.
+/// The page at an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum PageAddress {
     /// All runs.
     Front,
-    /// One run; what is asked of it is below this: `/run/<id>`, or nothing where the run is alone.
+    /// One run, with the prefix of its requests: `/run/<id>`, or empty for a single run.
     Run(String),
 }
 
-impl Place {
-    /// Of the path of an address.
+impl PageAddress {
+    /// The page at a path.
     pub(crate) fn of(path: &str) -> Self {
         if path == FRONT_PATH {
             return Self::Front;
@@ -28,44 +28,44 @@ impl Place {
     }
 }
 
-/// The id of the run that a path is of, where it names one.
+/// The id of the run in a path.
 pub(crate) fn id_of(path: &str) -> Option<&str> {
     let id = path.strip_prefix(RUN_PREFIX).and_then(|rest| rest.split('/').next());
     id.filter(|id| !id.is_empty() && id.bytes().all(is_of_id))
 }
 
-/// As the backbone's configuration takes it.
+/// Whether the backbone's configuration accepts this byte in an id.
 fn is_of_id(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
 }
 
-/// Where the page of a run is, without a slash at its end.
+/// Path of a run's page, without a slash at its end.
 pub(crate) fn page_of(id: &str) -> String {
     format!("{RUN_PREFIX}{id}")
 }
 
-/// The code of an invitation by whose link this page was opened.
+/// The code of the invitation link that opened this page.
 pub(crate) fn invitation() -> Option<String> {
     let fragment = window().location().hash().ok()?;
     fragment.strip_prefix(INVITATION).map(str::to_owned)
 }
 
-/// Where the page of a run is that an invitation is to.
+/// Address of a run's page with an invitation.
 pub(crate) fn invited_to(id: &str, code: &str) -> String {
     format!("{}/{INVITATION}{code}", page_of(id))
 }
 
-/// What this page is of.
-pub(crate) fn here() -> Place {
-    Place::of(&window().location().pathname().unwrap_or_default())
+/// The current page.
+pub(crate) fn here() -> PageAddress {
+    PageAddress::of(&window().location().pathname().unwrap_or_default())
 }
 
-/// The path, or the name of what is kept, as it is of this page's run: what belongs to another run has another one.
+/// A path or a storage key, made specific to this page's run.
 pub(crate) fn of_run(path: &str) -> String {
     match here() {
-        Place::Run(base) if path.starts_with('/') => format!("{base}{path}"),
-        Place::Run(base) => format!("{path}{base}"),
-        Place::Front => path.to_owned(),
+        PageAddress::Run(base) if path.starts_with('/') => format!("{base}{path}"),
+        PageAddress::Run(base) => format!("{path}{base}"),
+        PageAddress::Front => path.to_owned(),
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_address_says_which_run_it_is() {
-        let run = |base: &str| Place::Run(base.to_owned());
+        let run = |base: &str| PageAddress::Run(base.to_owned());
         for (path, want) in [
             ("/", run("")),
             ("/index.html", run("")),
@@ -89,11 +89,11 @@ mod tests {
             ("/run/", run("")),
             ("/run//evil.example/", run("")),
             ("/run/A%20b/", run("")),
-            ("/runs/", Place::Front),
+            ("/runs/", PageAddress::Front),
         ] {
-            assert_eq!(Place::of(path), want, "{path}");
+            assert_eq!(PageAddress::of(path), want, "{path}");
             let base = id_of(path).map(page_of).unwrap_or_default();
-            assert!(want == Place::Front || want == run(&base), "{path}");
+            assert!(want == PageAddress::Front || want == run(&base), "{path}");
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Where the line, the ticks and their labels of a chart go. Pure geometry: never touches the
-//! document.
+//! Layout of a chart: its line, ticks and labels. Pure geometry: never touches the document.
 
 /// The drawing area in CSS pixels; the margins hold the labels.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,16 +14,16 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 26.0;
 
-/// What the vertical axis shows.
+/// Range of the vertical axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scale {
+pub(crate) enum VerticalScale {
     /// From zero to a round number above the largest value.
     FromZero,
     /// A share: from 0 % to 100 %.
     Share,
 }
 
-/// A tick and what stands beside it.
+/// A tick with its label.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tick {
     /// Pixels from the left or from the top.
@@ -53,13 +52,13 @@ pub(crate) struct Chart {
 }
 
 /// Lays out `points` (`(steps, value)`, ascending, finite) in `frame`.
-pub(crate) fn layout(points: &[(f64, f64)], frame: Frame, scale: Scale) -> Chart {
+pub(crate) fn layout(points: &[(f64, f64)], frame: Frame, scale: VerticalScale) -> Chart {
     let plot_x = (LEFT, (frame.width - RIGHT).max(LEFT + 1.0));
     let plot_y = (TOP, (frame.height - BOTTOM).max(TOP + 1.0));
     let x_max = points.last().map_or(0.0, |point| point.0).max(10.0);
     let (y_max, y_step) = match scale {
-        Scale::Share => (1.0, 0.25),
-        Scale::FromZero => {
+        VerticalScale::Share => (1.0, 0.25),
+        VerticalScale::FromZero => {
             let largest = points.iter().map(|point| point.1).fold(0.0, f64::max);
             let step = round_step(largest.max(0.1), 4.0);
             (step * (largest.max(0.1) / step).ceil(), step)
@@ -100,11 +99,11 @@ fn path(places: &[(f64, f64)]) -> String {
     text
 }
 
-fn y_label(value: f64, step: f64, scale: Scale) -> String {
+fn y_label(value: f64, step: f64, scale: VerticalScale) -> String {
     match scale {
-        Scale::Share => format!("{:.0} %", value * 100.0),
+        VerticalScale::Share => format!("{:.0} %", value * 100.0),
         // As many digits as tell neighbours apart.
-        Scale::FromZero => {
+        VerticalScale::FromZero => {
             let n_digits = (-step.log10().floor()).clamp(1.0, 6.0) as usize;
             format!("{value:.n_digits$}")
         }
@@ -158,7 +157,7 @@ impl Chart {
     }
 }
 
-/// Points scaled into a place of this left, top, width and height: the largest value at the top, 0 at the bottom.
+/// Points scaled into a rectangle of this left, top, width and height: the largest value at the top, 0 at the bottom.
 pub(crate) fn fit(points: &[(f64, f64)], place: (f64, f64, f64, f64)) -> Vec<(f64, f64)> {
     let (left, top, width, height) = place;
     let max = |values: fn(&(f64, f64)) -> f64| points.iter().map(values).fold(0.0, f64::max);
@@ -169,7 +168,7 @@ pub(crate) fn fit(points: &[(f64, f64)], place: (f64, f64, f64, f64)) -> Vec<(f6
     points.iter().map(to_place).collect()
 }
 
-/// What the curve shows, in a sentence for who cannot see it.
+/// Text alternative of the curve for screen readers.
 pub(crate) fn in_words(what: &str, points: &[(f64, f64)], show: impl Fn(f64) -> String) -> String {
     match points {
         [] => format!("{what}: nothing measured yet."),
@@ -203,7 +202,7 @@ mod tests {
     #[test]
     fn the_line_spans_the_plot_and_never_leaves_it() {
         let points: Vec<(f64, f64)> = (0..=100).map(|x| (f64::from(x), 2.3 / f64::from(x + 1))).collect();
-        let chart = layout(&points, FRAME, Scale::FromZero);
+        let chart = layout(&points, FRAME, VerticalScale::FromZero);
         assert!(chart.line.starts_with("M50.0 "), "{}", chart.line);
         let newest = chart.newest.unwrap_or_default();
         assert_eq!(newest.0, chart.plot_x.1);
@@ -215,7 +214,7 @@ mod tests {
 
     #[test]
     fn shares_have_a_fixed_axis() {
-        let chart = layout(&[(3.0, 1.7)], FRAME, Scale::Share);
+        let chart = layout(&[(3.0, 1.7)], FRAME, VerticalScale::Share);
         assert_eq!(labels(&chart.y_ticks), ["0 %", "25 %", "50 %", "75 %", "100 %"]);
         assert_eq!(chart.newest.map(|place| place.1), Some(chart.plot_y.0));
         assert_eq!(chart.area, "");
@@ -224,7 +223,7 @@ mod tests {
     #[test]
     fn nothing_yet_is_a_chart_with_axes() {
         for frame in [FRAME, Frame { width: 0.0, height: 0.0 }] {
-            let chart = layout(&[], frame, Scale::FromZero);
+            let chart = layout(&[], frame, VerticalScale::FromZero);
             assert_eq!((chart.line.as_str(), chart.area.as_str(), chart.newest), ("", "", None));
             assert!(chart.x_ticks.len() >= 2 && chart.y_ticks.len() >= 2);
         }
@@ -232,18 +231,18 @@ mod tests {
 
     #[test]
     fn small_losses_have_distinct_labels() {
-        let chart = layout(&[(1.0, 0.07), (2.0, 0.05)], FRAME, Scale::FromZero);
+        let chart = layout(&[(1.0, 0.07), (2.0, 0.05)], FRAME, VerticalScale::FromZero);
         assert_eq!(labels(&chart.y_ticks), ["0.00", "0.05", "0.10"]);
     }
 
     #[test]
     fn markup_has_the_curve_and_every_label_once() {
-        let chart = layout(&[(1.0, 0.2), (40.0, 0.8)], FRAME, Scale::Share);
+        let chart = layout(&[(1.0, 0.2), (40.0, 0.8)], FRAME, VerticalScale::Share);
         let markup = chart.markup();
         assert_eq!(markup.matches("<text").count(), chart.x_ticks.len() + chart.y_ticks.len());
         assert_eq!(markup.matches("<circle").count(), 1);
         assert!(markup.contains(&chart.line));
-        assert!(!layout(&[], FRAME, Scale::Share).markup().contains("<circle"));
+        assert!(!layout(&[], FRAME, VerticalScale::Share).markup().contains("<circle"));
     }
 
     #[test]

@@ -1,42 +1,54 @@
-//! What a visitor can press, draw or pick, and what the browser reports by itself.
+//! Listeners to the visitor's input and to the browser's own events.
 
-mod conduct;
+mod limits;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use barnraise_messages::DisplayName;
 use wasm_bindgen::closure::Closure;
+use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 use web_sys::{Element, EventTarget, HtmlElement, HtmlInputElement, PerformanceEntry, PerformanceObserver};
 use web_sys::{PerformanceObserverEntryList, PerformanceObserverInit};
 
 use crate::app::App;
-use crate::dom::{DomError, Listener, by_id, document, window};
+use crate::dom::{DomError, DomListener, by_id, document, network_information, window};
 use crate::draw;
+use crate::sensors::Sensors;
 use crate::sketch::Sketch;
-use crate::state::{Event, Page};
-use crate::view::View;
+use crate::state::{PageEvent, PageState};
+use crate::view::PageView;
+
+// Declared here because web-sys features are shared by the whole build, burn included.
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(js_name = HTMLElement)]
+    type Shown;
+
+    #[wasm_bindgen(method, js_name = scrollIntoView)]
+    fn show(this: &Shown, options: &js_sys::Object);
+}
 
 /// Listens for as long as the page is open.
-pub(crate) fn listen(app: &Rc<App>) -> Result<(), DomError> {
+pub(crate) fn listen(app: &Rc<App>, sensors: &Rc<Sensors>) -> Result<(), DomError> {
     let sketch = Sketch::find()?;
-    on(&by_id::<EventTarget>("toggle")?, "click", app, |app, _| app.dispatch(Event::Toggle));
-    on(&by_id::<EventTarget>("take-over")?, "click", app, |app, _| app.dispatch(Event::TakeLoad));
-    on(&by_id::<EventTarget>("load-model")?, "click", app, |app, _| app.dispatch(Event::LoadModel));
+    on(&by_id::<EventTarget>("toggle")?, "click", app, |app, _| app.dispatch(PageEvent::Toggle));
+    on(&by_id::<EventTarget>("take-over")?, "click", app, |app, _| app.dispatch(PageEvent::TakeLoad));
+    on(&by_id::<EventTarget>("load-model")?, "click", app, |app, _| app.dispatch(PageEvent::LoadModel));
     on(&by_id::<EventTarget>("more")?, "click", app, |app, _| {
         app.with_view(|view| view.gallery.turn_page());
     });
     on(&by_id::<EventTarget>("table")?, "toggle", app, |app, _| app.draw_soon());
     on(&window(), "resize", app, |app, _| app.draw_soon());
-    // No animation frame comes to a hidden page: draw what is due before it is one.
+    // A hidden page gets no animation frames: draw before it is hidden.
     on(&document(), "visibilitychange", app, |app, _| {
-        app.dispatch(if document().hidden() { Event::Hidden } else { Event::Woke });
+        app.dispatch(if document().hidden() { PageEvent::Hidden } else { PageEvent::Woke });
         app.draw();
     });
-    on(&by_id::<EventTarget>("reload")?, "click", app, |app, _| app.dispatch(Event::Reload));
+    on(&by_id::<EventTarget>("reload")?, "click", app, |app, _| app.dispatch(PageEvent::Reload));
     listen_to_network(app);
-    conduct::listen(app)?;
+    limits::listen(app, sensors)?;
     listen_to_gallery(app, &sketch)?;
     listen_to_giving(app)?;
     mend_canvases(app, &sketch);
@@ -51,64 +63,65 @@ fn on(
     act: impl Fn(&Rc<App>, &web_sys::Event) + 'static,
 ) {
     let app = Rc::clone(app);
-    Listener::new(target, name, move |event| act(&app, &event)).keep();
+    DomListener::new(target, name, move |event| act(&app, &event)).keep();
 }
 
-/// The network comes, goes or is another one; the page was frozen, or comes back out of the browser's memory.
+/// Listens to changes of the network, and to the page being resumed or restored from the back/forward cache.
 fn listen_to_network(app: &Rc<App>) {
-    on(&window(), "online", app, |app, _| app.dispatch(Event::Network { is_online: true }));
-    on(&window(), "offline", app, |app, _| app.dispatch(Event::Network { is_online: false }));
-    on(&window(), "pageshow", app, |app, _| app.dispatch(Event::Woke));
-    on(&document(), "resume", app, |app, _| app.dispatch(Event::Woke));
-    let navigator = JsValue::from(window().navigator());
-    // Not every browser tells.
-    let connection = js_sys::Reflect::get(&navigator, &"connection".into()).unwrap_or_default();
-    if let Ok(connection) = connection.dyn_into::<EventTarget>() {
-        on(&connection, "change", app, |app, _| app.dispatch(Event::Woke));
+    on(&window(), "online", app, |app, _| app.dispatch(PageEvent::Network { is_online: true }));
+    on(&window(), "offline", app, |app, _| app.dispatch(PageEvent::Network { is_online: false }));
+    on(&window(), "pageshow", app, |app, _| app.dispatch(PageEvent::Woke));
+    on(&document(), "resume", app, |app, _| app.dispatch(PageEvent::Woke));
+    if let Some(connection) = network_information() {
+        on(&connection, "change", app, |app, _| app.dispatch(PageEvent::Woke));
     }
     if !window().navigator().on_line() {
-        app.dispatch(Event::Network { is_online: false });
+        app.dispatch(PageEvent::Network { is_online: false });
     }
 }
 
-/// With the graphics process all canvases lose what is on them.
+/// Redraws all canvases after a crash of the graphics process cleared them.
 fn mend_canvases(app: &Rc<App>, sketch: &Rc<Sketch>) {
     let (app, sketch) = (Rc::clone(app), Rc::clone(sketch));
-    Listener::keep_for_all_within(&document(), "contextrestored", move |_| {
+    DomListener::keep_for_all_within(&document(), "contextrestored", move |_| {
         sketch.mend();
-        app.with_view(View::mend);
+        app.with_view(PageView::mend);
     });
 }
 
-/// What belongs to the visitor: models, receipts, a card, a name.
+/// Listens to the controls for models, receipts, the card and the name.
 fn listen_to_giving(app: &Rc<App>) -> Result<(), DomError> {
-    on(&by_id::<EventTarget>("compare")?, "click", app, |app, _| app.dispatch(Event::ToggleComparison));
-    on(&by_id::<EventTarget>("receipts")?, "click", app, |app, _| app.dispatch(Event::ReceiptsWanted));
-    on(&by_id::<EventTarget>("share")?, "click", app, |app, _| app.dispatch(Event::CardWanted));
+    on(&by_id::<EventTarget>("compare")?, "click", app, |app, _| app.dispatch(PageEvent::ToggleComparison));
+    on(&by_id::<EventTarget>("receipts")?, "click", app, |app, _| app.dispatch(PageEvent::ReceiptsWanted));
+    on(&by_id::<EventTarget>("share")?, "click", app, |app, _| app.dispatch(PageEvent::CardWanted));
     let text: HtmlInputElement = by_id("fill-text")?;
     on(&by_id::<EventTarget>("fill-form")?, "submit", app, move |app, event| {
         event.prevent_default();
-        app.dispatch(Event::TextAsked(text.value()));
+        app.dispatch(PageEvent::TextAsked(text.value()));
     });
     let name: HtmlInputElement = by_id("name")?;
     let kept = app.with_page(|page| page.giving.name.clone());
     name.set_value(kept.as_ref().map(DisplayName::as_str).unwrap_or_default());
     on(&by_id::<EventTarget>("name-form")?, "submit", app, move |app, event| {
         event.prevent_default();
-        app.dispatch(Event::NameTyped(name.value()));
+        app.dispatch(PageEvent::NameTyped(name.value()));
     });
     Ok(())
 }
 
+/// A picked picture is asked about, and the answer brought into view: on a phone it is above the pictures.
 fn listen_to_gallery(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError> {
-    let sketch = Rc::clone(sketch);
+    let (sketch, answer) = (Rc::clone(sketch), by_id::<Shown>("answer")?);
+    let nearest = js_sys::Object::new();
+    js_sys::Reflect::set(&nearest, &"block".into(), &"nearest".into())?;
     on(&by_id::<EventTarget>("gallery")?, "click", app, move |app, event| {
         let target = event.target().and_then(|target| target.dyn_into::<Element>().ok());
         let button = target.and_then(|target| target.closest("button").ok().flatten());
         let idx = button.and_then(|button| button.get_attribute("data-idx")?.parse().ok());
         if let Some(idx) = idx {
             sketch.clear();
-            app.dispatch(Event::Picked(idx));
+            app.dispatch(PageEvent::Picked(idx));
+            answer.show(&nearest);
         }
     });
     Ok(())
@@ -117,26 +130,26 @@ fn listen_to_gallery(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError>
 fn listen_to_sketch(app: &Rc<App>, sketch: &Rc<Sketch>) -> Result<(), DomError> {
     let (asking, drawn) = (Rc::clone(app), Rc::clone(sketch));
     sketch.listen(move || {
-        // Before the run is known every picture is taken to be one of Fashion-MNIST.
-        let shape = asking.with_page(Page::image_shape);
+        // Before the run is known, assume the shape of Fashion-MNIST.
+        let shape = asking.with_page(PageState::image_shape);
         let (height, width) = shape.map_or((28, 28), |shape| (shape.height.into(), shape.width.into()));
         let n_channels = shape.map_or(1, |shape| usize::from(shape.channels));
         let sample = drawn.ink().and_then(|(ink, side)| draw::to_sample(&ink, side, height, width));
         if let Some(sample) = sample {
             let pixels =
                 sample.into_iter().flat_map(|value| std::iter::repeat_n(value, n_channels)).collect();
-            asking.dispatch(Event::Drawn(pixels));
+            asking.dispatch(PageEvent::Drawn(pixels));
         }
     });
     let cleared = Rc::clone(sketch);
     on(&by_id::<EventTarget>("clear")?, "click", app, move |app, _| {
         cleared.clear();
-        app.dispatch(Event::ForgetQuestion);
+        app.dispatch(PageEvent::ForgetQuestion);
     });
     Ok(())
 }
 
-/// Counts, on the body, the tasks of the main thread over 50 ms since Start, and the longest of them.
+/// Counts long tasks of the main thread (over 50 ms) since Start, and the longest, in attributes of the body.
 fn count_long_tasks(app: &Rc<App>) -> Result<(), DomError> {
     let body: HtmlElement = by_id("long-tasks")?;
     let app = Rc::clone(app);
@@ -158,7 +171,7 @@ fn count_long_tasks(app: &Rc<App>) -> Result<(), DomError> {
     };
     let count = Closure::<dyn Fn(JsValue)>::new(count).into_js_value();
     let observer = PerformanceObserver::new(count.unchecked_ref())?;
-    // Browsers without that kind of entry ignore it.
+    // Browsers without this entry type ignore it.
     observer.observe(&PerformanceObserverInit::new(&js_sys::Array::of1(&"longtask".into())));
     Ok(())
 }

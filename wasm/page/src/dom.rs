@@ -1,5 +1,4 @@
-//! Finding elements and writing to them. Writes only what changed, so that nothing is laid out anew
-//! for a text that is the same.
+//! Finds elements and writes to them. Writes changes only, so that an unchanged text causes no layout.
 
 use wasm_bindgen::closure::Closure;
 use wasm_bindgen::{JsCast, JsValue};
@@ -37,12 +36,18 @@ pub(crate) fn document() -> Document {
     gloo::utils::document()
 }
 
+/// The browser's network information, which not every browser has.
+pub(crate) fn network_information() -> Option<EventTarget> {
+    let navigator = JsValue::from(window().navigator());
+    js_sys::Reflect::get(&navigator, &"connection".into()).ok()?.dyn_into().ok()
+}
+
 /// Milliseconds since the page was opened.
 pub(crate) fn now_ms() -> f64 {
     window().performance().map_or(0.0, |performance| performance.now())
 }
 
-/// The clock's time at `now_ms` of [`now_ms`], as the visitor writes it.
+/// Local wall-clock time at `now_ms` (of [`now_ms`]), in the visitor's format.
 pub(crate) fn clock_time(now_ms: f64) -> String {
     let origin_ms = window().performance().map_or(0.0, |performance| performance.time_origin());
     let date = js_sys::Date::new(&(origin_ms + now_ms).into());
@@ -70,13 +75,13 @@ pub(crate) fn set_attribute(element: &Element, name: &'static str, value: &str) 
 ///
 /// Takes the event by value: a closure that borrows it makes wasm-bindgen emit `table.fill`, which
 /// older versions of wasm-opt cannot read.
-pub(crate) struct Listener {
+pub(crate) struct DomListener {
     target: EventTarget,
     name: &'static str,
     act: Closure<dyn Fn(Event)>,
 }
 
-impl Listener {
+impl DomListener {
     pub(crate) fn new(target: &EventTarget, name: &'static str, act: impl Fn(Event) + 'static) -> Self {
         let act = Closure::<dyn Fn(Event)>::new(act);
         // Refused only for a callback that is no function.
@@ -84,8 +89,8 @@ impl Listener {
         Self { target: target.clone(), name, act }
     }
 
-    /// Listens to what happens to anything within `target`, events that do not bubble included, for as long
-    /// as the page is open.
+    /// Listens to events of all elements within `target`, also of those that do not bubble, for as long as the page is
+    /// open.
     pub(crate) fn keep_for_all_within(
         target: &EventTarget,
         name: &'static str,
@@ -102,7 +107,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for DomListener {
     fn drop(&mut self) {
         let _ = self.target.remove_event_listener_with_callback(self.name, self.act.as_ref().unchecked_ref());
     }
@@ -127,6 +132,11 @@ impl Field {
         &self.element
     }
 
+    /// Whether this text is shown.
+    pub(crate) fn shows(&self, text: &str) -> bool {
+        self.text == text
+    }
+
     pub(crate) fn set_text(&mut self, text: &str) {
         if self.text != text {
             self.element.set_text_content(Some(text));
@@ -134,7 +144,7 @@ impl Field {
         }
     }
 
-    /// Text for people, and the number itself in `data-value`.
+    /// Sets the text, and the number in `data-value`.
     pub(crate) fn set_number(&mut self, text: &str, value: f64) {
         self.set_text(text);
         let value = value.to_string();
@@ -151,7 +161,7 @@ impl Field {
         }
     }
 
-    /// A text that is there or not.
+    /// Sets the text, or hides the element for `None`.
     pub(crate) fn set_optional(&mut self, text: Option<&str>) {
         self.set_text(text.unwrap_or_default());
         self.set_hidden(text.is_none());

@@ -1,14 +1,14 @@
-//! From what a visitor drew to what the model was trained on. Pure: never touches the document.
+//! Converts a drawing to a sample like those of the training set. Pure: never touches the document.
 //!
 //! Fashion-MNIST fits the longer side of a garment to the whole picture, centres the other, and
 //! shows a filled shape, bright on a background of 0 (Xiao et al. 2017, §2). A drawing goes the
 //! same way: cropped, scaled, centred, and the inside of an outline filled.
 
-/// Ink below this is the soft edge of a line, not a part of the shape.
+/// Fainter ink is the soft edge of a line, not part of the shape.
 const INK_MIN: u8 = 32;
-/// A shape smaller than this part of the canvas is not enlarged further: a dot stays a dot.
+/// Smallest extent that is enlarged to the whole picture, as a share of the canvas: a dot stays a dot.
 const EXTENT_MIN: f32 = 0.25;
-/// Grey of what an outline encloses: the middle of the greys of a plain garment.
+/// Grey value of the inside of an outline: the mean grey of a plain garment.
 const FILLING: u8 = 190;
 
 /// Shrinks `ink` (`[side, side]`, 0 is untouched paper) to `[height, width]`.
@@ -81,7 +81,7 @@ fn mean(ink: &[u8], side: usize, corner: (f32, f32), size: f32) -> u8 {
     u8::try_from(sum / u32::try_from(area).unwrap_or(1).max(1)).unwrap_or(u8::MAX)
 }
 
-/// Fills what the ink encloses: every pale pixel that no path over pale pixels joins to the border.
+/// Fills the enclosed area: every pale pixel without a path over pale pixels to the border.
 fn fill_inside(sample: &mut [u8], height: usize, width: usize) {
     const WALL_MIN: u8 = 64;
     let mut outside = vec![false; sample.len()];

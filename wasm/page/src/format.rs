@@ -71,6 +71,20 @@ pub(crate) fn transfer(bytes_so_far: u64, bytes_total: Option<u64>) -> String {
     }
 }
 
+/// How much of a transfer is there, where the program counts what it unpacked and `bytes_on_the_way` is what is really sent.
+pub(crate) fn share_of(bytes_so_far: u64, bytes_total: Option<u64>, bytes_on_the_way: Option<u64>) -> String {
+    match (bytes_total.filter(|total| *total > 0), bytes_on_the_way) {
+        (Some(total), Some(sent)) => {
+            let share = u128::from(bytes_so_far.min(total)) * u128::from(sent) / u128::from(total);
+            transfer(u64::try_from(share).unwrap_or(sent), Some(sent))
+        }
+        (Some(total), None) => {
+            format!("{:.0} %", (bytes_so_far.min(total) as f64 / total as f64 * 100.0).floor())
+        }
+        (None, _) => bytes(bytes_so_far),
+    }
+}
+
 /// The same text, in which numbers stay with their units at the end of a line.
 pub(crate) fn unbroken(text: &str) -> String {
     [" %", " bytes", " kB", " MB", " GB"].iter().fold(text.to_owned(), |text, unit| {
@@ -171,6 +185,8 @@ mod tests {
         assert_eq!([reason("no answer"), reason("TypeError")], ["no answer", "TypeError"]);
         assert_eq!(transfer(2000, None), "2.0 kB");
         assert_eq!(transfer(0, Some(0)), "0 bytes");
+        assert_eq!(share_of(500, Some(1000), Some(100_000)), "50 % of 100 kB");
+        assert_eq!([share_of(500, Some(1000), None), share_of(5, None, None)], ["50 %", "5 bytes"]);
     }
 
     #[test]

@@ -5,53 +5,92 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use barnraise_protocol::access::AccessMode;
-use barnraise_protocol::api::{DataKind, Invited, Room, RunSummary, Runs};
+use barnraise_protocol::api::{DataKind, InvitationTarget, Room, RunSummary, Runs};
 use barnraise_protocol::dataset::SampleKind;
 use barnraise_protocol::hash::Sha256Hash;
 use barnraise_protocol::run::RunDescription;
-use gloo::net::http::Request;
 use gloo::timers::callback::Timeout;
 use wasm_bindgen::JsValue;
 use wasm_bindgen_futures::spawn_local;
 use web_sys::{Element, HtmlAnchorElement, HtmlElement, HtmlInputElement};
 
-use crate::app::kept_runs;
-use crate::backbone::get;
 use crate::base;
-use crate::dom::{DomError, Field, Listener, by_id, create, document, window};
+use crate::dom::{DomError, DomListener, Field, by_id, create, document, window};
 use crate::format;
+use crate::kept;
 use crate::renewal;
+use crate::requests::{self, RUNS_URL};
+use crate::state::AnswerError;
 
-pub(crate) const RUNS_URL: &str = "/api/runs";
 const ROOMS_URL: &str = "/api/rooms/";
 const INVITATIONS_URL: &str = "/api/invitations/";
 const LOOKING: &str = "You came with an invitation. Looking for the run that it is to…";
-const NOT_FOUND: &str = "You came with an invitation, and it is not known here to which run. Choose the one that you were \
-                         invited to, and the invitation goes along; or ask whoever sent it for a new link.";
-const NOT_ASKED: &str = "You came with an invitation, and it could not be asked just now to which run. Choose the one \
-                         that you were invited to, and the invitation goes along; or reload this page in a moment.";
 const ENTERING: &str = "Come in…";
-const UNKNOWN: &str = "No run has this code now. A code ends after some hours, or once all its places are taken: ask \
-                       whoever gave it to you for another.";
-const TOO_OFTEN: &str = "Too many codes were tried. Wait a minute, then try once more.";
-const NO_ANSWER: &str = "The code could not be asked for just now. Try once more in a moment.";
-/// How often a page that is seen asks again.
+/// Interval at which a visible page asks again.
 const AGAIN_MS: u32 = 10_000;
-/// Runs that are shown.
+/// Most runs that are shown.
 const RUNS_MAX: usize = 100;
 
-/// The list as it is on the page.
+/// Why the run of an invitation is not opened. For people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum InvitationError {
+    #[error(
+        "You came with an invitation, and it is not known here to which run. Choose the one that you were invited to, \
+         and the invitation goes along; or ask its sender for a new link."
+    )]
+    NotFound,
+    #[error(
+        "You came with an invitation, and it could not be asked just now to which run. Choose the one that you were \
+         invited to, and the invitation goes along; or reload this page in a moment."
+    )]
+    NotAsked,
+}
+
+/// Why a room code opens no run. For people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum RoomCodeError {
+    #[error(
+        "No run has this code now. A code ends after some hours, or once all its places are taken: ask its sender for \
+         another."
+    )]
+    Unknown,
+    #[error("Too many codes were tried. Wait a minute, then try once more.")]
+    TooOften,
+    #[error("The code could not be asked for just now. Try once more in a moment.")]
+    NotAsked,
+}
+
+impl From<AnswerError> for InvitationError {
+    fn from(error: AnswerError) -> Self {
+        if error.is_not_found() { Self::NotFound } else { Self::NotAsked }
+    }
+}
+
+impl From<AnswerError> for RoomCodeError {
+    fn from(error: AnswerError) -> Self {
+        match error {
+            AnswerError::Status(404) => Self::Unknown,
+            AnswerError::Status(429) => Self::TooOften,
+            AnswerError::Status(_)
+            | AnswerError::NoAnswer
+            | AnswerError::CutShort
+            | AnswerError::Unreadable(_) => Self::NotAsked,
+        }
+    }
+}
+
+/// The list of runs on the page.
 struct Front {
     list: Element,
     note: Field,
     room: Field,
-    shown: Vec<Card>,
+    shown: Vec<RunCard>,
     /// The code of an invitation to one of them.
     invitation: Option<String>,
 }
 
-/// A run on the page. Only what changes is written anew, so that a link keeps its focus.
-struct Card {
+/// A run in the list. Only changed texts are rewritten, so that a link keeps its focus.
+struct RunCard {
     id: String,
     title: HtmlElement,
     purpose: HtmlElement,
@@ -71,58 +110,50 @@ pub(crate) fn show() -> Result<(), DomError> {
     renewal::keep_page();
     let (form, code) = (by_id::<HtmlElement>("room")?, by_id::<HtmlInputElement>("room-code")?);
     let said: HtmlElement = by_id("room-said")?;
-    Listener::new(&form, "submit", move |event| {
+    DomListener::new(&form, "submit", move |event| {
         event.prevent_default();
         let (code, said) = (code.value(), said.clone());
         if !code.trim().is_empty() {
-            spawn_local(async move { write(&said, enter(code.trim()).await.err().unwrap_or(ENTERING)) });
+            spawn_local(async move {
+                match enter(code.trim()).await {
+                    Ok(()) => write(&said, ENTERING),
+                    Err(error) => write(&said, &error.to_string()),
+                }
+            });
         }
     })
     .keep();
     Ok(())
 }
 
-/// Goes where a code lets somebody in.
-async fn enter(code: &str) -> Result<(), &'static str> {
+/// Redeems a room code and opens the page of its run.
+async fn enter(code: &str) -> Result<(), RoomCodeError> {
     let address = format!("{ROOMS_URL}{}", String::from(js_sys::encode_uri_component(code)));
-    let response = Request::get(&address).send().await.map_err(|_| NO_ANSWER)?;
-    match response.status() {
-        200 => {}
-        404 => return Err(UNKNOWN),
-        429 => return Err(TOO_OFTEN),
-        _ => return Err(NO_ANSWER),
-    }
-    let text = response.text().await.map_err(|_| NO_ANSWER)?;
-    let Room { run, invitation } = serde_json::from_str(&text).map_err(|_| NO_ANSWER)?;
-    window().location().set_href(&base::invited_to(&run, &invitation)).map_err(|_| NO_ANSWER)
+    let Room { run, invitation } = requests::get(&address).await?;
+    let opened = window().location().set_href(&base::invited_to(&run, &invitation));
+    opened.map_err(|_| RoomCodeError::NotAsked)
 }
 
-/// Goes on to the run that an invitation is to. Its link names none where that run was alone here once.
+/// Opens the page of an invitation's run. Old links name no run, if it was once the only one here.
 async fn lead(code: String, mut said: Field) {
     said.set_optional(Some(LOOKING));
-    if let Err(reason) = follow(&code).await {
-        said.set_optional(Some(reason));
+    if let Err(error) = follow(&code).await {
+        said.set_optional(Some(error.to_string().as_str()));
     }
 }
 
-async fn follow(code: &str) -> Result<(), &'static str> {
+async fn follow(code: &str) -> Result<(), InvitationError> {
     let address = format!("{INVITATIONS_URL}{}", Sha256Hash::of(code.as_bytes()));
-    let response = Request::get(&address).send().await.map_err(|_| NOT_ASKED)?;
-    match response.status() {
-        200 => {}
-        404 => return Err(NOT_FOUND),
-        _ => return Err(NOT_ASKED),
-    }
-    let text = response.text().await.map_err(|_| NOT_ASKED)?;
-    let Invited { run } = serde_json::from_str(&text).map_err(|_| NOT_ASKED)?;
-    // In place of this page, so that the way back does not lead here and on again.
-    window().location().replace(&base::invited_to(&run, code)).map_err(|_| NOT_ASKED)
+    let InvitationTarget { run } = requests::get(&address).await?;
+    // Replaces this page, so that the back button does not lead here and forward again.
+    let opened = window().location().replace(&base::invited_to(&run, code));
+    opened.map_err(|_| InvitationError::NotAsked)
 }
 
 fn ask(front: Rc<RefCell<Front>>) {
     spawn_local(async move {
         if !document().hidden() || front.borrow().shown.is_empty() {
-            let answer = get::<Runs>(RUNS_URL).await;
+            let answer = requests::get::<Runs>(RUNS_URL).await;
             front.borrow_mut().on_answer(answer);
         }
         Timeout::new(AGAIN_MS, move || ask(front)).forget();
@@ -130,7 +161,7 @@ fn ask(front: Rc<RefCell<Front>>) {
 }
 
 impl Front {
-    fn on_answer(&mut self, answer: Result<Runs, String>) {
+    fn on_answer(&mut self, answer: Result<Runs, AnswerError>) {
         let mut runs = match answer {
             Ok(Runs { runs, takes_codes }) => {
                 self.room.set_hidden(!takes_codes);
@@ -164,8 +195,12 @@ impl Front {
         self.shown.clear();
         self.list.set_text_content(None);
         for run in runs {
-            let card =
-                Card { id: run.id.clone(), title: create("h2")?, purpose: create("p")?, facts: create("p")? };
+            let card = RunCard {
+                id: run.id.clone(),
+                title: create("h2")?,
+                purpose: create("p")?,
+                facts: create("p")?,
+            };
             let link: HtmlAnchorElement = create("a")?;
             link.set_href(&address(run, self.invitation.as_deref()));
             link.append_child(&card.title)?;
@@ -181,9 +216,9 @@ impl Front {
         Ok(())
     }
 
-    /// Those of earlier visits: their models can still be tried.
+    /// Shows the stored runs of earlier visits: their models can still be tried.
     fn show_kept(&mut self) {
-        let kept: Vec<RunSummary> = kept_runs().into_iter().take(RUNS_MAX).map(summary).collect();
+        let kept: Vec<RunSummary> = kept::runs().into_iter().take(RUNS_MAX).map(summary).collect();
         if let Err(error) = self.build(&kept) {
             gloo::console::error!("a run cannot be shown:", JsValue::from(error));
         }
@@ -195,16 +230,16 @@ impl Front {
     }
 }
 
-/// What stays true of a run while nobody is asked.
+/// Summary of a stored run, without the numbers of its progress.
 fn summary((id, run): (String, RunDescription)) -> RunSummary {
-    let data = match run.manifest.samples {
+    let data = match run.data.manifest.samples {
         SampleKind::Images { .. } => DataKind::Images,
         SampleKind::Tokens(_) => DataKind::Text,
     };
     RunSummary {
         id,
-        title: run.title,
-        purpose: run.purpose,
+        title: run.identity.title,
+        purpose: run.identity.purpose,
         access: run.access.mode,
         data,
         epoch: 0,
@@ -220,7 +255,7 @@ fn write(element: &HtmlElement, text: &str) {
     }
 }
 
-/// Where a run is. An invitation goes along to those that take any.
+/// Address of a run's page, with the invitation if the run takes any.
 fn address(run: &RunSummary, invitation: Option<&str>) -> String {
     match invitation.filter(|_| run.access == AccessMode::Invitation) {
         Some(code) => base::invited_to(&run.id, code),
@@ -228,13 +263,13 @@ fn address(run: &RunSummary, invitation: Option<&str>) -> String {
     }
 }
 
-/// What is known of a run, in a line.
+/// Facts of a run in a line.
 fn facts(run: &RunSummary) -> String {
     let data = match run.data {
         DataKind::Images => "learns from pictures",
         DataKind::Text => "learns from text",
     };
-    let halted = "This run is paused: whoever joins waits until it goes on";
+    let halted = "This run is paused: new contributors wait until it goes on";
     let mut facts: Vec<String> = run.is_paused.then(|| halted.to_owned()).into_iter().collect();
     facts.extend([data.to_owned(), format::counted(run.epoch, "step", "steps")]);
     facts.extend(run.test_accuracy.map(|accuracy| format!("{} right", format::percent(accuracy))));
@@ -278,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_told_in_a_line() {
+    fn a_run_is_described_in_a_line() {
         let mut run = run();
         assert_eq!(facts(&run), "learns from pictures · 1,234 steps · 87.5 % right · 1 contributor now");
         run.data = DataKind::Text;
@@ -286,7 +321,7 @@ mod tests {
         (run.epoch, run.n_contributors, run.test_accuracy) = (1, 0, None);
         assert_eq!(facts(&run), "learns from text · 1 step · nobody is helping now · by invitation");
         run.is_paused = true;
-        let want = "This run is paused: whoever joins waits until it goes on · learns from text";
+        let want = "This run is paused: new contributors wait until it goes on · learns from text";
         assert!(facts(&run).starts_with(want), "{}", facts(&run));
     }
 }

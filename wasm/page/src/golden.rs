@@ -1,28 +1,28 @@
-//! What lasts in a browser, and what backbones of another version say: as JSON, written once. What changes here is
-//! read by pages that were loaded before, or was kept by them.
+//! Golden JSON of stored data and of backbones' answers. Pages of other builds read both, so neither may change.
 #![allow(clippy::unwrap_used)]
 
 use std::fmt::Debug;
 
-use barnraise_messages::{DisplayName, Way};
+use barnraise_messages::{DisplayName, TransportKind};
+use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::api::{
-    AggregatorTotals, Contributions, ContributorTotals, DataKind, DeviceCount, EvaluationPoint, Given,
-    HistoryPoint, Invited, LiveProgress, ModelFile, Models, RefusalCount, RelayTotals, Room, RunStatus,
-    RunSummary, Runs,
+    AcceptedTotals, AggregatorTotals, Contributions, ContributorTotals, DataKind, DeviceCount,
+    EvaluationPoint, HistoryPoint, InvitationTarget, LiveProgress, ModelFile, Models, RefusalCount,
+    RelayTotals, Room, RunStatus, RunSummary, Runs,
 };
+use barnraise_protocol::codec::Density;
 use barnraise_protocol::contribute::DeviceKind;
 use barnraise_protocol::run::{
-    Compression, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, RunDescription, SlowLinks,
+    GradientCodec, InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps, SlowLinks, TopK,
 };
-use barnraise_protocol::{Sha256Hash, TensorCodec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::conduct::{Change, Hardware, Settings, Usage};
+use crate::browser_totals::BrowserTotals;
 use crate::fixture;
-use crate::kept::Kept;
+use crate::limits::{Change, DataUsage, Hardware, Settings};
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, golden: &str) {
     let golden: String = golden.lines().map(str::trim_start).collect();
@@ -30,42 +30,43 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, golden:
     assert_eq!(serde_json::from_str::<T>(&golden).unwrap(), *value);
 }
 
-/// In the local storage, and within what `GET /api/run` answers.
+/// In the local storage, and in the answer of `GET /api/run`.
 #[test]
 fn descriptions_of_runs() {
     check(&fixture::run(), RUN);
     let schedule =
         InnerSchedule { peak: 0.5, warmup_epochs: 2, decay: InnerDecay::Cosine { epochs: 3, floor: 0.25 } };
     let adam = InnerOptimizer::Adam { beta1: 0.5, beta2: 0.25, epsilon: 1.0, weight_decay: 0.0 };
-    let run = RunDescription {
-        slow_links: Some(SlowLinks { below_bytes_per_second: 300, codec: TensorCodec::Int8 }),
-        compression: Compression { momentum: 0.5, masking: true, clip_norm: Some(1.0) },
-        local_steps: Some(LocalSteps { steps: 16, optimizer: adam, schedule }),
-        ..fixture::text_page().run.unwrap()
-    };
+    let mut run = fixture::text_page().run.unwrap();
+    let scheme = run.synchronous_mut();
+    let plain = TopK::plain(Density::from_share(0.01).unwrap(), 0);
+    let corrected = TopK { momentum: 0.5, masking: true, clip_norm: Some(1.0), ..plain };
+    scheme.gradient_codec = GradientCodec::TopK(corrected);
+    scheme.slow_links = Some(SlowLinks { below_bytes_per_second: 300, codec: GradientCodec::Int8 });
+    scheme.local_steps = Some(LocalSteps { steps: 16, optimizer: adam, schedule });
     check(&run, TEXT_RUN);
     check(&fixture::swav_page().run.unwrap().model, SWAV);
 }
 
-const RUN: &str = r#"{"run_id":"garments","title":"A model that knows garments","purpose":"For everybody.","access":{"mode":"open","authority":"0101010101010101010101010101010101010101010101010101010101010101"},"model":{"kind":"le-net","seed":1},"n_parameters":61706,"target_batch_size":4096,"micro_batch_size":64,"shuffle_buffer_samples":1000,"gradient_codec":"f16","slow_links":null,"compression":{"momentum":0.0,"masking":false,"clip_norm":null},"delayed_updates":false,"local_steps":null,"state_codec":"f16","contribution_samples_max":4096,"recomputed":false,"manifest":{"name":"Fashion-MNIST","samples":{"Images":{"shape":{"height":28,"width":28,"channels":1},"class_names":["T-shirt","Trouser","Pullover"]}},"shards":[{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}],"gallery":{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}}}"#;
-const TEXT_RUN: &str = r#"{"run_id":"garments","title":"A model that knows garments","purpose":"For everybody.","access":{"mode":"open","authority":"0101010101010101010101010101010101010101010101010101010101010101"},"model":{"kind":{"albert":{"embedding":64,"hidden":128,"heads":4,"inner":512,"layers":4}},"seed":1},"n_parameters":61706,"target_batch_size":4096,"micro_batch_size":64,"shuffle_buffer_samples":1000,"gradient_codec":"f16","slow_links":{"below_bytes_per_second":300,"codec":"int8"},"compression":{"momentum":0.5,"masking":true,"clip_norm":1.0},"delayed_updates":false,"local_steps":{"steps":16,"optimizer":{"Adam":{"beta1":0.5,"beta2":0.25,"epsilon":1.0,"weight_decay":0.0}},"schedule":{"peak":0.5,"warmup_epochs":2,"decay":{"Cosine":{"epochs":3,"floor":0.25}}}},"state_codec":"f16","contribution_samples_max":4096,"recomputed":false,"manifest":{"name":"Fashion-MNIST","samples":{"Tokens":{"length":64,"vocabulary":4000}},"shards":[{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}],"gallery":{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}}}"#;
+const RUN: &str = r#"{"identity":{"run_id":"garments","title":"A model that knows garments","purpose":"For everybody."},"model":{"kind":"le-net","seed":1},"n_parameters":61706,"data":{"manifest":{"name":"Fashion-MNIST","samples":{"Images":{"shape":{"height":28,"width":28,"channels":1},"class_names":["T-shirt","Trouser","Pullover"]}},"shards":[{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}],"gallery":{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}},"shuffle_buffer_samples":1000},"scheme":{"synchronous":{"target_batch_size":4096,"micro_batch_size":64,"contribution_samples_max":4096,"gradient_codec":"f16","slow_links":null,"state_codec":"f16","delayed_updates":false,"local_steps":null,"recomputed":false}},"access":{"mode":"open","authority":"0101010101010101010101010101010101010101010101010101010101010101"}}"#;
+const TEXT_RUN: &str = r#"{"identity":{"run_id":"garments","title":"A model that knows garments","purpose":"For everybody."},"model":{"kind":{"albert":{"embedding":64,"hidden":128,"heads":4,"inner":512,"layers":4}},"seed":1},"n_parameters":61706,"data":{"manifest":{"name":"Fashion-MNIST","samples":{"Tokens":{"length":64,"vocabulary":4000}},"shards":[{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}],"gallery":{"n_samples":10,"n_bytes":10,"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}},"shuffle_buffer_samples":1000},"scheme":{"synchronous":{"target_batch_size":4096,"micro_batch_size":64,"contribution_samples_max":4096,"gradient_codec":{"top-k":{"density":0.01,"warmup_epochs":0,"momentum":0.5,"masking":true,"clip_norm":1.0}},"slow_links":{"below_bytes_per_second":300,"codec":"int8"},"state_codec":"f16","delayed_updates":false,"local_steps":{"steps":16,"optimizer":{"Adam":{"beta1":0.5,"beta2":0.25,"epsilon":1.0,"weight_decay":0.0}},"schedule":{"peak":0.5,"warmup_epochs":2,"decay":{"Cosine":{"epochs":3,"floor":0.25}}}},"recomputed":false}},"access":{"mode":"open","authority":"0101010101010101010101010101010101010101010101010101010101010101"}}"#;
 const SWAV: &str = r#"{"kind":{"swav":{"maps":[16,32],"hidden":64,"projection":32,"prototypes":64,"small_crops":4,"small_side":14,"queue_samples":0,"queue_after":0,"frozen_epochs":1}},"seed":1}"#;
 
 #[test]
 fn what_a_browser_keeps() {
-    let mut kept = Kept::default();
+    let mut kept = BrowserTotals::default();
     kept.add(fixture::receipt("garments", 1));
     kept.add(fixture::receipt("garments", 2));
     check(&kept, KEPT);
     check(&fixture::receipt("garments", 1), RECEIPT);
     check(
-        &Usage::default().with(20_000, 300).waived(20_000),
+        &DataUsage::default().with(20_000, 300).waived(20_000),
         r#"{"day":20000,"bytes":300,"is_waived":true}"#,
     );
     check(&DisplayName::new("Ada").unwrap(), r#""Ada""#);
-    check(&("wifi".to_owned(), Way::WebTransport), r#"["wifi","web-transport"]"#);
-    check(&("".to_owned(), Way::WebRtc), r#"["","webrtc"]"#);
-    check(&("".to_owned(), Way::WebSocket), r#"["","web-socket"]"#);
+    check(&("wifi".to_owned(), TransportKind::WebTransport), r#"["wifi","web-transport"]"#);
+    check(&("".to_owned(), TransportKind::WebRtc), r#"["","webrtc"]"#);
+    check(&("".to_owned(), TransportKind::WebSocket), r#"["","web-socket"]"#);
     let hardware = Hardware { is_phone: true, is_small: false };
     let settings = Settings::of(hardware).with(Change::CapMb(Some(50)), hardware);
     let golden: Value = serde_json::from_str(SETTINGS).unwrap();
@@ -93,6 +94,7 @@ fn answers_of_backbones() {
         history: vec![step],
         devices: devices[..1].to_vec(),
         paused: Some("new data".into()),
+        majority_accuracy: Some(0.25),
         ..fixture::status()
     };
     check(&status, &STATUS.replace("RUN", RUN));
@@ -103,9 +105,13 @@ fn answers_of_backbones() {
         ..fixture::live()
     };
     check(&live, LIVE);
-    let given = Given { n_contributions: 1, n_samples: 64, n_bytes: 1000, seconds: 2 };
-    let one =
-        ContributorTotals { peer: "12D3".into(), name: DisplayName::new("Ada").ok(), given, last_epoch: 7 };
+    let given = AcceptedTotals { n_contributions: 1, n_samples: 64, n_bytes: 1000, seconds: 2 };
+    let one = ContributorTotals {
+        peer: "12D3".into(),
+        name: DisplayName::new("Ada").ok(),
+        totals: given,
+        last_epoch: 7,
+    };
     let contributions = Contributions {
         totals: given,
         n_contributors: 1,
@@ -136,14 +142,14 @@ fn answers_of_backbones() {
         run(AccessMode::Allowlist, DataKind::Text),
     ];
     check(&Runs { runs: runs.into(), takes_codes: true }, RUNS);
-    check(&Invited { run: "garments".into() }, r#"{"run":"garments"}"#);
+    check(&InvitationTarget { run: "garments".into() }, r#"{"run":"garments"}"#);
     let room = Room { run: "garments".into(), invitation: "code".into() };
     check(&room, r#"{"run":"garments","invitation":"code"}"#);
     let hash = Sha256Hash([0xab; 32]);
     check(&hash, &format!("\"{}\"", "ab".repeat(32)));
 }
 
-const STATUS: &str = r#"{"run":RUN,"addresses":["/ip4/127.0.0.1/tcp/1"],"progress":{"epoch":9,"n_samples":1024,"target_batch_size":4096,"n_contributors":3,"samples_per_second":500.0,"train_loss":0.7,"test_accuracy":0.8},"history":[{"epoch":8,"n_samples_total":4096,"train_loss":0.5,"test_accuracy":null}],"devices":[{"device":"browser-web-gpu","n_contributors":2}],"paused":"new data"}"#;
+const STATUS: &str = r#"{"run":RUN,"addresses":["/ip4/127.0.0.1/tcp/1"],"progress":{"epoch":9,"n_samples":1024,"target_batch_size":4096,"n_contributors":3,"samples_per_second":500.0,"train_loss":0.7,"test_accuracy":0.8},"history":[{"epoch":8,"n_samples_total":4096,"train_loss":0.5,"test_accuracy":null}],"devices":[{"device":"browser-web-gpu","n_contributors":2}],"paused":"new data","majority_accuracy":0.25}"#;
 const LIVE: &str = r#"{"progress":{"epoch":9,"n_samples":1024,"target_batch_size":4096,"n_contributors":3,"samples_per_second":500.0,"train_loss":0.7,"test_accuracy":0.8},"steps":[{"epoch":8,"n_samples_total":4096,"train_loss":0.5,"test_accuracy":null}],"evaluation":{"epoch":8,"test_accuracy":0.5},"devices":[{"device":"browser-web-gpu","n_contributors":2},{"device":"browser-cpu","n_contributors":2},{"device":"native-cpu","n_contributors":2},{"device":"native-wgpu","n_contributors":2},{"device":"native-cuda","n_contributors":2}],"paused":null}"#;
 const CONTRIBUTIONS: &str = r#"{"totals":{"n_contributions":1,"n_samples":64,"n_bytes":1000,"seconds":2},"n_contributors":1,"contributors":[{"peer":"12D3","name":"Ada","n_contributions":1,"n_samples":64,"n_bytes":1000,"seconds":2,"last_epoch":7}],"peer":{"peer":"12D3","name":"Ada","n_contributions":1,"n_samples":64,"n_bytes":1000,"seconds":2,"last_epoch":7},"rank":1,"aggregators":[{"peer":"12D4","n_steps":3,"n_bytes":4,"seconds":5}],"relays":[{"peer":"12D5","n_contributions":1,"n_bytes":2,"seconds":3}],"refused":[{"reason":"epoch","n":2}]}"#;
 const MODELS: &str = r#"{"latest":{"epoch":7,"age_seconds":8,"n_bytes":9},"earlier":[{"epoch":7,"age_seconds":8,"n_bytes":9}]}"#;

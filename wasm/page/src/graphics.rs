@@ -1,17 +1,16 @@
-//! Whether WebGPU has a graphics processor to offer, and which, which only asking tells.
+//! Asks the browser for its WebGPU adapter.
 
 use js_sys::{Function, Promise, Reflect};
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 
 use crate::dom::window;
-use crate::preflight::Adapter;
-use crate::state::WebGpu;
+use crate::preflight::{Adapter, WebGpu};
 
-/// What adapters in software call themselves, in lower case.
+/// Names of software adapters, in lower case.
 const IN_SOFTWARE: [&str; 4] = ["swiftshader", "llvmpipe", "lavapipe", "basic render"];
 
-/// What can be said without asking.
+/// The state before the browser is asked.
 pub(crate) fn at_first_sight() -> WebGpu {
     match gpu() {
         Some(_) => WebGpu::Asking,
@@ -19,7 +18,7 @@ pub(crate) fn at_first_sight() -> WebGpu {
     }
 }
 
-/// Asks the browser, once for a page. The answer is not used to compute: the worker asks for itself.
+/// Asks the browser once per page. The adapter is not used to compute: the worker requests its own.
 pub(crate) async fn ask() -> Option<Adapter> {
     match request(&gpu()?).await {
         Ok(adapter) if !adapter.is_null() && !adapter.is_undefined() => Some(describe(&adapter)),
@@ -39,7 +38,7 @@ async fn request(gpu: &JsValue) -> Result<JsValue, JsValue> {
     JsFuture::from(promise).await
 }
 
-/// What it says of itself; browsers keep some of it to themselves.
+/// Reads the adapter's properties; browsers hide some of them.
 fn describe(adapter: &JsValue) -> Adapter {
     let of = |object: &JsValue, name: &str| Reflect::get(object, &name.into()).unwrap_or_default();
     let (info, limits) = (of(adapter, "info"), of(adapter, "limits"));

@@ -1,4 +1,4 @@
-//! The curve on show: which points there are is [`barnraise_swarm::history`]'s affair.
+//! The shown curve, as a [`barnraise_swarm::history`] with revisions.
 
 use barnraise_protocol::api::HistoryPoint;
 use barnraise_swarm::history::History as Points;
@@ -11,7 +11,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Starts over with what the backbone knows.
+    /// Replaces all points with the backbone's.
     pub(crate) fn replace(&mut self, points: Vec<HistoryPoint>) {
         self.revision += 1;
         self.points = Points::from(points);
@@ -23,7 +23,7 @@ impl History {
         self.points.push(point);
     }
 
-    /// Adds an accuracy, which comes a while after its step. The same again, which every event tells, changes nothing.
+    /// Adds an accuracy, which comes a while after its step. Repetitions, which every event has, change nothing.
     pub(crate) fn set_accuracy(&mut self, epoch: u64, test_accuracy: f32) {
         let point = self.points().iter().rev().find(|point| point.epoch <= epoch);
         if point.is_some_and(|point| point.test_accuracy == Some(test_accuracy)) {
@@ -33,7 +33,7 @@ impl History {
         self.points.set_accuracy(epoch, test_accuracy);
     }
 
-    /// Another number whenever the curve may be another.
+    /// Changes with every change of the curve.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }

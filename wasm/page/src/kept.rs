@@ -1,109 +1,144 @@
-//! What this browser has given, over all of its visits: totals, and the last receipt of each run. Pure.
+//! What this browser keeps of the page from one visit to the next. A browser may refuse to keep anything, as in a private
+//! window or by a setting: then nothing is kept, and the page goes on.
 
-use std::collections::BTreeMap;
+use barnraise_messages::{DisplayName, TransportKind};
+use barnraise_protocol::run::RunDescription;
+use js_sys::Reflect;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wasm_bindgen::JsValue;
+use web_sys::Storage;
 
-use barnraise_protocol::receipt::SignedReceipt;
-use serde::{Deserialize, Serialize};
+use crate::base::{id_of, of_run};
+use crate::browser_totals::BrowserTotals;
+use crate::dom::{network_information, window};
 
-/// Runs that are remembered. One page serves one run; it may be another one later.
-const RUNS_MAX: usize = 16;
+/// Key of the seed of this browser's identity.
+const IDENTITY_KEY: &str = "barnraise.identity";
+/// Key of the totals of accepted contributions.
+const GIVEN_KEY: &str = "barnraise.given";
+/// Key of the visitor's name.
+const NAME_KEY: &str = "barnraise.name";
+/// Key of the transport that reached the backbone, and of the kind of network.
+const WAY_KEY: &str = "barnraise.way";
+/// Key of the run's description, for visits without a backbone.
+const RUN_KEY: &str = "barnraise.run";
 
-/// By the run's id.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Kept(BTreeMap<String, Given>);
-
-/// To one run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Given {
-    /// Samples that were accepted.
-    pub(crate) n_samples: u64,
-    /// Updates that were accepted.
-    pub(crate) n_contributions: u64,
-    /// Encoded bytes of their gradients.
-    #[serde(default)]
-    pub(crate) n_bytes: u64,
-    /// Time in which they were made, by the reducer's clock.
-    #[serde(default)]
-    milliseconds: u64,
-    /// Of the last of them.
-    last: SignedReceipt,
+/// One of the two stores that a browser has for a page. Values are JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BrowserStorage {
+    /// Lasts over visits.
+    Local,
+    /// Lasts as long as the tab.
+    Session,
 }
 
-impl Given {
-    /// Time in which it was made.
-    pub(crate) fn seconds(&self) -> u64 {
-        self.milliseconds / 1000
-    }
-}
-
-impl Kept {
-    /// Counts a receipt, unless it was the last one.
-    pub(crate) fn add(&mut self, last: SignedReceipt) {
-        let n_samples = u64::from(last.receipt.n_samples);
-        let (n_bytes, milliseconds) = (last.receipt.n_bytes, u64::from(last.receipt.milliseconds));
-        match self.0.get_mut(&last.receipt.run_id) {
-            Some(given) if given.last == last => {}
-            Some(given) => {
-                given.n_samples = given.n_samples.saturating_add(n_samples);
-                given.n_contributions = given.n_contributions.saturating_add(1);
-                given.n_bytes = given.n_bytes.saturating_add(n_bytes);
-                given.milliseconds = given.milliseconds.saturating_add(milliseconds);
-                given.last = last;
-            }
-            None => {
-                if self.0.len() >= RUNS_MAX {
-                    self.forget_oldest();
-                }
-                let given = Given { n_samples, n_contributions: 1, n_bytes, milliseconds, last };
-                self.0.insert(given.last.receipt.run_id.clone(), given);
-            }
-        }
+impl BrowserStorage {
+    fn open(self) -> Option<Storage> {
+        let found = match self {
+            Self::Local => window().local_storage(),
+            Self::Session => window().session_storage(),
+        };
+        // A blocked store throws.
+        found.ok().flatten()
     }
 
-    /// What was given to a run.
-    pub(crate) fn of(&self, run_id: &str) -> Option<&Given> {
-        self.0.get(run_id)
+    /// Whether the browser lets the page use it.
+    pub(crate) fn is_there(self) -> bool {
+        self.open().is_some()
     }
 
-    fn forget_oldest(&mut self) {
-        let oldest = self.0.iter().min_by_key(|(_, given)| given.last.receipt.issued_at);
-        if let Some(run_id) = oldest.map(|(run_id, _)| run_id.clone()) {
-            self.0.remove(&run_id);
+    /// The value of a key; `None` where there is none, or an invalid one.
+    pub(crate) fn get<T: DeserializeOwned>(self, key: &str) -> Option<T> {
+        let text = self.open()?.get_item(key).ok().flatten()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Sets a value; returns whether the browser took it.
+    pub(crate) fn set(self, key: &str, value: &impl Serialize) -> bool {
+        let written = || self.open()?.set_item(key, &serde_json::to_string(value).ok()?).ok();
+        written().is_some()
+    }
+
+    /// Deletes a value.
+    pub(crate) fn delete(self, key: &str) {
+        if let Some(storage) = self.open() {
+            // Refused only where nothing can be kept.
+            let _ = storage.remove_item(key);
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
+/// The identity, if it is valid.
+pub(crate) fn identity() -> Option<Vec<u8>> {
+    BrowserStorage::Local.get::<Vec<u8>>(IDENTITY_KEY).filter(|seed| seed.len() == 32)
+}
 
-    use super::*;
-    use crate::fixture::receipt;
+/// Keeps the seed of the identity. Where the browser refuses, it lasts as long as the tab.
+pub(crate) fn keep_identity(seed: &[u8]) {
+    BrowserStorage::Local.set(IDENTITY_KEY, &seed);
+}
 
-    #[test]
-    fn receipts_add_up_and_the_same_one_counts_once() {
-        let mut kept = Kept::default();
-        assert_eq!(kept.of("garments"), None);
-        for id in [1, 2, 2, 3] {
-            kept.add(receipt("garments", id));
-        }
-        kept.add(receipt("shed", 3));
-        let given = kept.of("garments").unwrap();
-        assert_eq!((given.n_samples, given.n_contributions), (3 * 64, 3));
-        let one = receipt("garments", 1).receipt;
-        assert_eq!(given.n_bytes, 3 * one.n_bytes);
-        assert_eq!(given.seconds(), 3 * u64::from(one.milliseconds) / 1000);
-        let text = serde_json::to_string(&kept).unwrap();
-        assert_eq!(serde_json::from_str::<Kept>(&text).unwrap(), kept);
+/// The totals of this browser's contributions.
+pub(crate) fn totals() -> Option<BrowserTotals> {
+    BrowserStorage::Local.get(GIVEN_KEY)
+}
+
+/// Keeps the totals.
+pub(crate) fn keep_totals(totals: &BrowserTotals) {
+    BrowserStorage::Local.set(GIVEN_KEY, totals);
+}
+
+/// The name of the visitor, if it is valid.
+pub(crate) fn name() -> Option<DisplayName> {
+    BrowserStorage::Local.get::<Option<DisplayName>>(NAME_KEY).flatten()
+}
+
+/// Keeps the name of the visitor, or that there is none.
+pub(crate) fn keep_name(name: Option<&DisplayName>) {
+    BrowserStorage::Local.set(NAME_KEY, &name);
+}
+
+/// The run's description at the last visit.
+pub(crate) fn run() -> Option<RunDescription> {
+    BrowserStorage::Local.get(&of_run(RUN_KEY))
+}
+
+/// The descriptions of this origin's runs, each with its id, where there are several.
+pub(crate) fn runs() -> Vec<(String, RunDescription)> {
+    let Some(storage) = BrowserStorage::Local.open() else { return Vec::new() };
+    let keys = (0..storage.length().unwrap_or(0)).filter_map(|idx| storage.key(idx).ok().flatten());
+    let mut kept: Vec<(String, RunDescription)> = keys
+        .filter_map(|key| {
+            let id = id_of(key.strip_prefix(RUN_KEY)?)?.to_owned();
+            Some((id, BrowserStorage::Local.get(&key)?))
+        })
+        .collect();
+    kept.sort_by(|one, other| one.0.cmp(&other.0));
+    kept
+}
+
+/// Keeps the run's description, if it changed. Where there is no room, the next visit needs the backbone.
+pub(crate) fn keep_run(description: &RunDescription) {
+    if run().as_ref() != Some(description) {
+        BrowserStorage::Local.set(&of_run(RUN_KEY), description);
     }
+}
 
-    #[test]
-    fn what_is_kept_is_bounded_and_the_oldest_run_goes() {
-        let mut kept = Kept::default();
-        for id in 0..=RUNS_MAX as u64 {
-            kept.add(receipt(&format!("run-{id}"), id));
-        }
-        assert_eq!(kept.0.len(), RUNS_MAX);
-        assert!(kept.of("run-0").is_none() && kept.of("run-1").is_some());
-    }
+/// The transport that reached the backbone the last time, on a network of this kind.
+pub(crate) fn transport() -> Option<TransportKind> {
+    let (kind, transport) = BrowserStorage::Local.get::<(String, TransportKind)>(&of_run(WAY_KEY))?;
+    (kind == network_kind()).then_some(transport)
+}
+
+/// Keeps the transport that reached the backbone.
+pub(crate) fn keep_transport(transport: TransportKind) {
+    BrowserStorage::Local.set(&of_run(WAY_KEY), &(network_kind(), transport));
+}
+
+/// `wifi`, `cellular` and the like, where the browser tells; a page cannot learn which network it is on.
+fn network_kind() -> String {
+    let connection = network_information().map_or(JsValue::UNDEFINED, JsValue::from);
+    let kind = Reflect::get(&connection, &"type".into());
+    kind.ok().and_then(|kind| kind.as_string()).unwrap_or_default()
 }

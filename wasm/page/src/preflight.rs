@@ -1,59 +1,81 @@
-//! What this browser can do for the run, found out before anything large is fetched. Pure: the driver in
-//! [`probe`] tries the ways and asks the browser, [`words`] says it to people.
+//! Capabilities of this browser for the run, found out before anything large is fetched. Pure: [`crate::probe`] tries the
+//! transports and asks the browser, [`crate::report`] has the texts.
 //!
-//! It never decides what computes or how the backbone is reached: it tells the visitor, and names the way
-//! that the worker begins with.
+//! It does not choose the device or the connection: it informs the visitor, and names the transport
+//! that the worker tries first.
 
 mod address;
 mod browser;
-pub(crate) mod probe;
-mod rtc;
-pub(crate) mod words;
 
-use barnraise_messages::Way;
+use barnraise_messages::TransportKind;
 use barnraise_protocol::run::RunDescription;
 
-pub(crate) use address::Address;
-pub(crate) use browser::Browser;
+pub(crate) use address::{Address, RtcAddress};
+pub(crate) use browser::BrowserIdentity;
 
-/// The ways that there are, the better ones first.
-pub(crate) const WAYS: [Way; 3] = [Way::WebTransport, Way::WebRtc, Way::WebSocket];
-/// Most addresses of one way that are tried.
-const ADDRESSES_PER_WAY_MAX: usize = 3;
+/// All transports, the better ones first.
+pub(crate) const TRANSPORTS: [TransportKind; 3] =
+    [TransportKind::WebTransport, TransportKind::WebRtc, TransportKind::WebSocket];
+/// Most addresses of one transport that are tried.
+pub(crate) const ADDRESSES_PER_TRANSPORT_MAX: usize = 3;
 
-/// A device with no more memory is spared. Rounded by the browser.
+/// A device with no more memory counts as small. Rounded by the browser.
 pub(crate) const LITTLE_MEMORY_GIB: f64 = 2.0;
 
-/// In single precision.
+/// Bytes of a parameter in single precision.
 const BYTES_PER_PARAMETER: u64 = 4;
 
-/// What the browser says of itself without being asked twice.
+/// Capabilities of this browser, found out before anything is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    /// The page came over HTTPS or from this machine.
+    pub(crate) secure: bool,
+    /// State of WebGPU.
+    pub(crate) web_gpu: WebGpu,
+}
+
+/// WebGPU in this browser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WebGpu {
+    /// The browser has none, or none for a page that did not come over HTTPS.
+    Absent,
+    /// The browser has not answered yet.
+    Asking,
+    /// No adapter.
+    NoAdapter,
+    /// There is an adapter; the worker finds out how fast it is.
+    Adapter,
+}
+
+/// Properties of the browser that are known without a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Surroundings {
-    /// Which browser, and on what.
-    pub(crate) browser: Browser,
-    /// The page came over HTTPS: it may open nothing that is not encrypted.
+    /// The browser and its system.
+    pub(crate) browser: BrowserIdentity,
+    /// The page was loaded over HTTPS: it may open encrypted connections only.
     pub(crate) is_encrypted: bool,
     /// Host and port of the page.
     pub(crate) host: String,
-    /// The ways that the browser has.
-    pub(crate) ways: Vec<Way>,
+    /// The transports that the browser has.
+    pub(crate) transports: Vec<TransportKind>,
     /// Rounded by the browser, and 8 at most; not every browser tells.
     pub(crate) memory_gib: Option<f64>,
     /// Threads that run at a time; not every browser tells.
     pub(crate) n_processors: Option<u32>,
+    /// The browser lets the page store nothing.
+    pub(crate) is_storage_blocked: bool,
 }
 
 /// The graphics processor that WebGPU offers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Adapter {
-    /// In lower case, as `nvidia`; may be empty, as the next two.
+    /// In lower case, as `nvidia`; may be empty like the next two.
     pub(crate) vendor: String,
     /// Family of processors, as `ampere`.
     pub(crate) architecture: String,
-    /// For people, in words of the driver.
+    /// The driver's name of it.
     pub(crate) description: String,
-    /// It computes on the processor.
+    /// It is emulated on the CPU.
     pub(crate) is_software: bool,
     /// Largest buffer.
     pub(crate) buffer_bytes_max: u64,
@@ -63,57 +85,57 @@ pub(crate) struct Adapter {
     pub(crate) has_f16: bool,
 }
 
-/// How one attempt ended.
+/// Result of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Tried {
-    /// The connection stood after so many milliseconds.
+pub(crate) enum ProbeResult {
+    /// Connected after so many milliseconds.
     Works { after_ms: u32 },
-    /// Nothing came back in time.
+    /// No answer in time.
     Silent,
-    /// It was refused or broke, with what the browser says of it, which may be nothing.
+    /// It failed; the browser's reason may be empty.
     Failed { reason: String },
 }
 
-/// What is known of a way.
+/// Outcome of the attempts over one transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The backbone's addresses are not known yet, or the way is being tried.
+pub(crate) enum TransportOutcome {
+    /// The backbone's addresses are not known yet, or attempts are in progress.
     Trying,
     /// It was tried.
-    Tried(Tried),
-    /// This browser has no such thing.
+    Tried(ProbeResult),
+    /// This browser lacks the transport.
     NotInBrowser,
     /// The backbone does not offer it.
     NotOffered,
-    /// The backbone offers it without encryption only, and the page came over HTTPS.
+    /// The backbone offers it without encryption only, and the page was loaded over HTTPS.
     NotEncrypted,
-    /// The tab was at work before it could be tried.
+    /// Not tried, as the tab was already computing.
     Left,
 }
 
-/// All that was found.
+/// All findings.
 #[derive(Debug, Default)]
 pub(crate) struct Preflight {
     pub(crate) surroundings: Surroundings,
-    /// `None` until the browser has answered, and where it has none.
+    /// `None` until the browser has answered, or without an adapter.
     pub(crate) adapter: Option<Adapter>,
-    /// Bytes of the training program as they would be sent, where the server says.
+    /// Compressed bytes of the training program, where the server tells.
     pub(crate) program_bytes: Option<u64>,
-    /// Each of [`WAYS`] in their order, with the attempts under way.
-    ways: Vec<(Way, Outcome, usize)>,
+    /// Each transport in the order of preference, with its outcome and the number of attempts in progress.
+    transports: Vec<(TransportKind, TransportOutcome, usize)>,
     is_begun: bool,
 }
 
 impl Preflight {
     /// Nothing was tried yet.
     pub(crate) fn new(surroundings: Surroundings) -> Self {
-        let ways = WAYS.map(|way| (way, Outcome::Trying, 0)).into();
-        Self { surroundings, ways, ..Self::default() }
+        let transports = TRANSPORTS.map(|transport| (transport, TransportOutcome::Trying, 0)).into();
+        Self { surroundings, transports, ..Self::default() }
     }
 
-    /// The backbone said where it listens: what to try now, each for itself. Once for a page; nothing where
-    /// the tab is at work already.
-    pub(crate) fn begin(&mut self, addresses: &[String], is_at_work: bool) -> Vec<(Way, Address)> {
+    /// Takes the backbone's addresses; returns the attempts to start. Once per page; none if the tab is computing
+    /// already.
+    pub(crate) fn begin(&mut self, addresses: &[String], is_at_work: bool) -> Vec<(TransportKind, Address)> {
         if std::mem::replace(&mut self.is_begun, true) {
             return Vec::new();
         }
@@ -122,19 +144,28 @@ impl Preflight {
             return Vec::new();
         }
         let mut attempts = Vec::new();
-        for (way, outcome, n_running) in &mut self.ways {
-            let way = *way;
-            let listed =
-                || addresses.iter().filter_map(|text| Address::read(text)).filter(|it| it.way() == way);
-            let usable = listed().filter(|it| it.is_encrypted() || !self.surroundings.is_encrypted);
-            let tried: Vec<_> = usable.take(ADDRESSES_PER_WAY_MAX).map(|address| (way, address)).collect();
-            *outcome = match (self.surroundings.ways.contains(&way), listed().next(), tried.is_empty()) {
-                (false, ..) => Outcome::NotInBrowser,
-                (true, None, _) => Outcome::NotOffered,
-                (true, Some(_), true) => Outcome::NotEncrypted,
-                (true, Some(_), false) => Outcome::Trying,
+        for (transport, outcome, n_running) in &mut self.transports {
+            let transport = *transport;
+            let listed = || {
+                addresses
+                    .iter()
+                    .filter_map(|text| Address::read(text))
+                    .filter(|it| it.transport() == transport)
             };
-            if *outcome == Outcome::Trying {
+            let usable = listed().filter(|it| it.is_encrypted() || !self.surroundings.is_encrypted);
+            let tried: Vec<_> =
+                usable.take(ADDRESSES_PER_TRANSPORT_MAX).map(|address| (transport, address)).collect();
+            *outcome = match (
+                self.surroundings.transports.contains(&transport),
+                listed().next(),
+                tried.is_empty(),
+            ) {
+                (false, ..) => TransportOutcome::NotInBrowser,
+                (true, None, _) => TransportOutcome::NotOffered,
+                (true, Some(_), true) => TransportOutcome::NotEncrypted,
+                (true, Some(_), false) => TransportOutcome::Trying,
+            };
+            if *outcome == TransportOutcome::Trying {
                 *n_running = tried.len();
                 attempts.extend(tried);
             }
@@ -142,47 +173,48 @@ impl Preflight {
         attempts
     }
 
-    /// An attempt ended. One that works is enough for its way; one that fails counts once it is the last.
-    pub(crate) fn on_tried(&mut self, way: Way, tried: Tried) {
-        let Some((_, outcome, n_running)) = self.ways.iter_mut().find(|(of, ..)| *of == way) else { return };
+    /// An attempt ended. One success decides its transport; a failure counts once it is the last.
+    pub(crate) fn on_tried(&mut self, transport: TransportKind, tried: ProbeResult) {
+        let Some((_, outcome, n_running)) = self.transports.iter_mut().find(|(of, ..)| *of == transport)
+        else {
+            return;
+        };
         *n_running = n_running.saturating_sub(1);
-        let is_decided = matches!(tried, Tried::Works { .. }) || *n_running == 0;
-        if *outcome == Outcome::Trying && is_decided {
-            *outcome = Outcome::Tried(tried);
+        let is_decided = matches!(tried, ProbeResult::Works { .. }) || *n_running == 0;
+        if *outcome == TransportOutcome::Trying && is_decided {
+            *outcome = TransportOutcome::Tried(tried);
         }
     }
 
-    /// The tab is at work: what was not tried yet is left.
+    /// The tab starts to compute: transports that were not tried yet are skipped.
     pub(crate) fn leave(&mut self) {
-        for (_, outcome, _) in &mut self.ways {
-            if *outcome == Outcome::Trying {
-                *outcome = Outcome::Left;
+        for (_, outcome, _) in &mut self.transports {
+            if *outcome == TransportOutcome::Trying {
+                *outcome = TransportOutcome::Left;
             }
         }
     }
 
-    /// Bytes that a shader would have to see at once for this run's model, and how many it sees here, where that is
-    /// less. Batches are cut to what fits; parameters and their gradient cannot be.
+    /// Bytes that this run's model needs in one buffer binding, and the adapter's limit, if that is less. Batches can be
+    /// cut to fit; parameters and their gradient cannot.
     pub(crate) fn lacks(&self, run: &RunDescription) -> Option<(u64, u64)> {
         let adapter = self.adapter.as_ref()?;
         let granted = adapter.binding_bytes_max.min(adapter.buffer_bytes_max);
         let wanted = run.n_parameters.saturating_mul(BYTES_PER_PARAMETER);
-        // An adapter that says nothing is not taken at its word.
+        // An adapter that reports 0 has an unknown limit.
         (granted > 0 && wanted > granted).then_some((wanted, granted))
     }
 
-    /// What is known of each way, the better ones first.
-    pub(crate) fn ways(&self) -> impl Iterator<Item = (Way, &Outcome)> {
-        self.ways.iter().map(|(way, outcome, _)| (*way, outcome))
+    /// The outcome of each transport, the better ones first.
+    pub(crate) fn transports(&self) -> impl Iterator<Item = (TransportKind, &TransportOutcome)> {
+        self.transports.iter().map(|(transport, outcome, _)| (*transport, outcome))
     }
 
-    /// The best way that was seen to work.
-    pub(crate) fn best_way(&self) -> Option<Way> {
-        let works = |outcome: &Outcome| matches!(outcome, Outcome::Tried(Tried::Works { .. }));
-        self.ways().find(|(_, outcome)| works(outcome)).map(|(way, _)| way)
+    /// The best transport that works.
+    pub(crate) fn best_transport(&self) -> Option<TransportKind> {
+        let works = |outcome: &TransportOutcome| {
+            matches!(outcome, TransportOutcome::Tried(ProbeResult::Works { .. }))
+        };
+        self.transports().find(|(_, outcome)| works(outcome)).map(|(transport, _)| transport)
     }
 }
-
-#[cfg(test)]
-#[path = "preflight/tests.rs"]
-mod tests;

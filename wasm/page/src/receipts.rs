@@ -1,6 +1,6 @@
-//! The receipts of this browser, in its database, and as the file that `barnraise receipts` checks.
+//! The receipts of this browser: stored in IndexedDB, and exported as the file that `barnraise receipts` checks.
 //!
-//! A line of JSON for each, as `barnraise join --receipts` writes it. The browser may refuse to keep anything, as in a
+//! Each is a line of JSON, as `barnraise join --receipts` writes it. The browser may refuse storage, as in a
 //! private window: then there are none, and nothing else changes.
 
 use std::cell::RefCell;
@@ -18,41 +18,39 @@ use web_sys::{
 
 use crate::app::App;
 use crate::dom::{create, document, window};
-use crate::state::Event;
+use crate::state::{PageEvent, RECEIPTS_MAX};
 
 const DATABASE: &str = "barnraise-receipts";
 const STORE: &str = "receipts";
-/// Receipts that are kept, the newest ones: about five megabytes.
-pub(crate) const RECEIPTS_MAX: u32 = 10_000;
 /// Name of the file.
 const FILE_NAME: &str = "barnraise-receipts.jsonl";
-/// A file that the browser was given is let go after this long.
+/// The URL of a downloaded file is revoked after this long.
 const FILE_LASTS_MS: u32 = 60_000;
 
-/// Where receipts are kept. Cheap to clone.
+/// The database of receipts. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Receipts(Rc<RefCell<Option<IdbDatabase>>>);
 
 impl Receipts {
-    /// Says how many there are.
+    /// Reports the number of stored receipts.
     pub(crate) fn count(&self, app: &Rc<App>) {
         let (receipts, app) = (self.clone(), Rc::clone(app));
         spawn_local(async move { receipts.tell(&app).await });
     }
 
-    /// Keeps some more. The same ones again change nothing.
+    /// Stores receipts; repetitions change nothing.
     pub(crate) fn keep(&self, app: &Rc<App>, more: &[SignedReceipt]) {
         let (receipts, app) = (self.clone(), Rc::clone(app));
         let line = |receipt: &SignedReceipt| Some((key(receipt), serde_json::to_string(receipt).ok()?));
         let lines: Vec<(String, String)> = more.iter().filter_map(line).collect();
         spawn_local(async move {
-            // Whoever cannot keep them is told by their number.
+            // A failure shows in the number of receipts.
             let _ = receipts.put(&lines).await;
             receipts.tell(&app).await;
         });
     }
 
-    /// Gives all of them to the visitor as a file.
+    /// Downloads all of them as a file.
     pub(crate) fn save(&self, app: &Rc<App>) {
         let (receipts, app) = (self.clone(), Rc::clone(app));
         spawn_local(async move {
@@ -67,7 +65,7 @@ impl Receipts {
 
     async fn tell(&self, app: &Rc<App>) {
         if let Ok(n) = self.n_kept().await {
-            app.dispatch(Event::ReceiptsCounted(n.into()));
+            app.dispatch(PageEvent::ReceiptsCounted(n.into()));
         }
     }
 
@@ -78,7 +76,7 @@ impl Receipts {
             last = Some(store.put_with_key(&line.into(), &key.into())?);
         }
         let Some(last) = last else { return Ok(()) };
-        // They are carried out in the order in which they were made.
+        // Requests complete in order.
         settled(&last).await?;
         let too_many = self.n_kept().await?.saturating_sub(RECEIPTS_MAX);
         if too_many > 0 {
@@ -116,14 +114,14 @@ impl Receipts {
         };
         let begun = database.transaction_with_str_and_mode(STORE, mode);
         if begun.is_err() {
-            // The browser closed it, as it does when its data is cleared: the next one opens another.
+            // The browser closed the database, as it does when its data is cleared: the next call opens it again.
             self.0.replace(None);
         }
         begun?.object_store(STORE)
     }
 }
 
-/// In the order in which contributions were made, whoever made them for whichever run.
+/// Database key: sorts receipts by contribution id, over all runs and peers.
 fn key(signed: &SignedReceipt) -> String {
     let receipt = &signed.receipt;
     format!("{:020} {} {}", receipt.contribution_id, receipt.run_id, receipt.peer)
@@ -134,7 +132,7 @@ async fn open_database() -> Result<IdbDatabase, JsValue> {
     let request = factory.open_with_u32(DATABASE, 1)?;
     let opening = request.clone();
     let make = Closure::once_into_js(move || {
-        // A database that cannot be made fails to open.
+        // A database that cannot be created fails to open.
         let database = opening.result().ok().and_then(|found| found.dyn_into::<IdbDatabase>().ok());
         if let Some(database) = database {
             let _ = database.create_object_store(STORE);
@@ -144,7 +142,7 @@ async fn open_database() -> Result<IdbDatabase, JsValue> {
     settled(&request).await?.dyn_into()
 }
 
-/// The result of a request, once there is one.
+/// Waits for the result of a request.
 async fn settled(request: &IdbRequest) -> Result<JsValue, JsValue> {
     let done = Promise::new(&mut |resolve, reject| {
         request.set_onsuccess(Some(&resolve));
@@ -154,7 +152,7 @@ async fn settled(request: &IdbRequest) -> Result<JsValue, JsValue> {
     request.result()
 }
 
-/// Lines of text, each with its end.
+/// A file of lines.
 fn text_file(lines: &Array) -> Result<Blob, JsValue> {
     let ended = Array::new();
     for line in lines.iter() {
@@ -166,7 +164,7 @@ fn text_file(lines: &Array) -> Result<Blob, JsValue> {
     Blob::new_with_str_sequence_and_options(&ended, &kind)
 }
 
-/// Gives a file to the visitor, as a download.
+/// Starts the download of a file.
 pub(crate) fn give(file: &Blob, name: &str) -> Result<(), JsValue> {
     let url = Url::create_object_url_with_blob(file)?;
     let link: HtmlAnchorElement = create("a")?;
@@ -186,7 +184,7 @@ pub(crate) fn give(file: &Blob, name: &str) -> Result<(), JsValue> {
 mod tests {
     use super::*;
 
-    /// A browser that kept the same receipt under another one would have it twice.
+    /// Under another key a browser would store the same receipt twice.
     #[test]
     fn golden_key() {
         let peer = "02".repeat(32);

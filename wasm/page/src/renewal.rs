@@ -1,5 +1,5 @@
-//! The page without a network, and the next version of it: registers the service worker, and notices when it has
-//! another build than this page. Never on the way of the first paint.
+//! Registers the service worker, which caches the page for visits without a network, and notices new builds of the
+//! page. Never before the first paint.
 
 use std::rc::Rc;
 
@@ -11,17 +11,17 @@ use wasm_bindgen_futures::{JsFuture, spawn_local};
 use web_sys::EventTarget;
 
 use crate::app::App;
-use crate::dom::{Listener, document, window};
-use crate::state::Event;
+use crate::dom::{DomListener, document, window};
+use crate::state::PageEvent;
 
 const SERVICE_WORKER_URL: &str = "/service-worker.js";
-/// Its caches are called so, and then by their build.
+/// Prefix of the service worker's caches; the build follows.
 const CACHE_PREFIX: &str = "barnraise-page-";
-/// The page and its first answers go first.
+/// Delay of the registration: the page and its first requests go first.
 const REGISTER_AFTER_MS: u32 = 1500;
-/// How often a page that stays open asks for a new version.
+/// Interval at which an open page asks for a new version.
 const LOOK_EVERY_MS: i32 = 3_600_000;
-/// Longest wait for a new service worker to take over before the page is loaded again.
+/// Longest wait for a new service worker to take over before the page reloads.
 const TAKE_OVER_MS: u32 = 1000;
 
 // Declared here because web-sys features are shared by the whole build, burn included.
@@ -61,14 +61,14 @@ extern "C" {
     fn keys(this: &Caches) -> Result<Promise, JsValue>;
 }
 
-/// Registers the service worker once the page stands.
+/// Registers the service worker once the page is set up.
 pub(crate) fn begin(app: &Rc<App>) {
     let Some(container) = container() else { return };
     let app = Rc::clone(app);
     Timeout::new(REGISTER_AFTER_MS, move || {
         spawn_local(async move {
             if let Err(error) = register(&app, &container).await {
-                // Private windows may refuse: the page then needs the network.
+                // Private windows may refuse: then the page needs the network.
                 gloo::console::info!("this page is not kept for visits without a network:", error);
             }
         });
@@ -76,13 +76,13 @@ pub(crate) fn begin(app: &Rc<App>) {
     .forget();
 }
 
-/// Registers it for a page that is no run's, and is newest whenever it is loaded.
+/// Registers it for the front page, which is always the newest build.
 pub(crate) fn keep_page() {
     let Some(container) = container() else { return };
     Timeout::new(REGISTER_AFTER_MS, move || {
         spawn_local(async move {
             if let Ok(asked) = container.register(SERVICE_WORKER_URL) {
-                // As above: without it the page needs the network.
+                // Without it the page needs the network.
                 let _ = JsFuture::from(asked).await;
             }
         });
@@ -96,12 +96,12 @@ async fn register(app: &Rc<App>, container: &Container) -> Result<(), JsValue> {
     let registration = Rc::new(registration);
     watch(app, &registration);
     let updated = (Rc::clone(app), Rc::clone(&registration));
-    Listener::new(&registration, "updatefound", move |_| watch(&updated.0, &updated.1)).keep();
-    // Another tab had the new one take over.
+    DomListener::new(&registration, "updatefound", move |_| watch(&updated.0, &updated.1)).keep();
+    // Another tab activated the new service worker.
     let changed = Rc::clone(app);
-    Listener::new(container, "controllerchange", move |_| compare(&changed)).keep();
+    DomListener::new(container, "controllerchange", move |_| compare(&changed)).keep();
     let look = wasm_bindgen::closure::Closure::<dyn Fn()>::new(move || {
-        // Without a network there is nothing new.
+        // Fails without a network.
         let _ =
             registration.update().map(|asked| spawn_local(async move { drop(JsFuture::from(asked).await) }));
     });
@@ -112,24 +112,24 @@ async fn register(app: &Rc<App>, container: &Container) -> Result<(), JsValue> {
     Ok(())
 }
 
-/// Compares once the newest service worker is installed.
+/// Compares builds once the newest service worker is installed.
 fn watch(app: &Rc<App>, registration: &Rc<Registration>) {
     if registration.waiting().is_some() {
         compare(app);
     }
     if let Some(installing) = registration.installing() {
         let (app, state) = (Rc::clone(app), installing.clone());
-        // One that could not be installed keeps nothing: what is newest is as old as it was.
+        // A failed installation has no cache: the newest build is the same as before.
         let act = move |_: web_sys::Event| {
             if matches!(state.state().as_str(), "installed" | "activated") {
                 compare(&app);
             }
         };
-        Listener::new(&installing, "statechange", act).keep();
+        DomListener::new(&installing, "statechange", act).keep();
     }
 }
 
-/// The newest build that is kept: is it this page's?
+/// Compares the newest cached build with this page's.
 fn compare(app: &Rc<App>) {
     let app = Rc::clone(app);
     spawn_local(async move {
@@ -137,14 +137,14 @@ fn compare(app: &Rc<App>) {
         match (newest_build().await, own) {
             (Some(newest), Some(own)) if newest == own => take_over(),
             (Some(_), Some(_)) => {
-                app.dispatch(Event::NewVersion { is_hidden: document().hidden() });
+                app.dispatch(PageEvent::NewVersion { is_hidden: document().hidden() });
             }
             _ => {}
         }
     });
 }
 
-/// Of the caches, which are listed in the order in which they were made.
+/// The build of the newest cache; caches are listed in the order of their creation.
 async fn newest_build() -> Option<String> {
     let caches = Reflect::get(&window(), &"caches".into()).ok().filter(JsValue::is_object)?;
     let keys = JsFuture::from(caches.unchecked_into::<Caches>().keys().ok()?).await.ok()?;
@@ -154,17 +154,17 @@ async fn newest_build() -> Option<String> {
     builds.next_back()
 }
 
-/// A service worker that waits may begin: whoever says so is of its build, or about to be.
+/// Activates a waiting service worker. This page is of its build, or about to reload.
 fn take_over() {
     spawn_local(async {
         if let Some(waiting) = registration().await.and_then(|registration| registration.waiting()) {
-            // It may have begun by itself meanwhile.
+            // It may have been activated in the meantime.
             let _ = waiting.post_message("take-over");
         }
     });
 }
 
-/// Loads the page again, under the new service worker where there is one.
+/// Reloads the page, under the new service worker where there is one.
 pub(crate) fn reload() {
     take_over();
     Timeout::new(TAKE_OVER_MS, || drop(window().location().reload())).forget();

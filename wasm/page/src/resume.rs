@@ -1,7 +1,6 @@
-//! A tab that was contributing goes on after the browser discarded it, or after it was loaded anew, and stays paused
-//! where its visitor had paused it. Not for ever: a page that takes its tab down each time is left alone.
+//! Resumes contributing after the browser discarded or reloaded the tab; a paused tab stays paused. Only a few times in
+//! a while: a page that crashes its tab each time is not resumed.
 
-use gloo::storage::{SessionStorage, Storage};
 use js_sys::Reflect;
 use serde::{Deserialize, Serialize};
 use wasm_bindgen::{JsCast, JsValue};
@@ -9,19 +8,20 @@ use web_sys::PerformanceEntry;
 
 use crate::base::of_run;
 use crate::dom::{document, window};
+use crate::kept::BrowserStorage;
 
-/// Where a tab keeps that it contributes. It lasts as long as the tab.
+/// Key in the session storage, which lasts as long as the tab.
 const KEY: &str = "barnraise.contributing";
 /// Most resumptions within [`WITHIN_MS`].
 const RESUMED_MAX: u32 = 5;
 const WITHIN_MS: f64 = 600_000.0;
 
-/// A tab that contributes.
+/// Stored state of a contributing tab.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Contributing {
-    /// How often it went on by itself since.
+    /// Resumptions since `since_ms`.
     n_resumed: u32,
-    /// By the wall clock.
+    /// Wall-clock time.
     since_ms: f64,
     /// Its visitor has paused it.
     #[serde(default)]
@@ -29,9 +29,9 @@ struct Contributing {
 }
 
 impl Contributing {
-    /// Once more, or `None` where that was too often.
+    /// The state after another resumption; `None` if there were too many.
     fn resumed(self, now_ms: f64) -> Option<Self> {
-        // A clock that was set back begins anew as well.
+        // A clock that was set back starts a new interval as well.
         if !(0.0..=WITHIN_MS).contains(&(now_ms - self.since_ms)) {
             return Some(Self { n_resumed: 1, since_ms: now_ms, ..self });
         }
@@ -39,34 +39,34 @@ impl Contributing {
     }
 }
 
-/// What this tab did before it was discarded or loaded anew.
+/// State of this tab before it was discarded or reloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// Nothing that goes on: it rested, or this is another visit.
+    /// It did not contribute, or this is a new visit.
     Rested,
     /// It contributed, or its visitor had paused it.
     Contributed { is_paused: bool },
-    /// It contributed, and was cut off too often for that.
+    /// It contributed, and was resumed too often.
     BrokeOff,
 }
 
-/// Notes that the tab contributes or no longer does, and whether its visitor has paused it.
+/// Stores whether the tab contributes, and whether its visitor has paused it.
 pub(crate) fn note(is_contributing: bool, is_paused: bool) {
     if !is_contributing {
-        return SessionStorage::delete(of_run(KEY));
+        return BrowserStorage::Session.delete(&of_run(KEY));
     }
     let first = Contributing { n_resumed: 0, since_ms: js_sys::Date::now(), is_paused };
-    let before = SessionStorage::get::<Contributing>(of_run(KEY)).unwrap_or(first);
+    let before = BrowserStorage::Session.get::<Contributing>(&of_run(KEY)).unwrap_or(first);
     keep(Contributing { is_paused, ..before });
 }
 
-/// What this tab did before.
+/// Reads the state before the reload, and counts the resumption.
 pub(crate) fn before() -> Before {
-    let kept = SessionStorage::get::<Contributing>(of_run(KEY)).ok().filter(|_| is_same_visit());
+    let kept = BrowserStorage::Session.get::<Contributing>(&of_run(KEY)).filter(|_| is_same_visit());
     let again = kept.and_then(|before| before.resumed(js_sys::Date::now()));
     match again {
         Some(again) => keep(again),
-        None => SessionStorage::delete(of_run(KEY)),
+        None => BrowserStorage::Session.delete(&of_run(KEY)),
     }
     match (kept, again) {
         (None, _) => Before::Rested,
@@ -76,11 +76,11 @@ pub(crate) fn before() -> Before {
 }
 
 fn keep(contributing: Contributing) {
-    // Private windows may refuse: the visitor then presses the button again.
-    let _ = SessionStorage::set(of_run(KEY), contributing);
+    // Private windows may refuse: then the visitor presses the button again.
+    BrowserStorage::Session.set(&of_run(KEY), &contributing);
 }
 
-/// Neither a link nor an address led here.
+/// Whether the page was reloaded or discarded, not opened by a link or an address.
 fn is_same_visit() -> bool {
     let flag = |object: &JsValue, name: &str| Reflect::get(object, &name.into()).unwrap_or_default();
     let was_discarded = flag(&document(), "wasDiscarded").is_truthy();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_page_noted_was_not_paused() {
+    fn the_stored_state_of_an_older_page_is_not_paused() {
         let now = Contributing { n_resumed: 2, since_ms: 5.0, is_paused: true };
         let golden = r#"{"n_resumed":2,"since_ms":5.0,"is_paused":true}"#;
         assert_eq!(serde_json::to_string(&now).ok().as_deref(), Some(golden));

@@ -1,25 +1,27 @@
-//! The sentence that always says what the tab is doing or why it waits. Pure.
+//! The status sentence: what the tab does, or why it waits. Pure.
 
 use barnraise_messages::{Activity, DeviceChange, DeviceChoice};
+use barnraise_protocol::access::AccessMode;
 use barnraise_protocol::contribute::DeviceKind;
 
-use crate::conduct::{Reason, words};
 use crate::format;
-use crate::state::{Backbone, Page, Peer, Role, WebGpu, is_of_memory, is_of_version};
+use crate::limits::{PauseReason, words};
+use crate::preflight::WebGpu;
+use crate::state::{Admission, BackboneLoss, BackboneStatus, PageState, TabRole, WorkerState};
 
-/// To a question whose worker is gone for good; asking again loads another one.
+/// Answer to a question whose worker has crashed; another question loads a new worker.
 pub(crate) const UNANSWERED: &str = "No answer: the training program stopped. Ask once more to load it anew.";
 
-/// What the page says about itself.
+/// The status sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sentence {
-    /// Which of the sentences it is, for tests and for the style sheet.
+    /// Kind of the sentence, for tests and for the style sheet.
     pub(crate) doing: &'static str,
-    /// In words.
+    /// Text.
     pub(crate) text: String,
-    /// The same in words that change seldom, for a screen reader to say aloud.
+    /// A text that changes seldom, for screen readers.
     pub(crate) spoken: String,
-    /// One of those that follow each other in every step.
+    /// One of the sentences that alternate in every step.
     pub(crate) is_routine: bool,
 }
 
@@ -29,39 +31,46 @@ impl Sentence {
         Self { doing, spoken: text.clone(), text, is_routine: false }
     }
 
-    /// A sentence whose numbers change too often to be read aloud.
+    /// Sets another text for screen readers, where numbers change too often to be read aloud.
     fn spoken_as(self, spoken: impl Into<String>) -> Self {
         Self { spoken: spoken.into(), ..self }
     }
 }
 
-/// What the tab is doing now.
-pub(crate) fn sentence(page: &Page) -> Sentence {
+/// The current status.
+pub(crate) fn sentence(page: &PageState) -> Sentence {
     if let Some(sentence) = unsupported(page).or_else(|| trouble(page)) {
         return sentence;
     }
     match (&page.peer, &page.backbone) {
-        (Peer::Loading { bytes: 0, .. }, _) => Sentence::new("loading", "Fetching the training program…"),
-        (Peer::Loading { bytes, bytes_total: Some(total) }, _) if bytes >= total => {
+        (WorkerState::Loading { bytes: 0, .. }, _) => {
+            Sentence::new("loading", "Fetching the training program…")
+        }
+        (WorkerState::Loading { bytes, bytes_total: Some(total) }, _) if bytes >= total => {
             Sentence::new("preparing", "Getting the training program ready…")
         }
-        (Peer::Loading { bytes, bytes_total }, _) => {
-            let so_far = format::transfer(*bytes, *bytes_total);
+        (WorkerState::Loading { bytes, bytes_total }, _) => {
+            let so_far = format::share_of(*bytes, *bytes_total, page.preflight.program_bytes);
             Sentence::new("loading", format!("Fetching the training program: {so_far}."))
                 .spoken_as("Fetching the training program…")
         }
-        // What is under way is handed in first.
-        (Peer::Absent, _) if page.pause().is_some() => paused(page),
-        (Peer::Ready { .. }, _) if page.pause().is_some() && page.activity == Activity::Idle => paused(page),
-        (Peer::Ready { device, .. }, _) if page.contributing || page.activity != Activity::Idle => {
+        // Work in progress is delivered first.
+        (WorkerState::Absent, _) if page.pause().is_some() => paused(page),
+        (WorkerState::Ready { .. }, _) if page.pause().is_some() && page.activity == Activity::Idle => {
+            paused(page)
+        }
+        (WorkerState::Ready { device, .. }, _) if page.contributing || page.activity != Activity::Idle => {
             activity(page, *device)
         }
-        (_, Backbone::Asking) => Sentence::new("asking", "Asking what is being trained here…"),
-        (_, Backbone::Lost { .. }) if page.endurance.is_offline => {
+        (_, BackboneStatus::Asking) => Sentence::new("asking", "Asking what is being trained here…"),
+        (_, BackboneStatus::Lost { .. }) if page.endurance.is_offline => {
             let then = if page.contributing { " This tab then goes on by itself." } else { "" };
             Sentence::new("unreachable", format!("This device has no network. Waiting for it.{then}"))
         }
-        (_, Backbone::Lost { reason, retry_in_ms }) => {
+        (_, BackboneStatus::Lost { reason: BackboneLoss::Answer(error), .. }) if error.is_not_found() => {
+            Sentence::new("unreachable", "This run is not at this address any more. It may have ended.")
+        }
+        (_, BackboneStatus::Lost { reason, retry_in_ms }) => {
             let wait = format::wait(*retry_in_ms);
             let then = if page.contributing { " This tab then begins by itself." } else { "" };
             Sentence::new(
@@ -71,29 +80,29 @@ pub(crate) fn sentence(page: &Page) -> Sentence {
             .spoken_as("The backbone cannot be reached. Trying again.")
         }
         // The tab that has the work was asked, and has not answered yet.
-        (_, Backbone::Live) if page.contributing => Sentence::new("idle", "About to begin…"),
-        (_, Backbone::Live) => resting(page),
+        (_, BackboneStatus::Live) if page.contributing => Sentence::new("idle", "About to begin…"),
+        (_, BackboneStatus::Live) => resting(page),
     }
 }
 
-fn unsupported(page: &Page) -> Option<Sentence> {
+fn unsupported(page: &PageState) -> Option<Sentence> {
     let text = "This page did not come over HTTPS, so the browser will not let it compute or connect. \
         You can still watch.";
     (!page.capabilities.secure).then(|| Sentence::new("unsupported", text))
 }
 
-fn trouble(page: &Page) -> Option<Sentence> {
+fn trouble(page: &PageState) -> Option<Sentence> {
     if let Some(reason) = page.endurance.reviving.as_ref() {
         let text = format!("The training program stopped ({reason}). It is started again in a moment.");
         let spoken = "The training program stopped. It is started again in a moment.";
         return Some(Sentence::new("reviving", text).spoken_as(spoken));
     }
-    // Start would ask for what is gone.
-    if let Some(reason) = page.trouble.as_ref().filter(|reason| is_of_version(reason)) {
+    // The server no longer has this build's program, so Start cannot help.
+    if let Some(reason) = page.trouble.as_ref().filter(|reason| reason.is_of_version()) {
         return Some(Sentence::new("broken", format!("The training program cannot be had: {reason}.")));
     }
     let reason = page.trouble.as_ref()?;
-    let advice = match (is_of_memory(reason), page.pass_samples_max()) {
+    let advice = match (reason.is_of_memory(), page.pass_samples_max()) {
         (true, None) => "This device has little memory: close other tabs, then Start loads it anew.".into(),
         (true, Some(n)) => format!(
             "This device has little memory: close other tabs, then Start loads it anew, for {} at a time.",
@@ -104,39 +113,42 @@ fn trouble(page: &Page) -> Option<Sentence> {
     Some(Sentence::new("broken", format!("The training program stopped: {reason}. {advice}")))
 }
 
-/// Why, and what makes it go on.
-fn paused(page: &Page) -> Sentence {
+/// The reason of the pause, and what ends it.
+fn paused(page: &PageState) -> Sentence {
     let text = match page.pause() {
-        // Whoever reads this has a tab of it in front: another one.
-        Some(Reason::Hidden) if page.role() == Role::Following => {
+        // The visitor who reads this has another tab in front.
+        Some(PauseReason::Hidden) if page.role() == TabRole::Following => {
             "Paused: the tab that has the work is not in front. It goes on by itself when it is.".into()
         }
-        Some(Reason::Elsewhere) => words::elsewhere(page.elsewhere()),
+        Some(PauseReason::Elsewhere) => words::elsewhere(page.elsewhere()),
         reason => reason.map(words::pause).unwrap_or_default(),
     };
     Sentence::new("paused", text)
 }
 
-/// Of the whole run, by its operator: what that means for this tab.
+/// The operator paused the run: what that means for this tab.
 fn halted(reason: &str, then: &str) -> Sentence {
     let reason = reason.trim_end_matches('.');
     Sentence::new("halted", format!("This run is paused: {reason}. {then}"))
 }
 
-fn resting(page: &Page) -> Sentence {
+fn resting(page: &PageState) -> Sentence {
     if let Some(reason) = &page.operator_pause {
         let then =
             "No steps are made until it goes on. A tab that starts now waits, and begins by itself then.";
         return halted(reason, then);
     }
     let text = match page.contribution.n_samples_accepted {
-        0 => "Resting. Start, and this tab lends its hands to the next step.".into(),
+        0 if page.admission() == Admission::Uninvited { has_key: false } => {
+            "This tab watches the run.".into()
+        }
+        0 => "Resting. Press Start, and this tab helps with the next step.".into(),
         n => format!("Resting. This tab gave {}. Thank you.", format::counted(n, "sample", "samples")),
     };
     Sentence::new("idle", text)
 }
 
-fn activity(page: &Page, device: DeviceKind) -> Sentence {
+fn activity(page: &PageState, device: DeviceKind) -> Sentence {
     if let (Activity::WaitingForOthers { .. }, Some(reason)) = (&page.activity, &page.operator_pause) {
         return halted(reason, "What this tab has handed in counts. It waits, and goes on by itself.");
     }
@@ -146,13 +158,15 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
         Activity::SigningIn { .. } => {
             Sentence::new("signing-in", "This run is for those on its list: sign in, and this goes on.")
         }
-        Activity::Reconnecting { retry_in_ms, reason } => {
+        // Without a network the reason is of no use; with one it is among the details of the preflight.
+        Activity::Reconnecting { .. } if page.endurance.is_offline => {
+            let text = "This device has no network. Waiting for it; then this tab goes on by itself.";
+            Sentence::new("reconnecting", text)
+        }
+        Activity::Reconnecting { retry_in_ms, .. } => {
             let wait = format::wait(*retry_in_ms);
-            Sentence::new(
-                "reconnecting",
-                format!("Lost touch with the backbone ({}). Trying again {wait}.", format::reason(reason)),
-            )
-            .spoken_as("Lost touch with the backbone. Trying again.")
+            Sentence::new("reconnecting", format!("No connection to the backbone. Trying again {wait}."))
+                .spoken_as("No connection to the backbone. Trying again.")
         }
         Activity::FetchingModel { bytes, bytes_total } => {
             let so_far = format::transfer(*bytes, Some(*bytes_total));
@@ -212,8 +226,8 @@ fn activity(page: &Page, device: DeviceKind) -> Sentence {
     }
 }
 
-/// That the run goes on without this tab, where it does.
-fn missed(page: &Page) -> String {
+/// Warning that steps are made without this tab's contributions.
+fn missed(page: &PageState) -> String {
     page.contribution.steps_missed().map_or_else(String::new, |n| {
         format!(
             " The last {} were made without it: its work came too late. The others are faster, or their connections are.",
@@ -222,9 +236,9 @@ fn missed(page: &Page) -> String {
     })
 }
 
-/// Of the time, where it does not compute all of it.
-fn share(page: &Page) -> String {
-    match page.conductor.settings().duty.percent() {
+/// The share of the time, where it is below 100 %.
+fn share(page: &PageState) -> String {
+    match page.limits.settings().duty.percent() {
         100 => String::new(),
         percent => format!(", {percent} % of the time"),
     }
@@ -235,8 +249,8 @@ fn step(epoch: u64) -> String {
     format::count(epoch.saturating_add(1))
 }
 
-/// Until the first batch, each stage is worth a word.
-fn joining(page: &Page, sentence: Sentence) -> Sentence {
+/// Until the first batch, each stage has a spoken text of its own.
+fn joining(page: &PageState, sentence: Sentence) -> Sentence {
     if page.contribution.n_samples_computed > 0 {
         return at_work(sentence);
     }
@@ -249,7 +263,7 @@ fn joining(page: &Page, sentence: Sentence) -> Sentence {
     sentence.spoken_as(spoken)
 }
 
-/// Once at work the stages follow each other faster than anyone wants to hear.
+/// Once the tab computes, the stages alternate too fast to be read aloud.
 fn at_work(sentence: Sentence) -> Sentence {
     Sentence { is_routine: true, ..sentence.spoken_as("This tab is helping to train.") }
 }
@@ -263,17 +277,19 @@ fn device_in_words(device: DeviceKind) -> &'static str {
     }
 }
 
-/// Where the work is done, where that is not here.
-pub(crate) fn tabs_line(page: &Page) -> Option<&'static str> {
-    (page.role() == Role::Following).then_some(
+/// Note in a tab that follows another one.
+pub(crate) fn tabs_line(page: &PageState) -> Option<&'static str> {
+    (page.role() == TabRole::Following).then_some(
         "Another tab of this browser has the work. This one shows it, acts on it, and takes over when that one \
          is closed.",
     )
 }
 
-/// How the backbone is reached, and why not by a better way.
-pub(crate) fn connection_line(page: &Page) -> Option<String> {
-    let (way, failures) = page.way.as_ref().filter(|_| matches!(page.peer, Peer::Ready { .. }))?;
+/// The transport to the backbone, and why the better ones failed.
+pub(crate) fn connection_line(page: &PageState) -> Option<String> {
+    let is_lost = matches!(page.activity, Activity::Connecting | Activity::Reconnecting { .. });
+    let is_ready = matches!(page.peer, WorkerState::Ready { .. });
+    let (way, failures) = page.connection.as_ref().filter(|_| is_ready && !is_lost)?;
     let better = failures.iter().filter(|(failed, _)| failed < way);
     let why: Vec<String> = better
         .map(|(failed, reason)| format!("{failed} did not work ({})", format::reason(reason)))
@@ -282,16 +298,43 @@ pub(crate) fn connection_line(page: &Page) -> Option<String> {
     Some(format!("Connected by {way}{why}."))
 }
 
-/// What computes, for the line under the button.
-pub(crate) fn device_line(page: &Page) -> String {
+/// What the run asks of a visitor to take part, and whether this tab has it; `None` where it asks nothing.
+pub(crate) fn invitation_line(page: &PageState) -> Option<&'static str> {
+    // Then the status sentence says it.
+    if page.sign_in_url().is_some() || page.is_in_touch() {
+        return None;
+    }
+    match page.admission() {
+        Admission::Free => None,
+        Admission::SignIn => {
+            Some("This run is for those on its list: you are asked to sign in once you start.")
+        }
+        Admission::Invited => Some("You came with an invitation. It is handed in when you start."),
+        Admission::Uninvited { .. } => Some(
+            "This run is by invitation: to take part, open the link that you were sent. Everybody may watch.",
+        ),
+    }
+}
+
+/// Who may take part, for the line above the title.
+pub(crate) fn access_line(page: &PageState) -> &'static str {
+    match page.run.as_ref().map(|run| run.access.mode) {
+        None | Some(AccessMode::Open) => "Trained by volunteers",
+        Some(AccessMode::Invitation) => "Trained by volunteers, by invitation",
+        Some(AccessMode::Allowlist) => "Trained by those on its list",
+    }
+}
+
+/// The device, for the line under the button.
+pub(crate) fn device_line(page: &PageState) -> String {
     if !page.is_supported() {
         return "Nothing is computed in this tab.".into();
     }
     match &page.peer {
-        Peer::Ready { device: DeviceKind::BrowserCpu, .. } => {
+        WorkerState::Ready { device: DeviceKind::BrowserCpu, .. } => {
             format!("On the processor{}.", why_the_processor(page))
         }
-        Peer::Ready { device, device_name } => {
+        WorkerState::Ready { device, device_name } => {
             let via = if *device == DeviceKind::BrowserWebGpu { " through WebGPU" } else { "" };
             let name = if device_name.is_empty() { String::new() } else { format!(": {device_name}") };
             format!("On {}{via}{name}.", device_in_words(*device))
@@ -300,7 +343,7 @@ pub(crate) fn device_line(page: &Page) -> String {
     }
 }
 
-fn why_the_processor(page: &Page) -> &'static str {
+fn why_the_processor(page: &PageState) -> &'static str {
     match (&page.device_change, page.device_choice, page.capabilities.web_gpu) {
         (Some(DeviceChange::Lost { .. }), ..) => ", as the graphics processor stopped answering",
         (Some(DeviceChange::Slower), ..) => ", which is faster here than this graphics adapter",
@@ -327,19 +370,19 @@ fn expected_device(choice: DeviceChoice, web_gpu: WebGpu) -> &'static str {
     }
 }
 
-/// Of which step the model is that answered.
-pub(crate) fn which_model(page: &Page, epoch: u64) -> String {
+/// The step of the model that answered.
+pub(crate) fn which_model(page: &PageState, epoch: u64) -> String {
     let steps = format::counted(epoch, "step", "steps");
     match &page.backbone {
-        Backbone::Lost { .. } if !page.contributing => {
+        BackboneStatus::Lost { .. } if !page.contributing => {
             format!("The model after {steps}, as this browser kept it: the backbone cannot be reached.")
         }
         _ => format!("The model after {steps}."),
     }
 }
 
-/// What the model said, and whether it was right where that is known.
-pub(crate) fn verdict(page: &Page) -> String {
+/// The model's answer, and whether it is right where the label is known.
+pub(crate) fn verdict(page: &PageState) -> String {
     if let Some((top, probability)) = page.prediction.as_ref().and_then(|found| found.ranking.first()) {
         let name = page.class_name(*top);
         let guess = match *probability {
@@ -354,8 +397,8 @@ pub(crate) fn verdict(page: &Page) -> String {
         };
     }
     match (&page.peer, page.is_asking()) {
-        (Peer::Loading { .. }, true) => "Fetching the model first…".into(),
-        (Peer::Absent, true) if page.trouble.is_some() => UNANSWERED.into(),
+        (WorkerState::Loading { .. }, true) => "Fetching the model first…".into(),
+        (WorkerState::Absent, true) if page.trouble.is_some() => UNANSWERED.into(),
         (_, true) => "Looking…".into(),
         _ => "Draw something, or pick a picture.".into(),
     }

@@ -1,5 +1,5 @@
-//! Draws the card of [`crate::card`] on a canvas and gives it to the visitor: through what the device has to share with,
-//! or as a file. Nothing leaves the device but by the visitor's hand.
+//! Draws the card of [`ShareCard`] on a canvas, and hands it to the device's share dialog or downloads it. Nothing
+//! leaves the device without the visitor.
 
 use std::rc::Rc;
 
@@ -9,14 +9,13 @@ use wasm_bindgen_futures::{JsFuture, spawn_local};
 use web_sys::{Blob, CanvasRenderingContext2d, File, FilePropertyBag, HtmlCanvasElement, ShareData};
 
 use crate::app::App;
-use crate::card::{Card, SIZE};
 use crate::dom::{DomError, create, window};
 use crate::picture::context_of;
 use crate::receipts::give;
-use crate::state::Event;
+use crate::state::{CARD_SIZE, CardError, PageEvent, ShareCard};
 
 const FILE_NAME: &str = "barnraise.png";
-/// As in `style.css`, its light colours: a picture has no scheme.
+/// The light colours of `style.css`: a picture has no colour scheme.
 const PAPER: &str = "#faf7f1";
 const INK: &str = "#211e1a";
 const SOFT: &str = "#625b51";
@@ -27,20 +26,20 @@ const SERIF: &str = "ui-serif, Palatino, Georgia, 'Noto Serif', 'DejaVu Serif', 
 /// Left end of the text.
 const LEFT: f64 = 80.0;
 
-/// Draws the card and hands it over; what became of it is an event.
-pub(crate) fn make(app: &Rc<App>, card: Card) {
+/// Draws the card and shares it; the outcome is an event.
+pub(crate) fn make(app: &Rc<App>, card: ShareCard) {
     let app = Rc::clone(app);
     spawn_local(async move {
         let outcome = share(&card).await;
         let outcome = outcome.map_err(|error| match is_of_visitor(&error) {
-            true => "it was not shared".to_owned(),
-            false => "this browser could not draw it".to_owned(),
+            true => CardError::NotShared,
+            false => CardError::NotDrawn,
         });
-        app.dispatch(Event::CardMade(outcome));
+        app.dispatch(PageEvent::CardMade(outcome));
     });
 }
 
-async fn share(card: &Card) -> Result<u64, JsValue> {
+async fn share(card: &ShareCard) -> Result<u64, JsValue> {
     let picture = draw(card).await?;
     let n_bytes = picture.size() as u64;
     let kind = FilePropertyBag::new();
@@ -58,7 +57,7 @@ async fn share(card: &Card) -> Result<u64, JsValue> {
         match JsFuture::from(navigator.share_with_data(&data)).await {
             Ok(_) => return Ok(n_bytes),
             Err(error) if is_of_visitor(&error) => return Err(error),
-            // Some browsers want less time between the click and this.
+            // Some browsers allow less time after the click.
             Err(_) => {}
         }
     }
@@ -66,15 +65,15 @@ async fn share(card: &Card) -> Result<u64, JsValue> {
     Ok(n_bytes)
 }
 
-/// Somebody who closes the dialog has changed their mind; nothing failed.
+/// Whether the visitor closed the dialog.
 fn is_of_visitor(error: &JsValue) -> bool {
     Reflect::get(error, &"name".into()).is_ok_and(|name| name.as_string().as_deref() == Some("AbortError"))
 }
 
-async fn draw(card: &Card) -> Result<Blob, JsValue> {
+async fn draw(card: &ShareCard) -> Result<Blob, JsValue> {
     let canvas: HtmlCanvasElement = create("canvas")?;
-    canvas.set_width(SIZE.0);
-    canvas.set_height(SIZE.1);
+    canvas.set_width(CARD_SIZE.0);
+    canvas.set_height(CARD_SIZE.1);
     let context = context_of(&canvas).ok_or(DomError::Element("canvas"))?;
     paint(&context, card)?;
     let drawn = Promise::new(&mut |resolve, reject| {
@@ -85,8 +84,8 @@ async fn draw(card: &Card) -> Result<Blob, JsValue> {
     JsFuture::from(drawn).await?.dyn_into()
 }
 
-fn paint(context: &CanvasRenderingContext2d, card: &Card) -> Result<(), JsValue> {
-    let (width, height) = (f64::from(SIZE.0), f64::from(SIZE.1));
+fn paint(context: &CanvasRenderingContext2d, card: &ShareCard) -> Result<(), JsValue> {
+    let (width, height) = (f64::from(CARD_SIZE.0), f64::from(CARD_SIZE.1));
     context.set_fill_style_str(PAPER);
     context.fill_rect(0.0, 0.0, width, height);
     context.set_fill_style_str(ACCENT);

@@ -1,4 +1,4 @@
-//! The drawing canvas: strokes of a pointer become ink, ink becomes a question.
+//! The drawing canvas: turns strokes of a pointer into ink, for a question to the model.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use wasm_bindgen::JsCast;
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData, PointerEvent};
 
-use crate::dom::{DomError, Listener, by_id};
+use crate::dom::{DomError, DomListener, by_id};
 use crate::picture::context_of;
 
 /// Pixels of a side of the canvas; `index.html` says the same.
@@ -18,10 +18,10 @@ const LINE_WIDTH: f64 = 24.0;
 pub(crate) struct Sketch {
     canvas: HtmlCanvasElement,
     context: CanvasRenderingContext2d,
-    /// Where the pen was last, while it is down.
+    /// Last position of the pen, while it is down.
     pen: Cell<Option<(f64, f64)>>,
     has_ink: Cell<bool>,
-    /// The ink as it was when the pen was lifted last.
+    /// The ink when the pen was lifted last.
     kept: RefCell<Option<ImageData>>,
 }
 
@@ -45,7 +45,7 @@ impl Sketch {
     /// Follows the pointer; `on_lift` is called when a stroke ends.
     pub(crate) fn listen(self: &Rc<Self>, on_lift: impl Fn() + 'static) {
         let listener = |name: &'static str, act: Box<dyn Fn(&PointerEvent)>| {
-            Listener::new(&self.canvas, name, move |event| act(event.unchecked_ref())).keep();
+            DomListener::new(&self.canvas, name, move |event| act(event.unchecked_ref())).keep();
         };
         let sketch = Rc::clone(self);
         listener("pointerdown", Box::new(move |event| sketch.lower(event)));
@@ -71,13 +71,13 @@ impl Sketch {
         let (origin, side) = (0_u8, SIDE);
         let image =
             self.context.get_image_data(origin.into(), origin.into(), side.into(), side.into()).ok()?;
-        // Opacity alone: which colour the ink has is the style sheet's affair.
+        // Opacity alone: the style sheet sets the colour.
         let ink = image.data().chunks_exact(4).map(|pixel| pixel[3]).collect();
         self.kept.replace(Some(image));
         Some((ink, SIDE.into()))
     }
 
-    /// Takes the ink away.
+    /// Clears the canvas.
     pub(crate) fn clear(&self) {
         if self.has_ink.replace(false) {
             self.kept.replace(None);
@@ -85,7 +85,7 @@ impl Sketch {
         }
     }
 
-    /// The canvas is empty and knows no pen: the ink comes back as it was kept.
+    /// Restores pen and ink after the browser cleared the canvas.
     pub(crate) fn mend(&self) {
         self.take_pen();
         if let Some(image) = &*self.kept.borrow() {
@@ -106,7 +106,7 @@ impl Sketch {
             return;
         }
         event.prevent_default();
-        // Without capture a stroke that leaves the canvas ends at its edge: no more than that.
+        // Without capture a stroke that leaves the canvas just ends at its edge.
         let _ = self.canvas.set_pointer_capture(event.pointer_id());
         self.pen.set(Some(self.place(event)));
         self.draw_to(event);
@@ -125,7 +125,7 @@ impl Sketch {
         self.has_ink.set(true);
     }
 
-    /// From the window to the canvas, which may be shown smaller than it is.
+    /// From window to canvas coordinates; the canvas may be shown scaled.
     fn place(&self, event: &PointerEvent) -> (f64, f64) {
         let shown = self.canvas.get_bounding_client_rect();
         (
@@ -135,7 +135,7 @@ impl Sketch {
     }
 }
 
-/// `at` is whole or not as the version of the browser's interface says.
+/// `at` is an integer or a float, depending on the version of web-sys.
 fn scale(at: impl Into<f64>, start: f64, length: f64) -> f64 {
     (at.into() - start) / length.max(1.0) * f64::from(SIDE)
 }

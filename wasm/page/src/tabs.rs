@@ -1,9 +1,9 @@
-//! The locks and the channel that the tabs of a browser agree by. Decides nothing: see [`crate::state::Tabs`].
+//! Driver of the locks and the broadcast channel between the tabs of a browser. Decides nothing: see
+//! [`crate::state::Tabs`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use gloo::storage::{LocalStorage, Storage};
 use js_sys::{Function, Object, Promise, Reflect};
 use wasm_bindgen::closure::Closure;
 use wasm_bindgen::prelude::wasm_bindgen;
@@ -11,15 +11,16 @@ use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::{JsFuture, spawn_local};
 use web_sys::{EventTarget, MessageEvent};
 
-use crate::app::{App, kept_identity, kept_way};
+use crate::app::App;
 use crate::base::of_run;
-use crate::dom::{Listener, window};
-use crate::state::{Action, Bearer, Event, LoadEvent, TabEvent, TabMessage};
+use crate::dom::{DomListener, window};
+use crate::kept::{self, BrowserStorage};
+use crate::state::{LoadEvent, LockHolder, PageAction, PageEvent, TabEvent, TabMessage};
 
-/// Tabs of another format of messages speak elsewhere.
-const CHANNEL: &str = "barnraise.tabs.2";
-/// Where it is kept who computes in this browser.
-const BEARER_KEY: &str = "barnraise.bearer";
+/// Name of the channel; it changes with the format of the messages.
+const CHANNEL: &str = "barnraise.tabs.3";
+/// Storage key of the holder of the compute lock.
+const HOLDER_KEY: &str = "barnraise.bearer";
 
 // Declared here because web-sys features are shared by the whole build, burn included.
 #[wasm_bindgen]
@@ -44,12 +45,12 @@ extern "C" {
     ) -> Result<Promise, JsValue>;
 }
 
-/// What one tab has at a time.
+/// A lock that one tab holds at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lock {
-    /// The worker of a run; where one origin serves several, each has one of its own. Held until the tab is gone.
+    /// Leadership among the tabs of a run, with its worker. Held until the tab is closed.
     Lead,
-    /// The browser's one load, which is computed for whichever run.
+    /// The compute lock of the browser, for all runs.
     Load,
 }
 
@@ -62,40 +63,40 @@ impl Lock {
     }
 }
 
-/// How a lock is asked for.
+/// How a lock is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asking {
-    /// Now or not at all.
+enum LockRequest {
+    /// Only if it is free.
     IfFree,
-    /// Once all who have it, or asked before, are gone.
+    /// Queued behind its holder and earlier requests.
     InTurn,
-    /// From whoever has it.
+    /// Stolen from its holder.
     Taking,
 }
 
-/// What became of it.
+/// State of a requested lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hold {
+enum LockState {
     NotYet,
     Held,
-    /// Given back by this tab.
+    /// Released by this tab.
     Left,
 }
 
-/// This tab's way to the others.
+/// This tab's connection to the browser's other tabs.
 pub(crate) struct Siblings {
     locks: LockManager,
     channel: BroadcastChannel,
-    /// The lead was asked for in turn, and is not granted yet.
+    /// Leadership was requested in turn, and is not granted yet.
     is_lead_queued: Cell<bool>,
-    /// The same of the load.
+    /// The same for the compute lock.
     is_load_queued: Cell<bool>,
-    /// Called to give the load back.
-    load: RefCell<Option<(Function, Rc<Cell<Hold>>)>>,
+    /// Function that releases the compute lock.
+    load: RefCell<Option<(Function, Rc<Cell<LockState>>)>>,
 }
 
 impl Siblings {
-    /// Where the browser has locks and channels.
+    /// `None` if the browser lacks locks or broadcast channels.
     pub(crate) fn find() -> Option<Rc<Self>> {
         let navigator = JsValue::from(window().navigator());
         let locks = Reflect::get(&navigator, &"locks".into()).ok().filter(JsValue::is_object)?;
@@ -110,42 +111,42 @@ impl Siblings {
         }))
     }
 
-    /// Listens to the others, and asks for the lead.
+    /// Listens to the other tabs, and requests leadership.
     pub(crate) fn join(self: &Rc<Self>, app: &Rc<App>) {
         let hearing = Rc::clone(app);
         let on_message = move |event: web_sys::Event| {
             let data = event.unchecked_ref::<MessageEvent>().data();
-            // What a tab of another build says is not for this one.
+            // Messages of tabs of another build are ignored.
             if let Ok(message) = serde_wasm_bindgen::from_value::<TabMessage>(data) {
-                hearing.dispatch(Event::Tabs(TabEvent::Heard(message)));
+                hearing.dispatch(PageEvent::Tabs(TabEvent::Received(message)));
             }
         };
-        Listener::new(&self.channel, "message", on_message).keep();
+        DomListener::new(&self.channel, "message", on_message).keep();
         let reading = Rc::clone(app);
-        // Told to all tabs but the one that wrote.
+        // This event reaches all tabs except the writer.
         let on_stored = move |event: web_sys::Event| {
             let key = Reflect::get(&event, &"key".into()).ok().and_then(|key| key.as_string());
-            if key.as_deref() == Some(BEARER_KEY)
-                && let Some(bearer) = bearer()
+            if key.as_deref() == Some(HOLDER_KEY)
+                && let Some(holder) = stored_holder()
             {
-                reading.dispatch(of_load(LoadEvent::Noted(bearer)));
+                reading.dispatch(of_load(LoadEvent::Noted(holder)));
             }
         };
-        Listener::new(&window(), "storage", on_stored).keep();
-        self.ask(app, Lock::Lead, Asking::IfFree);
+        DomListener::new(&window(), "storage", on_stored).keep();
+        self.ask(app, Lock::Lead, LockRequest::IfFree);
     }
 
-    /// Does what concerns the other tabs.
-    pub(crate) fn perform(self: &Rc<Self>, app: &Rc<App>, action: &Action) {
+    /// Carries out actions that concern the other tabs.
+    pub(crate) fn perform(self: &Rc<Self>, app: &Rc<App>, action: &PageAction) {
         match action {
-            Action::Tell(message) => self.tell(message),
-            Action::TakeLead => self.ask(app, Lock::Lead, Asking::Taking),
-            Action::AskLoad => self.ask(app, Lock::Load, Asking::IfFree),
-            Action::TakeLoad => self.ask(app, Lock::Load, Asking::Taking),
-            Action::LeaveLoad => self.leave_load(),
-            Action::NoteLoad(bearer) => {
-                // Private windows may refuse: the others then say that it is another run.
-                let _ = LocalStorage::set(BEARER_KEY, bearer);
+            PageAction::Broadcast(message) => self.tell(message),
+            PageAction::TakeLead => self.ask(app, Lock::Lead, LockRequest::Taking),
+            PageAction::RequestLock => self.ask(app, Lock::Load, LockRequest::IfFree),
+            PageAction::TakeLoad => self.ask(app, Lock::Load, LockRequest::Taking),
+            PageAction::ReleaseLock => self.leave_load(),
+            PageAction::StoreHolder(holder) => {
+                // Private windows may refuse: then other tabs do not know the run's title.
+                BrowserStorage::Local.set(HOLDER_KEY, holder);
             }
             _ => {}
         }
@@ -160,7 +161,7 @@ impl Siblings {
 
     fn leave_load(&self) {
         if let Some((release, hold)) = self.load.take() {
-            hold.set(Hold::Left);
+            hold.set(LockState::Left);
             let _ = release.call0(&JsValue::NULL);
         }
     }
@@ -172,21 +173,21 @@ impl Siblings {
         }
     }
 
-    fn ask(self: &Rc<Self>, app: &Rc<App>, lock: Lock, asking: Asking) {
-        if asking == Asking::InTurn && self.is_queued(lock).replace(true) {
+    fn ask(self: &Rc<Self>, app: &Rc<App>, lock: Lock, asking: LockRequest) {
+        if asking == LockRequest::InTurn && self.is_queued(lock).replace(true) {
             return;
         }
         let options = Object::new();
         let option = match asking {
-            Asking::IfFree => Some("ifAvailable"),
-            Asking::InTurn => None,
-            Asking::Taking => Some("steal"),
+            LockRequest::IfFree => Some("ifAvailable"),
+            LockRequest::InTurn => None,
+            LockRequest::Taking => Some("steal"),
         };
         if let Some(option) = option {
             // A new object takes any field.
             let _ = Reflect::set(&options, &option.into(), &JsValue::TRUE);
         }
-        let hold = Rc::new(Cell::new(Hold::NotYet));
+        let hold = Rc::new(Cell::new(LockState::NotYet));
         let granted = self.on_granted(app, lock, asking, &hold);
         let asked = self.locks.request(&lock.name(), &options, granted.unchecked_ref());
         let (siblings, app) = (Rc::clone(self), Rc::clone(app));
@@ -196,60 +197,60 @@ impl Siblings {
                 Err(error) => Err(error),
             };
             match (ended, hold.get()) {
-                (Ok(_), _) | (Err(_), Hold::Left) => {}
-                (Err(_), Hold::Held) => siblings.on_lost(&app, lock, &hold),
-                (Err(error), Hold::NotYet) => on_refused(&app, lock, asking, error),
+                (Ok(_), _) | (Err(_), LockState::Left) => {}
+                (Err(_), LockState::Held) => siblings.on_lost(&app, lock, &hold),
+                (Err(error), LockState::NotYet) => on_refused(&app, lock, asking, error),
             }
         });
     }
 
     /// Another tab took it.
-    fn on_lost(self: &Rc<Self>, app: &Rc<App>, lock: Lock, hold: &Rc<Cell<Hold>>) {
+    fn on_lost(self: &Rc<Self>, app: &Rc<App>, lock: Lock, hold: &Rc<Cell<LockState>>) {
         match lock {
             Lock::Lead => {
-                app.dispatch(Event::Tabs(TabEvent::Deposed));
-                self.ask(app, Lock::Lead, Asking::InTurn);
+                app.dispatch(PageEvent::Tabs(TabEvent::Deposed));
+                self.ask(app, Lock::Lead, LockRequest::InTurn);
             }
             Lock::Load => {
-                // By this tab itself, where the lock came in its turn in the moment in which it was taken.
-                let is_same = |(_, held): &(Function, Rc<Cell<Hold>>)| Rc::ptr_eq(held, hold);
+                // This tab itself may have taken the lock while it was granted in turn.
+                let is_same = |(_, held): &(Function, Rc<Cell<LockState>>)| Rc::ptr_eq(held, hold);
                 if self.load.borrow().as_ref().is_some_and(is_same) {
                     self.load.take();
-                    app.dispatch(of_load(LoadEvent::Taken(bearer())));
+                    app.dispatch(of_load(LoadEvent::Taken(stored_holder())));
                 }
             }
         }
     }
 
-    /// What is called with the lock, or with nothing where it is not free. It is held until the tab is gone or gives it
-    /// back: the promise that is returned does not resolve before.
+    /// The callback that gets the lock, or null if it is not free. The lock is held until the returned promise resolves,
+    /// or the tab is closed.
     fn on_granted(
         self: &Rc<Self>,
         app: &Rc<App>,
         lock: Lock,
-        asking: Asking,
-        hold: &Rc<Cell<Hold>>,
+        asking: LockRequest,
+        hold: &Rc<Cell<LockState>>,
     ) -> JsValue {
         let (siblings, app, hold) = (Rc::clone(self), Rc::clone(app), Rc::clone(hold));
         Closure::once_into_js(move |found: JsValue| -> JsValue {
             if found.is_null() || found.is_undefined() {
                 app.dispatch(match lock {
-                    Lock::Lead => Event::Tabs(TabEvent::Follow),
-                    Lock::Load => of_load(LoadEvent::Elsewhere(bearer())),
+                    Lock::Lead => PageEvent::Tabs(TabEvent::Follow),
+                    Lock::Load => of_load(LoadEvent::Elsewhere(stored_holder())),
                 });
-                siblings.ask(&app, lock, Asking::InTurn);
+                siblings.ask(&app, lock, LockRequest::InTurn);
                 return JsValue::UNDEFINED;
             }
-            if asking == Asking::InTurn {
+            if asking == LockRequest::InTurn {
                 siblings.is_queued(lock).set(false);
             }
-            hold.set(Hold::Held);
+            hold.set(LockState::Held);
             let mut release = None;
             let held = Promise::new(&mut |resolve, _| release = Some(resolve));
             app.dispatch(match lock {
                 Lock::Lead => {
-                    let (identity, way) = (kept_identity(), kept_way());
-                    Event::Tabs(TabEvent::Lead { identity, way })
+                    let (identity, way) = (kept::identity(), kept::transport());
+                    PageEvent::Tabs(TabEvent::Lead { identity, way })
                 }
                 Lock::Load => {
                     siblings.load.replace(release.map(|release| (release, hold)));
@@ -261,23 +262,23 @@ impl Siblings {
     }
 }
 
-/// The browser does not give this lock to anybody.
-fn on_refused(app: &Rc<App>, lock: Lock, asking: Asking, error: JsValue) {
+/// The browser refused the request.
+fn on_refused(app: &Rc<App>, lock: Lock, asking: LockRequest, error: JsValue) {
     match (lock, asking) {
-        (Lock::Lead, Asking::IfFree) => app.dispatch(Event::Tabs(TabEvent::Unshared)),
-        // Then each run's tabs are for themselves.
-        (Lock::Load, Asking::IfFree | Asking::Taking) => app.dispatch(of_load(LoadEvent::Granted)),
-        (Lock::Lead, Asking::Taking) | (_, Asking::InTurn) => {
+        (Lock::Lead, LockRequest::IfFree) => app.dispatch(PageEvent::Tabs(TabEvent::Unshared)),
+        // Then each run computes for itself.
+        (Lock::Load, LockRequest::IfFree | LockRequest::Taking) => app.dispatch(of_load(LoadEvent::Granted)),
+        (Lock::Lead, LockRequest::Taking) | (_, LockRequest::InTurn) => {
             gloo::console::error!("the browser's lock was refused:", error);
         }
     }
 }
 
-fn of_load(event: LoadEvent) -> Event {
-    Event::Tabs(TabEvent::Load(event))
+fn of_load(event: LoadEvent) -> PageEvent {
+    PageEvent::Tabs(TabEvent::Load(event))
 }
 
-/// Who computes in this browser, as it wrote down.
-fn bearer() -> Option<Bearer> {
-    LocalStorage::get(BEARER_KEY).ok()
+/// The stored holder of the compute lock.
+fn stored_holder() -> Option<LockHolder> {
+    BrowserStorage::Local.get(HOLDER_KEY)
 }

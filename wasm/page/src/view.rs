@@ -1,27 +1,29 @@
-//! Writes the state into the document. Decides nothing but where things go.
+//! Writes the state into the document.
 
-mod conduct;
 mod curves;
 mod everyone;
 mod filling;
 mod gallery;
 mod giving;
+mod glance;
 mod leaders;
+mod limits;
 mod preflight;
 mod run;
 mod tab;
 mod trial;
 
 use crate::dom::DomError;
-use crate::state::Page;
+use crate::state::PageState;
 pub(crate) use leaders::N_ROWS as N_LEADERS;
 
 /// Every part of the page.
-pub(crate) struct View {
+pub(crate) struct PageView {
     run: run::RunView,
     tab: tab::TabView,
-    conduct: conduct::ConductView,
+    limits: limits::LimitsView,
     preflight: preflight::PreflightView,
+    glance: glance::GlanceView,
     everyone: everyone::EveryoneView,
     leaders: leaders::LeadersView,
     giving: giving::GivingView,
@@ -31,13 +33,14 @@ pub(crate) struct View {
     trial: trial::TrialView,
 }
 
-impl View {
+impl PageView {
     pub(crate) fn find() -> Result<Self, DomError> {
         Ok(Self {
             run: run::RunView::find()?,
             tab: tab::TabView::find()?,
-            conduct: conduct::ConductView::find()?,
+            limits: limits::LimitsView::find()?,
             preflight: preflight::PreflightView::find()?,
+            glance: glance::GlanceView::find()?,
             everyone: everyone::EveryoneView::find()?,
             leaders: leaders::LeadersView::find()?,
             giving: giving::GivingView::find()?,
@@ -48,19 +51,20 @@ impl View {
         })
     }
 
-    /// The canvases are empty: what was on them is drawn anew.
+    /// Redraws the canvases after the browser cleared them.
     pub(crate) fn mend(&mut self) {
         self.gallery.mend();
         self.trial.mend();
     }
 
-    /// Draws what changed. Returns in how many milliseconds to draw again even if nothing happens.
-    pub(crate) fn draw(&mut self, now_ms: f64, page: &Page) -> Option<u32> {
+    /// Draws all changes. Returns the milliseconds until the next draw, if one is due without an event.
+    pub(crate) fn draw(&mut self, now_ms: f64, page: &PageState) -> Option<u32> {
         self.curves.measure();
         self.run.draw(page);
         let again_in_ms = self.tab.draw(now_ms, page);
-        self.conduct.draw(page);
+        self.limits.draw(page);
         self.preflight.draw(page);
+        self.glance.draw(page);
         self.everyone.draw(page);
         self.leaders.draw(page);
         self.giving.draw(page);

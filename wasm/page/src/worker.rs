@@ -1,4 +1,4 @@
-//! The training worker, seen from the page: messages out, messages in, its connections, and its end.
+//! The page's handle of the training worker: messages to and from it, its WebRTC connections, and its end.
 
 use gloo::timers::callback::Timeout;
 use wasm_bindgen::{JsCast, JsValue};
@@ -6,43 +6,43 @@ use web_sys::{ErrorEvent, MessageEvent, MessagePort, Worker, WorkerOptions, Work
 
 use barnraise_messages::{PageToPeer, PeerToPage};
 
-use crate::dom::Listener;
-use crate::rtc::Connections;
-use crate::state::Event;
+use crate::dom::DomListener;
+use crate::rtc::RtcConnections;
+use crate::state::{PageEvent, PeerLoss};
 
-/// From one batch of the worker's news to the next at least: more often nobody reads them.
+/// Shortest interval between two batches of the worker's events.
 const NEWS_GAP_MS: u32 = 100;
 
 /// A running worker. Dropping it ends it.
 pub(crate) struct PeerWorker {
     worker: Worker,
-    _listeners: [Listener; 3],
+    _listeners: [DomListener; 3],
 }
 
 impl PeerWorker {
-    /// Starts the worker at `url`; what it says arrives at `dispatch`.
-    pub(crate) fn spawn(url: &str, dispatch: impl Fn(Event) + Clone + 'static) -> Result<Self, JsValue> {
+    /// Starts the worker at `url`; its messages go to `dispatch`.
+    pub(crate) fn spawn(url: &str, dispatch: impl Fn(PageEvent) + Clone + 'static) -> Result<Self, JsValue> {
         let options = WorkerOptions::new();
         options.set_type(WorkerType::Module);
         options.set_name("peer");
         let worker = Worker::new_with_options(url, &options)?;
         let on_message = {
             let dispatch = dispatch.clone();
-            let rtc = Connections::default();
+            let rtc = RtcConnections::default();
             let worker = worker.clone();
             move |event: web_sys::Event| match read(&event) {
-                Event::FromPeer(PeerToPage::News { messages }) => {
-                    messages.into_iter().map(Event::FromPeer).for_each(&dispatch);
+                PageEvent::FromPeer(PeerToPage::News { messages }) => {
+                    messages.into_iter().map(PageEvent::FromPeer).for_each(&dispatch);
                     let worker = worker.clone();
                     let ask = move || {
-                        // One that is gone hears nothing.
+                        // A worker that has ended needs no answer.
                         let _ = serde_wasm_bindgen::to_value(&PageToPeer::Taken)
                             .map_err(JsValue::from)
                             .and_then(|taken| worker.post_message(&taken));
                     };
                     Timeout::new(NEWS_GAP_MS, ask).forget();
                 }
-                Event::FromPeer(PeerToPage::DialRtc { ufrag, answer }) => {
+                PageEvent::FromPeer(PeerToPage::DialRtc { ufrag, answer }) => {
                     if let Some(port) = port(&event) {
                         rtc.dial(ufrag, answer, &port);
                     }
@@ -52,20 +52,20 @@ impl PeerWorker {
         };
         let on_error = {
             let dispatch = dispatch.clone();
-            move |event: web_sys::Event| dispatch(Event::PeerLost { reason: reason(&event) })
+            move |event: web_sys::Event| dispatch(lost(&reason(&event)))
         };
         let on_unreadable = move |_: web_sys::Event| {
-            dispatch(Event::PeerLost { reason: "it sent what this page cannot read".into() });
+            dispatch(lost("it sent what this page cannot read"));
         };
         let listeners = [
-            Listener::new(&worker, "message", on_message),
-            Listener::new(&worker, "error", on_error),
-            Listener::new(&worker, "messageerror", on_unreadable),
+            DomListener::new(&worker, "message", on_message),
+            DomListener::new(&worker, "error", on_error),
+            DomListener::new(&worker, "messageerror", on_unreadable),
         ];
         Ok(Self { worker, _listeners: listeners })
     }
 
-    /// Ends the worker; what it said before may still arrive.
+    /// Ends the worker; earlier messages may still arrive.
     pub(crate) fn end(&self) {
         self.worker.terminate();
     }
@@ -82,11 +82,11 @@ impl Drop for PeerWorker {
     }
 }
 
-fn read(event: &web_sys::Event) -> Event {
+fn read(event: &web_sys::Event) -> PageEvent {
     let data = event.unchecked_ref::<MessageEvent>().data();
     match serde_wasm_bindgen::from_value::<PeerToPage>(data) {
-        Ok(message) => Event::FromPeer(message),
-        Err(error) => Event::PeerLost { reason: format!("it sent what this page cannot read: {error}") },
+        Ok(message) => PageEvent::FromPeer(message),
+        Err(error) => lost(&format!("it sent what this page cannot read: {error}")),
     }
 }
 
@@ -95,8 +95,12 @@ fn port(event: &web_sys::Event) -> Option<MessagePort> {
     event.unchecked_ref::<MessageEvent>().ports().get(0).dyn_into().ok()
 }
 
+fn lost(words: &str) -> PageEvent {
+    PageEvent::PeerLost { reason: PeerLoss::of_words(words) }
+}
+
 fn reason(event: &web_sys::Event) -> String {
-    // A script that cannot be loaded is a plain event without a word.
+    // A script that cannot be loaded is a plain event without a message.
     match event.dyn_ref::<ErrorEvent>().map(ErrorEvent::message) {
         Some(message) if !message.is_empty() => message,
         _ => "its script could not be loaded".into(),

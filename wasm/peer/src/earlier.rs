@@ -1,5 +1,5 @@
-//! What an earlier model says about a picture: fetched as a file from the web server that the page came from, and asked
-//! beside training, on the processor. It never touches the contributor's model.
+//! Predictions of an earlier model: its file is fetched from the web server of the page, and evaluated on the CPU
+//! beside training. It never touches the contributor's model.
 
 use std::rc::Rc;
 
@@ -15,15 +15,15 @@ use web_sys::Response;
 use crate::page;
 use crate::platform::fetch_status;
 
-/// The earlier model that was asked last. Cheap to clone.
+/// The earlier model that was used last. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Earlier {
+pub(crate) struct EarlierModel {
     origin: String,
-    /// Its epoch, and itself. Whoever wants another one waits until this one is here.
+    /// Its epoch, and the model. A request for another epoch waits until this one is loaded.
     loaded: Rc<Mutex<Option<(u64, Trainer)>>>,
 }
 
-impl Earlier {
+impl EarlierModel {
     /// `origin` is where the page came from: `https://host:port`.
     pub(crate) fn new(origin: String) -> Self {
         Self { origin, loaded: Rc::default() }
@@ -48,9 +48,9 @@ impl Earlier {
     }
 }
 
-/// The model at an address, on the processor, and its epoch.
+/// Loads the model at an address onto the CPU; returns its epoch with it.
 pub(crate) async fn load(run: &RunDescription, url: &str) -> Result<(u64, Trainer), String> {
-    let data = DataShape::of(&run.manifest.samples);
+    let data = DataShape::of(&run.data.manifest.samples);
     let mut trainer =
         Trainer::new(&run.model, data, ComputeDevice::cpu()).map_err(|error| error.to_string())?;
     let bytes = download(url, tensor_file::file_bytes_max(trainer.layout())).await?;
@@ -60,7 +60,7 @@ pub(crate) async fn load(run: &RunDescription, url: &str) -> Result<(u64, Traine
     Ok((epoch.ok_or_else(|| "the file does not say of which step it is".to_owned())?, trainer))
 }
 
-/// What is at an address of the page's own server, unless it is longer than `bytes_max`.
+/// Downloads a file of the page's own server, unless it is longer than `bytes_max`.
 pub(crate) async fn download(url: &str, bytes_max: usize) -> Result<Vec<u8>, String> {
     let scope = page::scope().ok_or_else(|| "this is no worker".to_owned())?;
     let failed = |error: JsValue| format!("the web server does not answer: {}", page::describe(&error));

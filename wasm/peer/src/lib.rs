@@ -1,8 +1,8 @@
 //! The browser peer: trains in a dedicated worker and speaks libp2p.
 //!
-//! `worker.js` calls [`start`] once; from then on the page is spoken to in `barnraise-messages`. The
-//! contributor is the same as the native peer's; here is what only a browser has: its clock, its
-//! shard cache, its WebTransport. It never touches the document, which is the page's.
+//! `worker.js` calls [`start`] once; from then on page and worker exchange `barnraise-messages`. The
+//! contributor is the same as the native peer's; this crate adds the browser's clock, its
+//! shard cache and its transports. It never touches the document, which is the page's.
 #![cfg(target_arch = "wasm32")]
 #![cfg_attr(feature = "tests", allow(clippy::unwrap_used, clippy::panic))]
 
@@ -15,18 +15,18 @@ mod text;
 #[cfg(feature = "tests")]
 wasm_bindgen_test::wasm_bindgen_test_configure!(run_in_dedicated_worker);
 
-/// What a tab's connections are made of, for benchmarks.
+/// The swarm of a tab, for benchmarks.
 pub use platform::{Behaviour, swarm};
 
 use std::cell::RefCell;
 
-use barnraise_messages::{Activity, Event, PageToPeer, PeerToPage};
+use barnraise_messages::{Activity, ContributorEvent, PageToPeer, PeerToPage};
 use futures::channel::mpsc;
 use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::{Closure, JsValue, wasm_bindgen};
 use web_sys::MessageEvent;
 
-/// Most messages of the page that wait for the worker.
+/// Capacity of the channel of messages from the page.
 const MESSAGES_MAX: usize = 64;
 
 /// Takes over the worker: listens to the page until the worker is closed.
@@ -38,7 +38,9 @@ pub fn start() -> Result<(), JsValue> {
     std::panic::set_hook(Box::new(|panic| {
         console_error_panic_hook::hook(panic);
         let reason = format!("the training program stopped: {panic}");
-        page::post(&PeerToPage::Told(Event::Activity(Activity::Broken { reason: reason.clone() })));
+        page::post(&PeerToPage::Told(ContributorEvent::Activity(Activity::Broken {
+            reason: reason.clone(),
+        })));
         page::post(&PeerToPage::Failed { message: reason });
     }));
     let scope = page::scope().ok_or_else(|| JsValue::from_str("this is no dedicated worker"))?;

@@ -1,10 +1,10 @@
-//! The worker's line to the page.
+//! Messages from the worker to the page.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use barnraise_messages::news::News;
-use barnraise_messages::{Event, PeerToPage};
+use barnraise_messages::event_queue::EventQueue;
+use barnraise_messages::{ContributorEvent, PeerToPage};
 use js_sys::Array;
 use wasm_bindgen::{JsCast, JsValue};
 use web_sys::{DedicatedWorkerGlobalScope, MessagePort};
@@ -14,7 +14,7 @@ pub(crate) fn scope() -> Option<DedicatedWorkerGlobalScope> {
     js_sys::global().dyn_into().ok()
 }
 
-/// Posts a message. One that cannot be posted is named on the console: there is nobody else to tell.
+/// Posts a message. A failure goes to the console: there is no other channel.
 pub(crate) fn post(message: &PeerToPage) {
     let posted = serde_wasm_bindgen::to_value(message)
         .map_err(JsValue::from)
@@ -33,7 +33,7 @@ pub(crate) fn post_with_port(message: &PeerToPage, port: &MessagePort) -> Result
     scope().ok_or(JsValue::NULL)?.post_message_with_transfer(&message, &Array::of1(port))
 }
 
-/// What JavaScript says about an error, in words.
+/// The message of a JavaScript error.
 pub(crate) fn describe(error: &JsValue) -> String {
     match error.dyn_ref::<js_sys::Error>() {
         Some(error) => String::from(error.message()),
@@ -41,37 +41,37 @@ pub(crate) fn describe(error: &JsValue) -> String {
     }
 }
 
-/// How long a page that is far behind is given before it is looked at again, in milliseconds.
+/// Interval between checks of a page that is far behind, in milliseconds.
 const CATCH_UP_MS: u32 = 50;
 
-/// Tells the page what the contributor tells, as fast as the page takes it. Cheap to clone.
+/// Sends the contributor's events to the page, as fast as the page takes them. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct Teller(Rc<RefCell<News>>);
+pub(crate) struct EventSender(Rc<RefCell<EventQueue>>);
 
-impl Teller {
-    /// Something happened.
-    pub(crate) fn tell(&self, event: Event) {
+impl EventSender {
+    /// Queues an event.
+    pub(crate) fn send(&self, event: ContributorEvent) {
         self.0.borrow_mut().add(event);
-        self.post_news();
+        self.post_events();
     }
 
     /// The page has taken what was posted last.
     pub(crate) fn on_taken(&self) {
         self.0.borrow_mut().on_taken();
-        self.post_news();
+        self.post_events();
     }
 
     /// Returns once the page is not too far behind.
-    pub(crate) async fn let_catch_up(&self) {
+    pub(crate) async fn wait_for_page(&self) {
         while self.0.borrow().is_full() {
             gloo::timers::future::TimeoutFuture::new(CATCH_UP_MS).await;
         }
     }
 
-    fn post_news(&self) {
-        let news = self.0.borrow_mut().take();
-        if let Some(news) = news {
-            post(&news);
+    fn post_events(&self) {
+        let events = self.0.borrow_mut().take();
+        if let Some(events) = events {
+            post(&events);
         }
     }
 }

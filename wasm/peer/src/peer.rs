@@ -1,61 +1,63 @@
-//! What the worker does: opens a device, shows who it is, contributes as the page says.
+//! The worker's main loop: it opens a device, starts the contributor and handles the page's messages.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use barnraise_contributor::{COMMANDS_MAX, Command, Config, Credentials, Event, Platform};
+use barnraise_contributor::{
+    COMMANDS_MAX, Config, ContributorCommand, ContributorEvent, Credentials, Platform,
+};
 use barnraise_learning::{ComputeDevice, DeviceError, conformance, open_device};
-use barnraise_messages::{DeviceChange, DeviceChoice, PageToPeer, PeerToPage, Way};
+use barnraise_messages::{DeviceChange, DeviceChoice, PageToPeer, PeerToPage, TransportKind};
 use barnraise_protocol::access::KeyPair;
 use futures::StreamExt;
 use futures::channel::mpsc;
 use libp2p::identity::{Keypair, ed25519};
 use wasm_bindgen_futures::spawn_local;
 
-use crate::earlier::Earlier;
-use crate::page::{self, Teller};
+use crate::earlier::EarlierModel;
+use crate::page::{self, EventSender};
 use crate::platform::BrowserPlatform;
 use crate::text::Filler;
 
 /// Serves the page until its messages end, which they do with the worker.
 pub(crate) async fn run(mut messages: mpsc::Receiver<PageToPeer>) {
     while let Some(message) = messages.next().await {
-        let PageToPeer::Hello { origin, identity, device, invitation, way } = message else {
+        let PageToPeer::Hello { origin, identity, device, invitation, way: transport } = message else {
             failed("say hello first".to_owned());
             continue;
         };
-        match greet(origin, identity, device, invitation, way).await {
+        match start_peer(origin, identity, device, invitation, transport).await {
             Ok(peer) => return peer.serve(messages).await,
             Err(reason) => failed(reason),
         }
     }
 }
 
-/// A peer that has said who it is.
-struct Peer {
+/// A peer whose contributor runs.
+struct RunningPeer {
     device: ComputeDevice,
-    commands: mpsc::Sender<Command>,
-    earlier: Earlier,
+    commands: mpsc::Sender<ContributorCommand>,
+    earlier: EarlierModel,
     filler: Filler,
     is_checking: Rc<Cell<bool>>,
-    teller: Teller,
+    event_sender: EventSender,
 }
 
-async fn greet(
+async fn start_peer(
     origin: String,
     identity: Option<Vec<u8>>,
     device: DeviceChoice,
     invitation: Option<String>,
-    way: Option<Way>,
-) -> Result<Peer, String> {
+    transport: Option<TransportKind>,
+) -> Result<RunningPeer, String> {
     let is_device_free = device == DeviceChoice::Auto;
     let device = open(device).await.map_err(|error| error.to_string())?;
     let (keypair, seed) = identify(identity)?;
     let credentials = credentials(&seed, invitation);
     let peer_id = keypair.public().to_peer_id().to_string();
-    let (earlier, filler) = (Earlier::new(origin.clone()), Filler::new(origin.clone()));
-    let teller = Teller::default();
-    let platform = BrowserPlatform::new(origin, keypair, way, teller.clone())?;
+    let (earlier, filler) = (EarlierModel::new(origin.clone()), Filler::new(origin.clone()));
+    let event_sender = EventSender::default();
+    let platform = BrowserPlatform::new(origin, keypair, transport, event_sender.clone())?;
     page::post(&PeerToPage::Ready {
         identity: seed,
         peer_id,
@@ -70,13 +72,13 @@ async fn greet(
         seed: (js_sys::Math::random() * (1_u64 << 53) as f64) as u64,
         credentials,
     };
-    let telling = teller.clone();
+    let sender_of_events = event_sender.clone();
     spawn_local(async move {
-        let tell = |event| tell(&telling, event);
-        let contribute = barnraise_contributor::contribute(&platform, config, commands, tell);
+        let on_event = |event| forward(&sender_of_events, event);
+        let contribute = barnraise_contributor::contribute(&platform, config, commands, on_event);
         Box::pin(contribute).await;
     });
-    Ok(Peer { device, commands: sender, earlier, filler, is_checking: Rc::default(), teller })
+    Ok(RunningPeer { device, commands: sender, earlier, filler, is_checking: Rc::default(), event_sender })
 }
 
 async fn open(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
@@ -93,8 +95,8 @@ async fn open(choice: DeviceChoice) -> Result<ComputeDevice, DeviceError> {
     }
 }
 
-/// Where this worker begins to count its contributions: anywhere, since the clock may be set back between two visits.
-/// A key that is thrown away is what the browser draws at random.
+/// First contribution id of this worker, at random: the clock may be set back between two visits.
+/// The randomness is that of a throw-away key.
 fn first_contribution_id() -> u64 {
     let drawn = ed25519::SecretKey::generate();
     let bytes = drawn.as_ref().first_chunk().copied().unwrap_or_default();
@@ -113,35 +115,37 @@ fn identify(seed: Option<Vec<u8>>) -> Result<(Keypair, Vec<u8>), String> {
     Ok((keypair, seed))
 }
 
-/// What this tab can show to get into a run that is not open.
+/// Credentials of this tab for runs that are not open.
 fn credentials(seed: &[u8], invitation: Option<String>) -> Credentials {
     let key = seed.try_into().ok().map(|seed: [u8; 32]| KeyPair::from_seed(&seed));
     Credentials { key, invitation }
 }
 
-impl Peer {
+impl RunningPeer {
     async fn serve(mut self, mut messages: mpsc::Receiver<PageToPeer>) {
         while let Some(message) = messages.next().await {
             match message {
                 PageToPeer::Hello { .. } => failed("hello was said before".to_owned()),
-                PageToPeer::Start => self.command(Command::Start),
-                PageToPeer::Stop => self.command(Command::Stop),
-                PageToPeer::Conduct(conduct) => self.command(Command::Conduct(conduct)),
-                PageToPeer::Predict { request, pixels } => self.command(Command::Predict { request, pixels }),
+                PageToPeer::Start => self.command(ContributorCommand::Start),
+                PageToPeer::Stop => self.command(ContributorCommand::Stop),
+                PageToPeer::Conduct(pacing) => self.command(ContributorCommand::Pacing(pacing)),
+                PageToPeer::Predict { request, pixels } => {
+                    self.command(ContributorCommand::Predict { request, pixels });
+                }
                 PageToPeer::PredictEarlier { request, epoch, pixels } => {
                     self.predict_earlier(request, epoch, pixels);
                 }
                 PageToPeer::Fill { request, text } => self.fill(request, text),
-                PageToPeer::Name { name } => self.command(Command::Name(name)),
-                PageToPeer::LoadGallery => self.command(Command::LoadGallery),
+                PageToPeer::Name { name } => self.command(ContributorCommand::Name(name)),
+                PageToPeer::LoadGallery => self.command(ContributorCommand::LoadGallery),
                 PageToPeer::SelfCheck => self.check(),
-                PageToPeer::Woke => self.command(Command::Woke),
-                PageToPeer::Taken => self.teller.on_taken(),
+                PageToPeer::Woke => self.command(ContributorCommand::Woke),
+                PageToPeer::Taken => self.event_sender.on_taken(),
             }
         }
     }
 
-    fn command(&mut self, command: Command) {
+    fn command(&mut self, command: ContributorCommand) {
         if self.commands.try_send(command).is_err() {
             failed("the training program is too busy for more requests".to_owned());
         }
@@ -194,16 +198,16 @@ fn failed(message: String) {
     page::post(&PeerToPage::Failed { message });
 }
 
-fn tell(teller: &Teller, event: Event) {
+fn forward(event_sender: &EventSender, event: ContributorEvent) {
     match &event {
-        // The page has it from the web server.
-        Event::Described(_) => return,
-        Event::DeviceChanged { reason: DeviceChange::Lost { detail }, .. } => {
+        // The page fetches the description from the web server.
+        ContributorEvent::Described(_) => return,
+        ContributorEvent::DeviceChanged { reason: DeviceChange::Lost { detail }, .. } => {
             gloo::console::warn!(format!("The graphics processor was lost: {detail}"));
         }
         _ => {}
     }
-    teller.tell(event);
+    event_sender.send(event);
 }
 
 #[cfg(feature = "tests")]

@@ -1,9 +1,9 @@
-//! Which words stand in the blanks of a text, by the newest model that the web server has, or that this browser kept.
-//! What is typed stays here: the vocabulary comes to the tab, not the text to the server.
+//! Fills the blanks of a text with the newest model of the web server, or with the one that this browser cached.
+//! The text never leaves the tab: the vocabulary is downloaded instead.
 
 use std::rc::Rc;
 
-use barnraise_contributor::decode_kept_model;
+use barnraise_contributor::decode_cached_model;
 use barnraise_learning::unigram::{Unigram, Vocabulary};
 use barnraise_learning::{ComputeDevice, DataShape, Trainer};
 use barnraise_protocol::api::Models;
@@ -13,7 +13,7 @@ use futures::lock::Mutex;
 use crate::earlier::{download, load};
 use crate::platform::{ShardCache, fetch_status};
 
-/// Guesses that are told of each blank.
+/// Guesses per blank.
 const GUESSES: usize = 3;
 /// Longest vocabulary, in bytes: as many pieces as there are ids.
 const VOCABULARY_BYTES_MAX: u32 = 16 * 1024 * 1024;
@@ -25,24 +25,24 @@ const MODELS_BYTES_MAX: usize = 64 * 1024;
 pub(crate) struct Filler {
     origin: String,
     cache: Rc<ShardCache>,
-    loaded: Rc<Mutex<Loaded>>,
+    loaded: Rc<Mutex<LoadedTextModel>>,
 }
 
 #[derive(Default)]
-struct Loaded {
+struct LoadedTextModel {
     vocabulary: Option<Unigram>,
-    model: Option<Model>,
+    model: Option<TextModel>,
 }
 
-struct Model {
+struct TextModel {
     epoch: u64,
-    /// Of its sequences, and of the vocabulary that it was made for.
+    /// Sequence length, and size of the vocabulary.
     shape: TokenShape,
     trainer: Trainer,
 }
 
-/// What was guessed: the epoch of the model, and pieces with their probabilities for each blank.
-type Filled = (u64, Vec<Vec<(String, f32)>>);
+/// The epoch of the model, and for each blank the pieces with their probabilities.
+type FilledBlanks = (u64, Vec<Vec<(String, f32)>>);
 
 impl Filler {
     /// `origin` is where the page came from: `https://host:port`.
@@ -51,7 +51,7 @@ impl Filler {
     }
 
     /// Fills the blanks of a text.
-    pub(crate) async fn fill(&self, text: &str) -> Result<Filled, String> {
+    pub(crate) async fn fill(&self, text: &str) -> Result<FilledBlanks, String> {
         let mut loaded = self.loaded.lock().await;
         let renewed = self.renew(&mut loaded).await;
         if let Err(reason) = renewed
@@ -59,22 +59,22 @@ impl Filler {
         {
             return Err(reason);
         }
-        let Loaded { vocabulary: Some(unigram), model: Some(model) } = &*loaded else {
+        let LoadedTextModel { vocabulary: Some(unigram), model: Some(model) } = &*loaded else {
             return Err("there is no model".into());
         };
         if unigram.size() != model.shape.vocabulary {
             return Err("the model was made for another vocabulary".into());
         }
         let length = usize::from(model.shape.length);
-        let blanked = unigram.encode_blanked(text, length).map_err(|error| error.to_string())?;
+        let blanked = unigram.encode_with_blanks(text, length).map_err(|error| error.to_string())?;
         let guesses = model.trainer.fill(&blanked.ids, &blanked.blanks).await;
         let guesses = guesses.map_err(|error| error.to_string())?;
         let rows = guesses.chunks_exact(usize::from(unigram.size()));
         Ok((model.epoch, rows.map(|row| unigram.likeliest(row, GUESSES)).collect()))
     }
 
-    /// Has the newest model that the web server has.
-    async fn renew(&self, loaded: &mut Loaded) -> Result<(), String> {
+    /// Loads the newest model of the web server, unless it is loaded.
+    async fn renew(&self, loaded: &mut LoadedTextModel) -> Result<(), String> {
         if loaded.vocabulary.is_none() {
             let url = format!("{}/api/tokenizer.json", self.origin);
             let bytes = download(&url, VOCABULARY_BYTES_MAX as usize).await?;
@@ -88,27 +88,27 @@ impl Filler {
         Ok(())
     }
 
-    /// Makes do with what there is where nothing newer can be had: here, or kept by this browser. Whether there is
-    /// enough.
-    async fn restore(&self, loaded: &mut Loaded) -> bool {
+    /// Falls back to a model that is loaded, or that this browser cached. Returns whether there is a model and a
+    /// vocabulary.
+    async fn restore(&self, loaded: &mut LoadedTextModel) -> bool {
         if loaded.vocabulary.is_none() {
-            let kept = self.cache.vocabulary(VOCABULARY_BYTES_MAX).await;
-            loaded.vocabulary = kept.and_then(|bytes| read_vocabulary(&bytes).ok());
+            let cached = self.cache.vocabulary(VOCABULARY_BYTES_MAX).await;
+            loaded.vocabulary = cached.and_then(|bytes| read_vocabulary(&bytes).ok());
         }
         if loaded.model.is_none() {
-            loaded.model = self.kept_model().await;
+            loaded.model = self.cached_model().await;
         }
         loaded.vocabulary.is_some() && loaded.model.is_some()
     }
 
-    /// The newest that the contributor of this browser kept, where that is one of text.
-    async fn kept_model(&self) -> Option<Model> {
-        let (run, state) = decode_kept_model(&self.cache.model().await?)?;
-        let SampleKind::Tokens(shape) = &run.manifest.samples else { return None };
-        let data = DataShape::of(&run.manifest.samples);
+    /// The model that the contributor of this browser cached, if it is a text model.
+    async fn cached_model(&self) -> Option<TextModel> {
+        let (run, state) = decode_cached_model(&self.cache.model().await?)?;
+        let SampleKind::Tokens(shape) = &run.data.manifest.samples else { return None };
+        let data = DataShape::of(&run.data.manifest.samples);
         let mut trainer = Trainer::new(&run.model, data, ComputeDevice::cpu()).ok()?;
         trainer.load_parameters(&state.parameters).ok()?;
-        Some(Model { epoch: state.epoch, shape: *shape, trainer })
+        Some(TextModel { epoch: state.epoch, shape: *shape, trainer })
     }
 
     async fn newest(&self) -> Result<u64, String> {
@@ -118,13 +118,13 @@ impl Filler {
         models.latest.map(|model| model.epoch).ok_or_else(|| "no model was evaluated yet".to_owned())
     }
 
-    async fn fetch_model(&self) -> Result<Model, String> {
+    async fn fetch_model(&self) -> Result<TextModel, String> {
         let run = fetch_status(&self.origin).await?.run;
-        let SampleKind::Tokens(shape) = &run.manifest.samples else {
+        let SampleKind::Tokens(shape) = &run.data.manifest.samples else {
             return Err("this run does not learn from text".into());
         };
         let (epoch, trainer) = load(&run, &format!("{}/api/model.safetensors", self.origin)).await?;
-        Ok(Model { epoch, shape: *shape, trainer })
+        Ok(TextModel { epoch, shape: *shape, trainer })
     }
 }
 

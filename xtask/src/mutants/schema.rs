@@ -31,9 +31,9 @@ pub(super) fn switch_module() -> String {
     )
 }
 
-/// A file, and where its mutants are.
+/// A source file with the sites of its mutants.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct MutatedSource {
     pub(super) text: String,
     /// The files of the modules that it declares, tests excepted: from the crate's `src` on, without an ending.
     pub(super) modules: Vec<PathBuf>,
@@ -42,17 +42,17 @@ pub(super) struct Source {
     pub(super) names: Vec<String>,
 }
 
-/// A piece of the text, and the ways to change it.
+/// A piece of the text, with its possible changes.
 #[derive(Debug)]
 struct Site {
     range: Range<usize>,
-    kind: Kind,
+    kind: SiteKind,
     /// Number of the mutant in its file, and the text that it needs.
     choices: Vec<(usize, String)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SiteKind {
     /// The range is empty: after the brace that opens a function.
     Entry,
     /// The range is empty: after the pattern of an arm.
@@ -70,7 +70,7 @@ pub(super) struct Schema {
     pieces: Vec<(Range<usize>, Vec<usize>)>,
 }
 
-impl Source {
+impl MutatedSource {
     /// Reads `text`, the file `path` of a crate's `src`.
     pub(super) fn parse(path: &Path, text: String) -> syn::Result<Self> {
         let file = syn::parse_file(&text)?;
@@ -94,7 +94,7 @@ impl Source {
     /// `first` higher.
     pub(super) fn schema(&self, first: usize, keep: impl Fn(usize) -> bool) -> Schema {
         let is = |mutant: usize| format!("crate::{SWITCH_NAME}::is({})", first + mutant);
-        let mut insertions: Vec<(usize, Order, Insertion)> = Vec::new();
+        let mut insertions: Vec<(usize, InsertionOrder, Insertion)> = Vec::new();
         for (index, site) in self.sites.iter().enumerate() {
             let choices: Vec<_> = site.choices.iter().filter(|(mutant, _)| keep(*mutant)).collect();
             if choices.is_empty() {
@@ -103,18 +103,18 @@ impl Source {
             let mut before = Vec::new();
             let mut after = "";
             match site.kind {
-                Kind::Entry => {
+                SiteKind::Entry => {
                     for (mutant, value) in choices {
                         let value = if value == "()" { "" } else { value };
                         before.push((Some(*mutant), format!(" if {} {{ return {value}; }}", is(*mutant))));
                     }
                 }
-                Kind::Arm => {
+                SiteKind::Arm => {
                     for (mutant, _) in choices {
                         before.push((Some(*mutant), format!(" if !{}", is(*mutant))));
                     }
                 }
-                Kind::Guard => {
+                SiteKind::Guard => {
                     let [yes, no] = ["true", "false"].map(|value| {
                         choices
                             .iter()
@@ -124,7 +124,7 @@ impl Source {
                     before.push((None, format!("!{no} && ({yes} || (")));
                     after = "))";
                 }
-                Kind::Expression => {
+                SiteKind::Expression => {
                     before.push((None, "(".to_owned()));
                     for (mutant, text) in choices {
                         before.push((None, format!("if {} {{ ", is(*mutant))));
@@ -136,7 +136,7 @@ impl Source {
                 }
             }
             // What closes comes before what opens; the inner one closes first, the outer one opens first.
-            let rank = u8::from(site.kind == Kind::Expression);
+            let rank = u8::from(site.kind == SiteKind::Expression);
             let Range { start, end } = site.range;
             if start == end {
                 insertions.push((start, (1, Reverse(0), 0), Insertion::Opening(index, before)));
@@ -180,8 +180,8 @@ impl Source {
     }
 }
 
-/// What stands first of what is inserted at one position: the lesser.
-type Order = (u8, Reverse<usize>, u8);
+/// Order of insertions at one position: the lesser comes first.
+type InsertionOrder = (u8, Reverse<usize>, u8);
 
 #[derive(Debug)]
 enum Insertion {
@@ -252,7 +252,7 @@ impl Finder<'_> {
                 (self.name(span, &name, false), text)
             })
             .collect();
-        self.sites.push(Site { range, kind: Kind::Expression, choices });
+        self.sites.push(Site { range, kind: SiteKind::Expression, choices });
     }
 
     fn function(
@@ -288,7 +288,7 @@ impl Finder<'_> {
                 }
             }
             let start = block.brace_token.span.open().byte_range().end;
-            self.sites.push(Site { range: start..start, kind: Kind::Entry, choices });
+            self.sites.push(Site { range: start..start, kind: SiteKind::Entry, choices });
         }
         walk(self);
         self.scope.pop();
@@ -419,7 +419,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                     });
                     self.sites.push(Site {
                         range: guard.span().byte_range(),
-                        kind: Kind::Guard,
+                        kind: SiteKind::Guard,
                         choices: choices.into(),
                     });
                 }
@@ -427,7 +427,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                     let change = format!("delete match arm {}", self.text(arm.pat.span()));
                     let choices = vec![(self.name(arm.pat.span(), &change, false), String::new())];
                     let end = arm.pat.span().byte_range().end;
-                    self.sites.push(Site { range: end..end, kind: Kind::Arm, choices });
+                    self.sites.push(Site { range: end..end, kind: SiteKind::Arm, choices });
                 }
                 _ => {}
             }
@@ -446,7 +446,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                 let change = format!("delete field {}", self.text(field.value().member.span()));
                 choices.push((self.name(field.value().span(), &change, false), text));
             }
-            self.sites.push(Site { range, kind: Kind::Expression, choices });
+            self.sites.push(Site { range, kind: SiteKind::Expression, choices });
         }
         visit::visit_expr_struct(self, item);
     }
@@ -526,8 +526,8 @@ fn holds(condition: &Meta) -> bool {
 mod tests {
     use super::*;
 
-    fn source(text: &str) -> Source {
-        Source::parse(Path::new("lib.rs"), text.to_owned()).unwrap()
+    fn source(text: &str) -> MutatedSource {
+        MutatedSource::parse(Path::new("lib.rs"), text.to_owned()).unwrap()
     }
 
     #[test]
@@ -594,7 +594,7 @@ mod tests {
             #[tokio::test] async fn g() { a + b; }
             mod files; #[cfg(test)] mod others;
         ";
-        let source = Source::parse(Path::new("a/b.rs"), quiet.to_owned()).unwrap();
+        let source = MutatedSource::parse(Path::new("a/b.rs"), quiet.to_owned()).unwrap();
         assert_eq!(source.names, [""; 0]);
         assert_eq!(source.modules, [Path::new("a/b/files")]);
         // `if let` chains stay as they are, what they compare does not.

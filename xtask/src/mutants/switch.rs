@@ -1,4 +1,4 @@
-//! What a mutated crate asks at each place: whether this mutant is the one that this process has to be.
+//! The switch of a mutated crate: whether a mutant is the one that this process is to run.
 
 use std::sync::LazyLock;
 

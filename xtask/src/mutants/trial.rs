@@ -1,4 +1,4 @@
-//! Test programs of a mutated crate: which tests reach which mutants, and what those tests say of each.
+//! Test programs of a mutated crate: finds the tests that reach each mutant, and runs them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,12 +32,12 @@ const MEMORY_MAX_KIB: u32 = 16 << 20;
 
 /// A test program, and the folder that it runs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Program {
+pub(super) struct TrialProgram {
     pub(super) path: PathBuf,
     pub(super) package: PathBuf,
 }
 
-impl Program {
+impl TrialProgram {
     /// A copy in `folder`: the next build may take the program's place.
     pub(super) fn keep(&self, folder: &Path) -> Result<Self> {
         let name = self.path.file_name().context("a program has no name")?;
@@ -54,9 +54,9 @@ struct Test {
     took: Duration,
 }
 
-/// What became of a mutant.
+/// Outcome of a mutant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fate {
+pub(super) enum MutantOutcome {
     /// A test failed.
     Caught,
     /// A test that reached it did not end.
@@ -69,7 +69,7 @@ pub(super) enum Fate {
 /// The tests that each mutant is reached by.
 #[derive(Debug)]
 pub(super) struct Trials<'a> {
-    programs: &'a [Program],
+    programs: &'a [TrialProgram],
     tests: Vec<Test>,
     reached_by: BTreeMap<usize, Vec<usize>>,
     /// Where tests write.
@@ -78,7 +78,7 @@ pub(super) struct Trials<'a> {
 
 impl<'a> Trials<'a> {
     /// Runs each test once, by itself.
-    pub(super) fn measure(programs: &'a [Program], scratch: &Path) -> Result<Self> {
+    pub(super) fn measure(programs: &'a [TrialProgram], scratch: &Path) -> Result<Self> {
         let mut trials =
             Self { programs, tests: Vec::new(), reached_by: BTreeMap::new(), scratch: scratch.to_owned() };
         for (index, program) in programs.iter().enumerate() {
@@ -106,40 +106,40 @@ impl<'a> Trials<'a> {
         let numbers = fs::read_to_string(&reached).unwrap_or_default();
         let _ = fs::remove_file(&reached);
         match end {
-            End::Passed if numbers.is_empty() => {}
-            End::Passed => {
+            TrialEnd::Passed if numbers.is_empty() => {}
+            TrialEnd::Passed => {
                 for number in numbers.lines() {
                     let number = number.parse().context("a mutant's number is none")?;
                     self.reached_by.entry(number).or_default().push(self.tests.len());
                 }
                 self.tests.push(Test { program, name: name.to_owned(), took });
             }
-            End::Failed => println!("mutants: {name} fails with nothing changed, and is left out"),
-            End::TooLong => {
+            TrialEnd::Failed => println!("mutants: {name} fails with nothing changed, and is left out"),
+            TrialEnd::TooLong => {
                 println!("mutants: {name} takes more than {} s and is left out", TEST_MAX.as_secs());
             }
         }
         Ok(())
     }
 
-    /// What became of each mutant, which `tell` hears of at once.
-    pub(super) fn fates(
+    /// The outcome of each mutant; each is passed to `report` at once.
+    pub(super) fn outcomes(
         &self,
         mutants: &[usize],
-        tell: impl Fn(usize, Fate) + Sync,
-    ) -> Result<Vec<(usize, Fate)>> {
+        report: impl Fn(usize, MutantOutcome) + Sync,
+    ) -> Result<Vec<(usize, MutantOutcome)>> {
         let next = AtomicUsize::new(0);
         // The other half is for the machine's owner, and for tests that measure time.
         let n_workers = thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
-        let mut fates = thread::scope(|scope| {
-            let work = || -> Result<Vec<(usize, Fate)>> {
-                let mut fates = Vec::new();
+        let mut outcomes = thread::scope(|scope| {
+            let work = || -> Result<Vec<(usize, MutantOutcome)>> {
+                let mut outcomes = Vec::new();
                 while let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let fate = self.fate(mutant)?;
-                    tell(mutant, fate);
-                    fates.push((mutant, fate));
+                    let outcome = self.outcome(mutant)?;
+                    report(mutant, outcome);
+                    outcomes.push((mutant, outcome));
                 }
-                Ok(fates)
+                Ok(outcomes)
             };
             let workers: Vec<_> = (0..n_workers).map(|_| scope.spawn(work)).collect();
             let ends = workers
@@ -148,12 +148,12 @@ impl<'a> Trials<'a> {
             ends.collect::<Result<Vec<_>>>()
         })?
         .concat();
-        fates.sort_unstable();
-        Ok(fates)
+        outcomes.sort_unstable();
+        Ok(outcomes)
     }
 
-    fn fate(&self, mutant: usize) -> Result<Fate> {
-        let Some(tests) = self.reached_by.get(&mutant) else { return Ok(Fate::Unreached) };
+    fn outcome(&self, mutant: usize) -> Result<MutantOutcome> {
+        let Some(tests) = self.reached_by.get(&mutant) else { return Ok(MutantOutcome::Unreached) };
         let tests = tests.iter().map(|&test| &self.tests[test]);
         let (mut quick, mut slow): (Vec<&Test>, Vec<&Test>) = tests.partition(|test| test.took <= QUICK);
         slow.sort_by_key(|test| test.took);
@@ -170,16 +170,16 @@ impl<'a> Trials<'a> {
             let usual: Duration = batch.iter().map(|test| test.took).sum();
             let command = self.command(batch[0].program, &mutant.to_string(), &names)?;
             match watch(command, LIMIT_MIN + usual * LIMIT_FACTOR)? {
-                End::Passed => {}
-                End::Failed => return Ok(Fate::Caught),
-                End::TooLong => return Ok(Fate::Timeout),
+                TrialEnd::Passed => {}
+                TrialEnd::Failed => return Ok(MutantOutcome::Caught),
+                TrialEnd::TooLong => return Ok(MutantOutcome::Timeout),
             }
         }
-        Ok(Fate::Missed)
+        Ok(MutantOutcome::Missed)
     }
 
     fn command(&self, program: usize, mutant: &str, tests: &[&str]) -> Result<Command> {
-        let Program { path, package } = &self.programs[program];
+        let TrialProgram { path, package } = &self.programs[program];
         // What an ended test leaves behind is not found by the next one.
         let folder = self.scratch.join(format!("tmp-{mutant}"));
         if folder.exists() {
@@ -197,14 +197,14 @@ impl<'a> Trials<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum TrialEnd {
     Passed,
     Failed,
     TooLong,
 }
 
 /// Runs a test program until it ends, a test of it fails or `limit` is over.
-fn watch(mut command: Command, limit: Duration) -> Result<End> {
+fn watch(mut command: Command, limit: Duration) -> Result<TrialEnd> {
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child =
@@ -221,13 +221,13 @@ fn watch(mut command: Command, limit: Duration) -> Result<End> {
     });
     let end = loop {
         if let Some(status) = child.try_wait()? {
-            break if status.success() { End::Passed } else { End::Failed };
+            break if status.success() { TrialEnd::Passed } else { TrialEnd::Failed };
         }
         if failure.try_recv().is_ok() {
-            break End::Failed;
+            break TrialEnd::Failed;
         }
         if started.elapsed() > limit {
-            break End::TooLong;
+            break TrialEnd::TooLong;
         }
         thread::sleep(POLL_INTERVAL);
     };
@@ -240,7 +240,7 @@ fn watch(mut command: Command, limit: Duration) -> Result<End> {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, limit: Duration) -> End {
+    fn shell(script: &str, limit: Duration) -> TrialEnd {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         watch(command, limit).unwrap()
@@ -249,9 +249,9 @@ mod tests {
     #[test]
     fn a_program_ends_with_its_first_failure() {
         let ample = Duration::from_secs(600);
-        assert_eq!(shell("echo test a ... ok", ample), End::Passed);
-        assert_eq!(shell("echo test a ... ok; exit 101", ample), End::Failed);
-        assert_eq!(shell("echo test a ... FAILED; exec sleep 600", ample), End::Failed);
-        assert_eq!(shell("exec sleep 600", Duration::ZERO), End::TooLong);
+        assert_eq!(shell("echo test a ... ok", ample), TrialEnd::Passed);
+        assert_eq!(shell("echo test a ... ok; exit 101", ample), TrialEnd::Failed);
+        assert_eq!(shell("echo test a ... FAILED; exec sleep 600", ample), TrialEnd::Failed);
+        assert_eq!(shell("exec sleep 600", Duration::ZERO), TrialEnd::TooLong);
     }
 }

@@ -1,5 +1,5 @@
-//! What a function might return in place of what it computes: the smallest values of its type, and others that
-//! a test should tell from the right ones.
+//! Replacement return values for mutants of a function: the smallest values of its type, and others that
+//! a test should distinguish from the right ones.
 
 use proc_macro2::Span;
 use syn::spanned::Spanned;

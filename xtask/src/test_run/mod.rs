@@ -14,8 +14,8 @@ use anyhow::Result;
 
 pub(crate) use self::totals::Totals;
 use crate::build::{self, NativeProfile};
-use crate::check;
 use crate::dist;
+use crate::lints;
 use crate::process;
 use crate::setup;
 use crate::toolchain::WasmToolchain;
@@ -32,7 +32,7 @@ pub(crate) fn run(workspace: &Workspace, is_strict: bool) -> Result<()> {
     let browser = setup::for_tests()?;
     let toolchain = setup::for_build()?;
     toolchain.ensure_clippy()?;
-    check::format(workspace)?;
+    lints::format(workspace)?;
     build::web(workspace, toolchain, NativeProfile::Tests)?;
     let binary = build::native(workspace, NativeProfile::Tests)?;
     let archive = dist::pack(workspace, NativeProfile::Tests, &binary)?;
@@ -83,7 +83,7 @@ pub(crate) fn all(
 pub(crate) fn cargo_test(workspace: &Workspace) -> Command {
     let mut command = workspace.cargo();
     command.args(["test", "--no-fail-fast"]);
-    check::with_lints(&mut command);
+    lints::with_lints(&mut command);
     command
 }
 

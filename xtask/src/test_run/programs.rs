@@ -29,7 +29,7 @@ const N_AGAIN_MAX: usize = 3;
 
 /// A test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct TestProgram {
     /// Folder of its member and name of the target.
     name: String,
     /// Of its member: where it runs.
@@ -38,7 +38,7 @@ pub(crate) struct Program {
     starts_processes: bool,
 }
 
-impl Program {
+impl TestProgram {
     /// That of a message of cargo's, if it is about one.
     fn of_message(message: &Value, root: &Path) -> Option<Self> {
         let is_test = message["profile"]["test"].as_bool()?;
@@ -69,18 +69,18 @@ impl Program {
 }
 
 /// Builds the test programs that `command`, a `cargo test`, selects.
-pub(crate) fn build(mut command: Command, root: &Path) -> Result<Vec<Program>> {
+pub(crate) fn build(mut command: Command, root: &Path) -> Result<Vec<TestProgram>> {
     command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let messages = process::output(&mut command)?;
     let messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let mut programs: Vec<Program> =
-        messages.filter_map(|message: Value| Program::of_message(&message, root)).collect();
-    programs.sort_by_key(Program::rank);
+    let mut programs: Vec<TestProgram> =
+        messages.filter_map(|message: Value| TestProgram::of_message(&message, root)).collect();
+    programs.sort_by_key(TestProgram::rank);
     Ok(programs)
 }
 
 /// Runs all of them and adds up.
-pub(crate) fn run(programs: &[Program], environment: &[(&str, OsString)]) -> Result<Totals> {
+pub(crate) fn run(programs: &[TestProgram], environment: &[(&str, OsString)]) -> Result<Totals> {
     let (alone, others): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.name == ALONE);
     let mut outcomes = run_lanes(SIDE_BY_SIDE, others, environment)?;
     outcomes.extend(run_lanes(1, alone, environment)?);
@@ -93,12 +93,12 @@ pub(crate) fn run(programs: &[Program], environment: &[(&str, OsString)]) -> Res
 /// Runs so many of them at once.
 fn run_lanes<'p>(
     n_lanes: usize,
-    programs: Vec<&'p Program>,
+    programs: Vec<&'p TestProgram>,
     environment: &[(&str, OsString)],
-) -> Result<Vec<(&'p Program, Totals)>> {
+) -> Result<Vec<(&'p TestProgram, Totals)>> {
     let queue = Mutex::new(VecDeque::from(programs));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    let lane = || -> Result<Vec<(&'p Program, Totals)>> {
+    let lane = || -> Result<Vec<(&'p TestProgram, Totals)>> {
         let mut outcomes = Vec::new();
         while let Some(program) = next() {
             let started = Instant::now();
@@ -123,7 +123,7 @@ fn run_lanes<'p>(
 
 /// Processes and browsers share the machine with all else that runs there. Where few tests failed and all are of that
 /// kind, each gets a second run by itself, and what passes only then is named at the end.
-fn run_again(outcomes: &mut [(&Program, Totals)], environment: &[(&str, OsString)]) -> Result<()> {
+fn run_again(outcomes: &mut [(&TestProgram, Totals)], environment: &[(&str, OsString)]) -> Result<()> {
     let failed = || outcomes.iter().filter(|(_, totals)| totals.n_failed > 0);
     let n_failed: usize = failed().map(|(_, totals)| totals.n_failed as usize).sum();
     if n_failed > N_AGAIN_MAX || failed().any(|(program, _)| !program.starts_processes) {
@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn programs_are_what_cargo_built_to_test_and_the_longest_come_first() {
-        let read = |message| Program::of_message(&message, Path::new("/project"));
-        let mut programs: Vec<Program> = [
+        let read = |message| TestProgram::of_message(&message, Path::new("/project"));
+        let mut programs: Vec<TestProgram> = [
             message("relay", "lib", "barnraise_relay", true),
             message("native", "bin", "barnraise", false),
             message("tests", "test", "load", true),
@@ -190,7 +190,7 @@ mod tests {
         .into_iter()
         .filter_map(read)
         .collect();
-        programs.sort_by_key(Program::rank);
+        programs.sort_by_key(TestProgram::rank);
         let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
         assert_eq!(names[..3], ["tests/browser", "tests/native", "tests/load"]);
         assert_eq!(names.len(), 5, "{names:?}");
@@ -198,12 +198,12 @@ mod tests {
     }
 
     /// A shell that says what a test program would.
-    fn says(folder: &Path, name: &str, script: &str) -> Program {
+    fn says(folder: &Path, name: &str, script: &str) -> TestProgram {
         use std::os::unix::fs::PermissionsExt as _;
         let executable = folder.join(name);
         std::fs::write(&executable, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&executable, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Program { name: name.to_owned(), folder: folder.to_owned(), executable, starts_processes: true }
+        TestProgram { name: name.to_owned(), folder: folder.to_owned(), executable, starts_processes: true }
     }
 
     const PASSED: &str = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";

@@ -1,4 +1,4 @@
-//! What test programs print, added up.
+//! Adds up the results that test programs print.
 
 use anyhow::{Result, bail};
 
@@ -24,7 +24,7 @@ const SKIPPED: &str = "SKIPPED: ";
 /// Where in the output of a test program the last line was.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) enum Section {
-    /// Names of tests and what became of them, or what those that failed printed.
+    /// Names of tests with their results, or the output of failed ones.
     #[default]
     Results,
     /// What tests that passed printed: of this one, if it had its head already.

@@ -1,4 +1,4 @@
-//! Peers and a backbone in virtual time: what each does is decided by the state machines of a run.
+//! Peers and a backbone in virtual time, driven by the state machines of a run.
 //!
 //! Time is in milliseconds. Messages take a while, batches take as long as the peer is slow, and gradients are real.
 
@@ -12,13 +12,17 @@ use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::codec::TensorCodec;
 use barnraise_protocol::contribute::{DeviceKind, Report};
 use barnraise_protocol::dataset::{ImageShape, Samples};
-use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
-use barnraise_swarm::contributor::{Action, Contributor};
+use barnraise_protocol::gradient::{Accepted, ContributionRefusal, Offer};
+use barnraise_simulation::{Latency, Network, NodeId, Simulation};
+use barnraise_swarm::AddressGroup;
+use barnraise_swarm::collection::{
+    CollectedMean, CollectionAction, CollectionConfig, CollectionRound, Ticket,
+};
+use barnraise_swarm::contributor::{Contributor, ContributorAction};
 use barnraise_swarm::robust::Aggregation;
-use barnraise_swarm::round::{AddressGroup, AveragingRound, MeanOfRound, RoundAction, RoundConfig, Ticket};
 use barnraise_swarm::{Moment, PeerKey};
 
-use super::machine::{Machine, trainer};
+use super::machine::{SimulatedTrainer, trainer};
 use super::{Feed, MICRO_BATCH, SEEDS, TARGET};
 
 /// Of each peer: how long a micro-batch takes it, and how long its gradient is on its way, in ms.
@@ -28,24 +32,26 @@ const PEERS: [(u64, u64); 8] =
 const COME: [(usize, u64); 2] = [(2, 33), (5, 40)];
 const LEAVE: [(usize, u64); 2] = [(1, 66), (6, 75)];
 const LATENCY_MS: u64 = 40;
+const LATENCY: Latency = Latency::Constant(Duration::from_millis(LATENCY_MS));
+const BACKBONE: NodeId = NodeId(PEERS.len());
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
 const SAMPLES_MAX: u32 = 2048;
 
-/// What happens next, and to whom.
-enum Event {
+/// A scheduled event, with its peer.
+enum CollaborationEvent {
     Connect(usize),
     State(usize),
     Batch(usize),
     Report(usize, Report),
     Offered(usize),
     Received(Ticket),
-    Answer(usize, Result<Accepted, Refusal>),
+    Answer(usize, Result<Accepted, ContributionRefusal>),
     Epoch(usize, u64),
     Due(usize, u64),
     Deadline,
 }
 
-struct Peer {
+struct SimulatedContributor {
     contributor: Contributor,
     trainer: Trainer,
     feed: Feed,
@@ -64,7 +70,7 @@ struct Offered {
 }
 
 /// One optimizer step.
-pub(super) struct Step {
+pub(super) struct CollaborationStep {
     pub(super) loss: f64,
     pub(super) n_samples: u64,
     /// All of them.
@@ -73,15 +79,14 @@ pub(super) struct Step {
 
 /// Peers, a backbone and the time.
 pub(super) struct Collaboration {
-    now_ms: u64,
-    events: BTreeMap<(u64, u64), Event>,
-    n_events: u64,
-    peers: Vec<Peer>,
-    round: AveragingRound,
-    machine: Machine,
+    /// Its nodes are the peers, and then the backbone.
+    simulation: Simulation<CollaborationEvent>,
+    peers: Vec<SimulatedContributor>,
+    round: CollectionRound,
+    machine: SimulatedTrainer,
     flights: BTreeMap<Ticket, (usize, Offered)>,
     counted: Vec<Samples>,
-    steps: Vec<Step>,
+    steps: Vec<CollaborationStep>,
     n_steps: u64,
     n_wanted: u64,
 }
@@ -92,9 +97,9 @@ fn key(peer: usize) -> PeerKey {
 
 impl Collaboration {
     pub(super) fn new(shards: &Arc<Vec<Arc<Samples>>>, shape: ImageShape, n_steps: u64) -> Result<Self> {
-        let machine = Machine::new(shape, n_steps)?;
+        let machine = SimulatedTrainer::new(shape, n_steps)?;
         let peer = |index: usize| {
-            Ok(Peer {
+            Ok(SimulatedContributor {
                 contributor: Contributor::new(0, index as u64),
                 trainer: trainer(shape)?,
                 feed: Feed::new(shards, SEEDS[0] + index as u64),
@@ -104,7 +109,7 @@ impl Collaboration {
                 offered: None,
             })
         };
-        let config = RoundConfig {
+        let config = CollectionConfig {
             target_batch_size: TARGET,
             n_parameters: machine.parameters().len(),
             codec: TensorCodec::F32,
@@ -120,11 +125,9 @@ impl Collaboration {
             gradient_norm_max: 1e6,
         };
         let mut collaboration = Self {
-            now_ms: 0,
-            events: BTreeMap::new(),
-            n_events: 0,
+            simulation: Simulation::new(SEEDS[0], Network::new(PEERS.len() + 1, LATENCY)),
             peers: (0..PEERS.len()).map(peer).collect::<Result<_>>()?,
-            round: AveragingRound::new(config, 0),
+            round: CollectionRound::new(config, 0),
             machine,
             flights: BTreeMap::new(),
             counted: Vec::new(),
@@ -140,26 +143,25 @@ impl Collaboration {
     }
 
     /// The parameters by now.
-    pub(super) fn machine(&self) -> &Machine {
+    pub(super) fn machine(&self) -> &SimulatedTrainer {
         &self.machine
     }
 
-    /// Who did how much.
+    /// Accepted samples and batch time of each peer.
     pub(super) fn summary(&self) -> String {
-        let of = |(index, peer): (usize, &Peer)| {
-            let tally = peer.contributor.tally();
+        let of = |(index, peer): (usize, &SimulatedContributor)| {
+            let tally = peer.contributor.sample_counts();
             format!("{} ({} ms a batch)", tally.n_samples_accepted, PEERS[index].0)
         };
         let each: Vec<String> = self.peers.iter().enumerate().map(of).collect();
-        let seconds = self.now_ms as f64 / 1000.0;
+        let seconds = self.now().as_secs_f64();
         format!("Samples of each peer in {seconds:.0} s of virtual time: {}\n", each.join(", "))
     }
 
     /// Goes on until the next optimizer step is made.
-    pub(super) async fn step(&mut self) -> Result<Step> {
+    pub(super) async fn step(&mut self) -> Result<CollaborationStep> {
         while self.steps.is_empty() {
-            let ((at, _), event) = self.events.pop_first().context("nothing happens any more")?;
-            self.now_ms = at;
+            let event = self.simulation.next().context("nothing happens any more")?;
             self.on(event).await?;
             self.act()?;
         }
@@ -167,12 +169,16 @@ impl Collaboration {
     }
 
     fn now(&self) -> Moment {
-        Duration::from_millis(self.now_ms)
+        self.simulation.now()
     }
 
-    fn after(&mut self, delay_ms: u64, event: Event) {
-        self.n_events += 1;
-        self.events.insert((self.now_ms + delay_ms, self.n_events), event);
+    fn after(&mut self, delay_ms: u64, event: CollaborationEvent) {
+        self.simulation.after(Duration::from_millis(delay_ms), event);
+    }
+
+    /// Sends a message to a peer.
+    fn tell(&mut self, peer: usize, event: CollaborationEvent) {
+        self.simulation.send(BACKBONE, NodeId(peer), event);
     }
 
     fn start(&mut self, peer: usize) -> Result<()> {
@@ -180,65 +186,71 @@ impl Collaboration {
         let one = &mut self.peers[peer];
         one.is_there = true;
         one.contributor.start(now);
-        ensure!(one.contributor.next_action(now) == Action::Connect, "a contributor that does not connect");
+        ensure!(
+            one.contributor.next_action(now) == ContributorAction::Connect,
+            "a contributor that does not connect"
+        );
         one.is_busy = true;
-        self.after(LATENCY_MS, Event::Connect(peer));
+        self.after(LATENCY_MS, CollaborationEvent::Connect(peer));
         Ok(())
     }
 
-    async fn on(&mut self, event: Event) -> Result<()> {
+    async fn on(&mut self, event: CollaborationEvent) -> Result<()> {
         let now = self.now();
         let peer = match event {
-            Event::Report(peer, report) if self.peers[peer].is_there => {
+            CollaborationEvent::Report(peer, report) if self.peers[peer].is_there => {
                 return Ok(self.round.on_report(now, &key(peer), &report)?);
             }
-            Event::Offered(peer) if self.peers[peer].is_there => return self.offered(peer),
-            Event::Received(ticket) => {
+            CollaborationEvent::Offered(peer) if self.peers[peer].is_there => return self.offered(peer),
+            CollaborationEvent::Received(ticket) => {
                 let values = self.flights.get(&ticket).context("an unknown ticket")?.1.values.clone();
                 self.round.on_gradient(now, ticket, values);
                 return Ok(());
             }
-            Event::Deadline => {
+            CollaborationEvent::Deadline => {
                 self.round.on_timeout(now);
                 return Ok(());
             }
-            Event::Connect(peer)
-            | Event::State(peer)
-            | Event::Batch(peer)
-            | Event::Answer(peer, _)
-            | Event::Epoch(peer, _)
-            | Event::Due(peer, _) => peer,
-            Event::Report(..) | Event::Offered(_) => return Ok(()),
+            CollaborationEvent::Connect(peer)
+            | CollaborationEvent::State(peer)
+            | CollaborationEvent::Batch(peer)
+            | CollaborationEvent::Answer(peer, _)
+            | CollaborationEvent::Epoch(peer, _)
+            | CollaborationEvent::Due(peer, _) => peer,
+            CollaborationEvent::Report(..) | CollaborationEvent::Offered(_) => return Ok(()),
         };
         if self.peers[peer].is_there { self.on_peer(peer, event).await } else { Ok(()) }
     }
 
-    async fn on_peer(&mut self, peer: usize, event: Event) -> Result<()> {
+    async fn on_peer(&mut self, peer: usize, event: CollaborationEvent) -> Result<()> {
         let (now, epoch) = (self.now(), self.round.epoch());
         let one = &mut self.peers[peer];
-        one.is_busy &= matches!(event, Event::Epoch(..) | Event::Due(..));
+        one.is_busy &= matches!(event, CollaborationEvent::Epoch(..) | CollaborationEvent::Due(..));
         match event {
-            Event::Connect(_) => {
+            CollaborationEvent::Connect(_) => {
                 self.round.on_join(key(peer), DeviceKind::NativeCpu, AddressGroup::UNKNOWN)?;
                 one.contributor.on_connected(now, SAMPLES_MAX, MICRO_BATCH as u32);
                 one.contributor.on_epoch(epoch);
             }
-            Event::State(_) => {
+            CollaborationEvent::State(_) => {
                 one.trainer.load_parameters(self.machine.parameters())?;
                 one.accumulated.clear();
                 one.contributor.on_state(epoch);
             }
-            Event::Batch(_) => {
+            CollaborationEvent::Batch(_) => {
                 let samples = one.feed.take()?;
                 one.trainer.accumulate_samples(&samples, 0).await?;
                 one.accumulated.push(samples);
                 let speed = 1000.0 * MICRO_BATCH as f32 / PEERS[peer].0 as f32;
                 one.contributor.on_batch(MICRO_BATCH as u32, speed);
             }
-            Event::Answer(_, answer) => one.contributor.on_answer(now, &answer),
-            Event::Epoch(_, epoch) => one.contributor.on_epoch(epoch),
-            Event::Due(_, epoch) => one.contributor.on_due(epoch),
-            Event::Report(..) | Event::Offered(_) | Event::Received(_) | Event::Deadline => {}
+            CollaborationEvent::Answer(_, answer) => one.contributor.on_answer(now, &answer),
+            CollaborationEvent::Epoch(_, epoch) => one.contributor.on_epoch(epoch),
+            CollaborationEvent::Due(_, epoch) => one.contributor.on_due(epoch),
+            CollaborationEvent::Report(..)
+            | CollaborationEvent::Offered(_)
+            | CollaborationEvent::Received(_)
+            | CollaborationEvent::Deadline => {}
         }
         self.drive(peer).await
     }
@@ -249,16 +261,20 @@ impl Collaboration {
         while !self.peers[peer].is_busy {
             let one = &mut self.peers[peer];
             // The backbone is never silent here.
-            one.contributor.on_heard(now);
+            one.contributor.on_message(now);
             let (delay_ms, event) = match one.contributor.next_action(now) {
-                Action::FetchState => (3 * LATENCY_MS, Event::State(peer)),
-                Action::ComputeBatch => (PEERS[peer].0, Event::Batch(peer)),
-                Action::Offer => (LATENCY_MS, Event::Offered(peer)),
-                Action::SendReport(report) => {
-                    self.after(LATENCY_MS, Event::Report(peer, report));
+                ContributorAction::FetchState => (3 * LATENCY_MS, CollaborationEvent::State(peer)),
+                ContributorAction::ComputeBatch => (PEERS[peer].0, CollaborationEvent::Batch(peer)),
+                ContributorAction::Offer => {
+                    one.is_busy = true;
+                    self.simulation.send(NodeId(peer), BACKBONE, CollaborationEvent::Offered(peer));
                     continue;
                 }
-                Action::TakeGradient { contribution_id, epoch, n_samples } => {
+                ContributorAction::SendReport(report) => {
+                    self.simulation.send(NodeId(peer), BACKBONE, CollaborationEvent::Report(peer, report));
+                    continue;
+                }
+                ContributorAction::TakeGradient { contribution_id, epoch, n_samples } => {
                     let gradient = one.trainer.take_mean_gradient().await?.context("no gradient to take")?;
                     ensure!(
                         gradient.n_samples == n_samples,
@@ -278,7 +294,7 @@ impl Collaboration {
                     one.offered = Some(Offered { offer, values: gradient.values, samples });
                     continue;
                 }
-                Action::Wait(_) => return Ok(()),
+                ContributorAction::Wait(_) => return Ok(()),
                 other => bail!("{other:?} of a contributor that goes on"),
             };
             self.peers[peer].is_busy = true;
@@ -292,9 +308,9 @@ impl Collaboration {
         match self.round.on_offer(self.now(), &key(peer), &offered.offer) {
             Ok(ticket) => {
                 self.flights.insert(ticket, (peer, offered));
-                self.after(PEERS[peer].1, Event::Received(ticket));
+                self.after(PEERS[peer].1, CollaborationEvent::Received(ticket));
             }
-            Err(refusal) => self.after(LATENCY_MS, Event::Answer(peer, Err(refusal))),
+            Err(refusal) => self.tell(peer, CollaborationEvent::Answer(peer, Err(refusal))),
         }
         Ok(())
     }
@@ -302,35 +318,39 @@ impl Collaboration {
     fn act(&mut self) -> Result<()> {
         while let Some(action) = self.round.poll_action() {
             match action {
-                RoundAction::Persist { ticket, .. } => self.round.on_persisted(self.now(), ticket),
-                RoundAction::Acknowledge(ticket, accepted) => {
+                CollectionAction::Persist { ticket, .. } => self.round.on_persisted(self.now(), ticket),
+                CollectionAction::Acknowledge(ticket, accepted) => {
                     let (peer, offered) = self.flights.remove(&ticket).context("an unknown ticket")?;
                     self.counted.extend(offered.samples);
-                    self.after(LATENCY_MS, Event::Answer(peer, Ok(accepted)));
+                    self.tell(peer, CollaborationEvent::Answer(peer, Ok(accepted)));
                 }
-                RoundAction::Refuse(ticket, refusal) => {
+                CollectionAction::Refuse(ticket, refusal) => {
                     let (peer, _) = self.flights.remove(&ticket).context("an unknown ticket")?;
-                    self.after(LATENCY_MS, Event::Answer(peer, Err(refusal)));
+                    self.tell(peer, CollaborationEvent::Answer(peer, Err(refusal)));
                 }
-                RoundAction::RequestGradients(epoch) => self.tell_all(|peer| Event::Due(peer, epoch)),
-                RoundAction::Announce(epoch) => self.tell_all(|peer| Event::Epoch(peer, epoch)),
-                RoundAction::Abandon(_) | RoundAction::Evict(_) => {}
-                RoundAction::Step(mean) => self.make_step(&mean)?,
+                CollectionAction::RequestGradients(epoch) => {
+                    self.tell_all(|peer| CollaborationEvent::Due(peer, epoch));
+                }
+                CollectionAction::Announce(epoch) => {
+                    self.tell_all(|peer| CollaborationEvent::Epoch(peer, epoch));
+                }
+                CollectionAction::Abandon(_) | CollectionAction::Evict(_) => {}
+                CollectionAction::Step(mean) => self.make_step(&mean)?,
             }
         }
         if let Some(at) = self.round.next_deadline() {
             let wait = at.saturating_sub(self.now()).as_millis() as u64;
-            self.after(wait, Event::Deadline);
+            self.after(wait, CollaborationEvent::Deadline);
         }
         Ok(())
     }
 
-    fn make_step(&mut self, mean: &MeanOfRound) -> Result<()> {
+    fn make_step(&mut self, mean: &CollectedMean) -> Result<()> {
         self.machine.apply(&mean.gradient)?;
         let samples = std::mem::take(&mut self.counted);
         let n_counted: usize = samples.iter().map(|samples| samples.n_samples()).sum();
         ensure!(n_counted as u64 == mean.n_samples, "{n_counted} samples, the step has {}", mean.n_samples);
-        self.steps.push(Step { loss: f64::from(mean.loss), n_samples: mean.n_samples, samples });
+        self.steps.push(CollaborationStep { loss: f64::from(mean.loss), n_samples: mean.n_samples, samples });
         self.n_steps += 1;
         let is_now = |(_, percent): &&(usize, u64)| self.n_steps == self.n_wanted * percent / 100;
         let come: Vec<usize> = COME.iter().filter(is_now).map(|(peer, _)| *peer).collect();
@@ -343,10 +363,10 @@ impl Collaboration {
         come.into_iter().try_for_each(|peer| self.start(peer))
     }
 
-    fn tell_all(&mut self, event: impl Fn(usize) -> Event) {
+    fn tell_all(&mut self, event: impl Fn(usize) -> CollaborationEvent) {
         for peer in 0..PEERS.len() {
             if self.peers[peer].is_there {
-                self.after(LATENCY_MS, event(peer));
+                self.tell(peer, event(peer));
             }
         }
     }

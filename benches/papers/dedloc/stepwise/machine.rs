@@ -29,8 +29,8 @@ fn model() -> ModelSpec {
     ModelSpec { kind: ModelKind::Mlp { hidden: vec![256, 256] }, seed: SEED }
 }
 
-/// Parameters and what makes steps of them.
-pub(super) struct Machine {
+/// Parameters, with the trainer and the optimizer that step them.
+pub(super) struct SimulatedTrainer {
     trainer: Trainer,
     optimizer: Optimizer,
     schedule: ScheduleSpec,
@@ -38,7 +38,7 @@ pub(super) struct Machine {
     n_steps: u64,
 }
 
-impl Machine {
+impl SimulatedTrainer {
     pub(super) fn new(shape: ImageShape, n_steps: u64) -> Result<Self> {
         let layout = ParameterLayout::of(&model(), data(shape))?;
         let steps = n_steps.saturating_sub(WARMUP_STEPS).max(1);

@@ -18,8 +18,8 @@ use barnraise_swarm::samples::SampleStream;
 use clap::Args;
 
 use self::collaboration::Collaboration;
-use self::machine::Machine;
-use crate::papers::plot::{Labels, Line, lines};
+use self::machine::SimulatedTrainer;
+use crate::papers::plot::{Labels, PlotLine, lines};
 use crate::ratio::table;
 
 /// Samples of a step.
@@ -74,7 +74,7 @@ pub(super) async fn run(args: &StepwiseArgs, folder: &Path) -> Result<()> {
     let shards = cut(&dataset);
 
     let mut collaboration = Collaboration::new(&shards, dataset.shape, n_steps)?;
-    let mut same = Machine::new(dataset.shape, n_steps)?;
+    let mut same = SimulatedTrainer::new(dataset.shape, n_steps)?;
     let (mut together, mut repeated) = (Curve::default(), Curve::default());
     for _ in 0..n_steps {
         let step = collaboration.step().await?;
@@ -87,7 +87,7 @@ pub(super) async fn run(args: &StepwiseArgs, folder: &Path) -> Result<()> {
     }
     let mut alone = Vec::new();
     for seed in &SEEDS[1..] {
-        let mut machine = Machine::new(dataset.shape, n_steps)?;
+        let mut machine = SimulatedTrainer::new(dataset.shape, n_steps)?;
         let mut feed = Feed::new(&shards, *seed);
         let mut curve = Curve::default();
         for _ in 0..n_steps {
@@ -112,7 +112,7 @@ pub(super) async fn run(args: &StepwiseArgs, folder: &Path) -> Result<()> {
     let labels =
         Labels { title: "Figure 10: stepwise, on Fashion-MNIST", x: "optimizer steps", y: "training loss" };
     // The last one is there for the table: it shows what chance alone does.
-    let drawn: Vec<Line> =
+    let drawn: Vec<PlotLine> =
         curves.iter().take(3).map(|(name, curve, _)| ((*name).to_owned(), points(curve))).collect();
     lines(&folder.join("figure10.svg"), labels, &drawn)
 }

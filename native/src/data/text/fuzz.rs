@@ -4,8 +4,9 @@ use std::io::Cursor;
 
 use barnraise_fuzz::fuzz;
 
+use super::source::parquet;
 use super::source::{decode, json_lines};
-use super::{parquet, tokenizer};
+use super::tokenizer;
 
 const BYTES_MAX: u64 = 4096;
 

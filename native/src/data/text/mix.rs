@@ -1,23 +1,23 @@
-//! Sequences of several sources in one order: each of a source that is drawn by its weight.
+//! Mixes the sequences of several sources: each position draws a source by weight.
 
 use barnraise_swarm::random::SplitMix64;
 
 /// The sequences of a source.
-pub(super) struct Source {
+pub(super) struct SourceSequences {
     /// `[n_sequences, length]`, at least one.
     pub(super) ids: Vec<u16>,
     /// Above zero.
     pub(super) weight: f64,
 }
 
-impl Source {
+impl SourceSequences {
     pub(super) fn n_sequences(&self, length: u16) -> usize {
         self.ids.len() / usize::from(length).max(1)
     }
 }
 
-/// `n` sequences. A source gives its own in a random order, and begins again when it has given all.
-pub(super) fn mixed(sources: &[Source], length: u16, n: usize, seed: u64) -> Vec<u16> {
+/// Draws `n` sequences. Those of a source come in a random order, which begins again after the last.
+pub(super) fn mixed(sources: &[SourceSequences], length: u16, n: usize, seed: u64) -> Vec<u16> {
     let mut random = SplitMix64::new(seed);
     let total: f64 = sources.iter().map(|source| source.weight).sum();
     let mut orders: Vec<Vec<u32>> = vec![Vec::new(); sources.len()];
@@ -35,8 +35,8 @@ pub(super) fn mixed(sources: &[Source], length: u16, n: usize, seed: u64) -> Vec
     ids
 }
 
-fn pick(sources: &[Source], total: f64, random: &mut SplitMix64) -> usize {
-    // 53 bits are all that a double holds.
+fn pick(sources: &[SourceSequences], total: f64, random: &mut SplitMix64) -> usize {
+    // A double has 53 bits of precision.
     let mut place = (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64 * total;
     for (index, source) in sources.iter().enumerate() {
         place -= source.weight;
@@ -51,8 +51,8 @@ fn pick(sources: &[Source], total: f64, random: &mut SplitMix64) -> usize {
 mod tests {
     use super::*;
 
-    fn source(first: u16, n: u16, weight: f64) -> Source {
-        Source { ids: (first..first + n).flat_map(|id| [id; 4]).collect(), weight }
+    fn source(first: u16, n: u16, weight: f64) -> SourceSequences {
+        SourceSequences { ids: (first..first + n).flat_map(|id| [id; 4]).collect(), weight }
     }
 
     #[test]

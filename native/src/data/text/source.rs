@@ -1,7 +1,7 @@
-//! Documents out of one file: plain text, JSON lines, each compressed by gzip or not, or Parquet.
+//! Documents from one file: plain text, JSON lines, each compressed by gzip or not, or Parquet.
 //!
-//! What a file is follows from its first bytes where those tell, and from its name otherwise. Never more is read than
-//! was allowed, whatever a compressed file unfolds to.
+//! The format follows from the first bytes where they are distinctive, else from the name. Never more is read than
+//! allowed, also after decompression.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -9,37 +9,37 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-use super::parquet;
+pub(super) mod parquet;
 
 /// Most bytes of text of all sources together.
 pub(super) const TEXT_BYTES_MAX: u64 = 512 * 1024 * 1024;
-/// One byte in so many may be no UTF-8: a letter of an older encoding that was left in a text. It is replaced.
+/// One byte in this many may be invalid UTF-8, such as a letter of an older encoding. It is replaced.
 const BYTES_PER_BAD_BYTE: usize = 1000;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const PARQUET_MAGIC: [u8; 4] = *b"PAR1";
 
-/// Why a file gives no text.
+/// Why a file cannot be read as text.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// It cannot be read or decompressed.
     #[error("{0}")]
     Read(#[from] io::Error),
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("there is no text in it")]
     Empty,
-    /// More text than is read.
+    /// The file has more text than allowed.
     #[error("more than {max} bytes of text, in this file and those before it")]
     TooLong {
-        /// Most, of this file.
+        /// Limit for this file, in bytes.
         max: u64,
     },
-    /// Not a text, or in another encoding.
+    /// The file is not UTF-8 text.
     #[error("{n_bad} of {n_bytes} bytes are no UTF-8: it is no text, or in another encoding")]
     Encoding {
-        /// Sequences that are no UTF-8.
+        /// Invalid sequences.
         n_bad: usize,
-        /// In all.
+        /// Bytes in total.
         n_bytes: usize,
     },
     /// A line that is no JSON object with the field.
@@ -47,25 +47,25 @@ pub enum SourceError {
     Line {
         /// From 1.
         line: usize,
-        /// Wanted.
+        /// Name of the field.
         field: String,
-        /// What was wrong.
+        /// What the line has instead.
         got: String,
     },
     /// A Parquet file without the column.
     #[error("it has no column {want:?} of text, but {}", got.join(", "))]
     Column {
-        /// Wanted.
+        /// Name of the column.
         want: String,
         /// Its columns.
         got: Vec<String>,
     },
-    /// A Parquet file that is damaged, or of a kind that is not read.
+    /// A Parquet file that is damaged or not supported.
     #[error("{0}")]
     Parquet(#[from] parquet2::error::Error),
 }
 
-/// The documents of a file, of at most `bytes_max` bytes together.
+/// The documents of a file, of at most `bytes_max` bytes in total.
 pub(super) fn read(path: &Path, field: &str, bytes_max: u64) -> Result<Vec<String>, SourceError> {
     let mut file = BufReader::new(File::open(path)?);
     let mut magic = [0; 4];
@@ -99,7 +99,7 @@ fn read_bounded(reader: impl Read, max: u64) -> Result<Vec<u8>, SourceError> {
     }
 }
 
-/// Text, with what is no UTF-8 replaced where it is little.
+/// Decodes text; a few invalid bytes are replaced.
 pub(super) fn decode(bytes: &[u8]) -> Result<String, SourceError> {
     let n_bad = bytes.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty()).count();
     if n_bad > bytes.len() / BYTES_PER_BAD_BYTE {

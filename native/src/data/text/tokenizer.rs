@@ -1,7 +1,7 @@
-//! A unigram vocabulary (Kudo 2018) of the run's own text, and text as its tokens.
+//! A unigram vocabulary (Kudo 2018) of the run's own text, and the encoding of text as its tokens.
 //!
-//! Trained by the `tokenizers` crate on the most frequent words. What that leaves to chance, the order of its maps,
-//! is put in order afterwards, so that the same text gives the same vocabulary everywhere.
+//! Trained by the `tokenizers` crate on the most frequent words. Its result is sorted afterwards, because the order of
+//! its maps is random: the same text gives the same vocabulary everywhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -15,22 +15,22 @@ use serde::{Deserialize, Serialize};
 use tokenizers::models::unigram::{Unigram, UnigramTrainer};
 use tokenizers::utils::parallelism::set_parallelism;
 
-/// Raised whenever the same text and settings would give another vocabulary.
+/// Raised when the same text and settings give another vocabulary.
 const VERSION: u32 = 1;
 /// Most words that the vocabulary is trained on, the most frequent ones.
 const WORDS_MAX: usize = 50_000;
-/// Pieces that training begins with, for each that it ends with.
+/// Pieces at the start of training, for each at its end.
 const SEEDS_PER_PIECE: usize = 10;
 /// Share of the vocabulary that single characters may take.
 const CHARACTERS_SHARE: usize = 4;
 /// Longest piece.
 const PIECE_CHARS_MAX: usize = 16;
-/// Names of the special tokens, by their ids. White space never gets into a piece, so no piece is named so.
+/// Names of the special tokens, by their ids. Pieces contain no white space, so no piece has such a name.
 const SPECIAL_NAMES: [&str; SPECIAL_TOKENS as usize] = ["<unknown token>", "<masked token>", "<end of text>"];
 /// Largest file of a vocabulary that is read.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Why there is no vocabulary.
+/// Why the vocabulary cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// From the library.
@@ -52,9 +52,9 @@ pub struct Tokenizer {
     ids: HashMap<String, u16>,
 }
 
-/// What is kept in the cache.
+/// Content of a cache file.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct CachedTokenizer {
     version: u32,
     /// After the special tokens, in the order of their ids.
     pieces: Vec<(String, f64)>,
@@ -80,7 +80,7 @@ impl Tokenizer {
         Self::of(in_order(model.iter().cloned().collect()))
     }
 
-    /// From the file that `key` names in `cache`, or trained and kept there. A file that is damaged is made anew.
+    /// Loads the file named by `key` in `cache`, or trains and stores it. A damaged file is replaced.
     pub fn cached(
         cache: &Path,
         key: &Sha256Hash,
@@ -115,7 +115,7 @@ impl Tokenizer {
         Ok(Self { model, ids })
     }
 
-    /// What others need to make the same tokens.
+    /// The vocabulary for export.
     pub fn export(&self) -> Vocabulary {
         Vocabulary { pieces: self.pieces() }
     }
@@ -124,12 +124,12 @@ impl Tokenizer {
         self.model.iter().skip(SPECIAL_TOKENS.into()).cloned().collect()
     }
 
-    /// Tokens that there are, the special ones included.
+    /// Number of tokens, special ones included.
     pub fn vocabulary(&self) -> u16 {
         u16::try_from(self.ids.len()).unwrap_or(u16::MAX)
     }
 
-    /// The likeliest tokens of the documents, each with a separator after it.
+    /// The most likely tokens of the documents, with a separator after each document.
     pub fn encode_all(&self, documents: &[String]) -> Result<Vec<u16>, TokenizerError> {
         let mut words: HashMap<String, Vec<u16>> = HashMap::new();
         let mut all = Vec::new();
@@ -159,7 +159,7 @@ impl Tokenizer {
     }
 }
 
-/// `None` where there is no file, or none that is a vocabulary of this version.
+/// `None` where the file is missing, or is no vocabulary of this version.
 fn read_kept(path: &Path) -> Option<Vec<(String, f64)>> {
     if std::fs::metadata(path).ok()?.len() > FILE_BYTES_MAX {
         return None;
@@ -167,14 +167,14 @@ fn read_kept(path: &Path) -> Option<Vec<(String, f64)>> {
     kept(&std::fs::read(path).ok()?)
 }
 
-/// A vocabulary as it is kept.
+/// Encodes a vocabulary for the cache.
 pub(super) fn keep(pieces: Vec<(String, f64)>) -> serde_json::Result<String> {
-    serde_json::to_string(&Kept { version: VERSION, pieces })
+    serde_json::to_string(&CachedTokenizer { version: VERSION, pieces })
 }
 
-/// What was [kept](keep); `None` where it is no vocabulary of this version.
+/// Decodes a cached vocabulary; `None` where it is of another version or damaged.
 pub(super) fn kept(bytes: &[u8]) -> Option<Vec<(String, f64)>> {
-    let kept: Kept = serde_json::from_slice(bytes).ok()?;
+    let kept: CachedTokenizer = serde_json::from_slice(bytes).ok()?;
     let n_distinct = kept.pieces.iter().map(|(piece, _)| piece).collect::<BTreeSet<_>>().len();
     let is_whole = kept.version == VERSION
         && !kept.pieces.is_empty()
@@ -184,9 +184,8 @@ pub(super) fn kept(bytes: &[u8]) -> Option<Vec<(String, f64)>> {
     is_whole.then_some(kept.pieces)
 }
 
-/// The most frequent words of the most frequent characters, and how often each comes. Each of the characters is a
-/// word as well: one that training could give up would leave pieces that nothing can take the place of, and it would
-/// never be done with pruning.
+/// The most frequent words of the most frequent characters, with their counts. Each of the characters is a word as well:
+/// if training dropped a character, some pieces would have no alternative, and pruning would never end.
 fn frequent_words<'a>(texts: impl Iterator<Item = &'a str>, characters_max: usize) -> Vec<(String, u32)> {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for text in texts {

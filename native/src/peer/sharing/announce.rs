@@ -1,5 +1,5 @@
-//! Who keeps what: this machine's record in the DHT, and those of the others. Both go through the backbone, which
-//! is a peer of the DHT and searches for whoever asks.
+//! Holders of shards in the DHT: publishes this machine's record, and searches those of other peers. Both go through
+//! the backbone, which is a DHT peer and searches on behalf of this machine.
 
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -18,30 +18,35 @@ use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
 use super::super::find::now;
-use super::{Found, Shared, SharedRun, lock};
+use super::{SharedRun, SharingState, SurveyResult, lock};
 
-/// How often is looked for others while shards are wanted, and how soon others hear of what is newly kept.
+/// Interval of searches while shards are wanted, and of updates of this machine's record.
 const LOOK_EVERY: Duration = Duration::from_secs(4);
-/// And while none is wanted.
+/// Interval of searches while none is wanted.
 const LOOK_EVERY_IDLE: Duration = Duration::from_secs(60);
-/// For how long this machine's record is believed.
+/// Lifetime of this machine's record.
 const LIFETIME: Duration = Duration::from_secs(240);
-/// How often it is said again, well before that.
+/// Interval at which the record is renewed, well below its lifetime.
 const REFRESH: Duration = Duration::from_secs(80);
-/// The backbone has requests of its own to wait for.
+/// Timeout of a DHT request: the backbone waits for requests of its own.
 const DHT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What the DHT was told last.
+/// The record that was published last.
 #[derive(Clone)]
-pub(super) struct Said {
+pub(super) struct AnnouncedShards {
     run: Arc<SharedRun>,
     shards: ShardSet,
     addresses: Vec<Vec<u8>>,
     at: Instant,
 }
 
-/// Says what is kept here and finds out what is kept elsewhere, again and again.
-pub(super) async fn run(shared: Arc<Shared>, node: Node, backbone: PeerId, said: Arc<Mutex<Option<Said>>>) {
+/// Publishes this machine's shards and searches other holders, until it is dropped.
+pub(super) async fn run(
+    shared: Arc<SharingState>,
+    node: Node,
+    backbone: PeerId,
+    said: Arc<Mutex<Option<AnnouncedShards>>>,
+) {
     loop {
         let run = shared.run().await;
         let kept = shared.kept(&run).await;
@@ -53,7 +58,10 @@ pub(super) async fn run(shared: Arc<Shared>, node: Node, backbone: PeerId, said:
                 match told {
                     Ok(now) => *lock(&said) = Some(now),
                     Err(reason) => {
-                        tracing::debug!(reason, "the DHT does not know which shards are kept here");
+                        tracing::debug!(
+                            reason,
+                            "the shards of this machine could not be announced in the DHT"
+                        );
                     }
                 }
             }
@@ -63,55 +71,60 @@ pub(super) async fn run(shared: Arc<Shared>, node: Node, backbone: PeerId, said:
                 tracing::debug!(
                     n_holders = holders.len(),
                     n_kept = kept.len(),
-                    "looked for who keeps shards"
+                    "searched the holders of shards"
                 );
                 let mut found = lock(&shared.found);
                 // Another run may have begun meanwhile.
                 if shared.run.borrow().as_ref().is_some_and(|current| Arc::ptr_eq(current, &run)) {
                     let here = PeerKey(node.peer_id().to_bytes());
-                    *found = Found { survey: Some(Survey { here, kept, holders }), addresses };
+                    *found = SurveyResult { survey: Some(Survey { here, kept, holders }), addresses };
                 }
             }
-            Ok(Err(reason)) => tracing::debug!(reason, "it is not known who keeps shards"),
-            Err(_) => tracing::debug!("it is not known who keeps shards: the DHT does not answer"),
+            Ok(Err(reason)) => tracing::debug!(reason, "the search for holders of shards failed"),
+            Err(_) => tracing::debug!("the search for holders of shards failed: the DHT does not answer"),
         }
         tokio::time::sleep(LOOK_EVERY).await;
-        let _ = tokio::time::timeout(LOOK_EVERY_IDLE, shared.stirred.notified()).await;
+        let _ = tokio::time::timeout(LOOK_EVERY_IDLE, shared.changed.notified()).await;
     }
 }
 
-/// Whether the DHT is to be told: something new, or the same again before it expires.
-fn is_due(said: Option<&Said>, run: &Arc<SharedRun>, kept: &ShardSet, addresses: &[Vec<u8>]) -> bool {
+/// Whether the record has to be published: it has changed, or is to be renewed.
+fn is_due(
+    said: Option<&AnnouncedShards>,
+    run: &Arc<SharedRun>,
+    kept: &ShardSet,
+    addresses: &[Vec<u8>],
+) -> bool {
     match said.filter(|said| Arc::ptr_eq(&said.run, run)) {
-        // Nobody needs to know of a peer that keeps nothing, or that nobody can reach.
+        // A peer without shards or addresses is of no use to others.
         None => !kept.is_empty() && !addresses.is_empty(),
         Some(said) => said.shards != *kept || said.addresses != addresses || said.at.elapsed() >= REFRESH,
     }
 }
 
 async fn announce(
-    shared: &Shared,
+    shared: &SharingState,
     node: &Node,
     backbone: PeerId,
     run: &Arc<SharedRun>,
     (kept, addresses): (&ShardSet, Vec<Vec<u8>>),
-) -> Result<Said, String> {
+) -> Result<AnnouncedShards, String> {
     let expires_at = now().after(LIFETIME);
     let of_run = (&run.run_id[..], &run.manifest);
     let record = Holder::sign(&shared.key, of_run, kept, addresses.clone(), expires_at);
     put(node, backbone, record.map_err(|refusal| refusal.to_string())?).await?;
-    tracing::debug!(n_shards = kept.len(), "the DHT knows which shards are kept here");
-    Ok(Said { run: run.clone(), shards: kept.clone(), addresses, at: Instant::now() })
+    tracing::debug!(n_shards = kept.len(), "announced the shards of this machine in the DHT");
+    Ok(AnnouncedShards { run: run.clone(), shards: kept.clone(), addresses, at: Instant::now() })
 }
 
-/// Takes back what was said, as far as anything in a DHT can be: what counts is what expires last.
+/// Replaces the published record by an empty one. A DHT deletes nothing, but the record that expires last counts.
 pub(super) async fn withdraw(
-    shared: &Shared,
+    shared: &SharingState,
     node: &Node,
     backbone: PeerId,
-    said: Said,
+    said: AnnouncedShards,
 ) -> Result<(), String> {
-    // Later than anything that was said, or is on its way.
+    // Later than any record that was published or is in transit.
     let expires_at = now().after(LIFETIME + Duration::from_secs(1));
     let of_run = (&said.run.run_id[..], &said.run.manifest);
     let record = Holder::sign(&shared.key, of_run, &ShardSet::default(), [], expires_at);
@@ -134,16 +147,21 @@ async fn put(node: &Node, backbone: PeerId, record: Record) -> Result<(), String
 
 type Holders = (Vec<(PeerKey, ShardSet)>, HashMap<PeerId, Vec<Multiaddr>>);
 
-/// Everybody else who says that they keep shards, and whom this machine can dial.
-async fn look(shared: &Shared, node: &Node, backbone: PeerId, run: &SharedRun) -> Result<Holders, String> {
+/// All other holders of shards that this machine can dial.
+async fn look(
+    shared: &SharingState,
+    node: &Node,
+    backbone: PeerId,
+    run: &SharedRun,
+) -> Result<Holders, String> {
     let mut stream = node.open(backbone, dht::PROTOCOL).await.map_err(|error| error.to_string())?;
     let keys = vec![shards::key(&run.run_id, &run.manifest)];
     let lifetime_max = StorageLimits::default().lifetime_max;
     let answers = dht::get(&mut stream, keys, Freshness::Newest, now(), lifetime_max).await;
     let records = answers.map_err(|error| error.to_string())?;
-    let (mut holders, mut places) = (Vec::new(), HashMap::new());
+    let (mut holders, mut peer_addresses) = (Vec::new(), HashMap::new());
     for holder in records.iter().flatten().filter_map(Holder::read) {
-        let Some(peer) = crate::access::peer_id(holder.peer).filter(|_| holder.peer != shared.key.public())
+        let Some(peer) = crate::host::peer_id(holder.peer).filter(|_| holder.peer != shared.key.public())
         else {
             continue;
         };
@@ -152,14 +170,14 @@ async fn look(shared: &Shared, node: &Node, backbone: PeerId, run: &SharedRun) -
             addresses.filter_map(|address| address.with_p2p(peer).ok()).filter(is_native).collect();
         if !addresses.is_empty() && !holder.shards.is_empty() {
             holders.push((PeerKey(peer.to_bytes()), holder.shards));
-            places.insert(peer, addresses);
+            peer_addresses.insert(peer, addresses);
         }
     }
-    Ok((holders, places))
+    Ok((holders, peer_addresses))
 }
 
-/// The addresses at which others may find this machine, the farthest-reaching first. Where it was tested and
-/// found closed, those in the open lead nowhere.
+/// The addresses to announce, the farthest-reaching first. If AutoNAT found this machine unreachable, its public
+/// addresses are left out.
 pub(in super::super) fn to_announce(addresses: Vec<Multiaddr>, reachability: Reachability) -> Vec<Vec<u8>> {
     let mut ranked: Vec<(u8, Multiaddr)> =
         addresses.into_iter().filter(is_native).map(|address| (distance(&address), address)).collect();
@@ -167,7 +185,7 @@ pub(in super::super) fn to_announce(addresses: Vec<Multiaddr>, reachability: Rea
     if reachability == Reachability::Private {
         ranked.retain(|(distance, address)| *distance > 0 || is_circuit(address));
     }
-    // On a machine that others reach, its loopback addresses are of no use to them.
+    // Loopback addresses are announced only if there are no others.
     let nearest = ranked.first().map_or(0, |(distance, _)| *distance);
     ranked.retain(|(distance, _)| *distance < LOOPBACK || nearest == LOOPBACK);
     ranked.into_iter().map(|(_, address)| address.to_vec()).take(HOLDER_ADDRESSES_MAX).collect()
@@ -175,7 +193,7 @@ pub(in super::super) fn to_announce(addresses: Vec<Multiaddr>, reachability: Rea
 
 const LOOPBACK: u8 = 2;
 
-/// 0 in the open, 1 in a network of its own, [`LOOPBACK`] on the machine.
+/// 0 for a public address, 1 for one of a private network, [`LOOPBACK`] for one of this machine.
 fn distance(address: &Multiaddr) -> u8 {
     match address.iter().next() {
         Some(Protocol::Ip4(ip)) if ip.is_loopback() => LOOPBACK,
@@ -190,7 +208,7 @@ pub(in super::super) fn is_circuit(address: &Multiaddr) -> bool {
     address.iter().any(|part| part == Protocol::P2pCircuit)
 }
 
-/// QUIC and TCP, and through a relay by either: what native peers dial.
+/// Whether native peers dial it: QUIC or TCP, directly or through a relay.
 fn is_native(address: &Multiaddr) -> bool {
     let is_for_browsers = |part: Protocol<'_>| {
         matches!(part, Protocol::WebTransport | Protocol::WebRTCDirect | Protocol::Ws(_) | Protocol::Wss(_))

@@ -1,16 +1,16 @@
-//! What others ask of this machine: shards, and before them, where the run has a list, whether they may have any.
+//! Serves shards to other peers, and in a closed run the `access` conversation before.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_protocol::ConversationError;
 use barnraise_protocol::access::{
-    self, AccessMode, BackboneToContributor, ContributorToBackbone, MESSAGE_BYTES_MAX, Refusal,
+    self, AccessMode, AccessRefusal, BackboneToContributor, ContributorToBackbone, MESSAGE_BYTES_MAX,
 };
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::framing::{self, FrameError};
 use barnraise_protocol::shard::{self, ShardId};
-use barnraise_relay::{Misdeed, Node, NodeError, Paced};
+use barnraise_protocol::{ConversationError, Refusal};
+use barnraise_relay::{Node, NodeError, Paced, Violation};
 use barnraise_swarm::guard::PaceLimits;
 use futures::StreamExt;
 use futures::future::Abortable;
@@ -19,12 +19,12 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::throttle::Throttled;
-use super::{Shared, SharedRun};
-use crate::access::{Exclusion, Pass};
-use crate::backbone::misdeeds;
-use crate::backbone::places::Places;
+use super::{SharedRun, SharingState};
+use crate::host::access::{Exclusion, Pass};
+use crate::net::transfer_slots::TransferSlots;
+use crate::net::violations;
 
-/// How slowly others may ask and listen.
+/// Limits on how slowly peers may ask and read.
 const PACE: PaceLimits = PaceLimits {
     first_message: Duration::from_secs(10),
     idle: Duration::from_secs(20),
@@ -32,22 +32,22 @@ const PACE: PaceLimits = PaceLimits {
     stall: Duration::from_secs(15),
     bytes_per_second_min: 1024,
 };
-/// Each of those that are served at the same time gets so much at least: whoever gets less goes elsewhere.
+/// Least upload rate of each concurrent stream: at a lower rate a peer gives up and asks another holder.
 const STREAM_BYTES_PER_SECOND: u64 = 64 * 1024;
-/// Shards under way at the same time, at most.
+/// Most shards in transfer at a time.
 const STREAMS_MAX: u64 = 8;
-/// Of which to one peer.
+/// Most streams of one peer.
 const STREAMS_PER_PEER: usize = 2;
-/// Peers that show a token at the same time.
+/// Most `access` conversations at a time.
 const ACCESS_STREAMS_MAX: usize = 16;
-/// How often what has expired is looked for.
+/// Interval at which the gate drops expired tokens.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
-/// How often the backbone is asked which tokens were taken back, in such seconds.
+/// The backbone is asked for revocations once in this many of those intervals.
 const REVOKED_EVERY: u32 = 10;
-/// How long it may take to answer.
+/// Timeout of that request.
 const REVOKED_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a peer is served no longer.
+/// Why a stream of a peer ended.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     #[error(transparent)]
@@ -58,38 +58,38 @@ enum ServeError {
     AccessEnded(Exclusion),
 }
 
-/// Serves everybody who comes, within bounds, until the handle is dropped.
-pub(super) fn spawn(shared: Arc<Shared>, node: Node) -> Result<AbortOnDropHandle<()>, NodeError> {
+/// Serves all peers, within bounds, until the handle is dropped.
+pub(super) fn spawn(shared: Arc<SharingState>, node: Node) -> Result<AbortOnDropHandle<()>, NodeError> {
     let (mut shards, mut tokens) = (node.accept(shard::PROTOCOL)?, node.accept(access::PROTOCOL)?);
     let n_streams = (shared.bytes_per_second / STREAM_BYTES_PER_SECOND).clamp(1, STREAMS_MAX) as usize;
-    let takers = Arc::new(Places::new(n_streams, STREAMS_PER_PEER));
-    let askers = Arc::new(Places::new(ACCESS_STREAMS_MAX, STREAMS_PER_PEER));
+    let takers = Arc::new(TransferSlots::new(n_streams, STREAMS_PER_PEER));
+    let askers = Arc::new(TransferSlots::new(ACCESS_STREAMS_MAX, STREAMS_PER_PEER));
     Ok(super::spawn(async move {
         let mut tasks = JoinSet::new();
         loop {
-            let (peer, stream, places, wants_shards) = tokio::select! {
+            let (peer, stream, slots, wants_shards) = tokio::select! {
                 Some((peer, stream)) = shards.next() => (peer, stream, &takers, true),
                 Some((peer, stream)) = tokens.next() => (peer, stream, &askers, false),
                 Some(_) = tasks.join_next() => continue,
                 else => return,
             };
-            let Some((place, registration)) = Places::take(places, peer) else {
-                tracing::debug!(%peer, "no place for another one who wants a shard");
+            let Some((slot, registration)) = TransferSlots::take(slots, peer) else {
+                tracing::debug!(%peer, "no free stream slot for a peer that wants a shard");
                 continue;
             };
             let (shared, node) = (shared.clone(), node.clone());
             let serving = async move {
                 let ended = match wants_shards {
-                    true => pass_on(shared, peer, stream).await,
-                    false => let_in(&shared, peer, stream).await,
+                    true => serve_shards(shared, peer, stream).await,
+                    false => serve_access(&shared, peer, stream).await,
                 };
                 if let Err(error) = ended {
-                    tracing::debug!(%peer, %error, "somebody who wanted a shard is served no longer");
-                    if let Some(misdeed) = error.misdeed() {
-                        node.report(peer, misdeed);
+                    tracing::debug!(%peer, %error, "a peer that wanted a shard is served no longer");
+                    if let Some(violation) = error.violation() {
+                        node.report(peer, violation);
                     }
                 }
-                drop(place);
+                drop(slot);
             };
             tasks.spawn(Abortable::new(serving, registration));
         }
@@ -97,23 +97,23 @@ pub(super) fn spawn(shared: Arc<Shared>, node: Node) -> Result<AbortOnDropHandle
 }
 
 impl ServeError {
-    /// What it says of the other side.
-    fn misdeed(&self) -> Option<Misdeed> {
+    /// The violation that the error proves, if any.
+    fn violation(&self) -> Option<Violation> {
         match self {
-            Self::Conversation(error) => misdeeds::of_conversation(error),
-            Self::Frame(error) => Misdeed::of_frame(error),
+            Self::Conversation(error) => violations::of_conversation(error),
+            Self::Frame(error) => Violation::of_frame(error),
             Self::AccessEnded(_) => None,
         }
     }
 }
 
-async fn pass_on(shared: Arc<Shared>, peer: PeerId, stream: Stream) -> Result<(), ServeError> {
+async fn serve_shards(shared: Arc<SharingState>, peer: PeerId, stream: Stream) -> Result<(), ServeError> {
     let run = shared.run.borrow().clone();
     let admitted = run.as_ref().map(|run| run.gate.check(peer));
     let (run, refusal, mut pass) = match (run, admitted) {
-        (Some(run), Some(Ok(pass))) => (Some(run), String::new(), pass),
-        (_, Some(Err(refusal))) => (None, refusal.to_string(), Pass::always()),
-        (_, _) => (None, "this peer is in no run yet".to_owned(), Pass::always()),
+        (Some(run), Some(Ok(pass))) => (Some(run), Refusal::NoShard, pass),
+        (_, Some(Err(refusal))) => (None, Refusal::from(&refusal), Pass::always()),
+        (_, _) => (None, Refusal::unavailable("this peer is in no run yet"), Pass::always()),
     };
     let stream = Paced::new(stream, PACE);
     let pace = &stream.pace();
@@ -131,14 +131,15 @@ async fn pass_on(shared: Arc<Shared>, peer: PeerId, stream: Stream) -> Result<()
     }
 }
 
-async fn find(shared: &Shared, run: &SharedRun, id: ShardId) -> Result<(Transfer, Arc<[u8]>), String> {
-    let entry = *id.entry(&run.manifest).ok_or("there is no such shard")?;
-    let bytes = shared.read(entry).await.ok_or("that shard is not kept here")?;
+async fn find(shared: &SharingState, run: &SharedRun, id: ShardId) -> Result<(Transfer, Arc<[u8]>), Refusal> {
+    let entry = *id.entry(&run.manifest).ok_or(Refusal::NoShard)?;
+    let bytes =
+        shared.read(entry).await.ok_or_else(|| Refusal::unavailable("that shard is not kept here"))?;
     Ok((Transfer { n_bytes: entry.n_bytes.into(), sha256: entry.sha256 }, Arc::from(bytes)))
 }
 
-/// Whoever shows a token of the run's authority may have shards.
-async fn let_in(shared: &Shared, peer: PeerId, stream: Stream) -> Result<(), ServeError> {
+/// Holds the `access` conversation: a peer that shows a token of the run's authority may fetch shards.
+async fn serve_access(shared: &SharingState, peer: PeerId, stream: Stream) -> Result<(), ServeError> {
     let mut stream = Paced::new(stream, PACE);
     let pace = stream.pace();
     loop {
@@ -150,7 +151,9 @@ async fn let_in(shared: &Shared, peer: PeerId, stream: Stream) -> Result<(), Ser
         let run = shared.run.borrow().clone();
         let answer = match (question, run) {
             (ContributorToBackbone::Present(token), Some(run)) => run.gate.present(peer, &token),
-            _ => Err(Refusal::Unavailable { reason: "this peer passes shards on, and nothing else".into() }),
+            _ => Err(AccessRefusal::Unavailable {
+                reason: "this peer passes shards on, and nothing else".into(),
+            }),
         };
         let answer = answer.map_or_else(BackboneToContributor::Refused, BackboneToContributor::Admitted);
         pace.answer();
@@ -158,8 +161,8 @@ async fn let_in(shared: &Shared, peer: PeerId, stream: Stream) -> Result<(), Ser
     }
 }
 
-/// Lets nobody in any longer whose token has expired or was taken back, as far as the backbone tells.
-pub(super) async fn keep_gate(shared: Arc<Shared>, node: Node, backbone: PeerId) {
+/// Keeps the gate up to date: drops expired tokens, and those that the backbone says were revoked.
+pub(super) async fn keep_gate(shared: Arc<SharingState>, node: Node, backbone: PeerId) {
     let mut ticks = tokio::time::interval(EXPIRE_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut n_ticks, mut since) = (0, 0);
@@ -178,7 +181,7 @@ pub(super) async fn keep_gate(shared: Arc<Shared>, node: Node, backbone: PeerId)
             let asking = learn_revoked(&known, &node, backbone, &mut since);
             match tokio::time::timeout(REVOKED_TIMEOUT, asking).await {
                 Ok(Ok(())) => {}
-                // Until it answers, tokens stay good for as long as they say.
+                // Until it answers, tokens are valid until they expire.
                 Ok(Err(reason)) => tracing::debug!(reason, "revocations are not known"),
                 Err(_) => tracing::debug!("revocations are not known: the backbone does not answer"),
             }

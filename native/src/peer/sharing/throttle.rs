@@ -1,4 +1,4 @@
-//! A stream whose writes wait their turn on the uplink that all of them share.
+//! A stream whose writes are limited by the upload rate that all shared streams have together.
 
 use std::io;
 use std::pin::Pin;
@@ -9,19 +9,19 @@ use std::task::{Context, Poll, ready};
 use futures::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
 
-use super::{Shared, lock};
+use super::{SharingState, lock};
 
-/// A stream on which no more goes out than is given away.
+/// Limits the upload rate of a stream.
 pub(super) struct Throttled<S> {
     stream: S,
-    shared: Arc<Shared>,
+    shared: Arc<SharingState>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// Bytes that may go out now.
+    /// Bytes that may be written now.
     granted: usize,
 }
 
 impl<S> Throttled<S> {
-    pub(super) fn new(stream: S, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(stream: S, shared: Arc<SharingState>) -> Self {
         Self { stream, shared, timer: None, granted: 0 }
     }
 }

@@ -1,5 +1,5 @@
-//! Which checkpoints stay: the newest ones, which the journal leads on from, and some from before, by their age, that an
-//! operator can go back to. What makes room where there is none goes from the oldest on.
+//! Retention of checkpoints: the newest ones, which the journal continues from, and some older ones, by their age, that
+//! an operator can roll back to. On a full disk the oldest are deleted first.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,21 +7,21 @@ use barnraise_protocol::access::UnixTime;
 use object_store::path::Path as ObjectPath;
 
 use super::{CORRUPT, CheckpointError, Checkpoints, FOLDER, epoch_of, object_path};
-use crate::storage::Stored;
-use crate::storage::shelf::{Kept, Shelf};
+use crate::storage::ObjectInfo;
+use crate::storage::model_store::{ModelStore, StoredModel};
 
-/// How old checkpoints should be, about, that a run can go back to beside the newest: up to two for each.
+/// Approximate ages of the older checkpoints that are kept for a rollback: up to two for each.
 pub const AGES: [Duration; 3] =
     [Duration::from_secs(10 * 60), Duration::from_secs(60 * 60), Duration::from_secs(6 * 60 * 60)];
 
 impl Checkpoints {
-    /// Keeps some for these ages, too.
+    /// Also keeps checkpoints for these ages.
     #[must_use]
     pub fn aged(self, ages: &'static [Duration]) -> Self {
         Self { ages, ..self }
     }
 
-    /// Deletes what is not kept. The oldest epoch of the newest ones.
+    /// Deletes the checkpoints that are not kept. Returns the oldest epoch of the newest ones.
     pub(super) async fn thin(&self, newest: u64) -> Result<u64, CheckpointError> {
         let found = self.stored().await?;
         let gone = beyond(&found, self.n_kept, self.ages);
@@ -38,12 +38,13 @@ impl Checkpoints {
         Ok(kept.get(first).map_or(newest, |(oldest, _)| (*oldest).min(newest)))
     }
 
-    /// Deletes what was damaged or of another line of models, and was kept for a person to look at.
+    /// Deletes the objects that were set aside as damaged or of another branch.
     pub async fn forget_set_aside(&self) -> Result<(), CheckpointError> {
         Ok(self.storage.delete_all(&ObjectPath::from_iter([FOLDER, CORRUPT])).await?)
     }
 
-    /// Deletes the oldest where there are others, the newest of which is whole. Its epoch, and the oldest that is left.
+    /// Deletes the oldest checkpoint if there are others and the newest is undamaged. Returns the epoch of the deleted
+    /// one, and of the oldest that is left.
     pub async fn forget_oldest(&self) -> Result<Option<(u64, u64)>, CheckpointError> {
         let kept = self.list().await?;
         let [(oldest, path), (next, _), ..] = kept.as_slice() else { return Ok(None) };
@@ -56,9 +57,9 @@ impl Checkpoints {
     }
 
     /// Epochs and objects, oldest first.
-    async fn stored(&self) -> Result<Vec<(u64, Stored)>, CheckpointError> {
+    async fn stored(&self) -> Result<Vec<(u64, ObjectInfo)>, CheckpointError> {
         let objects = self.storage.list(&ObjectPath::from(FOLDER)).await?;
-        let of_epoch = |object: Stored| {
+        let of_epoch = |object: ObjectInfo| {
             let epoch = epoch_of(&object.location)?;
             (object.location == object_path(epoch)).then_some((epoch, object))
         };
@@ -66,18 +67,18 @@ impl Checkpoints {
     }
 }
 
-/// Epochs of those that go: neither among the newest nor of an age that is wanted. `stored` is oldest first.
-fn beyond(stored: &[(u64, Stored)], n_newest: usize, ages: &[Duration]) -> Vec<u64> {
+/// Epochs of the checkpoints to delete: neither among the newest nor kept for an age. `stored` is oldest first.
+fn beyond(stored: &[(u64, ObjectInfo)], n_newest: usize, ages: &[Duration]) -> Vec<u64> {
     let Some((newest, last)) = stored.last() else { return Vec::new() };
-    // The newest was written now, whatever the clock says.
+    // The newest was written now, also if the clock was set back.
     let now = unix(last.modified);
-    let of_age = |(epoch, object): &(u64, Stored)| {
+    let of_age = |(epoch, object): &(u64, ObjectInfo)| {
         let made_at = UnixTime(unix(object.modified).0.min(now.0));
-        Kept { epoch: *epoch, made_at, n_bytes: object.size }
+        StoredModel { epoch: *epoch, made_at, n_bytes: object.size }
     };
-    let mut shelf = Shelf::new(ages, stored.iter().map(of_age).collect());
+    let mut store = ModelStore::new(ages, stored.iter().map(of_age).collect());
     let n_older = stored.len().saturating_sub(n_newest);
-    let gone = shelf.thin(now, *newest);
+    let gone = store.thin(now, *newest);
     let gone = stored[..n_older]
         .iter()
         .map(|(epoch, _)| *epoch)
@@ -97,14 +98,14 @@ mod tests {
     use super::*;
     use crate::storage::Storage;
 
-    fn stored(epoch: u64, seconds: u64) -> (u64, Stored) {
+    fn stored(epoch: u64, seconds: u64) -> (u64, ObjectInfo) {
         let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        (epoch, Stored { location: object_path(epoch), size: 1, modified })
+        (epoch, ObjectInfo { location: object_path(epoch), size: 1, modified })
     }
 
     #[test]
     fn a_run_can_always_go_back_by_hours_and_keeps_few() {
-        let mut kept: Vec<(u64, Stored)> = Vec::new();
+        let mut kept: Vec<(u64, ObjectInfo)> = Vec::new();
         for n in 0..24 * 60 * 6 {
             // Every ten seconds, as on a fast run.
             let now = n * 10;
@@ -116,7 +117,7 @@ mod tests {
                 kept.iter().rev().take(3).map(|(epoch, _)| *epoch).eq((0..=n).rev().take(3).map(|n| n * 10))
             );
             for age in AGES.iter().map(Duration::as_secs).filter(|age| now >= 3 * age) {
-                let is_of_age = |(_, object): &(u64, Stored)| {
+                let is_of_age = |(_, object): &(u64, ObjectInfo)| {
                     (age..=2 * age + 60).contains(&(now - unix(object.modified).0))
                 };
                 assert!(kept.iter().any(is_of_age), "{age} at {now}: {kept:?}");

@@ -28,7 +28,17 @@ fn entry(epoch: u64, id: u64, payload: Vec<u8>) -> JournalEntry {
 fn commit(epoch: u64, seqs: &[u32]) -> CommitRecord {
     let aggregation = Aggregation::CenteredClip { places: 7 };
     let n_samples = 64 * seqs.len() as u64;
-    CommitRecord { epoch, n_samples, seqs: seqs.to_vec(), aggregation, together: None, learning_rate: 0.25 }
+    CommitRecord {
+        epoch,
+        before: Sha256Hash([5; 32]),
+        nonce: 9,
+        members: vec![vec![1]],
+        n_samples,
+        loss: 0.5,
+        seqs: seqs.to_vec(),
+        aggregation,
+        learning_rate: 0.25,
+    }
 }
 
 /// As the last version wrote them, byte by byte: what a program of before acknowledged is read by this one. A layout that
@@ -39,8 +49,7 @@ fn golden_bytes() {
     let bytes = sealed::seal_parts(ENTRY, &header_of(&entry), &[&entry.payload]).unwrap();
     assert_eq!(hex(&bytes), GOLDEN_ENTRY);
     assert_eq!(decode_entry(&bytes.into(), 3).unwrap(), entry);
-    let together = Together { before: Sha256Hash([5; 32]), nonce: 9, loss: 0.5, members: vec![vec![1]] };
-    let record = CommitRecord { together: Some(together), ..commit(4, &[1, 0]) };
+    let record = commit(4, &[1, 0]);
     let bytes = sealed::seal_parts(COMMIT, &record, &[]).unwrap();
     assert_eq!(hex(&bytes), GOLDEN_COMMIT);
     assert_eq!(decode_commit(&bytes, 4).unwrap(), record);
@@ -68,13 +77,13 @@ async fn golden_bytes_of_what_is_averaged() {
     let storage = Storage::in_memory();
     let journal = Journal::new(storage.clone());
     journal.write_mean(3, 9, &[1.0, -2.0]).await.unwrap();
-    journal.write_given(3, 9, &[0, 300]).await.unwrap();
+    journal.write_averaged_entries(3, 9, &[0, 300]).await.unwrap();
     for (path, golden) in [(path_of(3, MEAN_NAME), GOLDEN_MEAN), (given_path(3, 9), GOLDEN_GIVEN)] {
         let bytes = storage.get(&path, ENTRY_BYTES_MAX).await.unwrap().unwrap();
         assert_eq!(hex(&bytes), golden, "{path}");
     }
     assert_eq!(journal.mean(3, 9).await.unwrap().unwrap(), [1f32, -2.0].map(f32::to_le_bytes).concat());
-    assert_eq!(journal.given(3, 9).await.unwrap(), [0, 300]);
+    assert_eq!(journal.averaged_entries(3, 9).await.unwrap(), [0, 300]);
 }
 
 const GOLDEN_MEAN: &str = "\
@@ -92,17 +101,19 @@ const GOLDEN_ENTRY: &str = "\
     bfe184ee45dc0b80a4a7da0609090909\
     ";
 const GOLDEN_COMMIT: &str = "\
-    6261726e72616973636d697404003a00000000000000c6fffc34e49c4007ab047b79e337f5df5ea2243c7532cd66e71dd4b5\
-    5c64299936000000048001020100010701050505050505050505050505050505050505050505050505050505050505050509\
-    0000003f010101010000803e\
+    6261726e72616973636d697405003800000000000000f156a40afe8781dbe2b507b3ae782fa78bd884e08167f74608115613\
+    f7e808f134000000040505050505050505050505050505050505050505050505050505050505050505090101018001000000\
+    3f02010001070000803e\
     ";
 const GOLDEN_MEAN_COMMIT: &str = "\
-    6261726e72616973636d697404000f0000000000000008500ce9e8817012092bf43d713acfa26967a33ade5736d6569a4d8b\
-    9c69ee780b000000ac0200000000010000803e\
+    6261726e72616973636d6974050035000000000000007ba30e4b3b9ae630d959f5b43c033077ad637c2b4eae1976fab0d15f\
+    54a4b13331000000ac0205050505050505050505050505050505050505050505050505050505050505050901010100000000\
+    3f00000000803e\
     ";
 const GOLDEN_ADDRESSES_COMMIT: &str = "\
-    6261726e72616973636d697404001100000000000000a267e89f1d286ae98dc8d3c236e2a1d747d26ea55a7ce8183a1f4369\
-    abf3d8dc0d000000ac02000002ac0200010000803e\
+    6261726e72616973636d697405003700000000000000eabf3eff77c614ba7467366dc6c6eeb767428cdcc83fb054a20228e4\
+    215af17b33000000ac0205050505050505050505050505050505050505050505050505050505050505050901010100000000\
+    3f0002ac020000803e\
     ";
 
 /// Those of `from` and of what follows, up to the first that is none or damaged; and what is wrong with that.
@@ -158,7 +169,9 @@ async fn a_restart_finds_committed_steps_and_the_open_epoch() {
 async fn a_newer_format_is_refused_by_name_and_never_set_aside() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::new(Storage::open(folder.path()).unwrap());
-    let newer = |kind: Kind| sealed::seal(Kind { version: kind.version + 2, ..kind }, b"of another layout");
+    let newer = |kind: ObjectKind| {
+        sealed::seal(ObjectKind { version: kind.version + 2, ..kind }, b"of another layout")
+    };
     for (kind, name) in
         [(ENTRY, "00000000.grad"), (COMMIT, "commit"), (MEAN, "mean"), (GIVEN, "given-0000000000000009")]
     {
@@ -174,7 +187,7 @@ async fn a_newer_format_is_refused_by_name_and_never_set_aside() {
                 assert_eq!(by_name.to_string(), whole.to_string());
                 whole
             }
-            _ => journal.given(4, 9).await.unwrap_err(),
+            _ => journal.averaged_entries(4, 9).await.unwrap_err(),
         };
         let want =
             format!("{} format {}, this program knows up to {}", kind.what, kind.version + 2, kind.version);
@@ -202,19 +215,21 @@ async fn what_is_forgotten_leaves_no_folder_behind_that_every_start_would_read()
 }
 
 #[tokio::test]
-async fn a_step_together_says_by_what_and_with_which_entries() {
+async fn a_step_of_several_records_its_mean_and_its_entries() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::new(Storage::open(folder.path()).unwrap());
-    assert_eq!((journal.given(4, 9).await.unwrap(), journal.mean(4, 9).await.unwrap()), (vec![], None));
-    let together =
-        Together { before: Sha256Hash::of(b"before"), nonce: 9, loss: 0.5, members: vec![vec![1], vec![2]] };
-    let record = CommitRecord { together: Some(together), ..commit(4, &[0]) };
-    journal.write_given(4, 9, &[0]).await.unwrap();
+    assert_eq!(
+        (journal.averaged_entries(4, 9).await.unwrap(), journal.mean(4, 9).await.unwrap()),
+        (vec![], None)
+    );
+    let (before, members) = (Sha256Hash::of(b"before"), vec![vec![1], vec![2]]);
+    let record = CommitRecord { before, members, ..commit(4, &[0]) };
+    journal.write_averaged_entries(4, 9, &[0]).await.unwrap();
     journal.write_mean(4, 9, &[1.0, -2.0]).await.unwrap();
     journal.commit(&record).await.unwrap();
     assert_eq!(journal.commit_of(4).await.unwrap(), Some(Ok(record)));
-    assert_eq!(journal.given(4, 9).await.unwrap(), [0]);
-    assert!(journal.given(4, 8).await.unwrap().is_empty(), "of another averaging");
+    assert_eq!(journal.averaged_entries(4, 9).await.unwrap(), [0]);
+    assert!(journal.averaged_entries(4, 8).await.unwrap().is_empty(), "of another averaging");
     let mean = journal.mean(4, 9).await.unwrap().unwrap();
     assert_eq!(mean, [1f32.to_le_bytes(), (-2f32).to_le_bytes()].concat());
     assert_eq!(
@@ -227,8 +242,11 @@ async fn a_step_together_says_by_what_and_with_which_entries() {
     fs::write(&file, &whole[..whole.len() - 1]).unwrap();
     assert_eq!(journal.mean(4, 9).await.unwrap(), None, "a damaged mean is none");
     journal.append(5, 0, &entry(5, 0, vec![1; 10])).await.unwrap();
-    journal.leave_line(4, "another line is followed").await.unwrap();
-    assert_eq!((journal.given(4, 9).await.unwrap(), journal.commit_of(4).await.unwrap()), (vec![0], None));
+    journal.abandon_branch(4, "another branch is followed").await.unwrap();
+    assert_eq!(
+        (journal.averaged_entries(4, 9).await.unwrap(), journal.commit_of(4).await.unwrap()),
+        (vec![0], None)
+    );
     assert_eq!(entries(&journal, 5).await.len(), 1, "what was accepted stays");
     journal.clear(5).await.unwrap();
     assert_eq!(entries(&journal, 5).await.len(), 0);
@@ -280,7 +298,7 @@ async fn a_torn_commit_is_told_and_nothing_is_moved_until_somebody_says_so() {
         assert!(damaged.unwrap().contains("announces"));
         assert!(file.exists());
     }
-    journal.leave_line(2, "it is damaged").await.unwrap();
+    journal.abandon_branch(2, "it is damaged").await.unwrap();
     assert!(!file.exists());
     assert!(folder.path().join("journal/corrupt/000000000002-commit").exists());
     assert_eq!(commits(&journal, 1).await, whole([commit(1, &[0])]));

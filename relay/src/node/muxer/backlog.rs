@@ -1,4 +1,4 @@
-//! What a connection holds: bytes that came and were not read, and bytes that were written and not sent.
+//! Bounds the buffers of a connection: received bytes that are unread, and written bytes that are unsent.
 //!
 //! Yamux bounds each stream, with a window that the other side fills and with a queue that we fill; a connection has
 //! many streams. Here all of them together are bounded, as QUIC does it: where too much is unread, nothing more is
@@ -16,7 +16,7 @@ use super::frames::{DATA, FIN, Header, RST, SYN, WINDOW_UPDATE};
 pub(super) const UNREAD_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Frames that they came in: about 100 bytes of memory each.
 pub(super) const UNREAD_FRAMES_MAX: usize = 16 * 1024;
-/// What is said of a stream after this side let it go: that more of it was read, that it ends, that it is reset.
+/// Frames that may follow for a stream after this side dropped it: window updates, its end, a reset.
 const LATE_PER_STREAM: usize = 3;
 /// Of all streams together.
 const LATE_MAX: usize = 1 << 16;
@@ -25,10 +25,10 @@ pub(super) const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Shared by a connection and its streams; clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Backlog(Arc<Mutex<State>>);
+pub(super) struct Backlog(Arc<Mutex<BacklogState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct BacklogState {
     streams: HashMap<u32, Unread>,
     n_unread_bytes: usize,
     n_unread_frames: usize,
@@ -48,7 +48,7 @@ struct State {
 struct Unread {
     /// Bytes of each frame.
     frames: VecDeque<u32>,
-    /// Nobody reads it any more, and Yamux may not know yet.
+    /// The reader was dropped; Yamux may not know yet.
     is_dropped: bool,
     /// The other side opened it.
     is_theirs: bool,
@@ -66,13 +66,13 @@ impl Unread {
 }
 
 impl Backlog {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BacklogState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A frame comes; whether anybody could wait for it. One for a stream that is not there is read and thrown away by
-    /// Yamux; such a stream may have been there when it left. One that is opened and ended for nothing costs this side
-    /// more than the other one.
+    /// Counts an inbound frame; returns whether it can be useful. Yamux discards a frame of an unknown stream; the
+    /// stream may have existed when the frame was sent. A stream that is opened and ended without use costs this side
+    /// more than the remote.
     pub(super) fn on_header(&self, header: &Header) -> bool {
         let mut state = self.lock();
         if matches!(header.kind, DATA | WINDOW_UPDATE) && header.has(SYN) && !header.has(RST) {
@@ -208,7 +208,7 @@ impl Backlog {
     }
 }
 
-impl State {
+impl BacklogState {
     fn has_room(&self) -> bool {
         self.n_unread_bytes < UNREAD_BYTES_MAX && self.n_unread_frames < UNREAD_FRAMES_MAX
     }

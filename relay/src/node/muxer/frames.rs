@@ -60,7 +60,7 @@ pub(super) struct Frames {
 
 /// A part of what passed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum FramePart {
     /// A frame begins.
     Header(Header),
     /// So many bytes of its body.
@@ -74,12 +74,12 @@ impl Frames {
     }
 
     /// Takes what comes next off `bytes`: `None` once there is nothing more to be known.
-    pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Option<Part> {
+    pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Option<FramePart> {
         if self.n_body > 0 {
             let n_bytes = self.n_body.min(bytes.len());
             *bytes = bytes.get(n_bytes..)?;
             self.n_body -= n_bytes;
-            return (n_bytes > 0).then_some(Part::Body(n_bytes));
+            return (n_bytes > 0).then_some(FramePart::Body(n_bytes));
         }
         let room = self.header.get_mut(self.n_header..)?;
         let n_bytes = room.len().min(bytes.len());
@@ -92,7 +92,7 @@ impl Frames {
         }
         let header = Header::read(self.header);
         (self.n_header, self.n_body) = (0, header.n_body());
-        Some(Part::Header(header))
+        Some(FramePart::Header(header))
     }
 }
 
@@ -111,8 +111,8 @@ mod tests {
             for mut piece in sent.chunks(cut) {
                 while let Some(part) = frames.next(&mut piece) {
                     match part {
-                        Part::Header(header) => headers.push((header.kind, header.flags, header.length)),
-                        Part::Body(n_bytes) => n_body += n_bytes,
+                        FramePart::Header(header) => headers.push((header.kind, header.flags, header.length)),
+                        FramePart::Body(n_bytes) => n_body += n_bytes,
                     }
                 }
             }

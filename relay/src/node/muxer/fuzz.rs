@@ -2,7 +2,7 @@
 
 use barnraise_fuzz::{fuzz, value};
 
-use super::frames::{Frames, HEADER_BYTES, Header, Part};
+use super::frames::{FramePart, Frames, HEADER_BYTES, Header};
 
 /// Headers and bytes of bodies, piece after piece.
 fn parts(pieces: &[&[u8]]) -> (Vec<Header>, usize) {
@@ -11,8 +11,8 @@ fn parts(pieces: &[&[u8]]) -> (Vec<Header>, usize) {
         let mut rest = *piece;
         while let Some(part) = frames.next(&mut rest) {
             match part {
-                Part::Header(header) => headers.push(header),
-                Part::Body(n_bytes) => n_body += n_bytes,
+                FramePart::Header(header) => headers.push(header),
+                FramePart::Body(n_bytes) => n_body += n_bytes,
             }
         }
         assert!(rest.is_empty(), "all of it is looked at");

@@ -11,8 +11,8 @@ use futures::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
 use super::backlog::Backlog;
-use super::frames::{Frames, GO_AWAY, HEADER_BYTES, Header, Part, SYN, WINDOW_UPDATE};
-use crate::node::guard_metrics::{GuardMetrics, Misdeed};
+use super::frames::{FramePart, Frames, GO_AWAY, HEADER_BYTES, Header, SYN, WINDOW_UPDATE};
+use crate::guard_metrics::{GuardMetrics, Violation};
 
 /// Headers that are held back until something is written behind them, or all is flushed.
 const HELD_BYTES_MAX: usize = 8 * HEADER_BYTES;
@@ -23,7 +23,7 @@ pub(super) const IDLE_FRAMES_PER_MINUTE: u32 = 600;
 
 /// The other side sent what no implementation of Yamux sends.
 #[derive(Debug, thiserror::Error)]
-enum Violation {
+enum FrameViolation {
     /// Each costs this side more than the other one: pings, which are answered, frames for nobody, and streams that are
     /// ended before anything could come of them.
     #[error(
@@ -80,22 +80,22 @@ impl<S> Joined<S> {
         }
     }
 
-    fn violates(&self, violation: Violation) -> io::Error {
-        self.metrics.count(Misdeed::BrokenFrames, 1);
+    fn violates(&self, violation: FrameViolation) -> io::Error {
+        self.metrics.count(Violation::BrokenFrames, 1);
         io::Error::new(io::ErrorKind::InvalidData, violation)
     }
 
     /// Bytes came, which Yamux has not seen yet.
     fn on_read(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while let Some(part) = self.incoming.next(&mut bytes) {
-            let Part::Header(header) = part else { continue };
+            let FramePart::Header(header) = part else { continue };
             let Header { kind, length, .. } = header;
             if kind == WINDOW_UPDATE && header.has(SYN) && length.checked_add(yamux::DEFAULT_CREDIT).is_none()
             {
-                return Err(self.violates(Violation::Credit(length)));
+                return Err(self.violates(FrameViolation::Credit(length)));
             }
             if !self.backlog.on_header(&header) && !self.idle.take(self.began.elapsed(), &()) {
-                return Err(self.violates(Violation::Idle));
+                return Err(self.violates(FrameViolation::Idle));
             }
         }
         Ok(())
@@ -106,8 +106,8 @@ impl<S> Joined<S> {
         self.stall = None;
         while let Some(part) = self.outgoing.next(&mut bytes) {
             match part {
-                Part::Body(n_bytes) => self.backlog.release(n_bytes),
-                Part::Header(header) => {
+                FramePart::Body(n_bytes) => self.backlog.release(n_bytes),
+                FramePart::Header(header) => {
                     if header.n_body() > 0 {
                         self.backlog.on_sent(header.stream);
                     }
@@ -127,7 +127,7 @@ impl<S> Joined<S> {
         }
         // Yamux asks again before it ends.
         if !std::mem::replace(&mut self.is_stalled, true) {
-            self.metrics.count(Misdeed::ClosedWindow, 1);
+            self.metrics.count(Violation::ClosedWindow, 1);
         }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -209,7 +209,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Joined<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         if this.is_refused {
-            return Poll::Ready(Err(this.violates(Violation::Refused)));
+            return Poll::Ready(Err(this.violates(FrameViolation::Refused)));
         }
         // While the socket takes nothing, Yamux cannot say that a stream was reset, and keeps it.
         if this.stall.is_none() {
@@ -238,13 +238,13 @@ mod tests {
     use super::*;
 
     /// Takes so many bytes at once, and keeps apart what was written apart.
-    struct Socket {
+    struct RecordingSocket {
         room: usize,
         pieces: Vec<Vec<u8>>,
         n_flushes: usize,
     }
 
-    impl AsyncWrite for Socket {
+    impl AsyncWrite for RecordingSocket {
         fn poll_write(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -274,12 +274,12 @@ mod tests {
         }
     }
 
-    fn joined(room: usize) -> Joined<Socket> {
-        let socket = Socket { room, pieces: Vec::new(), n_flushes: 0 };
+    fn joined(room: usize) -> Joined<RecordingSocket> {
+        let socket = RecordingSocket { room, pieces: Vec::new(), n_flushes: 0 };
         Joined::new(socket, Backlog::default(), Duration::from_secs(60), GuardMetrics::default())
     }
 
-    fn write(to: &mut Joined<Socket>, bytes: &[u8]) {
+    fn write(to: &mut Joined<RecordingSocket>, bytes: &[u8]) {
         to.write_all(bytes).now_or_never().unwrap().unwrap();
     }
 

@@ -1,4 +1,4 @@
-//! A hostile end of the socket: it floods, opens, resets, grants and takes nothing. What is held stays bounded.
+//! A hostile remote that floods, opens, resets, grants and reads nothing. The memory per connection stays bounded.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use super::backlog::{UNREAD_BYTES_MAX, UNREAD_FRAMES_MAX, UNSENT_BYTES_MAX};
 use super::frames::{DATA, FIN, GO_AWAY, HEADER_BYTES, RST, SYN, WINDOW_UPDATE};
 use super::joined::IDLE_FRAMES_PER_MINUTE;
 use super::*;
-use crate::node::Misdeed;
+use crate::guard_metrics::Violation;
 
 const PING: u8 = 2;
 const ACK: u16 = 2;
@@ -20,7 +20,7 @@ const N_STREAMS_MAX: usize = 128;
 const FRAME_BYTES_MAX: usize = 1024 * 1024;
 const CREDIT: usize = yamux::DEFAULT_CREDIT as usize;
 
-/// What the other end sent and was not taken yet, what it got, and for how much more it has room.
+/// Bytes that the remote sent and were not read yet, bytes that it received, and its free receive window.
 #[derive(Default)]
 struct Wire {
     sent: Vec<u8>,
@@ -35,11 +35,11 @@ impl Wire {
     }
 }
 
-/// This end. Nobody is woken: the tests poll.
+/// The local end. It wakes no task: the tests poll.
 #[derive(Clone, Default)]
-struct Socket(Arc<Mutex<Wire>>);
+struct WireEnd(Arc<Mutex<Wire>>);
 
-impl AsyncRead for Socket {
+impl AsyncRead for WireEnd {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut wire = self.0.lock().unwrap();
         let n_bytes = into.len().min(wire.n_untaken());
@@ -53,7 +53,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for WireEnd {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut wire = self.0.lock().unwrap();
         let n_bytes = bytes.len().min(wire.room);
@@ -84,15 +84,15 @@ fn data(flags: u16, stream: u32, body: &[u8]) -> Vec<u8> {
 }
 
 /// A connection whose other end is hostile.
-struct Siege {
-    socket: Socket,
-    muxer: Muxer<Socket>,
+struct HostileRemote {
+    socket: WireEnd,
+    muxer: Muxer<WireEnd>,
     metrics: GuardMetrics,
 }
 
-impl Siege {
+impl HostileRemote {
     fn new(room: usize) -> Self {
-        let (socket, metrics) = (Socket::default(), GuardMetrics::default());
+        let (socket, metrics) = (WireEnd::default(), GuardMetrics::default());
         socket.0.lock().unwrap().room = room;
         let muxer = Muxing::new(N_STREAMS_MAX, metrics.clone()).begin(socket.clone(), Mode::Server);
         Self { socket, muxer, metrics }
@@ -128,13 +128,13 @@ impl Siege {
         let (wire, mut scanner, mut n_frames) = (self.socket.0.lock().unwrap(), frames::Frames::default(), 0);
         let mut rest = &wire.got[..];
         while let Some(part) = scanner.next(&mut rest) {
-            n_frames += usize::from(matches!(part, frames::Part::Header(header) if header.kind == kind));
+            n_frames += usize::from(matches!(part, frames::FramePart::Header(header) if header.kind == kind));
         }
         n_frames
     }
 
-    fn n_counted(&self, misdeed: Misdeed) -> u64 {
-        self.metrics.n_counted(misdeed)
+    fn n_counted(&self, violation: Violation) -> u64 {
+        self.metrics.n_counted(violation)
     }
 }
 
@@ -153,16 +153,16 @@ fn read(stream: &mut Substream) -> usize {
 #[tokio::test]
 async fn who_takes_no_answer_to_its_pings_sends_no_further_ones() {
     const N_PINGS: usize = IDLE_FRAMES_PER_MINUTE as usize;
-    let mut siege = Siege::new(0);
+    let mut remote = HostileRemote::new(0);
     let pings: Vec<u8> = (0..N_PINGS).flat_map(|nonce| frame(PING, SYN, 0, nonce as u32)).collect();
-    siege.send(&pings);
-    siege.drive().unwrap();
-    let n_taken = N_PINGS - siege.n_untaken() / HEADER_BYTES;
+    remote.send(&pings);
+    remote.drive().unwrap();
+    let n_taken = N_PINGS - remote.n_untaken() / HEADER_BYTES;
     assert!(n_taken < 100, "{n_taken} pings taken whose answers nobody takes");
-    // Whoever takes its answers gets one for each.
-    siege.open(usize::MAX);
-    siege.drive().unwrap();
-    assert_eq!((siege.n_untaken(), siege.n_got(PING)), (0, N_PINGS + 1), "and one of ours");
+    // A peer that reads its answers gets one for each.
+    remote.open(usize::MAX);
+    remote.drive().unwrap();
+    assert_eq!((remote.n_untaken(), remote.n_got(PING)), (0, N_PINGS + 1), "and one of ours");
 }
 
 #[test]
@@ -178,15 +178,15 @@ fn frames_that_no_stream_waits_for_end_a_connection_that_is_full_of_them() {
         data(SYN | RST, 3, &[]),
     ];
     for (number, idle) in idle.into_iter().enumerate() {
-        let mut siege = Siege::new(usize::MAX);
-        siege.send(&opened);
-        let _streams = siege.drive().unwrap();
+        let mut remote = HostileRemote::new(usize::MAX);
+        remote.send(&opened);
+        let _streams = remote.drive().unwrap();
         let all = idle.repeat(IDLE_FRAMES_PER_MINUTE as usize);
-        siege.send(&all);
-        assert!(siege.drive().is_ok(), "number {number}");
-        siege.send(&all);
-        assert!(siege.drive().is_err(), "number {number}");
-        assert_eq!(siege.n_counted(Misdeed::BrokenFrames), 1, "number {number}");
+        remote.send(&all);
+        assert!(remote.drive().is_ok(), "number {number}");
+        remote.send(&all);
+        assert!(remote.drive().is_err(), "number {number}");
+        assert_eq!(remote.n_counted(Violation::BrokenFrames), 1, "number {number}");
     }
 }
 
@@ -205,82 +205,82 @@ fn streams_that_are_opened_and_ended_for_nothing_end_a_connection_that_is_full_o
         ]
     };
     for kind in 0..in_vain(1).len() {
-        let mut siege = Siege::new(usize::MAX);
+        let mut remote = HostileRemote::new(usize::MAX);
         let mut n_ended = 0;
         for stream in (1..).step_by(2).take(2 * IDLE_FRAMES_PER_MINUTE as usize) {
-            siege.send(&in_vain(stream)[kind]);
-            if siege.drive().is_err() {
+            remote.send(&in_vain(stream)[kind]);
+            if remote.drive().is_err() {
                 break;
             }
             n_ended += 1;
         }
         let allowed = IDLE_FRAMES_PER_MINUTE..IDLE_FRAMES_PER_MINUTE + 100;
         assert!(allowed.contains(&n_ended), "kind {kind}: {n_ended}");
-        assert_eq!(siege.n_counted(Misdeed::BrokenFrames), 1, "kind {kind}");
+        assert_eq!(remote.n_counted(Violation::BrokenFrames), 1, "kind {kind}");
     }
 }
 
 #[test]
 fn streams_that_were_answered_may_be_ended_in_any_way() {
-    let mut siege = Siege::new(usize::MAX);
+    let mut remote = HostileRemote::new(usize::MAX);
     for stream in (1..).step_by(2).take(2 * IDLE_FRAMES_PER_MINUTE as usize) {
-        siege.send(&data(SYN, stream, b"asked"));
-        let mut streams = siege.drive().unwrap();
+        remote.send(&data(SYN, stream, b"asked"));
+        let mut streams = remote.drive().unwrap();
         assert!(matches!(streams[0].write(b"answered").now_or_never(), Some(Ok(8))));
-        siege.drive().unwrap();
+        remote.drive().unwrap();
         let end = if stream % 4 == 1 { FIN } else { RST };
-        siege.send(&frame(DATA, end, stream, 0));
-        siege.drive().unwrap();
+        remote.send(&frame(DATA, end, stream, 0));
+        remote.drive().unwrap();
     }
 }
 
 #[test]
 fn what_is_said_of_streams_that_just_went_is_never_too_much() {
-    let mut siege = Siege::new(usize::MAX);
+    let mut remote = HostileRemote::new(usize::MAX);
     for stream in (1..4 * IDLE_FRAMES_PER_MINUTE).step_by(2) {
-        siege.send(&data(SYN, stream, &[7; 9]));
-        for mut opened in siege.drive().unwrap() {
+        remote.send(&data(SYN, stream, &[7; 9]));
+        for mut opened in remote.drive().unwrap() {
             assert_eq!(read(&mut opened), 9);
         }
-        siege.send(&[frame(WINDOW_UPDATE, 0, stream, 1 << 18), frame(DATA, FIN, stream, 0)].concat());
-        siege.drive().unwrap();
+        remote.send(&[frame(WINDOW_UPDATE, 0, stream, 1 << 18), frame(DATA, FIN, stream, 0)].concat());
+        remote.drive().unwrap();
     }
 }
 
 #[test]
 fn what_a_stream_waits_for_is_never_too_much() {
-    let mut siege = Siege::new(usize::MAX);
-    siege.send(&frame(WINDOW_UPDATE, SYN, 1, 0));
-    let mut streams = siege.drive().unwrap();
+    let mut remote = HostileRemote::new(usize::MAX);
+    remote.send(&frame(WINDOW_UPDATE, SYN, 1, 0));
+    let mut streams = remote.drive().unwrap();
     for _ in 0..2 * IDLE_FRAMES_PER_MINUTE {
-        siege.send(&[data(0, 1, &[7]), frame(WINDOW_UPDATE, 0, 1, 1024)].concat());
-        siege.drive().unwrap();
+        remote.send(&[data(0, 1, &[7]), frame(WINDOW_UPDATE, 0, 1, 1024)].concat());
+        remote.drive().unwrap();
         read(&mut streams[0]);
     }
 }
 
 #[tokio::test]
 async fn window_updates_and_resets_of_nothing_take_no_memory() {
-    let mut siege = Siege::new(0);
+    let mut remote = HostileRemote::new(0);
     for stream in (1..IDLE_FRAMES_PER_MINUTE).step_by(2) {
-        siege.send(&frame(WINDOW_UPDATE, 0, stream, 1));
-        siege.send(&frame(DATA, RST, stream, 0));
-        siege.send(&data(0, stream, b"nobody reads it"));
-        siege.send(&data(RST | SYN, stream, b"nor this"));
+        remote.send(&frame(WINDOW_UPDATE, 0, stream, 1));
+        remote.send(&frame(DATA, RST, stream, 0));
+        remote.send(&data(0, stream, b"nobody reads it"));
+        remote.send(&data(RST | SYN, stream, b"nor this"));
     }
-    assert!(siege.drive().unwrap().is_empty());
-    assert_eq!((siege.n_untaken(), siege.muxer.backlog.held()), (0, (0, 0, 0)));
+    assert!(remote.drive().unwrap().is_empty());
+    assert_eq!((remote.n_untaken(), remote.muxer.backlog.held()), (0, (0, 0, 0)));
 }
 
 #[test]
 fn all_streams_of_a_connection_hold_as_much_as_one_may() {
-    let mut siege = Siege::new(usize::MAX);
+    let mut remote = HostileRemote::new(usize::MAX);
     for stream in 0..N_STREAMS_MAX as u32 {
-        siege.send(&data(SYN, 2 * stream + 1, &vec![7; CREDIT]));
+        remote.send(&data(SYN, 2 * stream + 1, &vec![7; CREDIT]));
     }
-    let mut streams = siege.drive().unwrap();
+    let mut streams = remote.drive().unwrap();
     let most = UNREAD_BYTES_MAX + FRAME_BYTES_MAX;
-    let (n_unread, ..) = siege.muxer.backlog.held();
+    let (n_unread, ..) = remote.muxer.backlog.held();
     assert!((UNREAD_BYTES_MAX..most).contains(&n_unread), "{n_unread} unread");
     // What is read makes room; in the end everything arrives.
     let mut n_read = 0;
@@ -288,92 +288,92 @@ fn all_streams_of_a_connection_hold_as_much_as_one_may() {
         let n_now: usize = streams.iter_mut().map(read).sum();
         assert!(n_now > 0, "stuck at {n_read}");
         n_read += n_now;
-        streams.extend(siege.drive().unwrap());
+        streams.extend(remote.drive().unwrap());
     }
-    assert_eq!((siege.n_untaken(), siege.muxer.backlog.held()), (0, (0, 0, 0)));
+    assert_eq!((remote.n_untaken(), remote.muxer.backlog.held()), (0, (0, 0, 0)));
 }
 
 #[test]
 fn bytes_that_come_one_by_one_count_by_what_they_take() {
     const N_FRAMES: usize = 200_000;
-    let mut siege = Siege::new(usize::MAX);
-    siege.send(&frame(WINDOW_UPDATE, SYN, 1, 0));
+    let mut remote = HostileRemote::new(usize::MAX);
+    remote.send(&frame(WINDOW_UPDATE, SYN, 1, 0));
     let tiny: Vec<u8> = (0..N_FRAMES).flat_map(|_| data(0, 1, &[7])).collect();
-    siege.send(&tiny);
-    let mut streams = siege.drive().unwrap();
-    assert_eq!(siege.muxer.backlog.held().1, UNREAD_FRAMES_MAX);
+    remote.send(&tiny);
+    let mut streams = remote.drive().unwrap();
+    assert_eq!(remote.muxer.backlog.held().1, UNREAD_FRAMES_MAX);
     let mut n_read = 0;
     while n_read < N_FRAMES {
         n_read += read(&mut streams[0]);
-        siege.drive().unwrap();
+        remote.drive().unwrap();
     }
-    assert_eq!((siege.n_untaken(), siege.muxer.backlog.held()), (0, (0, 0, 0)));
+    assert_eq!((remote.n_untaken(), remote.muxer.backlog.held()), (0, (0, 0, 0)));
 }
 
 #[tokio::test]
 async fn streams_that_are_dropped_while_nothing_can_be_said_keep_their_bytes() {
-    let mut siege = Siege::new(0);
+    let mut remote = HostileRemote::new(0);
     // Ours is under way: Yamux can tell nobody that it lets a stream go.
-    siege.send(&frame(PING, SYN, 0, 0));
+    remote.send(&frame(PING, SYN, 0, 0));
     for stream in 0..N_STREAMS_MAX as u32 {
-        siege.send(&data(SYN, 2 * stream + 1, &vec![7; CREDIT]));
+        remote.send(&data(SYN, 2 * stream + 1, &vec![7; CREDIT]));
     }
     for _ in 0..N_STREAMS_MAX {
-        drop(siege.drive().unwrap());
+        drop(remote.drive().unwrap());
     }
-    let (n_unread, ..) = siege.muxer.backlog.held();
+    let (n_unread, ..) = remote.muxer.backlog.held();
     assert!(n_unread < UNREAD_BYTES_MAX + FRAME_BYTES_MAX, "{n_unread} unread");
-    siege.open(usize::MAX);
-    while siege.n_untaken() > 0 {
-        drop(siege.drive().unwrap());
+    remote.open(usize::MAX);
+    while remote.n_untaken() > 0 {
+        drop(remote.drive().unwrap());
     }
-    drop(siege.drive().unwrap());
-    assert_eq!(siege.muxer.backlog.held(), (0, 0, 0));
+    drop(remote.drive().unwrap());
+    assert_eq!(remote.muxer.backlog.held(), (0, 0, 0));
 }
 
 #[tokio::test]
 async fn what_nobody_takes_is_not_written() {
     const N_STREAMS: u32 = 100;
     const N_BYTES: usize = 1 << 20;
-    let mut siege = Siege::new(0);
+    let mut remote = HostileRemote::new(0);
     for stream in 0..N_STREAMS {
-        siege.send(&frame(WINDOW_UPDATE, SYN, 2 * stream + 1, 1 << 30));
+        remote.send(&frame(WINDOW_UPDATE, SYN, 2 * stream + 1, 1 << 30));
     }
-    let mut streams = siege.drive().unwrap();
+    let mut streams = remote.drive().unwrap();
     let piece = vec![7; N_BYTES];
     let mut n_left = vec![N_BYTES; streams.len()];
-    let mut write = |siege: &mut Siege| {
+    let mut write = |remote: &mut HostileRemote| {
         for (stream, n_left) in streams.iter_mut().zip(&mut n_left) {
             while *n_left > 0
                 && let Some(n_written) = stream.write(&piece[..*n_left]).now_or_never()
             {
                 *n_left -= n_written.unwrap();
             }
-            siege.drive().unwrap();
+            remote.drive().unwrap();
         }
         n_left.iter().sum::<usize>()
     };
     for _ in 0..20 {
-        write(&mut siege);
+        write(&mut remote);
     }
-    let n_written = N_STREAMS as usize * N_BYTES - write(&mut siege);
+    let n_written = N_STREAMS as usize * N_BYTES - write(&mut remote);
     assert!(n_written <= UNSENT_BYTES_MAX, "{n_written} bytes wait for somebody who takes none");
-    siege.open(usize::MAX);
-    while write(&mut siege) > 0 {}
-    assert_eq!(siege.muxer.backlog.held(), (0, 0, 0));
+    remote.open(usize::MAX);
+    while write(&mut remote) > 0 {}
+    assert_eq!(remote.muxer.backlog.held(), (0, 0, 0));
 }
 
 #[tokio::test]
 async fn a_connection_that_takes_nothing_for_too_long_ends() {
-    let mut siege = Siege::new(0);
-    let mut muxing = Muxing::new(N_STREAMS_MAX, siege.metrics.clone());
+    let mut remote = HostileRemote::new(0);
+    let mut muxing = Muxing::new(N_STREAMS_MAX, remote.metrics.clone());
     muxing.stall_max = Duration::from_millis(10);
-    siege.muxer = muxing.begin(siege.socket.clone(), Mode::Server);
+    remote.muxer = muxing.begin(remote.socket.clone(), Mode::Server);
     let pings: Vec<u8> = (0..100).flat_map(|nonce| frame(PING, SYN, 0, nonce)).collect();
-    siege.send(&pings);
-    let ended = std::future::poll_fn(|cx| Pin::new(&mut siege.muxer).poll_inbound(cx)).await;
+    remote.send(&pings);
+    let ended = std::future::poll_fn(|cx| Pin::new(&mut remote.muxer).poll_inbound(cx)).await;
     assert!(ended.is_err());
-    assert_eq!(siege.n_counted(Misdeed::ClosedWindow), 1);
+    assert_eq!(remote.n_counted(Violation::ClosedWindow), 1);
 }
 
 #[test]
@@ -385,37 +385,41 @@ fn who_breaks_the_protocol_is_told_and_cut_off() {
     let overflow = [frame(WINDOW_UPDATE, SYN, 1, 1), frame(WINDOW_UPDATE, 0, 1, u32::MAX)].concat();
     let all = [too_many.collect(), again, pong, beyond_window, overflow, frame(DATA, SYN, 2, 0)];
     for (number, broken) in all.into_iter().enumerate() {
-        let mut siege = Siege::new(usize::MAX);
-        siege.send(&broken);
+        let mut remote = HostileRemote::new(usize::MAX);
+        remote.send(&broken);
         // A thousand more would each be answered, and logged.
         for _ in 0..1000 {
-            siege.send(&broken);
+            remote.send(&broken);
         }
         let mut streams = Vec::new();
         let ended = loop {
-            match siege.drive() {
+            match remote.drive() {
                 Ok(more) if more.is_empty() => break Ok(()),
                 Ok(more) => streams.extend(more),
                 Err(error) => break Err(error),
             }
         };
         assert!(ended.is_err(), "number {number}");
-        assert_eq!((siege.n_got(GO_AWAY), siege.n_counted(Misdeed::BrokenFrames)), (1, 1), "number {number}");
+        assert_eq!(
+            (remote.n_got(GO_AWAY), remote.n_counted(Violation::BrokenFrames)),
+            (1, 1),
+            "number {number}"
+        );
     }
 }
 
 #[test]
 fn credit_beyond_32_bits_ends_the_connection_alone() {
-    let mut siege = Siege::new(usize::MAX);
-    siege.send(&frame(WINDOW_UPDATE, SYN, 1, u32::MAX));
-    assert!(siege.drive().is_err());
-    assert_eq!(siege.n_counted(Misdeed::BrokenFrames), 1);
+    let mut remote = HostileRemote::new(usize::MAX);
+    remote.send(&frame(WINDOW_UPDATE, SYN, 1, u32::MAX));
+    assert!(remote.drive().is_err());
+    assert_eq!(remote.n_counted(Violation::BrokenFrames), 1);
 }
 
 /// SplitMix64: what comes of a seed.
-struct Dice(u64);
+struct TestRandom(u64);
 
-impl Dice {
+impl TestRandom {
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -439,19 +443,19 @@ impl Dice {
 #[tokio::test]
 async fn no_flood_panics_or_is_held_without_bound() {
     for seed in 0..300 {
-        let mut dice = Dice(seed);
-        let mut siege = Siege::new([0, 1000, usize::MAX][dice.below(3)]);
+        let mut dice = TestRandom(seed);
+        let mut remote = HostileRemote::new([0, 1000, usize::MAX][dice.below(3)]);
         let (is_read, mut streams) = (dice.below(2) == 0, Vec::new());
         for _ in 0..400 {
-            siege.send(&dice.frame());
-            let Ok(more) = siege.drive() else { break };
+            remote.send(&dice.frame());
+            let Ok(more) = remote.drive() else { break };
             streams.extend(more);
             if is_read {
                 streams.iter_mut().for_each(|stream| {
                     read(stream);
                 });
             }
-            let (n_unread, n_frames, n_unsent) = siege.muxer.backlog.held();
+            let (n_unread, n_frames, n_unsent) = remote.muxer.backlog.held();
             assert!(n_unread < UNREAD_BYTES_MAX + FRAME_BYTES_MAX, "seed {seed}: {n_unread} unread");
             assert!(n_frames <= UNREAD_FRAMES_MAX && n_unsent <= UNSENT_BYTES_MAX, "seed {seed}");
         }

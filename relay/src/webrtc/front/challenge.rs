@@ -1,8 +1,8 @@
-//! Whether a client is where its datagrams say: asked before anything is kept of it. Pure, but for the secret.
+//! Verifies the source address of a client before any state is kept for it. Pure, but for the secret.
 //!
-//! A datagram of UDP has whatever source its sender writes. So a greeting (a binding request of STUN, RFC 8489) opens
-//! no place: it is answered with a binding request, as ICE lets either side ask (RFC 8445, section 7.3.1.4), whose
-//! transaction is a keyed hash of the source and the time. Only who hears at that source can name it in an answer.
+//! The sender of a UDP datagram can forge its source. So a greeting (a binding request of STUN, RFC 8489) opens
+//! no slot: it is answered with a binding request, as ICE lets either side ask (RFC 8445, section 7.3.1.4), whose
+//! transaction is a keyed hash of the source and the time. Only a client that receives at that source can name it.
 //! WebRTC-direct's user is its password as well, so that the request can be signed without anything being known of
 //! the client. No answer is longer than the greeting.
 

@@ -1,4 +1,4 @@
-//! What browsers say first, made readable for the DTLS library. Pure.
+//! Rewrites the first ClientHello of browsers for the DTLS library. Pure.
 //!
 //! Browsers name a post-quantum group first in the list of those that they know, and `webrtc-dtls` 0.11 takes
 //! the first one or none. The list is only read in the first ClientHello, before the cookie, which is no part

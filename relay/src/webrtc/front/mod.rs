@@ -1,4 +1,4 @@
-//! The socket that others see, before the one that libp2p's listener reads.
+//! The public socket, before the one that libp2p's listener reads.
 //!
 //! Datagrams pass both ways unchanged but for one list in the first of a handshake ([`client_hello`]). Each
 //! client has a socket of its own towards the listener, by whose address the listener knows it. It keeps no
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::challenge::Challenge;
-use crate::node::source_of;
+use crate::source::source_of;
 
 /// Clients at once; one more takes the place of one that has not finished its handshake.
 const CLIENTS_MAX: usize = 1024;
@@ -47,10 +47,10 @@ pub(super) struct Front {
     task: Option<AbortOnDropHandle<()>>,
 }
 
-type Clients = Arc<Mutex<HashMap<SocketAddr, Client>>>;
+type Clients = Arc<Mutex<HashMap<SocketAddr, FrontClient>>>;
 
 #[derive(Debug)]
-struct Client {
+struct FrontClient {
     /// Where the listener takes it to be.
     alias: SocketAddr,
     inward: Arc<UdpSocket>,
@@ -112,7 +112,7 @@ async fn pass_in(socket: Arc<UdpSocket>, clients: Clients, challenge: Challenge,
                 n_greeted += 1;
                 // It greets again until it is heard.
                 if let Err(error) = greet(&socket, &clients, from, alias(n_greeted), listener).await {
-                    tracing::debug!(%from, %error, "no place for a WebRTC client");
+                    tracing::debug!(%from, %error, "no slot for a WebRTC client");
                 }
             } else if let Some(question) = challenge.ask(begun.elapsed(), from, datagram) {
                 // Where the socket has no room now, the client greets again.
@@ -138,7 +138,7 @@ fn alias(n_greeted: u64) -> Ipv4Addr {
     Ipv4Addr::new(127, high, low, 1)
 }
 
-/// Makes a place for a client.
+/// Opens a slot for a client.
 async fn greet(
     socket: &Arc<UdpSocket>,
     clients: &Clients,
@@ -153,8 +153,9 @@ async fn greet(
     let mut all = lock(clients);
     if all.len() >= CLIENTS_MAX {
         let unfinished = all.iter().filter(|(_, client)| !client.is_established.load(Ordering::Relaxed));
-        let giving_way = giving_way(unfinished.map(|(address, client)| (*address, client.begun)));
-        all.remove(&giving_way.ok_or_else(|| io::Error::other("every place is taken"))?);
+        let handshake_to_evict =
+            handshake_to_evict(unfinished.map(|(address, client)| (*address, client.begun)));
+        all.remove(&handshake_to_evict.ok_or_else(|| io::Error::other("every place is taken"))?);
     }
     let pass = pass_out(
         Arc::clone(socket),
@@ -164,14 +165,19 @@ async fn greet(
         from,
     );
     let task = AbortOnDropHandle::new(tokio::spawn(pass));
-    let client =
-        Client { alias, inward: Arc::clone(&inward), begun: Instant::now(), is_established, _task: task };
+    let client = FrontClient {
+        alias,
+        inward: Arc::clone(&inward),
+        begun: Instant::now(),
+        is_established,
+        _task: task,
+    };
     all.insert(from, client);
     Ok(inward)
 }
 
 /// Of clients in the middle of a handshake, the oldest of the address that has most of them.
-fn giving_way(unfinished: impl Iterator<Item = (SocketAddr, Instant)>) -> Option<SocketAddr> {
+fn handshake_to_evict(unfinished: impl Iterator<Item = (SocketAddr, Instant)>) -> Option<SocketAddr> {
     let mut of_sources: HashMap<IpAddr, (usize, Reverse<Instant>, SocketAddr)> = HashMap::new();
     for (address, begun) in unfinished {
         let of_source = of_sources.entry(source_of(address.ip())).or_insert((0, Reverse(begun), address));
@@ -207,7 +213,7 @@ async fn pass_out(
         } else if is_late {
             break;
         }
-        // Whoever cannot be reached is forgotten in time.
+        // A client that cannot be reached is forgotten in time.
         let _ = socket.send_to(&buffer[..n_bytes], to).await;
     }
     // Last: this drops the handle of this very task.
@@ -231,11 +237,11 @@ mod tests {
         let honest: SocketAddr = "198.51.100.7:1".parse().unwrap();
         let greedy = |port| SocketAddr::from(([203, 0, 113, 7], port));
         let unfinished = [(honest, at(0)), (greedy(1), at(2)), (greedy(2), at(1)), (greedy(3), at(3))];
-        assert_eq!(giving_way(unfinished.into_iter()), Some(greedy(2)));
-        assert_eq!(giving_way(unfinished.into_iter().take(2)), Some(honest), "one each: the oldest");
+        assert_eq!(handshake_to_evict(unfinished.into_iter()), Some(greedy(2)));
+        assert_eq!(handshake_to_evict(unfinished.into_iter().take(2)), Some(honest), "one each: the oldest");
         let neighbours = ["[2001:db8::1]:1", "[2001:db8::2]:1"].map(|text| (text.parse().unwrap(), at(5)));
         let all = unfinished[..2].iter().copied().chain(neighbours);
-        assert_ne!(giving_way(all), Some(honest), "a /64 is one address");
-        assert_eq!(giving_way(std::iter::empty()), None);
+        assert_ne!(handshake_to_evict(all), Some(honest), "a /64 is one address");
+        assert_eq!(handshake_to_evict(std::iter::empty()), None);
     }
 }

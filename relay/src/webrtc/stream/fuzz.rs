@@ -2,10 +2,10 @@
 
 use barnraise_fuzz::{fuzz, value};
 
-use super::message::{Decoder, MESSAGE_BYTES_MAX, Message, MessageError, encode_data, encode_flag};
+use super::message::{ChannelMessage, Decoder, MESSAGE_BYTES_MAX, MessageError, encode_data, encode_flag};
 
 /// All messages, and what ended them.
-fn messages(pieces: &[&[u8]]) -> (Vec<Message>, Option<MessageError>) {
+fn messages(pieces: &[&[u8]]) -> (Vec<ChannelMessage>, Option<MessageError>) {
     let (mut decoder, mut messages) = (Decoder::default(), Vec::new());
     for piece in pieces {
         decoder.push(piece);

@@ -1,4 +1,4 @@
-//! What goes over a data channel: messages of the libp2p WebRTC specification, each with its length before it.
+//! Messages of the libp2p WebRTC specification on a data channel, each prefixed by its length.
 //!
 //! A message of the channel need not be one of these: js-libp2p sends the length by itself.
 
@@ -12,7 +12,7 @@ pub(super) const OVERHEAD_BYTES_MAX: usize = 3 + 1 + 3 + 2;
 const TAG_FLAG: u64 = 1 << 3;
 const TAG_DATA: u64 = 2 << 3 | 2;
 
-/// What a message says beside its bytes.
+/// Flag of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flag {
     /// The sender will send no more.
@@ -35,12 +35,12 @@ impl Flag {
 
 /// Bytes, a flag, or both: the bytes come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct ChannelMessage {
     pub(super) data: Bytes,
     pub(super) flag: Option<Flag>,
 }
 
-/// Why what came is no message.
+/// Why bytes are no valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MessageError {
     #[error("want a message of at most {MESSAGE_BYTES_MAX} bytes, got one of {0}")]
@@ -89,7 +89,7 @@ impl Decoder {
     }
 
     /// The next message; `None` until more has come.
-    pub(super) fn next(&mut self) -> Result<Option<Message>, MessageError> {
+    pub(super) fn next(&mut self) -> Result<Option<ChannelMessage>, MessageError> {
         let mut length = Reader(&self.unread);
         let Some(n_bytes) = length.varint()? else { return Ok(None) };
         let n_before = self.unread.len() - length.0.len();
@@ -105,8 +105,8 @@ impl Decoder {
     }
 }
 
-fn decode(bytes: &Bytes) -> Result<Message, MessageError> {
-    let mut message = Message::default();
+fn decode(bytes: &Bytes) -> Result<ChannelMessage, MessageError> {
+    let mut message = ChannelMessage::default();
     let mut reader = Reader(bytes);
     while !reader.0.is_empty() {
         match reader.whole_varint()? {
@@ -168,12 +168,12 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn all(decoder: &mut Decoder) -> Vec<Message> {
+    fn all(decoder: &mut Decoder) -> Vec<ChannelMessage> {
         std::iter::from_fn(|| decoder.next().unwrap()).collect()
     }
 
-    fn of(flag: Flag) -> Message {
-        Message { flag: Some(flag), ..Message::default() }
+    fn of(flag: Flag) -> ChannelMessage {
+        ChannelMessage { flag: Some(flag), ..ChannelMessage::default() }
     }
 
     #[test]
@@ -209,8 +209,8 @@ mod tests {
         let mut decoder = Decoder::default();
         // Field 7 as a varint, field 8 as bytes, then the data and a flag; then a flag that nobody knows.
         decoder.push(&[11, 56, 1, 66, 1, 9, 8, 0, 18, 2, b'h', b'i', 2, 8, 99]);
-        let both = Message { data: Bytes::from_static(b"hi"), flag: Some(Flag::Fin) };
-        assert_eq!(all(&mut decoder), [both, Message::default()]);
+        let both = ChannelMessage { data: Bytes::from_static(b"hi"), flag: Some(Flag::Fin) };
+        assert_eq!(all(&mut decoder), [both, ChannelMessage::default()]);
     }
 
     #[test]

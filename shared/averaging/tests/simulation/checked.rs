@@ -1,4 +1,4 @@
-//! Parts that a peer averages that nobody trusts: what it sends is the mean, or the round does not count.
+//! Parts of an untrusted reducer: it sends the mean, or the round does not count.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,22 +8,22 @@ use std::time::Duration;
 use barnraise_averaging::{Averaged, CheckError, CheckedRound, PartOutcome};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::average::CHUNK_VALUES;
-use barnraise_swarm::averaging::{Group, Member};
+use barnraise_swarm::averaging::{Group, GroupMember};
 
-use crate::world::{World, key};
+use crate::world::{AveragingSimulation, key};
 use crate::{AT_ONCE, assert_close, config, mean, values};
 
 const SEED: u64 = 77;
-/// The one that has no values of its own.
+/// The untrusted reducer, without values of its own.
 const HELPER: usize = 2;
 
-type Outcome = Result<(Vec<usize>, Averaged), CheckError>;
-type Outcomes = Rc<RefCell<Vec<Option<Outcome>>>>;
+type CheckedRoundOutcome = Result<(Vec<usize>, Averaged), CheckError>;
+type CheckedRoundOutcomes = Rc<RefCell<Vec<Option<CheckedRoundOutcome>>>>;
 
-/// Two members and one that helps; each averages a third of several chunks.
+/// Two members and a helper; each reduces a third of several chunks.
 fn group(codec: TensorCodec) -> Arc<Group> {
     let n_reduced = 12 * CHUNK_VALUES as u64;
-    let member = |peer: usize| Member {
+    let member = |peer: usize| GroupMember {
         peer: key(peer),
         n_samples: [3, 5, 0][peer],
         receives: peer != HELPER,
@@ -33,36 +33,45 @@ fn group(codec: TensorCodec) -> Arc<Group> {
     Arc::new(Group::new(b"epoch 7", members, 3 * n_reduced as usize, codec).unwrap())
 }
 
-/// All average; what a member received is changed by `lie` before it is compared.
-fn start(world: &World, group: &Arc<Group>, lie: fn(usize, &mut [f32])) -> Outcomes {
-    start_where(world, group, lie, &[])
+/// All average; `tamper` changes the mean that a member received before it is verified.
+fn start(
+    world: &AveragingSimulation,
+    group: &Arc<Group>,
+    tamper: fn(usize, &mut [f32]),
+) -> CheckedRoundOutcomes {
+    start_where(world, group, tamper, &[])
 }
 
-/// The same, where some say that they turned to the one that stands by.
-fn start_where(world: &World, group: &Arc<Group>, lie: fn(usize, &mut [f32]), turned: &[usize]) -> Outcomes {
-    let outcomes: Outcomes = Rc::new(RefCell::new(vec![None, None]));
+/// The same, where the members in `turned` say that they used the standby reducer.
+fn start_where(
+    world: &AveragingSimulation,
+    group: &Arc<Group>,
+    tamper: fn(usize, &mut [f32]),
+    turned: &[usize],
+) -> CheckedRoundOutcomes {
+    let outcomes: CheckedRoundOutcomes = Rc::new(RefCell::new(vec![None, None]));
     world.average(HELPER, AT_ONCE, group, &config(), vec![0.0; group.n_values()]);
     for peer in 0..2 {
-        let (hub, platform) = (Arc::clone(&world.hubs[peer]), Arc::clone(&world.peers[peer]));
+        let (registry, platform) = (Arc::clone(&world.registries[peer]), Arc::clone(&world.peers[peer]));
         let (group, outcomes) = (Arc::clone(group), Rc::clone(&outcomes));
         let has_turned = turned.contains(&peer);
         world.spawn(peer, async move {
             let (config, me, own) = (config(), key(peer), values(peer, group.n_values()));
-            let averaged = hub.average(&*platform, &config, &group, &me, own.clone()).await.unwrap();
+            let averaged = registry.average(&*platform, &config, &group, &me, own.clone()).await.unwrap();
             let mut averaged = Averaged::clone(&averaged);
-            lie(peer, &mut averaged.values[group.part(HELPER)]);
+            tamper(peer, &mut averaged.values[group.part(HELPER)]);
             if has_turned && let PartOutcome::Averaged { attempt, .. } = &mut averaged.parts[HELPER] {
                 *attempt = 1;
             }
             let round = CheckedRound { group: &group, me: &me, seed: SEED };
-            let checked = round.check((&*hub, &*platform, &config), &own, &averaged).await;
+            let checked = round.check((&*registry, &*platform, &config), &own, &averaged).await;
             outcomes.borrow_mut()[peer] = Some(checked.map(|replaced| (replaced, averaged)));
         });
     }
     outcomes
 }
 
-fn outcome(outcomes: &Outcomes, peer: usize) -> Outcome {
+fn outcome(outcomes: &CheckedRoundOutcomes, peer: usize) -> CheckedRoundOutcome {
     outcomes.borrow()[peer].clone().unwrap_or_else(|| panic!("peer {peer} has no outcome"))
 }
 
@@ -71,7 +80,7 @@ fn an_honest_helper_passes_with_every_codec() {
     for (codec, tolerance) in [(TensorCodec::F32, 1e-6), (TensorCodec::F16, 2e-3), (TensorCodec::Int8, 2e-2)]
     {
         let group = group(codec);
-        let mut world = World::new(3);
+        let mut world = AveragingSimulation::new(3);
         let outcomes = start(&world, &group, |_, _| ());
         world.run();
         let (one, other) = (outcome(&outcomes, 0).unwrap(), outcome(&outcomes, 1).unwrap());
@@ -83,15 +92,16 @@ fn an_honest_helper_passes_with_every_codec() {
 }
 
 #[test]
-fn what_is_not_the_mean_does_not_count_and_it_is_known_whose_it_is() {
-    let lies: [fn(usize, &mut [f32]); 3] = [
+fn a_wrong_mean_does_not_count_and_its_reducer_is_known() {
+    let tamperings: [fn(usize, &mut [f32]); 3] = [
         |_, mean| mean.iter_mut().for_each(|value| *value = -*value),
         |_, mean| mean[12_345] += 1000.0,
         |_, mean| mean.fill(0.0),
     ];
-    for (lie, codec) in lies.into_iter().zip([TensorCodec::F32, TensorCodec::F16, TensorCodec::Int8]) {
-        let mut world = World::new(3);
-        let outcomes = start(&world, &group(codec), lie);
+    for (tamper, codec) in tamperings.into_iter().zip([TensorCodec::F32, TensorCodec::F16, TensorCodec::Int8])
+    {
+        let mut world = AveragingSimulation::new(3);
+        let outcomes = start(&world, &group(codec), tamper);
         world.run();
         for peer in 0..2 {
             let wrong = outcome(&outcomes, peer).unwrap_err();
@@ -101,22 +111,22 @@ fn what_is_not_the_mean_does_not_count_and_it_is_known_whose_it_is() {
 }
 
 #[test]
-fn a_liar_that_refuses_some_is_known_by_the_others() {
-    for (turned, liars) in [(vec![1], vec![key(HELPER)]), (vec![0, 1], Vec::new())] {
-        let mut world = World::new(3);
+fn a_byzantine_reducer_that_refuses_some_is_known_by_the_others() {
+    for (turned, dishonest) in [(vec![1], vec![key(HELPER)]), (vec![0, 1], Vec::new())] {
+        let mut world = AveragingSimulation::new(3);
         let outcomes = start_where(&world, &group(TensorCodec::F32), |_, mean| mean.fill(0.0), &turned);
         world.run();
         for peer in 0..2 {
             let wrong = outcome(&outcomes, peer).unwrap_err();
-            assert_eq!(wrong, CheckError::Wrong(liars.clone()), "{turned:?}");
+            assert_eq!(wrong, CheckError::Wrong(dishonest.clone()), "{turned:?}");
         }
     }
 }
 
 #[test]
 fn members_that_were_sent_different_means_find_out() {
-    let mut world = World::new(3);
-    // By a rounding error, which no sum would show.
+    let mut world = AveragingSimulation::new(3);
+    // They differ by a rounding error, which no projection shows.
     let outcomes = start(&world, &group(TensorCodec::F32), |peer, mean| {
         if peer == 1 {
             mean[5] = f32::from_bits(mean[5].to_bits() ^ 1);
@@ -132,7 +142,7 @@ fn members_that_were_sent_different_means_find_out() {
 #[test]
 fn a_helper_that_is_killed_costs_one_retry_of_its_part() {
     let group = group(TensorCodec::F32);
-    let mut world = World::new(3);
+    let mut world = AveragingSimulation::new(3);
     let outcomes = start(&world, &group, |_, _| ());
     // Its part of a member takes three quarters of a second.
     world.at(Duration::from_millis(400), world.kill(HELPER));

@@ -1,4 +1,4 @@
-//! Whole rounds in virtual time: what is averaged, and what becomes of it when members stall, vanish or lie.
+//! Whole rounds in virtual time: the averages, and the effect of members that stall, vanish or are Byzantine.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
 
@@ -10,19 +10,20 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use barnraise_averaging::{AverageError, Averaged, Config, PartOutcome, Platform};
+use barnraise_averaging::{AverageError, Averaged, AveragingConfig, PartOutcome, Platform};
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::average::{self, CHUNK_VALUES, Join};
 use barnraise_protocol::bulk;
-use barnraise_swarm::averaging::{Brought, Group, Member};
+use barnraise_simulation::seeds;
+use barnraise_swarm::averaging::{Group, GroupMember, MemberInput};
 use barnraise_swarm::random::SplitMix64;
 use futures::{AsyncWriteExt, StreamExt};
-use world::{World, key};
+use world::{AveragingSimulation, key};
 
 const AT_ONCE: Duration = Duration::ZERO;
 
-fn config() -> Config {
-    Config {
+fn config() -> AveragingConfig {
+    AveragingConfig {
         window_chunks: 4,
         patience: Duration::from_secs(10),
         reducer_timeout: Duration::from_secs(30),
@@ -30,9 +31,9 @@ fn config() -> Config {
     }
 }
 
-/// Members in order, each with its samples and the values that it averages.
+/// Members in order, each with its samples and the number of values that it reduces.
 fn group(members: &[(u64, usize)], codec: TensorCodec) -> Arc<Group> {
-    let member = |(peer, &(n_samples, n_reduced)): (usize, &(u64, usize))| Member {
+    let member = |(peer, &(n_samples, n_reduced)): (usize, &(u64, usize))| GroupMember {
         peer: key(peer),
         n_samples,
         receives: true,
@@ -48,7 +49,7 @@ fn values(seed: usize, n_values: usize) -> Vec<f32> {
     (0..n_values).map(|_| (random.next_u64() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
-/// The mean in double precision of the members that are counted.
+/// The mean of the `counted` members in double precision.
 fn mean(group: &Group, counted: &[usize]) -> Vec<f64> {
     let n_samples = |member: usize| group.members()[member].n_samples as f64;
     let of_all: f64 = counted.iter().map(|&member| n_samples(member)).sum();
@@ -69,7 +70,7 @@ fn assert_close(got: &[f32], want: &[f64], tolerance: f64) {
 }
 
 /// All of `peers` have averaged every part, with the same bits.
-fn all_agree(world: &World, peers: &[usize]) -> Arc<Averaged> {
+fn all_agree(world: &AveragingSimulation, peers: &[usize]) -> Arc<Averaged> {
     let (_, first) = world.outcome(peers[0]);
     let first = first.unwrap();
     for &peer in peers {
@@ -83,7 +84,7 @@ fn all_agree(world: &World, peers: &[usize]) -> Arc<Averaged> {
     first
 }
 
-fn start(world: &World, group: &Arc<Group>) {
+fn start(world: &AveragingSimulation, group: &Arc<Group>) {
     for peer in 0..group.members().len() {
         world.average(peer, AT_ONCE, group, &config(), values(peer, group.n_values()));
     }
@@ -95,13 +96,13 @@ fn every_member_gets_the_weighted_mean() {
     for members in [
         vec![(1, c), (1, c)],
         vec![(3, 2 * c + 5), (1, 1), (8, c - 1)],
-        // Nobody can dial the second and the last; the third has no samples of its own.
+        // The second and the last cannot be dialled; the third has no samples of its own.
         vec![(5, 3 * c), (2, 0), (0, 2 * c), (9, 0), (1, 7 * c), (4, 0)],
         vec![(4, 5), (2, 0)],
         vec![(1, 1); 9],
     ] {
         let group = group(&members, TensorCodec::F32);
-        let mut world = World::new(members.len());
+        let mut world = AveragingSimulation::new(members.len());
         start(&world, &group);
         world.run();
         let everybody: Vec<usize> = (0..members.len()).collect();
@@ -111,12 +112,12 @@ fn every_member_gets_the_weighted_mean() {
     }
 }
 
-/// Nobody waits for a member that has no values to give: it may come in the middle, at the end, or when all is over.
+/// A member without values is not waited for: it may join in the middle, at the end, or after the round.
 #[test]
-fn who_has_nothing_to_give_gets_the_mean_whenever_it_comes() {
+fn a_member_without_values_gets_the_mean_whenever_it_joins() {
     let group = group(&[(3, 2 * CHUNK_VALUES), (1, CHUNK_VALUES), (0, 0)], TensorCodec::F32);
     for millis in (0..2000).step_by(40) {
-        let mut world = World::new(3);
+        let mut world = AveragingSimulation::new(3);
         for (peer, start) in [(0, 0), (1, 0), (2, millis)] {
             let start = Duration::from_millis(start);
             world.average(peer, start, &group, &config(), values(peer, group.n_values()));
@@ -132,7 +133,7 @@ fn who_has_nothing_to_give_gets_the_mean_whenever_it_comes() {
 fn lossy_codecs_leave_all_members_with_the_same_bits() {
     for (codec, tolerance) in [(TensorCodec::F16, 1e-3), (TensorCodec::Int8, 2e-2)] {
         let group = group(&[(1, 70_000), (2, 1_000), (3, 0)], codec);
-        let mut world = World::new(3);
+        let mut world = AveragingSimulation::new(3);
         start(&world, &group);
         world.run();
         let averaged = all_agree(&world, &[0, 1, 2]);
@@ -143,7 +144,7 @@ fn lossy_codecs_leave_all_members_with_the_same_bits() {
 #[test]
 fn members_may_begin_at_different_times() {
     let group = group(&[(1, 100), (1, 100), (2, 100)], TensorCodec::F32);
-    let mut world = World::new(3);
+    let mut world = AveragingSimulation::new(3);
     for peer in 0..3 {
         let delay = Duration::from_secs(4 * peer as u64);
         world.average(peer, delay, &group, &config(), values(peer, 300));
@@ -155,13 +156,13 @@ fn members_may_begin_at_different_times() {
 #[test]
 fn a_member_without_samples_that_wants_nothing_only_averages() {
     let members = vec![
-        Member { peer: key(0), n_samples: 3, receives: true, n_reduced: 0 },
-        Member { peer: key(1), n_samples: 0, receives: false, n_reduced: 300 },
-        Member { peer: key(2), n_samples: 1, receives: true, n_reduced: 0 },
-        Member { peer: key(3), n_samples: 0, receives: true, n_reduced: 0 },
+        GroupMember { peer: key(0), n_samples: 3, receives: true, n_reduced: 0 },
+        GroupMember { peer: key(1), n_samples: 0, receives: false, n_reduced: 300 },
+        GroupMember { peer: key(2), n_samples: 1, receives: true, n_reduced: 0 },
+        GroupMember { peer: key(3), n_samples: 0, receives: true, n_reduced: 0 },
     ];
     let group = Arc::new(Group::new(b"", members, 300, TensorCodec::F32).unwrap());
-    let mut world = World::new(4);
+    let mut world = AveragingSimulation::new(4);
     start(&world, &group);
     world.run();
     let averaged = all_agree(&world, &[0, 2, 3]);
@@ -170,10 +171,10 @@ fn a_member_without_samples_that_wants_nothing_only_averages() {
 }
 
 #[test]
-fn who_stalls_costs_its_own_share_only() {
+fn a_member_that_stalls_costs_its_own_share_only() {
     let n = 24 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (2, 0)], TensorCodec::F32);
-    let mut world = World::new(3);
+    let mut world = AveragingSimulation::new(3);
     start(&world, &group);
     // Each of its streams carries 256 KiB in a quarter of a second.
     world.at(Duration::from_millis(600), world.silence(2));
@@ -196,7 +197,7 @@ fn who_stalls_costs_its_own_share_only() {
 fn a_slow_member_is_waited_for_within_the_patience() {
     let n = 16 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (1, 0)], TensorCodec::F32);
-    let mut world = World::new(3);
+    let mut world = AveragingSimulation::new(3);
     // A MiB for each part: 8 seconds.
     world.set_speed(2, 128 * 1024);
     start(&world, &group);
@@ -206,10 +207,10 @@ fn a_slow_member_is_waited_for_within_the_patience() {
 }
 
 #[test]
-fn one_too_slow_to_be_counted_gets_the_average_all_the_same() {
+fn a_member_too_slow_to_be_counted_still_gets_the_average() {
     let n = 16 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (1, 0)], TensorCodec::F32);
-    let mut world = World::new(3);
+    let mut world = AveragingSimulation::new(3);
     world.set_speed(2, 40 * 1024);
     start(&world, &group);
     world.run();
@@ -222,7 +223,7 @@ fn one_too_slow_to_be_counted_gets_the_average_all_the_same() {
 fn a_reducer_that_is_killed_costs_one_retry_of_its_part() {
     let n = 24 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (2, n), (1, 0)], TensorCodec::F32);
-    let mut world = World::new(4);
+    let mut world = AveragingSimulation::new(4);
     start(&world, &group);
     world.at(Duration::from_millis(700), world.kill(0));
     world.run();
@@ -239,7 +240,7 @@ fn a_reducer_that_is_killed_costs_one_retry_of_its_part() {
 fn a_reducer_that_goes_silent_costs_one_retry_of_its_part() {
     let n = 24 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (2, n)], TensorCodec::F32);
-    let mut world = World::new(3);
+    let mut world = AveragingSimulation::new(3);
     start(&world, &group);
     world.at(Duration::from_millis(700), world.silence(2));
     world.run();
@@ -249,32 +250,32 @@ fn a_reducer_that_goes_silent_costs_one_retry_of_its_part() {
 }
 
 #[test]
-fn who_missed_a_part_gets_it_from_the_one_that_stands_by() {
+fn a_member_that_missed_a_part_gets_it_from_the_standby_reducer() {
     let n = 4 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (2, 0)], TensorCodec::F32);
-    let mut world = World::new(3);
+    let mut world = AveragingSimulation::new(3);
     // The third gets its averages slowly from the first, which dies when the second has all of its part.
-    world.set_speed(0, 64 * 1024);
+    world.set_download(2, 64 * 1024);
     start(&world, &group);
     world.run();
-    let whole = world.outcome(1).0;
-    let mut world = World::new(3);
-    world.set_speed(0, 64 * 1024);
+    let whole = world.outcome(2).0;
+    let mut world = AveragingSimulation::new(3);
+    world.set_download(2, 64 * 1024);
     start(&world, &group);
-    let late = Duration::from_millis(50);
-    world.at(whole - late, world.kill(0));
+    world.at(whole * 3 / 4, world.kill(0));
     world.run();
-    let averaged = all_agree(&world, &[1, 2]);
+    all_agree(&world, &[1, 2]);
+    let averaged = world.outcome(2).1.unwrap();
     assert!(matches!(averaged.parts[0], PartOutcome::Averaged { attempt: 1, .. }), "{:?}", averaged.parts);
 }
 
-/// The first and the third cannot reach each other. The second, which stands by for the first, has its part, and is
-/// asked for it while it is still busy giving its own, slowly.
+/// The first and the third cannot reach each other. The second is the standby reducer of the first and has its part. The
+/// third asks it while it still sends its own part, slowly.
 #[test]
 fn a_link_that_fails_costs_no_part() {
     let n = 24 * CHUNK_VALUES;
     let group = group(&[(1, n), (1, n), (2, 0)], TensorCodec::F32);
-    let mut world = World::new(3);
+    let mut world = AveragingSimulation::new(3);
     world.set_speed(1, 40 * 1024);
     start(&world, &group);
     world.at(Duration::from_millis(600), world.part(0, 2));
@@ -290,9 +291,9 @@ fn a_link_that_fails_costs_no_part() {
 }
 
 #[test]
-fn alone_nobody_averages() {
+fn a_member_alone_does_not_average() {
     let group = group(&[(1, 300), (1, 300), (1, 300)], TensorCodec::F32);
-    let mut world = World::new(3);
+    let mut world = AveragingSimulation::new(3);
     world.average(1, AT_ONCE, &group, &config(), values(1, 900));
     for peer in [0, 2] {
         world.silence(peer)();
@@ -311,26 +312,26 @@ fn arguments_that_do_not_fit_are_refused() {
         (0, vec![0.0; 3], AverageError::Length { want: 4, got: 3 }),
         (0, vec![0.0, f32::NAN, 0.0, 0.0], AverageError::NotFinite(1)),
     ] {
-        let mut world = World::new(3);
+        let mut world = AveragingSimulation::new(3);
         world.average(peer, AT_ONCE, &group, &config(), values);
         world.run();
         assert_eq!(world.outcome(peer).1.unwrap_err(), want);
     }
 }
 
-/// What a member says when it joins a part.
+/// The join message of a member for a part.
 fn join(group: &Group, member: usize, part: u16, attempt: u8) -> Join {
-    let Brought { n_samples, behind, is_whole } = group.own(member);
+    let MemberInput { n_samples, behind, is_whole } = group.own(member);
     Join { group: group.id(), part, attempt, n_samples, behind, is_whole }
 }
 
-/// What a member sends in place of its values.
-type Lie = fn(index: u32, bytes: &mut Vec<u8>) -> u32;
+/// Tampers with a chunk; returns the index to send it under.
+type ChunkTampering = fn(index: u32, bytes: &mut Vec<u8>) -> u32;
 
 #[test]
-fn a_member_that_lies_is_named_and_loses_its_share() {
+fn a_member_with_invalid_chunks_is_named_and_loses_its_share() {
     let n = 2 * CHUNK_VALUES;
-    let lies: [(&str, Lie); 4] = [
+    let tamperings: [(&str, ChunkTampering); 4] = [
         ("not finite", |index, bytes| {
             bytes[4..8].copy_from_slice(&f32::NAN.to_le_bytes());
             index
@@ -345,23 +346,23 @@ fn a_member_that_lies_is_named_and_loses_its_share() {
             index
         }),
     ];
-    for (want, lie) in lies {
+    for (want, tamper) in tamperings {
         let group = group(&[(1, n), (1, n), (9, 0)], TensorCodec::F32);
-        let mut world = World::new(3);
+        let mut world = AveragingSimulation::new(3);
         for peer in [0, 1] {
             world.average(peer, AT_ONCE, &group, &config(), values(peer, 2 * n));
         }
         for part in [0, 1] {
-            let (liar, group) = (Arc::clone(&world.peers[2]), Arc::clone(&group));
+            let (byzantine, group) = (Arc::clone(&world.peers[2]), Arc::clone(&group));
             world.spawn(2, async move {
-                let mut stream = liar.open(&key(part)).await.unwrap();
+                let mut stream = byzantine.open(&key(part)).await.unwrap();
                 let join = join(&group, 2, part as u16, 0);
                 assert_eq!(average::join(&mut stream, join).await.unwrap(), 4);
                 let mut bytes = vec![0; 4 * CHUNK_VALUES];
-                let index = lie(0, &mut bytes);
+                let index = tamper(0, &mut bytes);
                 // Its stream may be cut off in the middle.
                 let _ = average::write_chunk(&mut stream, &bulk::packed(index, &bytes)).await;
-                liar.sleep_until(liar.now() + config().deadline).await;
+                byzantine.sleep_until(byzantine.now() + config().deadline).await;
             });
         }
         world.run();
@@ -377,7 +378,7 @@ fn a_member_that_lies_is_named_and_loses_its_share() {
 #[test]
 fn strangers_and_duplicates_are_refused_with_the_reason() {
     let group = group(&[(1, 300), (1, 300), (1, 0)], TensorCodec::F32);
-    let mut world = World::new(4);
+    let mut world = AveragingSimulation::new(4);
     start(&world, &group);
     let other = Arc::new(Group::new(b"another", group.members().to_vec(), 600, TensorCodec::F32).unwrap());
     let (answers, answered) = futures::channel::mpsc::unbounded();
@@ -405,17 +406,16 @@ fn strangers_and_duplicates_are_refused_with_the_reason() {
     assert_eq!(answered.len(), 6);
     assert!(answered.all(|(answer, want)| match answer {
         Err(error) => error.to_string().contains(want),
-        // Whoever came first of the two streams of one member was taken.
+        // Of the two streams of one member the first one was accepted.
         Ok(_) => want == "joined the part before",
     }));
 }
 
-/// Whatever happens to whom and when: every survivor is done by its deadline, and what it calls an average lies
-/// among the values of members.
+/// Random faults of random members: every survivor ends by its deadline, and its average lies within the members' values.
 #[test]
-fn rounds_end_whatever_happens() {
+fn rounds_end_under_random_faults() {
     let (mut n_averaged, mut n_torn) = (0, 0);
-    for seed in 0..30 {
+    for seed in seeds(0..30) {
         let mut random = SplitMix64::new(seed);
         let mut below = |n: u64| random.next_u64() % n;
         let n_members = 3 + below(6) as usize;
@@ -424,7 +424,7 @@ fn rounds_end_whatever_happens() {
             .chain([(1, CHUNK_VALUES)])
             .collect();
         let group = group(&members, TensorCodec::F32);
-        let mut world = World::new(members.len());
+        let mut world = AveragingSimulation::new(members.len());
         let mut hit = vec![];
         for (peer, _) in members.iter().enumerate() {
             world.set_speed(peer, 50_000 + below(2_000_000));
@@ -458,7 +458,7 @@ fn rounds_end_whatever_happens() {
             }
         }
     }
-    println!("{n_averaged} averages of parts, {n_torn} of them another one than a member's next to it");
+    println!("{n_averaged} averages of parts, {n_torn} of them differ between members");
     assert!(n_averaged > 500, "{n_averaged}");
     assert!(n_torn * 50 < n_averaged, "{n_torn} of {n_averaged}");
 }

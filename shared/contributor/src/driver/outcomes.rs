@@ -1,36 +1,35 @@
-//! What follows from each operation that completed.
+//! Handles the outcome of each completed operation.
 
 use std::rc::Rc;
 
 use barnraise_learning::{ComputeDevice, MeanGradient, ModelError};
-use barnraise_protocol::gradient::{Prepared, Refusal};
+use barnraise_protocol::gradient::{ContributionRefusal, PreparedContribution};
 use barnraise_protocol::receipt::SignedReceipt;
 use barnraise_protocol::run::RunDescription;
-use barnraise_protocol::state::State;
+use barnraise_protocol::state::EpochParameters;
 use barnraise_swarm::Moment;
 use barnraise_swarm::activity::DeviceChange;
-use barnraise_swarm::compression::Fate;
-use barnraise_swarm::conduct::PassTime;
+use barnraise_swarm::compression::ContributionOutcome;
 use barnraise_swarm::contributor::LateWork;
+use barnraise_swarm::pacing::PassTime;
 use barnraise_swarm::samples::SampleStream;
 use barnraise_swarm::shards::Exchange;
 use futures::FutureExt;
 use futures::future::Fuse;
 
-use super::{ComputeKind, Driver, Link, NetKind, Run};
-use crate::accounting::Accountant;
-use crate::compute::{self, ComputeError, ComputeOutcome, Done, Naming};
+use super::{BackboneConnection, ComputeKind, Driver, NetKind, RunContext};
+use crate::commitment::{CommitmentSigner, SignerError};
+use crate::compute::{self, ComputeError, ComputeOutcome, ComputeResult, GradientLabel, TrialVerdict};
 use crate::error::OperationError;
-use crate::event::Event;
+use crate::event::ContributorEvent;
 use crate::network::{self, Connected, NetOutcome};
 use crate::platform::Platform;
 use crate::speed::Speed;
-use crate::trial::Verdict;
 
-/// Of what has its name when it is offered.
+/// Contribution id of a late contribution, which gets its id when it is offered.
 const UNNAMED: u64 = 0;
 
-impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
+impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     pub(super) fn on_net(&mut self, outcome: NetOutcome<P>) {
         let kind = self.net_kind.take();
         self.net_cancel = None;
@@ -47,7 +46,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                     link.state = stream;
                 }
                 match result {
-                    Ok(state) => self.on_state(state, kind == Some(NetKind::State { is_errand: true })),
+                    Ok(state) => self.on_state(state, kind == Some(NetKind::State { is_background: true })),
                     Err(error) => self.on_net_error(kind, &error),
                 }
             }
@@ -75,9 +74,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 }
             }
             NetOutcome::Left => {}
-            NetOutcome::Kept(found) => self.on_kept(*found),
+            NetOutcome::Offline(found) => self.on_offline(*found),
             NetOutcome::Renewed(Ok(()) | Err(OperationError::Cancelled)) => {}
-            // While the token lasts nothing else changes; afterwards the next connection tells why.
+            // The token is valid until it expires; afterwards the next connection fails with the reason.
             NetOutcome::Renewed(Err(error)) => self.fail(format!("Access could not be renewed: {error}")),
         }
     }
@@ -87,26 +86,26 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             return;
         }
         let reason = error.to_string();
-        // Another backbone of the run may be of another mind.
-        if error.is_final() && !self.has_others {
+        // Another backbone of the run may decide otherwise.
+        if error.is_final() && !self.has_other_backbones {
             self.give_up(&reason);
             return;
         }
         match kind {
-            Some(NetKind::Connect { is_joining: false } | NetKind::State { is_errand: true }) => {
-                self.on_errand_error(&reason);
+            Some(NetKind::Connect { is_joining: false } | NetKind::State { is_background: true }) => {
+                self.on_request_error(&reason);
             }
             _ => self.disconnect(reason),
         }
     }
 
-    /// An errand failed on the network. A connection that had worked before may have died unnoticed:
-    /// then the errands are tried once more on a new one.
-    pub(super) fn on_errand_error(&mut self, reason: &str) {
+    /// A background request failed on the network. A connection that had worked before may have died unnoticed:
+    /// then the requests are retried once on a new one.
+    pub(super) fn on_request_error(&mut self, reason: &str) {
         let was_proven = self.link.as_ref().is_some_and(|link| link.is_proven);
         self.drop_link();
-        if !was_proven && self.is_idle && !self.start_kept(reason) {
-            self.fail_errands(reason);
+        if !was_proven && self.is_idle && !self.start_offline(reason) {
+            self.fail_requests(reason);
         }
     }
 
@@ -119,7 +118,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
         let link = self.link.get_or_insert_with(|| {
             self.n_links += 1;
-            Link {
+            BackboneConnection {
                 id: self.n_links,
                 session: None,
                 is_proven: false,
@@ -135,15 +134,16 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.session = network::listen::<P>(reader).boxed_local().fuse();
         let Some(run) = &self.run else { return };
         let description = &run.description;
-        let (samples_max, micro_batch) = (description.contribution_samples_max, description.micro_batch_size);
+        let (samples_max, micro_batch) =
+            (description.synchronous().contribution_samples_max, description.synchronous().micro_batch_size);
         self.contributor.on_connected(now, samples_max, micro_batch);
-        self.contributor.on_heard(now);
+        self.contributor.on_message(now);
         self.contributor.on_epoch(progress.epoch);
-        (self.events)(Event::Progress(progress));
+        (self.events)(ContributorEvent::Progress(progress));
     }
 
-    /// What another backbone may have accepted is not offered to this one: it would count twice. All else that was
-    /// computed is.
+    /// After a change of backbones: a contribution that the other one may have accepted is dropped, as it would count
+    /// twice. All other computed work is offered to this one.
     fn on_backbone(&mut self, backbone: Option<Vec<u8>>) {
         let Some(backbone) = backbone else { return };
         let is_other = self.backbone.as_ref().is_some_and(|before| *before != backbone);
@@ -156,17 +156,17 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
         self.contributor.on_moved(self.platform.now());
         if let Some(run) = &mut self.run {
-            run.aside = None;
+            run.next_parameters = None;
         }
     }
 
-    /// Goes on with the run as the backbone describes it now; `false` where that is impossible.
+    /// Adopts the backbone's description of the run; `false` where that is impossible.
     pub(super) fn use_run(&mut self, description: RunDescription) -> bool {
-        let is_same = |run: &Run| *run.description == description;
+        let is_same = |run: &RunContext| *run.description == description;
         if self.run.as_ref().is_some_and(is_same) {
             return true;
         }
-        let is_same_elsewhere = |run: &Run| {
+        let is_same_elsewhere = |run: &RunContext| {
             let access = run.description.access;
             *run.description == RunDescription { access, ..description.clone() }
         };
@@ -174,7 +174,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             return self.use_access(description);
         }
         let description = Rc::new(description);
-        // Whatever belonged to another run is of no use in this one.
+        // Work for another run is of no use in this one.
         self.contributor.on_trainer_lost();
         self.prepared = None;
         self.loss = None;
@@ -185,55 +185,55 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.shard = Fuse::terminated();
         self.shard_id = None;
         let compressor = compute::compressor(&description);
-        let accountant = match self.accountant(&description) {
-            Ok(accountant) => accountant,
+        let signer = match self.commitment_signer(&description) {
+            Ok(signer) => signer,
             Err(error) => {
-                self.give_up(&error);
+                self.give_up(&error.to_string());
                 return false;
             }
         };
         self.contributor.set_late_work(compute::late_work(&description, &compressor));
-        self.contributor.set_delayed(description.delayed_updates);
-        let shards = &description.manifest.shards;
+        self.contributor.set_delayed(description.synchronous().delayed_updates);
+        let shards = &description.data.manifest.shards;
         let n_shards = shards.len() as u32;
         let sizes = shards.iter().map(|entry| entry.n_bytes).collect();
-        let capacity = description.shuffle_buffer_samples as usize;
+        let capacity = description.data.shuffle_buffer_samples as usize;
         self.platform.on_run(&description);
-        self.run = Some(Run {
+        self.run = Some(RunContext {
             description: Rc::clone(&description),
             trainer: None,
             compressor,
-            accountant,
-            kept: None,
+            commitment_signer: signer,
+            late: None,
             loaded: None,
-            parked: None,
-            aside: None,
+            waiting_parameters: None,
+            next_parameters: None,
             is_warm: false,
             samples: SampleStream::new(n_shards, capacity, self.seed),
-            exchange: Exchange::new(sizes, self.platform.shard_room(), self.seed.rotate_left(32)),
+            exchange: Exchange::new(sizes, self.platform.shard_cache_bytes_max(), self.seed.rotate_left(32)),
             survey_by: self.survey_by(),
             wanted_shard: None,
             partial_state: None,
             partial_shard: None,
         });
-        (self.events)(Event::Described(Box::new(RunDescription::clone(&description))));
+        (self.events)(ContributorEvent::Described(Box::new(RunDescription::clone(&description))));
         match self.new_trainer() {
             Ok(()) => {}
             Err(ModelError::Device(error)) => self.on_device_lost(None, &error.to_string()),
             Err(error) => self.give_up(&error.to_string()),
         }
-        self.broken.is_none()
+        self.fatal_error.is_none()
     }
 
-    /// The same run, at a backbone that lets others in: data, residuals and what is to be offered stay, and are signed for
-    /// its description.
+    /// The same run, at a backbone with another access authority. Data, residuals and pending contributions stay;
+    /// contributions are signed for the new description.
     fn use_access(&mut self, description: RunDescription) -> bool {
         let Some(run) = &mut self.run else { return true };
         let prepared = self.prepared.take().map(Rc::unwrap_or_clone);
-        let signed = match &mut run.accountant {
-            Some(accountant) => accountant
+        let signed = match &mut run.commitment_signer {
+            Some(signer) => signer
                 .on_described(&description)
-                .and_then(|()| prepared.map(|prepared| accountant.sign_again(prepared)).transpose()),
+                .and_then(|()| prepared.map(|prepared| signer.sign_again(prepared)).transpose()),
             None => Ok(prepared),
         };
         match signed {
@@ -248,22 +248,19 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         true
     }
 
-    /// Where the run wants to know what contributions are.
-    fn accountant(&self, run: &RunDescription) -> Result<Option<Accountant>, String> {
-        if !run.recomputed {
+    /// The signer of commitments, if the run recomputes contributions.
+    fn commitment_signer(&self, run: &RunDescription) -> Result<Option<CommitmentSigner>, SignerError> {
+        if !run.synchronous().recomputed {
             return Ok(None);
         }
-        let key = self
-            .ticket
-            .signing_key()
-            .ok_or("this run takes signed contributions: a peer with an Ed25519 key is wanted")?;
-        Accountant::new(key, run).map(Some).map_err(|error| error.to_string())
+        let key = self.ticket.signing_key().ok_or(SignerError::NoKey)?;
+        Ok(Some(CommitmentSigner::new(key, run)?))
     }
 
     fn new_trainer(&mut self) -> Result<(), ModelError> {
         let Some(run) = &mut self.run else { return Ok(()) };
-        if let Some(accountant) = &mut run.accountant {
-            accountant.on_trainer_lost();
+        if let Some(signer) = &mut run.commitment_signer {
+            signer.on_trainer_lost();
         }
         run.trainer = Some(compute::trainer(&run.description, self.device.clone())?);
         run.is_warm = false;
@@ -271,34 +268,34 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         Ok(())
     }
 
-    pub(super) fn on_state(&mut self, state: State, is_errand: bool) {
+    pub(super) fn on_state(&mut self, state: EpochParameters, is_background: bool) {
         let now = self.platform.now();
         if let Some(link) = &mut self.link {
             link.is_proven = true;
             link.used_at = now;
         }
         let Some(run) = &mut self.run else { return };
-        if !is_errand && self.contributor.leaves_aside(state.epoch) {
+        if !is_background && self.contributor.leaves_aside(state.epoch) {
             self.contributor.on_fetched(state.epoch);
-            run.aside = Some(state);
+            run.next_parameters = Some(state);
             return;
         }
         let Some(trainer) = &mut run.trainer else {
-            run.parked = Some((state, is_errand));
+            run.waiting_parameters = Some((state, is_background));
             return;
         };
-        if is_errand && !self.is_idle {
-            // Contributing began meanwhile, and the state machine has an epoch of its own in mind.
+        if is_background && !self.is_idle {
+            // Contributing began in the meantime, and the state machine wants another epoch.
             return;
         }
         match trainer.load_parameters(&state.parameters) {
             Ok(()) => {
                 trainer.on_epoch(state.epoch);
-                if let Some(accountant) = &mut run.accountant {
-                    accountant.on_parameters(state.sha256, state.epoch);
+                if let Some(signer) = &mut run.commitment_signer {
+                    signer.on_parameters(state.sha256, state.epoch);
                 }
                 run.loaded = Some((state.epoch, now));
-                if !is_errand {
+                if !is_background {
                     self.contributor.on_state(state.epoch);
                 }
             }
@@ -306,51 +303,55 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
     }
 
-    fn on_answer(&mut self, answer: Result<SignedReceipt, Refusal>) {
+    fn on_answer(&mut self, answer: Result<SignedReceipt, ContributionRefusal>) {
         let now = self.platform.now();
-        self.contributor.on_heard(now);
+        self.contributor.on_message(now);
         let answer = answer.map(|receipt| {
             let accepted = receipt.accepted();
             self.on_receipt(receipt);
             accepted
         });
         self.contributor.on_answer(now, &answer);
-        // It may be in the journal all the same.
-        self.is_offer_cut |= matches!(answer, Err(Refusal::Storage));
-        if matches!(answer, Err(Refusal::Account(_))) {
-            // The parameters are perhaps not those that the backbone has by now.
+        // The journal may have it nevertheless.
+        self.is_offer_cut |= matches!(answer, Err(ContributionRefusal::Storage));
+        if matches!(answer, Err(ContributionRefusal::Commitment(_))) {
+            // The parameters may no longer be the backbone's.
             self.contributor.on_trainer_lost();
             if let Some(run) = &mut self.run {
-                run.aside = None;
+                run.next_parameters = None;
             }
         }
-        let fate = Fate::of(&answer, self.is_offer_cut);
-        if let Some((run, fate)) = self.run.as_mut().zip(fate) {
-            run.compressor.settle(fate);
+        let outcome = ContributionOutcome::of(&answer, self.is_offer_cut);
+        if let Some((run, outcome)) = self.run.as_mut().zip(outcome) {
+            run.compressor.settle(outcome);
         }
-        if !matches!(answer, Err(Refusal::Busy | Refusal::Storage | Refusal::NotJoined)) {
+        if !matches!(
+            answer,
+            Err(ContributionRefusal::Busy | ContributionRefusal::Storage | ContributionRefusal::NotJoined)
+        ) {
             let prepared = self.prepared.take();
-            let is_late = matches!(answer, Err(Refusal::Epoch { .. })) && fate == Some(Fate::NotCounted);
+            let is_late = matches!(answer, Err(ContributionRefusal::Epoch { .. }))
+                && outcome == Some(ContributionOutcome::NotCounted);
             if let Some(late) = prepared.filter(|_| is_late) {
-                self.keep_as_it_is(late);
+                self.keep_late(late);
             }
         }
     }
 
-    /// What others compute once more goes into no other contribution: it is offered by itself in a later epoch.
-    fn keep_as_it_is(&mut self, late: Rc<Prepared>) {
+    /// A recomputed contribution cannot be merged into another one: it is offered by itself in a later epoch.
+    fn keep_late(&mut self, late: Rc<PreparedContribution>) {
         let Some(run) = &mut self.run else { return };
         if compute::late_work(&run.description, &run.compressor) == LateWork::ByItself {
             self.contributor.on_kept(late.offer.epoch);
-            run.kept = Some(late);
+            run.late = Some(late);
         }
     }
 
-    /// A receipt that proves nothing is not passed on. What it is for counts all the same.
+    /// A receipt that does not verify is not passed on. Its contribution counts nevertheless.
     fn on_receipt(&mut self, receipt: SignedReceipt) {
         let (Some(run), Some(prepared)) = (&self.run, &self.prepared) else { return };
-        match receipt.verify_for(&run.description.run_id, self.ticket.peer(), &prepared.offer) {
-            Ok(()) => (self.events)(Event::Receipt(Box::new(receipt))),
+        match receipt.verify_for(&run.description.identity.run_id, self.ticket.peer(), &prepared.offer) {
+            Ok(()) => (self.events)(ContributorEvent::Receipt(Box::new(receipt))),
             Err(error) => self.fail(format!("A contribution was accepted, but {error}")),
         }
     }
@@ -364,14 +365,14 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             run.trainer = Some(trainer);
         }
         match done {
-            Done::Batch { n_samples, took, is_ended, result: Ok(()) } => {
+            ComputeResult::Batch { n_samples, took, is_ended, result: Ok(()) } => {
                 self.loss = loss.or(self.loss);
                 self.on_batch(n_samples, took, is_ended);
             }
-            Done::Batch { result: Err(error), .. } => self.on_model_error(kind, &error),
-            Done::Trial { result: Ok(verdict) } => self.on_trial(verdict),
-            Done::Trial { result: Err(error) } => self.on_model_error(kind, &error),
-            Done::Gradient { naming, took, result } => {
+            ComputeResult::Batch { result: Err(error), .. } => self.on_model_error(kind, &error),
+            ComputeResult::Trial { result: Ok(verdict) } => self.on_trial(verdict),
+            ComputeResult::Trial { result: Err(error) } => self.on_model_error(kind, &error),
+            ComputeResult::Gradient { naming, took, result } => {
                 let began = self.platform.now();
                 self.on_gradient(naming, result);
                 let now = self.platform.now();
@@ -379,24 +380,25 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 let rest = self.pacer.on_busy(now, took);
                 self.speed.add(0, took + rest);
             }
-            Done::Prediction { request, epoch, result: Ok(probabilities) } => {
-                (self.events)(Event::Prediction { request, epoch, probabilities });
+            ComputeResult::Prediction { request, epoch, result: Ok(probabilities) } => {
+                (self.events)(ContributorEvent::Prediction { request, epoch, probabilities });
             }
-            Done::Prediction { result: Err(error), .. } => match error {
+            ComputeResult::Prediction { result: Err(error), .. } => match error {
                 ModelError::Device(_) => self.on_model_error(kind, &error),
                 error => self.fail(format!("The prediction could not be had: {error}")),
             },
         }
-        if let Some((state, is_errand)) = self.run.as_mut().and_then(|run| run.parked.take()) {
-            self.on_state(state, is_errand);
+        if let Some((state, is_background)) = self.run.as_mut().and_then(|run| run.waiting_parameters.take())
+        {
+            self.on_state(state, is_background);
         }
     }
 
-    /// Both devices are warm now, and the trainer is one of the faster.
-    fn on_trial(&mut self, verdict: Verdict) {
+    /// Both devices are warm now, and the trainer is on the faster one.
+    fn on_trial(&mut self, verdict: TrialVerdict) {
         if let Some(run) = &mut self.run {
             run.is_warm = true;
-            if verdict == Verdict::Slower {
+            if verdict == TrialVerdict::Slower {
                 run.loaded = None;
                 self.change_device(ComputeDevice::cpu(), DeviceChange::Slower);
             }
@@ -405,10 +407,10 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
 
     fn on_batch(&mut self, n_samples: u32, took: Moment, is_ended: bool) {
         if let Some(run) = &mut self.run {
-            if let Some(accountant) = &mut run.accountant {
-                accountant.on_batch();
+            if let Some(signer) = &mut run.commitment_signer {
+                signer.on_batch();
             }
-            // The first pass compiles and tunes: it says nothing about the speed, and nobody rests after it.
+            // The first pass compiles and tunes: it is no measure of speed, and needs no rest.
             if std::mem::replace(&mut run.is_warm, true) {
                 let rest = self.pacer.on_busy(self.platform.now(), took);
                 self.speed.add(n_samples, took + rest);
@@ -421,23 +423,29 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.contributor.on_batch(n_samples, self.speed.samples_per_second());
     }
 
-    fn on_gradient(&mut self, naming: Naming, result: Result<MeanGradient, ComputeError>) {
+    fn on_gradient(&mut self, naming: GradientLabel, result: Result<MeanGradient, ComputeError>) {
         let Some(run) = &mut self.run else { return };
-        let Naming { contribution_id, epoch, n_samples } = naming;
+        let GradientLabel { contribution_id, epoch, n_samples } = naming;
         let Some(contribution_id) = contribution_id else {
-            // Of one that cannot be had there is nothing to keep; what it failed of shows with the next.
+            // A failed gradient leaves nothing to keep; the next one shows the error.
             let Ok(mean) = result else { return };
-            let Some(accountant) = &mut run.accountant else {
+            let Some(signer) = &mut run.commitment_signer else {
                 return run.compressor.add_late(mean.values, n_samples, epoch);
             };
-            if let Ok(late) = compute::prepare(&mut run.compressor, Some(accountant), UNNAMED, epoch, mean) {
-                self.keep_as_it_is(Rc::new(late));
+            if let Ok(late) = compute::prepare(&mut run.compressor, Some(signer), UNNAMED, epoch, mean) {
+                self.keep_late(Rc::new(late));
             }
             return;
         };
-        run.compressor.set_codec(run.description.codec_of_link(self.uplink.bytes_per_second()));
+        run.compressor.set_codec(run.description.synchronous().codec_of_link(self.uplink.bytes_per_second()));
         let prepare = |mean| {
-            compute::prepare(&mut run.compressor, run.accountant.as_mut(), contribution_id, epoch, mean)
+            compute::prepare(
+                &mut run.compressor,
+                run.commitment_signer.as_mut(),
+                contribution_id,
+                epoch,
+                mean,
+            )
         };
         let error = match result.and_then(prepare) {
             Ok(prepared) => {
@@ -452,9 +460,9 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             Err(error) => error,
         };
         match error.not_finite_at() {
-            // Counted as the aggregator would have counted it.
+            // Counted as the aggregator's refusal.
             Some(index) => {
-                let refusal = Err(Refusal::NotFinite { index });
+                let refusal = Err(ContributionRefusal::NotFinite { index });
                 self.contributor.on_answer(self.platform.now(), &refusal);
             }
             None => self.contributor.on_gradient_lost(),
@@ -469,7 +477,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
     }
 
-    /// The CPU takes over; what the lost device had accumulated is gone with it.
+    /// The CPU takes over; the gradient on the lost device is lost.
     pub(super) fn on_device_lost(&mut self, kind: Option<ComputeKind>, reason: &str) {
         let cpu = ComputeDevice::cpu();
         if self.device.choice() == cpu.choice() {
@@ -490,7 +498,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
     }
 
-    /// What was accumulated elsewhere is gone; the session follows in [`Self::step`].
+    /// Drops the gradient accumulated on the old device; the session follows in [`Self::step`].
     fn change_device(&mut self, device: ComputeDevice, reason: DeviceChange) {
         self.device = device;
         self.speed = Speed::default();
@@ -498,12 +506,12 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.pass = None;
         self.contributor.on_trainer_lost();
         if let Some(run) = &mut self.run {
-            run.aside = None;
-            if let Some(accountant) = &mut run.accountant {
-                accountant.on_trainer_lost();
+            run.next_parameters = None;
+            if let Some(signer) = &mut run.commitment_signer {
+                signer.on_trainer_lost();
             }
         }
-        (self.events)(Event::DeviceChanged {
+        (self.events)(ContributorEvent::DeviceChanged {
             device: self.platform.device_kind(self.device.choice()),
             device_name: self.device.name().to_owned(),
             reason,

@@ -1,4 +1,4 @@
-//! What the person is told about the state of things: only changes, and not too often.
+//! Status events for the user interface: only changes, at a limited rate.
 
 use barnraise_protocol::api::RefusalCount;
 use barnraise_protocol::shard::ShardId;
@@ -7,50 +7,50 @@ use barnraise_swarm::activity::{Activity, Contribution};
 use std::time::Duration;
 
 use super::{ComputeKind, Driver, NetKind};
-use crate::event::Event;
+use crate::event::ContributorEvent;
 use crate::platform::Platform;
 
-/// Shortest time between two activities.
+/// Shortest interval between two activities.
 const ACTIVITY_GAP: Duration = Duration::from_millis(100);
-/// Shortest time between two counts of what was contributed.
+/// Shortest interval between two [`Contribution`]s.
 const CONTRIBUTION_GAP: Duration = Duration::from_millis(200);
 /// A count-down is shown in whole seconds.
 const COUNTDOWN_STEP_MS: u32 = 1000;
 
-/// What was told last.
+/// The last published values.
 #[derive(Debug, Default)]
 pub(super) struct Published {
     activity: Option<(Activity, Moment)>,
     contribution: Option<(Contribution, Moment)>,
-    /// Whether something changed that was not told yet.
+    /// Whether a change is not published yet.
     pub(super) is_behind: bool,
 }
 
-impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
-    /// Tells what changed, as far as enough time has passed or it `is_final`.
+impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
+    /// Publishes changes, if enough time has passed since the last ones or it `is_final`.
     pub(super) fn publish(&mut self, is_final: bool) {
         let now = self.platform.now();
         self.published.is_behind = false;
         let activity = self.activity(now);
-        let is_told = is_due(&mut self.published.activity, &activity, now, ACTIVITY_GAP, is_final);
+        let is_published = is_due(&mut self.published.activity, &activity, now, ACTIVITY_GAP, is_final);
         self.published.is_behind |= is_other(&self.published.activity, &activity);
-        // Whoever hears that nothing is going on has heard the last count.
-        let is_last = is_told && matches!(activity, Activity::Idle | Activity::Broken { .. });
+        // The last count comes before an activity that ends it.
+        let is_last = is_published && matches!(activity, Activity::Idle | Activity::Broken { .. });
         let contribution = self.contribution();
-        let told = &mut self.published.contribution;
-        if is_due(told, &contribution, now, CONTRIBUTION_GAP, is_final || is_last) {
-            (self.events)(Event::Contribution(contribution));
+        let published = &mut self.published.contribution;
+        if is_due(published, &contribution, now, CONTRIBUTION_GAP, is_final || is_last) {
+            (self.events)(ContributorEvent::Contribution(contribution));
         } else {
             self.published.is_behind |= is_other(&self.published.contribution, &contribution);
         }
-        if is_told {
-            (self.events)(Event::Activity(activity));
+        if is_published {
+            (self.events)(ContributorEvent::Activity(activity));
         }
     }
 
-    /// What this peer has given.
+    /// What this peer has contributed.
     pub(super) fn contribution(&self) -> Contribution {
-        let tally = self.contributor.tally();
+        let tally = self.contributor.sample_counts();
         let is_at_work = !self.is_idle && self.contributor.down().is_none();
         Contribution {
             n_samples_accepted: tally.n_samples_accepted,
@@ -70,7 +70,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     }
 
     fn activity(&self, now: Moment) -> Activity {
-        if let Some(reason) = &self.broken {
+        if let Some(reason) = &self.fatal_error {
             return Activity::Broken { reason: reason.clone() };
         }
         let (bytes, bytes_total) = self.net_progress.get();
@@ -84,7 +84,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 Some(n_left) => Activity::BeingChecked { epoch, n_left },
                 None => Activity::Sending { epoch, bytes, bytes_total },
             }),
-            Some(NetKind::Report | NetKind::Renew | NetKind::Leave | NetKind::Kept) | None => None,
+            Some(NetKind::Report | NetKind::Renew | NetKind::Leave | NetKind::Offline) | None => None,
         };
         if self.is_idle {
             let gallery = (self.shard_id == Some(ShardId::Gallery)).then(|| self.fetching_data());
@@ -132,22 +132,22 @@ fn refused(kind: &str, n: u64) -> RefusalCount {
     RefusalCount { reason: kind.to_owned(), n }
 }
 
-fn is_other<T: PartialEq>(told: &Option<(T, Moment)>, current: &T) -> bool {
-    told.as_ref().is_none_or(|(told, _)| told != current)
+fn is_other<T: PartialEq>(published: &Option<(T, Moment)>, current: &T) -> bool {
+    published.as_ref().is_none_or(|(published, _)| published != current)
 }
 
-/// Whether `current` is to be told now; then it is noted as told.
+/// Whether `current` is to be published now; then it is stored as published.
 fn is_due<T: PartialEq + Clone>(
-    told: &mut Option<(T, Moment)>,
+    published: &mut Option<(T, Moment)>,
     current: &T,
     now: Moment,
     gap: Duration,
     is_final: bool,
 ) -> bool {
-    let is_early = told.as_ref().is_some_and(|(_, at)| now.saturating_sub(*at) < gap);
-    if !is_other(told, current) || (is_early && !is_final) {
+    let is_early = published.as_ref().is_some_and(|(_, at)| now.saturating_sub(*at) < gap);
+    if !is_other(published, current) || (is_early && !is_final) {
         return false;
     }
-    *told = Some((current.clone(), now));
+    *published = Some((current.clone(), now));
     true
 }

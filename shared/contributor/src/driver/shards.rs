@@ -1,4 +1,4 @@
-//! One shard at a time: which, from whom, and what follows from what came.
+//! Fetches one shard at a time: chooses the shard and its source, and handles the outcome.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use barnraise_protocol::bulk::Partial;
 use barnraise_protocol::shard::ShardId;
 use barnraise_swarm::Moment;
-use barnraise_swarm::shards::Source;
+use barnraise_swarm::shards::ShardSource;
 use futures::FutureExt;
 
 use super::{Driver, SHARD_RETRY};
 use crate::error::OperationError;
-use crate::event::Event;
+use crate::event::ContributorEvent;
 use crate::network::{self, FetchedShard, ShardOutcome, ShardRequest};
-use crate::operation::Operation;
-use crate::platform::{PeerShard, Platform};
+use crate::operation::NetworkOperation;
+use crate::platform::{PeerShardOutcome, Platform};
 
-/// The first shard is wanted from the backbone if by then nobody is known who keeps any.
+/// How long the first shard waits for a survey of holders, before it is fetched from the backbone.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(5);
 
-impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
+impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     fn next_shard(&mut self) -> Option<ShardId> {
         if self.wants_gallery() {
             return Some(ShardId::Gallery);
@@ -43,7 +43,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         run.wanted_shard
     }
 
-    /// Until when a first survey of a new run is waited for.
+    /// Deadline of the first survey of a new run.
     pub(super) fn survey_by(&self) -> Option<Moment> {
         self.platform.has_peers().then(|| self.platform.now() + SURVEY_PATIENCE)
     }
@@ -55,19 +55,20 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let Some(id) = self.next_shard() else { return };
         let now = self.platform.now();
         let (Some(link), Some(run)) = (&mut self.link, &mut self.run) else { return };
-        let Some(&entry) = id.entry(&run.description.manifest) else { return };
+        let Some(&entry) = id.entry(&run.description.data.manifest) else { return };
         let (cancel, cancelled) = futures::channel::oneshot::channel();
-        let operation = Operation { platform: self.platform, meter: Rc::clone(&self.meter), cancelled };
+        let operation =
+            NetworkOperation { platform: self.platform, meter: Rc::clone(&self.meter), cancelled };
         let partial = run.partial_shard.take_if(|(cut, _)| *cut == id).map(|(_, partial)| partial);
         let (source, room) = match id {
             ShardId::Train(shard) if !run.exchange.keeps(shard) => {
                 let n_here = partial.as_ref().map_or(0, Partial::n_bytes);
                 (run.exchange.source(now, shard, n_here), run.exchange.room_for(shard))
             }
-            // What is kept comes from nobody, unless it turns out to be gone.
-            ShardId::Train(_) | ShardId::Gallery => (Source::Backbone, Some(Vec::new())),
+            // A cached shard needs no source, unless it turns out to be gone.
+            ShardId::Train(_) | ShardId::Gallery => (ShardSource::Backbone, Some(Vec::new())),
         };
-        let stream = link.shard.take_if(|_| source == Source::Backbone);
+        let stream = link.shard.take_if(|_| source == ShardSource::Backbone);
         let request = ShardRequest { id, entry, link_id: link.id, source, stream, partial, room };
         let progress = Rc::clone(&self.shard_progress);
         progress.set((0, u64::from(entry.n_bytes)));
@@ -85,7 +86,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let ShardOutcome { id, link_id, source, stream, partial, room, result } = outcome;
         self.shard_id = None;
         self.shard_cancel = None;
-        let is_from_backbone = source == Source::Backbone;
+        let is_from_backbone = source == ShardSource::Backbone;
         if let Some(link) = self.link.as_mut().filter(|link| is_from_backbone && link.id == link_id) {
             link.shard = stream;
             link.is_proven |= result.is_ok();
@@ -107,17 +108,17 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 run.samples.on_shard(&shard.samples);
             }
             Err(OperationError::Cancelled) => {}
-            // Somebody else is asked for it at once.
+            // The next source is asked at once.
             Err(_) if goes_on => {}
             Err(error) => self.on_shard_error(id, &error),
         }
     }
 
-    /// Tells the exchange what came of a fetch; returns whether it is to be gone on with elsewhere.
+    /// Reports the outcome of a fetch to the exchange; returns whether to resume from another source.
     fn note_shard(
         &mut self,
         shard: u32,
-        source: &Source,
+        source: &ShardSource,
         partial: Option<&Partial>,
         room: Option<&[u32]>,
         result: &Result<FetchedShard, OperationError>,
@@ -135,8 +136,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 if let Some(bytes) = &fetched.bytes {
                     exchange.on_delivered(shard, source, bytes);
                 }
-                if let (Source::Peer(peer), Some(_)) = (source, &fetched.bytes) {
-                    platform.on_peer_shard(peer, shard, PeerShard::Delivered);
+                if let (ShardSource::Peer(peer), Some(_)) = (source, &fetched.bytes) {
+                    platform.on_peer_shard(peer, shard, PeerShardOutcome::Delivered);
                 }
                 false
             }
@@ -145,18 +146,18 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
                 false
             }
             Err(error) if error.is_wrong() => exchange.on_wrong(shard, source),
-            // Its hash is the manifest's, so whoever sent it is not to blame.
+            // The hash matches the manifest's, so the sender is not to blame.
             Err(error) if error.is_about_data() => false,
             Err(error) => {
                 exchange.on_failed(now, shard, source, here);
-                if let Source::Peer(peer) = source {
-                    platform.on_peer_shard(peer, shard, PeerShard::Failed(&error.to_string()));
+                if let ShardSource::Peer(peer) = source {
+                    platform.on_peer_shard(peer, shard, PeerShardOutcome::Failed(&error.to_string()));
                 }
-                *source != Source::Backbone
+                *source != ShardSource::Backbone
             }
         };
         while let Some(convicted) = exchange.poll_convicted() {
-            platform.on_peer_shard(&convicted.peer, convicted.shard, PeerShard::Wrong);
+            platform.on_peer_shard(&convicted.peer, convicted.shard, PeerShardOutcome::Wrong);
         }
         goes_on
     }
@@ -166,14 +167,14 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             error.is_cut() || matches!(error, OperationError::Stalled | OperationError::Open { .. });
         if id == ShardId::Gallery {
             match is_about_the_network && self.is_idle {
-                true => self.on_errand_error(&error.to_string()),
+                true => self.on_request_error(&error.to_string()),
                 false => self.on_gallery_failed(&error.to_string()),
             }
             return;
         }
         self.shard_retry_at = self.platform.now() + SHARD_RETRY;
         if is_about_the_network {
-            // The session notices a dead connection; what arrived of the shard is kept.
+            // The session notices a dead connection; the partial shard is kept.
             return;
         }
         if let Some(run) = &mut self.run {

@@ -1,4 +1,4 @@
-//! A device that was asleep finds its connections dead and its timers late: it goes on at once.
+//! Detects that the device was asleep, when its connections are dead and its timers late, and reconnects at once.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use barnraise_swarm::Moment;
 use barnraise_swarm::uplink::Uplink;
 
 use super::{Driver, NetKind};
-use crate::event::Event;
+use crate::event::ContributorEvent;
 use crate::platform::Platform;
 
-/// How much further the wall clock may get than the other one before that was a sleep. Clocks that are set are
-/// rarely that wrong.
+/// Least lead of the wall clock over the monotonic clock that counts as a sleep. Corrections of a clock are rarely
+/// that large.
 const ASLEEP_MIN: Duration = Duration::from_secs(15);
 
-/// Tells a sleep from a wait: many monotonic clocks stand still meanwhile, and the wall clock does not. Where both
-/// went on, silence says the same.
+/// Tells a sleep from a wait: during a sleep many monotonic clocks stand still, the wall clock does not. Where both
+/// run on, the silent connection is noticed instead.
 #[derive(Debug, Default)]
 pub(super) struct SleepWatch(Option<(Moment, UnixTime)>);
 
 impl SleepWatch {
-    /// Whether the device was asleep since this was asked before.
+    /// Whether the device was asleep since the previous call.
     fn was_asleep(&mut self, now: Moment, wall: UnixTime) -> bool {
         let Some((now_before, wall_before)) = self.0.replace((now, wall)) else { return false };
         let by_wall = Duration::from_secs(wall.0.saturating_sub(wall_before.0));
@@ -28,7 +28,7 @@ impl SleepWatch {
     }
 }
 
-impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
+impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
     pub(super) fn notice_sleep(&mut self) {
         if self.sleep_watch.was_asleep(self.platform.now(), self.platform.unix_time()) {
             self.on_woke(true);
@@ -38,13 +38,13 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
     pub(super) fn on_woke(&mut self, was_asleep: bool) {
         let is_down = self.contributor.on_woke(self.platform.now(), was_asleep);
         self.wait_until = None;
-        // Perhaps this is another network.
+        // The network may be another one.
         self.uplink = Uplink::default();
-        // Whoever comes back from signing in elsewhere is let in by the dial that waits for it.
+        // A visitor who comes back from signing in is admitted by the dial that waits for it.
         let is_dialling =
             matches!(self.net_kind, Some(NetKind::Connect { .. })) && self.ticket.sign_in().is_none();
         if is_down && (is_dialling || (was_asleep && self.link.is_some())) {
-            // Errands are tried anew on the next connection.
+            // Background requests are retried on the next connection.
             self.drop_link();
         }
     }

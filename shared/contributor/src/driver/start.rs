@@ -1,21 +1,21 @@
-//! Starts what the state machine wants next, where nothing else is under way.
+//! Starts the state machine's next action, where no other operation is in progress.
 
 use std::rc::Rc;
 
 use barnraise_learning::{ComputeDevice, DataShape};
 use barnraise_protocol::contribute::{DEVICE_NAME_CHARS_MAX, Join, Report};
-use barnraise_swarm::contributor::Action;
+use barnraise_swarm::contributor::ContributorAction;
 use futures::FutureExt;
 
 use super::{ComputeKind, Driver, NetKind};
-use crate::compute::{self, Naming};
-use crate::event::Event;
+use crate::compute::{self, GradientLabel};
+use crate::event::ContributorEvent;
 use crate::network::{self, NetOutcome};
 use crate::platform::Platform;
 use crate::trial;
 
-impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
-    /// Starts everything that can be started now.
+impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
+    /// Starts every operation that can be started now.
     pub(super) fn step(&mut self) {
         self.notice_silence();
         self.start_shard();
@@ -23,7 +23,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.start_trial();
         self.rejoin_as_changed();
         self.start_renewal();
-        let is_parked = self.run.as_ref().is_some_and(|run| run.parked.is_some());
+        let is_parked = self.run.as_ref().is_some_and(|run| run.waiting_parameters.is_some());
         while self.net_kind.is_none() && self.compute_kind.is_none() && !is_parked {
             let action = self.contributor.next_action(self.platform.now());
             if !self.start(action) {
@@ -35,44 +35,44 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
     }
 
-    /// Whether the state machine can be asked again at once.
-    fn start(&mut self, action: Action) -> bool {
+    /// Starts an action; returns whether the next one can be taken at once.
+    fn start(&mut self, action: ContributorAction) -> bool {
         self.wait_until = None;
         self.is_starved = false;
         match action {
-            Action::Connect => self.start_connect(true),
-            Action::FetchState => self.start_state(false),
-            Action::LoadState => return self.load_state(),
-            Action::ComputeBatch => self.start_batch(),
-            Action::SendReport(report) => return self.start_report(report),
-            Action::TakeGradient { contribution_id, epoch, n_samples } => {
-                return self.start_gradient(Naming {
+            ContributorAction::Connect => self.start_connect(true),
+            ContributorAction::FetchState => self.start_state(false),
+            ContributorAction::LoadState => return self.load_state(),
+            ContributorAction::ComputeBatch => self.start_batch(),
+            ContributorAction::SendReport(report) => return self.start_report(report),
+            ContributorAction::TakeGradient { contribution_id, epoch, n_samples } => {
+                return self.start_gradient(GradientLabel {
                     contribution_id: Some(contribution_id),
                     epoch,
                     n_samples,
                 });
             }
-            Action::KeepLate { epoch, n_samples } => {
-                return self.start_gradient(Naming { contribution_id: None, epoch, n_samples });
+            ContributorAction::KeepLate { epoch, n_samples } => {
+                return self.start_gradient(GradientLabel { contribution_id: None, epoch, n_samples });
             }
-            Action::NameLate { contribution_id, epoch } => {
+            ContributorAction::NameLate { contribution_id, epoch } => {
                 self.name_late(contribution_id, epoch);
                 return true;
             }
-            Action::Offer => return self.start_offer(),
-            Action::Wait(None) => {
+            ContributorAction::Offer => return self.start_offer(),
+            ContributorAction::Wait(None) => {
                 self.is_idle = true;
                 self.stop_deadline = None;
-                self.errands_on_network();
+                self.start_request_fetch();
             }
-            Action::Wait(at) => {
+            ContributorAction::Wait(at) => {
                 // Silence that the state machine saw ends the connection here too.
                 if self.contributor.down().is_some() && self.link.is_some() {
                     self.drop_link();
                 }
                 self.wait_until = at;
             }
-            Action::Leave => return self.start_leave(),
+            ContributorAction::Leave => return self.start_leave(),
         }
         false
     }
@@ -81,7 +81,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         let (operation, cancel) = self.operation();
         self.joined_as = is_joining.then(|| (self.device.choice(), self.name.clone()));
         let join = is_joining.then(|| Join {
-            // The run is known when the backbone has described it.
+            // Filled in once the backbone has described the run.
             run_id: String::new(),
             device: self.platform.device_kind(self.device.choice()),
             device_name: self.device.name().chars().take(DEVICE_NAME_CHARS_MAX).collect(),
@@ -91,7 +91,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.run_net(NetKind::Connect { is_joining }, cancel, connect);
     }
 
-    /// Everyone sees who computes, and on what: a session that says otherwise is begun anew.
+    /// Restarts the session if device or name changed, as every participant sees them.
     fn rejoin_as_changed(&mut self) {
         let is_other = self
             .joined_as
@@ -106,7 +106,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         }
     }
 
-    /// In time before the token expires, so that nothing is interrupted.
+    /// Renews the token in time before it expires, so that nothing is interrupted.
     fn start_renewal(&mut self) {
         let is_due = self.ticket.is_old(self.platform.unix_time());
         if !is_due || self.net_kind.is_some() || self.link.is_none() {
@@ -128,24 +128,24 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.run_net(NetKind::Leave, cancel, disconnect);
     }
 
-    pub(super) fn start_state(&mut self, is_errand: bool) {
-        let keep = self.keeps_next(self.platform.now());
+    pub(super) fn start_state(&mut self, is_background: bool) {
+        let keep = self.caches_next(self.platform.now());
         let (operation, cancel) = self.operation();
         let (Some(link), Some(run)) = (&mut self.link, &mut self.run) else { return };
         let description = &run.description;
-        let (n_parameters, codec) = (description.n_parameters, description.state_codec);
+        let (n_parameters, codec) = (description.n_parameters, description.synchronous().state_codec);
         let progress = Rc::clone(&self.net_progress);
         progress.set((0, codec.encoded_len(n_parameters as usize) as u64));
         let partial = run.partial_state.take();
         let (stream, wanted) = (link.state.take(), (n_parameters, codec));
         let fetch = network::fetch_state(operation, stream, partial, wanted, keep, progress);
-        self.run_net(NetKind::State { is_errand }, cancel, fetch);
+        self.run_net(NetKind::State { is_background }, cancel, fetch);
     }
 
     fn load_state(&mut self) -> bool {
-        match self.run.as_mut().and_then(|run| run.aside.take()) {
+        match self.run.as_mut().and_then(|run| run.next_parameters.take()) {
             Some(state) => self.on_state(state, false),
-            // They went with the device: they are fetched again.
+            // They were lost with the device, and are fetched again.
             None => self.contributor.on_trainer_lost(),
         }
         true
@@ -161,19 +161,19 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         true
     }
 
-    /// What does not count any more is forgotten.
+    /// Signs the late contribution for a new epoch; one that no longer counts is dropped.
     fn name_late(&mut self, contribution_id: u64, epoch: u64) {
         let Some(run) = &mut self.run else { return };
-        let Some((kept, accountant)) = run.kept.take().zip(run.accountant.as_ref()) else { return };
-        let late = Rc::unwrap_or_clone(kept);
-        match accountant.sign_late(late, &run.description, (contribution_id, epoch)) {
+        let Some((late, signer)) = run.late.take().zip(run.commitment_signer.as_ref()) else { return };
+        let late = Rc::unwrap_or_clone(late);
+        match signer.sign_late(late, &run.description, (contribution_id, epoch)) {
             Ok(Some(prepared)) => {
                 self.contributor.on_late(contribution_id, epoch, prepared.offer.n_samples);
                 self.prepared = Some(Rc::new(prepared));
                 self.is_offer_cut = false;
             }
             Ok(None) => {}
-            Err(error) => self.fail(format!("What came too late was not sent: {error}")),
+            Err(error) => self.fail(format!("A late contribution was not sent: {error}")),
         }
     }
 
@@ -217,7 +217,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.net = task.boxed_local().fuse();
     }
 
-    /// Before the first batch, where the choice of the device is free.
+    /// Compares the devices before the first batch, where the choice is free.
     fn start_trial(&mut self) {
         let is_at_work =
             !self.is_idle && !self.contributor.is_stopping() && self.contributor.down().is_none();
@@ -230,11 +230,11 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.is_device_free = false;
         let description = &run.description;
         let n_samples = match description.is_cuttable() {
-            true => self.pacer.within_memory(description.micro_batch_size),
-            false => description.micro_batch_size,
+            true => self.pacer.within_memory(description.synchronous().micro_batch_size),
+            false => description.synchronous().micro_batch_size,
         };
-        let data = DataShape::of(&description.manifest.samples);
-        // A model that the adapter has is one that the CPU takes as well.
+        let data = DataShape::of(&description.data.manifest.samples);
+        // A model that fits the adapter fits the CPU as well.
         let processor =
             (self.device.choice() != cpu.choice()).then(|| compute::trainer(description, cpu).ok()).flatten();
         let Some(processor) = processor else {
@@ -246,14 +246,14 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.compute = trial::trial(self.platform, adapter, processor, batch).boxed_local().fuse();
     }
 
-    /// Unless the device rests: the timer then comes back.
+    /// Starts a batch, unless the device rests; then the timer wakes the driver.
     fn start_batch(&mut self) {
         if self.pacer.rests_until(self.platform.now()).is_some() {
             return;
         }
         let Some(run) = &mut self.run else { return };
         let Some(trainer) = run.trainer.take() else { return };
-        let micro_batch = run.description.micro_batch_size;
+        let micro_batch = run.description.synchronous().micro_batch_size;
         let n_samples = match run.description.is_cuttable() {
             true => self.pacer.pass_samples(micro_batch),
             false => micro_batch,
@@ -263,8 +263,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             self.is_starved = true;
             return;
         };
-        if let Some(accountant) = &mut run.accountant {
-            accountant.on_drawn(drawn.ids);
+        if let Some(signer) = &mut run.commitment_signer {
+            signer.on_drawn(drawn.ids);
         }
         let epoch = run.loaded.map_or(0, |(epoch, _)| epoch);
         let is_ended = self.pacer.wants_ends();
@@ -273,7 +273,7 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
         self.compute = batch.boxed_local().fuse();
     }
 
-    fn start_gradient(&mut self, naming: Naming) -> bool {
+    fn start_gradient(&mut self, naming: GradientLabel) -> bool {
         let Some(run) = &mut self.run else {
             self.contributor.on_gradient_lost();
             return true;
@@ -282,8 +282,8 @@ impl<'a, P: Platform, F: FnMut(Event)> Driver<'a, P, F> {
             self.contributor.on_gradient_lost();
             return true;
         };
-        if let Some(accountant) = &mut run.accountant {
-            accountant.on_take();
+        if let Some(signer) = &mut run.commitment_signer {
+            signer.on_take();
         }
         self.compute_kind = Some(ComputeKind::Gradient);
         self.compute = compute::gradient(self.platform, trainer, naming).boxed_local().fuse();

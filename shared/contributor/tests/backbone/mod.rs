@@ -1,4 +1,4 @@
-//! A whole backbone in memory: the averaging round of `barnraise-swarm` behind the conversations of
+//! A backbone in memory: the collection round of `barnraise-swarm` behind the conversations of
 //! `barnraise-protocol`, on duplex streams that can be cut.
 
 #![allow(dead_code)] // Each test uses some of it.
@@ -17,20 +17,23 @@ use std::time::{Duration, Instant};
 use barnraise_contributor::Platform;
 use barnraise_learning::{DataShape, DeviceChoice, ParameterLayout};
 use barnraise_protocol::access::{AccessDescription, KeyPair, PublicKey, UnixTime};
-use barnraise_protocol::account::Account;
-use barnraise_protocol::bulk::{self, Partial, Transfer, Withdrawn};
-use barnraise_protocol::contribute::{self, DeviceKind, Progress};
+use barnraise_protocol::bulk::{self, Partial, Transfer};
+use barnraise_protocol::commitment::Commitment;
+use barnraise_protocol::contribute::{self, DeviceKind, RunProgress};
 use barnraise_protocol::dataset::{ImageShape, LabelledImages, Manifest, SampleKind, Samples};
 use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
-use barnraise_protocol::gradient::{self, Accepted, Offer, Refusal};
+use barnraise_protocol::gradient::{self, Accepted, ContributionRefusal, Offer};
 use barnraise_protocol::receipt::{Receipt, SignedReceipt};
-use barnraise_protocol::run::{self, Compression, ModelKind, ModelSpec, RunDescription};
+use barnraise_protocol::run::{
+    self, DataSpec, GradientCodec, ModelKind, ModelSpec, RunDescription, RunIdentity, Scheme, Synchronous,
+};
 use barnraise_protocol::shard::{self, ShardId};
 use barnraise_protocol::state::{self, StateHeader};
-use barnraise_protocol::{Sha256Hash, TensorCodec, framing};
+use barnraise_protocol::{Refusal, Sha256Hash, TensorCodec, framing};
+use barnraise_swarm::AddressGroup;
+use barnraise_swarm::collection::{CollectionAction, CollectionConfig, CollectionRound, Ticket};
 use barnraise_swarm::random::SplitMix64;
 use barnraise_swarm::robust::Aggregation;
-use barnraise_swarm::round::{AddressGroup, AveragingRound, RoundAction, RoundConfig, Ticket};
 use barnraise_swarm::{Moment, PeerKey};
 use futures::channel::{mpsc, oneshot};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -42,9 +45,9 @@ use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
 pub(crate) const MICRO_BATCH: u32 = 16;
 pub(crate) const CONTRIBUTION_SAMPLES_MAX: u32 = 256;
-/// How gradients may travel beside the codec of the run.
-pub(crate) const SLOW_CODEC: TensorCodec = TensorCodec::Int4;
-/// Of a run whose transfers take a while.
+/// Codec of slow links.
+pub(crate) const SLOW_CODEC: GradientCodec = GradientCodec::Int4;
+/// Large enough that transfers take several chunks.
 const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 const HIDDEN: u32 = 64;
 const N_CLASSES: usize = 4;
@@ -52,7 +55,7 @@ const SHARD_SAMPLES: usize = 250;
 const LEARNING_RATE: f32 = 0.01;
 const DUPLEX_BYTES: usize = 16 * 1024;
 
-type Stream = Compat<DuplexStream>;
+type DuplexPipe = Compat<DuplexStream>;
 
 thread_local! {
     static ORIGIN: Instant = Instant::now();
@@ -62,37 +65,37 @@ fn now() -> Moment {
     ORIGIN.with(Instant::elapsed)
 }
 
-pub(crate) struct Backbone {
+pub(crate) struct InMemoryBackbone {
     pub(crate) description: RefCell<RunDescription>,
-    /// Wakes whoever waits for something to happen.
+    /// Wakes the waiting test script.
     pub(crate) happened: Notify,
     pub(crate) accepted: RefCell<Vec<Accepted>>,
-    /// Everything that was offered.
+    /// All offers.
     pub(crate) offers: RefCell<Vec<Offer>>,
-    /// Of each contribution with an account.
+    /// Evidence of each contribution with a commitment.
     pub(crate) evidence: RefCell<Vec<Evidence>>,
-    /// Every state that was asked for.
+    /// Every state that was sent.
     states: RefCell<HashMap<Sha256Hash, Vec<u8>>>,
-    /// Offers are heard, and not asked for until [`Self::release`].
+    /// Offers are received, and not requested until [`Self::release`].
     pub(crate) is_holding: Cell<bool>,
-    /// What was offered is taken and counted, and not answered until then.
+    /// Offers are pulled and counted, and not answered until [`Self::release`].
     pub(crate) is_holding_answers: Cell<bool>,
     pub(crate) n_held: Cell<u32>,
     released: Notify,
-    /// Receipts are signed in another's name.
+    /// Receipts name another reducer than their signer.
     pub(crate) is_forging: Cell<bool>,
     is_up: Cell<bool>,
-    /// The name of the `run` conversation here: that of the build that this backbone is of.
+    /// The version of the `run` protocol that this backbone speaks.
     pub(crate) speaks: Cell<&'static str>,
     shards: HashMap<ShardId, (Transfer, Arc<[u8]>)>,
-    round: RefCell<AveragingRound>,
+    round: RefCell<CollectionRound>,
     parameters: RefCell<Vec<f32>>,
     sessions: RefCell<BTreeMap<PeerKey, mpsc::Sender<contribute::BackboneToContributor>>>,
-    answers: RefCell<HashMap<Ticket, oneshot::Sender<Result<Accepted, Refusal>>>>,
+    answers: RefCell<HashMap<Ticket, oneshot::Sender<Result<Accepted, ContributionRefusal>>>>,
     tasks: RefCell<Vec<AbortHandle>>,
 }
 
-/// Noise on a ground that tells the class, so that it neither compresses well nor is all alike.
+/// Noise over a grey level that tells the class, so that it neither compresses well nor is uniform.
 pub(crate) fn shard(seed: u64) -> Samples {
     let mut random = SplitMix64::new(seed);
     let mut shard = LabelledImages::default();
@@ -104,22 +107,21 @@ pub(crate) fn shard(seed: u64) -> Samples {
     Samples::Images(shard)
 }
 
-/// Of whoever contributes.
+/// Key of the contributor.
 pub(crate) fn contributor_key() -> KeyPair {
     KeyPair::from_seed(&[1; 32])
 }
 
-impl Backbone {
+impl InMemoryBackbone {
     pub(crate) fn new(n_shards: u32, target_batch_size: u32) -> Rc<Self> {
-        Self::with_codec(n_shards, target_batch_size, TensorCodec::F16, Compression::default())
+        Self::with_codec(n_shards, target_batch_size, GradientCodec::F16)
     }
 
-    /// Of a run whose gradients travel so.
+    /// A backbone of a run with this gradient codec.
     pub(crate) fn with_codec(
         n_shards: u32,
         target_batch_size: u32,
-        gradient_codec: TensorCodec,
-        compression: Compression,
+        gradient_codec: GradientCodec,
     ) -> Rc<Self> {
         let mut shards = HashMap::new();
         let mut keep = |id, seed| {
@@ -139,30 +141,28 @@ impl Backbone {
         let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![HIDDEN] }, seed: 5 };
         let layout = ParameterLayout::of(&model, DataShape::of(&manifest.samples)).unwrap();
         let description = RunDescription {
-            run_id: "test".into(),
-            title: "Test".into(),
-            purpose: "Testing.".into(),
-            access: AccessDescription::open(PublicKey([1; 32])),
+            identity: RunIdentity { run_id: "test".into(), title: "Test".into(), purpose: "Testing.".into() },
             model,
             n_parameters: layout.n_parameters() as u64,
-            target_batch_size,
-            micro_batch_size: MICRO_BATCH,
-            shuffle_buffer_samples: 300,
-            gradient_codec,
-            slow_links: None,
-            compression,
-            delayed_updates: false,
-            local_steps: None,
-            state_codec: TensorCodec::F32,
-            contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
-            recomputed: false,
-            manifest,
+            data: DataSpec { manifest, shuffle_buffer_samples: 300 },
+            scheme: Scheme::Synchronous(Synchronous {
+                target_batch_size,
+                micro_batch_size: MICRO_BATCH,
+                contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
+                gradient_codec,
+                slow_links: None,
+                state_codec: TensorCodec::F32,
+                delayed_updates: false,
+                local_steps: None,
+                recomputed: false,
+            }),
+            access: AccessDescription::open(PublicKey([1; 32])),
         };
-        let config = RoundConfig {
+        let config = CollectionConfig {
             target_batch_size,
             n_parameters: layout.n_parameters(),
-            codec: gradient_codec,
-            slow_codec: Some(SLOW_CODEC),
+            codec: gradient_codec.encoding(),
+            slow_codec: Some(SLOW_CODEC.encoding()),
             contribution_samples_max: CONTRIBUTION_SAMPLES_MAX,
             micro_batch_size: 1,
             samples_per_second_max: 10_000_000,
@@ -188,7 +188,7 @@ impl Backbone {
             is_up: Cell::new(true),
             speaks: Cell::new(run::PROTOCOL),
             shards,
-            round: RefCell::new(AveragingRound::new(config, 0)),
+            round: RefCell::new(CollectionRound::new(config, 0)),
             parameters: RefCell::new(layout.initial_parameters(5)),
             sessions: RefCell::default(),
             answers: RefCell::default(),
@@ -204,7 +204,7 @@ impl Backbone {
         self.accepted.borrow().iter().map(|accepted| u64::from(accepted.n_samples)).sum()
     }
 
-    /// Reported, on their way and counted.
+    /// Samples of the epoch: reported, in flight and counted.
     pub(crate) fn n_samples_of_epoch(&self) -> u64 {
         self.round.borrow().n_samples()
     }
@@ -217,14 +217,14 @@ impl Backbone {
         self.shards[&id].clone()
     }
 
-    /// The epoch ends, as if others had made its step.
+    /// Ends the epoch, as if other contributors had made its step.
     pub(crate) fn end_epoch(&self) {
         let now = now();
         self.round.borrow_mut().on_stepped(now);
         self.drain();
     }
 
-    /// Every stream ends, and none can be opened.
+    /// Ends every stream; none can be opened afterwards.
     pub(crate) fn vanish(&self) {
         self.is_up.set(false);
         self.tasks.take().iter().for_each(AbortHandle::abort);
@@ -234,7 +234,7 @@ impl Backbone {
         self.answers.take();
     }
 
-    /// Answers what was held.
+    /// Continues with the offers and answers that were held back.
     pub(crate) fn release(&self) {
         self.is_holding.set(false);
         self.is_holding_answers.set(false);
@@ -245,12 +245,12 @@ impl Backbone {
         self.is_up.set(true);
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> RunProgress {
         let round = self.round.borrow();
-        Progress {
+        RunProgress {
             epoch: round.epoch(),
             n_samples: round.n_samples(),
-            target_batch_size: self.description.borrow().target_batch_size,
+            target_batch_size: self.description.borrow().synchronous().target_batch_size,
             n_contributors: round.n_contributors() as u32,
             samples_per_second: round.samples_per_second(),
             train_loss: None,
@@ -269,20 +269,20 @@ impl Backbone {
             let Some(action) = action else { break };
             let now = now();
             match action {
-                RoundAction::Persist { ticket, .. } => self.round.borrow_mut().on_persisted(now, ticket),
-                RoundAction::Acknowledge(ticket, accepted) => {
+                CollectionAction::Persist { ticket, .. } => self.round.borrow_mut().on_persisted(now, ticket),
+                CollectionAction::Acknowledge(ticket, accepted) => {
                     self.accepted.borrow_mut().push(accepted);
                     self.answer(ticket, Ok(accepted));
                 }
-                RoundAction::Refuse(ticket, refusal) => self.answer(ticket, Err(refusal)),
-                RoundAction::RequestGradients(epoch) => {
+                CollectionAction::Refuse(ticket, refusal) => self.answer(ticket, Err(refusal)),
+                CollectionAction::RequestGradients(epoch) => {
                     self.broadcast(&contribute::BackboneToContributor::GradientDue(epoch));
                 }
-                RoundAction::Announce(epoch) => {
+                CollectionAction::Announce(epoch) => {
                     self.broadcast(&contribute::BackboneToContributor::EpochStarted(epoch));
                 }
-                RoundAction::Abandon(_) | RoundAction::Evict(_) => {}
-                RoundAction::Step(mean) => {
+                CollectionAction::Abandon(_) | CollectionAction::Evict(_) => {}
+                CollectionAction::Step(mean) => {
                     let mut parameters = self.parameters.borrow_mut();
                     for (parameter, slope) in parameters.iter_mut().zip(&mean.gradient) {
                         *parameter -= LEARNING_RATE * slope;
@@ -294,16 +294,16 @@ impl Backbone {
         self.happened.notify_one();
     }
 
-    fn answer(&self, ticket: Ticket, answer: Result<Accepted, Refusal>) {
+    fn answer(&self, ticket: Ticket, answer: Result<Accepted, ContributionRefusal>) {
         if let Some(waiting) = self.answers.borrow_mut().remove(&ticket) {
             let _ = waiting.send(answer);
         }
     }
 
-    async fn serve(self: Rc<Self>, peer: PeerKey, protocol: &'static str, mut stream: Stream) {
+    async fn serve(self: Rc<Self>, peer: PeerKey, protocol: &'static str, mut stream: DuplexPipe) {
         // A contributor may hang up at any time.
         let _ = match protocol {
-            // As a backbone of the build after this one answers.
+            // The answer of a backbone of a newer version.
             run::PROTOCOL if self.speaks.get() > run::PROTOCOL => {
                 let newer = run::BackboneToContributor::Newer { speaks: self.speaks.get().into() };
                 let asked: Result<run::ContributorToBackbone, _> =
@@ -312,7 +312,7 @@ impl Backbone {
                 let told = framing::write(&mut stream, &newer, run::MESSAGE_BYTES_MAX).await;
                 told.map_err(|error| error.to_string())
             }
-            before if run::PROTOCOLS_BEFORE.contains(&before) => Ok(()),
+            before if run::OLDER_PROTOCOLS.contains(&before) => Ok(()),
             run::PROTOCOL => {
                 let description = self.description.borrow().clone();
                 run::answer(&mut stream, &description).await.map_err(|error| error.to_string())
@@ -322,7 +322,7 @@ impl Backbone {
                 state::serve(&mut stream, lookup, || ()).await.map_err(|error| error.to_string())
             }
             shard::PROTOCOL => {
-                let lookup = async |id| self.shards.get(&id).cloned().ok_or("no such shard".to_owned());
+                let lookup = async |id| self.shards.get(&id).cloned().ok_or(Refusal::NoShard);
                 shard::serve(&mut stream, lookup, || ()).await.map_err(|error| error.to_string())
             }
             contribute::PROTOCOL => self.session(peer, stream).await,
@@ -331,13 +331,13 @@ impl Backbone {
         };
     }
 
-    fn state(&self, epoch: Option<u64>) -> Result<(StateHeader, Arc<[u8]>), Withdrawn> {
+    fn state(&self, epoch: Option<u64>) -> Result<(StateHeader, Arc<[u8]>), Refusal> {
         let newest = self.epoch();
         if epoch.is_some_and(|epoch| epoch != newest) {
-            return Err(Withdrawn::because("that epoch is over"));
+            return Err(Refusal::Stale { epoch: newest, newest });
         }
         let parameters = self.parameters.borrow();
-        let codec = self.description.borrow().state_codec;
+        let codec = self.description.borrow().synchronous().state_codec;
         let bytes = codec.encode(&parameters).unwrap();
         let transfer = Transfer::of(&bytes);
         self.states.borrow_mut().insert(transfer.sha256, bytes.clone());
@@ -345,14 +345,14 @@ impl Backbone {
         Ok((header, bytes.into()))
     }
 
-    async fn session(&self, peer: PeerKey, stream: Stream) -> Result<(), String> {
+    async fn session(&self, peer: PeerKey, stream: DuplexPipe) -> Result<(), String> {
         let (mut reader, mut writer) = stream.split();
         let max = contribute::MESSAGE_BYTES_MAX;
         let text = |error: framing::FrameError| error.to_string();
         let join = framing::read(&mut reader, max).await.map_err(text)?;
         let contribute::ContributorToBackbone::Join(join) = join else { panic!("{join:?}") };
         assert_eq!(join.run_id, "test");
-        // Each from an address of its own.
+        // Each peer has an address group of its own.
         let group = AddressGroup(peer.0.first().copied().unwrap_or_default().into());
         self.round.borrow_mut().on_join(peer.clone(), join.device, group).unwrap();
         let (sender, mut outgoing) = mpsc::channel(64);
@@ -383,15 +383,15 @@ impl Backbone {
         ended.map_err(text)
     }
 
-    async fn gradients(&self, peer: PeerKey, mut stream: Stream) -> Result<(), String> {
+    async fn gradients(&self, peer: PeerKey, mut stream: DuplexPipe) -> Result<(), String> {
         let max = gradient::MESSAGE_BYTES_MAX;
         let text = |error: framing::FrameError| error.to_string();
         loop {
             let offer_bytes_max = gradient::offer_bytes_max(&self.description.borrow());
-            let gradient::ContributorToBackbone::Offer(offer, account, list) =
+            let gradient::ContributorToBackbone::Offer(offer, commitment, list) =
                 framing::read(&mut stream, offer_bytes_max).await.map_err(text)?;
             self.hold(&self.is_holding).await;
-            let answer = match self.gradient(&peer, &mut stream, &offer, (account, list)).await? {
+            let answer = match self.gradient(&peer, &mut stream, &offer, (commitment, list)).await? {
                 Ok(accepted) => gradient::BackboneToContributor::Accepted(self.receipt(accepted, &offer)),
                 Err(refusal) => gradient::BackboneToContributor::Refused(refusal),
             };
@@ -428,10 +428,10 @@ impl Backbone {
     async fn gradient(
         &self,
         peer: &PeerKey,
-        stream: &mut Stream,
+        stream: &mut DuplexPipe,
         offer: &Offer,
-        (account, samples): (Option<Account>, Vec<u8>),
-    ) -> Result<Result<Accepted, Refusal>, String> {
+        (commitment, samples): (Option<Commitment>, Vec<u8>),
+    ) -> Result<Result<Accepted, ContributionRefusal>, String> {
         self.offers.borrow_mut().push(offer.clone());
         let offered = self.round.borrow_mut().on_offer(now(), peer, offer);
         self.drain();
@@ -452,13 +452,13 @@ impl Backbone {
             }
         };
         let values = offer.codec.decode(&bytes, offer.n_values as usize).unwrap();
-        if let Some(account) = account {
+        if let Some(commitment) = commitment {
             let checking = gradient::BackboneToContributor::Checking { n_left: 3 };
             framing::write(stream, &checking, gradient::MESSAGE_BYTES_MAX).await.unwrap();
-            let parameters = self.states.borrow().get(&account.parameters).unwrap().clone();
+            let parameters = self.states.borrow().get(&commitment.parameters).unwrap().clone();
             let run = self.description.borrow().clone();
             let header =
-                EvidenceHeader { peer: contributor_key().public(), run, offer: offer.clone(), account };
+                EvidenceHeader { peer: contributor_key().public(), run, offer: offer.clone(), commitment };
             self.evidence.borrow_mut().push(Evidence { header, samples, gradient: bytes, parameters });
         }
         let (sender, answer) = oneshot::channel();
@@ -469,25 +469,25 @@ impl Backbone {
     }
 }
 
-/// The contributor's side: the backbone's streams, a cache, and scissors.
+/// The contributor's platform: streams to the backbone that can be cut, and a cache.
 pub(crate) struct TestPlatform {
-    pub(crate) backbone: Rc<Backbone>,
+    pub(crate) backbone: Rc<InMemoryBackbone>,
     pub(crate) cache: RefCell<HashMap<Sha256Hash, Vec<u8>>>,
-    /// The newest model that was kept.
+    /// The cached model.
     pub(crate) model: RefCell<Option<Vec<u8>>>,
     /// The next stream of a protocol ends after so many bytes were read from it.
     pub(crate) cuts: RefCell<HashMap<&'static str, u64>>,
     read: RefCell<HashMap<&'static str, Rc<Cell<u64>>>>,
     is_connected: Cell<bool>,
-    /// Of the backbone that is dialled.
+    /// Peer id of the backbone that is dialled.
     pub(crate) name: Cell<u8>,
     pub(crate) elsewhere: RefCell<Vec<String>>,
-    /// Who contributes.
+    /// The contributor.
     pub(crate) peer: PeerKey,
 }
 
 impl TestPlatform {
-    pub(crate) fn new(backbone: &Rc<Backbone>) -> Rc<Self> {
+    pub(crate) fn new(backbone: &Rc<InMemoryBackbone>) -> Rc<Self> {
         Rc::new(Self {
             backbone: Rc::clone(backbone),
             cache: RefCell::default(),
@@ -539,7 +539,7 @@ impl Platform for TestPlatform {
         Ok(vec![self.name.get()])
     }
 
-    fn elsewhere(&self, addresses: Vec<String>) {
+    fn set_other_backbones(&self, addresses: Vec<String>) {
         self.elsewhere.replace(addresses);
     }
 
@@ -573,22 +573,22 @@ impl Platform for TestPlatform {
         self.cache.borrow_mut().insert(sha256, bytes.to_vec());
     }
 
-    fn keeps_models(&self) -> bool {
+    fn caches_models(&self) -> bool {
         true
     }
 
-    async fn keep_model(&self, model: &[u8]) {
+    async fn cache_model(&self, model: &[u8]) {
         self.model.replace(Some(model.to_vec()));
     }
 
-    async fn kept_model(&self) -> Option<Vec<u8>> {
+    async fn cached_model(&self) -> Option<Vec<u8>> {
         self.model.borrow().clone()
     }
 }
 
-/// A stream that may end before its time.
+/// A stream that can be cut after a number of bytes.
 pub(crate) struct CutStream {
-    inner: Stream,
+    inner: DuplexPipe,
     left: Option<u64>,
     read: Rc<Cell<u64>>,
 }

@@ -1,10 +1,10 @@
-//! Other contributors that keep shards, honest or not, beside the backbone in memory.
+//! Other contributors that hold shards, honest or not, for the backbone in memory.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use barnraise_contributor::{PeerShard, Platform};
+use barnraise_contributor::{PeerShardOutcome, Platform};
 use barnraise_learning::DeviceChoice;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
@@ -17,44 +17,45 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 
 use super::{CutStream, DUPLEX_BYTES, TestPlatform};
 
-/// What a peer does that is asked for a shard.
+/// Behaviour of a peer that is asked for a shard.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Manner {
+pub(crate) enum HolderBehaviour {
     Honest,
     /// Its streams end after so many bytes.
     BreaksOff(u64),
     /// Announces the shard, and sends other bytes.
-    Lies,
+    WrongBytes,
 }
 
-/// A contributor that can ask other peers, who keep every shard as they say.
-pub(crate) struct WithPeers {
+/// A platform with other peers, which claim to hold every shard.
+pub(crate) struct PlatformWithPeers {
     pub(crate) platform: Rc<TestPlatform>,
-    /// The peer's name is its place.
-    pub(crate) peers: Vec<Manner>,
-    /// Bytes that shards may take.
+    /// A peer's key is its index.
+    pub(crate) peers: Vec<HolderBehaviour>,
+    /// Most bytes of cached shards.
     pub(crate) room: u64,
     pub(crate) asked: RefCell<Vec<PeerKey>>,
-    pub(crate) liars: RefCell<Vec<PeerKey>>,
+    /// Peers that were reported for wrong bytes.
+    pub(crate) wrong_senders: RefCell<Vec<PeerKey>>,
     is_surveyed: Cell<bool>,
     n_read: Rc<Cell<u64>>,
 }
 
-impl WithPeers {
-    pub(crate) fn new(platform: &Rc<TestPlatform>, peers: &[Manner]) -> Self {
+impl PlatformWithPeers {
+    pub(crate) fn new(platform: &Rc<TestPlatform>, peers: &[HolderBehaviour]) -> Self {
         Self {
             platform: Rc::clone(platform),
             peers: peers.to_vec(),
             room: u64::MAX,
             asked: RefCell::default(),
-            liars: RefCell::default(),
+            wrong_senders: RefCell::default(),
             is_surveyed: Cell::new(false),
             n_read: Rc::default(),
         }
     }
 }
 
-impl Platform for WithPeers {
+impl Platform for PlatformWithPeers {
     type Stream = CutStream;
 
     fn now(&self) -> Moment {
@@ -81,8 +82,8 @@ impl Platform for WithPeers {
         self.platform.connect().await
     }
 
-    fn elsewhere(&self, addresses: Vec<String>) {
-        self.platform.elsewhere(addresses);
+    fn set_other_backbones(&self, addresses: Vec<String>) {
+        self.platform.set_other_backbones(addresses);
     }
 
     async fn disconnect(&self) {
@@ -101,11 +102,11 @@ impl Platform for WithPeers {
         self.platform.cache(sha256, bytes).await;
     }
 
-    async fn forget(&self, sha256: Sha256Hash) {
+    async fn evict(&self, sha256: Sha256Hash) {
         self.platform.cache.borrow_mut().remove(&sha256);
     }
 
-    fn shard_room(&self) -> u64 {
+    fn shard_cache_bytes_max(&self) -> u64 {
         self.room
     }
 
@@ -132,7 +133,7 @@ impl Platform for WithPeers {
             let lookup = async |id| {
                 let (transfer, bytes) = backbone.shard_transfer(id);
                 let mut sent = bytes.to_vec();
-                if let Manner::Lies = manner {
+                if let HolderBehaviour::WrongBytes = manner {
                     sent[100] ^= 1;
                 }
                 Ok((transfer, Arc::from(sent)))
@@ -141,15 +142,15 @@ impl Platform for WithPeers {
             let _ = shard::serve(&mut theirs.compat(), lookup, || ()).await;
         });
         let left = match manner {
-            Manner::BreaksOff(n_bytes) => Some(n_bytes),
-            Manner::Honest | Manner::Lies => None,
+            HolderBehaviour::BreaksOff(n_bytes) => Some(n_bytes),
+            HolderBehaviour::Honest | HolderBehaviour::WrongBytes => None,
         };
         Ok(CutStream { inner: ours.compat(), left, read: Rc::clone(&self.n_read) })
     }
 
-    fn on_peer_shard(&self, peer: &PeerKey, _: u32, outcome: PeerShard<'_>) {
-        if outcome == PeerShard::Wrong {
-            self.liars.borrow_mut().push(peer.clone());
+    fn on_peer_shard(&self, peer: &PeerKey, _: u32, outcome: PeerShardOutcome<'_>) {
+        if outcome == PeerShardOutcome::Wrong {
+            self.wrong_senders.borrow_mut().push(peer.clone());
         }
     }
 }

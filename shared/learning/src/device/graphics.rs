@@ -35,7 +35,8 @@ pub(super) async fn open_wgpu() -> Result<ComputeDevice, DeviceError> {
 }
 
 async fn open() -> Result<ComputeDevice, DeviceError> {
-    let known_as = platform::check_adapter().await.map_err(DeviceError::NoAdapter)?;
+    let known_as =
+        platform::check_adapter().await.map_err(|error| DeviceError::NoAdapter(error.to_string()))?;
     let (device, setup) = Device::wgpu_options().init_with_setup_async().await.map_err(wgpu_error)?;
     let lost = Arc::new(OnceLock::new());
     watch(&setup, &lost);
@@ -65,7 +66,7 @@ fn wgpu_error(error: WgpuInitError) -> DeviceError {
     }
 }
 
-/// What people call the adapter; a browser tells it to scripts only, in words of lower case.
+/// Name of the adapter for people; browsers give only words in lower case.
 fn adapter_name(setup: &WgpuSetup, known_as: &str) -> String {
     if !known_as.is_empty() {
         return in_title_case(known_as);

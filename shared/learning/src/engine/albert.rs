@@ -8,12 +8,13 @@ use burn::tensor::module::layer_norm;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::arithmetic::{Arithmetic, wide};
-use super::autodiff::read;
+use super::readback::read;
 use super::tensors::{Cursor, FlatTensors, Linear, Norm};
 use super::{LogitsRead, one_hot};
 use crate::device::DeviceError;
-use crate::layout::{AlbertSizes, ParameterLayout};
-use crate::masking::{Masked, masked_per_sequence};
+use crate::layout::AlbertSizes;
+use crate::masking::{MaskedTokens, masked_per_sequence};
+use crate::parameters::ParameterLayout;
 
 /// Added to the variance that a normalization divides by. The paper has 1e-12, which single precision does not see.
 const NORM_EPSILON: f64 = 1e-6;
@@ -40,11 +41,11 @@ impl AlbertEngine {
     }
 
     /// Queues a pass. Adds up the gradient of the sum over sequences of the mean cross-entropy of a sequence's
-    /// guesses, whose derivative by a guess's logits is `(softmax - one_hot) / guesses of a sequence`.
+    /// predictions, whose derivative by their logits is `(softmax - one_hot) / masked_per_sequence`.
     ///
     /// # Shapes
     /// - returns logits `[n_sequences * masked_per_sequence, vocabulary]`
-    pub(crate) fn step(&mut self, masked: &Masked, arithmetic: Arithmetic) -> LogitsRead {
+    pub(crate) fn step(&mut self, masked: &MaskedTokens, arithmetic: Arithmetic) -> LogitsRead {
         let tracked = forward(self.tensors.leaves(arithmetic), self.sizes, masked, &self.autodiff);
         let logits = tracked.clone().without_autodiff();
         let shape = [masked.targets.len(), self.sizes.vocabulary];
@@ -55,7 +56,7 @@ impl AlbertEngine {
         read(logits, is_finite)
     }
 
-    pub(crate) fn logits(&self, masked: &Masked) -> LogitsRead {
+    pub(crate) fn logits(&self, masked: &MaskedTokens) -> LogitsRead {
         read(forward(self.tensors.parameters(), self.sizes, masked, self.tensors.device()), None)
     }
 
@@ -82,8 +83,8 @@ struct Layer {
     norm: Norm,
 }
 
-/// Logits of the guesses, `[n_guesses, vocabulary]`, in single precision, as what is handed from layer to layer.
-fn forward(mut cursor: Cursor<'_>, sizes: AlbertSizes, masked: &Masked, device: &Device) -> Tensor<2> {
+/// Logits of the masked tokens, `[n_masked, vocabulary]`. They and the values between layers are in single precision.
+fn forward(mut cursor: Cursor<'_>, sizes: AlbertSizes, masked: &MaskedTokens, device: &Device) -> Tensor<2> {
     let AlbertSizes { length, vocabulary, embedding, hidden, inner, .. } = sizes;
     let n = masked.inputs.len() / length.max(1);
     let table = cursor.vector().reshape([vocabulary, embedding]);

@@ -7,10 +7,9 @@ use burn::tensor::{FloatDType, Tensor};
 pub(crate) enum Arithmetic {
     /// Single precision.
     Single,
-    /// Products and convolutions in half precision, sums over many values and whatever has exponentials in single; the
-    /// parameters and the gradient are in single precision all the time. The loss is multiplied by `scale`, the
-    /// gradient divided by it. What such a pass gives is followed by 1 where its gradient is finite; else by 0, and
-    /// nothing was added.
+    /// Products and convolutions in half precision; exponentials, sums over many values, parameters and gradient in
+    /// single. The loss is multiplied by `scale`, the gradient divided by it. The pass returns one value more: 1 where
+    /// its gradient is finite; else 0, and nothing is added to the gradient sum.
     Mixed { scale: f32 },
 }
 

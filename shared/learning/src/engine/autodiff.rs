@@ -1,15 +1,16 @@
-//! Gradients by burn's autodiff, on whatever device burn runs on.
+//! Gradients by burn's autodiff, on any device that burn supports.
 
 use barnraise_protocol::dataset::ImageShape;
 use burn::tensor::activation::softmax;
-use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
 use super::arithmetic::Arithmetic;
-use super::network::Network;
+use super::network::FeedForwardNetwork;
+use super::readback::read;
 use super::tensors::FlatTensors;
 use super::{LogitsRead, one_hot};
 use crate::device::DeviceError;
-use crate::layout::ParameterLayout;
+use crate::parameters::ParameterLayout;
 
 /// A model as burn tensors.
 pub(crate) struct AutodiffEngine {
@@ -42,7 +43,7 @@ impl AutodiffEngine {
 
     /// The derivative of the summed cross-entropy by the logits is `softmax - one_hot`.
     pub(crate) fn step(&mut self, images: &[u8], labels: &[u8], arithmetic: Arithmetic) -> LogitsRead {
-        let network = Network::of(self.tensors.leaves(arithmetic), &self.layout);
+        let network = FeedForwardNetwork::of(self.tensors.leaves(arithmetic), &self.layout);
         let tracked = network.logits(images, self.shape, &self.autodiff);
         let logits = tracked.clone().without_autodiff();
         let data = TensorData::new(one_hot(labels, self.n_classes), [labels.len(), self.n_classes]);
@@ -52,31 +53,11 @@ impl AutodiffEngine {
     }
 
     pub(crate) fn logits(&self, images: &[u8]) -> LogitsRead {
-        let network = Network::of(self.tensors.parameters(), &self.layout);
+        let network = FeedForwardNetwork::of(self.tensors.parameters(), &self.layout);
         read(network.logits(images, self.shape, self.tensors.device()), None)
     }
 
     pub(crate) async fn take(&mut self) -> Result<Vec<f32>, DeviceError> {
         self.tensors.take().await
     }
-}
-
-/// What a pass gives, followed by whether its gradient is finite, where that is asked.
-pub(super) fn read(given: Tensor<2>, is_finite: Option<Tensor<1>>) -> LogitsRead {
-    let given = given.flatten::<1>(0, 1);
-    let all = match is_finite {
-        Some(flag) => Tensor::cat(vec![given, flag], 0),
-        None => given,
-    };
-    Box::pin(
-        async move { Ok(values(&all.into_data_async().await.map_err(|error| failed(&error))?)?.to_vec()) },
-    )
-}
-
-pub(super) fn values(data: &TensorData) -> Result<&[f32], DeviceError> {
-    data.as_slice().map_err(|error| DeviceError::Execution(error.to_string()))
-}
-
-pub(super) fn failed(error: &ExecutionError) -> DeviceError {
-    DeviceError::Execution(error.to_string())
 }

@@ -10,6 +10,7 @@ mod autodiff;
 #[cfg(feature = "wgpu")]
 mod fused;
 mod network;
+mod readback;
 mod swav;
 mod tensors;
 
@@ -19,9 +20,12 @@ use barnraise_protocol::dataset::ImageShape;
 
 pub(crate) use crate::batch::one_hot;
 use crate::crops::Crops;
-use crate::device::{ComputeDevice, DeviceError, Precision};
-use crate::layout::{AlbertSizes, ParameterLayout, SwavSizes};
-use crate::masking::Masked;
+#[cfg(feature = "wgpu")]
+use crate::device::Precision;
+use crate::device::{ComputeDevice, DeviceError};
+use crate::layout::{AlbertSizes, SwavSizes};
+use crate::masking::MaskedTokens;
+use crate::parameters::ParameterLayout;
 use albert::AlbertEngine;
 pub(crate) use arithmetic::Arithmetic;
 use autodiff::AutodiffEngine;
@@ -29,7 +33,7 @@ use autodiff::AutodiffEngine;
 use fused::FusedEngine;
 use swav::SwavEngine;
 
-/// Logits `[n_samples, n_classes]`, or what else a pass gives, on their way to the host.
+/// Logits `[n_samples, n_classes]`, or the losses of a pass, on their way to the host.
 pub(crate) type LogitsRead = Pin<Box<dyn Future<Output = Result<Vec<f32>, DeviceError>> + Send>>;
 
 /// What a pass is over.
@@ -38,10 +42,10 @@ pub(crate) enum Input<'a> {
     /// `[n_samples, height, width, channels]` and `[n_samples]`: labels below the number of classes, which a pass
     /// without a gradient does not look at.
     Images { images: &'a [u8], labels: &'a [u8] },
-    /// Text with tokens to guess.
-    Masked(&'a Masked),
-    /// Crops of pictures, to be told which are of one picture. A pass gives `[2, n_samples]`: losses, and whether
-    /// the first guess was right.
+    /// Text with masked tokens.
+    Masked(&'a MaskedTokens),
+    /// Crops of pictures, for SwAV. A pass returns `[2, n_samples]`: losses, and 1 where the top-1 prediction was
+    /// correct.
     Crops {
         crops: &'a Crops,
         /// Whether the prototypes get no gradient.
@@ -49,15 +53,15 @@ pub(crate) enum Input<'a> {
     },
 }
 
-/// An [`Input`] that is kept.
+/// An [`Input`] that owns its data, to repeat a pass with.
 #[derive(Debug, Clone)]
-pub(crate) enum KeptInput {
+pub(crate) enum OwnedInput {
     Images { images: Vec<u8>, labels: Vec<u8> },
-    Masked(Masked),
+    Masked(MaskedTokens),
     Crops { crops: Crops, is_frozen: bool },
 }
 
-impl KeptInput {
+impl OwnedInput {
     pub(crate) fn of(input: Input<'_>) -> Self {
         match input {
             Input::Images { images, labels } => {
@@ -164,15 +168,15 @@ impl Engine {
         }
     }
 
-    /// Forgets what it kept of earlier passes for later ones.
-    pub(crate) fn forget(&mut self) {
+    /// Empties SwAV's queue of projections.
+    pub(crate) fn clear_queue(&mut self) {
         if let Self::Swav(engine) = self {
-            engine.forget();
+            engine.clear_queue();
         }
     }
 
     /// Queues a forward and backward pass over at least one sample. Adds up the gradient of the samples' summed
-    /// losses: the cross-entropy of a picture, the mean of those of a sequence's guesses or of a picture's crops.
+    /// losses: the cross-entropy of a picture, or its mean over a sequence's predictions or a picture's crops.
     ///
     /// The fused kernels are not asked for another arithmetic than single precision.
     pub(crate) fn step(&mut self, input: Input<'_>, arithmetic: Arithmetic) -> LogitsRead {
@@ -191,6 +195,7 @@ impl Engine {
     }
 
     /// Queues a forward pass over `n_samples`. Of pictures, a model that learns without labels gives features.
+    #[cfg_attr(not(feature = "wgpu"), allow(unused_variables))]
     pub(crate) fn logits(&self, input: Input<'_>, n_samples: usize) -> LogitsRead {
         match (self, input) {
             (Self::Autodiff(engine), Input::Images { images, .. }) => engine.logits(images),
@@ -224,7 +229,7 @@ impl Engine {
     }
 }
 
-/// The trainer compares samples and model before it asks: this is for a bug of ours.
+/// The trainer checks samples against the model first: only a bug of ours gets here.
 fn unsuited() -> LogitsRead {
     debug_assert!(false, "the trainer looks at the kind of its samples");
     Box::pin(async { Err(DeviceError::Execution("the model is for samples of another kind".into())) })

@@ -13,7 +13,8 @@ use barnraise_protocol::dataset::ImageShape;
 use super::arithmetic::wide;
 use super::tensors::{Cursor, Linear};
 use crate::batch;
-use crate::layout::{LENET_PADDING, ParameterLayout};
+use crate::layout::LENET_PADDING;
+use crate::parameters::ParameterLayout;
 
 /// A convolution, then 2x2 maximum pooling and ReLU.
 struct Convolution {
@@ -23,14 +24,14 @@ struct Convolution {
     bias: Tensor<1>,
 }
 
-/// All parameters of a model.
-pub(super) struct Network {
+/// All parameters of a LeNet or MLP.
+pub(super) struct FeedForwardNetwork {
     convolutions: Vec<Convolution>,
     linears: Vec<Linear>,
     dtype: FloatDType,
 }
 
-impl Network {
+impl FeedForwardNetwork {
     /// Of the tensors of `layout`.
     pub(super) fn of(mut cursor: Cursor<'_>, layout: &ParameterLayout) -> Self {
         let mut network = Self { convolutions: Vec::new(), linears: Vec::new(), dtype: cursor.dtype() };

@@ -1,5 +1,5 @@
 //! SwAV (Caron et al. 2020) as burn tensors, with gradients by burn's autodiff, on any device: each crop of a picture
-//! is to tell which prototypes another crop of it was assigned to.
+//! predicts the prototype assignments of another crop of it.
 //!
 //! Assignments are made by Sinkhorn and Knopp's algorithm over the pictures of a pass and those in the queue, so that
 //! all prototypes are used; batch normalization in the head is over all crops of a pass. A gradient is therefore one
@@ -19,12 +19,13 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use super::LogitsRead;
 use super::arithmetic::{Arithmetic, where_finite, wide};
-use super::autodiff::read;
+use super::readback::read;
 use super::tensors::{Cursor, FlatTensors};
 use crate::batch;
 use crate::crops::{CropSizes, Crops, LARGE_CROPS};
 use crate::device::DeviceError;
-use crate::layout::{ParameterLayout, SwavSizes};
+use crate::layout::SwavSizes;
+use crate::parameters::ParameterLayout;
 
 /// What scores are divided by before they are probabilities (the τ of eq. 2).
 const TEMPERATURE: f32 = 0.1;
@@ -40,13 +41,13 @@ pub(crate) struct SwavEngine {
     sizes: SwavSizes,
     autodiff: Device,
     tensors: FlatTensors,
-    queue: Queue,
+    queue: ProjectionQueue,
 }
 
 impl SwavEngine {
     pub(crate) fn new(layout: &ParameterLayout, sizes: SwavSizes, device: &Device, flat: &[f32]) -> Self {
         let tensors = FlatTensors::new(layout, device, flat);
-        let queue = Queue::new(sizes.queue_samples, sizes.queue_after);
+        let queue = ProjectionQueue::new(sizes.queue_samples, sizes.queue_after);
         Self { sizes, autodiff: device.clone().autodiff(), tensors, queue }
     }
 
@@ -60,24 +61,24 @@ impl SwavEngine {
     }
 
     /// Empties the queue.
-    pub(crate) fn forget(&mut self) {
-        self.queue = Queue::new(self.sizes.queue_samples, self.sizes.queue_after);
+    pub(crate) fn clear_queue(&mut self) {
+        self.queue = ProjectionQueue::new(self.sizes.queue_samples, self.sizes.queue_after);
     }
 
     /// Queues a pass. Adds up the gradient of the sum of the pictures' losses.
     ///
     /// # Shapes
-    /// - returns as [`Swapped::values`]
+    /// - returns as [`SwappedPrediction::values`]
     pub(crate) fn step(&mut self, crops: &Crops, is_frozen: bool, arithmetic: Arithmetic) -> LogitsRead {
         let tracked = heads(self.tensors.leaves(arithmetic), &self.sizes, crops, &self.autodiff);
         let scores = tracked.scores.clone().without_autodiff();
         let assignments = self.assignments(&scores, crops.n_samples);
-        let swapped = Swapped::of(scores, &assignments, self.sizes.n_crops(), crops.n_samples);
+        let swapped = SwappedPrediction::of(scores, &assignments, self.sizes.n_crops(), crops.n_samples);
         let n_frozen = if is_frozen { PROTOTYPE_TENSORS } else { 0 };
         let is_finite = self.tensors.add_gradient(tracked.scores, swapped.residual, n_frozen, arithmetic);
         let mut projections = tracked.projections.without_autodiff();
         if let Some(flag) = &is_finite {
-            // What is no number would stay: zeros are like no prototype more than another.
+            // A NaN would stay in the queue. Zeros are as near to every prototype.
             projections = where_finite(projections, flag);
         }
         self.queue.push(projections, crops.n_samples);
@@ -87,11 +88,14 @@ impl SwavEngine {
     /// Losses without a gradient and without the queue.
     ///
     /// # Shapes
-    /// - returns as [`Swapped::values`]
+    /// - returns as [`SwappedPrediction::values`]
     pub(crate) fn losses(&self, crops: &Crops) -> LogitsRead {
         let heads = heads(self.tensors.parameters(), &self.sizes, crops, self.tensors.device());
         let assignments = of_each_large(crops.n_samples, |rows| sinkhorn::assign(rows.of(&heads.scores)));
-        read(Swapped::of(heads.scores, &assignments, self.sizes.n_crops(), crops.n_samples).values, None)
+        read(
+            SwappedPrediction::of(heads.scores, &assignments, self.sizes.n_crops(), crops.n_samples).values,
+            None,
+        )
     }
 
     /// Features of whole pictures.
@@ -142,16 +146,16 @@ fn of_each_large(n_samples: usize, rows: impl Fn(Rows) -> Tensor<2>) -> Tensor<2
     Tensor::cat((0..LARGE_CROPS).map(|crop| rows(Rows { crop, n_samples })).collect(), 0)
 }
 
-/// The swapped prediction (eq. 1 and 2): what crops are to say, and how far they are from it.
-struct Swapped {
+/// The swapped prediction (eq. 1 and 2): losses of the crops, and their derivative.
+struct SwappedPrediction {
     /// Derivative of the pictures' summed losses by the scores, `[n_crops * n_samples, prototypes]`.
     residual: Tensor<2>,
-    /// `[2, n_samples]`: the loss of each picture, natural logarithm; and 1 where the second large crop says best
-    /// which prototype the first one was assigned to, 0 elsewhere.
+    /// `[2, n_samples]`: the loss of each picture, natural logarithm; and 1 where the second large crop's top-1
+    /// prediction is the prototype that the first one was assigned to, 0 elsewhere.
     values: Tensor<2>,
 }
 
-impl Swapped {
+impl SwappedPrediction {
     /// # Shapes
     /// - `scores`: `[n_crops * n_samples, prototypes]`, crop by crop, the large ones first
     /// - `assignments`: `[LARGE_CROPS * n_samples, prototypes]`, each row summing to 1
@@ -160,7 +164,7 @@ impl Swapped {
         let large = |crop| Rows { crop, n_samples };
         let (first, second) = (large(0).of(assignments), large(1).of(assignments));
         let both = first.clone() + second.clone();
-        // What each crop is to say, summed over the large crops that are not itself, and how many those are.
+        // The target of each crop, summed over the large crops other than itself, and the number of those.
         let mut targets = vec![second, first.clone()];
         targets.extend((LARGE_CROPS..n_crops).map(|_| both.clone()));
         let targets = Tensor::cat(targets, 0);
@@ -180,7 +184,7 @@ impl Swapped {
     }
 }
 
-/// What the model says of crops.
+/// Projections and scores of crops.
 struct Heads {
     /// `[n_crops * n_samples, projection]`, each of length 1.
     projections: Tensor<2>,
@@ -256,7 +260,7 @@ impl Trunk {
 
 /// Projections of large crops of earlier passes, so that assignments are balanced over more pictures than a pass has
 /// (§3.1). Another trainer has another one.
-struct Queue {
+struct ProjectionQueue {
     samples_max: usize,
     /// Passes before it is used.
     after: u32,
@@ -266,12 +270,12 @@ struct Queue {
     passes: VecDeque<(Tensor<2>, usize)>,
 }
 
-impl Queue {
+impl ProjectionQueue {
     fn new(samples_max: usize, after: u32) -> Self {
         Self { samples_max, after, n_passes: 0, n_samples: 0, passes: VecDeque::new() }
     }
 
-    /// Takes those of the large crops; the oldest passes make room.
+    /// Adds the projections of the large crops and drops the oldest passes beyond the limit.
     fn push(&mut self, projections: Tensor<2>, n_samples: usize) {
         if self.samples_max == 0 {
             return;
@@ -285,7 +289,7 @@ impl Queue {
         }
     }
 
-    /// Those of one of the large crops, `[n, projection]`; `None` while they are not to be used.
+    /// Projections of one of the large crops, `[n, projection]`; `None` before the queue is used.
     fn of_crop(&self, crop: usize) -> Option<Tensor<2>> {
         if self.n_passes < self.after || self.passes.is_empty() {
             return None;

@@ -1,14 +1,14 @@
 //! A model as flat burn tensors, one for each segment of the layout: parameters, the same as leaves of a graph, and the
-//! gradient that is summed. What the tensors are for is the model's business.
+//! gradient sum. Knows nothing of the model.
 
 use std::ops::Range;
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData, Transaction};
 
 use super::arithmetic::{Arithmetic, all_finite, where_finite};
-use super::autodiff::{failed, values};
+use super::readback::{failed, values};
 use crate::device::DeviceError;
-use crate::layout::ParameterLayout;
+use crate::parameters::ParameterLayout;
 
 /// Parameters on a device, and the gradient of them.
 pub(super) struct FlatTensors {
@@ -50,12 +50,12 @@ impl FlatTensors {
         &self.device
     }
 
-    /// To compute without a gradient.
+    /// The parameters, to compute without a gradient.
     pub(super) fn parameters(&self) -> Cursor<'_> {
         Cursor { tensors: self.parameters.iter(), device: &self.device, dtype: FloatDType::F32 }
     }
 
-    /// To compute with one.
+    /// The parameters as leaves of a graph, to compute with a gradient.
     pub(super) fn leaves(&self, arithmetic: Arithmetic) -> Cursor<'_> {
         Cursor { tensors: self.leaves.iter(), device: &self.device, dtype: arithmetic.dtype() }
     }
@@ -119,8 +119,8 @@ pub(super) struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// The next one, in single precision. The layout has as many as the forward pass takes: what stands in for one that
-    /// is missing is never used.
+    /// The next one, in single precision. The layout has as many as the forward pass takes, so the fallback for a
+    /// missing one is never used.
     pub(super) fn vector(&mut self) -> Tensor<1> {
         let next = self.tensors.next();
         debug_assert!(next.is_some(), "the layout is that of the model");

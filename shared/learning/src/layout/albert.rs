@@ -6,9 +6,10 @@
 use barnraise_protocol::dataset::TokenShape;
 use barnraise_protocol::run::ModelKind;
 
-use super::{ACTIVATIONS_MAX, Builder, Initial, ParameterLayout};
+use super::Builder;
 use crate::error::ModelError;
 use crate::masking::masked_per_sequence;
+use crate::parameters::{ACTIVATIONS_MAX, Initialization, ParameterLayout};
 
 /// Most values in the embedding, the layers, or between the maps of their feed-forward part.
 const WIDTH_MAX: u32 = 16_384;
@@ -67,7 +68,7 @@ impl AlbertSizes {
         if self.n_activations() > ACTIVATIONS_MAX {
             return Err(ModelError::Activations { max: ACTIVATIONS_MAX });
         }
-        let initial = Initial::Uniform { bound: EMBEDDING_BOUND };
+        let initial = Initialization::Uniform { bound: EMBEDDING_BOUND };
         builder.segment("embedding.tokens".into(), vec![vocabulary, embedding], initial)?;
         builder.segment("embedding.positions".into(), vec![length, embedding], initial)?;
         builder.norm("embedding.norm", embedding)?;
@@ -81,7 +82,7 @@ impl AlbertSizes {
         builder.norm("feed-forward.norm", hidden)?;
         builder.linear("head.transform", hidden, embedding)?;
         builder.norm("head.norm", embedding)?;
-        builder.segment("head.bias".into(), vec![vocabulary], Initial::Constant(0.0))?;
+        builder.segment("head.bias".into(), vec![vocabulary], Initialization::Constant(0.0))?;
         Ok(builder.layout)
     }
 
@@ -101,15 +102,15 @@ impl AlbertSizes {
 impl Builder {
     /// `[in, out]`, then `[out]`.
     pub(super) fn linear(&mut self, name: &str, n_in: usize, n_out: usize) -> Result<(), ModelError> {
-        let initial = Initial::Layer { fan_in: n_in, before_relu: false };
+        let initial = Initialization::Layer { fan_in: n_in, before_relu: false };
         self.segment(format!("{name}.weight"), vec![n_in, n_out], initial)?;
         self.segment(format!("{name}.bias"), vec![n_out], initial)
     }
 
     /// Of a layer normalization.
     pub(super) fn norm(&mut self, name: &str, size: usize) -> Result<(), ModelError> {
-        self.segment(format!("{name}.weight"), vec![size], Initial::Constant(1.0))?;
-        self.segment(format!("{name}.bias"), vec![size], Initial::Constant(0.0))
+        self.segment(format!("{name}.weight"), vec![size], Initialization::Constant(1.0))?;
+        self.segment(format!("{name}.bias"), vec![size], Initialization::Constant(0.0))
     }
 }
 

@@ -8,11 +8,12 @@
 use barnraise_protocol::dataset::ImageShape;
 use barnraise_protocol::run::ModelKind;
 
-use super::{ACTIVATIONS_MAX, Builder, Initial, ParameterLayout};
+use super::Builder;
 use crate::crops::{CropSizes, LARGE_CROPS};
 use crate::error::ModelError;
+use crate::parameters::{ACTIVATIONS_MAX, Initialization, ParameterLayout};
 
-/// Most convolutions.
+/// Most convolutions of the trunk.
 const CONVOLUTIONS_MAX: u32 = 8;
 /// Most feature maps of one, and most units of a layer behind them.
 const WIDTH_MAX: u32 = 4096;
@@ -109,7 +110,7 @@ impl SwavSizes {
         let mut n_in = usize::from(self.crops.shape.channels);
         for (index, &maps) in self.maps.iter().enumerate() {
             let fan_in = n_in * KERNEL * KERNEL;
-            let initial = Initial::Layer { fan_in, before_relu: true };
+            let initial = Initialization::Layer { fan_in, before_relu: true };
             let name = format!("conv{}", index + 1);
             builder.segment(format!("{name}.weight"), vec![maps, n_in, KERNEL, KERNEL], initial)?;
             builder.segment(format!("{name}.bias"), vec![maps], initial)?;
@@ -118,7 +119,7 @@ impl SwavSizes {
         builder.linear("head.hidden", n_in, self.hidden)?;
         builder.norm("head.norm", self.hidden)?;
         builder.linear("head.output", self.hidden, self.projection)?;
-        let initial = Initial::Layer { fan_in: self.projection, before_relu: false };
+        let initial = Initialization::Layer { fan_in: self.projection, before_relu: false };
         builder.segment("prototypes".into(), vec![self.prototypes, self.projection], initial)?;
         Ok(builder.layout)
     }

@@ -1,17 +1,17 @@
-//! Local steps: what a contributor makes of its gradients before it contributes (DiLoCo, Douillard et al. 2023).
+//! Local steps: a contributor runs an inner optimizer before it contributes (DiLoCo, Douillard et al. 2023).
 //!
-//! From the parameters of an epoch it goes a *way*: so many steps of an inner optimizer, one for each micro-batch. The
-//! parameters of the epoch less those that were reached are a pseudo-gradient, with which the run's optimizer, the
-//! outer one, makes the step of the epoch. Whoever has time for more before that is due goes further ways, each from
-//! the parameters of the epoch, as if it were several contributors: how long ways are, and so what a run learns,
-//! depends little on how fast its peers are. A way that is cut short, because its pseudo-gradient is due, counts with
-//! the samples that it has. What is contributed is the mean of all ways, weighted by their samples, the very mean that
-//! aggregators make of contributions: so it does not matter where ways were divided among contributions either.
+//! A *trajectory* starts at the parameters of an epoch and makes a fixed number of inner steps, one for each
+//! micro-batch. The parameters of the epoch minus those at its end are a pseudo-gradient. With it the run's optimizer,
+//! the outer one, makes the step of the epoch. A fast contributor follows several trajectories before that is due, each
+//! from the parameters of the epoch, as if it were several contributors. So the length of a trajectory, and what a run
+//! learns, depend little on the speed of its peers. A trajectory that is cut short counts with the samples that it has.
+//! A contribution is the mean of all its trajectories, weighted by their samples. Aggregators average contributions the
+//! same way, so the division of trajectories into contributions does not matter either.
 //!
-//! Ways of one step, of plain SGD at a learning rate, are that rate times the mean gradient.
+//! With one step of plain SGD, the pseudo-gradient is the learning rate times the mean gradient.
 //!
-//! Where somebody else is to find the same from the same samples, the inner optimizer begins anew with each
-//! contribution ([`LocalSteps::forgetful`]).
+//! In a run that recomputes contributions, the inner optimizer is reset after each of them
+//! ([`LocalSteps::stateless`]): the same samples then give the same pseudo-gradient.
 //!
 //! Plain loops over flat vectors. No gradient is computed here, nothing is sent, and no device is touched.
 
@@ -21,18 +21,18 @@ mod tests;
 
 use barnraise_protocol::run;
 
-use crate::layout::ParameterLayout;
 use crate::optimizer::{Optimizer, OptimizerError, OptimizerSpec};
+use crate::parameters::ParameterLayout;
 use crate::schedule::{ScheduleError, ScheduleSpec};
 pub use spec::describe;
 
-/// Most steps of a way.
+/// Most steps of a trajectory.
 pub const STEPS_MAX: u32 = 100_000;
 
-/// Why there cannot be such local steps.
+/// Why a configuration of local steps is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LocalStepsError {
-    /// Ways of no steps, or of too many.
+    /// Trajectories of no steps, or of too many.
     #[error("{got} local steps are wanted, 1 to {max} are possible")]
     Steps {
         /// Most possible.
@@ -40,47 +40,47 @@ pub enum LocalStepsError {
         /// What came.
         got: u32,
     },
-    /// An optimizer that scales its steps by the norms of whole layers: such steps are the aggregator's.
+    /// An optimizer that scales its steps by the norms of whole layers: only the aggregator uses those.
     #[error("local steps are made by sgd-momentum or adam, not by {0:?}")]
     Kind(OptimizerSpec),
-    /// The inner optimizer cannot work.
+    /// The inner optimizer is invalid.
     #[error("of the local steps' optimizer, {0}")]
     Optimizer(#[from] OptimizerError),
-    /// Its learning rate cannot be had.
+    /// Its learning-rate schedule is invalid.
     #[error("of the local steps' schedule, {0}")]
     Schedule(#[from] ScheduleError),
 }
 
-/// The ways of one epoch, and an inner optimizer that lasts.
+/// The trajectories of one epoch, and an inner optimizer whose state outlasts them.
 #[derive(Debug, Clone)]
 pub struct LocalSteps {
     steps: u32,
     schedule: ScheduleSpec,
     optimizer: Optimizer,
-    /// Whether each contribution begins with an optimizer that has seen nothing.
-    is_forgetful: bool,
+    /// Whether the inner optimizer is reset after each contribution.
+    is_stateless: bool,
     learning_rate: f32,
     /// The parameters of the epoch, `[n_parameters]`.
-    epoch: Vec<f32>,
-    /// Where this way has led to, `[n_parameters]`.
-    here: Vec<f32>,
-    way: Way,
-    /// Sum over the samples of the ways that ended, `[n_parameters]`.
+    epoch_start: Vec<f32>,
+    /// Parameters at the end of the current trajectory so far, `[n_parameters]`.
+    current: Vec<f32>,
+    trajectory: Trajectory,
+    /// Sum of the finished trajectories' pseudo-gradients, each times its samples, `[n_parameters]`.
     sum: Vec<f32>,
     n_samples: u64,
-    /// A value that was no number: then no way since the last take is worth anything.
+    /// Index of a value that is not finite: it spoils every trajectory since the last take.
     not_finite: Option<usize>,
 }
 
-/// How long the current way is.
+/// Length of the current trajectory.
 #[derive(Debug, Clone, Copy, Default)]
-struct Way {
+struct Trajectory {
     n_steps: u32,
     n_samples: u64,
 }
 
 impl LocalSteps {
-    /// Of a model of `layout`, which begins at its parameters `flat`.
+    /// Local steps of a model of `layout`, starting at the parameters `flat`.
     ///
     /// # Errors
     /// A number that is out of its range.
@@ -95,11 +95,11 @@ impl LocalSteps {
             steps: described.steps,
             schedule,
             optimizer: Optimizer::new(OptimizerSpec::from(described.optimizer), layout)?,
-            is_forgetful: false,
+            is_stateless: false,
             learning_rate: schedule.learning_rate(0),
-            epoch: Vec::new(),
-            here: Vec::new(),
-            way: Way::default(),
+            epoch_start: Vec::new(),
+            current: Vec::new(),
+            trajectory: Trajectory::default(),
             sum: Vec::new(),
             n_samples: 0,
             not_finite: None,
@@ -108,111 +108,111 @@ impl LocalSteps {
         Ok(steps)
     }
 
-    /// What is taken depends on its own samples alone: the state of the inner optimizer does not outlast a take, or the
-    /// parameters of an epoch.
+    /// Makes each contribution depend on its own samples alone: [`Self::take`] and [`Self::begin`] reset the inner
+    /// optimizer.
     #[must_use]
-    pub fn forgetful(self) -> Self {
-        Self { is_forgetful: true, ..self }
+    pub fn stateless(self) -> Self {
+        Self { is_stateless: true, ..self }
     }
 
-    /// From now on ways begin at `flat`, `[n_parameters]`. What was gone before is forgotten, the state of the inner
-    /// optimizer only where it is [forgetful](Self::forgetful).
+    /// Starts an epoch at `flat`, `[n_parameters]`, and drops the trajectories before. The inner optimizer is reset only
+    /// where it is [stateless](Self::stateless).
     pub fn begin(&mut self, flat: &[f32]) {
-        self.end_memory();
-        self.epoch.clear();
-        self.epoch.extend_from_slice(flat);
-        self.here.clone_from(&self.epoch);
+        self.reset_if_stateless();
+        self.epoch_start.clear();
+        self.epoch_start.extend_from_slice(flat);
+        self.current.clone_from(&self.epoch_start);
         self.clear();
     }
 
-    /// From now on steps have the learning rate of `epoch`.
+    /// Sets the learning rate to that of `epoch`.
     pub fn on_epoch(&mut self, epoch: u64) {
         self.learning_rate = self.schedule.learning_rate(epoch);
     }
 
-    /// Forgets the ways and the state of the inner optimizer.
-    pub fn forget(&mut self) {
+    /// Drops the trajectories and the state of the inner optimizer.
+    pub fn reset(&mut self) {
         self.optimizer.reset();
         self.clear();
     }
 
     /// The parameters of the epoch, `[n_parameters]`.
     pub fn epoch_parameters(&self) -> &[f32] {
-        &self.epoch
+        &self.epoch_start
     }
 
-    /// The parameters whose gradient [`Self::step`] wants next, `[n_parameters]`.
+    /// The parameters at which [`Self::step`] expects the next gradient, `[n_parameters]`.
     pub fn parameters(&self) -> &[f32] {
-        &self.here
+        &self.current
     }
 
-    /// One step against the mean gradient of `n_samples` at [`Self::parameters`], `[n_parameters]`.
+    /// Makes one step with the mean gradient of `n_samples` at [`Self::parameters`], `[n_parameters]`.
     ///
-    /// Where that is no number, or leads to none, [`Self::take`] says so.
+    /// [`Self::take`] reports a gradient, or parameters after it, that are not finite.
     pub fn step(&mut self, mean_gradient: &[f32], n_samples: u32) {
-        self.way.n_samples += u64::from(n_samples);
-        self.way.n_steps += 1;
+        self.trajectory.n_samples += u64::from(n_samples);
+        self.trajectory.n_steps += 1;
         if self.not_finite.is_none() {
-            let stepped = self.optimizer.step(&mut self.here, mean_gradient, self.learning_rate);
+            let stepped = self.optimizer.step(&mut self.current, mean_gradient, self.learning_rate);
             self.not_finite = stepped.err().map(|error| match error {
                 OptimizerError::NotFinite { index } | OptimizerError::Diverged { index } => index,
-                // Of another model, or at another rate, than was checked.
-                _ => self.here.len(),
+                // Another model or learning rate than was checked: does not happen.
+                _ => self.current.len(),
             });
         }
-        if self.way.n_steps >= self.steps {
-            self.end_way();
+        if self.trajectory.n_steps >= self.steps {
+            self.finish_trajectory();
         }
     }
 
-    /// The mean pseudo-gradient over the samples of all ways since the last take, `[n_parameters]`; the next way begins
-    /// at the parameters of the epoch. `None` where no step was made.
+    /// The mean pseudo-gradient over the samples of all trajectories since the last take, `[n_parameters]`. The next
+    /// trajectory starts at the parameters of the epoch. `None` where no step was made.
     ///
     /// # Errors
-    /// The position of a value that is no number. The inner optimizer begins anew then.
+    /// The index of a value that is not finite. The inner optimizer is reset then.
     pub fn take(&mut self) -> Result<Option<Vec<f32>>, usize> {
-        if self.way.n_steps > 0 {
-            self.end_way();
+        if self.trajectory.n_steps > 0 {
+            self.finish_trajectory();
         }
         if let Some(index) = self.not_finite {
-            self.forget();
+            self.reset();
             return Err(index);
         }
         let n_samples = self.n_samples;
         let mean = self.sum.iter().map(|sum| sum / n_samples as f32).collect();
-        self.end_memory();
+        self.reset_if_stateless();
         self.clear();
         Ok((n_samples > 0).then_some(mean))
     }
 
-    fn end_memory(&mut self) {
-        if self.is_forgetful {
+    fn reset_if_stateless(&mut self) {
+        if self.is_stateless {
             self.optimizer.reset();
         }
     }
 
-    fn end_way(&mut self) {
-        let Way { n_samples, .. } = std::mem::take(&mut self.way);
+    fn finish_trajectory(&mut self) {
+        let Trajectory { n_samples, .. } = std::mem::take(&mut self.trajectory);
         self.n_samples += n_samples;
         let weight = n_samples as f32;
-        self.sum.resize(self.epoch.len(), 0.0);
-        let ends = self.epoch.iter().zip(&mut self.here);
-        for (sum, (epoch, here)) in self.sum.iter_mut().zip(ends) {
-            *sum += weight * (epoch - *here);
-            *here = *epoch;
+        self.sum.resize(self.epoch_start.len(), 0.0);
+        let ends = self.epoch_start.iter().zip(&mut self.current);
+        for (sum, (start, end)) in self.sum.iter_mut().zip(ends) {
+            *sum += weight * (start - *end);
+            *end = *start;
         }
     }
 
     fn clear(&mut self) {
-        self.here.copy_from_slice(&self.epoch);
-        self.way = Way::default();
+        self.current.copy_from_slice(&self.epoch_start);
+        self.trajectory = Trajectory::default();
         self.sum.clear();
         self.n_samples = 0;
         self.not_finite = None;
     }
 }
 
-/// Checks what somebody else described.
+/// Checks a configuration of local steps, such as one from another peer.
 ///
 /// # Errors
 /// The first number that is out of its range.

@@ -1,4 +1,4 @@
-//! Local steps as an operator writes them, and as contributors are told of them.
+//! Local steps: from the operator's configuration to the run's description.
 
 use barnraise_protocol::run::{InnerDecay, InnerOptimizer, InnerSchedule, LocalSteps};
 
@@ -6,10 +6,10 @@ use super::LocalStepsError;
 use crate::optimizer::OptimizerSpec;
 use crate::schedule::{Decay, ScheduleSpec};
 
-/// What contributors are told of local steps, with a learning rate that changes with the epochs of the run.
+/// The local steps of a run's description. Their learning rate changes with the epochs of the run.
 ///
 /// # Errors
-/// A number that is out of its range, an optimizer that makes no local steps.
+/// A number out of its range, or an optimizer that cannot make local steps.
 pub fn describe(
     steps: u32,
     optimizer: OptimizerSpec,

@@ -1,4 +1,4 @@
-//! Ways on a quadratic, where everything can be said by hand: the loss is `Σ c (w - 1)² / 2`.
+//! Trajectories on a quadratic, whose values are known in closed form: the loss is `Σ c (w - 1)² / 2`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::dataset::ImageShape;
@@ -45,11 +45,11 @@ fn assert_close(got: &[f32], want: &[f32]) {
 }
 
 #[test]
-fn ways_of_one_step_are_the_mean_gradient_at_the_learning_rate() {
+fn a_trajectory_of_one_step_is_the_mean_gradient_times_the_learning_rate() {
     let mut local = local(1, OptimizerSpec::plain_sgd());
     let gradients = [[1.0, -2.0, 3.0, -4.0], [0.5, 0.5, 0.5, 0.5]];
     local.step(&gradients[0], 30);
-    assert_eq!(local.parameters(), START, "the next way begins where the first one did");
+    assert_eq!(local.parameters(), START, "the next trajectory starts where the first one did");
     local.step(&gradients[1], 10);
     let mean = [0, 1, 2, 3].map(|index| RATE * (0.75 * gradients[0][index] + 0.25 * gradients[1][index]));
     assert_close(&local.take().unwrap().unwrap(), &mean);
@@ -57,7 +57,7 @@ fn ways_of_one_step_are_the_mean_gradient_at_the_learning_rate() {
 }
 
 #[test]
-fn a_way_is_what_so_many_steps_of_one_machine_lead_to() {
+fn a_trajectory_is_what_as_many_steps_on_one_machine_give() {
     for spec in [
         OptimizerSpec::plain_sgd(),
         OptimizerSpec::adam(),
@@ -71,34 +71,34 @@ fn a_way_is_what_so_many_steps_of_one_machine_lead_to() {
             let gradient = gradient(&parameters);
             alone.step(&mut parameters, &gradient, RATE).unwrap();
         }
-        let way: Vec<f32> = START.iter().zip(parameters).map(|(epoch, here)| epoch - here).collect();
-        assert_eq!(local.take().unwrap().unwrap(), way);
-        // The outer step at rate 1 is the way itself.
+        let difference: Vec<f32> = START.iter().zip(parameters).map(|(epoch, end)| epoch - end).collect();
+        assert_eq!(local.take().unwrap().unwrap(), difference);
+        // The outer step at rate 1 ends where the trajectory does.
         let mut outer = Optimizer::new(OptimizerSpec::plain_sgd(), &layout()).unwrap();
         let mut epoch = START;
-        outer.step(&mut epoch, &way, 1.0).unwrap();
+        outer.step(&mut epoch, &difference, 1.0).unwrap();
         assert_close(&epoch, &parameters);
     }
 }
 
 #[test]
-fn a_fast_peer_goes_several_ways_and_a_slow_one_less_than_one() {
-    // Of plain SGD, which remembers nothing, all ways are alike.
+fn a_fast_peer_follows_several_trajectories_and_a_slow_one_less_than_one() {
+    // Plain SGD has no state: all its trajectories are alike.
     let mut one = local(4, OptimizerSpec::plain_sgd());
     walk(&mut one, 4);
-    let way = one.take().unwrap().unwrap();
+    let whole = one.take().unwrap().unwrap();
     let mut fast = local(4, OptimizerSpec::plain_sgd());
     walk(&mut fast, 12);
-    assert_close(&fast.take().unwrap().unwrap(), &way);
+    assert_close(&fast.take().unwrap().unwrap(), &whole);
     let mut slow = local(4, OptimizerSpec::plain_sgd());
     walk(&mut slow, 1);
     let first = slow.take().unwrap().unwrap();
     assert_close(&first, &gradient(&START).iter().map(|slope| RATE * slope).collect::<Vec<_>>());
-    assert_eq!(slow.parameters(), START, "what comes later begins at the epoch again");
-    // One that is cut counts with its samples.
+    assert_eq!(slow.parameters(), START, "the next trajectory starts at the epoch again");
+    // A trajectory that is cut short counts with its samples.
     let mut cut = local(4, OptimizerSpec::plain_sgd());
     walk(&mut cut, 5);
-    let mean: Vec<f32> = way.iter().zip(&first).map(|(way, first)| (4.0 * way + first) / 5.0).collect();
+    let mean: Vec<f32> = whole.iter().zip(&first).map(|(whole, first)| (4.0 * whole + first) / 5.0).collect();
     assert_close(&cut.take().unwrap().unwrap(), &mean);
 }
 
@@ -110,31 +110,31 @@ fn a_new_epoch_is_begun_with_the_optimizer_of_the_old_one() {
     assert_eq!((local.parameters(), local.epoch_parameters()), (&[0.0; 4][..], &[0.0; 4][..]));
     assert_eq!(local.take(), Ok(None), "what was not taken belonged to the old parameters");
     assert_eq!(local.optimizer.state().n_steps, 3);
-    local.forget();
+    local.reset();
     assert_eq!(local.optimizer.state().n_steps, 0);
 }
 
 #[test]
-fn what_a_forgetful_one_takes_depends_on_its_own_samples_alone() {
+fn a_stateless_contribution_depends_on_its_own_samples_alone() {
     let momentum = OptimizerSpec::SgdMomentum { momentum: 0.9, nesterov: false, weight_decay: 0.01 };
-    let once = |is_forgetful: bool, n_steps_before: u32, n_ways_before: usize| {
+    let once = |is_stateless: bool, n_steps_before: u32, n_takes_before: usize| {
         let local = local(4, momentum);
-        let mut local = if is_forgetful { local.forgetful() } else { local };
-        for _ in 0..n_ways_before {
+        let mut local = if is_stateless { local.stateless() } else { local };
+        for _ in 0..n_takes_before {
             walk(&mut local, n_steps_before);
             local.take().unwrap();
         }
-        // What was not taken when new parameters came counts for nothing either.
+        // Steps that were not taken before new parameters came do not count either.
         walk(&mut local, 3);
         local.begin(&START);
-        // A whole way and half of another, which goes on with the momentum of the first.
+        // One and a half trajectories; the second goes on with the momentum of the first.
         walk(&mut local, 6);
         local.take().unwrap().unwrap()
     };
     let alone = once(true, 0, 0);
-    for (n_steps, n_ways) in [(1, 1), (4, 3), (7, 2)] {
-        assert_eq!(once(true, n_steps, n_ways), alone, "after {n_ways} of {n_steps} steps");
-        assert_ne!(once(false, n_steps, n_ways), alone, "or nothing was shown");
+    for (n_steps, n_takes) in [(1, 1), (4, 3), (7, 2)] {
+        assert_eq!(once(true, n_steps, n_takes), alone, "after {n_takes} of {n_steps} steps");
+        assert_ne!(once(false, n_steps, n_takes), alone, "or nothing was shown");
     }
 }
 
@@ -151,7 +151,7 @@ fn the_learning_rate_is_that_of_the_epoch() {
 }
 
 #[test]
-fn numbers_that_exploded_are_said_and_forgotten() {
+fn values_that_are_not_finite_are_reported_and_dropped() {
     for bad in [f32::NAN, f32::INFINITY] {
         let mut local = local(3, OptimizerSpec::adam());
         walk(&mut local, 4);
@@ -165,7 +165,7 @@ fn numbers_that_exploded_are_said_and_forgotten() {
 }
 
 #[test]
-fn what_cannot_be_is_named() {
+fn an_invalid_configuration_is_named() {
     let rate = ScheduleSpec::constant(RATE);
     for got in [0, STEPS_MAX + 1] {
         let error = describe(got, OptimizerSpec::adam(), rate);
@@ -180,7 +180,7 @@ fn what_cannot_be_is_named() {
 }
 
 #[test]
-fn what_is_told_is_what_was_written() {
+fn a_description_has_the_configured_values() {
     for decay in [
         Decay::Constant,
         Decay::Cosine { steps: 9, floor: 0.01 },
@@ -197,8 +197,8 @@ fn what_is_told_is_what_was_written() {
     }
 }
 
-/// Where ways are divided among contributions does not matter, as long as none is cut: their mean over samples is the
-/// same.
+/// The division of trajectories into contributions does not matter, as long as none is cut: their mean over samples is
+/// the same.
 #[test]
 fn contributions_of_parts_have_the_mean_of_the_whole() {
     let spec = OptimizerSpec::SgdMomentum { momentum: 0.5, nesterov: false, weight_decay: 0.0 };

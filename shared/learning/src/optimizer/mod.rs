@@ -11,8 +11,8 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::layout::ParameterLayout;
-use rules::Step;
+use crate::parameters::ParameterLayout;
+use rules::OptimizerStep;
 pub use spec::OptimizerSpec;
 
 /// Why an optimizer was not built, restored, or did not step.
@@ -140,7 +140,7 @@ impl Optimizer {
             return Err(OptimizerError::NotFinite { index });
         }
         self.next.copy_from_slice(parameters);
-        let mut step = Step { parameters: &mut self.next, gradient: mean_gradient, learning_rate };
+        let mut step = OptimizerStep { parameters: &mut self.next, gradient: mean_gradient, learning_rate };
         rules::apply(&self.spec, &mut step, &self.segments, &mut self.state);
         if let Some(index) = self.next.iter().position(|value| !value.is_finite()) {
             return Err(OptimizerError::Diverged { index });

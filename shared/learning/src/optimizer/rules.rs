@@ -7,8 +7,8 @@ use super::{OptimizerSpec, OptimizerState};
 /// A norm below this is zero: a ratio with it would leave the range of `f32`.
 const NORM_MIN: f64 = 1e-20;
 
-/// What one step works on.
-pub(super) struct Step<'a> {
+/// Inputs of one optimizer step.
+pub(super) struct OptimizerStep<'a> {
     /// `[n_parameters]`, changed in place.
     pub(super) parameters: &'a mut [f32],
     /// `[n_parameters]`, finite.
@@ -20,7 +20,7 @@ pub(super) struct Step<'a> {
 /// One step of `spec`. The state has as many moments as the specification says.
 pub(super) fn apply(
     spec: &OptimizerSpec,
-    step: &mut Step<'_>,
+    step: &mut OptimizerStep<'_>,
     segments: &[Range<usize>],
     state: &mut OptimizerState,
 ) {

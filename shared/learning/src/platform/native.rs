@@ -8,19 +8,25 @@ pub(crate) fn run_constructors() {}
 
 /// Nothing to ask before the backend does, which names the adapter too.
 #[cfg(feature = "wgpu")]
-pub(crate) async fn check_adapter() -> Result<String, String> {
+pub(crate) async fn check_adapter() -> Result<String, std::convert::Infallible> {
     Ok(String::new())
 }
 
-/// Runs `open` and turns a panic of a driver's wrapper into its message.
+/// A panic of a driver's wrapper, with its message.
 #[cfg(feature = "cuda")]
-pub(crate) fn catch_panic<T>(open: impl FnOnce() -> T + std::panic::UnwindSafe) -> Result<T, String> {
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BackendPanic(String);
+
+/// Runs `open`, and catches a panic of a driver's wrapper.
+#[cfg(feature = "cuda")]
+pub(crate) fn catch_panic<T>(open: impl FnOnce() -> T + std::panic::UnwindSafe) -> Result<T, BackendPanic> {
     std::panic::catch_unwind(open).map_err(|payload| match payload.downcast::<String>() {
-        Ok(message) => *message,
-        Err(payload) => match payload.downcast::<&str>() {
+        Ok(message) => BackendPanic(*message),
+        Err(payload) => BackendPanic(match payload.downcast::<&str>() {
             Ok(message) => (*message).to_owned(),
             Err(_) => "the backend stopped without a message".to_owned(),
-        },
+        }),
     })
 }
 

@@ -28,22 +28,46 @@ fn construct() {
     unsafe { __wasm_call_ctors() }
 }
 
+/// Why the browser gives no graphics adapter.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AdapterError {
+    #[error("this browser has no WebGPU")]
+    NoWebGpu,
+    #[error("the browser has WebGPU and offers no adapter")]
+    NoneOffered,
+    #[error("{0} is not defined")]
+    Undefined(&'static str),
+    #[error("{0}")]
+    Unexpected(&'static str),
+    /// What the browser's code threw.
+    #[error("{0}")]
+    Thrown(String),
+}
+
+impl AdapterError {
+    fn thrown(error: &JsValue) -> Self {
+        Self::Thrown(format!("{error:?}"))
+    }
+}
+
 /// Asks the browser for an adapter and gives its name, as far as the browser tells one. The backend
 /// requests an adapter of its own.
-pub(crate) async fn check_adapter() -> Result<String, String> {
+pub(crate) async fn check_adapter() -> Result<String, AdapterError> {
     let navigator = property(&js_sys::global(), "navigator")?;
-    let gpu = property(&navigator, "gpu").map_err(|_| "this browser has no WebGPU".to_owned())?;
+    let gpu = property(&navigator, "gpu").map_err(|_| AdapterError::NoWebGpu)?;
     let request = property(&gpu, "requestAdapter")?
         .dyn_into::<Function>()
-        .map_err(|_| "navigator.gpu.requestAdapter is not a function".to_owned())?;
+        .map_err(|_| AdapterError::Unexpected("navigator.gpu.requestAdapter is not a function"))?;
     let options = js_sys::Object::new();
     Reflect::set(&options, &"powerPreference".into(), &"high-performance".into())
-        .map_err(|error| describe(&error))?;
-    let promise = request.call1(&gpu, &options).map_err(|error| describe(&error))?;
-    let promise = promise.dyn_into::<Promise>().map_err(|_| "requestAdapter gave no promise".to_owned())?;
-    let adapter = JsFuture::from(promise).await.map_err(|error| describe(&error))?;
+        .map_err(|error| AdapterError::thrown(&error))?;
+    let promise = request.call1(&gpu, &options).map_err(|error| AdapterError::thrown(&error))?;
+    let promise = promise
+        .dyn_into::<Promise>()
+        .map_err(|_| AdapterError::Unexpected("requestAdapter gave no promise"))?;
+    let adapter = JsFuture::from(promise).await.map_err(|error| AdapterError::thrown(&error))?;
     match adapter.is_null() || adapter.is_undefined() {
-        true => Err("the browser has WebGPU and offers no adapter".to_owned()),
+        true => Err(AdapterError::NoneOffered),
         false => Ok(adapter_name(&adapter)),
     }
 }
@@ -61,16 +85,12 @@ fn adapter_name(adapter: &JsValue) -> String {
     })
 }
 
-fn property(object: &JsValue, name: &str) -> Result<JsValue, String> {
+fn property(object: &JsValue, name: &'static str) -> Result<JsValue, AdapterError> {
     match Reflect::get(object, &JsValue::from_str(name)) {
         Ok(value) if !value.is_undefined() && !value.is_null() => Ok(value),
-        Ok(_) => Err(format!("{name} is not defined")),
-        Err(error) => Err(describe(&error)),
+        Ok(_) => Err(AdapterError::Undefined(name)),
+        Err(error) => Err(AdapterError::thrown(&error)),
     }
-}
-
-fn describe(error: &JsValue) -> String {
-    format!("{error:?}")
 }
 
 /// Nothing: the browser runs the callbacks between two tasks.

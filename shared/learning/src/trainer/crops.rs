@@ -1,9 +1,9 @@
-//! What a trainer does with pictures whose labels it does not look at: crops them, and has the model say which crops are
-//! of one picture. Labels serve to see what the features are good for, and never to train.
+//! Training on pictures without their labels (SwAV, Caron et al. 2020): the trainer crops them, and crops of one
+//! picture are to have the same prototype. Labels serve to evaluate the features only.
 
 use barnraise_protocol::dataset::LabelledImages;
 
-use super::flight::Answers;
+use super::flight::Targets;
 use super::{Evaluation, Trainer};
 use crate::batch;
 use crate::crops::Crops;
@@ -29,11 +29,11 @@ impl Trainer {
         let crops = Crops::of(images, sizes.crops, self.seed, draw);
         let is_frozen = draw < u64::from(sizes.frozen_epochs);
         let n_samples = self.prepare(n_samples)?;
-        self.step(Input::Crops { crops: &crops, is_frozen }, Answers::Judged, n_samples).await
+        self.step(Input::Crops { crops: &crops, is_frozen }, Targets::Losses, n_samples).await
     }
 
-    /// Loss of pictures without labels, in chunks, and how often the first guess of another crop's prototype was
-    /// right; the same crops every time.
+    /// Loss of pictures without labels, in chunks, and the share of correct top-1 predictions of another crop's
+    /// prototype; the same crops every time.
     pub(super) async fn evaluate_crops(&self, images: &[u8]) -> Result<Evaluation, ModelError> {
         let (sizes, _) = self.check_unlabelled(images, usize::MAX)?;
         let mut total = Statistics::default();

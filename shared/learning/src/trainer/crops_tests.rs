@@ -1,4 +1,4 @@
-//! The trainer on pictures without labels, on the CPU: its features get better at telling apart what nobody told it.
+//! The trainer on pictures without labels, on the CPU: its features learn to separate classes that it never saw.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use barnraise_protocol::dataset::{ImageShape, Samples};

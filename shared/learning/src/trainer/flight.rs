@@ -1,4 +1,4 @@
-//! Passes that are queued on the device: what comes back of them, and which of them are made again.
+//! Passes that are queued on the device: reads their results and repeats those that overflowed in half precision.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -7,37 +7,37 @@ use std::sync::PoisonError;
 use futures::future::{MaybeDone, maybe_done};
 
 use super::{IN_FLIGHT_MAX, Trainer};
-use crate::engine::{Arithmetic, Input, KeptInput, LogitsRead};
+use crate::engine::{Arithmetic, Input, LogitsRead, OwnedInput};
 use crate::error::ModelError;
 use crate::statistics::Statistics;
 
 /// A pass whose logits are on their way to the host.
-pub(super) struct InFlight {
+pub(super) struct QueuedPass {
     read: MaybeDone<LogitsRead>,
-    answers: Answers,
-    /// Of mixed precision: what is needed to make it again.
+    answers: Targets,
+    /// Input and scale to repeat the pass with, in mixed precision only.
     mixed: Option<Mixed>,
 }
 
 /// A pass in mixed precision.
 struct Mixed {
-    input: KeptInput,
+    input: OwnedInput,
     scale: f32,
 }
 
-/// What is to be made of what a pass gives.
-pub(super) enum Answers {
-    /// It gives logits; these are right.
+/// How to turn the values of a pass into statistics.
+pub(super) enum Targets {
+    /// The values are logits; these are the correct classes.
     Labels(Vec<u16>),
-    /// It gives losses.
-    Judged,
+    /// The values are losses.
+    Losses,
 }
 
-impl Answers {
+impl Targets {
     fn statistics(&self, values: &[f32]) -> Statistics {
         match self {
             Self::Labels(labels) => Statistics::of(values, labels),
-            Self::Judged => Statistics::of_losses(values),
+            Self::Losses => Statistics::of_losses(values),
         }
     }
 }
@@ -47,19 +47,19 @@ impl Trainer {
     pub(super) async fn step(
         &mut self,
         input: Input<'_>,
-        answers: Answers,
+        answers: Targets,
         n_samples: u32,
     ) -> Result<(), ModelError> {
         self.n_samples = self.n_samples.saturating_add(n_samples);
         let scale = self.scaler.as_ref().map(|scaler| scaler.scale());
-        self.launch(input, answers, scale.map(|scale| Mixed { input: KeptInput::of(input), scale })).await;
+        self.launch(input, answers, scale.map(|scale| Mixed { input: OwnedInput::of(input), scale })).await;
         if self.local.is_some() {
             return self.step_locally(n_samples).await;
         }
         self.settle(IN_FLIGHT_MAX).await
     }
 
-    async fn launch(&mut self, input: Input<'_>, answers: Answers, mixed: Option<Mixed>) {
+    async fn launch(&mut self, input: Input<'_>, answers: Targets, mixed: Option<Mixed>) {
         let arithmetic = match &mixed {
             Some(Mixed { scale, .. }) => Arithmetic::Mixed { scale: *scale },
             None => Arithmetic::Single,
@@ -67,16 +67,15 @@ impl Trainer {
         let mut read = maybe_done(self.engine.step(input, arithmetic));
         // Polled once, the read is queued behind this pass and does not wait for later ones.
         let _ = futures::poll!(&mut read);
-        self.in_flight().push_back(InFlight { read, answers, mixed });
+        self.in_flight().push_back(QueuedPass { read, answers, mixed });
     }
 
-    pub(super) fn in_flight(&mut self) -> &mut VecDeque<InFlight> {
+    pub(super) fn in_flight(&mut self) -> &mut VecDeque<QueuedPass> {
         self.in_flight.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until at most `n_left` passes are in flight, counts those that are done, and has those made again whose
-    /// gradient was not finite. With each of them the scale falls, to where a pass is made in single precision: so it
-    /// ends.
+    /// Waits until at most `n_left` passes are in flight and adds up the statistics of those that are done. A pass whose
+    /// gradient is not finite is repeated with a smaller scale, at last in single precision, so the loop ends.
     pub(super) async fn settle(&mut self, n_left: usize) -> Result<(), ModelError> {
         while self.in_flight().len() > n_left {
             let Some(mut pass) = self.in_flight().pop_front() else { break };

@@ -1,22 +1,22 @@
-//! The fastest averaging where single pairs have limits, as a linear program over `r` and `R`.
+//! The fastest averaging with pair limits, as a linear program over `r` and `R` (DeDLOC §3.2).
 //!
 //! The rows are those of the parent module and `[i in C] r_j + [j in V] r_i <= t_ij`, which is
 //! `a_ij + g_ij <= t_ij` of (2). It never runs where there are no such limits.
 
-use super::{Averaging, Round, normalized, number};
+use super::{Averaging, RoleAssignment, normalized, number};
 use crate::PlanError;
 use crate::linear::{LinearProgram, Variable};
 
-pub(super) fn fastest(round: &Round<'_>) -> Result<Option<Averaging>, PlanError> {
-    let situation = round.situation;
-    let unit = situation.unit_bytes_per_s();
+pub(super) fn fastest(round: &RoleAssignment<'_>) -> Result<Option<Averaging>, PlanError> {
+    let problem = round.problem;
+    let unit = problem.unit_bytes_per_s();
     let mut program = LinearProgram::default();
     let rate = program.variable(1.0);
     let shares: Vec<Option<Variable>> =
         round.aggregates.iter().map(|&is_in| is_in.then(|| program.variable(0.0))).collect();
     let sum = shares.iter().flatten().map(|&share| (share, 1.0));
     program.equal(sum.chain([(rate, -1.0)]), 0.0);
-    for (i, peer) in situation.peers.iter().enumerate() {
+    for (i, peer) in problem.peers.iter().enumerate() {
         let (contributes, receives) = (number(round.contributes[i]), number(peer.receives));
         let up = round.n_receivers - receives - contributes;
         let down = round.n_contributors - contributes - receives;
@@ -27,9 +27,9 @@ pub(super) fn fastest(round: &Round<'_>) -> Result<Option<Averaging>, PlanError>
             program.at_most([(rate, of_rate)].into_iter().chain(share), (limit / unit).min(1.0));
         }
     }
-    for (&(from, to), limit) in &situation.pair_limits {
+    for (&(from, to), limit) in &problem.pair_limits {
         let sent = shares[to].map(|share| (share, number(round.contributes[from])));
-        let returned = shares[from].map(|share| (share, number(situation.peers[to].receives)));
+        let returned = shares[from].map(|share| (share, number(problem.peers[to].receives)));
         program.at_most(sent.into_iter().chain(returned), (limit / unit).min(1.0));
     }
     let optimum = program.solve("program of pair limits")?;

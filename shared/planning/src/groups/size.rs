@@ -1,4 +1,4 @@
-//! How large groups should be, by how often peers fail (DeDLOC appendix C).
+//! The group size by the failure rate (DeDLOC appendix C).
 //!
 //! Small groups fail seldom but need `ceil(log_m n)` rounds. The paper chooses the size that minimizes the
 //! expected number of iterations until the global average, restarts and rounds together, and gives no
@@ -11,35 +11,35 @@
 //!   iterations of a round is then the greatest of `n / m` geometric variables, with the expectation
 //!   `sum over t >= 0 of 1 - (1 - q^t)^(n/m)`, where `q = 1 - (1 - p)^m`.
 //!
-//! It gives what the paper says in words: one group of all for few peers that hardly fail, and pairs for any
+//! It agrees with the paper: one group of all for few peers that hardly fail, and pairs for any
 //! collaboration with a sufficiently high failure rate.
 //!
-//! It never measures failures: it is given their rate, which all peers must share for the same groups.
+//! It never measures failures: the rate is given. All peers must use the same rate to get the same groups.
 
 use thiserror::Error;
 
 use super::{GROUP_SIZE_MIN, Grid, full_sides, n_dimensions, side};
 
-/// A rate that cannot be one.
+/// Why there is no group size.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum GroupSizeError {
-    /// Not a number from 0 up to but not including 1: somebody who always fails never averages.
+    /// Not a number from 0 up to but not including 1: a peer that always fails never averages.
     #[error("a failure rate of {rate}, wanted at least 0 and below 1")]
     BadRate {
-        /// What came.
+        /// The rate.
         rate: f64,
     },
-    /// Groups of fewer than two, or of more than there are peers.
+    /// Groups of fewer than two, or of more than all peers.
     #[error("groups of {size} among {n_peers} peers")]
     BadSize {
-        /// What came.
+        /// The group size.
         size: usize,
-        /// Of how many peers.
+        /// The number of peers.
         n_peers: usize,
     },
 }
 
-/// The best size of groups, and what is expected of it.
+/// A group size and its expected cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupSize {
     /// `m`; `n` where one group of all is best.
@@ -54,12 +54,12 @@ pub struct GroupSize {
 const NEGLIGIBLE: f64 = 1e-12;
 /// Below this success rate of a group the sum is long, and its limit for small rates is exact enough.
 const RARE: f64 = 1e-3;
-/// So many times the iterations of a full grid are worth those of one with empty cells.
+/// Penalty factor on the iterations of a grid with empty cells.
 const RAGGED: f64 = 1.25;
 
 /// The group size with the fewest expected iterations, of equals the one with fewer rounds.
 ///
-/// For each number of rounds only the least size that allows it is compared: a larger group, split in two
+/// For each number of rounds only the smallest size that allows it is compared: a larger group, split in two
 /// that restart by themselves, is never slower. With fewer than two peers there is nothing to average: the
 /// size is `n_peers` and there are no rounds.
 ///
@@ -82,9 +82,9 @@ pub fn best_group_size(n_peers: usize, failure_rate: f64) -> Result<GroupSize, G
     Ok(best)
 }
 
-/// The group size that a run takes: as [`best_group_size`], but none above `size_max`, and of a grid with empty cells only
-/// where it takes a fifth fewer iterations than full ones. In such a grid not everybody has the mean of all after the last round,
-/// and whoever has not gets it from somebody who has, as a whole vector.
+/// The group size that a run uses: as [`best_group_size`], but at most `size_max`. A grid with empty cells is chosen only
+/// where it takes a fifth fewer iterations than full ones. In such a grid some peers lack the mean of all after the last
+/// round; they download a whole vector from a peer that has it.
 ///
 /// A `size_max` below [`GROUP_SIZE_MIN`] counts as that.
 ///
@@ -125,7 +125,7 @@ pub fn group_size_up_to(
 /// Expected iterations until the global average of `n_peers` in groups of `size`.
 ///
 /// # Errors
-/// A rate or a size that cannot be.
+/// [`GroupSizeError`].
 pub fn expected_iterations(n_peers: usize, size: usize, failure_rate: f64) -> Result<f64, GroupSizeError> {
     check(failure_rate)?;
     if size < 2 || size > n_peers {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_rates_and_sizes_are_refused() {
         for rate in [1.0, -0.1, f64::NAN, f64::INFINITY] {
             assert!(matches!(best_group_size(8, rate), Err(GroupSizeError::BadRate { .. })));
         }

@@ -1,17 +1,17 @@
-//! What the tests of this crate share: ways to write peers down, and a simplex method of their own.
+//! Helpers of this crate's tests: peers, workloads, and an independent simplex method.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
 
 pub(crate) mod simplex;
 
-use barnraise_planning::{PairLimit, Peer, PeerId, Situation, Updates, Work};
+use barnraise_planning::{MeasuredPeer, PairLimit, PeerId, PlanningProblem, RoundWorkload, Updates};
 
 pub(crate) fn id(number: usize) -> PeerId {
     PeerId((number as u32).to_be_bytes().to_vec())
 }
 
 /// Symmetric bandwidth, reachable, receives.
-pub(crate) fn peer(number: usize, samples_per_s: f64, bytes_per_s: f64) -> Peer {
-    Peer {
+pub(crate) fn peer(number: usize, samples_per_s: f64, bytes_per_s: f64) -> MeasuredPeer {
+    MeasuredPeer {
         id: id(number),
         samples_per_s,
         download_bytes_per_s: bytes_per_s,
@@ -21,14 +21,14 @@ pub(crate) fn peer(number: usize, samples_per_s: f64, bytes_per_s: f64) -> Peer 
     }
 }
 
-/// A CPU server that does nothing but average, and does not keep the model.
-pub(crate) fn helper(number: usize, bytes_per_s: f64) -> Peer {
-    Peer { receives: false, ..peer(number, 0.0, bytes_per_s) }
+/// A CPU server that only reduces, and does not keep the model.
+pub(crate) fn helper(number: usize, bytes_per_s: f64) -> MeasuredPeer {
+    MeasuredPeer { receives: false, ..peer(number, 0.0, bytes_per_s) }
 }
 
-/// A vector of a million bytes and so many values that rounding to whole ones does not show.
-pub(crate) fn work(target_batch_size: u64) -> Work {
-    Work {
+/// A vector of a million bytes, with enough values that rounding parts does not matter.
+pub(crate) fn work(target_batch_size: u64) -> RoundWorkload {
+    RoundWorkload {
         vector_bytes: 1_000_000,
         n_values: 1 << 40,
         target_batch_size,
@@ -37,8 +37,12 @@ pub(crate) fn work(target_batch_size: u64) -> Work {
     }
 }
 
-pub(crate) fn situation(peers: Vec<Peer>, limits: &[PairLimit], work: Work) -> Situation {
-    Situation::new(peers, limits, work).unwrap()
+pub(crate) fn problem(
+    peers: Vec<MeasuredPeer>,
+    limits: &[PairLimit],
+    work: RoundWorkload,
+) -> PlanningProblem {
+    PlanningProblem::new(peers, limits, work).unwrap()
 }
 
 pub(crate) fn is_close(a: f64, b: f64, tolerance: f64) -> bool {

@@ -5,12 +5,12 @@ const ZERO: f64 = 1e-9;
 
 /// `max objective x` with `rows x <= right`, `x >= 0`, `right >= 0`.
 #[derive(Debug, Default)]
-pub(crate) struct Program {
+pub(crate) struct SimplexProgram {
     pub(crate) objective: Vec<f64>,
     rows: Vec<(Vec<(usize, f64)>, f64)>,
 }
 
-impl Program {
+impl SimplexProgram {
     pub(crate) fn variable(&mut self, objective: f64) -> usize {
         self.objective.push(objective);
         self.objective.len() - 1

@@ -1,4 +1,4 @@
-//! Ed25519 keys and signatures, as access tokens and signed records name them.
+//! Ed25519 keys and signatures of access tokens and signed records.
 //!
 //! Never draws entropy: a key pair is made of a seed that its owner drew. A peer id of an Ed25519 key
 //! holds the key itself, so a peer that Noise attests is a [`PublicKey`] without another question.
@@ -9,7 +9,7 @@ use std::str::FromStr;
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What stands before the 32 bytes of an Ed25519 key in its peer id: the identity multihash of 36 bytes,
+/// Prefix of the 32 bytes of an Ed25519 key in its peer id: the header of an identity multihash of 36 bytes,
 /// then the protobuf fields of the key's type and of its data (libp2p peer id specification).
 const PEER_ID_PREFIX: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
 
@@ -25,7 +25,7 @@ pub struct Signature([[u8; 32]; 2]);
 #[derive(Clone)]
 pub struct KeyPair(SigningKey);
 
-/// What was wrong with the text of a key.
+/// A text that is no public key.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a public key is 64 hexadecimal digits, got {got:?}")]
 pub struct ParseKeyError {
@@ -44,8 +44,8 @@ impl PublicKey {
         [&PEER_ID_PREFIX[..], &self.0].concat()
     }
 
-    /// Whether `signature` of `bytes` was made with this key. Keys and signatures of which there is more
-    /// than one form are refused (strict verification), so that nobody else can make a second one.
+    /// Whether `signature` of `bytes` was made with this key. Verification is strict: keys and signatures with
+    /// more than one encoding are refused, so that a signature cannot be altered by others.
     #[must_use]
     pub fn has_signed(&self, bytes: &[u8], signature: &Signature) -> bool {
         let Ok(key) = VerifyingKey::from_bytes(&self.0) else { return false };
@@ -69,7 +69,7 @@ impl KeyPair {
         Signature::from(self.0.sign(bytes).to_bytes())
     }
 
-    /// 16 bytes that nobody else can foretell, always the same for the same `about`.
+    /// Derives 16 bytes for `about` that are secret to all but the owner of the key.
     pub fn derive(&self, about: &[u8]) -> [u8; 16] {
         let input = [&b"barnraise derive 1\0"[..], self.0.as_bytes(), about].concat();
         let mut derived = [0; 16];
@@ -186,7 +186,7 @@ mod tests {
         assert!(!pair.public().has_signed(b"byteS", &signature));
         assert!(!KeyPair::from_seed(&[2; 32]).public().has_signed(b"bytes", &signature));
         assert!(!PublicKey([0xff; 32]).has_signed(b"bytes", &signature));
-        // The neutral element signs anything for anybody, where it is not refused.
+        // Unless it is refused, the neutral element as a key verifies a signature of any bytes.
         let neutral = PublicKey({
             let mut point = [0; 32];
             point[0] = 1;

@@ -1,9 +1,9 @@
-//! The `access` conversation: a peer shows that it may take part, or learns how it may.
+//! The `access` conversation: a peer proves that it may take part, or learns how to get access.
 //!
-//! A run is open, by invitation, or for those on a list (DeDLOC appendix I.5). Its authority, a
-//! backbone's identity key, signs [`AccessToken`]s. Over its own connection, whose peer Noise attests, a
-//! peer presents its token, redeems an invitation, or asks for the token of a login that named its key;
-//! a token is renewed by a [`SignedRequest`] to the authority, which any backbone passes on. Any number
+//! A run is open, by invitation, or for users on a list (DeDLOC appendix I.5). Its authority, a
+//! backbone's identity key, signs [`AccessToken`]s. Over its own connection, which Noise authenticates, a
+//! peer presents its token, redeems an invitation, or asks for the token of a login that named its key.
+//! A token is renewed by a [`SignedRequest`] to the authority, which any backbone forwards. Any number
 //! of questions on a stream, one after the other.
 
 pub mod key;
@@ -16,8 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use self::key::{KeyPair, ParseKeyError, PublicKey, Signature};
 pub use self::signed::{Nonce, RequestRefusal, ResponseRefusal, SignedRequest, SignedResponse};
 pub use self::token::{AccessToken, Authority, Claims, TokenId, TokenRefusal, UnixTime};
-use crate::error::ConversationError;
-use crate::framing;
+use crate::framing::{self, FrameError};
 
 /// libp2p protocol name.
 pub const PROTOCOL: &str = "/barnraise/access/1";
@@ -36,21 +35,21 @@ const _: () = assert!(REVOKED_MAX * 26 + 64 <= MESSAGE_BYTES_MAX);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AccessMode {
-    /// Everybody.
+    /// All peers.
     #[default]
     Open,
-    /// Whoever has an invitation.
+    /// Peers with an invitation.
     Invitation,
-    /// Whoever is on the list of identities.
+    /// Users on the list of identities.
     Allowlist,
 }
 
-/// What a run says of who may take part in it.
+/// Access rules of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessDescription {
-    /// Who.
+    /// Who may take part.
     pub mode: AccessMode,
-    /// Signs the tokens. In an open run nobody asks for one.
+    /// Key that signs the tokens. An open run needs no tokens.
     pub authority: PublicKey,
 }
 
@@ -64,11 +63,11 @@ pub enum ContributorToBackbone {
         /// At most [`CODE_BYTES_MAX`] bytes.
         code: String,
     },
-    /// Has somebody signed in for my key?
+    /// Has a user signed in for my key?
     Claim,
-    /// Pass this on to the authority, unless it is you. The payload is a [`RelayedRequest`].
+    /// Forward this to the authority, or answer it if you are the authority. The payload is a [`RelayedRequest`].
     Relay(Box<SignedRequest>),
-    /// Which tokens were revoked? Asked by other backbones of the run.
+    /// Which tokens were revoked? From other backbones of the run.
     Revoked {
         /// The `next` of the last answer, 0 at first.
         since: u64,
@@ -78,11 +77,11 @@ pub enum ContributorToBackbone {
 /// Backbone to contributor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BackboneToContributor {
-    /// The token is good; every conversation is open until then.
+    /// The token is valid: all conversations are allowed until then.
     Admitted(UnixTime),
-    /// Yours: keep it. Every conversation is open.
+    /// A new token for the peer: all conversations are allowed.
     Granted(Box<AccessToken>),
-    /// Nobody has yet: somebody opens this page and signs in, then claim again.
+    /// No user has signed in yet: open this page, sign in, then claim again.
     SignIn {
         /// `http://` or `https://`, and the peer's id in it.
         url: String,
@@ -91,91 +90,91 @@ pub enum BackboneToContributor {
     Relayed(Box<SignedResponse>),
     /// At most [`REVOKED_MAX`] revoked tokens, the oldest revocations first.
     Revoked {
-        /// These.
+        /// The revoked tokens.
         tokens: Vec<RevokedToken>,
-        /// For the next question. Where `tokens` is not empty, there may be more.
+        /// `since` of the next question. Where `tokens` is not empty, there may be more.
         next: u64,
     },
-    /// No, with the reason.
-    Refused(Refusal),
+    /// Refused, with the reason.
+    Refused(AccessRefusal),
 }
 
-/// A token that is good no longer.
+/// A token that was revoked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RevokedToken {
-    /// Which.
+    /// The token's id.
     pub token_id: TokenId,
-    /// When it may be forgotten: it would have expired.
+    /// When the token would have expired, and its revocation can be deleted.
     pub expires_at: UnixTime,
 }
 
-/// What may be asked of the authority through others.
+/// A request to the authority that other backbones forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RelayedRequest {
-    /// Another token like the one of the request, good for longer.
+    /// Renew the token of the request.
     Renew,
 }
 
-/// What the authority answers through others.
+/// An answer of the authority that other backbones forward.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RelayedResponse {
-    /// Present this from now on.
+    /// The new token.
     Renewed(Box<AccessToken>),
-    /// No, with the reason.
-    Refused(Refusal),
+    /// Refused, with the reason.
+    Refused(AccessRefusal),
 }
 
 /// Why access is not granted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum Refusal {
-    /// Nothing was presented on this connection's behalf.
+pub enum AccessRefusal {
+    /// No token was presented on this connection.
     #[error("this run is {}: present an access token first", mode.words())]
     Needed {
         /// Of the run.
         mode: AccessMode,
     },
-    /// The token is no good.
+    /// The token is invalid.
     #[error(transparent)]
     Token(#[from] TokenRefusal),
-    /// The signed request is no good.
+    /// The signed request is invalid.
     #[error(transparent)]
     Request(#[from] RequestRefusal),
-    /// There is no such invitation, or no more.
+    /// An invitation that does not exist, or no longer.
     #[error("there is no such invitation")]
     NoInvitation,
-    /// Others were quicker.
+    /// An invitation that was used as often as allowed.
     #[error("the invitation was used as often as it may be")]
     InvitationUsedUp,
-    /// Too late.
+    /// An expired invitation.
     #[error("the invitation expired at {} (Unix time)", expired_at.0)]
     InvitationExpired {
-        /// When.
+        /// When it expired.
         expired_at: UnixTime,
     },
-    /// Signed in, and not on the list.
+    /// A user who signed in but is not on the list.
     #[error("{user} is not on the list of this run")]
     NotOnList {
-        /// As the identity provider says.
+        /// Name from the identity provider.
         user: String,
     },
-    /// This run has no such way in.
+    /// The run's access mode does not allow this request.
     #[error("this run is {}: it takes no {wanted}", mode.words())]
     OtherWay {
         /// Of the run.
         mode: AccessMode,
-        /// What was tried.
+        /// The request, in words.
         wanted: String,
     },
-    /// Tokens of this run are made elsewhere.
+    /// This backbone is not the run's authority.
     #[error("access to this run is granted at {at}")]
     Elsewhere {
         /// Address of the authority.
         at: String,
     },
-    /// Tokens name Ed25519 keys.
+    /// A peer whose key is not Ed25519.
     #[error("a peer with an Ed25519 key is wanted")]
     KeyKind,
-    /// No room, or a store or an authority that does not answer. Trying again may help.
+    /// No space, or a store or authority that does not answer. Trying again may help.
     #[error("access cannot be decided now: {reason}")]
     Unavailable {
         /// What is wrong.
@@ -184,14 +183,14 @@ pub enum Refusal {
 }
 
 impl AccessDescription {
-    /// Of a run that takes everybody.
+    /// Access rules of an open run.
     pub fn open(authority: PublicKey) -> Self {
         Self { mode: AccessMode::Open, authority }
     }
 }
 
 impl AccessMode {
-    /// As a sentence calls it.
+    /// The mode in a sentence: `this run is …`.
     pub fn words(self) -> &'static str {
         match self {
             Self::Open => "open to everybody",
@@ -201,8 +200,8 @@ impl AccessMode {
     }
 }
 
-impl Refusal {
-    /// Whether the same may be granted a little later.
+impl AccessRefusal {
+    /// Whether the same request may succeed later.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unavailable { .. } => true,
@@ -214,14 +213,25 @@ impl Refusal {
     }
 }
 
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// A message failed.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The other side refuses access.
+    #[error(transparent)]
+    Refused(#[from] AccessRefusal),
+}
+
 /// Asks one question on `stream`.
 ///
 /// # Errors
-/// [`ConversationError::Access`] where the answer is a refusal.
+/// [`AccessError::Refused`] where the answer is a refusal.
 pub async fn ask<S>(
     stream: &mut S,
     question: &ContributorToBackbone,
-) -> Result<BackboneToContributor, ConversationError>
+) -> Result<BackboneToContributor, AccessError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -239,23 +249,23 @@ mod tests {
     #[test]
     fn only_what_passes_is_asked_for_again() {
         let passing = [
-            Refusal::Unavailable { reason: "full".into() },
-            Refusal::Request(RequestRefusal::TooMany { retry_in_s: 1 }),
-            Refusal::Request(RequestRefusal::NonceUsed),
+            AccessRefusal::Unavailable { reason: "full".into() },
+            AccessRefusal::Request(RequestRefusal::TooMany { retry_in_s: 1 }),
+            AccessRefusal::Request(RequestRefusal::NonceUsed),
         ];
-        assert!(passing.iter().all(Refusal::is_passing));
+        assert!(passing.iter().all(AccessRefusal::is_passing));
         let lasting = [
-            Refusal::NoInvitation,
-            Refusal::KeyKind,
-            Refusal::Token(TokenRefusal::Revoked),
-            Refusal::Request(RequestRefusal::Signature),
+            AccessRefusal::NoInvitation,
+            AccessRefusal::KeyKind,
+            AccessRefusal::Token(TokenRefusal::Revoked),
+            AccessRefusal::Request(RequestRefusal::Signature),
         ];
-        assert!(!lasting.iter().any(Refusal::is_passing));
+        assert!(!lasting.iter().any(AccessRefusal::is_passing));
     }
 
     #[test]
     fn a_refusal_says_how_the_run_is_entered() {
-        let needed = |mode| Refusal::Needed { mode }.to_string();
+        let needed = |mode| AccessRefusal::Needed { mode }.to_string();
         assert!(needed(AccessMode::Open).contains("is open to everybody:"));
         assert!(needed(AccessMode::Invitation).contains("is by invitation:"));
         assert!(needed(AccessMode::Allowlist).contains("is for those on its list:"));

@@ -1,8 +1,8 @@
 //! Requests that do not come over the authenticated channel of their own sender: relayed, or stored.
 //!
-//! They carry what Noise attests otherwise (DeDLOC appendix I.5, "Making requests" and "Responding to
-//! requests"), and are refused in exactly the cases that are listed there. Whether a nonce was used is
-//! asked of whoever remembers them: `swarm::access`.
+//! They authenticate their sender themselves (DeDLOC appendix I.5, "Making requests" and "Responding to
+//! requests"), and are refused in exactly the cases that are listed there. `swarm::access` remembers the
+//! nonces that were used.
 //!
 //! ```text
 //! signed request  = "barnraise signed request 1\0" | postcard of token, receiver, time, nonce, payload
@@ -22,37 +22,37 @@ const RESPONSE_DOMAIN: &[u8] = b"barnraise signed response 1\0";
 /// Longest payload of a request or a response.
 pub const PAYLOAD_BYTES_MAX: usize = 1024;
 
-/// Told apart from every other request of the same sender.
+/// Unique among the requests of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Nonce(pub [u8; 16]);
 
-/// A request that anybody may carry.
+/// A request that any peer may forward.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedRequest {
-    /// Who asks, and that they may.
+    /// Access token of the sender.
     pub token: AccessToken,
-    /// Who is asked.
+    /// Key of the receiver.
     pub receiver: PublicKey,
-    /// When it was asked, by the clock of whoever asks.
+    /// Time of the request, by the sender's clock.
     pub time: UnixTime,
     /// Unique among the sender's requests.
     pub nonce: Nonce,
-    /// What is asked.
+    /// The encoded request.
     pub payload: Vec<u8>,
-    /// Of all of this, by the token's peer.
+    /// Signature of all of this, by the token's peer.
     pub signature: Signature,
 }
 
 /// The answer to a [`SignedRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedResponse {
-    /// Who answers, and that they may. Its peer is the sender.
+    /// Access token of the responder, the sender of this message.
     pub token: AccessToken,
-    /// Of the request.
+    /// Nonce of the request.
     pub nonce: Nonce,
-    /// What is answered.
+    /// The encoded answer.
     pub payload: Vec<u8>,
-    /// Of all of this, by the token's peer.
+    /// Signature of all of this, by the token's peer.
     pub signature: Signature,
 }
 
@@ -65,7 +65,7 @@ pub enum RequestRefusal {
     /// Not signed by the token's peer.
     #[error("the request is not signed by the peer of its access token")]
     Signature,
-    /// Sent too long ago, or in the future.
+    /// A time too far from the receiver's clock.
     #[error(
         "the request was made at {} (Unix time), it is {} now: more than {tolerance_s} s apart",
         sent_at.0,
@@ -74,7 +74,7 @@ pub enum RequestRefusal {
     Clock {
         /// In the request.
         sent_at: UnixTime,
-        /// By the clock of whoever refuses.
+        /// By the receiver's clock.
         now: UnixTime,
         /// Seconds that the clocks may differ.
         tolerance_s: u64,
@@ -82,23 +82,23 @@ pub enum RequestRefusal {
     /// The same request, or another one with its nonce, came before.
     #[error("the nonce of the request was used before")]
     NonceUsed,
-    /// For somebody else.
+    /// For another receiver.
     #[error("the request is for {named}, not for {here}")]
     Receiver {
         /// In the request.
         named: PublicKey,
-        /// Whoever refuses.
+        /// Key of this peer.
         here: PublicKey,
     },
-    /// As many requests were remembered as may be, so that a repeated one could not be told.
+    /// The memory of nonces is full: a repeated request could not be detected.
     #[error("too many requests came lately, try again in {retry_in_s} s")]
     TooMany {
-        /// When the oldest will be forgotten.
+        /// Seconds until the oldest nonce is deleted.
         retry_in_s: u64,
     },
 }
 
-/// Why a response is not believed.
+/// Why a response is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseRefusal {
     /// The token is invalid or expired.
@@ -110,10 +110,10 @@ pub enum ResponseRefusal {
     /// To another request.
     #[error("the response is to another request")]
     Nonce,
-    /// By somebody who was not asked.
+    /// From another peer than the receiver of the request.
     #[error("the response is from {sender}, {asked} was asked")]
     Sender {
-        /// Who was asked.
+        /// Receiver of the request.
         asked: PublicKey,
         /// In the response's token.
         sender: PublicKey,
@@ -121,10 +121,10 @@ pub enum ResponseRefusal {
 }
 
 impl SignedRequest {
-    /// A request of the holder of `token`, whose key is `key`.
+    /// Signs a request of the holder of `token`, whose key is `key`.
     ///
     /// # Errors
-    /// What cannot be encoded; does not happen.
+    /// Does not happen.
     pub fn sign(
         key: &KeyPair,
         token: AccessToken,
@@ -137,7 +137,7 @@ impl SignedRequest {
         Ok(Self { token, receiver, time, nonce, payload, signature })
     }
 
-    /// Every check but the one of the nonce, which needs a memory.
+    /// Checks everything but the nonce, which needs a memory.
     ///
     /// # Errors
     /// The first thing that is wrong, in the paper's order.
@@ -166,10 +166,10 @@ impl SignedRequest {
 }
 
 impl SignedResponse {
-    /// The answer of the holder of `token`, whose key is `key`, to the request with this nonce.
+    /// Signs an answer of the holder of `token`, whose key is `key`, to the request with this nonce.
     ///
     /// # Errors
-    /// What cannot be encoded; does not happen.
+    /// Does not happen.
     pub fn sign(
         key: &KeyPair,
         token: AccessToken,

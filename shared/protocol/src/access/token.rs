@@ -1,5 +1,5 @@
-//! The access token: who may take part in a run, until when, in the words of its authority
-//! (DeDLOC appendix I.5).
+//! The access token: the run's authority signs that a peer may take part until an expiration (DeDLOC appendix
+//! I.5).
 //!
 //! ```text
 //! token     = claims | signature of the authority
@@ -7,15 +7,15 @@
 //! signed    = "barnraise access token 1\0" | claims
 //! ```
 //!
-//! What is verified is what the claims encode to again, so that a token has one encoding only. Whether
-//! it was revoked is known to whoever keeps the list, not to a token.
+//! The claims are encoded again to verify them, so that a token has only one encoding. A token does not show
+//! that it was revoked: backbones have the list of revoked tokens.
 
 use serde::{Deserialize, Serialize};
 
 use super::key::{KeyPair, PublicKey, Signature};
 use crate::framing::{self, FrameError};
 
-/// What every signature of a token begins with: nothing else that the same key signs does.
+/// Domain separator: the signed bytes of every token begin with it, and nothing else that the same key signs.
 const DOMAIN: &[u8] = b"barnraise access token 1\0";
 
 /// Longest encoded token.
@@ -28,54 +28,54 @@ pub const USER_BYTES_MAX: usize = 128;
 pub struct UnixTime(pub u64);
 
 impl UnixTime {
-    /// So many seconds later.
+    /// `seconds` later, saturating.
     #[must_use]
     pub fn after(self, seconds: u64) -> Self {
         Self(self.0.saturating_add(seconds))
     }
 }
 
-/// Names a token, so that it can be revoked.
+/// Id of a token, for its revocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TokenId(pub [u8; 16]);
 
-/// What the authority says of a peer.
+/// Statement of the authority about a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
     /// The run that it gives access to.
     pub run_id: String,
-    /// Who it is, as the identity provider or the invitation calls them; at most [`USER_BYTES_MAX`].
+    /// Name of the user, from the identity provider or the invitation; at most [`USER_BYTES_MAX`].
     pub user: String,
-    /// The key that the user computes with.
+    /// Public key of the user's peer.
     pub peer: PublicKey,
-    /// No longer good from this second on.
+    /// Invalid from this second on.
     pub expires_at: UnixTime,
-    /// Its name.
+    /// The token's id.
     pub token_id: TokenId,
 }
 
 /// Claims with the authority's signature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessToken {
-    /// What is said.
+    /// The claims.
     pub claims: Claims,
-    /// By whom.
+    /// Signature of the authority.
     pub signature: Signature,
 }
 
-/// Whose tokens are good, and for what.
+/// The authority of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authority {
-    /// Signs the tokens.
+    /// Key that signs the tokens.
     pub key: PublicKey,
     /// The run.
     pub run_id: String,
 }
 
-/// Why a token is no good.
+/// Why a token is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum TokenRefusal {
-    /// Somebody else's signature, or other claims than were signed.
+    /// A signature of another key, or other claims than were signed.
     #[error("the access token is not signed by the authority of this run")]
     Signature,
     /// For another run.
@@ -86,32 +86,32 @@ pub enum TokenRefusal {
         /// In the token.
         got: String,
     },
-    /// Its time is over.
+    /// Expired.
     #[error("the access token expired at {} (Unix time), it is {} now", expired_at.0, now.0)]
     Expired {
         /// In the token.
         expired_at: UnixTime,
-        /// By the clock of whoever refuses.
+        /// By the clock of the peer that verifies.
         now: UnixTime,
     },
-    /// Shown by a peer that it was not made for.
+    /// Presented by another peer than the token's.
     #[error("the access token is for the key {named}, it came from {sender}")]
     Peer {
         /// In the token.
         named: PublicKey,
-        /// Whose connection it came over.
+        /// Peer of the connection that it came over.
         sender: PublicKey,
     },
-    /// The authority took it back.
+    /// Revoked by the authority.
     #[error("access was revoked")]
     Revoked,
-    /// Longer than names are.
+    /// A user name over the limit.
     #[error("a user name of {got} bytes, at most {USER_BYTES_MAX} are allowed")]
     UserTooLong {
         /// Bytes of the name.
         got: u64,
     },
-    /// A contribution of the peer was computed once more and is something else: for good, and whatever it shows.
+    /// A contribution of the peer failed recomputation: it is banned for good, with every token.
     #[error(
         "what this peer contributed to epoch {epoch} is not the gradient of the samples that it named: it takes no \
          more part"
@@ -126,7 +126,7 @@ impl AccessToken {
     /// A token with the authority's signature.
     ///
     /// # Errors
-    /// Claims that do not fit into a token.
+    /// Claims over the limit of a token.
     pub fn sign(authority: &KeyPair, claims: Claims) -> Result<Self, FrameError> {
         let signature = authority.sign(&signed_bytes(&claims)?);
         let token = Self { claims, signature };
@@ -175,7 +175,7 @@ impl AccessToken {
         }
     }
 
-    /// Bytes to keep, a frame as in [`crate::framing`].
+    /// Encodes it for storage, as a frame of [`crate::framing`].
     ///
     /// # Errors
     /// A token of more than [`TOKEN_BYTES_MAX`].
@@ -183,7 +183,7 @@ impl AccessToken {
         framing::encode(self, TOKEN_BYTES_MAX)
     }
 
-    /// The token that was kept. It is not verified.
+    /// Decodes a stored token. It is not verified.
     ///
     /// # Errors
     /// Bytes that are no token.

@@ -1,4 +1,5 @@
-//! Small integers in blocks that share a scale. Each function says whether all was finite.
+//! Block quantization: small integers in blocks that share a scale. Each function returns whether all values are
+//! finite.
 
 use super::{INFINITY, max_magnitude};
 
@@ -8,17 +9,17 @@ pub const INT8_BLOCK_VALUES: usize = 256;
 pub const INT4_BLOCK_VALUES: usize = 64;
 
 const SCALE_BYTES: usize = 4;
-/// 1.5 × 2²³: beside it the unit in the last place is 1, so that adding it rounds to the nearest integer, ties
-/// to even, and leaves that in the low bits, in two's complement.
+/// 1.5 × 2²³, where the unit in the last place is 1. Adding it rounds to the nearest integer, ties to even, and leaves
+/// that in the low bits, in two's complement.
 const ROUND: f32 = 12_582_912.0;
 
-/// How the levels of a block are laid out.
+/// Layout of the levels of a block.
 pub(super) trait Levels {
-    /// In a block; the last of a tensor may have fewer.
+    /// Values of a block; the last block of a tensor may have fewer.
     const BLOCK_VALUES: usize;
-    /// Of the value with the largest magnitude.
+    /// Level of the value with the largest magnitude.
     const LARGEST: f32;
-    /// Bytes of so many levels.
+    /// Bytes of `n_levels`.
     fn n_bytes(n_levels: usize) -> usize;
     /// `round(value × inverse)` of each.
     fn pack(values: &[f32], inverse: f32, bytes: &mut [u8]);

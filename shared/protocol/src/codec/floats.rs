@@ -1,17 +1,17 @@
-//! F32 and f16, value by value. Each function says whether all was finite.
+//! F32 and f16, value by value. Each function returns whether all values are finite.
 //!
-//! Half precision is converted here, without a branch, because that of the `half` crate takes one value at a
-//! time wherever the processor's own instruction is not known to be there: in every tab.
+//! Half precision is converted here, without a branch. The `half` crate converts one value at a time where the
+//! target does not guarantee the processor's own instruction, as in every tab.
 
 use super::{INFINITY, MAGNITUDE, max_magnitude};
 
-/// Values that are looked at together while they are in the cache.
+/// Values that are processed together while they are in the cache.
 const CHUNK_VALUES: usize = 1024;
 /// Bits of 2⁻¹⁴, the smallest normal half.
 const SMALLEST_NORMAL: u32 = 0x3880_0000;
 /// Bits of 65504, the largest half.
 const LARGEST: u32 = 0x477f_e000;
-/// What the exponent's bias differs by, at its place in an f32.
+/// Difference of the exponents' biases, shifted to the exponent of an f32.
 const BIAS: u32 = (127 - 15) << 23;
 
 pub(super) fn encode_f32(values: &[f32], bytes: &mut [u8]) -> bool {
@@ -63,9 +63,9 @@ pub(super) fn decode_f16(bytes: &[u8], values: &mut [f32]) -> bool {
 pub(super) fn half_from_f32(value: f32) -> u16 {
     let bits = value.to_bits();
     let magnitude = (bits & MAGNITUDE).min(LARGEST);
-    // Half of what is cut off is added, and a bit less where the result would be odd.
+    // Rounds to nearest even: adds half a unit of the last kept bit, and 1 less where that bit is 0.
     let normal = (magnitude.wrapping_sub(BIAS).wrapping_add(0xfff + ((magnitude >> 13) & 1))) >> 13;
-    // Beside 0.5, the unit in the last place is 2⁻²⁴, that of a subnormal half.
+    // At 0.5 the unit in the last place is 2⁻²⁴, that of a subnormal half.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
     let half = if magnitude < SMALLEST_NORMAL { subnormal } else { normal };
     (half | ((bits >> 16) & 0x8000)) as u16

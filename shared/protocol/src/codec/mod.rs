@@ -1,7 +1,7 @@
-//! How a flat tensor becomes bytes: floats, integers in blocks with a scale each, or the largest values only.
+//! Codecs of flat tensors: floats, block-quantized integers, or the largest values only (top-k; Lin et al. 2018, §3).
 //!
-//! Values that are not finite are refused on both ways, so that no peer can pass one on. Loops over values are
-//! written so that the compiler turns them into vector instructions, without asking for any beyond the baseline.
+//! Values that are not finite are refused by encoder and decoder, so that no peer can pass one on. The compiler
+//! vectorizes the loops over values with the instructions of the baseline target.
 
 mod blocks;
 mod floats;
@@ -28,11 +28,11 @@ pub enum TensorCodec {
     /// The error of a value is at most `s / 2`, rounding of `s` aside.
     Int8,
     /// Blocks of [`INT4_BLOCK_VALUES`]: an f32 scale `s = max|x| / 7`, then `round(x / s)` in half a byte each.
-    /// The error of a value is at most `s / 2`, that is `max|x| / 14`, rounding of `s` aside. Too much to be left
-    /// uncorrected: gradients need error feedback.
+    /// The error of a value is at most `s / 2`, that is `max|x| / 14`, rounding of `s` aside. That is so much that
+    /// gradients need error feedback.
     Int4,
-    /// The values that are not zero, as [`Self::Int8`] has them, and where they stand: 8 bits a value, and at a
-    /// density of 1 % about 8 more. Who encodes chooses them and sets the others to zero.
+    /// The values that are not zero, as [`Self::Int8`], and their positions: 8 bits a value, and at a density of 1 %
+    /// about 8 more for its position. The sender selects the values and sets all others to zero.
     TopK(Sparsity),
 }
 
@@ -45,16 +45,16 @@ pub enum CodecError {
         /// Position in the flat tensor.
         index: usize,
     },
-    /// Bytes that do not fit the number of values.
+    /// A number of bytes that does not fit the number of values.
     #[error("{got} bytes, {n_values} values take {min} to {max}")]
     Length {
-        /// Announced.
+        /// Number of values.
         n_values: usize,
-        /// Fewest that they take.
+        /// Fewest bytes that they take.
         min: usize,
-        /// Most that they take.
+        /// Most bytes that they take.
         max: usize,
-        /// What came.
+        /// Bytes that came.
         got: usize,
     },
     /// More values that are not zero than the codec sends.
@@ -71,7 +71,7 @@ pub enum CodecError {
         /// Announced.
         n_values: usize,
     },
-    /// Positions that end before the last value has one, or go on after it.
+    /// Positions for fewer or more values than are sent.
     #[error("the positions of {n_sent} values end elsewhere")]
     Positions {
         /// Values that are sent.
@@ -100,19 +100,19 @@ impl TensorCodec {
         exact..=exact
     }
 
-    /// Whether every value has its place in the bytes, and comes close enough for parameters to travel so.
+    /// Whether it is dense and precise enough for parameters.
     pub fn carries_state(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Int8)
     }
 
-    /// `values`, `[n_values]` and finite, as [`Self::encoded_len`] bytes or fewer.
+    /// Encodes `values`, `[n_values]` and finite, into [`Self::encoded_len`] bytes or fewer.
     pub fn encode(self, values: &[f32]) -> Result<Vec<u8>, CodecError> {
         let mut bytes = Vec::new();
         self.encode_into(values, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// [`Self::encode`] over what `bytes` held, with its memory. After an error they are of no use.
+    /// [`Self::encode`] into `bytes`, replacing its content and reusing its memory. After an error it is invalid.
     pub fn encode_into(self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), CodecError> {
         if let Self::TopK(sparsity) = self {
             return sparse::encode(values, sparsity.n_sent_max(values.len(), 0), bytes);
@@ -135,8 +135,8 @@ impl TensorCodec {
         if is_finite { Ok(()) } else { Err(not_finite(values)) }
     }
 
-    /// `[n_values]` finite values from exactly the bytes that they take. `n_values` is the caller's, not the
-    /// sender's: that much is allocated.
+    /// Decodes `[n_values]` finite values from all of `bytes`. `n_values` is allocated: it must come from the caller,
+    /// not from the sender.
     pub fn decode(self, bytes: &[u8], n_values: usize) -> Result<Vec<f32>, CodecError> {
         self.check_len(bytes, n_values)?;
         let mut values = vec![0.0; n_values];
@@ -144,7 +144,7 @@ impl TensorCodec {
         Ok(values)
     }
 
-    /// [`Self::decode`] over what `values` held. After an error they are of no use.
+    /// [`Self::decode`] into `values`, replacing its content. After an error it is invalid.
     pub fn decode_into(self, bytes: &[u8], values: &mut [f32]) -> Result<(), CodecError> {
         self.check_len(bytes, values.len())?;
         let is_finite = match self {
@@ -177,14 +177,14 @@ fn max_magnitude(values: &[f32]) -> u32 {
     values.iter().fold(0i32, |max, value| max.max((value.to_bits() & MAGNITUDE) as i32)) as u32
 }
 
-/// Where the first NaN or infinity is. All values are looked at at once, which takes a quarter of the time of stopping at
-/// the first that is not finite.
+/// Index of the first NaN or infinity. One vectorized pass over all values takes a quarter of the time of a search that
+/// stops at the first.
 pub fn first_not_finite(values: &[f32]) -> Option<usize> {
     let are_finite = values.iter().fold(true, |all, value| all & value.is_finite());
     if are_finite { None } else { values.iter().position(|value| !value.is_finite()) }
 }
 
-/// Names what is known to be there.
+/// The error for values of which one is not finite.
 fn not_finite(values: &[f32]) -> CodecError {
     CodecError::NotFinite { index: first_not_finite(values).unwrap_or(values.len()) }
 }

@@ -1,23 +1,23 @@
-//! The values that are not zero, and where they stand.
+//! Sparse codec: the values that are not zero, and their positions.
 //!
 //! A count (u32), the values in blocks of int8, then the gaps between their positions in a Rice code (Golomb 1966;
 //! Rice 1979): a gap `g` is `g >> b` ones, a zero, and the low `b` bits, least significant bit first. The
 //! parameter `b` follows from the count and the number of values, so it is not sent. For positions at random this
 //! is within 4 % of the entropy; at a density of 1 % it takes 8.1 bits each.
 //!
-//! Positions can only rise, whatever the bytes are. All is checked before a value is written.
+//! Any bytes decode to rising positions. Each position is checked before its value is written.
 
 use super::blocks::{self, Int8};
 use super::{CodecError, max_magnitude, not_finite};
 
-/// What stands before the values.
+/// Bytes of the count before the values.
 pub(super) const COUNT_BYTES: usize = 4;
 /// Most low bits of a gap.
 const LOW_BITS_MAX: u32 = 31;
-/// Values that are looked at together: at a density of 1 % most of these groups are zeros.
+/// Values that are compared with zero together: at a density of 1 % most of these groups are zeros.
 const GROUP_VALUES: usize = 16;
 
-/// Bytes that `n_sent` of `n_values` values take at most, wherever they stand; more of them never take fewer.
+/// Most bytes that `n_sent` of `n_values` values take, at any positions; monotone in `n_sent`.
 pub(super) fn encoded_len_max(n_values: usize, n_sent: usize) -> usize {
     let n_bits = position_bits_max(n_values, n_sent, low_bits(n_values, n_sent));
     let n_bytes = usize::try_from(n_bits.div_ceil(8)).unwrap_or(usize::MAX);
@@ -36,7 +36,7 @@ fn position_bits_max(n_values: usize, n_sent: usize, low_bits: u32) -> u64 {
     n_sent.saturating_mul(u64::from(low_bits) + 1).saturating_add(n_skipped >> low_bits)
 }
 
-/// At most `n_sent_max` of the values are not zero.
+/// Encodes `values`, of which at most `n_sent_max` are not zero.
 pub(super) fn encode(values: &[f32], n_sent_max: usize, bytes: &mut Vec<u8>) -> Result<(), CodecError> {
     let (sent, gaps) = gather(values);
     let count = u32::try_from(sent.len()).ok().filter(|_| sent.len() <= n_sent_max);
@@ -55,7 +55,7 @@ pub(super) fn encode(values: &[f32], n_sent_max: usize, bytes: &mut Vec<u8>) -> 
     Ok(())
 }
 
-/// What is not zero, and how many zeros stand before each.
+/// The values that are not zero, and the number of zeros before each.
 fn gather(values: &[f32]) -> (Vec<f32>, Vec<u64>) {
     let (mut sent, mut gaps) = (Vec::new(), Vec::new());
     let mut gap = 0;
@@ -77,7 +77,7 @@ fn gather(values: &[f32]) -> (Vec<f32>, Vec<u64>) {
     (sent, gaps)
 }
 
-/// The values that were sent at their places, zeros elsewhere.
+/// Decodes the sent values to their positions; all others are zero.
 pub(super) fn decode(bytes: &[u8], values: &mut [f32]) -> Result<(), CodecError> {
     let n_values = values.len();
     let length = |got| CodecError::Length { n_values, min: COUNT_BYTES, max: bytes.len(), got };
@@ -86,7 +86,7 @@ pub(super) fn decode(bytes: &[u8], values: &mut [f32]) -> Result<(), CodecError>
     if n_sent > n_values {
         return Err(CodecError::TooDense { max: n_values, got: n_sent });
     }
-    // The bytes are there, so that what is allocated is no more than four times what came.
+    // These bytes did arrive, so at most four times as many are allocated.
     let Some((levels, gaps)) = rest.split_at_checked(blocks::encoded_len::<Int8>(n_sent)) else {
         return Err(length(bytes.len()));
     };
@@ -150,7 +150,7 @@ impl BitWriter<'_> {
     }
 }
 
-/// Why there is no gap.
+/// Why a gap cannot be decoded.
 enum GapError {
     /// It leads past the last value.
     Long,

@@ -1,12 +1,12 @@
-//! Where the backbones of a run are: a dictionary under the run's id, a place in it for each of them.
+//! DHT records of the backbones of a run: a dictionary under the run's id, with an entry for each backbone.
 //!
-//! Anybody may take a place of their own in it: that a peer says so does not make it a backbone. What it
-//! serves does, once it is asked (`crate::run`).
+//! Any peer may write an entry of its own, so a record does not prove that its peer is a backbone. Its answers
+//! do (`crate::run`).
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Name, Record, Refusal, Subkey, UnixMillis, VALUE_BYTES_MAX};
-use super::{ADDRESS_BYTES_MAX, Key};
+use super::record::{DhtRefusal, Record, RecordName, Subkey, UnixMillis, VALUE_BYTES_MAX};
+use super::{ADDRESS_BYTES_MAX, RecordKey};
 use crate::access::{KeyPair, PublicKey};
 use crate::framing;
 
@@ -15,31 +15,31 @@ pub const BACKBONE_ADDRESSES_MAX: usize = 16;
 
 const _: () = assert!(BACKBONE_ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 2) + 16 <= VALUE_BYTES_MAX);
 
-/// A peer that says it is a backbone.
+/// A backbone's announcement of its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Backbone {
-    /// Who it is.
+pub struct BackboneAnnouncement {
+    /// The backbone.
     pub peer: PublicKey,
-    /// Where it listens: multiaddresses in their binary form.
+    /// Addresses where it listens: multiaddresses in their binary form.
     pub addresses: Vec<Vec<u8>>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Value {
+struct BackboneValue {
     addresses: Vec<Vec<u8>>,
 }
 
-/// Where to ask for the backbones of a run.
-pub fn key(run_id: &str) -> Key {
+/// DHT key of the announcements of a run.
+pub fn key(run_id: &str) -> RecordKey {
     name(run_id).key()
 }
 
-fn name(run_id: &str) -> Name {
-    Name::dictionary(&[b"barnraise backbones of ", run_id.as_bytes()].concat())
+fn name(run_id: &str) -> RecordName {
+    RecordName::dictionary(&[b"barnraise backbones of ", run_id.as_bytes()].concat())
 }
 
-impl Backbone {
-    /// What the backbone with this key has kept. Addresses that are too long or too many are left out.
+impl BackboneAnnouncement {
+    /// Creates the record of the backbone with this key. Addresses that are too long or too many are left out.
     ///
     /// # Errors
     /// Does not happen.
@@ -48,17 +48,17 @@ impl Backbone {
         run_id: &str,
         addresses: impl IntoIterator<Item = Vec<u8>>,
         expires_at: UnixMillis,
-    ) -> Result<Record, Refusal> {
+    ) -> Result<Record, DhtRefusal> {
         let addresses = addresses.into_iter().filter(|address| address.len() <= ADDRESS_BYTES_MAX);
-        let value = Value { addresses: addresses.take(BACKBONE_ADDRESSES_MAX).collect() };
-        let value = postcard::to_extend(&value, Vec::new()).map_err(|_| Refusal::Kind)?;
+        let value = BackboneValue { addresses: addresses.take(BACKBONE_ADDRESSES_MAX).collect() };
+        let value = postcard::to_extend(&value, Vec::new()).map_err(|_| DhtRefusal::Kind)?;
         Record::sign(key, name(run_id), Some(Subkey::of_owner(key.public())), value, expires_at)
     }
 
-    /// What a record of [`key`] says, whose signature was checked; `None` where it says something else.
+    /// Reads a record of [`key()`] whose signature was checked; `None` where it is malformed.
     pub fn read(record: &Record) -> Option<Self> {
         let peer = record.subkey.as_ref()?.owner?;
-        let Value { addresses } = framing::decode_payload(&record.value).ok()?;
+        let BackboneValue { addresses } = framing::decode_payload(&record.value).ok()?;
         let is_bounded = addresses.len() <= BACKBONE_ADDRESSES_MAX
             && addresses.iter().all(|address| address.len() <= ADDRESS_BYTES_MAX);
         is_bounded.then_some(Self { peer, addresses })

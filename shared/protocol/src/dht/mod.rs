@@ -1,10 +1,10 @@
-//! The `dht` conversation: peers keep records for each other and find them again.
+//! The `dht` conversation: peers store records for each other and find them again.
 //!
 //! The semantics are hivemind's (Learning@home §2.4 and §3.2): a key holds a value or a dictionary of
 //! subkeys, each entry with its own expiration, the latest expiration counts, and a message carries many
-//! keys. What is different is said in [`record`]. Peers that keep nothing themselves, such as browsers, ask
-//! one that they are connected to for the whole search ([`get`], [`put`]) and check signatures
-//! themselves. Any number of questions on a stream, one after the other.
+//! keys. The differences are described in [`record`]. Peers that store nothing themselves, such as browsers,
+//! ask a connected peer for the whole search ([`get`], [`put`]) and check signatures themselves. Any number
+//! of questions on a stream, one after the other.
 
 pub mod backbone;
 pub mod progress;
@@ -16,7 +16,9 @@ use std::time::Duration;
 use futures::io::{AsyncRead, AsyncWrite};
 use serde::{Deserialize, Serialize};
 
-pub use self::record::{Distance, Key, Kind, Name, Point, Record, Refusal, Subkey, UnixMillis};
+pub use self::record::{
+    DhtRefusal, Distance, Point, Record, RecordKey, RecordKind, RecordName, Subkey, UnixMillis,
+};
 use self::record::{RECORD_OVERHEAD_BYTES, SUBKEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::framing::{self, FrameError};
 
@@ -35,9 +37,9 @@ pub const RECORDS_BYTES_MAX: usize = 256 * 1024;
 pub const SUBKEYS_MAX: usize = 512;
 /// Most bytes of a dictionary, by [`Record::n_bytes`].
 pub const DICTIONARY_BYTES_MAX: usize = 192 * 1024;
-/// Most peers named for one key.
+/// Most peers in the answer for one key.
 pub const CLOSEST_MAX: usize = 20;
-/// Most peers named in one answer.
+/// Most peers in one message.
 pub const PEERS_MAX: usize = 128;
 /// Longest peer id.
 pub const PEER_ID_BYTES_MAX: usize = 64;
@@ -46,7 +48,7 @@ pub const ADDRESSES_MAX: usize = 4;
 /// Longest address, in the binary form of multiaddresses.
 pub const ADDRESS_BYTES_MAX: usize = 160;
 
-// One key is always answered in full, and whatever a message may hold fits into it.
+// One key is always answered in full, and a message with the most of everything fits.
 const _: () = assert!(DICTIONARY_BYTES_MAX <= RECORDS_BYTES_MAX && SUBKEYS_MAX <= RECORDS_MAX);
 const _: () = assert!(VALUE_BYTES_MAX + SUBKEY_BYTES_MAX + RECORD_OVERHEAD_BYTES <= DICTIONARY_BYTES_MAX);
 const _: () = assert!(CLOSEST_MAX <= PEERS_MAX);
@@ -60,41 +62,41 @@ const _: () = assert!(
 /// Question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerToNode {
-    /// What do you hold of these keys, and who is closest to them? At most [`KEYS_MAX`].
-    Find(Vec<Key>),
-    /// Keep these. At most [`RECORDS_MAX`] and [`RECORDS_BYTES_MAX`].
+    /// Send your records of these keys, and the closest peers that you know. At most [`KEYS_MAX`].
+    Find(Vec<RecordKey>),
+    /// Store these records. At most [`RECORDS_MAX`] and [`RECORDS_BYTES_MAX`].
     Store {
         /// In any order.
         records: Vec<Record>,
-        /// How they are kept.
+        /// As replicas or in the cache.
         purpose: Purpose,
     },
     /// Search for these keys on my behalf. At most [`KEYS_MAX`].
     Get {
-        /// Which.
-        keys: Vec<Key>,
+        /// The keys.
+        keys: Vec<RecordKey>,
         /// How far to search.
         freshness: Freshness,
     },
-    /// Have these kept by whom they belong to. At most [`RECORDS_MAX`] and [`RECORDS_BYTES_MAX`].
+    /// Store these records at the peers closest to their keys. At most [`RECORDS_MAX`] and [`RECORDS_BYTES_MAX`].
     Put(Vec<Record>),
 }
 
-/// How a record is kept.
+/// Why a peer stores a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
-    /// By one of the closest peers, until it expires.
+    /// It is one of the closest peers: it stores the record until it expires.
     Replica,
-    /// By one that is asked often, as long as there is place.
+    /// It is asked often: it stores the record as long as there is space.
     Cache,
 }
 
-/// When a search is content.
+/// When a search ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Freshness {
-    /// With the first that is found, a cached one included.
+    /// At the first record found, a cached one included.
     Any,
-    /// With what all of the closest peers hold.
+    /// When all of the closest peers have answered.
     Newest,
 }
 
@@ -102,36 +104,36 @@ pub enum Freshness {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeToPeer {
     /// To [`PeerToNode::Find`].
-    Found(Found),
+    Found(FindResponse),
     /// To [`PeerToNode::Store`] and [`PeerToNode::Put`]: for each record, in order.
-    Stored(Vec<Result<(), Refusal>>),
+    Stored(Vec<Result<(), DhtRefusal>>),
     /// To [`PeerToNode::Get`]: the records of the keys in order; fewer than were asked for where one message
     /// does not hold them, but of one key at least.
     Got(Vec<Vec<Record>>),
-    /// To none of it.
-    Refused(Refusal),
+    /// To any question.
+    Refused(DhtRefusal),
 }
 
-/// What a peer holds and whom it knows.
+/// Records that a peer stores, and the closest peers that it knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct FindResponse {
     /// For the keys in order; fewer than were asked for where one message does not hold them, but of one key
     /// at least.
-    pub answers: Vec<Answer>,
-    /// Whom the answers name. At most [`PEERS_MAX`].
+    pub answers: Vec<FindResult>,
+    /// The closest peers of all answers. At most [`PEERS_MAX`].
     pub peers: Vec<PeerAddresses>,
 }
 
-/// For one key.
+/// Records and closest peers of one key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
-    /// Whatever is held.
+pub struct FindResult {
+    /// The stored records of the key.
     pub records: Vec<Record>,
-    /// The closest peers that are known, as positions in [`Found::peers`]. At most [`CLOSEST_MAX`].
+    /// The closest known peers, as positions in [`FindResponse::peers`]. At most [`CLOSEST_MAX`].
     pub closest: Vec<u8>,
 }
 
-/// A peer, and where it can be reached.
+/// A peer and its addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PeerAddresses {
     /// Bytes of its id, at most [`PEER_ID_BYTES_MAX`].
@@ -140,7 +142,7 @@ pub struct PeerAddresses {
     pub addresses: Vec<Vec<u8>>,
 }
 
-/// Why a question has no answer.
+/// Why a question has no valid answer.
 #[derive(Debug, thiserror::Error)]
 pub enum DhtError {
     /// A message failed.
@@ -148,11 +150,11 @@ pub enum DhtError {
     Frame(#[from] FrameError),
     /// The other side declined, with its reason.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] DhtRefusal),
     /// An answer to another question.
     #[error("the answer does not belong to the question")]
     Unexpected,
-    /// More than may be, or fewer than were asked for.
+    /// More than the limit, or fewer than were asked for.
     #[error("an answer with {got} {what}, {want} was wanted at most")]
     Count {
         /// Of what.
@@ -167,10 +169,10 @@ pub enum DhtError {
     Foreign,
 }
 
-/// A question of at most `bytes_max` bytes from `stream`; `None` where the other side closed it.
+/// Reads a question of at most `bytes_max` bytes from `stream`; `None` where the other side closed it.
 ///
 /// # Errors
-/// What is no question of this conversation.
+/// A message that is no question of this conversation.
 pub async fn receive<S: AsyncRead + Unpin>(
     stream: &mut S,
     bytes_max: usize,
@@ -182,7 +184,7 @@ pub async fn receive<S: AsyncRead + Unpin>(
     }
 }
 
-/// The answer to what was [`receive`]d.
+/// Writes the answer to a question that was [`receive`]d.
 ///
 /// # Errors
 /// A stream that failed.
@@ -190,8 +192,7 @@ pub async fn reply<S: AsyncWrite + Unpin>(stream: &mut S, answer: &NodeToPeer) -
     Ok(framing::write(stream, answer, MESSAGE_BYTES_MAX).await?)
 }
 
-/// Asks `question`. Whether the answer belongs to it is told by [`NodeToPeer::found`] and
-/// [`NodeToPeer::stored`].
+/// Asks `question`. [`NodeToPeer::found`] and [`NodeToPeer::stored`] check that the answer belongs to it.
 ///
 /// # Errors
 /// A refusal, or a stream that failed.
@@ -206,14 +207,14 @@ where
     }
 }
 
-/// Asks the other side to search for `keys`. Returns the records of as many of them as one message held, at
-/// least of the first; what is expired, too far in the future or not signed by its owner is left out.
+/// Asks the other side to search for `keys`. Returns the records of as many keys as fit into one message, at
+/// least of the first. Drops records that are expired, expire too late, or are not signed by their owner.
 ///
 /// # Errors
-/// A refusal, or an answer that is none.
+/// A refusal, or an invalid answer.
 pub async fn get<S>(
     stream: &mut S,
-    keys: Vec<Key>,
+    keys: Vec<RecordKey>,
     freshness: Freshness,
     now: UnixMillis,
     lifetime_max: Duration,
@@ -233,11 +234,11 @@ where
     Ok(answers)
 }
 
-/// Asks the other side to have `records` kept by whom they belong to.
+/// Asks the other side to store `records` at the peers closest to their keys.
 ///
 /// # Errors
-/// A refusal of all, or an answer that is none.
-pub async fn put<S>(stream: &mut S, records: Vec<Record>) -> Result<Vec<Result<(), Refusal>>, DhtError>
+/// A refusal of all, or an invalid answer.
+pub async fn put<S>(stream: &mut S, records: Vec<Record>) -> Result<Vec<Result<(), DhtRefusal>>, DhtError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -249,7 +250,7 @@ fn check_count(what: &'static str, want: usize, got: usize) -> Result<(), DhtErr
     if got <= want { Ok(()) } else { Err(DhtError::Count { what, want, got }) }
 }
 
-/// A prefix of what was asked for, and not an empty one.
+/// Answers must be for a prefix of the keys asked for, and not an empty one.
 fn check_answered(what: &'static str, want: usize, got: usize) -> Result<(), DhtError> {
     match got == 0 && want > 0 {
         true => Err(DhtError::Count { what, want, got }),
@@ -257,10 +258,10 @@ fn check_answered(what: &'static str, want: usize, got: usize) -> Result<(), Dht
     }
 }
 
-fn check_records(key: &Key, records: &[Record]) -> Result<(), DhtError> {
+fn check_records(key: &RecordKey, records: &[Record]) -> Result<(), DhtError> {
     check_count("records of a key", SUBKEYS_MAX, records.len())?;
     // The records of a key have the same name nearly always, and hashing it once is enough.
-    let mut last: Option<&Name> = None;
+    let mut last: Option<&RecordName> = None;
     for record in records {
         if last != Some(&record.name) && record.name.key() != *key {
             return Err(DhtError::Foreign);
@@ -271,44 +272,44 @@ fn check_records(key: &Key, records: &[Record]) -> Result<(), DhtError> {
 }
 
 impl PeerToNode {
-    /// Whether it asks for no more than may be.
+    /// Checks the number of keys or records, and their bytes.
     ///
     /// # Errors
-    /// [`Refusal::TooMany`] or [`Refusal::TooLong`].
-    pub fn check(&self) -> Result<(), Refusal> {
+    /// [`DhtRefusal::TooMany`] or [`DhtRefusal::TooLong`].
+    pub fn check(&self) -> Result<(), DhtRefusal> {
         let (got, max, records) = match self {
             Self::Find(keys) | Self::Get { keys, .. } => (keys.len(), KEYS_MAX, &[][..]),
             Self::Store { records, .. } | Self::Put(records) => (records.len(), RECORDS_MAX, &records[..]),
         };
         if got > max {
-            return Err(Refusal::TooMany { got: got as u64, max: max as u64 });
+            return Err(DhtRefusal::TooMany { got: got as u64, max: max as u64 });
         }
         let n_bytes: usize = records.iter().map(Record::n_bytes).sum();
         match n_bytes > RECORDS_BYTES_MAX {
-            true => Err(Refusal::TooLong { got: n_bytes as u64, max: RECORDS_BYTES_MAX as u64 }),
+            true => Err(DhtRefusal::TooLong { got: n_bytes as u64, max: RECORDS_BYTES_MAX as u64 }),
             false => Ok(()),
         }
     }
 }
 
 impl NodeToPeer {
-    /// The answer to [`PeerToNode::Find`]. Every count is checked, and that each record belongs to its key;
-    /// time and signature of a record are not, because whoever merges answers need not look at each.
+    /// The answer to [`PeerToNode::Find`]. Checks every count, and that each record belongs to its key. Time
+    /// and signature of records are not checked: after merging answers, only some records need that.
     ///
     /// # Errors
-    /// An answer that is none.
-    pub fn found(self, asked: &[Key]) -> Result<Found, DhtError> {
+    /// An invalid answer.
+    pub fn found(self, asked: &[RecordKey]) -> Result<FindResponse, DhtError> {
         match self {
             Self::Found(found) => found.check(asked).map(|()| found),
             _ => Err(DhtError::Unexpected),
         }
     }
 
-    /// The answer to [`PeerToNode::Store`] or [`PeerToNode::Put`] of so many records.
+    /// The answer to [`PeerToNode::Store`] or [`PeerToNode::Put`] of `n_records`.
     ///
     /// # Errors
-    /// An answer that is none.
-    pub fn stored(self, n_records: usize) -> Result<Vec<Result<(), Refusal>>, DhtError> {
+    /// An invalid answer.
+    pub fn stored(self, n_records: usize) -> Result<Vec<Result<(), DhtRefusal>>, DhtError> {
         match self {
             Self::Stored(verdicts) if verdicts.len() == n_records => Ok(verdicts),
             Self::Stored(verdicts) => {
@@ -319,12 +320,12 @@ impl NodeToPeer {
     }
 }
 
-impl Found {
+impl FindResponse {
     /// Checks every count, and that each record belongs to its key.
     ///
     /// # Errors
     /// The first thing that is wrong.
-    pub fn check(&self, asked: &[Key]) -> Result<(), DhtError> {
+    pub fn check(&self, asked: &[RecordKey]) -> Result<(), DhtError> {
         check_answered("keys", asked.len(), self.answers.len())?;
         check_count("peers", PEERS_MAX, self.peers.len())?;
         for peer in &self.peers {
@@ -344,7 +345,7 @@ impl Found {
         Ok(())
     }
 
-    /// The peers that the answer at `position` names, closest first.
+    /// The peers of the answer at `position`, closest first.
     pub fn closest(&self, position: usize) -> impl Iterator<Item = &PeerAddresses> {
         let closest = self.answers.get(position).map_or(&[][..], |answer| &answer.closest[..]);
         closest.iter().filter_map(|&at| self.peers.get(usize::from(at)))
@@ -352,23 +353,23 @@ impl Found {
 }
 
 impl PeerAddresses {
-    /// A peer with as many of its addresses as may be told.
+    /// A peer with as many of its addresses as the limits allow.
     pub fn new(peer_id: Vec<u8>, addresses: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let addresses = addresses.into_iter().filter(|address| address.len() <= ADDRESS_BYTES_MAX);
         Self { peer_id, addresses: addresses.take(ADDRESSES_MAX).collect() }
     }
 }
 
-/// Puts answers into one message for as long as they fit.
+/// Collects answers for one message while they fit.
 #[derive(Debug, Default)]
-pub struct FoundBuilder {
-    found: Found,
+pub struct FindResponseBuilder {
+    found: FindResponse,
     n_bytes: usize,
 }
 
-impl FoundBuilder {
-    /// Adds what is held of the next key and who is closest to it; returns `false`, and adds nothing, where
-    /// it does not fit: then the message is sent as it is.
+impl FindResponseBuilder {
+    /// Adds the records of the next key and the peers closest to it. Returns `false`, and adds nothing, if they
+    /// do not fit: the message is then full.
     pub fn push(&mut self, records: Vec<Record>, closest: &[PeerAddresses]) -> bool {
         let n_bytes: usize = records.iter().map(Record::n_bytes).sum();
         let closest = &closest[..closest.len().min(CLOSEST_MAX)];
@@ -391,12 +392,12 @@ impl FoundBuilder {
             u8::try_from(at).unwrap_or(u8::MAX)
         };
         let closest = closest.iter().map(position).collect();
-        self.found.answers.push(Answer { records, closest });
+        self.found.answers.push(FindResult { records, closest });
         true
     }
 
     /// The message.
-    pub fn finish(self) -> Found {
+    pub fn finish(self) -> FindResponse {
         self.found
     }
 }

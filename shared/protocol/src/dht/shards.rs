@@ -1,21 +1,21 @@
-//! Who keeps which shards of a run's data: a dictionary under the run and the data, a place in it for each peer
-//! (DeDLOC appendix H).
+//! DHT records of the peers that share shards of a run's data: a dictionary under the run and the data, with an entry
+//! for each peer (DeDLOC appendix H).
 //!
-//! That a peer says so does not make it so: what it sends is compared with the manifest's hashes
-//! (`crate::shard`), and whether it answers at all is seen when it is asked.
+//! A record is only a claim: received shards are compared with the manifest's hashes (`crate::shard`), and a peer may
+//! not answer at all.
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Name, Record, Refusal, Subkey, UnixMillis, VALUE_BYTES_MAX};
-use super::{ADDRESS_BYTES_MAX, Key};
+use super::record::{DhtRefusal, Record, RecordName, Subkey, UnixMillis, VALUE_BYTES_MAX};
+use super::{ADDRESS_BYTES_MAX, RecordKey};
 use crate::Sha256Hash;
 use crate::access::{KeyPair, PublicKey};
 use crate::dataset::{Manifest, SHARDS_MAX};
 use crate::framing;
 
-/// Most addresses of a peer that keeps shards.
+/// Most addresses of a peer that shares shards.
 pub const HOLDER_ADDRESSES_MAX: usize = 8;
-/// A bit for each shard that there may be.
+/// Most bytes of a set: a bit for each possible shard.
 const SET_BYTES_MAX: usize = SHARDS_MAX.div_ceil(8);
 
 const _: () = assert!(SET_BYTES_MAX + HOLDER_ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 2) + 16 <= VALUE_BYTES_MAX);
@@ -27,19 +27,19 @@ pub struct ShardSet {
     bits: Vec<u8>,
 }
 
-/// A peer that says which shards it passes on.
+/// A peer that shares shards, as announced by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Who it is.
+    /// The peer.
     pub peer: PublicKey,
-    /// What it keeps.
+    /// Shards that it has.
     pub shards: ShardSet,
-    /// Where it listens: multiaddresses in their binary form.
+    /// Addresses where it listens: multiaddresses in their binary form.
     pub addresses: Vec<Vec<u8>>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Value {
+struct HolderValue {
     shards: Vec<u8>,
     addresses: Vec<Vec<u8>>,
 }
@@ -47,7 +47,7 @@ struct Value {
 impl ShardSet {
     /// Adds a shard; returns whether it is new. One beyond [`SHARDS_MAX`] is not added.
     pub fn insert(&mut self, shard: u32) -> bool {
-        let (byte, bit) = place(shard);
+        let (byte, bit) = bit_position(shard);
         if byte >= SET_BYTES_MAX || self.contains(shard) {
             return false;
         }
@@ -60,10 +60,10 @@ impl ShardSet {
         true
     }
 
-    /// Takes a shard out; returns whether it was in.
+    /// Removes a shard; returns whether the set had it.
     pub fn remove(&mut self, shard: u32) -> bool {
         let was_in = self.contains(shard);
-        let (byte, bit) = place(shard);
+        let (byte, bit) = bit_position(shard);
         if let Some(bits) = self.bits.get_mut(byte) {
             *bits &= !bit;
         }
@@ -71,23 +71,23 @@ impl ShardSet {
         was_in
     }
 
-    /// Whether a shard is in.
+    /// Whether the set has a shard.
     pub fn contains(&self, shard: u32) -> bool {
-        let (byte, bit) = place(shard);
+        let (byte, bit) = bit_position(shard);
         self.bits.get(byte).is_some_and(|bits| bits & bit != 0)
     }
 
-    /// How many are in.
+    /// Number of shards.
     pub fn len(&self) -> usize {
         self.bits.iter().map(|bits| bits.count_ones() as usize).sum()
     }
 
-    /// Whether none is in.
+    /// Whether it has no shard.
     pub fn is_empty(&self) -> bool {
         self.bits.is_empty()
     }
 
-    /// Those that are in, in order.
+    /// The shards, in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         (0..self.bits.len() as u32 * 8).filter(|&shard| self.contains(shard))
     }
@@ -114,24 +114,24 @@ impl FromIterator<u32> for ShardSet {
     }
 }
 
-fn place(shard: u32) -> (usize, u8) {
+fn bit_position(shard: u32) -> (usize, u8) {
     (shard as usize / 8, 1 << (shard % 8))
 }
 
-/// Where to ask who keeps shards of this data in a run.
-pub fn key(run_id: &str, manifest: &Manifest) -> Key {
+/// DHT key of the records for this data in a run.
+pub fn key(run_id: &str, manifest: &Manifest) -> RecordKey {
     name(run_id, manifest).key()
 }
 
-fn name(run_id: &str, manifest: &Manifest) -> Name {
-    // What the shards are, whatever the data is called.
+fn name(run_id: &str, manifest: &Manifest) -> RecordName {
+    // Identifies the data by its content, not by its name.
     let hashes: Vec<u8> = manifest.shards.iter().flat_map(|entry| entry.sha256.0).collect();
     let data = Sha256Hash::of(&hashes);
-    Name::dictionary(&[b"barnraise shards of ", run_id.as_bytes(), b"\0", &data.0].concat())
+    RecordName::dictionary(&[b"barnraise shards of ", run_id.as_bytes(), b"\0", &data.0].concat())
 }
 
 impl Holder {
-    /// What the peer with this key has kept. Addresses that are too long or too many are left out.
+    /// Creates the record of the peer with this key. Addresses that are too long or too many are left out.
     ///
     /// # Errors
     /// Does not happen.
@@ -141,20 +141,20 @@ impl Holder {
         shards: &ShardSet,
         addresses: impl IntoIterator<Item = Vec<u8>>,
         expires_at: UnixMillis,
-    ) -> Result<Record, Refusal> {
+    ) -> Result<Record, DhtRefusal> {
         let addresses = addresses.into_iter().filter(|address| address.len() <= ADDRESS_BYTES_MAX);
         let addresses = addresses.take(HOLDER_ADDRESSES_MAX).collect();
-        let value = Value { shards: shards.bits.clone(), addresses };
-        let value = postcard::to_extend(&value, Vec::new()).map_err(|_| Refusal::Kind)?;
+        let value = HolderValue { shards: shards.bits.clone(), addresses };
+        let value = postcard::to_extend(&value, Vec::new()).map_err(|_| DhtRefusal::Kind)?;
         let place = Some(Subkey::of_owner(key.public()));
         Record::sign(key, name(run_id, manifest), place, value, expires_at)
     }
 
-    /// What a record of [`key`] says, whose signature was checked; `None` where it says something else. Shards
-    /// that the manifest does not have may be among them.
+    /// Reads a record of [`key()`] whose signature was checked; `None` where it is malformed. It may list shards that
+    /// the manifest does not have.
     pub fn read(record: &Record) -> Option<Self> {
         let peer = record.subkey.as_ref()?.owner?;
-        let Value { shards, addresses } = framing::decode_payload(&record.value).ok()?;
+        let HolderValue { shards, addresses } = framing::decode_payload(&record.value).ok()?;
         let is_bounded = addresses.len() <= HOLDER_ADDRESSES_MAX
             && addresses.iter().all(|address| address.len() <= ADDRESS_BYTES_MAX);
         let shards = ShardSet::of_bytes(shards)?;

@@ -1,21 +1,21 @@
-//! Optimizer steps that contributors make by themselves before they contribute (DiLoCo, Douillard et al. 2023).
+//! Local steps: optimizer steps that contributors make before they contribute (DiLoCo, Douillard et al. 2023).
 //!
-//! Only what a contributor has to be told; `barnraise-learning` makes the steps.
+//! Only the description for contributors; `barnraise-learning` makes the steps.
 
 use serde::{Deserialize, Serialize};
 
-/// How a contributor goes on from the parameters of an epoch by itself.
+/// How a contributor makes local steps from the parameters of an epoch.
 ///
-/// Each pass over a micro-batch is an optimizer step of its own. After `steps` of them, or when the gradient of the
-/// epoch is due, the way that was gone, the parameters of the epoch less those that were reached, is the
-/// pseudo-gradient; the next way begins at the parameters of the epoch again. What is contributed is the mean over all
-/// ways of an epoch, each weighted by its samples. The run's own optimizer is the outer one.
+/// Each pass over a micro-batch is one step of the inner optimizer. A trajectory ends after `steps` of them, or when the
+/// gradient of the epoch is due. The parameters of the epoch minus those at its end are the pseudo-gradient; the next
+/// trajectory starts at the parameters of the epoch again. A contribution is the mean over all trajectories of an epoch,
+/// weighted by their samples. The run's own optimizer is the outer one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LocalSteps {
-    /// Most steps of one way, above 0.
+    /// Most steps of one trajectory, above 0.
     pub steps: u32,
-    /// Makes the steps. What it remembers lasts beyond a way and beyond an epoch, but in a run that recomputes not
-    /// beyond a contribution.
+    /// The inner optimizer. Its state outlasts trajectories and epochs. In a run that recomputes contributions, it is
+    /// reset after each contribution.
     pub optimizer: InnerOptimizer,
     /// Its learning rate.
     pub schedule: InnerSchedule,

@@ -1,4 +1,4 @@
-//! Any sequence of tokens, revocations, requests and times: nobody gets in whom no good token lets in, and no request is
+//! Any sequence of tokens, revocations, requests and times: no peer has access without a valid token, and no request is
 //! taken twice, however the clocks are set.
 
 use std::collections::{HashMap, HashSet};
@@ -15,29 +15,29 @@ const N: u64 = 30;
 const BEGIN: u64 = 1000;
 
 #[derive(Debug, Arbitrary)]
-struct Case {
+struct AccessCase {
     mode: u8,
     n_peers_max: u8,
     n_requests_max: u8,
     n_of_peer_max: u8,
-    operations: Vec<Operation>,
+    operations: Vec<AccessOperation>,
 }
 
 #[derive(Debug, Arbitrary)]
-enum Operation {
+enum AccessOperation {
     /// A peer shows a token.
     Token { sender: u8, token: Token },
     /// The authority takes one back.
     Revoke { id: u8 },
     /// The clock goes on.
     Pass { seconds: u8 },
-    /// Somebody sets it back.
+    /// The clock is set back.
     SetBack { seconds: u8 },
     /// What the driver does every second.
     Timeout,
     /// A request comes.
     Request { token: Token, made: i8, nonce: u8, is_for_us: bool },
-    /// One that came before comes again.
+    /// An earlier request is repeated.
     Repeat { which: u8 },
 }
 
@@ -93,8 +93,8 @@ fn peer(name: u8) -> PeerKey {
     PeerKey(pair(name).public().to_peer_id())
 }
 
-/// What must hold, in the fewest words.
-struct World {
+/// Reference model of access control.
+struct AccessModel {
     admissions: Admissions,
     guard: RequestGuard,
     mode: AccessMode,
@@ -109,8 +109,8 @@ struct World {
     taken: HashSet<(u8, u64, Nonce)>,
 }
 
-impl World {
-    fn new(case: &Case) -> Self {
+impl AccessModel {
+    fn new(case: &AccessCase) -> Self {
         let mode =
             [AccessMode::Open, AccessMode::Invitation, AccessMode::Allowlist][usize::from(case.mode % 3)];
         let authority = Authority { key: pair(100).public(), run_id: "barn".into() };
@@ -137,16 +137,16 @@ impl World {
         token.is_good && token.expires_at().0 > self.now && !self.revoked.contains(&token.id)
     }
 
-    fn on(&mut self, operation: &Operation) {
+    fn on(&mut self, operation: &AccessOperation) {
         match *operation {
-            Operation::Token { sender, token } => self.on_token(sender % 5, token.among_few()),
-            Operation::Revoke { id } => self.on_revoked(id % 6),
-            Operation::Pass { seconds } => self.now += u64::from(seconds),
-            Operation::SetBack { seconds } => {
+            AccessOperation::Token { sender, token } => self.on_token(sender % 5, token.among_few()),
+            AccessOperation::Revoke { id } => self.on_revoked(id % 6),
+            AccessOperation::Pass { seconds } => self.now += u64::from(seconds),
+            AccessOperation::SetBack { seconds } => {
                 self.now = self.now.saturating_sub(u64::from(seconds)).max(BEGIN);
             }
-            Operation::Timeout => self.on_timeout(),
-            Operation::Request { token, made, nonce, is_for_us } => {
+            AccessOperation::Timeout => self.on_timeout(),
+            AccessOperation::Request { token, made, nonce, is_for_us } => {
                 let token = token.among_few();
                 let made = UnixTime(self.now.saturating_add_signed(made.into()));
                 let to = pair(if is_for_us { 200 } else { 201 }).public();
@@ -156,7 +156,7 @@ impl World {
                 self.requests.push((token, request));
                 self.on_request(self.requests.len() - 1);
             }
-            Operation::Repeat { which } => {
+            AccessOperation::Repeat { which } => {
                 if !self.requests.is_empty() {
                     self.on_request(usize::from(which) % self.requests.len());
                 }
@@ -197,8 +197,8 @@ impl World {
         self.end(ended, |token, now| token.expires_at().0 <= now);
     }
 
-    /// Exactly those are told who were in by a token that ends.
-    fn end(&mut self, ended: Vec<Ended>, ends: impl Fn(&Token, u64) -> bool) {
+    /// Exactly the peers that had access by a token that ends are returned.
+    fn end(&mut self, ended: Vec<EndedAccess>, ends: impl Fn(&Token, u64) -> bool) {
         let told: HashSet<PeerKey> = ended.into_iter().map(|ended| ended.peer).collect();
         let now = self.now;
         let gone: Vec<u8> =
@@ -237,8 +237,8 @@ impl World {
 #[test]
 fn access_sequence() {
     fuzz!("access_sequence", |input| {
-        let Some(case) = value::<Case>(input) else { return };
-        let mut world = World::new(&case);
+        let Some(case) = value::<AccessCase>(input) else { return };
+        let mut world = AccessModel::new(&case);
         case.operations.iter().take(100).for_each(|operation| world.on(operation));
     });
 }

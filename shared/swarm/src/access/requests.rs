@@ -1,8 +1,8 @@
-//! Which signed requests came before: the nonces of the last `2 N` seconds (DeDLOC appendix I.5).
+//! Replay protection for signed requests: the nonces of the last `2 N` seconds (DeDLOC appendix I.5).
 //!
-//! Bounded, in all and for each sender. Where there is no room a request is refused: forgetting a nonce
-//! early would let its request in twice. Of what is forgotten a time stays: what its sender made before that is not taken
-//! any more, even if the clock by which it was too old was wrong and is set back.
+//! Memory is bounded in total and by sender. When it is full a request is refused: forgetting a nonce early would
+//! accept its request twice. For each forgotten request its time is kept: older requests of that sender are refused,
+//! even if this clock was ahead and is set back.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,12 +10,12 @@ use barnraise_protocol::access::{Nonce, PublicKey, RequestRefusal, SignedRequest
 
 use super::Admissions;
 
-/// How many requests are remembered.
+/// Limits on remembered requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// Of all senders.
+    /// Requests of all senders.
     pub requests_max: usize,
-    /// Of one.
+    /// Requests of one sender.
     pub requests_of_peer_max: usize,
 }
 
@@ -25,18 +25,18 @@ impl Default for RequestLimits {
     }
 }
 
-/// Takes each signed request once.
+/// Accepts each signed request once.
 #[derive(Debug)]
 pub struct RequestGuard {
     here: PublicKey,
     pub(super) limits: RequestLimits,
-    /// Of each sender, in the order in which they came.
+    /// Nonces by sender, in the order in which they came.
     pub(super) seen: HashMap<PublicKey, Vec<Nonce>>,
-    /// When each is forgotten, the first one first.
+    /// Requests by the time at which they are forgotten, the earliest first.
     pub(super) forget: VecDeque<Remembered>,
-    /// Of each sender, the latest request that was forgotten: that, and what is older, may have come before.
+    /// Time of the newest forgotten request by sender: that one and older ones may have come before.
     pub(super) forgotten: HashMap<PublicKey, UnixTime>,
-    /// The same of all senders for whom there was no room.
+    /// The same for all senders that are not in `forgotten` any more.
     forgotten_of_others: UnixTime,
 }
 
@@ -55,10 +55,10 @@ impl RequestGuard {
         Self { here, limits, seen, forget, forgotten: HashMap::new(), forgotten_of_others: UnixTime(0) }
     }
 
-    /// Whether a request that came at `now` is to be processed; it is remembered if it is.
+    /// Checks a request that was received at `now`; an accepted one is remembered.
     ///
     /// # Errors
-    /// The first thing that is wrong. A request that fails another check leaves its nonce unused.
+    /// The first check that fails. A request that fails another check than the nonce's leaves its nonce unused.
     pub fn on_request(
         &mut self,
         now: UnixTime,
@@ -102,7 +102,7 @@ impl RequestGuard {
         }
     }
 
-    /// The one whose newest request is the oldest.
+    /// Forgets the sender whose newest request is the oldest.
     fn forget_sender(&mut self) {
         let oldest = self.forgotten.iter().min_by_key(|(_, made_at)| **made_at);
         if let Some((sender, made_at)) = oldest.map(|(sender, made_at)| (*sender, *made_at)) {
@@ -158,7 +158,7 @@ mod tests {
         let revoked = [RevokedToken { token_id: TokenId([4; 16]), expires_at: NOW.after(10_000) }];
         admissions.on_revoked(&revoked);
         let old = UnixTime(NOW.0 - N - 1);
-        // When it comes, what it is, and what becomes of it. One after the other, on the same guard.
+        // Time, request and result, one after the other on the same guard.
         let rows = [
             (0, request(2, 1, NOW), Ok(())),
             (0, request(2, 1, NOW), Err(RequestRefusal::NonceUsed)),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn no_request_is_ever_taken_twice_whatever_the_senders_clock_says() {
+    fn no_request_is_ever_taken_twice_for_any_clock_of_its_sender() {
         let admissions = admissions();
         for ahead in 0..=2 * N {
             let made = UnixTime(NOW.0 - N + ahead);
@@ -198,9 +198,9 @@ mod tests {
     }
 
     #[test]
-    fn no_request_is_ever_taken_twice_whatever_this_clock_does() {
+    fn no_request_is_ever_taken_twice_for_any_change_of_this_clock() {
         let admissions = admissions();
-        // What two senders signed once, each at its time, and what is sent again and again.
+        // Requests that two senders signed at various times; each is sent again and again.
         let of = |sender| (0..6).map(move |nonce| request(sender, nonce, NOW.after(100 * u64::from(nonce))));
         let signed: Vec<SignedRequest> = of(2).chain(of(3)).collect();
         let mut n_taken = 0;

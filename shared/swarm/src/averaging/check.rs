@@ -1,12 +1,12 @@
-//! Whether a part that somebody else averaged is the mean: Freivalds' check of a sum that nobody has at hand.
+//! Verification of a mean by random projections, after Freivalds: no member needs the values of the others.
 //!
-//! The members of a group hold a seed that the reducers are not told. Each member adds up its own values of a part with
-//! random signs, some times over with other signs, and the members average these few numbers among themselves. Signs
-//! and means commute, so what comes out is the same for the mean that the reducer sent, but for rounding. A reducer
-//! that does not know the signs cannot change the mean by more than rounding and keep all sums: with a change of length
-//! `d` and a tolerance `t` each of them fits with a chance of about `t / d`.
+//! The members of a group hold a seed that the reducers do not know. Each member sums its own values of a part with
+//! random signs ([`PROJECTIONS`] times, with different signs). The members average these few numbers among themselves.
+//! Projections are linear, so the projections of a correct mean equal the mean of the projections, but for rounding. A
+//! reducer that does not know the signs cannot change the mean by more than rounding and keep all projections: with a
+//! change of length `d` and a tolerance `t`, each projection fits with a probability of about `t / d`.
 //!
-//! The tolerance follows from what members say of their own values, never from the mean that is checked.
+//! The tolerance follows from the members' statements of their own values, never from the mean that is verified.
 
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::codec::{CodecError, INT8_BLOCK_VALUES};
@@ -14,36 +14,37 @@ use barnraise_protocol::codec::{CodecError, INT8_BLOCK_VALUES};
 use super::{chunk, n_chunks};
 use crate::random::SplitMix64;
 
-/// Sums with random signs of a part.
+/// Random projections of a part.
 pub const PROJECTIONS: usize = 8;
-/// What a member says of one part: the sums, how far off they may be, and whether its reducer had to be replaced.
+/// Values of a member's statement about one part: its projections, their error bound, and whether it used the standby
+/// reducer (0 or 1).
 pub const STATEMENT_VALUES: usize = PROJECTIONS + 2;
 
-/// Twice what sums of errors with random signs stay below but for two in a thousand million: values may have gone
-/// through the codec on the way there and on the way back.
+/// Tolerance in multiples of the error bound. Six standard deviations, which a random sum exceeds twice in 10^9, and twice
+/// that, since values pass the codec on the way to the reducer and back.
 const ERRORS: f64 = 12.0;
-/// Of a sum in f32 over some members, and of the statements, in proportion to the values.
+/// Rounding error of sums in f32, relative to the length of the values.
 const ROUNDING: f64 = 1.0 / 262_144.0;
-/// Of values that are next to nothing.
+/// Least tolerance, for values near 0.
 const FLOOR: f64 = 1e-30;
 
-/// What a statement says of the reducer's mean.
+/// The result of verifying a mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum MeanVerdict {
     /// It is the mean.
-    Right {
+    Correct {
         /// Some member did not get it from the part's own reducer.
         was_replaced: bool,
     },
-    /// It is something else.
+    /// It is not the mean.
     Wrong,
 }
 
-/// The values of a part as they are after the codec.
+/// The values of a part after encoding and decoding, `[n_values]`.
 ///
 /// # Errors
 /// A value that is not finite.
-pub fn as_travelled(codec: TensorCodec, values: &[f32]) -> Result<Vec<f32>, CodecError> {
+pub fn through_codec(codec: TensorCodec, values: &[f32]) -> Result<Vec<f32>, CodecError> {
     let mut travelled = vec![0.0; values.len()];
     let mut bytes = Vec::new();
     for index in 0..n_chunks(values.len()) {
@@ -54,7 +55,7 @@ pub fn as_travelled(codec: TensorCodec, values: &[f32]) -> Result<Vec<f32>, Code
     Ok(travelled)
 }
 
-/// What a member says of its own values of a part, as they travelled.
+/// A member's statement, `[STATEMENT_VALUES]`, about its own values of a part after the codec.
 #[must_use]
 pub fn statement(
     seed: u64,
@@ -64,32 +65,32 @@ pub fn statement(
     was_replaced: bool,
 ) -> [f32; STATEMENT_VALUES] {
     let mut statement = [0.0; STATEMENT_VALUES];
-    for (said, sum) in statement.iter_mut().zip(projections(seed, part, travelled)) {
-        *said = sum as f32;
+    for (value, projection) in statement.iter_mut().zip(projections(seed, part, travelled)) {
+        *value = projection as f32;
     }
     statement[PROJECTIONS] = (codec_error(codec, travelled) + ROUNDING * length(travelled)) as f32;
     statement[PROJECTIONS + 1] = f32::from(u8::from(was_replaced));
     statement
 }
 
-/// Whether `mean` is the mean of the values that `statement`, `[STATEMENT_VALUES]`, is the mean statement of.
+/// Verifies `mean`, `[n_values]`, against the mean of the members' statements, `[STATEMENT_VALUES]`.
 #[must_use]
-pub fn judge(seed: u64, part: usize, mean: &[f32], statement: &[f32]) -> Verdict {
+pub fn verify_mean(seed: u64, part: usize, mean: &[f32], statement: &[f32]) -> MeanVerdict {
     let (Some(sums), Some(&[bound, replaced])) =
         (statement.first_chunk::<PROJECTIONS>(), statement.last_chunk::<2>())
     else {
-        return Verdict::Wrong;
+        return MeanVerdict::Wrong;
     };
     let tolerance = ERRORS * f64::from(bound) + FLOOR;
     let found = projections(seed, part, mean);
     let fits = |(sum, found): (&f32, f64)| (f64::from(*sum) - found).abs() <= tolerance;
     match sums.iter().zip(found).all(fits) {
-        true => Verdict::Right { was_replaced: replaced > 0.0 },
-        false => Verdict::Wrong,
+        true => MeanVerdict::Correct { was_replaced: replaced > 0.0 },
+        false => MeanVerdict::Wrong,
     }
 }
 
-/// Sums of the values with random signs.
+/// Sums of the values with random signs, `[PROJECTIONS]`.
 fn projections(seed: u64, part: usize, values: &[f32]) -> [f64; PROJECTIONS] {
     let mut signs = SplitMix64::new(SplitMix64::new(seed.wrapping_add(part as u64)).next_u64());
     let mut sums = [0.0; PROJECTIONS];
@@ -113,7 +114,7 @@ fn length(values: &[f32]) -> f64 {
     values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt()
 }
 
-/// Length of the error that a codec makes of such values at most.
+/// Bound of the length of the codec's error on these values.
 fn codec_error(codec: TensorCodec, values: &[f32]) -> f64 {
     match codec {
         TensorCodec::F16 => length(values) / 2048.0 + (values.len() as f64).sqrt() * 2.0_f64.powi(-25),
@@ -124,7 +125,7 @@ fn codec_error(codec: TensorCodec, values: &[f32]) -> f64 {
             };
             values.chunks(INT8_BLOCK_VALUES).map(block).sum::<f64>().sqrt()
         }
-        // Groups have no other.
+        // Groups use no other lossy codec.
         _ => 0.0,
     }
 }
@@ -137,8 +138,8 @@ mod tests {
 
     use super::*;
 
-    /// What is sent in place of a value.
-    type Lie = fn(usize, f32) -> f32;
+    /// Value sent in place of the value at an index.
+    type MeanTampering = fn(usize, f32) -> f32;
     use crate::averaging::{Reduction, ReductionConfig};
 
     const CODECS: [TensorCodec; 3] = [TensorCodec::F32, TensorCodec::F16, TensorCodec::Int8];
@@ -149,7 +150,7 @@ mod tests {
         (0..n_values).map(value).collect()
     }
 
-    /// Means as a reducer sends them, and the mean statement of the members.
+    /// The mean as a reducer sends it, and the mean of the members' statements.
     fn averaged(codec: TensorCodec, seed: u64, n_samples: &[u64], of: &[Vec<f32>]) -> (Vec<f32>, Vec<f32>) {
         let n_values = of[0].len();
         let mean_of = |of: &[Vec<f32>]| {
@@ -169,23 +170,23 @@ mod tests {
             }
             mean
         };
-        let travelled: Vec<_> = of.iter().map(|values| as_travelled(codec, values).unwrap()).collect();
-        let mean = as_travelled(codec, &mean_of(&travelled)).unwrap();
+        let travelled: Vec<_> = of.iter().map(|values| through_codec(codec, values).unwrap()).collect();
+        let mean = through_codec(codec, &mean_of(&travelled)).unwrap();
         assert_eq!(mean.len(), n_values);
-        let said: Vec<Vec<f32>> =
+        let statements: Vec<Vec<f32>> =
             travelled.iter().map(|values| statement(seed, 3, codec, values, false).to_vec()).collect();
-        (mean, mean_of(&said))
+        (mean, mean_of(&statements))
     }
 
     #[test]
-    fn a_mean_is_right_with_every_codec_and_whoever_weighs_how_much() {
+    fn a_mean_is_right_with_every_codec_and_any_weights() {
         for codec in CODECS {
             for seed in 0..40 {
                 let scale = 10.0_f32.powi(seed as i32 % 9 - 4);
                 let of: Vec<_> = (0..5).map(|member| noise(100 * seed + member, 70_000, scale)).collect();
-                let (mean, said) = averaged(codec, seed, &[1, 20, 300, 4, 999], &of);
-                let right = Verdict::Right { was_replaced: false };
-                assert_eq!(judge(seed, 3, &mean, &said), right, "{codec:?}, seed {seed}");
+                let (mean, mean_statement) = averaged(codec, seed, &[1, 20, 300, 4, 999], &of);
+                let right = MeanVerdict::Correct { was_replaced: false };
+                assert_eq!(verify_mean(seed, 3, &mean, &mean_statement), right, "{codec:?}, seed {seed}");
             }
         }
     }
@@ -194,8 +195,8 @@ mod tests {
     fn another_mean_is_wrong() {
         for codec in CODECS {
             let of: Vec<_> = (0..3).map(|member| noise(member, 20_000, 1.0)).collect();
-            let (mean, said) = averaged(codec, 9, &[5, 6, 7], &of);
-            let lies: [(&str, Lie); 6] = [
+            let (mean, mean_statement) = averaged(codec, 9, &[5, 6, 7], &of);
+            let tamperings: [(&str, MeanTampering); 6] = [
                 ("flipped", |_, value| -value),
                 ("scaled", |_, value| value * 1.5),
                 ("nothing", |_, _| 0.0),
@@ -203,31 +204,40 @@ mod tests {
                 ("huge values everywhere", |_, value| value * 1e6),
                 ("no number", |at, value| if at == 5 { f32::NAN } else { value }),
             ];
-            for (what, lie) in lies {
-                let lied: Vec<f32> = mean.iter().enumerate().map(|(at, value)| lie(at, *value)).collect();
-                assert_eq!(judge(9, 3, &lied, &said), Verdict::Wrong, "{what}, {codec:?}");
+            for (what, tamper) in tamperings {
+                let tampered: Vec<f32> =
+                    mean.iter().enumerate().map(|(at, value)| tamper(at, *value)).collect();
+                assert_eq!(
+                    verify_mean(9, 3, &tampered, &mean_statement),
+                    MeanVerdict::Wrong,
+                    "{what}, {codec:?}"
+                );
             }
             let swapped = [&mean[1..], &mean[..1]].concat();
-            assert_eq!(judge(9, 3, &swapped, &said), Verdict::Wrong, "{codec:?}");
-            assert_eq!(judge(8, 3, &mean, &said), Verdict::Wrong, "another seed");
-            assert_eq!(judge(9, 4, &mean, &said), Verdict::Wrong, "another part");
-            assert_eq!(judge(9, 3, &mean, &said[1..]), Verdict::Wrong, "half a statement");
+            assert_eq!(verify_mean(9, 3, &swapped, &mean_statement), MeanVerdict::Wrong, "{codec:?}");
+            assert_eq!(verify_mean(8, 3, &mean, &mean_statement), MeanVerdict::Wrong, "another seed");
+            assert_eq!(verify_mean(9, 4, &mean, &mean_statement), MeanVerdict::Wrong, "another part");
+            assert_eq!(
+                verify_mean(9, 3, &mean, &mean_statement[1..]),
+                MeanVerdict::Wrong,
+                "half a statement"
+            );
         }
     }
 
     #[test]
-    fn a_member_that_had_to_turn_elsewhere_is_heard() {
+    fn a_statement_says_whether_the_standby_reducer_was_used() {
         let values = noise(1, 1000, 1.0);
-        let said = statement(1, 0, TensorCodec::F32, &values, true);
-        assert_eq!(judge(1, 0, &values, &said), Verdict::Right { was_replaced: true });
+        let mean_statement = statement(1, 0, TensorCodec::F32, &values, true);
+        assert_eq!(verify_mean(1, 0, &values, &mean_statement), MeanVerdict::Correct { was_replaced: true });
         let zeros = statement(1, 0, TensorCodec::Int8, &[0.0; 9], false);
-        assert_eq!(judge(1, 0, &[0.0; 9], &zeros), Verdict::Right { was_replaced: false });
+        assert_eq!(verify_mean(1, 0, &[0.0; 9], &zeros), MeanVerdict::Correct { was_replaced: false });
     }
 
     proptest! {
         #[test]
-        fn any_statement_is_judged(values in prop::collection::vec(any::<f32>(), 0..40), n in 0..40usize) {
-            let _ = judge(7, 0, &values, &values[..n.min(values.len())]);
+        fn any_statement_is_verified(values in prop::collection::vec(any::<f32>(), 0..40), n in 0..40usize) {
+            let _ = verify_mean(7, 0, &values, &values[..n.min(values.len())]);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Any group, and any sequence of chunks, losses and times in it: what is averaged is the mean of what came, those who are
-//! missing in it are named, and it comes to an end.
+//! Any group, and any sequence of chunks, losses and times: the result is the mean of the values that came, it names the
+//! members in it, and it ends.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CHUNKS_MAX: usize = 3;
 
 #[derive(Debug, Arbitrary)]
-struct Case {
+struct ReductionCase {
     weights: [u8; 5],
     n_members: u8,
     n_values: u16,
     window: u8,
-    operations: Vec<Operation>,
+    operations: Vec<ReductionOperation>,
 }
 
 #[derive(Debug, Arbitrary)]
-enum Operation {
+enum ReductionOperation {
     /// The next chunk of a member, or another one.
     Chunk {
         member: u8,
@@ -33,7 +33,7 @@ enum Operation {
         is_short: bool,
         is_given: bool,
     },
-    /// It says what it brings.
+    /// It joins with an input.
     Join {
         member: u8,
         n_samples: u8,
@@ -48,72 +48,72 @@ enum Operation {
     Timeout,
 }
 
-struct World {
+struct ReductionModel {
     group: Group,
     reduction: Reduction,
     n_values: usize,
     now: Moment,
-    /// What each member brings.
-    brought: Vec<Brought>,
-    /// The values that came, of each member and in order.
+    /// The input of each member.
+    input: Vec<MemberInput>,
+    /// The values that came, by member and in order.
     came: Vec<Vec<f32>>,
     lost: MemberSet,
     n_means: u32,
 }
 
-impl World {
-    fn new(case: &Case) -> Option<Self> {
+impl ReductionModel {
+    fn new(case: &ReductionCase) -> Option<Self> {
         let n_members = 1 + usize::from(case.n_members) % case.weights.len();
         let n_values = usize::from(case.n_values) % (CHUNKS_MAX * CHUNK_VALUES);
-        let member = |(name, weight): (usize, &u8)| Member {
+        let member = |(name, weight): (usize, &u8)| GroupMember {
             peer: PeerKey(vec![name as u8]),
             n_samples: u64::from(*weight),
             receives: true,
             n_reduced: if name == 0 { n_values as u64 } else { 0 },
         };
-        let members: Vec<Member> = case.weights[..n_members].iter().enumerate().map(member).collect();
+        let members: Vec<GroupMember> = case.weights[..n_members].iter().enumerate().map(member).collect();
         let group = Group::new(b"fuzz", members, n_values, TensorCodec::F32).ok()?;
         let window_chunks = 1 + u32::from(case.window % 4);
         let config = ReductionConfig { n_values, window_chunks, patience: PATIENCE };
         let reduction = Reduction::new(Moment::ZERO, config, &group.n_samples());
-        let brought = (0..n_members).map(|member| group.own(member)).collect();
+        let input = (0..n_members).map(|member| group.own(member)).collect();
         let (now, came, lost) = (Moment::ZERO, vec![Vec::new(); n_members], MemberSet::default());
-        Some(Self { group, reduction, n_values, now, brought, came, lost, n_means: 0 })
+        Some(Self { group, reduction, n_values, now, input, came, lost, n_means: 0 })
     }
 
-    fn on(&mut self, operation: &Operation) {
+    fn on(&mut self, operation: &ReductionOperation) {
         let n_members = self.came.len();
         match *operation {
-            Operation::Chunk { member, value, off, is_short, is_given } => {
+            ReductionOperation::Chunk { member, value, off, is_short, is_given } => {
                 let value = if value.is_finite() { value } else { 1.0 };
                 self.chunk(usize::from(member) % n_members, value, off / 64, is_short, is_given);
             }
-            Operation::Join { member, n_samples, is_whole } => {
+            ReductionOperation::Join { member, n_samples, is_whole } => {
                 self.join(usize::from(member) % n_members, n_samples, is_whole);
             }
-            Operation::Lose { member } => {
+            ReductionOperation::Lose { member } => {
                 let member = usize::from(member) % n_members;
                 self.reduction.on_lost(self.now, member);
                 self.lost.insert(member);
             }
-            Operation::Pass { millis } => self.now += Duration::from_millis(millis.into()),
-            Operation::Timeout => self.reduction.on_timeout(self.now),
+            ReductionOperation::Pass { millis } => self.now += Duration::from_millis(millis.into()),
+            ReductionOperation::Timeout => self.reduction.on_timeout(self.now),
         }
         self.take();
     }
 
     fn join(&mut self, member: usize, n_samples: u8, is_whole: bool) {
         let own = self.group.own(member);
-        let brought = match n_samples {
-            0 => Brought::nothing(),
-            _ => Brought { n_samples: own.n_samples.min(n_samples.into()), is_whole, ..own },
+        let input = match n_samples {
+            0 => MemberInput::nothing(),
+            _ => MemberInput { n_samples: own.n_samples.min(n_samples.into()), is_whole, ..own },
         };
-        // A member has only what is its own to bring in a first round.
-        if self.group.check(member, &brought).is_err() || !self.came[member].is_empty() {
+        // In a first round a member's input is its own values.
+        if self.group.check(member, &input).is_err() || !self.came[member].is_empty() {
             return;
         }
-        self.reduction.on_joined(self.now, member, brought);
-        self.brought[member] = brought;
+        self.reduction.on_joined(self.now, member, input);
+        self.input[member] = input;
     }
 
     fn chunk(&mut self, member: usize, value: f32, off: i8, is_short: bool, is_given: bool) {
@@ -130,12 +130,12 @@ impl World {
         let is_right = index == next && values.len() == n_values;
         assert_eq!(taken.is_ok(), wanted.is_some() && is_right, "{taken:?}");
         if taken.is_ok() {
-            assert!(!self.lost.contains(member), "nothing is taken of whom nobody waits for");
+            assert!(!self.lost.contains(member), "values of a dropped member are counted");
             self.came[member].push(value);
         }
     }
 
-    /// The means that are there, each compared with what came of it.
+    /// Compares each mean that is due with the values that came.
     fn take(&mut self) {
         while let Some(mean) = self.reduction.poll_mean() {
             assert_eq!(mean.index, self.n_means, "means come in order");
@@ -144,7 +144,7 @@ impl World {
             let came = self
                 .came
                 .iter()
-                .zip(&self.brought)
+                .zip(&self.input)
                 .filter_map(|(of, by)| Some((*of.get(index)?, by.n_samples)));
             let came: Vec<(f64, f64)> = came.map(|(value, n)| (f64::from(value), n as f64)).collect();
             let n_samples: f64 = came.iter().map(|(_, n)| n).sum();
@@ -175,14 +175,14 @@ impl World {
                 .filter(|(_, of)| !of.is_empty())
                 .map(|(member, _)| member)
                 .collect();
-            assert_eq!(finished.members, sent, "those are named whose values are in it");
+            assert_eq!(finished.members, sent, "the members whose values are in it");
             let all = self
                 .came
                 .iter()
-                .zip(&self.brought)
+                .zip(&self.input)
                 .all(|(of, by)| by.is_whole && (by.n_samples == 0 || of.len() == n_chunks as usize));
             assert_eq!(finished.is_whole, all);
-            let n_of_all: u64 = self.brought.iter().map(|by| by.n_samples).sum();
+            let n_of_all: u64 = self.input.iter().map(|by| by.n_samples).sum();
             assert!(
                 finished.n_samples <= n_of_all
                     && (!finished.is_whole || finished.n_samples == n_of_all || n_chunks == 0)
@@ -190,14 +190,14 @@ impl World {
         }
     }
 
-    /// Nobody sends anything any more.
+    /// No member sends anything any more.
     fn end(&mut self) {
         for _ in 0..=2 * self.came.len() {
             match self.reduction.next_deadline() {
                 Some(at) => self.now = self.now.max(at),
                 None => break,
             }
-            self.on(&Operation::Timeout);
+            self.on(&ReductionOperation::Timeout);
         }
         assert_ne!(self.reduction.state(), ReductionState::Going, "it waits for ever: {:?}", self.reduction);
     }
@@ -206,8 +206,8 @@ impl World {
 #[test]
 fn averaging() {
     fuzz!("averaging", |input| {
-        let Some(case) = value::<Case>(input) else { return };
-        let Some(mut world) = World::new(&case) else { return };
+        let Some(case) = value::<ReductionCase>(input) else { return };
+        let Some(mut world) = ReductionModel::new(&case) else { return };
         case.operations.iter().take(100).for_each(|operation| world.on(operation));
         world.end();
     });

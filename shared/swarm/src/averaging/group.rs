@@ -1,15 +1,16 @@
-//! Who averages what with whom. Members that hold the same group act alike without another word.
+//! A group of an all-reduce: its members and the part of the vector that each reduces (DeDLOC §3.2). Members that hold
+//! the same group need no further agreement.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use barnraise_protocol::average::{CHUNK_VALUES, MemberSet, Refusal};
+use barnraise_protocol::average::{CHUNK_VALUES, JoinRefusal, MemberSet};
 use barnraise_protocol::{Sha256Hash, TensorCodec};
 
 use crate::PeerKey;
 
 pub use barnraise_protocol::matchmaking::MEMBERS_MAX;
-/// Most bytes of what a round is called.
+/// Most bytes of a round's name.
 const ROUND_BYTES_MAX: usize = 256;
 
 /// Names a group and its round: the hash of all that the members agree on.
@@ -17,15 +18,15 @@ pub type GroupId = Sha256Hash;
 
 /// One member of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    /// Who.
+pub struct GroupMember {
+    /// The member's key.
     pub peer: PeerKey,
-    /// Samples behind its values: its weight, or the greatest that it can have where it brings what it has averaged
-    /// before. With none it sends nothing, and averages only.
+    /// Samples behind its values, which are its weight; an upper bound where it sends the mean of an earlier round. A
+    /// member with 0 sends nothing and is a reducer only.
     pub n_samples: u64,
-    /// Whether it wants the average, as whoever has samples does: the average is the credit for what it sends.
+    /// Whether it receives the average. A member with samples always does.
     pub receives: bool,
-    /// Values that it averages; 0 for one that nobody can dial.
+    /// Values that it reduces; 0 for a member that others cannot dial.
     pub n_reduced: u64,
 }
 
@@ -33,48 +34,48 @@ pub struct Member {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
     id: GroupId,
-    members: Vec<Member>,
+    members: Vec<GroupMember>,
     /// Where the part of each member begins, and where the last one ends.
     starts: Vec<usize>,
     codec: TensorCodec,
-    /// Whose values can be in what each member brings.
+    /// The members whose values can be in each member's input.
     reach: Vec<MemberSet>,
-    /// What members bring is their own, so that its weight is known.
+    /// First round of a grid, or the only one: inputs are the members' own values, so their weights are known.
     is_first: bool,
 }
 
-/// What a member brings to a round.
+/// A member's input to a round, without its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Brought {
+pub struct MemberInput {
     /// Samples behind its values: their weight.
     pub n_samples: u64,
-    /// Whose values are in it: positions among all who average together.
+    /// The members whose values are in it: positions in the group, or in the grid.
     pub behind: MemberSet,
-    /// Nothing is missing in it that anybody else could have.
+    /// It lacks no values that another peer could have.
     pub is_whole: bool,
 }
 
-impl Brought {
-    /// No values, of a member that had some to bring.
+impl MemberInput {
+    /// The input of a member that should have values and has none.
     #[must_use]
     pub fn nothing() -> Self {
         Self { n_samples: 0, behind: MemberSet::default(), is_whole: false }
     }
 }
 
-/// What is wrong with a group.
+/// Why members are no valid group.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
-    /// Nobody, or too many.
+    /// No members, or too many.
     #[error("a group has 1 to {MEMBERS_MAX} members, not {0}")]
     Size(usize),
-    /// A name without end.
+    /// The name of the round is too long.
     #[error("the name of a round has at most {ROUND_BYTES_MAX} bytes, not {0}")]
     Round(usize),
-    /// One peer in two places.
+    /// One peer is listed twice.
     #[error("a member is in the group twice")]
     Twice,
-    /// Values that nobody averages, or that two do.
+    /// The parts do not cover the vector exactly.
     #[error("the parts have {got} values, the vector has {want}")]
     Parts {
         /// Of the vector.
@@ -82,29 +83,29 @@ pub enum GroupError {
         /// Sum over the parts.
         got: u64,
     },
-    /// A codec that leaves values out, or whose error is too much for an average.
-    #[error("averages do not travel as {0:?}")]
+    /// A sparse codec, or one whose error is too large for an average.
+    #[error("codec {0:?} is not supported for averages")]
     Codec(TensorCodec),
-    /// A codec that rounds a value by those beside it, which in another group are others.
-    #[error("values that travel as {0:?} are averaged in one group: they would differ from group to group")]
-    Blocks(TensorCodec),
-    /// A sender without credit.
+    /// A block codec in a grid: it rounds a value by its neighbours, which differ from group to group.
+    #[error("block codec {0:?} is not supported in a grid: values would differ from group to group")]
+    BlockCodec(TensorCodec),
+    /// A member with samples that does not receive the average.
     #[error("a member that has samples receives the average")]
-    DeafSender,
+    SenderNotReceiving,
     /// Nothing to average.
     #[error("no member has samples")]
     NoSamples,
 }
 
 impl Group {
-    /// The group of `members` that averages `n_values` values in the round called `round`, which no other
-    /// round of these members is.
+    /// The group of `members` that averages `n_values` values in the round named `round`. The name is unique among the
+    /// rounds of these members.
     ///
     /// # Errors
     /// See [`GroupError`].
     pub fn new(
         round: &[u8],
-        members: Vec<Member>,
+        members: Vec<GroupMember>,
         n_values: usize,
         codec: TensorCodec,
     ) -> Result<Self, GroupError> {
@@ -122,7 +123,7 @@ impl Group {
             return Err(GroupError::Twice);
         }
         if members.iter().any(|member| member.n_samples > 0 && !member.receives) {
-            return Err(GroupError::DeafSender);
+            return Err(GroupError::SenderNotReceiving);
         }
         let got = members.iter().fold(0u64, |sum, member| sum.saturating_add(member.n_reduced));
         if got != n_values as u64 {
@@ -141,50 +142,50 @@ impl Group {
         Ok(Self { id, members, starts, codec, reach, is_first: true })
     }
 
-    /// The same as part of a grid: whose values can be in what each member brings, by positions among all in the grid,
-    /// and whether that is the member's own.
+    /// The group within a grid. `reach` are the members whose values can be in each member's input, by positions in the
+    /// grid; `is_first` says that the inputs are the members' own values.
     pub(super) fn in_grid(self, reach: Vec<MemberSet>, is_first: bool) -> Self {
         Self { reach, is_first, ..self }
     }
 
-    /// What a member brings that has averaged nothing before.
+    /// The input of a member with its own values.
     #[must_use]
-    pub fn own(&self, position: usize) -> Brought {
+    pub fn own(&self, position: usize) -> MemberInput {
         let n_samples = self.members.get(position).map_or(0, |member| member.n_samples);
         let behind = self.reach.get(position).copied().filter(|_| n_samples > 0).unwrap_or_default();
-        Brought { n_samples, behind, is_whole: true }
+        MemberInput { n_samples, behind, is_whole: true }
     }
 
-    /// Whether a member can bring this: it has no more weight than is known of those whose values are in it, and none of
-    /// those is elsewhere.
+    /// Checks a member's input: its weight is at most the samples of the members in it, and all of these are within the
+    /// member's reach.
     ///
     /// # Errors
-    /// What the member is answered.
-    pub fn check(&self, position: usize, brought: &Brought) -> Result<(), Refusal> {
+    /// The refusal that is sent to the member.
+    pub fn check(&self, position: usize, input: &MemberInput) -> Result<(), JoinRefusal> {
         let (Some(member), Some(reach)) = (self.members.get(position), self.reach.get(position)) else {
-            return Err(Refusal::NotAMember);
+            return Err(JoinRefusal::NotAMember);
         };
-        let (want, got) = (member.n_samples, brought.n_samples);
+        let (want, got) = (member.n_samples, input.n_samples);
         if got > want || self.is_first && got != want {
-            return Err(Refusal::Weight { want, got });
+            return Err(JoinRefusal::Weight { want, got });
         }
-        let is_of_nobody = brought.behind.is_empty();
-        // Whoever had something to bring and has nothing of it is not whole.
-        let is_whole_of_nothing = brought.is_whole && got == 0 && want > 0;
-        if !brought.behind.is_subset_of(*reach) || is_of_nobody != (got == 0) || is_whole_of_nothing {
-            return Err(Refusal::Behind);
+        let is_of_nobody = input.behind.is_empty();
+        // An input without values of a member that should have some is not whole.
+        let is_whole_of_nothing = input.is_whole && got == 0 && want > 0;
+        if !input.behind.is_subset_of(*reach) || is_of_nobody != (got == 0) || is_whole_of_nothing {
+            return Err(JoinRefusal::Behind);
         }
         Ok(())
     }
 
-    /// Those whose values can be in the average: positions among all who average together.
+    /// The members whose values can be in the average: positions in the group, or in the grid.
     #[must_use]
     pub fn expected(&self) -> MemberSet {
         let senders = self.members.iter().zip(&self.reach).filter(|(member, _)| member.n_samples > 0);
         senders.fold(MemberSet::default(), |all, (_, reach)| all.union(*reach))
     }
 
-    /// Its name.
+    /// The hash that names the group.
     #[must_use]
     pub fn id(&self) -> GroupId {
         self.id
@@ -192,11 +193,11 @@ impl Group {
 
     /// All members, in the order of their parts.
     #[must_use]
-    pub fn members(&self) -> &[Member] {
+    pub fn members(&self) -> &[GroupMember] {
         &self.members
     }
 
-    /// How values travel.
+    /// Codec of the values on the wire.
     #[must_use]
     pub fn codec(&self) -> TensorCodec {
         self.codec
@@ -214,7 +215,7 @@ impl Group {
         self.members.iter().position(|member| member.peer == *peer)
     }
 
-    /// The values of a part; empty where there is none.
+    /// The range of a part in the vector; empty where there is none.
     #[must_use]
     pub fn part(&self, part: usize) -> Range<usize> {
         match self.starts.get(part..).unwrap_or_default() {
@@ -223,9 +224,9 @@ impl Group {
         }
     }
 
-    /// Who averages a part: its own reducer in attempt 0, in attempt 1 the next member that averages
-    /// anything and wants the average, which stands by: who does not want it never learns that a reducer has
-    /// vanished. Nobody in any other, and nobody else's part in a group with one such reducer.
+    /// The reducer of a part: in attempt 0 its own, in attempt 1 the standby reducer. The standby is the next reducer
+    /// that receives the average, since one that does not never learns that a reducer has vanished. `None` in further
+    /// attempts, and where there is no other such reducer.
     #[must_use]
     pub fn reducer(&self, part: usize, attempt: u8) -> Option<usize> {
         let n = self.members.len();
@@ -239,7 +240,7 @@ impl Group {
         }
     }
 
-    /// Parts whose reducers average for others only.
+    /// Parts whose reducers do not receive the average: untrusted helpers.
     pub fn parts_of_helpers(&self) -> impl Iterator<Item = usize> {
         let is_of_helper = move |part: &usize| !self.members[*part].receives && !self.part(*part).is_empty();
         (0..self.members.len()).filter(is_of_helper)
@@ -265,7 +266,7 @@ pub fn n_chunks(n_values: usize) -> u32 {
     u32::try_from(n_values.div_ceil(CHUNK_VALUES)).unwrap_or(u32::MAX)
 }
 
-fn id(round: &[u8], members: &[Member], codec: TensorCodec) -> GroupId {
+fn id(round: &[u8], members: &[GroupMember], codec: TensorCodec) -> GroupId {
     let mut bytes = b"barnraise group 1".to_vec();
     let mut add = |field: &[u8]| {
         bytes.extend((field.len() as u64).to_le_bytes());

@@ -1,17 +1,16 @@
-//! A part on the peer that averages it: whose values are here, what their mean is, and for whom nobody waits
-//! any longer.
+//! The reducer of one part: sums the members' values, and drops members that are late.
 //!
-//! Members send chunks in order, so the mean of a chunk is due when all of whom more is expected have sent it.
-//! While somebody has, whoever has not is late: the time that others spend waiting for a member adds up over the
-//! part, and when that exceeds the patience, nothing more is expected of it. A member that is slow all along,
-//! one that stalls once and one that never comes are treated alike. Where nothing comes from anybody, nobody is ahead of
-//! the others; for [`IDLE_PATIENCES`] times the patience that is borne, because those who have nothing to send wait too.
+//! Members send chunks in order. The mean of a chunk is due when every member that is still expected has sent it.
+//! While some member has sent a chunk, a member that has not is late. Its lateness adds up over the part; when that exceeds
+//! the patience, nothing more is expected of it. So a member that is slow all along, one that stalls once and one that
+//! never comes are treated alike. Where no member sends anything, none is ahead of the others. Then all are dropped after
+//! [`IDLE_PATIENCES`] times the patience, because members without samples wait too.
 //!
-//! Values are added up in the order of the members, because a sum of floats depends on it and groups that average the
-//! same are to have the same bits. What comes before its turn is held until then.
+//! Values are added up in the order of the members: a sum of floats depends on the order, and groups that average the
+//! same values must get the same bits. Values that arrive before their turn are held.
 //!
 //! It never holds more chunks of a member than its window, nor more than [`HELD_VALUES_MAX`] values of all members
-//! together, or a chunk of each where that is more: the window is smaller where there are many.
+//! together, or one chunk of each where that is more. So the window shrinks where there are many members.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,17 +18,17 @@ use std::time::Duration;
 
 use barnraise_protocol::average::{CHUNK_VALUES, Finished, MemberSet};
 
-use super::group::{Brought, chunk, n_chunks};
+use super::group::{MemberInput, chunk, n_chunks};
 use crate::Moment;
 
 /// Most values that are held of a part: 64 MiB.
 pub const HELD_VALUES_MAX: usize = 1 << 24;
-/// Times the patience that a part waits in which nothing happens at all.
+/// A part in which no chunk is pending waits for this many times the patience.
 const IDLE_PATIENCES: u32 = 2;
-/// Buffers that are kept for others to use.
+/// Most spare buffers.
 const SPARES_MAX: usize = 16;
 
-/// How a part is averaged.
+/// Size, window and patience of a reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReductionConfig {
     /// Values of the part.
@@ -37,82 +36,82 @@ pub struct ReductionConfig {
     /// Chunks that a member may be ahead of the mean, where there are not too many members; see
     /// [`Reduction::window_chunks`].
     pub window_chunks: u32,
-    /// How long the others wait for a member, over the whole part and its beginning.
+    /// How long the others wait for a member, in total over the part.
     pub patience: Duration,
 }
 
-/// How the averaging of a part stands.
+/// State of a reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReductionState {
     /// Values are expected.
     Going,
-    /// All of it is averaged.
+    /// The whole part is averaged.
     Done(Finished),
-    /// Nobody is left who could send the rest.
+    /// No member is left that could send the rest.
     Failed,
 }
 
-/// A piece of the average.
+/// A chunk of the mean.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChunkOfMean {
-    /// Which.
+    /// Index of the chunk in the part.
     pub index: u32,
     /// `[n_values of the chunk]`.
     pub values: Vec<f32>,
 }
 
-/// What a member did that ends its share.
+/// Why a chunk is refused; nothing more of its member is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReductionError {
-    /// It has nothing to send here, or was let go.
+    /// The member has nothing to send, or was dropped.
     #[error("no values are taken from this member any longer")]
     NotAwaited,
-    /// Out of order.
+    /// The chunk is out of order.
     #[error("chunk {got} came, chunk {want} is next")]
     Order {
-        /// Next of this member.
+        /// The member's next chunk.
         want: u32,
-        /// Came.
+        /// The chunk that came.
         got: u32,
     },
-    /// Another number of values than the chunk has.
+    /// The chunk has the wrong number of values.
     #[error("a chunk of {got} values, {want} belong there")]
     Length {
-        /// At that place.
+        /// Values of the chunk at that index.
         want: usize,
-        /// Came.
+        /// Values that came.
         got: usize,
     },
-    /// Further ahead than it may be.
+    /// The chunk is beyond the member's window.
     #[error("chunk {got} came, at most chunk {max} was granted")]
     Window {
-        /// Last one granted.
+        /// Last chunk that was granted.
         max: u32,
-        /// Came.
+        /// The chunk that came.
         got: u32,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sending {
-    /// The next chunk, which is the last one where it is the number of chunks.
+    /// Index of the next chunk; the number of chunks when all were sent.
     At(u32),
-    /// Nothing more comes.
+    /// Nothing more is expected.
     Gone,
 }
 
 #[derive(Debug)]
 struct Sender {
-    brought: Brought,
+    input: MemberInput,
     sending: Sending,
-    /// How long others have waited for it.
+    /// Total time that others have waited for it.
     late: Duration,
     has_sent: bool,
 }
 
-/// A chunk of which some values are here: the sum, each value times its member's part of all samples.
+/// A chunk that some members have sent: the sum of their values, weighted by their fraction of all samples.
 #[derive(Debug, Default)]
-pub(super) struct Sum {
+pub(super) struct ChunkSum {
     values: Vec<f32>,
     n_samples: u64,
     /// The member whose turn it is.
@@ -127,30 +126,30 @@ pub struct Reduction {
     config: ReductionConfig,
     senders: Vec<Sender>,
     n_samples_of_all: u64,
-    /// Of the chunks from `n_done` on; not empty while somebody is waited for.
-    pub(super) sums: VecDeque<Sum>,
+    /// The chunks from `n_done` on; not empty while a member is waited for.
+    pub(super) sums: VecDeque<ChunkSum>,
     n_done: u32,
     means: VecDeque<ChunkOfMean>,
     /// Buffers whose values have been added.
     spares: Vec<Vec<f32>>,
     /// Samples behind each value that is averaged, added up over the values.
     n_samples_of_values: u128,
-    /// Until when lateness is counted.
+    /// Lateness is counted up to this time.
     counted_until: Moment,
-    /// When the last chunk came, or it began.
+    /// When the last chunk came, or the reduction began.
     moved_at: Moment,
 }
 
 impl Reduction {
-    /// The averaging of a part, from now on, among members that bring so many samples, or at most so many
-    /// ([`Self::on_joined`]); one with none sends nothing.
+    /// A reduction that begins at `now` among members with `n_samples`, `[n_members]`, or fewer ([`Self::on_joined`]). A
+    /// member with 0 sends nothing.
     #[must_use]
     pub fn new(now: Moment, config: ReductionConfig, n_samples: &[u64]) -> Self {
         let sender = |(position, &n_samples): (usize, &u64)| {
             let sending = if n_samples > 0 { Sending::At(0) } else { Sending::Gone };
             let behind = if n_samples > 0 { MemberSet::from_iter([position]) } else { MemberSet::default() };
-            let brought = Brought { n_samples, behind, is_whole: true };
-            Sender { brought, sending, late: Duration::ZERO, has_sent: false }
+            let input = MemberInput { n_samples, behind, is_whole: true };
+            Sender { input, sending, late: Duration::ZERO, has_sent: false }
         };
         let n_senders = n_samples.iter().filter(|n| **n > 0).count().max(1);
         let held = u32::try_from(HELD_VALUES_MAX / CHUNK_VALUES / n_senders).unwrap_or(u32::MAX);
@@ -169,11 +168,12 @@ impl Reduction {
         }
     }
 
-    /// A member is here and says what it brings, which fits the group. One that brings nothing is not waited for.
-    pub fn on_joined(&mut self, now: Moment, member: usize, brought: Brought) {
+    /// A member has joined with this input, which was checked against the group. A member without samples is not waited
+    /// for.
+    pub fn on_joined(&mut self, now: Moment, member: usize, input: MemberInput) {
         let Some(sender) = self.senders.get_mut(member).filter(|sender| !sender.has_sent) else { return };
-        sender.brought = brought;
-        if brought.n_samples == 0 {
+        sender.input = input;
+        if input.n_samples == 0 {
             self.on_lost(now, member);
         }
     }
@@ -190,7 +190,7 @@ impl Reduction {
         n_chunks(self.config.n_values)
     }
 
-    /// The chunk that a member may send next, if it may send one now.
+    /// The next chunk that a member may send; `None` if it may send none now.
     #[must_use]
     pub fn wanted_of(&self, member: usize) -> Option<u32> {
         match self.senders.get(member)?.sending {
@@ -201,10 +201,10 @@ impl Reduction {
         }
     }
 
-    /// Values of a member, `[n_values of the chunk]`, finite. Those that are given away are not copied.
+    /// Values of a member, `[n_values of the chunk]`, finite. Owned values are not copied.
     ///
     /// # Errors
-    /// See [`ReductionError`]: the values do not count, and the member had better be let go.
+    /// See [`ReductionError`]: the values do not count, and the caller should drop the member.
     pub fn on_chunk<'v>(
         &mut self,
         now: Moment,
@@ -237,9 +237,9 @@ impl Reduction {
         self.count_lateness(now);
         let ahead = ahead as usize;
         while self.sums.len() <= ahead {
-            self.sums.push_back(Sum::default());
+            self.sums.push_back(ChunkSum::default());
         }
-        // Up to this member, of whom this chunk is still expected.
+        // Adds held values up to this member, whose chunk is still expected.
         self.settle(ahead);
         self.senders[member].sending = Sending::At(want + 1);
         self.senders[member].has_sent = true;
@@ -259,7 +259,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Nothing more comes from a member. What is here of it counts.
+    /// Nothing more comes from a member. The values that it has sent count.
     pub fn on_lost(&mut self, now: Moment, member: usize) {
         let n_chunks = self.n_chunks();
         if self.senders.get(member).is_some_and(|sender| sender.sending != Sending::At(n_chunks)) {
@@ -269,7 +269,7 @@ impl Reduction {
         }
     }
 
-    /// Lets go of those who are too late; see [`Self::next_deadline`].
+    /// Drops members that are too late; see [`Self::next_deadline`].
     pub fn on_timeout(&mut self, now: Moment) {
         self.count_lateness(now);
         let (n_done, patience) = (self.n_done, self.config.patience);
@@ -283,7 +283,7 @@ impl Reduction {
         self.advance();
     }
 
-    /// When nobody is waited for any longer, as long as nobody is ahead of the others.
+    /// When all members are dropped, as long as none is ahead of the others.
     fn idle_until(&self) -> Option<Moment> {
         self.sums.is_empty().then(|| self.moved_at + IDLE_PATIENCES * self.config.patience)
     }
@@ -299,24 +299,24 @@ impl Reduction {
         Some(self.idle_until().unwrap_or(self.counted_until + left))
     }
 
-    /// A buffer that is not needed any longer, for chunks to come.
+    /// A spare buffer for a chunk to come.
     pub fn poll_spare(&mut self) -> Option<Vec<f32>> {
         self.spares.pop()
     }
 
-    /// Takes a buffer back, whatever is in it.
+    /// Takes a buffer back; its values do not matter.
     pub fn on_spare(&mut self, spare: Vec<f32>) {
         if self.spares.len() < SPARES_MAX {
             self.spares.push(spare);
         }
     }
 
-    /// The next piece of the average, in order.
+    /// The next chunk of the mean, in order.
     pub fn poll_mean(&mut self) -> Option<ChunkOfMean> {
         self.means.pop_front()
     }
 
-    /// How it stands.
+    /// The state of the reduction.
     #[must_use]
     pub fn state(&self) -> ReductionState {
         let n_chunks = self.n_chunks();
@@ -328,10 +328,10 @@ impl Reduction {
         let has_sent = |(position, sender): (usize, &Sender)| sender.has_sent.then_some(position);
         let members = self.senders.iter().enumerate().filter_map(has_sent).collect();
         let senders = self.senders.iter().filter(|sender| sender.has_sent);
-        let behind = senders.fold(MemberSet::default(), |all, sender| all.union(sender.brought.behind));
+        let behind = senders.fold(MemberSet::default(), |all, sender| all.union(sender.input.behind));
         let is_whole = self.senders.iter().all(|sender| sender.is_whole(n_chunks));
         let n_values = (self.config.n_values as u128).max(1);
-        // Rounded down: that of all members only where all of their values are in it.
+        // Rounded down, so that the samples of all members are reached only with all of their values.
         let n_samples = u64::try_from(self.n_samples_of_values / n_values);
         let n_samples = n_samples.unwrap_or(u64::MAX);
         ReductionState::Done(Finished { members, n_samples, behind, is_whole })
@@ -347,7 +347,7 @@ impl Reduction {
         }
     }
 
-    /// Takes the mean of each chunk that all have sent of whom it is expected.
+    /// Takes the mean of each chunk that all expected members have sent.
     fn advance(&mut self) {
         while !self.sums.is_empty() && !self.senders.iter().any(|sender| sender.is_behind(self.n_done)) {
             self.settle(0);
@@ -359,7 +359,7 @@ impl Reduction {
         }
     }
 
-    /// Adds what is held of a chunk up to the first member of whom it is still expected.
+    /// Adds the held values of a chunk up to the first member that is still expected.
     fn settle(&mut self, ahead: usize) {
         let index = self.n_done + ahead as u32;
         while let Some(sender) = self.senders.get(self.sums[ahead].next) {
@@ -374,9 +374,9 @@ impl Reduction {
         }
     }
 
-    /// Weights are parts of all samples, so that no finite value becomes infinite on the way.
+    /// Weights are fractions of all samples, so that no sum of finite values overflows.
     fn add(&mut self, ahead: usize, member: usize, values: Cow<'_, [f32]>) {
-        let n_samples = self.senders[member].brought.n_samples;
+        let n_samples = self.senders[member].input.n_samples;
         let weight = (n_samples as f64 / self.n_samples_of_all as f64) as f32;
         if self.sums[ahead].values.is_empty() {
             let mut values = match values {
@@ -405,18 +405,18 @@ impl Reduction {
 }
 
 impl Sender {
-    /// Whether chunk `n_done` is expected of it.
+    /// Whether it still has to send chunk `n_done`.
     fn is_behind(&self, n_done: u32) -> bool {
         self.sending == Sending::At(n_done)
     }
 
-    /// Whether all that it has is in the mean, and all that others could have in what it has.
+    /// Whether all its values are in the mean, and its input was whole.
     fn is_whole(&self, n_chunks: u32) -> bool {
-        self.brought.is_whole && (self.brought.n_samples == 0 || self.sending == Sending::At(n_chunks))
+        self.input.is_whole && (self.input.n_samples == 0 || self.sending == Sending::At(n_chunks))
     }
 }
 
-impl Sum {
+impl ChunkSum {
     fn into_mean(mut self, of_all: u64) -> Vec<f32> {
         if self.n_samples != of_all {
             let scale = (of_all as f64 / self.n_samples as f64) as f32;

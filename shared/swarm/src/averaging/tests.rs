@@ -11,11 +11,11 @@ use crate::{Moment, PeerKey};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-fn member(name: u8, n_samples: u64, n_reduced: u64) -> Member {
-    Member { peer: PeerKey(vec![name]), n_samples, receives: true, n_reduced }
+fn member(name: u8, n_samples: u64, n_reduced: u64) -> GroupMember {
+    GroupMember { peer: PeerKey(vec![name]), n_samples, receives: true, n_reduced }
 }
 
-fn group(members: Vec<Member>, n_values: usize) -> Result<Group, GroupError> {
+fn group(members: Vec<GroupMember>, n_values: usize) -> Result<Group, GroupError> {
     Group::new(b"round", members, n_values, TensorCodec::F32)
 }
 
@@ -39,8 +39,8 @@ fn the_next_one_that_averages_stands_by() {
 }
 
 #[test]
-fn who_averages_for_others_only_never_stands_by() {
-    let helper = |name| Member { receives: false, ..member(name, 0, 4) };
+fn a_reducer_that_does_not_receive_never_stands_by() {
+    let helper = |name| GroupMember { receives: false, ..member(name, 0, 4) };
     let members = vec![member(1, 1, 4), helper(2), member(3, 1, 4), helper(4)];
     let group = self::group(members, 16).unwrap();
     let stands_by: Vec<_> = (0..4).map(|part| group.reducer(part, 1)).collect();
@@ -50,7 +50,7 @@ fn who_averages_for_others_only_never_stands_by() {
     assert_eq!((alone.reducer(1, 0), alone.reducer(1, 1)), (Some(1), None));
 }
 
-/// Members of other builds compute it, too.
+/// Members with other builds compute the same name.
 #[test]
 fn the_name_of_a_group_is_the_same_everywhere() {
     let group = group(vec![member(1, 300, 5), member(2, 3, 7)], 12).unwrap();
@@ -59,7 +59,8 @@ fn the_name_of_a_group_is_the_same_everywhere() {
 
 #[test]
 fn a_group_is_named_by_all_that_its_members_agree_on() {
-    let of = |round: &[u8], members: Vec<Member>, codec| Group::new(round, members, 12, codec).unwrap().id();
+    let of =
+        |round: &[u8], members: Vec<GroupMember>, codec| Group::new(round, members, 12, codec).unwrap().id();
     let members = || vec![member(1, 1, 5), member(2, 3, 7)];
     let id = of(b"round", members(), TensorCodec::F32);
     assert_eq!(id, of(b"round", members(), TensorCodec::F32));
@@ -72,25 +73,29 @@ fn a_group_is_named_by_all_that_its_members_agree_on() {
         of(b"round", vec![member(1, 1, 6), member(2, 3, 6)], TensorCodec::F32),
         of(b"round", swapped, TensorCodec::F32),
         of(b"round", vec![member(1, 1, 5), member(2, 0, 7)], TensorCodec::F32),
-        of(b"round", vec![member(1, 1, 5), Member { receives: false, ..member(2, 0, 7) }], TensorCodec::F32),
+        of(
+            b"round",
+            vec![member(1, 1, 5), GroupMember { receives: false, ..member(2, 0, 7) }],
+            TensorCodec::F32,
+        ),
     ] {
         assert_ne!(id, other);
     }
 }
 
 #[test]
-fn what_is_no_group_is_refused() {
+fn an_invalid_group_is_refused() {
     assert_eq!(group(vec![], 0).unwrap_err(), GroupError::Size(0));
     assert_eq!(group(vec![member(1, 1, 1), member(1, 1, 1)], 2).unwrap_err(), GroupError::Twice);
     assert_eq!(group(vec![member(1, 1, 1)], 2).unwrap_err(), GroupError::Parts { want: 2, got: 1 });
-    let deaf = vec![Member { receives: false, ..member(1, 1, 2) }];
-    assert_eq!(group(deaf, 2).unwrap_err(), GroupError::DeafSender);
+    let not_receiving = vec![GroupMember { receives: false, ..member(1, 1, 2) }];
+    assert_eq!(group(not_receiving, 2).unwrap_err(), GroupError::SenderNotReceiving);
     let huge = vec![member(1, 1, u64::MAX), member(2, 1, u64::MAX)];
     assert_eq!(group(huge, 2).unwrap_err(), GroupError::Parts { want: 2, got: u64::MAX });
     assert_eq!(group(vec![member(1, 0, 2)], 2).unwrap_err(), GroupError::NoSamples);
     let many = (0..=255u8)
         .map(|name| member(name, 1, 0))
-        .chain([Member { peer: PeerKey(vec![0, 0]), ..member(0, 1, 2) }]);
+        .chain([GroupMember { peer: PeerKey(vec![0, 0]), ..member(0, 1, 2) }]);
     assert_eq!(group(many.collect(), 2).unwrap_err(), GroupError::Size(257));
     let lossy = Group::new(b"round", vec![member(1, 1, 2)], 2, TensorCodec::Int4);
     assert_eq!(lossy.unwrap_err(), GroupError::Codec(TensorCodec::Int4));
@@ -126,7 +131,7 @@ fn the_mean_is_weighted_by_samples() {
 }
 
 #[test]
-fn nobody_runs_further_ahead_than_the_window() {
+fn no_member_runs_further_ahead_than_the_window() {
     let n_values = 4 * CHUNK_VALUES;
     let full = vec![1.0; CHUNK_VALUES];
     let mut reduction = reduction(n_values, 2, &[1, 1]);
@@ -142,13 +147,13 @@ fn nobody_runs_further_ahead_than_the_window() {
 }
 
 #[test]
-fn who_stalls_loses_its_own_share_only() {
+fn a_member_that_stalls_loses_its_own_share_only() {
     let n_values = CHUNK_VALUES + 1;
     let mut reduction = reduction(n_values, 4, &[1, 1, 2]);
     for member in 0..3 {
         reduction.on_chunk(secs(1), member, 0, vec![member as f32; CHUNK_VALUES]).unwrap();
     }
-    // Nobody is ahead, nobody is late: all wait, for twice the patience.
+    // No member is ahead or late: all wait, for twice the patience.
     assert_eq!(reduction.next_deadline(), Some(secs(11)));
     reduction.on_chunk(secs(10), 0, 1, &[0.0]).unwrap();
     reduction.on_chunk(secs(11), 2, 1, &[3.0]).unwrap();
@@ -162,9 +167,9 @@ fn who_stalls_loses_its_own_share_only() {
     assert_eq!(reduction.on_chunk(secs(16), 1, 1, &[9.0]), Err(ReductionError::NotAwaited));
 }
 
-/// A peer without values waits for the only one that has some, and not for as long as the whole round may take.
+/// A peer without values waits for the only member that has some, and not until the deadline of the round.
 #[test]
-fn a_part_of_which_nothing_comes_fails_soon() {
+fn a_part_without_any_values_fails_soon() {
     let mut reduction = reduction(2 * CHUNK_VALUES, 4, &[0, 0, 7]);
     assert_eq!(reduction.next_deadline(), Some(secs(10)));
     reduction.on_timeout(secs(9));
@@ -195,7 +200,7 @@ fn lateness_adds_up_over_chunks() {
 }
 
 #[test]
-fn without_anybody_left_it_fails() {
+fn a_part_without_remaining_members_fails() {
     let mut reduction = reduction(2 * CHUNK_VALUES, 8, &[1, 1]);
     reduction.on_chunk(secs(0), 0, 0, vec![1.0; CHUNK_VALUES]).unwrap();
     reduction.on_lost(secs(1), 0);
@@ -205,7 +210,7 @@ fn without_anybody_left_it_fails() {
     assert_eq!(reduction.state(), ReductionState::Failed);
 }
 
-/// Groups that average the same have the same bits, whoever comes first in which of them.
+/// Groups that average the same values get the same bits in any order of arrival.
 #[test]
 fn the_order_of_arrival_does_not_matter_to_the_last_bit() {
     let values = [[1e8_f32, 0.1], [3.3, 0.7], [-1e8, -0.2], [7.7, 1e-9]];
@@ -214,7 +219,7 @@ fn the_order_of_arrival_does_not_matter_to_the_last_bit() {
         let mut reduction = reduction(2, 4, &[3, 1, 4, 2]);
         for member in order {
             assert_eq!(reduction.poll_mean(), None);
-            // Some are given away, some only shown.
+            // Some are owned, some borrowed.
             match member % 2 {
                 0 => reduction.on_chunk(secs(0), member, 0, values[member].to_vec()).unwrap(),
                 _ => reduction.on_chunk(secs(0), member, 0, &values[member]).unwrap(),
@@ -228,7 +233,7 @@ fn the_order_of_arrival_does_not_matter_to_the_last_bit() {
     assert!((f64::from(means[0][1]) - mean).abs() < 1e-6, "{means:?}");
 }
 
-/// The one whose turn it is stalls in the middle: the others are not held up for good, and are added in order.
+/// The next member in order stalls in the middle: the others wait for its patience only, and are added in order.
 #[test]
 fn values_wait_for_their_turn_no_longer_than_for_the_member() {
     let n_values = CHUNK_VALUES + 1;
@@ -249,8 +254,8 @@ fn values_wait_for_their_turn_no_longer_than_for_the_member() {
 }
 
 #[test]
-fn who_has_averaged_before_brings_the_weight_of_all_who_are_in_it() {
-    let brought = |n_samples, behind: &[usize], is_whole| Brought {
+fn the_mean_of_an_earlier_round_has_the_weight_of_all_members_in_it() {
+    let input = |n_samples, behind: &[usize], is_whole| MemberInput {
         n_samples,
         behind: behind.iter().copied().collect(),
         is_whole,
@@ -258,8 +263,8 @@ fn who_has_averaged_before_brings_the_weight_of_all_who_are_in_it() {
     for is_whole in [true, false] {
         // Of at most ten samples each: one of the first one's group had failed.
         let mut reduction = reduction(1, 4, &[10, 10]);
-        reduction.on_joined(secs(0), 0, brought(3, &[0, 1], true));
-        reduction.on_joined(secs(0), 1, brought(6, &[5, 7], is_whole));
+        reduction.on_joined(secs(0), 0, input(3, &[0, 1], true));
+        reduction.on_joined(secs(0), 1, input(6, &[5, 7], is_whole));
         reduction.on_chunk(secs(0), 0, 0, &[1.0]).unwrap();
         reduction.on_chunk(secs(0), 1, 0, &[4.0]).unwrap();
         assert!((reduction.poll_mean().unwrap().values[0] - 3.0).abs() < 1e-6);
@@ -271,13 +276,13 @@ fn who_has_averaged_before_brings_the_weight_of_all_who_are_in_it() {
     let mut reduction = reduction(1, 4, &[10, 10, 0]);
     reduction.on_chunk(secs(0), 0, 0, &[1.0]).unwrap();
     assert_eq!(reduction.state(), ReductionState::Going);
-    reduction.on_joined(secs(0), 1, Brought::nothing());
-    assert_eq!(reduction.poll_mean().unwrap().values, [1.0], "nobody waits for who has nothing");
+    reduction.on_joined(secs(0), 1, MemberInput::nothing());
+    assert_eq!(reduction.poll_mean().unwrap().values, [1.0], "a member without values is not waited for");
     assert_eq!(reduction.state(), done(&[0], 10, false));
 }
 
 #[test]
-fn what_is_held_of_many_members_is_bounded() {
+fn the_held_values_of_many_members_are_bounded() {
     let window_of = |n_members: usize| {
         let members = vec![1; n_members];
         reduction(9 * CHUNK_VALUES, 8, &members).window_chunks()
@@ -289,7 +294,7 @@ fn what_is_held_of_many_members_is_bounded() {
 }
 
 #[test]
-fn values_at_the_edge_of_what_is_finite_stay_finite() {
+fn the_largest_finite_values_stay_finite() {
     let mut reduction = reduction(2, 1, &[u64::MAX, u64::MAX / 2, 1]);
     reduction.on_chunk(secs(0), 0, 0, &[f32::MAX, f32::MIN]).unwrap();
     reduction.on_lost(secs(0), 1);

@@ -1,10 +1,10 @@
-//! How fast a peer's own link is, from the bytes that its averagings move.
+//! Measures the bandwidth of a peer's own link from the bytes that its averaging rounds transfer.
 //!
-//! A transfer that waits for another peer says nothing of the link, so what counts of an averaging is its fastest
-//! stretch, and of several averagings the fastest one. A program hands bytes to buffers faster than any link takes
-//! them: as much as may be in buffers is left out of each stretch, so that no stretch is faster than the link, and
-//! averagings that move little more than that say nothing. Old averagings are forgotten, so that a link that became
-//! slow is seen, and one that slow partners hid is as fast as it is with the first averaging without them.
+//! A transfer that waits for another peer does not show the bandwidth. So the fastest interval of a round counts, and
+//! the fastest of several rounds. A program fills buffers faster than any link drains them: each interval is reduced by
+//! the bytes that may be in buffers, so that none is faster than the link. Rounds that transfer little more than that
+//! are not measured. Old rounds are forgotten, so that a link that became slow is noticed. A link that slow peers hid
+//! is measured with the first round without them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,97 +14,98 @@ use crate::Moment;
 #[cfg(test)]
 mod tests;
 
-/// The shortest stretch that says something: how a computer shares its time out to programs is over in less.
+/// The shortest interval that is measured; scheduling delays of the operating system are shorter.
 const STRETCH: Duration = Duration::from_millis(100);
-/// Bytes are counted by slots of time of so much, or of twice, four times… as much where an averaging takes long.
+/// Length of the time slots in which bytes are counted; doubled while a round takes longer than [`SLOTS_MAX`] slots.
 const SLOT: Duration = Duration::from_millis(25);
-/// Slots of an averaging, at most: each is compared with each.
+/// Most slots of a round: the search over intervals is quadratic in it.
 const SLOTS_MAX: usize = 512;
-/// A stretch moves so many times what may be in buffers, so that it is too slow by a quarter at most.
+/// An interval must transfer this many times the bytes that may be in buffers, so that it is too slow by at most a
+/// quarter.
 const IN_FLIGHT_TIMES: u64 = 4;
-/// And so much, however little may be there.
+/// And at least this many bytes.
 const BYTES_MIN: u64 = 256 * 1024;
-/// The fastest of so many averagings counts.
+/// The fastest of this many rounds counts.
 const ROUNDS: usize = 5;
-/// What is older does not: a peer that is not asked to average because of it would never learn better.
+/// Older rounds do not count: a peer that is not assigned any part because of them would never be measured again.
 const FORGET: Duration = Duration::from_secs(3600);
-/// What was said stands as long as the link is not another one by more than a tenth: plans follow what is said.
+/// The announced value stays while the measured one differs from it by at most a tenth: plans depend on it.
 const STEADY: u64 = 10;
-/// Bytes per second that are believed, whatever was counted.
+/// Range of plausible bytes per second; measurements are clamped to it.
 const SPEEDS: (u64, u64) = (1_000, 1_000_000_000_000);
 
 const _: () = assert!(STRETCH.as_millis() >= 2 * SLOT.as_millis());
 
-/// Bytes, each way.
+/// Bytes in each direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bytes {
-    /// Of this peer.
+    /// Sent by this peer.
     pub sent: u64,
-    /// Of others.
+    /// Received by this peer.
     pub received: u64,
 }
 
-/// Bytes per second, each way, with two digits that count; `None` where nothing was measured.
+/// Bytes per second in each direction, with two significant digits; `None` where not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Measured {
-    /// What this peer can send.
+pub struct MeasuredBandwidth {
+    /// Uplink.
     pub sent: Option<u64>,
-    /// What it can receive.
+    /// Downlink.
     pub received: Option<u64>,
 }
 
 /// Measures one link.
 #[derive(Debug)]
 pub struct Bandwidth {
-    /// Averagings that go on.
-    n_going: usize,
-    /// What may be in buffers because of them.
+    /// Number of rounds in progress.
+    n_active_rounds: usize,
+    /// Bytes of these that may be in buffers.
     in_flight: Bytes,
     /// When counting began.
     began: Moment,
     slot: Duration,
-    sent: Way,
-    received: Way,
+    sent: DirectionMeter,
+    received: DirectionMeter,
 }
 
 /// One direction.
 #[derive(Debug, Default)]
-struct Way {
-    /// Bytes of each slot of what goes on.
+struct DirectionMeter {
+    /// Bytes of each slot of the rounds in progress.
     slots: Vec<u64>,
-    /// The last averagings that said something: when, and bytes per second.
+    /// The last measured rounds: when, and bytes per second.
     rounds: VecDeque<(Moment, u64)>,
-    said: Option<u64>,
+    announced: Option<u64>,
 }
 
 impl Default for Bandwidth {
     fn default() -> Self {
         Self {
-            n_going: 0,
+            n_active_rounds: 0,
             in_flight: Bytes::default(),
             began: Moment::ZERO,
             slot: SLOT,
-            sent: Way::default(),
-            received: Way::default(),
+            sent: DirectionMeter::default(),
+            received: DirectionMeter::default(),
         }
     }
 }
 
 impl Bandwidth {
-    /// An averaging begins, of whose bytes so many may be counted without having crossed the link just then: those
-    /// that are sent lie in buffers, and a piece that comes is counted when all of it is there.
+    /// A round begins. `in_flight` of its bytes may be counted at a time when they do not cross the link: sent bytes
+    /// lie in buffers, and a received piece is counted when all of it has arrived.
     pub fn on_begin(&mut self, now: Moment, in_flight: Bytes) {
-        if self.n_going == 0 {
+        if self.n_active_rounds == 0 {
             self.begin_anew(now);
         }
-        self.n_going += 1;
+        self.n_active_rounds += 1;
         self.in_flight.sent = self.in_flight.sent.saturating_add(in_flight.sent);
         self.in_flight.received = self.in_flight.received.saturating_add(in_flight.received);
     }
 
-    /// Bytes were given to the link, or came from it. Outside of averagings they do not count.
+    /// Bytes were sent or received. Outside of rounds they do not count.
     pub fn on_moved(&mut self, now: Moment, bytes: Bytes) {
-        if self.n_going == 0 {
+        if self.n_active_rounds == 0 {
             return;
         }
         let mut slot = self.slot_at(now);
@@ -118,24 +119,24 @@ impl Bandwidth {
         self.received.count(slot, bytes.received);
     }
 
-    /// An averaging that began with `in_flight` is over. One that failed makes nothing faster: whoever made it fail may
-    /// have pretended to have received what it had not.
+    /// A round that began with `in_flight` is over. A failed one does not raise the measurement: the peer that made it
+    /// fail may have acknowledged bytes that it had not received.
     pub fn on_end(&mut self, now: Moment, in_flight: Bytes, has_succeeded: bool) {
-        if self.n_going == 0 {
+        if self.n_active_rounds == 0 {
             return;
         }
         self.sent.on_end(now, self.slot, self.in_flight.sent, has_succeeded);
         self.received.on_end(now, self.slot, self.in_flight.received, has_succeeded);
-        self.n_going -= 1;
+        self.n_active_rounds -= 1;
         self.in_flight.sent = self.in_flight.sent.saturating_sub(in_flight.sent);
         self.in_flight.received = self.in_flight.received.saturating_sub(in_flight.received);
-        // What still goes on is measured from here.
+        // Rounds in progress are measured from here.
         self.begin_anew(now);
     }
 
-    /// How fast the link is.
-    pub fn measured(&mut self, now: Moment) -> Measured {
-        Measured { sent: self.sent.say(now), received: self.received.say(now) }
+    /// The measured bandwidth.
+    pub fn measured(&mut self, now: Moment) -> MeasuredBandwidth {
+        MeasuredBandwidth { sent: self.sent.announce(now), received: self.received.announce(now) }
     }
 
     fn begin_anew(&mut self, now: Moment) {
@@ -150,7 +151,7 @@ impl Bandwidth {
     }
 }
 
-impl Way {
+impl DirectionMeter {
     fn count(&mut self, slot: usize, n_bytes: u64) {
         if n_bytes == 0 {
             return;
@@ -184,23 +185,23 @@ impl Way {
         self.rounds.push_back((now, speed));
     }
 
-    /// Of the last averagings.
+    /// The fastest of the last rounds.
     fn known(&mut self, now: Moment) -> Option<u64> {
         self.rounds.retain(|(at, _)| now.saturating_sub(*at) < FORGET);
         self.rounds.iter().map(|(_, speed)| *speed).max()
     }
 
-    fn say(&mut self, now: Moment) -> Option<u64> {
+    fn announce(&mut self, now: Moment) -> Option<u64> {
         let known = self.known(now);
-        self.said = known.map(|speed| match self.said {
+        self.announced = known.map(|speed| match self.announced {
             Some(said) if said.abs_diff(speed) <= said / STEADY => said,
             _ => two_digits(speed),
         });
-        self.said
+        self.announced
     }
 }
 
-/// Bytes per second of the fastest stretch, without what may have been in buffers.
+/// Bytes per second of the fastest interval, without bytes that may have been in buffers.
 fn fastest(slots: &[u64], slot: Duration, in_flight: u64) -> Option<u64> {
     let n_bytes_min = in_flight.saturating_mul(IN_FLIGHT_TIMES).max(BYTES_MIN);
     let mut fastest: Option<f64> = None;
@@ -218,7 +219,7 @@ fn fastest(slots: &[u64], slot: Duration, in_flight: u64) -> Option<u64> {
     fastest.map(|speed| (speed as u64).clamp(SPEEDS.0, SPEEDS.1))
 }
 
-/// As people would say it: 12,582,912 is 13,000,000.
+/// Rounds to two significant digits: 12,582,912 becomes 13,000,000.
 fn two_digits(speed: u64) -> u64 {
     let unit = 10u64.pow(speed.max(10).ilog10() - 1);
     speed.saturating_add(unit / 2) / unit * unit

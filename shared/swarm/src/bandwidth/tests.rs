@@ -1,4 +1,4 @@
-//! Links of a known speed, with all that an averaging does to them.
+//! Simulated links of a known speed, with the traffic patterns of averaging rounds.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,8 +10,8 @@ const MEGA: u64 = 1_000_000;
 const TICK: Duration = Duration::from_millis(5);
 const NONE: Bytes = Bytes { sent: 0, received: 0 };
 
-/// One way of a link, with a buffer before it.
-struct Link {
+/// One direction of a link, with a buffer before it.
+struct SimulatedLink {
     now: Moment,
     bytes_per_s: u64,
     /// Room in the buffer, and how much of it is taken.
@@ -19,7 +19,7 @@ struct Link {
     buffered: f64,
 }
 
-/// What happens on it: all that can be given to it is, or nothing is.
+/// Traffic on the link: as much as it takes, or none.
 enum Spell {
     Moves(Duration),
     Waits(Duration),
@@ -27,7 +27,7 @@ enum Spell {
 
 use Spell::{Moves, Waits};
 
-impl Link {
+impl SimulatedLink {
     fn new(bytes_per_s: u64, buffer: u64) -> Self {
         Self { now: Duration::from_secs(9), bytes_per_s, buffer, buffered: 0.0 }
     }
@@ -61,7 +61,7 @@ impl Link {
     }
 
     fn measured(&self, bandwidth: &mut Bandwidth) -> u64 {
-        let Measured { sent, received } = bandwidth.measured(self.now);
+        let MeasuredBandwidth { sent, received } = bandwidth.measured(self.now);
         assert_eq!(sent, received);
         sent.unwrap()
     }
@@ -87,19 +87,19 @@ fn waits_and_full_buffers_do_not_hide_the_link() {
         let spells =
             [Waits(ms(700)), Moves(busy / 3), Waits(ms(5000)), Moves(busy), Waits(ms(90)), Moves(ms(50))];
         let mut bandwidth = Bandwidth::default();
-        Link::new(bytes_per_s, buffer).round(&mut bandwidth, buffer, &spells);
+        SimulatedLink::new(bytes_per_s, buffer).round(&mut bandwidth, buffer, &spells);
         let exact = exact(&bandwidth) as f64 / bytes_per_s as f64;
         assert!((0.96..1.001).contains(&exact), "{bytes_per_s}: {exact}");
     }
 }
 
-/// Whatever the buffers of a machine take at once, no stretch is taken for faster than the link.
+/// With buffers of any size, no interval is measured as faster than the link.
 #[test]
 fn what_buffers_take_at_once_is_no_speed() {
     let mut random = SplitMix64::new(7);
     for _ in 0..50 {
         let bytes_per_s = MEGA * (1 + random.below(30) as u64);
-        let mut link = Link::new(bytes_per_s, 2 << 20);
+        let mut link = SimulatedLink::new(bytes_per_s, 2 << 20);
         let mut spell = |n: usize| ms(50 + random.below(n) as u64);
         let spells: Vec<Spell> = (0..8).flat_map(|_| [Moves(spell(6000)), Waits(spell(4000))]).collect();
         let mut bandwidth = Bandwidth::default();
@@ -111,7 +111,7 @@ fn what_buffers_take_at_once_is_no_speed() {
 
 #[test]
 fn a_link_that_became_slow_is_seen_and_one_that_became_fast_at_once() {
-    let (mut link, mut bandwidth) = (Link::new(8 * MEGA, 0), Bandwidth::default());
+    let (mut link, mut bandwidth) = (SimulatedLink::new(8 * MEGA, 0), Bandwidth::default());
     let round = [Moves(ms(2000))];
     link.round(&mut bandwidth, 0, &round);
     assert_eq!(link.measured(&mut bandwidth), 8 * MEGA);
@@ -129,13 +129,13 @@ fn a_link_that_became_slow_is_seen_and_one_that_became_fast_at_once() {
 
 #[test]
 fn what_slow_partners_hid_is_forgotten() {
-    let (mut link, mut bandwidth) = (Link::new(50_000, 0), Bandwidth::default());
+    let (mut link, mut bandwidth) = (SimulatedLink::new(50_000, 0), Bandwidth::default());
     for _ in 0..20 {
         link.round(&mut bandwidth, 0, &[Moves(ms(20_000))]);
     }
     assert_eq!(link.measured(&mut bandwidth), 50_000);
-    // Who is not asked any longer says what it said before it was.
-    assert_eq!(bandwidth.measured(link.now + FORGET), Measured::default());
+    // Without recent rounds there is no measurement, as before the first one.
+    assert_eq!(bandwidth.measured(link.now + FORGET), MeasuredBandwidth::default());
     link.bytes_per_s = 30 * MEGA;
     link.round(&mut bandwidth, 0, &[Moves(ms(400))]);
     assert_eq!(link.measured(&mut bandwidth), 30 * MEGA);
@@ -144,7 +144,7 @@ fn what_slow_partners_hid_is_forgotten() {
 #[test]
 fn noise_does_not_change_what_is_said() {
     for middle in [995_000, 10_400_000, 12_500_000, 94_900_000] {
-        let (mut link, mut bandwidth) = (Link::new(middle, 0), Bandwidth::default());
+        let (mut link, mut bandwidth) = (SimulatedLink::new(middle, 0), Bandwidth::default());
         let mut random = SplitMix64::new(middle);
         let mut said = Vec::new();
         for _ in 0..100 {
@@ -160,7 +160,7 @@ fn noise_does_not_change_what_is_said() {
 
 #[test]
 fn small_and_short_averagings_say_nothing() {
-    let (mut link, mut bandwidth) = (Link::new(4 * MEGA, 0), Bandwidth::default());
+    let (mut link, mut bandwidth) = (SimulatedLink::new(4 * MEGA, 0), Bandwidth::default());
     // Three times what may be on the way.
     link.round(&mut bandwidth, 2 * MEGA, &[Moves(ms(1500))]);
     // A quarter of a megabyte, in a long time.
@@ -171,11 +171,11 @@ fn small_and_short_averagings_say_nothing() {
     bandwidth.on_moved(link.now, Bytes { sent: u64::MAX, received: 4 << 30 });
     bandwidth.on_moved(link.now + ms(2), Bytes { sent: u64::MAX, received: 4 << 30 });
     bandwidth.on_end(link.now + ms(3), NONE, true);
-    assert_eq!(bandwidth.measured(link.now), Measured::default());
+    assert_eq!(bandwidth.measured(link.now), MeasuredBandwidth::default());
     // And not of an averaging either.
     bandwidth.on_moved(link.now, Bytes { sent: MEGA, received: MEGA });
     bandwidth.on_end(link.now, NONE, true);
-    assert_eq!(bandwidth.measured(link.now), Measured::default());
+    assert_eq!(bandwidth.measured(link.now), MeasuredBandwidth::default());
     // What was known before stays.
     link.bytes_per_s = 4 * MEGA;
     link.round(&mut bandwidth, 0, &[Moves(ms(1500))]);
@@ -192,19 +192,19 @@ fn no_speed_is_beyond_belief() {
     }
     bandwidth.on_end(8 * SLOT, NONE, true);
     let measured = bandwidth.measured(8 * SLOT);
-    assert_eq!(measured, Measured { sent: Some(SPEEDS.1), received: None });
+    assert_eq!(measured, MeasuredBandwidth { sent: Some(SPEEDS.1), received: None });
     // Bytes of the beginning and of the end of time.
     bandwidth.on_begin(Moment::ZERO, NONE);
     bandwidth.on_moved(Moment::ZERO, Bytes { sent: 0, received: u64::MAX });
     bandwidth.on_moved(Moment::MAX, Bytes { sent: 0, received: u64::MAX });
     bandwidth.on_end(Moment::MAX, NONE, true);
     let measured = bandwidth.measured(Moment::MAX);
-    assert_eq!(measured, Measured { sent: None, received: Some(SPEEDS.0) });
+    assert_eq!(measured, MeasuredBandwidth { sent: None, received: Some(SPEEDS.0) });
 }
 
 #[test]
 fn an_averaging_of_hours_is_counted_in_little_memory() {
-    let (mut link, mut bandwidth) = (Link::new(30_000, 0), Bandwidth::default());
+    let (mut link, mut bandwidth) = (SimulatedLink::new(30_000, 0), Bandwidth::default());
     link.now = Moment::ZERO;
     bandwidth.on_begin(link.now, NONE);
     while link.now < Duration::from_secs(3 * 3600) {
@@ -214,12 +214,12 @@ fn an_averaging_of_hours_is_counted_in_little_memory() {
     }
     bandwidth.on_end(link.now, NONE, true);
     let measured = bandwidth.measured(link.now);
-    assert_eq!(measured, Measured { sent: Some(30_000), received: Some(60_000) });
+    assert_eq!(measured, MeasuredBandwidth { sent: Some(30_000), received: Some(60_000) });
 }
 
 #[test]
 fn what_failed_makes_nothing_faster() {
-    let (mut link, mut bandwidth) = (Link::new(3 * MEGA, 0), Bandwidth::default());
+    let (mut link, mut bandwidth) = (SimulatedLink::new(3 * MEGA, 0), Bandwidth::default());
     let fails = |bandwidth: &mut Bandwidth, now: &mut Moment, bytes_per_slot: u64| {
         bandwidth.on_begin(*now, NONE);
         for _ in 0..80 {
@@ -229,7 +229,7 @@ fn what_failed_makes_nothing_faster() {
         bandwidth.on_end(*now, NONE, false);
     };
     fails(&mut bandwidth, &mut link.now, 25 * MEGA);
-    assert_eq!(bandwidth.measured(link.now), Measured::default());
+    assert_eq!(bandwidth.measured(link.now), MeasuredBandwidth::default());
     link.round(&mut bandwidth, 0, &[Moves(ms(1000))]);
     fails(&mut bandwidth, &mut link.now, 25 * MEGA);
     assert_eq!(link.measured(&mut bandwidth), 3 * MEGA);
@@ -261,7 +261,7 @@ fn averagings_at_the_same_time_are_of_one_link() {
     move_for(&mut bandwidth, &mut now, 40);
     bandwidth.on_end(now, in_flight, true);
     assert_eq!(bandwidth.sent.rounds.back().unwrap().1, 3_950_000);
-    let measured = Measured { sent: Some(4 * MEGA), received: Some(4 * MEGA) };
+    let measured = MeasuredBandwidth { sent: Some(4 * MEGA), received: Some(4 * MEGA) };
     assert_eq!(bandwidth.measured(now), measured);
 }
 

@@ -1,20 +1,20 @@
-//! Gradients that were computed and did not count.
+//! Stale gradients: computed, but too late to count in their epoch.
 
-/// A mean over samples that no step has in it.
+/// Mean gradient over samples that are in no step yet.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Late {
+pub(super) struct LateGradient {
     /// `[n_values]`
     pub(super) mean: Vec<f32>,
-    /// Samples behind it, fewer where some were stale.
+    /// Samples behind it; stale ones count less.
     pub(super) weight: f32,
-    /// Of its parameters; of the newest where there are several.
+    /// Epoch of its parameters; the newest where there are several.
     pub(super) epoch: u64,
 }
 
-impl Late {
-    /// The mean of both, the older one with the weight `1 / (1 + epochs between them)` of its samples (FedAsync,
-    /// Xie et al. 2019, section 5.2, polynomial with a = 1). It stays a mean: that some of its samples did not
-    /// count before makes it no longer than others.
+impl LateGradient {
+    /// Weighted mean of both. The older one's samples are weighted by staleness, `1 / (1 + epochs between them)`
+    /// (FedAsync, Xie et al. 2019, section 5.2, polynomial with a = 1). It stays a mean, so late samples do not make it
+    /// larger than other gradients.
     pub(super) fn add(&mut self, other: &Self) {
         let age = |epoch: u64, newest: u64| 1.0 + newest.saturating_sub(epoch) as f32;
         let newest = self.epoch.max(other.epoch);

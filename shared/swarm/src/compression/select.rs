@@ -1,11 +1,11 @@
-//! The largest values of many, without sorting them.
+//! Selection of the largest values without sorting.
 
 /// Bits of an f32's magnitude, from the top: 11, 10 and 10. Magnitudes are ordered as these bits are.
 const DIGITS: [(u32, u32); 3] = [(20, 11), (10, 10), (0, 10)];
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
-/// Sets all but the `n_kept` values of the largest magnitude to zero; of equal ones the first stay. NaN is larger
-/// than anything.
+/// Sets all but the `n_kept` values of the largest magnitude to zero; of equal ones the first stay. NaN is the
+/// largest.
 ///
 /// Three counts of digits find the smallest magnitude that stays, in any order of the values.
 pub fn keep_largest(values: &mut [f32], n_kept: usize) {

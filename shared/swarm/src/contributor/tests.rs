@@ -7,25 +7,27 @@ const S: Duration = Duration::from_secs(1);
 fn connected() -> Contributor {
     let mut peer = Contributor::new(100, 1);
     peer.start(Moment::ZERO);
-    assert_eq!(peer.next_action(Moment::ZERO), Action::Connect);
+    assert_eq!(peer.next_action(Moment::ZERO), ContributorAction::Connect);
     peer.on_connected(Moment::ZERO, 256, 64);
-    assert!(matches!(peer.next_action(Moment::ZERO), Action::Wait(Some(_))));
+    assert!(matches!(peer.next_action(Moment::ZERO), ContributorAction::Wait(Some(_))));
     peer.on_epoch(3);
-    assert_eq!(peer.next_action(Moment::ZERO), Action::FetchState);
+    assert_eq!(peer.next_action(Moment::ZERO), ContributorAction::FetchState);
     peer.on_state(3);
     peer
 }
 
 fn compute(peer: &mut Contributor, want_total: u32) {
-    assert_eq!(peer.next_action(Moment::ZERO), Action::ComputeBatch);
+    assert_eq!(peer.next_action(Moment::ZERO), ContributorAction::ComputeBatch);
     peer.on_batch(64, 10.0);
     match peer.next_action(Moment::ZERO) {
-        Action::SendReport(report) => assert_eq!((report.epoch, report.n_samples), (3, want_total)),
+        ContributorAction::SendReport(report) => {
+            assert_eq!((report.epoch, report.n_samples), (3, want_total));
+        }
         other => panic!("{other:?}"),
     }
 }
 
-fn accepted(id: u64) -> Result<Accepted, Refusal> {
+fn accepted(id: u64) -> Result<Accepted, ContributionRefusal> {
     Ok(Accepted { contribution_id: id, epoch: 3, n_samples: 128 })
 }
 
@@ -35,18 +37,18 @@ fn an_epoch_from_parameters_to_acceptance() {
     compute(&mut peer, 64);
     compute(&mut peer, 128);
     peer.on_due(3);
-    let taken = Action::TakeGradient { contribution_id: 100, epoch: 3, n_samples: 128 };
+    let taken = ContributorAction::TakeGradient { contribution_id: 100, epoch: 3, n_samples: 128 };
     assert_eq!(peer.next_action(S), taken);
-    assert_eq!(peer.next_action(S), Action::Offer);
+    assert_eq!(peer.next_action(S), ContributorAction::Offer);
     peer.on_answer(S, &accepted(100));
-    assert!(matches!(peer.next_action(S), Action::Wait(Some(_))), "waits for the next epoch");
+    assert!(matches!(peer.next_action(S), ContributorAction::Wait(Some(_))), "waits for the next epoch");
     peer.on_epoch(4);
-    assert_eq!(peer.next_action(S), Action::FetchState);
-    assert_eq!(peer.tally().n_samples_accepted, 128);
+    assert_eq!(peer.next_action(S), ContributorAction::FetchState);
+    assert_eq!(peer.sample_counts().n_samples_accepted, 128);
 }
 
 #[test]
-fn whoever_wakes_up_tries_again_at_once_and_without_a_grudge() {
+fn a_contributor_that_wakes_up_tries_again_at_once_without_backoff() {
     let mut peer = connected();
     for _ in 0..8 {
         peer.on_disconnected(S, "no answer".into());
@@ -54,7 +56,7 @@ fn whoever_wakes_up_tries_again_at_once_and_without_a_grudge() {
     let (retry_at, _) = peer.down().unwrap();
     assert!(retry_at > 2 * S, "{retry_at:?}");
     assert!(peer.on_woke(2 * S, false));
-    assert_eq!(peer.next_action(2 * S), Action::Connect);
+    assert_eq!(peer.next_action(2 * S), ContributorAction::Connect);
     peer.on_disconnected(2 * S, "no answer".into());
     let (retry_at, _) = peer.down().unwrap();
     assert!(retry_at < 3 * S, "pauses begin short again: {retry_at:?}");
@@ -65,29 +67,33 @@ fn a_connection_must_show_soon_that_it_survived_another_network() {
     let woke = 100 * S;
     let mut peer = peer_at(woke);
     assert!(!peer.on_woke(woke, false));
-    assert_eq!(peer.next_action(woke + PROOF_MAX - S), Action::ComputeBatch, "training goes on meanwhile");
+    assert_eq!(
+        peer.next_action(woke + PROOF_MAX - S),
+        ContributorAction::ComputeBatch,
+        "training goes on meanwhile"
+    );
     let mut silent = peer_at(woke);
     assert!(!silent.on_woke(woke, false));
-    assert!(matches!(silent.next_action(woke + PROOF_MAX), Action::Wait(Some(_))));
+    assert!(matches!(silent.next_action(woke + PROOF_MAX), ContributorAction::Wait(Some(_))));
     assert!(silent.down().is_some(), "nothing was heard in time");
-    // One word is enough.
+    // One message is enough.
     let mut heard = peer_at(woke);
     heard.on_woke(woke, false);
-    heard.on_heard(woke + S);
-    assert_eq!(heard.next_action(woke + PROOF_MAX), Action::ComputeBatch);
+    heard.on_message(woke + S);
+    assert_eq!(heard.next_action(woke + PROOF_MAX), ContributorAction::ComputeBatch);
 }
 
 #[test]
 fn after_a_sleep_nothing_is_waited_for() {
     let mut peer = peer_at(100 * S);
     assert!(peer.on_woke(100 * S, true));
-    assert_eq!(peer.next_action(100 * S), Action::Connect);
+    assert_eq!(peer.next_action(100 * S), ContributorAction::Connect);
 }
 
-/// Connected, and heard of at that time.
+/// Connected, with the last message at that time.
 fn peer_at(heard_at: Moment) -> Contributor {
     let mut peer = connected();
-    peer.on_heard(heard_at);
+    peer.on_message(heard_at);
     peer
 }
 
@@ -99,7 +105,7 @@ fn a_round_that_goes_on_is_computed_for_again_without_fetching() {
     peer.next_action(S);
     peer.on_answer(S, &accepted(100));
     peer.on_epoch(3);
-    assert_eq!(peer.next_action(S), Action::ComputeBatch);
+    assert_eq!(peer.next_action(S), ContributorAction::ComputeBatch);
 }
 
 #[test]
@@ -108,31 +114,33 @@ fn a_lost_acknowledgement_is_offered_again_under_the_same_name() {
     compute(&mut peer, 64);
     peer.on_due(3);
     peer.next_action(S);
-    assert_eq!(peer.next_action(S), Action::Offer);
+    assert_eq!(peer.next_action(S), ContributorAction::Offer);
     peer.on_disconnected(S, "cut".into());
-    let Action::Wait(Some(retry_at)) = peer.next_action(S) else { panic!() };
-    assert_eq!(peer.next_action(retry_at), Action::Connect);
+    let ContributorAction::Wait(Some(retry_at)) = peer.next_action(S) else { panic!() };
+    assert_eq!(peer.next_action(retry_at), ContributorAction::Connect);
     peer.on_connected(retry_at, 256, 64);
-    assert_eq!(peer.next_action(retry_at), Action::Offer);
-    peer.on_answer(retry_at, &Err(Refusal::Duplicate { contribution_id: 100 }));
-    assert_eq!((peer.tally().n_accepted, peer.tally().n_refused), (1, 0));
+    assert_eq!(peer.next_action(retry_at), ContributorAction::Offer);
+    peer.on_answer(retry_at, &Err(ContributionRefusal::Duplicate { contribution_id: 100 }));
+    assert_eq!((peer.sample_counts().n_accepted, peer.sample_counts().n_refused), (1, 0));
 }
 
 #[test]
 fn work_survives_a_reconnection_within_the_epoch_and_is_dropped_after_it() {
     let mut peer = connected();
     compute(&mut peer, 64);
-    for (epoch, action) in [(3, None), (4, Some(Action::FetchState))] {
+    for (epoch, action) in [(3, None), (4, Some(ContributorAction::FetchState))] {
         peer.on_disconnected(S, "cut".into());
         peer.on_connected(S, 256, 64);
         peer.on_epoch(epoch);
         match action {
             Some(action) => assert_eq!(peer.next_action(S), action),
-            None => assert!(matches!(peer.next_action(S), Action::SendReport(r) if r.n_samples == 64)),
+            None => {
+                assert!(matches!(peer.next_action(S), ContributorAction::SendReport(r) if r.n_samples == 64));
+            }
         }
     }
     peer.on_state(4);
-    assert_eq!(peer.tally().n_samples_late, 64);
+    assert_eq!(peer.sample_counts().n_samples_late, 64);
 }
 
 #[test]
@@ -141,9 +149,9 @@ fn a_full_contribution_is_delivered_before_it_is_due() {
     (1..=3).for_each(|n| compute(&mut peer, 64 * n));
     peer.next_action(S);
     peer.on_batch(64, 10.0);
-    assert!(matches!(peer.next_action(S), Action::TakeGradient { n_samples: 256, .. }));
+    assert!(matches!(peer.next_action(S), ContributorAction::TakeGradient { n_samples: 256, .. }));
     peer.on_answer(S, &accepted(100));
-    assert_eq!(peer.next_action(S), Action::ComputeBatch, "and goes on");
+    assert_eq!(peer.next_action(S), ContributorAction::ComputeBatch, "and goes on");
 }
 
 #[test]
@@ -151,14 +159,14 @@ fn stopping_delivers_what_is_finished() {
     let mut peer = connected();
     compute(&mut peer, 64);
     peer.stop(S);
-    assert!(matches!(peer.next_action(S), Action::TakeGradient { n_samples: 64, .. }));
-    assert_eq!(peer.next_action(S), Action::Offer);
-    peer.on_answer(S, &Err(Refusal::Busy));
-    assert!(matches!(peer.next_action(S), Action::Wait(Some(_))));
-    assert_eq!(peer.next_action(S + S), Action::Offer);
+    assert!(matches!(peer.next_action(S), ContributorAction::TakeGradient { n_samples: 64, .. }));
+    assert_eq!(peer.next_action(S), ContributorAction::Offer);
+    peer.on_answer(S, &Err(ContributionRefusal::Busy));
+    assert!(matches!(peer.next_action(S), ContributorAction::Wait(Some(_))));
+    assert_eq!(peer.next_action(S + S), ContributorAction::Offer);
     peer.on_answer(S + S, &accepted(100));
-    assert_eq!(peer.next_action(S + S), Action::Leave);
-    assert_eq!(peer.next_action(S + S), Action::Wait(None));
+    assert_eq!(peer.next_action(S + S), ContributorAction::Leave);
+    assert_eq!(peer.next_action(S + S), ContributorAction::Wait(None));
 }
 
 #[test]
@@ -166,26 +174,26 @@ fn what_a_backbone_cannot_store_is_offered_again_after_seconds_and_not_three_tim
     let mut peer = connected();
     compute(&mut peer, 64);
     peer.on_due(3);
-    assert!(matches!(peer.next_action(S), Action::TakeGradient { n_samples: 64, .. }));
+    assert!(matches!(peer.next_action(S), ContributorAction::TakeGradient { n_samples: 64, .. }));
     let mut n_offered = 0;
     for millisecond in (0..60_000).step_by(50) {
         let now = S + std::time::Duration::from_millis(millisecond);
-        peer.on_heard(now);
-        if peer.next_action(now) == Action::Offer {
+        peer.on_message(now);
+        if peer.next_action(now) == ContributorAction::Offer {
             n_offered += 1;
-            peer.on_answer(now, &Err(Refusal::Storage));
+            peer.on_answer(now, &Err(ContributionRefusal::Storage));
         }
     }
     assert!((6..=13).contains(&n_offered), "{n_offered} offers in a minute");
-    // Who leaves has little time.
+    // A peer that leaves has little time.
     let now = 61 * S;
-    peer.on_heard(now);
+    peer.on_message(now);
     peer.stop(now);
     let hands_in = std::iter::successors(Some(now), |at| Some(*at + S / 10)).take(60);
     let n_offered = hands_in.filter(|at| {
-        let is_offer = peer.next_action(*at) == Action::Offer;
+        let is_offer = peer.next_action(*at) == ContributorAction::Offer;
         if is_offer {
-            peer.on_answer(*at, &Err(Refusal::Storage));
+            peer.on_answer(*at, &Err(ContributionRefusal::Storage));
         }
         is_offer
     });
@@ -198,8 +206,8 @@ fn stopping_gives_up_on_a_backbone_that_is_gone() {
     compute(&mut peer, 64);
     peer.on_disconnected(S, "cut".into());
     peer.stop(S);
-    assert!(matches!(peer.next_action(S), Action::Wait(Some(_))));
-    assert_eq!(peer.next_action(S + STOP_TIMEOUT), Action::Leave);
+    assert!(matches!(peer.next_action(S), ContributorAction::Wait(Some(_))));
+    assert_eq!(peer.next_action(S + STOP_TIMEOUT), ContributorAction::Leave);
 }
 
 #[test]
@@ -209,46 +217,46 @@ fn rejoining_keeps_what_is_pending() {
     peer.on_due(3);
     peer.next_action(S);
     peer.rejoin(S);
-    assert_eq!(peer.next_action(S), Action::Connect);
+    assert_eq!(peer.next_action(S), ContributorAction::Connect);
     peer.on_connected(S, 256, 64);
     peer.on_epoch(3);
-    assert_eq!(peer.next_action(S), Action::Offer);
+    assert_eq!(peer.next_action(S), ContributorAction::Offer);
 }
 
 #[test]
 fn a_silent_backbone_is_dialled_again() {
     let mut peer = connected();
-    peer.on_heard(S);
-    assert_eq!(peer.next_action(S + SILENCE_MAX - Duration::from_millis(1)), Action::ComputeBatch);
-    assert!(matches!(peer.next_action(S + SILENCE_MAX), Action::Wait(Some(_))));
+    peer.on_message(S);
+    assert_eq!(peer.next_action(S + SILENCE_MAX - Duration::from_millis(1)), ContributorAction::ComputeBatch);
+    assert!(matches!(peer.next_action(S + SILENCE_MAX), ContributorAction::Wait(Some(_))));
     assert!(peer.down().is_some());
 }
 
-/// It says something every second: one that died without a word is left after two.
+/// It reports every second: one that died silently is left after two.
 #[test]
 fn where_there_are_other_backbones_a_silent_one_is_left_soon() {
     let mut peer = connected();
     peer.set_others(true);
     assert!(!peer.is_silent(SILENCE_MAX - S), "nothing is known of it yet");
-    let heard = |peer: &mut Contributor, n| (1..=n).for_each(|word| peer.on_heard(word * S));
+    let heard = |peer: &mut Contributor, n| (1..=n).for_each(|word| peer.on_message(word * S));
     heard(&mut peer, 30);
     assert!(!peer.is_silent(31 * S) && peer.is_silent(32 * S));
-    assert!(matches!(peer.next_action(33 * S), Action::Wait(Some(_))));
+    assert!(matches!(peer.next_action(33 * S), ContributorAction::Wait(Some(_))));
     assert_eq!(peer.down().and_then(|(_, why)| why), Some(GONE_SILENT));
-    // Bytes on their way are a sign of life, and so is nothing that this peer did not listen for.
+    // Bytes of an incomplete message are a sign of life, and silence while this peer was stalled does not count.
     let mut peer = connected();
     peer.set_others(true);
     heard(&mut peer, 30);
-    peer.on_sign(31 * S);
+    peer.on_partial_message(31 * S);
     assert!(!peer.is_silent(32 * S));
-    peer.on_deaf(60 * S, 28 * S);
+    peer.on_own_stall(60 * S, 28 * S);
     assert!(!peer.is_silent(60 * S) && peer.is_silent(61 * S));
-    // Alone it is waited for.
+    // The only backbone is waited for.
     peer.set_others(false);
     assert!(!peer.is_silent(61 * S) && peer.is_silent(31 * S + 28 * S + SILENCE_MAX));
 }
 
-/// A peer that is too slow for the others computes, and nothing of it counts: it is to know.
+/// A peer that is too slow computes and none of it counts: its user is notified.
 #[test]
 fn steps_that_are_made_without_what_was_computed_are_counted_until_something_counts() {
     let mut peer = connected();
@@ -257,19 +265,21 @@ fn steps_that_are_made_without_what_was_computed_are_counted_until_something_cou
         peer.on_epoch(epoch);
         peer.on_state(epoch);
     }
-    assert_eq!(peer.tally().n_steps_missed, 5);
+    assert_eq!(peer.sample_counts().n_steps_missed, 5);
     // Nothing was computed for these.
     peer.on_epoch(9);
     peer.on_epoch(10);
-    assert_eq!(peer.tally().n_steps_missed, 5);
+    assert_eq!(peer.sample_counts().n_steps_missed, 5);
     peer.on_state(10);
     peer.on_batch(64, 1.0);
     peer.on_due(10);
-    let Action::TakeGradient { contribution_id, n_samples, .. } = peer.next_action(S) else { panic!() };
+    let ContributorAction::TakeGradient { contribution_id, n_samples, .. } = peer.next_action(S) else {
+        panic!()
+    };
     peer.on_answer(S, &Ok(Accepted { contribution_id, epoch: 10, n_samples }));
-    assert_eq!(peer.tally().n_steps_missed, 0);
+    assert_eq!(peer.sample_counts().n_steps_missed, 0);
     peer.on_epoch(11);
-    assert_eq!(peer.tally().n_steps_missed, 0);
+    assert_eq!(peer.sample_counts().n_steps_missed, 0);
 }
 
 #[test]
@@ -280,11 +290,11 @@ fn what_came_too_late_is_kept_where_it_is_of_use() {
         compute(&mut peer, 64);
         peer.on_epoch(4);
         if late_work != LateWork::Dropped {
-            assert_eq!(peer.next_action(S), Action::KeepLate { epoch: 3, n_samples: 64 });
+            assert_eq!(peer.next_action(S), ContributorAction::KeepLate { epoch: 3, n_samples: 64 });
         }
-        assert_eq!(peer.next_action(S), Action::FetchState);
+        assert_eq!(peer.next_action(S), ContributorAction::FetchState);
         peer.on_state(4);
-        assert_eq!(peer.tally().n_samples_late, 64);
+        assert_eq!(peer.sample_counts().n_samples_late, 64);
     }
 }
 
@@ -294,22 +304,22 @@ fn what_is_kept_as_it_is_is_named_for_a_later_epoch() {
     peer.set_late_work(LateWork::ByItself);
     compute(&mut peer, 64);
     peer.on_epoch(5);
-    assert_eq!(peer.next_action(S), Action::KeepLate { epoch: 3, n_samples: 64 });
+    assert_eq!(peer.next_action(S), ContributorAction::KeepLate { epoch: 3, n_samples: 64 });
     peer.on_kept(3);
-    assert_eq!(peer.next_action(S), Action::NameLate { contribution_id: 100, epoch: 5 });
+    assert_eq!(peer.next_action(S), ContributorAction::NameLate { contribution_id: 100, epoch: 5 });
     peer.on_late(100, 5, 21);
-    assert_eq!(peer.next_action(S), Action::Offer);
-    peer.on_answer(S, &Err(Refusal::Epoch { want: 6, got: 5 }));
+    assert_eq!(peer.next_action(S), ContributorAction::Offer);
+    peer.on_answer(S, &Err(ContributionRefusal::Epoch { want: 6, got: 5 }));
     peer.on_kept(5);
-    assert_eq!(peer.next_action(S), Action::FetchState, "the next epoch is not known yet");
+    assert_eq!(peer.next_action(S), ContributorAction::FetchState, "the next epoch is not known yet");
     peer.on_epoch(6);
-    assert_eq!(peer.next_action(S), Action::NameLate { contribution_id: 101, epoch: 6 });
-    // What does not count any more is forgotten.
-    assert_eq!(peer.next_action(S), Action::FetchState);
+    assert_eq!(peer.next_action(S), ContributorAction::NameLate { contribution_id: 101, epoch: 6 });
+    // Stale work that does not count any more is dropped.
+    assert_eq!(peer.next_action(S), ContributorAction::FetchState);
 }
 
 #[test]
-fn whoever_stops_when_the_epoch_is_over_delivers_what_can_be_offered_by_itself() {
+fn a_contributor_that_stops_when_the_epoch_is_over_delivers_what_can_be_offered_by_itself() {
     for late_work in [LateWork::Dropped, LateWork::WithNext, LateWork::ByItself] {
         let mut peer = connected();
         peer.set_late_work(late_work);
@@ -317,15 +327,15 @@ fn whoever_stops_when_the_epoch_is_over_delivers_what_can_be_offered_by_itself()
         peer.stop(S);
         peer.on_epoch(4);
         if late_work == LateWork::ByItself {
-            assert_eq!(peer.next_action(S), Action::KeepLate { epoch: 3, n_samples: 64 });
+            assert_eq!(peer.next_action(S), ContributorAction::KeepLate { epoch: 3, n_samples: 64 });
             peer.on_kept(3);
-            assert_eq!(peer.next_action(S), Action::NameLate { contribution_id: 100, epoch: 4 });
+            assert_eq!(peer.next_action(S), ContributorAction::NameLate { contribution_id: 100, epoch: 4 });
             peer.on_late(100, 4, 32);
-            assert_eq!(peer.next_action(S), Action::Offer);
+            assert_eq!(peer.next_action(S), ContributorAction::Offer);
             peer.on_answer(S, &accepted(100));
         }
-        assert_eq!(peer.next_action(S), Action::Leave);
-        assert_eq!(peer.tally().n_samples_late, 64);
+        assert_eq!(peer.next_action(S), ContributorAction::Leave);
+        assert_eq!(peer.sample_counts().n_samples_late, 64);
     }
 }
 
@@ -334,20 +344,20 @@ fn what_is_kept_is_delivered_before_leaving_and_not_to_a_run_that_went_back() {
     let mut peer = connected();
     peer.on_kept(3);
     peer.stop(S);
-    assert!(!matches!(peer.next_action(S), Action::Leave));
+    assert!(!matches!(peer.next_action(S), ContributorAction::Leave));
     peer.on_epoch(4);
-    assert_eq!(peer.next_action(S), Action::NameLate { contribution_id: 100, epoch: 4 });
+    assert_eq!(peer.next_action(S), ContributorAction::NameLate { contribution_id: 100, epoch: 4 });
     peer.on_late(100, 4, 8);
-    assert_eq!(peer.next_action(S), Action::Offer);
+    assert_eq!(peer.next_action(S), ContributorAction::Offer);
     peer.on_answer(S, &accepted(100));
-    assert_eq!(peer.next_action(S), Action::Leave);
+    assert_eq!(peer.next_action(S), ContributorAction::Leave);
 
     let mut peer = connected();
     peer.on_kept(3);
     peer.on_epoch(2);
-    assert_eq!(peer.next_action(S), Action::FetchState);
+    assert_eq!(peer.next_action(S), ContributorAction::FetchState);
     peer.on_epoch(4);
-    assert_eq!(peer.next_action(S), Action::FetchState);
+    assert_eq!(peer.next_action(S), ContributorAction::FetchState);
 }
 
 /// A contributor of a run with delayed updates that has delivered its part of epoch 3 and knows of epoch 4.
@@ -357,8 +367,11 @@ fn delayed() -> Contributor {
     compute(&mut peer, 64);
     peer.on_due(3);
     assert!(!peer.computes_meanwhile(), "what is due is taken first");
-    assert_eq!(peer.next_action(S), Action::TakeGradient { contribution_id: 100, epoch: 3, n_samples: 64 });
-    assert_eq!(peer.next_action(S), Action::Offer);
+    assert_eq!(
+        peer.next_action(S),
+        ContributorAction::TakeGradient { contribution_id: 100, epoch: 3, n_samples: 64 }
+    );
+    assert_eq!(peer.next_action(S), ContributorAction::Offer);
     peer
 }
 
@@ -368,24 +381,27 @@ fn with_delayed_updates_the_device_works_while_gradients_travel_and_parameters_c
     assert!(peer.computes_meanwhile());
     peer.on_batch(64, 10.0);
     peer.on_answer(S, &accepted(100));
-    assert!(matches!(peer.next_action(S), Action::Wait(Some(_))), "it is for the next epoch");
+    assert!(matches!(peer.next_action(S), ContributorAction::Wait(Some(_))), "it is for the next epoch");
     assert!(peer.computes_meanwhile());
     peer.on_batch(64, 10.0);
     peer.on_epoch(4);
     let report = Report { epoch: 4, n_samples: 128, samples_per_second: 10.0 };
-    assert_eq!(peer.next_action(S), Action::SendReport(report));
-    assert_eq!(peer.next_action(S), Action::FetchState);
+    assert_eq!(peer.next_action(S), ContributorAction::SendReport(report));
+    assert_eq!(peer.next_action(S), ContributorAction::FetchState);
     assert!(peer.computes_meanwhile());
     assert!(peer.leaves_aside(4));
     peer.on_fetched(4);
-    assert_eq!(peer.next_action(S), Action::ComputeBatch);
+    assert_eq!(peer.next_action(S), ContributorAction::ComputeBatch);
     peer.on_due(4);
-    assert_eq!(peer.next_action(S), Action::TakeGradient { contribution_id: 101, epoch: 4, n_samples: 128 });
-    assert_eq!(peer.next_action(S), Action::LoadState);
+    assert_eq!(
+        peer.next_action(S),
+        ContributorAction::TakeGradient { contribution_id: 101, epoch: 4, n_samples: 128 }
+    );
+    assert_eq!(peer.next_action(S), ContributorAction::LoadState);
     peer.on_state(4);
-    assert_eq!(peer.next_action(S), Action::Offer);
+    assert_eq!(peer.next_action(S), ContributorAction::Offer);
     assert!(peer.computes_meanwhile());
-    assert_eq!(peer.tally().n_samples_late, 0);
+    assert_eq!(peer.sample_counts().n_samples_late, 0);
 }
 
 #[test]
@@ -396,7 +412,7 @@ fn without_them_it_waits() {
     assert!(!peer.leaves_aside(4));
     peer.on_answer(S, &accepted(100));
     peer.on_epoch(4);
-    assert_eq!(peer.next_action(S), Action::FetchState);
+    assert_eq!(peer.next_action(S), ContributorAction::FetchState);
 }
 
 #[test]
@@ -405,14 +421,14 @@ fn parameters_that_come_after_their_gradient_is_due_are_used_at_once() {
     peer.on_batch(64, 10.0);
     peer.on_answer(S, &accepted(100));
     peer.on_epoch(4);
-    assert!(matches!(peer.next_action(S), Action::SendReport(_)));
-    assert_eq!(peer.next_action(S), Action::FetchState);
+    assert!(matches!(peer.next_action(S), ContributorAction::SendReport(_)));
+    assert_eq!(peer.next_action(S), ContributorAction::FetchState);
     peer.on_due(4);
     assert!(
         !peer.computes_meanwhile(),
         "neither for this epoch nor, with parameters of two before, the next"
     );
-    assert!(matches!(peer.next_action(S), Action::TakeGradient { epoch: 4, .. }));
+    assert!(matches!(peer.next_action(S), ContributorAction::TakeGradient { epoch: 4, .. }));
     assert!(!peer.computes_meanwhile());
     assert!(!peer.leaves_aside(4));
     peer.on_state(4);
@@ -426,29 +442,29 @@ fn gradients_of_two_epochs_before_are_late() {
     peer.on_answer(S, &accepted(100));
     peer.on_epoch(5);
     assert!(!peer.computes_meanwhile());
-    assert_eq!(peer.next_action(S), Action::FetchState);
+    assert_eq!(peer.next_action(S), ContributorAction::FetchState);
     assert!(!peer.leaves_aside(5));
     peer.on_state(5);
-    assert_eq!(peer.tally().n_samples_late, 64);
+    assert_eq!(peer.sample_counts().n_samples_late, 64);
 }
 
-/// Whatever arrives when: but for the first epoch, what counts for an epoch was computed with the parameters of
-/// the one before. Whoever was too slow to fetch them in their time goes on with the newest, never with older ones.
+/// For any order of events: but for the first epoch, samples of an epoch were computed with the parameters of the one
+/// before. A contributor that was too slow to fetch them in time goes on with the newest, never with older ones.
 #[test]
 fn delayed_updates_are_exactly_one_round_behind() {
     for seed in 0..20 {
         let mut random = crate::random::SplitMix64::new(seed);
         let mut peer = connected();
         peer.set_delayed(true);
-        // The parameters in the trainer, those of the gradient in it, and those left aside.
+        // Epochs of the loaded parameters, of the gradient, and of the fetched parameters.
         let (mut loaded, mut gradient_of, mut aside) = (3u64, Vec::new(), None);
         let (mut epoch, mut n_taken, mut fetching, mut offering) = (3u64, 0, false, false);
         let (mut is_due, mut caught_up_at, mut n_behind) = (false, 3, 0);
         let mut now = Moment::ZERO;
         for _ in 0..2000 {
             now += Duration::from_millis(10);
-            peer.on_heard(now);
-            // What the network does, in its own time.
+            peer.on_message(now);
+            // Events of the network, in any order.
             match random.below(6) {
                 0 if fetching => {
                     fetching = false;
@@ -480,9 +496,9 @@ fn delayed_updates_are_exactly_one_round_behind() {
             }
             if !fetching && !offering {
                 match peer.next_action(now) {
-                    Action::FetchState => fetching = true,
-                    Action::Offer => offering = true,
-                    Action::TakeGradient { epoch: counts_for, .. } => {
+                    ContributorAction::FetchState => fetching = true,
+                    ContributorAction::Offer => offering = true,
+                    ContributorAction::TakeGradient { epoch: counts_for, .. } => {
                         let want = counts_for - u64::from(counts_for != caught_up_at);
                         let is_right = gradient_of.iter().all(|of| *of == want);
                         assert!(is_right, "seed {seed}: {gradient_of:?} for {counts_for}");
@@ -490,12 +506,12 @@ fn delayed_updates_are_exactly_one_round_behind() {
                         gradient_of.clear();
                         n_taken += 1;
                     }
-                    Action::LoadState => {
+                    ContributorAction::LoadState => {
                         assert_eq!(gradient_of, [], "seed {seed}");
                         loaded = aside.take().unwrap();
                         peer.on_state(loaded);
                     }
-                    Action::ComputeBatch => {
+                    ContributorAction::ComputeBatch => {
                         gradient_of.push(loaded);
                         peer.on_batch(64, 10.0);
                     }
@@ -508,7 +524,7 @@ fn delayed_updates_are_exactly_one_round_behind() {
             }
         }
         assert!(n_taken > 20 && 2 * n_behind > n_taken, "seed {seed}: {n_behind} of {n_taken}");
-        assert_eq!(peer.tally().n_samples_late, 0, "seed {seed}");
+        assert_eq!(peer.sample_counts().n_samples_late, 0, "seed {seed}");
     }
 }
 
@@ -530,17 +546,17 @@ fn what_was_computed_for_one_backbone_is_offered_to_the_next_before_its_paramete
     assert!(!peer.leaves_aside(4));
     assert_eq!(
         peer.next_action(2 * S),
-        Action::TakeGradient { contribution_id: 100, epoch: 3, n_samples: 64 }
+        ContributorAction::TakeGradient { contribution_id: 100, epoch: 3, n_samples: 64 }
     );
-    assert_eq!(peer.next_action(2 * S), Action::Offer);
+    assert_eq!(peer.next_action(2 * S), ContributorAction::Offer);
     peer.on_answer(2 * S, &accepted(100));
-    assert_eq!(peer.next_action(2 * S), Action::FetchState);
+    assert_eq!(peer.next_action(2 * S), ContributorAction::FetchState);
     peer.on_state(3);
-    assert_eq!(peer.next_action(2 * S), Action::ComputeBatch);
-    assert_eq!((peer.tally().n_samples_accepted, peer.tally().n_samples_late), (64, 0));
+    assert_eq!(peer.next_action(2 * S), ContributorAction::ComputeBatch);
+    assert_eq!((peer.sample_counts().n_samples_accepted, peer.sample_counts().n_samples_late), (64, 0));
     // Nothing was computed: there is nothing to offer.
     peer.on_moved(3 * S);
-    assert_eq!(peer.next_action(3 * S), Action::FetchState);
+    assert_eq!(peer.next_action(3 * S), ContributorAction::FetchState);
 }
 
 #[test]
@@ -548,35 +564,35 @@ fn where_the_next_backbone_is_further_what_was_computed_is_as_late_as_with_the_o
     for late_work in [LateWork::Dropped, LateWork::WithNext] {
         let mut peer = moved(late_work, 4);
         if late_work == LateWork::WithNext {
-            assert_eq!(peer.next_action(2 * S), Action::KeepLate { epoch: 3, n_samples: 64 });
+            assert_eq!(peer.next_action(2 * S), ContributorAction::KeepLate { epoch: 3, n_samples: 64 });
         }
-        assert_eq!(peer.next_action(2 * S), Action::FetchState);
+        assert_eq!(peer.next_action(2 * S), ContributorAction::FetchState);
     }
 }
 
 #[test]
 fn what_was_computed_waits_a_little_for_a_backbone_that_is_one_step_behind() {
     let mut peer = moved(LateWork::Dropped, 2);
-    assert_eq!(peer.next_action(2 * S), Action::Wait(Some(2 * S + moved::CATCH_UP)));
+    assert_eq!(peer.next_action(2 * S), ContributorAction::Wait(Some(2 * S + moved::CATCH_UP)));
     peer.on_epoch(3);
-    assert!(matches!(peer.next_action(3 * S), Action::TakeGradient { epoch: 3, .. }));
+    assert!(matches!(peer.next_action(3 * S), ContributorAction::TakeGradient { epoch: 3, .. }));
     // What was taken and not sent waits as well.
     let mut peer = connected();
     compute(&mut peer, 64);
     peer.on_due(3);
-    assert!(matches!(peer.next_action(S), Action::TakeGradient { .. }));
+    assert!(matches!(peer.next_action(S), ContributorAction::TakeGradient { .. }));
     peer.on_disconnected(S, "cut".into());
     peer.on_moved(2 * S);
     peer.on_connected(2 * S, 256, 64);
     peer.on_epoch(2);
-    assert!(matches!(peer.next_action(2 * S), Action::Wait(Some(_))));
+    assert!(matches!(peer.next_action(2 * S), ContributorAction::Wait(Some(_))));
     peer.on_epoch(3);
-    assert_eq!(peer.next_action(2 * S), Action::Offer);
+    assert_eq!(peer.next_action(2 * S), ContributorAction::Offer);
     // That step is perhaps never made: a peer that waited for it would compute nothing for the one that is.
     let mut peer = moved(LateWork::Dropped, 2);
-    assert_eq!(peer.next_action(2 * S + moved::CATCH_UP), Action::FetchState);
+    assert_eq!(peer.next_action(2 * S + moved::CATCH_UP), ContributorAction::FetchState);
     let mut peer = moved(LateWork::Dropped, 1);
-    assert_eq!(peer.next_action(2 * S), Action::FetchState, "that is no step");
+    assert_eq!(peer.next_action(2 * S), ContributorAction::FetchState, "that is no step");
 }
 
 #[test]
@@ -589,10 +605,13 @@ fn with_delayed_updates_nothing_is_computed_with_parameters_of_the_backbone_befo
     peer.on_connected(S, 256, 64);
     peer.on_epoch(4);
     assert!(!peer.computes_meanwhile() && !peer.leaves_aside(4));
-    assert_eq!(peer.next_action(S), Action::TakeGradient { contribution_id: 101, epoch: 4, n_samples: 64 });
+    assert_eq!(
+        peer.next_action(S),
+        ContributorAction::TakeGradient { contribution_id: 101, epoch: 4, n_samples: 64 }
+    );
     assert!(!peer.computes_meanwhile());
-    assert_eq!(peer.next_action(S), Action::Offer);
+    assert_eq!(peer.next_action(S), ContributorAction::Offer);
     peer.on_answer(S, &accepted(101));
-    assert_eq!(peer.next_action(S), Action::FetchState);
+    assert_eq!(peer.next_action(S), ContributorAction::FetchState);
     assert!(!peer.leaves_aside(4));
 }

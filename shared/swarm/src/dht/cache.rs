@@ -1,22 +1,22 @@
-//! Records that a peer found, or was given, because they are asked for often. Apart from what it keeps as
-//! one of the closest: whatever is here may go at any moment.
+//! A cache of records that are looked up often. It is apart from the records that a peer stores as one of the closest: a
+//! cached record may be evicted at any moment.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use barnraise_protocol::dht::{Key, Record, Refusal, UnixMillis};
+use barnraise_protocol::dht::{DhtRefusal, Record, RecordKey, UnixMillis};
 
 use super::storage::{Eviction, Storage, StorageLimits};
 use crate::PeerKey;
 
-/// How much is cached, and for how long.
+/// Capacity of the cache, and when it refreshes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheLimits {
     /// Records, bytes and shares. Default 4,096 records, 8 MiB, 1,024 records of a sender, 256 of an owner.
     pub storage: StorageLimits,
-    /// A key that was used is searched for again so long before its first record expires. Default 5 s.
+    /// A key that was used is looked up again this long before its first record expires. Default 5 s.
     pub refresh_before: Duration,
-    /// Most keys that are searched for again at the same time. Default 16.
+    /// Most keys that are looked up again at the same time. Default 16.
     pub refreshes_max: usize,
 }
 
@@ -33,33 +33,33 @@ impl Default for CacheLimits {
     }
 }
 
-/// What was found lately. The least recently used gives way.
+/// Records that were found lately; evicts the least recently used.
 #[derive(Debug)]
 pub struct Cache {
     limits: CacheLimits,
     storage: Storage,
-    /// When keys that were used since they were found are due to be searched for again.
-    due: BTreeSet<(UnixMillis, Key)>,
-    due_of: HashMap<Key, UnixMillis>,
+    /// Keys that were used since they were found, by the time of their refresh.
+    due: BTreeSet<(UnixMillis, RecordKey)>,
+    due_of: HashMap<RecordKey, UnixMillis>,
 }
 
 impl Cache {
-    /// Nothing yet.
+    /// An empty cache.
     pub fn new(limits: CacheLimits) -> Self {
         let storage = Storage::new(limits.storage.clone(), Eviction::LeastRecentlyUsed);
         Self { limits, storage, due: BTreeSet::new(), due_of: HashMap::new() }
     }
 
-    /// Keeps a record for as long as there is place; `sender` is who found it.
+    /// Caches a record while there is room; `sender` is the peer that found it.
     ///
     /// # Errors
-    /// Why not.
-    pub fn store(&mut self, now: UnixMillis, sender: &PeerKey, record: Record) -> Result<(), Refusal> {
+    /// Why the record is refused.
+    pub fn store(&mut self, now: UnixMillis, sender: &PeerKey, record: Record) -> Result<(), DhtRefusal> {
         self.storage.store(now, sender, record)
     }
 
-    /// What is cached of `key`. The key is searched for again before that expires.
-    pub fn get(&mut self, now: UnixMillis, key: &Key) -> Vec<Record> {
+    /// The cached records of `key`. The key is refreshed before they expire.
+    pub fn get(&mut self, now: UnixMillis, key: &RecordKey) -> Vec<Record> {
         let records = self.storage.get(now, key);
         if let Some(first) = records.iter().map(|record| record.expires_at).min()
             && !self.due_of.contains_key(key)
@@ -71,13 +71,13 @@ impl Cache {
         records
     }
 
-    /// The same for somebody else, which is no reason to search again.
-    pub fn peek(&mut self, now: UnixMillis, key: &Key) -> Vec<Record> {
+    /// The same without a refresh, for lookups of other peers.
+    pub fn peek(&mut self, now: UnixMillis, key: &RecordKey) -> Vec<Record> {
         self.storage.get(now, key)
     }
 
-    /// Keys to search for again now. Each is named once for each time that it is used.
-    pub fn due(&mut self, now: UnixMillis) -> Vec<Key> {
+    /// Keys to look up again now; each once per use.
+    pub fn due(&mut self, now: UnixMillis) -> Vec<RecordKey> {
         let mut keys = Vec::new();
         while keys.len() < self.limits.refreshes_max
             && let Some(&(due, key)) = self.due.first()

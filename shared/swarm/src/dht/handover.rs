@@ -1,25 +1,24 @@
-//! What a peer that comes into view should keep.
+//! The records that are handed to a peer that joins.
 
-use barnraise_protocol::dht::{Key, Point, Record};
+use barnraise_protocol::dht::{Point, Record, RecordKey};
 
 use super::storage::Storage;
 use crate::PeerKey;
 
-/// Records of `storage` that `newcomer` should keep and that it falls to `here` to hand over: the newcomer is
-/// among the `n_replicas` closest, and of those that keep the record already, `here` is the closest.
+/// Records of `storage` that `here` hands over to `newcomer`: the newcomer is among the `n_replicas` closest peers of the
+/// key, and `here` is the closest of those that store the record already.
 ///
-/// `closest` names the closest known peers of a key, closest first, without `here`; the newcomer may be
-/// among them or not.
+/// `closest` returns the closest known peers of a key, closest first, without `here`. The newcomer may be among them.
 pub fn handover(
     storage: &Storage,
     here: &PeerKey,
     newcomer: &PeerKey,
     n_replicas: usize,
-    closest: impl Fn(&Key) -> Vec<PeerKey>,
+    closest: impl Fn(&RecordKey) -> Vec<PeerKey>,
 ) -> Vec<Record> {
     let (here, new) = (Point::of_peer(&here.0), Point::of_peer(&newcomer.0));
     let mut of_keys = std::collections::HashMap::new();
-    let is_due = |key: &Key| {
+    let is_due = |key: &RecordKey| {
         let point = Point::of_key(key);
         let others = closest(key).into_iter().filter(|peer| peer != newcomer);
         let mut others: Vec<_> = others.map(|peer| Point::of_peer(&peer.0).distance(&point)).collect();

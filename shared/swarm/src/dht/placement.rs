@@ -1,20 +1,20 @@
-//! Who keeps which records: the closest peers of each key that accept them, many records to a message.
+//! Stores records at the closest peers of each key that accept them, many records to a message.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use barnraise_protocol::dht::{Key, PeerAddresses, RECORDS_BYTES_MAX, RECORDS_MAX, Record, Refusal};
+use barnraise_protocol::dht::{DhtRefusal, PeerAddresses, RECORDS_BYTES_MAX, RECORDS_MAX, Record, RecordKey};
 
 use crate::Moment;
 
-/// How records are placed.
+/// Replicas, concurrency and timeout of a placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacementLimits {
-    /// Peers that keep each record. Default 5 (hivemind's).
+    /// Peers that store each record. Default 5 (hivemind's).
     pub n_replicas: usize,
-    /// Requests under way. Default 8.
+    /// Most requests under way. Default 8.
     pub requests: usize,
-    /// A request is lost after this. Default 3 s.
+    /// A request has failed after this. Default 3 s.
     pub timeout: Duration,
 }
 
@@ -24,61 +24,61 @@ impl Default for PlacementLimits {
     }
 }
 
-/// What the driver is to do.
+/// A task for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlacementAction {
-    /// Have `peer`, which may be the driver itself, keep `records`; tell [`Placement::on_stored`] or
+    /// Send `records` to `peer`, which may be this peer itself. Then call [`Placement::on_stored`] or
     /// [`Placement::on_failure`].
     Store {
-        /// Whom.
+        /// The peer that should store them.
         peer: PeerAddresses,
-        /// What.
+        /// At most [`RECORDS_MAX`] records.
         records: Vec<Record>,
     },
 }
 
-/// The records of one key.
+/// Records and candidates of one key.
 #[derive(Debug)]
-struct Plan {
+struct KeyPlacement {
     /// Positions of records.
     records: Vec<usize>,
     /// Closest first.
     candidates: Vec<PeerAddresses>,
-    /// Of these, how many were chosen.
+    /// Number of candidates that were chosen.
     n_chosen: usize,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct StoreRequest {
     at: Moment,
     records: Vec<usize>,
 }
 
-/// Has records kept by the closest peers of their keys.
+/// Stores records at the closest peers of their keys.
 #[derive(Debug)]
 pub struct Placement {
     limits: PlacementLimits,
     records: Vec<Record>,
-    keys: Vec<Key>,
-    verdicts: Vec<Result<usize, Refusal>>,
-    plans: HashMap<Key, Plan>,
+    keys: Vec<RecordKey>,
+    verdicts: Vec<Result<usize, DhtRefusal>>,
+    plans: HashMap<RecordKey, KeyPlacement>,
     contacts: HashMap<Vec<u8>, PeerAddresses>,
     /// Records that wait for a peer.
     waiting: BTreeMap<Vec<u8>, Vec<usize>>,
-    in_flight: HashMap<Vec<u8>, Asked>,
+    in_flight: HashMap<Vec<u8>, StoreRequest>,
 }
 
 impl Placement {
-    /// Places `records` with the first of the candidates of their keys, which are given closest first.
+    /// Places `records` at the first candidates of their keys. `candidates` returns them closest first.
     pub fn new(
         limits: PlacementLimits,
         records: Vec<Record>,
-        candidates: impl Fn(&Key) -> Vec<PeerAddresses>,
+        candidates: impl Fn(&RecordKey) -> Vec<PeerAddresses>,
     ) -> Self {
-        let keys: Vec<Key> = records.iter().map(|record| record.name.key()).collect();
-        let mut plans: HashMap<Key, Plan> = HashMap::new();
+        let keys: Vec<RecordKey> = records.iter().map(|record| record.name.key()).collect();
+        let mut plans: HashMap<RecordKey, KeyPlacement> = HashMap::new();
         for (at, key) in keys.iter().enumerate() {
-            let plan = plans.entry(*key).or_insert_with(|| Plan {
+            let plan = plans.entry(*key).or_insert_with(|| KeyPlacement {
                 records: Vec::new(),
                 candidates: candidates(key),
                 n_chosen: 0,
@@ -87,7 +87,7 @@ impl Placement {
         }
         let contacts = plans.values().flat_map(|plan| &plan.candidates);
         let contacts = contacts.map(|peer| (peer.peer_id.clone(), peer.clone())).collect();
-        let verdicts = records.iter().map(|_| Err(Refusal::Unreachable)).collect();
+        let verdicts = records.iter().map(|_| Err(DhtRefusal::Unreachable)).collect();
         let mut placement = Self {
             limits,
             records,
@@ -106,7 +106,7 @@ impl Placement {
     }
 
     /// `peer` answered for each record that it was sent, in order.
-    pub fn on_stored(&mut self, peer: &[u8], verdicts: &[Result<(), Refusal>]) {
+    pub fn on_stored(&mut self, peer: &[u8], verdicts: &[Result<(), DhtRefusal>]) {
         let Some(asked) = self.in_flight.remove(peer) else { return };
         let mut elsewhere = Vec::new();
         for (&at, verdict) in asked.records.iter().zip(verdicts) {
@@ -126,16 +126,16 @@ impl Placement {
         self.choose_next(&elsewhere);
     }
 
-    /// `peer` could not be asked, or did not answer.
+    /// The request to `peer` failed.
     pub fn on_failure(&mut self, peer: &[u8]) {
         let Some(asked) = self.in_flight.remove(peer) else { return };
         let mut elsewhere = asked.records;
-        // What still waits for it need not wait.
+        // Records that wait for this peer go elsewhere.
         elsewhere.extend(self.waiting.remove(peer).unwrap_or_default());
         self.choose_next(&elsewhere);
     }
 
-    /// Requests that took too long are lost.
+    /// Fails the requests that took too long.
     pub fn on_timeout(&mut self, now: Moment) {
         let late = self.in_flight.iter().filter(|(_, asked)| asked.at + self.limits.timeout <= now);
         let late: Vec<Vec<u8>> = late.map(|(peer, _)| peer.clone()).collect();
@@ -147,7 +147,7 @@ impl Placement {
         self.in_flight.values().map(|asked| asked.at + self.limits.timeout).min()
     }
 
-    /// What to do now; `None` until something happens. [`Self::is_done`] says whether something will.
+    /// The next task; `None` while requests are under way, or when all is done ([`Self::is_done`]).
     pub fn poll_action(&mut self, now: Moment) -> Option<PlacementAction> {
         if self.in_flight.len() >= self.limits.requests {
             return None;
@@ -168,7 +168,7 @@ impl Placement {
             self.waiting.insert(peer.clone(), rest);
         }
         let records = waiting.iter().map(|&at| self.records[at].clone()).collect();
-        self.in_flight.insert(peer, Asked { at: now, records: waiting });
+        self.in_flight.insert(peer, StoreRequest { at: now, records: waiting });
         Some(PlacementAction::Store { peer: contact, records })
     }
 
@@ -178,13 +178,13 @@ impl Placement {
     }
 
     /// For each record, in order, how many peers keep it, or why none does.
-    pub fn into_verdicts(self) -> Vec<Result<usize, Refusal>> {
+    pub fn into_verdicts(self) -> Vec<Result<usize, DhtRefusal>> {
         self.verdicts
     }
 
-    /// Has each of these records wait for the next candidate of its key.
+    /// Assigns each of these records to the next candidate of its key.
     fn choose_next(&mut self, records: &[usize]) {
-        let mut of_keys: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
+        let mut of_keys: BTreeMap<RecordKey, Vec<usize>> = BTreeMap::new();
         for &at in records {
             of_keys.entry(self.keys[at]).or_default().push(at);
         }

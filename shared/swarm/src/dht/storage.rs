@@ -1,8 +1,8 @@
-//! Records that a peer keeps for others, until they expire.
+//! Records that a peer stores for others, until they expire.
 //!
-//! What is kept at a place does not depend on the order in which records came: the one that supersedes
-//! all others is. When there is no place left, whoever sent the most gives way to the others, so that one
-//! peer with ten thousand records pushes out its own. Signatures are checked before anything is changed.
+//! The stored record of a subkey does not depend on the order of arrival: it is the one that supersedes all others. When
+//! the storage is full, records of the sender with the most records are evicted, so a peer with ten thousand records
+//! evicts its own. Signatures are checked before anything changes.
 
 #[cfg(test)]
 mod fuzz;
@@ -11,11 +11,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use barnraise_protocol::access::PublicKey;
-use barnraise_protocol::dht::{DICTIONARY_BYTES_MAX, Key, Record, Refusal, SUBKEYS_MAX, Subkey, UnixMillis};
+use barnraise_protocol::dht::{
+    DICTIONARY_BYTES_MAX, DhtRefusal, Record, RecordKey, SUBKEYS_MAX, Subkey, UnixMillis,
+};
 
 use crate::PeerKey;
 
-/// How much is kept.
+/// Capacity, quotas and the longest lifetime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageLimits {
     /// Records in all. Default 16,384.
@@ -42,12 +44,12 @@ impl Default for StorageLimits {
     }
 }
 
-/// Which of the records of whoever sent the most gives way.
+/// Which record of the sender with the most records is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eviction {
-    /// The one that would expire first.
+    /// The record that expires first.
     EarliestExpiry,
-    /// The one that was not asked for the longest.
+    /// The least recently used record.
     LeastRecentlyUsed,
 }
 
@@ -56,9 +58,9 @@ type EntryId = u64;
 #[derive(Debug)]
 struct Entry {
     record: Record,
-    key: Key,
+    key: RecordKey,
     sender: PeerKey,
-    /// The smallest of a sender gives way first.
+    /// The sender's record with the smallest rank is evicted first.
     rank: u64,
 }
 
@@ -68,17 +70,17 @@ struct Slot {
     n_bytes: usize,
 }
 
-/// The records of a peer.
+/// The records that a peer stores.
 #[derive(Debug)]
 pub struct Storage {
     limits: StorageLimits,
     eviction: Eviction,
     entries: HashMap<EntryId, Entry>,
-    slots: HashMap<Key, Slot>,
+    slots: HashMap<RecordKey, Slot>,
     n_bytes: usize,
     by_expiry: BTreeSet<(UnixMillis, EntryId)>,
     by_sender: HashMap<PeerKey, BTreeSet<(u64, EntryId)>>,
-    /// Numbers of records and senders: the last sent the most.
+    /// Senders by their number of records; the last one has the most.
     senders: BTreeSet<(usize, PeerKey)>,
     by_owner: HashMap<PublicKey, usize>,
     next_id: EntryId,
@@ -86,7 +88,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Holds nothing yet.
+    /// An empty storage.
     pub fn new(limits: StorageLimits, eviction: Eviction) -> Self {
         Self {
             limits,
@@ -103,11 +105,11 @@ impl Storage {
         }
     }
 
-    /// Keeps a record that `sender` sent over its own connection.
+    /// Stores a record that `sender` sent over its own connection.
     ///
     /// # Errors
-    /// Why not; then nothing has changed.
-    pub fn store(&mut self, now: UnixMillis, sender: &PeerKey, record: Record) -> Result<(), Refusal> {
+    /// Why the record is refused; nothing has changed then.
+    pub fn store(&mut self, now: UnixMillis, sender: &PeerKey, record: Record) -> Result<(), DhtRefusal> {
         self.on_timeout(now);
         record.check_shape()?;
         record.check_time(now, self.limits.lifetime_max)?;
@@ -118,11 +120,11 @@ impl Storage {
                 return Ok(());
             }
             if !record.supersedes(&old.record) {
-                return Err(Refusal::Older { held: old.record.expires_at });
+                return Err(DhtRefusal::Older { held: old.record.expires_at });
             }
         }
         let evicted = self.make_room(&key, &record, sender, held)?;
-        // It costs the most: what there is no place for is refused before.
+        // The most expensive check comes last.
         record.check_signature()?;
         for id in evicted.into_iter().chain(held) {
             self.remove(id);
@@ -131,8 +133,8 @@ impl Storage {
         Ok(())
     }
 
-    /// What is held of `key` at `now`, which counts as a use.
-    pub fn get(&mut self, now: UnixMillis, key: &Key) -> Vec<Record> {
+    /// The records of `key` at `now`; counts as a use.
+    pub fn get(&mut self, now: UnixMillis, key: &RecordKey) -> Vec<Record> {
         self.on_timeout(now);
         let Some(slot) = self.slots.get(key) else { return Vec::new() };
         let ids: Vec<EntryId> = slot.entries.values().copied().collect();
@@ -143,7 +145,7 @@ impl Storage {
         ids.iter().filter_map(|id| self.entries.get(id)).map(|entry| entry.record.clone()).collect()
     }
 
-    /// Drops what has expired at `now`.
+    /// Drops the records that have expired at `now`.
     pub fn on_timeout(&mut self, now: UnixMillis) {
         while let Some(&(expires_at, id)) = self.by_expiry.first()
             && expires_at <= now
@@ -157,8 +159,8 @@ impl Storage {
         self.by_expiry.first().map(|(expires_at, _)| *expires_at)
     }
 
-    /// Everything that is held, in no order.
-    pub fn records(&self) -> impl Iterator<Item = (&Key, &Record)> {
+    /// All records, in no order.
+    pub fn records(&self) -> impl Iterator<Item = (&RecordKey, &Record)> {
         self.entries.values().map(|entry| (&entry.key, &entry.record))
     }
 
@@ -177,24 +179,24 @@ impl Storage {
         self.limits.lifetime_max
     }
 
-    /// Which entries give way to `record`, in the dictionary and then in all.
+    /// The entries to evict for `record`: first in its dictionary, then in the whole storage.
     fn make_room(
         &self,
-        key: &Key,
+        key: &RecordKey,
         record: &Record,
         sender: &PeerKey,
         held: Option<EntryId>,
-    ) -> Result<Vec<EntryId>, Refusal> {
+    ) -> Result<Vec<EntryId>, DhtRefusal> {
         let held = held.and_then(|id| self.entries.get(&id));
         let is_new_owner = |owner: &PublicKey| held.is_none_or(|old| old.record.owner() != Some(*owner));
         if let Some(owner) = record.owner().filter(is_new_owner)
             && self.by_owner.get(&owner).is_some_and(|n| *n >= self.limits.records_per_owner_max)
         {
-            return Err(Refusal::Quota { max: self.limits.records_per_owner_max as u64 });
+            return Err(DhtRefusal::Quota { max: self.limits.records_per_owner_max as u64 });
         }
         let is_new_sender = held.is_none_or(|old| old.sender != *sender);
         if is_new_sender && self.n_of_sender(sender) >= self.limits.records_per_sender_max {
-            return Err(Refusal::Quota { max: self.limits.records_per_sender_max as u64 });
+            return Err(DhtRefusal::Quota { max: self.limits.records_per_sender_max as u64 });
         }
         let held_bytes = held.map_or(0, |old| old.record.n_bytes());
         let mut evicted = self.make_room_in_slot(key, record, sender, held)?;
@@ -205,8 +207,8 @@ impl Storage {
         if n_records <= self.limits.records_max && n_bytes <= self.limits.bytes_max {
             return Ok(evicted);
         }
-        let (n_most, largest) = self.senders.last().ok_or(Refusal::Full)?;
-        // Whoever has as much as the largest gets no more at the cost of others.
+        let (n_most, largest) = self.senders.last().ok_or(DhtRefusal::Full)?;
+        // A sender that has as many records as the largest evicts its own.
         let victim = if self.n_of_sender(sender) >= *n_most { sender } else { largest };
         let held_at = held.map(|_| &record.subkey);
         for (_, id) in self.by_sender.get(victim).into_iter().flatten() {
@@ -225,17 +227,17 @@ impl Storage {
                 return Ok(evicted);
             }
         }
-        Err(Refusal::Full)
+        Err(DhtRefusal::Full)
     }
 
-    /// The same in one dictionary, by the same rule.
+    /// The entries to evict in one dictionary, by the same rule.
     fn make_room_in_slot(
         &self,
-        key: &Key,
+        key: &RecordKey,
         record: &Record,
         sender: &PeerKey,
         held: Option<&Entry>,
-    ) -> Result<Vec<EntryId>, Refusal> {
+    ) -> Result<Vec<EntryId>, DhtRefusal> {
         let Some(slot) = self.slots.get(key) else { return Ok(Vec::new()) };
         let mut n_records = slot.entries.len() + usize::from(held.is_none());
         let mut n_bytes = slot.n_bytes + record.n_bytes() - held.map_or(0, |old| old.record.n_bytes());
@@ -250,7 +252,7 @@ impl Storage {
             of_senders.entry(&entry.sender).or_default().push((entry.record.expires_at, *id));
         }
         let n_own = of_senders.get(sender).map_or(0, Vec::len);
-        let most = of_senders.iter().max_by_key(|(peer, ids)| (ids.len(), **peer)).ok_or(Refusal::Full)?;
+        let most = of_senders.iter().max_by_key(|(peer, ids)| (ids.len(), **peer)).ok_or(DhtRefusal::Full)?;
         let victim = if n_own >= most.1.len() { sender } else { *most.0 };
         let mut candidates = of_senders.remove(victim).unwrap_or_default();
         candidates.sort_unstable();
@@ -267,14 +269,14 @@ impl Storage {
                 return Ok(evicted);
             }
         }
-        Err(Refusal::Full)
+        Err(DhtRefusal::Full)
     }
 
     fn n_of_sender(&self, sender: &PeerKey) -> usize {
         self.by_sender.get(sender).map_or(0, BTreeSet::len)
     }
 
-    fn insert(&mut self, key: Key, record: Record, sender: PeerKey) {
+    fn insert(&mut self, key: RecordKey, record: Record, sender: PeerKey) {
         let id = self.next_id;
         self.next_id += 1;
         self.uses += 1;

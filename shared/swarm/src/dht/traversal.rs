@@ -1,40 +1,41 @@
-//! The search for the closest peers of many keys at once, and for what they hold.
+//! Iterative lookup of many keys at once: their closest peers and records.
 //!
-//! Kademlia's iterative lookup (§2.3) over a batch, as hivemind has it: one request asks a peer for all the
-//! keys that it may know more of. For each key the closest peers that nobody has found dead are asked,
-//! closest first, until the `n_closest` of them have answered. A peer that does not answer is passed over;
-//! while it is waited for, others are asked in its stead. A peer that names many who do not answer, as one
-//! would that makes peers up, is not listened to any more.
+//! Kademlia's lookup (§2.3) over a batch of keys, as in hivemind's `traverse_dht`: one request asks a peer for all keys that
+//! it may be close to. For each key the closest living peers are asked, closest first, until the `n_closest` of them
+//! have answered. While a peer does not answer, other peers are asked in its place. A peer many of whose contacts do not
+//! answer is suspected to invent them; its contacts are ignored from then on.
 
 mod search;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use barnraise_protocol::dht::{CLOSEST_MAX, Found, KEYS_MAX, Key, PeerAddresses, Point, Record, UnixMillis};
+use barnraise_protocol::dht::{
+    CLOSEST_MAX, FindResponse, KEYS_MAX, PeerAddresses, Point, Record, RecordKey, UnixMillis,
+};
 
 use self::search::{CandidateState, Search};
-use super::found::Merged;
+use super::merged::MergedRecords;
 use crate::{Moment, PeerKey};
 
-/// How a search goes.
+/// Width, concurrency and timeouts of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraversalLimits {
-    /// So many closest peers must have answered: as many as keep replicas. Default 5 (hivemind's).
+    /// The lookup of a key ends when this many closest peers have answered: the number of replicas. Default 5 (hivemind's).
     pub n_closest: usize,
-    /// How many of the closest candidates are asked before all of them have answered. Default 8.
+    /// Only this many of the closest candidates are asked. Default 8.
     pub beam: usize,
-    /// Requests under way, and for one key of them: alpha of Kademlia. Default 8 and 3.
+    /// Most requests under way. Default 8.
     pub requests: usize,
-    /// See [`Self::requests`].
+    /// Most requests under way for one key: alpha of Kademlia. Default 3.
     pub requests_per_key: usize,
-    /// Keys in one request. Default 16.
+    /// Most keys in one request. Default 16.
     pub keys_per_request: usize,
-    /// A request is lost after this. Default 3 s.
+    /// A request has failed after this. Default 3 s.
     pub timeout: Duration,
-    /// Another peer is asked when one has not answered for so long. Default 500 ms.
+    /// Another peer is asked when one has not answered for this long. Default 500 ms.
     pub patience: Duration,
-    /// Most requests for one key: then the search ends with what it has. Default 100.
+    /// Most requests for one key; then its lookup ends with the records found so far. Default 100.
     pub requests_per_key_max: usize,
 }
 
@@ -53,75 +54,76 @@ impl Default for TraversalLimits {
     }
 }
 
-/// What ends the search for a key.
+/// When the lookup of a key ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
-    /// The closest peers have answered, whatever they hold.
+    /// When the closest peers have answered.
     Closest,
-    /// Somebody had a good record of it, or the closest have answered.
+    /// When one peer had a valid record, or the closest peers have answered.
     First,
 }
 
-/// What the driver is to do.
+/// A task for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TraversalAction {
-    /// Ask `peer` what it holds of `keys`; tell [`Traversal::on_found`] or [`Traversal::on_failure`].
+    /// Ask `peer` for its records and contacts of `keys`. Then call [`Traversal::on_found`] or
+    /// [`Traversal::on_failure`].
     Ask {
-        /// Whom.
+        /// The peer to ask.
         peer: PeerAddresses,
-        /// For what.
-        keys: Vec<Key>,
+        /// At most [`TraversalLimits::keys_per_request`] keys.
+        keys: Vec<RecordKey>,
     },
 }
 
-/// What came of one key.
+/// The result of a lookup for one key.
 #[derive(Debug, Clone)]
 pub struct KeyOutcome {
-    /// Which.
-    pub key: Key,
-    /// The newest good records.
+    /// The key.
+    pub key: RecordKey,
+    /// The newest valid records.
     pub records: Vec<Record>,
     /// Peers that answered, closest first.
     pub closest: Vec<PeerAddresses>,
-    /// Of these, who held nothing of it.
+    /// Those of them that had no record of the key.
     pub lacked: Vec<PeerAddresses>,
-    /// Requests that asked for it.
+    /// Requests that asked for the key.
     pub n_requests: usize,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct FindRequest {
     at: Moment,
     /// Positions of searches.
     searches: Vec<usize>,
 }
 
 #[derive(Debug)]
-struct Peer {
+struct LookupPeer {
     contact: PeerAddresses,
     point: Point,
-    asked: Option<Asked>,
+    asked: Option<FindRequest>,
     is_dead: bool,
-    /// Of those that it named, who answered and who did not.
+    /// How many of its contacts answered, and how many did not.
     n_named_answered: usize,
     n_named_failed: usize,
 }
 
-impl Peer {
-    /// Three in ten peers of an honest one may be dead, and more by bad luck; of one that makes them up, all.
+impl LookupPeer {
+    /// Of an honest peer's contacts three in ten may be dead, or more by chance; invented contacts are all dead.
     fn is_suspect(&self) -> bool {
         self.n_named_failed >= 5 + 2 * self.n_named_answered
     }
 }
 
-/// A search for many keys.
+/// An iterative lookup of many keys.
 #[derive(Debug)]
 pub struct Traversal {
     limits: TraversalLimits,
     goal: Goal,
     lifetime_max: Duration,
     here: PeerKey,
-    peers: Vec<Peer>,
+    peers: Vec<LookupPeer>,
     positions: HashMap<Vec<u8>, usize>,
     searches: Vec<Search>,
     in_flight: Vec<usize>,
@@ -129,14 +131,13 @@ pub struct Traversal {
 }
 
 impl Traversal {
-    /// A search for `keys` by `here`, which is never asked. `lifetime_max` bounds the expiration of what is
-    /// believed.
+    /// A lookup of `keys` by `here`, which is never asked. Records that expire later than `lifetime_max` are invalid.
     pub fn new(
         limits: TraversalLimits,
         goal: Goal,
         lifetime_max: Duration,
         here: PeerKey,
-        keys: impl IntoIterator<Item = Key>,
+        keys: impl IntoIterator<Item = RecordKey>,
     ) -> Self {
         let mut unique = std::collections::HashSet::new();
         let keys = keys.into_iter().filter(|key| unique.insert(*key));
@@ -154,17 +155,23 @@ impl Traversal {
         }
     }
 
-    /// Peers to begin with, and what `here` holds itself, of one of the keys.
-    pub fn on_local(&mut self, now: UnixMillis, key: &Key, peers: &[PeerAddresses], records: Vec<Record>) {
+    /// The closest known peers of a key, and the records that `here` holds itself.
+    pub fn on_local(
+        &mut self,
+        now: UnixMillis,
+        key: &RecordKey,
+        peers: &[PeerAddresses],
+        records: Vec<Record>,
+    ) {
         let Some(at) = self.searches.iter().position(|search| search.key == *key) else { return };
         self.add_candidates(at, None, peers.iter());
         let n_good = self.searches[at].merged.add(now, self.lifetime_max, records);
         self.searches[at].is_done |= n_good > 0 && self.goal == Goal::First;
     }
 
-    /// `peer` answered the question for the keys it was asked for; of those that the answer leaves out, it
-    /// will be asked again.
-    pub fn on_found(&mut self, wall: UnixMillis, peer: &[u8], found: Found) {
+    /// `peer` answered for the keys that it was asked for, in order. It is asked again for keys at the end that the answer
+    /// leaves out.
+    pub fn on_found(&mut self, wall: UnixMillis, peer: &[u8], found: FindResponse) {
         let Some((from, asked)) = self.take_asked(peer) else { return };
         self.credit_namers(from, &asked, true);
         let n_answers = found.answers.len();
@@ -184,16 +191,16 @@ impl Traversal {
         self.finish_searches();
     }
 
-    /// `peer` could not be asked, or did not answer.
+    /// The request to `peer` failed.
     pub fn on_failure(&mut self, peer: &[u8]) {
         let Some((from, asked)) = self.take_asked(peer) else { return };
         self.on_dead(from, &asked);
         self.finish_searches();
     }
 
-    /// Requests that took too long are lost.
+    /// Fails the requests that took too long.
     pub fn on_timeout(&mut self, now: Moment) {
-        let is_late = |asked: &Asked| asked.at + self.limits.timeout <= now;
+        let is_late = |asked: &FindRequest| asked.at + self.limits.timeout <= now;
         let late = self.in_flight.iter().filter(|&&at| self.peers[at].asked.as_ref().is_some_and(is_late));
         let late: Vec<Vec<u8>> = late.map(|&at| self.peers[at].contact.peer_id.clone()).collect();
         late.iter().for_each(|peer| self.on_failure(peer));
@@ -209,7 +216,7 @@ impl Traversal {
         due.min()
     }
 
-    /// What to do now; `None` until something happens. [`Self::is_done`] says whether something will.
+    /// The next task; `None` while requests are under way, or when all is done ([`Self::is_done`]).
     pub fn poll_action(&mut self, now: Moment) -> Option<TraversalAction> {
         self.finish_searches();
         let is_waited_for =
@@ -236,7 +243,7 @@ impl Traversal {
         Some(self.ask(now, chosen, peer))
     }
 
-    /// Whether every search has ended.
+    /// Whether the lookup of every key has ended.
     pub fn is_done(&self) -> bool {
         self.searches.iter().all(|search| search.is_done)
     }
@@ -246,7 +253,7 @@ impl Traversal {
         self.n_requests
     }
 
-    /// What came of it, in the order of the keys.
+    /// The results, in the order of the keys.
     pub fn into_outcomes(self) -> Vec<KeyOutcome> {
         let Self { peers, searches, .. } = self;
         let outcome = |search: Search| {
@@ -260,12 +267,12 @@ impl Traversal {
             };
             let (closest, lacked) = (named(false), named(true));
             let Search { key, merged, n_requests, .. } = search;
-            KeyOutcome { key, records: Merged::into_records(merged), closest, lacked, n_requests }
+            KeyOutcome { key, records: MergedRecords::into_records(merged), closest, lacked, n_requests }
         };
         searches.into_iter().map(outcome).collect()
     }
 
-    /// The closest peer that may be asked for a search, where one of its beam is left.
+    /// The closest candidate of a search that may be asked now, within its beam.
     fn next_candidate(&self, at: usize) -> Option<usize> {
         let search = &self.searches[at];
         let living = search.candidates.values().filter(|candidate| self.is_listened_to(candidate));
@@ -274,7 +281,7 @@ impl Traversal {
         in_beam.filter(|c| c.state == CandidateState::New).map(|c| c.peer).find(is_free)
     }
 
-    /// Alive as far as is known, and named by somebody who does not make peers up.
+    /// Whether a candidate counts: not known to be dead, and named by a peer that is not suspect.
     fn is_listened_to(&self, candidate: &search::Candidate) -> bool {
         let is_vouched_for = || {
             candidate.named_by.is_empty() || candidate.named_by.iter().any(|&by| !self.peers[by].is_suspect())
@@ -286,7 +293,7 @@ impl Traversal {
         }
     }
 
-    /// Asks `peer` for the chosen search, and for all others that would ask it soon.
+    /// Asks `peer` for the chosen search, and for all others with `peer` in their beam.
     fn ask(&mut self, now: Moment, chosen: usize, peer: usize) -> TraversalAction {
         let may_ask = |at: &usize| {
             let search = &self.searches[*at];
@@ -302,20 +309,20 @@ impl Traversal {
             self.searches[at].n_requests += 1;
         }
         let keys = searches.iter().map(|&at| self.searches[at].key).collect();
-        self.peers[peer].asked = Some(Asked { at: now, searches });
+        self.peers[peer].asked = Some(FindRequest { at: now, searches });
         self.in_flight.push(peer);
         self.n_requests += 1;
         TraversalAction::Ask { peer: self.peers[peer].contact.clone(), keys }
     }
 
-    fn take_asked(&mut self, peer: &[u8]) -> Option<(usize, Asked)> {
+    fn take_asked(&mut self, peer: &[u8]) -> Option<(usize, FindRequest)> {
         let at = *self.positions.get(peer)?;
         let asked = self.peers[at].asked.take()?;
         self.in_flight.retain(|other| *other != at);
         Some((at, asked))
     }
 
-    fn on_dead(&mut self, peer: usize, asked: &Asked) {
+    fn on_dead(&mut self, peer: usize, asked: &FindRequest) {
         self.credit_namers(peer, asked, false);
         self.peers[peer].is_dead = true;
         for search in &mut self.searches {
@@ -323,8 +330,8 @@ impl Traversal {
         }
     }
 
-    /// Whoever named `peer` named one that answered, or one that did not.
-    fn credit_namers(&mut self, peer: usize, asked: &Asked, has_answered: bool) {
+    /// Counts for each peer that named `peer` whether it answered.
+    fn credit_namers(&mut self, peer: usize, asked: &FindRequest, has_answered: bool) {
         let namers = asked.searches.iter().filter_map(|&at| self.searches[at].candidate(peer));
         let mut namers: Vec<usize> = namers.flat_map(|candidate| candidate.named_by.clone()).collect();
         namers.sort_unstable();
@@ -362,7 +369,7 @@ impl Traversal {
             return at;
         }
         self.positions.insert(contact.peer_id.clone(), self.peers.len());
-        self.peers.push(Peer {
+        self.peers.push(LookupPeer {
             contact: contact.clone(),
             point: Point::of_peer(&contact.peer_id),
             asked: None,

@@ -1,15 +1,14 @@
-//! What keeps one peer from being a burden to the others: how often, how slowly and how wrongly it may do
-//! something.
+//! Limits that keep one peer from using up the resources of others: rates, timeouts, shares and bans.
 //!
-//! Pure: whoever drives these is told, and disconnects, refuses or waits. Whatever a stranger can make grow
-//! is bounded.
+//! Pure: the driver asks them and then disconnects, refuses or waits. All state that a remote peer can make grow is
+//! bounded.
 
-mod conduct;
+mod bans;
 mod pace;
 mod rate;
 mod shares;
 
-pub use self::conduct::{Conduct, ConductLimits};
-pub use self::pace::{Pace, PaceLimits, TooSlow};
+pub use self::bans::{BanLimits, BanList};
+pub use self::pace::{PaceLimits, StreamPace, TooSlow};
 pub use self::rate::RateLimiter;
-pub use self::shares::Shares;
+pub use self::shares::FairShares;

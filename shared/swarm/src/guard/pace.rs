@@ -1,110 +1,110 @@
-//! How slowly the other side of a conversation may be, whichever way the bytes go.
+//! Timeouts of a stream, against a remote peer that is too slow in either direction.
 //!
-//! The other side asks and this side answers, any number of times. Each part has its own bound: the silence
-//! before a message, the message itself, and what moves for its answer. Time that this side needs to
-//! find the answer is nobody's fault: deadlines are looked at while bytes are waited for, and at no other time.
+//! The remote peer sends requests and this side answers, any number of times. Each phase has its own bound: the
+//! silence before a message, the message itself, and the transfer of its answer. Time that this side needs to compute
+//! the answer does not count: deadlines are checked only while the driver waits for bytes.
 
 use std::time::Duration;
 
 use crate::Moment;
 
-/// How slowly.
+/// Timeouts and minimum speed of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PaceLimits {
-    /// A new stream may be silent for so long.
+    /// Longest silence on a new stream.
     pub first_message: Duration,
-    /// One on which something was said already.
+    /// Longest silence between messages.
     pub idle: Duration,
     /// From the first byte of a message to its last.
     pub message: Duration,
-    /// Nothing may move for so long within an answer.
+    /// Longest time within an answer without any bytes.
     pub stall: Duration,
-    /// On average over an answer, once the time of a stall has passed.
+    /// Mean speed of an answer, once the time of `stall` has passed.
     pub bytes_per_second_min: u64,
 }
 
-/// Which bound was passed.
+/// The bound that was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooSlow {
-    /// Nothing was said on a new stream.
-    #[error("nothing was said on a new stream for {0:?}")]
+    /// No message on a new stream.
+    #[error("no message on a new stream for {0:?}")]
     NoFirstMessage(Duration),
-    /// Nothing more was said.
-    #[error("nothing was said for {0:?}")]
+    /// No further message.
+    #[error("no message for {0:?}")]
     Idle(Duration),
-    /// A message that began and does not end.
-    #[error("a message was not whole after {0:?}")]
+    /// A message that began and did not end in time.
+    #[error("a message was incomplete after {0:?}")]
     Message(Duration),
-    /// An answer that is not taken, or of which nothing comes.
-    #[error("nothing moved for {0:?}")]
+    /// No bytes of an answer were moved in time.
+    #[error("no bytes were transferred for {0:?}")]
     Stalled(Duration),
-    /// An answer that moves, and hardly.
-    #[error("fewer than {0} bytes a second moved")]
+    /// An answer that moves too slowly.
+    #[error("fewer than {0} bytes a second were transferred")]
     Transfer(u64),
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Phase {
+enum PacePhase {
     Silence { is_first: bool, since: Moment },
     Message { since: Moment },
     Answer { since: Moment, moved_at: Moment, n_bytes: u64 },
 }
 
-/// Of one stream.
+/// Timeouts of one stream.
 #[derive(Debug)]
-pub struct Pace {
+pub struct StreamPace {
     limits: PaceLimits,
-    /// Both sides speak when they like: what is written says nothing of what is read.
+    /// Both sides send at any time, so bytes written do not end the wait for bytes read.
     is_duplex: bool,
-    phase: Phase,
+    phase: PacePhase,
 }
 
-impl Pace {
+impl StreamPace {
     /// A stream that was opened at `now`.
     pub fn new(limits: PaceLimits, now: Moment) -> Self {
-        Self { limits, is_duplex: false, phase: Phase::Silence { is_first: true, since: now } }
+        Self { limits, is_duplex: false, phase: PacePhase::Silence { is_first: true, since: now } }
     }
 
-    /// The same, on which both sides speak when they like. Only what is read is timed.
+    /// A stream on which both sides send at any time. Only reads are timed.
     pub fn duplex(limits: PaceLimits, now: Moment) -> Self {
         Self { is_duplex: true, ..Self::new(limits, now) }
     }
 
-    /// The next message is waited for.
+    /// This side waits for the next message.
     pub fn on_wait(&mut self, now: Moment) {
-        if !matches!(self.phase, Phase::Silence { .. }) {
-            self.phase = Phase::Silence { is_first: false, since: now };
+        if !matches!(self.phase, PacePhase::Silence { .. }) {
+            self.phase = PacePhase::Silence { is_first: false, since: now };
         }
     }
 
-    /// An answer begins, or goes on after this side took its time.
+    /// An answer begins, or continues after a delay of this side.
     pub fn on_answer(&mut self, now: Moment) {
-        self.phase = Phase::Answer { since: now, moved_at: now, n_bytes: 0 };
+        self.phase = PacePhase::Answer { since: now, moved_at: now, n_bytes: 0 };
     }
 
-    /// Bytes came.
+    /// Bytes were read.
     pub fn on_read(&mut self, now: Moment, n_bytes: usize) {
         match &mut self.phase {
-            phase @ Phase::Silence { .. } => *phase = Phase::Message { since: now },
-            Phase::Message { .. } => {}
-            Phase::Answer { .. } => self.on_moved(now, n_bytes),
+            phase @ PacePhase::Silence { .. } => *phase = PacePhase::Message { since: now },
+            PacePhase::Message { .. } => {}
+            PacePhase::Answer { .. } => self.on_moved(now, n_bytes),
         }
     }
 
-    /// Something is about to be written: the message that is answered must have been whole.
+    /// This side is about to write: it has received the whole message that it answers.
     pub fn on_writing(&mut self, now: Moment) {
-        if !self.is_duplex && !matches!(self.phase, Phase::Answer { .. }) {
+        if !self.is_duplex && !matches!(self.phase, PacePhase::Answer { .. }) {
             self.on_answer(now);
         }
     }
 
-    /// Bytes went.
+    /// Bytes were written.
     pub fn on_written(&mut self, now: Moment, n_bytes: usize) {
         self.on_moved(now, n_bytes);
     }
 
     fn on_moved(&mut self, now: Moment, n_bytes: usize) {
-        if let Phase::Answer { moved_at, n_bytes: moved, .. } = &mut self.phase
+        if let PacePhase::Answer { moved_at, n_bytes: moved, .. } = &mut self.phase
             && n_bytes > 0
         {
             *moved_at = now;
@@ -112,16 +112,18 @@ impl Pace {
         }
     }
 
-    /// Until when bytes are waited for, and which bound is passed then.
+    /// Deadline for the next bytes, and the bound that is exceeded then.
     pub fn deadline(&self) -> (Moment, TooSlow) {
         let limits = &self.limits;
         match self.phase {
-            Phase::Silence { is_first: true, since } => {
+            PacePhase::Silence { is_first: true, since } => {
                 (since + limits.first_message, TooSlow::NoFirstMessage(limits.first_message))
             }
-            Phase::Silence { is_first: false, since } => (since + limits.idle, TooSlow::Idle(limits.idle)),
-            Phase::Message { since } => (since + limits.message, TooSlow::Message(limits.message)),
-            Phase::Answer { since, moved_at, n_bytes } => {
+            PacePhase::Silence { is_first: false, since } => {
+                (since + limits.idle, TooSlow::Idle(limits.idle))
+            }
+            PacePhase::Message { since } => (since + limits.message, TooSlow::Message(limits.message)),
+            PacePhase::Answer { since, moved_at, n_bytes } => {
                 let rate = limits.bytes_per_second_min.max(1);
                 let stalls = (moved_at + limits.stall, TooSlow::Stalled(limits.stall));
                 let lags = since + limits.stall + Duration::from_millis(n_bytes.saturating_mul(1000) / rate);
@@ -149,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_stream_on_which_nothing_was_said_goes_sooner_than_one_that_was_used() {
-        let mut pace = Pace::new(LIMITS, s(1));
+        let mut pace = StreamPace::new(LIMITS, s(1));
         assert_eq!(pace.deadline(), (s(11), TooSlow::NoFirstMessage(s(10))));
         pace.on_wait(s(5));
         assert_eq!(pace.deadline().0, s(11), "waiting again is no excuse");
@@ -161,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_message_has_its_time_however_many_bytes_come() {
-        let mut pace = Pace::new(LIMITS, s(0));
+        let mut pace = StreamPace::new(LIMITS, s(0));
         for now in 2..9 {
             pace.on_read(s(now), 1);
         }
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn an_answer_stalls_or_lags() {
-        let mut pace = Pace::new(LIMITS, s(0));
+        let mut pace = StreamPace::new(LIMITS, s(0));
         pace.on_read(s(0), 5);
         pace.on_writing(s(1));
         assert_eq!(pace.deadline(), (s(16), TooSlow::Stalled(s(15))));
@@ -189,8 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_speaks_when_it_likes_is_timed_by_what_it_says() {
-        let mut pace = Pace::duplex(LIMITS, s(0));
+    fn a_duplex_stream_is_timed_by_its_reads_only() {
+        let mut pace = StreamPace::duplex(LIMITS, s(0));
         pace.on_read(s(1), 1);
         pace.on_writing(s(2));
         pace.on_written(s(2), 100);

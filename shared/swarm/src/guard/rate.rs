@@ -1,5 +1,4 @@
-//! How often something may happen, for each of many who do it: a bucket that fills evenly, and holds what
-//! may happen in a minute.
+//! Rate limiter by key: a token bucket that fills evenly and holds one minute's worth.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,11 +10,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Bounds events of each key (generic cell rate algorithm, ITU-T I.371, with a burst of a minute's worth).
 ///
-/// Bounded itself: of the keys that were seen, it knows the `keys_max / 2` latest at least and `keys_max` at
-/// most. One that it forgot begins anew, which a stranger can have by taking another name as well.
+/// Its memory is bounded: it remembers at least the `keys_max / 2` newest keys and at most `keys_max`. A forgotten key
+/// begins with a full bucket, which a remote peer can also have by taking a new key.
 #[derive(Debug)]
 pub struct RateLimiter<K> {
-    /// Between two events at the full rate.
+    /// Interval between two events at the full rate.
     every: Duration,
     generation_max: usize,
     /// When the bucket of each key will be full again.

@@ -1,16 +1,16 @@
-//! How often peers fail that average: of the times that others should have been in an averaging, how often they were not.
-//! The size of groups follows from it.
+//! The failure rate of members of an averaging, from which the group size follows (DeDLOC appendix C).
 //!
-//! The last rounds count most. Before there are any, one in a hundred is believed, as much as twenty times would tell.
+//! It is an exponentially weighted average over rounds. The prior is a rate of 0.01 with the weight of twenty
+//! observations.
 
 use barnraise_protocol::average::MemberSet;
 
-/// What is believed before anything is known, and so many times are worth as much.
+/// Rate before the first observation, and its weight in observations.
 const PRIOR: (f64, f64) = (0.01, 20.0);
-/// With each averaging the earlier ones count by so much.
-const KEPT: f64 = 0.95;
+/// Factor by which each averaging reduces the weight of the earlier ones.
+const DECAY: f64 = 0.95;
 
-/// The share of failures, lately.
+/// Failures and expected members of recent rounds, weighted.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FailureRate {
     n_failed: f64,
@@ -18,19 +18,19 @@ pub struct FailureRate {
 }
 
 impl FailureRate {
-    /// An averaging is over, in which these were expected, and these came with all that they had. Of one from which nobody
-    /// came it is not known who failed: it counts for nobody.
-    pub fn on_averaged(&mut self, expected: MemberSet, came: MemberSet) {
+    /// Counts an averaging: the members whose values were expected, and those whose values all arrived. An averaging in
+    /// which no values arrived is not counted, since the failure may be this peer's own.
+    pub fn update(&mut self, expected: MemberSet, came: MemberSet) {
         let both = came.intersection(expected);
         if both.is_empty() {
             return;
         }
         let (n_expected, n_came) = (f64::from(expected.n_members()), f64::from(both.n_members()));
-        self.n_failed = KEPT * self.n_failed + n_expected - n_came;
-        self.n_expected = KEPT * self.n_expected + n_expected;
+        self.n_failed = DECAY * self.n_failed + n_expected - n_came;
+        self.n_expected = DECAY * self.n_expected + n_expected;
     }
 
-    /// How often a peer fails, above 0 and below 1.
+    /// Probability that a member fails, above 0 and below 1.
     #[must_use]
     pub fn rate(&self) -> f64 {
         let (rate, weight) = PRIOR;
@@ -47,29 +47,29 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rounds_say_little_and_many_say_all() {
+    fn the_first_rounds_weigh_little_and_many_outweigh_the_prior() {
         let mut rate = FailureRate::default();
         assert!((rate.rate() - 0.01).abs() < 1e-9);
-        rate.on_averaged(set(2), set(1));
+        rate.update(set(2), set(1));
         assert!(rate.rate() < 0.1, "{rate:?}");
         for round in 0..200 {
-            rate.on_averaged(set(10), set(if round % 2 == 0 { 10 } else { 6 }));
+            rate.update(set(10), set(if round % 2 == 0 { 10 } else { 6 }));
         }
         assert!((rate.rate() - 0.2).abs() < 0.03, "{rate:?}");
         for _ in 0..200 {
-            rate.on_averaged(set(10), set(10));
+            rate.update(set(10), set(10));
         }
-        assert!(rate.rate() < 0.002, "what was long ago is forgotten: {rate:?}");
+        assert!(rate.rate() < 0.002, "old rounds are forgotten: {rate:?}");
     }
 
     #[test]
-    fn it_stays_a_rate_whatever_is_said() {
+    fn the_rate_stays_below_one_for_any_rounds() {
         let mut rate = FailureRate::default();
         for _ in 0..1000 {
-            rate.on_averaged(set(256), set(1));
-            // Nobody came, or nobody who was expected.
-            rate.on_averaged(set(256), MemberSet::default());
-            rate.on_averaged(MemberSet::default(), set(9));
+            rate.update(set(256), set(1));
+            // No values came, or none that were expected.
+            rate.update(set(256), MemberSet::default());
+            rate.update(MemberSet::default(), set(9));
         }
         assert!((0.9..1.0).contains(&rate.rate()), "{rate:?}");
     }

@@ -1,73 +1,74 @@
-//! What was contributed, by what it is of: the same work counts once, under whichever id and key it comes.
+//! Ledger of contributed samples and gradients: the same work counts once, under any id and key.
 //!
-//! Work is known by the parameters and the samples that it is the gradient of, in any order, and by its values. One
-//! that has its samples from others in part is told from honest work by how much it shares: honest peers draw
-//! independently, so what they have in common is what chance gives.
+//! Work is identified by its parameters and its samples, in any order, and by the values of its gradient. A contribution
+//! that takes a part of its samples from others is recognized by the size of the overlap: honest peers draw
+//! independently, so their overlap is what chance gives.
 
 use std::collections::{HashMap, VecDeque};
 
 use barnraise_protocol::Sha256Hash;
-use barnraise_protocol::account::SampleId;
+use barnraise_protocol::commitment::SampleId;
 
+use crate::AddressGroup;
 use crate::PeerKey;
-use crate::round::AddressGroup;
 
-/// Parameters whose contributions are remembered: those of now, and of as many epochs before as work may count late.
+/// Parameters whose contributions are remembered: the current ones, and those of as many epochs before as stale work
+/// may count.
 const PARAMETERS_MAX: usize = 5;
 /// Epochs whose gradients are remembered.
 const EPOCHS_MAX: usize = 5;
-/// Of the samples that an address contributed by some parameters, a part of one in so many may be there twice beyond
-/// what independent draws from the data give: shards and shuffle buffers make draws less than independent.
+/// One in so many of an address's samples for the same parameters may be duplicates beyond those that independent draws
+/// give: shards and shuffle buffers make draws less than independent.
 const OWN_REPEATS: u64 = 16;
-/// One in so many may be what other addresses contributed, likewise.
+/// One in so many may have been contributed by other addresses, likewise.
 const OTHERS_REPEATS: u64 = 2;
-/// As many more, where there are few samples.
+/// This many more are allowed, where there are few samples.
 const REPEATS_MORE: f64 = 8.0;
 
-/// A contribution, as its peer names it.
+/// Identity of a contribution.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Name {
-    /// Whose.
+pub struct ContributionName {
+    /// Its sender.
     pub peer: PeerKey,
-    /// Its number.
+    /// Its sender's number for it.
     pub contribution_id: u64,
 }
 
-/// Why a contribution is one that was here before.
+/// Why a contribution is a duplicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Repeat {
-    /// Under the same name, and what comes of it is not known yet.
+pub enum RepeatError {
+    /// A contribution of the same peer and number is not settled yet.
     #[error("this contribution is under way already; offer it again")]
     UnderWay,
-    /// Of the same samples.
+    /// The same list of samples.
     #[error("the gradient of these samples was contributed before, or is on its way: it counts once")]
     List,
-    /// Of the same values.
+    /// The same gradient values.
     #[error("this gradient was contributed before, or is on its way: it counts once")]
     Gradient,
-    /// Of samples that the same address contributed.
+    /// Samples that the same address has contributed.
     #[error(
         "{got} samples were contributed twice from this address in an epoch; at most {max} are there by chance"
     )]
     Own {
-        /// This contribution included.
+        /// Duplicates, with this contribution.
         got: u64,
-        /// Of honest peers.
+        /// Most that honest peers have.
         max: u64,
     },
-    /// Of samples that others contributed.
+    /// Samples that other addresses have contributed.
     #[error("{got} samples were contributed by others before; at most {max} are there by chance")]
     Others {
-        /// With the other contributions of this address.
+        /// Shared samples of this address, with this contribution.
         got: u64,
-        /// Of honest peers.
+        /// Most that honest peers have.
         max: u64,
     },
 }
 
-/// A list of samples that is taken. Whoever has it keeps it, or gives it back.
+/// A claimed list of samples. The driver keeps it once the contribution counts, or gives it back ([`Ledger::give_back`]).
 #[derive(Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct SampleClaim {
     parameters: Sha256Hash,
     digest: Sha256Hash,
     group: AddressGroup,
@@ -77,10 +78,10 @@ pub struct Claim {
     n_by_chance: u64,
 }
 
-/// By one set of parameters.
+/// Contributions computed with one set of parameters.
 #[derive(Debug, Default)]
 struct Contributed {
-    lists: HashMap<Sha256Hash, Name>,
+    lists: HashMap<Sha256Hash, ContributionName>,
     times: HashMap<SampleId, u32>,
     of_groups: HashMap<AddressGroup, OfGroup>,
 }
@@ -89,47 +90,48 @@ struct Contributed {
 struct OfGroup {
     n_samples: u64,
     times: HashMap<SampleId, u32>,
-    /// That were there already, of the address itself and of others.
+    /// Samples that were contributed before, by the address itself and by others.
     n_own: u64,
     n_others: u64,
-    /// That chance has in common with others.
+    /// Expected overlap with others by chance.
     n_by_chance: u64,
 }
 
-/// What was contributed to a run lately. Bounded by what the newest epochs have.
+/// Recent contributions of a run; bounded by the number of epochs.
 #[derive(Debug)]
 pub struct Ledger {
-    /// Of the data set.
+    /// Samples of the data set.
     n_samples: u64,
     of_parameters: VecDeque<(Sha256Hash, Contributed)>,
-    gradients: VecDeque<(u64, HashMap<Sha256Hash, Name>)>,
+    gradients: VecDeque<(u64, HashMap<Sha256Hash, ContributionName>)>,
 }
 
 impl Ledger {
-    /// Of a data set with so many samples.
+    /// A ledger for a data set of `n_samples`.
     pub fn new(n_samples: u64) -> Self {
         Self { n_samples: n_samples.max(1), of_parameters: VecDeque::new(), gradients: VecDeque::new() }
     }
 
-    /// Takes the samples of a contribution by `parameters`, from `group`; in flight counts as much as counted.
+    /// Claims the samples of a contribution from `group`, computed with `parameters`. Contributions in flight count like
+    /// those that have counted.
     ///
     /// # Errors
     /// They were contributed before.
     pub fn claim(
         &mut self,
-        name: &Name,
+        name: &ContributionName,
         group: AddressGroup,
         parameters: Sha256Hash,
         list: &[SampleId],
-    ) -> Result<Claim, Repeat> {
+    ) -> Result<SampleClaim, RepeatError> {
         let mut samples = list.to_vec();
         samples.sort_unstable();
         let digest = digest(&samples);
         let n_data = self.n_samples;
         let contributed = self.contributed(parameters);
         match contributed.lists.get(&digest) {
-            Some(first) if first == name => return Err(Repeat::UnderWay),
-            Some(_) => return Err(Repeat::List),
+            Some(first) if first == name => return Err(RepeatError::UnderWay),
+            Some(_) => return Err(RepeatError::List),
             None => {}
         }
         let none = OfGroup::default();
@@ -138,7 +140,7 @@ impl Ledger {
             contributed,
             of_group,
             n_data,
-            Claim { parameters, digest, group, samples, n_own: 0, n_others: 0, n_by_chance: 0 },
+            SampleClaim { parameters, digest, group, samples, n_own: 0, n_others: 0, n_by_chance: 0 },
         );
         check(of_group, &claim, n_data)?;
         contributed.lists.insert(digest, name.clone());
@@ -155,7 +157,7 @@ impl Ledger {
     }
 
     /// The contribution does not count: its samples may be contributed again.
-    pub fn give_back(&mut self, claim: &Claim) {
+    pub fn give_back(&mut self, claim: &SampleClaim) {
         let found = self.of_parameters.iter_mut().find(|(parameters, _)| *parameters == claim.parameters);
         let Some((_, contributed)) = found else { return };
         if contributed.lists.remove(&claim.digest).is_none() {
@@ -177,15 +179,20 @@ impl Ledger {
         }
     }
 
-    /// Takes a gradient with these values ([`values_hash`]), for `epoch`.
+    /// Claims the gradient with these values ([`values_hash`]), for `epoch`.
     ///
     /// # Errors
     /// It was contributed before, to this epoch or to one of those before it.
-    pub fn claim_gradient(&mut self, name: &Name, epoch: u64, values: Sha256Hash) -> Result<(), Repeat> {
+    pub fn claim_gradient(
+        &mut self,
+        name: &ContributionName,
+        epoch: u64,
+        values: Sha256Hash,
+    ) -> Result<(), RepeatError> {
         let mut known = self.gradients.iter().filter_map(|(_, gradients)| gradients.get(&values));
         match known.next() {
-            Some(first) if first == name => return Err(Repeat::UnderWay),
-            Some(_) => return Err(Repeat::Gradient),
+            Some(first) if first == name => return Err(RepeatError::UnderWay),
+            Some(_) => return Err(RepeatError::Gradient),
             None => {}
         }
         let at = match self.gradients.iter().position(|(of, _)| *of == epoch) {
@@ -225,45 +232,45 @@ impl Ledger {
     }
 }
 
-/// Of the values of a gradient as it counts, whatever it was encoded as. The sign of a zero says nothing.
+/// Hash of the decoded values of a gradient, the same for every codec. The sign of a zero is ignored.
 pub fn values_hash(values: &[f32]) -> Sha256Hash {
     let bytes: Vec<u8> = values.iter().flat_map(|value| (value + 0.0).to_bits().to_le_bytes()).collect();
     Sha256Hash::of(&bytes)
 }
 
-/// With what the samples of a claim have in common with what was contributed.
-fn claim(contributed: &Contributed, of_group: &OfGroup, n_data: u64, claim: Claim) -> Claim {
+/// Adds to a claim its overlap with earlier contributions.
+fn claim(contributed: &Contributed, of_group: &OfGroup, n_data: u64, claim: SampleClaim) -> SampleClaim {
     let (mut n_own, mut n_others) = (0, 0);
     let mut before = None;
     for sample in &claim.samples {
         let own = of_group.times.get(sample).copied().unwrap_or_default();
         let all = contributed.times.get(sample).copied().unwrap_or_default();
-        // They are in order: the same ones stand together.
+        // They are sorted: equal ones are neighbours.
         n_own += u64::from(own > 0 || before == Some(sample));
         n_others += u64::from(all > own);
         before = Some(sample);
     }
     let n_distinct = contributed.times.len() as u64;
     let n_by_chance = claim.samples.len() as u64 * n_distinct.min(n_data) / n_data;
-    Claim { n_own, n_others, n_by_chance, ..claim }
+    SampleClaim { n_own, n_others, n_by_chance, ..claim }
 }
 
-/// Whether an address with this claim has no more in common with what was contributed than honest peers have.
-fn check(of_group: &OfGroup, claim: &Claim, n_data: u64) -> Result<(), Repeat> {
+/// Checks that an address with this claim overlaps earlier contributions no more than an honest peer's.
+fn check(of_group: &OfGroup, claim: &SampleClaim, n_data: u64) -> Result<(), RepeatError> {
     let n_samples = of_group.n_samples + claim.samples.len() as u64;
-    // So many of them are twice there where each is drawn from all of the data.
+    // Expected duplicates if each sample is drawn from the whole data set.
     let share = n_samples as f64 / n_data as f64;
     let by_chance = n_samples as f64 - n_data as f64 * (1.0 - (-share).exp());
     let max = (by_chance + (n_samples / OWN_REPEATS) as f64 + REPEATS_MORE) as u64;
     let got = of_group.n_own + claim.n_own;
     if got > max {
-        return Err(Repeat::Own { got, max });
+        return Err(RepeatError::Own { got, max });
     }
-    // Twice, since peers that begin at the same time may have begun with the same shards.
+    // Doubled, since peers that begin at the same time may begin with the same shards.
     let by_chance = 2 * (of_group.n_by_chance + claim.n_by_chance);
     let max = by_chance + n_samples / OTHERS_REPEATS + REPEATS_MORE as u64;
     let got = of_group.n_others + claim.n_others;
-    if got > max { Err(Repeat::Others { got, max }) } else { Ok(()) }
+    if got > max { Err(RepeatError::Others { got, max }) } else { Ok(()) }
 }
 
 fn digest(sorted: &[SampleId]) -> Sha256Hash {

@@ -1,37 +1,37 @@
-//! Contributions that wait to be computed once more: by turns of the addresses that they come from, so that however many
-//! keys one has, the others wait no longer for it than for one more contribution.
+//! Queue of contributions to recompute, round robin by address: an address with many keys delays the others by no more
+//! than one contribution at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::round::AddressGroup;
+use crate::AddressGroup;
 
-/// That may wait of one address.
+/// Most contributions of one address in the queue.
 pub const PER_GROUP_MAX: usize = 2;
 
-/// Waits by turns.
+/// Round-robin queue by address.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     all_max: usize,
     n_waiting: usize,
     of_groups: BTreeMap<AddressGroup, VecDeque<T>>,
-    /// Whose turn is next: of those with something that waits.
+    /// Addresses with queued contributions, in the order of their turns.
     turns: VecDeque<AddressGroup>,
 }
 
 impl<T> FairQueue<T> {
-    /// For so many in all, one at least.
+    /// For `all_max` contributions in all, at least one.
     pub fn new(all_max: usize) -> Self {
         let all_max = all_max.max(1);
         Self { all_max, n_waiting: 0, of_groups: BTreeMap::new(), turns: VecDeque::new() }
     }
 
-    /// Whether there is a place for one more of `group`, if need be that of another address which has several.
+    /// Whether one more of `group` can be queued, if need be in place of one of an address that has several.
     pub fn has_room(&self, group: AddressGroup) -> bool {
         let own = self.of_groups.get(&group).map_or(0, VecDeque::len);
         own < PER_GROUP_MAX && (self.n_waiting < self.all_max || (own == 0 && self.most().is_some()))
     }
 
-    /// Waits; `Some` is one that gives way to it, or itself, where there is no place.
+    /// Queues `job`. Returns the job that was dropped for it, or `job` itself where the queue is full.
     pub fn push(&mut self, group: AddressGroup, job: T) -> Option<T> {
         if !self.has_room(group) {
             return Some(job);
@@ -48,7 +48,7 @@ impl<T> FairQueue<T> {
         gives_way
     }
 
-    /// The next one, and where it comes from.
+    /// The next job, and its address.
     pub fn pop(&mut self) -> Option<(AddressGroup, T)> {
         let group = self.turns.pop_front()?;
         let of_group = self.of_groups.get_mut(&group)?;
@@ -62,17 +62,17 @@ impl<T> FairQueue<T> {
         Some((group, job))
     }
 
-    /// That wait.
+    /// Number of queued jobs.
     pub fn len(&self) -> usize {
         self.n_waiting
     }
 
-    /// Whether none does.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.n_waiting == 0
     }
 
-    /// An address of which several wait.
+    /// The address with the most jobs, if it has several.
     fn most(&self) -> Option<AddressGroup> {
         let most = self.of_groups.iter().max_by_key(|(_, of_group)| of_group.len());
         most.filter(|(_, of_group)| of_group.len() > 1).map(|(&group, _)| group)

@@ -1,66 +1,76 @@
-//! Whose contributions are computed once more.
+//! Selection of the contributions to recompute.
 //!
-//! - The first [`PROBATION`] of a key, always. Only what was found right counts towards them.
+//! - Always the first [`PROBATION`] of a key. Only verified ones count towards them.
 //! - All from an address for [`SUSPICION`] after a key was convicted there.
-//! - Of the others a share, chosen by a secret, so that nobody can tell beforehand. It falls while recomputing takes more
-//!   than [`OWN_TIME`] of the time for one address, or [`ALL_TIME`] for all, and never to nothing.
+//! - A random share of the others, drawn with a secret, so that no peer can predict it. The share falls while recomputing
+//!   takes more than [`OWN_TIME`] of the time for one address, or [`ALL_TIME`] for all, and never reaches zero.
 //!
-//! Who passed and who is suspected lasts over a restart ([`super::Lasting`]), all else begins anew.
+//! Verified keys and suspected addresses survive a restart; all other state begins anew.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::gradient::Offer;
+use serde::{Deserialize, Serialize};
 
-use super::Suspected;
-use crate::round::AddressGroup;
-use crate::{Moment, PeerKey};
+use crate::{AddressGroup, Moment, PeerKey};
 
-/// Contributions of a key that are recomputed in any case, until so many were found right.
+/// Contributions of a key that must be verified before its contributions are selected at random.
 pub const PROBATION: u32 = 3;
-/// For how long everything from an address is recomputed, once a key was convicted there.
+/// For how long all contributions of an address are recomputed after a key was convicted there.
 pub const SUSPICION: Duration = Duration::from_secs(3600);
-/// One contribution of a suspected address is recomputed in this time, so that the others do not wait for its lies.
+/// Interval between recomputed contributions of a suspected address, so that other addresses do not wait for them.
 const SUSPECTED_EVERY: Duration = Duration::from_secs(10);
-/// Of the time, what recomputing chosen contributions of one address may take before fewer are chosen.
+/// Share of the time for recomputing randomly selected contributions of one address before fewer are selected.
 pub const OWN_TIME: f64 = 0.02;
 /// The same of all addresses.
 pub const ALL_TIME: f64 = 0.25;
-/// Pieces of evidence that are kept for others of one address within [`SUSPICION`].
+/// Pieces of evidence against one address that are kept for other backbones within [`SUSPICION`].
 pub const EVIDENCE_MAX: u32 = 4;
-/// The longest rest: a device that was held up is not to hold up everybody else after it.
+/// The longest rest: a device that was delayed once does not delay all later contributions.
 const REST_MAX: Duration = Duration::from_secs(60);
-/// Each time that recomputing took so much more than it may, half as many are chosen.
+/// Each time that recomputing exceeded its share by this much, the share of selected contributions is halved.
 const HALVING: Duration = Duration::from_secs(30);
-/// Keys, and addresses, that are remembered.
+/// Most keys and addresses that are remembered.
 const KEYS_MAX: usize = 50_000;
 const GROUPS_MAX: usize = 10_000;
-/// Contributions that were chosen, and those found right, that may be offered again.
+/// Most selected and verified contributions that are remembered until they are offered again.
 const NAMES_MAX: usize = 1024;
+
+/// An address from which a wrong contribution came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuspectedAddress {
+    /// The address.
+    pub group: AddressGroup,
+    /// For how long all its contributions are still recomputed.
+    pub left: Duration,
+    /// Convictions since it was last not under suspicion.
+    pub n_convicted: u32,
+}
 
 /// Why a contribution is recomputed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// Its key is new: so many of its contributions are recomputed in any case, this one included.
+    /// Its key is new: its first contributions are always recomputed.
     Probation {
-        /// This one included.
+        /// Contributions left in its probation, this one included.
         n_left: u32,
     },
-    /// A key of its address was convicted.
+    /// A key at its address was convicted.
     Suspicion,
-    /// By chance.
+    /// It was drawn at random.
     Chance,
-    /// It is longer or larger than what was found right ([`Usual`](super::Usual)).
+    /// Its norm or size is larger than that of verified contributions ([`TypicalContributions`](super::TypicalContributions)).
     Unusual,
 }
 
-/// How long the device rests that recomputed for so long: half of its time is for training, whoever asks for what.
+/// How long the device rests after recomputing for `took`: half of its time is always left for training.
 pub fn rest_after(took: Duration) -> Duration {
     took.min(REST_MAX)
 }
 
-/// Time that was spent, which is forgotten at the rate at which it may be spent.
+/// A leaky bucket of time spent, drained at the rate at which it may be spent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Spent {
     seconds: f64,
@@ -80,14 +90,15 @@ impl Spent {
 #[derive(Debug, Clone, Copy, Default)]
 struct OfGroup {
     spent: Spent,
-    /// For a while after the newest conviction, and how many there were since a time without any.
+    /// End of the suspicion after the newest conviction.
     suspected_until: Option<Moment>,
-    /// When something from it was recomputed on suspicion.
+    /// When a contribution from it was last recomputed on suspicion.
     tried_at: Option<Moment>,
+    /// Convictions since it was last not under suspicion.
     n_convicted: u32,
 }
 
-/// Chooses contributions.
+/// Selects the contributions to recompute.
 #[derive(Debug)]
 pub struct Selection {
     share: f64,
@@ -102,7 +113,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Of contributions that nothing is against, `share` is chosen, 0 to 1; nobody else may know `secret`.
+    /// `share`, 0 to 1, is the part of unsuspicious contributions that is drawn. `secret` must not be known to peers.
     pub fn new(share: f64, secret: [u8; 32]) -> Self {
         Self {
             share,
@@ -117,29 +128,29 @@ impl Selection {
         }
     }
 
-    /// Of contributions that nothing is against, what is chosen while there is time for it.
+    /// The part of unsuspicious contributions that is drawn while there is time for it.
     pub fn share(&self) -> f64 {
         self.share
     }
 
-    /// Contributions of a key that are still recomputed in any case.
+    /// Contributions left in the probation of a key.
     pub fn n_left(&self, peer: &PeerKey) -> u32 {
         PROBATION.saturating_sub(self.n_right.get(peer).copied().unwrap_or_default())
     }
 
-    /// Whether everything from an address is recomputed.
+    /// Whether all contributions of an address are recomputed.
     pub fn is_suspected(&self, now: Moment, group: AddressGroup) -> bool {
         let until = self.of_groups.get(&group).and_then(|of| of.suspected_until);
         until.is_some_and(|until| now < until)
     }
 
-    /// Whether a contribution was found right, and only waits to be counted.
-    pub fn was_right(&self, peer: &PeerKey, offer: &Offer) -> bool {
+    /// Whether a contribution was verified already, and only waits to be counted.
+    pub fn was_verified(&self, peer: &PeerKey, offer: &Offer) -> bool {
         let name = (offer.contribution_id, offer.transfer.sha256);
         self.right.iter().any(|(of, number, sha256)| of == peer && (*number, *sha256) == name)
     }
 
-    /// Whether one more contribution of an address may be recomputed now: of a suspected one only now and then.
+    /// Whether one more contribution of an address may be recomputed now; suspected addresses are limited.
     pub fn may_try(&mut self, now: Moment, group: AddressGroup) -> bool {
         if !self.is_suspected(now, group) {
             return true;
@@ -152,8 +163,8 @@ impl Selection {
         may
     }
 
-    /// Whether a contribution is to be computed once more before it counts, now that all of it is here. One that was
-    /// chosen stays it until it was found right.
+    /// Whether a contribution that has arrived is to be recomputed before it counts. A selected one stays selected until
+    /// it was verified.
     pub fn choose(
         &mut self,
         now: Moment,
@@ -162,7 +173,7 @@ impl Selection {
         offer: &Offer,
     ) -> Option<Reason> {
         let id = offer.contribution_id;
-        if self.was_right(peer, offer) {
+        if self.was_verified(peer, offer) {
             return None;
         }
         let n_left = self.n_left(peer);
@@ -182,8 +193,8 @@ impl Selection {
         Some(Reason::Chance)
     }
 
-    /// A contribution was recomputed, which took so long, and is what its peer said.
-    pub fn on_right(
+    /// A contribution was recomputed in `took` and verified.
+    pub fn on_verified(
         &mut self,
         now: Moment,
         peer: &PeerKey,
@@ -200,9 +211,9 @@ impl Selection {
         remember(&mut self.right, (peer.clone(), offer.contribution_id, offer.transfer.sha256));
     }
 
-    /// One is something else: its peer is convicted. Whether the evidence is kept for others: a few of each address
-    /// are, so that nobody has others fetch and recompute as many as it has keys.
-    pub fn on_wrong(&mut self, now: Moment, group: AddressGroup) -> bool {
+    /// A contribution was wrong: its peer is convicted. Returns whether the evidence is kept for other backbones. Only a
+    /// few of each address are, so that many keys do not make others fetch and recompute many.
+    pub fn on_convicted(&mut self, now: Moment, group: AddressGroup) -> bool {
         let was_suspected = self.is_suspected(now, group);
         let of_group = self.of_group(group);
         of_group.n_convicted = if was_suspected { of_group.n_convicted.saturating_add(1) } else { 1 };
@@ -210,7 +221,7 @@ impl Selection {
         of_group.n_convicted <= EVIDENCE_MAX
     }
 
-    /// Keys of which so many were found right, those that were remembered first before others.
+    /// Keys and the number of their verified contributions, oldest first.
     pub(super) fn passed(&self) -> impl Iterator<Item = (&PeerKey, u32)> {
         self.keys.iter().filter_map(|key| Some((key, *self.n_right.get(key)?)))
     }
@@ -224,34 +235,34 @@ impl Selection {
         self.n_right.insert(peer, n_right);
     }
 
-    /// Addresses from which everything is recomputed at `now`, those that were remembered first before others.
-    pub(super) fn suspected(&self, now: Moment) -> impl Iterator<Item = Suspected> {
+    /// Addresses under suspicion at `now`, oldest first.
+    pub(super) fn suspected(&self, now: Moment) -> impl Iterator<Item = SuspectedAddress> {
         self.groups.iter().filter_map(move |&group| {
             let OfGroup { suspected_until, n_convicted, .. } = *self.of_groups.get(&group)?;
             let left = suspected_until?.checked_sub(now).filter(|left| !left.is_zero())?;
-            Some(Suspected { group, left, n_convicted })
+            Some(SuspectedAddress { group, left, n_convicted })
         })
     }
 
-    pub(super) fn restore_suspected(&mut self, now: Moment, suspected: Suspected) {
-        let Suspected { group, left, n_convicted } = suspected;
+    pub(super) fn restore_suspected(&mut self, now: Moment, suspected: SuspectedAddress) {
+        let SuspectedAddress { group, left, n_convicted } = suspected;
         let of_group = self.of_group(group);
         (of_group.suspected_until, of_group.n_convicted) = (Some(now + left.min(SUSPICION)), n_convicted);
     }
 
-    /// The share of contributions from `group` that is chosen by chance at present.
+    /// The share of contributions from `group` that is currently drawn.
     pub fn share_now(&self, now: Moment, group: AddressGroup) -> f64 {
         let own = self.of_groups.get(&group).map_or(0.0, |of| of.spent.now(now, OWN_TIME));
         let spent = own + self.spent.now(now, ALL_TIME);
         self.share * (-spent / HALVING.as_secs_f64()).exp2()
     }
 
-    /// The same, of all addresses.
+    /// The same without an address's own limit.
     pub fn share_of_all(&self, now: Moment) -> f64 {
         self.share * (-self.spent.now(now, ALL_TIME) / HALVING.as_secs_f64()).exp2()
     }
 
-    /// At least 0 and below 1; the same for the same contribution.
+    /// A pseudorandom number in [0, 1); the same for the same contribution.
     fn drawn(&self, peer: &PeerKey, offer: &Offer) -> f64 {
         let id = offer.contribution_id.to_le_bytes();
         let what: [&[u8]; 4] = [&self.secret, &peer.0, &id, &offer.transfer.sha256.0];
@@ -275,7 +286,7 @@ fn remember<T>(names: &mut VecDeque<T>, name: T) {
     remember_key(names, name, NAMES_MAX);
 }
 
-/// Remembers one, and forgets the oldest where there are too many.
+/// Appends `name`; returns the oldest where there are more than `max`.
 fn remember_key<T>(names: &mut VecDeque<T>, name: T, max: usize) -> Option<T> {
     names.push_back(name);
     if names.len() > max { names.pop_front() } else { None }

@@ -1,42 +1,42 @@
 //! The mean over samples in which no address has more weight than all others together.
 //!
-//! At most one address has more than half of the samples. Its weight is brought down to that of all others, and
-//! everybody else's stays what it is. One that is alone has all of it.
+//! At most one address has more than half of the samples. Its weight is reduced to that of all others together; the
+//! others' weights stay. A single address has all of the weight.
 
 use std::collections::BTreeMap;
 
 use super::Aggregate;
-use crate::round::AddressGroup;
+use crate::AddressGroup;
 
-/// The contributions of an epoch, by where they come from.
+/// The contributions of an epoch by address.
 #[derive(Debug)]
-pub(super) struct Addresses {
+pub(super) struct AddressSums {
     n_max: usize,
-    sums: Vec<Sum>,
-    place_of: BTreeMap<AddressGroup, usize>,
+    sums: Vec<AddressSum>,
+    sum_of: BTreeMap<AddressGroup, usize>,
 }
 
 #[derive(Debug)]
-struct Sum {
-    /// Over samples, `[n_parameters]`.
+struct AddressSum {
+    /// Sum over samples, `[n_parameters]`.
     values: Vec<f32>,
     n_samples: u64,
     loss: f64,
 }
 
-impl Addresses {
+impl AddressSums {
     pub(super) fn new(places: u32) -> Self {
-        // With one place nobody could be told from the others.
-        Self { n_max: places.max(2) as usize, sums: Vec::new(), place_of: BTreeMap::new() }
+        // With one sum no address could be told from the others.
+        Self { n_max: places.max(2) as usize, sums: Vec::new(), sum_of: BTreeMap::new() }
     }
 
     pub(super) fn clear(&mut self) {
         self.sums.clear();
-        self.place_of.clear();
+        self.sum_of.clear();
     }
 
     pub(super) fn add(&mut self, group: AddressGroup, n_samples: u32, loss: f32, values: &[f32]) {
-        let at = match self.place_of.get(&group) {
+        let at = match self.sum_of.get(&group) {
             Some(&at) => at,
             None => self.place(group, values.len()),
         };
@@ -47,15 +47,15 @@ impl Addresses {
         sum.loss += f64::from(loss) * f64::from(n_samples);
     }
 
-    /// A place for an address that has none yet: the one with the fewest samples, where no other is left.
+    /// Assigns a sum to an address that has none yet: the one with the fewest samples, where no other is left.
     fn place(&mut self, group: AddressGroup, n_parameters: usize) -> usize {
         let at = if self.sums.len() < self.n_max {
-            self.sums.push(Sum { values: vec![0.0; n_parameters], n_samples: 0, loss: 0.0 });
+            self.sums.push(AddressSum { values: vec![0.0; n_parameters], n_samples: 0, loss: 0.0 });
             self.sums.len() - 1
         } else {
             (0..self.sums.len()).min_by_key(|&at| self.sums[at].n_samples).unwrap_or_default()
         };
-        self.place_of.insert(group, at);
+        self.sum_of.insert(group, at);
         at
     }
 
@@ -63,7 +63,7 @@ impl Addresses {
     /// - returns `[n_parameters]`, not finite where nothing was contributed
     pub(super) fn aggregate(&self, n_parameters: usize) -> Aggregate {
         let total: u64 = self.sums.iter().map(|sum| sum.n_samples).sum();
-        let factor = |sum: &Sum| {
+        let factor = |sum: &AddressSum| {
             let others = total - sum.n_samples;
             if others > 0 && sum.n_samples > others { others as f64 / sum.n_samples as f64 } else { 1.0 }
         };
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn mean_of(contributions: &[(u64, u32, f32)], places: u32) -> f32 {
-        let mut addresses = Addresses::new(places);
+        let mut addresses = AddressSums::new(places);
         for &(group, n_samples, value) in contributions {
             addresses.add(AddressGroup(group), n_samples, 1.0, &[value]);
         }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn an_epoch_begins_with_nothing() {
-        let mut addresses = Addresses::new(8);
+        let mut addresses = AddressSums::new(8);
         addresses.add(AddressGroup(1), 100, 9.0, &[9.0]);
         addresses.clear();
         addresses.add(AddressGroup(2), 10, 1.0, &[2.0]);

@@ -1,63 +1,63 @@
-//! CenteredClip over gradients of unlike weight.
+//! CenteredClip over gradients of different weight.
 //!
 //! Karimireddy, He and Jaggi 2021 ("Learning from History for Byzantine Robust Optimization", §4): from a center
-//! `v`, repeat `v ← v + Σ w_i (x_i − v) min(1, τ / ‖x_i − v‖)`, so that whoever is far pulls no harder than
-//! whoever is at distance τ. Gorbunov, Borzunov, Diskin and Ryabinin 2021 ("Secure Distributed Training at
-//! Scale", §3) use it for collaborations of volunteers. What is our own, and why:
+//! `v`, repeat `v ← v + Σ w_i (x_i − v) min(1, τ / ‖x_i − v‖)`, so that a gradient that is farther
+//! than τ pulls no harder than one at distance τ. Gorbunov, Borzunov, Diskin and Ryabinin 2021 ("Secure Distributed Training at
+//! Scale", §3) use it for collaborations of volunteers. Our own changes, and why:
 //!
 //! - The center begins at the coordinate-wise median of this round, and not at the last round's aggregate: a
 //!   round then depends on its own contributions only, and a replay from any checkpoint gives the same bits.
-//! - Weights are samples, but never more than the median member has: who claims a million samples gains
-//!   nothing over the others. Fewer than a quarter of the members never have half of the weight, whatever they
-//!   claim. The price is that a machine much faster than most counts as one of them.
+//! - Weights are samples, but never more than the median member has: a member that claims a million samples gains
+//!   nothing over the others. Less than a quarter of the members never have half of the weight, for any claims.
+//!   The price is that a machine much faster than most counts as one of them.
 //! - The mean of few samples is noisier than that of many, by the square root of their number. Distances are
-//!   scaled by it, so that small honest shares are not taken for lies: `z_i = ‖x_i − v‖ √(w_i / w_median)`. A
-//!   liar that claims few samples may be farther away, and pulls less: `w_i τ_i = τ √(w_i w_median)`.
+//!   scaled by it, so that small honest shares are not taken for faults: `z_i = ‖x_i − v‖ √(w_i / w_median)`. A
+//!   Byzantine member that claims few samples may be farther away, and pulls less: `w_i τ_i = τ √(w_i w_median)`.
 //! - τ is [`RADIUS_MEDIANS`] times the median `z`. In many dimensions honest distances are nearly the same, so
 //!   that honest members are hardly clipped at all.
-//! - Who is beyond [`FAR_MEDIANS`] times the median `z` is left out: a lie that crude has no pull at all, where
-//!   clipping would leave it one in the same direction every time.
+//! - A member beyond [`FAR_MEDIANS`] times the median `z` is left out: such a crude attack has no pull at all, where
+//!   clipping would leave it some in the same direction every time.
 //!
-//! One or two members are averaged by their samples: of two nobody can say which one lies.
+//! One or two members are averaged by their samples: of two it cannot be decided which one is dishonest.
 
 use super::median::{coordinate_median, lower_median};
 
 /// The clipping radius τ, in medians of the members' distances.
 pub const RADIUS_MEDIANS: f64 = 1.5;
-/// Who is farther than this many medians is left out.
+/// A member farther away than this many medians is left out.
 pub const FAR_MEDIANS: f64 = 6.0;
-/// Steps of the center. The paper's guarantee holds after one; a few more take the start's error away.
+/// Iterations of the center. The paper's guarantee holds after one; a few more remove the error of the start.
 pub const ITERATIONS: usize = 5;
-/// Sums that are kept apart, so that they are computed side by side: always in the same order.
+/// Partial sums that are computed in parallel (SIMD), always in the same order.
 const LANES: usize = 8;
 
-/// One gradient of those that are aggregated.
+/// One of the gradients to aggregate.
 #[derive(Debug, Clone, Copy)]
-pub struct Member<'a> {
+pub struct WeightedGradient<'a> {
     /// `[n_values]`, finite.
     pub values: &'a [f32],
     /// Samples behind it, above zero.
     pub n_samples: u64,
 }
 
-/// What became of a member.
+/// Treatment of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// It counted as it was.
-    Kept,
-    /// Its pull was shortened.
+pub enum ClipVerdict {
+    /// It counted unchanged.
+    Unclipped,
+    /// Its distance was clipped to τ.
     Clipped,
-    /// It was too far off to count at all.
+    /// It was too far away and did not count.
     LeftOut,
 }
 
-/// What became of a member, and why.
+/// Treatment of a member, and its distance.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Outcome {
+pub struct ClipOutcome {
     /// Whether it counted.
-    pub verdict: Verdict,
-    /// From the median of all, in medians of all distances, scaled by its samples; infinite where most members
-    /// agree to the bit and this one does not.
+    pub verdict: ClipVerdict,
+    /// Distance from the coordinate-wise median, scaled by samples, in medians of all such distances. Infinite where
+    /// most members agree to the bit and this one does not.
     pub distance: f64,
 }
 
@@ -66,24 +66,24 @@ pub struct Outcome {
 pub struct Clipped {
     /// `[n_values]`, within the range of the members.
     pub values: Vec<f32>,
-    /// Of each member.
-    pub outcomes: Vec<Outcome>,
+    /// Outcome of each member.
+    pub outcomes: Vec<ClipOutcome>,
 }
 
-/// A gradient that a minority of lying members can move only so far.
+/// A gradient on which a minority of Byzantine members has bounded influence.
 ///
 /// # Shapes
 /// - `members`: at least one, all of the same length
-/// - returns `[n_values]`, empty for nobody
-pub fn centered_clip(members: &[Member<'_>]) -> Clipped {
+/// - returns `[n_values]`, empty without members
+pub fn centered_clip(members: &[WeightedGradient<'_>]) -> Clipped {
     if members.len() < 3 {
-        let outcomes = vec![Outcome { verdict: Verdict::Kept, distance: 0.0 }; members.len()];
+        let outcomes = vec![ClipOutcome { verdict: ClipVerdict::Unclipped, distance: 0.0 }; members.len()];
         return Clipped { values: weighted_mean(members), outcomes };
     }
     let mut samples: Vec<u64> = members.iter().map(|member| member.n_samples).collect();
     let cap = lower_median(&mut samples, u64::cmp).unwrap_or(1).max(1);
     // At most 1: the part of the median weight that a member has.
-    let weight = |member: &Member<'_>| member.n_samples.clamp(1, cap) as f64 / cap as f64;
+    let weight = |member: &WeightedGradient<'_>| member.n_samples.clamp(1, cap) as f64 / cap as f64;
     let weights: Vec<f64> = members.iter().map(weight).collect();
 
     let values: Vec<&[f32]> = members.iter().map(|member| member.values).collect();
@@ -112,19 +112,19 @@ pub fn centered_clip(members: &[Member<'_>]) -> Clipped {
 
     let outcome = |at: usize| {
         let verdict = match (is_near[at], is_clipped[at]) {
-            (false, _) => Verdict::LeftOut,
-            (true, true) => Verdict::Clipped,
-            (true, false) => Verdict::Kept,
+            (false, _) => ClipVerdict::LeftOut,
+            (true, true) => ClipVerdict::Clipped,
+            (true, false) => ClipVerdict::Unclipped,
         };
         let distance = if scaled[at] > 0.0 { scaled[at] / median } else { 0.0 };
-        Outcome { verdict, distance }
+        ClipOutcome { verdict, distance }
     };
     let outcomes = (0..members.len()).map(outcome).collect();
     Clipped { values: center.iter().map(|&value| value as f32).collect(), outcomes }
 }
 
-/// Weighted by samples, empty for nobody. Finite for finite values of any size.
-fn weighted_mean(members: &[Member<'_>]) -> Vec<f32> {
+/// Mean weighted by samples, empty without members. Finite for finite values of any size.
+fn weighted_mean(members: &[WeightedGradient<'_>]) -> Vec<f32> {
     let Some(first) = members.first() else { return Vec::new() };
     let total: f64 = members.iter().map(|member| member.n_samples as f64).sum();
     let mut mean = vec![0.0_f64; first.values.len()];
@@ -142,7 +142,7 @@ fn add(step: &mut [f64], values: &[f32], center: &[f64], factor: f64) {
     }
 }
 
-/// In the same order everywhere, so that the same values give the same bits.
+/// Euclidean distance, summed in the same order everywhere, so that the same values give the same bits.
 fn distance(values: &[f32], center: &[f64]) -> f64 {
     let mut lanes = [0.0_f64; LANES];
     let (value_chunks, value_rest) = values.as_chunks::<LANES>();
@@ -160,7 +160,7 @@ fn distance(values: &[f32], center: &[f64]) -> f64 {
     lanes.iter().sum::<f64>().sqrt()
 }
 
-/// The Euclidean length of `values`. No finite values are too large for it.
+/// The Euclidean norm of `values`. It does not overflow for finite values.
 pub fn norm(values: &[f32]) -> f64 {
     let mut lanes = [0.0_f64; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();

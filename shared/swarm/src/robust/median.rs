@@ -1,7 +1,7 @@
 //! The coordinate-wise median (Yin et al. 2018, "Byzantine-Robust Distributed Learning", §4): no minority moves
-//! a coordinate out of the range of the others.
+//! a coordinate out of the others' range.
 
-/// The median of each coordinate; of an even number, the middle of the two middle ones. Empty for nobody.
+/// The median of each coordinate; for an even number of members the mean of the two middle values. Empty without members.
 ///
 /// # Shapes
 /// - `members`: `[n_members][n_values]`, finite
@@ -26,7 +26,7 @@ fn middle(values: &mut [f32]) -> f64 {
     f64::midpoint(f64::from(lower.unwrap_or(upper)), f64::from(upper))
 }
 
-/// The lower median of what is sorted by `compare`: always one of `values`; `None` for nobody.
+/// The lower median by `compare`: always one of `values`; `None` where there are none.
 pub(crate) fn lower_median<T: Copy>(
     values: &mut [T],
     compare: impl FnMut(&T, &T) -> std::cmp::Ordering,

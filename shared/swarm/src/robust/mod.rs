@@ -1,20 +1,20 @@
-//! From the contributions of an epoch to one gradient, with or without trust.
+//! Aggregation of an epoch's contributions to one gradient, with or without Byzantine robustness.
 //!
-//! [`Aggregation::Mean`] is the mean over samples: the model that one big machine would have, for as long as
-//! everybody is honest. [`Aggregation::CenteredClip`] bounds what a minority of lying peers can do to it. Both
-//! are pure: the same contributions in the same order give the same bits, now and when a journal is replayed.
+//! [`Aggregation::Mean`] is the mean over samples: the model that one big machine would have, as long as all peers are
+//! honest. [`Aggregation::CenteredClip`] bounds the influence of a minority of Byzantine peers. Both are pure: the same
+//! contributions in the same order give the same bits, now and when a journal is replayed.
 //!
 //! [`Aggregation::MeanOfAddresses`] is the mean for a run that anybody may join: no address moves it more than all
-//! others together. And where addresses are known they are who has a voice in CenteredClip, not keys, which cost nothing.
+//! others together. Where addresses are known, CenteredClip also weighs addresses and not keys, which cost nothing.
 //!
-//! Nothing here tells a liar from a peer with bad luck. It bounds what either can do, and says who was far off.
-//! A lie that hides within the honest noise and is the same in every round adds up (Baruch et al. 2019, "A Little
-//! Is Enough"): against that, batches would have to be recomputed.
+//! Nothing here tells a dishonest peer from one with unusual data. Robust aggregation bounds the influence of both and
+//! reports the outliers. An error within the honest noise that is the same in every round adds up (Baruch et al. 2019,
+//! "A Little Is Enough"): only recomputed batches reveal it ([`crate::recomputation`]).
 
 mod addresses;
 mod clip;
-mod far_off;
 mod median;
+mod outliers;
 mod pool;
 #[cfg(test)]
 mod tests;
@@ -22,50 +22,51 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use self::clip::{
-    Clipped, FAR_MEDIANS, ITERATIONS, Member, Outcome, RADIUS_MEDIANS, Verdict, centered_clip, norm,
+    ClipOutcome, ClipVerdict, Clipped, FAR_MEDIANS, ITERATIONS, RADIUS_MEDIANS, WeightedGradient,
+    centered_clip, norm,
 };
-pub use self::far_off::{FAR_ROUNDS, FarOff};
 pub use self::median::coordinate_median;
 pub(crate) use self::median::lower_median;
+pub use self::outliers::{OUTLIER_ROUNDS, OutlierTracker};
 pub(crate) use self::pool::Contributions;
 use crate::PeerKey;
 
 /// How contributions become one gradient.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Aggregation {
-    /// The mean, weighted by samples (DeDLOC §3.1). One peer that lies moves it as far as it likes.
+    /// The mean, weighted by samples (DeDLOC §3.1). A single Byzantine peer moves it without bound.
     #[default]
     Mean,
     /// [`centered_clip`] over peers.
     CenteredClip {
-        /// Gradients kept apart, each of the model's size in memory. Peers beyond share one with others.
+        /// Gradient slots, each of the model's size in memory. Peers beyond that share a slot.
         places: u32,
     },
     /// The mean, weighted by samples, in which no address has more weight than all others together.
     MeanOfAddresses {
-        /// Sums kept apart, each of the model's size in memory. Addresses beyond share one with others.
+        /// Sums, each of the model's size in memory. Addresses beyond that share one.
         places: u32,
     },
 }
 
-/// What became of one peer's share of a round.
+/// Outcome of one peer's contributions in a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeerOutcome {
-    /// Who.
+    /// The peer.
     pub peer: PeerKey,
-    /// Where its contributions were.
-    pub outcome: Outcome,
-    /// Whether others shared its place, so that it is not known whose fault the distance is.
+    /// Outcome of the slot that its contributions were in.
+    pub outcome: ClipOutcome,
+    /// Whether other peers shared its slot, so that the distance cannot be attributed to one of them.
     pub is_shared: bool,
 }
 
-/// One gradient of many, and who was how far from it.
+/// Aggregated gradient, and the distance of each peer from it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Aggregate {
     /// `[n_parameters]`; not finite where nothing was contributed.
     pub gradient: Vec<f32>,
     /// Mean loss of all samples, or the median peer's.
     pub loss: f32,
-    /// Of each peer, in the order of their first contributions; empty for the mean, which looks at nobody.
+    /// Outcome of each peer, in the order of their first contributions; empty for the mean, which measures none.
     pub outcomes: Vec<PeerOutcome>,
 }

@@ -1,21 +1,21 @@
-//! Who sent the wrong bytes of a shard that came in pieces from several peers.
+//! Identifies the sender of wrong bytes of a shard that came in pieces from several peers.
 //!
-//! Where one peer sent all of it the case is clear. Where several did, nobody is blamed before the right bytes are
-//! here and each piece is compared with them, so that no peer gets another one banned by sending it a bad start.
+//! If one peer sent the whole shard it is convicted. If several did, no peer is convicted until the right bytes have
+//! arrived and each piece is compared with them. So a peer cannot get another one banned by a wrong first piece.
 
 use std::collections::VecDeque;
 
 use barnraise_protocol::Sha256Hash;
 
-use super::Source;
+use super::ShardSource;
 use crate::PeerKey;
 
-/// Shards of which is remembered who sent what, the newest.
+/// Most open cases; the newest are kept.
 const SUSPICIONS_MAX: usize = 8;
-/// Convictions that nobody has asked for.
+/// Most convictions that the driver has not polled.
 const CONVICTED_MAX: usize = 64;
 
-/// Who sent what of a shard so far, in order from its beginning.
+/// Senders of a shard's pieces, in order from its beginning.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     pieces: Vec<Piece>,
@@ -23,7 +23,7 @@ pub(super) struct Evidence {
 
 #[derive(Debug)]
 struct Piece {
-    from: Source,
+    from: ShardSource,
     end: usize,
     sha256: Sha256Hash,
 }
@@ -31,13 +31,13 @@ struct Piece {
 /// A peer that sent wrong bytes of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Convicted {
-    /// Who.
+    /// The peer.
     pub peer: PeerKey,
-    /// Of which shard.
+    /// The shard.
     pub shard: u32,
 }
 
-/// Cases that are open, and verdicts.
+/// Open cases and convictions.
 #[derive(Debug, Default)]
 pub(super) struct Suspicions {
     open: VecDeque<Suspicion>,
@@ -48,12 +48,12 @@ pub(super) struct Suspicions {
 struct Suspicion {
     shard: u32,
     evidence: Evidence,
-    /// Who sent what came after the evidence.
-    last: Source,
+    /// Sender of the last piece, which the evidence does not include.
+    last: ShardSource,
 }
 
 impl Evidence {
-    /// Bytes that are here.
+    /// Bytes that have arrived.
     pub(super) fn n_bytes(&self) -> u64 {
         self.end() as u64
     }
@@ -62,8 +62,8 @@ impl Evidence {
         self.pieces.last().map_or(0, |piece| piece.end)
     }
 
-    /// What `here` has more than before is from `from`; returns how much that is.
-    pub(super) fn add(&mut self, from: &Source, here: &[u8]) -> u64 {
+    /// Adds the new bytes at the end of `here` as a piece of `from`; returns their number.
+    pub(super) fn add(&mut self, from: &ShardSource, here: &[u8]) -> u64 {
         let Some(new) = here.get(self.end()..).filter(|new| !new.is_empty()) else { return 0 };
         self.pieces.push(Piece { from: from.clone(), end: here.len(), sha256: Sha256Hash::of(new) });
         new.len() as u64
@@ -71,16 +71,16 @@ impl Evidence {
 }
 
 impl Suspicions {
-    /// The bytes of a shard are wrong: those of the evidence, or those that `last` sent after them. Returns whether
+    /// The bytes of a shard are wrong: in a piece of the evidence, or in the last piece, from `last`. Returns whether
     /// peers sent any.
-    pub(super) fn on_wrong(&mut self, shard: u32, last: &Source, evidence: Evidence) -> bool {
+    pub(super) fn on_wrong(&mut self, shard: u32, last: &ShardSource, evidence: Evidence) -> bool {
         let senders = evidence.pieces.iter().map(|piece| &piece.from).chain([last]);
         let mut peers: Vec<&PeerKey> = senders.filter_map(peer_of).collect();
         peers.sort_unstable();
         peers.dedup();
         match peers[..] {
             [] => return false,
-            // What came from the backbone is what the manifest was made from.
+            // The backbone's bytes are right: the manifest was made from them.
             [peer] => self.convict(peer.clone(), shard),
             _ => {
                 if self.open.len() >= SUSPICIONS_MAX {
@@ -92,7 +92,7 @@ impl Suspicions {
         true
     }
 
-    /// These are the right bytes.
+    /// The right bytes of a shard have arrived: closes its cases.
     pub(super) fn on_delivered(&mut self, shard: u32, bytes: &[u8]) {
         let (closed, open): (VecDeque<_>, _) =
             std::mem::take(&mut self.open).into_iter().partition(|case| case.shard == shard);
@@ -104,18 +104,18 @@ impl Suspicions {
                 let is_right = bytes.get(start..end).is_some_and(|piece| Sha256Hash::of(piece) == sha256);
                 start = end;
                 is_solved |= !is_right;
-                if let (false, Source::Peer(peer)) = (is_right, from) {
+                if let (false, ShardSource::Peer(peer)) = (is_right, from) {
                     self.convict(peer, shard);
                 }
             }
-            // Of what came last nothing is kept: it is to blame for sure where all the rest was right.
-            if let (false, Source::Peer(peer)) = (is_solved, last) {
+            // The last piece has no hash: it was wrong if all others were right.
+            if let (false, ShardSource::Peer(peer)) = (is_solved, last) {
                 self.convict(peer, shard);
             }
         }
     }
 
-    /// Verdicts that were not asked for yet.
+    /// Convictions that were not polled yet.
     pub(super) fn convicted(&self) -> impl Iterator<Item = &PeerKey> {
         self.convicted.iter().map(|convicted| &convicted.peer)
     }
@@ -131,10 +131,10 @@ impl Suspicions {
     }
 }
 
-fn peer_of(source: &Source) -> Option<&PeerKey> {
+fn peer_of(source: &ShardSource) -> Option<&PeerKey> {
     match source {
-        Source::Backbone => None,
-        Source::Peer(peer) => Some(peer),
+        ShardSource::Backbone => None,
+        ShardSource::Peer(peer) => Some(peer),
     }
 }
 
@@ -142,8 +142,8 @@ fn peer_of(source: &Source) -> Option<&PeerKey> {
 mod tests {
     use super::*;
 
-    fn from(n: usize) -> Source {
-        Source::Peer(PeerKey(n.to_le_bytes().to_vec()))
+    fn from(n: usize) -> ShardSource {
+        ShardSource::Peer(PeerKey(n.to_le_bytes().to_vec()))
     }
 
     #[test]
@@ -161,6 +161,6 @@ mod tests {
             assert!(suspicions.on_wrong(0, &from(n), Evidence::default()));
         }
         assert_eq!(suspicions.convicted().count(), CONVICTED_MAX);
-        assert_eq!(suspicions.poll().map(|convicted| Source::Peer(convicted.peer)), Some(from(0)));
+        assert_eq!(suspicions.poll().map(|convicted| ShardSource::Peer(convicted.peer)), Some(from(0)));
     }
 }

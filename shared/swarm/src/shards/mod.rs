@@ -1,17 +1,16 @@
-//! From whom a peer takes the shards of its data, in which order, and which it keeps for others
-//! (DeDLOC appendix H).
+//! Exchange of data shards between peers, rarest first (DeDLOC appendix H).
 //!
-//! The rarest shard comes first, at random among equals, so that the backbone gives each away about once and
-//! peers pass it on. It comes from a peer that says it keeps it; from the backbone where nobody does, or where
-//! those who were asked fail. Where the buffer is full, what most others keep goes first. What a peer says of
-//! itself is believed until it fails; what it sends, never: whoever sent wrong bytes is not asked again.
+//! The rarest shard is fetched first, at random among equals, so that the backbone sends each about once and peers
+//! pass it on. It is fetched from a peer that announces it, and from the backbone where no peer does or all that were
+//! asked failed. When the buffer is full, the most replicated shard is evicted first. A peer's announcements are trusted
+//! until it fails; its bytes are always verified, and a peer that sent wrong bytes is banned.
 //!
-//! Peers know of each other what was true a while ago. All of them would fetch the same rare shard at once, and let
-//! go of the same frequent one, and fetch that again. So each shard is nearest to one peer, by a hash that all
-//! compute alike: of what nobody keeps, a peer fetches first what is nearest to it, and what is nearest to others
-//! last; and of those who keep a shard, the nearest one keeps it as if it were the only one.
+//! Peers know each other's shards with a delay. All of them would fetch the same rare shard at once, evict the same
+//! frequent one, and fetch that again. So each shard is nearest to one peer, by a hash that all peers compute alike. Of
+//! the shards without a holder a peer fetches first those that are nearest to it, and last those nearest to others.
+//! Among the holders of a shard the nearest one keeps it as if it were the only one.
 //!
-//! Pure: the driver asks, fetches, and tells what came of it.
+//! Pure: the driver asks, fetches, and reports the results.
 
 mod blame;
 mod uplink;
@@ -35,52 +34,51 @@ use crate::{Moment, PeerKey};
 
 /// Peers that are asked for one shard before the backbone is.
 pub const ATTEMPTS_MAX: usize = 3;
-/// A peer that failed is left alone for so long, twice as long each time.
+/// Pause before a peer that failed is asked again; it doubles with each failure.
 const PAUSE_MIN: Duration = Duration::from_secs(15);
-/// At most.
+/// Longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
-/// Of the shards that come from peers, one in so many is asked of a peer that has not delivered yet, where
-/// another one has.
+/// One in so many requests to peers goes to a peer that has not delivered yet, even if another holder has.
 const TRY_NEW_EVERY: usize = 4;
-/// Most holders that count.
+/// Most holders that are considered.
 const HOLDERS_MAX: usize = SUBKEYS_MAX;
-/// Most peers whose conduct is remembered.
-const CONDUCTS_MAX: usize = 2 * SUBKEYS_MAX;
+/// Most peers with a holder record.
+const HOLDER_RECORDS_MAX: usize = 2 * SUBKEYS_MAX;
 
-/// Whom a shard comes from.
+/// Source of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum ShardSource {
     /// The peer that serves the run.
     Backbone,
     /// Another contributor.
     Peer(PeerKey),
 }
 
-/// What is kept where, as far as somebody has just found out.
+/// Current holders of shards, as far as this peer knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
     /// This peer.
     pub here: PeerKey,
-    /// What it keeps.
+    /// Shards that it keeps.
     pub kept: ShardSet,
-    /// What others keep, who can be asked for it.
+    /// Shards that other peers keep and serve.
     pub holders: Vec<(PeerKey, ShardSet)>,
 }
 
-/// Where the bytes of shards came from, whether they were of use or not.
+/// Bytes of shards by source, including bytes that were discarded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardTraffic {
     /// From other contributors.
     pub bytes_from_peers: u64,
     /// From the backbone.
     pub bytes_from_backbone: u64,
-    /// Peers that did not answer, declined or stood still.
+    /// Requests to peers that failed: no answer, declined or stalled.
     pub n_failed: u64,
-    /// Shards whose bytes were not those of the manifest.
+    /// Shards whose hash was not the manifest's.
     pub n_wrong: u64,
 }
 
-/// What distances to shards are measured from, the same for everybody.
+/// A peer's point from which its distances to shards are measured, the same for all peers.
 #[derive(Debug, Clone, Copy)]
 struct Mark(u64);
 
@@ -95,9 +93,9 @@ impl Mark {
     }
 }
 
-/// How a peer has behaved.
+/// Record of a peer's past deliveries and failures.
 #[derive(Debug, Clone, Copy, Default)]
-struct Conduct {
+struct HolderRecord {
     has_delivered: bool,
     n_failures: u32,
     paused_until: Moment,
@@ -108,39 +106,39 @@ struct Conduct {
 #[derive(Debug)]
 struct Fetch {
     shard: u32,
-    /// Who was asked for it.
+    /// Peers that were asked for it.
     tried: Vec<PeerKey>,
-    /// Who sent what of it.
+    /// Sender of each piece so far.
     evidence: Evidence,
 }
 
-/// The exchange of one run's shards, as one peer takes part in it.
+/// One peer's state in the exchange of a run's shards.
 #[derive(Debug)]
 pub struct Exchange {
     /// Compressed bytes of each shard.
     sizes: Vec<u32>,
-    /// Bytes that shards may take here.
+    /// Most bytes of shards that this peer keeps.
     capacity: u64,
     random: SplitMix64,
     kept: ShardSet,
     holders: BTreeMap<PeerKey, ShardSet>,
-    /// Of this peer; known with the first survey.
+    /// This peer's mark; known with the first survey.
     mark: Option<Mark>,
-    /// Other peers that keep each shard.
+    /// Number of other peers that keep each shard.
     n_replicas: Vec<u32>,
-    /// Whether each is nearest to this peer: of those who keep it or, where nobody does, of all.
+    /// Whether each shard is nearest to this peer among its holders, or among all peers where it has none.
     is_nearest: Vec<bool>,
-    conducts: BTreeMap<PeerKey, Conduct>,
+    holder_records: BTreeMap<PeerKey, HolderRecord>,
     fetch: Option<Fetch>,
     suspicions: Suspicions,
     traffic: ShardTraffic,
 }
 
 impl Exchange {
-    /// Nobody keeps anything yet.
+    /// An exchange without known holders.
     ///
     /// - `sizes`: compressed bytes of each shard of the manifest
-    /// - `capacity`: bytes of shards that this peer keeps at most
+    /// - `capacity`: most bytes of shards that this peer keeps
     pub fn new(sizes: Vec<u32>, capacity: u64, seed: u64) -> Self {
         Self {
             mark: None,
@@ -151,14 +149,14 @@ impl Exchange {
             random: SplitMix64::new(seed),
             kept: ShardSet::default(),
             holders: BTreeMap::new(),
-            conducts: BTreeMap::new(),
+            holder_records: BTreeMap::new(),
             fetch: None,
             suspicions: Suspicions::default(),
             traffic: ShardTraffic::default(),
         }
     }
 
-    /// What is kept where now, in place of what was known before.
+    /// Replaces the known holders.
     pub fn on_survey(&mut self, survey: Survey) {
         self.mark = Some(Mark::of(&survey.here));
         self.kept = survey.kept;
@@ -166,9 +164,8 @@ impl Exchange {
         self.count_replicas();
     }
 
-    /// How soon a shard is to be fetched, the least first: by the peers that keep it, this one included; those that
-    /// sent wrong bytes do not count. What nobody keeps and is nearest to somebody else comes last: by then it has
-    /// most likely been fetched.
+    /// Number of peers that keep a shard, this one included, without banned ones; the least is fetched first. A shard
+    /// without a holder that is nearest to another peer comes last: by then that peer has most likely fetched it.
     pub fn rarity(&self, shard: u32) -> u32 {
         match self.replicas(shard) + u32::from(self.kept.contains(shard)) {
             0 if !self.is_nearest(shard) => u32::MAX,
@@ -181,9 +178,9 @@ impl Exchange {
         self.kept.contains(shard)
     }
 
-    /// Whom to ask for `shard` at `now`, of which `n_here` bytes are here: a peer that keeps it, and that was
-    /// not asked for it in vain, at random with preference for those that have delivered; else the backbone.
-    pub fn source(&mut self, now: Moment, shard: u32, n_here: u64) -> Source {
+    /// Source to ask for `shard` at `now`, of which `n_here` bytes have arrived: a random holder that was not asked for
+    /// it yet, preferably one that has delivered before, or else the backbone.
+    pub fn source(&mut self, now: Moment, shard: u32, n_here: u64) -> ShardSource {
         let mut fetch = match self.fetch.take() {
             Some(fetch) if fetch.shard == shard => fetch,
             _ => Fetch { shard, tried: Vec::new(), evidence: Evidence::default() },
@@ -197,13 +194,13 @@ impl Exchange {
         };
         fetch.tried.extend(chosen.clone());
         self.fetch = Some(fetch);
-        chosen.map_or(Source::Backbone, Source::Peer)
+        chosen.map_or(ShardSource::Backbone, ShardSource::Peer)
     }
 
     fn choose(&mut self, now: Moment, shard: u32, tried: &[PeerKey]) -> Option<PeerKey> {
         let (mut proven, mut new) = (Vec::new(), Vec::new());
         for (peer, shards) in &self.holders {
-            let conduct = self.conducts.get(peer).copied().unwrap_or_default();
+            let conduct = self.holder_records.get(peer).copied().unwrap_or_default();
             let is_left_alone = conduct.is_banned || conduct.paused_until > now || tried.contains(peer);
             if !shards.contains(shard) || is_left_alone {
                 continue;
@@ -219,22 +216,22 @@ impl Exchange {
         among.get(at).map(|&peer| peer.clone())
     }
 
-    /// `source` sent no more of `shard`, for no fault of its own; `here` is what there is of it now.
-    pub fn on_interrupted(&mut self, shard: u32, source: &Source, here: &[u8]) {
+    /// The transfer of `shard` was interrupted through no fault of `source`; `here` is the part that has arrived.
+    pub fn on_interrupted(&mut self, shard: u32, source: &ShardSource, here: &[u8]) {
         let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.shard == shard) else { return };
         let n_new = fetch.evidence.add(source, here);
         self.count(source, n_new);
     }
 
-    /// `source` did not answer, declined, or stood still at `now`; `here` is what there is of the shard.
-    pub fn on_failed(&mut self, now: Moment, shard: u32, source: &Source, here: &[u8]) {
+    /// `source` did not answer, declined, or stalled; `here` is the part of the shard that has arrived.
+    pub fn on_failed(&mut self, now: Moment, shard: u32, source: &ShardSource, here: &[u8]) {
         self.on_interrupted(shard, source, here);
         match source {
-            // Nothing is left but to begin anew with those who may have it by now.
-            Source::Backbone => self.fetch.iter_mut().for_each(|fetch| fetch.tried.clear()),
-            Source::Peer(peer) => {
+            // Start over with all holders, which may have it by now.
+            ShardSource::Backbone => self.fetch.iter_mut().for_each(|fetch| fetch.tried.clear()),
+            ShardSource::Peer(peer) => {
                 self.traffic.n_failed += 1;
-                let conduct = self.conduct(peer);
+                let conduct = self.holder_record(peer);
                 let pause = PAUSE_MIN.saturating_mul(1 << conduct.n_failures.min(16)).min(PAUSE_MAX);
                 conduct.n_failures += 1;
                 conduct.paused_until = now + pause;
@@ -242,9 +239,9 @@ impl Exchange {
         }
     }
 
-    /// All of `shard` is here, `source` sent the last of it, and its hash is another than the manifest's. Returns
-    /// whether peers sent any of it; if so it may well be right the next time.
-    pub fn on_wrong(&mut self, shard: u32, source: &Source) -> bool {
+    /// All of `shard` has arrived, with a hash other than the manifest's; `source` sent its last piece. Returns whether
+    /// peers sent any of it: then a retry may succeed.
+    pub fn on_wrong(&mut self, shard: u32, source: &ShardSource) -> bool {
         self.traffic.n_wrong += 1;
         let n_bytes = self.size(shard);
         let fetch = self.fetch.as_mut().filter(|fetch| fetch.shard == shard);
@@ -255,13 +252,13 @@ impl Exchange {
         is_from_peers
     }
 
-    /// `shard` is here whole and right; `source` sent the last of it.
-    pub fn on_delivered(&mut self, shard: u32, source: &Source, bytes: &[u8]) {
+    /// `shard` has arrived and is verified; `source` sent its last piece.
+    pub fn on_delivered(&mut self, shard: u32, source: &ShardSource, bytes: &[u8]) {
         let before = self.fetch.take_if(|fetch| fetch.shard == shard).map(|fetch| fetch.evidence.n_bytes());
         let n_new = (bytes.len() as u64).saturating_sub(before.unwrap_or(0));
         self.count(source, n_new);
-        if let Source::Peer(peer) = source {
-            let conduct = self.conduct(peer);
+        if let ShardSource::Peer(peer) = source {
+            let conduct = self.holder_record(peer);
             conduct.has_delivered = true;
             conduct.n_failures = 0;
         }
@@ -269,14 +266,14 @@ impl Exchange {
         self.ban_convicted();
     }
 
-    /// Who turned out to have sent wrong bytes; ask until `None`.
+    /// Next peer that is convicted of sending wrong bytes; `None` once there is none.
     pub fn poll_convicted(&mut self) -> Option<Convicted> {
         self.suspicions.poll()
     }
 
-    /// What must go so that `shard` fits, what most others keep first, at random among equals; `None` where it
-    /// is not to be kept: it is larger than all there is, or it would take the place of what nobody else keeps, or
-    /// others only as long as this peer does, while others keep it.
+    /// Shards to evict so that `shard` fits, the most replicated first, at random among equals. `None` where it is not to
+    /// be kept: it is larger than the capacity, or other peers keep it and it would evict a shard for which this peer is
+    /// responsible.
     pub fn room_for(&mut self, shard: u32) -> Option<Vec<u32>> {
         let mut kept: Vec<u32> = self.kept.iter().filter(|&kept| kept != shard).collect();
         // The sort is stable: equals stay in this order.
@@ -296,7 +293,7 @@ impl Exchange {
         Some(evicted)
     }
 
-    /// A shard is kept now, and those that made way are not.
+    /// `shard` is kept now; `evicted` are not.
     pub fn on_kept(&mut self, shard: u32, evicted: &[u32]) {
         for &shard in evicted {
             self.kept.remove(shard);
@@ -306,7 +303,7 @@ impl Exchange {
         }
     }
 
-    /// What came from where.
+    /// Bytes by source.
     pub fn traffic(&self) -> ShardTraffic {
         self.traffic
     }
@@ -323,20 +320,21 @@ impl Exchange {
         self.is_nearest.get(shard as usize).copied().unwrap_or(true)
     }
 
-    /// On how many others this peer may rely to keep a shard.
+    /// Number of other peers on which this one relies to keep a shard; 0 where this peer is responsible for it.
     fn dispensable(&self, shard: u32) -> u32 {
         if self.is_nearest(shard) { 0 } else { self.replicas(shard) }
     }
 
-    fn count(&mut self, source: &Source, n_bytes: u64) {
+    fn count(&mut self, source: &ShardSource, n_bytes: u64) {
         match source {
-            Source::Backbone => self.traffic.bytes_from_backbone += n_bytes,
-            Source::Peer(_) => self.traffic.bytes_from_peers += n_bytes,
+            ShardSource::Backbone => self.traffic.bytes_from_backbone += n_bytes,
+            ShardSource::Peer(_) => self.traffic.bytes_from_peers += n_bytes,
         }
     }
 
     fn count_replicas(&mut self) {
-        let is_honest = |peer: &PeerKey| !self.conducts.get(peer).is_some_and(|conduct| conduct.is_banned);
+        let is_honest =
+            |peer: &PeerKey| !self.holder_records.get(peer).is_some_and(|conduct| conduct.is_banned);
         let others = self.holders.iter().filter(|(peer, _)| is_honest(peer));
         let others: Vec<(Mark, &ShardSet)> = others.map(|(peer, shards)| (Mark::of(peer), shards)).collect();
         let places = self.n_replicas.iter_mut().zip(&mut self.is_nearest);
@@ -358,23 +356,23 @@ impl Exchange {
     fn ban_convicted(&mut self) {
         let convicted: Vec<PeerKey> = self.suspicions.convicted().cloned().collect();
         for peer in &convicted {
-            self.conduct(peer).is_banned = true;
+            self.holder_record(peer).is_banned = true;
         }
         if !convicted.is_empty() {
             self.count_replicas();
         }
     }
 
-    /// The record of a peer; where there are too many, one of a peer that is forgotten at the least cost goes.
-    fn conduct(&mut self, peer: &PeerKey) -> &mut Conduct {
-        if self.conducts.len() >= CONDUCTS_MAX && !self.conducts.contains_key(peer) {
+    /// The record of a peer. Where there are too many, the one that costs the least to forget is dropped.
+    fn holder_record(&mut self, peer: &PeerKey) -> &mut HolderRecord {
+        if self.holder_records.len() >= HOLDER_RECORDS_MAX && !self.holder_records.contains_key(peer) {
             let holders = &self.holders;
-            let cost = |(known, conduct): &(&PeerKey, &Conduct)| {
+            let cost = |(known, conduct): &(&PeerKey, &HolderRecord)| {
                 (conduct.is_banned, holders.contains_key(*known), conduct.n_failures)
             };
-            let cheapest = self.conducts.iter().min_by_key(cost).map(|(known, _)| known.clone());
-            cheapest.and_then(|known| self.conducts.remove(&known));
+            let cheapest = self.holder_records.iter().min_by_key(cost).map(|(known, _)| known.clone());
+            cheapest.and_then(|known| self.holder_records.remove(&known));
         }
-        self.conducts.entry(peer.clone()).or_default()
+        self.holder_records.entry(peer.clone()).or_default()
     }
 }

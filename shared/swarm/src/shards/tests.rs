@@ -8,15 +8,15 @@ fn peer(n: u8) -> PeerKey {
     PeerKey(vec![n])
 }
 
-fn from(n: u8) -> Source {
-    Source::Peer(peer(n))
+fn from(n: u8) -> ShardSource {
+    ShardSource::Peer(peer(n))
 }
 
 fn set(shards: impl IntoIterator<Item = u32>) -> ShardSet {
     shards.into_iter().collect()
 }
 
-/// Ten shards of 100 bytes, room for `n_kept`; the others keep what is said.
+/// Ten shards of 100 bytes, room for `n_kept`; the other peers keep the given shards.
 fn exchange(n_kept: u64, kept: &[u32], holders: &[(u8, &[u32])]) -> Exchange {
     exchange_of(peer(100), n_kept, kept, holders)
 }
@@ -28,15 +28,15 @@ fn exchange_of(here: PeerKey, n_kept: u64, kept: &[u32], holders: &[(u8, &[u32])
     exchange
 }
 
-/// Everybody who is asked for a shard until the backbone is; all fail.
+/// All peers that are asked for a shard until the backbone is; all fail.
 fn asked(exchange: &mut Exchange, now: Moment, shard: u32) -> Vec<PeerKey> {
     let mut asked = Vec::new();
     loop {
         match exchange.source(now, shard, 0) {
-            Source::Backbone => return asked,
-            source @ Source::Peer(_) => {
+            ShardSource::Backbone => return asked,
+            source @ ShardSource::Peer(_) => {
                 exchange.on_failed(now, shard, &source, &[]);
-                let Source::Peer(peer) = source else { continue };
+                let ShardSource::Peer(peer) = source else { continue };
                 asked.push(peer);
             }
         }
@@ -46,7 +46,7 @@ fn asked(exchange: &mut Exchange, now: Moment, shard: u32) -> Vec<PeerKey> {
 #[test]
 fn a_shard_comes_from_those_who_keep_it_and_from_the_backbone_last() {
     let mut exchange = exchange(10, &[], &[(1, &[0, 1]), (2, &[1]), (3, &[1]), (4, &[1]), (5, &[1])]);
-    assert_eq!(exchange.source(NOW, 9, 0), Source::Backbone, "nobody keeps it");
+    assert_eq!(exchange.source(NOW, 9, 0), ShardSource::Backbone, "nobody keeps it");
     assert_eq!(asked(&mut exchange, NOW, 0), [peer(1)]);
     let mut others = asked(&mut exchange, NOW, 1);
     assert_eq!(others.len(), ATTEMPTS_MAX);
@@ -54,12 +54,12 @@ fn a_shard_comes_from_those_who_keep_it_and_from_the_backbone_last() {
     others.dedup();
     assert!(others.len() == ATTEMPTS_MAX && !others.contains(&peer(1)), "each once, and nobody who failed");
     assert_eq!(exchange.traffic().n_failed, 4);
-    // After a while they are asked again, and for ever less often.
-    exchange.on_delivered(1, &Source::Backbone, &[0; 100]);
+    // After a while they are asked again, less and less often.
+    exchange.on_delivered(1, &ShardSource::Backbone, &[0; 100]);
     assert_eq!(asked(&mut exchange, NOW + PAUSE_MIN, 0), [peer(1)]);
-    exchange.on_delivered(0, &Source::Backbone, &[0; 100]);
+    exchange.on_delivered(0, &ShardSource::Backbone, &[0; 100]);
     assert!(asked(&mut exchange, NOW + PAUSE_MIN * 2, 0).is_empty());
-    exchange.on_delivered(0, &Source::Backbone, &[0; 100]);
+    exchange.on_delivered(0, &ShardSource::Backbone, &[0; 100]);
     assert_eq!(asked(&mut exchange, NOW + PAUSE_MIN * 3, 0), [peer(1)]);
 }
 
@@ -67,7 +67,7 @@ fn a_shard_comes_from_those_who_keep_it_and_from_the_backbone_last() {
 fn a_backbone_that_fails_is_no_dead_end() {
     let mut exchange = exchange(10, &[], &[(1, &[0])]);
     assert_eq!(asked(&mut exchange, NOW, 0), [peer(1)]);
-    exchange.on_failed(NOW, 0, &Source::Backbone, &[]);
+    exchange.on_failed(NOW, 0, &ShardSource::Backbone, &[]);
     assert_eq!(exchange.source(NOW + PAUSE_MAX, 0, 0), from(1));
 }
 
@@ -77,34 +77,34 @@ fn those_who_delivered_are_preferred_and_others_are_tried() {
     exchange.on_delivered(1, &from(2), &[0; 100]);
     let mut n_asked = [0; 4];
     for _ in 0..1000 {
-        let Source::Peer(PeerKey(name)) = exchange.source(NOW, 0, 0) else { panic!("the backbone") };
+        let ShardSource::Peer(PeerKey(name)) = exchange.source(NOW, 0, 0) else { panic!("the backbone") };
         n_asked[usize::from(name[0])] += 1;
-        exchange.on_delivered(0, &Source::Backbone, &[0; 100]);
+        exchange.on_delivered(0, &ShardSource::Backbone, &[0; 100]);
     }
     assert!(n_asked[2] > 650 && n_asked[1] > 50 && n_asked[3] > 50, "{n_asked:?}");
 }
 
 #[test]
-fn whoever_sent_all_of_a_wrong_shard_is_not_asked_again() {
+fn a_peer_that_sent_all_of_a_wrong_shard_is_not_asked_again() {
     let mut exchange = exchange(10, &[], &[(1, &[0, 1])]);
     assert_eq!(exchange.rarity(0), 1);
     assert_eq!(exchange.source(NOW, 0, 0), from(1));
     exchange.on_wrong(0, &from(1));
     assert_eq!(exchange.poll_convicted(), Some(Convicted { peer: peer(1), shard: 0 }));
     assert_eq!(exchange.poll_convicted(), None);
-    assert_eq!(exchange.source(NOW, 0, 0), Source::Backbone);
-    assert_eq!(exchange.source(NOW + PAUSE_MAX * 100, 1, 0), Source::Backbone);
+    assert_eq!(exchange.source(NOW, 0, 0), ShardSource::Backbone);
+    assert_eq!(exchange.source(NOW + PAUSE_MAX * 100, 1, 0), ShardSource::Backbone);
     assert_eq!((exchange.rarity(0), exchange.rarity(1)), (0, 0), "what it says it keeps does not count");
     let traffic = exchange.traffic();
     assert_eq!((traffic.n_wrong, traffic.bytes_from_peers, traffic.bytes_from_backbone), (1, 100, 0));
 }
 
-/// Three peers send a shard together; `liar` sends other bytes than it should.
-fn sent_by_three(liar: u8) -> (Exchange, Vec<u8>) {
+/// Three peers send a shard together; the piece of `byzantine` has a wrong byte.
+fn sent_by_three(byzantine: u8) -> (Exchange, Vec<u8>) {
     let mut exchange = exchange(10, &[], &[]);
     let right: Vec<u8> = (0..100).collect();
     let mut sent = right.clone();
-    sent[usize::from(liar - 1) * 40] ^= 1;
+    sent[usize::from(byzantine - 1) * 40] ^= 1;
     exchange.source(NOW, 0, 0);
     exchange.on_failed(NOW, 0, &from(1), &sent[..40]);
     exchange.source(NOW, 0, 40);
@@ -116,12 +116,12 @@ fn sent_by_three(liar: u8) -> (Exchange, Vec<u8>) {
 }
 
 #[test]
-fn of_several_senders_the_right_bytes_tell_who_lied() {
-    for liar in 1..=3 {
-        let (mut exchange, right) = sent_by_three(liar);
+fn of_several_senders_the_right_bytes_convict_the_dishonest_one() {
+    for byzantine in 1..=3 {
+        let (mut exchange, right) = sent_by_three(byzantine);
         exchange.source(NOW, 0, 0);
-        exchange.on_delivered(0, &Source::Backbone, &right);
-        assert_eq!(exchange.poll_convicted(), Some(Convicted { peer: peer(liar), shard: 0 }));
+        exchange.on_delivered(0, &ShardSource::Backbone, &right);
+        assert_eq!(exchange.poll_convicted(), Some(Convicted { peer: peer(byzantine), shard: 0 }));
         assert_eq!(exchange.poll_convicted(), None);
         let traffic = exchange.traffic();
         assert_eq!((traffic.bytes_from_peers, traffic.bytes_from_backbone), (100, 100));
@@ -132,11 +132,11 @@ fn of_several_senders_the_right_bytes_tell_who_lied() {
 fn what_the_backbone_sent_of_it_blames_nobody() {
     let mut exchange = exchange(10, &[], &[(1, &[0])]);
     exchange.source(NOW, 0, 0);
-    exchange.on_interrupted(0, &Source::Backbone, &[0; 60]);
+    exchange.on_interrupted(0, &ShardSource::Backbone, &[0; 60]);
     exchange.source(NOW, 0, 60);
     assert!(exchange.on_wrong(0, &from(1)));
     assert_eq!(exchange.poll_convicted().map(|convicted| convicted.peer), Some(peer(1)));
-    assert!(!exchange.on_wrong(0, &Source::Backbone));
+    assert!(!exchange.on_wrong(0, &ShardSource::Backbone));
     assert_eq!(exchange.poll_convicted(), None);
 }
 
@@ -153,14 +153,14 @@ fn the_most_replicated_make_room_and_the_last_copy_stays() {
     room.on_kept(6, &[0]);
     assert_eq!(room.room_for(5), Some(vec![1]));
     room.on_kept(5, &[1]);
-    // Only what is newly here and what nobody else keeps is left.
+    // Only the new shard and the one that no other peer keeps are left.
     assert_eq!(room.room_for(7), Some(vec![5]));
     room.on_kept(7, &[5]);
     assert_eq!(room.room_for(5), None, "two others keep it, and nobody else the rest");
     assert!(matches!(room.room_for(8).as_deref(), Some([2 | 6 | 7])), "nobody else keeps any of them");
     assert_eq!(exchange_of(here.clone(), 10, &[0, 1, 2], others).room_for(5), Some(vec![]));
     assert_eq!(exchange_of(here.clone(), 0, &[], others).room_for(5), None);
-    // It counts itself, and keeps no shard that there is not.
+    // It counts itself, and does not keep a shard that does not exist.
     let mut counted = exchange_of(here, 3, &[0, 2], others);
     assert_eq!([0, 1, 2, 5].map(|shard| counted.rarity(shard)), [4, 1, 1, 2]);
     counted.on_kept(10, &[]);
@@ -188,7 +188,7 @@ fn each_shard_is_nearest_to_one_of_those_who_keep_it() {
             first[shard as usize] += u32::from(empty.rarity(shard) == 0);
         }
     }
-    assert_eq!(guardians, [1; 10], "one of them keeps it, whatever the others do");
+    assert_eq!(guardians, [1; 10], "one of them keeps it, independent of the others");
     assert_eq!(first, [1; 10], "one of them fetches it before anything else");
 }
 
@@ -200,46 +200,46 @@ fn what_is_remembered_is_bounded() {
     exchange.on_survey(Survey { here: peer(0), kept: set([]), holders });
     assert_eq!(exchange.rarity(0), HOLDERS_MAX as u32);
     exchange.source(NOW, 0, 0);
-    exchange.on_wrong(0, &Source::Peer(name(1)));
+    exchange.on_wrong(0, &ShardSource::Peer(name(1)));
     for n in 0..10_000 {
-        exchange.on_failed(NOW, 1, &Source::Peer(name(n + 2)), &[]);
+        exchange.on_failed(NOW, 1, &ShardSource::Peer(name(n + 2)), &[]);
     }
-    assert_eq!(exchange.conducts.len(), CONDUCTS_MAX);
-    assert!(exchange.conducts[&name(1)].is_banned, "the last to be forgotten");
+    assert_eq!(exchange.holder_records.len(), HOLDER_RECORDS_MAX);
+    assert!(exchange.holder_records[&name(1)].is_banned, "the last to be forgotten");
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum ExchangeOperation {
     Survey { kept: Vec<u32>, holders: Vec<(u8, Vec<u32>)> },
     Fetch { shard: u32, ends: Vec<u8> },
     Keep(u32),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ExchangeOperation>> {
     let shards = || proptest::collection::vec(0u32..14, 0..8);
     let step = prop_oneof![
         (shards(), proptest::collection::vec((0u8..6, shards()), 0..6))
-            .prop_map(|(kept, holders)| Step::Survey { kept, holders }),
+            .prop_map(|(kept, holders)| ExchangeOperation::Survey { kept, holders }),
         (0u32..10, proptest::collection::vec(0u8..5, 1..8))
-            .prop_map(|(shard, ends)| Step::Fetch { shard, ends }),
-        (0u32..12).prop_map(Step::Keep),
+            .prop_map(|(shard, ends)| ExchangeOperation::Fetch { shard, ends }),
+        (0u32..12).prop_map(ExchangeOperation::Keep),
     ];
     proptest::collection::vec(step, 0..60)
 }
 
 proptest! {
-    /// Whatever is said and whatever comes of it: nobody is asked who does not keep a shard or who lied, a fetch
-    /// comes to the backbone in the end, and no more is kept than there is room for.
+    /// For any surveys and results: only holders that were not convicted are asked for a shard, a fetch falls back to the
+    /// backbone in the end, and the kept shards fit the capacity.
     #[test]
     fn the_rules_hold_after_anything(steps in steps(), seed in any::<u64>()) {
         let (sizes, capacity) = ([30, 100, 7, 100, 55, 100, 1, 100, 100, 90].to_vec(), 300);
         let mut exchange = Exchange::new(sizes.clone(), capacity, seed);
-        let (mut said, mut liars, mut now) = (BTreeMap::new(), Vec::new(), NOW);
+        let (mut announced, mut convicted, mut now) = (BTreeMap::new(), Vec::new(), NOW);
         for step in steps {
             now += Duration::from_secs(5);
             match step {
-                Step::Survey { kept, holders } => {
-                    said = holders.iter().map(|(n, shards)| (peer(*n), set(shards.clone()))).collect();
+                ExchangeOperation::Survey { kept, holders } => {
+                    announced = holders.iter().map(|(n, shards)| (peer(*n), set(shards.clone()))).collect();
                     let mut room = capacity;
                     let fits = |shard: &u32| {
                         let n_bytes = sizes.get(*shard as usize).copied().unwrap_or(0);
@@ -249,14 +249,14 @@ proptest! {
                     let holders = holders.into_iter().map(|(n, shards)| (peer(n), set(shards))).collect();
                     exchange.on_survey(Survey { here: peer(9), kept: set(kept), holders });
                 }
-                Step::Fetch { shard, ends } => {
+                ExchangeOperation::Fetch { shard, ends } => {
                     let size = sizes[shard as usize] as usize;
                     let mut here = 0;
                     for end in ends {
                         let source = exchange.source(now, shard, here as u64);
-                        if let Source::Peer(peer) = &source {
-                            prop_assert!(said.get(peer).is_some_and(|shards: &ShardSet| shards.contains(shard)));
-                            prop_assert!(!liars.contains(peer));
+                        if let ShardSource::Peer(peer) = &source {
+                            prop_assert!(announced.get(peer).is_some_and(|shards: &ShardSet| shards.contains(shard)));
+                            prop_assert!(!convicted.contains(peer));
                         }
                         match end {
                             0 => { exchange.on_delivered(shard, &source, &vec![0; size]); here = 0; }
@@ -265,14 +265,14 @@ proptest! {
                             _ => exchange.on_failed(now, shard, &source, &vec![1; here]),
                         }
                         while let Some(Convicted { peer, .. }) = exchange.poll_convicted() {
-                            liars.push(peer);
+                            convicted.push(peer);
                         }
                     }
-                    // Of those who fail, only so many are asked.
+                    // Only so many holders that fail are asked.
                     let mut n_asked = 0;
                     loop {
                         let source = exchange.source(now, shard, 0);
-                        if source == Source::Backbone {
+                        if source == ShardSource::Backbone {
                             break;
                         }
                         n_asked += 1;
@@ -280,7 +280,7 @@ proptest! {
                         exchange.on_failed(now, shard, &source, &[]);
                     }
                 }
-                Step::Keep(shard) => {
+                ExchangeOperation::Keep(shard) => {
                     let before = exchange.kept.clone();
                     if let Some(evicted) = exchange.room_for(shard) {
                         prop_assert!(evicted.iter().all(|&gone| before.contains(gone) && gone != shard));

@@ -1,32 +1,32 @@
-//! How fast a volunteer's line is used for others: a share of it, whoever asks.
+//! Rate limit on the uplink of a volunteer for serving shards, over all streams.
 
 use std::time::Duration;
 
 use crate::Moment;
 
-/// What may go out at once after a pause.
+/// Burst after a pause, as time at the full rate.
 const BURST: Duration = Duration::from_millis(250);
-/// Bytes that one stream takes at a time, so that streams take turns.
+/// Most bytes for one stream at a time, so that streams take turns.
 const SLICE_BYTES: usize = 16 * 1024;
 
 /// A leaky bucket over all streams.
 #[derive(Debug)]
 pub struct Uplink {
     bytes_per_second: u64,
-    /// When all that was let through has gone out at that rate.
+    /// When all granted bytes have been sent at that rate.
     busy_until: Moment,
 }
 
 impl Uplink {
-    /// So many bytes a second, one at least.
+    /// A limit of `bytes_per_second`, at least one.
     pub fn new(bytes_per_second: u64) -> Self {
         Self { bytes_per_second: bytes_per_second.max(1), busy_until: Moment::ZERO }
     }
 
-    /// How many of `n_bytes` may go out at `now`, one at least where there are any.
+    /// How many of `n_bytes` may be sent at `now`, at least one where there are any.
     ///
     /// # Errors
-    /// None; when to ask again.
+    /// None may be sent yet: the moment to ask again.
     pub fn take(&mut self, now: Moment, n_bytes: usize) -> Result<usize, Moment> {
         if self.busy_until > now + BURST {
             return Err(self.busy_until - BURST);
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_kept_over_all_streams_and_slept_on_in_vain() {
+    fn the_rate_is_kept_over_all_streams_and_a_pause_saves_up_nothing() {
         let mut uplink = Uplink::new(100_000);
         let (mut now, mut n_sent) = (Moment::from_secs(50), 0);
         let end = now + Duration::from_secs(60);

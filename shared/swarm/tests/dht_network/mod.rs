@@ -1,25 +1,30 @@
-//! Peers with storage and routing tables, and a network of virtual time between them.
-#![allow(unreachable_pub)]
+//! A simulated DHT: peers with storage and routing tables. Lookup, placement and storage are the production code.
+#![allow(unreachable_pub, dead_code)] // Each test uses some of it.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 use std::time::Duration;
 
 use barnraise_protocol::access::KeyPair;
 use barnraise_protocol::dht::{
-    Found, FoundBuilder, Key, PeerAddresses, Point, Record, Refusal, Subkey, UnixMillis,
+    DhtRefusal, FindResponse, FindResponseBuilder, PeerAddresses, Point, Record, RecordKey, Subkey,
+    UnixMillis,
 };
+use barnraise_simulation::{Latency, Network, NodeAction, NodeId, NodeSimulation, Random, SimulatedNode};
 use barnraise_swarm::dht::{
-    Eviction, Goal, Placement, PlacementAction, PlacementLimits, Storage, StorageLimits, Traversal,
-    TraversalAction, TraversalLimits,
+    Eviction, Goal, KeyOutcome, Placement, PlacementAction, PlacementLimits, Storage, StorageLimits,
+    Traversal, TraversalAction, TraversalLimits,
 };
-use barnraise_swarm::random::SplitMix64;
 use barnraise_swarm::{Moment, PeerKey};
 
-/// Peers of one k-bucket, as in libp2p.
+/// Size of a k-bucket, as in libp2p.
 const BUCKET: usize = 20;
 const LIFETIME_MAX: Duration = Duration::from_secs(24 * 3600);
 const START: UnixMillis = UnixMillis(1_795_000_000_000);
+/// A request and its answer take 20 to 220 ms.
+const LATENCY: Latency = Latency::Uniform(Duration::from_millis(10), Duration::from_millis(110));
+/// Contacts that Byzantine peers choose from.
+const N_FABRICATED: usize = 2000;
 
 pub fn traversal() -> TraversalLimits {
     TraversalLimits::default()
@@ -29,32 +34,74 @@ pub fn placement() -> PlacementLimits {
     PlacementLimits::default()
 }
 
+pub fn wall(now: Moment) -> UnixMillis {
+    START.after(now)
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum PeerBehaviour {
     Honest,
-    /// Names peers that do not exist, holds back what it was given, and makes records up.
-    Liar,
+    /// Names peers that do not exist, withholds records, and forges records.
+    Byzantine,
     /// Does not answer.
     Dead,
 }
 
-struct Peer {
-    contact: PeerAddresses,
-    point: Point,
-    fate: Fate,
+#[derive(Debug)]
+pub enum DhtMessage {
+    Find { keys: Vec<RecordKey> },
+    Found(FindResponse),
+    Store { records: Vec<Record> },
+    Stored(Vec<Result<(), DhtRefusal>>),
+}
+
+/// What all peers could know of all others, and what the Byzantine ones invent.
+pub struct DhtDirectory {
+    contacts: Vec<PeerAddresses>,
+    points: Vec<Point>,
+    positions: HashMap<Vec<u8>, NodeId>,
+    fabricated: Vec<(Point, PeerAddresses)>,
+}
+
+#[derive(Debug)]
+enum DhtOperation {
+    Lookup(Traversal),
+    Placement(Placement),
+}
+
+/// What the operation of a peer has come to.
+#[derive(Debug)]
+pub enum DhtResult {
+    Found(Vec<KeyOutcome>),
+    Placed(PutResult),
+}
+
+/// A peer. It has one operation at a time.
+pub struct SimulatedDhtPeer {
+    at: usize,
+    directory: Rc<DhtDirectory>,
+    behaviour: PeerBehaviour,
     storage: Storage,
     known: Vec<usize>,
+    random: Random,
+    operation: Option<DhtOperation>,
+    /// Records to be placed at the peers that the lookup finds.
+    to_place: Vec<Record>,
+    /// Requests of that lookup, for each key.
+    requests_per_key: Vec<usize>,
+    answers: VecDeque<NodeAction<DhtMessage>>,
+    /// The result of the last operation, and when it came.
+    pub result: Option<(Moment, DhtResult)>,
 }
 
-pub struct Network {
-    random: SplitMix64,
-    peers: Vec<Peer>,
-    positions: HashMap<Vec<u8>, usize>,
-    now: Moment,
+pub struct DhtNetwork {
+    pub simulation: NodeSimulation<SimulatedDhtPeer>,
+    n_peers: usize,
 }
 
+#[derive(Debug)]
 pub struct PutResult {
-    pub verdicts: Vec<Result<usize, Refusal>>,
+    pub verdicts: Vec<Result<usize, DhtRefusal>>,
     pub requests_per_key: Vec<usize>,
 }
 
@@ -64,148 +111,152 @@ pub struct GetResult {
     pub took: Duration,
 }
 
-impl Network {
-    pub fn new(seed: u64, n_peers: usize, n_liars: usize) -> Self {
-        let mut random = SplitMix64::new(seed);
-        let mut peers: Vec<Peer> = (0..n_peers).map(|at| peer(&mut random, at < n_liars)).collect();
-        let mut order: Vec<usize> = (0..n_peers).collect();
-        for at in 0..n_peers {
-            // Whom a peer met first is in its table.
-            random.shuffle(&mut order);
-            let mut buckets: HashMap<u32, Vec<usize>> = HashMap::new();
-            for &other in order.iter().filter(|other| **other != at) {
-                let bucket = peers[at].point.distance(&peers[other].point).leading_zeros();
-                let bucket = buckets.entry(bucket).or_default();
-                if bucket.len() < BUCKET {
-                    bucket.push(other);
-                }
+impl SimulatedNode for SimulatedDhtPeer {
+    type Message = DhtMessage;
+
+    fn on_message(&mut self, now: Moment, from: NodeId, message: DhtMessage) {
+        let sender = self.directory.contacts[from.0].peer_id.clone();
+        let answer = match (message, &mut self.operation) {
+            (DhtMessage::Find { keys }, _) => DhtMessage::Found(self.find(wall(now), &keys)),
+            (DhtMessage::Store { records }, _) => {
+                // A Byzantine peer stores records and never returns them.
+                let sender = PeerKey(sender);
+                let store = |record| self.storage.store(wall(now), &sender, record);
+                DhtMessage::Stored(records.into_iter().map(store).collect())
             }
-            let mut known: Vec<usize> = buckets.into_values().flatten().collect();
-            known.sort_unstable();
-            peers[at].known = known;
-        }
-        let positions =
-            peers.iter().enumerate().map(|(at, peer)| (peer.contact.peer_id.clone(), at)).collect();
-        Self { random, peers, positions, now: Duration::ZERO }
+            (DhtMessage::Found(found), Some(DhtOperation::Lookup(lookup))) => {
+                lookup.on_found(wall(now), &sender, found);
+                return;
+            }
+            (DhtMessage::Stored(verdicts), Some(DhtOperation::Placement(placement))) => {
+                placement.on_stored(&sender, &verdicts);
+                return;
+            }
+            // The answer to an operation that is over.
+            (DhtMessage::Found(_) | DhtMessage::Stored(_), _) => return,
+        };
+        self.answers.push_back(NodeAction::Send { to: from, message: answer });
     }
 
-    pub fn wall(&self) -> UnixMillis {
-        START.after(self.now)
-    }
-
-    pub fn random_living(&mut self) -> usize {
-        loop {
-            let at = self.random.below(self.peers.len());
-            if self.peers[at].fate == Fate::Honest {
-                return at;
-            }
+    fn on_timeout(&mut self, now: Moment) {
+        match &mut self.operation {
+            Some(DhtOperation::Lookup(lookup)) => lookup.on_timeout(now),
+            Some(DhtOperation::Placement(placement)) => placement.on_timeout(now),
+            None => {}
         }
     }
 
-    pub fn kill(&mut self, n_peers: usize) {
-        let mut order: Vec<usize> = (0..self.peers.len()).collect();
-        self.random.shuffle(&mut order);
-        order.truncate(n_peers);
-        order.iter().for_each(|&at| self.peers[at].fate = Fate::Dead);
-    }
-
-    pub fn n_holders(&self, key: &Key, fate: impl Fn(Fate) -> bool) -> usize {
-        let holds = |peer: &&Peer| fate(peer.fate) && peer.storage.records().any(|(held, _)| held == key);
-        self.peers.iter().filter(holds).count()
-    }
-
-    pub fn put(&mut self, from: usize, records: Vec<Record>) -> PutResult {
-        let keys: Vec<Key> = records.iter().map(|record| record.name.key()).collect();
-        let searched = self.traverse(from, &keys);
-        let requests_per_key = searched.iter().map(|outcome| outcome.n_requests).collect();
-        let closest: HashMap<Key, Vec<PeerAddresses>> =
-            searched.into_iter().map(|outcome| (outcome.key, outcome.closest)).collect();
-        let mut placing = Placement::new(placement(), records, |key| closest[key].clone());
-        let mut queue = Queue::default();
-        loop {
-            while let Some(PlacementAction::Store { peer, records }) = placing.poll_action(self.now) {
-                if let Some(verdicts) = self.store(from, &peer, records) {
-                    queue.push(self.now + self.round_trip(), (peer.peer_id, verdicts));
+    fn poll_action(&mut self, now: Moment) -> Option<NodeAction<DhtMessage>> {
+        if let Some(answer) = self.answers.pop_front() {
+            return Some(answer);
+        }
+        while self.operation.is_some() {
+            let asked = match self.operation.as_mut()? {
+                DhtOperation::Lookup(lookup) => lookup.poll_action(now).map(|action| {
+                    let TraversalAction::Ask { peer, keys } = action;
+                    (peer, DhtMessage::Find { keys })
+                }),
+                DhtOperation::Placement(placement) => placement.poll_action(now).map(|action| {
+                    let PlacementAction::Store { peer, records } = action;
+                    (peer, DhtMessage::Store { records })
+                }),
+            };
+            let Some((peer, message)) = asked else {
+                if self.finish(now) {
+                    continue;
                 }
-            }
-            if placing.is_done() {
-                return PutResult { verdicts: placing.into_verdicts(), requests_per_key };
-            }
-            match queue.pop(placing.next_deadline()) {
-                (at, Some((peer, verdicts))) => {
-                    self.now = at;
-                    placing.on_stored(&peer, &verdicts);
-                }
-                (at, None) => {
-                    self.now = at;
-                    placing.on_timeout(at);
-                }
+                break;
+            };
+            // A fabricated peer never answers.
+            if let Some(&to) = self.directory.positions.get(&peer.peer_id) {
+                return Some(NodeAction::Send { to, message });
             }
         }
+        None
     }
 
-    pub fn get(&mut self, from: usize, keys: &[Key]) -> GetResult {
-        let started = self.now;
-        let outcomes = self.traverse(from, keys);
-        GetResult {
-            requests_per_key: outcomes.iter().map(|outcome| outcome.n_requests).collect(),
-            records: outcomes.into_iter().map(|outcome| outcome.records).collect(),
-            took: self.now - started,
+    fn next_deadline(&self, now: Moment) -> Option<Moment> {
+        match self.operation.as_ref()? {
+            DhtOperation::Lookup(lookup) => lookup.next_deadline(now),
+            DhtOperation::Placement(placement) => placement.next_deadline(),
         }
     }
+}
 
-    fn traverse(&mut self, from: usize, keys: &[Key]) -> Vec<barnraise_swarm::dht::KeyOutcome> {
-        let here = PeerKey(self.peers[from].contact.peer_id.clone());
-        let mut search = Traversal::new(traversal(), Goal::Closest, LIFETIME_MAX, here, keys.iter().copied());
+impl SimulatedDhtPeer {
+    /// Whether an operation ended and the next one begins.
+    fn finish(&mut self, now: Moment) -> bool {
+        let is_done = match &self.operation {
+            Some(DhtOperation::Lookup(lookup)) => lookup.is_done(),
+            Some(DhtOperation::Placement(placement)) => placement.is_done(),
+            None => false,
+        };
+        let Some(operation) = self.operation.take_if(|_| is_done) else { return false };
+        let result = match operation {
+            DhtOperation::Lookup(lookup) => {
+                let found = lookup.into_outcomes();
+                if !self.to_place.is_empty() {
+                    self.place(&found);
+                    return true;
+                }
+                DhtResult::Found(found)
+            }
+            DhtOperation::Placement(placement) => {
+                let requests_per_key = std::mem::take(&mut self.requests_per_key);
+                DhtResult::Placed(PutResult { verdicts: placement.into_verdicts(), requests_per_key })
+            }
+        };
+        self.result = Some((now, result));
+        false
+    }
+
+    /// Begins to look up keys.
+    pub fn look_up(&mut self, now: Moment, keys: &[RecordKey], goal: Goal) {
+        let here = PeerKey(self.directory.contacts[self.at].peer_id.clone());
+        let mut lookup = Traversal::new(traversal(), goal, LIFETIME_MAX, here, keys.iter().copied());
         for key in keys {
-            let wall = self.wall();
-            let records = self.peers[from].storage.get(wall, key);
-            search.on_local(wall, key, &self.closest(from, key), records);
+            let records = self.storage.get(wall(now), key);
+            lookup.on_local(wall(now), key, &self.closest(key), records);
         }
-        let mut queue = Queue::default();
-        loop {
-            while let Some(TraversalAction::Ask { peer, keys }) = search.poll_action(self.now) {
-                if let Some(found) = self.find(&peer, &keys) {
-                    queue.push(self.now + self.round_trip(), (peer.peer_id, found));
-                }
-            }
-            if search.is_done() {
-                return search.into_outcomes();
-            }
-            match queue.pop(search.next_deadline(self.now)) {
-                (at, Some((peer, found))) => {
-                    self.now = at;
-                    search.on_found(self.wall(), &peer, found);
-                }
-                (at, None) => {
-                    self.now = at;
-                    search.on_timeout(at);
-                }
-            }
-        }
+        (self.operation, self.result) = (Some(DhtOperation::Lookup(lookup)), None);
     }
 
-    fn round_trip(&mut self) -> Duration {
-        Duration::from_millis(20 + self.random.below(200) as u64)
+    /// Begins to store records at the closest peers of their keys.
+    pub fn put(&mut self, now: Moment, records: Vec<Record>) {
+        let keys: Vec<RecordKey> = records.iter().map(|record| record.name.key()).collect();
+        self.to_place = records;
+        self.look_up(now, &keys, Goal::Closest);
     }
 
-    fn closest(&self, at: usize, key: &Key) -> Vec<PeerAddresses> {
+    fn place(&mut self, found: &[KeyOutcome]) {
+        self.requests_per_key = found.iter().map(|outcome| outcome.n_requests).collect();
+        let closest: HashMap<RecordKey, &Vec<PeerAddresses>> =
+            found.iter().map(|outcome| (outcome.key, &outcome.closest)).collect();
+        let records = std::mem::take(&mut self.to_place);
+        let placing = Placement::new(placement(), records, |key| closest[key].clone());
+        self.operation = Some(DhtOperation::Placement(placing));
+    }
+
+    fn closest(&self, key: &RecordKey) -> Vec<PeerAddresses> {
         let point = Point::of_key(key);
-        let mut known = self.peers[at].known.clone();
-        known.sort_by_key(|&other| self.peers[other].point.distance(&point));
-        known.into_iter().take(BUCKET).map(|other| self.peers[other].contact.clone()).collect()
+        let mut known = self.known.clone();
+        let distance = |peer: &usize| self.directory.points[*peer].distance(&point);
+        if known.len() > BUCKET {
+            known.select_nth_unstable_by_key(BUCKET, distance);
+            known.truncate(BUCKET);
+        }
+        known.sort_by_key(distance);
+        known.into_iter().map(|other| self.directory.contacts[other].clone()).collect()
     }
 
-    /// `None` is an answer that never comes.
-    fn find(&mut self, peer: &PeerAddresses, keys: &[Key]) -> Option<Found> {
-        let at = *self.positions.get(&peer.peer_id)?;
-        let wall = self.wall();
-        let mut answer = FoundBuilder::default();
+    fn find(&mut self, wall: UnixMillis, keys: &[RecordKey]) -> FindResponse {
+        let mut answer = FindResponseBuilder::default();
         for key in keys {
-            let (records, closest) = match self.peers[at].fate {
-                Fate::Dead => return None,
-                Fate::Honest => (self.peers[at].storage.get(wall, key), self.closest(at, key)),
-                Fate::Liar => (self.lies(at, key), self.made_up(key)),
+            let (records, closest) = match self.behaviour {
+                PeerBehaviour::Byzantine => (self.forged_records(wall, key), self.fabricated_contacts(key)),
+                PeerBehaviour::Honest | PeerBehaviour::Dead => {
+                    (self.storage.get(wall, key), self.closest(key))
+                }
             };
             if !answer.push(records, &closest) {
                 break;
@@ -213,31 +264,12 @@ impl Network {
         }
         let found = answer.finish();
         found.check(keys).unwrap();
-        Some(found)
+        found
     }
 
-    fn store(
-        &mut self,
-        from: usize,
-        peer: &PeerAddresses,
-        records: Vec<Record>,
-    ) -> Option<Vec<Result<(), Refusal>>> {
-        let sender = PeerKey(self.peers[from].contact.peer_id.clone());
-        let wall = self.wall();
-        let peer = &mut self.peers[*self.positions.get(&peer.peer_id)?];
-        match peer.fate {
-            Fate::Dead => None,
-            // It keeps them and never shows them: so much is known of what it held back.
-            Fate::Liar | Fate::Honest => {
-                Some(records.into_iter().map(|record| peer.storage.store(wall, &sender, record)).collect())
-            }
-        }
-    }
-
-    /// Records that are not to be believed: expired, of the far future, changed after they were signed.
-    fn lies(&mut self, at: usize, key: &Key) -> Vec<Record> {
-        let wall = self.wall();
-        let mut records = self.peers[at].storage.get(wall, key);
+    /// Invalid records: expired, in the far future, or changed after they were signed.
+    fn forged_records(&mut self, wall: UnixMillis, key: &RecordKey) -> Vec<Record> {
+        let mut records = self.storage.get(wall, key);
         for record in &mut records {
             record.expires_at = match record.subkey {
                 Some(_) => wall.after(LIFETIME_MAX),
@@ -252,64 +284,150 @@ impl Network {
         records
     }
 
-    /// Peers that nobody will ever reach, all closer to the key than most.
-    fn made_up(&mut self, key: &Key) -> Vec<PeerAddresses> {
-        let point = Point::of_key(key);
-        let mut peers: Vec<PeerAddresses> = (0..200)
-            .map(|_| PeerAddresses::new(random_key(&mut self.random).public().to_peer_id(), []))
-            .collect();
-        peers.sort_by_key(|peer| Point::of_peer(&peer.peer_id).distance(&point));
+    /// Contacts of peers that do not exist, all closer to the key than most.
+    fn fabricated_contacts(&mut self, key: &RecordKey) -> Vec<PeerAddresses> {
+        let (point, all) = (Point::of_key(key), &self.directory.fabricated);
+        let mut peers: Vec<&(Point, PeerAddresses)> =
+            (0..200).map(|_| &all[self.random.below(all.len())]).collect();
+        peers.sort_by_key(|(of, _)| of.distance(&point));
+        peers.dedup_by_key(|(_, peer)| &peer.peer_id);
         peers.truncate(BUCKET);
-        peers
+        peers.into_iter().map(|(_, peer)| peer.clone()).collect()
     }
 }
 
-fn random_key(random: &mut SplitMix64) -> KeyPair {
-    let mut seed = [0; 32];
-    seed.chunks_mut(8).for_each(|bytes| bytes.copy_from_slice(&random.next_u64().to_le_bytes()));
-    KeyPair::from_seed(&seed)
-}
-
-fn peer(random: &mut SplitMix64, is_liar: bool) -> Peer {
-    let peer_id = random_key(random).public().to_peer_id();
-    Peer {
-        point: Point::of_peer(&peer_id),
-        contact: PeerAddresses::new(peer_id, [vec![4, 127, 0, 0, 1]]),
-        fate: if is_liar { Fate::Liar } else { Fate::Honest },
-        storage: Storage::new(StorageLimits::default(), Eviction::EarliestExpiry),
-        known: Vec::new(),
-    }
-}
-
-/// What will arrive, by when.
-struct Queue<T> {
-    order: BinaryHeap<Reverse<(Moment, usize)>>,
-    events: HashMap<usize, T>,
-    n_pushed: usize,
-}
-
-impl<T> Default for Queue<T> {
-    fn default() -> Self {
-        Self { order: BinaryHeap::new(), events: HashMap::new(), n_pushed: 0 }
-    }
-}
-
-impl<T> Queue<T> {
-    fn push(&mut self, at: Moment, event: T) {
-        self.order.push(Reverse((at, self.n_pushed)));
-        self.events.insert(self.n_pushed, event);
-        self.n_pushed += 1;
+impl DhtNetwork {
+    pub fn new(seed: u64, n_peers: usize, n_liars: usize) -> Self {
+        Self::within(seed, Network::new(n_peers, LATENCY), n_liars)
     }
 
-    /// What comes next, an event or the deadline.
-    fn pop(&mut self, deadline: Option<Moment>) -> (Moment, Option<T>) {
-        match (self.order.peek().map(|Reverse((at, _))| *at), deadline) {
-            (Some(at), deadline) if deadline.is_none_or(|deadline| at <= deadline) => {
-                let Reverse((at, id)) = self.order.pop().unwrap();
-                (at, self.events.remove(&id))
+    /// A peer for each machine of a network.
+    pub fn within(seed: u64, network: Network, n_liars: usize) -> Self {
+        let n_peers = network.n_nodes();
+        let mut random = Random::new(seed);
+        let contacts: Vec<PeerAddresses> = (0..n_peers)
+            .map(|_| PeerAddresses::new(random_peer_id(&mut random), [vec![4, 127, 0, 0, 1]]))
+            .collect();
+        let points: Vec<Point> = contacts.iter().map(|contact| Point::of_peer(&contact.peer_id)).collect();
+        let positions = contacts.iter().enumerate();
+        let positions = positions.map(|(at, contact)| (contact.peer_id.clone(), NodeId(at))).collect();
+        let n_fabricated = if n_liars == 0 { 0 } else { N_FABRICATED };
+        let fabricated = (0..n_fabricated).map(|_| {
+            let peer_id = random_peer_id(&mut random);
+            (Point::of_peer(&peer_id), PeerAddresses::new(peer_id, []))
+        });
+        let fabricated = fabricated.collect();
+        let known = routing_tables(&points, &mut random);
+        let directory = Rc::new(DhtDirectory { contacts, points, positions, fabricated });
+        let peer = |(at, known)| SimulatedDhtPeer {
+            at,
+            directory: Rc::clone(&directory),
+            behaviour: if at < n_liars { PeerBehaviour::Byzantine } else { PeerBehaviour::Honest },
+            storage: Storage::new(StorageLimits::default(), Eviction::EarliestExpiry),
+            known,
+            random: Random::new(random.next_u64()),
+            operation: None,
+            to_place: Vec::new(),
+            requests_per_key: Vec::new(),
+            answers: VecDeque::new(),
+            result: None,
+        };
+        let peers = known.into_iter().enumerate().map(peer).collect();
+        let simulation = NodeSimulation::new(seed, network, peers);
+        Self { simulation, n_peers }
+    }
+
+    pub fn wall(&self) -> UnixMillis {
+        wall(self.simulation.now())
+    }
+
+    pub fn random_living(&mut self) -> NodeId {
+        loop {
+            let at = self.simulation.random().below(self.n_peers);
+            if self.simulation.nodes[at].behaviour == PeerBehaviour::Honest {
+                return NodeId(at);
             }
-            (_, Some(deadline)) => (deadline, None),
-            (_, None) => panic!("the search waits for nothing and is not done"),
         }
     }
+
+    pub fn kill(&mut self, n_peers: usize) {
+        let mut order: Vec<usize> = (0..self.n_peers).collect();
+        self.simulation.random().shuffle(&mut order);
+        for &at in &order[..n_peers] {
+            self.simulation.nodes[at].behaviour = PeerBehaviour::Dead;
+            self.simulation.network().take_down(NodeId(at));
+        }
+    }
+
+    pub fn n_holders(&self, key: &RecordKey, has_behaviour: impl Fn(PeerBehaviour) -> bool) -> usize {
+        let holds = |peer: &&SimulatedDhtPeer| {
+            has_behaviour(peer.behaviour) && peer.storage.records().any(|(held, _)| held == key)
+        };
+        self.simulation.nodes.iter().filter(holds).count()
+    }
+
+    /// Runs until the operation of a peer is over.
+    fn finish(&mut self, from: NodeId) -> DhtResult {
+        let is_over = self.simulation.run_while(|simulation| simulation.nodes[from.0].result.is_none());
+        assert!(is_over, "the operation waits for nothing and is not done");
+        self.simulation.nodes[from.0].result.take().unwrap().1
+    }
+
+    pub fn put(&mut self, from: NodeId, records: Vec<Record>) -> PutResult {
+        self.simulation.with(from, |peer, now| peer.put(now, records));
+        let DhtResult::Placed(result) = self.finish(from) else { panic!("another operation") };
+        result
+    }
+
+    pub fn get(&mut self, from: NodeId, keys: &[RecordKey]) -> GetResult {
+        let started = self.simulation.now();
+        self.simulation.with(from, |peer, now| peer.look_up(now, keys, Goal::Closest));
+        let DhtResult::Found(outcomes) = self.finish(from) else { panic!("another operation") };
+        GetResult {
+            requests_per_key: outcomes.iter().map(|outcome| outcome.n_requests).collect(),
+            records: outcomes.into_iter().map(|outcome| outcome.records).collect(),
+            took: self.simulation.now() - started,
+        }
+    }
+}
+
+fn random_peer_id(random: &mut Random) -> Vec<u8> {
+    let mut seed = [0; 32];
+    seed.chunks_mut(8).for_each(|bytes| bytes.copy_from_slice(&random.next_u64().to_le_bytes()));
+    KeyPair::from_seed(&seed).public().to_peer_id()
+}
+
+/// The peers that each peer knows: of each distance, that is in each bucket, some that it met.
+fn routing_tables(points: &[Point], random: &mut Random) -> Vec<Vec<usize>> {
+    let mut known = vec![Vec::new(); points.len()];
+    // Those of a bucket are neighbours in this order, from any point.
+    let mut order: Vec<usize> = (0..points.len()).collect();
+    order.sort_by_key(|&at| points[at].distance(&points[0]));
+    let mut ranges = vec![&order[..]];
+    while let Some(range) = ranges.pop() {
+        let [first, .., last] = range else { continue };
+        let bits_alike = |other: &usize| points[*first].distance(&points[*other]).leading_zeros();
+        let farthest = bits_alike(last);
+        let (near, far) = range.split_at(range.partition_point(|other| bits_alike(other) > farthest));
+        for (half, other) in [(near, far), (far, near)] {
+            half.iter().for_each(|&at| known[at].extend(some_of(other, random)));
+            ranges.push(half);
+        }
+    }
+    known
+}
+
+/// At most as many as fit into a bucket.
+fn some_of(peers: &[usize], random: &mut Random) -> Vec<usize> {
+    if peers.len() <= BUCKET {
+        return peers.to_vec();
+    }
+    let mut chosen = Vec::with_capacity(BUCKET);
+    while chosen.len() < BUCKET {
+        let peer = peers[random.below(peers.len())];
+        if !chosen.contains(&peer) {
+            chosen.push(peer);
+        }
+    }
+    chosen
 }

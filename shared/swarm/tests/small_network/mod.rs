@@ -1,4 +1,4 @@
-//! A small network on made-up data, in plain loops: enough to see what a codec does to training.
+//! A small network on synthetic data, in plain loops: enough to measure the effect of a codec on training.
 
 use barnraise_swarm::random::SplitMix64;
 
@@ -14,17 +14,17 @@ pub struct Data {
     pub labels: Vec<usize>,
 }
 
-/// About normal, variance 1: the sum of twelve uniform numbers.
+/// Approximately normal with variance 1: the sum of twelve uniform numbers.
 fn normal(random: &mut SplitMix64) -> f32 {
     (0..12).map(|_| random.next_u64() as f32 / u64::MAX as f32).sum::<f32>() - 6.0
 }
 
 impl Data {
-    /// Each class has two centres, so that no plane parts them.
+    /// Each class has two centres, so that no plane separates them.
     pub fn new(n_samples: usize, random: &mut SplitMix64) -> Self {
-        let mut places = SplitMix64::new(99);
+        let mut positions = SplitMix64::new(99);
         let centres: Vec<[f32; N_INPUTS]> =
-            (0..2 * N_CLASSES).map(|_| std::array::from_fn(|_| normal(&mut places))).collect();
+            (0..2 * N_CLASSES).map(|_| std::array::from_fn(|_| normal(&mut positions))).collect();
         let mut data = Self { inputs: Vec::new(), labels: Vec::new() };
         for _ in 0..n_samples {
             let centre = random.below(centres.len());
@@ -96,7 +96,7 @@ pub fn gradient(parameters: &[f32], data: &Data, samples: &[usize]) -> Vec<f32> 
     sum
 }
 
-/// Mean cross-entropy, and the share that is told right.
+/// Mean cross-entropy, and the accuracy.
 pub fn evaluate(parameters: &[f32], data: &Data) -> (f64, f64) {
     let (mut loss, mut n_right) = (0.0, 0);
     for (input, &label) in data.inputs.iter().zip(&data.labels) {

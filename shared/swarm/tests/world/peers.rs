@@ -1,15 +1,18 @@
-//! The peers' side of the world: each is driven by the state machine of the tab and the native peer.
+//! The simulated peers, driven by the state machine of the tab and the native peer.
 
 use barnraise_protocol::TensorCodec;
 use barnraise_protocol::bulk::Transfer;
 use barnraise_protocol::contribute::DeviceKind;
-use barnraise_protocol::gradient::{Accepted, Offer, Refusal};
-use barnraise_swarm::contributor::{Action, Contributor};
-use barnraise_swarm::round::AddressGroup;
+use barnraise_protocol::gradient::{Accepted, ContributionRefusal, Offer};
+use barnraise_swarm::AddressGroup;
+use barnraise_swarm::contributor::{Contributor, ContributorAction};
 
-use super::{CLOCKS_OFF_MS, Event, LATENCY_MS, MICRO_BATCH, Message, N_PARAMETERS, UNNOTICED_MS, World, key};
+use super::{
+    BackboneMessage, CLOCKS_OFF_MS, ChurnEvent, ChurnSimulation, LATENCY_MS, MICRO_BATCH, N_PARAMETERS,
+    UNNOTICED_MS, key,
+};
 
-impl World {
+impl ChurnSimulation {
     pub(super) fn is_current(&self, peer: usize, operation: u64) -> bool {
         let peer = &self.peers[peer];
         peer.is_alive && peer.is_busy && peer.operation == operation
@@ -26,29 +29,29 @@ impl World {
         self.drive(peer);
     }
 
-    /// Does what the peer's state machine says.
+    /// Executes the actions of the peer's state machine.
     pub(super) fn drive(&mut self, peer: usize) {
         while self.peers[peer].is_alive && !self.peers[peer].is_busy {
             let clock = self.clock(peer);
             match self.peers[peer].contributor.next_action(clock) {
-                Action::Connect => {
+                ContributorAction::Connect => {
                     let operation = self.begin(peer);
-                    self.after(LATENCY_MS, Event::Connect(peer, operation));
+                    self.after(LATENCY_MS, ChurnEvent::Connect(peer, operation));
                 }
-                Action::FetchState => {
+                ContributorAction::FetchState => {
                     let operation = self.begin(peer);
-                    self.after(3 * LATENCY_MS, Event::State(peer, operation));
+                    self.after(3 * LATENCY_MS, ChurnEvent::State(peer, operation));
                 }
-                Action::ComputeBatch => {
+                ContributorAction::ComputeBatch => {
                     let operation = self.begin(peer);
-                    let takes = self.peers[peer].batch_ms * self.peers[peer].slower;
-                    self.after(takes, Event::Batch(peer, operation));
+                    let takes = self.slowed(peer, self.peers[peer].batch_ms);
+                    self.after(takes, ChurnEvent::Batch(peer, operation));
                 }
-                Action::SendReport(report) => {
+                ContributorAction::SendReport(report) => {
                     let session = self.peers[peer].session;
-                    self.after(LATENCY_MS, Event::Report(peer, session, report));
+                    self.send(ChurnEvent::Report(peer, session, report));
                 }
-                Action::TakeGradient { contribution_id, epoch, n_samples } => {
+                ContributorAction::TakeGradient { contribution_id, epoch, n_samples } => {
                     self.peers[peer].next_id = contribution_id + 1;
                     self.peers[peer].offer = Some(Offer {
                         contribution_id,
@@ -60,21 +63,21 @@ impl World {
                         transfer: Transfer::of(&[0; 4 * N_PARAMETERS]),
                     });
                 }
-                Action::Offer => {
+                ContributorAction::Offer => {
                     let operation = self.begin(peer);
-                    self.after(LATENCY_MS, Event::Offer(peer, operation, self.boot));
+                    self.send(ChurnEvent::Offer(peer, operation, self.boot));
                 }
-                Action::Wait(Some(until)) => {
+                ContributorAction::Wait(Some(until)) => {
                     let operation = self.peers[peer].operation;
                     let wait = until.saturating_sub(clock).as_millis() as u64;
-                    return self.after(wait.max(1), Event::Wake(peer, operation));
+                    return self.after(wait.max(1), ChurnEvent::Wake(peer, operation));
                 }
-                // Nor is anything kept of F32.
-                action @ (Action::Wait(None)
-                | Action::Leave
-                | Action::KeepLate { .. }
-                | Action::NameLate { .. }
-                | Action::LoadState) => {
+                // F32 leaves no residual either.
+                action @ (ContributorAction::Wait(None)
+                | ContributorAction::Leave
+                | ContributorAction::KeepLate { .. }
+                | ContributorAction::NameLate { .. }
+                | ContributorAction::LoadState) => {
                     panic!("{action:?} of one that goes on")
                 }
             }
@@ -83,7 +86,7 @@ impl World {
 
     pub(super) fn start(&mut self, peer: usize) {
         let clock_ms = self.below(CLOCKS_OFF_MS);
-        let seed = self.random.next_u64();
+        let seed = self.simulation.random.next_u64();
         let one = &mut self.peers[peer];
         one.contributor = Contributor::new(one.next_id, seed);
         (one.is_alive, one.clock_ms, one.offer) = (true, clock_ms, None);
@@ -100,12 +103,12 @@ impl World {
         one.operation = gone;
         let session = std::mem::replace(&mut one.session, gone);
         let (unnoticed, again) = (self.below(UNNOTICED_MS), 200 + self.below(4000));
-        self.after(unnoticed, Event::Lost(peer, session));
-        self.after(again, Event::Start(peer));
+        self.after(unnoticed, ChurnEvent::Lost(peer, session));
+        self.after(again, ChurnEvent::Start(peer));
     }
 
     pub(super) fn connect(&mut self, peer: usize) {
-        if !self.is_up || self.cut.contains(&peer) {
+        if !self.is_up || self.is_cut(peer) {
             return self.disconnected(peer);
         }
         let session = self.number();
@@ -127,25 +130,30 @@ impl World {
         self.finish(peer);
     }
 
-    pub(super) fn hear(&mut self, peer: usize, message: Message) {
+    pub(super) fn on_message(&mut self, peer: usize, message: BackboneMessage) {
         let clock = self.clock(peer);
         let contributor = &mut self.peers[peer].contributor;
-        contributor.on_heard(clock);
+        contributor.on_message(clock);
         match message {
-            Message::Progress => {}
-            Message::Epoch(epoch) => contributor.on_epoch(epoch),
-            Message::Due(epoch) => contributor.on_due(epoch),
+            BackboneMessage::Progress => {}
+            BackboneMessage::Epoch(epoch) => contributor.on_epoch(epoch),
+            BackboneMessage::Due(epoch) => contributor.on_due(epoch),
         }
         self.drive(peer);
     }
 
-    pub(super) fn answered(&mut self, peer: usize, operation: u64, answer: &Result<Accepted, Refusal>) {
+    pub(super) fn answered(
+        &mut self,
+        peer: usize,
+        operation: u64,
+        answer: &Result<Accepted, ContributionRefusal>,
+    ) {
         if !self.is_current(peer, operation) {
             self.seen.n_unheard_answers += u64::from(answer.is_ok());
             return;
         }
-        if let Ok(Accepted { contribution_id: id, .. }) | Err(Refusal::Duplicate { contribution_id: id }) =
-            answer
+        if let Ok(Accepted { contribution_id: id, .. })
+        | Err(ContributionRefusal::Duplicate { contribution_id: id }) = answer
         {
             assert!(self.stored.contains(&(peer, *id)), "{id} of {peer} was never stored");
             self.seen.n_duplicates += u64::from(answer.is_err());

@@ -1,30 +1,30 @@
-//! From a multiaddress to what a browser opens. Knows the forms that browsers can dial and no others.
+//! Parses the multiaddresses that browsers can dial.
 
 use std::net::IpAddr;
 
-use barnraise_messages::Way;
+use barnraise_messages::TransportKind;
 
-/// Where a libp2p peer accepts sessions of WebTransport (libp2p WebTransport specification).
+/// Path of WebTransport sessions (libp2p WebTransport specification).
 const WEB_TRANSPORT_PATH: &str = "/.well-known/libp2p-webtransport?type=noise";
-/// Most certificates that one address names.
+/// Most certificate hashes of one address.
 const CERTIFICATES_MAX: usize = 8;
-/// How multibase says base64url without padding.
+/// Multibase prefix of base64url without padding.
 const BASE64_URL: char = 'u';
-/// What stands before a SHA-256 in a multihash: the code and the length.
+/// Multihash prefix of SHA-256: the code and the length.
 const SHA_256_PREFIX: [u8; 2] = [0x12, 0x20];
 
-/// One thing to open.
+/// An address that a browser can open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
-    /// A session, by certificates of these SHA-256 hashes.
+    /// A WebTransport session, with SHA-256 hashes of its certificates.
     Session { url: String, certificates: Vec<[u8; 32]> },
-    /// A connection to a listener that never sees the offer.
+    /// A WebRTC-direct connection.
     Connection(RtcAddress),
-    /// A socket.
+    /// A WebSocket.
     Socket { url: String },
 }
 
-/// Where a listener for WebRTC-direct is.
+/// Address of a WebRTC-direct listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RtcAddress {
     pub(crate) ip: IpAddr,
@@ -45,7 +45,7 @@ impl Address {
         };
         let transport = parts.next()?;
         let port: u16 = parts.next()?.parse().ok()?;
-        // What comes after the peer is on its way through a relay, which browsers do not take.
+        // Parts after the peer id belong to a relayed address, which browsers do not dial.
         let rest: Vec<&str> = parts.collect();
         let (rest, [_, _peer]) = rest.split_last_chunk::<2>().filter(|(_, [p2p, _])| *p2p == "p2p")?;
         match (transport, rest) {
@@ -66,16 +66,16 @@ impl Address {
         }
     }
 
-    /// The way that it is on.
-    pub(crate) fn way(&self) -> Way {
+    /// Its transport.
+    pub(crate) fn transport(&self) -> TransportKind {
         match self {
-            Self::Session { .. } => Way::WebTransport,
-            Self::Connection(_) => Way::WebRtc,
-            Self::Socket { .. } => Way::WebSocket,
+            Self::Session { .. } => TransportKind::WebTransport,
+            Self::Connection(_) => TransportKind::WebRtc,
+            Self::Socket { .. } => TransportKind::WebSocket,
         }
     }
 
-    /// Whether a page that came over HTTPS may open it.
+    /// Whether a page loaded over HTTPS may open it.
     pub(crate) fn is_encrypted(&self) -> bool {
         match self {
             Self::Session { .. } | Self::Connection(_) => true,
@@ -96,7 +96,7 @@ fn sha_256(multibase: &str) -> Option<[u8; 32]> {
     bytes.strip_prefix(&SHA_256_PREFIX)?.try_into().ok()
 }
 
-/// Base64 with the alphabet for addresses (RFC 4648, section 5), without padding.
+/// Decodes base64url (RFC 4648, section 5) without padding.
 fn base64_url(text: &str) -> Option<Vec<u8>> {
     let (mut bits, mut n_bits) = (0_u32, 0);
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
@@ -148,7 +148,7 @@ mod tests {
         for secured in ["/dns/run.example/tcp/443/wss", "/dns4/run.example/tcp/443/tls/ws"] {
             let socket = read(secured).unwrap();
             assert_eq!(socket, Address::Socket { url: "wss://run.example:443/".into() });
-            assert!(socket.is_encrypted() && socket.way() == Way::WebSocket);
+            assert!(socket.is_encrypted() && socket.transport() == TransportKind::WebSocket);
         }
     }
 

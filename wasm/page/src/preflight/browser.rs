@@ -1,18 +1,17 @@
-//! Which browser this is, by what it calls itself: for the one sentence on how to switch WebGPU on.
-//! Nothing else depends on it.
+//! The browser, by its user agent: only for the sentence on how to enable WebGPU.
 
-use crate::state::WebGpu;
+use super::WebGpu;
 
-/// A browser on a system; empty texts where it is not one of those that are known.
+/// A browser on a system; the texts are empty if it is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Browser {
+pub(crate) struct BrowserIdentity {
     name: &'static str,
     version: u32,
     system: &'static str,
     engine: Engine,
 }
 
-/// What a browser is made of.
+/// Engine of a browser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Engine {
     Chromium,
@@ -22,8 +21,8 @@ enum Engine {
     Unknown,
 }
 
-/// What stands before the version, the name and the engine; the first that is found counts, since browsers
-/// call themselves by the names of those that came before them too.
+/// Mark before the version, name and engine. The first match counts, since user agents also contain the names of
+/// older browsers.
 const BROWSERS: [(&str, &str, Engine); 8] = [
     ("Edg/", "Edge", Engine::Chromium),
     ("OPR/", "Opera", Engine::Chromium),
@@ -35,7 +34,7 @@ const BROWSERS: [(&str, &str, Engine); 8] = [
     ("Version/", "Safari", Engine::WebKit),
 ];
 
-/// The first that is found counts.
+/// Mark and name of each system. The first match counts.
 const SYSTEMS: [(&str, &str); 7] = [
     ("Android", "Android"),
     ("iPhone", "iOS"),
@@ -46,7 +45,7 @@ const SYSTEMS: [(&str, &str); 7] = [
     ("Linux", "Linux"),
 ];
 
-impl Browser {
+impl BrowserIdentity {
     /// By `navigator.userAgent`.
     pub(crate) fn of(user_agent: &str) -> Self {
         let found = BROWSERS.iter().find_map(|&(mark, name, engine)| {
@@ -68,7 +67,7 @@ impl Browser {
         }
     }
 
-    /// How to get a graphics processor to work here, in a sentence.
+    /// Advice on how to enable WebGPU here.
     pub(crate) fn web_gpu_hint(self, web_gpu: WebGpu) -> &'static str {
         match (self.engine, self.system, web_gpu) {
             (Engine::Chromium, "Linux", _) => {
@@ -127,13 +126,13 @@ mod tests {
             ),
             ("curl/8".into(), "One that this page does not know"),
         ] {
-            assert_eq!(Browser::of(&user_agent).words(), words, "{user_agent}");
+            assert_eq!(BrowserIdentity::of(&user_agent).words(), words, "{user_agent}");
         }
     }
 
     #[test]
     fn the_hint_is_for_this_browser() {
-        let hint = |user_agent: &str, web_gpu| Browser::of(user_agent).web_gpu_hint(web_gpu);
+        let hint = |user_agent: &str, web_gpu| BrowserIdentity::of(user_agent).web_gpu_hint(web_gpu);
         assert!(hint("(X11; Linux) Chrome/150", WebGpu::NoAdapter).contains("chrome://flags"));
         assert!(hint("(Windows NT 10.0) Chrome/150", WebGpu::NoAdapter).contains("acceleration"));
         assert!(hint("(Windows NT 10.0) Chrome/99", WebGpu::Absent).contains("up to date"));

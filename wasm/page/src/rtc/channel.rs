@@ -10,35 +10,46 @@ use js_sys::ArrayBuffer;
 use wasm_bindgen::JsCast;
 use web_sys::{MessageEvent, RtcDataChannel, RtcDataChannelState, RtcDataChannelType};
 
-use super::connection::Connection;
-use crate::dom::Listener;
+use crate::dom::DomListener;
 
 /// The browser is given more only while it holds less than this.
 const BUFFERED_BYTES_MAX: u32 = 256 * 1024;
 /// It says so once it holds less than this again.
 const BUFFERED_BYTES_LOW: u32 = 128 * 1024;
-/// How long a channel that the worker left stays open after its last byte: closing resets it, and what the
-/// remote has not read by then is lost to it.
+/// How long a channel that the worker left stays open after its last byte: closing resets it, and the remote loses
+/// the bytes that it has not read by then.
 const LINGER_MS: u32 = 5_000;
+
+/// What a channel asks of its connection.
+pub(super) trait ChannelOwner {
+    /// Sends an event to the worker.
+    fn tell(&self, event: &RtcEvent);
+
+    /// Hands bytes to the worker.
+    fn deliver(&self, channel: ChannelNumber, bytes: &ArrayBuffer);
+
+    /// Removes a channel that has ended.
+    fn forget(&self, channel: ChannelNumber);
+}
 
 /// A channel of a connection.
 pub(super) struct Channel {
     number: ChannelNumber,
     channel: RtcDataChannel,
-    connection: Weak<Connection>,
-    /// Of the worker's, at most its credit.
+    connection: Weak<dyn ChannelOwner>,
+    /// Bytes from the worker that wait, at most its credit.
     unsent: RefCell<VecDeque<ArrayBuffer>>,
     /// Bytes that the worker has not read.
     unread: Cell<u32>,
     is_left: Cell<bool>,
-    listeners: RefCell<Vec<Listener>>,
+    listeners: RefCell<Vec<DomListener>>,
 }
 
 impl Channel {
     pub(super) fn new(
         number: ChannelNumber,
         channel: RtcDataChannel,
-        connection: Weak<Connection>,
+        connection: Weak<dyn ChannelOwner>,
     ) -> Rc<Self> {
         channel.set_binary_type(RtcDataChannelType::Arraybuffer);
         channel.set_buffered_amount_low_threshold(BUFFERED_BYTES_LOW);
@@ -66,7 +77,7 @@ impl Channel {
 
     fn listen(self: &Rc<Self>, name: &'static str, act: impl Fn(&Rc<Self>, web_sys::Event) + 'static) {
         let this = Rc::downgrade(self);
-        let listener = Listener::new(&self.channel, name, move |event| {
+        let listener = DomListener::new(&self.channel, name, move |event| {
             if let Some(this) = this.upgrade() {
                 act(&this, event);
             }
@@ -80,7 +91,7 @@ impl Channel {
         }
     }
 
-    /// Sends bytes of the worker's, now or when there is room.
+    /// Sends bytes of the worker, now or when the buffer has room.
     pub(super) fn send(self: &Rc<Self>, bytes: ArrayBuffer) {
         self.unsent.borrow_mut().push_back(bytes);
         self.send_on();
@@ -117,12 +128,12 @@ impl Channel {
         }
     }
 
-    /// The worker has read so much more.
+    /// The worker has read more bytes.
     pub(super) fn on_taken(self: &Rc<Self>, bytes: u32) {
         self.unread.set(self.unread.get().saturating_sub(bytes));
     }
 
-    /// The worker has no more use for it.
+    /// The worker has left the channel.
     pub(super) fn leave(self: &Rc<Self>) {
         if !self.is_left.replace(true) {
             self.linger();
@@ -132,7 +143,7 @@ impl Channel {
     fn linger(self: &Rc<Self>) {
         let this = Rc::downgrade(self);
         let look = move || {
-            // Gone with its connection, if it is.
+            // Dropped with its connection.
             let Some(this) = this.upgrade() else { return };
             let is_open = this.channel.ready_state() == RtcDataChannelState::Open;
             let is_sent = this.unsent.borrow().is_empty() && this.channel.buffered_amount() == 0;

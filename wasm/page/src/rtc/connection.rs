@@ -13,8 +13,9 @@ use web_sys::{
     MessageEvent, MessagePort, RtcDataChannel, RtcDataChannelEvent, RtcPeerConnection, RtcPeerConnectionState,
 };
 
-use super::channel::Channel;
-use crate::dom::Listener;
+use super::channel::{Channel, ChannelOwner};
+use super::error::{RtcError, describe};
+use crate::dom::DomListener;
 
 // Declared here because web-sys does not know that it may throw, as it does when the numbers are used up.
 #[wasm_bindgen]
@@ -28,17 +29,17 @@ extern "C" {
 /// Numbers of channels that the remote opens: odd.
 const FIRST_ACCEPTED: ChannelNumber = 1;
 
-/// A connection of the worker's.
-pub(super) struct Connection {
+/// A WebRTC connection of the worker.
+pub(super) struct RtcConnection {
     port: MessagePort,
     peer: RefCell<Option<RtcPeerConnection>>,
     channels: RefCell<HashMap<ChannelNumber, Rc<Channel>>>,
     next_accepted: Cell<ChannelNumber>,
     is_over: Cell<bool>,
-    listeners: RefCell<Vec<Listener>>,
+    listeners: RefCell<Vec<DomListener>>,
 }
 
-impl Connection {
+impl RtcConnection {
     pub(super) fn new(port: &MessagePort) -> Rc<Self> {
         let connection = Rc::new(Self {
             port: port.clone(),
@@ -56,12 +57,12 @@ impl Connection {
         connection
     }
 
-    /// Follows what happens to the browser's side.
+    /// Watches the browser's connection.
     pub(super) fn watch(self: &Rc<Self>, peer: RtcPeerConnection) {
         self.listen(&peer, "connectionstatechange", |connection, _| {
             let state = connection.peer.borrow().as_ref().map(RtcPeerConnection::connection_state);
             if let Some(RtcPeerConnectionState::Failed | RtcPeerConnectionState::Closed) = state {
-                connection.fail("nothing answers at the backbone's address any more, or ever did");
+                connection.fail(&RtcError::Lost);
             }
         });
         self.listen(&peer, "datachannel", |connection, event| {
@@ -80,7 +81,7 @@ impl Connection {
         act: impl Fn(&Rc<Self>, web_sys::Event) + 'static,
     ) {
         let connection = Rc::downgrade(self);
-        let listener = Listener::new(target, name, move |event| {
+        let listener = DomListener::new(target, name, move |event| {
             if let Some(connection) = connection.upgrade().filter(|connection| !connection.is_over()) {
                 act(&connection, event);
             }
@@ -88,40 +89,16 @@ impl Connection {
         self.listeners.borrow_mut().push(listener);
     }
 
-    /// Nothing more comes of it.
+    /// Whether the connection has ended.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.get()
     }
 
-    /// Tells the worker.
-    pub(super) fn tell(&self, event: &RtcEvent) {
-        if self.is_over() {
-            return;
-        }
-        // What cannot be posted would be a bug of these types; the worker's own time limits see to it.
-        if let Ok(event) = serde_wasm_bindgen::to_value(event) {
-            let _ = self.port.post_message(&event);
-        }
-    }
-
-    /// Hands bytes to the worker.
-    pub(super) fn deliver(&self, channel: ChannelNumber, bytes: &ArrayBuffer) {
-        if !self.is_over() {
-            let message = Array::of2(&channel.into(), bytes);
-            let _ = self.port.post_message_with_transferable(&message, &Array::of1(bytes));
-        }
-    }
-
     /// Adds a channel that exists in the browser.
     pub(super) fn add(self: &Rc<Self>, number: ChannelNumber, channel: RtcDataChannel) {
-        let channel = Channel::new(number, channel, Rc::downgrade(self));
+        let owner: Rc<dyn ChannelOwner> = Rc::<Self>::clone(self);
+        let channel = Channel::new(number, channel, Rc::downgrade(&owner));
         self.channels.borrow_mut().insert(number, channel);
-    }
-
-    /// Forgets a channel, and lets go of it a turn later: this may run inside one of its own listeners.
-    pub(super) fn forget(&self, number: ChannelNumber) {
-        let forgotten = self.channels.borrow_mut().remove(&number);
-        Timeout::new(0, move || drop(forgotten)).forget();
     }
 
     fn accept(self: &Rc<Self>, channel: RtcDataChannel) {
@@ -150,46 +127,49 @@ impl Connection {
             Ok(RtcRequest::Taken { channel, bytes }) => self.with_channel(channel, |it| it.on_taken(bytes)),
             Ok(RtcRequest::Leave { channel }) => self.with_channel(channel, Channel::leave),
             Ok(RtcRequest::End) => self.end(),
-            Err(error) => self.fail(&format!("the worker sent what the page cannot read: {error}")),
+            Err(error) => self.fail(&RtcError::Unreadable { reason: error.to_string() }),
         }
     }
 
     fn open(self: &Rc<Self>, number: ChannelNumber) {
         let peer = self.peer.borrow().clone();
-        let opened =
-            peer.filter(|_| number != HANDSHAKE_CHANNEL).ok_or_else(|| "no connection yet".to_owned());
-        let opened = opened.and_then(|peer| {
-            let opened = peer.unchecked_ref::<ChannelOpener>().create_data_channel("");
-            opened.map_err(|error| format!("the browser opens no further channel: {error:?}"))
-        });
+        let opened = match peer.filter(|_| number != HANDSHAKE_CHANNEL) {
+            Some(peer) => peer
+                .unchecked_ref::<ChannelOpener>()
+                .create_data_channel("")
+                .map_err(|error| RtcError::NoChannel { reason: describe(&error) }),
+            None => Err(RtcError::NotConnected),
+        };
         match opened {
             Ok(channel) => self.add(number, channel),
-            Err(reason) => self.tell(&RtcEvent::Closed { channel: number, reason: Some(reason) }),
+            Err(error) => {
+                self.tell(&RtcEvent::Closed { channel: number, reason: Some(error.to_string()) });
+            }
         }
     }
 
     fn with_channel(&self, number: ChannelNumber, act: impl FnOnce(&Rc<Channel>)) {
-        // One that has ended is told of already.
+        // The worker was told of an ended channel.
         let found = self.channels.borrow().get(&number).cloned();
         if let Some(channel) = found {
             act(&channel);
         }
     }
 
-    /// Ends it and says why.
-    pub(super) fn fail(&self, reason: &str) {
-        self.tell(&RtcEvent::Failed { reason: reason.to_owned() });
+    /// Ends the connection with an error.
+    pub(super) fn fail(&self, error: &RtcError) {
+        self.tell(&RtcEvent::Failed { reason: error.to_string() });
         self.end();
     }
 
-    /// Ends it.
+    /// Ends the connection.
     pub(super) fn end(&self) {
         if self.is_over.replace(true) {
             return;
         }
         self.close_peer();
         self.port.close();
-        // This may run inside one of the listeners: they go a turn later.
+        // This may run inside one of the listeners: they are dropped a turn later.
         let ended = (self.listeners.take(), self.channels.take());
         Timeout::new(0, move || drop(ended)).forget();
     }
@@ -198,5 +178,30 @@ impl Connection {
         if let Some(peer) = self.peer.borrow_mut().take() {
             peer.close();
         }
+    }
+}
+
+impl ChannelOwner for RtcConnection {
+    fn tell(&self, event: &RtcEvent) {
+        if self.is_over() {
+            return;
+        }
+        // A message that cannot be posted would be a bug; the worker's timeouts handle it.
+        if let Ok(event) = serde_wasm_bindgen::to_value(event) {
+            let _ = self.port.post_message(&event);
+        }
+    }
+
+    fn deliver(&self, channel: ChannelNumber, bytes: &ArrayBuffer) {
+        if !self.is_over() {
+            let message = Array::of2(&channel.into(), bytes);
+            let _ = self.port.post_message_with_transferable(&message, &Array::of1(bytes));
+        }
+    }
+
+    fn forget(&self, number: ChannelNumber) {
+        // Dropped a turn later, as this may run inside one of the channel's own listeners.
+        let forgotten = self.channels.borrow_mut().remove(&number);
+        Timeout::new(0, move || drop(forgotten)).forget();
     }
 }

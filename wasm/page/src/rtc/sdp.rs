@@ -1,16 +1,18 @@
-//! The two lines of a session description that the libp2p WebRTC specification is about. Pure.
+//! Reads and replaces the lines of a session description (SDP) that the libp2p WebRTC specification uses. Pure.
 
-/// What an offer lacks.
-#[derive(Debug, PartialEq, Eq)]
+/// A line that is missing in an offer.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SdpError {
     /// No SHA-256 fingerprint of a certificate.
+    #[error("no SHA-256 fingerprint of a certificate")]
     Fingerprint,
     /// No user fragment and password of ICE.
+    #[error("no user fragment and password")]
     Credentials,
 }
 
-/// The offer with `ufrag` as user fragment and as password: the listener knows whom it talks to by nothing
-/// else, since it never sees the offer.
+/// The offer with `ufrag` as user fragment and password. The listener identifies the dialer by it, since it never
+/// sees the offer.
 pub(crate) fn with_credentials(offer: &str, ufrag: &str) -> Result<String, SdpError> {
     let mut n_replaced = 0;
     let lines = offer.lines().map(|line| {
@@ -22,7 +24,7 @@ pub(crate) fn with_credentials(offer: &str, ufrag: &str) -> Result<String, SdpEr
     if n_replaced < 2 { Err(SdpError::Credentials) } else { Ok(replaced) }
 }
 
-/// SHA-256 of the certificate that the description names.
+/// The SHA-256 fingerprint of the certificate in the description.
 pub(super) fn fingerprint(description: &str) -> Result<[u8; 32], SdpError> {
     let mut lines = description.lines();
     let written = lines.find_map(|line| line.strip_prefix("a=fingerprint:sha-256 "));

@@ -1,20 +1,22 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use barnraise_messages::{Contribution, DeviceChange, Event as Told, PageToPeer, PeerToPage, Way};
+use barnraise_messages::{
+    Contribution, ContributorEvent, DeviceChange, PageToPeer, PeerToPage, TransportKind,
+};
 
 use super::*;
-use crate::conduct::{Change, Input};
 use crate::fixture;
-use crate::state::{Event, Gallery, Prediction, WebGpu};
+use crate::limits::{Change, Input};
+use crate::state::{AnswerError, Gallery, PageEvent, PeerLoss, Prediction};
 
-fn working(device: DeviceKind, activity: Activity) -> Page {
+fn working(device: DeviceKind, activity: Activity) -> PageState {
     let mut page = fixture::page();
     page.contributing = true;
-    page.backbone = Backbone::Live;
-    page.peer = Peer::Ready { device, device_name: "llvmpipe".into() };
+    page.backbone = BackboneStatus::Live;
+    page.peer = WorkerState::Ready { device, device_name: "llvmpipe".into() };
     page.activity = activity;
     // The worker was told to begin.
-    page.on_event(0.0, Event::ForgetQuestion);
+    page.on_event(0.0, PageEvent::ForgetQuestion);
     page
 }
 
@@ -83,11 +85,15 @@ fn the_spoken_sentence_stays_the_same_while_an_epoch_goes_by() {
 #[test]
 fn spoken_progress_has_no_numbers() {
     let mut page = fixture::page();
-    page.peer = Peer::Loading { bytes: 5_000_000, bytes_total: None };
+    page.peer = WorkerState::Loading { bytes: 5_000_000, bytes_total: None };
     let found = sentence(&page);
     assert_eq!(found.text, "Fetching the training program: 5.0 MB.");
     assert!(!found.spoken.contains(char::is_numeric));
-    page.peer = Peer::Loading { bytes: 5, bytes_total: Some(5) };
+    // As the preflight says it: compressed.
+    page.preflight.program_bytes = Some(3_500_000);
+    page.peer = WorkerState::Loading { bytes: 15_500_000, bytes_total: Some(31_000_000) };
+    assert_eq!(sentence(&page).text, "Fetching the training program: 50 % of 3.5 MB.");
+    page.peer = WorkerState::Loading { bytes: 5, bytes_total: Some(5) };
     assert_eq!(sentence(&page).doing, "preparing");
 }
 
@@ -95,14 +101,14 @@ fn spoken_progress_has_no_numbers() {
 fn before_the_click_it_says_whether_the_backbone_is_there() {
     let mut page = fixture::page();
     assert_eq!(sentence(&page).doing, "asking");
-    page.backbone = Backbone::Lost { reason: "no answer".into(), retry_in_ms: 8000 };
+    page.backbone = BackboneStatus::Lost { reason: AnswerError::NoAnswer.into(), retry_in_ms: 8000 };
     let found = sentence(&page);
     assert_eq!(found.doing, "unreachable");
     assert!(found.text.contains("no answer") && found.text.contains("in about 8 seconds"), "{found:?}");
     page.contributing = true;
     assert!(sentence(&page).text.ends_with("This tab then begins by itself."));
     page.contributing = false;
-    page.backbone = Backbone::Live;
+    page.backbone = BackboneStatus::Live;
     assert_eq!(sentence(&page).doing, "idle");
     page.contribution.n_samples_accepted = 1234;
     assert!(sentence(&page).text.contains("1,234 samples"));
@@ -118,10 +124,10 @@ fn a_browser_that_cannot_take_part_is_told_why() {
 #[test]
 fn a_crash_is_named_until_the_next_click() {
     let mut page = fixture::page();
-    page.on_event(0.0, Event::Toggle);
-    page.on_event(0.0, Event::PeerLost { reason: "out of memory".into() });
+    page.on_event(0.0, PageEvent::Toggle);
+    page.on_event(0.0, PageEvent::PeerLost { reason: PeerLoss::of_words("out of memory") });
     assert!(sentence(&page).text.contains("out of memory"));
-    let actions = page.on_event(0.0, Event::Toggle);
+    let actions = page.on_event(0.0, PageEvent::Toggle);
     assert_eq!(actions.len(), 2);
     assert_eq!(sentence(&page).doing, "loading");
 }
@@ -141,7 +147,7 @@ fn the_device_line_explains_the_cpu() {
     page.device_change = Some(DeviceChange::Lost { detail: "Unknown: x".into() });
     assert_eq!(device_line(&page), "On the processor, as the graphics processor stopped answering.");
     let device_name = "Apple Metal-3".to_owned();
-    page.peer = Peer::Ready { device: DeviceKind::BrowserWebGpu, device_name };
+    page.peer = WorkerState::Ready { device: DeviceKind::BrowserWebGpu, device_name };
     assert_eq!(device_line(&page), "On the graphics processor through WebGPU: Apple Metal-3.");
 }
 
@@ -168,44 +174,47 @@ fn the_verdict_says_how_sure_it_is_and_whether_it_was_right() {
     let mut page = working(DeviceKind::BrowserCpu, Activity::Idle);
     assert!(verdict(&page).contains("pick"));
     page.gallery = Some(Gallery { images: vec![0; 784], labels: vec![1] });
-    let actions = page.on_event(0.0, Event::Picked(0));
-    assert!(matches!(actions[..], [crate::state::Action::Post(PageToPeer::Predict { .. })]));
+    let actions = page.on_event(0.0, PageEvent::Picked(0));
+    assert!(matches!(actions[..], [crate::state::PageAction::Post(PageToPeer::Predict { .. })]));
     assert_eq!(verdict(&page), "Looking…");
-    let answer = Told::Prediction { request: 1, epoch: 1, probabilities: vec![0.5, 0.45, 0.05] };
-    page.on_event(0.0, Event::FromPeer(PeerToPage::Told(answer)));
+    let answer = ContributorEvent::Prediction { request: 1, epoch: 1, probabilities: vec![0.5, 0.45, 0.05] };
+    page.on_event(0.0, PageEvent::FromPeer(PeerToPage::Told(answer)));
     assert_eq!(verdict(&page), "Probably: T-shirt. It is labelled: Trouser.");
     page.prediction = Some(Prediction { epoch: 1, ranking: vec![(1, 0.9), (0, 0.1)] });
     assert_eq!(verdict(&page), "That is: Trouser. Right.");
     let mut page = fixture::page();
-    page.on_event(0.0, Event::Drawn(vec![1]));
-    page.on_event(1.0, Event::PeerLost { reason: "out of memory".into() });
+    page.on_event(0.0, PageEvent::Drawn(vec![1]));
+    page.on_event(1.0, PageEvent::PeerLost { reason: PeerLoss::of_words("out of memory") });
     assert_eq!(verdict(&page), UNANSWERED, "nobody is left to look");
 }
 
 #[test]
-fn the_way_to_the_backbone_is_told_with_what_kept_a_better_one() {
+fn the_transport_is_shown_with_the_failures_of_the_better_ones() {
     let mut page = fixture::page();
     assert_eq!(connection_line(&page), None);
-    page.peer = Peer::Ready { device: DeviceKind::BrowserCpu, device_name: String::new() };
-    page.way = Some((Way::WebTransport, Vec::new()));
+    page.peer = WorkerState::Ready { device: DeviceKind::BrowserCpu, device_name: String::new() };
+    page.connection = Some((TransportKind::WebTransport, Vec::new()));
     assert_eq!(connection_line(&page).unwrap(), "Connected by WebTransport.");
-    page.way = Some((Way::WebSocket, vec![(Way::WebTransport, "no answer".into())]));
+    page.connection =
+        Some((TransportKind::WebSocket, vec![(TransportKind::WebTransport, "no answer".into())]));
     let line = connection_line(&page).unwrap();
     assert_eq!(line, "Connected by WebSocket, as WebTransport did not work (no answer).");
-    let both = vec![(Way::WebTransport, "no answer".into()), (Way::WebRtc, "closed".into())];
-    page.way = Some((Way::WebSocket, both));
+    let both =
+        vec![(TransportKind::WebTransport, "no answer".into()), (TransportKind::WebRtc, "closed".into())];
+    page.connection = Some((TransportKind::WebSocket, both));
     let line = connection_line(&page).unwrap();
     let want =
         "Connected by WebSocket, as WebTransport did not work (no answer) and WebRTC did not work (closed).";
     assert_eq!(line, want);
-    page.way = Some((Way::WebTransport, vec![(Way::WebSocket, "no answer".into())]));
+    page.connection =
+        Some((TransportKind::WebTransport, vec![(TransportKind::WebSocket, "no answer".into())]));
     assert_eq!(connection_line(&page).unwrap(), "Connected by WebTransport.", "what is worse is not missed");
 }
 
 #[test]
 fn a_pause_is_said_once_what_is_done_is_handed_in() {
     let mut page = working(DeviceKind::BrowserCpu, Activity::Training { epoch: 1 });
-    page.on_event(0.0, Event::Conduct(Input::TogglePause));
+    page.on_event(0.0, PageEvent::Limits(Input::TogglePause));
     assert_eq!(sentence(&page).doing, "training", "it was told to stop, and has not yet");
     page.activity = Activity::Stopping;
     assert!(sentence(&page).text.contains("then pausing"));
@@ -213,9 +222,9 @@ fn a_pause_is_said_once_what_is_done_is_handed_in() {
     let found = sentence(&page);
     assert_eq!((found.doing, found.is_routine), ("paused", false));
     assert!(found.text.starts_with("Paused by you"));
-    page.peer = Peer::Absent;
+    page.peer = WorkerState::Absent;
     assert_eq!(sentence(&page).doing, "paused");
-    // Whoever has stopped rests.
+    // After Stop the tab rests.
     page.contributing = false;
     assert_eq!(sentence(&page).doing, "idle");
 }
@@ -224,19 +233,19 @@ fn a_pause_is_said_once_what_is_done_is_handed_in() {
 fn a_throttled_tab_says_so() {
     let mut page = working(DeviceKind::BrowserCpu, Activity::Training { epoch: 1 });
     assert!(sentence(&page).text.ends_with("on the processor."));
-    page.on_event(0.0, Event::Conduct(Input::Set(Change::Duty(20))));
+    page.on_event(0.0, PageEvent::Limits(Input::Set(Change::Duty(20))));
     assert!(sentence(&page).text.ends_with("on the processor, 20 % of the time."));
 }
 
 #[test]
 fn a_crash_is_said_with_what_follows_from_it() {
     let mut page = working(DeviceKind::BrowserCpu, Activity::Training { epoch: 3 });
-    page.on_event(0.0, Event::PeerLost { reason: "out of memory".into() });
+    page.on_event(0.0, PageEvent::PeerLost { reason: PeerLoss::of_words("out of memory") });
     let found = sentence(&page);
     assert_eq!((found.doing, found.text.contains("in a moment")), ("reviving", true), "{found:?}");
     for now_ms in [1.0, 2.0] {
-        page.peer = Peer::Ready { device: DeviceKind::BrowserCpu, device_name: String::new() };
-        page.on_event(now_ms, Event::PeerLost { reason: "out of memory".into() });
+        page.peer = WorkerState::Ready { device: DeviceKind::BrowserCpu, device_name: String::new() };
+        page.on_event(now_ms, PageEvent::PeerLost { reason: PeerLoss::of_words("out of memory") });
     }
     let found = sentence(&page);
     assert_eq!((found.doing, found.text.contains("close other tabs")), ("broken", true), "{found:?}");
@@ -245,29 +254,60 @@ fn a_crash_is_said_with_what_follows_from_it() {
 #[test]
 fn a_device_without_a_network_is_not_told_that_the_backbone_is_away() {
     let mut page = fixture::page();
-    page.backbone = Backbone::Lost { reason: "no answer".into(), retry_in_ms: 1000 };
+    page.backbone = BackboneStatus::Lost { reason: AnswerError::NoAnswer.into(), retry_in_ms: 1000 };
     assert!(sentence(&page).text.contains("The backbone cannot be reached"));
-    page.on_event(0.0, Event::Network { is_online: false });
+    page.on_event(0.0, PageEvent::Network { is_online: false });
     let found = sentence(&page);
     assert_eq!((found.doing, found.text.contains("no network")), ("unreachable", true), "{found:?}");
 }
 
 #[test]
-fn an_answer_of_a_kept_model_says_that_it_is_one() {
+fn the_reason_of_a_lost_connection_is_a_detail() {
+    let reason = "no /barnraise/state/1 stream: failed to open stream: io error".to_owned();
+    let mut page = working(DeviceKind::BrowserCpu, Activity::Reconnecting { retry_in_ms: 1000, reason });
+    page.connection = Some((TransportKind::WebTransport, Vec::new()));
+    assert_eq!(sentence(&page).text, "No connection to the backbone. Trying again in a moment.");
+    assert_eq!(connection_line(&page), None, "it is not connected");
+    page.on_event(0.0, PageEvent::Network { is_online: false });
+    assert!(sentence(&page).text.starts_with("This device has no network."));
+}
+
+#[test]
+fn a_run_that_is_gone_is_not_waited_for() {
     let mut page = fixture::page();
-    page.backbone = Backbone::Live;
+    page.backbone = BackboneStatus::Lost { reason: AnswerError::Status(404).into(), retry_in_ms: 1000 };
+    assert!(sentence(&page).text.contains("not at this address any more"));
+}
+
+#[test]
+fn what_a_run_asks_for_is_said_before_the_click() {
+    let mut page = fixture::page();
+    assert_eq!(invitation_line(&page), None);
+    if let Some(run) = &mut page.run {
+        run.access.mode = AccessMode::Invitation;
+    }
+    assert!(invitation_line(&page).unwrap().contains("by invitation"));
+    assert!(access_line(&page).contains("by invitation"));
+    let page = page.invited_by(Some("code".into()));
+    assert!(invitation_line(&page).unwrap().starts_with("You came with an invitation"));
+}
+
+#[test]
+fn an_answer_of_a_cached_model_says_that_it_is_one() {
+    let mut page = fixture::page();
+    page.backbone = BackboneStatus::Live;
     assert_eq!(which_model(&page, 12), "The model after 12 steps.");
-    page.backbone = Backbone::Lost { reason: "no answer".into(), retry_in_ms: 1000 };
+    page.backbone = BackboneStatus::Lost { reason: AnswerError::NoAnswer.into(), retry_in_ms: 1000 };
     assert!(which_model(&page, 12).starts_with("The model after 12 steps, as this browser kept it"));
 }
 
 #[test]
 fn a_tab_that_waits_for_the_one_with_the_work_does_not_say_that_it_rests() {
     let mut page = fixture::page().among_tabs();
-    page.on_event(0.0, Event::Tabs(crate::state::TabEvent::Follow));
-    page.on_event(1.0, Event::RunArrived(Box::new(fixture::status())));
+    page.on_event(0.0, PageEvent::Tabs(crate::state::TabEvent::Follow));
+    page.on_event(1.0, PageEvent::RunArrived(Box::new(fixture::status())));
     assert!(sentence(&page).text.starts_with("Resting"));
-    page.on_event(2.0, Event::Toggle);
+    page.on_event(2.0, PageEvent::Toggle);
     assert_eq!(sentence(&page).text, "About to begin…");
 }
 
@@ -275,14 +315,14 @@ fn a_tab_that_waits_for_the_one_with_the_work_does_not_say_that_it_rests() {
 fn only_a_tab_that_follows_says_where_the_work_is() {
     let mut page = fixture::page().among_tabs();
     assert_eq!(tabs_line(&page), None);
-    page.on_event(0.0, Event::Tabs(crate::state::TabEvent::Follow));
+    page.on_event(0.0, PageEvent::Tabs(crate::state::TabEvent::Follow));
     assert!(tabs_line(&page).is_some_and(|line| line.contains("Another tab")));
 }
 
 #[test]
 fn a_run_that_its_operator_paused_is_said_with_what_follows_for_a_visitor() {
     let mut page = fixture::page();
-    page.backbone = Backbone::Live;
+    page.backbone = BackboneStatus::Live;
     page.operator_pause = Some("the data is looked at.".into());
     let found = sentence(&page);
     assert_eq!((found.doing, found.is_routine), ("halted", false));

@@ -1,27 +1,27 @@
-//! What is still known of the run while the server of this page does not answer: the worker may be with another backbone,
-//! which tells it how the run goes on.
+//! State of the run while the page's server does not answer: the worker may be connected to another backbone, which
+//! sends it the run's progress.
 
 use barnraise_messages::Activity;
 
-use super::{Backbone, Page};
+use super::{BackboneStatus, PageState};
 
-impl Page {
-    /// Whether the numbers of the run are those of a while ago.
+impl PageState {
+    /// Whether the shown numbers of the run are outdated.
     pub(crate) fn is_stale(&self) -> bool {
-        self.is_server_away() && self.heard_at_ms.is_some() && !self.is_worker_in_touch()
+        self.is_server_away() && self.last_news_ms.is_some() && !self.is_in_touch()
     }
 
-    /// Whether the tab goes on with the run although the server of its page does not answer.
+    /// Whether the tab takes part in the run although its page's server does not answer.
     pub(crate) fn goes_on_without_server(&self) -> bool {
-        self.is_server_away() && self.is_worker_in_touch()
+        self.is_server_away() && self.is_in_touch()
     }
 
     fn is_server_away(&self) -> bool {
-        matches!(self.backbone, Backbone::Lost { .. })
+        matches!(self.backbone, BackboneStatus::Lost { .. })
     }
 
-    /// Whether the worker does what it can do with a backbone only, which tells it every second how the run stands.
-    fn is_worker_in_touch(&self) -> bool {
+    /// Whether the worker's activity requires a connection to a backbone, which sends the run's progress every second.
+    pub(crate) fn is_in_touch(&self) -> bool {
         match self.activity {
             Activity::FetchingModel { .. }
             | Activity::FetchingData { .. }
@@ -42,22 +42,25 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use barnraise_messages::{Activity, Event as Told, PeerToPage};
+    use barnraise_messages::{Activity, ContributorEvent, PeerToPage};
 
     use crate::fixture;
-    use crate::state::{Event, Page};
+    use crate::state::{AnswerError, PageEvent, PageState};
 
-    fn does(page: &mut Page, activity: Activity) {
-        page.on_event(2.0, Event::FromPeer(PeerToPage::Told(Told::Activity(activity))));
+    fn does(page: &mut PageState, activity: Activity) {
+        page.on_event(2.0, PageEvent::FromPeer(PeerToPage::Told(ContributorEvent::Activity(activity))));
     }
 
     #[test]
-    fn numbers_that_the_worker_brings_up_to_date_are_not_old_while_the_server_is_away() {
+    fn numbers_that_the_worker_updates_are_not_stale_while_the_server_is_away() {
         let mut page = fixture::page();
-        page.on_event(0.0, Event::RunArrived(Box::new(fixture::status())));
+        page.on_event(0.0, PageEvent::RunArrived(Box::new(fixture::status())));
         does(&mut page, Activity::Training { epoch: 3 });
         assert!(!page.is_stale() && !page.goes_on_without_server(), "all is well");
-        page.on_event(1.0, Event::BackboneLost { reason: "no answer".into(), retry_in_ms: 1000 });
+        page.on_event(
+            1.0,
+            PageEvent::BackboneLost { reason: AnswerError::NoAnswer.into(), retry_in_ms: 1000 },
+        );
         for (activity, goes_on) in [
             (Activity::Reconnecting { retry_in_ms: 400, reason: "cut".into() }, false),
             (Activity::FetchingModel { bytes: 1, bytes_total: 2 }, true),
@@ -70,7 +73,7 @@ mod tests {
             assert_eq!((page.is_stale(), page.goes_on_without_server()), (!goes_on, goes_on), "{activity:?}");
         }
         does(&mut page, Activity::Training { epoch: 5 });
-        page.on_event(3.0, Event::Live(fixture::live()));
+        page.on_event(3.0, PageEvent::Live(fixture::live()));
         assert!(!page.is_stale() && !page.goes_on_without_server(), "it is back");
     }
 }

@@ -1,140 +1,141 @@
-//! What happens to a page, and what it wants done. Plain data.
+//! Events of a page, and the actions that follow. Plain data.
 
-use barnraise_messages::{DisplayName, PageToPeer, PeerToPage, Way};
+use barnraise_messages::{DisplayName, PageToPeer, PeerToPage, TransportKind};
 use barnraise_protocol::api::{Contributions, LiveProgress, Models, RunStatus};
 use barnraise_protocol::receipt::SignedReceipt;
 
-use crate::card::Card;
-use crate::conduct::{Input, Request};
-use crate::kept::Kept;
-use crate::preflight::{Adapter, Address, Tried};
-use crate::state::{Bearer, TabEvent, TabMessage};
+use super::card::{CardError, ShareCard};
+use super::parts::{BackboneLoss, PeerLoss};
+use super::tab_messages::{LockHolder, TabEvent, TabMessage};
+use crate::browser_totals::BrowserTotals;
+use crate::limits::{Input, LimitsRequest};
+use crate::preflight::{Adapter, Address, ProbeResult};
 
-/// Something happened.
+/// An event of the page.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Event {
+pub(crate) enum PageEvent {
     /// `GET /api/run` was answered.
     RunArrived(Box<RunStatus>),
     /// The backbone did not answer, or the stream of events ended.
-    BackboneLost { reason: String, retry_in_ms: u32 },
+    BackboneLost { reason: BackboneLoss, retry_in_ms: u32 },
     /// An event of the stream.
     Live(LiveProgress),
-    /// Who gave the most, by the backbone's count.
+    /// The leaderboard arrived.
     LeadersKnown(Box<Contributions>),
-    /// What this browser has given by now, over all visits and in all of its tabs.
-    Remembered(Kept),
-    /// Which models there are to download.
+    /// Current totals of this browser's contributions, over all visits and tabs.
+    Remembered(BrowserTotals),
+    /// The list of models to download arrived.
     ModelsKnown(Models),
-    /// The visitor wants to see what an earlier model says, or no longer.
+    /// The visitor toggled the comparison with an earlier model.
     ToggleComparison,
     /// The visitor wants the blanks of a text filled in.
     TextAsked(String),
     /// The visitor typed a name, or an empty one.
     NameTyped(String),
-    /// So many receipts are kept in this browser.
+    /// Number of receipts stored in this browser.
     ReceiptsCounted(u64),
-    /// The visitor wants them as a file.
+    /// The visitor downloads the receipts.
     ReceiptsWanted,
     /// The visitor wants a card to share.
     CardWanted,
-    /// It was shared or saved, with so many bytes; or why not.
-    CardMade(Result<u64, String>),
-    /// The button.
+    /// The card was shared or saved: its bytes, or the error.
+    CardMade(Result<u64, CardError>),
+    /// The visitor pressed Start or Stop.
     Toggle,
-    /// The tab contributed when it was cut off, and goes on; its visitor had paused it or not.
+    /// The page was reloaded while it contributed, and resumes, paused or not.
     GoOn { is_paused: bool },
-    /// The visitor wants the model in the tab, without contributing.
+    /// The visitor loads the model without contributing.
     LoadModel,
-    /// What is this drawing? `[height, width, channels]`.
+    /// The visitor drew a picture to classify, `[height, width, channels]`.
     Drawn(Vec<u8>),
-    /// What is this picture of the gallery?
+    /// The visitor picked a picture of the gallery to classify.
     Picked(usize),
     /// The canvas was cleared.
     ForgetQuestion,
     /// Run the conformance checks once the peer is there.
     CheckDevice,
-    /// The browser was asked for a graphics processor, and has this one to offer or none.
+    /// The browser's WebGPU adapter, or none.
     GraphicsKnown(Option<Adapter>),
-    /// An attempt to reach the backbone ended.
-    WayTried(Way, Tried),
-    /// The server said how large the training program is.
+    /// An attempt of the preflight over a transport ended.
+    TransportProbed(TransportKind, ProbeResult),
+    /// The compressed size of the training program, in bytes.
     ProgramMeasured(u64),
-    /// The tab was at work before the ways were tried.
+    /// The tab computed before the transports were tried.
     PreflightLeft,
-    /// The page itself has received so many bytes more.
+    /// Bytes that the page itself has received.
     Received(u64),
-    /// Something that decides whether the tab may work now, and how hard.
-    Conduct(Input),
-    /// The worker said something.
+    /// An input to the resource limits.
+    Limits(Input),
+    /// A message of the worker.
     FromPeer(PeerToPage),
-    /// The worker is gone: it could not be started, or it crashed.
-    PeerLost { reason: String },
-    /// Among the tabs of this browser.
+    /// The worker could not be started, or crashed.
+    PeerLost { reason: PeerLoss },
+    /// An event among the tabs of this browser.
     Tabs(TabEvent),
     /// The visitor wants this tab to compute instead of one of another run.
     TakeLoad,
-    /// The pause after a crash is over.
+    /// The delay after a crash is over.
     Revive,
-    /// The graphics processor that was lost may be there again.
+    /// It is time to try the lost graphics processor again.
     TryGraphics,
-    /// The device or the tab was asleep, or the network is another one.
+    /// The device or the tab was asleep, or the network changed.
     Woke,
     /// The network came or went.
     Network { is_online: bool },
-    /// The server has another page than this one.
+    /// The server has a newer build of the page.
     NewVersion { is_hidden: bool },
-    /// Nobody looks any more.
+    /// The page was hidden.
     Hidden,
-    /// The visitor wants the new version.
+    /// The visitor reloads for the new version.
     Reload,
 }
 
-/// Something to do.
+/// An action of the driver.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Action {
+pub(crate) enum PageAction {
     /// Start the worker.
     SpawnPeer,
     /// End the worker.
     EndPeer,
-    /// Tell the worker.
+    /// Post a message to the worker.
     Post(PageToPeer),
-    /// Keep the seed of this browser's identity.
+    /// Store the seed of this browser's identity.
     KeepIdentity(Vec<u8>),
-    /// Add receipts to what was given before.
+    /// Store receipts and add them to the totals.
     Remember(Vec<SignedReceipt>),
-    /// Keep how this visitor wants to be called.
+    /// Store the visitor's name.
     KeepName(Option<DisplayName>),
-    /// Give the visitor the receipts that are kept.
+    /// Download the stored receipts.
     SaveReceipts,
-    /// Draw the card and give it to the visitor.
-    MakeCard(Box<Card>),
-    /// Keep how the backbone was reached.
-    KeepWay(Way),
-    /// What follows from how the tab is to work.
-    Conduct(Request),
-    /// Once the page is painted, ask how large the training program is and try these, each for itself.
-    TryWays(Vec<(Way, Address)>),
-    /// Tell the other tabs.
-    Tell(TabMessage),
-    /// Say when that much time has passed.
+    /// Draw and share the card.
+    MakeCard(Box<ShareCard>),
+    /// Store the transport that reached the backbone.
+    SaveTransport(TransportKind),
+    /// A request of the resource limits.
+    Limits(LimitsRequest),
+    /// After the first paint, ask for the size of the training program and start these attempts.
+    ProbeTransports(Vec<(TransportKind, Address)>),
+    /// Send a message to the other tabs.
+    Broadcast(TabMessage),
+    /// Dispatch [`TabEvent::Tick`] after a delay.
     TickIn { delay_ms: u32 },
-    /// Take the lead from a tab that does not answer.
+    /// Take the leader's lock from a tab that does not answer.
     TakeLead,
-    /// Ask for the browser's load, or else wait for it in turn.
-    AskLoad,
-    /// Take it from the tab that has it.
+    /// Request the compute lock, or queue for it.
+    RequestLock,
+    /// Take the compute lock from its holder.
     TakeLoad,
-    /// Let others have it.
-    LeaveLoad,
-    /// Write down who has it.
-    NoteLoad(Bearer),
-    /// Look up what was given: another tab wrote it down.
+    /// Release the compute lock.
+    ReleaseLock,
+    /// Store the holder of the compute lock.
+    StoreHolder(LockHolder),
+    /// Read the stored totals, which another tab updated.
     Recall,
-    /// Start the worker anew after a pause.
+    /// Restart the worker after a delay.
     ReviveIn { delay_ms: u32 },
-    /// Try the graphics processor again after a pause.
+    /// Try the graphics processor again after a delay.
     TryGraphicsIn { delay_ms: u32 },
-    /// Ask the backbone's web server now, whatever was asked before.
+    /// Ask the backbone's web server now.
     AskAgain,
     /// Load the page anew.
     Reload,

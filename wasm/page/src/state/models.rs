@@ -1,50 +1,55 @@
-//! Models to download, and what an earlier one says beside the newest.
+//! Models to download, and the comparison of an earlier model with the newest.
 
 use barnraise_messages::PageToPeer;
 use barnraise_protocol::api::ModelFile;
 
-use super::{Action, Page, Peer, Prediction};
+use super::{PageAction, PageState, Prediction, WorkerState};
 
-/// How old the model should be that the newest one is compared with.
+/// Preferred age of the earlier model.
 const AN_HOUR_S: u64 = 3600;
 
-/// What an earlier model says.
+/// Comparison with an earlier model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Comparison {
     /// The visitor asked for it.
     pub(crate) is_wanted: bool,
-    /// The model that was asked, and its age when it was.
+    /// The model that was asked, with its age then.
     pub(crate) asked: Option<ModelFile>,
     /// Its answer.
     pub(crate) prediction: Option<Prediction>,
-    /// Why there is none.
+    /// Why it did not answer.
     pub(crate) failure: Option<String>,
     pub(crate) request: u32,
 }
 
 impl Comparison {
-    /// Another picture is asked about, or none.
+    /// The question changed.
     pub(super) fn forget(&mut self) {
         (self.asked, self.prediction, self.failure) = (None, None, None);
     }
+
+    /// Whether this request is the newest, and its question still stands.
+    fn awaits(&self, request: u32) -> bool {
+        self.asked.is_some() && request == self.request
+    }
 }
 
-impl Page {
-    /// The model that is nearest to an hour old, where there is one from before.
+impl PageState {
+    /// The earlier model whose age is nearest to an hour.
     pub(crate) fn earlier_model(&self) -> Option<ModelFile> {
         let earlier = &self.models.as_ref()?.earlier;
         earlier.iter().min_by_key(|model| model.age_seconds.abs_diff(AN_HOUR_S)).copied()
     }
 
-    pub(super) fn toggle_comparison(&mut self) -> Vec<Action> {
+    pub(super) fn toggle_comparison(&mut self) -> Vec<PageAction> {
         self.comparison.is_wanted = !self.comparison.is_wanted;
         self.comparison.forget();
-        let is_ready = matches!(self.peer, Peer::Ready { .. });
+        let is_ready = matches!(self.peer, WorkerState::Ready { .. });
         if is_ready { self.compare().into_iter().collect() } else { Vec::new() }
     }
 
-    /// Asks the earlier model about the picture on the table, unless it was asked.
-    pub(super) fn compare(&mut self) -> Option<Action> {
+    /// Asks the earlier model about the current picture, unless it was asked.
+    pub(super) fn compare(&mut self) -> Option<PageAction> {
         let model = self.earlier_model()?;
         let pixels = self.question.as_ref().map(|question| question.pixels.clone())?;
         let comparison = &mut self.comparison;
@@ -52,35 +57,34 @@ impl Page {
         if !comparison.is_wanted || is_asked {
             return None;
         }
-        // What another one said is not of this one.
+        // The answer of another model is dropped.
         comparison.forget();
         comparison.asked = Some(model);
         comparison.request = comparison.request.wrapping_add(1);
-        Some(Action::Post(PageToPeer::PredictEarlier {
+        Some(PageAction::Post(PageToPeer::PredictEarlier {
             request: comparison.request,
             epoch: model.epoch,
             pixels,
         }))
     }
 
-    /// Whoever was asked is gone: another worker is asked again.
+    /// The worker is gone: another one will be asked.
     pub(super) fn forget_asking(&mut self) {
         if self.comparison.prediction.is_none() {
             self.comparison.forget();
         }
     }
 
-    pub(super) fn on_earlier(&mut self, request: u32, answer: Result<(u64, Vec<f32>), String>) {
-        let comparison = &mut self.comparison;
-        if comparison.asked.is_none() || request != comparison.request {
-            return;
+    pub(super) fn on_earlier(&mut self, request: u32, epoch: u64, probabilities: &[f32]) {
+        if self.comparison.awaits(request) {
+            self.comparison.prediction = Some(Prediction::new(epoch, probabilities));
+            self.comparison.failure = None;
         }
-        match answer {
-            Ok((epoch, probabilities)) => {
-                comparison.prediction = Some(Prediction::new(epoch, &probabilities));
-                comparison.failure = None;
-            }
-            Err(reason) => comparison.failure = Some(reason),
+    }
+
+    pub(super) fn on_no_earlier(&mut self, request: u32, reason: String) {
+        if self.comparison.awaits(request) {
+            self.comparison.failure = Some(reason);
         }
     }
 }
@@ -93,7 +97,7 @@ mod tests {
     use barnraise_protocol::api::Models;
     use barnraise_protocol::contribute::DeviceKind;
 
-    use super::super::Event;
+    use super::super::{PageEvent, PeerLoss};
     use super::*;
     use crate::fixture;
 
@@ -102,22 +106,22 @@ mod tests {
     }
 
     /// A page with the newest model in it, and some from before on the server.
-    fn page() -> Page {
+    fn page() -> PageState {
         let mut page = fixture::page();
-        page.peer = Peer::Ready { device: DeviceKind::BrowserCpu, device_name: String::new() };
+        page.peer = WorkerState::Ready { device: DeviceKind::BrowserCpu, device_name: String::new() };
         let earlier = vec![model(90, 600), model(50, 5000), model(3, 90_000)];
-        page.on_event(0.0, Event::ModelsKnown(Models { latest: Some(model(99, 5)), earlier }));
+        page.on_event(0.0, PageEvent::ModelsKnown(Models { latest: Some(model(99, 5)), earlier }));
         page
     }
 
-    fn earlier(page: &mut Page, request: u32, epoch: u64) {
+    fn earlier(page: &mut PageState, request: u32, epoch: u64) {
         let answer = PeerToPage::PredictedEarlier { request, epoch, probabilities: vec![0.2, 0.8] };
-        page.on_event(3.0, Event::FromPeer(answer));
+        page.on_event(3.0, PageEvent::FromPeer(answer));
     }
 
-    fn asked(actions: &[Action]) -> Vec<(u32, u64)> {
-        let asked = |action: &Action| match action {
-            Action::Post(PageToPeer::PredictEarlier { request, epoch, .. }) => Some((*request, *epoch)),
+    fn asked(actions: &[PageAction]) -> Vec<(u32, u64)> {
+        let asked = |action: &PageAction| match action {
+            PageAction::Post(PageToPeer::PredictEarlier { request, epoch, .. }) => Some((*request, *epoch)),
             _ => None,
         };
         actions.iter().filter_map(asked).collect()
@@ -127,17 +131,17 @@ mod tests {
     fn the_model_nearest_to_an_hour_is_asked_once_it_is_wanted() {
         let mut page = page();
         assert_eq!(page.earlier_model().unwrap().epoch, 50);
-        assert_eq!(asked(&page.on_event(1.0, Event::Drawn(vec![1]))), []);
-        assert_eq!(asked(&page.on_event(2.0, Event::ToggleComparison)), [(1, 50)]);
+        assert_eq!(asked(&page.on_event(1.0, PageEvent::Drawn(vec![1]))), []);
+        assert_eq!(asked(&page.on_event(2.0, PageEvent::ToggleComparison)), [(1, 50)]);
         earlier(&mut page, 1, 50);
         assert_eq!(page.comparison.prediction.as_ref().unwrap().ranking[0].0, 1);
         // Another picture asks both; an answer about the one before is not shown.
-        assert_eq!(asked(&page.on_event(3.0, Event::Drawn(vec![2]))), [(2, 50)]);
+        assert_eq!(asked(&page.on_event(3.0, PageEvent::Drawn(vec![2]))), [(2, 50)]);
         earlier(&mut page, 1, 50);
         assert_eq!(page.comparison.prediction, None);
         earlier(&mut page, 2, 50);
         assert!(page.comparison.prediction.is_some());
-        assert_eq!(page.on_event(4.0, Event::ToggleComparison), []);
+        assert_eq!(page.on_event(4.0, PageEvent::ToggleComparison), []);
         assert_eq!(page.comparison.prediction, None);
         earlier(&mut page, 2, 50);
         assert_eq!(page.comparison.prediction, None, "nobody wants it any more");
@@ -146,38 +150,38 @@ mod tests {
     #[test]
     fn without_a_model_from_before_nothing_is_asked() {
         let mut page = page();
-        page.on_event(1.0, Event::ModelsKnown(Models::default()));
-        page.on_event(1.0, Event::Drawn(vec![1]));
-        assert_eq!(page.on_event(2.0, Event::ToggleComparison), []);
+        page.on_event(1.0, PageEvent::ModelsKnown(Models::default()));
+        page.on_event(1.0, PageEvent::Drawn(vec![1]));
+        assert_eq!(page.on_event(2.0, PageEvent::ToggleComparison), []);
     }
 
     #[test]
     fn another_worker_is_asked_what_the_one_before_did_not_answer() {
         let mut page = page();
-        page.on_event(1.0, Event::Toggle);
-        page.on_event(1.0, Event::Drawn(vec![1]));
-        page.on_event(2.0, Event::ToggleComparison);
-        page.on_event(3.0, Event::PeerLost { reason: "unreachable".into() });
-        page.on_event(4.0, Event::Revive);
+        page.on_event(1.0, PageEvent::Toggle);
+        page.on_event(1.0, PageEvent::Drawn(vec![1]));
+        page.on_event(2.0, PageEvent::ToggleComparison);
+        page.on_event(3.0, PageEvent::PeerLost { reason: PeerLoss::of_words("unreachable") });
+        page.on_event(4.0, PageEvent::Revive);
         let ready = PeerToPage::Ready {
             identity: vec![7; 32],
             peer_id: "12D3".into(),
             device: DeviceKind::BrowserCpu,
             device_name: String::new(),
         };
-        assert_eq!(asked(&page.on_event(5.0, Event::FromPeer(ready))), [(2, 50)]);
+        assert_eq!(asked(&page.on_event(5.0, PageEvent::FromPeer(ready))), [(2, 50)]);
         assert_eq!(page.comparison.asked.map(|model| model.epoch), Some(50));
     }
 
     #[test]
     fn a_model_that_cannot_be_had_says_why() {
         let mut page = page();
-        page.on_event(1.0, Event::Drawn(vec![1]));
-        page.on_event(2.0, Event::ToggleComparison);
+        page.on_event(1.0, PageEvent::Drawn(vec![1]));
+        page.on_event(2.0, PageEvent::ToggleComparison);
         let failed = PeerToPage::NoEarlier { request: 1, reason: "404".into() };
-        page.on_event(3.0, Event::FromPeer(failed));
+        page.on_event(3.0, PageEvent::FromPeer(failed));
         assert_eq!(page.comparison.failure.as_deref(), Some("404"));
-        page.on_event(4.0, Event::ForgetQuestion);
+        page.on_event(4.0, PageEvent::ForgetQuestion);
         assert_eq!(page.comparison.failure, None);
     }
 }

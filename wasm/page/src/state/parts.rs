@@ -1,49 +1,121 @@
-//! What the page knows, in its parts. Plain data.
+//! Parts of the page's state. Plain data.
 
 use barnraise_protocol::contribute::DeviceKind;
+use barnraise_protocol::error::OLDER_VERSION;
 use serde::{Deserialize, Serialize};
 
-/// What this browser can do, found out before anything is loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Capabilities {
-    /// The page came over HTTPS or from this machine.
-    pub(crate) secure: bool,
-    /// What WebGPU has to offer.
-    pub(crate) web_gpu: WebGpu,
-}
+/// A browser's message for a program that aborted, in lower case.
+const TRAP: &str = "runtimeerror: unreachable";
+/// What browsers and allocators say where memory ran out, in lower case.
+const WORDS_OF_MEMORY: [&str; 5] =
+    ["out of memory", "memory allocation", "could not allocate", "allocation failed", "rangeerror"];
 
-/// WebGPU in this browser.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WebGpu {
-    /// The browser has none, or none for a page that did not come over HTTPS.
-    Absent,
-    /// It was not answered yet.
-    Asking,
-    /// It has no adapter.
-    NoAdapter,
-    /// It has one; how fast it is only the peer finds out.
-    Adapter,
-}
-
-/// Whether the backbone answers over HTTP.
+/// Connection of the page to the backbone's web server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Backbone {
+pub(crate) enum BackboneStatus {
     /// First request.
     Asking,
     /// Events arrive.
     Live,
     /// It does not answer.
-    Lost { reason: String, retry_in_ms: u32 },
+    Lost { reason: BackboneLoss, retry_in_ms: u32 },
 }
 
-/// The worker.
+/// Why a request to the web server has no answer, or none that can be used. For people, without a full stop.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AnswerError {
+    /// The server cannot be reached.
+    #[error("no answer")]
+    NoAnswer,
+    /// It refused.
+    #[error("it answered with status {0}")]
+    Status(u16),
+    /// The connection was lost before the end of the answer.
+    #[error("its answer was cut short")]
+    CutShort,
+    /// The answer is not what this page knows.
+    #[error("its answer makes no sense: {0}")]
+    Unreadable(String),
+}
+
+impl AnswerError {
+    /// Whether the server has no such thing.
+    pub(crate) fn is_not_found(&self) -> bool {
+        *self == Self::Status(404)
+    }
+}
+
+/// Why the page hears nothing of the backbone. For people, without a full stop.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BackboneLoss {
+    /// The run's status cannot be had.
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
+    /// The stream of events ended.
+    #[error("the connection ended")]
+    Ended,
+    /// Of events nothing can be heard in this browser.
+    #[error("this browser has no event streams")]
+    NoEventStreams,
+}
+
+/// Why the worker is gone. For people, without a full stop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub(crate) enum PeerLoss {
+    /// The server has another build of the page, and no longer this one's training program.
+    #[error("the server has a newer version of this page: reload it")]
+    Outdated,
+    /// The run speaks a newer version than this page, in the worker's words.
+    #[error("{0}")]
+    OlderThanRun(String),
+    /// Memory ran out, in the words of the browser or the worker.
+    #[error("{0}")]
+    OutOfMemory(String),
+    /// Another reason, in the words of the browser or the worker.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl PeerLoss {
+    /// From the last words of a worker: browsers have no other sign of a crash. Read here, and nowhere else.
+    pub(crate) fn of_words(words: &str) -> Self {
+        let lower = words.to_ascii_lowercase();
+        if is_older_than_run(words) {
+            Self::OlderThanRun(words.to_owned())
+        } else if WORDS_OF_MEMORY.iter().any(|sign| lower.contains(sign)) {
+            Self::OutOfMemory(words.to_owned())
+        } else if lower.contains(TRAP) {
+            // A panic has a message; a failed allocation aborts without one.
+            Self::OutOfMemory(format!("{words}, probably out of memory"))
+        } else {
+            Self::Other(words.to_owned())
+        }
+    }
+
+    /// Whether only a reload of the page helps.
+    pub(crate) fn is_of_version(&self) -> bool {
+        matches!(self, Self::Outdated | Self::OlderThanRun(_))
+    }
+
+    /// Whether memory ran out.
+    pub(crate) fn is_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory(_))
+    }
+}
+
+/// Whether the worker's words say that the run speaks a newer version than this page.
+pub(super) fn is_older_than_run(words: &str) -> bool {
+    words.contains(OLDER_VERSION)
+}
+
+/// State of the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Peer {
-    /// Not asked for yet.
+pub(crate) enum WorkerState {
+    /// Not started.
     Absent,
-    /// The module is on its way, or was loaded and looks for a device.
+    /// The module is loading, or looks for a device.
     Loading { bytes: u64, bytes_total: Option<u64> },
-    /// It answers.
+    /// It runs.
     Ready { device: DeviceKind, device_name: String },
 }
 
@@ -52,20 +124,20 @@ pub(crate) enum Peer {
 pub(crate) struct Question {
     /// `[height, width, channels]`.
     pub(crate) pixels: Vec<u8>,
-    /// Which of the gallery it is, where it was not drawn.
+    /// Index in the gallery; `None` for a drawing.
     pub(crate) picked: Option<usize>,
     pub(super) asked_at_ms: f64,
     pub(super) is_open: bool,
 }
 
 impl Question {
-    /// What is asked about.
+    /// The picture.
     pub(crate) fn pixels(&self) -> &[u8] {
         &self.pixels
     }
 }
 
-/// What the model said.
+/// Prediction of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Prediction {
     /// Epoch of the model.

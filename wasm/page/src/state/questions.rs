@@ -1,36 +1,37 @@
-//! What the visitor asks the model about a picture.
+//! The visitor's questions to the model about pictures.
 
 use barnraise_messages::PageToPeer;
 
-use super::{Action, Page, Peer, Prediction, Question};
+use super::{PageAction, PageState, Prediction, Question, WorkerState};
 
-/// A question about the same picture is asked again at most this often while the model changes.
+/// Shortest interval between questions about the same picture, as the model changes.
 const ASK_AGAIN_MS: f64 = 3000.0;
 
-impl Page {
-    /// Whether the question on the table waits for its answer.
+impl PageState {
+    /// Whether the current question waits for its answer.
     pub(crate) fn is_asking(&self) -> bool {
         self.question.as_ref().is_some_and(|question| question.is_open)
     }
 
-    /// What the picture of the question is, where that is known.
+    /// The label of the picture, if it is from the gallery.
     pub(crate) fn label(&self) -> Option<usize> {
         let picked = self.question.as_ref()?.picked?;
         self.gallery.as_ref()?.labels.get(picked).copied().map(usize::from)
     }
 
-    pub(super) fn ask(&mut self, now_ms: f64, pixels: Vec<u8>, picked: Option<usize>) -> Vec<Action> {
+    pub(super) fn ask(&mut self, now_ms: f64, pixels: Vec<u8>, picked: Option<usize>) -> Vec<PageAction> {
         self.prediction = None;
         self.comparison.forget();
         self.question = Some(Question { pixels, picked, asked_at_ms: now_ms, is_open: true });
         match self.peer {
-            Peer::Ready { .. } => self.post_question(now_ms),
+            WorkerState::Ready { .. } => self.post_question(now_ms),
             _ => self.load(),
         }
     }
 
-    /// The same picture, once there is a newer model. Only while contributing: it is in the tab then anyway.
-    pub(super) fn ask_again(&mut self, now_ms: f64, epoch: u64) -> Vec<Action> {
+    /// Asks about the same picture again once there is a newer model. Only while contributing, which fetches the model
+    /// anyway.
+    pub(super) fn ask_again(&mut self, now_ms: f64, epoch: u64) -> Vec<PageAction> {
         let is_old = self.prediction.as_ref().is_some_and(|prediction| prediction.epoch < epoch);
         let is_due = self
             .question
@@ -39,14 +40,14 @@ impl Page {
         if is_old && is_due && self.contributing { self.post_question(now_ms) } else { Vec::new() }
     }
 
-    pub(super) fn post_question(&mut self, now_ms: f64) -> Vec<Action> {
+    pub(super) fn post_question(&mut self, now_ms: f64) -> Vec<PageAction> {
         let Some(question) = &mut self.question else {
             return Vec::new();
         };
         self.n_requests = self.n_requests.wrapping_add(1);
         (question.asked_at_ms, question.is_open) = (now_ms, true);
         let pixels = question.pixels.clone();
-        let mut actions = vec![Action::Post(PageToPeer::Predict { request: self.n_requests, pixels })];
+        let mut actions = vec![PageAction::Post(PageToPeer::Predict { request: self.n_requests, pixels })];
         actions.extend(self.compare());
         actions
     }
@@ -59,7 +60,7 @@ impl Page {
         self.prediction = Some(Prediction::new(epoch, probabilities));
     }
 
-    /// Its answer is no longer waited for.
+    /// Stops waiting for the answer.
     pub(super) fn close_question(&mut self) {
         if let Some(question) = &mut self.question {
             question.is_open = false;

@@ -1,26 +1,26 @@
-//! What the page knows of the samples that the run learns from.
+//! Properties of the run's samples.
 
 use barnraise_protocol::dataset::ImageShape;
 
-use super::Page;
+use super::PageState;
 
-impl Page {
-    /// Shape of the pictures that the run learns from; none while it is unknown, and where it learns from text.
+impl PageState {
+    /// Shape of the run's pictures; `None` while the run is unknown, or for text.
     pub(crate) fn image_shape(&self) -> Option<ImageShape> {
-        self.run.as_ref()?.manifest.image_shape()
+        self.run.as_ref()?.data.manifest.image_shape()
     }
 
-    /// Whether the run learns from text, so that there are no pictures.
+    /// Whether the run learns from text.
     pub(crate) fn is_of_text(&self) -> bool {
         self.run.is_some() && self.image_shape().is_none()
     }
 
-    /// Whether the model answers nothing that a visitor could ask: it learns from no labels.
+    /// Whether the model is self-supervised, so that a visitor cannot ask it.
     pub(crate) fn has_nothing_to_try(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.model.kind.is_self_supervised())
     }
 
-    /// What the run learns from, in a word.
+    /// Kind of the run's samples, for texts.
     pub(crate) fn samples_in_words(&self) -> &'static str {
         if self.is_of_text() { "text" } else { "pictures" }
     }
@@ -33,7 +33,7 @@ impl Page {
 
     /// Name of a class, or its number where the run names none.
     pub(crate) fn class_name(&self, label: usize) -> String {
-        let named = self.run.as_ref().and_then(|run| run.manifest.class_names().get(label));
+        let named = self.run.as_ref().and_then(|run| run.data.manifest.class_names().get(label));
         named.cloned().unwrap_or_else(|| format!("Class {label}"))
     }
 }

@@ -1,30 +1,29 @@
-//! What the worker is told follows from what the visitor wants and what the conductor allows: that of the tab that has
-//! the worker. A tab that follows shows why that one pauses, and passes its visitor's wishes on.
+//! Starts, stops and paces the worker, as the visitor wants and the resource limits allow. The leading tab decides; a
+//! following tab shows the leader's pause and forwards its visitor's input.
 
-use barnraise_messages::{Conduct, Contribution, DeviceChoice, PageToPeer};
+use barnraise_messages::{Contribution, DeviceChoice, PacingSettings, PageToPeer};
 
-use super::tabs::Role;
-use super::{Action, Page, Peer};
-use crate::conduct::{Input, Reason, Request};
+use super::{PageAction, PageState, TabRole, WorkerState};
+use crate::limits::{Input, LimitsRequest, PauseReason};
 
-impl Page {
-    /// Why the tab pauses though the visitor wants it to contribute, if it does.
-    pub(crate) fn pause(&self) -> Option<Reason> {
+impl PageState {
+    /// Reason of the pause, while the visitor wants to contribute.
+    pub(crate) fn pause(&self) -> Option<PauseReason> {
         let reason = match self.role() {
-            Role::Following => self.leader_pause(),
-            Role::Alone | Role::Asking | Role::Leading => {
-                self.conductor.reason().or(self.is_elsewhere().then_some(Reason::Elsewhere))
+            TabRole::Following => self.leader_pause(),
+            TabRole::Alone | TabRole::Asking | TabRole::Leading => {
+                self.limits.reason().or(self.is_elsewhere().then_some(PauseReason::Elsewhere))
             }
         };
         reason.filter(|_| self.contributing)
     }
 
-    pub(super) fn on_conduct(&mut self, now_ms: f64, input: Input) -> Vec<Action> {
-        act(self.conductor.on_input(now_ms, input, self.contributing))
+    pub(super) fn on_limits_input(&mut self, now_ms: f64, input: Input) -> Vec<PageAction> {
+        act(self.limits.on_input(now_ms, input, self.contributing))
     }
 
-    /// The button was pressed.
-    pub(super) fn start(&mut self, now_ms: f64) -> Vec<Action> {
+    /// The visitor pressed Start.
+    pub(super) fn start(&mut self, now_ms: f64) -> Vec<PageAction> {
         if !self.is_supported() {
             return Vec::new();
         }
@@ -32,23 +31,23 @@ impl Page {
         self.broke_off = false;
         self.started_at_ms = Some(now_ms);
         self.notice = None;
-        // It is the way to try again, too.
+        // Start also retries after a failure.
         self.trouble = None;
         self.is_unloaded = false;
         self.on_wanted(now_ms)
     }
 
-    /// The tab was cut off while it contributed.
-    pub(super) fn go_on(&mut self, now_ms: f64, is_paused: bool) -> Vec<Action> {
+    /// Resumes after a reload.
+    pub(super) fn go_on(&mut self, now_ms: f64, is_paused: bool) -> Vec<PageAction> {
         let mut actions = self.start(now_ms);
         if is_paused && self.contributing {
-            actions.extend(self.on_conduct(now_ms, Input::TogglePause));
+            actions.extend(self.on_limits_input(now_ms, Input::TogglePause));
         }
         actions
     }
 
-    /// It was pressed again: what is finished is handed in.
-    pub(super) fn stop(&mut self, now_ms: f64) -> Vec<Action> {
+    /// The visitor pressed Stop: finished work is delivered.
+    pub(super) fn stop(&mut self, now_ms: f64) -> Vec<PageAction> {
         self.contributing = false;
         self.broke_off = false;
         self.is_unloaded = false;
@@ -56,70 +55,76 @@ impl Page {
         self.on_wanted(now_ms)
     }
 
-    /// The visitor has begun or ended.
-    fn on_wanted(&mut self, now_ms: f64) -> Vec<Action> {
-        act(self.conductor.on_wanted(now_ms, self.contributing))
+    /// The visitor has started or stopped.
+    fn on_wanted(&mut self, now_ms: f64) -> Vec<PageAction> {
+        act(self.limits.on_wanted(now_ms, self.contributing))
     }
 
-    /// The worker has done something.
-    pub(super) fn on_work(&mut self, now_ms: f64, given: &Contribution) -> Vec<Action> {
+    /// The worker reported its contribution.
+    pub(super) fn on_work(&mut self, now_ms: f64, given: &Contribution) -> Vec<PageAction> {
         let bytes = given.bytes_up.saturating_add(given.bytes_down);
-        let written = self.conductor.on_work(now_ms, bytes, given.pass);
-        act(written.into_iter().chain(self.conductor.write_rest(now_ms)))
+        let is_measured = self.contributing && self.limits.reason().is_none() && given.n_accepted > 0;
+        if is_measured {
+            self.meter.on_bytes(now_ms, bytes);
+        } else {
+            self.meter.pause();
+        }
+        let written = self.limits.on_work(now_ms, bytes, given.pass);
+        act(written.into_iter().chain(self.limits.write_rest(now_ms)))
     }
 
-    /// So much of the training program is here.
-    pub(super) fn on_loading(&mut self, bytes: u64, bytes_total: Option<u64>) -> Vec<Action> {
-        let Peer::Loading { bytes: before, .. } = self.peer else { return Vec::new() };
-        self.peer = Peer::Loading { bytes, bytes_total };
-        // What an earlier visit kept is there at once, and costs nothing.
+    /// Progress of loading the training program.
+    pub(super) fn on_loading(&mut self, bytes: u64, bytes_total: Option<u64>) -> Vec<PageAction> {
+        let WorkerState::Loading { bytes: before, .. } = self.peer else { return Vec::new() };
+        self.peer = WorkerState::Loading { bytes, bytes_total };
+        // A cached program is complete at once, and needs no data.
         if before > 0 || bytes_total.is_none_or(|total| bytes >= total) {
             return Vec::new();
         }
         match self.preflight.program_bytes {
-            Some(n_bytes) => self.conductor.on_received(n_bytes),
-            // What is sent is a tenth of what it unfolds to: only the server knows.
+            Some(n_bytes) => self.limits.on_received(n_bytes),
+            // Only the server knows the compressed size, about a tenth.
             None => {
-                self.owes_program = true;
-                return vec![Action::TryWays(Vec::new())];
+                self.is_program_uncounted = true;
+                return vec![PageAction::ProbeTransports(Vec::new())];
             }
         }
         Vec::new()
     }
 
-    /// There is another worker, or none.
-    pub(super) fn forget_told(&mut self) {
-        self.is_told_to_start = false;
-        self.told_conduct = Conduct::default();
+    /// The worker was replaced or ended.
+    pub(super) fn forget_posted(&mut self) {
+        self.is_start_posted = false;
+        self.posted_pacing = PacingSettings::default();
         self.forget_asking();
     }
 
-    /// Tells the worker what it does not know yet. A worker that may not work is not even loaded.
-    pub(super) fn steer(&mut self) -> Vec<Action> {
-        if self.role() == Role::Following {
+    /// Sends the worker the changes of its task. A worker that may not compute is not loaded.
+    pub(super) fn steer(&mut self) -> Vec<PageAction> {
+        if self.role() == TabRole::Following {
             return Vec::new();
         }
-        let may_work = self.contributing && self.conductor.reason().is_none() && self.may_bear();
-        let wanted = may_work.then(|| self.wanted_conduct());
+        let may_work = self.contributing && self.limits.reason().is_none() && self.may_compute();
+        let wanted = may_work.then(|| self.wanted_pacing());
         match (&self.peer, wanted) {
-            (Peer::Ready { .. }, Some(conduct)) => {
-                let is_other = self.told_conduct != conduct;
-                let is_started = std::mem::replace(&mut self.is_told_to_start, true);
-                self.told_conduct = conduct;
-                let conduct = is_other.then_some(PageToPeer::Conduct(conduct));
+            (WorkerState::Ready { .. }, Some(pacing)) => {
+                let is_other = self.posted_pacing != pacing;
+                let is_started = std::mem::replace(&mut self.is_start_posted, true);
+                self.posted_pacing = pacing;
+                let pacing = is_other.then_some(PageToPeer::Conduct(pacing));
                 let start = (!is_started).then_some(PageToPeer::Start);
-                conduct.into_iter().chain(start).map(Action::Post).collect()
+                pacing.into_iter().chain(start).map(PageAction::Post).collect()
             }
-            (Peer::Ready { .. }, None) if std::mem::take(&mut self.is_told_to_start) => {
-                vec![Action::Post(PageToPeer::Stop)]
+            (WorkerState::Ready { .. }, None) if std::mem::take(&mut self.is_start_posted) => {
+                vec![PageAction::Post(PageToPeer::Stop)]
             }
-            (Peer::Loading { .. }, None) if self.loads_in_vain() => {
-                self.peer = Peer::Absent;
-                self.forget_told();
-                vec![Action::EndPeer]
+            (WorkerState::Loading { .. }, None) if self.loads_in_vain() => {
+                self.peer = WorkerState::Absent;
+                self.forget_posted();
+                vec![PageAction::EndPeer]
             }
-            // Where it could not be loaded it is loaded when the backbone is back, and after a crash not at once.
-            (Peer::Absent, Some(_))
+            // After a failed load it waits for the backbone, and after a crash for the delay.
+            (WorkerState::Absent, Some(_))
                 if self.trouble.is_none() && !self.is_unloaded && self.endurance.reviving.is_none() =>
             {
                 let actions = self.load();
@@ -130,12 +135,12 @@ impl Page {
         }
     }
 
-    /// As the visitor wants it, within what the device has memory for.
-    fn wanted_conduct(&self) -> Conduct {
-        Conduct { pass_samples_max: self.pass_samples_max(), ..self.conductor.conduct() }
+    /// Pacing by the resource limits, with batches that fit the memory.
+    fn wanted_pacing(&self) -> PacingSettings {
+        PacingSettings { pass_samples_max: self.pass_samples_max(), ..self.limits.pacing() }
     }
 
-    /// The processor, where the choice is free and the graphics processor is seen to be too small for the model.
+    /// The device to use: the CPU if the choice is free and the model is too large for the graphics processor.
     pub(super) fn fitting_device(&self) -> DeviceChoice {
         let is_too_small = self.run.as_ref().is_some_and(|run| self.preflight.lacks(run).is_some());
         match self.device_choice {
@@ -144,16 +149,18 @@ impl Page {
         }
     }
 
-    /// Whether a training program is on its way that nobody wants but for contributing, over a link that is not to be
-    /// used for that now. It begins anew when it may.
+    /// Whether to abort loading the training program, which is needed for contributing only, over a link that may not be
+    /// used now. It is loaded again when it may.
     fn loads_in_vain(&self) -> bool {
-        let Peer::Loading { bytes, bytes_total: Some(total) } = self.peer else { return false };
-        let spares_data =
-            matches!(self.pause(), Some(Reason::Metered | Reason::SavesData | Reason::Cap { .. }));
+        let WorkerState::Loading { bytes, bytes_total: Some(total) } = self.peer else { return false };
+        let spares_data = matches!(
+            self.pause(),
+            Some(PauseReason::Metered | PauseReason::SavesData | PauseReason::Cap { .. })
+        );
         bytes < total && spares_data && self.loads_for_work
     }
 }
 
-fn act(requests: impl IntoIterator<Item = Request>) -> Vec<Action> {
-    requests.into_iter().map(Action::Conduct).collect()
+fn act(requests: impl IntoIterator<Item = LimitsRequest>) -> Vec<PageAction> {
+    requests.into_iter().map(PageAction::Limits).collect()
 }

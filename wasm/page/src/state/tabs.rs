@@ -1,284 +1,205 @@
-//! Several tabs of one browser have one worker and one identity. The tab that holds a lock leads: it has the
-//! worker. The others follow: they show how it stands, pass on what their visitor wants, and one of them leads
-//! when it is gone. A follower is a page like any other, whose worker is the leader's. Pure; the driver in
-//! [`crate::tabs`] holds the lock and the channel.
+//! Leader election among the tabs of one browser, which share one worker and one identity. The tab that holds a lock
+//! leads: it has the worker. The others follow: they show the leader's state and forward their visitor's input; one of
+//! them leads when the leader is closed. Pure; the driver in [`crate::tabs`] holds the lock and the channel.
 
-use barnraise_messages::{
-    Activity, Contribution, DeviceChange, DisplayName, Event as Told, PageToPeer, PeerToPage, Way,
-};
-use serde::{Deserialize, Serialize};
+use barnraise_messages::{Activity, ContributorEvent, PageToPeer, PeerToPage, TransportKind};
 
-use super::load::{Bearer, Load, LoadEvent};
-use super::{Action, Event, Page, Peer};
-use crate::conduct::{Input, Reason, Settings, Usage};
+use super::tab_messages::{ComputeLock, LeaderState, LockHolder, TabEvent, TabMessage, TabRole};
+use super::{PageAction, PageEvent, PageState, WorkerState};
+use crate::limits::{Input, PauseReason};
 
-/// A leader that does not answer for so long cannot be asked: it is suspended, or of another build.
+/// A leader that does not answer for so long is suspended, or of another build.
 pub(crate) const SILENCE_MAX_MS: u32 = 10_000;
-/// Most actions that wait for the lock to be granted or not, which takes milliseconds.
+/// Most actions that wait for the role, which takes milliseconds.
 const HELD_MAX: usize = 32;
 
-/// What this tab is among those of its browser.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Role {
-    /// The browser has no locks: each tab is for itself.
-    #[default]
-    Alone,
-    /// The lock was asked for.
-    Asking,
-    /// Another tab has the worker.
-    Following,
-    /// This tab has it.
-    Leading,
-}
-
-/// From tab to tab.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum TabMessage {
-    /// To the leader: how do you stand?
-    Hello,
-    /// To the leader: contribute, or stop.
-    Contribute(bool),
-    /// To the leader: the visitor came by the link of this invitation.
-    Invited(String),
-    /// To the leader: have a worker.
-    Load,
-    /// To the leader, for its worker.
-    Post(PageToPeer),
-    /// To the leader: the visitor set, paused or waived something.
-    Conduct(Input),
-    /// To the leader: take the browser's load from a tab of another run.
-    TakeLoad,
-    /// Of the leader.
-    Standing(Box<Standing>),
-    /// What the leader's worker said, beyond how the leader stands.
-    Heard(PeerToPage),
-}
-
-/// How the leader stands: what followers show as their own.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Standing {
-    peer: Peer,
-    contributing: bool,
-    pause: Option<Reason>,
-    /// What the run is called that this browser computes for instead.
-    elsewhere: Option<String>,
-    activity: Activity,
-    contribution: Contribution,
-    device_change: Option<DeviceChange>,
-    trouble: Option<String>,
-    reviving: Option<String>,
-    /// Whichever tab has the work next has no more memory for it.
-    n_memory_crashes: u32,
-    notice: Option<String>,
-    way: Option<(Way, Vec<(Way, String)>)>,
-    peer_id: Option<String>,
-    name: Option<DisplayName>,
-    /// What the visitor set, in whichever tab, and what was used of today's data.
-    settings: Settings,
-    written: Usage,
-}
-
-/// What happened between the tabs.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum TabEvent {
-    /// Another tab has the lock.
-    Follow,
-    /// This tab has it now. What the one before kept for the next worker.
-    Lead { identity: Option<Vec<u8>>, way: Option<Way> },
-    /// Another tab took it.
-    Deposed,
-    /// The browser refuses locks.
-    Unshared,
-    /// Among tabs of several runs.
-    Load(LoadEvent),
-    /// Another tab says something.
-    Heard(TabMessage),
-    /// Time passed.
-    Tick,
-}
-
-/// What a page knows of the other tabs.
+/// State among the tabs of the browser.
 #[derive(Debug, Default)]
 pub(crate) struct Tabs {
-    role: Role,
-    /// While the role is not known.
-    held: Vec<Action>,
-    /// Somebody listens to this leader.
+    role: TabRole,
+    /// Actions that wait for the role.
+    held: Vec<PageAction>,
+    /// This leader has followers.
     has_followers: bool,
-    told: Option<Box<Standing>>,
+    told: Option<Box<LeaderState>>,
     /// Why the leader pauses.
-    leader_pause: Option<Reason>,
-    /// Of a leader that waits for a tab of another run: what that run is called.
+    leader_pause: Option<PauseReason>,
+    /// Title of the run that the leader waits for.
     pub(super) leader_elsewhere: Option<String>,
-    /// What this tab has of the browser's load.
-    pub(super) load: Load,
-    /// Who has it, as this tab wrote down.
-    pub(super) noted: Option<Bearer>,
-    /// A follower's oldest question that the leader did not answer.
+    /// State of the compute lock.
+    pub(super) load: ComputeLock,
+    /// The holder that this tab stored.
+    pub(super) noted: Option<LockHolder>,
+    /// Time of a follower's oldest message without an answer of the leader.
     asked_at_ms: Option<f64>,
-    /// The lock was asked for, to bring the work to the tab in front.
+    /// The lock was requested, to move the worker to the visible tab.
     is_taking: bool,
-    /// It led, until another tab took the lock. Two that do not understand each other would take it in turns.
+    /// It led until another tab took the lock. It does not take it back by itself: two incompatible tabs would alternate.
     is_deposed: bool,
 }
 
-impl Page {
-    /// The same page, in a browser that lets its tabs agree.
+impl PageState {
+    /// Enables leader election.
     pub(crate) fn among_tabs(mut self) -> Self {
-        self.tabs.role = Role::Asking;
+        self.tabs.role = TabRole::Asking;
         self
     }
 
-    pub(crate) fn role(&self) -> Role {
+    pub(crate) fn role(&self) -> TabRole {
         self.tabs.role
     }
 
-    pub(super) fn leader_pause(&self) -> Option<Reason> {
+    pub(super) fn leader_pause(&self) -> Option<PauseReason> {
         self.tabs.leader_pause
     }
 
-    /// Takes in what happened at `now_ms` (any origin, never going back) and says what to do.
-    pub(crate) fn on_event(&mut self, now_ms: f64, event: Event) -> Vec<Action> {
-        let has_followers = self.tabs.role == Role::Leading && self.tabs.has_followers;
+    /// Handles an event at `now_ms` (any origin, monotonic); returns the actions to carry out.
+    pub(crate) fn on_event(&mut self, now_ms: f64, event: PageEvent) -> Vec<PageAction> {
+        let has_followers = self.tabs.role == TabRole::Leading && self.tabs.has_followers;
         let heard = match &event {
-            Event::FromPeer(message) if has_followers && is_passed_on(message) => Some(message.clone()),
+            PageEvent::FromPeer(message) if has_followers && is_passed_on(message) => Some(message.clone()),
             _ => None,
         };
         let mut own = match event {
-            Event::Tabs(event) => self.on_tabs(now_ms, event),
-            Event::Toggle if self.tabs.role == Role::Following && self.is_supported() => {
+            PageEvent::Tabs(event) => self.on_tabs(now_ms, event),
+            PageEvent::Toggle if self.tabs.role == TabRole::Following && self.is_supported() => {
                 self.contributing = !self.contributing;
-                vec![Action::Tell(TabMessage::Contribute(self.contributing))]
+                vec![PageAction::Broadcast(TabMessage::Contribute(self.contributing))]
             }
-            Event::TakeLoad if self.tabs.role == Role::Following => {
-                vec![Action::Tell(TabMessage::TakeLoad)]
+            PageEvent::TakeLoad if self.tabs.role == TabRole::Following => {
+                vec![PageAction::Broadcast(TabMessage::TakeLoad)]
             }
-            Event::Conduct(input) if self.tabs.role == Role::Following => {
-                self.on_follower_conduct(now_ms, input)
+            PageEvent::Limits(input) if self.tabs.role == TabRole::Following => {
+                self.on_follower_input(now_ms, input)
             }
             event => self.on_event_here(now_ms, event),
         };
-        own.extend(self.mind_load());
+        own.extend(self.update_lock());
         own.extend(self.steer());
         match self.tabs.role {
-            Role::Alone => own,
-            Role::Asking => self.hold(own),
-            Role::Following => {
+            TabRole::Alone => own,
+            TabRole::Asking => self.hold(own),
+            TabRole::Following => {
                 let mut passed = self.pass_on(now_ms, own);
                 passed.extend(self.bring_to_front());
                 passed
             }
-            Role::Leading => {
-                // After what is written down here, which they look up.
-                own.extend(heard.map(TabMessage::Heard).map(Action::Tell));
-                own.extend(self.tell_standing());
+            TabRole::Leading => {
+                // After this tab's writes to the storage, which followers read.
+                own.extend(heard.map(TabMessage::Heard).map(PageAction::Broadcast));
+                own.extend(self.share_leader_state());
                 own
             }
         }
     }
 
-    /// The settings are each tab's to show and the leader's to act on; only the leader can pause.
-    fn on_follower_conduct(&mut self, now_ms: f64, input: Input) -> Vec<Action> {
+    /// A follower shows the settings and forwards them; only the leader acts on them.
+    fn on_follower_input(&mut self, now_ms: f64, input: Input) -> Vec<PageAction> {
         let mut actions = match input {
             Input::TogglePause | Input::Waive => Vec::new(),
-            input => self.on_event_here(now_ms, Event::Conduct(input)),
+            input => self.on_event_here(now_ms, PageEvent::Limits(input)),
         };
         match input {
             Input::Set(_) | Input::TogglePause | Input::Waive => {
-                actions.push(Action::Tell(TabMessage::Conduct(input)));
+                actions.push(PageAction::Broadcast(TabMessage::Conduct(input)));
             }
-            // Whoever looks again wants to see what is so: the leader may be suspended since.
-            Input::Hidden(false) => actions.push(Action::Tell(TabMessage::Hello)),
+            // The shown state may be outdated, if the leader was suspended.
+            Input::Hidden(false) => actions.push(PageAction::Broadcast(TabMessage::Hello)),
             _ => {}
         }
         actions
     }
 
-    /// Work that pauses because nobody sees its tab comes to the one that is seen, once what is under way there is
-    /// handed in.
-    fn bring_to_front(&mut self) -> Option<Action> {
-        let waits_for_front = self.contributing && self.tabs.leader_pause == Some(Reason::Hidden);
+    /// Takes the lead if the leader pauses because it is hidden and this tab is visible, once the leader has delivered its
+    /// work.
+    fn bring_to_front(&mut self) -> Option<PageAction> {
+        let waits_for_front = self.contributing && self.tabs.leader_pause == Some(PauseReason::Hidden);
         let is_done = waits_for_front && self.activity == Activity::Idle;
-        let is_due = is_done && !self.conductor.is_hidden();
-        (is_due && !std::mem::replace(&mut self.tabs.is_taking, true)).then_some(Action::TakeLead)
+        let is_due = is_done && !self.limits.is_hidden();
+        (is_due && !std::mem::replace(&mut self.tabs.is_taking, true)).then_some(PageAction::TakeLead)
     }
 
-    fn on_tabs(&mut self, now_ms: f64, event: TabEvent) -> Vec<Action> {
+    fn on_tabs(&mut self, now_ms: f64, event: TabEvent) -> Vec<PageAction> {
         match event {
-            TabEvent::Unshared => self.settle(Role::Alone),
+            TabEvent::Unshared => self.settle(TabRole::Alone),
             TabEvent::Follow => {
-                let mut actions = self.settle(Role::Following);
-                actions.push(Action::Tell(TabMessage::Hello));
-                // Before the wish to contribute, for which it is needed.
+                let mut actions = self.settle(TabRole::Following);
+                actions.push(PageAction::Broadcast(TabMessage::Hello));
+                // Before Contribute, which needs it.
                 let invited = self.invitation.clone().map(TabMessage::Invited);
-                actions.extend(invited.map(Action::Tell));
+                actions.extend(invited.map(PageAction::Broadcast));
                 if self.contributing {
-                    actions.push(Action::Tell(TabMessage::Contribute(true)));
+                    actions.push(PageAction::Broadcast(TabMessage::Contribute(true)));
                 }
                 actions
             }
             TabEvent::Lead { identity, way } => self.lead(now_ms, identity, way),
             TabEvent::Load(event) => self.on_load(now_ms, event),
             TabEvent::Deposed => {
-                self.tabs = Tabs { role: Role::Following, is_deposed: true, ..Tabs::default() };
-                self.peer = Peer::Absent;
+                self.tabs = Tabs { role: TabRole::Following, is_deposed: true, ..Tabs::default() };
+                self.peer = WorkerState::Absent;
                 self.is_unloaded = false;
-                self.forget_told();
-                vec![Action::EndPeer, Action::LeaveLoad, Action::Tell(TabMessage::Hello)]
+                self.forget_posted();
+                vec![PageAction::EndPeer, PageAction::ReleaseLock, PageAction::Broadcast(TabMessage::Hello)]
             }
-            TabEvent::Heard(message) => match self.tabs.role {
-                Role::Leading => self.on_follower(now_ms, message),
-                Role::Following => self.on_leader(now_ms, message),
-                Role::Alone | Role::Asking => Vec::new(),
+            TabEvent::Received(message) => match self.tabs.role {
+                TabRole::Leading => self.on_follower(now_ms, message),
+                TabRole::Following => self.on_leader(now_ms, message),
+                TabRole::Alone | TabRole::Asking => Vec::new(),
             },
             TabEvent::Tick => {
                 let is_mute = self.tabs.asked_at_ms.is_some_and(|at| now_ms - at >= SILENCE_MAX_MS.into());
-                let is_overdue = self.tabs.role == Role::Following && is_mute;
-                if is_overdue { vec![Action::TakeLead] } else { Vec::new() }
+                let is_overdue = self.tabs.role == TabRole::Following && is_mute;
+                if is_overdue { vec![PageAction::TakeLead] } else { Vec::new() }
             }
         }
     }
 
-    /// The role is known; what waited for it.
-    fn settle(&mut self, role: Role) -> Vec<Action> {
+    /// Sets the role; returns the actions that waited for it.
+    fn settle(&mut self, role: TabRole) -> Vec<PageAction> {
         self.tabs.role = role;
-        // Whoever was opened in the same moment said hello before anybody led.
-        self.tabs.has_followers |= role == Role::Leading;
+        // A tab that was opened at the same moment said hello before there was a leader.
+        self.tabs.has_followers |= role == TabRole::Leading;
         std::mem::take(&mut self.tabs.held)
     }
 
-    fn lead(&mut self, now_ms: f64, identity: Option<Vec<u8>>, way: Option<Way>) -> Vec<Action> {
-        let was_following = self.tabs.role == Role::Following;
+    fn lead(
+        &mut self,
+        now_ms: f64,
+        identity: Option<Vec<u8>>,
+        way: Option<TransportKind>,
+    ) -> Vec<PageAction> {
+        let was_following = self.tabs.role == TabRole::Following;
         self.identity = identity.or(self.identity.take());
-        self.kept_way = way.or(self.kept_way);
+        self.last_transport = way.or(self.last_transport);
         (self.tabs.asked_at_ms, self.tabs.is_deposed, self.tabs.is_taking) = (None, false, false);
-        let mut actions = self.settle(Role::Leading);
+        let mut actions = self.settle(TabRole::Leading);
         if was_following {
-            // Whatever was paused when this tab had the work before.
-            let is_paused = self.tabs.leader_pause.take() == Some(Reason::Visitor);
-            self.conductor.set_paused(now_ms, is_paused);
+            // Replaces the pause of an earlier time as leader.
+            let is_paused = self.tabs.leader_pause.take() == Some(PauseReason::Visitor);
+            self.limits.set_paused(now_ms, is_paused);
             self.tabs.leader_elsewhere = None;
-            self.peer = Peer::Absent;
-            self.forget_told();
+            self.peer = WorkerState::Absent;
+            self.forget_posted();
             self.endurance.reviving = None;
-            // A worker that may contribute is loaded where that is decided.
+            // `steer` loads a worker for contributing.
             if self.is_asking() {
                 actions.extend(self.load());
             }
-            // The others hear whom they follow now.
+            // Announce the new leader.
             self.tabs.has_followers = true;
         }
         actions
     }
 
-    /// What another tab wants of this one.
-    fn on_follower(&mut self, now_ms: f64, message: TabMessage) -> Vec<Action> {
+    /// Handles a follower's message.
+    fn on_follower(&mut self, now_ms: f64, message: TabMessage) -> Vec<PageAction> {
         if matches!(message, TabMessage::Standing(_) | TabMessage::Heard(_)) {
-            // Of another leader: for a moment, while the lock is taken from it, there are two.
+            // From another leader: there are two for a moment, while the lock is taken.
             return Vec::new();
         }
         self.tabs.has_followers = true;
-        // Said again, as whoever asks may be new.
+        // Send the state again, as the sender may be a new tab.
         self.tabs.told = None;
         match message {
             TabMessage::Hello | TabMessage::Standing(_) | TabMessage::Heard(_) => Vec::new(),
@@ -286,7 +207,7 @@ impl Page {
             TabMessage::Contribute(false) if self.contributing => self.stop(now_ms),
             TabMessage::Contribute(_) => Vec::new(),
             TabMessage::Conduct(input @ (Input::Set(_) | Input::TogglePause | Input::Waive)) => {
-                self.on_event_here(now_ms, Event::Conduct(input))
+                self.on_event_here(now_ms, PageEvent::Limits(input))
             }
             TabMessage::Conduct(_) => Vec::new(),
             TabMessage::TakeLoad => self.on_take_load(),
@@ -304,37 +225,37 @@ impl Page {
                     self.giving.name.clone_from(name);
                 }
                 match self.peer {
-                    Peer::Ready { .. } => vec![Action::Post(message)],
-                    Peer::Absent | Peer::Loading { .. } => Vec::new(),
+                    WorkerState::Ready { .. } => vec![PageAction::Post(message)],
+                    WorkerState::Absent | WorkerState::Loading { .. } => Vec::new(),
                 }
             }
         }
     }
 
-    /// A worker shows its credentials once: one that does not contribute, perhaps as it may not, makes room for
-    /// another one, which is loaded when it is wanted.
-    fn on_invited(&mut self, code: String) -> Vec<Action> {
+    /// A worker presents its credentials only once: one that does not contribute is ended for a new invitation. Another
+    /// one is loaded when it is wanted.
+    fn on_invited(&mut self, code: String) -> Vec<PageAction> {
         let is_known = self.invitation.as_ref() == Some(&code);
         self.invitation = Some(code);
-        if is_known || self.contributing || self.peer == Peer::Absent {
+        if is_known || self.contributing || self.peer == WorkerState::Absent {
             return Vec::new();
         }
-        (self.peer, self.activity) = (Peer::Absent, Activity::Idle);
-        self.forget_told();
-        vec![Action::EndPeer]
+        (self.peer, self.activity) = (WorkerState::Absent, Activity::Idle);
+        self.forget_posted();
+        vec![PageAction::EndPeer]
     }
 
-    fn on_leader(&mut self, now_ms: f64, message: TabMessage) -> Vec<Action> {
+    fn on_leader(&mut self, now_ms: f64, message: TabMessage) -> Vec<PageAction> {
         match message {
-            TabMessage::Standing(standing) => self.on_standing(now_ms, *standing),
-            TabMessage::Heard(message) => self.on_event_here(now_ms, Event::FromPeer(message)),
+            TabMessage::Standing(standing) => self.on_leader_state(now_ms, *standing),
+            TabMessage::Heard(message) => self.on_event_here(now_ms, PageEvent::FromPeer(message)),
             _ => Vec::new(),
         }
     }
 
-    fn on_standing(&mut self, now_ms: f64, standing: Standing) -> Vec<Action> {
+    fn on_leader_state(&mut self, now_ms: f64, standing: LeaderState) -> Vec<PageAction> {
         (self.tabs.asked_at_ms, self.tabs.is_deposed) = (None, false);
-        let was_ready = matches!(self.peer, Peer::Ready { .. });
+        let was_ready = matches!(self.peer, WorkerState::Ready { .. });
         if standing.contributing && !self.contributing {
             self.started_at_ms = Some(now_ms);
         }
@@ -344,7 +265,7 @@ impl Page {
         self.tabs.leader_elsewhere = standing.elsewhere;
         self.activity = standing.activity;
         self.contribution = standing.contribution;
-        if was_ready && !matches!(self.peer, Peer::Ready { .. }) {
+        if was_ready && !matches!(self.peer, WorkerState::Ready { .. }) {
             self.forget_asking();
         }
         self.device_change = standing.device_change;
@@ -352,20 +273,20 @@ impl Page {
         self.endurance.reviving = standing.reviving;
         self.endurance.n_memory_crashes = standing.n_memory_crashes;
         if standing.notice.is_some() && standing.notice != self.notice {
-            // It may be that a question could not be answered: it is asked again with the next model.
+            // The notice may be about an unanswered question, which is asked again with the next model.
             self.close_question();
         }
         self.notice = standing.notice;
-        self.way = standing.way;
+        self.connection = standing.way;
         self.peer_id = standing.peer_id.or(self.peer_id.take());
         self.giving.name = standing.name;
-        self.conductor.adopt(standing.settings, standing.written);
-        let is_ready = matches!(self.peer, Peer::Ready { .. });
+        self.limits.adopt(standing.settings, standing.written);
+        let is_ready = matches!(self.peer, WorkerState::Ready { .. });
         if is_ready && !was_ready { self.asked_once_ready(now_ms) } else { Vec::new() }
     }
 
-    fn standing(&self) -> Standing {
-        Standing {
+    fn leader_state(&self) -> LeaderState {
+        LeaderState {
             peer: self.peer.clone(),
             contributing: self.contributing,
             pause: self.pause(),
@@ -377,71 +298,74 @@ impl Page {
             reviving: self.endurance.reviving.clone(),
             n_memory_crashes: self.endurance.n_memory_crashes,
             notice: self.notice.clone(),
-            way: self.way.clone(),
+            way: self.connection.clone(),
             peer_id: self.peer_id.clone(),
             name: self.giving.name.clone(),
-            settings: self.conductor.settings(),
-            written: self.conductor.written(),
+            settings: self.limits.settings(),
+            written: self.limits.written(),
         }
     }
 
-    fn tell_standing(&mut self) -> Option<Action> {
+    fn share_leader_state(&mut self) -> Option<PageAction> {
         if !self.tabs.has_followers {
             return None;
         }
-        let standing = Box::new(self.standing());
+        let standing = Box::new(self.leader_state());
         if self.tabs.told.as_ref() == Some(&standing) {
             return None;
         }
         self.tabs.told = Some(standing.clone());
-        Some(Action::Tell(TabMessage::Standing(standing)))
+        Some(PageAction::Broadcast(TabMessage::Standing(standing)))
     }
 
-    /// What concerns a worker waits until it is known whose; the rest does not.
-    fn hold(&mut self, actions: Vec<Action>) -> Vec<Action> {
-        let is_of_worker =
-            |action: &Action| matches!(action, Action::SpawnPeer | Action::EndPeer | Action::Post(_));
-        let (held, rest): (Vec<Action>, Vec<Action>) = actions.into_iter().partition(is_of_worker);
+    /// Holds actions on the worker until the role is known; the others are returned.
+    fn hold(&mut self, actions: Vec<PageAction>) -> Vec<PageAction> {
+        let is_of_worker = |action: &PageAction| {
+            matches!(action, PageAction::SpawnPeer | PageAction::EndPeer | PageAction::Post(_))
+        };
+        let (held, rest): (Vec<PageAction>, Vec<PageAction>) = actions.into_iter().partition(is_of_worker);
         let room = HELD_MAX.saturating_sub(self.tabs.held.len());
         self.tabs.held.extend(held.into_iter().take(room));
         rest
     }
 
-    /// As a follower does it: the leader has the worker, and keeps what is to be kept.
-    fn pass_on(&mut self, now_ms: f64, actions: Vec<Action>) -> Vec<Action> {
-        let mut passed: Vec<Action> = actions.into_iter().filter_map(of_follower).collect();
+    /// Converts actions for a follower: the leader has the worker, and writes the storage.
+    fn pass_on(&mut self, now_ms: f64, actions: Vec<PageAction>) -> Vec<PageAction> {
+        let mut passed: Vec<PageAction> = actions.into_iter().filter_map(of_follower).collect();
         let is_deposed = self.tabs.is_deposed;
-        let asks = |action: &Action| match action {
-            // Only its visitor has it taken back.
-            Action::Tell(TabMessage::Hello) => !is_deposed,
-            Action::Tell(TabMessage::Contribute(_) | TabMessage::Load | TabMessage::TakeLoad) => true,
+        let asks = |action: &PageAction| match action {
+            // A deposed leader takes the lock back only if its visitor acts.
+            PageAction::Broadcast(TabMessage::Hello) => !is_deposed,
+            PageAction::Broadcast(TabMessage::Contribute(_) | TabMessage::Load | TabMessage::TakeLoad) => {
+                true
+            }
             _ => false,
         };
         if self.tabs.asked_at_ms.is_none() && passed.iter().any(asks) {
             self.tabs.asked_at_ms = Some(now_ms);
-            passed.push(Action::TickIn { delay_ms: SILENCE_MAX_MS });
+            passed.push(PageAction::TickIn { delay_ms: SILENCE_MAX_MS });
         }
         passed
     }
 }
 
-fn of_follower(action: Action) -> Option<Action> {
+fn of_follower(action: PageAction) -> Option<PageAction> {
     match action {
-        Action::SpawnPeer => Some(Action::Tell(TabMessage::Load)),
-        // The leader starts and stops its worker by what [`TabMessage::Contribute`] says, and by its own lights.
-        Action::Post(PageToPeer::Hello { .. } | PageToPeer::Start | PageToPeer::Stop)
-        | Action::KeepIdentity(_)
-        | Action::KeepWay(_)
-        | Action::ReviveIn { .. }
-        | Action::TryGraphicsIn { .. } => None,
-        Action::Post(message) => Some(Action::Tell(TabMessage::Post(message))),
-        Action::Remember(_) => Some(Action::Recall),
-        // One that was just deposed has a worker to end.
+        PageAction::SpawnPeer => Some(PageAction::Broadcast(TabMessage::Load)),
+        // The leader starts and stops its worker by itself, after [`TabMessage::Contribute`].
+        PageAction::Post(PageToPeer::Hello { .. } | PageToPeer::Start | PageToPeer::Stop)
+        | PageAction::KeepIdentity(_)
+        | PageAction::SaveTransport(_)
+        | PageAction::ReviveIn { .. }
+        | PageAction::TryGraphicsIn { .. } => None,
+        PageAction::Post(message) => Some(PageAction::Broadcast(TabMessage::Post(message))),
+        PageAction::Remember(_) => Some(PageAction::Recall),
+        // A leader that was just deposed has to end its worker.
         action => Some(action),
     }
 }
 
-/// Whether followers hear it as it is: what [`Standing`] says need not be said twice.
+/// Whether followers hear it as it is: what [`LeaderState`] contains is not sent twice.
 fn is_passed_on(message: &PeerToPage) -> bool {
     !matches!(
         message,
@@ -452,12 +376,14 @@ fn is_passed_on(message: &PeerToPage) -> bool {
             | PeerToPage::Downloaded { .. }
             | PeerToPage::News { .. }
             | PeerToPage::Failed { .. }
+            | PeerToPage::Outdated
             | PeerToPage::Told(
-                Told::Activity(_)
-                    | Told::Contribution(_)
-                    | Told::DeviceChanged { .. }
-                    | Told::Described(_)
-                    | Told::Failed { .. }
+                ContributorEvent::Activity(_)
+                    | ContributorEvent::Contribution(_)
+                    | ContributorEvent::DeviceChanged { .. }
+                    | ContributorEvent::Described(_)
+                    | ContributorEvent::Refused { .. }
+                    | ContributorEvent::Failed { .. }
             )
     )
 }

@@ -1,40 +1,49 @@
-//! A text with blanks, and what the model puts into them.
+//! Filling the blanks of a text with the model.
 
 use barnraise_messages::PageToPeer;
 
-use super::{Action, Page, Peer};
+use super::{PageAction, PageState, WorkerState};
 
 /// For each blank the likeliest pieces and their probabilities, the likeliest first.
 pub(crate) type Guesses = Vec<Vec<(String, f32)>>;
 
-/// What was asked of the model, and what it said.
+/// What the worker answered.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum FillingAnswer {
+    /// The guesses of the model of an epoch.
+    Filled { epoch: u64, blanks: Guesses },
+    /// The worker could not fill the blanks, in its words.
+    Failed { reason: String },
+}
+
+/// The text to fill, and the model's answer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Filling {
-    /// The text, while its answer is waited for.
+    /// The text that waits for an answer.
     pub(crate) open: Option<String>,
-    /// Epoch of the model, and its guesses; or why there are none.
-    pub(crate) answer: Option<Result<(u64, Guesses), String>>,
+    /// The answer of the newest text.
+    pub(crate) answer: Option<FillingAnswer>,
     pub(crate) request: u32,
 }
 
-impl Page {
-    pub(super) fn ask_of_text(&mut self, text: String) -> Vec<Action> {
+impl PageState {
+    pub(super) fn ask_of_text(&mut self, text: String) -> Vec<PageAction> {
         self.filling.answer = None;
         self.filling.open = Some(text);
         match self.peer {
-            Peer::Ready { .. } => self.post_text().into_iter().collect(),
+            WorkerState::Ready { .. } => self.post_text().into_iter().collect(),
             _ => self.load(),
         }
     }
 
-    /// Asks the worker, where something waits to be asked.
-    pub(super) fn post_text(&mut self) -> Option<Action> {
+    /// Posts the waiting text to the worker.
+    pub(super) fn post_text(&mut self) -> Option<PageAction> {
         let text = self.filling.open.clone()?;
         self.filling.request = self.filling.request.wrapping_add(1);
-        Some(Action::Post(PageToPeer::Fill { request: self.filling.request, text }))
+        Some(PageAction::Post(PageToPeer::Fill { request: self.filling.request, text }))
     }
 
-    pub(super) fn on_filled(&mut self, request: u32, answer: Result<(u64, Guesses), String>) {
+    pub(super) fn on_filled(&mut self, request: u32, answer: FillingAnswer) {
         if request == self.filling.request && self.filling.open.take().is_some() {
             self.filling.answer = Some(answer);
         }
@@ -46,13 +55,13 @@ mod tests {
     use barnraise_messages::PeerToPage;
     use barnraise_protocol::contribute::DeviceKind;
 
-    use super::super::Event;
+    use super::super::PageEvent;
     use super::*;
     use crate::fixture;
 
-    fn asked(actions: &[Action]) -> Vec<(u32, &str)> {
+    fn asked(actions: &[PageAction]) -> Vec<(u32, &str)> {
         let asked = |action| match action {
-            &Action::Post(PageToPeer::Fill { request, ref text }) => Some((request, text.as_str())),
+            &PageAction::Post(PageToPeer::Fill { request, ref text }) => Some((request, text.as_str())),
             _ => None,
         };
         actions.iter().filter_map(asked).collect()
@@ -61,9 +70,9 @@ mod tests {
     #[test]
     fn a_text_loads_the_worker_and_the_newest_question_is_answered() {
         let mut page = fixture::text_page();
-        let ask = |text: &str| Event::TextAsked(text.into());
-        assert_eq!(page.on_event(0.0, ask("the ___"))[0], Action::SpawnPeer);
-        let ready = Event::FromPeer(PeerToPage::Ready {
+        let ask = |text: &str| PageEvent::TextAsked(text.into());
+        assert_eq!(page.on_event(0.0, ask("the ___"))[0], PageAction::SpawnPeer);
+        let ready = PageEvent::FromPeer(PeerToPage::Ready {
             identity: vec![7; 32],
             peer_id: "12D3".into(),
             device: DeviceKind::BrowserCpu,
@@ -73,16 +82,18 @@ mod tests {
         assert_eq!(asked(&page.on_event(2.0, ask("a ___"))), [(2, "a ___")]);
         let filled = |request| {
             let blanks = vec![vec![("cat".to_owned(), 0.5)]];
-            Event::FromPeer(PeerToPage::Filled { request, epoch: 7, blanks })
+            PageEvent::FromPeer(PeerToPage::Filled { request, epoch: 7, blanks })
         };
         page.on_event(3.0, filled(1));
         assert_eq!(page.filling.answer, None, "another text was asked since");
         page.on_event(3.0, filled(2));
-        assert_eq!(page.filling.answer, Some(Ok((7, vec![vec![("cat".to_owned(), 0.5)]]))));
+        let blanks = vec![vec![("cat".to_owned(), 0.5)]];
+        assert_eq!(page.filling.answer, Some(FillingAnswer::Filled { epoch: 7, blanks }));
         page.on_event(4.0, ask("no blank"));
         let failed = PeerToPage::NotFilled { request: 3, reason: "no blanks".into() };
-        page.on_event(5.0, Event::FromPeer(failed));
-        assert_eq!(page.filling.answer, Some(Err("no blanks".into())));
+        page.on_event(5.0, PageEvent::FromPeer(failed));
+        let reason = "no blanks".to_owned();
+        assert_eq!(page.filling.answer, Some(FillingAnswer::Failed { reason }));
         assert!(!page.contributing, "asking is not contributing");
     }
 }

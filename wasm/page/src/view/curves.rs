@@ -3,11 +3,11 @@
 use barnraise_protocol::api::HistoryPoint;
 use web_sys::Element;
 
-use crate::chart::{Chart, Frame, Scale, in_words, layout};
+use crate::chart::{Chart, Frame, VerticalScale, in_words, layout};
 use crate::dom::{DomError, Field, by_id, document, set_attribute};
 use crate::format;
 use crate::history::History;
-use crate::state::Page;
+use crate::state::PageState;
 
 /// Rows of the table.
 const ROWS_MAX: usize = 40;
@@ -19,6 +19,7 @@ pub(crate) struct CurvesView {
     loss: Field,
     accuracy: Field,
     accuracy_label: Field,
+    baseline: Field,
     loss_plot: Plot,
     accuracy_plot: Plot,
     table: Element,
@@ -28,7 +29,7 @@ pub(crate) struct CurvesView {
     table_at_ms: f64,
 }
 
-/// An svg element that fills its place.
+/// An SVG element that fills its container.
 struct Plot {
     place: Element,
     svg: Element,
@@ -41,6 +42,7 @@ impl CurvesView {
             loss: Field::find("loss")?,
             accuracy: Field::find("accuracy")?,
             accuracy_label: Field::find("accuracy-label")?,
+            baseline: Field::find("baseline")?,
             loss_plot: Plot::find("loss-chart")?,
             accuracy_plot: Plot::find("accuracy-chart")?,
             table: by_id("table")?,
@@ -51,15 +53,14 @@ impl CurvesView {
         })
     }
 
-    /// Looks how large the plots are. To be called before anything is written: afterwards the
-    /// browser would have to lay out the page twice.
+    /// Measures the plots. Call it before any write: otherwise the browser has to lay out the page twice.
     pub(crate) fn measure(&mut self) {
         if self.loss_plot.measure() | self.accuracy_plot.measure() {
             self.drawn_revision = None;
         }
     }
 
-    pub(crate) fn draw(&mut self, now_ms: f64, page: &Page) {
+    pub(crate) fn draw(&mut self, now_ms: f64, page: &PageState) {
         if let Some(progress) = &page.progress {
             if let Some(loss) = progress.train_loss {
                 self.loss.set_number(&format::loss(loss), loss.into());
@@ -68,6 +69,7 @@ impl CurvesView {
                 self.accuracy.set_number(&format::percent(accuracy), accuracy.into());
             }
         }
+        self.baseline.set_text(&baseline_in_words(page).unwrap_or_default());
         let revision = page.history.revision();
         if self.drawn_revision != Some(revision) {
             self.drawn_revision = Some(revision);
@@ -85,15 +87,22 @@ impl CurvesView {
     fn draw_plots(&self, history: &History, accuracy: &str) {
         let (losses, accuracies) = (history.losses(), history.accuracies());
         let words = in_words("Training loss", &losses, |loss| format::loss(loss as f32));
-        self.loss_plot.draw(&layout(&losses, self.loss_plot.frame, Scale::FromZero), &words);
+        self.loss_plot.draw(&layout(&losses, self.loss_plot.frame, VerticalScale::FromZero), &words);
         let words = in_words(accuracy, &accuracies, |share| format::percent(share as f32));
-        self.accuracy_plot.draw(&layout(&accuracies, self.accuracy_plot.frame, Scale::Share), &words);
+        self.accuracy_plot.draw(&layout(&accuracies, self.accuracy_plot.frame, VerticalScale::Share), &words);
     }
 }
 
-fn accuracy_in_words(page: &Page) -> &'static str {
+/// What the accuracy is compared with: without it a number says little.
+fn baseline_in_words(page: &PageState) -> Option<String> {
+    let share = format::percent(page.majority_accuracy?);
+    let answer = if page.is_of_text() { "piece" } else { "class" };
+    Some(format!("Always giving the commonest {answer} would be right {share} of the time."))
+}
+
+fn accuracy_in_words(page: &PageState) -> &'static str {
     if page.is_of_text() {
-        "Masked words guessed in text it never saw"
+        "Masked pieces guessed in text it never saw"
     } else if page.has_nothing_to_try() {
         "Accuracy on pictures it never saw, by those most alike"
     } else {
@@ -111,7 +120,7 @@ impl Plot {
         Ok(Self { place, svg, frame: Frame { width: 0.0, height: 0.0 } })
     }
 
-    /// Whether the place has another size than before.
+    /// Measures the container; returns whether its size changed.
     fn measure(&mut self) -> bool {
         let frame =
             Frame { width: self.place.client_width().into(), height: self.place.client_height().into() };
@@ -124,8 +133,8 @@ impl Plot {
     }
 }
 
-/// Rows of the table, the newest first. Of points that are too close for a row each, one that was evaluated is shown: else
-/// the accuracies would fall between the rows. Numbers only: nothing that came from outside is in it.
+/// Rows of the table, the newest first. Of the points of one row, an evaluated one is shown: otherwise accuracies would
+/// be lost. Numbers only: it contains no text from outside.
 fn table_rows(points: &[HistoryPoint]) -> String {
     let Some((newest, before)) = points.split_last() else { return String::new() };
     let n_close = before.len().div_ceil(ROWS_MAX - 1).max(1);

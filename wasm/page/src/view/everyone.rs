@@ -1,4 +1,4 @@
-//! The run as a whole: who takes part, how fast, and how far the next step is.
+//! The run as a whole: contributors, speed, and progress toward the next step.
 
 use barnraise_protocol::api::DeviceCount;
 use barnraise_protocol::contribute::DeviceKind;
@@ -6,7 +6,7 @@ use web_sys::Element;
 
 use crate::dom::{DomError, Field, by_id, set_attribute};
 use crate::format;
-use crate::state::Page;
+use crate::state::PageState;
 
 pub(crate) struct EveryoneView {
     epoch: Field,
@@ -29,7 +29,7 @@ impl EveryoneView {
         })
     }
 
-    pub(crate) fn draw(&mut self, page: &Page) {
+    pub(crate) fn draw(&mut self, page: &PageState) {
         let Some(progress) = &page.progress else { return };
         self.epoch.set_number(&format::count(progress.epoch), progress.epoch as f64);
         let target = u64::from(progress.target_batch_size);
@@ -56,7 +56,7 @@ fn devices(counts: &[DeviceCount]) -> String {
     if texts.is_empty() { "nobody yet".into() } else { texts.join(", ") }
 }
 
-/// A device for people.
+/// Display name of a device.
 pub(crate) fn name(device: DeviceKind) -> &'static str {
     match device {
         DeviceKind::BrowserWebGpu => "browser with WebGPU",
@@ -67,7 +67,7 @@ pub(crate) fn name(device: DeviceKind) -> &'static str {
     }
 }
 
-/// A device for programs, as on the wire.
+/// Name of a device as on the wire, for programs.
 pub(crate) fn slug(device: DeviceKind) -> String {
     serde_json::to_value(device).ok().and_then(|value| value.as_str().map(String::from)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What the model puts into the blanks of a text.
+//! The form that fills the blanks of a text.
 
 use barnraise_protocol::access::AccessMode;
 use web_sys::Element;
@@ -6,7 +6,7 @@ use web_sys::Element;
 use crate::dom::{DomError, Field, by_id, create};
 use crate::format;
 use crate::sentence::{UNANSWERED, which_model};
-use crate::state::{Backbone, Page, Peer};
+use crate::state::{BackboneStatus, FillingAnswer, PageState, WorkerState};
 
 pub(crate) struct FillingView {
     section: Field,
@@ -27,11 +27,13 @@ impl FillingView {
         })
     }
 
-    pub(crate) fn draw(&mut self, page: &Page) {
+    pub(crate) fn draw(&mut self, page: &PageState) {
         self.section.set_hidden(!page.is_of_text() || !may_answer(page) || !page.is_supported());
         self.said.set_text(&said(page));
         let (epoch, lines): (Option<u64>, Vec<String>) = match &page.filling.answer {
-            Some(Ok((epoch, blanks))) => (Some(*epoch), blanks.iter().map(|guesses| line(guesses)).collect()),
+            Some(FillingAnswer::Filled { epoch, blanks }) => {
+                (Some(*epoch), blanks.iter().map(|guesses| line(guesses)).collect())
+            }
             _ => (None, Vec::new()),
         };
         let text = epoch.map(|epoch| which_model(page, epoch));
@@ -50,20 +52,22 @@ impl FillingView {
     }
 }
 
-/// Whether the web server has a model, or may have had one that this browser kept.
-fn may_answer(page: &Page) -> bool {
+/// Whether the web server has a model, or this browser may have cached one.
+fn may_answer(page: &PageState) -> bool {
     let is_open = || page.run.as_ref().is_some_and(|run| run.access.mode == AccessMode::Open);
-    let is_away = matches!(page.backbone, Backbone::Lost { .. });
+    let is_away = matches!(page.backbone, BackboneStatus::Lost { .. });
     page.models.as_ref().is_some_and(|models| models.latest.is_some()) || (is_away && is_open())
 }
 
-fn said(page: &Page) -> String {
+fn said(page: &PageState) -> String {
     match (&page.filling.open, &page.filling.answer, &page.peer) {
-        (Some(_), _, Peer::Loading { .. }) => "Fetching the model first…".into(),
-        (Some(_), _, Peer::Absent) if page.trouble.is_some() => UNANSWERED.into(),
+        (Some(_), _, WorkerState::Loading { .. }) => "Fetching the model first…".into(),
+        (Some(_), _, WorkerState::Absent) if page.trouble.is_some() => UNANSWERED.into(),
         (Some(_), ..) => "Looking…".into(),
-        (None, Some(Err(reason)), _) => format!("That does not work: {reason}."),
-        (None, Some(Ok(_)), _) => "For each blank, what the model thinks likeliest:".into(),
+        (None, Some(FillingAnswer::Failed { reason }), _) => format!("That does not work: {reason}."),
+        (None, Some(FillingAnswer::Filled { .. }), _) => {
+            "For each blank, what the model thinks likeliest:".into()
+        }
         (None, None, _) => "Put ___ where a word is missing.".into(),
     }
 }
@@ -79,21 +83,21 @@ fn line(guesses: &[(String, f32)]) -> String {
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::state::Event;
+    use crate::state::{AnswerError, PageEvent, PeerLoss};
 
     #[test]
     fn guesses_are_a_line_and_failures_a_sentence() {
         assert_eq!(line(&[("house".into(), 0.45), ("barn".into(), 0.1)]), "house 45.0 %, barn 10.0 %");
         let mut page = fixture::text_page();
-        page.filling.answer = Some(Err("no blank".into()));
+        page.filling.answer = Some(FillingAnswer::Failed { reason: "no blank".into() });
         assert_eq!(said(&page), "That does not work: no blank.");
     }
 
     #[test]
-    fn without_a_backbone_a_kept_model_may_answer_where_models_are_given_away() {
+    fn without_a_backbone_a_cached_model_may_answer_where_models_are_public() {
         let mut page = fixture::text_page();
         assert!(!may_answer(&page), "no model was evaluated yet");
-        page.on_event(0.0, Event::BackboneLost { reason: "no answer".into(), retry_in_ms: 1 });
+        page.on_event(0.0, PageEvent::BackboneLost { reason: AnswerError::NoAnswer.into(), retry_in_ms: 1 });
         assert!(may_answer(&page));
         if let Some(run) = &mut page.run {
             run.access.mode = AccessMode::Invitation;
@@ -102,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn a_question_waits_for_as_long_as_there_is_somebody_to_answer_it() {
+    fn a_question_waits_for_as_long_as_a_worker_may_answer_it() {
         let mut page = fixture::text_page();
-        page.on_event(0.0, Event::TextAsked("the ___".into()));
+        page.on_event(0.0, PageEvent::TextAsked("the ___".into()));
         assert_eq!(said(&page), "Fetching the model first…");
-        page.on_event(1.0, Event::PeerLost { reason: "out of memory".into() });
+        page.on_event(1.0, PageEvent::PeerLost { reason: PeerLoss::of_words("out of memory") });
         assert_eq!(said(&page), UNANSWERED);
-        page.on_event(2.0, Event::TextAsked("the ___".into()));
+        page.on_event(2.0, PageEvent::TextAsked("the ___".into()));
         assert_eq!(said(&page), "Fetching the model first…");
     }
 }

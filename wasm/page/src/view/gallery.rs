@@ -4,9 +4,9 @@ use web_sys::{Element, HtmlCanvasElement};
 
 use crate::dom::{DomError, Field, by_id, create, set_attribute};
 use crate::picture;
-use crate::state::{Page, Peer};
+use crate::state::{PageState, WorkerState};
 
-/// Pictures on show at once.
+/// Pictures per page.
 const PER_PAGE: usize = 20;
 
 pub(crate) struct GalleryView {
@@ -34,21 +34,21 @@ impl GalleryView {
         })
     }
 
-    /// Shows others.
+    /// Shows the next page.
     pub(crate) fn turn_page(&mut self) {
         self.page_idx += 1;
     }
 
-    /// The canvases are empty.
+    /// Redraws the canvases after the browser cleared them.
     pub(crate) fn mend(&mut self) {
         self.is_blank = true;
     }
 
-    pub(crate) fn draw(&mut self, page: &Page) {
+    pub(crate) fn draw(&mut self, page: &PageState) {
         let is_needless = page.gallery.is_some() || !page.is_supported();
         self.load.set_hidden(is_needless);
         self.load_note.set_hidden(is_needless);
-        let is_idle = matches!(page.peer, Peer::Absent);
+        let is_idle = matches!(page.peer, WorkerState::Absent);
         self.load.set_text(if is_idle { "Bring the model into this tab" } else { "On its way…" });
         set_attribute(self.load.element(), "aria-disabled", if is_idle { "false" } else { "true" });
         let (Some(gallery), Some(shape)) = (&page.gallery, page.image_shape()) else { return };
@@ -73,7 +73,7 @@ impl GalleryView {
         }
     }
 
-    fn add(&self, page: &Page, idx: usize) -> Result<(usize, Element, HtmlCanvasElement), DomError> {
+    fn add(&self, page: &PageState, idx: usize) -> Result<(usize, Element, HtmlCanvasElement), DomError> {
         let label =
             page.gallery.as_ref().and_then(|gallery| gallery.labels.get(idx)).copied().unwrap_or_default();
         let button: Element = create("button")?;

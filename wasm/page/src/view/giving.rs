@@ -1,16 +1,15 @@
-//! What belongs to the visitor: a name, receipts, a card to share, and the model as a file.
+//! The visitor's rank, receipts, card and name, and the download of the model.
 
 use barnraise_protocol::api::{ModelFile, Models, RefusalCount};
 
 use crate::dom::{DomError, Field};
 use crate::format;
-use crate::receipts::RECEIPTS_MAX;
-use crate::state::{Page, Rank};
+use crate::state::{PageState, RECEIPTS_MAX, Rank};
 
 pub(crate) struct GivingView {
     rank: Field,
     refusals: Field,
-    belongings: Field,
+    receipts_section: Field,
     receipts: Field,
     receipts_note: Field,
     share: Field,
@@ -25,7 +24,7 @@ impl GivingView {
         Ok(Self {
             rank: Field::find("rank")?,
             refusals: Field::find("refusals")?,
-            belongings: Field::find("belongings")?,
+            receipts_section: Field::find("belongings")?,
             receipts: Field::find("receipts")?,
             receipts_note: Field::find("receipts-note")?,
             share: Field::find("share")?,
@@ -36,7 +35,7 @@ impl GivingView {
         })
     }
 
-    pub(crate) fn draw(&mut self, page: &Page) {
+    pub(crate) fn draw(&mut self, page: &PageState) {
         let rank = page.rank();
         self.rank.set_number(
             &rank.map(rank_in_words).unwrap_or_default(),
@@ -45,7 +44,7 @@ impl GivingView {
         self.rank.set_hidden(rank.is_none());
         let refusals = refusals_in_words(&page.contribution.refusals);
         self.refusals.set_optional(refusals.as_deref());
-        self.draw_belongings(page);
+        self.draw_receipts(page);
         self.name_note.set_optional(page.giving.name_note.as_deref());
         let newest = page.models.as_ref().and_then(|models: &Models| models.latest);
         self.model.set_hidden(newest.is_none());
@@ -54,10 +53,10 @@ impl GivingView {
         }
     }
 
-    fn draw_belongings(&mut self, page: &Page) {
+    fn draw_receipts(&mut self, page: &PageState) {
         let n_receipts = page.giving.n_receipts.unwrap_or_default();
         let has_given = page.given().is_some();
-        self.belongings.set_hidden(n_receipts == 0 && !has_given);
+        self.receipts_section.set_hidden(n_receipts == 0 && !has_given);
         self.receipts.set_hidden(n_receipts == 0);
         self.receipts_note.set_number(&receipts_in_words(n_receipts), n_receipts as f64);
         self.share.set_hidden(!has_given);
@@ -119,7 +118,7 @@ fn reason_in_words(reason: &str) -> &str {
         "norm" => "with a gradient longer than any honest one",
         "transfer" => "damaged on the way",
         "no_access" => "without access to the run",
-        "account" => "without a good account of their samples",
+        "account" => "without a valid commitment to their samples",
         "too_few" => "with fewer samples than are worth an update",
         "too_many" => "more than one device gives for a step",
         other => other,
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_more_receipts_than_are_kept_is_told_before_they_go() {
+    fn a_visitor_is_told_before_the_oldest_receipts_are_deleted() {
         assert_eq!(receipts_in_words(0), "");
         assert!(receipts_in_words(1).starts_with("1 receipt, "));
         let (some, all) = (u64::from(RECEIPTS_MAX) - 1, u64::from(RECEIPTS_MAX));

@@ -1,16 +1,16 @@
-//! Who gave the most, and what this browser gave over all of its visits.
+//! The leaderboard, and the totals of this browser.
 
 use barnraise_protocol::api::{Contributions, ContributorTotals};
 use web_sys::Element;
 
+use crate::browser_totals::RunTotals;
 use crate::dom::{DomError, Field, by_id, create, set_attribute};
 use crate::format;
-use crate::kept::Given;
-use crate::state::Page;
+use crate::state::PageState;
 
-/// Rows of the table, there before it is known what they say.
+/// Rows of the table, laid out before their content is known.
 pub(crate) const N_ROWS: usize = 5;
-/// Of a peer id, the end: the beginning is the same for all.
+/// Characters of a peer id that are shown, from its end: the beginning is the same for all.
 const ID_CHARS: usize = 8;
 const DASH: &str = "–";
 
@@ -33,7 +33,7 @@ impl LeadersView {
         Ok(Self { given: Field::find("given")?, summary: Field::find("leaders-summary")?, rows })
     }
 
-    pub(crate) fn draw(&mut self, page: &Page) {
+    pub(crate) fn draw(&mut self, page: &PageState) {
         let given = page.given();
         self.given.set_number(&own_total(given), given.map_or(0, |given| given.n_samples) as f64);
         self.given.set_hidden(given.is_none());
@@ -69,7 +69,7 @@ impl Row {
         let texts = texts.unwrap_or_else(|| std::array::from_fn(|_| DASH.to_owned()));
         for ((cell, shown), text) in self.cells.iter().zip(&mut self.texts).zip(texts) {
             if *shown != text {
-                // As text, never as markup: it came from outside.
+                // As text, never as markup: it comes from outside.
                 cell.set_text_content(Some(&text));
                 *shown = text;
             }
@@ -78,7 +78,7 @@ impl Row {
     }
 }
 
-fn own_total(given: Option<&Given>) -> String {
+fn own_total(given: Option<&RunTotals>) -> String {
     let Some(given) = given else { return String::new() };
     format!(
         "Over all your visits: {} accepted in {}, {} of computing, {} of gradients.",
@@ -90,14 +90,14 @@ fn own_total(given: Option<&Given>) -> String {
 }
 
 fn texts(totals: &ContributorTotals, is_own: bool) -> [String; 5] {
-    let given = &totals.given;
+    let given = &totals.totals;
     let n_chars = totals.peer.chars().count();
     let end: String = totals.peer.chars().skip(n_chars.saturating_sub(ID_CHARS)).collect();
     [
         match &totals.name {
             Some(name) if is_own => format!("This tab, {name}"),
             None if is_own => "This tab".into(),
-            // Beside the id: anybody may call themselves anything.
+            // With the id, as names are not unique.
             Some(name) => format!("{name} …{end}"),
             None => format!("…{end}"),
         },
@@ -123,14 +123,15 @@ fn summary(leaders: &Contributions) -> String {
 #[cfg(test)]
 mod tests {
     use barnraise_messages::DisplayName;
-    use barnraise_protocol::api::Given as Totals;
+    use barnraise_protocol::api::AcceptedTotals as Totals;
 
     use super::*;
 
     #[test]
     fn a_row_says_who_by_the_end_of_the_id_and_what() {
         let given = Totals { n_contributions: 45, n_samples: 12_345, n_bytes: 3_400_000, seconds: 4000 };
-        let totals = ContributorTotals { peer: "12D3KooWabcdEFGH".into(), name: None, given, last_epoch: 3 };
+        let totals =
+            ContributorTotals { peer: "12D3KooWabcdEFGH".into(), name: None, totals: given, last_epoch: 3 };
         assert_eq!(texts(&totals, false), ["…abcdEFGH", "12,345", "45", "1.1 h", "3.4 MB"]);
         assert_eq!(texts(&totals, true)[0], "This tab");
         let named = ContributorTotals { name: DisplayName::new("Ada").ok(), ..totals.clone() };

@@ -1,41 +1,42 @@
-//! What this browser can do for the run: a line, and what is behind it.
+//! The preflight: its summary line and details.
 
 use web_sys::Element;
 
 use crate::dom::{DomError, Field, by_id, create, set_attribute};
-use crate::preflight::words::{self, Line};
-use crate::state::Page;
+use crate::report::{self, ReportLine};
+use crate::state::PageState;
 
 pub(crate) struct PreflightView {
     block: Element,
     summary: Field,
-    parts: [Part; 5],
+    parts: [ReportPart; 5],
 }
 
-struct Part {
+struct ReportPart {
     element: Element,
-    lines: fn(&Page) -> Vec<Line>,
-    shown: Vec<Line>,
+    lines: fn(&PageState) -> Vec<ReportLine>,
+    shown: Vec<ReportLine>,
 }
 
 impl PreflightView {
     pub(crate) fn find() -> Result<Self, DomError> {
-        let part = |id, lines| Ok::<_, DomError>(Part { element: by_id(id)?, lines, shown: Vec::new() });
+        let part =
+            |id, lines| Ok::<_, DomError>(ReportPart { element: by_id(id)?, lines, shown: Vec::new() });
         Ok(Self {
             block: by_id("preflight")?,
             summary: Field::find("preflight-summary")?,
             parts: [
-                part("preflight-browser", words::browser)?,
-                part("preflight-graphics", words::graphics)?,
-                part("preflight-processor", words::processor)?,
-                part("preflight-ways", words::ways)?,
-                part("preflight-data", words::data)?,
+                part("preflight-browser", report::browser)?,
+                part("preflight-graphics", report::graphics)?,
+                part("preflight-processor", report::processor)?,
+                part("preflight-ways", report::transports)?,
+                part("preflight-data", report::data)?,
             ],
         })
     }
 
-    pub(crate) fn draw(&mut self, page: &Page) {
-        let summary = words::summary(page);
+    pub(crate) fn draw(&mut self, page: &PageState) {
+        let summary = report::summary(page);
         set_attribute(&self.block, "data-state", summary.state);
         self.summary.set_text(&summary.text);
         for part in &mut self.parts {
@@ -44,8 +45,8 @@ impl PreflightView {
     }
 }
 
-impl Part {
-    fn draw(&mut self, page: &Page) {
+impl ReportPart {
+    fn draw(&mut self, page: &PageState) {
         let lines = (self.lines)(page);
         if self.shown == lines {
             return;
@@ -60,10 +61,10 @@ impl Part {
     }
 }
 
-fn paragraph(line: &Line) -> Result<Element, DomError> {
+fn paragraph(line: &ReportLine) -> Result<Element, DomError> {
     let paragraph: Element = create("p")?;
     paragraph.set_attribute("data-state", line.state)?;
-    if let Some(way) = line.way {
+    if let Some(way) = line.transport {
         paragraph.set_attribute("data-way", &way.to_string())?;
     }
     paragraph.set_text_content(Some(&line.text));

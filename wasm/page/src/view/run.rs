@@ -1,4 +1,4 @@
-//! What is being trained and for whom, and whether the backbone is there.
+//! The run: title, purpose, data and model; and the connection to its web server.
 
 use barnraise_protocol::dataset::SampleKind;
 use barnraise_protocol::run::{ModelKind, RunDescription};
@@ -6,17 +6,19 @@ use web_sys::Element;
 
 use crate::dom::{DomError, Field, by_id, clock_time, document, set_attribute};
 use crate::format;
-use crate::state::{Backbone, Page};
+use crate::sentence::access_line;
+use crate::state::{BackboneStatus, PageState};
 
-/// While the tab is with another backbone, which says how the run stands and nothing more.
-const WITHOUT_SERVER: &str = "The server of this page is away. This tab goes on with the run; curves and the list of \
-                              who gave wait for the server.";
+/// Notice while the tab is connected to another backbone, which sends the run's progress only.
+const WITHOUT_SERVER: &str = "The server of this page is away. This tab goes on with the run; curves and the leaderboard \
+                              wait for the server.";
 
 pub(crate) struct RunView {
     main: Element,
     stale: Field,
     live: Field,
     live_text: Field,
+    access: Field,
     title: Field,
     purpose: Field,
     dataset: Field,
@@ -32,6 +34,7 @@ impl RunView {
             stale: Field::find("stale")?,
             live: Field::find("live")?,
             live_text: Field::find("live-text")?,
+            access: Field::find("access")?,
             title: Field::find("title")?,
             purpose: Field::find("purpose")?,
             dataset: Field::find("dataset")?,
@@ -41,26 +44,27 @@ impl RunView {
         })
     }
 
-    pub(crate) fn draw(&mut self, page: &Page) {
+    pub(crate) fn draw(&mut self, page: &PageState) {
         let (state, text) = match page.backbone {
-            Backbone::Asking => ("asking", "Connecting"),
-            Backbone::Live => ("live", "Live"),
-            // The tab hears of the run all the same.
-            Backbone::Lost { .. } if page.goes_on_without_server() => ("live", "Live"),
-            Backbone::Lost { .. } => ("lost", "No connection"),
+            BackboneStatus::Asking => ("asking", "Connecting"),
+            BackboneStatus::Live => ("live", "Live"),
+            // The worker receives the run's progress.
+            BackboneStatus::Lost { .. } if page.goes_on_without_server() => ("live", "Live"),
+            BackboneStatus::Lost { .. } => ("lost", "No connection"),
         };
         set_attribute(self.live.element(), "data-state", state);
         self.live_text.set_text(text);
         self.draw_age(page);
+        self.access.set_text(access_line(page));
         let Some(run) = &page.run else { return };
-        let title = format!("{} – Barnraise", run.title);
+        let title = format!("{} – Barnraise", run.identity.title);
         if document().title() != title {
             document().set_title(&title);
         }
-        self.title.set_text(&run.title);
-        self.purpose.set_text(&run.purpose);
-        let n_samples = format::count(run.manifest.n_samples());
-        let (name, samples) = (&run.manifest.name, &run.manifest.samples);
+        self.title.set_text(&run.identity.title);
+        self.purpose.set_text(&run.identity.purpose);
+        let n_samples = format::count(run.data.manifest.n_samples());
+        let (name, samples) = (&run.data.manifest.name, &run.data.manifest.samples);
         let (learns_from, task, answers) = match samples {
             SampleKind::Images { .. } if page.has_nothing_to_try() => (
                 format!("{name}, {n_samples} pictures without their labels"),
@@ -71,9 +75,15 @@ impl RunView {
                 (format!("{name}, {n_samples} pictures"), "Tells apart", class_names.join(", "))
             }
             SampleKind::Tokens(tokens) => (
-                format!("{name}, {n_samples} pieces of {} tokens each", format::count(tokens.length.into())),
+                format!(
+                    "{name}, {n_samples} passages of {} pieces of words each",
+                    format::count(tokens.length.into())
+                ),
                 "Guesses",
-                format!("words that are masked, out of {} tokens", format::count(tokens.vocabulary.into())),
+                format!(
+                    "the pieces that are masked, out of {} different ones",
+                    format::count(tokens.vocabulary.into())
+                ),
             ),
         };
         self.dataset.set_text(&learns_from);
@@ -82,9 +92,9 @@ impl RunView {
         self.model.set_text(&network(run));
     }
 
-    /// Numbers that nobody brings up to date do not look as if they were.
-    fn draw_age(&mut self, page: &Page) {
-        let heard_at_ms = page.heard_at_ms.filter(|_| page.is_stale());
+    /// Marks outdated numbers.
+    fn draw_age(&mut self, page: &PageState) {
+        let heard_at_ms = page.last_news_ms.filter(|_| page.is_stale());
         set_attribute(&self.main, "data-stale", if heard_at_ms.is_some() { "true" } else { "false" });
         let text = match heard_at_ms {
             Some(at) => Some(format!("As of {}: the backbone is away.", clock_time(at))),

@@ -1,4 +1,4 @@
-//! The button, the sentence, and what this tab has given.
+//! The button, the status sentence, and this tab's contribution.
 
 use barnraise_messages::CheckOutcome;
 use web_sys::{Element, HtmlButtonElement};
@@ -6,12 +6,14 @@ use web_sys::{Element, HtmlButtonElement};
 use crate::dom::{DomError, Field, by_id, create, set_attribute};
 use crate::format;
 use crate::hold::Hold;
-use crate::sentence::{connection_line, device_line, sentence, tabs_line};
-use crate::state::{Page, Peer};
+use crate::sentence::{connection_line, device_line, invitation_line, sentence, tabs_line};
+use crate::state::{Admission, PageState, WorkerState};
 
-/// What the button does.
+/// Texts of the button.
 const START: &str = "Start contributing";
 const FINISH: &str = "Finish this batch and stop";
+/// While there is no batch to finish.
+const STOP: &str = "Stop";
 
 pub(crate) struct TabView {
     toggle: HtmlButtonElement,
@@ -20,6 +22,9 @@ pub(crate) struct TabView {
     announcement: Field,
     device: Field,
     connection: Field,
+    invitation: Field,
+    invitation_text: Field,
+    enter_code: Field,
     notice: Field,
     tabs: Field,
     renewal: Field,
@@ -49,6 +54,9 @@ impl TabView {
             announcement: Field::find("announcement")?,
             device: Field::find("device")?,
             connection: Field::find("connection")?,
+            invitation: Field::find("invitation")?,
+            invitation_text: Field::find("invitation-text")?,
+            enter_code: Field::find("enter-code")?,
             notice: Field::find("notice")?,
             tabs: Field::find("tabs")?,
             renewal: Field::find("renewal")?,
@@ -70,20 +78,29 @@ impl TabView {
         })
     }
 
-    pub(crate) fn draw(&mut self, now_ms: f64, page: &Page) -> Option<u32> {
-        self.toggle_text.set_text(if page.contributing { FINISH } else { START });
-        self.toggle.set_disabled(!page.is_supported());
+    pub(crate) fn draw(&mut self, now_ms: f64, page: &PageState) -> Option<u32> {
+        self.toggle_text.set_text(match page.contributing {
+            true if page.is_in_touch() && page.pause().is_none() => FINISH,
+            true => STOP,
+            false => START,
+        });
+        let is_shut_out = page.admission() == Admission::Uninvited { has_key: false } && !page.contributing;
+        self.toggle.set_disabled(!page.is_supported() || is_shut_out);
         set_attribute(&self.toggle, "data-contributing", if page.contributing { "true" } else { "false" });
         self.device.set_text(&device_line(page));
-        // Until then the preflight says what will compute, and more.
-        self.device.set_hidden(page.peer == Peer::Absent && page.is_supported());
-        if let Peer::Ready { device, .. } = &page.peer {
+        // Until then the preflight shows the device.
+        self.device.set_hidden(page.peer == WorkerState::Absent && page.is_supported());
+        if let WorkerState::Ready { device, .. } = &page.peer {
             set_attribute(self.device.element(), "data-device", &crate::view::everyone::slug(*device));
         }
         self.connection.set_optional(connection_line(page).as_deref());
-        if let Some((way, _)) = &page.way {
+        if let Some((way, _)) = &page.connection {
             set_attribute(self.connection.element(), "data-way", &way.to_string());
         }
+        let asked_for = invitation_line(page);
+        self.invitation.set_hidden(asked_for.is_none());
+        self.invitation_text.set_text(asked_for.unwrap_or_default());
+        self.enter_code.set_hidden(!matches!(page.admission(), Admission::Uninvited { .. }));
         self.notice.set_optional(page.notice.as_deref());
         self.tabs.set_optional(tabs_line(page));
         self.renewal.set_hidden(!page.endurance.has_new_version);
@@ -95,21 +112,25 @@ impl TabView {
         self.draw_sentence(now_ms, page)
     }
 
-    /// `data-doing` is always the newest; the words stay long enough to be read.
-    fn draw_sentence(&mut self, now_ms: f64, page: &Page) -> Option<u32> {
+    /// `data-doing` changes at once; the text stays long enough to be read.
+    fn draw_sentence(&mut self, now_ms: f64, page: &PageState) -> Option<u32> {
         let sentence = sentence(page);
         set_attribute(self.activity.element(), "data-doing", sentence.doing);
         self.announcement.set_text(&sentence.spoken);
+        let text = format::unbroken(&sentence.text);
+        if self.activity.shows(&text) {
+            return None;
+        }
         match self.hold.admit(now_ms, sentence.doing, sentence.is_routine) {
             Ok(()) => {
-                self.activity.set_text(&format::unbroken(&sentence.text));
+                self.activity.set_text(&text);
                 None
             }
             Err(remaining_ms) => Some(remaining_ms.ceil() as u32),
         }
     }
 
-    fn draw_contribution(&mut self, page: &Page) {
+    fn draw_contribution(&mut self, page: &PageState) {
         let given = &page.contribution;
         self.samples.set_number(&format::count(given.n_samples_accepted), given.n_samples_accepted as f64);
         let is_at_work = page.contributing && page.pause().is_none() && given.samples_per_second > 0.0;
@@ -123,7 +144,7 @@ impl TabView {
         self.refusal.set_optional(refusal.as_deref());
     }
 
-    fn draw_checks(&mut self, page: &Page) {
+    fn draw_checks(&mut self, page: &PageState) {
         self.checks.set_hidden(!page.is_check_wanted());
         let Some((device, checks)) = &page.checks else { return };
         if self.n_checks.replace(checks.len()) == Some(checks.len()) {

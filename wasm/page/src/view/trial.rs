@@ -1,4 +1,4 @@
-//! What the model says about the picture on the table.
+//! The model's prediction for the current picture.
 
 use web_sys::{Element, HtmlCanvasElement, HtmlElement};
 
@@ -6,9 +6,9 @@ use crate::dom::{DomError, Field, by_id, create, set_attribute};
 use crate::format;
 use crate::picture;
 use crate::sentence::{verdict, which_model};
-use crate::state::{Comparison, Page, Prediction, Question};
+use crate::state::{Comparison, PageState, Prediction, Question};
 
-/// Answers on show.
+/// Classes that are shown.
 const BARS: usize = 3;
 
 pub(crate) struct TrialView {
@@ -51,7 +51,7 @@ impl TrialView {
         })
     }
 
-    pub(crate) fn draw(&mut self, page: &Page) {
+    pub(crate) fn draw(&mut self, page: &PageState) {
         self.section.set_hidden(page.has_nothing_to_try() || !page.is_supported());
         self.verdict.set_text(&verdict(page));
         self.draw_question(page);
@@ -65,8 +65,8 @@ impl TrialView {
         }
     }
 
-    /// What an earlier model says, beside the newest, once somebody wants to know.
-    fn draw_comparison(&mut self, page: &Page) {
+    /// Draws the prediction of an earlier model beside the newest, if the visitor wants it.
+    fn draw_comparison(&mut self, page: &PageState) {
         let (comparison, earlier) = (&page.comparison, page.earlier_model());
         self.compare.set_hidden(earlier.is_none() && !comparison.is_wanted);
         let is_pressed = if comparison.is_wanted { "true" } else { "false" };
@@ -85,12 +85,12 @@ impl TrialView {
         show_bars(&self.earlier_bars, page, comparison.prediction.as_ref());
     }
 
-    /// The canvas is empty.
+    /// Redraws the canvas after the browser cleared it.
     pub(crate) fn mend(&mut self) {
         self.shown = None;
     }
 
-    fn draw_question(&mut self, page: &Page) {
+    fn draw_question(&mut self, page: &PageState) {
         let (Some(shape), pixels) = (page.image_shape(), page.question.as_ref().map(Question::pixels)) else {
             return;
         };
@@ -101,7 +101,7 @@ impl TrialView {
     }
 }
 
-fn show_bars(bars: &[Bar], page: &Page, prediction: Option<&Prediction>) {
+fn show_bars(bars: &[Bar], page: &PageState, prediction: Option<&Prediction>) {
     let ranking = prediction.map_or(&[][..], |prediction| &prediction.ranking);
     for (idx, bar) in bars.iter().enumerate() {
         match ranking.get(idx) {

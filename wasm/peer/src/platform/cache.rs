@@ -1,7 +1,7 @@
-//! Shards that survive a reload, in the browser's Cache API under their hash; and the newest model, for when no
+//! The browser's Cache API: shards under their hash, which survive a reload; and the newest model, for when no
 //! backbone can be reached.
 //!
-//! The browser may refuse or forget at any time; then the shard is fetched again. Nothing here is
+//! The browser may refuse or evict at any time; then the shard is fetched again. Nothing here is
 //! trusted: the contributor checks every hash.
 
 use barnraise_protocol::Sha256Hash;
@@ -13,13 +13,13 @@ use web_sys::{Cache, Request, Response};
 
 use crate::page;
 
-/// Name of the cache; another format of shards takes another name.
+/// Name of the cache of shards; it changes with their format.
 const NAME: &str = "barnraise-shards-1";
-/// Of the newest model and its vocabulary alone; another format takes another name.
+/// Name of the cache of the newest model and its vocabulary; it changes with their format.
 const MODEL_NAME: &str = "barnraise-model-1";
 /// Longest model that is read back: a description and its parameters.
 const MODEL_BYTES_MAX: u32 = 1 << 30;
-/// Most shards that are kept, those of earlier runs included; the oldest make room.
+/// Most cached shards, those of earlier runs included; the oldest is evicted first.
 const SHARDS_MAX: u32 = if cfg!(feature = "tests") { 8 } else { 1024 };
 
 /// The cache of one origin.
@@ -38,36 +38,36 @@ impl ShardCache {
         }
     }
 
-    /// Bytes under a hash, if there are any.
+    /// The bytes cached under a hash.
     pub(super) async fn get(&self, sha256: Sha256Hash) -> Option<Vec<u8>> {
         read(&open(NAME).await.ok()?, &self.address(sha256), SHARD_BYTES_MAX).await
     }
 
-    /// The newest model, if there is one.
+    /// The newest model.
     pub(crate) async fn model(&self) -> Option<Vec<u8>> {
         read(&open(MODEL_NAME).await.ok()?, &self.model, MODEL_BYTES_MAX).await
     }
 
-    /// Keeps the newest model in place of the one before.
+    /// Replaces the cached model.
     pub(super) async fn put_model(&self, model: &[u8]) {
         if let Err(error) = replace(&self.model, model).await {
             gloo::console::info!("the newest model was not kept:", page::describe(&error));
         }
     }
 
-    /// The words that a model of text knows, as far as they were kept, and no more than so many bytes.
+    /// The cached vocabulary of a text model, unless it is longer than `n_bytes_max`.
     pub(crate) async fn vocabulary(&self, n_bytes_max: u32) -> Option<Vec<u8>> {
         read(&open(MODEL_NAME).await.ok()?, &self.vocabulary, n_bytes_max).await
     }
 
-    /// Keeps them in place of those before.
+    /// Replaces the cached vocabulary.
     pub(crate) async fn put_vocabulary(&self, vocabulary: &[u8]) {
         if let Err(error) = replace(&self.vocabulary, vocabulary).await {
             gloo::console::info!("the vocabulary was not kept:", page::describe(&error));
         }
     }
 
-    /// Keeps bytes under their hash where the browser has room.
+    /// Caches bytes under their hash, where the browser has room.
     pub(super) async fn put(&self, sha256: Sha256Hash, bytes: &[u8]) {
         if let Err(error) = self.try_put(sha256, bytes).await {
             gloo::console::info!("a shard was not kept:", page::describe(&error));
@@ -92,14 +92,14 @@ impl ShardCache {
     }
 }
 
-/// Keeps bytes at an address in place of those before.
+/// Replaces the bytes cached at an address.
 async fn replace(address: &str, bytes: &[u8]) -> Result<(), JsValue> {
     let response = Response::new_with_opt_js_u8_array(Some(&Uint8Array::from(bytes)))?;
     JsFuture::from(open(MODEL_NAME).await?.put_with_str(address, &response)).await?;
     Ok(())
 }
 
-/// What is kept at an address, unless it is longer than that.
+/// The bytes cached at an address, unless they are longer than `n_bytes_max`.
 async fn read(cache: &Cache, address: &str, n_bytes_max: u32) -> Option<Vec<u8>> {
     let found = JsFuture::from(cache.match_with_str(address)).await.ok()?;
     let response: Response = found.dyn_into().ok()?;
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[wasm_bindgen_test]
-    async fn shards_come_back_under_their_hash_and_the_oldest_make_room() {
+    async fn shards_come_back_under_their_hash_and_the_oldest_are_evicted() {
         let cache = ShardCache::new("http://shards.test");
         let hash = |number: u32| Sha256Hash::of(&number.to_le_bytes());
         assert_eq!(cache.get(hash(0)).await, None);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[wasm_bindgen_test]
-    async fn what_is_longer_than_it_may_be_is_not_read_back() {
+    async fn entries_above_the_length_limit_are_not_read_back() {
         let cache = ShardCache::new("http://words.test");
         cache.put_vocabulary(b"12345678").await;
         assert_eq!(cache.vocabulary(8).await.as_deref(), Some(&b"12345678"[..]));

@@ -15,13 +15,13 @@ use web_sys::MessagePort;
 
 use super::message_channel::MessageChannel;
 
-type Waiting = Rc<RefCell<VecDeque<oneshot::Sender<()>>>>;
+type WaiterQueue = Rc<RefCell<VecDeque<oneshot::Sender<()>>>>;
 
-/// Both ends of a channel to oneself.
+/// Both ends of a message channel of the worker to itself.
 pub(super) struct Yielder {
     sender: MessagePort,
     receiver: MessagePort,
-    waiting: Waiting,
+    waiting: WaiterQueue,
     _listener: Closure<dyn Fn()>,
 }
 
@@ -29,12 +29,12 @@ impl Yielder {
     pub(super) fn new() -> Self {
         let channel = MessageChannel::new();
         let (sender, receiver) = (channel.port1(), channel.port2());
-        let waiting = Waiting::default();
+        let waiting = WaiterQueue::default();
         let woken = Rc::clone(&waiting);
         let listener = Closure::<dyn Fn()>::new(move || {
             let next = woken.borrow_mut().pop_front();
             if let Some(next) = next {
-                // Whoever no longer waits needs no waking.
+                // A waiter that was dropped needs no waking.
                 let _ = next.send(());
             }
         });

@@ -8,7 +8,7 @@ mod rtc;
 
 use barnraise_contributor::Platform;
 use barnraise_learning::DeviceChoice;
-use barnraise_messages::Way;
+use barnraise_messages::TransportKind;
 use barnraise_protocol::Sha256Hash;
 use barnraise_protocol::access::UnixTime;
 use barnraise_protocol::contribute::DeviceKind;
@@ -16,11 +16,11 @@ use barnraise_swarm::Moment;
 use libp2p::identity::Keypair;
 use web_time::Instant;
 
-use crate::page::Teller;
+use crate::page::EventSender;
 
 pub(crate) use cache::ShardCache;
 use clock::Yielder;
-use network::Network;
+use network::TabNetwork;
 pub(crate) use network::fetch_status;
 pub use network::{Behaviour, swarm};
 
@@ -28,30 +28,30 @@ pub use network::{Behaviour, swarm};
 pub(crate) struct BrowserPlatform {
     origin: Instant,
     yielder: Yielder,
-    network: Network,
+    network: TabNetwork,
     cache: ShardCache,
-    teller: Teller,
+    event_sender: EventSender,
 }
 
 impl BrowserPlatform {
-    /// `origin` is where the page came from: `https://host:port`; `way` is how the backbone was reached last. No pass
-    /// begins before the page has heard enough of those before.
+    /// `origin` is where the page came from: `https://host:port`; `transport` reached the backbone last. No pass
+    /// begins while the page is too far behind.
     pub(crate) fn new(
         origin: String,
         keypair: Keypair,
-        way: Option<Way>,
-        teller: Teller,
+        transport: Option<TransportKind>,
+        event_sender: EventSender,
     ) -> Result<Self, String> {
         Ok(Self {
             origin: Instant::now(),
             yielder: Yielder::new(),
             cache: ShardCache::new(&origin),
-            network: Network::start(origin, keypair, way)?,
-            teller,
+            network: TabNetwork::start(origin, keypair, transport)?,
+            event_sender,
         })
     }
 
-    /// How a device is called in a browser.
+    /// The kind of a device in a browser.
     pub(crate) fn kind(choice: DeviceChoice) -> DeviceKind {
         match choice {
             DeviceChoice::Cpu => DeviceKind::BrowserCpu,
@@ -81,15 +81,15 @@ impl Platform for BrowserPlatform {
 
     async fn yield_now(&self) {
         self.yielder.yield_now().await;
-        self.teller.let_catch_up().await;
+        self.event_sender.wait_for_page().await;
     }
 
     async fn connect(&self) -> Result<Vec<u8>, String> {
         self.network.connect().await
     }
 
-    fn elsewhere(&self, addresses: Vec<String>) {
-        self.network.elsewhere(&addresses);
+    fn set_other_backbones(&self, addresses: Vec<String>) {
+        self.network.set_other_backbones(&addresses);
     }
 
     async fn disconnect(&self) {
@@ -108,15 +108,15 @@ impl Platform for BrowserPlatform {
         self.cache.put(sha256, bytes).await;
     }
 
-    fn keeps_models(&self) -> bool {
+    fn caches_models(&self) -> bool {
         true
     }
 
-    async fn keep_model(&self, model: &[u8]) {
+    async fn cache_model(&self, model: &[u8]) {
         self.cache.put_model(model).await;
     }
 
-    async fn kept_model(&self) -> Option<Vec<u8>> {
+    async fn cached_model(&self) -> Option<Vec<u8>> {
         self.cache.model().await
     }
 }

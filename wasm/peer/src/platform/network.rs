@@ -1,14 +1,14 @@
-//! libp2p in the tab: one connection to the backbone, by the best way that works here.
+//! libp2p in the tab: one connection to the backbone, by the best transport that works here.
 //!
-//! WebTransport comes first, then WebRTC, then WebSocket: each has a head start, and the next is tried beside
-//! it where that takes long or fails. What worked last begins the next time.
+//! WebTransport comes first, then WebRTC, then WebSocket. Each has a head start: the next one is tried in parallel
+//! when it takes long or fails. The transport that worked last comes first the next time.
 //!
-//! A task owns the swarm and is told to dial or to hang up. The backbone's addresses are asked of its
+//! A task owns the swarm; commands make it dial or hang up. The backbone's addresses are asked of its
 //! web server before each dial, because they name certificates that live for days; where it does not answer,
-//! other peers of the DHT are asked ([`places`]). It never reconnects by itself: the contributor decides when.
+//! other peers of the DHT are asked ([`lookup`]). It never reconnects by itself: the contributor decides when.
 
 mod addresses;
-mod places;
+mod lookup;
 mod swarm;
 
 use std::cell::{Cell, RefCell};
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use barnraise_contributor::race;
-use barnraise_messages::{PeerToPage, Way};
+use barnraise_messages::{PeerToPage, TransportKind};
 use futures::channel::{mpsc, oneshot};
 use futures::{SinkExt, StreamExt, select_biased};
 use libp2p::identity::Keypair;
@@ -28,147 +28,157 @@ use wasm_bindgen_futures::spawn_local;
 
 use addresses::dialable;
 pub(crate) use addresses::fetch_status;
-use places::{Attempt, Known, Place};
+use lookup::{DialAttempt, DialTarget, KnownRun};
 use swarm::BehaviourEvent;
 pub use swarm::{Behaviour, swarm};
 
 use crate::page;
 
-/// How long a way may take before the next one is tried beside it.
+/// Head start of a transport before the next one is tried in parallel.
 const HEAD_START: Duration = Duration::from_millis(1500);
-/// How long another peer of the DHT may take to be reached: a connection is given up on soon after.
+/// Time limit for reaching another DHT peer; the connection attempt ends soon after.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the web server may take: a dial is given up on soon after.
+/// Time limit for the web server; the dial ends soon after.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long is waited for one backbone where there is another one: a machine that is off says nothing.
+/// Time limit for one backbone where another one is known: a machine that is off does not answer.
 const FIRST_OF_TWO_MAX: Duration = Duration::from_secs(2);
-/// Room for orders to the task.
-const ORDERS_MAX: usize = 4;
+/// Capacity of the command channel to the task.
+const COMMANDS_MAX: usize = 4;
 /// Longest reason of a failed dial.
 const REASON_CHARS_MAX: usize = 400;
 
-enum Order {
+enum SwarmCommand {
     Dial { peer: PeerId, addresses: Vec<Multiaddr>, answer: oneshot::Sender<Result<(), String>> },
     HangUp { answer: oneshot::Sender<()> },
 }
 
 /// A handle to the task that owns the swarm.
-pub(super) struct Network {
+pub(super) struct TabNetwork {
     origin: String,
-    orders: mpsc::Sender<Order>,
+    commands: mpsc::Sender<SwarmCommand>,
     control: libp2p_stream::Control,
-    /// What worked last.
-    way: Cell<Option<Way>>,
-    /// Who is connected: the backbone, or somebody who may know where it is.
+    /// The transport that worked last.
+    transport: Cell<Option<TransportKind>>,
+    /// The connected peer: the backbone, or a DHT peer that may know its addresses.
     connected: Rc<RefCell<Option<PeerId>>>,
-    /// Since the web server answered first.
-    known: Rc<RefCell<Option<Known>>>,
+    /// `None` before the web server answered for the first time.
+    known: Rc<RefCell<Option<KnownRun>>>,
     /// Other backbones of the run, the next one to try first.
-    elsewhere: RefCell<VecDeque<Place>>,
-    /// Whether one of them is tried first: in turn with the page's own backbone, until one lets this peer in.
-    is_away: Cell<bool>,
-    /// Whether the connection is to one of them.
-    went_away: Cell<bool>,
+    other_backbones: RefCell<VecDeque<DialTarget>>,
+    /// Whether one of them is dialled next. They alternate with the page's own backbone until one admits this peer.
+    is_other_next: Cell<bool>,
+    /// Whether the current connection is to one of them.
+    is_other_connected: Cell<bool>,
 }
 
-impl Network {
-    /// Starts the task; nothing is dialled yet. `way` is what worked the last time.
-    pub(super) fn start(origin: String, keypair: Keypair, way: Option<Way>) -> Result<Self, String> {
+impl TabNetwork {
+    /// Starts the task; nothing is dialled yet. `transport` is the one that worked last.
+    pub(super) fn start(
+        origin: String,
+        keypair: Keypair,
+        transport: Option<TransportKind>,
+    ) -> Result<Self, String> {
         let swarm = swarm(keypair)?;
         let control = swarm.behaviour().streams.new_control();
-        let (orders, receiver) = mpsc::channel(ORDERS_MAX);
+        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let connected = Rc::default();
-        let task =
-            Task { swarm, connected: Rc::clone(&connected), dials: Vec::new(), link: None, hang_up: None };
+        let task = SwarmTask {
+            swarm,
+            connected: Rc::clone(&connected),
+            dials: Vec::new(),
+            connection: None,
+            hang_up: None,
+        };
         spawn_local(task.run(receiver));
         Ok(Self {
             origin,
-            orders,
+            commands,
             control,
-            way: Cell::new(way),
+            transport: Cell::new(transport),
             connected,
             known: Rc::default(),
-            elsewhere: RefCell::default(),
-            is_away: Cell::new(false),
-            went_away: Cell::new(false),
+            other_backbones: RefCell::default(),
+            is_other_next: Cell::new(false),
+            is_other_connected: Cell::new(false),
         })
     }
 
-    /// Dials the backbone, or another one of the run where it is away; the page is told by which way, and what kept
-    /// the others. The bytes of its peer id.
+    /// Dials the backbone, or another one of the run where it does not answer. Returns the bytes of its peer id; the page
+    /// is sent the transport, and why the others failed.
     pub(super) async fn connect(&self) -> Result<Vec<u8>, String> {
-        let (is_away, has_others) = (self.is_away.get(), !self.elsewhere.borrow().is_empty());
-        // First, as whoever asked may give up waiting.
-        self.is_away.set(!is_away && has_others);
-        if !has_others {
-            return self.connect_to(is_away).await;
+        let (is_other_next, has_other_backbones) =
+            (self.is_other_next.get(), !self.other_backbones.borrow().is_empty());
+        // Before the dial, as the caller may drop this future.
+        self.is_other_next.set(!is_other_next && has_other_backbones);
+        if !has_other_backbones {
+            return self.connect_to(is_other_next).await;
         }
-        let first = places::within(FIRST_OF_TWO_MAX, self.connect_to(is_away)).await;
+        let first = lookup::within(FIRST_OF_TWO_MAX, self.connect_to(is_other_next)).await;
         match first {
             Ok(backbone) => Ok(backbone),
             Err(reason) => {
-                self.is_away.set(is_away);
+                self.is_other_next.set(is_other_next);
                 self.disconnect().await;
-                let second = self.connect_to(!is_away).await;
+                let second = self.connect_to(!is_other_next).await;
                 second.map_err(|second| format!("{reason}; {second}"))
             }
         }
     }
 
-    /// One of the others, or the page's own backbone.
-    async fn connect_to(&self, is_away: bool) -> Result<Vec<u8>, String> {
-        self.went_away.set(is_away);
-        if is_away { self.connect_elsewhere().await } else { self.connect_home().await }
+    /// Dials one of the other backbones, or the page's own.
+    async fn connect_to(&self, is_other: bool) -> Result<Vec<u8>, String> {
+        self.is_other_connected.set(is_other);
+        if is_other { self.connect_other().await } else { self.connect_own().await }
     }
 
-    /// Where other backbones of the run are, as the one that is connected says.
-    pub(super) fn elsewhere(&self, addresses: &[String]) {
+    /// Takes the addresses of the run's other backbones, which the connected backbone sent.
+    pub(super) fn set_other_backbones(&self, addresses: &[String]) {
         let mut rest = addresses.to_vec();
-        let mut places = VecDeque::new();
-        // Those of one backbone after the other's.
-        while let Ok((peer, ways)) = dialable(&rest, self.is_secure()) {
+        let mut targets = VecDeque::new();
+        // Addresses are grouped by backbone.
+        while let Ok((peer, transports)) = dialable(&rest, self.is_secure()) {
             let id = peer.to_string();
             let n_before = rest.len();
             rest.retain(|address| !address.ends_with(&id));
             if rest.len() == n_before {
                 break;
             }
-            places.push_back(Place { peer, ways });
+            targets.push_back(DialTarget { peer, transports });
         }
-        self.elsewhere.replace(places);
-        // Who says so has let this peer in.
-        self.is_away.set(self.went_away.get());
+        self.other_backbones.replace(targets);
+        // A backbone that sends them has admitted this peer.
+        self.is_other_next.set(self.is_other_connected.get());
     }
 
-    async fn connect_elsewhere(&self) -> Result<Vec<u8>, String> {
-        let place = {
-            let mut places = self.elsewhere.borrow_mut();
-            let has_more = places.len() > 1;
-            places.rotate_left(usize::from(has_more));
-            places.back().cloned()
+    async fn connect_other(&self) -> Result<Vec<u8>, String> {
+        let target = {
+            let mut targets = self.other_backbones.borrow_mut();
+            let has_more = targets.len() > 1;
+            targets.rotate_left(usize::from(has_more));
+            targets.back().cloned()
         };
-        let place = place.ok_or("no other backbone is known")?;
-        let backbone = place.peer;
-        let (way, failures) = self.reach(place).await?;
-        page::post(&PeerToPage::Connected { way, failures });
+        let target = target.ok_or("no other backbone is known")?;
+        let backbone = target.peer;
+        let (transport, failures) = self.reach(target).await?;
+        page::post(&PeerToPage::Connected { way: transport, failures });
         Ok(backbone.to_bytes())
     }
 
-    /// Asks where the backbone is and dials it.
-    async fn connect_home(&self) -> Result<Vec<u8>, String> {
-        let place = match places::within(STATUS_TIMEOUT, fetch_status(&self.origin)).await {
+    /// Fetches the addresses of the page's own backbone and dials it.
+    async fn connect_own(&self) -> Result<Vec<u8>, String> {
+        let target = match lookup::within(STATUS_TIMEOUT, fetch_status(&self.origin)).await {
             Ok(status) => {
-                let (peer, ways) = dialable(&status.addresses, self.is_secure())?;
-                let place = Place { peer, ways };
+                let (peer, transports) = dialable(&status.addresses, self.is_secure())?;
+                let target = DialTarget { peer, transports };
                 let before = self.known.take();
-                self.known.replace(Some(Known::new(status.run.run_id, place.clone(), before)));
-                place
+                self.known.replace(Some(KnownRun::new(status.run.identity.run_id, target.clone(), before)));
+                target
             }
             Err(unreachable) => self.find().await.map_err(|reason| format!("{unreachable}; {reason}"))?,
         };
-        let backbone = place.peer;
-        let (way, failures) = self.reach(place).await?;
-        page::post(&PeerToPage::Connected { way, failures });
+        let backbone = target.peer;
+        let (transport, failures) = self.reach(target).await?;
+        page::post(&PeerToPage::Connected { way: transport, failures });
         self.learn(backbone);
         Ok(backbone.to_bytes())
     }
@@ -177,71 +187,77 @@ impl Network {
         self.origin.starts_with("https:")
     }
 
-    /// Where the backbone may be while its web server is away.
-    async fn find(&self) -> Result<Place, String> {
+    /// Finds the backbone while its web server does not answer.
+    async fn find(&self) -> Result<DialTarget, String> {
         let attempt =
             self.known.borrow_mut().as_mut().map(|known| (known.run_id.clone(), known.next_attempt()));
         let (run_id, wanted, contact) = match attempt {
-            None => return Err("the run was never heard of".to_owned()),
-            Some((_, Attempt::Again(backbone))) => return Ok(backbone),
-            Some((run_id, Attempt::Ask { contact, wanted })) => (run_id, wanted, contact),
+            None => return Err("the run is not known yet".to_owned()),
+            Some((_, DialAttempt::Redial(backbone))) => return Ok(backbone),
+            Some((run_id, DialAttempt::AskDht { contact, wanted })) => (run_id, wanted, contact),
         };
         let asked = contact.peer;
         let asking = async {
-            places::within(CONTACT_TIMEOUT, self.reach(contact)).await?;
-            places::newest(self.control.clone(), asked, &run_id, wanted, self.is_secure()).await
+            lookup::within(CONTACT_TIMEOUT, self.reach(contact)).await?;
+            lookup::newest(self.control.clone(), asked, &run_id, wanted, self.is_secure()).await
         };
         let found = asking.await;
         self.disconnect().await;
-        let place = found?;
+        let target = found?;
         if let Some(known) = self.known.borrow_mut().as_mut() {
-            known.backbone = place.clone();
+            known.backbone = target.clone();
         }
-        Ok(place)
+        Ok(target)
     }
 
-    /// Remembers other peers of the DHT, for when the backbone is not where it was.
+    /// Remembers other DHT peers, in case the backbone moves.
     fn learn(&self, backbone: PeerId) {
         let run_id = self.known.borrow().as_ref().map(|known| known.run_id.clone());
         let Some(run_id) = run_id else { return };
         let (control, known, is_secure) = (self.control.clone(), Rc::clone(&self.known), self.is_secure());
         spawn_local(async move {
-            // Whoever knows nobody else has forgotten nobody either.
-            let found = places::contacts(control, backbone, &run_id, is_secure).await.unwrap_or_default();
+            // An empty answer does not replace the peers known so far.
+            let found = lookup::contacts(control, backbone, &run_id, is_secure).await.unwrap_or_default();
             if let Some(known) = known.borrow_mut().as_mut().filter(|_| !found.is_empty()) {
                 known.contacts = found;
             }
         });
     }
 
-    /// Dials a peer by the best of its ways; returns which that was, and what kept the others.
-    async fn reach(&self, place: Place) -> Result<(Way, Vec<(Way, String)>), String> {
-        let Place { peer, mut ways } = place;
-        ways.sort_by_key(|(way, _)| (Some(*way) != self.way.get(), *way));
-        let order: Vec<Way> = ways.iter().map(|(way, _)| *way).collect();
+    /// Dials a peer over its best transport. Returns that transport, and why the others failed.
+    async fn reach(
+        &self,
+        target: DialTarget,
+    ) -> Result<(TransportKind, Vec<(TransportKind, String)>), String> {
+        let DialTarget { peer, mut transports } = target;
+        transports.sort_by_key(|(transport, _)| (Some(*transport) != self.transport.get(), *transport));
+        let order: Vec<TransportKind> = transports.iter().map(|(transport, _)| *transport).collect();
         let failures = RefCell::new(Vec::new());
-        let attempts =
-            ways.into_iter().map(|(way, addresses)| {
-                let dialled = self.dial(peer, addresses);
-                let failures = &failures;
-                async move {
-                    dialled.await.map(|()| way).map_err(|reason| failures.borrow_mut().push((way, reason)))
-                }
-            });
+        let attempts = transports.into_iter().map(|(transport, addresses)| {
+            let dialled = self.dial(peer, addresses);
+            let failures = &failures;
+            async move {
+                dialled
+                    .await
+                    .map(|()| transport)
+                    .map_err(|reason| failures.borrow_mut().push((transport, reason)))
+            }
+        });
         let won = race(attempts, || gloo::timers::future::sleep(HEAD_START)).await;
         let mut failures = failures.into_inner();
         match won {
-            Ok((index, way)) => {
+            Ok((index, transport)) => {
                 for slow in &order[..index] {
                     if failures.iter().all(|(failed, _)| failed != slow) {
                         failures.push((*slow, "no answer in time".to_owned()));
                     }
                 }
-                self.way.set(Some(way));
-                Ok((way, failures))
+                self.transport.set(Some(transport));
+                Ok((transport, failures))
             }
             Err(_) => {
-                let failures = failures.into_iter().map(|(way, reason)| format!("{way}: {reason}"));
+                let failures =
+                    failures.into_iter().map(|(transport, reason)| format!("{transport}: {reason}"));
                 Err(failures.collect::<Vec<_>>().join("; "))
             }
         }
@@ -249,14 +265,14 @@ impl Network {
 
     async fn dial(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Result<(), String> {
         let (answer, answered) = oneshot::channel();
-        self.order(Order::Dial { peer, addresses, answer }).await?;
-        answered.await.map_err(|_| "another way was faster".to_owned())?
+        self.command(SwarmCommand::Dial { peer, addresses, answer }).await?;
+        answered.await.map_err(|_| "another transport was faster".to_owned())?
     }
 
     /// Ends the connection.
     pub(super) async fn disconnect(&self) {
         let (answer, answered) = oneshot::channel();
-        if self.order(Order::HangUp { answer }).await.is_ok() {
+        if self.command(SwarmCommand::HangUp { answer }).await.is_ok() {
             // A task that has ended has no connection either.
             let _ = answered.await;
         }
@@ -270,8 +286,8 @@ impl Network {
         opened.map_err(|error| error.to_string())
     }
 
-    async fn order(&self, order: Order) -> Result<(), String> {
-        self.orders.clone().send(order).await.map_err(|_| "the network has stopped".to_owned())
+    async fn command(&self, command: SwarmCommand) -> Result<(), String> {
+        self.commands.clone().send(command).await.map_err(|_| "the network has stopped".to_owned())
     }
 }
 
@@ -280,22 +296,22 @@ struct Dial {
     answer: oneshot::Sender<Result<(), String>>,
 }
 
-struct Task {
+struct SwarmTask {
     swarm: Swarm<Behaviour>,
     connected: Rc<RefCell<Option<PeerId>>>,
     dials: Vec<Dial>,
-    link: Option<ConnectionId>,
-    /// Answered when no connection is left: streams are opened on whichever connection there is, so a
+    connection: Option<ConnectionId>,
+    /// Answered when no connection is left: streams open on any connection to the peer, so a
     /// dying one must be gone before the next is dialled.
     hang_up: Option<oneshot::Sender<()>>,
 }
 
-impl Task {
-    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+impl SwarmTask {
+    async fn run(mut self, mut commands: mpsc::Receiver<SwarmCommand>) {
         loop {
             select_biased! {
-                order = orders.next() => match order {
-                    Some(order) => self.on_order(order),
+                command = commands.next() => match command {
+                    Some(command) => self.on_command(command),
                     None => return,
                 },
                 event = self.swarm.select_next_some() => self.on_event(event),
@@ -303,21 +319,21 @@ impl Task {
         }
     }
 
-    fn on_order(&mut self, order: Order) {
-        match order {
-            Order::Dial { peer, addresses, answer } => {
+    fn on_command(&mut self, command: SwarmCommand) {
+        match command {
+            SwarmCommand::Dial { peer, addresses, answer } => {
                 let options =
                     DialOpts::peer_id(peer).addresses(addresses).condition(PeerCondition::Always).build();
                 let connection = options.connection_id();
                 match self.swarm.dial(options) {
                     Ok(()) => self.dials.push(Dial { connection, answer }),
-                    // Whoever asked may have gone.
+                    // The receiver may be gone.
                     Err(error) => drop(answer.send(Err(reason(&error)))),
                 }
             }
-            Order::HangUp { answer } => {
+            SwarmCommand::HangUp { answer } => {
                 self.dials.clear();
-                self.link = None;
+                self.connection = None;
                 self.connected.replace(None);
                 let peers: Vec<PeerId> = self.swarm.connected_peers().copied().collect();
                 for peer in peers {
@@ -347,12 +363,12 @@ impl Task {
         match event {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
                 match self.take_dial(connection_id) {
-                    Some(dial) if !dial.answer.is_canceled() && self.link.is_none() => {
-                        self.link = Some(connection_id);
+                    Some(dial) if !dial.answer.is_canceled() && self.connection.is_none() => {
+                        self.connection = Some(connection_id);
                         self.connected.replace(Some(peer_id));
                         let _ = dial.answer.send(Ok(()));
                     }
-                    // Nobody waits for it any more, or another way was faster.
+                    // The caller is gone, or another transport was faster.
                     _ => {
                         self.swarm.close_connection(connection_id);
                     }
@@ -364,7 +380,7 @@ impl Task {
                 }
             }
             SwarmEvent::ConnectionClosed { connection_id, .. } => {
-                if self.link.take_if(|link| *link == connection_id).is_some() {
+                if self.connection.take_if(|connection| *connection == connection_id).is_some() {
                     self.connected.replace(None);
                 }
                 self.answer_hang_up();
@@ -374,7 +390,7 @@ impl Task {
     }
 }
 
-/// What a person can do something with.
+/// The error in words that a person can act on.
 fn reason(error: &DialError) -> String {
     let text = match error {
         DialError::Transport(failures) => {
@@ -402,12 +418,12 @@ mod tests {
 
     use super::*;
 
-    fn network(origin: &str) -> Network {
-        Network::start(origin.to_owned(), Keypair::generate_ed25519(), None).unwrap()
+    fn network(origin: &str) -> TabNetwork {
+        TabNetwork::start(origin.to_owned(), Keypair::generate_ed25519(), None).unwrap()
     }
 
     #[wasm_bindgen_test]
-    fn other_backbones_are_one_place_each() {
+    fn other_backbones_are_one_target_each() {
         let network = network("http://127.0.0.1:1");
         let peers = [PeerId::random(), PeerId::random()];
         let address = |peer: &PeerId, port: u16| format!("/ip4/192.0.2.1/tcp/{port}/ws/p2p/{peer}");
@@ -415,39 +431,43 @@ mod tests {
         for port in 1..3 {
             addresses.extend(peers.iter().map(|peer| address(peer, port)));
         }
-        network.elsewhere(&addresses);
-        let found: Vec<(PeerId, usize)> =
-            network.elsewhere.borrow().iter().map(|place| (place.peer, place.ways[0].1.len())).collect();
+        network.set_other_backbones(&addresses);
+        let found: Vec<(PeerId, usize)> = network
+            .other_backbones
+            .borrow()
+            .iter()
+            .map(|target| (target.peer, target.transports[0].1.len()))
+            .collect();
         assert_eq!(found, peers.map(|peer| (peer, 2)));
-        network.elsewhere(&[]);
-        assert!(network.elsewhere.borrow().is_empty());
+        network.set_other_backbones(&[]);
+        assert!(network.other_backbones.borrow().is_empty());
     }
 
     #[wasm_bindgen_test]
-    async fn a_backbone_that_is_away_is_told_with_its_reason() {
+    async fn an_unreachable_backbone_is_reported_with_its_reason() {
         let network = network("http://127.0.0.1:1");
         let refused = network.connect().await.unwrap_err();
         assert!(refused.contains("the web server does not answer"), "{refused}");
-        assert!(refused.contains("the run was never heard of"), "{refused}");
+        assert!(refused.contains("the run is not known yet"), "{refused}");
         assert_eq!(network.open("/test").await.err().as_deref(), Some("there is no connection"));
         network.disconnect().await;
     }
 
     #[wasm_bindgen_test]
-    async fn a_place_where_nobody_is_says_by_which_ways_it_was_tried() {
+    async fn a_failed_dial_names_the_transports_that_were_tried() {
         let network = network("http://127.0.0.1:1");
         let peer = PeerId::random();
         let address = format!("/ip4/127.0.0.1/tcp/1/ws/p2p/{peer}");
-        let (peer, ways) = dialable(&[address], false).unwrap();
-        let refused = network.reach(Place { peer, ways }).await.unwrap_err();
+        let (peer, transports) = dialable(&[address], false).unwrap();
+        let refused = network.reach(DialTarget { peer, transports }).await.unwrap_err();
         assert!(
-            refused.starts_with(&Way::WebSocket.to_string()) && refused.contains("no connection"),
+            refused.starts_with(&TransportKind::WebSocket.to_string()) && refused.contains("no connection"),
             "{refused}"
         );
     }
 
     #[wasm_bindgen_test]
-    fn an_error_is_told_once_with_what_it_came_from() {
+    fn an_error_is_reported_once_with_its_causes() {
         let inner = std::io::Error::other("the cable is out");
         let outer = std::io::Error::new(std::io::ErrorKind::NotConnected, inner);
         assert_eq!(causes(&outer), "the cable is out");

@@ -3,7 +3,7 @@
 //! The largest value of each pooling window is all that is stored, with its place: the way back
 //! then touches a quarter of the convolution's outputs.
 
-use super::kernels::{Extent, INFO_BINDING, Kernel, PARTS, READ, Role, WRITE, source, unroll};
+use super::kernel::{BufferRole, Extent, INFO_BINDING, Kernel, PARTS, READ, WRITE, source, unroll};
 use super::plan::ConvolutionPlan;
 use crate::layout::LENET_KERNEL;
 
@@ -63,11 +63,11 @@ pub(super) fn forward(layer: &ConvolutionPlan, index: usize) -> Kernel {
         name: format!("convolution {index}"),
         source: source(&bindings, workgroup, &body),
         roles: vec![
-            Role::Info,
-            Role::Activations(index),
-            Role::Weights,
-            Role::Activations(index + 1),
-            Role::Argmax(index),
+            BufferRole::Info,
+            BufferRole::Activations(index),
+            BufferRole::Weights,
+            BufferRole::Activations(index + 1),
+            BufferRole::Argmax(index),
         ],
         workgroup,
         extent: [Extent::Fixed(pooled_width * maps4), Extent::PerRow { n: pooled_height, per_invocation: 1 }],
@@ -161,11 +161,11 @@ pub(super) fn weights(layer: &ConvolutionPlan, index: usize) -> Kernel {
         name: format!("convolution {index}: weights"),
         source: source(&bindings, workgroup, &body),
         roles: vec![
-            Role::Info,
-            Role::Activations(index),
-            Role::Derivatives(index + 1),
-            Role::Argmax(index),
-            Role::Partial(index),
+            BufferRole::Info,
+            BufferRole::Activations(index),
+            BufferRole::Derivatives(index + 1),
+            BufferRole::Argmax(index),
+            BufferRole::Partial(index),
         ],
         workgroup,
         extent: [Extent::Fixed(n_invocations), Extent::Fixed(PARTS)],
@@ -187,7 +187,7 @@ pub(super) fn add_parts(layer: &ConvolutionPlan, index: usize) -> Kernel {
     Kernel {
         name: format!("convolution {index}: sum"),
         source: source(&bindings, workgroup, &body),
-        roles: vec![Role::Partial(index), Role::Gradients],
+        roles: vec![BufferRole::Partial(index), BufferRole::Gradients],
         workgroup,
         extent: [Extent::Fixed(n_gradients), Extent::Fixed(1)],
     }
@@ -246,12 +246,12 @@ pub(super) fn input(layer: &ConvolutionPlan, index: usize) -> Kernel {
         name: format!("convolution {index}: input"),
         source: source(&bindings, workgroup, &body),
         roles: vec![
-            Role::Info,
-            Role::Activations(index),
-            Role::Weights,
-            Role::Derivatives(index + 1),
-            Role::Argmax(index),
-            Role::Derivatives(index),
+            BufferRole::Info,
+            BufferRole::Activations(index),
+            BufferRole::Weights,
+            BufferRole::Derivatives(index + 1),
+            BufferRole::Argmax(index),
+            BufferRole::Derivatives(index),
         ],
         workgroup,
         extent: [Extent::Fixed(width * channels4), Extent::PerRow { n: height, per_invocation: 1 }],

@@ -6,66 +6,9 @@
 //! memory, and leaves a real GPU's cache to do the sharing.
 
 use super::convolution;
-use super::plan::{LinearPlan, Plan, ROWS};
+use super::kernel::{BufferRole, Extent, INFO_BINDING, Kernel, PARTS, READ, WRITE, source, unroll};
+use super::plan::{FusedPlan, LinearPlan, ROWS};
 use crate::batch::{PIXEL_MEAN, PIXEL_STD};
-
-/// Parts that a convolution's gradient is summed in before they are added up.
-pub(super) const PARTS: usize = 64;
-
-/// A buffer by its role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Role {
-    /// `n_samples`, `n_rows`: samples, and samples rounded up to [`ROWS`].
-    Info,
-    /// Bytes of the images.
-    Images,
-    /// One word for each label.
-    Labels,
-    /// All parameters, as [`Plan::pack`] orders them.
-    Weights,
-    /// The gradient sum.
-    Gradients,
-    /// Values after layer `0..`, the input first.
-    Activations(usize),
-    /// Derivative of the loss by the values of the same number.
-    Derivatives(usize),
-    /// Which pixel of each pooling window of a convolution was the largest.
-    Argmax(usize),
-    /// A convolution's gradient in [`PARTS`] parts.
-    Partial(usize),
-}
-
-/// Invocations along one axis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
-    /// Independent of the batch.
-    Fixed(usize),
-    /// So many for each sample, in groups of `per_invocation`.
-    PerRow { n: usize, per_invocation: usize },
-}
-
-impl Extent {
-    /// Workgroups of `size` invocations for `n_rows` samples.
-    pub(super) fn n_workgroups(self, n_rows: usize, size: usize) -> usize {
-        let n_invocations = match self {
-            Self::Fixed(n) => n,
-            Self::PerRow { n, per_invocation } => (n * n_rows).div_ceil(per_invocation),
-        };
-        n_invocations.div_ceil(size)
-    }
-}
-
-/// One dispatch.
-#[derive(Debug, Clone)]
-pub(super) struct Kernel {
-    pub(super) name: String,
-    pub(super) source: String,
-    /// In the order of the bindings.
-    pub(super) roles: Vec<Role>,
-    /// Invocations of a workgroup.
-    pub(super) workgroup: [usize; 2],
-    pub(super) extent: [Extent; 2],
-}
 
 /// From images to logits, and on to the gradient.
 pub(super) struct Kernels {
@@ -74,7 +17,7 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(super) fn of(plan: &FusedPlan) -> Self {
         let n_convolutions = plan.convolutions.len();
         let mut forward = vec![decode(plan)];
         for (index, layer) in plan.convolutions.iter().enumerate() {
@@ -103,46 +46,23 @@ impl Kernels {
     }
 
     /// Length of a buffer in values of four bytes.
-    pub(super) fn n_values(plan: &Plan, role: Role, capacity: usize) -> usize {
+    pub(super) fn n_values(plan: &FusedPlan, role: BufferRole, capacity: usize) -> usize {
         let strides = plan.strides();
         match role {
-            Role::Info => 4,
-            Role::Images => (capacity * plan.n_pixels).div_ceil(4),
-            Role::Labels => capacity,
-            Role::Weights => plan.n_weights,
-            Role::Gradients => plan.n_gradients,
-            Role::Activations(index) | Role::Derivatives(index) => capacity * strides[index],
-            Role::Argmax(index) => capacity * strides[index + 1] / 4,
-            Role::Partial(index) => PARTS * plan.convolutions[index].n_gradients(),
+            BufferRole::Info => 4,
+            BufferRole::Images => (capacity * plan.n_pixels).div_ceil(4),
+            BufferRole::Labels => capacity,
+            BufferRole::Weights => plan.n_weights,
+            BufferRole::Gradients => plan.n_gradients,
+            BufferRole::Activations(index) | BufferRole::Derivatives(index) => capacity * strides[index],
+            BufferRole::Argmax(index) => capacity * strides[index + 1] / 4,
+            BufferRole::Partial(index) => PARTS * plan.convolutions[index].n_gradients(),
         }
     }
 }
 
-const INFO: &str = "struct Info { n_samples: u32, n_rows: u32 }\n";
-
-fn binding(index: usize, access: &str, name: &str, of: &str) -> String {
-    format!("@group(0) @binding({index}) var<{access}> {name}: {of};\n")
-}
-
-pub(super) fn source(bindings: &[(&str, &str, &str)], workgroup: [usize; 2], body: &str) -> String {
-    let bindings: String = bindings
-        .iter()
-        .enumerate()
-        .map(|(index, (access, name, of))| binding(index, access, name, of))
-        .collect();
-    let [x, y] = workgroup;
-    format!(
-        "{INFO}{bindings}@compute @workgroup_size({x}, {y})\n\
-         fn main(@builtin(global_invocation_id) id: vec3u) {{\n{body}}}\n"
-    )
-}
-
-pub(super) const READ: &str = "storage, read";
-pub(super) const WRITE: &str = "storage, read_write";
-pub(super) const INFO_BINDING: (&str, &str, &str) = ("uniform", "info", "Info");
-
 /// Bytes to normalized values, four of an image per invocation; zeros where there is no sample.
-fn decode(plan: &Plan) -> Kernel {
+fn decode(plan: &FusedPlan) -> Kernel {
     let workgroup = [16, 4];
     let quads = plan.input_stride / 4;
     let n_pixels = plan.n_pixels;
@@ -163,7 +83,7 @@ fn decode(plan: &Plan) -> Kernel {
     Kernel {
         name: "decode".to_owned(),
         source: source(&bindings, workgroup, &body),
-        roles: vec![Role::Info, Role::Images, Role::Activations(0)],
+        roles: vec![BufferRole::Info, BufferRole::Images, BufferRole::Activations(0)],
         workgroup,
         extent: [Extent::Fixed(quads), Extent::PerRow { n: 1, per_invocation: 1 }],
     }
@@ -198,14 +118,19 @@ fn linear(layer: &LinearPlan, input: usize, before_relu: bool) -> Kernel {
     Kernel {
         name: format!("linear {input}"),
         source: source(&bindings, workgroup, &body),
-        roles: vec![Role::Info, Role::Activations(input), Role::Weights, Role::Activations(input + 1)],
+        roles: vec![
+            BufferRole::Info,
+            BufferRole::Activations(input),
+            BufferRole::Weights,
+            BufferRole::Activations(input + 1),
+        ],
         workgroup,
         extent: [Extent::Fixed(n4), Extent::PerRow { n: 1, per_invocation: ROWS }],
     }
 }
 
 /// `softmax - one_hot` for a sample per invocation; zeros for padding.
-fn residual(plan: &Plan) -> Kernel {
+fn residual(plan: &FusedPlan) -> Kernel {
     let workgroup = [32, 1];
     let last = plan.strides().len() - 1;
     let (n_classes, stride) = (plan.n_classes, plan.strides()[last]);
@@ -230,7 +155,12 @@ fn residual(plan: &Plan) -> Kernel {
     Kernel {
         name: "residual".to_owned(),
         source: source(&bindings, workgroup, &body),
-        roles: vec![Role::Info, Role::Labels, Role::Activations(last), Role::Derivatives(last)],
+        roles: vec![
+            BufferRole::Info,
+            BufferRole::Labels,
+            BufferRole::Activations(last),
+            BufferRole::Derivatives(last),
+        ],
         workgroup,
         extent: [Extent::PerRow { n: 1, per_invocation: 1 }, Extent::Fixed(1)],
     }
@@ -271,7 +201,12 @@ fn linear_weights(layer: &LinearPlan, input: usize) -> Kernel {
     Kernel {
         name: format!("linear {input}: weights"),
         source: source(&bindings, workgroup, &body),
-        roles: vec![Role::Info, Role::Activations(input), Role::Derivatives(input + 1), Role::Gradients],
+        roles: vec![
+            BufferRole::Info,
+            BufferRole::Activations(input),
+            BufferRole::Derivatives(input + 1),
+            BufferRole::Gradients,
+        ],
         workgroup,
         extent: [Extent::Fixed(n4), Extent::Fixed(groups + 1)],
     }
@@ -308,17 +243,13 @@ fn linear_input(layer: &LinearPlan, input: usize) -> Kernel {
         name: format!("linear {input}: input"),
         source: source(&bindings, workgroup, &body),
         roles: vec![
-            Role::Info,
-            Role::Activations(input),
-            Role::Weights,
-            Role::Derivatives(input + 1),
-            Role::Derivatives(input),
+            BufferRole::Info,
+            BufferRole::Activations(input),
+            BufferRole::Weights,
+            BufferRole::Derivatives(input + 1),
+            BufferRole::Derivatives(input),
         ],
         workgroup,
         extent: [Extent::Fixed(k4), Extent::PerRow { n: 1, per_invocation: ROWS }],
     }
-}
-
-pub(super) fn unroll(n: usize, line: impl Fn(usize) -> String) -> String {
-    (0..n).map(line).collect()
 }

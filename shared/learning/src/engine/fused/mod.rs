@@ -5,6 +5,7 @@
 //! compute is compared with burn's autodiff in the conformance checks.
 
 mod convolution;
+mod kernel;
 mod kernels;
 mod plan;
 
@@ -14,11 +15,12 @@ use barnraise_protocol::dataset::ImageShape;
 use burn::tensor::wgpu::wgpu;
 use futures::channel::oneshot;
 
-use self::kernels::{Kernel, Kernels, Role};
-use self::plan::{Plan, ROWS};
+use self::kernel::{BufferRole, Kernel};
+use self::kernels::Kernels;
+use self::plan::{FusedPlan, ROWS};
 use super::LogitsRead;
 use crate::device::{DeviceError, Gpu};
-use crate::layout::ParameterLayout;
+use crate::parameters::ParameterLayout;
 use crate::platform;
 
 /// Samples that the buffers are made for at first.
@@ -36,10 +38,10 @@ struct Pass {
 /// A model in the buffers of a wgpu device.
 pub(crate) struct FusedEngine {
     gpu: Gpu,
-    plan: Plan,
+    plan: FusedPlan,
     forward: Vec<Pass>,
     backward: Vec<Pass>,
-    buffers: HashMap<Role, wgpu::Buffer>,
+    buffers: HashMap<BufferRole, wgpu::Buffer>,
     capacity: usize,
     /// Most samples that the device's limits allow.
     capacity_max: usize,
@@ -55,7 +57,7 @@ impl FusedEngine {
         n_classes: usize,
         gpu: &Gpu,
     ) -> Option<Self> {
-        let plan = Plan::of(layout, shape, n_classes)?;
+        let plan = FusedPlan::of(layout, shape, n_classes)?;
         let kernels = Kernels::of(&plan);
         let capacity_max = capacity_max(&plan, &kernels, &gpu.device.limits())?;
         let compile = |kernels: Vec<Kernel>| kernels.into_iter().map(|kernel| compile(gpu, kernel)).collect();
@@ -76,7 +78,7 @@ impl FusedEngine {
 
     pub(crate) fn load(&mut self, flat: &[f32]) {
         let weights = self.plan.pack(flat);
-        self.gpu.queue.write_buffer(self.buffer(Role::Weights), 0, &bytes(&weights));
+        self.gpu.queue.write_buffer(self.buffer(BufferRole::Weights), 0, &bytes(&weights));
         self.reset();
     }
 
@@ -100,12 +102,12 @@ impl FusedEngine {
             let mut encoder =
                 self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
             if !self.has_gradient {
-                encoder.clear_buffer(self.buffer(Role::Gradients), 0, None);
+                encoder.clear_buffer(self.buffer(BufferRole::Gradients), 0, None);
                 self.has_gradient = true;
             }
             self.upload(images, labels.len());
             let words: Vec<u8> = labels.iter().flat_map(|&label| u32::from(label).to_le_bytes()).collect();
-            self.gpu.queue.write_buffer(self.buffer(Role::Labels), 0, &words);
+            self.gpu.queue.write_buffer(self.buffer(BufferRole::Labels), 0, &words);
             self.dispatch(&mut encoder, labels.len(), self.forward.iter().chain(&self.backward));
             reads.push(self.read_logits(encoder, labels.len()));
         }
@@ -125,11 +127,11 @@ impl FusedEngine {
             return Ok(Vec::new());
         }
         let encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        let read = read(&self.gpu, encoder, self.buffer(Role::Gradients), 4 * self.plan.n_gradients);
+        let read = read(&self.gpu, encoder, self.buffer(BufferRole::Gradients), 4 * self.plan.n_gradients);
         Ok(self.plan.unpack(&read.await?))
     }
 
-    fn buffer(&self, role: Role) -> &wgpu::Buffer {
+    fn buffer(&self, role: BufferRole) -> &wgpu::Buffer {
         &self.buffers[&role]
     }
 
@@ -154,8 +156,8 @@ impl FusedEngine {
     fn upload(&self, images: &[u8], n_samples: usize) {
         let info = [n_samples, n_samples.next_multiple_of(ROWS), 0, 0];
         let words: Vec<u8> = info.iter().flat_map(|&word| (word as u32).to_le_bytes()).collect();
-        self.gpu.queue.write_buffer(self.buffer(Role::Info), 0, &words);
-        let buffer = self.buffer(Role::Images);
+        self.gpu.queue.write_buffer(self.buffer(BufferRole::Info), 0, &words);
+        let buffer = self.buffer(BufferRole::Images);
         let aligned = images.len() / 4 * 4;
         self.gpu.queue.write_buffer(buffer, 0, &images[..aligned]);
         if aligned < images.len() {
@@ -187,7 +189,7 @@ impl FusedEngine {
         let strides = self.plan.strides();
         let last = strides.len() - 1;
         let stride = strides[last];
-        let buffer = self.buffer(Role::Activations(last));
+        let buffer = self.buffer(BufferRole::Activations(last));
         let read = read(&self.gpu, encoder, buffer, 4 * n_samples * stride);
         Box::pin(async move {
             let rows = read.await?;
@@ -204,7 +206,7 @@ impl Drop for FusedEngine {
 }
 
 /// Most samples for which every buffer and dispatch stays within the limits; `None` below one row.
-fn capacity_max(plan: &Plan, kernels: &Kernels, limits: &wgpu::Limits) -> Option<usize> {
+fn capacity_max(plan: &FusedPlan, kernels: &Kernels, limits: &wgpu::Limits) -> Option<usize> {
     let largest = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) as usize;
     let fits = |capacity: usize| {
         kernels.forward.iter().chain(&kernels.backward).all(|kernel| {
@@ -215,7 +217,9 @@ fn capacity_max(plan: &Plan, kernels: &Kernels, limits: &wgpu::Limits) -> Option
         })
     };
     let capacities = std::iter::successors(Some(ROWS), |capacity| Some(2 * capacity));
-    capacities.take_while(|&capacity| capacity <= crate::layout::BATCH_SAMPLES_MAX && fits(capacity)).last()
+    capacities
+        .take_while(|&capacity| capacity <= crate::parameters::BATCH_SAMPLES_MAX && fits(capacity))
+        .last()
 }
 
 fn workgroups(kernel: &Kernel, n_rows: usize) -> [usize; 2] {
@@ -239,9 +243,9 @@ fn compile(gpu: &Gpu, kernel: Kernel) -> Pass {
     Pass { kernel, pipeline, bindings: None }
 }
 
-fn create_buffer(gpu: &Gpu, role: Role, size: u64) -> wgpu::Buffer {
+fn create_buffer(gpu: &Gpu, role: BufferRole, size: u64) -> wgpu::Buffer {
     let usage = match role {
-        Role::Info => wgpu::BufferUsages::UNIFORM,
+        BufferRole::Info => wgpu::BufferUsages::UNIFORM,
         _ => wgpu::BufferUsages::STORAGE,
     };
     gpu.device.create_buffer(&wgpu::BufferDescriptor {
@@ -252,7 +256,7 @@ fn create_buffer(gpu: &Gpu, role: Role, size: u64) -> wgpu::Buffer {
     })
 }
 
-fn bind(gpu: &Gpu, pass: &Pass, buffers: &HashMap<Role, wgpu::Buffer>) -> wgpu::BindGroup {
+fn bind(gpu: &Gpu, pass: &Pass, buffers: &HashMap<BufferRole, wgpu::Buffer>) -> wgpu::BindGroup {
     let entries: Vec<_> = (0..)
         .zip(&pass.kernel.roles)
         .map(|(binding, role)| wgpu::BindGroupEntry { binding, resource: buffers[role].as_entire_binding() })
@@ -281,7 +285,7 @@ fn read(
     let submission = gpu.queue.submit([encoder.finish()]);
     let (sender, receiver) = oneshot::channel();
     staging.map_async(wgpu::MapMode::Read, .., move |mapped| {
-        // Nobody waits any more when the receiver is gone.
+        // The send fails only when the receiver was dropped.
         let _ = sender.send(mapped);
     });
     let device = gpu.device.clone();

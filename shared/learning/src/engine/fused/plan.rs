@@ -7,7 +7,8 @@
 
 use barnraise_protocol::dataset::ImageShape;
 
-use crate::layout::{LENET_KERNEL, LENET_PADDING, ParameterLayout, ParameterSegment};
+use crate::layout::{LENET_KERNEL, LENET_PADDING};
+use crate::parameters::{ParameterLayout, ParameterSegment};
 
 /// Values that every row is padded to a multiple of.
 pub(super) const ALIGN: usize = 8;
@@ -81,7 +82,7 @@ impl Features {
 
 /// All layers, and the tables between the flat vector and the buffers.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(super) struct FusedPlan {
     /// Values of one image.
     pub(super) n_pixels: usize,
     /// Values of one image in memory.
@@ -101,7 +102,7 @@ pub(super) struct Plan {
     gradient_slots: Vec<u32>,
 }
 
-impl Plan {
+impl FusedPlan {
     /// The plan of a model; `None` for a layout that is neither an MLP nor LeNet.
     pub(super) fn of(layout: &ParameterLayout, shape: ImageShape, n_classes: usize) -> Option<Self> {
         let mut plan = Self {
@@ -234,11 +235,11 @@ mod tests {
     use super::*;
     use crate::data_shape::DataShape;
 
-    fn plan(kind: ModelKind, shape: ImageShape) -> (ParameterLayout, Plan) {
+    fn plan(kind: ModelKind, shape: ImageShape) -> (ParameterLayout, FusedPlan) {
         let layout =
             ParameterLayout::of(&ModelSpec { kind, seed: 1 }, DataShape::Images { shape, n_classes: 10 })
                 .unwrap();
-        let plan = Plan::of(&layout, shape, 10).unwrap();
+        let plan = FusedPlan::of(&layout, shape, 10).unwrap();
         (layout, plan)
     }
 

@@ -103,7 +103,7 @@ fn each_crop_predicts_the_assignments_of_the_others() {
     // Two large crops and a small one of one picture, two prototypes.
     let scores = [0.1, 0.3, 0.4, 0.0, -0.2, 0.2];
     let assignments = [1.0, 0.0, 0.25, 0.75];
-    let swapped = Swapped::of(matrix(&scores, [3, 2]), &matrix(&assignments, [2, 2]), 3, 1);
+    let swapped = SwappedPrediction::of(matrix(&scores, [3, 2]), &matrix(&assignments, [2, 2]), 3, 1);
     let log_p = |row: usize, column: usize| {
         let row = &scores[2 * row..][..2];
         let sum: f32 = row.iter().map(|score| (score / 0.1).exp()).sum();
@@ -127,7 +127,7 @@ fn the_gradient_is_that_of_the_loss_with_assignments_held() {
     let loss = |engine: &SwavEngine, held: Option<&Tensor<2>>| {
         let heads = heads(engine.tensors.parameters(), &engine.sizes, &crops, engine.tensors.device());
         let assigned = held.cloned().unwrap_or_else(|| engine.assignments(&heads.scores, 6));
-        let swapped = Swapped::of(heads.scores, &assigned, 4, 6);
+        let swapped = SwappedPrediction::of(heads.scores, &assigned, 4, 6);
         let losses = values(swapped.values);
         (losses[..6].iter().map(|&loss| f64::from(loss)).sum::<f64>(), assigned)
     };
@@ -193,7 +193,7 @@ fn a_queue_is_used_after_its_passes_bounded_and_forgotten() {
     let fresh = gradient(&mut engine, &one);
     assert!(gradient(&mut engine, &one) == fresh, "one pass is not yet enough");
     let balanced = gradient(&mut engine, &other);
-    engine.forget();
+    engine.clear_queue();
     let alone = gradient(&mut engine, &other);
     assert!(deviation(&balanced, &alone) > 1e-3);
     for _ in 0..5 {

@@ -1,5 +1,5 @@
-//! Any sequence of records of any senders: nothing that has expired is given, no older record takes the place of a newer
-//! one, what is refused changes nothing, and the limits hold.
+//! Any sequence of records of any senders: no expired record is returned, no older record replaces a newer one, a refused
+//! record changes nothing, and the limits hold.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,31 +7,31 @@ use std::sync::{Mutex, PoisonError};
 use barnraise_fuzz::arbitrary::{self, Arbitrary};
 use barnraise_fuzz::{fuzz, value};
 use barnraise_protocol::access::KeyPair;
-use barnraise_protocol::dht::Name;
+use barnraise_protocol::dht::RecordName;
 
 use super::*;
 
 const LIFETIME: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Arbitrary)]
-struct Case {
+struct StorageCase {
     n_records: u8,
     n_kilobytes: u8,
     n_of_sender: u8,
     n_of_owner: u8,
     by_use: bool,
-    operations: Vec<Operation>,
+    operations: Vec<StorageOperation>,
 }
 
 #[derive(Debug, Arbitrary)]
-enum Operation {
+enum StorageOperation {
     Store { sender: u8, what: What },
     Get { place: u8 },
     Pass { millis: u8 },
     Timeout,
 }
 
-/// A record among few, so that places come again.
+/// A record among few, so that subkeys repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Arbitrary)]
 struct What {
     name: u8,
@@ -44,9 +44,10 @@ struct What {
 }
 
 impl What {
-    fn name(self) -> Name {
+    fn name(self) -> RecordName {
         let label = [self.name % 3];
-        let name = if self.subkey.is_some() { Name::dictionary(&label) } else { Name::value(&label) };
+        let name =
+            if self.subkey.is_some() { RecordName::dictionary(&label) } else { RecordName::value(&label) };
         match (self.owner, self.subkey) {
             (Some(owner), None) => name.owned_by(pair(owner).public()),
             _ => name,
@@ -61,7 +62,7 @@ impl What {
         let value = vec![self.byte; 16 * usize::from(self.length)];
         let expires_at = UnixMillis(u64::from(self.expires) * 4);
         let Some(owner) = self.owner else { return Record::new(self.name(), subkey, value, expires_at) };
-        // Signatures take their time.
+        // Signing is slow.
         let mut signed = SIGNED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, record)) = signed.iter().find(|(what, _)| *what == self) {
             return record.clone();
@@ -80,17 +81,17 @@ fn pair(name: u8) -> KeyPair {
     KeyPair::from_seed(&[name % 3; 32])
 }
 
-type Place = (Key, Option<Subkey>);
+type RecordSlot = (RecordKey, Option<Subkey>);
 
-/// What is kept, and of whom.
-struct World {
+/// The storage and a model of it.
+struct StorageModel {
     storage: Storage,
     now: UnixMillis,
-    kept: BTreeMap<Place, (PeerKey, Record)>,
+    kept: BTreeMap<RecordSlot, (PeerKey, Record)>,
 }
 
-impl World {
-    fn new(case: &Case) -> Self {
+impl StorageModel {
+    fn new(case: &StorageCase) -> Self {
         let limits = StorageLimits {
             records_max: 1 + usize::from(case.n_records % 16),
             bytes_max: 1024 * (1 + usize::from(case.n_kilobytes % 16)),
@@ -102,10 +103,10 @@ impl World {
         Self { storage: Storage::new(limits, eviction), now: UnixMillis(0), kept: BTreeMap::new() }
     }
 
-    fn on(&mut self, operation: &Operation) {
+    fn on(&mut self, operation: &StorageOperation) {
         match *operation {
-            Operation::Store { sender, what } => self.store(PeerKey(vec![sender % 4]), what.record()),
-            Operation::Get { place } => {
+            StorageOperation::Store { sender, what } => self.store(PeerKey(vec![sender % 4]), what.record()),
+            StorageOperation::Get { place } => {
                 let name = What {
                     name: place,
                     subkey: None,
@@ -119,8 +120,10 @@ impl World {
                     self.get(key);
                 }
             }
-            Operation::Pass { millis } => self.now = self.now.after(Duration::from_millis(millis.into())),
-            Operation::Timeout => {
+            StorageOperation::Pass { millis } => {
+                self.now = self.now.after(Duration::from_millis(millis.into()));
+            }
+            StorageOperation::Timeout => {
                 self.storage.on_timeout(self.now);
                 self.expire();
             }
@@ -133,7 +136,7 @@ impl World {
         self.kept.retain(|_, (_, record)| record.expires_at > now);
     }
 
-    fn get(&mut self, key: Key) {
+    fn get(&mut self, key: RecordKey) {
         let mut got = self.storage.get(self.now, &key);
         self.expire();
         got.sort_by(|a, b| a.subkey.cmp(&b.subkey));
@@ -145,30 +148,30 @@ impl World {
 
     fn store(&mut self, sender: PeerKey, record: Record) {
         let place = (record.name.key(), record.subkey.clone());
-        let n_of = |kept: &BTreeMap<Place, (PeerKey, Record)>, peer: &PeerKey| {
+        let n_of = |kept: &BTreeMap<RecordSlot, (PeerKey, Record)>, peer: &PeerKey| {
             kept.values().filter(|(of, _)| of == peer).count()
         };
         let stored = self.storage.store(self.now, &sender, record.clone());
         self.expire();
         let held = self.kept.get(&place).cloned();
-        let now_there: BTreeMap<Place, Record> = self
+        let now_there: BTreeMap<RecordSlot, Record> = self
             .storage
             .records()
             .map(|(key, record)| ((*key, record.subkey.clone()), record.clone()))
             .collect();
         if stored.is_err() {
-            let before: BTreeMap<Place, Record> =
+            let before: BTreeMap<RecordSlot, Record> =
                 self.kept.iter().map(|(place, (_, record))| (place.clone(), record.clone())).collect();
-            assert_eq!(now_there, before, "what is refused changes nothing");
+            assert_eq!(now_there, before, "a refused record changes nothing");
             return;
         }
         record.check(self.now, LIFETIME).unwrap();
-        assert_eq!(now_there.get(&place), Some(&record), "what is taken is there");
+        assert_eq!(now_there.get(&place), Some(&record), "an accepted record is stored");
         if let Some((_, old)) = &held {
             assert!(record.supersedes(old) || record == *old, "{record:?} took the place of {old:?}");
         }
         let is_same = held.as_ref().is_some_and(|(_, old)| *old == record);
-        let evicted: Vec<Place> =
+        let evicted: Vec<RecordSlot> =
             self.kept.keys().filter(|place| !now_there.contains_key(place)).cloned().collect();
         for place in &evicted {
             let (of, _) = &self.kept[place];
@@ -209,8 +212,8 @@ impl World {
 #[test]
 fn dht_storage() {
     fuzz!("dht_storage", |input| {
-        let Some(case) = value::<Case>(input) else { return };
-        let mut world = World::new(&case);
+        let Some(case) = value::<StorageCase>(input) else { return };
+        let mut world = StorageModel::new(&case);
         case.operations.iter().take(200).for_each(|operation| world.on(operation));
     });
 }

@@ -1,15 +1,15 @@
-//! One key of a traversal: who may be close to it, and who has answered.
+//! One key of a lookup: its candidates by distance, and their states.
 
 use std::collections::BTreeMap;
 
-use barnraise_protocol::dht::{Distance, Key, Point};
+use barnraise_protocol::dht::{Distance, Point, RecordKey};
 
-use crate::dht::found::Merged;
+use crate::dht::merged::MergedRecords;
 
-/// Most namers that are remembered of a candidate.
+/// Most peers that are kept as having named a candidate.
 const NAMERS_MAX: usize = 4;
 
-/// Where a candidate stands.
+/// State of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CandidateState {
     New,
@@ -23,30 +23,30 @@ pub(super) struct Candidate {
     /// Position among the peers of the traversal; so are those in `named_by`.
     pub(super) peer: usize,
     pub(super) state: CandidateState,
-    /// Who named it; nobody where it was known from the beginning.
+    /// Peers that named it; empty where it was known from the beginning.
     pub(super) named_by: Vec<usize>,
 }
 
 #[derive(Debug)]
 pub(super) struct Search {
-    pub(super) key: Key,
+    pub(super) key: RecordKey,
     pub(super) point: Point,
     /// Closest first. No more than [`super::TraversalLimits::requests_per_key_max`] answers have added any.
     pub(super) candidates: BTreeMap<Distance, Candidate>,
     distances: std::collections::HashMap<usize, Distance>,
-    pub(super) merged: Merged,
+    pub(super) merged: MergedRecords,
     pub(super) n_requests: usize,
     pub(super) is_done: bool,
 }
 
 impl Search {
-    pub(super) fn new(key: Key) -> Self {
+    pub(super) fn new(key: RecordKey) -> Self {
         Self {
             key,
             point: Point::of_key(&key),
             candidates: BTreeMap::new(),
             distances: std::collections::HashMap::new(),
-            merged: Merged::default(),
+            merged: MergedRecords::default(),
             n_requests: 0,
             is_done: false,
         }
@@ -61,7 +61,7 @@ impl Search {
             self.candidates.insert(distance, new);
             return;
         };
-        // Known from the beginning is better than named by anybody.
+        // A candidate known from the beginning needs no other peer to name it.
         if !known.named_by.is_empty()
             && let Some(by) = by
             && known.named_by.len() < NAMERS_MAX
@@ -83,8 +83,7 @@ impl Search {
         }
     }
 
-    /// The peer is dead, whichever key it was asked for; what it answered before counts for nothing, because
-    /// it cannot keep anything any more.
+    /// The peer is dead for every key. Its earlier answers do not count, because it stores nothing any more.
     pub(super) fn fail(&mut self, peer: usize) {
         self.set_state(peer, CandidateState::Failed);
     }

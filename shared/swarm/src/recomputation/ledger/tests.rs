@@ -10,8 +10,8 @@ use crate::random::SplitMix64;
 const N_DATA: u64 = 60_000;
 const PARAMETERS: Sha256Hash = Sha256Hash([1; 32]);
 
-fn name(peer: u8, contribution_id: u64) -> Name {
-    Name { peer: PeerKey(vec![peer]), contribution_id }
+fn name(peer: u8, contribution_id: u64) -> ContributionName {
+    ContributionName { peer: PeerKey(vec![peer]), contribution_id }
 }
 
 fn sample(place: u64) -> SampleId {
@@ -34,8 +34,8 @@ fn one_that_did_not_count_may_be_offered_again_and_one_under_way_is_busy() {
     let mut ledger = ledger();
     let list = samples(0..64);
     let claim = ledger.claim(&name(1, 1), HERE, PARAMETERS, &list).unwrap();
-    assert_eq!(ledger.claim(&name(1, 1), HERE, PARAMETERS, &list), Err(Repeat::UnderWay));
-    assert_eq!(ledger.claim(&name(1, 2), HERE, PARAMETERS, &list), Err(Repeat::List), "while in flight");
+    assert_eq!(ledger.claim(&name(1, 1), HERE, PARAMETERS, &list), Err(RepeatError::UnderWay));
+    assert_eq!(ledger.claim(&name(1, 2), HERE, PARAMETERS, &list), Err(RepeatError::List), "while in flight");
     ledger.give_back(&claim);
     ledger.give_back(&claim);
     let again = ledger.claim(&name(1, 2), HERE, PARAMETERS, &list).unwrap();
@@ -51,25 +51,25 @@ fn one_honest_computation_is_not_sold_as_its_parts_and_their_union() {
     ledger.claim(&name(1, 1), HERE, PARAMETERS, &samples(0..256)).unwrap();
     ledger.claim(&name(2, 1), HERE, PARAMETERS, &samples(256..512)).unwrap();
     let union = ledger.claim(&name(3, 1), HERE, PARAMETERS, &samples(0..512));
-    assert!(matches!(union, Err(Repeat::Own { got: 512, .. })), "{union:?}");
+    assert!(matches!(union, Err(RepeatError::Own { got: 512, .. })), "{union:?}");
     // Nor from the other address that the same machine has.
     let elsewhere = ledger.claim(&name(3, 1), ELSEWHERE, PARAMETERS, &samples(0..512));
-    assert!(matches!(elsewhere, Err(Repeat::Others { got: 512, .. })), "{elsewhere:?}");
+    assert!(matches!(elsewhere, Err(RepeatError::Others { got: 512, .. })), "{elsewhere:?}");
     // Nor with a sample more, nor with each of them twice.
     let more = [samples(0..512), samples(900..901)].concat();
     assert!(ledger.claim(&name(3, 1), HERE, PARAMETERS, &more).is_err());
     let twice = [samples(1000..1128), samples(1000..1128)].concat();
     assert!(matches!(
         ledger.claim(&name(4, 1), AddressGroup(4), PARAMETERS, &twice),
-        Err(Repeat::Own { .. })
+        Err(RepeatError::Own { .. })
     ));
     assert!(matches!(
         ledger.claim(&name(4, 1), AddressGroup(4), PARAMETERS, &[sample(7); 64]),
-        Err(Repeat::Own { .. })
+        Err(RepeatError::Own { .. })
     ));
 }
 
-/// Whoever repeats as much as it may: how many samples count for each that it computed.
+/// A peer that repeats as much as it may: how many samples count for each that it computed.
 #[test]
 fn repeating_as_much_as_is_let_pass_is_hardly_worth_it() {
     let mut ledger = ledger();
@@ -94,16 +94,16 @@ fn repeating_as_much_as_is_let_pass_is_hardly_worth_it() {
 #[test]
 fn late_work_counts_in_one_epoch() {
     let mut ledger = ledger();
-    // The list and the parameters are the same, whatever the epoch and the name are.
+    // The list and the parameters are the same in every epoch and under every name.
     let first = ledger.claim(&name(1, 7), HERE, PARAMETERS, &samples(0..64));
     let second = ledger.claim(&name(1, 8), HERE, PARAMETERS, &samples(0..64));
-    assert!(first.is_ok() && second == Err(Repeat::List));
+    assert!(first.is_ok() && second == Err(RepeatError::List));
     for epoch in 1..PARAMETERS_MAX as u8 {
         ledger.claim(&name(1, 9), HERE, Sha256Hash([100 + epoch; 32]), &samples(0..64)).unwrap();
     }
     assert_eq!(
         ledger.claim(&name(2, 8), HERE, PARAMETERS, &samples(0..64)),
-        Err(Repeat::List),
+        Err(RepeatError::List),
         "four epochs later"
     );
 }
@@ -121,14 +121,14 @@ fn what_is_remembered_is_bounded() {
 }
 
 #[test]
-fn the_same_values_count_once_whatever_they_travel_as() {
+fn the_same_values_count_once_in_every_codec() {
     let mut ledger = ledger();
     let hash = values_hash(&[1.0, 0.0, -2.0]);
     assert_eq!(hash, values_hash(&[1.0, -0.0, -2.0]));
     ledger.claim_gradient(&name(1, 1), 4, hash).unwrap();
-    assert_eq!(ledger.claim_gradient(&name(1, 1), 4, hash), Err(Repeat::UnderWay));
+    assert_eq!(ledger.claim_gradient(&name(1, 1), 4, hash), Err(RepeatError::UnderWay));
     for (other, epoch) in [(name(1, 2), 4), (name(2, 1), 4), (name(2, 1), 5), (name(2, 1), 3)] {
-        assert_eq!(ledger.claim_gradient(&other, epoch, hash), Err(Repeat::Gradient));
+        assert_eq!(ledger.claim_gradient(&other, epoch, hash), Err(RepeatError::Gradient));
     }
     ledger.give_back_gradient(4, &hash);
     ledger.claim_gradient(&name(2, 1), 5, hash).unwrap();
@@ -173,7 +173,7 @@ fn refused(seed: u64, n_peers: u64, n: usize, n_epochs: u64, data: (u64, u64, us
         let parameters = Sha256Hash::of(&epoch.to_le_bytes());
         for (peer, drawing) in peers.iter_mut().enumerate() {
             let list = drawing.take(n, data);
-            // Half of them are in one room, the others each at home.
+            // Half of them share one address, the others have one each.
             let group = if peer % 2 == 0 { HERE } else { AddressGroup(peer as u64 + 10) };
             let claimed = ledger.claim(&name(peer as u8, epoch), group, parameters, &list);
             n_refused += u64::from(claimed.is_err());
@@ -206,7 +206,7 @@ fn honest_peers_are_hardly_ever_refused() {
 }
 
 proptest! {
-    /// Whatever the order, the key, the number and the address: the same samples count once.
+    /// In any order, under any key, number and address: the same samples count once.
     #[test]
     fn a_list_counts_once_in_any_order_under_any_name(
         places in prop::collection::hash_set(0..N_DATA, 1..200),
@@ -221,12 +221,12 @@ proptest! {
             let mut list = first.clone();
             SplitMix64::new(seed).shuffle(&mut list);
             let copy = name(peer, id);
-            let want = if copy == original { Repeat::UnderWay } else { Repeat::List };
+            let want = if copy == original { RepeatError::UnderWay } else { RepeatError::List };
             prop_assert_eq!(ledger.claim(&copy, AddressGroup(group), PARAMETERS, &list), Err(want));
         }
     }
 
-    /// Whatever is claimed and given back, in whatever order: what is left is what was kept.
+    /// After any sequence of claims and returns exactly the claims that were kept are left.
     #[test]
     fn what_is_given_back_leaves_nothing(
         lists in prop::collection::vec((0u64..1000, 1u64..64, 0u64..4, any::<bool>()), 1..40),

@@ -24,7 +24,7 @@ fn addresses_take_turns() {
 }
 
 #[test]
-fn who_has_several_places_gives_one_to_an_address_that_has_none() {
+fn an_address_with_several_jobs_gives_one_up_for_an_address_without_any() {
     let mut queue = FairQueue::new(3);
     for (group, job) in [(1, 10), (1, 11), (2, 20)] {
         assert_eq!(queue.push(AddressGroup(group), job), None);
@@ -41,7 +41,7 @@ fn offer(contribution_id: u64) -> Offer {
     Offer { contribution_id, epoch: 0, n_samples: 8, loss: 1.0, n_values: 2, codec, transfer }
 }
 
-/// How long the probation of an honest newcomer takes, where a machine with so many keys, at so many addresses, offers
+/// How long the probation of an honest newcomer takes, where a machine with `n_keys` keys, at so many addresses, offers
 /// all the time. Recomputing one contribution takes `took`, and as long a rest.
 fn probation(seed: u64, n_keys: usize, n_groups: u64, took: Duration) -> Duration {
     let mut random = SplitMix64::new(seed);
@@ -59,11 +59,11 @@ fn probation(seed: u64, n_keys: usize, n_groups: u64, took: Duration) -> Duratio
             }
         }
         next_id += 1;
-        // What has no place is offered again.
+        // A contribution that is not queued is offered again.
         queue.push(honest.1, (honest.0.clone(), offer(next_id)));
         if let Some((group, (peer, offer))) = queue.pop() {
             now += took;
-            selection.on_right(now, &peer, group, &offer, took);
+            selection.on_verified(now, &peer, group, &offer, took);
         }
         now += rest_after(took);
     }

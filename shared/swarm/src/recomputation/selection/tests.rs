@@ -17,14 +17,14 @@ fn peer(name: u8) -> PeerKey {
     PeerKey(vec![name])
 }
 
-/// Of a peer that is no longer new.
+/// A selection whose peer is no longer new.
 fn passed(share: f64, secret: u8) -> Selection {
     let mut selection = Selection::new(share, [secret; 32]);
     for id in 0..u64::from(PROBATION) {
         let n_left = PROBATION - id as u32;
         let chosen = selection.choose(NOW, &peer(1), HERE, &offer(1_000_000 + id));
         assert_eq!(chosen, Some(Reason::Probation { n_left }));
-        selection.on_right(NOW, &peer(1), HERE, &offer(1_000_000 + id), QUICK);
+        selection.on_verified(NOW, &peer(1), HERE, &offer(1_000_000 + id), QUICK);
     }
     selection
 }
@@ -60,7 +60,7 @@ fn the_first_of_a_key_are_always_chosen_until_so_many_were_right() {
 fn what_was_found_right_is_not_recomputed_when_it_is_offered_again() {
     let mut selection = Selection::new(1.0, [1; 32]);
     assert!(selection.choose(NOW, &peer(1), HERE, &offer(5)).is_some());
-    selection.on_right(NOW, &peer(1), HERE, &offer(5), QUICK);
+    selection.on_verified(NOW, &peer(1), HERE, &offer(5), QUICK);
     assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(5)), None);
     let other = Offer { transfer: Transfer::of(b"another"), ..offer(5) };
     assert!(selection.choose(NOW, &peer(1), HERE, &other).is_some(), "under the same number");
@@ -69,7 +69,7 @@ fn what_was_found_right_is_not_recomputed_when_it_is_offered_again() {
 #[test]
 fn after_a_conviction_everything_from_the_address_is_recomputed_for_a_while() {
     let mut selection = passed(0.0, 1);
-    selection.on_wrong(NOW, HERE);
+    selection.on_convicted(NOW, HERE);
     let choose = |selection: &mut Selection, now, group| selection.choose(now, &peer(1), group, &offer(5));
     assert_eq!(choose(&mut selection, NOW, HERE), Some(Reason::Suspicion));
     assert_eq!(choose(&mut selection, NOW, AddressGroup(2)), None, "elsewhere nothing is suspected");
@@ -80,10 +80,10 @@ fn after_a_conviction_everything_from_the_address_is_recomputed_for_a_while() {
 #[test]
 fn few_pieces_of_evidence_of_an_address_are_kept_for_others() {
     let mut selection = Selection::new(0.0, [1; 32]);
-    let n_kept = (0..1000).filter(|_| selection.on_wrong(NOW, HERE)).count();
+    let n_kept = (0..1000).filter(|_| selection.on_convicted(NOW, HERE)).count();
     assert_eq!(n_kept, EVIDENCE_MAX as usize);
-    assert!(selection.on_wrong(NOW, AddressGroup(2)));
-    assert!(selection.on_wrong(NOW + 2 * SUSPICION, HERE), "after a time without");
+    assert!(selection.on_convicted(NOW, AddressGroup(2)));
+    assert!(selection.on_convicted(NOW + 2 * SUSPICION, HERE), "after a time without");
 }
 
 /// A device that takes far longer than those of contributors.
@@ -98,11 +98,11 @@ fn recomputing_takes_a_share_of_the_time_however_slow_the_device_is() {
             id += 1;
             now += Duration::from_secs(1);
             if selection.choose(now, &peer(1), HERE, &offer(id)).is_some() {
-                // It waits until it was found right.
+                // It is offered again until it was verified.
                 now += took;
                 busy += took;
                 n_chosen += 1;
-                selection.on_right(now, &peer(1), HERE, &offer(id), took);
+                selection.on_verified(now, &peer(1), HERE, &offer(id), took);
             }
         }
         let part = busy.as_secs_f64() / (now - NOW).as_secs_f64();
@@ -117,11 +117,11 @@ fn what_is_remembered_is_bounded() {
     let name = |n: usize| PeerKey(n.to_le_bytes().to_vec());
     for n in 0..KEYS_MAX + 5 {
         for _ in 0..PROBATION {
-            selection.on_right(NOW, &name(n), HERE, &offer(n as u64), QUICK);
+            selection.on_verified(NOW, &name(n), HERE, &offer(n as u64), QUICK);
         }
     }
     for n in 0..GROUPS_MAX as u64 + 5 {
-        selection.on_wrong(NOW, AddressGroup(n));
+        selection.on_convicted(NOW, AddressGroup(n));
     }
     assert_eq!((selection.n_right.len(), selection.keys.len()), (KEYS_MAX, KEYS_MAX));
     assert_eq!((selection.of_groups.len(), selection.groups.len()), (GROUPS_MAX, GROUPS_MAX));
@@ -143,19 +143,19 @@ fn what_recomputing_takes_halves_the_share_and_is_forgotten() {
         (selection.share(), selection.share_of_all(NOW), selection.share_now(NOW, HERE)),
         (0.5, 0.5, 0.5)
     );
-    selection.on_right(second(100), &peer(1), HERE, &offer(1), second(30));
+    selection.on_verified(second(100), &peer(1), HERE, &offer(1), second(30));
     near(selection.share_of_all(second(100)), 0.25);
     near(selection.share_now(second(100), other), 0.25);
     near(selection.share_now(second(100), HERE), 0.125);
     // A minute is good for 15 s of all addresses, and for 1.2 s of one.
     near(selection.share_of_all(second(160)), 0.5 * (-0.5f64).exp2());
     near(selection.share_now(second(160), HERE), 0.5 * (-(15.0 + 28.8) / 30.0f64).exp2());
-    selection.on_right(second(160), &peer(1), HERE, &offer(2), second(15));
+    selection.on_verified(second(160), &peer(1), HERE, &offer(2), second(15));
     near(selection.share_of_all(second(160)), 0.25);
-    // What is recomputed in any case costs the others nothing.
-    selection.on_wrong(second(160), HERE);
-    selection.on_right(second(160), &peer(1), HERE, &offer(3), second(300));
-    selection.on_right(second(160), &peer(9), other, &offer(4), second(300));
+    // Recomputing for probation does not lower the share of others.
+    selection.on_convicted(second(160), HERE);
+    selection.on_verified(second(160), &peer(1), HERE, &offer(3), second(300));
+    selection.on_verified(second(160), &peer(9), other, &offer(4), second(300));
     near(selection.share_of_all(second(160)), 0.25);
     near(selection.share_of_all(second(10_000)), 0.5);
 }
@@ -164,7 +164,7 @@ fn what_recomputing_takes_halves_the_share_and_is_forgotten() {
 fn what_was_chosen_stays_it_when_there_is_no_time_left() {
     let mut selection = passed(1.0, 1);
     assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(1)), Some(Reason::Chance));
-    selection.on_right(NOW, &peer(1), HERE, &offer(2), Duration::from_secs(3000));
+    selection.on_verified(NOW, &peer(1), HERE, &offer(2), Duration::from_secs(3000));
     assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(3)), None);
     assert_eq!(selection.choose(NOW, &peer(1), HERE, &offer(1)), Some(Reason::Chance));
 }
@@ -173,7 +173,7 @@ fn what_was_chosen_stays_it_when_there_is_no_time_left() {
 fn of_a_suspected_address_one_is_tried_now_and_then() {
     let mut selection = passed(0.0, 1);
     assert!((0..3).all(|_| selection.may_try(NOW, HERE)), "nothing is against it");
-    selection.on_wrong(NOW, HERE);
+    selection.on_convicted(NOW, HERE);
     assert!(selection.may_try(NOW, HERE) && !selection.may_try(NOW, HERE));
     let again = NOW + SUSPECTED_EVERY;
     assert!(!selection.may_try(again - QUICK, HERE));

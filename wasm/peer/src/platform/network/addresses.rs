@@ -1,6 +1,6 @@
-//! Where the backbone is, and by which ways a browser gets there.
+//! The backbone's addresses, by the transports that a browser has.
 
-use barnraise_messages::Way;
+use barnraise_messages::TransportKind;
 use barnraise_protocol::api::RunStatus;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
@@ -15,10 +15,10 @@ const ADDRESSES_MAX: usize = 16;
 /// Longest answer of `GET /api/run`, in UTF-16 units: a manifest of ten thousand shards fits.
 const STATUS_LENGTH_MAX: u32 = 4 * 1024 * 1024;
 
-/// The addresses of a backbone, by the way that they are dialled.
-pub(super) type Ways = Vec<(Way, Vec<Multiaddr>)>;
+/// The addresses of a peer, by transport.
+pub(super) type TransportAddresses = Vec<(TransportKind, Vec<Multiaddr>)>;
 
-/// What the web server says of the run.
+/// Fetches the run's status from the web server.
 pub(crate) async fn fetch_status(origin: &str) -> Result<RunStatus, String> {
     let scope = page::scope().ok_or_else(|| "this is no worker".to_owned())?;
     let unreachable =
@@ -37,33 +37,36 @@ pub(crate) async fn fetch_status(origin: &str) -> Result<RunStatus, String> {
         .map_err(|error| format!("the web server's answer is not understood: {error}"))
 }
 
-/// The addresses that a browser can dial, by way, of the peer that the first of them names. A page that came
-/// encrypted may open no plain WebSocket.
-pub(super) fn dialable(addresses: &[String], is_secure: bool) -> Result<(PeerId, Ways), String> {
+/// The addresses that a browser can dial, by transport, of the peer that the first of them names. A page loaded
+/// over HTTPS may open no plain WebSocket.
+pub(super) fn dialable(
+    addresses: &[String],
+    is_secure: bool,
+) -> Result<(PeerId, TransportAddresses), String> {
     let mut backbone = None;
-    let mut ways = Ways::new();
-    let addresses_of_ways = addresses.iter().filter_map(|address| {
+    let mut transports = TransportAddresses::new();
+    let listed = addresses.iter().filter_map(|address| {
         let address = address.parse::<Multiaddr>().ok()?;
-        way_of(&address, is_secure).map(|(way, peer)| (way, peer, address))
+        transport_of(&address, is_secure).map(|(transport, peer)| (transport, peer, address))
     });
-    for (way, peer, address) in addresses_of_ways.take(ADDRESSES_MAX) {
+    for (transport, peer, address) in listed.take(ADDRESSES_MAX) {
         if *backbone.get_or_insert(peer) != peer {
             continue;
         }
-        match ways.iter_mut().find(|(known, _)| *known == way) {
+        match transports.iter_mut().find(|(known, _)| *known == transport) {
             Some((_, addresses)) => addresses.push(address),
-            None => ways.push((way, vec![address])),
+            None => transports.push((transport, vec![address])),
         }
     }
     let none = || format!("none of the backbone's {} addresses is for browsers", addresses.len());
-    backbone.map(|peer| (peer, ways)).ok_or_else(none)
+    backbone.map(|peer| (peer, transports)).ok_or_else(none)
 }
 
-fn way_of(address: &Multiaddr, is_secure: bool) -> Option<(Way, PeerId)> {
+fn transport_of(address: &Multiaddr, is_secure: bool) -> Option<(TransportKind, PeerId)> {
     let parts: Vec<Protocol<'_>> = address.iter().collect();
     match &parts[..] {
         [_, Protocol::Udp(_), Protocol::QuicV1, Protocol::WebTransport, .., Protocol::P2p(peer)] => {
-            Some((Way::WebTransport, *peer))
+            Some((TransportKind::WebTransport, *peer))
         }
         [
             Protocol::Ip4(_) | Protocol::Ip6(_),
@@ -71,13 +74,13 @@ fn way_of(address: &Multiaddr, is_secure: bool) -> Option<(Way, PeerId)> {
             Protocol::WebRTCDirect,
             Protocol::Certhash(_),
             Protocol::P2p(peer),
-        ] => Some((Way::WebRtc, *peer)),
+        ] => Some((TransportKind::WebRtc, *peer)),
         [_, Protocol::Tcp(_), Protocol::Wss(_), Protocol::P2p(peer)]
         | [_, Protocol::Tcp(_), Protocol::Tls, Protocol::Ws(_), Protocol::P2p(peer)] => {
-            Some((Way::WebSocket, *peer))
+            Some((TransportKind::WebSocket, *peer))
         }
         [_, Protocol::Tcp(_), Protocol::Ws(_), Protocol::P2p(peer)] if !is_secure => {
-            Some((Way::WebSocket, *peer))
+            Some((TransportKind::WebSocket, *peer))
         }
         _ => None,
     }
@@ -97,7 +100,7 @@ mod tests {
     }
 
     #[wasm_bindgen_test]
-    fn what_a_browser_can_dial_is_told_by_way() {
+    fn dialable_addresses_are_grouped_by_transport() {
         let peer = PeerId::random();
         let addresses = listed(
             &[peer],
@@ -111,17 +114,20 @@ mod tests {
                 "/dns4/run.example.org/tcp/443/tls/ws",
             ],
         );
-        let (found, ways) = dialable(&addresses, true).unwrap();
+        let (found, transports) = dialable(&addresses, true).unwrap();
         assert_eq!(found, peer);
-        let counted: Vec<(Way, usize)> =
-            ways.iter().map(|(way, addresses)| (*way, addresses.len())).collect();
-        assert_eq!(counted, [(Way::WebTransport, 2), (Way::WebRtc, 1), (Way::WebSocket, 2)]);
+        let counted: Vec<(TransportKind, usize)> =
+            transports.iter().map(|(transport, addresses)| (*transport, addresses.len())).collect();
+        assert_eq!(
+            counted,
+            [(TransportKind::WebTransport, 2), (TransportKind::WebRtc, 1), (TransportKind::WebSocket, 2)]
+        );
     }
 
     #[wasm_bindgen_test]
     fn a_page_that_came_encrypted_opens_no_plain_websocket() {
         let addresses = listed(&[PeerId::random()], &["/ip4/192.0.2.1/tcp/4001/ws"]);
-        assert_eq!(dialable(&addresses, false).unwrap().1[0].0, Way::WebSocket);
+        assert_eq!(dialable(&addresses, false).unwrap().1[0].0, TransportKind::WebSocket);
         let refused = dialable(&addresses, true).err().unwrap();
         assert!(refused.contains("none of the backbone's 1 addresses is for browsers"), "{refused}");
     }
@@ -129,8 +135,9 @@ mod tests {
     #[wasm_bindgen_test]
     fn addresses_are_those_of_one_peer_and_not_too_many() {
         let (first, other) = (PeerId::random(), PeerId::random());
-        let (_, ways) = dialable(&listed(&[first, other], &["/ip4/192.0.2.1/tcp/1/ws"]), false).unwrap();
-        assert!(ways[0].1.iter().all(|address| address.to_string().ends_with(&first.to_string())));
+        let (_, transports) =
+            dialable(&listed(&[first, other], &["/ip4/192.0.2.1/tcp/1/ws"]), false).unwrap();
+        assert!(transports[0].1.iter().all(|address| address.to_string().ends_with(&first.to_string())));
         let many: Vec<String> =
             (1..100).map(|port| format!("/ip4/192.0.2.1/tcp/{port}/ws/p2p/{first}")).collect();
         assert_eq!(dialable(&many, false).unwrap().1[0].1.len(), ADDRESSES_MAX);

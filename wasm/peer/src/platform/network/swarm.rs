@@ -10,7 +10,7 @@ use libp2p_webtransport_websys as webtransport;
 
 use crate::platform::rtc;
 
-/// What identify tells of us.
+/// Protocol version that identify announces.
 const IDENTIFY_PROTOCOL: &str = "/barnraise/1";
 /// A connection without streams is closed after this; the contributor hangs up before.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -24,7 +24,7 @@ pub struct Behaviour {
     ping: ping::Behaviour,
 }
 
-/// Everything that a tab speaks, over the ways that a tab has.
+/// A swarm with all protocols of a tab, over all transports of a browser.
 ///
 /// # Errors
 /// A key pair that Noise does not take.
@@ -37,7 +37,7 @@ pub fn swarm(keypair: Keypair) -> Result<Swarm<Behaviour>, String> {
         Ok(builder) => builder,
         Err(never) => match never {},
     };
-    let builder = match builder.with_other_transport(rtc::Transport::new) {
+    let builder = match builder.with_other_transport(rtc::RtcTransport::new) {
         Ok(builder) => builder,
         Err(never) => match never {},
     };

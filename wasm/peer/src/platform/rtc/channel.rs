@@ -9,24 +9,24 @@ use barnraise_messages::rtc::ChannelNumber;
 use futures::{AsyncRead, AsyncWrite};
 use send_wrapper::SendWrapper;
 
-use super::link::{ChannelEnd, Link};
+use super::link::{ChannelEnd, RtcLink};
 
-/// A handle of a channel, which is left with its last handle.
+/// A clonable channel; dropping the last clone leaves it.
 #[derive(Clone)]
-pub(crate) struct RtcChannel(SendWrapper<Rc<Place>>);
+pub(crate) struct RtcChannel(SendWrapper<Rc<ChannelHandle>>);
 
-struct Place {
-    link: Rc<Link>,
+struct ChannelHandle {
+    link: Rc<RtcLink>,
     number: ChannelNumber,
 }
 
 impl RtcChannel {
-    pub(super) fn new(link: Rc<Link>, number: ChannelNumber) -> Self {
-        Self(SendWrapper::new(Rc::new(Place { link, number })))
+    pub(super) fn new(link: Rc<RtcLink>, number: ChannelNumber) -> Self {
+        Self(SendWrapper::new(Rc::new(ChannelHandle { link, number })))
     }
 }
 
-impl Drop for Place {
+impl Drop for ChannelHandle {
     fn drop(&mut self) {
         self.link.leave(self.number);
     }

@@ -1,4 +1,4 @@
-//! The worker's end of the port of one connection: what came and was not read, and who waits for more.
+//! The worker's end of the port of one connection: unread bytes, and the tasks that wait for more.
 //!
 //! Everything in it is bounded by the credits of [`barnraise_messages::rtc`]; the page keeps them.
 
@@ -21,31 +21,31 @@ use crate::page;
 /// Numbers of channels that the worker opens: even, after that of the handshake.
 const FIRST_OPENED: ChannelNumber = HANDSHAKE_CHANNEL + 2;
 
-/// One connection.
-pub(super) struct Link {
+/// One WebRTC connection.
+pub(super) struct RtcLink {
     port: MessagePort,
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<LinkState>>,
     _listener: Closure<dyn Fn(MessageEvent)>,
 }
 
 #[derive(Default)]
-struct State {
+struct LinkState {
     channels: HashMap<ChannelNumber, Channel>,
     accepted: VecDeque<ChannelNumber>,
     fingerprint: Option<Vec<u8>>,
     next_opened: ChannelNumber,
     failure: Option<String>,
-    /// Those who wait for the connection itself: its dial, its muxer.
+    /// Tasks that wait for the connection itself: its dial, its muxer.
     waiting: Vec<Waker>,
 }
 
 #[derive(Default)]
 struct Channel {
     incoming: VecDeque<Vec<u8>>,
-    /// How much of the first of them was read.
+    /// Bytes of the first buffer that were read.
     n_read: usize,
-    /// Read, and the page does not know yet.
-    untold: u32,
+    /// Bytes that were read and not yet reported to the page.
+    unreported: u32,
     credit: u32,
     is_open: bool,
     end: Option<Result<(), String>>,
@@ -53,17 +53,17 @@ struct Channel {
     writer: Option<Waker>,
 }
 
-/// How reading or writing on a channel ended.
+/// Why reading or writing on a channel ended.
 pub(super) enum ChannelEnd {
     /// It was closed.
     Closed,
-    /// It failed, for this reason.
+    /// It failed; the reason.
     Failed(String),
 }
 
-impl Link {
+impl RtcLink {
     pub(super) fn new(port: MessagePort) -> Self {
-        let mut state = State { next_opened: FIRST_OPENED, ..State::default() };
+        let mut state = LinkState { next_opened: FIRST_OPENED, ..LinkState::default() };
         state.channels.insert(HANDSHAKE_CHANNEL, Channel::new(false));
         let state = Rc::new(RefCell::new(state));
         let received = Rc::clone(&state);
@@ -75,7 +75,7 @@ impl Link {
         Self { port, state, _listener: listener }
     }
 
-    /// SHA-256 of the page's certificate, once it is told.
+    /// SHA-256 of the page's certificate, once the page sent it.
     pub(super) fn poll_fingerprint(&self, cx: &Context<'_>) -> Poll<Result<Vec<u8>, RtcError>> {
         let mut state = self.state.borrow_mut();
         state.check()?;
@@ -129,7 +129,7 @@ impl Link {
         }
     }
 
-    /// Reads what is there; nothing at the end.
+    /// Reads what has arrived.
     pub(super) fn poll_read(
         &self,
         number: ChannelNumber,
@@ -151,16 +151,16 @@ impl Link {
                 }
             };
         }
-        let is_due = channel.untold >= TAKEN_BYTES || channel.incoming.is_empty();
-        let untold = if is_due { std::mem::take(&mut channel.untold) } else { 0 };
+        let is_due = channel.unreported >= TAKEN_BYTES || channel.incoming.is_empty();
+        let unreported = if is_due { std::mem::take(&mut channel.unreported) } else { 0 };
         drop(state);
-        if untold > 0 {
-            self.ask(&RtcRequest::Taken { channel: number, bytes: untold });
+        if unreported > 0 {
+            self.ask(&RtcRequest::Taken { channel: number, bytes: unreported });
         }
         Poll::Ready(Ok(n_read))
     }
 
-    /// Writes one message of what there is credit for.
+    /// Writes one message, as far as the credit allows.
     pub(super) fn poll_write(
         &self,
         number: ChannelNumber,
@@ -199,10 +199,10 @@ impl Link {
         }
     }
 
-    /// Ends the connection; whoever waits is told.
+    /// Ends the connection and wakes all waiting tasks.
     pub(super) fn end(&self) {
-        let (is_news, woken) = self.state.borrow_mut().fail("it was closed".to_owned());
-        if is_news {
+        let (is_first, woken) = self.state.borrow_mut().fail("it was closed".to_owned());
+        if is_first {
             self.ask(&RtcRequest::End);
             self.port.close();
         }
@@ -217,14 +217,14 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for RtcLink {
     fn drop(&mut self) {
         self.end();
         self.port.set_onmessage(None);
     }
 }
 
-impl State {
+impl LinkState {
     fn check(&self) -> Result<(), RtcError> {
         match &self.failure {
             Some(reason) => Err(RtcError::Connection(reason.clone())),
@@ -239,7 +239,7 @@ impl State {
         Poll::Pending
     }
 
-    /// Takes a message of the page in; returns whom to wake.
+    /// Handles a message of the page; returns the tasks to wake.
     fn on_message(&mut self, data: &JsValue) -> Vec<Waker> {
         if let Some(message) = data.dyn_ref::<Array>() {
             let number = message.get(0).as_f64().map(|number| number as ChannelNumber);
@@ -287,7 +287,7 @@ impl State {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Ends everything; says whether that is news, and whom to wake.
+    /// Ends all channels. Returns whether this was the first failure, and the tasks to wake.
     fn fail(&mut self, reason: String) -> (bool, Vec<Waker>) {
         if self.failure.is_some() {
             return (false, Vec::new());
@@ -316,7 +316,7 @@ impl Channel {
             self.incoming.pop_front();
             self.n_read = 0;
         }
-        self.untold = self.untold.saturating_add(n_bytes as u32);
+        self.unreported = self.unreported.saturating_add(n_bytes as u32);
         n_bytes
     }
 
@@ -326,7 +326,7 @@ impl Channel {
     }
 }
 
-/// Makes the page's end of a port dial.
+/// Asks the page to dial; it gets the other end of `port`.
 pub(super) fn ask_page(ufrag: String, answer: String, port: &MessagePort) -> Result<(), RtcError> {
     let message = barnraise_messages::PeerToPage::DialRtc { ufrag, answer };
     page::post_with_port(&message, port).map_err(|error| RtcError::Page(page::describe(&error)))

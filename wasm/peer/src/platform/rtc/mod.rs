@@ -9,15 +9,15 @@ mod link;
 mod muxer;
 mod transport;
 
-pub(super) use transport::Transport;
+pub(super) use transport::RtcTransport;
 
-/// Why there is no connection, or none any more.
+/// Why there is no connection.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum RtcError {
     /// The page could not open it, or lost it.
     #[error("{0}")]
     Connection(String),
-    /// The page does not answer, or the worker is none.
+    /// The page does not answer, or this is no worker.
     #[error("the page cannot be asked for a WebRTC connection: {0}")]
     Page(String),
     /// A channel could not be opened.
@@ -26,7 +26,7 @@ pub(crate) enum RtcError {
     /// The remote could not prove who it is.
     #[error("Noise handshake: {0}")]
     Noise(String),
-    /// The page told of a certificate that is none.
+    /// The page sent a certificate fingerprint of the wrong length.
     #[error("want the 32 bytes of a fingerprint from the page, got {0}")]
     Fingerprint(usize),
     /// It took too long.

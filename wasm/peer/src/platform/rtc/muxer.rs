@@ -1,4 +1,4 @@
-//! The connection as libp2p knows it: each channel is a stream.
+//! The connection as a libp2p muxer: each channel is a stream.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,11 +13,11 @@ use send_wrapper::SendWrapper;
 
 use super::RtcError;
 use super::channel::RtcChannel;
-use super::link::Link;
+use super::link::RtcLink;
 
 /// An authenticated connection.
-pub(crate) struct Connection {
-    link: SendWrapper<Rc<Link>>,
+pub(crate) struct RtcMuxer {
+    link: SendWrapper<Rc<RtcLink>>,
     /// Its number is kept from being used again: the listener would take a new channel for this one.
     _handshake: RtcChannel,
     opening: Option<ChannelNumber>,
@@ -25,8 +25,8 @@ pub(crate) struct Connection {
     dropped: FuturesUnordered<DropListener<RtcChannel>>,
 }
 
-impl Connection {
-    pub(super) fn new(link: Rc<Link>, handshake: RtcChannel) -> Self {
+impl RtcMuxer {
+    pub(super) fn new(link: Rc<RtcLink>, handshake: RtcChannel) -> Self {
         let link = SendWrapper::new(link);
         Self { link, _handshake: handshake, opening: None, dropped: FuturesUnordered::new() }
     }
@@ -38,7 +38,7 @@ impl Connection {
     }
 }
 
-impl StreamMuxer for Connection {
+impl StreamMuxer for RtcMuxer {
     type Substream = Stream<RtcChannel>;
     type Error = RtcError;
 
@@ -76,9 +76,9 @@ impl StreamMuxer for Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for RtcMuxer {
     fn drop(&mut self) {
-        // Streams that are still held keep the link, not the connection.
+        // Open streams keep the link alive, not the connection.
         self.link.end();
     }
 }

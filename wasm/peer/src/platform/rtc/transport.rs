@@ -19,26 +19,26 @@ use send_wrapper::SendWrapper;
 
 use super::RtcError;
 use super::channel::RtcChannel;
-use super::link::{Link, ask_page};
-use super::muxer::Connection;
+use super::link::{RtcLink, ask_page};
+use super::muxer::RtcMuxer;
 use crate::platform::message_channel::MessageChannel;
 
 /// From the first packet to the end of the handshake.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// WebRTC-direct by way of the page.
-pub(crate) struct Transport {
+/// WebRTC-direct; the page opens the connections.
+pub(crate) struct RtcTransport {
     keypair: Keypair,
 }
 
-impl Transport {
+impl RtcTransport {
     pub(crate) fn new(keypair: &Keypair) -> Self {
         Self { keypair: keypair.clone() }
     }
 }
 
-impl libp2p::Transport for Transport {
-    type Output = (PeerId, Connection);
+impl libp2p::Transport for RtcTransport {
+    type Output = (PeerId, RtcMuxer);
     type Error = RtcError;
     type ListenerUpgrade = Pending<Result<Self::Output, RtcError>>;
     type Dial = BoxFuture<'static, Result<Self::Output, RtcError>>;
@@ -72,7 +72,7 @@ async fn within_time(
     socket: SocketAddr,
     server: Fingerprint,
     keypair: Keypair,
-) -> Result<(PeerId, Connection), RtcError> {
+) -> Result<(PeerId, RtcMuxer), RtcError> {
     let connecting = pin!(connect(socket, server, keypair));
     match select(connecting, pin!(gloo::timers::future::sleep(TIMEOUT))).await {
         Either::Left((connected, _)) => connected,
@@ -85,19 +85,19 @@ async fn connect(
     socket: SocketAddr,
     server: Fingerprint,
     keypair: Keypair,
-) -> Result<(PeerId, Connection), RtcError> {
+) -> Result<(PeerId, RtcMuxer), RtcError> {
     let ufrag = sdp::random_ufrag();
     let answer = sdp::answer(socket, server, &ufrag);
     let channel = MessageChannel::new();
-    let link = Rc::new(Link::new(channel.port1()));
+    let link = Rc::new(RtcLink::new(channel.port1()));
     ask_page(ufrag, answer, &channel.port2())?;
     let client = poll_fn(|cx| link.poll_fingerprint(cx)).await?;
     let client = <[u8; 32]>::try_from(client).map_err(|other| RtcError::Fingerprint(other.len()))?;
     poll_fn(|cx| link.poll_opened(HANDSHAKE_CHANNEL, cx)).await?;
     let handshake = RtcChannel::new(Rc::clone(&link), HANDSHAKE_CHANNEL);
-    // The handshake needs no word about being dropped: the connection would end with it.
+    // The handshake stream needs no drop listener: the connection would end with it.
     let (stream, _) = Stream::new(handshake.clone());
     let peer = noise::outbound(keypair, stream, server, Fingerprint::raw(client)).await;
     let peer = peer.map_err(|error| RtcError::Noise(error.to_string()))?;
-    Ok((peer, Connection::new(link, handshake)))
+    Ok((peer, RtcMuxer::new(link, handshake)))
 }

@@ -1,0 +1,85 @@
+//! The run as participants see it, made of a configuration.
+
+use barnraise_contributor::description::{self, DescriptionError};
+use barnraise_learning::{DataShape, ParameterLayout};
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::{AccessDescription, PublicKey};
+use barnraise_protocol::dataset::{Manifest, SampleKind, ShardEntry, TokenShape};
+use barnraise_protocol::run::{DataSpec, LocalSteps, RunDescription, RunIdentity, Scheme, Synchronous};
+
+use super::{Invalid, RunConfig, as_written};
+use crate::data::fashion_mnist::{CLASS_NAMES, IMAGE_SHAPE};
+
+impl RunConfig {
+    /// The description of a run on the data of `manifest`; nothing but sizes is checked.
+    ///
+    /// # Errors
+    /// The model does not fit the data, or the local steps are impossible.
+    pub fn describe(
+        &self,
+        manifest: Manifest,
+        access: AccessDescription,
+    ) -> Result<RunDescription, DescriptionError> {
+        let run = &self.run;
+        let model = self.model_spec();
+        let layout = ParameterLayout::of(&model, DataShape::of(&manifest.samples))?;
+        let local_steps = run.local_steps.map(|section| section.describe()).transpose()?;
+        Ok(RunDescription {
+            identity: RunIdentity {
+                run_id: run.id.clone(),
+                title: run.title.clone(),
+                purpose: run.purpose.clone(),
+            },
+            model,
+            n_parameters: layout.n_parameters() as u64,
+            data: DataSpec { manifest, shuffle_buffer_samples: run.shuffle_buffer_samples },
+            scheme: Scheme::Synchronous(self.synchronous_of(local_steps, self.recomputation().is_some())),
+            access,
+        })
+    }
+
+    /// The scheme with `local_steps`, which are those of the configuration as far as they are valid.
+    pub(super) fn synchronous_of(&self, local_steps: Option<LocalSteps>, recomputed: bool) -> Synchronous {
+        let run = &self.run;
+        Synchronous {
+            target_batch_size: run.target_batch_size,
+            micro_batch_size: run.micro_batch_size,
+            contribution_samples_max: self.contribution_samples_max(),
+            gradient_codec: run.gradient_codec,
+            slow_links: run.slow_links,
+            state_codec: run.state_codec,
+            delayed_updates: run.delayed_updates,
+            local_steps,
+            recomputed,
+        }
+    }
+}
+
+/// What every participant will check of the run, before there is any data.
+pub(super) fn validate(config: &RunConfig) -> Result<(), Invalid> {
+    let access = AccessDescription::open(PublicKey([0; 32]));
+    let described = config.describe(manifest(config), access);
+    described.and_then(|run| description::validate(&run)).map(drop).map_err(|error| {
+        let key = error.key();
+        Invalid::new(key, error, written(config, key))
+    })
+}
+
+/// A manifest of the samples that the configuration leads to, without any.
+fn manifest(config: &RunConfig) -> Manifest {
+    let samples = match &config.data.text {
+        Some(text) => {
+            SampleKind::Tokens(TokenShape { length: text.sequence_tokens, vocabulary: text.vocabulary })
+        }
+        None => SampleKind::Images { shape: IMAGE_SHAPE, class_names: CLASS_NAMES.map(str::to_owned).into() },
+    };
+    let gallery = ShardEntry { n_samples: 0, n_bytes: 0, sha256: Sha256Hash::of(b"") };
+    Manifest { name: String::new(), samples, shards: Vec::new(), gallery }
+}
+
+/// The value of a key in TOML syntax.
+fn written(config: &RunConfig, key: &str) -> String {
+    let table = toml::Value::try_from(config).ok();
+    let value = table.as_ref().and_then(|table| key.split('.').try_fold(table, |table, key| table.get(key)));
+    value.map_or_else(|| "(none)".to_owned(), as_written)
+}

@@ -1,0 +1,335 @@
+//! `barnraise init`: five questions, and a run's file that `barnraise config check` accepts.
+//!
+//! It never writes over a file, and starts nothing.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use barnraise_relay::Environment;
+use clap::Args;
+use url::Url;
+
+use super::command::check_run;
+
+/// Longest id that is made from a title; the run's own limit is higher.
+const ID_CHARS_MAX: usize = 40;
+/// Answers that are asked for again before it gives up: standard input may be a program.
+const ATTEMPTS_MAX: usize = 5;
+/// The title of a run that learns what it learns by default.
+const TITLE: &str = "Telling garments apart";
+/// Stands for Fashion-MNIST.
+const GARMENTS: &str = "garments";
+
+/// `barnraise init`
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    /// The file to write
+    #[arg(default_value = "run.toml")]
+    pub file: PathBuf,
+}
+
+/// Who may take part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Open,
+    Invitation,
+    Room,
+}
+
+/// The five answers.
+#[derive(Debug)]
+struct Answers {
+    title: String,
+    /// Files of text; empty for Fashion-MNIST.
+    text: Vec<PathBuf>,
+    mode: Mode,
+    /// Address of the page as visitors see it; `None` for this machine only.
+    page: Option<Url>,
+    /// SPDX id.
+    license: Option<String>,
+}
+
+/// Asks, and writes the file. An empty answer takes the default in brackets; so does the end of the input.
+///
+/// # Errors
+/// The file exists or cannot be written, or a question got no usable answer.
+pub fn run(args: &InitArgs, input: &mut dyn BufRead, output: &mut dyn Write) -> anyhow::Result<()> {
+    let file = &args.file;
+    // Now rather than after five answers.
+    if file.exists() {
+        bail!("{} is there already, and is not written over: name another file", file.display());
+    }
+    writeln!(output, "Five questions. An empty answer takes what is in brackets.\n")?;
+    let title = ask(input, output, "What is the run called?", TITLE, |answer| Ok(answer.to_owned()))?;
+    let from = "What does it learn from? `garments` for Fashion-MNIST, or files of text, separated by spaces";
+    let text = ask(input, output, from, GARMENTS, text_files)?;
+    let who = "Who may take part? `open` to everybody, by `invitation`, or a class or lab with a `room` code";
+    let mode = ask(input, output, who, "open", |answer| match answer {
+        "open" => Ok(Mode::Open),
+        "invitation" => Ok(Mode::Invitation),
+        "room" => Ok(Mode::Room),
+        _ => Err("`open`, `invitation` or `room` is wanted".into()),
+    })?;
+    let at = "At which address do visitors open the page? `here` for this machine only, or such as https://run.example.org";
+    let page = ask(input, output, at, "here", page_address)?;
+    let under =
+        "Under which licence do you give the model away? An SPDX id such as MIT, or `none` to say nothing";
+    let license = ask(input, output, under, "none", |answer| {
+        Ok(Some(answer.to_owned()).filter(|license| license != "none"))
+    })?;
+    let answers = Answers { title, text, mode, page, license };
+    let text = answers.file();
+    let mut written =
+        File::create_new(file).with_context(|| format!("{} cannot be written", file.display()))?;
+    written.write_all(text.as_bytes())?;
+    written.sync_all()?;
+    let checked = check_run(file, &Environment::default()).map_err(|mistakes| {
+        let mistakes: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        anyhow::anyhow!("{}\nCorrect it in {}.", mistakes.join("\n"), file.display())
+    })?;
+    writeln!(output, "\n{checked}\n{}", answers.next_steps(file))?;
+    Ok(())
+}
+
+/// Asks until an answer can be read.
+fn ask<T>(
+    input: &mut dyn BufRead,
+    output: &mut dyn Write,
+    question: &str,
+    default: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> anyhow::Result<T> {
+    let mut reason = String::new();
+    for _ in 0..ATTEMPTS_MAX {
+        write!(output, "{question} [{default}] ")?;
+        output.flush()?;
+        let mut line = String::new();
+        let is_end = input.read_line(&mut line)? == 0;
+        if is_end {
+            writeln!(output)?;
+        }
+        let answer = Some(line.trim()).filter(|answer| !answer.is_empty()).unwrap_or(default);
+        match read(answer) {
+            Ok(read) => return Ok(read),
+            Err(why) => reason = why,
+        }
+        writeln!(output, "  {reason}")?;
+    }
+    bail!("no answer to “{question}” that can be used: {reason}")
+}
+
+fn text_files(answer: &str) -> Result<Vec<PathBuf>, String> {
+    if answer == GARMENTS {
+        return Ok(Vec::new());
+    }
+    let paths = answer.split_whitespace().map(|path| match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => std::path::absolute(path).map_err(|error| format!("{path}: {error}")),
+        Ok(_) => Err(format!("{path} is not a file")),
+        Err(error) => Err(format!("{path}: {error}")),
+    });
+    paths.collect()
+}
+
+fn page_address(answer: &str) -> Result<Option<Url>, String> {
+    if answer == "here" {
+        return Ok(None);
+    }
+    let url = Url::parse(answer)
+        .map_err(|error| format!("an address such as https://run.example.org is wanted: {error}"))?;
+    let is_plain = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
+    match (url.scheme(), url.host_str()) {
+        ("https", Some(_)) if is_plain => Ok(Some(url)),
+        ("https", _) => Err("an address without a path is wanted, such as https://run.example.org".into()),
+        _ => Err("an https:// address is wanted: browsers train over HTTPS, or on this machine".into()),
+    }
+}
+
+/// A title as an id: lower-case letters, digits and single dashes.
+fn id_of(title: &str) -> String {
+    let mut id = String::new();
+    for character in title.to_lowercase().chars() {
+        if character.is_ascii_alphanumeric() {
+            id.push(character);
+        } else if !id.ends_with('-') && !id.is_empty() {
+            id.push('-');
+        }
+    }
+    let id: String = id.chars().take(ID_CHARS_MAX).collect();
+    let id = id.trim_matches('-');
+    if id.is_empty() { "run".into() } else { id.into() }
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+impl Answers {
+    fn file(&self) -> String {
+        let id = id_of(&self.title);
+        let mut text = "# A run of Barnraise: `barnraise serve --config FILE`. `barnraise config example` explains more keys,\n\
+            # `barnraise config example --all` all of them.\n\n[run]\n"
+            .to_owned();
+        let _ = writeln!(text, "# It stays the same for as long as the run lives.\nid = {}", quoted(&id));
+        let _ = writeln!(text, "title = {}", quoted(&self.title));
+        if !self.text.is_empty() {
+            text.push_str(
+                "# A small ALBERT that guesses masked words.\n\
+                model = { albert = { embedding = 64, hidden = 128, heads = 4, inner = 512, layers = 2 } }\n\
+                target_batch_size = 128\nmicro_batch_size = 64\n\
+                schedule = { peak = 0.002, warmup_steps = 30, decay = { kind = \"constant\" } }\n",
+            );
+        }
+        if let Some(license) = &self.license {
+            let _ = writeln!(text, "# Of the model.\nlicense = {}", quoted(license));
+        }
+        if !self.text.is_empty() {
+            let _ = writeln!(
+                text,
+                "\n[data.text]\nname = {}\nvocabulary = 2000\nsequence_tokens = 32",
+                quoted(&self.title)
+            );
+            for path in &self.text {
+                let _ =
+                    writeln!(text, "\n[[data.text.sources]]\npath = {}", quoted(&path.display().to_string()));
+            }
+        }
+        let _ = writeln!(
+            text,
+            "\n[storage]\n# Checkpoints, journal, keys: back it up.\nfolder = {}",
+            quoted(&format!("{id}-run"))
+        );
+        if let Some(page) = &self.page {
+            let host = page.host_str().unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "\n[network]\n# A proxy with a certificate for {host} stands before it (deploy/Caddyfile).\n\
+                http = \"127.0.0.1:8080\"\ntrusted_proxies = [\"127.0.0.1\"]\n\
+                # These ports have to be reachable from outside.\nlisten = [\n\
+                \x20   \"/ip4/0.0.0.0/udp/4001/quic-v1/webtransport\",\n\
+                \x20   \"/ip4/0.0.0.0/udp/4002/quic-v1\",\n\
+                \x20   \"/ip4/0.0.0.0/udp/4003/webrtc-direct\",\n\
+                \x20   \"/ip4/0.0.0.0/tcp/4001\",\n\
+                \x20   \"/ip4/127.0.0.1/tcp/4002/ws\",\n]\n\
+                # The WebSocket, through the proxy.\nannounce = [\"/dns4/{host}/tcp/{}/wss\"]",
+                page.port_or_known_default().unwrap_or(443)
+            );
+        }
+        if self.mode != Mode::Open || self.page.is_some() {
+            text.push_str("\n[access]\n");
+        }
+        if self.mode != Mode::Open {
+            text.push_str("mode = \"invitation\"\n");
+        }
+        if self.mode == Mode::Room {
+            text.push_str("room = true\n");
+        }
+        if let Some(page) = &self.page {
+            let _ = writeln!(text, "page = {}", quoted(page.as_str().trim_end_matches('/')));
+        }
+        text
+    }
+
+    fn next_steps(&self, file: &Path) -> String {
+        let file = file.display();
+        let mut text = format!("Start it:   barnraise serve --config {file}\n");
+        let invite = match self.mode {
+            Mode::Open => None,
+            Mode::Invitation => Some("invite"),
+            Mode::Room => Some("invite --room"),
+        };
+        if let Some(invite) = invite {
+            let _ = writeln!(text, "Invite:     barnraise {invite} --config {file}");
+        }
+        text
+    }
+}
+
+/// Asks at the terminal.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_at_terminal(args: &InitArgs) -> anyhow::Result<()> {
+    run(args, &mut io::stdin().lock(), &mut io::stdout().lock())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::access::AccessMode;
+
+    use super::*;
+    use crate::config::RunConfig;
+
+    /// What `barnraise init` says, and the file that it writes, if it does.
+    fn init(folder: &Path, answers: &str) -> (anyhow::Result<()>, String, Option<RunConfig>) {
+        let file = folder.join("run.toml");
+        let mut output = Vec::new();
+        let ended = run(&InitArgs { file: file.clone() }, &mut answers.as_bytes(), &mut output);
+        let config = file.exists().then(|| RunConfig::load(&file).unwrap());
+        (ended, String::from_utf8(output).unwrap(), config)
+    }
+
+    #[test]
+    fn no_answers_make_the_default_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ended, said, config) = init(folder.path(), "");
+        ended.unwrap();
+        let config = config.unwrap();
+        assert_eq!(
+            (config.run.id.as_str(), config.access.mode),
+            ("telling-garments-apart", AccessMode::Open)
+        );
+        assert!(said.contains("is good for the run `telling-garments-apart`"), "{said}");
+        assert!(said.contains("barnraise serve --config"), "{said}");
+    }
+
+    #[test]
+    fn text_a_room_an_address_and_a_licence_are_in_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let book = folder.path().join("book.txt");
+        std::fs::write(&book, "words").unwrap();
+        let answers = format!("Lese \"Übung\" 7!\n{}\nroom\nhttps://barn.example\nMIT\n", book.display());
+        let (ended, said, config) = init(folder.path(), &answers);
+        ended.unwrap();
+        let config = config.unwrap();
+        assert_eq!(config.run.id, "lese-bung-7");
+        assert_eq!(config.run.title, "Lese \"Übung\" 7!");
+        assert_eq!(config.data.text.unwrap().sources[0].path, book);
+        assert!(config.access.room && config.access.mode == AccessMode::Invitation);
+        assert_eq!(config.run.license.as_deref(), Some("MIT"));
+        assert!(config.network.announce.iter().any(|it| it.to_string() == "/dns4/barn.example/tcp/443/wss"));
+        assert!(said.contains("barnraise invite --room"), "{said}");
+    }
+
+    #[test]
+    fn a_wrong_answer_is_asked_again_with_what_is_wanted_and_not_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ended, said, config) =
+            init(folder.path(), "A\nnone.txt\ngarments\nall\ninvitation\nhttp://a.example\n\n\n");
+        ended.unwrap();
+        assert_eq!(config.unwrap().access.mode, AccessMode::Invitation);
+        for part in
+            ["none.txt: ", "`open`, `invitation` or `room` is wanted", "an https:// address is wanted"]
+        {
+            assert!(said.contains(part), "{part} is missing in: {said}");
+        }
+        std::fs::remove_file(folder.path().join("run.toml")).unwrap();
+        let (ended, _, config) = init(folder.path(), &format!("A\ngarments\n{}", "all\n".repeat(9)));
+        assert!(ended.unwrap_err().to_string().contains("`open`, `invitation` or `room` is wanted"));
+        assert!(config.is_none());
+    }
+
+    #[test]
+    fn a_file_is_never_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("run.toml"), "# mine").unwrap();
+        let (ended, ..) = init(folder.path(), "");
+        assert!(ended.unwrap_err().to_string().contains("is there already"));
+        assert_eq!(std::fs::read_to_string(folder.path().join("run.toml")).unwrap(), "# mine");
+    }
+}

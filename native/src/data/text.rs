@@ -1,0 +1,223 @@
+//! Text data: documents from files, a vocabulary trained on them, and sequences of tokens.
+//!
+//! Deterministic: the same files, settings and seed give the same sequences. Each file is bounded and checked, and an
+//! error names it. Blocking: call it from a thread that may block.
+
+#[cfg(test)]
+mod fuzz;
+mod mix;
+mod source;
+mod tokenizer;
+
+use std::path::{Path, PathBuf};
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::dataset::{SampleKind, Samples, TokenSequences, TokenShape};
+
+use super::TrainingData;
+pub use source::SourceError;
+pub use tokenizer::{Tokenizer, TokenizerError};
+
+/// Most held-out sequences.
+pub const TEST_SEQUENCES_MAX: usize = 512;
+
+/// Settings of a text data set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextSettings {
+    /// Display name.
+    pub name: String,
+    /// Files, and their weights.
+    pub sources: Vec<TextSource>,
+    /// Tokens of the vocabulary, the special ones included; a small text gives fewer.
+    pub vocabulary: u16,
+    /// Tokens of a sequence.
+    pub sequence_tokens: u16,
+    /// Share of each source that is held out, 0 to 1.
+    pub held_out: f64,
+    /// Seed of the order of the sequences.
+    pub seed: u64,
+}
+
+/// A file with text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextSource {
+    /// Plain text, JSON lines or Parquet; the first two compressed by gzip or not.
+    pub path: PathBuf,
+    /// Field of each JSON line, or column of the Parquet file, that has the text.
+    pub field: String,
+    /// Relative to the other sources: how often a sequence is of this one.
+    pub weight: f64,
+}
+
+/// Why the text cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    /// A file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Source {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        source: SourceError,
+    },
+    /// The vocabulary.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// Too little text in a file for one sequence to train on and one to hold out.
+    #[error("{}: {got} tokens, at least {want} are needed", path.display())]
+    TooShort {
+        /// The file.
+        path: PathBuf,
+        /// Tokens of two sequences.
+        want: usize,
+        /// Tokens in the file.
+        got: usize,
+    },
+}
+
+impl TextSettings {
+    /// Reads the sources, trains the vocabulary or takes it from `cache`, and cuts and mixes the sequences.
+    pub fn load(&self, cache: &Path) -> Result<TrainingData, TextError> {
+        let mut documents = Vec::with_capacity(self.sources.len());
+        let mut bytes_left = source::TEXT_BYTES_MAX;
+        for source in &self.sources {
+            let read = source::read(&source.path, &source.field, bytes_left);
+            let read =
+                read.map_err(|error| TextError::Source { path: source.path.clone(), source: error })?;
+            bytes_left = bytes_left.saturating_sub(read.iter().map(|text| text.len() as u64).sum());
+            documents.push(read);
+        }
+        let tokenizer = self.tokenizer(&documents, cache)?;
+        let shape = TokenShape { length: self.sequence_tokens, vocabulary: tokenizer.vocabulary() };
+        let mut parts = Vec::with_capacity(documents.len());
+        for (source, documents) in self.sources.iter().zip(documents) {
+            let ids = tokenizer.encode_all(&documents)?;
+            parts.push(self.cut(source, &ids)?);
+        }
+        let (train, test): (Vec<mix::SourceSequences>, Vec<mix::SourceSequences>) = parts.into_iter().unzip();
+        let n_train = train.iter().map(|source| source.n_sequences(shape.length)).sum();
+        let n_test = test.iter().map(|source| source.n_sequences(shape.length)).sum();
+        let samples = |sources: &[mix::SourceSequences], n, salt| {
+            let ids = mix::mixed(sources, shape.length, n, self.seed ^ salt);
+            Samples::Tokens(TokenSequences { length: shape.length, ids })
+        };
+        Ok(TrainingData {
+            name: self.name.clone(),
+            kind: SampleKind::Tokens(shape),
+            train: samples(&train, n_train, 0),
+            test: samples(&test, TEST_SEQUENCES_MAX.min(n_test), 1),
+            vocabulary: Some(tokenizer.export()),
+        })
+    }
+
+    /// The tokenizer from the cache, whose key is a hash of the texts and the vocabulary size, or a new one.
+    fn tokenizer(&self, documents: &[Vec<String>], cache: &Path) -> Result<Tokenizer, TextError> {
+        let mut key = Vec::new();
+        for document in documents.iter().flatten() {
+            key.extend_from_slice(&Sha256Hash::of(document.as_bytes()).0);
+        }
+        key.extend_from_slice(&self.vocabulary.to_le_bytes());
+        let texts = documents.iter().flatten().map(String::as_str);
+        Ok(Tokenizer::cached(cache, &Sha256Hash::of(&key), || Tokenizer::train(texts, self.vocabulary))?)
+    }
+
+    /// Cuts a source into training sequences and held-out ones, which are its end.
+    fn cut(
+        &self,
+        source: &TextSource,
+        ids: &[u16],
+    ) -> Result<(mix::SourceSequences, mix::SourceSequences), TextError> {
+        let length = usize::from(self.sequence_tokens);
+        let n_sequences = ids.len() / length.max(1);
+        if n_sequences < 2 {
+            let path = source.path.clone();
+            return Err(TextError::TooShort { path, want: 2 * length, got: ids.len() });
+        }
+        let n_test = ((n_sequences as f64 * self.held_out) as usize).clamp(1, n_sequences - 1);
+        let (train, test) = ids[..n_sequences * length].split_at((n_sequences - n_test) * length);
+        let part = |ids: &[u16]| mix::SourceSequences { ids: ids.to_vec(), weight: source.weight };
+        Ok((part(train), part(test)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    const RHYME: &str = "This is the cat that killed the rat that ate the malt that lay in the house. ";
+
+    fn settings(folder: &Path) -> TextSettings {
+        let source = |name: &str, text: String, weight| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).unwrap();
+            TextSource { path, field: "text".into(), weight }
+        };
+        let lines = (0..200).map(|n| format!("{{\"text\": \"The dog, number {n}, worried the cat.\"}}\n"));
+        TextSettings {
+            name: "Rhymes".into(),
+            sources: vec![
+                source("rhyme.txt", RHYME.repeat(100), 3.0),
+                source("dogs.jsonl", lines.collect(), 1.0),
+            ],
+            vocabulary: 120,
+            sequence_tokens: 16,
+            held_out: 0.1,
+            seed: 5,
+        }
+    }
+
+    #[test]
+    fn the_same_files_and_settings_give_the_same_sequences() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(folder.path());
+        let data = settings.load(&folder.path().join("a")).unwrap();
+        let SampleKind::Tokens(shape) = data.kind else { panic!("{:?}", data.kind) };
+        assert!(shape.vocabulary > 30 && shape.vocabulary <= 120, "{shape:?}");
+        for samples in [&data.train, &data.test] {
+            let Samples::Tokens(tokens) = samples else { panic!("no tokens") };
+            assert!(tokens.ids.iter().all(|&id| id < shape.vocabulary && id != 1));
+        }
+        assert!(data.train.n_samples() > 5 * data.test.n_samples());
+        // Training again gives the same vocabulary, although the order of maps in the trainer is random.
+        let again = settings.load(&folder.path().join("b")).unwrap();
+        assert_eq!((&again.train, &again.test), (&data.train, &data.test));
+        let cached = settings.load(&folder.path().join("a")).unwrap();
+        assert_eq!(cached.train, data.train);
+        let other = TextSettings { seed: 6, ..settings }.load(&folder.path().join("a")).unwrap();
+        assert_ne!(other.train, data.train);
+    }
+
+    #[test]
+    fn a_vocabulary_is_found_for_a_few_words_that_come_often() {
+        let words = ["horse", "house", "farm", "cat", "MacDonald"];
+        for n_words in 1..=words.len() {
+            let text = words[..n_words].join(" ").repeat(3000);
+            for vocabulary in [60, 100, 200, 2000] {
+                let tokenizer = Tokenizer::train([text.as_str()].into_iter(), vocabulary).unwrap();
+                assert!(tokenizer.vocabulary() <= vocabulary);
+                let ids = tokenizer.encode_all(&["horse z".into()]).unwrap();
+                assert_eq!(ids.iter().filter(|&&id| id == 0).count(), 1, "z is not known: {ids:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut settings = settings(folder.path());
+        settings.sources[1].field = "body".into();
+        let error = settings.load(folder.path()).err().unwrap().to_string();
+        assert!(
+            error.contains("dogs.jsonl") && error.contains("line 1") && error.contains("body"),
+            "{error}"
+        );
+        settings.sources[1].path = folder.path().join("none.txt");
+        let error = settings.load(folder.path()).err().unwrap().to_string();
+        assert!(error.contains("none.txt"), "{error}");
+        std::fs::write(&settings.sources[1].path, "Short.").unwrap();
+        let error = settings.load(folder.path()).err().unwrap().to_string();
+        assert!(error.contains("none.txt") && error.contains("at least 32 are needed"), "{error}");
+    }
+}

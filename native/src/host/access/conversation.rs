@@ -1,0 +1,182 @@
+//! The backbone's side of the `access` conversation.
+
+use std::time::Duration;
+
+use barnraise_protocol::access::{
+    self, AccessError, AccessRefusal, BackboneToContributor, ContributorToBackbone, MESSAGE_BYTES_MAX,
+    PublicKey, REVOKED_MAX, RequestRefusal, SignedRequest,
+};
+use barnraise_protocol::framing::{self, FrameError};
+use barnraise_relay::{Node, NodeError, Paced};
+use barnraise_swarm::access::Policy;
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId, Stream};
+
+use super::{Access, AccessAuthority};
+use crate::net::violations;
+
+/// Longest wait for another backbone's answer.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// State that all `access` conversations share.
+pub(crate) struct Conversation {
+    pub(crate) access: Access,
+    /// Relays requests to the authority, and reports violations.
+    pub(crate) node: Node,
+}
+
+/// Answers questions on `stream` until the peer closes it.
+///
+/// # Errors
+/// The stream broke, or the peer was silent for too long.
+pub(crate) async fn converse(
+    conversation: &Conversation,
+    peer: PeerId,
+    stream: &mut Paced<Stream>,
+) -> Result<(), FrameError> {
+    let pace = stream.pace();
+    loop {
+        pace.wait();
+        let question = match framing::read::<ContributorToBackbone, _>(stream, MESSAGE_BYTES_MAX).await {
+            Err(FrameError::Closed) => return Ok(()),
+            question => question?,
+        };
+        let speaker = speaker(peer, &question);
+        let answer = match conversation.answer(peer, question).await {
+            Ok(answer) => answer,
+            Err(refusal) => {
+                tracing::debug!(%peer, %refusal, "access refused");
+                match (violations::of_access(&refusal), speaker) {
+                    (Some(violation), Some(speaker)) => conversation.node.report(speaker, violation),
+                    (Some(violation), None) => conversation.node.count(violation),
+                    (None, _) => {}
+                }
+                BackboneToContributor::Refused(refusal)
+            }
+        };
+        pace.answer();
+        framing::write(stream, &answer, MESSAGE_BYTES_MAX).await?;
+    }
+}
+
+impl Conversation {
+    async fn answer(
+        &self,
+        peer: PeerId,
+        question: ContributorToBackbone,
+    ) -> Result<BackboneToContributor, AccessRefusal> {
+        let gate = &self.access.gate;
+        match question {
+            ContributorToBackbone::Present(token) => {
+                gate.present(peer, &token).map(BackboneToContributor::Admitted)
+            }
+            ContributorToBackbone::Redeem { code } => {
+                if code.len() > access::CODE_BYTES_MAX {
+                    return Err(AccessRefusal::NoInvitation);
+                }
+                let token = self.authority("invitation")?.redeem(key_of(peer)?, &code).await?;
+                gate.present(peer, &token)?;
+                Ok(BackboneToContributor::Granted(Box::new(token)))
+            }
+            ContributorToBackbone::Claim => {
+                let key = key_of(peer)?;
+                let authority = self.authority("login")?;
+                match authority.claim(key).await? {
+                    Some(token) => {
+                        gate.present(peer, &token)?;
+                        Ok(BackboneToContributor::Granted(Box::new(token)))
+                    }
+                    None => {
+                        let reason = || "this run has no page to sign in at".to_owned();
+                        let url = authority.login_url(key);
+                        let url = url.ok_or_else(|| AccessRefusal::Unavailable { reason: reason() })?;
+                        Ok(BackboneToContributor::SignIn { url })
+                    }
+                }
+            }
+            ContributorToBackbone::Relay(request) => self.relay(request).await,
+            ContributorToBackbone::Revoked { since } => {
+                let store = self.authority("question about revocations")?.store();
+                let unavailable =
+                    |_| AccessRefusal::Unavailable { reason: "the database does not answer".into() };
+                let (tokens, next) = store.revoked_since(since, REVOKED_MAX).await.map_err(unavailable)?;
+                Ok(BackboneToContributor::Revoked { tokens, next })
+            }
+        }
+    }
+
+    async fn relay(&self, request: Box<SignedRequest>) -> Result<BackboneToContributor, AccessRefusal> {
+        let Access { gate, authority, remote_authority: elsewhere, here } = &self.access;
+        if let Some(authority) = authority {
+            gate.take_request(&request)?;
+            let response = authority.answer(&request).await?;
+            return Ok(BackboneToContributor::Relayed(Box::new(response)));
+        }
+        let named = request.receiver;
+        let Some(address) = elsewhere.as_ref().filter(|_| named == gate.policy().authority.key) else {
+            return Err(RequestRefusal::Receiver { named, here: *here }.into());
+        };
+        // Everything but the nonce is checked here, so that no forgery is relayed; the authority checks all of it again.
+        let Policy { authority, clock_tolerance, .. } = gate.policy();
+        request.verify(authority, named, gate.now(), *clock_tolerance)?;
+        let question = ContributorToBackbone::Relay(request);
+        let asked = ask(&self.node, address, &question).await;
+        asked.map_err(|error| AccessRefusal::Unavailable { reason: error.to_string() })
+    }
+
+    fn authority(&self, wanted: &str) -> Result<&AccessAuthority, AccessRefusal> {
+        let Access { gate, authority, remote_authority: elsewhere, .. } = &self.access;
+        authority.as_ref().ok_or_else(|| match elsewhere {
+            Some(address) => AccessRefusal::Elsewhere { at: address.to_string() },
+            None => AccessRefusal::OtherWay { mode: gate.policy().mode, wanted: wanted.into() },
+        })
+    }
+}
+
+/// Why another backbone did not answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AskError {
+    #[error("{0} names no peer")]
+    NoPeer(Multiaddr),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error("{0} did not answer in {timeout} s", timeout = RELAY_TIMEOUT.as_secs())]
+    Timeout(Multiaddr),
+}
+
+/// Sends `question` to another backbone, over an existing connection where there is one.
+pub(super) async fn ask(
+    node: &Node,
+    address: &Multiaddr,
+    question: &ContributorToBackbone,
+) -> Result<BackboneToContributor, AskError> {
+    let asked = async {
+        let peer = match address.iter().last() {
+            Some(Protocol::P2p(peer)) => peer,
+            _ => return Err(AskError::NoPeer(address.clone())),
+        };
+        node.dial(address.clone()).await?;
+        let mut stream = node.open(peer, access::PROTOCOL).await?;
+        let answer = access::ask(&mut stream, question).await?;
+        // It is read whole; the other side sees the end of the stream either way.
+        let _ = futures::AsyncWriteExt::close(&mut stream).await;
+        Ok(answer)
+    };
+    tokio::time::timeout(RELAY_TIMEOUT, asked).await.map_err(|_| AskError::Timeout(address.clone()))?
+}
+
+/// The peer to blame if the question is refused; `None` for a relayed request, whose carrier did not make it.
+fn speaker(peer: PeerId, question: &ContributorToBackbone) -> Option<PeerId> {
+    match question {
+        ContributorToBackbone::Relay(request) => {
+            (PublicKey::of_peer_id(&peer.to_bytes()) == Some(request.token.claims.peer)).then_some(peer)
+        }
+        _ => Some(peer),
+    }
+}
+
+fn key_of(peer: PeerId) -> Result<PublicKey, AccessRefusal> {
+    PublicKey::of_peer_id(&peer.to_bytes()).ok_or(AccessRefusal::KeyKind)
+}

@@ -1,0 +1,380 @@
+//! A run on its host: what the driver of any scheme finds ready, and where its page goes.
+//!
+//! [`OpenedRun`] has identity, storage and data, from which a driver recovers its model. [`RunHost`] then has access
+//! control, the node and the run's tasks. Neither knows the scheme: the driver brings the description, the status and
+//! the counters.
+
+mod credit;
+mod operating;
+mod tasks;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use barnraise_learning::unigram::Vocabulary;
+use barnraise_learning::{ComputeDevice, ParameterLayout};
+use barnraise_protocol::access::KeyPair;
+use barnraise_protocol::api::{LiveProgress, RunStatus};
+use barnraise_protocol::run::RunDescription;
+use barnraise_relay::dht::{Dht, DhtConfig};
+use barnraise_relay::server::operator_routes_with;
+use barnraise_relay::{MetricsRegistry, Node, NodeConfig, Routing, warn_about_open_files};
+use libp2p::Multiaddr;
+use libp2p::identity::Keypair;
+use tokio::sync::{broadcast, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::credit::{Credit, CreditCounters};
+use self::operating::{note_address, operator_page};
+pub(crate) use self::tasks::RunTasks;
+use crate::config::RunConfig;
+use crate::data::TrainingData;
+use crate::data::shards::ShardStore;
+use crate::host::access::login::Login;
+use crate::host::access::rooms::{RoomKey, Rooms};
+use crate::host::access::{Access, keep_gate_current, signing_key};
+use crate::host::admin::HostedRun;
+use crate::host::announce::{Announcement, announce};
+use crate::host::clock::system_clock;
+use crate::host::contributions::Store;
+use crate::host::http::HttpState;
+use crate::host::identity::own_keypair;
+use crate::host::models::{ModelFiles, SharedModel};
+use crate::host::operator::request::OperatorHandle;
+use crate::host::page::PageSource;
+use crate::host::readiness::{OperatorPage, Readiness, StartupStep};
+use crate::host::site::SiteRun;
+use crate::storage::checkpoint::{AGES, Checkpoints};
+use crate::storage::disk_space::DiskSpace;
+use crate::storage::journal::Journal;
+use crate::storage::{Storage, bound};
+
+/// Starts a contributor of this process to the backbone at one of the addresses.
+pub(crate) type LocalContributor = fn(&[Multiaddr], ComputeDevice, Keypair) -> anyhow::Result<()>;
+
+/// Where a backbone can be reached.
+#[derive(Debug, Clone)]
+pub struct BackboneAddresses {
+    /// The run's id.
+    pub run_id: String,
+    /// `/healthz`, `/readyz`, `/metrics` and `/addresses`, where they are served.
+    pub operator: Option<SocketAddr>,
+    /// libp2p, peer id included.
+    pub addresses: Vec<Multiaddr>,
+}
+
+/// A run that is ready to be served. It begins once the page is open.
+pub struct Mounted {
+    /// Its page and API.
+    pub run: SiteRun,
+    /// Its node; that of the first run counts the violations of visitors.
+    pub node: Node,
+    /// Sent to once the page is open.
+    pub open: oneshot::Sender<()>,
+    /// Receives the run's addresses when it begins.
+    pub begun: oneshot::Receiver<BackboneAddresses>,
+}
+
+/// What a process brings to each of its runs.
+#[derive(Clone)]
+pub(crate) struct RunSurroundings {
+    /// Files of the page.
+    pub(crate) page: PageSource,
+    /// For a backbone that contributes to itself.
+    pub(crate) contributor: LocalContributor,
+    /// Ends the run.
+    pub(crate) shutdown: CancellationToken,
+}
+
+/// A run whose identity, storage and data are here.
+pub(crate) struct OpenedRun {
+    pub(crate) config: RunConfig,
+    /// For all that lasts; in S3, where the run asks for it.
+    pub(crate) storage: Storage,
+    pub(crate) shards: Arc<ShardStore>,
+    pub(crate) readiness: Readiness,
+    pub(crate) keypair: Keypair,
+    /// The run's folder, whose disk may fill up.
+    folder: Storage,
+    operator: Option<OperatorPage>,
+    around: RunSurroundings,
+}
+
+/// Where a driver stores contributions and models.
+pub(crate) struct RunStores {
+    pub(crate) journal: Journal,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) disk_space: DiskSpace,
+}
+
+impl OpenedRun {
+    /// Opens the run's folder and loads its data.
+    ///
+    /// # Errors
+    /// The folder is of another run or in use, or the data cannot be had.
+    pub(crate) async fn open(
+        config: RunConfig,
+        around: RunSurroundings,
+    ) -> anyhow::Result<(Self, TrainingData)> {
+        let readiness = Readiness::starting(around.shutdown.clone());
+        let operator = operator_page(&config, &readiness, &around.shutdown).await?;
+        let mut storage = Storage::open(&config.storage.folder)?;
+        let keypair = own_keypair(&config.storage.folder, bound::read(&storage).await?.is_some())?;
+        // First of all, so that nothing of another run is replayed.
+        config.clone().bind(&storage).await?;
+        let folder = storage.clone();
+        if let Some(url) = &config.storage.objects {
+            storage = storage.in_s3(url, &keypair.public().to_peer_id().to_string()).await?;
+        }
+        // The folder belongs to this process from here on: an address from before is stale.
+        note_address(operator.as_ref().map(OperatorPage::address), &config.storage.folder)?;
+        let (source, cache) = (config.data_source(), config.data_cache());
+        let loaded = tokio::task::spawn_blocking(move || source.load(&cache));
+        let data = loaded.await?.context("the data set cannot be had")?;
+        let shards_in = Storage::open_shared(&config.data_cache().join("shards"))?;
+        let shards = Arc::new(ShardStore::open(shards_in, &data, config.sharding()).await?);
+        readiness.done(StartupStep::Data);
+        Ok((Self { config, storage, shards, readiness, keypair, folder, operator, around }, data))
+    }
+
+    /// The stores of a model with this layout.
+    pub(crate) fn stores(&self, layout: &ParameterLayout) -> RunStores {
+        let storage = &self.storage;
+        let checkpoints = Checkpoints::new(storage.clone(), self.config.storage.keep_checkpoints);
+        RunStores {
+            journal: Journal::new(storage.clone()),
+            checkpoints: checkpoints.aged(&AGES),
+            disk_space: DiskSpace::new(storage.clone(), self.folder.clone(), checkpoint_bytes(layout)),
+        }
+    }
+}
+
+/// A run on the network: its driver builds on this.
+pub(crate) struct RunHost {
+    pub(crate) config: RunConfig,
+    pub(crate) shards: Arc<ShardStore>,
+    pub(crate) readiness: Readiness,
+    pub(crate) access: Access,
+    pub(crate) node: Node,
+    pub(crate) dht: Dht,
+    /// Signs tokens, receipts and records.
+    pub(crate) key: KeyPair,
+    pub(crate) addresses: BackboneAddresses,
+    /// They end with the run; the first that fails ends it.
+    pub(crate) tasks: RunTasks,
+    pub(crate) shutdown: CancellationToken,
+    storage: Storage,
+    operator: Option<OperatorPage>,
+    page: PageSource,
+    contributor: LocalContributor,
+    login: Option<Login>,
+    rooms: Option<Rooms>,
+}
+
+/// What a driver shows of its run.
+pub(crate) struct RunPage {
+    pub(crate) description: Arc<RunDescription>,
+    pub(crate) status: watch::Receiver<RunStatus>,
+    pub(crate) events: broadcast::Receiver<LiveProgress>,
+    pub(crate) store: Store,
+    /// In a run that shares its model.
+    pub(crate) models: Option<ModelFiles>,
+    pub(crate) checkpoints: Checkpoints,
+    /// Takes the operator's commands.
+    pub(crate) commands: OperatorHandle,
+    pub(crate) registry: Arc<MetricsRegistry>,
+}
+
+impl RunHost {
+    /// Opens access control, and starts the node. No conversation is held before the driver accepts streams.
+    pub(crate) async fn start(opened: OpenedRun) -> anyhow::Result<Self> {
+        let OpenedRun { config, storage, shards, readiness, keypair, operator, around, .. } = opened;
+        let access = Access::open(&config, &keypair).await?;
+        let rooms = rooms(&config, &access)?;
+        let login = Login::new(&config.access, access.authority.as_ref())?;
+        let key = signing_key(&keypair)?;
+        let node = start_node(&config, keypair).await?;
+        let dht = Dht::start(node.clone(), DhtConfig::from(&config.dht))?;
+        let addresses = BackboneAddresses {
+            run_id: config.run.id.clone(),
+            operator: operator.as_ref().map(OperatorPage::address),
+            addresses: node.addresses(),
+        };
+        let RunSurroundings { page, contributor, shutdown } = around;
+        let tasks = RunTasks::default();
+        Ok(Self {
+            config,
+            shards,
+            readiness,
+            access,
+            node,
+            dht,
+            key,
+            addresses,
+            tasks,
+            shutdown,
+            storage,
+            operator,
+            page,
+            contributor,
+            login,
+            rooms,
+        })
+    }
+
+    /// Opens the database of contributions, for a run that goes on from `epoch`.
+    pub(crate) async fn credit(
+        &self,
+        journal: &Journal,
+        epoch: u64,
+        counters: CreditCounters,
+    ) -> anyhow::Result<Credit> {
+        let me = (self.node.peer_id(), self.key.clone());
+        let credit = Credit::open(&self.config, me, (journal, epoch), counters).await?;
+        self.readiness.has(&credit.store);
+        Ok(credit)
+    }
+
+    /// Keeps the gate and the addresses in the DHT current until the run ends.
+    pub(crate) fn keep_current(&mut self) {
+        let (node, shutdown) = (&self.node, &self.shutdown);
+        let poll_every = self.config.access.poll_interval;
+        self.tasks.spawn(keep_gate_current(self.access.clone(), node.clone(), poll_every, shutdown.clone()));
+        let (run_id, known) = (self.config.run.id.clone(), self.config.network.dht_peers.clone());
+        let announcement = Announcement { run_id, key: self.key.clone(), known };
+        self.tasks.spawn(announce(node.clone(), self.dht.clone(), announcement, shutdown.clone()));
+    }
+
+    /// Keeps the addresses in the run's status current: they change when certificates rotate.
+    pub(crate) fn keep_addresses(&mut self, status: watch::Sender<RunStatus>) {
+        self.tasks.spawn(refresh_addresses(self.node.clone(), status, self.shutdown.clone()));
+    }
+
+    /// Shares the model of an open run; in other runs it is for participants only.
+    pub(crate) async fn share_model(
+        &mut self,
+        description: &Arc<RunDescription>,
+        layout: ParameterLayout,
+        vocabulary: Option<&Vocabulary>,
+    ) -> anyhow::Result<Option<SharedModel>> {
+        let shared = SharedModel::open(&self.config, description, layout, &self.storage, vocabulary).await?;
+        Ok(shared.map(|(shared, keeping)| {
+            self.tasks.spawn(keeping);
+            shared
+        }))
+    }
+
+    /// Has the run's page and its operator's page served. Returns when they are; the receiver of the sender that is
+    /// returned waits for the run to begin.
+    ///
+    /// # Errors
+    /// The page is not opened: the process ends, or another run failed.
+    pub(crate) async fn mount(
+        &mut self,
+        page: RunPage,
+        mounting: oneshot::Sender<Mounted>,
+    ) -> anyhow::Result<oneshot::Sender<BackboneAddresses>> {
+        let admin = self.operator.as_ref().map(|_| {
+            let run = HostedRun {
+                description: page.description,
+                operator: page.commands,
+                gate: self.access.gate.clone(),
+                contributions: page.store.clone(),
+                checkpoints: page.checkpoints,
+            };
+            operating::admin(&self.config.storage.folder, run)
+        });
+        let admin = admin.transpose()?;
+        let http = HttpState::new(self.page.clone(), page.status, page.events);
+        let http = http.with_login(self.login.take()).with_contributions(page.store);
+        let http = http.with_readiness(self.readiness.clone()).with_models(page.models);
+        let (rooms, is_listed) = (self.rooms.take(), self.config.network.listed);
+        let invitations = self.access.authority.as_ref().map(|authority| authority.store().clone());
+        let run = SiteRun { http, is_listed, rooms, invitations };
+        let (open, opened) = oneshot::channel();
+        let (begin, begun) = oneshot::channel();
+        let mounted = Mounted { run, node: self.node.clone(), open, begun };
+        if mounting.send(mounted).is_err() || opened.await.is_err() {
+            bail!("the page was not opened");
+        }
+        self.readiness.done(StartupStep::Listeners);
+        if let (Some(operator), Some(admin)) = (&self.operator, admin) {
+            operator.show(operator_routes_with(self.node.clone(), page.registry).merge(admin.routes()));
+        }
+        Ok(begin)
+    }
+
+    /// Starts a contributor of this process to this backbone.
+    ///
+    /// # Errors
+    /// It has no key, or no address to dial.
+    pub(crate) fn contribute(&self, device: ComputeDevice) -> anyhow::Result<()> {
+        let key = self.config.storage.folder.join("contributor.key");
+        let keypair = barnraise_relay::load_or_create_keypair(&key)?;
+        (self.contributor)(&self.addresses.addresses, device, keypair)
+    }
+
+    /// Ends what the driver has left: the node and all tasks. The driver and its services are gone by then.
+    ///
+    /// # Errors
+    /// A task failed.
+    pub(crate) async fn close(mut self) -> anyhow::Result<()> {
+        self.shutdown.cancel();
+        self.node.shutdown().await;
+        self.tasks.join().await
+    }
+
+    /// Takes the address of the admin API back: no command reaches the run any more.
+    pub(crate) fn forget_address(&self) {
+        if let Err(error) = note_address(None, &self.config.storage.folder) {
+            tracing::warn!(%error, "the operator's address could not be taken back");
+        }
+    }
+}
+
+/// Approximate size, with two moments for each parameter.
+fn checkpoint_bytes(layout: &ParameterLayout) -> u64 {
+    (layout.n_parameters() as u64).saturating_mul(3 * size_of::<f32>() as u64)
+}
+
+/// Room codes, where the run has them and grants access itself.
+fn rooms(config: &RunConfig, access: &Access) -> anyhow::Result<Option<Rooms>> {
+    let Some(authority) = access.authority.as_ref().filter(|_| config.access.room) else { return Ok(None) };
+    let key = RoomKey::load_or_create(&config.storage.folder)?;
+    Ok(Some(Rooms::new(key, authority.store().clone(), system_clock())))
+}
+
+async fn start_node(config: &RunConfig, keypair: Keypair) -> anyhow::Result<Node> {
+    warn_about_open_files(config.limits.connections);
+    let folder = &config.storage.folder;
+    let node = NodeConfig {
+        listen: config.network.listen.clone(),
+        certificates_dir: Some(folder.join("certificates")),
+        announce: config.network.announce.clone(),
+        relays: config.network.relays.clone(),
+        upnp: config.network.upnp,
+        trusted_proxies: config.network.trusted_proxies.clone(),
+        limits: config.limits.clone(),
+        routing: Some(Routing::Server),
+        ..NodeConfig::default()
+    };
+    Ok(Node::start(keypair, node).await?)
+}
+
+async fn refresh_addresses(node: Node, status: watch::Sender<RunStatus>, shutdown: CancellationToken) {
+    let mut events = node.events();
+    loop {
+        let addresses: Vec<String> = node.addresses().iter().map(Multiaddr::to_string).collect();
+        status.send_if_modified(|status| {
+            let changed = status.addresses != addresses;
+            status.addresses = addresses;
+            changed
+        });
+        match shutdown.run_until_cancelled(events.recv()).await {
+            // After missed events, too.
+            Some(Ok(_) | Err(broadcast::error::RecvError::Lagged(_))) => {}
+            Some(Err(broadcast::error::RecvError::Closed)) | None => return,
+        }
+    }
+}

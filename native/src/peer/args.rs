@@ -1,0 +1,230 @@
+//! Arguments of the commands of a participant, and the addresses at which it finds a run.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use axum::http::Uri;
+use barnraise_protocol::DisplayName;
+use barnraise_protocol::access::{ParseKeyError, PublicKey};
+use barnraise_swarm::pacing::{Duty, DutyError};
+use bytesize::ByteSize;
+use clap::Args;
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+
+use crate::config::{Device, LinkSpeed, Precision};
+
+/// `barnraise join`
+#[derive(Debug, Args)]
+pub struct JoinArgs {
+    /// The run: the address of its page, an invitation's link, or a libp2p multiaddress with a peer id
+    pub address: JoinLink,
+    /// The run's id, where the address is of another peer of the DHT, such as a relay; with the key of its
+    /// authority, no other run is accepted
+    #[arg(long, value_name = "ID[@KEY]")]
+    pub run: Option<RunName>,
+    /// The code of an invitation, where the address is no link with it; or the short code of a room, such as K7M-4PQ
+    #[arg(long, value_name = "CODE")]
+    pub invitation: Option<String>,
+    /// Device to compute on
+    #[arg(long, default_value = "cpu")]
+    pub device: Device,
+    /// Precision to compute in; `mixed` is for devices with fast half precision
+    #[arg(long, default_value = "f32")]
+    pub precision: Precision,
+    /// Share of the time in which to compute, 5 to 100; the device is idle otherwise
+    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = throttle)]
+    pub throttle: Duty,
+    /// Key file, so that this machine is the same peer each time; created if it is missing
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// Append the receipts of accepted contributions to this file, a line each
+    #[arg(long, value_name = "FILE")]
+    pub receipts: Option<PathBuf>,
+    /// Name on the leaderboard: 1 to 32 characters
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<DisplayName>,
+    /// Leave after this many samples
+    #[arg(long, value_name = "N")]
+    pub samples: Option<u64>,
+    /// Pass shards of the data on to other peers, at so many bytes a second at most, 64 KiB or more; 0 to pass
+    /// none on
+    #[arg(long, value_name = "SIZE", default_value_t = SHARE_DEFAULT, value_parser = share)]
+    pub share: ByteSize,
+    /// Average parts for the run's backbones, with so many bytes a second each way, 64 KiB or more, or as many as are
+    /// measured; for a run that allows it ([aggregators] reducers), on a machine that the backbones can dial
+    #[arg(long, value_name = "SIZE|auto", value_parser = speed)]
+    pub reduce: Option<LinkSpeed>,
+    /// Address to listen at for other peers and for backbones, instead of ports of the system's choice; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    pub listen: Vec<Multiaddr>,
+    /// A relay through which peers that want shards reach this machine, if they cannot dial it; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    pub relay: Vec<Multiaddr>,
+    /// Folder for shards, instead of the user's cache folder
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// How much disk space they may take
+    #[arg(long, value_name = "SIZE", default_value_t = CACHE_SIZE_DEFAULT)]
+    pub cache_size: ByteSize,
+}
+
+/// `barnraise progress`
+#[derive(Debug, Args)]
+pub struct ProgressArgs {
+    /// Any peer of the DHT, such as a relay: a libp2p multiaddress with a peer id
+    pub address: Multiaddr,
+    /// The run's id; with the key of its authority, only the authority and the backbones that it names are shown
+    #[arg(long, value_name = "ID[@KEY]")]
+    pub run: RunName,
+}
+
+/// Half of a slow home connection's uplink.
+pub(crate) const SHARE_DEFAULT: ByteSize = ByteSize::kib(512);
+/// Least upload rate: a peer that receives less asks another holder.
+const SHARE_MIN: ByteSize = ByteSize::kib(64);
+
+/// Why the value of an option is refused.
+#[derive(Debug, thiserror::Error)]
+enum OptionError {
+    #[error("want a whole number of percent, got {0}")]
+    Percent(String),
+    #[error(transparent)]
+    Duty(#[from] DutyError),
+    #[error("{0}")]
+    Size(String),
+    #[error("want 0 or {SHARE_MIN} at least, got {0}")]
+    Share(ByteSize),
+    #[error("want {SHARE_MIN} at least, got {0}")]
+    Speed(ByteSize),
+}
+
+fn throttle(text: &str) -> Result<Duty, OptionError> {
+    let percent: u8 = text.parse().map_err(|_| OptionError::Percent(text.to_owned()))?;
+    Ok(Duty::of_percent(percent)?)
+}
+
+fn share(text: &str) -> Result<ByteSize, OptionError> {
+    let share: ByteSize = text.parse().map_err(OptionError::Size)?;
+    match share.as_u64() == 0 || share >= SHARE_MIN {
+        true => Ok(share),
+        false => Err(OptionError::Share(share)),
+    }
+}
+
+fn speed(text: &str) -> Result<LinkSpeed, OptionError> {
+    let speed: LinkSpeed = text.parse().map_err(OptionError::Size)?;
+    match speed {
+        LinkSpeed::Fixed(speed) if speed < SHARE_MIN => Err(OptionError::Speed(speed)),
+        speed => Ok(speed),
+    }
+}
+
+/// Default size of a native peer's shard cache.
+pub const CACHE_SIZE_DEFAULT: ByteSize = ByteSize::gib(2);
+
+/// A run to search for: any with this id, or the one whose authority has this key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunName {
+    /// Id of the run.
+    pub id: String,
+    /// Key of its authority: `run.access.authority` of `/api/run`.
+    pub authority: Option<PublicKey>,
+}
+
+impl FromStr for RunName {
+    type Err = ParseKeyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // No id has an @ in it.
+        let (id, authority) = match text.rsplit_once('@') {
+            Some((id, key)) => (id, Some(key.parse()?)),
+            None => (text, None),
+        };
+        Ok(Self { id: id.to_owned(), authority })
+    }
+}
+
+/// `barnraise receipts`
+#[derive(Debug, Args)]
+pub struct ReceiptsArgs {
+    /// The file, as `barnraise join --receipts` writes it
+    pub file: PathBuf,
+}
+
+/// `barnraise evidence`
+#[derive(Debug, Args)]
+pub struct EvidenceArgs {
+    /// The run: the address of its page, or a libp2p multiaddress with a peer id
+    pub address: JoinLink,
+    /// The run's id, where the address is of another peer of the DHT
+    #[arg(long, value_name = "ID[@KEY]")]
+    pub run: Option<RunName>,
+    /// Device to compute on
+    #[arg(long, default_value = "cpu")]
+    pub device: Device,
+    /// Largest distance of a gradient from the recomputed one, relative to its norm
+    #[arg(long, default_value_t = 0.05)]
+    pub tolerance: f32,
+}
+
+/// An address to join, with the code of an invitation where the link has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinLink {
+    /// Address of the run.
+    pub address: JoinAddress,
+    /// From `#invitation=…`.
+    pub invitation: Option<String>,
+}
+
+impl FromStr for JoinLink {
+    type Err = JoinAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (address, fragment) = text.split_once('#').unwrap_or((text, ""));
+        let invitation = fragment.strip_prefix("invitation=").map(str::to_owned);
+        Ok(Self { address: address.parse()?, invitation })
+    }
+}
+
+/// The address of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JoinAddress {
+    /// An `http://` or `https://` address, whose `/api/run` lists multiaddresses. Without a slash at its end.
+    Page(String),
+    /// A multiaddress, dialled directly.
+    Peer(Multiaddr),
+}
+
+/// The text is no address that can be joined.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "an address like http://host:8080 or /ip4/192.0.2.1/tcp/4001/p2p/12D3… is wanted, got {got:?} ({why})"
+)]
+pub struct JoinAddressError {
+    got: String,
+    why: String,
+}
+
+impl FromStr for JoinAddress {
+    type Err = JoinAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = |why: String| JoinAddressError { got: text.chars().take(200).collect(), why };
+        if text.starts_with('/') {
+            let address: Multiaddr =
+                text.parse().map_err(|why: libp2p::multiaddr::Error| error(why.to_string()))?;
+            return match address.iter().last() {
+                Some(Protocol::P2p(_)) => Ok(Self::Peer(address)),
+                _ => Err(error("it does not end with /p2p/ and a peer id".into())),
+            };
+        }
+        let uri: Uri = text.parse().map_err(|why: axum::http::uri::InvalidUri| error(why.to_string()))?;
+        match (uri.scheme_str(), uri.host()) {
+            (Some("http" | "https"), Some(host)) if !host.is_empty() => {
+                Ok(Self::Page(text.trim_end_matches('/').to_owned()))
+            }
+            _ => Err(error("neither a multiaddress nor http:// or https:// with a host".into())),
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The schemes that keep parameters in step, a folder for each: drivers on the host.
+
+pub mod synchronous;

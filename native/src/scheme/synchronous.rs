@@ -1,0 +1,371 @@
+//! The synchronous scheme (DeDLOC §3.1): all contributions to one target batch, one step, one model.
+//!
+//! This module only assembles a driver on the host; each part documents itself.
+
+pub mod aggregators;
+pub mod core;
+mod evaluator;
+mod learner;
+mod ledger;
+pub mod metrics;
+mod operating;
+mod progress;
+pub mod recomputation;
+mod recomputing;
+#[cfg(test)]
+mod stalls;
+mod states;
+mod streams;
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use barnraise_learning::{ComputeDevice, DataShape, ParameterLayout, open_device};
+use barnraise_protocol::api::RunStatus;
+use barnraise_protocol::contribute::RunProgress;
+use barnraise_protocol::dht::progress::LocalProgress as Standing;
+use barnraise_protocol::run::RunDescription;
+use barnraise_swarm::collection::CollectionRound;
+use libp2p::Multiaddr;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use self::aggregators::{Aggregators, Reducers, ServedStorage};
+use self::core::{Core, CoreEvent, CoreStorage, EVENTS_MAX, Outputs};
+use self::evaluator::{Evaluator, evaluated_on, majority_accuracy};
+use self::learner::{Learner, PublishedState};
+use self::ledger::SharedLedger;
+use self::metrics::Metrics;
+use self::progress::{ProgressAnnouncer, tell};
+use self::recomputation::{EvidenceStore, Standings};
+use self::recomputing::exchange::poll_other_backbones;
+use self::recomputing::{RecomputationContext, Recomputing};
+use self::states::States;
+use self::streams::Services;
+use crate::data::TrainingData;
+use crate::host::addresses::AddressGroups;
+use crate::host::clock::system_clock;
+use crate::host::contributions::{Issuer, NameRecorder, Recording, RefusalCounts, Store, WorkMeter};
+use crate::host::events::EventSender;
+use crate::host::models::Publisher;
+use crate::host::operator::request::OperatorHandle;
+use crate::host::operator::state::OperatorStateStore;
+use crate::host::readiness::StartupStep;
+use crate::host::run::{
+    BackboneAddresses, Credit, CreditCounters, Mounted, OpenedRun, RunHost, RunPage, RunStores,
+};
+use crate::net::speed::SpeedMeter;
+
+/// Live progress that a slow reader may lag behind.
+const LIVE_EVENTS: usize = 16;
+
+/// Drives a run until its shutdown. Its page is served elsewhere: `mounting` receives the routes, and training starts once
+/// they are served.
+///
+/// # Errors
+/// The run cannot be resumed, a background task failed, or the store would lose accepted work.
+pub(crate) async fn run(
+    opened: OpenedRun,
+    data: TrainingData,
+    mounting: oneshot::Sender<Mounted>,
+) -> anyhow::Result<()> {
+    let recovered = Recovered::of(&opened).await?;
+    opened.readiness.done(StartupStep::Checkpoint);
+    let host = Box::pin(RunHost::start(opened)).await?;
+    let running = Box::pin(SynchronousRun::assemble(host, recovered, data)).await?;
+    Box::pin(running.drive(mounting)).await
+}
+
+/// The model and the round of the last process, from checkpoint and journal.
+struct Recovered {
+    layout: ParameterLayout,
+    evidence: EvidenceStore,
+    standings: Standings,
+    commands: OperatorStateStore,
+    storing: CoreStorage,
+    learner: Learner,
+    round: CollectionRound,
+}
+
+impl Recovered {
+    async fn of(opened: &OpenedRun) -> anyhow::Result<Self> {
+        let config = &opened.config;
+        let layout = learner::layout(config, opened.shards.manifest())?;
+        let evidence =
+            EvidenceStore::open(opened.storage.clone()).await.context("evidence cannot be read")?;
+        let RunStores { journal, checkpoints, disk_space } = opened.stores(&layout);
+        let checkpoint_every_epochs = config.storage.checkpoint_every_epochs;
+        let storing = CoreStorage { journal, checkpoints, disk_space, checkpoint_every_epochs };
+        let round = learner::round_config(config, layout.n_parameters());
+        let here = opened.keypair.public().to_peer_id();
+        let has_others = config.aggregators.peers().any(|(peer, _)| peer != here);
+        let stored = (&storing.checkpoints, &storing.journal);
+        let recovered = Learner::recover(config, round, &layout, stored, has_others);
+        let (learner, round) = recovered.await.context("the run cannot be resumed")?;
+        let standings = Standings::new(opened.storage.clone());
+        let commands = OperatorStateStore::new(opened.storage.clone());
+        Ok(Self { layout, evidence, standings, commands, storing, learner, round })
+    }
+}
+
+/// What the parts of a driver share.
+struct DriverParts {
+    description: Arc<RunDescription>,
+    device: ComputeDevice,
+    metrics: Metrics,
+    states: States,
+    events: mpsc::Sender<CoreEvent>,
+    store: Store,
+    work: Arc<WorkMeter>,
+    evidence: EvidenceStore,
+}
+
+/// A driver that is assembled, on its host.
+struct SynchronousRun {
+    host: RunHost,
+    core: Core,
+    heard: mpsc::Receiver<CoreEvent>,
+    /// Dropped when the core has ended.
+    services: Services,
+    recording: Recording,
+    page: RunPage,
+    device: ComputeDevice,
+}
+
+impl SynchronousRun {
+    async fn assemble(mut host: RunHost, recovered: Recovered, data: TrainingData) -> anyhow::Result<Self> {
+        let Recovered { layout, evidence, standings, commands, storing, learner, round } = recovered;
+        for known in evidence.convicted().await {
+            host.access.gate.convict(known.peer, known.epoch);
+        }
+        let description = host.config.describe(host.shards.manifest().clone(), host.access.describe());
+        let description = Arc::new(description.context("the run cannot be described")?);
+        barnraise_contributor::description::validate(&description).context("the run cannot be trained")?;
+        let device = open_device(host.config.device.kind.into()).await?;
+        let device =
+            device.with_precision(host.config.device.precision.into()).context("device.precision")?;
+        tracing::info!(device = device.name(), "evaluates on");
+        let majority = majority_accuracy(&data.test);
+        let (outputs, state, status) = outputs(&learner, &description, &host.addresses, majority)?;
+        let metrics = Metrics::new(status.clone(), Some(storing.disk_space.clone()));
+        host.readiness.stores_in(&storing.disk_space);
+        let counters = CreditCounters { refused: refusals(&metrics), caught_up: metrics.caught_up() };
+        let credit = host.credit(&storing.journal, learner.epoch(), counters).await?;
+        let Credit { store, issuer, work, recording, crediting } = credit;
+        let (events, heard) = mpsc::channel(EVENTS_MAX);
+        let n_samples = description.data.manifest.n_samples();
+        let ledger = SharedLedger::restore(n_samples, &storing.journal, learner.epoch());
+        let ledger = ledger.await.context("the journal cannot be read")?;
+        let states = States::follow(state.clone());
+        let parts = DriverParts { description, device, metrics, states, events, store, work, evidence };
+        let recomputing = parts.recompute(&mut host, standings).await?;
+        let services = parts.services(&host, ledger, (issuer, recomputing));
+        streams::serve(&services, host.config.network.contributors_max)?;
+        let others = parts.coordinate(&mut host, &storing, outputs.stands.subscribe())?;
+        host.keep_current();
+        let vocabulary = data.vocabulary.clone();
+        let models = host.share_model(&parts.description, layout, vocabulary.as_ref()).await?;
+        let (publisher, models) = models.map(|shared| (shared.publisher, shared.files)).unzip();
+        let operating = operating::resume(&host.config, commands, &host.access, &round, &storing).await?;
+        parts.evaluate(&mut host, data, state, publisher);
+        host.keep_addresses(outputs.status.clone());
+        let page = RunPage {
+            description: parts.description.clone(),
+            status,
+            events: outputs.events.subscribe(),
+            store: parts.store,
+            models,
+            checkpoints: storing.checkpoints.clone(),
+            commands: OperatorHandle::new(parts.events),
+            registry: parts.metrics.registry(),
+        };
+        let core = Core::new(parts.description, learner, round, storing, outputs, parts.metrics, crediting);
+        let core = core.with_others(others).with_operator(operating);
+        Ok(Self { host, core, heard, services, recording, page, device: parts.device })
+    }
+
+    /// Runs the core until the shutdown, or until a background task fails.
+    async fn drive(self, mounting: oneshot::Sender<Mounted>) -> anyhow::Result<()> {
+        let Self { mut host, core, heard, services, recording, page, device } = self;
+        let begin = host.mount(page, mounting).await?;
+        // It outlives the core, to record its last contributions.
+        let stop_recording = CancellationToken::new();
+        host.tasks.spawn(recording.run(stop_recording.clone().cancelled_owned()));
+        if host.config.device.contributes {
+            host.contribute(device)?;
+        }
+        // The receiver may be gone.
+        let _ = begin.send(host.addresses.clone());
+        let shutdown = host.shutdown.clone();
+        let mut driving = Box::pin(core.run(heard, shutdown.cancelled()));
+        let (ended, failure) = tokio::select! {
+            ended = &mut driving => (ended, None),
+            failure = host.tasks.failure() => {
+                tracing::error!(error = format!("{failure:#}"), "the run ends: a part of it failed");
+                shutdown.cancel();
+                (driving.await, Some(failure))
+            }
+        };
+        shutdown.cancel();
+        if let Some(recomputing) = &services.recomputing {
+            recomputing.keep().await;
+        }
+        host.forget_address();
+        stop_recording.cancel();
+        drop(services);
+        let closed = host.close().await;
+        ended.context("the run could not be stored")?;
+        failure.map_or(closed, Err)
+    }
+}
+
+impl DriverParts {
+    /// Recomputes contributions, where the run asks for it.
+    async fn recompute(
+        &self,
+        host: &mut RunHost,
+        standings: Standings,
+    ) -> anyhow::Result<Option<Recomputing>> {
+        let Some(section) = host.config.recomputation() else { return Ok(None) };
+        let world = RecomputationContext {
+            description: self.description.clone(),
+            shards: host.shards.clone(),
+            states: self.states.clone(),
+            access: host.access.clone(),
+            store: self.store.clone(),
+            evidence: self.evidence.clone(),
+            standings,
+            metrics: self.metrics.clone(),
+        };
+        let recomputing =
+            Recomputing::start(section, world, self.device.clone(), host.shutdown.clone()).await?;
+        let here = host.node.peer_id();
+        let others = host.config.aggregators.peers().map(|(peer, _)| peer).filter(|peer| *peer != here);
+        let others = others.collect();
+        let (access, node) = (host.access.clone(), host.node.clone());
+        let asking = poll_other_backbones(recomputing.clone(), access, node, others, host.shutdown.clone());
+        host.tasks.spawn(asking);
+        Ok(Some(recomputing))
+    }
+
+    fn services(
+        &self,
+        host: &RunHost,
+        ledger: SharedLedger,
+        (issuer, recomputing): (Issuer, Option<Recomputing>),
+    ) -> Services {
+        Services {
+            description: self.description.clone(),
+            states: self.states.clone(),
+            ledger,
+            shards: host.shards.clone(),
+            core: self.events.clone(),
+            access: host.access.clone(),
+            node: host.node.clone(),
+            metrics: self.metrics.clone(),
+            issuer,
+            names: NameRecorder::start(self.store.clone(), system_clock()),
+            work: self.work.clone(),
+            conversations: host.config.conversations.clone(),
+            addresses: AddressGroups::new(&host.key),
+            recomputing,
+            evidence: self.evidence.clone(),
+        }
+    }
+
+    /// Links to the other aggregators, if the run has any, and this backbone's progress in the DHT.
+    fn coordinate(
+        &self,
+        host: &mut RunHost,
+        storing: &CoreStorage,
+        stands: watch::Receiver<Standing>,
+    ) -> anyhow::Result<Option<Aggregators>> {
+        let (config, metrics) = (&host.config, &self.metrics);
+        let stored =
+            ServedStorage { journal: storing.journal.clone(), checkpoints: storing.checkpoints.clone() };
+        let network = (host.node.clone(), host.dht.clone());
+        let counted = (self.work.clone(), metrics.clone());
+        let reducers = Reducers::start(config, &host.node, host.access.gate.clone(), counted)?;
+        let aggregators = &config.aggregators;
+        let speed = SpeedMeter::new(aggregators.download_per_second, aggregators.upload_per_second);
+        let helpers = (reducers, speed.clone());
+        let events = EventSender::new(self.events.clone());
+        let others = Aggregators::start(config, &self.description, network, helpers, &stored, events)?;
+        let links = others.as_ref().map(Aggregators::links).unwrap_or_default();
+        let telling =
+            ProgressAnnouncer::new(config.run.id.clone(), host.key.clone(), aggregators, (links, speed));
+        let telling = tell(host.dht.clone(), telling, stands, metrics.clone(), host.shutdown.clone());
+        host.tasks.spawn(telling);
+        Ok(others)
+    }
+
+    /// Evaluates on a thread of its own, until the core has ended.
+    fn evaluate(
+        &self,
+        host: &mut RunHost,
+        data: TrainingData,
+        state: watch::Receiver<PublishedState>,
+        publisher: Option<Publisher>,
+    ) {
+        let config = &host.config;
+        let shape = DataShape::of(&data.kind);
+        let (test, reference) = evaluated_on(&config.run.model, data);
+        let evaluator = Evaluator {
+            test,
+            reference,
+            model: config.model_spec(),
+            data: shape,
+            device: self.device.clone(),
+            every_epochs: config.evaluation.every_epochs,
+            publisher,
+            clock: system_clock(),
+        };
+        let events = self.events.clone();
+        host.tasks.spawn_blocking(move || {
+            evaluator.run(state, &events).context("the model could not be evaluated")
+        });
+    }
+}
+
+/// Counts of refusals, for the database.
+fn refusals(metrics: &Metrics) -> RefusalCounts {
+    let metrics = metrics.clone();
+    Box::new(move || metrics.refused())
+}
+
+fn outputs(
+    learner: &Learner,
+    description: &RunDescription,
+    here: &BackboneAddresses,
+    majority_accuracy: Option<f32>,
+) -> anyhow::Result<(Outputs, watch::Receiver<PublishedState>, watch::Receiver<RunStatus>)> {
+    let (state, state_reader) = watch::channel(learner.publish()?);
+    let status = RunStatus {
+        run: description.clone(),
+        addresses: here.addresses.iter().map(Multiaddr::to_string).collect(),
+        progress: RunProgress {
+            epoch: learner.epoch(),
+            n_samples: 0,
+            target_batch_size: description.synchronous().target_batch_size,
+            n_contributors: 0,
+            samples_per_second: 0.0,
+            train_loss: learner.history().last().and_then(|point| point.train_loss),
+            test_accuracy: learner.history().last_accuracy(),
+        },
+        history: learner.history().points().to_vec(),
+        devices: Vec::new(),
+        paused: None,
+        majority_accuracy,
+    };
+    let (status, status_reader) = watch::channel(status);
+    let (events, _) = broadcast::channel(LIVE_EVENTS);
+    let (stands, _) = watch::channel(Standing {
+        epoch: learner.epoch(),
+        n_samples_total: learner.history().last().map_or(0, |point| point.n_samples_total),
+        model: None,
+        n_samples: 0,
+        n_contributors: 0,
+        samples_per_second: 0.0,
+    });
+    Ok((Outputs { state, status, events, stands }, state_reader, status_reader))
+}

@@ -1,0 +1,267 @@
+//! Transfer of the model between aggregators: fetched when this one fell behind, served when another did.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use barnraise_protocol::ConversationError;
+use barnraise_protocol::bulk::{Partial, Transfer};
+use barnraise_protocol::codec::first_not_finite;
+use barnraise_protocol::matchmaking::ModelVersion;
+use barnraise_protocol::model::{self, Fetched, ModelRequest, ModelResponse, PROTOCOL, StepHeader};
+use barnraise_relay::{NodeError, Paced};
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::guard::PaceLimits;
+use futures::StreamExt;
+use futures::future::Abortable;
+use libp2p::{PeerId, Stream};
+use tokio::sync::oneshot;
+
+use super::{AggregationContext, AggregatorEvent, ServedStorage};
+use crate::net::transfer_slots::TransferSlots;
+use crate::storage::checkpoint::{self, Checkpoint};
+
+/// Bytes of a checkpoint beside its values.
+const HEADER_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Values of a checkpoint for each parameter: itself and the state of any optimizer.
+const VALUES_PER_PARAMETER: u64 = 4;
+/// Slowest pace of a transfer.
+const PACE: PaceLimits = PaceLimits {
+    first_message: Duration::from_secs(10),
+    idle: Duration::from_secs(60),
+    message: Duration::from_secs(30),
+    stall: Duration::from_secs(30),
+    bytes_per_second_min: 1024,
+};
+
+/// Why this aggregator could not catch up.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// No aggregator sent its model; the reasons of each.
+    #[error("no aggregator sent its model: {0}")]
+    Nobody(String),
+    /// The core has ended.
+    #[error("this peer shuts down")]
+    ShuttingDown,
+}
+
+/// Why one aggregator did not send its model.
+#[derive(Debug, thiserror::Error)]
+enum DonorError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    #[error("not a checkpoint of this run: {0}")]
+    Checkpoint(String),
+    #[error("{0}")]
+    Refused(String),
+    #[error("this peer shuts down")]
+    ShuttingDown,
+}
+
+/// Fetches the model from one of `from`; the next one continues where one leaves in the middle. After the last one the
+/// received part is kept for the next attempt.
+pub(super) async fn follow(
+    shared: AggregationContext,
+    model: ModelVersion,
+    from: Vec<PeerKey>,
+    n_parameters: usize,
+) {
+    let mut model = model;
+    // One attempt is in progress at a time.
+    let mut partial = shared.cut.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let mut failed = Vec::new();
+    let mut followed = Err(FollowError::Nobody(String::new()));
+    for donor in from {
+        match follow_one(&shared, &donor, &mut model, n_parameters, &mut partial).await {
+            Ok(()) => {
+                followed = Ok(());
+                break;
+            }
+            Err(DonorError::ShuttingDown) => {
+                followed = Err(FollowError::ShuttingDown);
+                break;
+            }
+            Err(error) => failed.push(error.to_string()),
+        }
+    }
+    if let Err(FollowError::Nobody(reasons)) = &mut followed {
+        *reasons = failed.join("; ");
+        *shared.cut.lock().unwrap_or_else(PoisonError::into_inner) = partial;
+    }
+    let me = shared.me();
+    shared.tell_core(me, AggregatorEvent::Followed(followed)).await;
+}
+
+async fn follow_one(
+    shared: &AggregationContext,
+    donor: &PeerKey,
+    model: &mut ModelVersion,
+    n_parameters: usize,
+    partial: &mut Option<Partial>,
+) -> Result<(), DonorError> {
+    let peer = PeerId::from_bytes(&donor.0).map_err(|error| DonorError::Refused(error.to_string()))?;
+    let stream = shared.node.open(peer, PROTOCOL).await?;
+    let mut stream = Paced::duplex(stream, PACE);
+    // First the checkpoint that all have, then one of the present model where no step leads on from that.
+    let mut checkpoints = [true, false].into_iter();
+    loop {
+        match model::fetch_step(&mut stream, *model, n_parameters).await? {
+            Fetched::Step(header, mean) => {
+                *model = apply(shared, donor, |done| AggregatorEvent::Step(header, mean, done)).await?;
+            }
+            Fetched::UpToDate => return Ok(()),
+            Fetched::Unknown(reason) => {
+                let is_shared = checkpoints.next().ok_or(DonorError::Refused(reason))?;
+                if let Some(n_bytes) = partial.as_ref().map(Partial::n_bytes) {
+                    tracing::info!(from = %peer, n_bytes, "asks for the rest of a checkpoint");
+                }
+                let max = VALUES_PER_PARAMETER * 4 * n_parameters as u64 + HEADER_BYTES_MAX;
+                let bytes = model::fetch_checkpoint(&mut stream, is_shared, max, partial).await?;
+                let checkpoint = decode(bytes, n_parameters).await?;
+                *model = apply(shared, donor, |done| AggregatorEvent::Checkpoint(Box::new(checkpoint), done))
+                    .await?;
+            }
+        }
+    }
+}
+
+/// Has the core apply a received step or checkpoint; returns the model after it.
+async fn apply(
+    shared: &AggregationContext,
+    donor: &PeerKey,
+    heard: impl FnOnce(oneshot::Sender<Result<ModelVersion, String>>) -> AggregatorEvent,
+) -> Result<ModelVersion, DonorError> {
+    let (done, applied) = oneshot::channel();
+    if !shared.tell_core(donor.clone(), heard(done)).await {
+        return Err(DonorError::ShuttingDown);
+    }
+    applied.await.map_err(|_| DonorError::ShuttingDown)?.map_err(DonorError::Refused)
+}
+
+async fn decode(bytes: Vec<u8>, n_parameters: usize) -> Result<Checkpoint, DonorError> {
+    let decoding = tokio::task::spawn_blocking(move || checkpoint::decode(&bytes));
+    let checkpoint = decoding.await.map_err(|_| DonorError::ShuttingDown)?;
+    let checkpoint = checkpoint.map_err(|error| DonorError::Checkpoint(error.to_string()))?;
+    let n_values = checkpoint.parameters.len();
+    if n_values != n_parameters || first_not_finite(&checkpoint.parameters).is_some() {
+        return Err(DonorError::Checkpoint(format!(
+            "{n_values} parameters, or some that are not finite; {n_parameters} are wanted"
+        )));
+    }
+    Ok(checkpoint)
+}
+
+/// Serves steps and checkpoints to the other aggregators.
+pub(super) fn accept(
+    shared: &AggregationContext,
+    slots: &Arc<TransferSlots>,
+    stored: &ServedStorage,
+) -> Result<(), NodeError> {
+    let mut incoming = shared.node.accept(PROTOCOL)?;
+    let (shared, slots, stored) = (shared.clone(), slots.clone(), stored.clone());
+    tokio::spawn(async move {
+        while let Some((peer, stream)) = incoming.next().await {
+            if !shared.peers.contains(&peer) {
+                continue;
+            }
+            let Some((slot, registration)) = TransferSlots::take(&slots, peer) else { continue };
+            let giving = give(shared.clone(), stored.clone(), stream);
+            tokio::spawn(async move {
+                if let Ok(Err(error)) = Abortable::new(giving, registration).await {
+                    tracing::debug!(%peer, %error, "an aggregator did not receive all of the model");
+                }
+                drop(slot);
+            });
+        }
+    });
+    Ok(())
+}
+
+async fn give(
+    shared: AggregationContext,
+    stored: ServedStorage,
+    stream: Stream,
+) -> Result<(), ConversationError> {
+    let mut stream = Paced::duplex(stream, PACE);
+    let pace = stream.pace();
+    let (shared, stored) = (&shared, &stored);
+    let lookup = |request: ModelRequest| async move {
+        let found = match request {
+            ModelRequest::StepAfter(model) => step_after(shared, stored, model).await,
+            ModelRequest::Checkpoint { is_shared } => checkpoint_for(shared, stored, is_shared).await,
+        };
+        found.unwrap_or_else(|reason| (ModelResponse::Refused(reason), Vec::new()))
+    };
+    model::serve(&mut stream, lookup, || pace.wait()).await
+}
+
+async fn step_after(
+    shared: &AggregationContext,
+    stored: &ServedStorage,
+    model: ModelVersion,
+) -> Result<model::ResponseAndBytes, String> {
+    let words = |error: crate::storage::journal::JournalError| error.to_string();
+    let unknown = || format!("no step on the model of epoch {} with the hash {}", model.epoch, model.hash);
+    let mut commit = stored.journal.commit_of(model.epoch).await.map_err(words)?.and_then(Result::ok);
+    if commit.is_none() {
+        if newest(shared).await == Some(model) {
+            return Ok((ModelResponse::UpToDate, Vec::new()));
+        }
+        // The step may have been made meanwhile: an aggregator for which it is unknown would go back to a checkpoint.
+        commit = stored.journal.commit_of(model.epoch).await.map_err(words)?.and_then(Result::ok);
+    }
+    let commit = commit.filter(|commit| commit.before == model.hash).ok_or_else(unknown)?;
+    let mean = stored.journal.mean(model.epoch, commit.nonce).await.map_err(words)?.ok_or_else(unknown)?;
+    let header = StepHeader {
+        epoch: commit.epoch,
+        before: commit.before,
+        nonce: commit.nonce,
+        n_samples: commit.n_samples,
+        loss: commit.loss,
+        members: commit.members,
+        transfer: Transfer::of(&mean),
+    };
+    Ok((ModelResponse::Step(header), mean))
+}
+
+/// The version of this aggregator's model.
+async fn newest(shared: &AggregationContext) -> Option<ModelVersion> {
+    let (answer, model) = oneshot::channel();
+    shared.tell_core(shared.me(), AggregatorEvent::WantModel(answer)).await;
+    model.await.ok()
+}
+
+async fn checkpoint_for(
+    shared: &AggregationContext,
+    stored: &ServedStorage,
+    is_shared: bool,
+) -> Result<model::ResponseAndBytes, String> {
+    let words = |error: checkpoint::CheckpointError| error.to_string();
+    // Every epoch is a multiple of 1.
+    let every = if is_shared { shared.checkpoint_every } else { 1 };
+    let mut found = stored.checkpoints.load_shared(every).await.map_err(words)?;
+    // A checkpoint without a following step is from before this aggregator took another one's checkpoint.
+    let epoch = found.as_ref().map(|checkpoint| checkpoint.epoch);
+    let leads_on = match epoch {
+        Some(epoch) => {
+            let commit = stored.journal.commit_of(epoch).await;
+            matches!(commit, Ok(Some(Ok(_))))
+        }
+        None => false,
+    };
+    let is_newest = epoch.is_some() && epoch == newest(shared).await.map(|model| model.epoch);
+    if !(is_newest || leads_on && is_shared) {
+        let (done, made) = oneshot::channel();
+        shared.tell_core(shared.me(), AggregatorEvent::WantCheckpoint(done)).await;
+        // Dropped once there is one, or when the core has ended.
+        let _ = made.await;
+        found = stored.checkpoints.load_shared(1).await.map_err(words)?;
+    }
+    let checkpoint = found.ok_or("there is no checkpoint")?;
+    // Each aggregator has its own history; without it the bytes are the same.
+    let shared = Checkpoint { history: Vec::new(), ..checkpoint };
+    let encoding = tokio::task::spawn_blocking(move || checkpoint::encode(&shared));
+    let bytes = encoding.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    Ok((ModelResponse::Checkpoint(Transfer::of(&bytes)), bytes))
+}

@@ -1,0 +1,121 @@
+//! Events of the core, all through one bounded channel.
+
+use barnraise_learning::Evaluation;
+use barnraise_protocol::Refusal;
+use barnraise_protocol::contribute::{BackboneToContributor, Join, Report};
+use barnraise_protocol::gradient::{ContributionRefusal, Offer};
+use barnraise_protocol::receipt::Receipt;
+use barnraise_swarm::AddressGroup;
+use barnraise_swarm::PeerKey;
+use barnraise_swarm::collection::Ticket;
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::aggregators::AggregatorEvent;
+use crate::host::operator::request::OperatorRequest;
+use crate::storage::journal::JournalEntry;
+
+/// An event of the core.
+#[derive(Debug)]
+pub enum CoreEvent {
+    /// A contributor opens a session.
+    Join {
+        /// The contributor.
+        peer: PeerKey,
+        /// The addresses that it counts with.
+        group: AddressGroup,
+        /// Its first message.
+        join: Join,
+        /// Messages to it from now on; the session ends when this is dropped.
+        messages: mpsc::Sender<BackboneToContributor>,
+        /// The session's number, or why there is none.
+        answer: oneshot::Sender<Result<SessionId, Refusal>>,
+    },
+    /// A session ended.
+    Leave {
+        /// The contributor.
+        peer: PeerKey,
+        /// Which of its sessions.
+        session: SessionId,
+    },
+    /// A contributor reports how many samples it has computed.
+    Report {
+        /// The contributor.
+        peer: PeerKey,
+        /// Its message.
+        report: Report,
+        /// Dropped once the report is handled.
+        handled: oneshot::Sender<()>,
+    },
+    /// A contributor offers a gradient.
+    Offer {
+        /// The contributor.
+        peer: PeerKey,
+        /// Its message.
+        offer: Offer,
+        /// Whether it is to be received.
+        answer: oneshot::Sender<Result<AcceptedOffer, DeclinedOffer>>,
+    },
+    /// The transfer of an accepted offer failed.
+    TransferFailed(Ticket),
+    /// A gradient was received.
+    Gradient {
+        /// The offer that was accepted.
+        ticket: Ticket,
+        /// As it came, for the journal.
+        entry: JournalEntry,
+        /// Decoded.
+        values: Vec<f32>,
+        /// Whether it counts.
+        answer: oneshot::Sender<Result<Receipt, ContributionRefusal>>,
+    },
+    /// An event of the other aggregators of the run.
+    Aggregator {
+        /// The aggregator.
+        peer: PeerKey,
+        /// Its event.
+        event: AggregatorEvent,
+    },
+    /// A command of the operator.
+    Operator(OperatorRequest),
+    /// The evaluator is done with some parameters.
+    Evaluated {
+        /// Their epoch.
+        epoch: u64,
+        /// On the held-out set.
+        evaluation: Evaluation,
+    },
+}
+
+impl From<OperatorRequest> for CoreEvent {
+    fn from(request: OperatorRequest) -> Self {
+        Self::Operator(request)
+    }
+}
+
+impl From<(PeerKey, AggregatorEvent)> for CoreEvent {
+    fn from((peer, event): (PeerKey, AggregatorEvent)) -> Self {
+        Self::Aggregator { peer, event }
+    }
+}
+
+/// An offer whose gradient is to be received.
+#[derive(Debug)]
+pub struct AcceptedOffer {
+    /// The contribution in the round.
+    pub ticket: Ticket,
+    /// Resolves when the transfer is to be aborted.
+    pub abandoned: oneshot::Receiver<()>,
+}
+
+/// Why an offered gradient is not received.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DeclinedOffer {
+    /// It does not count.
+    Refused(ContributionRefusal),
+    /// It was counted before, and its acknowledgement was lost.
+    AlreadyCounted(Box<Receipt>),
+}
+
+/// One session of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionId(pub(super) u64);

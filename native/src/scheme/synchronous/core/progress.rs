@@ -1,0 +1,92 @@
+//! Progress of the run at this backbone, for its contributors, its page and the DHT.
+
+use std::collections::HashMap;
+
+use barnraise_protocol::api::{DeviceCount, HistoryPoint, LiveProgress};
+use barnraise_protocol::contribute::{BackboneToContributor, DeviceKind, RunProgress};
+use barnraise_protocol::dht;
+use barnraise_swarm::history::last_evaluation;
+
+use super::{ContributorStatistics, Core};
+
+impl Core {
+    /// The DHT record: this backbone's own contributors, and its model.
+    pub(super) fn stands(&self) -> dht::progress::LocalProgress {
+        let ContributorStatistics { n_samples, n_contributors, samples_per_second } = self.here();
+        let model = self.model();
+        let (n_samples_total, model) = (model.n_samples_total, Some(model.hash));
+        let epoch = self.learner.epoch();
+        // A record with a number that is not finite would be refused.
+        let samples_per_second =
+            if samples_per_second.is_finite() { samples_per_second.max(0.0) } else { 0.0 };
+        dht::progress::LocalProgress {
+            epoch,
+            n_samples_total,
+            model,
+            n_samples,
+            n_contributors,
+            samples_per_second,
+        }
+    }
+
+    /// Statistics of this backbone's own contributors.
+    pub(super) fn here(&self) -> ContributorStatistics {
+        ContributorStatistics {
+            n_samples: self.round.n_samples(),
+            n_contributors: self.round.n_contributors().try_into().unwrap_or(u32::MAX),
+            samples_per_second: self.round.samples_per_second(),
+        }
+    }
+
+    pub(super) fn progress(&self) -> RunProgress {
+        let last = self.learner.history().last();
+        let here = self.here();
+        let all = self.coordination.all(self.now(), here);
+        RunProgress {
+            epoch: self.round.epoch(),
+            n_samples: all.n_samples,
+            target_batch_size: self.description.synchronous().target_batch_size,
+            n_contributors: all.n_contributors,
+            samples_per_second: all.samples_per_second,
+            train_loss: last.and_then(|point| point.train_loss),
+            test_accuracy: self.learner.history().last_accuracy(),
+        }
+    }
+
+    fn devices(&self) -> Vec<DeviceCount> {
+        let mut counts: HashMap<DeviceKind, u32> = HashMap::new();
+        self.round.devices().for_each(|device| *counts.entry(device).or_default() += 1);
+        let mut counts: Vec<_> = counts
+            .into_iter()
+            .map(|(device, n_contributors)| DeviceCount { device, n_contributors })
+            .collect();
+        counts.sort_by_key(|count| (std::cmp::Reverse(count.n_contributors), count.device as u8));
+        counts
+    }
+
+    pub(super) fn publish_progress(&mut self) {
+        self.outputs.stands.send_replace(self.stands());
+        if self.coordination.has_others() {
+            self.metrics.on_heard_of(self.coordination.n_epochs_behind(self.now()));
+        }
+        let (progress, devices) = (self.progress(), self.devices());
+        self.broadcast(&BackboneToContributor::Progress(progress));
+        let steps: Vec<HistoryPoint> = self.unpublished_steps.drain(..).collect();
+        let has_news = std::mem::take(&mut self.has_evaluated) || !steps.is_empty();
+        let history = self.learner.history().points();
+        let evaluation = last_evaluation(history);
+        let paused = self.paused_for();
+        let live =
+            LiveProgress { progress, steps, evaluation, devices: devices.clone(), paused: paused.clone() };
+        self.outputs.status.send_modify(|status| {
+            status.progress = progress;
+            status.devices = devices;
+            status.paused = paused;
+            if has_news {
+                status.history = history.to_vec();
+            }
+        });
+        // Last, so that a reader of the event finds it in the status. Without readers it is dropped.
+        let _ = self.outputs.events.send(live);
+    }
+}

@@ -1,0 +1,164 @@
+//! Evaluation on the held-out test set, beside training: its own thread with its own trainer.
+
+use std::collections::HashMap;
+
+use barnraise_learning::{ComputeDevice, DataShape, Evaluation, ModelError, Trainer};
+use barnraise_protocol::dataset::Samples;
+use barnraise_protocol::run::{ModelKind, ModelSpec};
+use tokio::sync::{mpsc, watch};
+
+use super::core::CoreEvent;
+use super::learner::PublishedState;
+use crate::data::TrainingData;
+use crate::host::clock::WallClock;
+use crate::host::models::Publisher;
+
+/// Most labelled samples that features are compared with.
+const REFERENCE_SAMPLES_MAX: usize = 5000;
+/// Most held-out samples that are compared.
+const NEIGHBOUR_TESTS_MAX: usize = 2000;
+
+/// Evaluates the newest parameters at an interval.
+pub(super) struct Evaluator {
+    /// The held-out samples.
+    pub test: Samples,
+    /// Labelled training samples whose features the held-out ones are compared with, for a model that learns without
+    /// labels.
+    pub reference: Option<Samples>,
+    /// The network.
+    pub model: ModelSpec,
+    /// Sizes of a sample.
+    pub data: DataShape,
+    /// Device to compute on.
+    pub device: ComputeDevice,
+    /// Steps between two evaluations; each is of the newest parameters.
+    pub every_epochs: u64,
+    /// Receives evaluated models, in a run that shares them.
+    pub publisher: Option<Publisher>,
+    /// Dates the evaluations.
+    pub clock: WallClock,
+}
+
+impl Evaluator {
+    /// Evaluates until the core has ended. Blocks: call it on its own thread.
+    pub(super) fn run(
+        self,
+        mut state: watch::Receiver<PublishedState>,
+        core: &mpsc::Sender<CoreEvent>,
+    ) -> Result<(), ModelError> {
+        let mut trainer = Trainer::new(&self.model, self.data, self.device.clone())?;
+        let mut next = 0;
+        loop {
+            let newest = state.borrow_and_update().clone();
+            let epoch = newest.header.epoch;
+            if epoch >= next {
+                next = epoch + self.every_epochs;
+                let evaluation = self.evaluate(&mut trainer, &newest.parameters)?;
+                if let Some(publisher) = &self.publisher {
+                    publisher.publish(epoch, (self.clock)(), evaluation, newest.parameters.clone());
+                }
+                if core.blocking_send(CoreEvent::Evaluated { epoch, evaluation }).is_err() {
+                    return Ok(());
+                }
+            }
+            if futures::executor::block_on(state.changed()).is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn evaluate(&self, trainer: &mut Trainer, parameters: &[f32]) -> Result<Evaluation, ModelError> {
+        trainer.load_parameters(parameters)?;
+        futures::executor::block_on(async {
+            match (&self.reference, &self.test) {
+                (Some(Samples::Images(reference)), Samples::Images(test)) => {
+                    trainer.evaluate_neighbours(reference, test).await
+                }
+                _ => trainer.evaluate_samples(&self.test).await,
+            }
+        })
+    }
+}
+
+/// The samples that a model of this kind is evaluated on: held-out samples, and the reference for their features. All
+/// held-out samples for a classifier; for nearest neighbours an even selection of both that takes seconds.
+pub(super) fn evaluated_on(model: &ModelKind, data: TrainingData) -> (Samples, Option<Samples>) {
+    match model {
+        ModelKind::Swav { .. } => {
+            let reference = evenly(&data.train, REFERENCE_SAMPLES_MAX);
+            (evenly(&data.test, NEIGHBOUR_TESTS_MAX), Some(reference))
+        }
+        ModelKind::LeNet | ModelKind::Mlp { .. } | ModelKind::Albert { .. } => (data.test, None),
+    }
+}
+
+/// Accuracy of a model that always gives the commonest label, or the commonest token; `None` without samples.
+pub(super) fn majority_accuracy(test: &Samples) -> Option<f32> {
+    let answers: Vec<u16> = match test {
+        Samples::Images(images) => images.labels.iter().copied().map(u16::from).collect(),
+        Samples::Tokens(sequences) => sequences.ids.clone(),
+    };
+    let mut counts: HashMap<u16, u64> = HashMap::new();
+    answers.iter().for_each(|answer| *counts.entry(*answer).or_default() += 1);
+    let commonest = *counts.values().max()?;
+    Some(commonest as f32 / answers.len() as f32)
+}
+
+fn evenly(samples: &Samples, max: usize) -> Samples {
+    let n_samples = samples.n_samples();
+    let n_taken = n_samples.min(max);
+    let mut taken = samples.none_of();
+    (0..n_taken).for_each(|index| taken.push(samples, index * n_samples / n_taken));
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use barnraise_protocol::dataset::{ImageShape, LabelledImages, SampleKind, TokenSequences};
+
+    use super::*;
+
+    fn data() -> TrainingData {
+        let part = |n: usize| {
+            let pixels = (0..n).map(|sample| (sample / 100) as u8).collect();
+            Samples::Images(LabelledImages { images: pixels, labels: vec![0; n] })
+        };
+        let shape = ImageShape { height: 1, width: 1, channels: 1 };
+        let kind = SampleKind::Images { shape, class_names: vec!["a".into()] };
+        TrainingData { name: "data".into(), kind, train: part(25_000), test: part(500), vocabulary: None }
+    }
+
+    #[test]
+    fn the_commonest_answer_is_the_baseline() {
+        let images =
+            |labels: Vec<u8>| Samples::Images(LabelledImages { images: vec![0; labels.len()], labels });
+        assert_eq!(majority_accuracy(&images(vec![1, 0, 1, 2])), Some(0.5));
+        let ids = vec![7, 7, 7, 3];
+        assert_eq!(majority_accuracy(&Samples::Tokens(TokenSequences { length: 2, ids })), Some(0.75));
+        assert_eq!(majority_accuracy(&images(Vec::new())), None);
+    }
+
+    #[test]
+    fn neighbours_are_taken_evenly_and_only_where_they_vote() {
+        assert_eq!(evaluated_on(&ModelKind::LeNet, data()), (data().test, None));
+        let swav = ModelKind::Swav {
+            maps: vec![1],
+            hidden: 1,
+            projection: 1,
+            prototypes: 2,
+            small_crops: 0,
+            small_side: 2,
+            queue_samples: 0,
+            queue_after: 0,
+            frozen_epochs: 0,
+        };
+        let (test, reference) = evaluated_on(&swav, data());
+        assert_eq!(test, data().test);
+        let Some(Samples::Images(reference)) = reference else { panic!("no pictures to compare with") };
+        assert_eq!(reference.labels.len(), REFERENCE_SAMPLES_MAX);
+        assert_eq!(reference.images[..26], [[0; 20].as_slice(), &[1; 6]].concat());
+        assert_eq!(reference.images.last(), Some(&249));
+    }
+}

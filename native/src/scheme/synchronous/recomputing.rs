@@ -1,0 +1,311 @@
+//! Recomputation of contributions to this backbone before they count, beside training.
+//!
+//! A selected contribution is never accepted unverified: it waits for its turn, or is refused and may be offered again.
+//! The device rests as long as it computed, so that recomputation takes half of its time at most. No peer is convicted
+//! by the claim of another backbone: its evidence is recomputed here, too.
+
+pub(super) mod exchange;
+mod work;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use barnraise_learning::ComputeDevice;
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::access::PublicKey;
+use barnraise_protocol::commitment::{self, Commitment, SampleId};
+use barnraise_protocol::evidence::{Evidence, EvidenceHeader};
+use barnraise_protocol::gradient::Offer;
+use barnraise_protocol::run::RunDescription;
+use barnraise_swarm::AddressGroup;
+use barnraise_swarm::recomputation::{
+    FairQueue, PersistentRecomputation, Reason, Selection, TypicalContributions,
+};
+use barnraise_swarm::robust::norm;
+use barnraise_swarm::{Moment, PeerKey};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::metrics::Metrics;
+use super::states::{KeptState, States};
+use crate::config::RecomputationSection;
+use crate::data::shards::ShardStore;
+use crate::host::access::Access;
+use crate::host::contributions::Store;
+use crate::scheme::synchronous::recomputation::{EvidenceStore, Recomputer, Standings};
+
+/// Contributions that may wait for the device, and the bytes of their gradients.
+const JOBS_MAX: u64 = 32;
+const JOBS_BYTES_MAX: u64 = 128 * 1024 * 1024;
+/// Pieces of evidence from other backbones that may wait until no contribution does.
+const THEIRS_MAX: usize = 1;
+
+/// Dependencies of the recomputation task.
+pub(super) struct RecomputationContext {
+    /// The run.
+    pub description: Arc<RunDescription>,
+    /// Its data.
+    pub shards: Arc<ShardStore>,
+    /// Its parameters.
+    pub states: States,
+    /// Refuses convicted peers.
+    pub access: Access,
+    /// Keeps them off the leaderboard.
+    pub store: Store,
+    /// Stores evidence.
+    pub evidence: EvidenceStore,
+    /// Stores which peers passed probation, and which addresses are suspected.
+    pub standings: Standings,
+    /// Counts.
+    pub metrics: Metrics,
+}
+
+/// Selects contributions, and queues them for the device. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Recomputing {
+    description: Arc<RunDescription>,
+    run: Sha256Hash,
+    started: Instant,
+    selection: Arc<Mutex<Selection>>,
+    usual: Arc<Mutex<TypicalContributions>>,
+    states: States,
+    queue: Arc<RecomputationQueue>,
+    theirs: mpsc::Sender<Box<Evidence>>,
+    standings: Standings,
+    metrics: Metrics,
+}
+
+/// Contributions that wait for the device.
+struct RecomputationQueue {
+    jobs: Mutex<FairQueue<Job>>,
+    came: Notify,
+}
+
+/// A contribution of this backbone that waits to be recomputed.
+struct Job {
+    header: EvidenceHeader,
+    list: Vec<u8>,
+    gradient: Vec<u8>,
+    state: KeptState,
+    verdict: oneshot::Sender<RecomputationVerdict>,
+}
+
+/// Result of a recomputation.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum RecomputationVerdict {
+    /// The contribution is the gradient of its samples.
+    Right,
+    /// It is not: its peer is convicted.
+    Wrong,
+    /// It could not be verified, with the reason.
+    Unknown(String),
+}
+
+/// A contribution whose commitment was verified; it may be recomputed.
+pub(super) struct CommittedContribution {
+    peer: PublicKey,
+    commitment: Commitment,
+    state: KeptState,
+    /// The samples of its gradient.
+    pub samples: Vec<SampleId>,
+}
+
+impl CommittedContribution {
+    /// The hash of the parameters that it was computed with.
+    pub(super) fn parameters(&self) -> Sha256Hash {
+        self.commitment.parameters
+    }
+}
+
+impl Recomputing {
+    /// Starts to recompute selected contributions on `device`, until `shutdown`.
+    ///
+    /// # Errors
+    /// A model that the device does not have, no random bytes, or stored standings that cannot be read.
+    pub(super) async fn start(
+        section: RecomputationSection,
+        world: RecomputationContext,
+        device: ComputeDevice,
+        shutdown: CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
+        let (theirs, of_others) = mpsc::channel(THEIRS_MAX);
+        let description = world.description.clone();
+        let n_bytes = description
+            .synchronous()
+            .gradient_codec
+            .encoding()
+            .encoded_len(description.n_parameters as usize)
+            .max(1) as u64;
+        let jobs_max = (JOBS_BYTES_MAX / n_bytes).clamp(2, JOBS_MAX) as usize;
+        let queue = RecomputationQueue { jobs: Mutex::new(FairQueue::new(jobs_max)), came: Notify::new() };
+        let (mut selection, mut usual) =
+            (Selection::new(section.share, secret), TypicalContributions::default());
+        world.standings.read().await?.restore(Moment::ZERO, &mut selection, &mut usual);
+        let recomputing = Self {
+            run: commitment::run_hash(&description)?,
+            description,
+            started: Instant::now(),
+            selection: Arc::new(Mutex::new(selection)),
+            usual: Arc::new(Mutex::new(usual)),
+            states: world.states.clone(),
+            queue: Arc::new(queue),
+            theirs,
+            standings: world.standings.clone(),
+            metrics: world.metrics.clone(),
+        };
+        recomputing.metrics.on_share(section.share, section.share);
+        let recomputer = Recomputer::new(&world.description, device.clone(), section.tolerance)?;
+        let anew = move |run: &RunDescription| Recomputer::new(run, device.clone(), section.tolerance);
+        let working = work::work(recomputing.clone(), world, recomputer, anew, of_others);
+        tokio::spawn(async move { shutdown.run_until_cancelled(working).await });
+        Ok(recomputing)
+    }
+
+    /// Checks that an offer has a commitment that its peer signed, to parameters that the run had, and its sample list.
+    ///
+    /// # Errors
+    /// What is wrong, for the peer.
+    pub(super) fn check(
+        &self,
+        peer: &PeerKey,
+        offer: &Offer,
+        (commitment, list): (Option<Commitment>, &[u8]),
+    ) -> Result<CommittedContribution, String> {
+        let commitment = commitment.ok_or(
+            "in this run each contribution comes with a signed commitment to its samples; none came",
+        )?;
+        let peer = PublicKey::of_peer_id(&peer.0).ok_or("a peer with an Ed25519 key is wanted")?;
+        commitment.verify(peer, self.run, offer).map_err(|error| error.to_string())?;
+        if !commitment.allows(&self.description, offer) {
+            return Err(format!(
+                "the commitment is to {} samples and the parameters of epoch {}: {} do not count for that in epoch {}",
+                commitment.n_samples, commitment.parameters_epoch, offer.n_samples, offer.epoch
+            ));
+        }
+        let samples =
+            commitment.samples(list, &self.description.data.manifest).map_err(|error| error.to_string())?;
+        let state =
+            self.states.find(commitment.parameters_epoch, commitment.parameters).ok_or_else(|| {
+                format!(
+                    "the commitment is to parameters that epoch {} did not have",
+                    commitment.parameters_epoch
+                )
+            })?;
+        Ok(CommittedContribution { peer, commitment, state, samples })
+    }
+
+    /// Whether a contribution that is certain to be recomputed finds the queue full: its gradient is not pulled then.
+    pub(super) fn is_full_for(&self, peer: &PeerKey, group: AddressGroup, offer: &Offer) -> bool {
+        let now = self.started.elapsed();
+        let mut selection = self.selection();
+        let is_chosen = selection.n_left(peer) > 0 || selection.is_suspected(now, group);
+        let is_full = is_chosen
+            && selection.choose(now, peer, group, offer).is_some()
+            && (!self.queue.jobs().has_room(group) || !selection.may_try(now, group));
+        drop(selection);
+        if is_full {
+            self.metrics.on_recomputed("put_off");
+        }
+        is_full
+    }
+
+    /// Why a received contribution is to be recomputed before it counts; `None` where it is not.
+    pub(super) fn choose(
+        &self,
+        peer: &PeerKey,
+        group: AddressGroup,
+        offer: &Offer,
+        values: &[f32],
+    ) -> Option<Reason> {
+        let mut selection = self.selection();
+        let chosen = selection.choose(self.started.elapsed(), peer, group, offer);
+        let is_usual = || self.usual().is_typical(peer, offer.n_samples, norm(values));
+        // One that was verified is not recomputed again.
+        chosen.or_else(|| (!selection.was_verified(peer, offer) && !is_usual()).then_some(Reason::Unusual))
+    }
+
+    fn usual(&self) -> MutexGuard<'_, TypicalContributions> {
+        self.usual.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a contribution. The sender is dropped without a verdict where the queue has no slot for it.
+    pub(super) fn recompute(
+        &self,
+        group: AddressGroup,
+        offer: &Offer,
+        accounted: CommittedContribution,
+        (list, gradient): (Vec<u8>, Vec<u8>),
+    ) -> oneshot::Receiver<RecomputationVerdict> {
+        let CommittedContribution { peer, commitment, state, .. } = accounted;
+        let run = RunDescription::clone(&self.description);
+        let header = EvidenceHeader { peer, run, offer: offer.clone(), commitment };
+        let (verdict, found) = oneshot::channel();
+        let job = Job { header, list, gradient, state, verdict };
+        // A job that makes way is dropped without a verdict: its contribution is refused.
+        let gave_way = self.queue.jobs().push(group, job);
+        if gave_way.is_some() {
+            self.metrics.on_recomputed("put_off");
+        }
+        drop(gave_way);
+        self.metrics.on_waiting(self.queue.jobs().len());
+        self.queue.came.notify_one();
+        found
+    }
+
+    /// Stores the standings of keys and addresses for the next start.
+    pub(super) async fn keep(&self) {
+        let lasting = PersistentRecomputation::of(self.started.elapsed(), &self.selection(), &self.usual());
+        if let Err(error) = self.standings.keep(&lasting).await {
+            tracing::error!(%error, "the peers that passed probation or are suspected could not be stored");
+        }
+    }
+
+    fn selection(&self) -> MutexGuard<'_, Selection> {
+        self.selection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a verdict, and how long the recomputation took. Returns whether the evidence is kept for other backbones.
+    fn on_verdict(
+        &self,
+        group: AddressGroup,
+        header: &EvidenceHeader,
+        took: Duration,
+        (verdict, length): (&RecomputationVerdict, f64),
+    ) -> bool {
+        let now = self.started.elapsed();
+        let mut selection = self.selection();
+        let is_kept = match verdict {
+            RecomputationVerdict::Right => {
+                let peer = PeerKey(header.peer.to_peer_id());
+                selection.on_verified(now, &peer, group, &header.offer, took);
+                self.usual().on_verified(&peer, header.offer.n_samples, length);
+                false
+            }
+            RecomputationVerdict::Wrong => selection.on_convicted(now, group),
+            RecomputationVerdict::Unknown(_) => false,
+        };
+        let (share, wanted) = (selection.share_of_all(now), selection.share());
+        drop(selection);
+        self.metrics.on_share(share, wanted);
+        is_kept
+    }
+}
+
+impl RecomputationQueue {
+    fn jobs(&self) -> MutexGuard<'_, FairQueue<Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the next job.
+    async fn next(&self) -> (AddressGroup, Job) {
+        loop {
+            let next = self.jobs().pop();
+            if let Some(next) = next {
+                return next;
+            }
+            self.came.notified().await;
+        }
+    }
+}

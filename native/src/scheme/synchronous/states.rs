@@ -1,0 +1,219 @@
+//! Parameters of the newest epochs, one copy of each for all readers.
+//!
+//! A reader holds one chunk at a time. One that is so slow that its epoch is dropped gets an error, and begins again with
+//! the newest; an interrupted one continues where it was while its epoch is here.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use barnraise_protocol::bulk::{ChunkSource, Withdrawn, in_memory};
+use barnraise_protocol::commitment::STALENESS_EPOCHS_MAX;
+use barnraise_protocol::state::StateHeader;
+use barnraise_protocol::{Refusal, Sha256Hash};
+use tokio::sync::watch;
+
+use super::learner::PublishedState;
+
+/// Epochs whose parameters are kept: the newest, the one before for delayed updates, and the earlier ones of which late
+/// work is accepted.
+pub(super) const STATES_MAX: usize = 2 + STALENESS_EPOCHS_MAX as usize;
+
+/// Encoded parameters of an epoch.
+#[derive(Debug, Clone)]
+pub(super) struct KeptState {
+    /// Epoch, codec, length and hash.
+    pub header: StateHeader,
+    /// Encoded.
+    pub bytes: Arc<[u8]>,
+}
+
+/// The newest states. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct States {
+    newest: watch::Receiver<PublishedState>,
+    kept: Arc<Mutex<VecDeque<KeptState>>>,
+}
+
+/// A reader of one epoch's parameters, which it does not keep alive.
+#[derive(Debug, Clone)]
+pub(super) struct StateReader {
+    states: States,
+    header: StateHeader,
+}
+
+impl States {
+    /// Follows the published states until their sender is dropped. Needs a tokio runtime.
+    pub(super) fn follow(newest: watch::Receiver<PublishedState>) -> Self {
+        let states = Self { newest, kept: Arc::default() };
+        drop(states.note());
+        let (following, mut newest) = (states.clone(), states.newest.clone());
+        tokio::spawn(async move {
+            while newest.changed().await.is_ok() {
+                drop(following.note());
+            }
+        });
+        states
+    }
+
+    /// Adds the newest state: on each change, and before each lookup, so that none is missed.
+    fn note(&self) -> MutexGuard<'_, VecDeque<KeptState>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = self.newest.borrow();
+        let sha256 = newest.header.transfer.sha256;
+        if kept.back().is_none_or(|known| known.header.transfer.sha256 != sha256) {
+            kept.push_back(KeptState { header: newest.header.clone(), bytes: newest.bytes.clone() });
+        }
+        if kept.len() > STATES_MAX {
+            kept.pop_front();
+        }
+        kept
+    }
+
+    /// The state of an epoch with this hash.
+    pub(super) fn find(&self, epoch: u64, sha256: Sha256Hash) -> Option<KeptState> {
+        let kept = self.note();
+        let is_it =
+            |state: &&KeptState| (state.header.epoch, state.header.transfer.sha256) == (epoch, sha256);
+        kept.iter().rev().find(is_it).cloned()
+    }
+
+    /// A reader of the newest state, or of that of an epoch.
+    ///
+    /// # Errors
+    /// The state is gone, with the reason.
+    pub(super) fn read(&self, epoch: Option<u64>) -> Result<(StateHeader, StateReader), Refusal> {
+        let kept = self.note();
+        let found = kept.iter().rev().find(|state| epoch.is_none_or(|epoch| state.header.epoch == epoch));
+        let header = found.map(|state| state.header.clone()).ok_or_else(|| self.gone(epoch))?;
+        let read = StateReader { states: self.clone(), header: header.clone() };
+        Ok((header, read))
+    }
+
+    fn gone(&self, epoch: Option<u64>) -> Refusal {
+        let newest = self.newest.borrow().header.epoch;
+        Refusal::Stale { epoch: epoch.unwrap_or(newest), newest }
+    }
+}
+
+impl ChunkSource for StateReader {
+    fn n_bytes(&self) -> u64 {
+        self.header.transfer.n_bytes
+    }
+
+    async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Withdrawn> {
+        let StateHeader { epoch, transfer, .. } = &self.header;
+        let state = self.states.find(*epoch, transfer.sha256);
+        let gone = || Withdrawn::because(self.states.gone(Some(*epoch)).to_string());
+        in_memory(&state.ok_or_else(gone)?.bytes, range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use barnraise_protocol::bulk::Transfer;
+    use barnraise_protocol::{ConversationError, TensorCodec, state};
+    use futures::AsyncReadExt as _;
+    use tokio_util::compat::TokioAsyncReadCompatExt as _;
+
+    use super::*;
+
+    const N_VALUES: usize = 200_000;
+
+    fn published(epoch: u64) -> PublishedState {
+        let parameters: Arc<[f32]> = vec![epoch as f32; N_VALUES].into();
+        let bytes: Arc<[u8]> = TensorCodec::F32.encode(&parameters).unwrap().into();
+        let (codec, transfer) = (TensorCodec::F32, Transfer::of(&bytes));
+        let header = StateHeader { epoch, n_values: N_VALUES as u64, codec, transfer };
+        PublishedState { header, bytes, parameters }
+    }
+
+    /// Asks for the newest parameters, and for their first chunks, and reads nothing of them.
+    async fn ask(stream: &mut (impl futures::AsyncRead + futures::AsyncWrite + Unpin)) -> StateHeader {
+        use barnraise_protocol::bulk::Pull;
+        use barnraise_protocol::framing;
+        let request = state::ContributorToBackbone::GetLatest;
+        framing::write(stream, &request, state::MESSAGE_BYTES_MAX).await.unwrap();
+        let answer = framing::read(stream, state::MESSAGE_BYTES_MAX).await.unwrap();
+        let state::BackboneToContributor::Found(header) = answer else { panic!("{answer:?}") };
+        framing::write(stream, &Pull::Chunks { first: 0, count: 8 }, 64).await.unwrap();
+        header
+    }
+
+    #[tokio::test]
+    async fn slow_readers_hold_no_parameters_however_many_they_are() {
+        let (publish, newest) = watch::channel(published(0));
+        let states = States::follow(newest);
+        let mut held = vec![Arc::downgrade(&publish.borrow().bytes)];
+        let (mut readers, mut serving) = (Vec::new(), tokio::task::JoinSet::new());
+        for epoch in 0..20u64 {
+            if epoch > 0 {
+                publish.send_replace(published(epoch));
+                held.push(Arc::downgrade(&publish.borrow().bytes));
+            }
+            for _ in 0..10 {
+                let (a, b) = tokio::io::duplex(1024);
+                let (states, mut a, mut b) = (states.clone(), a.compat(), b.compat());
+                serving.spawn(async move { state::serve(&mut a, |epoch| states.read(epoch), || ()).await });
+                assert_eq!(ask(&mut b).await.epoch, epoch);
+                readers.push(b);
+            }
+        }
+        // Two hundred readers of twenty epochs are in the middle of a chunk, and few epochs are in memory.
+        let n_held = held.iter().filter(|bytes| bytes.strong_count() > 0).count();
+        assert_eq!(n_held, STATES_MAX);
+        // The first of them are told, the last go on.
+        for (mut reader, is_here) in [(readers.remove(0), false), (readers.pop().unwrap(), true)] {
+            let mut chunk = vec![0; 3 * (64 * 1024 + 12)];
+            let read = reader.read_exact(&mut chunk).await;
+            assert_eq!(read.is_ok(), is_here);
+            let told = String::from_utf8_lossy(&chunk).contains("parameters of epoch 0 are gone");
+            assert_eq!(told, !is_here);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_download_that_is_cut_goes_on_after_a_step() {
+        let (publish, newest) = watch::channel(published(0));
+        let states = States::follow(newest);
+        let mut partial = None;
+        let (mut before, n_values) = (0, N_VALUES as u64);
+        for (cut_after, n_steps) in [(300_000, 1), (600_000, 1), (u64::MAX, STATES_MAX as u64)] {
+            let (a, b) = tokio::io::duplex(64 * 1024);
+            let (mut a, mut b) = (a.compat(), b.compat());
+            let serving = state::serve(&mut a, |epoch| states.read(epoch), || ());
+            let mut first = None;
+            let cut = tokio::sync::Notify::new();
+            let fetching = async {
+                let on_progress = |here, _| {
+                    first.get_or_insert(here);
+                    if here >= cut_after {
+                        cut.notify_one();
+                    }
+                };
+                state::fetch(&mut b, n_values, TensorCodec::F32, &mut partial, on_progress).await
+            };
+            let fetched: Option<Result<_, ConversationError>> = tokio::select! {
+                biased;
+                () = cut.notified() => None,
+                fetched = fetching => Some(fetched),
+                served = serving => panic!("{served:?}"),
+            };
+            assert_eq!(first, Some(before), "it goes on where it was");
+            match fetched {
+                Some(fetched) => assert_eq!(fetched.unwrap().epoch, 0),
+                None => before = cut_after.next_multiple_of(64 * 1024),
+            }
+            for _ in 0..n_steps {
+                let epoch = publish.borrow().header.epoch + 1;
+                publish.send_replace(published(epoch));
+                drop(states.note());
+            }
+        }
+        // One that is gone is begun anew.
+        assert!(states.read(Some(0)).unwrap_err().to_string().contains("are gone"));
+        assert_eq!(states.read(None).unwrap().0.epoch, STATES_MAX as u64 + 2);
+    }
+}

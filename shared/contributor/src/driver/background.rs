@@ -1,0 +1,120 @@
+//! Requests of a visitor that are served beside contributing: predictions and the gallery.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use barnraise_protocol::dataset::{LabelledImages, Samples};
+use futures::FutureExt;
+
+use super::{ComputeKind, Driver, RunContext};
+use crate::compute;
+use crate::event::ContributorEvent;
+use crate::platform::Platform;
+
+/// Most requests that wait.
+const REQUESTS_MAX: usize = 8;
+/// Without training, older parameters are fetched again before a prediction.
+const FRESH_MAX: Duration = Duration::from_secs(10);
+
+/// A request that gets one answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum BackgroundRequest {
+    Predict { request: u32, pixels: Vec<u8> },
+    Gallery,
+}
+
+impl<'a, P: Platform, F: FnMut(ContributorEvent)> Driver<'a, P, F> {
+    pub(super) fn push_request(&mut self, request: BackgroundRequest) {
+        if self.requests.len() >= REQUESTS_MAX {
+            self.fail("too many requests wait already; try again in a moment".into());
+            return;
+        }
+        self.requests.push_back(request);
+    }
+
+    pub(super) fn fail_requests(&mut self, reason: &str) {
+        let requests = std::mem::take(&mut self.requests);
+        for request in requests {
+            let wanted = match request {
+                BackgroundRequest::Predict { .. } => "The prediction",
+                BackgroundRequest::Gallery => "The gallery",
+            };
+            self.fail(format!("{wanted} could not be had: {reason}"));
+        }
+    }
+
+    /// While not contributing, only these requests use the network.
+    pub(super) fn start_request_fetch(&mut self) {
+        let now = self.platform.now();
+        if self.requests.is_empty() {
+            let is_old = self.link.as_ref().is_some_and(|link| now >= link.used_at + super::IDLE_LINK_MAX);
+            if is_old {
+                self.link = None;
+                self.start_disconnect();
+            }
+            return;
+        }
+        if self.link.is_none() {
+            self.start_connect(false);
+            return;
+        }
+        let wants_parameters =
+            self.requests.iter().any(|request| matches!(request, BackgroundRequest::Predict { .. }));
+        if wants_parameters && !self.is_fresh() {
+            self.start_state(true);
+        }
+    }
+
+    /// Starts the first waiting prediction, if the parameters are fresh.
+    pub(super) fn start_prediction(&mut self) {
+        let is_prediction =
+            |request: &BackgroundRequest| matches!(request, BackgroundRequest::Predict { .. });
+        let Some(at) = self.requests.iter().position(is_prediction) else { return };
+        if !self.is_fresh() || self.compute_kind.is_some() {
+            return;
+        }
+        let Some((run, trainer, epoch)) = self.run.as_mut().and_then(trainer_and_epoch) else { return };
+        let Some(BackgroundRequest::Predict { request, pixels }) = self.requests.remove(at) else {
+            run.trainer = Some(trainer);
+            return;
+        };
+        self.compute_kind = Some(ComputeKind::Prediction);
+        self.compute = compute::predict(trainer, request, epoch, pixels).boxed_local().fuse();
+    }
+
+    /// Whether a request waits for the gallery.
+    pub(super) fn wants_gallery(&self) -> bool {
+        self.requests.contains(&BackgroundRequest::Gallery) && self.run.is_some()
+    }
+
+    pub(super) fn on_gallery(&mut self, shard: Arc<Samples>) {
+        let waiting = self.requests.len();
+        self.requests.retain(|request| *request != BackgroundRequest::Gallery);
+        if self.requests.len() < waiting {
+            match Arc::unwrap_or_clone(shard) {
+                Samples::Images(LabelledImages { images, labels }) => {
+                    (self.events)(ContributorEvent::Gallery { images, labels });
+                }
+                Samples::Tokens(_) => self.fail("This run has no pictures to look at".into()),
+            }
+        }
+    }
+
+    pub(super) fn on_gallery_failed(&mut self, reason: &str) {
+        self.requests.retain(|request| *request != BackgroundRequest::Gallery);
+        self.fail(format!("The gallery could not be had: {reason}"));
+    }
+
+    /// Whether the parameters are fresh. While contributing, the state machine keeps them up to date.
+    fn is_fresh(&self) -> bool {
+        let loaded = self.run.as_ref().and_then(|run| run.loaded);
+        let now = self.platform.now();
+        loaded.is_some_and(|(_, at)| !self.is_idle || now.saturating_sub(at) <= FRESH_MAX)
+    }
+}
+
+fn trainer_and_epoch(run: &mut RunContext) -> Option<(&mut RunContext, barnraise_learning::Trainer, u64)> {
+    let (epoch, _) = run.loaded?;
+    let trainer = run.trainer.take()?;
+    Some((run, trainer, epoch))
+}

@@ -1,0 +1,82 @@
+//! Format of the cached model, for visits on which no backbone can be reached: the run's description, the epoch and
+//! the parameters. Pure. Bytes from the cache are trusted no more than those of a peer.
+
+use std::sync::Arc;
+
+use barnraise_protocol::Sha256Hash;
+use barnraise_protocol::dataset::Samples;
+use barnraise_protocol::framing::{self, FrameError, HEADER_BYTES};
+use barnraise_protocol::run::{self, RunDescription};
+use barnraise_protocol::state::EpochParameters;
+
+/// Longest header: a description, an epoch and two hashes.
+const HEADER_BYTES_MAX: usize = run::MESSAGE_BYTES_MAX + 256;
+/// Bytes of a parameter.
+const VALUE_BYTES: usize = size_of::<f32>();
+
+/// Content of the cache, as far as it is wanted and present.
+pub(crate) struct OfflineCache {
+    pub(crate) model: Option<(RunDescription, EpochParameters)>,
+    pub(crate) gallery: Option<Arc<Samples>>,
+    /// Whether the gallery was looked up.
+    pub(crate) wanted_gallery: bool,
+    /// Why no backbone could be reached.
+    pub(crate) reason: String,
+}
+
+/// `[header][parameters as f32, little endian]`; the header is the run, the epoch, and the hash of the rest.
+pub(crate) fn encode(run: &RunDescription, state: &EpochParameters) -> Result<Vec<u8>, FrameError> {
+    let values: Vec<u8> = state.parameters.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let header = (run, state.epoch, state.sha256, Sha256Hash::of(&values));
+    let mut bytes = framing::encode(&header, HEADER_BYTES_MAX)?;
+    bytes.extend_from_slice(&values);
+    Ok(bytes)
+}
+
+/// Decodes a cached model; `None` unless a contributor could have received the run and the model from a backbone.
+pub fn decode(bytes: &[u8]) -> Option<(RunDescription, EpochParameters)> {
+    let header = bytes.first_chunk::<HEADER_BYTES>()?;
+    let n_bytes = framing::decode_header(*header, HEADER_BYTES_MAX).ok()?;
+    let (payload, values) = bytes[HEADER_BYTES..].split_at_checked(n_bytes)?;
+    let (run, epoch, sha256, of_values): (RunDescription, u64, Sha256Hash, Sha256Hash) =
+        framing::decode_payload(payload).ok()?;
+    crate::description::validate(&run).ok()?;
+    let is_whole = usize::try_from(run.n_parameters).ok()?.checked_mul(VALUE_BYTES)? == values.len();
+    if !is_whole || Sha256Hash::of(values) != of_values {
+        return None;
+    }
+    let (chunks, _) = values.as_chunks::<VALUE_BYTES>();
+    let parameters: Vec<f32> = chunks.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect();
+    let is_finite = parameters.iter().all(|value| value.is_finite());
+    is_finite.then_some((run, EpochParameters { epoch, parameters, sha256 }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use barnraise_protocol::run::{ModelKind, ModelSpec};
+
+    use super::*;
+    use crate::fixture;
+
+    /// The format in the caches of browsers and peers.
+    #[test]
+    fn golden_bytes() {
+        let model = ModelSpec { kind: ModelKind::Mlp { hidden: vec![] }, seed: 1 };
+        let run = RunDescription { model, n_parameters: 2, ..fixture::run() };
+        let sha256 = Sha256Hash([5; 32]);
+        let state = EpochParameters { epoch: 300, parameters: vec![1.0, -2.0], sha256 };
+        let bytes = encode(&run, &state).unwrap();
+        assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), GOLDEN);
+        assert_eq!(decode(&bytes), Some((run, state)));
+    }
+
+    const GOLDEN: &str = "\
+    01c9000000017201740170010001020164000101010101610101010707070707070707070707070707070707070707070707\
+    07070707070707070701010707070707070707070707070707070707070707070707070707070707070707e8070080084080\
+    20010000000000000101010101010101010101010101010101010101010101010101010101010101ac020505050505050505\
+    050505050505050505050505050505050505050505050505ee4ac73c2bd27756ab82780f27c73a7bc4d3f0bb6acb37e008bc\
+    27eccd7e588b0000803f000000c0\
+    ";
+}

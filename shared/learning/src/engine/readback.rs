@@ -1,0 +1,26 @@
+//! How results come back from a device that burn computes on.
+
+use burn::tensor::{ExecutionError, Tensor, TensorData};
+
+use super::LogitsRead;
+use crate::device::DeviceError;
+
+/// Values of a pass, followed by whether its gradient is finite, where that was computed.
+pub(super) fn read(given: Tensor<2>, is_finite: Option<Tensor<1>>) -> LogitsRead {
+    let given = given.flatten::<1>(0, 1);
+    let all = match is_finite {
+        Some(flag) => Tensor::cat(vec![given, flag], 0),
+        None => given,
+    };
+    Box::pin(
+        async move { Ok(values(&all.into_data_async().await.map_err(|error| failed(&error))?)?.to_vec()) },
+    )
+}
+
+pub(super) fn values(data: &TensorData) -> Result<&[f32], DeviceError> {
+    data.as_slice().map_err(|error| DeviceError::Execution(error.to_string()))
+}
+
+pub(super) fn failed(error: &ExecutionError) -> DeviceError {
+    DeviceError::Execution(error.to_string())
+}

@@ -1,0 +1,230 @@
+//! The commitment to a contribution: the contributor signs which samples and which parameters its gradient is of. A
+//! backbone that has the samples can recompute the gradient, and prove a wrong one to other peers
+//! ([`crate::evidence`]).
+//!
+//! ```text
+//! signed   = "barnraise account 3\0" | postcard of (run, offer, parameters, parameters' epoch, samples, n_samples)
+//! run      = SHA-256 of the postcard of the run's description
+//! samples  = the position of each sample in the order of computation, little-endian
+//! position = samples of the shards before its own, plus its index; in as few whole bytes as the last of all takes
+//! ```
+//!
+//! The list comes with every offer, so that repeated samples are noticed: two bytes a sample for a data set of up to
+//! 65,536. Nothing is recomputed here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::access::{KeyPair, PublicKey, Signature};
+use crate::contribution::Offer;
+use crate::dataset::Manifest;
+use crate::hash::Sha256Hash;
+use crate::run::RunDescription;
+
+/// Domain separator: the signed bytes of every commitment begin with it, and nothing else that the same key signs.
+const DOMAIN: &[u8] = b"barnraise account 3\0";
+/// Most bytes of a sample's position in the list.
+const POSITION_BYTES_MAX: usize = size_of::<u64>();
+/// Largest staleness, in epochs, at which a contribution of local steps still counts; see [`discounted_samples`].
+pub const STALENESS_EPOCHS_MAX: u64 = 2;
+
+/// A sample of the training data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SampleId {
+    /// Index into the manifest's shards.
+    pub shard: u32,
+    /// Index into the shard's samples.
+    pub index: u32,
+}
+
+/// A contributor's signed statement which samples and parameters a contribution is the gradient of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commitment {
+    /// SHA-256 of the encoded parameters, as in the `state` conversation.
+    pub parameters: Sha256Hash,
+    /// Their epoch.
+    pub parameters_epoch: u64,
+    /// SHA-256 of the encoded list of samples.
+    pub samples: Sha256Hash,
+    /// Samples in the list. The offer of a stale contribution has fewer ([`discounted_samples`]).
+    pub n_samples: u32,
+    /// The contributor's signature.
+    pub signature: Signature,
+}
+
+/// Why a commitment is invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitmentError {
+    /// Signed by another peer, or for another contribution or run.
+    #[error("the commitment is not signed by {peer}, or for another contribution or run")]
+    Signature {
+        /// The contributor.
+        peer: PublicKey,
+    },
+    /// It cannot be encoded; does not happen.
+    #[error("the commitment cannot be encoded: {0}")]
+    Encode(#[from] postcard::Error),
+    /// Another list than the one that was signed.
+    #[error("the list of samples is not the one of the commitment")]
+    Samples,
+    /// A list that is too long or too short.
+    #[error("the list of {n_samples} samples has {got} bytes, {want} are wanted")]
+    Length {
+        /// Samples of the commitment.
+        n_samples: u32,
+        /// Bytes of a list of that many samples.
+        want: u64,
+        /// Bytes that came.
+        got: u64,
+    },
+    /// A sample that the data set does not have.
+    #[error("the list names sample {place}, the data set has {n_samples}")]
+    NoSample {
+        /// Position in the list.
+        place: u64,
+        /// Samples of the data set.
+        n_samples: u64,
+    },
+}
+
+/// SHA-256 of a run's description, hashes of its data included: a commitment is for one run.
+///
+/// # Errors
+/// Does not happen.
+pub fn run_hash(run: &RunDescription) -> Result<Sha256Hash, postcard::Error> {
+    Ok(Sha256Hash::of(&postcard::to_allocvec(run)?))
+}
+
+impl Commitment {
+    /// Signs that `offer` to the run with the hash `run` is of these parameters (hash, epoch) and samples (number,
+    /// list encoded by [`encode_samples`]).
+    ///
+    /// # Errors
+    /// Does not happen.
+    pub fn sign(
+        key: &KeyPair,
+        run: Sha256Hash,
+        offer: &Offer,
+        (parameters, parameters_epoch): (Sha256Hash, u64),
+        (n_samples, samples): (u32, &[u8]),
+    ) -> Result<Self, CommitmentError> {
+        let signature = Signature::from([0; 64]);
+        let samples = Sha256Hash::of(samples);
+        let unsigned = Self { parameters, parameters_epoch, samples, n_samples, signature };
+        let signature = key.sign(&unsigned.signed_bytes(run, offer)?);
+        Ok(Self { signature, ..unsigned })
+    }
+
+    /// Checks that `peer` signed it, for `offer` to the run with the hash `run`.
+    ///
+    /// # Errors
+    /// [`CommitmentError::Signature`].
+    pub fn verify(&self, peer: PublicKey, run: Sha256Hash, offer: &Offer) -> Result<(), CommitmentError> {
+        match peer.has_signed(&self.signed_bytes(run, offer)?, &self.signature) {
+            true => Ok(()),
+            false => Err(CommitmentError::Signature { peer }),
+        }
+    }
+
+    /// Whether these samples and parameters justify the number of samples that `offer` claims for its epoch.
+    pub fn allows(&self, run: &RunDescription, offer: &Offer) -> bool {
+        let counting = discounted_samples(self.n_samples, self.parameters_epoch, offer.epoch, run);
+        (1..=run.synchronous().contribution_samples_max).contains(&self.n_samples)
+            && counting == Some(offer.n_samples)
+    }
+
+    /// Bytes of its encoded list.
+    pub fn list_bytes(&self, manifest: &Manifest) -> u64 {
+        list_bytes(self.n_samples, manifest)
+    }
+
+    /// Decodes the list and checks that it is the one of this commitment.
+    ///
+    /// # Errors
+    /// Another length or hash, or a sample that the manifest does not have.
+    pub fn samples(&self, bytes: &[u8], manifest: &Manifest) -> Result<Vec<SampleId>, CommitmentError> {
+        let n_samples = self.n_samples;
+        let (want, got) = (self.list_bytes(manifest), bytes.len() as u64);
+        if want != got {
+            return Err(CommitmentError::Length { n_samples, want, got });
+        }
+        if Sha256Hash::of(bytes) != self.samples {
+            return Err(CommitmentError::Samples);
+        }
+        let starts = shard_offsets(manifest);
+        let places = bytes.chunks_exact(position_bytes(manifest));
+        places
+            .map(|bytes| {
+                let place = read_position(bytes);
+                // Shards without samples begin where the next one does.
+                let after = starts.partition_point(|&start| start <= place);
+                let start = after.checked_sub(1).and_then(|shard| Some((shard, *starts.get(shard)?)));
+                let entry =
+                    start.and_then(|(shard, start)| Some((shard, start, manifest.shards.get(shard)?)));
+                match entry {
+                    Some((shard, start, entry)) if place - start < u64::from(entry.n_samples) => {
+                        Ok(SampleId { shard: shard as u32, index: (place - start) as u32 })
+                    }
+                    _ => Err(CommitmentError::NoSample { place, n_samples: manifest.n_samples() }),
+                }
+            })
+            .collect()
+    }
+
+    fn signed_bytes(&self, run: Sha256Hash, offer: &Offer) -> Result<Vec<u8>, postcard::Error> {
+        let what = (run, offer, self.parameters, self.parameters_epoch, self.samples, self.n_samples);
+        postcard::to_extend(&what, DOMAIN.to_vec())
+    }
+}
+
+/// Samples that a gradient of `n_samples` counts for in `epoch`, given the epoch of its parameters. Without staleness
+/// all of them count; where updates are delayed, staleness begins one epoch later. A stale gradient counts only in a
+/// run of local steps: `1 / (1 + staleness)` of its samples, at least one (FedAsync, Xie et al. 2019, section 5.2,
+/// polynomial with a = 1). `None` where the gradient does not count.
+pub fn discounted_samples(
+    n_samples: u32,
+    parameters_epoch: u64,
+    epoch: u64,
+    run: &RunDescription,
+) -> Option<u32> {
+    let late =
+        epoch.checked_sub(parameters_epoch)?.saturating_sub(u64::from(run.synchronous().delayed_updates));
+    let late_max = if run.synchronous().local_steps.is_some() { STALENESS_EPOCHS_MAX } else { 0 };
+    (late <= late_max).then(|| (n_samples / (1 + late as u32)).max(1))
+}
+
+/// Encodes the list of samples. A sample that the manifest does not have is left out: the list is too short then and
+/// refused. Any position in its place would commit the signer to another sample.
+pub fn encode_samples(samples: &[SampleId], manifest: &Manifest) -> Vec<u8> {
+    let (starts, width) = (shard_offsets(manifest), position_bytes(manifest));
+    let place = |sample: &SampleId| {
+        let shard = sample.shard as usize;
+        let is_there = sample.index < manifest.shards.get(shard)?.n_samples;
+        is_there.then_some((starts.get(shard)? + u64::from(sample.index)).to_le_bytes())
+    };
+    samples.iter().filter_map(place).flat_map(|bytes| bytes.into_iter().take(width)).collect()
+}
+
+/// Bytes of the encoded list of `n_samples`.
+pub fn list_bytes(n_samples: u32, manifest: &Manifest) -> u64 {
+    u64::from(n_samples) * position_bytes(manifest) as u64
+}
+
+/// Samples before each shard.
+fn shard_offsets(manifest: &Manifest) -> Vec<u64> {
+    let before = manifest.shards.iter().scan(0u64, |n_before, entry| {
+        let start = *n_before;
+        *n_before += u64::from(entry.n_samples);
+        Some(start)
+    });
+    before.collect()
+}
+
+/// Bytes of a sample's position: those of the last one.
+fn position_bytes(manifest: &Manifest) -> usize {
+    let last = manifest.n_samples().saturating_sub(1);
+    (POSITION_BYTES_MAX - last.leading_zeros() as usize / 8).max(1)
+}
+
+fn read_position(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |place, &byte| place << 8 | u64::from(byte))
+}

@@ -1,0 +1,103 @@
+//! Carries out the actions of the page's state with the browser: the worker, the other tabs, the sensors, the storage.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use gloo::timers::callback::Timeout;
+
+use crate::app::App;
+use crate::kept;
+use crate::probe;
+use crate::receipts::Receipts;
+use crate::renewal;
+use crate::sensors::Sensors;
+use crate::share;
+use crate::state::{PageAction, PageEvent, PeerLoss, TabEvent};
+use crate::tabs::Siblings;
+use crate::worker::PeerWorker;
+
+/// What the page holds of the browser.
+pub(crate) struct Effects {
+    peer: RefCell<Option<PeerWorker>>,
+    receipts: Receipts,
+    worker_url: String,
+    siblings: Option<Rc<Siblings>>,
+    sensors: Rc<Sensors>,
+}
+
+impl Effects {
+    pub(crate) fn new(worker_url: String, siblings: Option<Rc<Siblings>>, sensors: Rc<Sensors>) -> Self {
+        Self { peer: RefCell::new(None), receipts: Receipts::default(), worker_url, siblings, sensors }
+    }
+
+    /// Carries out one action; what comes of it is an event.
+    pub(crate) fn perform(&self, app: &Rc<App>, action: PageAction) {
+        match action {
+            PageAction::SpawnPeer => self.spawn(app),
+            PageAction::EndPeer => {
+                // This may run inside one of the worker's own listeners: they go a turn later.
+                let ended = self.peer.take();
+                if let Some(peer) = &ended {
+                    peer.end();
+                }
+                Timeout::new(0, move || drop(ended)).forget();
+            }
+            PageAction::Post(message) => {
+                let posted = self.peer.borrow().as_ref().map_or(Ok(()), |peer| peer.post(&message));
+                if let Err(error) = posted {
+                    app.dispatch(PageEvent::PeerLost { reason: PeerLoss::of_words(&format!("{error:?}")) });
+                }
+            }
+            PageAction::KeepIdentity(seed) => kept::keep_identity(&seed),
+            PageAction::KeepName(name) => kept::keep_name(name.as_ref()),
+            PageAction::SaveReceipts => self.receipts.save(app),
+            PageAction::MakeCard(card) => share::make(app, *card),
+            PageAction::Remember(receipts) => {
+                self.receipts.keep(app, &receipts);
+                // The storage, where there is one, has what other tabs added.
+                let mut totals = kept::totals().unwrap_or_else(|| app.with_page(|page| page.totals.clone()));
+                receipts.into_iter().for_each(|receipt| totals.add(receipt));
+                kept::keep_totals(&totals);
+                app.dispatch(PageEvent::Remembered(totals));
+            }
+            PageAction::SaveTransport(transport) => kept::keep_transport(transport),
+            PageAction::Limits(request) => self.sensors.perform(app, request),
+            PageAction::ProbeTransports(attempts) => probe::begin(app, attempts),
+            PageAction::Broadcast(_)
+            | PageAction::TakeLead
+            | PageAction::RequestLock
+            | PageAction::TakeLoad
+            | PageAction::ReleaseLock
+            | PageAction::StoreHolder(_) => {
+                if let Some(siblings) = &self.siblings {
+                    siblings.perform(app, &action);
+                }
+            }
+            PageAction::TickIn { delay_ms } => app.dispatch_in(delay_ms, PageEvent::Tabs(TabEvent::Tick)),
+            PageAction::Recall => {
+                app.dispatch(PageEvent::Remembered(kept::totals().unwrap_or_default()));
+                self.receipts.count(app);
+            }
+            PageAction::ReviveIn { delay_ms } => app.dispatch_in(delay_ms, PageEvent::Revive),
+            PageAction::TryGraphicsIn { delay_ms } => app.dispatch_in(delay_ms, PageEvent::TryGraphics),
+            PageAction::AskAgain => app.ask_again(),
+            PageAction::Reload => renewal::reload(),
+        }
+    }
+
+    /// Reports the number of receipts that this browser stores.
+    pub(crate) fn count_receipts(&self, app: &Rc<App>) {
+        self.receipts.count(app);
+    }
+
+    fn spawn(&self, app: &Rc<App>) {
+        let dispatching = Rc::clone(app);
+        let spawned = PeerWorker::spawn(&self.worker_url, move |event| dispatching.dispatch(event));
+        match spawned {
+            Ok(peer) => drop(self.peer.replace(Some(peer))),
+            Err(error) => {
+                app.dispatch(PageEvent::PeerLost { reason: PeerLoss::of_words(&format!("{error:?}")) });
+            }
+        }
+    }
+}

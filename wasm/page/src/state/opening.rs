@@ -1,0 +1,49 @@
+//! What a page knows when it is opened: of the browser, and of earlier visits.
+
+use barnraise_messages::TransportKind;
+use barnraise_protocol::run::RunDescription;
+
+use super::PageState;
+use crate::browser_totals::BrowserTotals;
+use crate::limits::ResourceLimits;
+use crate::preflight::{Preflight, Surroundings};
+
+impl PageState {
+    /// Sets the transport that reached the backbone before on this network.
+    pub(crate) fn reached_by(self, kept_way: Option<TransportKind>) -> Self {
+        Self { last_transport: kept_way, ..self }
+    }
+
+    /// Sets the browser's properties.
+    pub(crate) fn within(self, surroundings: Surroundings) -> Self {
+        Self { preflight: Preflight::new(surroundings), ..self }
+    }
+
+    /// Sets the totals of earlier visits.
+    pub(crate) fn remembering(self, kept: BrowserTotals) -> Self {
+        Self { totals: kept, ..self }
+    }
+
+    /// Sets the resource limits.
+    pub(crate) fn with_limits(self, limits: ResourceLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Sets the code of the invitation link that opened the page.
+    pub(crate) fn invited_by(self, code: Option<String>) -> Self {
+        Self { invitation: code, ..self }
+    }
+
+    /// Sets the run's description from an earlier visit.
+    pub(crate) fn knowing(self, run: Option<RunDescription>) -> Self {
+        Self { run, ..self }
+    }
+
+    /// Sets the first request number; it differs between tabs.
+    pub(crate) fn asking_from(mut self, n_requests: u32) -> Self {
+        self.n_requests = n_requests;
+        self.comparison.request = n_requests;
+        self.filling.request = n_requests;
+        self
+    }
+}
