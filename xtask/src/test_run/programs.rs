@@ -5,9 +5,10 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
@@ -26,6 +27,8 @@ const LONGEST: [&str; 2] = ["browser", "native"];
 const ALONE: &str = "tests/hostile";
 /// More failures than this are no accident: nothing is run again.
 const N_AGAIN_MAX: usize = 3;
+/// A program in which no test ends for so long hangs; the longest test takes a third of it.
+const SILENCE_MAX: Duration = Duration::from_mins(10);
 
 /// A test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,17 +142,36 @@ fn run_again(outcomes: &mut [(&TestProgram, Totals)], environment: &[(&str, OsSt
 }
 
 /// Runs a test program, shows its output but of the tests that passed, each line with the program's name, and adds up
-/// the results.
-pub(crate) fn follow(mut command: Command, name: &str) -> Result<Totals> {
+/// the results. One that hangs is ended, and the tests that ran then have failed.
+pub(crate) fn follow(command: Command, name: &str) -> Result<Totals> {
+    follow_within(command, name, SILENCE_MAX)
+}
+
+fn follow_within(mut command: Command, name: &str, silence_max: Duration) -> Result<Totals> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child =
         command.spawn().with_context(|| format!("cannot start {}", process::describe(&command)))?;
     let stdout = child.stdout.take().context("the output of a test program is not piped")?;
+    let (sender, lines) = mpsc::channel();
+    // Reads on its own, and outlives a program that hangs where a child of that one keeps the pipe open.
+    thread::spawn(move || BufReader::new(stdout).lines().try_for_each(|line| sender.send(line)));
     let (mut totals, mut section) = (Totals::default(), Section::default());
-    for line in BufReader::new(stdout).lines() {
-        let line = line.with_context(|| format!("cannot read the output of {name}"))?;
-        if totals.on_line(&line, &mut section) {
-            println!("{name}: {line}");
+    loop {
+        match lines.recv_timeout(silence_max) {
+            Ok(line) => {
+                let line = line.with_context(|| format!("cannot read the output of {name}"))?;
+                if totals.on_line(&line, &mut section) {
+                    println!("{name}: {line}");
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                child.kill()?;
+                totals.on_hang();
+                let minutes = silence_max.as_secs() / 60;
+                println!("{name}: ended because no test ended for {minutes} minutes");
+                break;
+            }
         }
     }
     totals.is_broken = !child.wait()?.success() && totals.n_failed == 0;
@@ -226,6 +248,18 @@ mod tests {
         let mut programs = [says(folder.path(), "one", &again)];
         programs[0].starts_processes = false;
         assert!(run(&programs, &[]).unwrap().finish(false).is_err(), "no accident where nothing is started");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended_and_names_the_test() {
+        let folder = tempfile::tempdir().unwrap();
+        let hangs = "echo 'test a ... ok'; for name in a b; do \
+                     echo \"test $name has been running for over 60 seconds\"; done; echo 'test a ... ok'; sleep 60";
+        let program = says(folder.path(), "one", hangs);
+        let totals = follow_within(program.command(&[]), "one", Duration::from_secs(1)).unwrap();
+        assert_eq!((totals.failed.as_slice(), totals.n_failed), (["b".to_owned()].as_slice(), 1));
+        let program = says(folder.path(), "two", "sleep 60");
+        assert!(follow_within(program.command(&[]), "two", Duration::from_secs(1)).unwrap().is_broken);
     }
 
     #[test]

@@ -14,12 +14,17 @@ pub(crate) struct Totals {
     skipped: Vec<(String, String)>,
     /// The names of those that passed only when they were run again.
     unsteady: Vec<String>,
+    /// The names of those that take long and have not ended.
+    running: Vec<String>,
     /// A program ended with an error although no test failed: it crashed or did not build.
     pub(super) is_broken: bool,
 }
 
 /// What a test prints, with the reason, that passes because this machine lacks what it tests with.
 const SKIPPED: &str = "SKIPPED: ";
+
+/// What the harness says of a test that takes long, after its name.
+const TAKES_LONG: &str = " has been running for over 60 seconds";
 
 /// Where in the output of a test program the last line was.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -57,8 +62,13 @@ impl Totals {
     }
 
     fn on_result(&mut self, line: &str) {
-        let failed = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"));
-        self.failed.extend(failed.map(str::to_owned));
+        if let Some(test) = line.strip_prefix("test ") {
+            self.running.extend(test.strip_suffix(TAKES_LONG).map(str::to_owned));
+            if let Some((name, result)) = test.split_once(" ... ") {
+                self.running.retain(|running| running != name);
+                self.failed.extend((result == "FAILED").then(|| name.to_owned()));
+            }
+        }
         let Some(counts) = line.strip_prefix("test result: ") else { return };
         let count = |label: &str| {
             let before = counts.split(label).next().unwrap_or_default();
@@ -67,6 +77,12 @@ impl Totals {
         self.n_passed += count(" passed").unwrap_or(0);
         self.n_failed += count(" failed").unwrap_or(0);
         self.n_ignored += count(" ignored").unwrap_or(0);
+    }
+
+    /// Takes in that the program hung, and that no more comes of it.
+    pub(super) fn on_hang(&mut self) {
+        self.failed.append(&mut self.running);
+        self.n_failed = self.failed.len() as u64;
     }
 
     /// Takes in that `again` is what came of running the failed ones a second time, if it was of all of them.
