@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use barnraise_protocol::TensorCodec;
 use barnraise_protocol::matchmaking::{GROUP_SIZE_MIN, MEMBERS_MAX};
 use barnraise_swarm::matchmaking;
 use bytesize::ByteSize;
@@ -36,8 +35,6 @@ pub enum ReducersAllowed {
 pub struct AggregatorsSection {
     /// The other aggregators, each with its peer id. One without an address is looked up in the DHT.
     pub peers: Vec<Multiaddr>,
-    /// Codec of averages.
-    pub codec: TensorCodec,
     /// Most members of an averaging group. More aggregators, or ones that fail often, average in smaller groups in
     /// several rounds.
     pub group_members_max: usize,
@@ -72,7 +69,6 @@ impl Default for AggregatorsSection {
     fn default() -> Self {
         Self {
             peers: Vec::new(),
-            codec: TensorCodec::F32,
             group_members_max: MEMBERS_MAX,
             reducers: ReducersAllowed::Nobody,
             reducer_peers: Vec::new(),
@@ -118,9 +114,6 @@ impl AggregatorsSection {
         let n_others = self.peers.len();
         let want = format!("at most {others_max} others");
         Invalid::check("aggregators.peers", n_others <= others_max, want, n_others)?;
-        let good = self.codec.carries_state();
-        let want = "\"f32\", \"f16\" or \"int8\"";
-        Invalid::check("aggregators.codec", good, want, super::as_written(&self.codec))?;
         let sizes = usize::from(GROUP_SIZE_MIN)..=MEMBERS_MAX;
         Invalid::check_range("aggregators.group_members_max", self.group_members_max, sizes)?;
         let got = super::as_written(&self.reducers);
