@@ -95,8 +95,8 @@ impl Coordination {
         let Self { matchmaking, me, .. } = self;
         let section = others.config();
         let config = MatchmakingConfig {
-            silence: section.silence,
-            gather: section.gather_timeout,
+            silence: section.silence(),
+            gather: section.gather_timeout(),
             ..*matchmaking.config()
         };
         let matchmaking = Matchmaking::new(config, me.clone(), *matchmaking.own());
@@ -398,7 +398,7 @@ impl Core {
         let now = self.now();
         let coordination = &mut self.coordination;
         let Some(others) = &coordination.others else { return Ok(()) };
-        let (measured, deadline) = (others.speed().measured(), others.config().deadline);
+        let (measured, deadline) = (others.speed().measured(), others.config().deadline());
         self.metrics.on_link_measured(measured);
         if coordination.ongoing.as_ref().is_none_or(|ongoing| ongoing.nonce != proposal.nonce) {
             // It was given up when it had just ended.
