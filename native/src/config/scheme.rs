@@ -20,10 +20,30 @@ const GRADIENT_NORM_MAX: f32 = 1e20;
 
 /// `[scheme]`: the one scheme of the run, by the name of its table, as in the run's description.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", try_from = "SchemeTables")]
 pub enum SchemeSection {
     /// All gradients of a target batch become one optimizer step.
     Synchronous(SynchronousSection),
+}
+
+/// The tables of `[scheme]`, of which one is wanted.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct SchemeTables {
+    synchronous: Option<SynchronousSection>,
+}
+
+/// A `[scheme]` without a table.
+#[derive(Debug, thiserror::Error)]
+#[error("a scheme is wanted by the name of its table: [scheme.synchronous]")]
+struct NoScheme;
+
+impl TryFrom<SchemeTables> for SchemeSection {
+    type Error = NoScheme;
+
+    fn try_from(tables: SchemeTables) -> Result<Self, NoScheme> {
+        tables.synchronous.map(Self::Synchronous).ok_or(NoScheme)
+    }
 }
 
 /// `[scheme.synchronous]`
