@@ -6,6 +6,7 @@
 //! folder.
 
 mod access;
+mod aggregation;
 mod aggregators;
 mod bound;
 mod check;
@@ -45,6 +46,7 @@ use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::access::{AccessSection, OidcSection};
+pub use self::aggregation::AggregationKind;
 pub use self::aggregators::{AggregatorsSection, ReducersAllowed};
 pub use self::bound::BindError;
 pub use self::contributions::ContributionsSection;
@@ -52,7 +54,7 @@ pub use self::conversations::ConversationsSection;
 pub use self::link_speed::LinkSpeed;
 pub use self::local_steps::LocalStepsSection;
 pub use self::recomputation::RecomputationSection;
-pub use self::scheme::{AggregationKind, SchemeSection, SynchronousSection};
+pub use self::scheme::{SchemeSection, SynchronousSection};
 pub use self::telemetry::TelemetrySection;
 pub use self::text::{SourceSection, TextSection};
 pub use self::warnings::{Warning, warnings};

@@ -11,7 +11,7 @@ use barnraise_protocol::TensorCodec;
 use barnraise_protocol::run::{GradientCodec, SlowLinks};
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, LocalStepsSection, RecomputationSection, as_written};
+use super::{AggregationKind, Invalid, LocalStepsSection, RecomputationSection, as_written};
 
 const COLLECT_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 /// Largest limit of the norm: with it, weighted by the most samples, the sum of all contributions of a step stays
@@ -83,17 +83,6 @@ pub struct SynchronousSection {
     pub local_steps: Option<LocalStepsSection>,
     /// Recomputation of contributions.
     pub recomputation: Option<RecomputationSection>,
-}
-
-/// How contributions become one gradient.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AggregationKind {
-    /// The mean over samples. In an open run no address has more weight than all others together.
-    #[default]
-    Mean,
-    /// CenteredClip, which tolerates a minority of Byzantine peers.
-    CenteredClip,
 }
 
 impl Default for SchemeSection {
